@@ -9,7 +9,7 @@
 typedef struct train_args {
     data_common common;
     int64_t vocab, min_frequency;
-    const char *model, *pattern, *metaspace, *special, *normalize;
+    const char *model, *pattern, *metaspace, *special, *bos, *eos, *normalize;
     double coverage;
     bool byte_fallback;
 } train_args;
@@ -57,7 +57,7 @@ static err read_metaspace(const char *name, metaspace_prepend *out) {
     return OK;
 }
 
-/* A Unigram model needs a token for what it does not know: the first of the special ones. */
+/* A model over characters needs a token for those it does not know: the first of the special ones. */
 static err put_unknown_first(names *special) {
     static const char unknown[] = "<unk>";
     for (int i = 1; i < special->n; i++)
@@ -71,27 +71,48 @@ static err put_unknown_first(names *special) {
     return OK;
 }
 
+static err check_model_options(const train_args *a, const tokenizer_options *o) {
+    static const char characters[] = "is for --model unigram, and for BPE with --metaspace";
+    if (o->metaspace && a->pattern)
+        return refuse_option("pattern", o->model == TRAIN_UNIGRAM
+                                            ? "a Unigram model splits text by Metaspace"
+                                            : "--metaspace splits text already");
+    if (!o->metaspace && a->byte_fallback) return refuse_option("byte-fallback", characters);
+    if (!o->metaspace && a->coverage > 0) return refuse_option("coverage", characters);
+    return OK;
+}
+
 static err choose_model(train_args *a, names *special, tokenizer_options *o) {
     TRY(read_metaspace(a->metaspace, &o->metaspace));
     if (strcmp(a->model, "unigram") == 0)
         o->model = TRAIN_UNIGRAM;
     else if (strcmp(a->model, "bpe") != 0)
         return ERR_USAGE("--model: expected bpe or unigram; got \"%s\"", a->model);
-    if (o->model == TRAIN_BPE) {
-        static const char other[] = "is for --model unigram";
-        if (a->metaspace) return refuse_option("metaspace", other);
-        if (a->byte_fallback) return refuse_option("byte-fallback", other);
-        if (a->coverage > 0) return refuse_option("coverage", other);
-    } else {
-        if (a->pattern) return refuse_option("pattern", "a Unigram model splits text by Metaspace");
-        if (o->metaspace == METASPACE_OFF) o->metaspace = METASPACE_ALWAYS;
-    }
-    const char *usual = o->model == TRAIN_BPE ? TEXT_SEPARATOR : "<unk>,<s>,</s>";
+    if (o->model == TRAIN_UNIGRAM && !o->metaspace) o->metaspace = METASPACE_ALWAYS;
+    TRY(check_model_options(a, o));
+    const char *usual = o->metaspace ? "<unk>,<s>,</s>" : TEXT_SEPARATOR;
     TRY(names_split(a->special ? a->special : usual, special));
-    if (o->model == TRAIN_UNIGRAM) TRY(put_unknown_first(special));
+    if (o->metaspace) TRY(put_unknown_first(special));
     o->special = special->at;
     o->n_special = special->n;
     return OK;
+}
+
+/* ---- BOS and EOS ----------------------------------------------------------------------------------- */
+
+static err check_affix(const char *option, const char *token, const names *special) {
+    if (!token) return OK;
+    for (int i = 0; i < special->n; i++)
+        if (strcmp(special->at[i], token) == 0) return OK;
+    return err_hint(ERR_USAGE("--%s: \"%s\" is not one of the special tokens", option, token),
+                    "list it in --special");
+}
+
+static void set_affixes(const train_args *a, tokenizer *t) {
+    token_affixes affixes = { 0 };
+    if (a->bos) affixes.prefix[affixes.n_prefix++] = tokenizer_find(t, a->bos, strlen(a->bos));
+    if (a->eos) affixes.suffix[affixes.n_suffix++] = tokenizer_find(t, a->eos, strlen(a->eos));
+    if (a->bos || a->eos) tokenizer_set_affixes(t, &affixes);
 }
 
 /* ---- the command ----------------------------------------------------------------------------------- */
@@ -127,6 +148,7 @@ static err train_tokenizer(const train_args *a, const tokenizer_options *o,
     TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
     TRY_CLEAN(text_inputs_check_output(in, a->common.out));
     TRY_CLEAN(tokenizer_learn(in, o, &t));
+    set_affixes(a, t);
     TRY_CLEAN(tokenizer_save(t, a->common.out));
     print_result(a, t, time_now() - begin);
 cleanup:
@@ -156,6 +178,8 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
                             .memory = memory - memory / 16,
                             .quiet = a.common.quiet };
     TRY_CLEAN(choose_model(&a, &special, &o));
+    TRY_CLEAN(check_affix("bos", a.bos, &special));
+    TRY_CLEAN(check_affix("eos", a.eos, &special));
     TRY_CLEAN(train_tokenizer(&a, &o, (const char *const *)argv, n));
 cleanup:
     names_free(&special);
@@ -166,14 +190,16 @@ cleanup:
 /* clang-format off */
 static const cli_arg args[] = {
     { "out", ARG_TEXT, DATA_AT(out), "FILE", "the tokenizer.json to write", 'o' },
-    { "model", ARG_TEXT, AT(model), "bpe|unigram", "byte-level BPE, or a Unigram model over words by Metaspace, as SentencePiece trains it (default bpe)" },
+    { "model", ARG_TEXT, AT(model), "bpe|unigram", "BPE, byte-level unless --metaspace is passed, or a Unigram model as SentencePiece trains it (default bpe)" },
     { "vocab", ARG_COUNT, AT(vocab), "N", "vocabulary size, including bytes and special tokens (default 32000)" },
     { "min-frequency", ARG_COUNT, AT(min_frequency), "N", "of BPE: merge only pairs seen at least N times (default 2)" },
-    { "special", ARG_TEXT, AT(special), "A,B", "special tokens, which get the first ids; \"\" for none (default " TEXT_SEPARATOR "; of a Unigram model <unk>,<s>,</s>, where <unk> is always the first)" },
-    { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "of BPE: how text is split into words before learning: gpt2, cl100k, qwen2, o200k or an expression (default gpt2)" },
-    { "metaspace", ARG_TEXT, AT(metaspace), "always|first|never", "of a Unigram model: where U+2581 is put before a text that does not begin with a space (default always)" },
-    { "byte-fallback", ARG_FLAG, AT(byte_fallback), "", "of a Unigram model: 256 tokens for the bytes of other characters, which otherwise become <unk>" },
-    { "coverage", ARG_FRACTION, AT(coverage), "F", "of a Unigram model: share of the text whose characters get tokens; the rarest do not (default 0.9995)" },
+    { "special", ARG_TEXT, AT(special), "A,B", "special tokens, which get the first ids; \"\" for none (default " TEXT_SEPARATOR "; with Metaspace <unk>,<s>,</s>, where <unk> is always the first)" },
+    { "bos", ARG_TEXT, AT(bos), "TOKEN", "special token that the tokenizer puts before every text (default: none)" },
+    { "eos", ARG_TEXT, AT(eos), "TOKEN", "special token that it puts after every text (default: none)" },
+    { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "of byte-level BPE: how text is split into words before learning: gpt2, cl100k, qwen2, o200k or an expression (default gpt2)" },
+    { "metaspace", ARG_TEXT, AT(metaspace), "always|first|never", "learn from characters, not bytes, with spaces as U+2581, and put one before texts that do not begin with a space: all, only the first between special tokens, or none (default of a Unigram model: always)" },
+    { "byte-fallback", ARG_FLAG, AT(byte_fallback), "", "with Metaspace: 256 tokens for the bytes of other characters, which otherwise become <unk>" },
+    { "coverage", ARG_FRACTION, AT(coverage), "F", "with Metaspace: share of the text whose characters get tokens; the rarest do not (default 0.9995)" },
     { "normalize", ARG_TEXT, AT(normalize), "A,B", "normalizers of the tokenizer, in order: " NORMALIZER_NAMES " (default: none)" },
     { "threads", ARG_COUNT, DATA_AT(threads), "N", "number of threads, which does not change the result (default: one per core)" },
     { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "memory limit (default: 1Gi plus what reading needs); what does not fit is spilled to files in TMPDIR" },
@@ -196,8 +222,9 @@ const cli_subcommand tokenizer_train = {
     .help =
         "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or compressed.\n"
         "The file is a tokenizer.json that Hugging Face's library loads. The vocabulary and merges of\n"
-        "BPE are those of its trainer for the same documents. A Unigram model is learned by expectation\n"
-        "maximization from the substrings of words, as by SentencePiece.\n"
+        "BPE are those of its trainer for the same documents; with --metaspace, for --coverage 1. A\n"
+        "Unigram model is learned by expectation maximization from the substrings of words, as by\n"
+        "SentencePiece.\n"
         "\n"
         "When the distinct words would take more than --memory, the rarest are left out, with a\n"
         "warning that states how much memory all of them need.\n"
@@ -205,5 +232,6 @@ const cli_subcommand tokenizer_train = {
         "Examples\n"
         "  ingot tokenizer train clean/ --out tokenizer.json --vocab 32000\n"
         "  ingot tokenizer train notes.txt -o small.json --vocab 4096 --special \"<|endoftext|>,<|pad|>\"\n"
+        "  ingot tokenizer train clean/ -o llama.json --metaspace first --byte-fallback --bos \"<s>\"\n"
         "  ingot tokenizer train clean/ -o unigram.json --model unigram --byte-fallback --normalize nfkc\n",
 };

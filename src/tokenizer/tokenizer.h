@@ -121,12 +121,11 @@ typedef struct tokenizer_options {
     int64_t vocab;               /* ids wanted in all, special tokens and bytes included */
     int64_t min_frequency;       /* of a pair of BPE; 0 and 1: any */
     const char *pattern;         /* of byte-level BPE, name or regular expression; NULL: gpt2 */
-    metaspace_prepend metaspace; /* OFF: byte-level; a Unigram model needs another */
+    metaspace_prepend metaspace; /* OFF: byte-level BPE; else models of characters */
     double coverage; /* with Metaspace: share of the text whose characters get tokens; 0: 0.9995 */
-    bool
-        byte_fallback; /* of a Unigram model: other characters become bytes, not the unknown token */
+    bool byte_fallback; /* with Metaspace: other characters become bytes, not the unknown token */
     const char *normalize;      /* comma-separated names, such as "nfkc,lowercase"; NULL: nothing */
-    const char *const *special; /* [n_special]; the first is the unknown token of a Unigram model */
+    const char *const *special; /* [n_special]; with Metaspace the first is the unknown token */
     int n_special;
     int threads;   /* 0: one per core */
     size_t memory; /* cap on the word counts; 0: 1 GiB */

@@ -39,6 +39,9 @@ void train_progress_end(train_progress *p) {
 static err check_special(const tokenizer_options *o) {
     for (int i = 0; i < o->n_special; i++) {
         size_t n = strlen(o->special[i]);
+        for (int k = 0; o->metaspace && k < i; k++)
+            if (strcmp(o->special[i], o->special[k]) == 0)
+                return ERR("the special token \"%s\" is listed twice", o->special[i]);
         if (n == 0) return ERR("a special token is empty");
         if (utf8_valid(o->special[i], n) != n) return ERR("special token %d is not UTF-8", i + 1);
     }
@@ -49,7 +52,8 @@ static err check_options(const tokenizer_options *o) {
     bool bytes = o->metaspace == METASPACE_OFF || o->byte_fallback;
     int64_t least = (bytes ? 256 : 1) + o->n_special;
     TRY(check_special(o));
-    BUG_IF(o->model == TRAIN_UNIGRAM && (o->metaspace == METASPACE_OFF || o->n_special == 0));
+    BUG_IF(o->model == TRAIN_UNIGRAM && o->metaspace == METASPACE_OFF);
+    BUG_IF(o->metaspace && o->n_special == 0);
     if (o->vocab < least)
         return err_hint(ERR("a vocabulary of %lld ids is too small: %s and %d special "
                             "token%s alone are %lld",
@@ -94,14 +98,14 @@ static err count_metaspace_words(word_counting *c, int worker, text_span t, int6
     word->len = 0;
     if (c->metaspace != METASPACE_NEVER && t.len && t.at[0] != ' ' &&
         !(t.len >= 3 && memcmp(t.at, mark, 3) == 0))
-        str_add(word, mark);
+        str_add_bytes(word, mark, sizeof mark - 1);
     for (size_t i = 0; i < t.len;) {
         bool marked = t.len - i >= 3 && memcmp(t.at + i, mark, 3) == 0;
         if (t.at[i] == ' ' || marked) {
             if (word->len) TRY(word_counts_add(c->counts, worker, word->text, word->len, 1));
             *words += word->len > 0;
             word->len = 0;
-            str_add(word, mark);
+            str_add_bytes(word, mark, sizeof mark - 1);
             i += marked ? 3 : 1;
             continue;
         }
@@ -201,11 +205,18 @@ static void report_counted(const word_counting *c, const text_counts *read, doub
                  str_bytes(spilled, sizeof spilled, (double)n));
 }
 
+void report_uncovered(int64_t chars, const tokenizer_options *o) {
+    if (chars)
+        log_info("%lld rare characters have no token of their own: %s", (long long)chars,
+                 o->byte_fallback ? "they become bytes" : "they become the unknown token");
+}
+
 static void report_learned(const bpe_learned *l, const tokenizer_options *o, double seconds) {
     char time[32];
     if (!o->quiet)
         log_info("learned %lld merges: %s", (long long)l->n_merges,
                  str_duration(time, sizeof time, seconds));
+    if (!o->quiet) report_uncovered(l->uncovered, o);
     if (l->n_tokens < o->vocab)
         log_warn("the text has no more pairs seen %lld times: %lld ids were made, not %lld",
                  (long long)MAX(1, o->min_frequency), (long long)l->n_tokens, (long long)o->vocab);
@@ -263,6 +274,10 @@ err tokenizer_learn(text_inputs *in, const tokenizer_options *options, tokenizer
     }
     TRY_CLEAN(bpe_learn_documents(in, options, &l));
     TRY_CLEAN(check_twins(&l));
+    if (options->metaspace) {
+        TRY_CLEAN(metaspace_bpe(&l, options, out));
+        goto cleanup;
+    }
     bpe_parts parts = { .pattern = with_defaults(*options).pattern,
                         .normalize = options->normalize,
                         .tokens = l.tokens,

@@ -19,6 +19,7 @@ typedef struct cell_tally {
 } cell_tally;
 
 typedef struct histogram {
+    const bpe_symbols *symbols;
     cell_tally small[SMALL];
     cell_tally *large; /* [n]; a weight may be there more than once until they are combined */
     size_t n, cap;
@@ -53,10 +54,19 @@ static void add_large(histogram *h, cell_tally t) {
     h->large[h->n++] = t;
 }
 
+static size_t count_symbols(const bpe_symbols *s, const char *word, size_t len) {
+    if (!s->chars) return len;
+    size_t n = 0;
+    uint32_t cp;
+    for (size_t i = 0; i < len; n++) i += (size_t)char_decode(word + i, len - i, &cp);
+    return n;
+}
+
 static void count_cells(void *ctx, const char *word, size_t len, uint64_t count) {
     histogram *h = ctx;
-    if (len < 2) return;
-    cell_tally one = { (int64_t)count, len + 1, 1 };
+    size_t n = count_symbols(h->symbols, word, len);
+    if (n < 2) return;
+    cell_tally one = { (int64_t)count, n + 1, 1 };
     if (count >= SMALL) {
         add_large(h, one);
         return;
@@ -109,6 +119,7 @@ static err make_runs(bpe_cells *c, const histogram *h, size_t memory, size_t oth
 }
 
 typedef struct placing {
+    const bpe_symbols *symbols;
     bpe_cells *cells;
     uint32_t *next; /* [n_runs] where the next word goes */
 } placing;
@@ -125,22 +136,36 @@ static int run_of_weight(const bpe_cells *c, int64_t weight) {
     return low;
 }
 
-static void place_word(void *ctx, const char *word, size_t len, uint64_t count) {
-    placing *p = ctx;
-    if (len < 2 || (int64_t)count < p->cells->least) return;
-    uint32_t *next = &p->next[run_of_weight(p->cells, (int64_t)count)];
-    uint32_t *to = p->cells->at + *next;
-    for (size_t i = 0; i < len; i++) to[i] = (uint8_t)word[i];
-    to[len] = CELL_NONE;
-    *next += (uint32_t)len + 1;
+/* @return one past the last cell written. */
+static uint32_t *write_symbols(const bpe_symbols *s, const char *word, size_t len, uint32_t *to) {
+    uint32_t symbol;
+    for (size_t i = 0; i < len;) {
+        if (s->chars)
+            i += (size_t)char_decode(word + i, len - i, &symbol);
+        else
+            symbol = (uint8_t)word[i++];
+        *to++ = s->ids[symbol];
+    }
+    *to++ = CELL_NONE;
+    return to;
 }
 
-err bpe_cells_fill(bpe_cells *c, word_counts *from, size_t memory, size_t others) {
+static void place_word(void *ctx, const char *word, size_t len, uint64_t count) {
+    placing *p = ctx;
+    if ((int64_t)count < p->cells->least || count_symbols(p->symbols, word, len) < 2) return;
+    uint32_t *next = &p->next[run_of_weight(p->cells, (int64_t)count)];
+    uint32_t *end = write_symbols(p->symbols, word, len, p->cells->at + *next);
+    *next = (uint32_t)(end - p->cells->at);
+}
+
+err bpe_cells_fill(bpe_cells *c, const bpe_symbols *symbols, word_counts *from, size_t memory,
+                   size_t others) {
     histogram *h = mem_alloc(sizeof *h);
-    placing p = { c, NULL };
+    placing p = { symbols, c, NULL };
     void *cells = NULL;
     err e = OK;
     *c = (bpe_cells){ 0 };
+    h->symbols = symbols;
     TRY_CLEAN(word_counts_each(from, false, count_cells, h));
     histogram_finish(h);
     TRY_CLEAN(make_runs(c, h, memory, others));

@@ -3,8 +3,8 @@
  *     documents -> word counts -> cells ------> merges -> tokenizer
  *       train.c    train_words.c  train_cells.c  train_learn.c, train_pairs.c
  *
- * A word is a piece of the splitter. Only how often each word was seen matters, so nothing depends
- * on the order of the documents or on which thread counted them.
+ * A word is a piece of the splitter, or what Metaspace makes of text. Only how often each word was seen
+ * matters, so nothing depends on the order of the documents or on which thread counted them.
  */
 #ifndef INGOT_TOKENIZER_TRAIN_INTERNAL_H
 #define INGOT_TOKENIZER_TRAIN_INTERNAL_H
@@ -42,14 +42,32 @@ err word_counts_each(word_counts *c, bool last, word_visit visit, void *ctx) MUS
 int64_t word_counts_spilled(const word_counts *c); /* bytes written to temporary files */
 void word_counts_free(word_counts *c);             /* takes NULL */
 
+/* ---- characters that get a token: train_chars.c -----------------------------------------------------
+ * Tables over all code points. */
+enum { CODE_POINTS = 0x110000 };
+/* Adds the characters of a word that was seen `count` times. @param seen [CODE_POINTS] */
+void chars_count(uint64_t *seen, const char *word, size_t len, uint64_t count);
+/* Marks the most frequent characters that make up the share `coverage` of all that were seen.
+ * @param covered [CODE_POINTS] zeros. @return how many were seen and are not marked. */
+int64_t chars_choose(const uint64_t *seen, double coverage, bool *covered);
+/* That these characters alone are more than the vocabulary. */
+err too_many_chars(const tokenizer_options *o, int64_t chars) MUST_USE;
+
 /* ---- cells ------------------------------------------------------------------------------------
- * All words in one array of ids, one cell per byte, a CELL_NONE before and after each word:
+ * All words in one array of ids, one cell per symbol, a CELL_NONE before and after each word. Symbols are bytes, or
+ * characters; a character without a token is a CELL_NONE too, so nothing is learned across it.
  *
  *     # t h e # c a t #        the id of a token is in its first and its last cell, so that both
  *     # A - A # c a t #        neighbors are found from their lengths; cells between are CELL_NONE
  *
  * Words lie in order of falling counts, so that a few runs hold how often a cell's word was seen. */
 #define CELL_NONE UINT32_MAX
+
+/* What words begin as. */
+typedef struct bpe_symbols {
+    bool chars;    /* not bytes */
+    uint32_t *ids; /* owned: [256] by byte, or [CODE_POINTS] by code point; CELL_NONE: no token */
+} bpe_symbols;
 
 typedef struct cell_run {
     uint32_t first; /* up to the next run's first */
@@ -66,10 +84,11 @@ typedef struct bpe_cells {
     size_t wanted;           /* bytes of memory that all words would have taken */
 } bpe_cells;
 
-/* Lays the words out, as bytes yet; the counts are used up. Words of one byte have no pairs and need
- * no cells. When learning from all words would take more than `memory`, the rarest stay out.
+/* Lays the words out; the counts are used up. Words of one symbol have no pairs and need no cells. When
+ * learning from all words would take more than `memory`, the rarest stay out.
  * @param others bytes of it that are needed for other things. */
-err bpe_cells_fill(bpe_cells *c, word_counts *from, size_t memory, size_t others) MUST_USE;
+err bpe_cells_fill(bpe_cells *c, const bpe_symbols *symbols, word_counts *from, size_t memory,
+                   size_t others) MUST_USE;
 void bpe_cells_free(bpe_cells *c);
 
 /* @return the run that cell p is in, given that it is not before `run`. */
@@ -121,9 +140,9 @@ static inline uint64_t pair_key(uint32_t left, uint32_t right) {
     return (uint64_t)left << 32 | right;
 }
 
-/* Finds the pairs of bytes in the cells and makes ids of the bytes. @param length borrowed. */
-err bpe_pairs_init(bpe_pairs *p, bpe_cells *cells, const uint32_t id_of_byte[256],
-                   const uint32_t *length, int64_t floor) MUST_USE;
+/* Finds the pairs in the cells, which hold one symbol each. @param cells, length borrowed. */
+err bpe_pairs_init(bpe_pairs *p, const bpe_cells *cells, const uint32_t *length,
+                   int64_t floor) MUST_USE;
 /* Takes the most frequent pair out: of equals the one with the smaller left id, then right id.
  * @param at its positions, in ascending order and valid until the next pairs_add.
  * @return false when no pair is left. */
@@ -144,8 +163,9 @@ typedef struct bpe_learned {
     int32_t *special;  /* [n_special] ids, without repetitions */
     int64_t n_tokens, n_merges;
     int n_special;
-    int32_t twin;  /* a special token with the text of a byte or of what a merge makes; -1: none */
-    arena *memory; /* of the tokens' bytes */
+    int32_t twin; /* a special token with the text of a symbol or of what a merge makes; -1: none */
+    int64_t uncovered; /* distinct characters without a token */
+    arena *memory;     /* of the tokens' bytes */
 } bpe_learned;
 
 /* Learns from the counts, which are used up. @param o whose vocabulary holds the special tokens and
@@ -155,6 +175,18 @@ err bpe_learn(word_counts *counts, const tokenizer_options *o, train_progress *p
 /* The same from documents, whose words it counts first. */
 err bpe_learn_documents(text_inputs *in, const tokenizer_options *o, bpe_learned *out) MUST_USE;
 void bpe_learned_free(bpe_learned *l);
+
+/* ---- Metaspace: train_metaspace.c ---------------------------------------------------------------- */
+struct json_t;
+/* @return whether a text has the name of a special token or of a byte, which have ids of their own. */
+bool is_reserved_text(const tokenizer_options *o, const char *text, size_t len);
+/* The tokenizer of a model over words by Metaspace, whose first ids are the special tokens.
+ * @param model the member of a tokenizer.json, owned from here on. */
+err metaspace_tokenizer(struct json_t *model, const tokenizer_options *o, tokenizer **out) MUST_USE;
+err metaspace_bpe(const bpe_learned *l, const tokenizer_options *o, tokenizer **out) MUST_USE;
+
+/* Logs how many characters have no token; nothing for 0. */
+void report_uncovered(int64_t chars, const tokenizer_options *o);
 
 /* ---- Unigram: train_unigram.c ------------------------------------------------------------------- */
 /* Learns from the counts, which are used up. */

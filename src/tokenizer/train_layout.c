@@ -5,7 +5,6 @@
 #include "tokenizer/train_unigram.h"
 
 enum {
-    CODE_POINTS = 0x110000,
     BYTES_PER_CHAR = 64, /* of memory: text, suffixes, candidates and matches, at their largest */
 };
 
@@ -46,40 +45,10 @@ static int compare_counts(const void *a, const void *b) {
     return compare_words(a, b);
 }
 
-/* ---- characters that get a token ----------------------------------------------------------------- */
-
-typedef struct char_count {
-    uint64_t count;
-    uint32_t cp;
-} char_count;
-
-static int compare_chars(const void *a, const void *b) {
-    const char_count *x = a, *y = b;
-    if (x->count != y->count) return x->count > y->count ? -1 : 1;
-    return (x->cp > y->cp) - (x->cp < y->cp);
-}
-
-/* Marks the most frequent characters that make up the share `coverage`. @return how many are not marked. */
 static int64_t choose_chars(const raw_words *r, double coverage, bool *covered) {
-    uint64_t *seen = mem_alloc(CODE_POINTS * sizeof *seen), all = 0, sum = 0;
-    uint32_t cp;
-    for (size_t i = 0; i < r->n; i++)
-        for (uint32_t at = 0; at < r->at[i].len; all += r->at[i].count) {
-            at += (uint32_t)char_decode(r->at[i].at + at, r->at[i].len - at, &cp);
-            seen[cp] += r->at[i].count;
-        }
-    char_count *order = mem_alloc(CODE_POINTS * sizeof *order);
-    int64_t n = 0, out = 0;
-    for (cp = 0; cp < CODE_POINTS; cp++)
-        if (seen[cp]) order[n++] = (char_count){ seen[cp], cp };
-    sort_array(order, (size_t)n, sizeof *order, compare_chars);
-    for (int64_t i = 0; i < n; i++) {
-        bool in = i == 0 || (double)sum < coverage * (double)all;
-        covered[order[i].cp] = in;
-        out += !in;
-        sum += order[i].count;
-    }
-    free(order);
+    uint64_t *seen = mem_alloc(CODE_POINTS * sizeof *seen);
+    for (size_t i = 0; i < r->n; i++) chars_count(seen, r->at[i].at, r->at[i].len, r->at[i].count);
+    int64_t out = chars_choose(seen, coverage, covered);
     free(seen);
     return out;
 }

@@ -1,8 +1,10 @@
 /* The merges, one after another: Hugging Face's order of ids and of pairs.
  *
  * Special tokens come first, then the 256 bytes in the order of the code points that stand for them
- * in a tokenizer.json, then what merges make. The most frequent pair is merged everywhere, from the
- * left; of equals, the one with the smaller left id, then the smaller right id. */
+ * in a tokenizer.json, then what merges make. With Metaspace, the 256 bytes are there for byte fallback
+ * only, and are followed by the characters in the order of their code points. The most frequent pair is
+ * merged everywhere, from the left; of equals, the one with the smaller left id, then the smaller right
+ * id. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +12,7 @@
 
 enum {
     FIXED_BYTES = 3 << 20, /* that learning takes for anything */
+    CHAR_BYTES = 16 << 20, /* ... for tables over all characters */
     BYTES_PER_ID = 128,    /* ... and for each id */
 };
 
@@ -35,10 +38,11 @@ typedef struct token_side {
 typedef struct learner {
     const tokenizer_options *o;
     bpe_learned *out;
+    bpe_symbols symbols;
     bpe_cells cells;
     bpe_pairs pairs;
     text_span *bytes; /* by id: what a token is in the words; not so for special tokens */
-    uint32_t *length; /* ... and their number, in a table of its own as it is read all the time */
+    uint32_t *length; /* by id: its symbols, in a table of its own as it is read all the time */
     text_span *twins; /* [n_special] bytes that a special token's text stands for; empty: none */
     merged *merged;
     uint32_t n_merged, cap_merged;
@@ -56,15 +60,16 @@ static uint32_t add_token(learner *l, text_span text) {
     return (uint32_t)l->out->n_tokens++;
 }
 
-/* @return the id of a token of these bytes: a special token's when it has just this text. */
-static uint32_t id_of_bytes(learner *l, text_span bytes) {
+/* @return the id of a token of these bytes: a special token's when it has just this text.
+ * @param length in symbols. */
+static uint32_t id_of_bytes(learner *l, text_span bytes, uint32_t length) {
     int i = 0;
     while (i < l->out->n_special && !is_same_text(l->twins[i], bytes)) i++;
     bool special = i < l->out->n_special;
     uint32_t id = special ? (uint32_t)l->out->special[i] : add_token(l, bytes);
     if (special) l->out->twin = (int32_t)id;
     l->bytes[id] = bytes;
-    l->length[id] = (uint32_t)bytes.len;
+    l->length[id] = length;
     return id;
 }
 
@@ -88,7 +93,7 @@ static void add_special_tokens(learner *l) {
         bool known = false;
         for (int k = 0; k < out->n_special; k++) known |= is_same_text(out->tokens[k], text);
         if (known) continue;
-        l->twins[out->n_special] = twin_of(text, out->memory);
+        l->twins[out->n_special] = l->symbols.chars ? text : twin_of(text, out->memory);
         out->special[out->n_special++] = (int32_t)add_token(l, text);
     }
 }
@@ -97,12 +102,55 @@ static int by_character(const void *a, const void *b) {
     return (int)byte_to_char(*(const uint8_t *)a) - (int)byte_to_char(*(const uint8_t *)b);
 }
 
-static void add_byte_tokens(learner *l, uint32_t id_of_byte[256]) {
+static void add_byte_tokens(learner *l) {
     uint8_t *bytes = arena_alloc(l->out->memory, 256);
+    l->symbols.ids = mem_alloc(256 * sizeof *l->symbols.ids);
     for (int i = 0; i < 256; i++) bytes[i] = (uint8_t)i;
     sort_array(bytes, 256, 1, by_character);
     for (int i = 0; i < 256; i++)
-        id_of_byte[bytes[i]] = id_of_bytes(l, (text_span){ (const char *)bytes + i, 1 });
+        l->symbols.ids[bytes[i]] = id_of_bytes(l, (text_span){ (const char *)bytes + i, 1 }, 1);
+}
+
+/* What characters without a token are written as. No merge makes these. */
+static void add_fallback_tokens(learner *l) {
+    enum { NAME = 6 };
+    for (int i = 0; i < 256; i++) {
+        char *name = arena_alloc(l->out->memory, NAME + 1);
+        snprintf(name, NAME + 1, "<0x%02X>", (unsigned)i);
+        id_of_bytes(l, (text_span){ name, NAME }, 1);
+    }
+}
+
+static void count_word_chars(void *ctx, const char *word, size_t len, uint64_t count) {
+    chars_count(ctx, word, len, count);
+}
+
+static err choose_symbols(learner *l, word_counts *counts, bool *covered) {
+    uint64_t *seen = mem_alloc(CODE_POINTS * sizeof *seen);
+    err e = word_counts_each(counts, false, count_word_chars, seen);
+    seen[0] = 0; /* a tokenizer.json cannot hold it as a name */
+    if (!e) l->out->uncovered = chars_choose(seen, l->o->coverage, covered);
+    free(seen);
+    return e;
+}
+
+static err add_char_tokens(learner *l, word_counts *counts) {
+    bool *covered = mem_alloc(CODE_POINTS);
+    int64_t chars = 0, most = l->o->vocab - l->out->n_tokens;
+    err e = OK;
+    TRY_CLEAN(choose_symbols(l, counts, covered));
+    for (uint32_t cp = 0; cp < CODE_POINTS; cp++) chars += covered[cp];
+    if (chars > most) TRY_CLEAN(too_many_chars(l->o, chars));
+    l->symbols.ids = mem_alloc(CODE_POINTS * sizeof *l->symbols.ids);
+    for (uint32_t cp = 0; cp < CODE_POINTS; cp++) {
+        char *bytes = covered[cp] ? arena_alloc(l->out->memory, 4) : NULL;
+        l->symbols.ids[cp] =
+            bytes ? id_of_bytes(l, (text_span){ bytes, (size_t)utf8_encode(cp, bytes) }, 1)
+                  : CELL_NONE;
+    }
+cleanup:
+    free(covered);
+    return e;
 }
 
 /* ---- one merge ------------------------------------------------------------------------------------ */
@@ -190,7 +238,10 @@ static text_span join_tokens(arena *memory, text_span a, text_span b) {
 
 static void merge_pair(learner *l, const pair_entry *pair, const uint32_t *positions) {
     uint32_t a = (uint32_t)(pair->key >> 32), b = (uint32_t)pair->key;
-    uint32_t id = id_of_bytes(l, join_tokens(l->out->memory, l->bytes[a], l->bytes[b]));
+    text_span text = join_tokens(l->out->memory, l->bytes[a], l->bytes[b]);
+    /* Text that spells the name of a special token or of a byte must not get its id. */
+    if (l->symbols.chars && is_reserved_text(l->o, text.at, text.len)) return;
+    uint32_t id = id_of_bytes(l, text, l->length[a] + l->length[b]);
     l->out->merges[l->out->n_merges++] = (bpe_pair){ (int32_t)a, (int32_t)b };
     replace_pair(l, pair, positions, id);
     collect_sides(l, id);
@@ -209,7 +260,7 @@ static void side_init(token_side *s, size_t ids) {
 
 static void learner_init(learner *l, const tokenizer_options *o, bpe_learned *out) {
     size_t ids = (size_t)o->vocab, special = (size_t)o->n_special;
-    *l = (learner){ .o = o, .out = out };
+    *l = (learner){ .o = o, .out = out, .symbols.chars = o->metaspace != METASPACE_OFF };
     *out = (bpe_learned){ .memory = arena_new(), .twin = -1 };
     out->tokens = mem_alloc(ids * sizeof *out->tokens);
     /* A merge that makes a special token's text makes no id: one more merge than there are ids. */
@@ -234,6 +285,11 @@ static void learner_free(learner *l) {
     free(l->bytes);
     bpe_pairs_free(&l->pairs);
     bpe_cells_free(&l->cells);
+    free(l->symbols.ids);
+}
+
+static size_t fixed_bytes(const tokenizer_options *o) {
+    return FIXED_BYTES + (o->metaspace ? CHAR_BYTES : 0) + (size_t)o->vocab * BYTES_PER_ID;
 }
 
 static void warn_left_out(const bpe_cells *c) {
@@ -249,18 +305,20 @@ static void warn_left_out(const bpe_cells *c) {
 err bpe_learn(word_counts *counts, const tokenizer_options *o, train_progress *progress,
               bpe_learned *out) {
     learner l;
-    uint32_t id_of_byte[256];
     pair_entry pair;
     const uint32_t *positions = NULL;
     err e = OK;
     learner_init(&l, o, out);
     add_special_tokens(&l);
-    add_byte_tokens(&l, id_of_byte);
+    if (l.symbols.chars && o->byte_fallback) add_fallback_tokens(&l);
+    if (l.symbols.chars)
+        TRY_CLEAN(add_char_tokens(&l, counts));
+    else
+        add_byte_tokens(&l);
     BUG_IF(out->n_tokens > o->vocab);
-    TRY_CLEAN(
-        bpe_cells_fill(&l.cells, counts, o->memory, FIXED_BYTES + (size_t)o->vocab * BYTES_PER_ID));
+    TRY_CLEAN(bpe_cells_fill(&l.cells, &l.symbols, counts, o->memory, fixed_bytes(o)));
     warn_left_out(&l.cells);
-    TRY_CLEAN(bpe_pairs_init(&l.pairs, &l.cells, id_of_byte, l.length, o->min_frequency));
+    TRY_CLEAN(bpe_pairs_init(&l.pairs, &l.cells, l.length, o->min_frequency));
     while (out->n_tokens < o->vocab && bpe_pairs_pop(&l.pairs, &pair, &positions)) {
         merge_pair(&l, &pair, positions);
         train_progress_show(progress, "learning: %lld of %lld ids", (long long)out->n_tokens,

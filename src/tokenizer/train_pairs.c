@@ -142,16 +142,21 @@ void bpe_pairs_subtract(bpe_pairs *p, uint32_t left, uint32_t right, int64_t wei
     if (e) e->count -= weight;
 }
 
-uint32_t *bpe_pairs_add(bpe_pairs *p, uint32_t left, uint32_t right, int64_t count, uint32_t n) {
-    if (count < p->floor) return NULL;
+static pair_entry *append_pair(bpe_pairs *p, pair_entry e) {
     if (p->n == p->cap) {
         p->cap = MAX(1024, p->cap + p->cap / 2);
         p->entries = mem_grow(p->entries, p->cap * sizeof *p->entries);
         if (p->cap > p->n_slots / 4 * 3) rebuild_slots(p);
     }
+    p->entries[p->n] = e;
+    enter_pair(p, p->n);
+    return &p->entries[p->n++];
+}
+
+uint32_t *bpe_pairs_add(bpe_pairs *p, uint32_t left, uint32_t right, int64_t count, uint32_t n) {
+    if (count < p->floor) return NULL;
     uint32_t *positions = p->positions + p->n_positions;
-    p->entries[p->n] = (pair_entry){ pair_key(left, right), count, (uint32_t)p->n_positions, n };
-    enter_pair(p, p->n++);
+    append_pair(p, (pair_entry){ pair_key(left, right), count, (uint32_t)p->n_positions, n });
     p->n_positions += n;
     pair_heap_push(p, (pair_rank){ count, pair_key(left, right) });
     return positions;
@@ -159,39 +164,46 @@ uint32_t *bpe_pairs_add(bpe_pairs *p, uint32_t left, uint32_t right, int64_t cou
 
 /* ---- the first pairs -------------------------------------------------------------------------------- */
 
-typedef struct first_pair {
-    int64_t count;
-    uint32_t n;
-    uint32_t *to; /* where its next position goes; NULL: too rare */
-} first_pair;
-
-/* The pair at a cell whose token and the next are bytes yet; NULL: one of them is not a byte. */
-static first_pair *first_at(const bpe_cells *c, uint32_t i, first_pair *pairs) {
-    if (c->at[i] == CELL_NONE || c->at[i + 1] == CELL_NONE) return NULL;
-    return &pairs[c->at[i] << 8 | c->at[i + 1]];
+static bool starts_pair(const bpe_cells *c, uint32_t i) {
+    return c->at[i] != CELL_NONE && c->at[i + 1] != CELL_NONE;
 }
 
-static void count_first(const bpe_cells *c, first_pair *pairs) {
+static void count_first(bpe_pairs *p) {
+    const bpe_cells *c = p->cells;
     for (int run = 0; run < c->n_runs; run++) {
         for (uint32_t i = c->runs[run].first; i + 1 < c->runs[run + 1].first; i++) {
-            first_pair *f = first_at(c, i, pairs);
-            if (!f) continue;
-            f->count += c->runs[run].weight;
-            f->n++;
+            if (!starts_pair(c, i)) continue;
+            uint64_t key = pair_key(c->at[i], c->at[i + 1]);
+            pair_entry *e = find_pair(p, key);
+            if (!e) e = append_pair(p, (pair_entry){ .key = key });
+            e->count += c->runs[run].weight;
+            e->n++;
         }
     }
 }
 
-static void place_first(bpe_cells *c, first_pair *pairs, const uint32_t id_of_byte[256]) {
+/* Removes the pairs that are too rare, and gives the others their share of the positions. */
+static void keep_frequent(bpe_pairs *p) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        pair_entry e = p->entries[i];
+        if (e.count < p->floor) continue;
+        p->entries[kept++] = (pair_entry){ e.key, e.count, (uint32_t)p->n_positions, 0 };
+        p->n_positions += e.n;
+    }
+    p->n = kept;
+    rebuild_slots(p);
+}
+
+static void place_first(bpe_pairs *p) {
+    const bpe_cells *c = p->cells;
     for (uint32_t i = 0; i + 1 < c->n; i++) {
-        first_pair *f = first_at(c, i, pairs);
-        if (f && f->to) *f->to++ = i;
-        if (c->at[i] != CELL_NONE) c->at[i] = id_of_byte[c->at[i]];
+        pair_entry *e = starts_pair(c, i) ? find_pair(p, pair_key(c->at[i], c->at[i + 1])) : NULL;
+        if (e) p->positions[e->first + e->n++] = i;
     }
 }
 
-err bpe_pairs_init(bpe_pairs *p, bpe_cells *cells, const uint32_t id_of_byte[256],
-                   const uint32_t *length, int64_t floor) {
+err bpe_pairs_init(bpe_pairs *p, const bpe_cells *cells, const uint32_t *length, int64_t floor) {
     *p = (bpe_pairs){ .cells = cells, .length = length, .floor = MAX(floor, 1) };
     p->ranked = INT64_MAX;
     void *positions = NULL;
@@ -200,14 +212,10 @@ err bpe_pairs_init(bpe_pairs *p, bpe_cells *cells, const uint32_t id_of_byte[256
     TRY(mem_map(n * sizeof *p->positions, &positions));
     p->positions = positions;
     p->cap_positions = n;
-    first_pair *pairs = mem_alloc(256 * 256 * sizeof *pairs);
-    count_first(cells, pairs);
-    for (uint32_t i = 0; i < 256 * 256; i++)
-        if (pairs[i].n)
-            pairs[i].to = bpe_pairs_add(p, id_of_byte[i >> 8], id_of_byte[i & 255], pairs[i].count,
-                                        pairs[i].n);
-    place_first(cells, pairs, id_of_byte);
-    free(pairs);
+    rebuild_slots(p);
+    count_first(p);
+    keep_frequent(p);
+    place_first(p);
     return OK;
 }
 

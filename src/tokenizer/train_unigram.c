@@ -1,4 +1,4 @@
-/* Training a Unigram model: the rounds of EM and pruning, and the tokenizer.json of what is learned. */
+/* Training a Unigram model: the rounds of EM and pruning, and the vocabulary of what is learned. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,6 @@ enum {
     SEEDS = 1000000, /* pieces to begin with */
     ROUNDS = 2,      /* of EM between prunings */
 };
-#define SPACE_MARK "\xE2\x96\x81" /* U+2581 */
 
 /* ---- learning ---------------------------------------------------------------------------------------- */
 
@@ -69,53 +68,10 @@ static ranked_piece *choose_pieces(const unigram_lattice *l, uint32_t wanted, ui
     return all;
 }
 
-/* ---- the document -------------------------------------------------------------------------------------- */
-
-static json_t *added_special(const tokenizer_options *o) {
-    json_t *all = json_array();
-    for (int i = 0; i < o->n_special; i++)
-        json_array_append_new(all, json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", i,
-                                             "content", o->special[i], "single_word", 0, "lstrip",
-                                             0, "rstrip", 0, "normalized", 0, "special", 1));
-    return all;
-}
-
-const char *metaspace_name(metaspace_prepend p) {
-    static const char *const names[] = { [METASPACE_OFF] = "off",
-                                         [METASPACE_ALWAYS] = "always",
-                                         [METASPACE_FIRST] = "first",
-                                         [METASPACE_NEVER] = "never" };
-    return names[p];
-}
-
-static json_t *metaspace_step(metaspace_prepend prepend) {
-    return json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", SPACE_MARK,
-                     "prepend_scheme", metaspace_name(prepend), "split", 1);
-}
-
-/* Metaspace's own decoder does not join bytes to characters. */
-static json_t *metaspace_decoder(const tokenizer_options *o) {
-    if (!o->byte_fallback) return metaspace_step(o->metaspace);
-    json_t *steps =
-        json_pack("[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]", "type", "Replace", "pattern", "String",
-                  SPACE_MARK, "content", " ", "type", "ByteFallback", "type", "Fuse");
-    if (o->metaspace != METASPACE_NEVER)
-        json_array_append_new(steps, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content",
-                                               " ", "start", 1, "stop", 0));
-    return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
-}
+/* ---- the vocabulary ------------------------------------------------------------------------------------ */
 
 static void add_scored(json_t *vocab, const char *text, double score) {
     json_array_append_new(vocab, json_pack("[s, f]", text, score));
-}
-
-/* Whether text that was learned has the name of a special token or a byte, which have ids of their own. */
-static bool is_reserved(const tokenizer_options *o, const str *text) {
-    for (int i = 0; i < o->n_special; i++)
-        if (strlen(o->special[i]) == text->len && memcmp(o->special[i], text->text, text->len) == 0)
-            return true;
-    return o->byte_fallback && text->len == 6 && memcmp(text->text, "<0x", 3) == 0 &&
-           text->text[5] == '>';
 }
 
 static json_t *scored_vocabulary(const unigram_lattice *l, const tokenizer_options *o,
@@ -132,7 +88,7 @@ static json_t *scored_vocabulary(const unigram_lattice *l, const tokenizer_optio
     }
     for (uint32_t i = 0; i < n; i++) {
         piece_text(l, chosen[i].piece, &text);
-        if (is_reserved(o, &text)) continue;
+        if (is_reserved_text(o, text.text, text.len)) continue;
         json_array_append_new(
             vocab, json_pack("[o, f]", json_stringn(text.text, text.len), chosen[i].piece->score));
     }
@@ -141,34 +97,13 @@ static json_t *scored_vocabulary(const unigram_lattice *l, const tokenizer_optio
     return vocab;
 }
 
-static err make_tokenizer(const unigram_lattice *l, const tokenizer_options *o, uint32_t wanted,
-                          tokenizer **out) {
-    norm_step norms[MAX_STEPS] = { 0 };
-    int n_norms = 0;
-    TRY(norms_parse(o->normalize, norms, &n_norms));
-    json_t *doc = json_pack(
-        "{s:s, s:n, s:n, s:o, s:o, s:o, s:n, s:o, s:{s:s, s:i, s:o, s:b}}", "version", "1.0",
-        "truncation", "padding", "added_tokens", added_special(o), "normalizer",
-        norms_json(norms, n_norms), "pre_tokenizer", metaspace_step(o->metaspace), "post_processor",
-        "decoder", metaspace_decoder(o), "model", "type", "Unigram", "unk_id", 0, "vocab",
-        scored_vocabulary(l, o, wanted), "byte_fallback", o->byte_fallback);
-    BUG_IF(!doc);
-    char *source = json_dumps(doc, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
-    BUG_IF(!source);
-    err e = tokenizer_from_json(doc, "what was learned", source, strlen(source), out);
-    json_decref(doc);
-    return e;
-}
-
 static void report_pieces(const unigram_words *w, const tokenizer *t, const tokenizer_options *o,
                           double seconds) {
     char time[32];
     if (!o->quiet)
         log_info("learned %lld tokens: %s", (long long)tokenizer_vocab(t),
                  str_duration(time, sizeof time, seconds));
-    if (!o->quiet && w->uncovered)
-        log_info("%lld rare characters have no token of their own: %s", (long long)w->uncovered,
-                 o->byte_fallback ? "they become bytes" : "they become the unknown token");
+    if (!o->quiet) report_uncovered(w->uncovered, o);
     if (w->left_out)
         log_warn("%lld rare words were left out, to stay inside the memory cap",
                  (long long)w->left_out);
@@ -194,17 +129,15 @@ err unigram_learn(word_counts *counts, const tokenizer_options *o, train_progres
     }
     unigram_seed(&w, SEEDS, threads, &l);
     if (chars_of(&l) > wanted) {
-        e = err_hint(
-            ERR("a vocabulary of %lld ids is too small: the text has %u characters to "
-                "begin with",
-                (long long)o->vocab, chars_of(&l)),
-            "raise --vocab, or lower --coverage, the share of the text whose characters get "
-            "tokens");
+        e = too_many_chars(o, chars_of(&l));
         goto cleanup;
     }
     learn_pieces(&l, wanted, threads, progress);
     train_progress_end(progress);
-    TRY_CLEAN(make_tokenizer(&l, o, wanted, out));
+    TRY_CLEAN(metaspace_tokenizer(json_pack("{s:s, s:i, s:o, s:b}", "type", "Unigram", "unk_id", 0,
+                                            "vocab", scored_vocabulary(&l, o, wanted),
+                                            "byte_fallback", o->byte_fallback),
+                                  o, out));
     report_pieces(&w, *out, o, time_now() - begin);
 cleanup:
     pool_free(threads);

@@ -1,5 +1,5 @@
 /* The BPE trainer: Hugging Face's merges, any number of threads, any cap on memory. */
-#include "support/folder.h"
+#include "support/tokenizer.h"
 
 #include "tokenizer/train_internal.h"
 
@@ -24,6 +24,12 @@ static int fixture_count(void) {
     return n;
 }
 
+static metaspace_prepend metaspace_of(const char *name) {
+    metaspace_prepend p = METASPACE_OFF;
+    while (name && p < METASPACE_NEVER && strcmp(metaspace_name(p), name) != 0) p++;
+    return p;
+}
+
 static fixture fixture_open(int index) {
     fixture f = { 0 };
     assert_ok(io_json_read(CASES "cases.json", &f.cases));
@@ -34,6 +40,9 @@ static fixture fixture_open(int index) {
     f.o.min_frequency = json_integer_value(json_object_get(c, "min_frequency"));
     f.o.pattern = json_string_value(json_object_get(c, "pattern"));
     f.o.normalize = json_string_value(json_object_get(c, "normalize"));
+    f.o.metaspace = metaspace_of(json_string_value(json_object_get(c, "metaspace")));
+    f.o.byte_fallback = json_is_true(json_object_get(c, "byte_fallback"));
+    f.o.coverage = 1;
     f.o.n_special = (int)json_array_size(special);
     assert_in_range(f.o.n_special, 1, COUNT_OF(f.special));
     for (int i = 0; i < f.o.n_special; i++)
@@ -63,7 +72,9 @@ static bool is_special(const bpe_learned *l, int64_t id) {
     return false;
 }
 
-static void assert_learned(const bpe_learned *got, const json_t *expected, const char *name) {
+static void assert_learned(const bpe_learned *got, const fixture *f) {
+    const json_t *expected = f->expected;
+    const char *name = f->name;
     const json_t *tokens = json_object_get(expected, "tokens");
     const json_t *merges = json_object_get(expected, "merges");
     for (int64_t i = 0; i < got->n_merges && i < (int64_t)json_array_size(merges); i++) {
@@ -78,7 +89,7 @@ static void assert_learned(const bpe_learned *got, const json_t *expected, const
     assert_int_equal(got->n_tokens, json_array_size(tokens));
     for (int64_t i = 0; i < got->n_tokens; i++) {
         str text = { 0 };
-        if (is_special(got, i))
+        if (f->o.metaspace || is_special(got, i))
             str_add_bytes(&text, got->tokens[i].at, got->tokens[i].len);
         else
             alphabet_from_bytes(got->tokens[i].at, got->tokens[i].len, &text);
@@ -98,7 +109,7 @@ static void test_like_hugging_face(void **state) {
             text_inputs *in = inputs_of(f.path, k ? 256 : 0);
             bpe_learned l;
             assert_ok(bpe_learn_documents(in, &f.o, &l));
-            assert_learned(&l, f.expected, f.name);
+            assert_learned(&l, &f);
             bpe_learned_free(&l);
             text_inputs_close(in);
             fixture_close(&f);
@@ -396,7 +407,7 @@ static void test_spilled_merges_are_the_same(void **state) {
             assert_true(word_counts_spilled(c) > 0);
             bpe_learned l;
             assert_ok(bpe_learn(c, &f.o, NULL, &l));
-            assert_learned(&l, f.expected, f.name);
+            assert_learned(&l, &f);
             bpe_learned_free(&l);
             word_counts_free(c);
         }
@@ -522,6 +533,134 @@ static void test_wrong_options(void **state) {
     assert_error(train(path, o, &t), "a(");
 }
 
+/* ---- Metaspace ------------------------------------------------------------------------------------------ */
+
+static void assert_ids(const tokenizer *t, const json_t *text, const char *name) {
+    const char *source = json_string_value(json_object_get(text, "text"));
+    const json_t *ids = json_object_get(text, "ids");
+    token_ids got = ids_of(t, source, strlen(source), true);
+    bool same = got.n == json_array_size(ids);
+    for (size_t i = 0; same && i < got.n; i++)
+        same = got.at[i] == json_integer_value(json_array_get(ids, i));
+    if (!same) fail_msg("%s: other ids for \"%s\"", name, source);
+    token_ids_free(&got);
+}
+
+/* The file is the same for any number of threads, and encodes as Hugging Face's library does. */
+static void test_metaspace_files(void **state) {
+    static const int threads[] = { 1, 2, 5 };
+    static const char *const files[] = { "1.json", "2.json", "5.json" };
+    int tested = 0;
+    for (int i = 0; i < fixture_count(); i++) {
+        fixture f = fixture_open(i);
+        f.o.special = f.special;
+        for (size_t k = 0; f.o.metaspace && k < COUNT_OF(threads); k++) {
+            tokenizer *t = NULL;
+            f.o.threads = threads[k];
+            assert_ok(train(f.path, f.o, &t));
+            assert_ok(tokenizer_save(t, in_folder(*state, files[k])));
+            assert_same_files(*state, files[0], files[k]);
+            tokenizer_free(t);
+        }
+        if (f.o.metaspace) {
+            const json_t *texts = json_object_get(f.expected, "texts"), *text;
+            size_t k;
+            tokenizer *t = open_tokenizer(in_folder(*state, files[0]), NULL);
+            json_array_foreach(texts, k, text) assert_ids(t, text, f.name);
+            tested += (int)k;
+            tokenizer_free(t);
+        }
+        fixture_close(&f);
+    }
+    assert_true(tested >= 40);
+}
+
+static const char *const UNKNOWN[] = { "<unk>", "<s>", "</s>" };
+
+static tokenizer_options over_chars(int64_t vocab) {
+    return (tokenizer_options){ .vocab = vocab,
+                                .metaspace = METASPACE_ALWAYS,
+                                .coverage = 1,
+                                .special = UNKNOWN,
+                                .n_special = (int)COUNT_OF(UNKNOWN) };
+}
+
+static void assert_ids_and_text(const tokenizer *t, const char *text, size_t n, const char *back) {
+    str decoded = { 0 };
+    token_ids ids = ids_of(t, text, strlen(text), false);
+    assert_int_equal(ids.n, n);
+    tokenizer_decode(t, ids.at, ids.n, true, &decoded);
+    assert_string_equal(decoded.text, back);
+    token_ids_free(&ids);
+    str_free(&decoded);
+}
+
+/* A character beyond the coverage has no token, and nothing is learned across it. */
+static void test_rare_characters(void **state) {
+    str text = { 0 };
+    for (int i = 0; i < 200; i++) str_add(&text, "abab ");
+    str_add(&text, "b\xC3\xA9"
+                   "b b\xC3\xA9"
+                   "b b\xC3\xA9"
+                   "b");
+    const char *path = folder_write(*state, "text.txt", text.text);
+    tokenizer_options o = over_chars(280);
+    tokenizer *t = NULL;
+    o.coverage = 0.99;
+    assert_ok(train(path, o, &t));
+    assert_int_equal(tokenizer_find(t, "\xC3\xA9", 2), -1);
+    assert_int_equal(tokenizer_find(t, "bb", 2),
+                     -1); /* would be a pair of Hugging Face's trainer */
+    assert_ids_and_text(t, "abab", 1, "abab");
+    assert_ids_and_text(t, "abab\xC3\xA9\xC3\xA9", 2, "abab<unk>");
+    tokenizer_free(t);
+    o.byte_fallback = true;
+    assert_ok(train(path, o, &t));
+    assert_ids_and_text(t, "abab\xC3\xA9 \xC3\xA9", 6, "abab\xC3\xA9 \xC3\xA9");
+    tokenizer_free(t);
+    o.coverage = 1;
+    assert_ok(train(path, o, &t));
+    assert_true(tokenizer_find(t, "b\xC3\xA9", 3) > 0);
+    tokenizer_free(t);
+    str_free(&text);
+}
+
+/* Text that spells the name of a byte or of a special token stays text. */
+static void test_names_of_tokens_are_not_learned(void **state) {
+    str text = { 0 };
+    for (int i = 0; i < 50; i++)
+        str_add(&text, "%c<0x41>%c %c</s>%c ", 'a' + i % 7, 'm' + i % 9, 'm' + i % 8, 'a' + i % 11);
+    const char *path = folder_write(*state, "text.txt", text.text);
+    tokenizer_options o = over_chars(1000);
+    tokenizer *t = NULL;
+    o.byte_fallback = true;
+    assert_ok(train(path, o, &t));
+    assert_int_equal(tokenizer_find(t, "<0x41>", 6), 3 + 0x41);
+    token_ids ids = ids_of(t, "a<0x41>m b</s>c", 15, false);
+    for (size_t i = 0; i < ids.n; i++) assert_true(ids.at[i] >= 3 + 256);
+    token_ids_free(&ids);
+    tokenizer_free(t);
+    str_free(&text);
+}
+
+static void test_wrong_options_over_characters(void **state) {
+    static const char *const twice[] = { "<unk>", "<s>", "<s>" }, *const letter[] = { "<unk>",
+                                                                                      "e" };
+    const char *path = folder_write(*state, "text.txt", "some text");
+    tokenizer *t = NULL;
+    assert_error(train(path, over_chars(6), &t), "7 characters to begin with");
+    tokenizer_options o = over_chars(100);
+    o.special = twice;
+    assert_error(train(path, o, &t), "listed twice");
+    o.special = letter;
+    o.n_special = 2;
+    assert_error(train(path, o, &t), "one id cannot be both");
+    o = over_chars(258);
+    o.byte_fallback = true;
+    assert_error(train(path, o, &t), "256 bytes");
+    assert_null(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_like_hugging_face),
@@ -539,6 +678,12 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_tokenizer_from_text, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_to_learn_from, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_wrong_options, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_metaspace_files, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_rare_characters, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_names_of_tokens_are_not_learned, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(test_wrong_options_over_characters, folder_setup,
+                                        folder_teardown),
     };
     log_set_level(LOG_ERROR); /* running out of pairs or memory is a warning, and meant here */
     return cmocka_run_group_tests(tests, NULL, NULL);
