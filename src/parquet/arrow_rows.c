@@ -207,11 +207,12 @@ static int64_t rows_of_bytes(const arrow_cursor *c, int64_t row, size_t bytes) {
     if (c->whole->layout == LAYOUT_FIXED) {
         n = (want * 8 / c->whole->width / 8 + 1) * 8;
     } else {
-        int64_t first = load_offset(c->offsets.text, c->whole->width, row);
+        uint64_t first = (uint64_t)load_offset(c->offsets.text, c->whole->width, row);
         do {
             n += 8;
         } while (n < most && n < rows - row &&
-                 load_offset(c->offsets.text, c->whole->width, row + n) - first < want);
+                 (uint64_t)load_offset(c->offsets.text, c->whole->width, row + n) - first <
+                     (uint64_t)want);
     }
     return MIN(MIN(n, most), rows - row);
 }

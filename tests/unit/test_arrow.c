@@ -171,6 +171,13 @@ static void any_length_of_an_arrow_file_may_be_left(void **state) {
     }
 }
 
+/* Found by tests/fuzz: offsets whose difference overflows. */
+static void files_of_the_arrow_fuzzer_are_read(void **state) {
+    file_bytes b = read_fixture(FILES "odd-offsets.arrow");
+    assert_true(read_values(&b) >= 0);
+    free(b.bytes);
+}
+
 static void a_damaged_batch_loses_its_rows(void **state) {
     test_folder *f = *state;
     file_bytes b = read_fixture(FILES "docs-feather-zstd.feather"); /* two batches of 20 rows */
@@ -209,6 +216,7 @@ int main(void) {
                                         folder_teardown),
         cmocka_unit_test(any_byte_of_an_arrow_file_may_be_wrong),
         cmocka_unit_test(any_length_of_an_arrow_file_may_be_left),
+        cmocka_unit_test(files_of_the_arrow_fuzzer_are_read),
         cmocka_unit_test_setup_teardown(a_damaged_batch_loses_its_rows, text_setup,
                                         folder_teardown),
     };
