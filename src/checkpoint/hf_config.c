@@ -262,7 +262,7 @@ static err read_rope(const hf_reader *r) {
     if (!f->theta_key) return OK;
     TRY(find_rope(r, &rope));
     TRY(check_rope_keys(r, rope));
-    TRY(read_rope_number(r, rope, "rope_theta", f->theta_key, "rope_theta", 10000,
+    TRY(read_rope_number(r, rope, "rope_theta", f->theta_key, "rope_theta", f->theta_absent,
                          &r->c->rope_theta));
     TRY(read_rope_number(r, rope, "partial_rotary_factor", f->fraction_key, "rope_fraction",
                          f->fraction_absent, &r->c->rope_fraction));

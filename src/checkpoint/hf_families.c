@@ -220,19 +220,19 @@ static const hf_param olmo2_params[] = { LLAMA_PARAMS("post_attention_layernorm"
 /* ---- families ------------------------------------------------------------------------------ */
 #define ROWS(table)  table, (int)COUNT_OF(table)
 #define SILU         "hidden_act", "silu", true
-#define ROPE         "rope_theta", NULL, 1.0
+#define ROPE         "rope_theta", NULL, 1.0, 1e4
 #define LLAMA_NAMES  "model.", ROWS(llama_params)
 static const hf_family families[] = {
     { "gpt2",     "GPT2LMHeadModel",    ROWS(gpt2_keys), ROWS(gpt2_demands),
-      "activation_function", "gelu_new", false, NULL, NULL, 0, "transformer.", ROWS(gpt2_params) },
+      "activation_function", "gelu_new", false, NULL, NULL, 0, 0, "transformer.", ROWS(gpt2_params) },
     { "gpt_neox", "GPTNeoXForCausalLM", ROWS(gpt_neox_keys), ROWS(gpt_neox_demands),
-      "hidden_act", "gelu", false, "rotary_emb_base", "rotary_pct", 0.25,
+      "hidden_act", "gelu", false, "rotary_emb_base", "rotary_pct", 0.25, 1e4,
       "gpt_neox.", ROWS(gpt_neox_params) },
     { "llama",    "LlamaForCausalLM",   ROWS(llama_keys), ROWS(llama_demands), SILU, ROPE, LLAMA_NAMES },
     { "mistral",  "MistralForCausalLM", ROWS(mistral_keys), NULL, 0,           SILU, ROPE, LLAMA_NAMES },
     { "qwen2",    "Qwen2ForCausalLM",   ROWS(qwen2_keys), ROWS(qwen2_demands), SILU, ROPE, LLAMA_NAMES },
     { "qwen3",    "Qwen3ForCausalLM",   ROWS(qwen3_keys), ROWS(qwen3_demands), SILU, ROPE, LLAMA_NAMES },
-    { "mixtral",  "MixtralForCausalLM", ROWS(mixtral_keys), NULL, 0, SILU, ROPE,
+    { "mixtral",  "MixtralForCausalLM", ROWS(mixtral_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 1e6,
       "model.", ROWS(mixtral_params) },
     { "qwen3_moe", "Qwen3MoeForCausalLM", ROWS(qwen3_moe_keys), ROWS(qwen3_moe_demands), SILU, ROPE,
       "model.", ROWS(qwen3_moe_params) },

@@ -70,7 +70,7 @@ struct hf_family {
     bool gated;                       /* the feed-forward layer is a gated one */
     /* Rotary positions: NULL for none, and no fraction_key where whole heads rotate. */
     const char *theta_key, *fraction_key;
-    double fraction_absent;
+    double fraction_absent, theta_absent;
     const char *prefix; /* of parameters; files of the bare model, without head, leave it out */
     const hf_param *params;
     int n_params;

@@ -59,6 +59,8 @@ static void what_is_absent_has_the_default_of_the_family(void **state) {
     assert_int_equal(c.rope_scaling, ROPE_PLAIN);
     assert_ok(import_with(*state, "mistral", VOCAB KV_HEADS, &c, NULL));
     assert_int_equal(c.window, 4096);
+    assert_ok(import_with(*state, "mixtral", VOCAB KV_HEADS, &c, NULL));
+    assert_true(c.rope_theta == 1e6);
     assert_ok(
         import_with(*state, "mistral", VOCAB KV_HEADS ", \"sliding_window\": null", &c, NULL));
     assert_int_equal(c.window, 0);
