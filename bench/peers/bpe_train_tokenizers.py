@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hugging Face's BPE trainer on the same text as bench_data_bpe_train, with the same options.
+"""Hugging Face's BPE trainer on the same text as bench_data_train_tokenizer, with the same options.
 
     bpe_train_tokenizers.py FILE.jsonl VOCAB [THREADS] [--save tokenizer.json]
 

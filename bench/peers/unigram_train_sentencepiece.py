@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""SentencePiece's Unigram trainer on the same text as bench_data_unigram_train, with the same splits.
+"""SentencePiece's Unigram trainer on the same text as bench_data_train_tokenizer, with the same splits.
 
     unigram_train_sentencepiece.py FILE.jsonl VOCAB [THREADS] [--save PREFIX]
 
