@@ -41,7 +41,7 @@ typedef struct findings {
     bool over_gpus; /* links and collectives: also from GPU to GPU */
     double slowest_link;
     int32_t slowest_peer;
-    int32_t bad_links, bad_gpu_links; /* links with wrong values, at either end */
+    bool bad_links, bad_gpu_links; /* the cause of links with wrong values */
 } findings;
 
 enum { HOST_LINK = 1, GPU_LINK = 2 };
@@ -336,29 +336,42 @@ static double median_at(const findings *all, int n, size_t offset) {
     return median;
 }
 
-/* @param links [to][from] */
-static void count_bad_links(findings *all, const uint8_t *links, int n) {
-    for (int r = 0; r < n; r++)
-        for (int i = 0; i < n; i++) {
-            int bad = links[r * n + i] | links[i * n + r];
-            all[r].bad_links += (bad & HOST_LINK) != 0;
-            all[r].bad_gpu_links += (bad & GPU_LINK) != 0;
-        }
+static bool is_bad(const uint8_t *links, int n, int a, int b, int kind) {
+    return ((links[a * n + b] | links[b * n + a]) & kind) != 0;
 }
 
-/* A link has two ends. One that fails with half of its peers or more is the cause of it; where that holds
- * for no rank, both ends are named. @param offset of bad_links or bad_gpu_links. */
-static bool is_cause(const findings *all, int n, int r, size_t offset) {
-    bool any = false, mine = false;
-    int32_t bad = 0;
-    for (int i = 0; i < n; i++) {
-        memcpy(&bad, (const char *)&all[i] + offset, sizeof bad);
-        bool most = n > 2 && 2 * bad >= n - 1;
-        any |= most;
-        if (i == r) mine = most;
+/* Which ranks are the cause of the bad links of a kind. A link has two ends: as long as a rank has several
+ * bad ones, the rank with the most is the cause of all of them; where single links remain, both ends are
+ * named. @param links [to][from] */
+static void find_causes(const uint8_t *links, int n, int kind, bool *cause) {
+    int *bad = mem_alloc((size_t)n * sizeof *bad);
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < n; i++) bad[r] += is_bad(links, n, r, i, kind);
+    for (;;) {
+        int worst = 0;
+        for (int r = 1; r < n; r++)
+            if (bad[r] > bad[worst]) worst = r;
+        if (bad[worst] < 2) break;
+        cause[worst] = true;
+        bad[worst] = 0;
+        for (int i = 0; i < n; i++)
+            if (!cause[i]) bad[i] -= is_bad(links, n, worst, i, kind);
     }
-    memcpy(&bad, (const char *)&all[r] + offset, sizeof bad);
-    return any ? mine : bad > 0;
+    for (int r = 0; r < n; r++) cause[r] |= bad[r] > 0;
+    free(bad);
+}
+
+/* @param links [to][from] */
+static void judge_links(findings *all, const uint8_t *links, int n) {
+    bool *cause = mem_alloc((size_t)n * sizeof *cause), *gpu = mem_alloc((size_t)n * sizeof *gpu);
+    find_causes(links, n, HOST_LINK, cause);
+    find_causes(links, n, GPU_LINK, gpu);
+    for (int r = 0; r < n; r++) {
+        all[r].bad_links = cause[r];
+        all[r].bad_gpu_links = gpu[r];
+    }
+    free(gpu);
+    free(cause);
 }
 
 /* Appends what is wrong with a rank, and what is slow. @return whether something is wrong. */
@@ -373,9 +386,8 @@ static bool judge_rank(const findings *all, int n, int r, str *out) {
                    { "GPU GEMM is wrong", f->gpu.wrong_results > 0 },
                    { "disk is wrong", f->bad_disk > 0 },
                    { "store is wrong", f->bad_store > 0 },
-                   { "links are wrong", is_cause(all, n, r, offsetof(findings, bad_links)) },
-                   { "GPU links are wrong",
-                     is_cause(all, n, r, offsetof(findings, bad_gpu_links)) },
+                   { "links are wrong", f->bad_links },
+                   { "GPU links are wrong", f->bad_gpu_links },
                    { "collectives are wrong", f->bad_all > 0 } };
     static const struct {
         const char *text;
@@ -464,7 +476,7 @@ static err examine_rank(examination *x) {
     uint8_t *links = mem_alloc((size_t)x->n * (size_t)x->n);
     e = comm_collect(x->c, &x->f, sizeof x->f, all);
     if (!e) e = comm_collect(x->c, x->bad_link, (size_t)x->n, links);
-    count_bad_links(all, links, x->n);
+    judge_links(all, links, x->n);
     if (!e && x->rank == 0) e = print_table(all, x->n);
     free(links);
     free(all);
