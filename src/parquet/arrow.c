@@ -399,21 +399,27 @@ bool arrow_has_magic(const void *head, size_t n, bool *is_stream) {
 }
 
 /* ---- what is refused ------------------------------------------------------------------------- */
+static err refuse_batch_codec(const parquet_file *f, const arrow_batch_layout *l,
+                              const char *name) {
+    str names = { 0 };
+    codec_names(CODECS_ARROW, &names);
+    err e = ERR("%s is compressed with %s (codec %d, method %d); supported are: %s", f->source.name,
+                name, l->codec, l->method, names.text);
+    str_free(&names);
+    return err_hint(e, "rewrite it, for instance with pyarrow: "
+                       "feather.write_feather(feather.read_table('IN'), 'OUT')");
+}
+
 static err check_codecs(const parquet_file *f, const arrow_batch *list, int n) {
-    enum { LZ4_FRAME = 0, ZSTD = 1 };
     for (int i = 0; i < n; i++) {
         flatbuffer in;
         arrow_batch_layout l;
+        bool supported;
         flat_table t = arrow_batch_table(&list[i], &in);
         const char *wrong = arrow_batch_parts(&t, &l);
         if (wrong) return refuse_damaged_arrow(f, list[i].body, wrong);
-        if (!l.compressed || (l.codec == ZSTD && l.method == 0)) continue;
-        return err_hint(ERR("%s is compressed with %s (codec %d); supported is ZSTD",
-                            f->source.name, l.codec == LZ4_FRAME ? "LZ4" : "an unknown codec",
-                            l.codec),
-                        "rewrite it, for instance with pyarrow: "
-                        "feather.write_feather(feather.read_table('IN'), 'OUT', "
-                        "compression='zstd')");
+        const char *name = codec_name(CODECS_ARROW, l.codec, &supported);
+        if (l.compressed && (!supported || l.method != 0)) return refuse_batch_codec(f, &l, name);
     }
     return OK;
 }

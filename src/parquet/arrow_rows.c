@@ -11,8 +11,6 @@
 
 #include "parquet/parquet_internal.h"
 
-enum { ZSTD_CODEC = 6 }; /* the number it has in Parquet */
-
 /* A buffer of a column, or the part of it that belongs to the page's rows. */
 typedef struct arrow_part {
     int64_t offset;       /* in the file */
@@ -25,6 +23,7 @@ struct arrow_page {
     arrow_layout layout;
     const arrow_field *field;
     int width;
+    int codec;      /* of compressed parts */
     int validities; /* the first parts; empty: every row has a value */
     size_t plain;   /* bytes of all compressed parts, decompressed */
     int64_t base;   /* of the first byte of the last part, in what offsets count */
@@ -123,6 +122,7 @@ static const char *column_buffers(const arrow_file *a, const arrow_batch *batch,
     p->layout = f->layout;
     p->width = f->width;
     p->field = f;
+    p->codec = b.l.codec;
     add_validity(&b, a, field, p);
     for (size_t i = 0; i < data && !b.wrong; i++) add_part(&b, at + i, p);
     for (int i = 0; i < p->n; i++) p->parts[i].compressed = b.l.compressed && p->parts[i].n;
@@ -141,6 +141,7 @@ static const char *dictionary_buffers(const arrow_field *f, const arrow_batch *b
     p->layout = f->value_layout;
     p->width = f->value_width;
     p->field = f;
+    p->codec = b.l.codec;
     p->validities = 1;
     for (size_t i = 0; i <= data && !b.wrong; i++) add_part(&b, i, p);
     for (int i = 0; i < p->n; i++) p->parts[i].compressed = b.l.compressed && p->parts[i].n;
@@ -277,7 +278,8 @@ static const char *decompress_parts(arrow_page *p, const str *raw, str *plain) {
         part->bytes = (const uint8_t *)to;
         plain->len += part->plain;
         if (!part->plain) continue;
-        const char *wrong = codec_decompress(ZSTD_CODEC, from, part->n, to, part->plain);
+        const char *wrong =
+            codec_decompress(CODECS_ARROW, p->codec, from, part->n, to, part->plain);
         if (wrong) return wrong;
     }
     return NULL;

@@ -30,29 +30,48 @@ static const char *copy_page(const void *from, size_t n, void *to, size_t size) 
     return NULL;
 }
 
-static const struct {
+typedef struct codec {
     const char *name;
-    const char *(*decompress)(const void *from, size_t n, void *to, size_t size);
-} codecs[] = {
+    const char *(*decompress)(const void *from, size_t n, void *to,
+                              size_t size); /* NULL: refused */
+} codec;
+
+static const codec of_parquet[] = {
     [CODEC_NONE] = { "UNCOMPRESSED", copy_page },
     [1] = { "SNAPPY", snappy_decompress },
     [2] = { "GZIP", inflate_page },
     [3] = { "LZO", NULL },
     [4] = { "BROTLI", NULL },
-    [5] = { "LZ4", NULL },
+    [5] = { "LZ4", NULL }, /* of Hadoop: deprecated, since its writers differ */
     [6] = { "ZSTD", zstd_decode },
-    [7] = { "LZ4_RAW", NULL },
+    [7] = { "LZ4_RAW", lz4_block_decompress },
+};
+static const codec of_arrow[] = { { "LZ4_FRAME", lz4_frame_decompress }, { "ZSTD", zstd_decode } };
+
+static const struct {
+    const codec *at;
+    int32_t n;
+} codecs[] = {
+    [CODECS_PARQUET] = { of_parquet, COUNT_OF(of_parquet) },
+    [CODECS_ARROW] = { of_arrow, COUNT_OF(of_arrow) },
 };
 
-const char *codec_name(int32_t codec, bool *supported) {
-    bool known = codec >= 0 && codec < (int32_t)COUNT_OF(codecs);
-    *supported = known && codecs[codec].decompress;
-    return known ? codecs[codec].name : "unknown";
+const char *codec_name(codec_set set, int32_t number, bool *supported) {
+    bool known = number >= 0 && number < codecs[set].n;
+    *supported = known && codecs[set].at[number].decompress;
+    return known ? codecs[set].at[number].name : "unknown";
 }
 
-const char *codec_decompress(int32_t codec, const void *from, size_t n, void *to, size_t size) {
+void codec_names(codec_set set, str *out) {
+    for (int32_t i = 0; i < codecs[set].n; i++)
+        if (codecs[set].at[i].decompress)
+            str_add(out, "%s%s", out->len ? ", " : "", codecs[set].at[i].name);
+}
+
+const char *codec_decompress(codec_set set, int32_t number, const void *from, size_t n, void *to,
+                             size_t size) {
     bool supported;
-    codec_name(codec, &supported);
+    codec_name(set, number, &supported);
     if (!supported) return "the codec is not supported";
-    return codecs[codec].decompress(from, n, to, size);
+    return codecs[set].at[number].decompress(from, n, to, size);
 }

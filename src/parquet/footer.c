@@ -403,22 +403,28 @@ err column_error(const parquet_file *f, int group, int column, int64_t offset, c
                group, part, (long long)offset, why);
 }
 
+static err refuse_codec(const parquet_file *f, const char *column, const char *codec,
+                        int32_t number) {
+    str names = { 0 };
+    codec_names(CODECS_PARQUET, &names);
+    err e = ERR("%s: column \"%s\" is compressed with %s (codec %d); supported are: %s",
+                f->source.name, column, codec, number, names.text);
+    str_free(&names);
+    return err_hint(e, REWRITE);
+}
+
 static err check_chunk(const parquet_file *f, int group, int column) {
     const uint64_t levels_only = 1 << 3 | 1 << 4;
     const column_chunk *k = file_chunk(f, group, column);
     const char *name = f->leaves[column].public.name;
     bool supported;
-    const char *codec = codec_name(k->codec, &supported);
+    const char *codec = codec_name(CODECS_PARQUET, k->codec, &supported);
     if (k->encrypted) return refuse_encrypted(f);
     if (k->file_path)
         return err_hint(ERR("%s: column \"%s\" is in another file, %s, which is not supported",
                             f->source.name, name, k->file_path),
                         REWRITE);
-    if (!supported)
-        return err_hint(ERR("%s: column \"%s\" is compressed with %s (codec %d); supported are "
-                            "SNAPPY, GZIP and ZSTD",
-                            f->source.name, name, codec, k->codec),
-                        REWRITE);
+    if (!supported) return refuse_codec(f, name, codec, k->codec);
     for (int i = 0; i < 64; i++)
         if ((k->encodings >> i & 1) && !encoding_known(i) && !(levels_only >> i & 1))
             return err_hint(ERR("%s: column \"%s\" has encoding %d, which is not supported",

@@ -59,7 +59,8 @@ static const char *decompress_page(int32_t codec, const parquet_page *h, const c
     *out = to;
     memcpy(to, raw, levels);
     if (n == levels && size == levels) return NULL; /* no values: nothing was compressed */
-    return codec_decompress(codec, raw + levels, n - levels, to + levels, size - levels);
+    return codec_decompress(CODECS_PARQUET, codec, raw + levels, n - levels, to + levels,
+                            size - levels);
 }
 
 /* ---- levels ---------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
  *     cursor.c      the pages of a column chunk, as they are in the file
  *     page.c        checksum, decompression, levels: a page becomes values
  *     encodings.c   PLAIN, dictionary, RLE, the delta encodings, BYTE_STREAM_SPLIT
- *     codec.c       codecs; snappy.c the one that is decoded here
+ *     codec.c       codecs; snappy.c, lz4.c those that are decoded here
  *     flatbuffer.c  the wire format of Arrow's metadata
  *     arrow.c       Arrow files and streams: schema and record batches
  *     arrow_rows.c  the buffers of a record batch become values
@@ -153,12 +153,19 @@ const char *decode_values(int32_t encoding, value_input *in, parquet_value *out,
 bool encoding_known(int encoding);
 /* Decodes n numbers of `width` bits from runs and packed groups. */
 const char *decode_runs(const uint8_t *p, size_t bytes, int width, uint32_t *out, size_t n);
+/* Codecs by their numbers, which are not the same in both formats. */
+typedef enum { CODECS_PARQUET, CODECS_ARROW } codec_set;
+enum { CODEC_NONE = 0 }; /* of Parquet */
 /* Decompresses into exactly `size` bytes. */
-const char *codec_decompress(int32_t codec, const void *from, size_t n, void *to, size_t size);
+const char *codec_decompress(codec_set set, int32_t number, const void *from, size_t n, void *to,
+                             size_t size);
 /* @return the codec's name; *supported: whether it can be read. */
-const char *codec_name(int32_t codec, bool *supported);
-enum { CODEC_NONE = 0 };
+const char *codec_name(codec_set set, int32_t number, bool *supported);
+/* Appends the names of those that can be read. */
+void codec_names(codec_set set, str *out);
 const char *snappy_decompress(const void *from, size_t n, void *to, size_t size);
+const char *lz4_block_decompress(const void *from, size_t n, void *to, size_t size);
+const char *lz4_frame_decompress(const void *from, size_t n, void *to, size_t size);
 /* Decompresses a dictionary page and decodes its values. */
 const char *dictionary_decode(const parquet_file *f, int group, int column, const parquet_page *h,
                               const char *raw, parquet_dictionary **out);
