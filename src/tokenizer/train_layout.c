@@ -96,7 +96,8 @@ static void lay_out(unigram_words *w, const raw_words *r, const bool *covered) {
 err unigram_words_fill(unigram_words *w, word_counts *from, double coverage, size_t memory) {
     raw_words r = { .memory = arena_new() };
     bool *covered = mem_alloc(CODE_POINTS);
-    size_t bytes = 0, n = 0, most = MIN(memory / BYTES_PER_CHAR, (size_t)UINT32_MAX / 4);
+    /* matches are counted in 32 bits: up to PIECE_MAX_CHARS for each character */
+    size_t bytes = 0, n = 0, most = MIN(memory / BYTES_PER_CHAR, UINT32_MAX / PIECE_MAX_CHARS);
     *w = (unigram_words){ 0 };
     err e = word_counts_each(from, true, copy_counted_word, &r);
     if (!e) {
