@@ -9,6 +9,7 @@
 #include "io/io.h"
 #include "observe/observe.h"
 #include "ops/ops.h"
+#include "planning/planning.h"
 #include "store/store.h"
 
 typedef struct doctor_args {
@@ -226,11 +227,34 @@ static err print_findings_json(const cpu_findings *f, int gpus, err why) {
 typedef struct measured {
     const char *name, *title;
     double memory, copy, host; /* bytes; bytes per second */
+    int ranks;                 /* that share it; 0: it is not shared */
     struct {
         const char *type;
         double flops;
     } peak[5];
 } measured;
+
+static void print_call_costs(const accelerator *a) {
+    printf(
+        "    calls: # seconds = us + ps_flop x FLOPs + ps_byte x bytes + ps_exp x exponentials\n");
+    for (int i = 0; i < a->n_calls; i++) {
+        str text = { 0 };
+        call_cost_print(&a->calls[i], &text);
+        printf("      - %s\n", text.text);
+        str_free(&text);
+    }
+}
+
+/* What the calls of training steps take, on all cores. */
+static err print_cpu_calls(void) {
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    accelerator *a = mem_alloc(sizeof *a);
+    err e = calibrate_cpu(b, DT_F32, a);
+    if (!e && b->bf16_gemm) e = calibrate_cpu(b, DT_BF16, a);
+    if (!e) print_call_costs(a);
+    free(a);
+    return e;
+}
 
 /* Bandwidths that a single machine cannot measure are the catalogue's usual ones. */
 static void print_entry(const measured *m) {
@@ -241,9 +265,9 @@ static void print_entry(const measured *m) {
     printf("    memory: %.3f\n    memory_bandwidth: %.1f\n    host: %.1f\n", m->memory / 1e9,
            m->copy / 1e9, m->host / 1e9);
     printf(
-        "    link: %.1f # assumed, as network and disk\n    network: 25\n    disk: 5\n    per_node: 1\n"
-        "    tflops: {",
-        m->host / 1e9);
+        "    link: %.1f # assumed, as network and disk\n    network: 25\n    disk: 5\n    per_node: %d\n"
+        "%s    tflops: {",
+        m->host / 1e9, MAX(1, m->ranks), m->ranks ? "    shared: true\n" : "");
     for (size_t i = 0; i < COUNT_OF(m->peak); i++) {
         if (!m->peak[i].type || !(m->peak[i].flops > 0)) continue;
         printf("%s%s: %.4g", separator, m->peak[i].type, m->peak[i].flops / 1e12);
@@ -261,7 +285,9 @@ static err print_catalogue(const cpu_findings *f, int gpus) {
                              f->memory,
                              f->copy,
                              f->copy,
+                             f->threads,
                              { { "fp32", f->fp32 }, { "bf16", f->bf16 } } });
+    TRY(print_cpu_calls());
     if (!gpus) return OK;
     ops_gpu_info g;
     ops_gpu_speed s;
@@ -271,6 +297,7 @@ static err print_catalogue(const cpu_findings *f, int gpus) {
                              g.memory,
                              s.copy,
                              s.to_device,
+                             0,
                              { { "fp32", s.fp32 },
                                { "tf32", s.tf32 },
                                { "fp16", s.fp16 },

@@ -243,9 +243,10 @@ static const cli_command commands[] = {
       .spec = &cmd_doctor_spec,
       .help =
           "Measures copy bandwidth and GEMM speed for a few seconds; writes no files. If no GPU can\n"
-          "be used, the reason and a remedy are printed. --calibrate prints what was measured as a\n"
-          "catalogue: `ingot doctor --calibrate > here.yaml`, then `ingot plan run.yaml --catalogue\n"
-          "here.yaml --gpu this-cpu`. With --cluster, under `ingot launch`, every rank runs computations\n"
+          "be used, the reason and a remedy are printed. --calibrate also times every op in training\n"
+          "steps of small models, for some ten seconds, and prints what was measured as a catalogue:\n"
+          "`ingot doctor --calibrate > here.yaml`, then `ingot plan run.yaml --catalogue here.yaml\n"
+          "--gpu this-cpu`. With --cluster, under `ingot launch`, every rank runs computations\n"
           "with known results, and those that get wrong ones are named:\n"
           "  ingot launch --hosts a:8,b:8 -- doctor --cluster\n"
           "\n" },

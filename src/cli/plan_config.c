@@ -20,16 +20,19 @@ typedef struct config_plan {
 /* ---- setting up -------------------------------------------------------------------------------- */
 /* For another machine's accelerator: our CPU lays the programs out, in the type it would run in. */
 static err use_accelerator(config_plan *p) {
-    p->on.device = true;
+    p->on.device = !p->m.gpu->shared;
     p->on.gpu = p->m.gpu;
-    p->limit = p->m.gpu->memory - driver_bytes;
+    p->limit = p->m.gpu->memory - (p->on.device ? driver_bytes : 0);
     p->limit_of = p->m.gpu->title;
     p->on.ops = ops_cpu(OPS_ISA_BEST);
-    if (!p->c.parallelism.tensor_parallel_chunks) /* as on a GPU, whatever lays the programs out */
+    if (p->on.device &&
+        !p->c.parallelism.tensor_parallel_chunks) /* as on a GPU, whatever lays the programs out */
         TRY(config_set(&p->c, "parallelism.tensor_parallel_chunks", "1"));
     if (p->c.precision.dtype == CFG_FASTEST)
         TRY(config_set(&p->c, "precision.dtype",
-                       isnan(p->m.gpu->peak[PEAK_BF16]) ? "fp16" : "bf16"));
+                       !isnan(p->m.gpu->peak[PEAK_BF16]) ? "bf16"
+                       : p->on.device                    ? "fp16"
+                                                         : "fp32"));
     return OK;
 }
 
@@ -192,11 +195,13 @@ static void report_step(const config_plan *p, json_t *doc) {
                       io_json_number(t->data), "flops_per_gpu", io_json_number(t->flops_full)));
         return;
     }
+    bool small = t->flops_full < 1e12; /* a CPU */
+    double unit = small ? 1e9 : 1e12;
     print_plan_line(
         "step",
-        "%.4g s simulated, %s tokens/s: %.0f TFLOP/s per GPU, %.1f %% of the peak (causal %.0f)",
-        t->seconds, show_count(t->tokens_per_second), t->flops_full / 1e12,
-        100 * t->flops_full / p->m.peak, t->flops_causal / 1e12);
+        "%.4g s simulated, %s tokens/s: %.0f %cFLOP/s per %s, %.1f %% of the peak (causal %.0f)",
+        t->seconds, show_count(t->tokens_per_second), t->flops_full / unit, small ? 'G' : 'T',
+        p->m.gpu->shared ? "rank" : "GPU", 100 * t->flops_full / p->m.peak, t->flops_causal / unit);
     print_plan_line(
         "",
         "%.1f %% computing, %.1f %% waiting for communication, %.1f %% idle, %.1f %% for stragglers, "

@@ -87,9 +87,21 @@ static double call_bytes(const op_call *c, op_cost cost) {
     return bytes;
 }
 
+/* One for each score, or logit; a causal mask leaves half of the scores. */
+static double call_exps(const op_call *c, op_cost cost) {
+    switch (cost) {
+    case COST_LOSS: return (double)c->in[0].dim[0] * (double)c->in[1].dim[0];
+    case COST_ATTENTION:
+    case COST_ATTENTION_BWD: return attention_scores(c) / c->attr.heads.dim / 2;
+    case COST_ATTENTION_BLOCK:
+    case COST_ATTENTION_BLOCK_BWD: return block_scores(c) / c->attr.heads.dim / 2;
+    default: return 0;
+    }
+}
+
 op_work ops_work(const op_call *c) {
     op_cost cost = op_row_of(c->op)->cost;
-    return (op_work){ call_flops(c, cost), call_bytes(c, cost) };
+    return (op_work){ call_flops(c, cost), call_bytes(c, cost), call_exps(c, cost) };
 }
 
 /* ---- peak rate --------------------------------------------------------------------------------- */

@@ -242,9 +242,9 @@ double ops_copy_rate(const op_backend *b, pool *p);
 err ops_check(const op_backend *b, const op_call *c) MUST_USE;
 void ops_run(const op_backend *b, const op_call *c);
 /* The work of a call, from its shapes alone: floating-point operations of its GEMMs (attention counted
- * causal), and bytes of its operands, each moved once. */
+ * causal), bytes of its operands, each moved once, and exponentials of its softmax. */
 typedef struct op_work {
-    double flops, bytes;
+    double flops, bytes, exps;
 } op_work;
 op_work ops_work(const op_call *c);
 size_t ops_workspace(const op_backend *b, const op_call *c, int threads);

@@ -7,9 +7,12 @@
 
 #include "io/io.h"
 #include "observe/observe.h"
+#include "ops/op_table.h"
 
 static const char *const peak_names[PEAKS] = { "fp32", "tf32", "fp16", "bf16", "fp8" };
 const char *peak_name(peak_kind k) { return peak_names[k]; }
+
+static const char whole_update[] = "update"; /* of a call_cost: not an op, but all of them */
 
 /* ---- entries ---------------------------------------------------------------------------------- */
 /* Where an entry stands, for messages: "hardware.yaml: accelerators[3]". */
@@ -47,6 +50,64 @@ static err read_peaks(const json_t *o, const char *where, accelerator *a) {
     return OK;
 }
 
+static err find_measured_op(const char *where, const char *name, op_code *out) {
+    for (*out = OP_NONE + 1; *out < OP_COUNT; ++*out)
+        if (!strcmp(op_name(*out), name)) return OK;
+    *out = OP_NONE;
+    if (!strcmp(name, whole_update)) return OK;
+    return err_hint(ERR("%s: calls: unknown op \"%.40s\"", where, name),
+                    "write the file again: ingot doctor --calibrate");
+}
+
+static err read_call_cost(const json_t *o, const char *where, call_cost *out) {
+    const char *op, *type;
+    const struct {
+        const char *key;
+        double scale, *to;
+    } terms[] = { { "us", 1e-6, &out->call },
+                  { "ps_flop", 1e-12, &out->flop },
+                  { "ps_byte", 1e-12, &out->byte },
+                  { "ps_exp", 1e-12, &out->exp } };
+    TRY(io_json_text(o, where, "op", &op));
+    TRY(io_json_text(o, where, "type", &type));
+    TRY(find_measured_op(where, op, &out->op));
+    out->type = dt_from_name(type);
+    if (out->type == DT_NONE)
+        return err_hint(ERR("%s: calls: unknown type \"%.20s\"", where, type), "fp32 or bf16");
+    for (size_t i = 0; i < COUNT_OF(terms); i++) {
+        if (!json_object_get(o, terms[i].key)) continue;
+        TRY(read_hardware_number(o, where, terms[i].key, terms[i].scale, terms[i].to));
+    }
+    return OK;
+}
+
+static err read_call_costs(const json_t *o, const char *where, accelerator *a) {
+    json_t *list = NULL;
+    if (!json_object_get(o, "calls")) return OK;
+    TRY(io_json_array(o, where, "calls", &list));
+    if (json_array_size(list) > MOST_CALL_COSTS)
+        return ERR("%s: calls: expected at most %d; got %zu", where, MOST_CALL_COSTS,
+                   json_array_size(list));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        TRY(read_call_cost(json_array_get(list, i), where, &a->calls[a->n_calls++]));
+    return OK;
+}
+
+void call_cost_print(const call_cost *c, str *out) {
+    const struct {
+        const char *key;
+        double value;
+    } terms[] = { { "us", c->call * 1e6 },
+                  { "ps_flop", c->flop * 1e12 },
+                  { "ps_byte", c->byte * 1e12 },
+                  { "ps_exp", c->exp * 1e12 } };
+    str_add(out, "{op: %s, type: %s", c->op == OP_NONE ? whole_update : op_name(c->op),
+            dt_name(c->type));
+    for (size_t i = 0; i < COUNT_OF(terms); i++)
+        if (terms[i].value > 0) str_add(out, ", %s: %.4g", terms[i].key, terms[i].value);
+    str_add(out, "}");
+}
+
 static err read_accelerator(const json_t *o, const char *where, void *into) {
     accelerator *a = into;
     const struct {
@@ -72,6 +133,8 @@ static err read_accelerator(const json_t *o, const char *where, void *into) {
     a->power = 1;
     if (json_object_get(o, "power")) TRY(read_hardware_number(o, where, "power", 1, &a->power));
     if (a->power > 1) return ERR("%s: power: expected a share, up to 1; got %g", where, a->power);
+    a->shared = json_is_true(json_object_get(o, "shared"));
+    TRY(read_call_costs(o, where, a));
     return read_peaks(o, where, a);
 }
 

@@ -106,6 +106,14 @@ err yaml_to_json(const char *text, size_t len, const char *name, json_t **out) M
 /* ---- hardware and prices ----------------------------------------------------------------------
  * The catalogue is configs/hardware.yaml, compiled in; users extend it with a file of the same form. */
 typedef enum { PEAK_FP32, PEAK_TF32, PEAK_FP16, PEAK_BF16, PEAK_FP8, PEAKS } peak_kind;
+/* What a call of an op takes where it has been measured, in seconds: for itself, per floating-point operation of its
+ * GEMMs, per byte and per exponential (op_work). Of OP_NONE it is the whole update of the weights. */
+typedef struct call_cost {
+    op_code op;
+    dtype type; /* that the run computes in */
+    double call, flop, byte, exp;
+} call_cost;
+enum { MOST_CALL_COSTS = 192 };
 typedef struct accelerator {
     const char *name, *title, *chip, *source;
     double memory;           /* bytes */
@@ -115,6 +123,9 @@ typedef struct accelerator {
     double
         power; /* share of its rated power that it may draw; GEMMs slow down by as much. 1: all */
     int per_node;
+    bool shared; /* a CPU: the ranks of a node divide its cores and its memory */
+    call_cost calls[MOST_CALL_COSTS]; /* instead of the roofline, for these ops */
+    int n_calls;
 } accelerator;
 typedef struct hardware_price {
     const char *provider, *accelerator, *instance, *date, *source;
@@ -142,6 +153,10 @@ err hardware_find_price(const hardware *h, const accelerator *a, const char *pro
                         const hardware_price **out) MUST_USE;
 const storage_price *hardware_find_store(const hardware *h, const char *provider); /* NULL: none */
 const char *peak_name(peak_kind k);                                                /* "bf16" */
+/* As an entry of an accelerator's `calls` in the catalogue. */
+void call_cost_print(const call_cost *c, str *out);
+/* Measures what calls cost in training steps of small models, and adds that to `a`. Takes seconds. */
+err calibrate_cpu(const op_backend *ops, dtype dt, accelerator *a) MUST_USE;
 /* An error when the name is none, or when the accelerator cannot compute in it. */
 err hardware_find_peak(const accelerator *a, const char *type, double *flops) MUST_USE;
 
@@ -256,12 +271,13 @@ void capacity_variants_free(capacity_variant *list, int n);
 
 /* ---- the time of a step ------------------------------------------------------------------------ */
 typedef struct step_time {
-    double seconds;                  /* of a whole step */
-    double update;                   /* ... of which the optimizer's update */
-    double stragglers;               /* ... waiting for the slowest rank */
-    double data;                     /* ... waiting for the disk; reading ahead hides the rest */
-    sim_result run;                  /* ... and the microbatches */
-    double tokens_per_second;        /* of all ranks */
+    double seconds;           /* of a whole step */
+    double update;            /* ... of which the optimizer's update */
+    double stragglers;        /* ... waiting for the slowest rank */
+    double host;              /* ... waiting for state in host memory; computing hides the rest */
+    double data;              /* ... waiting for the disk; reading ahead hides the rest */
+    sim_result run;           /* ... and the microbatches */
+    double tokens_per_second; /* of all ranks */
     double flops_causal, flops_full; /* model FLOP/s per rank, with attention counted either way */
 } step_time;
 /* Plays the instruction lists of the run that `cfg` describes on this accelerator. @param watch NULL: nobody */
@@ -272,11 +288,18 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTES } recompute_kind;
 const char *recompute_name(recompute_kind k); /* as activation_checkpoint.mode takes it */
 
+/* What is kept in host memory: nothing; moments; moments, weights and their master copies. */
+typedef enum { OFFLOAD_NONE, OFFLOAD_MOMENTS, OFFLOAD_ALL, OFFLOADS } offload_kind;
+const char *offload_name(offload_kind k);
+
 typedef struct layout_choice {
     int tp, pp, dp, cp, ep; /* ep is part of dp */
+    int replicas; /* of the sharded states among the dp ranks (HSDP); 1: all of them share one */
     int chunks, zero;
     pipeline_schedule schedule;
     recompute_kind recompute;
+    offload_kind offload;
+    bool stages_near;       /* pipeline stages, not data-parallel ranks, are neighbors on a host */
     int64_t rows, micros;   /* sequences of a microbatch; microbatches of a step */
     double bytes, estimate; /* closed form: of a rank; tokens per second */
     int fullest;            /* the stage that needs most, by the same */
@@ -301,8 +324,8 @@ typedef struct layout_result {
     long considered; /* combinations estimated */
     int examined;    /* laid out and simulated */
 } layout_result;
-/* Searches tp x pp x dp x cp x ep, schedule, microbatch, ZeRO stage and recompute for the config's model and
- * global batch. */
+/* Searches tp x pp x dp x cp x ep, replicas, schedule, microbatch, ZeRO stage, recompute, offload and order of axes for
+ * the config's model and global batch. */
 err layout_find(const config *cfg, const run_target *on, const search_options *o,
                 layout_result *out) MUST_USE;
 /* In words: what the second loses to the best. */

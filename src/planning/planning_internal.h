@@ -16,12 +16,28 @@ err capacity_of_stage(const config *cfg, const run_target *on, int stage, capaci
 /* ---- what ops and communications cost (roofline.c) ------------------------------------------------- */
 typedef struct cost_model {
     const accelerator *gpu;
-    bool tf32; /* fp32 GEMMs run in TF32 */
+    bool tf32;    /* fp32 GEMMs run in TF32 */
+    dtype dt;     /* that the run computes in */
+    double share; /* of the accelerator's rates that a rank has: below 1 where ranks share one */
 } cost_model;
-/* @param k outlives the costs. */
-sim_costs cost_model_of(const accelerator *gpu, bool tf32, cost_model *k);
-/* Seconds to move this many bytes in the accelerator's memory. */
-double cost_model_copy(const accelerator *gpu, double bytes);
+/* @param ranks of the whole run. @param k outlives the costs. */
+sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const op_backend *ops, int ranks,
+                        cost_model *k);
+/* Seconds of an update that moves this many bytes. */
+double cost_model_update(const cost_model *k, double bytes);
+/* Bytes that the update of a rank's weights moves. */
+double update_bytes(const model *m, const plan *p);
+
+/* ---- calibration (calibrate.c) --------------------------------------------------------------------- */
+enum { CALL_TERMS = 4 };
+/* What an op did in one step of one model. */
+typedef struct calibration_point {
+    double x[CALL_TERMS]; /* calls, operations of GEMMs, bytes, exponentials */
+    double seconds;
+} calibration_point;
+/* Coefficients, none of them negative, with which the points' relative errors are least. @return false: there are
+ * none. */
+bool calibration_fit(const calibration_point *p, int n, double out[CALL_TERMS]);
 
 /* ---- configs of other systems (convert.c, convert_systems.c) --------------------------------------- */
 typedef struct convert_source convert_source;

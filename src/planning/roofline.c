@@ -42,7 +42,11 @@ static double peak_of(const cost_model *k, dtype dt) {
     double fp32 = k->tf32 && !isnan(peak[PEAK_TF32]) ? peak[PEAK_TF32] : peak[PEAK_FP32];
     double rate = dt == DT_F32 ? fp32 : dt == DT_F16 ? fp16 : bf16;
     if (dt_is_fp8(dt) && !isnan(peak[PEAK_FP8])) rate = peak[PEAK_FP8];
-    return (isnan(rate) ? bf16 : rate) * k->gpu->power;
+    return (isnan(rate) ? bf16 : rate) * k->gpu->power * k->share;
+}
+
+static double copy_seconds(const cost_model *k, double bytes) {
+    return bytes / (k->gpu->memory_bandwidth * memory_share * k->share);
 }
 
 static double saturation_of(double size, double half) { return size / (size + half); }
@@ -83,15 +87,28 @@ static double compute_share(const op_call *c, op_cost cost) {
     }
 }
 
+/* @return NULL: it has not been measured. */
+static const call_cost *find_call_cost(const cost_model *k, op_code op) {
+    for (int i = 0; i < k->gpu->n_calls; i++)
+        if (k->gpu->calls[i].op == op && k->gpu->calls[i].type == k->dt) return &k->gpu->calls[i];
+    return NULL;
+}
+
+static double measured_seconds(const cost_model *k, const call_cost *m, const op_work *w) {
+    return m->call + (m->flop * w->flops + m->byte * w->bytes + m->exp * w->exps) / k->share;
+}
+
 static double price_call(void *ctx, const char *program, const op_call *c) {
     const cost_model *k = ctx;
     (void)program;
     op_cost cost = op_row_of(c->op)->cost;
     op_work w = ops_work(c);
+    const call_cost *measured = find_call_cost(k, c->op);
+    if (measured) return measured_seconds(k, measured, &w);
     if (cost == COST_LOSS)
         w.bytes += logit_passes * (double)c->in[0].dim[0] * (double)c->in[1].dim[0] *
                    (double)dt_size(c->in[1].dt);
-    double bytes = w.bytes / (k->gpu->memory_bandwidth * memory_share), flops = 0;
+    double bytes = copy_seconds(k, w.bytes), flops = 0;
     if (w.flops > 0) flops = w.flops / (peak_of(k, c->in[0].dt) * compute_share(c, cost));
     return cost == COST_LOSS ? flops + bytes : MAX(call_seconds, MAX(flops, bytes));
 }
@@ -172,21 +189,25 @@ static double price_fetch(void *ctx, double bytes) {
     return bytes / k->gpu->host;
 }
 
-sim_costs cost_model_of(const accelerator *gpu, bool tf32, cost_model *k) {
-    *k = (cost_model){ gpu, tf32 };
+sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const op_backend *ops, int ranks,
+                        cost_model *k) {
+    *k = (cost_model){ gpu, cfg->precision.tf32, train_layout(cfg, ops, cfg->training.seq_len).dt,
+                       gpu->shared ? 1.0 / MAX(1, MIN(ranks, gpu->per_node)) : 1 };
     return (sim_costs){ price_call, price_move, price_fetch, interference, k };
 }
 
-double cost_model_copy(const accelerator *gpu, double bytes) {
-    return bytes / (gpu->memory_bandwidth * memory_share);
+double cost_model_update(const cost_model *k, double bytes) {
+    const call_cost *measured = find_call_cost(k, OP_NONE);
+    return measured ? measured_seconds(k, measured, &(op_work){ .bytes = bytes })
+                    : copy_seconds(k, bytes);
 }
 
 /* ---- a step ------------------------------------------------------------------------------------ */
 /* The update reads gradients twice (norm, update), and reads and writes weights and moments. */
-static double update_bytes(const train_outline *o) {
-    double bytes = 2 * (double)plan_bytes(o->p, "optimizer");
-    for (int i = 0; i < model_buckets(o->m); i++) {
-        bucket_view b = model_bucket(o->m, i);
+double update_bytes(const model *m, const plan *p) {
+    double bytes = 2 * (double)plan_bytes(p, "optimizer");
+    for (int i = 0; i < model_buckets(m); i++) {
+        bucket_view b = model_bucket(m, i);
         double each = 2 * sizeof(float) + 2 * (double)dt_size(b.master_dt);
         if (b.copy.region >= 0) each += (double)dt_size(b.dt);
         bytes += (double)b.count * each;
@@ -208,20 +229,23 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
     train_outline o;
     cost_model k;
     outline_options how = { on->ops, on->device ? 1 : 0, on->ranks, 0 };
-    sim_costs costs = cost_model_of(gpu, cfg->precision.tf32, &k);
+    sim_costs costs = { 0 };
     *out = (step_time){ 0 };
     err e = train_outline_open(cfg, &how, &o);
     const mesh *m = e ? NULL : &model_lay(o.m)->mesh;
+    if (!e) costs = cost_model_of(gpu, cfg, on->ops, mesh_world(m), &k);
     if (!e) e = sim_chain(o.train, m, &costs, watch, &out->run);
     if (!e) {
         /* the norm is a sum over all ranks */
         double norm =
             price_move(&k, m, &(comm_move){ .axes = mesh_axes(m), .kind = MOVE_ALL_MAX }, 4);
-        out->update = cost_model_copy(gpu, update_bytes(&o)) + norm;
+        out->update = cost_model_update(&k, update_bytes(o.m, o.p)) + norm;
         double moved = 2 * (double)plan_offloaded_bytes(o.p) / gpu->host; /* beside the next step */
         /* every step waits for its slowest rank: the largest of that many normal deviates, about */
         out->stragglers = out->run.seconds * rank_deviation * sqrt(2 * log(mesh_world(m)));
-        out->seconds = MAX(out->run.seconds + out->stragglers + out->update, moved);
+        out->seconds = out->run.seconds + out->stragglers + out->update;
+        out->host = MAX(0, moved - out->seconds);
+        out->seconds += out->host;
         out->data = MAX(0, read_seconds(&o, gpu, m) - out->seconds);
         out->seconds += out->data;
         out->tokens_per_second = (double)o.step_tokens / out->seconds;

@@ -232,7 +232,7 @@ static void estimate_choice(const searcher *s, const layer_prices *p, layout_cho
         c->bytes = MAX(c->bytes, bytes);
         exposed = MAX(exposed, exposed_data(s, c, &t));
         double own = t.params / (c->zero ? (double)c->dp * c->cp : 1);
-        update = MAX(update, cost_model_copy(s->k.gpu, 34 * own));
+        update = MAX(update, cost_model_update(&s->k, 34 * own));
     }
     double fill = (all - slowest) / (c->schedule == PIPE_ZERO_BUBBLE ? 3 : c->chunks);
     double messages = c->pp > 1 ? 2 * (c->pp - 1) * p->message * c->chunks : 0;
@@ -400,7 +400,7 @@ static err open_searcher(searcher *s) {
                         "set training.global_batch_size, such as \"4e6 tokens\"");
     s->exact = batch.unit == CFG_SEQUENCES;
     s->batch = s->exact ? batch.value : round(batch.value / (double)s->seq);
-    s->costs = cost_model_of(s->o->gpu, s->cfg->precision.tf32, &s->k);
+    s->costs = cost_model_of(s->o->gpu, s->cfg, s->on->ops, s->o->gpus, &s->k);
     return OK;
 }
 

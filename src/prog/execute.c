@@ -189,8 +189,10 @@ static void profiled_call(const exec *x, const op_call *c) {
     sum->seconds += b->device
                         ? b->device->seconds_between(b->context, MARKS_OF_STEPS, MARKS_OF_STEPS + 1)
                         : time_now() - from;
+    sum->calls++;
     sum->work.flops += w.flops;
     sum->work.bytes += w.bytes;
+    sum->work.exps += w.exps;
 }
 
 /* @param in, o what it is a part of; NULL: of no program. */

@@ -15,6 +15,7 @@
 
 /* Time and work of one op, summed over its calls. */
 typedef struct op_profile {
+    int64_t calls;
     double seconds;
     op_work work;
 } op_profile;

@@ -95,6 +95,74 @@ static void users_extend_it(void **state) {
     hardware_free(&h);
 }
 
+/* What calibration measures as a sum of terms is found again, and a term that is not there is not made up. */
+static void calibration_finds_the_terms(void **state) {
+    static const double terms[CALL_TERMS] = { 3e-6, 2e-12, 40e-12, 0 };
+    calibration_point p[5];
+    double got[CALL_TERMS];
+    for (int i = 0; i < 5; i++) {
+        double d = 64 << i;
+        p[i] = (calibration_point){ { 1 + i, d * d * 1000, d * (3000 + 500 * i * i), d * 100 }, 0 };
+        for (int t = 0; t < CALL_TERMS; t++) p[i].seconds += terms[t] * p[i].x[t];
+    }
+    assert_true(calibration_fit(p, 5, got));
+    for (int t = 0; t < CALL_TERMS; t++)
+        assert_true(fabs(got[t] - terms[t]) <= 1e-6 * terms[t] + 1e-18);
+    /* never negative, whatever noise there is */
+    for (int i = 0; i < 5; i++) p[i].seconds *= i % 2 ? 0.5 : 1.5;
+    assert_true(calibration_fit(p, 5, got));
+    for (int t = 0; t < CALL_TERMS; t++) assert_true(got[t] >= 0);
+}
+
+static double simulated_seconds(const char *path, int ranks) {
+    hardware h;
+    config c;
+    step_time t;
+    run_target on = { .ops = ops_cpu(OPS_ISA_BEST), .ranks = ranks };
+    assert_ok(hardware_open(path, &h));
+    config_init(&c);
+    assert_ok(config_set(&c, "model.preset", "gpt-small"));
+    assert_ok(config_set(&c, "precision.dtype", "fp32"));
+    assert_ok(step_simulate(&c, &on, find(&h, "mine"), NULL, &t));
+    config_free(&c);
+    hardware_free(&h);
+    return t.seconds - t.stragglers;
+}
+
+/* A call that has been measured takes what was measured. Ranks that share a CPU have a part of its rates each, and
+ * start calls as fast as one does. */
+static void measured_calls_replace_the_roofline(void **state) {
+    test_folder *f = *state;
+#define MINE(calls)                                                                                 \
+    "accelerators:\n"                                                                               \
+    "  - {name: mine, title: Mine, chip: C, memory: 64, memory_bandwidth: 100, shared: true,\n"     \
+    "     tflops: {fp32: 1}, link: 1e6, host: 32, network: 25, disk: 5, per_node: 2, source: us,\n" \
+    "     calls: [" calls "]}\n"
+    const char *plain = folder_write(f, "plain.yaml", MINE(""));
+    double roofline = simulated_seconds(plain, 1);
+    const char *flops =
+        folder_write(f, "flops.yaml", MINE("{op: linear_bwd_w, type: fp32, ps_flop: 1000}"));
+    /* four matrices per block, 2048 tokens: the rest stays on the roofline */
+    double work = 6 * 2048 * 2.0 * 12 * 384 * 384 * 1000e-12, one = simulated_seconds(flops, 1);
+    assert_true(one > work && one < work + roofline);
+    assert_near(simulated_seconds(flops, 2) / one, 2, 0.02);
+    const char *starts =
+        folder_write(f, "starts.yaml", MINE("{op: linear_bwd_w, type: fp32, us: 1e6}"));
+    assert_near(simulated_seconds(starts, 1), 24, 0.05);
+    assert_near(simulated_seconds(starts, 2) / simulated_seconds(starts, 1), 1, 0.05);
+    const char *update = folder_write(f, "update.yaml", MINE("{op: update, type: fp32, us: 5e6}"));
+    assert_near(simulated_seconds(update, 1), 5 + roofline, 0.05);
+    const char *other =
+        folder_write(f, "other.yaml", MINE("{op: linear_bwd_w, type: bf16, us: 1e6}"));
+    assert_near(simulated_seconds(other, 1), roofline, 1e-9);
+    hardware h;
+    assert_error(hardware_open(folder_write(f, "bad.yaml", MINE("{op: lineer, type: fp32}")), &h),
+                 "unknown op \"lineer\"");
+    assert_error(hardware_open(folder_write(f, "bad.yaml", MINE("{op: linear, type: x}")), &h),
+                 "unknown type \"x\"");
+#undef MINE
+}
+
 static void refusals(void **state) {
     test_folder *f = *state;
     hardware h = open_catalogue(), bad;
@@ -160,6 +228,9 @@ int main(void) {
         cmocka_unit_test(is_complete),
         cmocka_unit_test(peaks_are_written_once),
         cmocka_unit_test_setup_teardown(users_extend_it, folder_setup, folder_teardown),
+        cmocka_unit_test(calibration_finds_the_terms),
+        cmocka_unit_test_setup_teardown(measured_calls_replace_the_roofline, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test_setup_teardown(refusals, folder_setup, folder_teardown),
         cmocka_unit_test(worked_examples),
         cmocka_unit_test(zero_table),
