@@ -50,17 +50,20 @@ static void print_choice(const plan_machine *m, const layout_choice *k, int numb
                              : k->chunks == 4 ? " x4"
                                               : " x8"
                            : "");
-    printf("%d  %3d %3d %5d %3d %3d  %-18s %3lld x %-4lld %4d  %-9s %6d %9s %6.1f %% %8.3f s "
-           "%8s %5.1f %%\n",
-           number, k->tp, k->pp, k->dp, k->cp, k->ep, order, (long long)k->micros,
-           (long long)k->rows, k->zero, recompute_name(k->recompute), k->cap.layers_of_stage,
-           memory, 100 * k->time.run.bubble, k->time.seconds, show_count(k->time.tokens_per_second),
+    printf("%d%c %3d %3d %5d %3d %3d  %-18s %3lld x %-4lld %4d %5d  %-9s %-7s %6d %9s %6.1f %% "
+           "%8.3f s %8s %5.1f %%\n",
+           number, k->stages_near ? '*' : ' ', k->tp, k->pp, k->dp, k->cp, k->ep, order,
+           (long long)k->micros, (long long)k->rows, k->zero, k->dp / k->replicas,
+           recompute_name(k->recompute), offload_name(k->offload), k->cap.layers_of_stage, memory,
+           100 * k->time.run.bubble, k->time.seconds, show_count(k->time.tokens_per_second),
            100 * choice_mfu(m, k));
 }
 
 static json_t *choice_json(const plan_machine *m, const layout_choice *k) {
     return json_pack(
-        "{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:s, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o}",
+        "{s:i, s:s, s:b, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:s, s:I, s:I, s:i, s:o, s:o, "
+        "s:o, s:o, s:o}",
+        "replicas", k->replicas, "offload", offload_name(k->offload), "stages_near", k->stages_near,
         "tp", k->tp, "pp", k->pp, "dp", k->dp, "cp", k->cp, "ep", k->ep, "ranks", choice_ranks(k),
         "schedule", schedule_name(k), "chunks", k->chunks, "zero", k->zero, "recompute",
         recompute_name(k->recompute), "microbatch_sequences", (json_int_t)k->rows, "microbatches",
@@ -85,15 +88,22 @@ static void print_idle(const search_options *o, const layout_choice *k) {
 
 static void print_layouts(const plan_machine *m, const search_options *o, const layout_result *r) {
     const layout_choice *best = &r->best[0];
+    bool near = false;
     printf("Layouts of %s on up to %s x %s, %.1f GB each, for %s\n\n", best->cap.mc.name,
            show_whole(o->gpus), o->gpu->title, o->limit / 1e9, o->for_cost ? "cost" : "throughput");
-    printf("    tp  pp    dp  cp  ep  %-18s %-10s %4s  %-9s %6s %9s %8s %10s %8s %7s\n", "schedule",
-           "micro", "zero", "recompute", "layers", "memory", "bubble", "step", "tokens/s", "MFU");
-    for (int i = 0; i < r->n; i++) print_choice(m, &r->best[i], i + 1);
+    printf("    tp  pp    dp  cp  ep  %-18s %-10s %4s %5s  %-9s %-7s %6s %9s %8s %10s %8s %7s\n",
+           "schedule", "micro", "zero", "over", "recompute", "offload", "layers", "memory",
+           "bubble", "step", "tokens/s", "MFU");
+    for (int i = 0; i < r->n; i++) {
+        print_choice(m, &r->best[i], i + 1);
+        near |= r->best[i].stages_near;
+    }
     printf(
         "\n%s combinations estimated, %d laid out and simulated. \"micro\" is microbatches per step x "
-        "sequences;\n\"layers\" and memory are of the pipeline stage that needs most.\n",
+        "sequences;\nZeRO shards \"over\" so many of the dp ranks; \"layers\" and memory are of the pipeline "
+        "stage that needs most.\n",
         show_whole((double)r->considered), r->examined);
+    if (near) printf("* has pipeline stages, not data-parallel ranks, as neighbors on a host.\n");
     if (r->n > 1) {
         str why = { 0 };
         layout_explain(best, &r->best[1], o->for_cost, &why);

@@ -1,17 +1,27 @@
 /* The best layout of a model on a number of accelerators.
  *
  * Every combination of tp x pp x dp x cp x ep, schedule, microbatch, ZeRO stage and recompute gets a closed-form
- * estimate of time and memory. Its terms are prices of the recorded programs (prog/simulate.h): one block of
+ * estimate of time and memory; so do groups of hosts that hold replicas of the shards (HSDP) where data parallelism
+ * spans hosts, and offloading where the memory does not suffice without. Its terms are prices of the recorded programs (prog/simulate.h): one block of
  * each kind, what comes before the blocks and what after, recorded once for each way to divide a layer; the
  * number of layers only multiplies them. The best of these are then laid out and simulated as they would run,
- * and only those figures are reported. So the estimate decides what is simulated, never what is reported. */
+ * also with pipeline stages instead of data-parallel ranks as neighbors on a host, and only those figures are
+ * reported. So the estimate decides what is simulated, never what is reported. */
 #include "planning_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 8, MOST_PIPELINE = 64, MOST_CONTEXT = 16, FINALISTS = 24, PER_SHAPE = 2 };
+enum { MOST_CANDIDATES = 1 << 17, KEPT_CANDIDATES = 1 << 15 };
+enum {
+    MOST_ROWS = 8,
+    MOST_PIPELINE = 64,
+    MOST_CONTEXT = 16,
+    FINALISTS = 24,
+    PER_SHAPE = 2,
+    SHARD_SIZES = 4
+};
 
 static const char *const recompute_settings[RECOMPUTES][2] = {
     [RECOMPUTE_NONE] = { "none", "1" },
@@ -19,6 +29,15 @@ static const char *const recompute_settings[RECOMPUTES][2] = {
     [RECOMPUTE_FULL] = { "full", "1" },
 };
 const char *recompute_name(recompute_kind k) { return recompute_settings[k][0]; }
+
+/* optimizer.offload, training.offload_params */
+static const char *const offload_settings[OFFLOADS][2] = {
+    [OFFLOAD_NONE] = { "0", "false" },
+    [OFFLOAD_MOMENTS] = { "1", "false" },
+    [OFFLOAD_ALL] = { "1", "true" },
+};
+static const char *const offload_names[OFFLOADS] = { "none", "moments", "all" };
+const char *offload_name(offload_kind k) { return offload_names[k]; }
 
 /* ---- one way to divide a layer ------------------------------------------------------------------ */
 /* What a block and its surroundings cost, for (tp, cp, ep, rows, recompute of cheap ops, split backward). */
@@ -130,11 +149,15 @@ typedef struct stage_sums {
 
 static mesh choice_mesh(const layout_choice *c) {
     return (mesh){ .size = { [AX_PP] = c->pp,
-                             [AX_DP_SHARD] = c->dp / c->ep,
+                             [AX_DP_REPLICATE] = c->replicas,
+                             [AX_DP_SHARD] = c->dp / c->replicas / c->ep,
                              [AX_CP] = c->cp,
                              [AX_EP] = c->ep,
                              [AX_TP] = c->tp } };
 }
+
+/* Ranks that share one copy of what is sharded. */
+static double shard_ranks(const layout_choice *c) { return (double)c->dp / c->replicas * c->cp; }
 
 static stage_sums sum_stage(const searcher *s, const layer_prices *p, const layout_choice *c,
                             int stage) {
@@ -176,42 +199,62 @@ static double held_micros(const layout_choice *c, int stage) {
     return MIN(micros * c->chunks, 2 * behind + (c->chunks - 1) * c->pp + 1) / c->chunks;
 }
 
+/* Bytes of a stage's weights and optimizer state, on a rank and, offloaded, in its host. */
+static double state_bytes(const layout_choice *c, const stage_sums *t, double *offloaded) {
+    double ranks = shard_ranks(c), sharded = c->zero >= 1 ? t->params / ranks : t->params;
+    double weights = 2 * (c->zero >= 3 ? sharded : t->params), master = 4 * sharded;
+    double moments = 8 * sharded;
+    *offloaded = 0;
+    if (c->offload == OFFLOAD_NONE) return weights + master + moments;
+    *offloaded = moments;
+    if (c->offload == OFFLOAD_MOMENTS) return weights + master;
+    *offloaded += master + 2 * sharded;
+    return 0;
+}
+
+/* Whether blocks' weights are in slots that are filled before each use. */
+static bool fills_slots(const layout_choice *c) {
+    return c->zero >= 3 || c->offload == OFFLOAD_ALL;
+}
+
 static double estimate_bytes(const layer_prices *p, const layout_choice *c, const stage_sums *t,
                              int stage) {
-    double ranks = (double)c->dp * c->cp, held = held_micros(c, stage);
-    double weights = 2 * t->params / (c->zero >= 3 ? ranks : 1);
-    double grads = 4 * t->params / (c->zero >= 2 ? ranks : 1);
-    double state = 12 * t->params / (c->zero >= 1 ? ranks : 1);
+    double held = held_micros(c, stage), offloaded;
+    double grads = 4 * t->params / (c->zero >= 2 ? shard_ranks(c) : 1);
     double activations = t->saved * held;
     if (c->recompute == RECOMPUTE_FULL) activations = t->block_inputs * held + t->one_saved;
     double layer = t->params / MAX(1, t->layers), slots = 0;
-    if (c->zero >= 3) slots += 2 * (c->pp > 1 ? t->params : 2 * layer);
+    bool all = c->pp > 1 && c->offload != OFFLOAD_ALL; /* a pipeline gathers them once per step */
+    if (fills_slots(c)) slots += 2 * (all ? t->params : 2 * layer);
     if (c->zero >= 2) slots += 2 * 4 * layer;
     if (c->pp > 1) slots += 3 * p->block[0].residual * held;
     double temp = MAX(p->block[0].temp, MAX(p->first.temp, p->last.temp));
     temp = MAX(temp, p->block[1].temp) + 6 * p->block[0].residual;
-    return weights + grads + state + activations + slots + temp;
+    return state_bytes(c, t, &offloaded) + grads + activations + slots + temp;
 }
 
-/* Seconds of a step that data parallelism adds where nothing hides it. */
+/* Seconds of a step that data parallelism, and weights in host memory, add where nothing hides them. */
 static double exposed_data(const searcher *s, const layout_choice *c, const stage_sums *t) {
     mesh m = choice_mesh(c);
     axis_set axes = AXIS(AX_DP_SHARD) | AXIS(AX_CP) | AXIS(AX_EP);
-    if (mesh_span(&m, axes) == 1) return 0;
     double layers = MAX(1, t->layers), layer = t->params / layers, micros = (double)c->micros;
+    double share = c->zero >= 1 ? shard_ranks(c) : 1;
     comm_move scatter = { .axes = axes, .from = PLACE_P, .to = PLACE_S(0) };
     comm_move gather = { .axes = axes, .from = PLACE_S(0), .to = PLACE_I };
+    comm_move sum = { .axes = AXIS(AX_DP_REPLICATE), .from = PLACE_P, .to = PLACE_I };
     double reduce = s->costs.move(s->costs.ctx, &m, &scatter, 4 * layer);
+    if (c->replicas > 1) reduce += s->costs.move(s->costs.ctx, &m, &sum, 4 * layer / share);
     double bring = s->costs.move(s->costs.ctx, &m, &gather, 2 * layer);
+    if (c->offload == OFFLOAD_ALL) bring += s->costs.fetch(s->costs.ctx, 2 * layer / share);
     double forward = t->forward / layers, backward = t->backward / layers;
     double reductions = c->zero >= 2 ? micros : 1, gathers = 1, again = 0;
-    if (c->zero >= 3 && c->pp == 1) gathers = again = micros;
+    if (fills_slots(c) && (c->pp == 1 || c->offload == OFFLOAD_ALL)) gathers = again = micros;
     double hidden = s->costs.interference * layers * (reduce * reductions + bring * gathers);
-    double sum =
+    double total =
         reduce + bring + hidden; /* the last of one, the first of the other: nothing is left */
-    sum += layers * gathers * MAX(0, bring - forward);
-    sum += layers * reductions * MAX(0, reduce + (again > 0 ? bring : 0) - backward);
-    return sum;
+    total += layers * gathers * MAX(0, bring - forward);
+    total += layers * reductions * MAX(0, reduce + (again > 0 ? bring : 0) - backward);
+    return total;
 }
 
 int choice_ranks(const layout_choice *c) { return c->tp * c->pp * c->cp * c->dp; }
@@ -220,43 +263,93 @@ static double score_of(const searcher *s, const layout_choice *c, double tokens_
     return s->o->for_cost ? tokens_per_second / choice_ranks(c) : tokens_per_second;
 }
 
-static void estimate_choice(const searcher *s, const layer_prices *p, layout_choice *c) {
-    double slowest = 0, all = 0, micros = (double)c->micros, exposed = 0, update = 0;
+static void estimate_choice(const searcher *s, const layer_prices *p, const stage_sums *stages,
+                            layout_choice *c) {
+    double slowest = 0, all = 0, micros = (double)c->micros, exposed = 0, update = 0, moved = 0;
     for (int stage = 0; stage < c->pp; stage++) {
-        stage_sums t = sum_stage(s, p, c, stage);
-        double seconds = t.forward + t.backward;
+        const stage_sums *t = &stages[stage];
+        double seconds = t->forward + t->backward, offloaded;
         slowest = MAX(slowest, seconds);
         all += seconds;
-        double bytes = estimate_bytes(p, c, &t, stage);
+        double bytes = estimate_bytes(p, c, t, stage);
         if (bytes > c->bytes) c->fullest = stage;
         c->bytes = MAX(c->bytes, bytes);
-        exposed = MAX(exposed, exposed_data(s, c, &t));
-        double own = t.params / (c->zero ? (double)c->dp * c->cp : 1);
+        exposed = MAX(exposed, exposed_data(s, c, t));
+        double own = t->params / (c->zero ? shard_ranks(c) : 1);
         update = MAX(update, cost_model_update(&s->k, 34 * own));
+        state_bytes(c, t, &offloaded);
+        moved = MAX(moved, s->costs.fetch(s->costs.ctx, 2 * offloaded));
     }
     double fill = (all - slowest) / (c->schedule == PIPE_ZERO_BUBBLE ? 3 : c->chunks);
     double messages = c->pp > 1 ? 2 * (c->pp - 1) * p->message * c->chunks : 0;
-    double seconds = micros * slowest + fill + messages + exposed + update;
+    double seconds = MAX(micros * slowest + fill + messages + exposed + update, moved);
     c->estimate = micros * (double)c->rows * c->dp * (double)s->seq / seconds;
     c->score = score_of(s, c, c->estimate);
 }
 
 /* ---- the candidates ------------------------------------------------------------------------------ */
-static void consider_choice(searcher *s, const layout_choice *shape) {
-    layout_choice c = *shape;
-    const layer_prices key = { .tp = c.tp,
-                               .cp = c.cp,
-                               .ep = c.ep,
-                               .rows = c.rows,
-                               .selective = c.recompute == RECOMPUTE_SELECTIVE,
-                               .split = c.pp > 1 && c.schedule == PIPE_ZERO_BUBBLE };
-    const layer_prices *p = find_prices(s, &key);
-    s->considered++;
-    if (!p->possible) return;
-    estimate_choice(s, p, &c);
-    if (c.bytes > 1.10 * s->o->limit) return; /* the layout itself decides about what is near */
+static int by_score(const void *a, const void *b) {
+    double x = ((const layout_choice *)a)->score, y = ((const layout_choice *)b)->score;
+    return (x < y) - (x > y);
+}
+
+static void keep_candidate(searcher *s, const layout_choice *c) {
+    if (s->n == MOST_CANDIDATES) {
+        sort_array(s->all, (size_t)s->n, sizeof *s->all, by_score);
+        s->n = KEPT_CANDIDATES;
+    }
     mem_reserve((void **)&s->all, &s->cap, s->n, sizeof *s->all);
-    s->all[s->n++] = c;
+    s->all[s->n++] = *c;
+}
+
+/* @return the estimate's bytes. */
+static double consider_choice(searcher *s, const layer_prices *p, const stage_sums *stages,
+                              layout_choice c) {
+    s->considered++;
+    estimate_choice(s, p, stages, &c);
+    /* the layout itself decides about what is near */
+    if (c.bytes <= 1.10 * s->o->limit) keep_candidate(s, &c);
+    return c.bytes;
+}
+
+/* Shards within one host, two, four ...: collectives of states stay near, at the price of memory. */
+static void consider_replicas(searcher *s, const layer_prices *p, const stage_sums *stages,
+                              layout_choice c) {
+    int near = MAX(2, s->k.gpu->per_node / (c.tp * c.cp)), dp = c.dp;
+    for (int i = 0, size = near; i < SHARD_SIZES && size < dp; i++, size *= 2) {
+        if (dp % size || size % c.ep) continue;
+        c.replicas = dp / size;
+        consider_choice(s, p, stages, c);
+    }
+}
+
+static void consider_states(searcher *s, const layer_prices *p, const stage_sums *stages,
+                            layout_choice c) {
+    bool split = c.pp > 1 && c.schedule == PIPE_ZERO_BUBBLE;
+    bool hosts = (int64_t)c.dp * c.cp * c.tp > s->k.gpu->per_node;
+    int most = c.dp * c.cp > 1 && !split ? 3 : 1;
+    for (c.zero = 1; c.zero <= most; c.zero++) {
+        c.offload = OFFLOAD_NONE;
+        double bytes = consider_choice(s, p, stages, c);
+        if (hosts && bytes <= s->o->limit) consider_replicas(s, p, stages, c);
+        if (!s->on->device || bytes <= 0.9 * s->o->limit) continue;
+        for (c.offload = OFFLOAD_MOMENTS; c.offload < OFFLOADS; c.offload++)
+            consider_choice(s, p, stages, c);
+    }
+}
+
+static void consider_schedule(searcher *s, const layout_choice *c) {
+    stage_sums stages[MOST_PIPELINE];
+    const layer_prices key = { .tp = c->tp,
+                               .cp = c->cp,
+                               .ep = c->ep,
+                               .rows = c->rows,
+                               .selective = c->recompute == RECOMPUTE_SELECTIVE,
+                               .split = c->pp > 1 && c->schedule == PIPE_ZERO_BUBBLE };
+    const layer_prices *p = find_prices(s, &key);
+    if (!p->possible) return;
+    for (int i = 0; i < c->pp; i++) stages[i] = sum_stage(s, p, c, i);
+    consider_states(s, p, stages, *c);
 }
 
 static bool can_interleave(const searcher *s, const layout_choice *c, int chunks) {
@@ -264,21 +357,17 @@ static bool can_interleave(const searcher *s, const layout_choice *c, int chunks
 }
 
 static void consider_schedules(searcher *s, layout_choice c) {
-    bool fp8_current = s->cfg->precision.fp8 == CFG_FP8_CURRENT;
-    if (c.pp > 1 && fp8_current) return;
-    for (int zero = 1; zero <= (c.dp * c.cp > 1 ? 3 : 1); zero++)
-        for (int r = 0; r < RECOMPUTES; r++) {
-            c.zero = zero;
-            c.recompute = (recompute_kind)r;
-            c.chunks = 1;
-            c.schedule = PIPE_1F1B;
-            consider_choice(s, &c);
-            c.schedule = PIPE_ZERO_BUBBLE;
-            if (c.pp > 1 && zero <= 1 && r != RECOMPUTE_FULL) consider_choice(s, &c);
-            c.schedule = PIPE_INTERLEAVED;
-            for (c.chunks = 2; c.chunks <= 8; c.chunks *= 2)
-                if (can_interleave(s, &c, c.chunks)) consider_choice(s, &c);
-        }
+    for (int r = 0; r < RECOMPUTES; r++) {
+        c.recompute = (recompute_kind)r;
+        c.chunks = 1;
+        c.schedule = PIPE_1F1B;
+        consider_schedule(s, &c);
+        c.schedule = PIPE_ZERO_BUBBLE;
+        if (c.pp > 1 && r != RECOMPUTE_FULL) consider_schedule(s, &c);
+        c.schedule = PIPE_INTERLEAVED;
+        for (c.chunks = 2; c.chunks <= 8; c.chunks *= 2)
+            if (can_interleave(s, &c, c.chunks)) consider_schedule(s, &c);
+    }
 }
 
 /* As many data-parallel ranks as there are and the batch allows. */
@@ -311,7 +400,9 @@ static void consider_shapes(searcher *s) {
                     bool even = (double)most * pp <= 1.13 * s->mc.layers;
                     if (!even || (int64_t)tp * cp * pp * ep > s->o->gpus) continue;
                     if (experts % ep || model_tp_below(&s->mc, tp) != tp) continue;
-                    consider_batches(s, (layout_choice){ .tp = tp, .cp = cp, .ep = ep, .pp = pp });
+                    consider_batches(
+                        s,
+                        (layout_choice){ .tp = tp, .cp = cp, .ep = ep, .pp = pp, .replicas = 1 });
                 }
 }
 
@@ -327,8 +418,12 @@ err layout_apply(const layout_choice *k, config *c) {
     TRY(set_layout_number(c, "parallelism.pipeline_parallel_degree", k->pp));
     TRY(set_layout_number(c, "parallelism.context_parallel_degree", k->cp));
     TRY(set_layout_number(c, "parallelism.expert_parallel_degree", k->ep));
-    TRY(set_layout_number(c, "parallelism.data_parallel_replicate_degree", 1));
-    TRY(set_layout_number(c, "parallelism.data_parallel_shard_degree", k->dp));
+    TRY(set_layout_number(c, "parallelism.data_parallel_replicate_degree", k->replicas));
+    TRY(set_layout_number(c, "parallelism.data_parallel_shard_degree", k->dp / k->replicas));
+    TRY(config_set(c, "parallelism.axis_order",
+                   k->stages_near ? "dp_replicate,dp_shard,pp,cp,ep,tp" : ""));
+    TRY(config_set(c, "optimizer.offload", offload_settings[k->offload][0]));
+    TRY(config_set(c, "training.offload_params", offload_settings[k->offload][1]));
     TRY(set_layout_number(c, "parallelism.zero_stage", k->zero));
     TRY(set_layout_number(c, "parallelism.pipeline_parallel_chunks", k->chunks));
     TRY(config_set(c, "parallelism.pipeline_parallel_schedule",
@@ -359,13 +454,27 @@ static err simulate_choice(const searcher *s, layout_choice *k) {
     return e;
 }
 
-static int by_score(const void *a, const void *b) {
-    double x = ((const layout_choice *)a)->score, y = ((const layout_choice *)b)->score;
-    return (x < y) - (x > y);
+/* Most of the time data parallelism makes better use of a host's links than messages between stages do. */
+static void try_stages_near(const searcher *s, layout_choice *k) {
+    layout_choice near = *k;
+    near.stages_near = true;
+    if (k->pp == 1 || choice_ranks(k) <= s->k.gpu->per_node) return;
+    err e = simulate_choice(s, &near);
+    if (!e && near.time.tokens_per_second > 1.001 * k->time.tokens_per_second) *k = near;
+    err_free(e); /* training refuses it */
 }
 
 static bool same_shape(const layout_choice *a, const layout_choice *b) {
     return a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->ep == b->ep;
+}
+
+/* Offloading is for what does not fit otherwise: not for what a finalist does as fast without. */
+static bool offloads_needlessly(const layout_choice *c, const layout_choice *list, int n) {
+    for (int k = 0; k < n && c->offload != OFFLOAD_NONE; k++)
+        if (list[k].offload == OFFLOAD_NONE && same_shape(&list[k], c) && list[k].dp == c->dp &&
+            list[k].rows == c->rows && list[k].recompute == c->recompute)
+            return true;
+    return false;
 }
 
 static err choose_finalists(searcher *s, layout_result *out) {
@@ -375,13 +484,14 @@ static err choose_finalists(searcher *s, layout_result *out) {
     for (int i = 0; i < s->n && n < FINALISTS; i++) {
         int alike = 0;
         for (int k = 0; k < n; k++) alike += same_shape(&list[k], &s->all[i]);
-        if (alike >= PER_SHAPE) continue;
+        if (alike >= PER_SHAPE || offloads_needlessly(&s->all[i], list, n)) continue;
         err e = simulate_choice(s, &s->all[i]);
         out->examined++;
         bool fits = !e && s->all[i].cap.total <= s->o->limit;
         err_free(e); /* training refuses it */
         if (!fits) continue;
         list[n] = s->all[i];
+        try_stages_near(s, &list[n]);
         list[n].score = score_of(s, &list[n], list[n].time.tokens_per_second);
         n++;
     }
@@ -422,27 +532,61 @@ err layout_find(const config *cfg, const run_target *on, const search_options *o
 }
 
 /* ---- why the second is second ---------------------------------------------------------------------- */
+/* The step's parts, per token, since steps may differ in tokens; for cost, of all ranks together. */
+typedef struct step_parts {
+    double whole, compute, exposed, idle, update, host;
+} step_parts;
+
+static step_parts parts_per_token(const layout_choice *c, bool for_cost) {
+    const step_time *t = &c->time;
+    double of = (for_cost ? choice_ranks(c) : 1) / (t->seconds * t->tokens_per_second);
+    return (step_parts){ t->seconds * of,     t->run.compute * of,
+                         t->run.exposed * of, t->run.bubble * t->run.seconds * of,
+                         t->update * of,      t->host * of };
+}
+
+static void add_difference(str *out, const char *text) {
+    str_add(out, "%s%s", out->len ? ", " : "", text);
+}
+
+/* What the second keeps elsewhere than the best does: states in host memory, replicas, neighbors. */
+static void describe_differences(const layout_choice *a, const layout_choice *b, str *out) {
+    char text[96];
+    if (a->offload != b->offload) {
+        snprintf(text, sizeof text, "offload %s instead of %s", offload_name(b->offload),
+                 offload_name(a->offload));
+        add_difference(out, text);
+    }
+    if (a->replicas != b->replicas) {
+        snprintf(text, sizeof text, "states sharded over %d instead of %d of its ranks",
+                 b->dp / b->replicas, a->dp / a->replicas);
+        add_difference(out, text);
+    }
+    if (a->stages_near != b->stages_near)
+        add_difference(out, b->stages_near ? "pipeline stages as neighbors on a host"
+                                           : "data-parallel ranks as neighbors on a host");
+}
+
 void layout_explain(const layout_choice *best, const layout_choice *second, bool for_cost,
                     str *out) {
-    const step_time *a = &best->time, *b = &second->time;
-    /* per token, since steps may differ in tokens; for cost, of all ranks together */
-    double of_a = (for_cost ? choice_ranks(best) : 1) / (a->seconds * a->tokens_per_second);
-    double of_b = (for_cost ? choice_ranks(second) : 1) / (b->seconds * b->tokens_per_second);
-    double whole = a->seconds * of_a;
+    step_parts a = parts_per_token(best, for_cost), b = parts_per_token(second, for_cost);
     const struct {
         const char *what;
         double more;
     } parts[] = {
-        { "computing", b->run.compute * of_b - a->run.compute * of_a },
-        { "waiting for communication", b->run.exposed * of_b - a->run.exposed * of_a },
-        { "an idle pipeline",
-          b->run.bubble * b->run.seconds * of_b - a->run.bubble * a->run.seconds * of_a },
-        { "the update", b->update * of_b - a->update * of_a },
+        { "computing", b.compute - a.compute },
+        { "waiting for communication", b.exposed - a.exposed },
+        { "an idle pipeline", b.idle - a.idle },
+        { "the update", b.update - a.update },
+        { "waiting for host memory", b.host - a.host },
     };
     size_t most = 0;
+    str differences = { 0 };
     for (size_t i = 1; i < COUNT_OF(parts); i++)
         if (parts[i].more > parts[most].more) most = i;
-    str_add(out, "%.1f %% %s, most of it by %s (%+.1f %% of a step)",
-            100 * (b->seconds * of_b / whole - 1), for_cost ? "dearer" : "slower", parts[most].what,
-            100 * parts[most].more / whole);
+    str_add(out, "%.1f %% %s, most of it by %s (%+.1f %% of a step)", 100 * (b.whole / a.whole - 1),
+            for_cost ? "dearer" : "slower", parts[most].what, 100 * parts[most].more / a.whole);
+    describe_differences(best, second, &differences);
+    if (differences.len) str_add(out, ", with %s", differences.text);
+    str_free(&differences);
 }

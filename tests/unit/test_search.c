@@ -79,6 +79,23 @@ static const search_case cases[] = {
         "16e6 tokens" } },
 };
 
+/* Where data parallelism spans many hosts, states that are sharded within fewer of them are gathered faster. */
+static void assert_replicas_win(const hardware *h, const search_case *k,
+                                const layout_choice *best) {
+    layout_choice one = *best;
+    config c = config_with((const char **)k->set);
+    step_time t;
+    const accelerator *gpu;
+    run_target on = anywhere(choice_ranks(best));
+    assert_true(best->replicas > 1 && best->dp % best->replicas == 0);
+    assert_ok(hardware_find(h, k->gpu, &gpu));
+    one.replicas = 1;
+    assert_ok(layout_apply(&one, &c));
+    assert_ok(step_simulate(&c, &on, gpu, NULL, &t));
+    assert_true(t.seconds > best->time.seconds);
+    config_free(&c);
+}
+
 static void what_is_found_fits_and_runs(void **state) {
     hardware h;
     assert_ok(hardware_open(NULL, &h));
@@ -90,6 +107,8 @@ static void what_is_found_fits_and_runs(void **state) {
         layout_explain(&r.best[0], &r.best[1], false, &why);
         assert_non_null(strstr(why.text, "% slower, most of it by "));
         str_free(&why);
+        for (int k = 0; k < r.n; k++) assert_true(r.best[k].offload == OFFLOAD_NONE);
+        if (cases[i].gpus >= 100000) assert_replicas_win(&h, &cases[i], &r.best[0]);
     }
     hardware_free(&h);
 }
@@ -172,6 +191,75 @@ static void cost_is_tokens_per_accelerator(void **state) {
     hardware_free(&h);
 }
 
+/* What does not fit otherwise fits with state in host memory, and pays for it where computing cannot hide it. */
+static void memory_of_the_host_is_used_when_needed(void **state) {
+    static const search_case few = { "a100",
+                                     2,
+                                     false,
+                                     { "model.preset", "llama2-7b", "training.seq_len", "4096",
+                                       "training.global_batch_size", "64" } };
+    hardware h;
+    assert_ok(hardware_open(NULL, &h));
+    layout_result r = search_for(&h, &few, 0);
+    assert_true(r.n > 0);
+    for (int i = 0; i < r.n; i++) {
+        assert_true(r.best[i].offload != OFFLOAD_NONE);
+        assert_true(r.best[i].cap.offloaded > 0);
+    }
+    /* a slow bus shows */
+    config c = config_with((const char **)few.set);
+    layout_choice k = r.best[0];
+    const accelerator *gpu;
+    step_time t;
+    run_target on = anywhere(choice_ranks(&k));
+    assert_ok(hardware_find(&h, few.gpu, &gpu));
+    accelerator slow = *gpu;
+    slow.host = 1e9;
+    assert_ok(layout_apply(&k, &c));
+    assert_ok(step_simulate(&c, &on, &slow, NULL, &t));
+    assert_true(t.host + t.run.exposed > 2 * (k.time.host + k.time.run.exposed));
+    assert_true(t.seconds > 1.1 * k.time.seconds);
+    config_free(&c);
+    hardware_free(&h);
+}
+
+/* fp8 with scales of the step itself runs in pipelines too. */
+static void fp8_may_have_a_pipeline(void **state) {
+    static const search_case fp8 = { "h100",
+                                     32,
+                                     false,
+                                     { "model.preset", "llama3-8b", "training.seq_len", "8192",
+                                       "training.global_batch_size", "128", "precision.fp8",
+                                       "current" } };
+    hardware h;
+    bool pipelined = false;
+    assert_ok(hardware_open(NULL, &h));
+    layout_result r = search_for(&h, &fp8, 0);
+    for (int i = 0; i < r.n; i++) pipelined |= r.best[i].pp > 1;
+    assert_true(pipelined);
+    hardware_free(&h);
+}
+
+static void the_reason_names_every_choice(void **state) {
+    layout_choice a = { .tp = 1, .pp = 2, .dp = 64, .cp = 1, .ep = 1, .replicas = 8, .chunks = 1 };
+    a.time = (step_time){ .seconds = 2, .tokens_per_second = 100, .run = { .compute = 2 } };
+    layout_choice b = a;
+    str why = { 0 };
+    b.replicas = 1;
+    b.offload = OFFLOAD_MOMENTS;
+    b.stages_near = true;
+    b.time = (step_time){
+        .seconds = 3, .tokens_per_second = 200.0 / 3, .host = 1, .run = { .compute = 2 }
+    };
+    layout_explain(&a, &b, false, &why);
+    assert_string_equal(
+        why.text,
+        "50.0 % slower, most of it by waiting for host memory (+50.0 % of a step), with offload moments "
+        "instead of none, states sharded over 64 instead of 8 of its ranks, pipeline stages as "
+        "neighbors on a host");
+    str_free(&why);
+}
+
 /* Reading is hidden until the disk cannot keep up; then it is what a step takes. Ranks of a node that share sequences
  * read them once. */
 static void a_slow_disk_stalls_the_step(void **state) {
@@ -210,6 +298,9 @@ int main(void) {
         cmocka_unit_test(no_layout_by_hand_is_better),
         cmocka_unit_test(less_memory_is_slower_and_none_is_nothing),
         cmocka_unit_test(cost_is_tokens_per_accelerator),
+        cmocka_unit_test(memory_of_the_host_is_used_when_needed),
+        cmocka_unit_test(fp8_may_have_a_pipeline),
+        cmocka_unit_test(the_reason_names_every_choice),
         cmocka_unit_test(a_slow_disk_stalls_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
