@@ -124,7 +124,35 @@ static bool take_string(scanner *p, const char **text, size_t *n) {
     return true;
 }
 
-/* The line ends in a NUL, which strtod does not pass. */
+/* A decimal whose digits and whose power of ten are exact as doubles: their product or quotient is the nearest
+ * double, as strtod's. @return where it ends, or NULL: it is not one of these. */
+static const char *read_short_decimal(const char *at, double *v) {
+    static const double powers[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                     1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                     1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
+    bool negative = *at == '-';
+    uint64_t digits = 0;
+    int read = 0, power = 0, exponent = 0;
+    for (at += negative; *at >= '0' && *at <= '9' && read < 16; at++, read++)
+        digits = digits * 10 + (uint64_t)(*at - '0');
+    if (*at == '.')
+        for (at++; *at >= '0' && *at <= '9' && read < 16; at++, read++, power--)
+            digits = digits * 10 + (uint64_t)(*at - '0');
+    if (*at == 'e' || *at == 'E') {
+        bool small = *++at == '-';
+        at += small || *at == '+';
+        if (*at < '0' || *at > '9') return NULL;
+        for (; *at >= '0' && *at <= '9' && exponent < 100; at++)
+            exponent = exponent * 10 + (*at - '0');
+        power += small ? -exponent : exponent;
+    }
+    if (read == 0 || read >= 16 || power < -22 || power > 22) return NULL;
+    *v = power < 0 ? (double)digits / powers[-power] : (double)digits * powers[power];
+    if (negative) *v = -*v;
+    return at;
+}
+
+/* The line ends in a NUL, which neither way of reading passes. */
 static bool accept_number(scanner *p, double *v) {
     if (accept_word(p, "null")) {
         *v = NAN;
@@ -132,10 +160,14 @@ static bool accept_number(scanner *p, double *v) {
     }
     const char *digits = p->at + (*p->at == '-');
     bool hexadecimal = digits[0] == '0' && (digits[1] == 'x' || digits[1] == 'X');
-    char *after;
     if (*digits < '0' || *digits > '9' || hexadecimal)
         return false; /* what strtod takes beyond JSON */
-    *v = strtod(p->at, &after);
+    const char *after = read_short_decimal(p->at, v);
+    if (!after) {
+        char *end;
+        *v = strtod(p->at, &end);
+        after = end;
+    }
     if (after == p->at || after > p->end) return false;
     p->at = after;
     return true;

@@ -65,6 +65,8 @@ static void damage_is_left_out(void **state) {
                                        "{\"step\":9,,}",
                                        "{\"step\":9,\"a\":nan}",
                                        "{\"step\":0x9}",
+                                       "{\"step\":9,\"a\":1e}",
+                                       "{\"step\":9,\"a\":1e+}",
                                        "{\"step\":9,\"a\":-inf}",
                                        "{\"step\":9,\"a\":{\"b\":{\"c\":{\"d\":{\"e\":1}}}}}",
                                        "{\"step\":9,\"a\\",
@@ -83,6 +85,43 @@ static void damage_is_left_out(void **state) {
     assert_int_equal(series_rows(s), 2);
     assert_true(value_at(s, "loss", 1) == 2);
     series_free(s);
+}
+
+/* Every number is the double nearest to what is written. */
+static void numbers_are_exact(void **state) {
+    static const char *const odd[] = {
+        "0",           "-0.0",  "0.1",    "1e22",     "1e23",
+        "5e-324",      "1e-22", "3e-23",  "1e309",    "9007199254740993",
+        "0.000000001", "1E+05", "1e-005", "-2.5e-10", "123456789012345678901",
+        "1e0000000001"
+    };
+    test_folder *f = *state;
+    str text = { 0 };
+    enum { RANDOM = 2000 };
+    int n = (int)COUNT_OF(odd) + RANDOM;
+    char(*written)[48] = mem_alloc((size_t)n * sizeof *written);
+    for (int i = 0; i < n; i++) {
+        uint64_t bits = ((uint64_t)i * 0x9e3779b97f4a7c15u) >> 2; /* below 2: no infinities */
+        double x;
+        memcpy(&x, &bits, sizeof x);
+        int k = i - (int)COUNT_OF(odd);
+        if (k < 0)
+            snprintf(written[i], sizeof *written, "%s", odd[i]);
+        else
+            snprintf(written[i], sizeof *written, k % 2 ? "%.9g" : "%.17g", k % 3 ? x : sqrt(k));
+        str_add(&text, "{\"step\":%d,\"loss\":%s}\n", i + 1, written[i]);
+    }
+    append(f, text.text);
+    series *s = series_new(f->path);
+    assert_ok(series_update(s));
+    assert_int_equal(series_rows(s), n);
+    for (int i = 0; i < n; i++) {
+        double expected = strtod(written[i], NULL), got = value_at(s, "loss", i);
+        if (memcmp(&expected, &got, sizeof got)) fail_msg("%s was read as %.17g", written[i], got);
+    }
+    series_free(s);
+    str_free(&text);
+    free(written);
 }
 
 /* Names that are too long or too many are not kept; the line is. */
@@ -126,10 +165,10 @@ static void points_keep_extremes(void **state) {
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
 int main(void) {
-    const struct CMUnitTest tests[] = { IN_FOLDER(lines_become_columns),
-                                        IN_FOLDER(a_resume_is_followed),
-                                        IN_FOLDER(damage_is_left_out),
-                                        IN_FOLDER(columns_are_bounded),
-                                        IN_FOLDER(points_keep_extremes) };
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(lines_become_columns), IN_FOLDER(a_resume_is_followed),
+        IN_FOLDER(damage_is_left_out),   IN_FOLDER(numbers_are_exact),
+        IN_FOLDER(columns_are_bounded),  IN_FOLDER(points_keep_extremes)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
