@@ -66,13 +66,6 @@ static const cli_subcommand *const members[] = { &plan_fit, &plan_hardware, &pla
 const cli_family plan_family = { "plan", members, (int)COUNT_OF(members) };
 
 /* ---- values ---------------------------------------------------------------------------------- */
-err plan_quantity(const char *name, const char *text, double *out) {
-    *out = NAN;
-    if (!text || number_parse_real(text, out)) return OK;
-    return err_hint(ERR_USAGE("--%s: \"%.60s\" is not a number", name, text),
-                    "write it like 7B, 1.5T, 2500000 or 6.3e23");
-}
-
 static char *next_buffer(void) {
     enum { SLOTS = 8, BYTES = 40 };
     static _Thread_local char slot[SLOTS][BYTES];

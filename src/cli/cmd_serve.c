@@ -1,14 +1,15 @@
-/* ingot serve: the live page of runs. */
+/* ingot serve: the live page of runs, and the page that plans runs. */
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 #include "io/io.h"
-#include "serve/serve.h"
+#include "planning/planning.h"
 
 typedef struct serve_args {
-    const char *address, *token;
+    const char *address, *token, *catalogue;
 } serve_args;
 
 #define AT(member) offsetof(serve_args, member)
@@ -16,37 +17,77 @@ static const cli_arg args[] = {
     { "address", ARG_TEXT, AT(address), "ADDRESS:PORT",
       "where to listen (default 127.0.0.1:8080); 0.0.0.0:8080 for other machines too" },
     { "token", ARG_TEXT, AT(token), "TEXT", "token that every request must carry, as ?token=TEXT" },
+    { "catalogue", ARG_TEXT, AT(catalogue), "FILE",
+      "YAML file read over the built-in catalogue of accelerators and prices" },
 };
-const cli_spec cmd_serve_spec = { "serve", "RUN... [options]", args, (int)COUNT_OF(args), 1, true };
+const cli_spec cmd_serve_spec = { "serve", "[RUN...] [CONFIG.yaml...] [options]",
+                                  args,    (int)COUNT_OF(args),
+                                  0,       true };
 
-static err check_run_folders(char **dirs, int n) {
-    for (int i = 0; i < n; i++)
-        if (!io_is_dir(dirs[i]))
-            return err_hint(ERR("%s is not a folder", dirs[i]),
-                            "give the folder of a run, such as runs/tiny");
+/* Runs are folders; a file is a config to plan. Moves the runs to the front. @return how many there are. */
+static int sort_out_runs(char **words, int n) {
+    int runs = 0;
+    for (int i = 0; i < n; i++) {
+        char *word = words[i];
+        if (!io_is_dir(word)) continue;
+        memmove(words + runs + 1, words + runs, (size_t)(i - runs) * sizeof *words);
+        words[runs++] = word;
+    }
+    return runs;
+}
+
+static err offer_config(planning_page *p, const char *path) {
+    if (access(path, R_OK) != 0)
+        return err_hint(ERR("%s is neither a folder nor a file", path),
+                        "give the folder of a run, such as runs/tiny, or a config to plan");
+    return planning_page_add(p, path, path);
+}
+
+/* Configs, and those of the runs as far as they can be read. @param n words, of which `runs` are runs */
+static err offer_configs(planning_page *p, char **words, int runs, int n) {
+    for (int i = runs; i < n; i++) TRY(offer_config(p, words[i]));
+    for (int i = 0; i < runs; i++) {
+        char *path = io_join(words[i], "config.yaml");
+        err_free(access(path, R_OK) == 0 ? planning_page_add(p, words[i], path) : OK);
+        free(path);
+    }
     return OK;
 }
 
-err cmd_serve(int argc, char **argv) {
-    serve_args a = { .address = "127.0.0.1:8080" };
-    int n, got;
+/* Serves until a signal ends it. */
+static err serve_until_signal(serve_options *o) {
+    int got;
     serve *s = NULL;
-    TRY(cli_parse_many(&cmd_serve_spec, argc - 1, argv + 1, &a, &n));
-    TRY(check_run_folders(argv + 1, n));
     sigset_t wanted;
     sigemptyset(&wanted);
     sigaddset(&wanted, SIGINT);
     sigaddset(&wanted, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &wanted, NULL); /* before the server's thread begins */
-    TRY(serve_start(&(serve_options){ .address = a.address,
-                                      .token = a.token,
-                                      .runs = (const char *const *)(argv + 1),
-                                      .n_runs = n },
-                    &s));
-    printf("http://%s/%s%s\n", serve_address(s), a.token ? "?token=" : "", a.token ? a.token : "");
+    TRY(serve_start(o, &s));
+    const char *query = o->token ? "?token=" : "", *token = o->token ? o->token : "";
+    if (o->n_runs) printf("http://%s/%s%s\n", serve_address(s), query, token);
+    printf("http://%s%s%s%s plans runs\n", serve_address(s), o->plan_path, query, token);
     printf("Ctrl-C ends it.\n");
     fflush(stdout);
     sigwait(&wanted, &got);
     serve_stop(s);
     return OK;
+}
+
+err cmd_serve(int argc, char **argv) {
+    serve_args a = { .address = "127.0.0.1:8080" };
+    int n;
+    planning_page *p = NULL;
+    TRY(cli_parse_many(&cmd_serve_spec, argc - 1, argv + 1, &a, &n));
+    TRY(planning_page_open(a.catalogue, &p));
+    int runs = sort_out_runs(argv + 1, n);
+    serve_options o = { .address = a.address,
+                        .token = a.token,
+                        .runs = (const char *const *)(argv + 1),
+                        .n_runs = runs };
+    planning_page_serve(p, &o);
+    err e = offer_configs(p, argv + 1, runs, n);
+    if (!e) e = serve_until_signal(&o);
+    planning_page_free(p);
+    return e;
 }

@@ -171,18 +171,22 @@ static const cli_command commands[] = {
           "  ingot watch runs/tiny | cat\n"
           "\n" },
     { .name = "serve",
-      .usage = "RUN... [options]",
-      .summary = "serve a live page of runs, and Prometheus metrics",
+      .usage = "[RUN...] [CONFIG.yaml...] [options]",
+      .summary = "serve a live page of runs, Prometheus metrics, and a page that plans runs",
       .run = cmd_serve,
       .spec = &cmd_serve_spec,
       .help =
           "The page needs nothing but a browser: curves of several runs, zoom, spikes, samples, config.\n"
           "/metrics is for Prometheus. By default only this machine can reach it.\n"
           "A run can also serve itself: ingot train --metrics.serve=127.0.0.1:8080.\n"
+          "/plan has sliders for parameters, tokens and compute, and draws the memory and the pipeline\n"
+          "timetable of a layout, of the configs given and of published recipes: ingot plan in a browser.\n"
           "\n"
           "Examples\n"
           "  ingot serve runs/tiny\n"
           "  ingot serve runs/* --address 8081\n"
+          "  ingot serve                               to plan a run that does not exist yet\n"
+          "  ingot serve my-run.yaml                   the same, beginning with a config\n"
           "  ingot serve runs/big --address 0.0.0.0:8080 --token SECRET\n"
           "\n" },
     { .name = "data",

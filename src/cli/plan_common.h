@@ -19,9 +19,6 @@ typedef struct plan_args {
     bool goodput, check, what_if, search, json;
 } plan_args;
 
-/* A quantity as an option gives it; NaN where the option is not there. */
-err plan_quantity(const char *name, const char *text, double *out) MUST_USE;
-
 /* Numbers in tables, written into a buffer of the function's own ring: up to eight may be in use. */
 const char *show_count(double v);   /* "70B", "1.43T" */
 const char *show_flops(double v);   /* "6.3e23" */
@@ -35,16 +32,7 @@ void plan_print_json(json_t *doc);
 err plan_report_laws(const plan_args *a) MUST_USE;
 
 /* plan_cost.c: what it runs on, as --gpu and its companions describe it. */
-typedef struct plan_machine {
-    hardware catalogue;
-    const accelerator *gpu; /* NULL: no --gpu */
-    bool gpus_given, mfu_given;
-    double gpus, mfu, peak;       /* peak: FLOP/s in `dtype` */
-    const char *dtype, *provider; /* provider NULL: all */
-} plan_machine;
-err plan_machine_open(const plan_args *a, plan_machine *out) MUST_USE;
-void plan_machine_close(plan_machine *m);
-json_t *plan_cost_json(const plan_machine *m, double flops);
+machine_query plan_machine_query(const plan_args *a);
 /* Time and cost of the point's operations, as far as the options ask for them. @param doc NULL: prints. */
 void plan_report_cost(const plan_machine *m, const scaling_point *p, json_t *doc);
 /* plan_goodput.c: the same with failures, where the options ask for it. Simulated before anything is printed,

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double driver_bytes = 1e9; /* context and libraries on a GPU, beside the plan */
-
 typedef struct config_plan {
     config c;
     run_target on; /* what the programs are laid out for; ops NULL: none is open */
@@ -20,20 +18,8 @@ typedef struct config_plan {
 /* ---- setting up -------------------------------------------------------------------------------- */
 /* For another machine's accelerator: our CPU lays the programs out, in the type it would run in. */
 static err use_accelerator(config_plan *p) {
-    p->on.device = !p->m.gpu->shared;
-    p->on.gpu = p->m.gpu;
-    p->limit = p->m.gpu->memory - (p->on.device ? driver_bytes : 0);
     p->limit_of = p->m.gpu->title;
-    p->on.ops = ops_cpu(OPS_ISA_BEST);
-    if (p->on.device &&
-        !p->c.parallelism.tensor_parallel_chunks) /* as on a GPU, whatever lays the programs out */
-        TRY(config_set(&p->c, "parallelism.tensor_parallel_chunks", "1"));
-    if (p->c.precision.dtype == CFG_FASTEST)
-        TRY(config_set(&p->c, "precision.dtype",
-                       !isnan(p->m.gpu->peak[PEAK_BF16]) ? "bf16"
-                       : p->on.device                    ? "fp16"
-                                                         : "fp32"));
-    return OK;
+    return plan_target_accelerator(p->m.gpu, &p->c, &p->on, &p->limit);
 }
 
 static err use_this_machine(config_plan *p) {
@@ -44,15 +30,10 @@ static err use_this_machine(config_plan *p) {
     if (p->on.device) {
         ops_gpu_info gpu;
         TRY(ops_cuda_describe((int)p->c.device.index, &gpu));
-        p->limit = gpu.memory - driver_bytes;
+        p->limit = plan_limit_of_gpu(gpu.memory);
         p->limit_of = "this machine's GPU";
     }
     return OK;
-}
-
-/* What counts against the limit: on a CPU the whole process. */
-static double plan_bytes_needed(const config_plan *p, const capacity *c) {
-    return p->on.device ? c->total : capacity_process_bytes(c);
 }
 
 /* ---- text -------------------------------------------------------------------------------------- */
@@ -184,15 +165,7 @@ static void report_step(const config_plan *p, json_t *doc) {
     const step_time *t = &p->step;
     if (!p->m.gpu) return;
     if (doc) {
-        json_object_set_new(
-            doc, "step",
-            json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "seconds",
-                      io_json_number(t->seconds), "tokens_per_second",
-                      io_json_number(t->tokens_per_second), "compute",
-                      io_json_number(t->run.compute), "exposed", io_json_number(t->run.exposed),
-                      "hidden", io_json_number(t->run.hidden), "bubble",
-                      io_json_number(t->run.bubble), "update", io_json_number(t->update), "data",
-                      io_json_number(t->data), "flops_per_gpu", io_json_number(t->flops_full)));
+        json_object_set_new(doc, "step", step_time_json(t));
         return;
     }
     bool small = t->flops_full < 1e12; /* a CPU */
@@ -225,7 +198,7 @@ static void print_change(const config_plan *p, const fit_change *f) {
         return;
     }
     print_plan_line("remedy", "%s: %.2f GB, a step takes about %.0f %% longer", f->what.text,
-                    plan_bytes_needed(p, &f->after) / 1e9, 100 * f->slower);
+                    capacity_needed(&p->on, &f->after) / 1e9, 100 * f->slower);
     print_plan_line("", "%s", f->settings.text);
 }
 
@@ -233,11 +206,11 @@ static json_t *change_json(const config_plan *p, const fit_change *f) {
     if (!f->found) return json_pack("{s:b, s:o}", "found", 0, "least", io_json_number(f->least));
     return json_pack("{s:b, s:s, s:s, s:o, s:o}", "found", 1, "change", f->what.text, "options",
                      f->settings.text, "slower", io_json_number(f->slower), "bytes",
-                     io_json_number(plan_bytes_needed(p, &f->after)));
+                     io_json_number(capacity_needed(&p->on, &f->after)));
 }
 
 static err report_memory_fit(config_plan *p, json_t *doc, bool *fits) {
-    double need = plan_bytes_needed(p, &p->cap), of_rank = p->cap.total / need;
+    double need = capacity_needed(&p->on, &p->cap), of_rank = p->cap.total / need;
     *fits = need <= p->limit;
     if (doc) {
         json_object_set_new(doc, "fits", json_boolean(*fits));
@@ -272,7 +245,7 @@ static void show_variant_cost(const config_plan *p, const capacity_variant *v, c
 
 static void print_variant(const config_plan *p, const capacity_variant *v) {
     char cost[64];
-    double need = plan_bytes_needed(p, &v->cap);
+    double need = capacity_needed(&p->on, &v->cap);
     show_variant_cost(p, v, cost);
     printf("  %-58s %9.2f GB %-4s %+4.0f %% %s\n", v->what.text, need / 1e9,
            need <= p->limit ? "fits" : "", 100 * v->slower, cost);
@@ -289,12 +262,12 @@ static err report_what_if(const config_plan *p, json_t *doc) {
     for (int i = 0; i < n && !e; i++) {
         const capacity_variant *v = &list[i];
         if (doc)
-            json_array_append_new(out,
-                                  json_pack("{s:s, s:s, s:o, s:b, s:o}", "change", v->what.text,
-                                            "options", v->settings.text ? v->settings.text : "",
-                                            "bytes", io_json_number(plan_bytes_needed(p, &v->cap)),
-                                            "fits", plan_bytes_needed(p, &v->cap) <= p->limit,
-                                            "slower", io_json_number(v->slower)));
+            json_array_append_new(
+                out, json_pack("{s:s, s:s, s:o, s:b, s:o}", "change", v->what.text, "options",
+                               v->settings.text ? v->settings.text : "", "bytes",
+                               io_json_number(capacity_needed(&p->on, &v->cap)), "fits",
+                               capacity_needed(&p->on, &v->cap) <= p->limit, "slower",
+                               io_json_number(v->slower)));
         else
             print_variant(p, v);
     }
@@ -323,22 +296,6 @@ static err report_advice(const config_plan *p, json_t *doc) {
 }
 
 /* ---- the report -------------------------------------------------------------------------------- */
-static json_t *capacity_json(const capacity *c) {
-    json_t *memory = json_object();
-    for (int k = 0; k < MEMORY_KINDS; k++)
-        json_object_set_new(memory, memory_name((memory_kind)k), io_json_number(c->memory[k]));
-    return json_pack(
-        "{s:s, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o}", "model",
-        c->mc.name, "params", io_json_number(c->params), "flops_per_token",
-        io_json_number(c->flops_full), "flops_per_token_causal", io_json_number(c->flops_causal),
-        "microbatch_sequences", (json_int_t)c->rows, "microbatches", (json_int_t)c->micros,
-        "seq_len", (json_int_t)c->seq, "steps", io_json_number(c->steps), "tokens",
-        io_json_number(c->tokens), "flops", io_json_number(c->tokens * c->flops_full), "dtype",
-        dt_name(c->dt), "memory", memory, "memory_total", io_json_number(c->total),
-        "memory_offloaded", io_json_number(c->offloaded), "checkpoint_bytes",
-        io_json_number(c->checkpoint), "data_bytes", io_json_number(c->tokens * c->token_bytes));
-}
-
 static err report_config(const plan_args *a, config_plan *p) {
     bool fits = true;
     json_t *doc = NULL;
@@ -376,7 +333,8 @@ static err report_config(const plan_args *a, config_plan *p) {
 
 err plan_report_config(const plan_args *a, int argc, char **config_args) {
     config_plan p = { 0 };
-    TRY(plan_machine_open(a, &p.m));
+    machine_query machine = plan_machine_query(a);
+    TRY(plan_machine_open(a->catalogue, &machine, &p.m));
     config_init(&p.c);
     err e = config_from_args(&p.c, argc, config_args, NULL, 0);
     if (!e) e = report_config(a, &p);

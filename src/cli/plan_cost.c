@@ -5,47 +5,8 @@
 #include <string.h>
 
 /* ---- time and cost ---------------------------------------------------------------------------- */
-static err check_real_range(const char *name, double v, double low, double high) {
-    if (v >= low && v <= high) return OK;
-    double nearest = v < low ? low : high;
-    return err_hint(ERR_USAGE("--%s: expected %g to %g; got %g", name, low, high, v), "--%s %g",
-                    name, nearest);
-}
-
-err plan_machine_open(const plan_args *a, plan_machine *out) {
-    plan_machine m = { .gpus = 1, .gpus_given = a->gpus, .mfu_given = a->mfu, .mfu = MFU_DEFAULT };
-    double gpus, mfu;
-    const char *lonely = a->mfu ? "mfu" : a->provider ? "provider" : a->dtype ? "dtype" : NULL;
-    if (!a->gpu && lonely)
-        return err_hint(ERR_USAGE("--%s: means nothing without --gpu", lonely),
-                        "--gpu h100; \"ingot plan hardware\" lists them");
-    TRY(plan_quantity("gpus", a->gpus, &gpus));
-    TRY(plan_quantity("mfu", a->mfu, &mfu));
-    if (!isnan(gpus)) m.gpus = gpus;
-    if (!isnan(mfu)) m.mfu = mfu;
-    TRY(check_real_range("gpus", m.gpus, 1, 1e7));
-    if (m.gpus != floor(m.gpus))
-        return err_hint(ERR_USAGE("--gpus: expected a whole number; got %g", m.gpus), "--gpus %.0f",
-                        ceil(m.gpus));
-    TRY(check_real_range("mfu", m.mfu, 0.01, 1));
-    TRY(hardware_open(a->catalogue, &m.catalogue));
-    err e = a->gpu ? hardware_find(&m.catalogue, a->gpu, &m.gpu) : OK;
-    m.dtype = a->dtype ? a->dtype : m.gpu && isnan(m.gpu->peak[PEAK_BF16]) ? "fp16" : "bf16";
-    if (!e && m.gpu) e = hardware_find_peak(m.gpu, m.dtype, &m.peak);
-    const hardware_price *price;
-    if (!e && m.gpu && a->provider)
-        e = hardware_find_price(&m.catalogue, m.gpu, a->provider, &price);
-    m.provider = a->provider;
-    if (e) hardware_free(&m.catalogue);
-    *out = m;
-    return e;
-}
-
-void plan_machine_close(plan_machine *m) { hardware_free(&m->catalogue); }
-
-static bool is_rental_of(const plan_machine *m, const hardware_price *p) {
-    return !strcmp(p->accelerator, m->gpu->name) &&
-           (!m->provider || !strcmp(p->provider, m->provider));
+machine_query plan_machine_query(const plan_args *a) {
+    return (machine_query){ a->gpu, a->gpus, a->dtype, a->mfu, a->provider };
 }
 
 static void print_cost(const plan_machine *m, double flops) {
@@ -60,33 +21,13 @@ static void print_cost(const plan_machine *m, double flops) {
            c.gpu_hours < 1000 ? show_rounded(c.gpu_hours) : show_whole(c.gpu_hours));
     for (int i = 0; i < m->catalogue.n_prices; i++) {
         const hardware_price *p = &m->catalogue.prices[i];
-        if (!is_rental_of(m, p)) continue;
+        if (!plan_machine_rents(m, p)) continue;
         c = cost_of_flops(flops, m->gpus, m->peak, m->mfu, p->usd);
         char small[24];
         snprintf(small, sizeof small, "%.2f", c.usd);
         printf("  %-8s $%11s at $%.2f per GPU-hour (%s, %s)\n", p->provider,
                c.usd < 1000 ? small : show_whole(c.usd), p->usd, p->instance, p->date);
     }
-}
-
-json_t *plan_cost_json(const plan_machine *m, double flops) {
-    json_t *list = json_array();
-    run_cost c = cost_of_flops(flops, m->gpus, m->peak, m->mfu, 0);
-    for (int i = 0; i < m->catalogue.n_prices; i++) {
-        const hardware_price *p = &m->catalogue.prices[i];
-        if (!is_rental_of(m, p)) continue;
-        json_array_append_new(
-            list,
-            json_pack("{s:s, s:s, s:o, s:o, s:s, s:s}", "provider", p->provider, "instance",
-                      p->instance, "usd_per_gpu_hour", io_json_number(p->usd), "usd",
-                      io_json_number(cost_of_flops(flops, m->gpus, m->peak, m->mfu, p->usd).usd),
-                      "date", p->date, "source", p->source));
-    }
-    return json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o}", "gpu", m->gpu->name, "gpus",
-                     io_json_number(m->gpus), "dtype", m->dtype, "peak_flops",
-                     io_json_number(m->peak), "mfu", io_json_number(m->mfu), "seconds",
-                     io_json_number(c.seconds), "gpu_hours", io_json_number(c.gpu_hours), "costs",
-                     list);
 }
 
 /* ---- states by ZeRO stage --------------------------------------------------------------------- */

@@ -23,29 +23,11 @@ static err read_query(const plan_args *a, law_query *out) {
     return OK;
 }
 
-/* How the tokens compare with the law's own optimum for that many parameters. */
-static double times_optimal(const scaling_law *l, const scaling_point *p) {
-    scaling_point best;
-    err e = law_solve(l, &(scaling_query){ NAN, p->params, NAN, NAN, INFINITY }, &best);
-    double ratio = e ? NAN : p->tokens / best.tokens;
-    err_free(e);
-    return ratio;
-}
-
-static json_t *point_json(const scaling_law *l, const scaling_point *p) {
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "law", l->name, "source",
-                     l->source, "compute", io_json_number(p->compute), "pf_days",
-                     io_json_number(p->compute / PF_DAY), "params", io_json_number(p->params),
-                     "tokens", io_json_number(p->tokens), "effective_tokens",
-                     io_json_number(p->effective_tokens), "tokens_per_param",
-                     io_json_number(p->tokens / p->params), "loss", io_json_number(p->loss),
-                     "times_optimal_tokens", io_json_number(times_optimal(l, p)));
-}
-
 static void print_law_row(const scaling_law *l, const scaling_point *p, bool marked) {
     printf("%c %-13s %10s %10s %10.1f %12s %8s %8.3f %9.2fx\n", marked ? '*' : ' ', l->name,
            show_count(p->params), show_count(p->tokens), p->tokens / p->params,
-           show_flops(p->compute), show_rounded(p->compute / PF_DAY), p->loss, times_optimal(l, p));
+           show_flops(p->compute), show_rounded(p->compute / PF_DAY), p->loss,
+           law_times_optimal(l, p));
 }
 
 /* A law that cannot reach the loss has no row. */
@@ -64,7 +46,7 @@ static void report_law_rows(const law_query *l, json_t *list) {
             continue;
         }
         if (list)
-            json_array_append_new(list, point_json(law, &p));
+            json_array_append_new(list, law_point_json(law, &p));
         else
             print_law_row(law, &p, law == l->chosen);
     }
@@ -76,7 +58,7 @@ static err report_lifetime(const law_query *l, const scaling_point *trained, jso
     double first = trained->compute + 2 * trained->params * l->inference;
     double best = p.compute + 2 * p.params * l->inference;
     if (doc) {
-        json_t *o = point_json(l->chosen, &p);
+        json_t *o = law_point_json(l->chosen, &p);
         json_object_set_new(o, "inference_tokens", io_json_number(l->inference));
         json_object_set_new(o, "lifetime_compute", io_json_number(best));
         json_object_set_new(doc, "lifetime", o);
@@ -103,7 +85,8 @@ err plan_report_laws(const plan_args *a) {
     plan_machine m;
     TRY(read_query(a, &l));
     TRY(law_solve(l.chosen, &l.q, &chosen));
-    TRY(plan_machine_open(a, &m));
+    machine_query machine = plan_machine_query(a);
+    TRY(plan_machine_open(a->catalogue, &machine, &m));
     json_t *list = NULL, *doc = NULL;
     plan_failures f;
     err e = plan_failures_open(a, &m, &chosen, NAN, &f);

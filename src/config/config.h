@@ -112,6 +112,8 @@ err config_from_args(config *c, int argc, char **argv, const config_flag *flags,
 const char *config_where(const config *c, const char *name);
 /* @return the text of a choice, such as config_choice("precision.dtype", CFG_BF16) = "bf16". */
 const char *config_choice(const char *name, int value);
+/* @return how many choices an option has, counted from 0; 0: it is not one of choices. */
+int config_choices(const char *name);
 
 /* ---- the options as a table, for comparing two configs ------------------------------------- */
 /* What a continued run does with a changed value: see options.def. */

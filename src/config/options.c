@@ -181,6 +181,12 @@ const char *config_where(const config *c, const char *name) {
     return origin ? origin : "default";
 }
 
+int config_choices(const char *name) {
+    const option *o = option_find_name(name);
+    BUG_IF(o == NULL);
+    return o->type == OPT_CHOICE ? o->n_choices : 0;
+}
+
 const char *config_choice(const char *name, int value) {
     const option *o = option_find_name(name);
     BUG_IF(o == NULL || o->type != OPT_CHOICE || value >= o->n_choices || value < CFG_AUTO);

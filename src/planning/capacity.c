@@ -131,6 +131,10 @@ double capacity_process_bytes(const capacity *c) {
     return c->of_all_ranks + program;
 }
 
+double capacity_needed(const run_target *on, const capacity *c) {
+    return on->device ? c->total : capacity_process_bytes(c);
+}
+
 /* ---- what makes it fit ------------------------------------------------------------------------- */
 /* Each row changes one thing. `slower` is the share by which a step gets longer; `risk` ranks a change of
  * what is computed behind any that only takes time. */

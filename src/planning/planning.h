@@ -19,6 +19,7 @@
 #include <jansson.h>
 
 #include "prog/simulate.h"
+#include "serve/serve.h"
 #include "train/train.h"
 
 /* ---- scaling laws --------------------------------------------------------------------------
@@ -174,6 +175,33 @@ run_cost cost_of_flops(double flops, double gpus, double peak, double mfu, doubl
  * the 12, 2 also gradients, 3 also weights. A formula for tables; `--check` lays out the real programs. */
 double zero_state_bytes(double params, double ranks, int stage);
 
+/* ---- what a run would have to itself --------------------------------------------------------------- */
+/* As `ingot plan` has its options and the planning page its queries: texts; NULL: not given. */
+typedef struct machine_query {
+    const char *gpu, *gpus, *dtype, *mfu, *provider;
+} machine_query;
+typedef struct plan_machine {
+    hardware catalogue;
+    const accelerator *gpu; /* NULL: none was named */
+    bool gpus_given, mfu_given;
+    double gpus, mfu, peak;       /* peak: FLOP/s in `dtype` */
+    const char *dtype, *provider; /* of the query, or static; provider NULL: all */
+} plan_machine;
+/* A quantity such as "70B"; NaN where there is none. @param name of the option, for the error. */
+err plan_quantity(const char *name, const char *text, double *out) MUST_USE;
+/* @param catalogue a file over the built-in one; NULL: none. @param out plan_machine_close unless it fails */
+err plan_machine_open(const char *catalogue, const machine_query *q, plan_machine *out) MUST_USE;
+/* The same with the catalogue that *m has, whatever it described before. */
+err plan_machine_choose(plan_machine *m, const machine_query *q) MUST_USE;
+void plan_machine_close(plan_machine *m);
+/* Whether this is a price of its accelerator, at its provider where it has one. */
+bool plan_machine_rents(const plan_machine *m, const hardware_price *p);
+/* Days and dollars of so many operations. @return owned, as all JSON here */
+json_t *plan_cost_json(const plan_machine *m, double flops);
+/* How the tokens compare with the law's own optimum for that many parameters. */
+double law_times_optimal(const scaling_law *l, const scaling_point *p);
+json_t *law_point_json(const scaling_law *l, const scaling_point *p);
+
 /* ---- goodput: failures, checkpoints, restarts --------------------------------------------------- */
 typedef struct goodput_run {
     double work;                  /* seconds without failures and checkpoints */
@@ -222,6 +250,13 @@ typedef struct run_target {
         *gpu; /* on which changes are simulated; NULL: their cost in time is a rule of thumb */
 } run_target;
 
+/* Targets an accelerator that need not be here: our CPU lays the programs out, in the type it would run in.
+ * @param limit bytes that a rank's plan may have */
+err plan_target_accelerator(const accelerator *gpu, config *c, run_target *on,
+                            double *limit) MUST_USE;
+/* What its driver leaves of a GPU's memory to the plan. */
+double plan_limit_of_gpu(double memory);
+
 /* One rank of a run, from its recorded programs. Bytes, tokens and operations. Of a pipeline it is the rank
  * whose stage needs most. */
 typedef struct capacity {
@@ -242,6 +277,10 @@ typedef struct capacity {
 err capacity_of(const config *cfg, const run_target *on, capacity *out) MUST_USE;
 /* The most memory that a process which trains on the CPU, with all ranks as its threads, has resident. */
 double capacity_process_bytes(const capacity *c);
+/* What counts against a target's limit: a rank, and on a CPU the whole process. */
+double capacity_needed(const run_target *on, const capacity *c);
+json_t *memory_json(const capacity *c); /* bytes by memory_name */
+json_t *capacity_json(const capacity *c);
 
 /* The cheapest change of what `ingot train` offers that makes the run fit. */
 typedef struct fit_change {
@@ -283,6 +322,8 @@ typedef struct step_time {
 /* Plays the instruction lists of the run that `cfg` describes on this accelerator. @param watch NULL: nobody */
 err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
                   const sim_watch *watch, step_time *out) MUST_USE;
+
+json_t *step_time_json(const step_time *t);
 
 /* ---- the best layout --------------------------------------------------------------------------- */
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTES } recompute_kind;
@@ -363,6 +404,17 @@ const char *convert_format(int i); /* NULL past the end */
 err convert_config(const char *text, size_t len, const char *name, const char *format,
                    str *out) MUST_USE;
 err toml_to_json(const char *text, const char *name, json_t **out) MUST_USE;
+
+/* ---- the planning page of `ingot serve` -------------------------------------------------------------- */
+typedef struct planning_page planning_page;
+/* @param catalogue a file over the built-in one; NULL: none. @param out planning_page_free */
+err planning_page_open(const char *catalogue, planning_page **out) MUST_USE;
+/* Offers a config beside the recipes. It is read now, to refuse what is not one, and again for each answer.
+ * @param name of the list's entry */
+err planning_page_add(planning_page *p, const char *name, const char *path) MUST_USE;
+/* Adds its paths to a server. @param p outlives the server */
+void planning_page_serve(planning_page *p, serve_options *o);
+void planning_page_free(planning_page *p); /* takes NULL */
 
 /* ---- plots for terminals -------------------------------------------------------------------- */
 typedef struct plot_series {

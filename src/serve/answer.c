@@ -11,29 +11,30 @@
 #include "serve_internal.h"
 
 /* ---- what a request asks for ----------------------------------------------------------------- */
-static void refuse_request(answer *out, int status, const char *why) {
+static void refuse_request(serve_answer *out, int status, const char *why) {
     out->status = status;
     out->type = "text/plain; charset=utf-8";
     out->body.len = 0;
     str_add(&out->body, "%s\n", why);
 }
 
-static served_run *requested_run(served_run *runs, int n, const request *r, answer *out) {
+static served_run *requested_run(const served_site *site, const serve_request *r,
+                                 serve_answer *out) {
     int64_t i = 0;
-    const char *text = request_query(r, "run");
-    if (text && number_parse_int(text, &i) && i >= 0 && i < n) return &runs[i];
+    const char *text = serve_query(r, "run");
+    if (text && number_parse_int(text, &i) && i >= 0 && i < site->n_runs) return &site->runs[i];
     refuse_request(out, 404, "there is no such run; /api/runs lists them");
     return NULL;
 }
 
-static double query_number(const request *r, const char *name, double otherwise) {
-    const char *text = request_query(r, name);
+static double query_number(const serve_request *r, const char *name, double otherwise) {
+    const char *text = serve_query(r, name);
     double v;
     return text && number_parse_real(text, &v) ? v : otherwise;
 }
 
 /* Reads what was appended since, at most twice a second. */
-static bool refresh_run(served_run *run, answer *out) {
+static bool refresh_run(served_run *run, serve_answer *out) {
     if (time_now() - run->updated < 0.5) return true;
     err e = series_update(run->all);
     if (e) refuse_request(out, 500, err_message(e));
@@ -43,17 +44,17 @@ static bool refresh_run(served_run *run, answer *out) {
     return fine;
 }
 
-static const series_column *requested_column(served_run *runs, int n, const request *r,
-                                             served_run **run, answer *out) {
-    *run = requested_run(runs, n, r, out);
+static const series_column *requested_column(const served_site *site, const serve_request *r,
+                                             served_run **run, serve_answer *out) {
+    *run = requested_run(site, r, out);
     if (!*run || !refresh_run(*run, out)) return NULL;
-    const char *key = request_query(r, "key");
+    const char *key = serve_query(r, "key");
     const series_column *c = key ? series_find((*run)->all, key) : NULL;
     if (!c) refuse_request(out, 404, "the run has no such metric; /api/runs lists them");
     return c;
 }
 
-static void put_json(answer *out, json_t *doc) {
+static void put_json(serve_answer *out, json_t *doc) {
     char *text = json_dumps(doc, JSON_COMPACT);
     out->type = "application/json";
     str_add(&out->body, "%s", text ? text : "null");
@@ -84,35 +85,37 @@ static int64_t event_bytes(const served_run *run) {
     return sum;
 }
 
-static void answer_runs(served_run *runs, int n, const request *r, answer *out) {
+static void answer_runs(const served_site *site, const serve_request *r, serve_answer *out) {
     json_t *list = json_array(), *about = json_object();
-    for (int i = 0; i < n; i++) {
-        if (!refresh_run(&runs[i], out)) continue;
-        const series *s = runs[i].all;
+    for (int i = 0; i < site->n_runs; i++) {
+        if (!refresh_run(&site->runs[i], out)) continue;
+        const series *s = site->runs[i].all;
         const series_column *step = series_find(s, "step");
         const series_column *when = series_find(s, "time");
         double last = step && step->n ? series_value(step, step->n - 1) : 0;
         double time = when && when->n ? series_value(when, when->n - 1) : 0;
         json_array_append_new(
             list, json_pack("{s:o, s:I, s:f, s:f, s:I, s:o}", "name",
-                            io_json_string(runs[i].name, strlen(runs[i].name)), "rows",
+                            io_json_string(site->runs[i].name, strlen(site->runs[i].name)), "rows",
                             (json_int_t)series_rows(s), "step", last, "time", time, "events",
-                            (json_int_t)event_bytes(&runs[i]), "metrics", columns_json(s)));
+                            (json_int_t)event_bytes(&site->runs[i]), "metrics", columns_json(s)));
     }
     for (int i = 0; i < METRICS; i++)
         json_object_set_new(about, metric_table[i].key,
                             json_pack("{s:s, s:s, s:s, s:s}", "name", metric_table[i].sink, "unit",
                                       metric_table[i].unit, "normal", metric_table[i].normal,
                                       "meaning", metric_table[i].meaning));
-    if (out->status == 200) put_json(out, json_pack("{s:O, s:O}", "runs", list, "metrics", about));
+    if (out->status == 200)
+        put_json(out, json_pack("{s:O, s:O, s:s*}", "runs", list, "metrics", about, "plan",
+                                site->plan_path));
     json_decref(list);
     json_decref(about);
 }
 
-static void answer_series(served_run *runs, int n, const request *r, answer *out) {
+static void answer_series(const served_site *site, const serve_request *r, serve_answer *out) {
     enum { MOST_POINTS = 4000 };
     served_run *run;
-    const series_column *c = requested_column(runs, n, r, &run, out);
+    const series_column *c = requested_column(site, r, &run, out);
     if (!c) return;
     double wanted = query_number(r, "points", 1000);
     int most = (int)fmin(fmax(wanted, 1), MOST_POINTS);
@@ -134,9 +137,9 @@ static void answer_series(served_run *runs, int n, const request *r, answer *out
     free(p);
 }
 
-static void answer_csv(served_run *runs, int n, const request *r, answer *out) {
+static void answer_csv(const served_site *site, const serve_request *r, serve_answer *out) {
     served_run *run;
-    const series_column *c = requested_column(runs, n, r, &run, out);
+    const series_column *c = requested_column(site, r, &run, out);
     if (!c) return;
     const series_column *step = series_find(run->all, "step");
     out->type = "text/csv; charset=utf-8";
@@ -185,8 +188,8 @@ static json_t *file_lines(const served_run *run, const char *name) {
 }
 
 /* Events, and of what a launch logged the attempts that failed: as events of the step they go back to. */
-static void answer_events(served_run *runs, int n, const request *r, answer *out) {
-    served_run *run = requested_run(runs, n, r, out);
+static void answer_events(const served_site *site, const serve_request *r, serve_answer *out) {
+    served_run *run = requested_run(site, r, out);
     if (!run) return;
     json_t *list = file_lines(run, "events.jsonl"), *launches = file_lines(run, "launch.jsonl"), *o;
     size_t i;
@@ -250,9 +253,9 @@ static void add_windows(str *out, const rank_columns *c, const series_column *le
     }
 }
 
-static void answer_ranks(served_run *runs, int n, const request *r, answer *out) {
+static void answer_ranks(const served_site *site, const serve_request *r, serve_answer *out) {
     enum { MOST_VALUES = 30000 };
-    served_run *run = requested_run(runs, n, r, out);
+    served_run *run = requested_run(site, r, out);
     if (!run || !refresh_run(run, out)) return;
     rank_columns c = { 0 };
     find_rank_columns(run->all, &c);
@@ -273,9 +276,9 @@ static void answer_ranks(served_run *runs, int n, const request *r, answer *out)
 }
 
 /* As the run wrote it; null where it is not a pipeline. */
-static void answer_timetable(served_run *runs, int n, const request *r, answer *out) {
+static void answer_timetable(const served_site *site, const serve_request *r, serve_answer *out) {
     enum { MOST = 4 << 20 };
-    served_run *run = requested_run(runs, n, r, out);
+    served_run *run = requested_run(site, r, out);
     if (!run) return;
     char *text = read_file_tail(run, OBSERVE_TIMETABLE, MOST);
     json_t *doc = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
@@ -285,9 +288,9 @@ static void answer_timetable(served_run *runs, int n, const request *r, answer *
 }
 
 /* Without what must not leave the machine. */
-static void answer_config(served_run *runs, int n, const request *r, answer *out) {
+static void answer_config(const served_site *site, const serve_request *r, serve_answer *out) {
     enum { MOST = 1 << 20 };
-    served_run *run = requested_run(runs, n, r, out);
+    served_run *run = requested_run(site, r, out);
     if (!run) return;
     char *text = read_file_tail(run, "config.yaml", MOST), *next = NULL;
     out->type = "text/plain; charset=utf-8";
@@ -296,26 +299,41 @@ static void answer_config(served_run *runs, int n, const request *r, answer *out
     free(text);
 }
 
-static void answer_metrics(served_run *runs, int n, const request *r, answer *out) {
-    served_run **list = mem_alloc((size_t)MAX(n, 1) * sizeof *list);
+static void answer_metrics(const served_site *site, const serve_request *r, serve_answer *out) {
+    served_run **list = mem_alloc((size_t)MAX(site->n_runs, 1) * sizeof *list);
     bool fine = true;
-    for (int i = 0; i < n; i++) {
-        list[i] = &runs[i];
-        fine = fine && refresh_run(&runs[i], out);
+    for (int i = 0; i < site->n_runs; i++) {
+        list[i] = &site->runs[i];
+        fine = fine && refresh_run(&site->runs[i], out);
     }
     out->type = "text/plain; version=0.0.4; charset=utf-8";
-    if (fine) prometheus_text(list, n, &out->body);
+    if (fine) prometheus_text(list, site->n_runs, &out->body);
     free(list);
 }
 
-static void answer_page(served_run *runs, int n, const request *r, answer *out) {
+static const char *page_part(const char *name) {
+    int i = 0;
+    while (page_files[i].name && strcmp(page_files[i].name, name) != 0) i++;
+    BUG_IF(!page_files[i].name);
+    return page_files[i].text;
+}
+
+void serve_put_page(serve_answer *out, const char *text) {
+    static const char mark[] = "<!-- common -->\n";
+    const char *at = strstr(text, mark);
+    BUG_IF(!at);
     out->type = "text/html; charset=utf-8";
-    str_add(&out->body, "%s", page_files[0].text);
+    str_add_bytes(&out->body, text, (size_t)(at - text));
+    str_add(&out->body, "%s%s", page_part("common"), at + strlen(mark));
+}
+
+static void answer_page(const served_site *site, const serve_request *r, serve_answer *out) {
+    serve_put_page(out, page_part("page"));
 }
 
 static const struct {
     const char *path;
-    void (*answer)(served_run *runs, int n, const request *r, answer *out);
+    void (*answer)(const served_site *site, const serve_request *r, serve_answer *out);
 } routes[] = {
     { "/", answer_page },
     { "/metrics", answer_metrics },
@@ -328,11 +346,16 @@ static const struct {
     { "/api/config", answer_config },
 };
 
-void answer_request(served_run *runs, int n, const request *r, answer *out) {
+void answer_request(const served_site *site, const serve_request *r, serve_answer *out) {
     out->status = 200;
     for (size_t i = 0; i < COUNT_OF(routes); i++)
         if (!strcmp(routes[i].path, r->path)) {
-            routes[i].answer(runs, n, r, out);
+            routes[i].answer(site, r, out);
+            return;
+        }
+    for (int i = 0; i < site->n_routes; i++)
+        if (!strcmp(site->routes[i].path, r->path)) {
+            site->routes[i].answer(site->routes_ctx, r, out);
             return;
         }
     refuse_request(out, 404, "not found");

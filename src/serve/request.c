@@ -24,7 +24,7 @@ static bool decode_percent(const char *from, size_t n, char *to, size_t capacity
     return true;
 }
 
-static bool parse_query(const char *at, const char *end, request *out) {
+static bool parse_query(const char *at, const char *end, serve_request *out) {
     while (at < end) {
         const char *stop = memchr(at, '&', (size_t)(end - at));
         if (!stop) stop = end;
@@ -44,14 +44,18 @@ static bool parse_query(const char *at, const char *end, request *out) {
     return true;
 }
 
-const char *request_query(const request *r, const char *name) {
+const char *serve_query(const serve_request *r, const char *name) {
     for (int i = 0; i < r->n_query; i++)
         if (!strcmp(r->query[i].name, name)) return r->query[i].value;
     return NULL;
 }
 
+const char *serve_query_name(const serve_request *r, int i) {
+    return i < r->n_query ? r->query[i].name : NULL;
+}
+
 /* "GET /path?query HTTP/1.1" */
-static int parse_line(const char *at, const char *end, request *out) {
+static int parse_line(const char *at, const char *end, serve_request *out) {
     size_t n = (size_t)(end - at);
     size_t method = n > 4 && !memcmp(at, "GET ", 4) ? 4 : n > 5 && !memcmp(at, "HEAD ", 5) ? 5 : 0;
     if (!method) return memchr(at, ' ', n) ? 405 : 400;
@@ -79,9 +83,9 @@ static bool copy_header(const char *at, const char *end, const char *name, char 
     return true;
 }
 
-int request_parse(const char *text, size_t n, request *out) {
+int request_parse(const char *text, size_t n, serve_request *out) {
     const char *end = text + n;
-    *out = (request){ 0 };
+    *out = (serve_request){ 0 };
     bool first = true;
     for (const char *at = text; at < end;) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -96,7 +100,7 @@ int request_parse(const char *text, size_t n, request *out) {
         first = false;
         at = newline + 1;
     }
-    const char *token = request_query(out, "token");
+    const char *token = serve_query(out, "token");
     if (!*out->token && token) snprintf(out->token, sizeof out->token, "%s", token);
     return 0;
 }

@@ -20,17 +20,46 @@
  *     /api/timetable?run       of a pipeline: when its stages work on what
  *     /api/events?run          the last events: samples, spikes, saves, attempts of a launch that failed
  *     /api/config?run          config.yaml
+ *
+ * Whoever starts the server may add paths of its own (serve_route), as `ingot serve` does for the planning
+ * page; a run that serves itself adds none.
  */
 #ifndef INGOT_SERVE_H
 #define INGOT_SERVE_H
 
 #include "util/util.h"
 
+/* ---- paths that others add ------------------------------------------------------------------- */
+typedef struct serve_request serve_request;
+typedef struct serve_answer {
+    int status; /* 200 unless set */
+    const char *type;
+    str body;
+    const char *file; /* suggested name of a download; NULL: none */
+} serve_answer;
+/* @return a query's value, decoded; NULL when it is not there. Nothing in it is trusted. */
+const char *serve_query(const serve_request *r, const char *name);
+/* @return the name of the i-th query; NULL past the end. */
+const char *serve_query_name(const serve_request *r, int i);
+/* Answers with a page: `text`, in which the line "<!-- common -->" stands for the style and the script that
+ * all pages share (common.html). */
+void serve_put_page(serve_answer *out, const char *text);
+typedef struct serve_route {
+    const char *path; /* "/plan" */
+    /* Called from the server's thread, one at a time: until it returns no other request is answered. */
+    void (*answer)(void *ctx, const serve_request *r, serve_answer *out);
+} serve_route;
+
 typedef struct serve_options {
     const char *address; /* "127.0.0.1:8080", "[::1]:8080", "8080" (loopback); port 0: a free one */
     const char *token;   /* what every request must carry; NULL or "": none */
     const char *const *runs; /* folders, borrowed until serve_start returns */
     int n_runs;
+    const serve_route *routes; /* borrowed until serve_stop, with their context */
+    int n_routes;
+    void *routes_ctx;
+    const char
+        *plan_path; /* of the page that plans runs, which the page of runs links to; NULL: none */
 } serve_options;
 
 typedef struct serve serve;

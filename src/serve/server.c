@@ -44,8 +44,7 @@ struct serve {
     int listener, wake[2]; /* wake: a byte ends the thread */
     bool loopback;
     char address[96], *token;
-    served_run *runs;
-    int n_runs;
+    served_site what;
     http_connection *slots;
     pthread_t thread;
     bool running;
@@ -98,7 +97,7 @@ static const char *reason_of(int status) {
     BUG("a status without a reason");
 }
 
-static void put_answer(http_connection *s, const answer *a, bool head) {
+static void put_answer(http_connection *s, const serve_answer *a, bool head) {
     s->out.len = 0;
     str_add(&s->out,
             "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n"
@@ -119,14 +118,14 @@ static void put_answer(http_connection *s, const answer *a, bool head) {
 }
 
 static void put_refusal(http_connection *s, int status, const char *why) {
-    answer a = { .status = status, .type = "text/plain; charset=utf-8" };
+    serve_answer a = { .status = status, .type = "text/plain; charset=utf-8" };
     str_add(&a.body, "%s\n", why);
     put_answer(s, &a, false);
     str_free(&a.body);
 }
 
 static void take_request(serve *v, http_connection *s, size_t n) {
-    request r;
+    serve_request r;
     int status = request_parse(s->in, n, &r);
     if (status) {
         put_refusal(s, status, "this is not a request that is understood here");
@@ -135,8 +134,8 @@ static void take_request(serve *v, http_connection *s, size_t n) {
     } else if (v->token && !same_text(r.token, v->token)) {
         put_refusal(s, 401, "a token is needed: append ?token=... to the address");
     } else {
-        answer a = { 0 };
-        answer_request(v->runs, v->n_runs, &r, &a);
+        serve_answer a = { 0 };
+        answer_request(&v->what, &r, &a);
         put_answer(s, &a, r.head);
         str_free(&a.body);
     }
@@ -329,7 +328,7 @@ static char *name_run(const serve *v, int i, const char *dir) {
     str name = { 0 };
     str_add(&name, "%.*s", (int)(n - from), dir + from);
     for (int k = 0; k < i; k++)
-        if (!strcmp(v->runs[k].name, name.text)) {
+        if (!strcmp(v->what.runs[k].name, name.text)) {
             str_add(&name, " (%d)", i);
             break;
         }
@@ -342,11 +341,15 @@ err serve_start(const serve_options *o, serve **out) {
     v->listener = v->wake[0] = v->wake[1] = -1;
     v->token = o->token && *o->token ? strdup(o->token) : NULL;
     v->slots = mem_alloc(SLOTS * sizeof *v->slots);
-    v->runs = mem_alloc((size_t)MAX(o->n_runs, 1) * sizeof *v->runs);
-    for (; v->n_runs < o->n_runs; v->n_runs++) {
-        const char *dir = o->runs[v->n_runs];
-        v->runs[v->n_runs] =
-            (served_run){ strdup(dir), name_run(v, v->n_runs, dir), series_new(dir), -INFINITY };
+    v->what = (served_site){ .runs = mem_alloc((size_t)MAX(o->n_runs, 1) * sizeof *v->what.runs),
+                             .routes = o->routes,
+                             .n_routes = o->n_routes,
+                             .routes_ctx = o->routes_ctx,
+                             .plan_path = o->plan_path };
+    for (; v->what.n_runs < o->n_runs; v->what.n_runs++) {
+        const char *dir = o->runs[v->what.n_runs];
+        v->what.runs[v->what.n_runs] = (served_run){ strdup(dir), name_run(v, v->what.n_runs, dir),
+                                                     series_new(dir), -INFINITY };
     }
     TRY_CLEAN(serve_listen(v, o->address));
     if (pipe2(v->wake, O_CLOEXEC) != 0) {
@@ -371,12 +374,12 @@ void serve_stop(serve *v) {
     const int fds[] = { v->listener, v->wake[0], v->wake[1] };
     for (size_t i = 0; i < COUNT_OF(fds); i++)
         if (fds[i] >= 0) close(fds[i]);
-    for (int i = 0; i < v->n_runs; i++) {
-        free(v->runs[i].dir);
-        free(v->runs[i].name);
-        series_free(v->runs[i].all);
+    for (int i = 0; i < v->what.n_runs; i++) {
+        free(v->what.runs[i].dir);
+        free(v->what.runs[i].name);
+        series_free(v->what.runs[i].all);
     }
-    free(v->runs);
+    free(v->what.runs);
     free(v->slots);
     free(v->token);
     free(v);

@@ -23,6 +23,17 @@ static err set_lengths(trainer *t, train_outline *out) {
 
 err train_mesh(const config *c, int ranks, mesh *out) { return ranks_mesh(c, ranks, out); }
 
+err train_batch(const config *c, int ranks, step_batch *out) {
+    trainer *t = mem_alloc(sizeof *t);
+    t->cfg = c;
+    err e = ranks_mesh(c, ranks, &t->mesh);
+    if (!e) e = trainer_set_batch(t);
+    if (!e)
+        *out = (step_batch){ t->mesh, t->rows, t->micros, (int)(trainer_micro_rows(t) / t->rows) };
+    free(t);
+    return e;
+}
+
 err train_outline_open(const config *c, const outline_options *o, train_outline *out) {
     trainer *t = mem_alloc(sizeof *t);
     *out = (train_outline){ .owner = t };

@@ -65,6 +65,14 @@ typedef struct outline_options {
 } outline_options;
 /* @param out freed by train_outline_free, on an error too. */
 err train_outline_open(const config *c, const outline_options *o, train_outline *out) MUST_USE;
+/* The batch of a step, without recording anything. */
+typedef struct step_batch {
+    mesh layout;
+    int64_t rows, micros; /* sequences in a microbatch; microbatches in a step */
+    int data_ranks;       /* that train on sequences of their own */
+} step_batch;
+/* @param ranks as in outline_options */
+err train_batch(const config *c, int ranks, step_batch *out) MUST_USE;
 /* The mesh of the parallelism section, as rank 0 sees it. @param ranks as in outline_options */
 err train_mesh(const config *c, int ranks, mesh *out) MUST_USE;
 void train_outline_free(train_outline *o); /* takes a zeroed one */

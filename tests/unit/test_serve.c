@@ -255,7 +255,7 @@ static void hostile_requests_get_clean_errors(void **state) {
         { "GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
         { "GET /% HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
         { "GET /%00 HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
-        { "GET /?a=1&b=2&c=3&d=4&e=5&f=6&g=7&h=8&i=9 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        { "GET /?a=1&b=2&c=3&d=4&e=5&f=6&g=7&h=8&i=9&a=1&b=2&c=3&d=4&e=5&f=6&g=7&h=8&i=9&a=1&b=2&c=3&d=4&e=5&f=6&g=7 HTTP/1.1\r\nHost: localhost\r\n\r\n",
           "HTTP/1.1 400 " },
         { "GET /?muchtoolonganame=1 HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
         { "GET /?novalue HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
