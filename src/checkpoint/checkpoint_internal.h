@@ -2,6 +2,8 @@
 #ifndef INGOT_CHECKPOINT_INTERNAL_H
 #define INGOT_CHECKPOINT_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "checkpoint/checkpoint.h"
 
 #define CKPT_MODEL_FILE    "model.safetensors" /* of formats 1 and 2, and of a single rank */
@@ -59,7 +61,7 @@ typedef err (*part_run)(void *ctx, int64_t a, int64_t b, int64_t n);
 err parts_intersect(int ndim, const int64_t *dim, const ckpt_part *a, const ckpt_part *b,
                     part_run run, void *ctx) MUST_USE;
 
-/* ---- index.c: the tensors of a checkpoint, and reading them ----------------------------------- */
+/* ---- index.c, index_read.c: the tensors of a checkpoint, and reading them ---------------------- */
 typedef struct ckpt_slice {
     int tensor, file;
     ckpt_part part;
@@ -95,10 +97,15 @@ typedef struct ckpt_index {
     int held_slice; /* whose chunk the buffer holds; -1: none */
     int64_t held_chunk;
     int64_t bytes_read; /* from files, so far */
-    pool *threads;      /* who reads whole chunks; may be NULL; borrowed */
-    struct whole_chunk *whole;
-    int n_whole, whole_cap;
+    pool *readers;      /* who reads what is queued; NULL until then; owned */
+    struct queued_chunk *queued;
+    struct chunk_run *runs;
+    int n_queued, queued_cap, n_runs, runs_cap;
+    uint8_t *staging;             /* [readers][chunk]: chunks of which not all is wanted */
+    _Atomic int64_t first_failed; /* of what is queued: those after it need not be read */
 } ckpt_index;
+int64_t slice_bytes(const ckpt_index *x, const ckpt_slice *s);
+int64_t slice_chunks(const ckpt_index *x, const ckpt_slice *s); /* how many it is divided into */
 /* Opens a checkpoint's tensors. In formats 1 and 2 files are not verified. @param out owned. */
 err index_open(const char *folder, const json_t *doc, int64_t format, ckpt_index **out) MUST_USE;
 void index_close(ckpt_index *x);                                      /* takes NULL */
@@ -111,8 +118,8 @@ err index_need(const ckpt_index *x, const char *folder, const char *name, int nd
  * formats 1 and 2. */
 err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
                const ckpt_part *want, float *to) MUST_USE;
-/* The same for many tensors at once: after index_read_queued, and not before, the parts that were queued are where they
- * belong. After an error of index_queue the index is of no further use. */
+/* The same for many tensors at once, by several threads: after index_read_queued, and not before, the parts that were
+ * queued are where they belong. After an error of index_queue the index is of no further use. */
 err index_queue(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
                 const ckpt_part *want, float *to) MUST_USE;
 err index_read_queued(ckpt_index *x) MUST_USE;

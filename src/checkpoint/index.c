@@ -1,13 +1,10 @@
-/* The tensors of a checkpoint on disk: which parts of them lie where, and reading any part of any tensor
- * while verifying only the chunks that it touches. Whatever ranks wrote it, a reader asks for the part
- * that it holds itself (parts.c), so a checkpoint loads into any layout.
+/* The tensors of a checkpoint on disk: which parts of them lie where. index_read.c reads them. Whatever ranks
+ * wrote it, a reader asks for the part that it holds itself (parts.c), so a checkpoint loads into any layout.
  *
  * Formats 1 and 2, whose two files hold whole tensors, are read through the same index: each tensor is
  * one slice of a mapped file. */
 #include "checkpoint/checkpoint_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,17 +91,17 @@ static err read_slice_part(const char *name, const json_t *entry, const ckpt_ten
     return check_part_bounds(name, t, p);
 }
 
-static int64_t chunk_count(const ckpt_index *x, int64_t bytes) {
-    return (bytes + x->chunk - 1) / x->chunk;
+int64_t slice_bytes(const ckpt_index *x, const ckpt_slice *s) {
+    return part_count(&s->part) * (int64_t)dt_size(x->tensor[s->tensor].dt);
 }
 
-static int64_t slice_bytes(const ckpt_index *x, const ckpt_slice *s) {
-    return part_count(&s->part) * (int64_t)dt_size(x->tensor[s->tensor].dt);
+int64_t slice_chunks(const ckpt_index *x, const ckpt_slice *s) {
+    return (slice_bytes(x, s) + x->chunk - 1) / x->chunk;
 }
 
 static err read_hashes(ckpt_index *x, const char *name, const json_t *entry, ckpt_slice *s) {
     json_t *list;
-    int64_t n = chunk_count(x, slice_bytes(x, s));
+    int64_t n = slice_chunks(x, s);
     TRY(io_json_array(entry, name, "xxh64", &list));
     if ((int64_t)json_array_size(list) != n)
         return ERR("%s: \"%s\": expected %lld checksums, got %zu", name, x->tensor[s->tensor].name,
@@ -273,7 +270,10 @@ void index_close(ckpt_index *x) {
         free(x->file[i].path);
     }
     for (size_t i = 0; i < COUNT_OF(x->st); i++) st_close(x->st[i]);
-    free(x->whole);
+    pool_free(x->readers);
+    free(x->queued);
+    free(x->runs);
+    free(x->staging);
     free(x->buffer);
     arena_free(x->mem);
     free(x);
@@ -294,215 +294,4 @@ err index_need(const ckpt_index *x, const char *folder, const char *name, int nd
     if (same || flat) return OK;
     return ERR("%s: tensor \"%s\" has %lld elements in %d dims; expected %lld in %d", folder, name,
                (long long)(*out)->count, (*out)->ndim, (long long)n, ndim);
-}
-
-/* ---- reading --------------------------------------------------------------------------------- */
-static err damaged_chunk_error(const ckpt_file_info *f, int64_t from, int64_t bytes, uint64_t got,
-                               uint64_t want) {
-    return err_hint(ERR("%s is damaged: bytes %lld to %lld have checksum %016llx; the manifest "
-                        "lists %016llx",
-                        f->path, (long long)from, (long long)(from + bytes),
-                        (unsigned long long)got, (unsigned long long)want),
-                    "restore it from a copy, or use another checkpoint");
-}
-
-static err open_shard_file(ckpt_file_info *f) {
-    int64_t bytes;
-    if (f->fd >= 0) return OK;
-    TRY(io_size(f->path, &bytes));
-    if (bytes != f->bytes)
-        return err_hint(ERR("%s is damaged: it has %lld bytes; the manifest lists %lld", f->path,
-                            (long long)bytes, (long long)f->bytes),
-                        "restore it from a copy, or use another checkpoint");
-    f->fd = open(f->path, O_RDONLY | O_CLOEXEC);
-    if (f->fd < 0) return ERR("cannot read %s: %s", f->path, strerror(errno));
-    return OK;
-}
-
-static err read_file_bytes(const ckpt_file_info *f, int64_t from, int64_t n, uint8_t *to) {
-    while (n > 0) {
-        ssize_t got = pread(f->fd, to, (size_t)n, (off_t)from);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return ERR("cannot read %s: %s", f->path, strerror(errno));
-        if (got == 0) return ERR("%s ends at byte %lld", f->path, (long long)from);
-        from += got;
-        to += got;
-        n -= got;
-    }
-    return OK;
-}
-
-/* Reads and verifies a chunk of a slice whose file is open. */
-static err load_chunk(const ckpt_index *x, int slice, int64_t chunk, uint8_t *to) {
-    const ckpt_slice *s = &x->slice[slice];
-    const ckpt_file_info *f = &x->file[s->file];
-    int64_t from = chunk * x->chunk, n = MIN(x->chunk, slice_bytes(x, s) - from);
-    TRY(read_file_bytes(f, s->offset + from, n, to));
-    uint64_t got = hash_bytes(to, (size_t)n, 0);
-    return got == s->hash[chunk] ? OK
-                                 : damaged_chunk_error(f, s->offset + from, n, got, s->hash[chunk]);
-}
-
-static err begin_chunk(ckpt_index *x, int slice, int64_t chunk) {
-    const ckpt_slice *s = &x->slice[slice];
-    ckpt_file_info *f = &x->file[s->file];
-    TRY(open_shard_file(f));
-    x->bytes_read += MIN(x->chunk, slice_bytes(x, s) - chunk * x->chunk);
-    return OK;
-}
-
-/* Reads a chunk of a slice into the buffer and verifies it, unless it is there already. */
-static err read_chunk_verified(ckpt_index *x, int slice, int64_t chunk) {
-    if (x->held_slice == slice && x->held_chunk == chunk) return OK;
-    x->held_slice = -1;
-    TRY(begin_chunk(x, slice, chunk));
-    TRY(load_chunk(x, slice, chunk, x->buffer));
-    x->held_slice = slice;
-    x->held_chunk = chunk;
-    return OK;
-}
-
-/* ---- chunks that are wanted whole, as they are: threads read them to where they belong ---------
- * They are collected over many tensors and read in the order of the files, so that the system reads ahead, and
- * some threads verify what they have while others read. */
-typedef struct whole_chunk {
-    int slice, file;
-    int64_t chunk, offset; /* offset: in the file */
-    uint8_t *to;
-    err error;
-} whole_chunk;
-
-static err add_whole_chunk(ckpt_index *x, int slice, int64_t chunk, float *to) {
-    TRY(begin_chunk(x, slice, chunk));
-    mem_reserve((void **)&x->whole, &x->whole_cap, x->n_whole, sizeof *x->whole);
-    x->whole[x->n_whole++] = (whole_chunk){ .slice = slice,
-                                            .chunk = chunk,
-                                            .file = x->slice[slice].file,
-                                            .offset = x->slice[slice].offset + chunk * x->chunk,
-                                            .to = (uint8_t *)to };
-    return OK;
-}
-
-static int compare_whole_chunks(const void *a, const void *b) {
-    const whole_chunk *x = a, *y = b;
-    if (x->file != y->file) return x->file < y->file ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-static void read_whole_chunk(void *ctx, int64_t i, int worker) {
-    ckpt_index *x = ctx;
-    whole_chunk *w = &x->whole[i];
-    w->error = load_chunk(x, w->slice, w->chunk, w->to);
-}
-
-err index_read_queued(ckpt_index *x) {
-    err e = OK;
-    sort_array(x->whole, (size_t)x->n_whole, sizeof *x->whole, compare_whole_chunks);
-    pool_run(x->threads, x->n_whole, read_whole_chunk, x);
-    for (int i = 0; i < x->n_whole; i++) {
-        if (!e)
-            e = x->whole[i].error;
-        else
-            err_free(x->whole[i].error);
-    }
-    x->n_whole = 0;
-    return e;
-}
-
-typedef struct slice_copy {
-    ckpt_index *x;
-    int slice;
-    dtype dt;
-    float *to;
-    int64_t copied;
-} slice_copy;
-
-/* Mapped tensors may be unaligned: through a buffer. */
-static void convert_to_f32(dtype dt, const uint8_t *from, float *to, int64_t n) {
-    float aligned[1024];
-    size_t size = dt_size(dt);
-    int64_t most = (int64_t)(sizeof aligned / size);
-    if (dt == DT_F32) {
-        memcpy(to, from, (size_t)n * size);
-        return;
-    }
-    for (int64_t i = 0; i < n; i += most) {
-        int64_t m = MIN(most, n - i);
-        memcpy(aligned, from + (size_t)i * size, (size_t)m * size);
-        dt_to_f32(dt, aligned, to + i, m);
-    }
-}
-
-/* n elements from `at` of the slice on, to `to` of what is wanted on. */
-static err copy_slice_run(void *ctx, int64_t at, int64_t to, int64_t n) {
-    slice_copy *j = ctx;
-    const ckpt_slice *s = &j->x->slice[j->slice];
-    int64_t size = (int64_t)dt_size(j->dt), chunk = j->x->chunk / size;
-    j->copied += n;
-    if (s->bytes) {
-        convert_to_f32(j->dt, s->bytes + at * size, j->to + to, n);
-        return OK;
-    }
-    while (n > 0) {
-        int64_t which = at / chunk, m = MIN(n, (which + 1) * chunk - at);
-        int64_t whole = MIN(chunk, part_count(&s->part) - which * chunk);
-        if (m == whole && j->dt == DT_F32) {
-            TRY(add_whole_chunk(j->x, j->slice, which, j->to + to));
-        } else {
-            TRY(read_chunk_verified(j->x, j->slice, which));
-            convert_to_f32(j->dt, j->x->buffer + (at - which * chunk) * size, j->to + to, m);
-        }
-        at += m;
-        to += m;
-        n -= m;
-    }
-    return OK;
-}
-
-err index_queue(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
-                const ckpt_part *want, float *to) {
-    slice_copy j = { .x = x, .dt = t->dt, .to = to };
-    for (int i = 0; i < t->n_slices; i++) {
-        j.slice = t->first_slice + i;
-        ckpt_part have = x->slice[j.slice].part;
-        if (x->format < CKPT_FORMAT) have = part_whole(ndim, dim); /* of whatever shape */
-        TRY(parts_intersect(ndim, dim, &have, want, copy_slice_run, &j));
-    }
-    if (j.copied != part_count(want))
-        return ERR("\"%s\": the checkpoint has %lld of the %lld elements that are read", t->name,
-                   (long long)j.copied, (long long)part_count(want));
-    return OK;
-}
-
-err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
-               const ckpt_part *want, float *to) {
-    BUG_IF(x->n_whole); /* what was queued belongs to others */
-    err e = index_queue(x, t, ndim, dim, want, to);
-    if (!e) return index_read_queued(x);
-    x->n_whole = 0;
-    return e;
-}
-
-/* ---- verifying ------------------------------------------------------------------------------- */
-static err verify_header(ckpt_index *x, ckpt_file_info *f) {
-    uint8_t *bytes = mem_alloc((size_t)f->header_bytes + 1);
-    err e = open_shard_file(f);
-    if (!e) e = read_file_bytes(f, 0, f->header_bytes, bytes);
-    x->bytes_read += f->header_bytes;
-    uint64_t got = e ? 0 : hash_bytes(bytes, (size_t)f->header_bytes, 0);
-    if (!e && got != f->header_hash)
-        e = damaged_chunk_error(f, 0, f->header_bytes, got, f->header_hash);
-    free(bytes);
-    return e;
-}
-
-err index_verify(ckpt_index *x, int part, int parts) {
-    int64_t number = 0;
-    BUG_IF(x->format != CKPT_FORMAT);
-    for (int i = 0; i < x->files; i++)
-        if (number++ % parts == part) TRY(verify_header(x, &x->file[i]));
-    for (int i = 0; i < x->slices; i++)
-        for (int64_t k = 0, n = chunk_count(x, slice_bytes(x, &x->slice[i])); k < n; k++)
-            if (number++ % parts == part) TRY(read_chunk_verified(x, i, k));
-    return OK;
 }

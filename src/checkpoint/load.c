@@ -217,7 +217,6 @@ err ckpt_load(const char *path, model *m, exec *x, optimizer *o) {
     holding *h = NULL;
     err e = OK;
     TRY(ckpt_open(path, &j.from));
-    j.from->index->threads = x->pool;
     int n = holdings_list(m, x->plan, o && has_states(j.from) ? o : NULL, &h);
     for (int i = 0; i < n; i++)
         if (!holding_in_place(&j, &h[i])) j.to_stage += (size_t)part_count(&h[i].part);

@@ -149,6 +149,34 @@ static void flipped_bits_of_a_manifest_are_found_or_harmless(void **state) {
     model_close(&s);
 }
 
+/* Threads read the chunks; what is reported does not depend on which of them is first. */
+static void the_first_of_several_damaged_chunks_is_reported(void **state) {
+    test_folder *f = *state;
+    saved_model s;
+    char *path, *text;
+    size_t n;
+    model_open(&s);
+    save(&s, f->path, 5, 1, 0);
+    assert_ok(ckpt_latest(f->path, &path));
+    char *optim = io_join(path, "optim.safetensors"), *weights = io_join(path, "model.safetensors");
+    assert_ok(io_read(optim, 1 << 24, &text, &n));
+    uint64_t header;
+    memcpy(&header, text, sizeof header);
+    for (size_t i = 8 + header; i < n; i += 4) text[i] ^= 1; /* all of its chunks */
+    write_bytes(optim, text, n);
+    free(text);
+    assert_ok(io_read(weights, 1 << 24, &text, &n));
+    text[n - 1] ^= 1; /* the last of the file before it */
+    write_bytes(weights, text, n);
+    free(text);
+    assert_error(ckpt_verify(path, 0, 1, NULL), "model.safetensors is damaged");
+    assert_error(ckpt_load(path, s.m, &s.x, s.o), "model.safetensors is damaged");
+    free(weights);
+    free(optim);
+    free(path);
+    model_close(&s);
+}
+
 /* ---- older formats --------------------------------------------------------------------------- */
 #define FORMAT_2 FIXTURES "/checkpoint2" /* what version 0.1.0 wrote: whole tensors, two files */
 
@@ -244,6 +272,55 @@ static void a_checkpoint_of_format_1_loads(void **state) {
     assert_ok(io_json_write(path, doc));
     assert_error(ckpt_read_manifest(folder, &c, &st, NULL), "skipped"); /* ends before it begins */
     json_decref(doc);
+    model_close(&s);
+}
+
+#define FORMAT_3 FIXTURES "/checkpoint3" /* of 4 ranks, tp 2 with ZeRO 1: rectangles and ranges */
+
+/* One checksum over names and values of all tensors, in the order of names. */
+static uint64_t hash_tensors(const char *path) {
+    ckpt_reader *r;
+    uint64_t hash = 0;
+    assert_ok(ckpt_open(path, &r));
+    for (int i = 0; i < ckpt_tensors(r); i++) {
+        ckpt_tensor_info t = ckpt_tensor_at(r, i);
+        float *values = mem_alloc((size_t)t.count * sizeof *values);
+        assert_ok(ckpt_read(r, i, 0, t.count, values));
+        hash = hash_bytes(t.name, strlen(t.name), hash);
+        hash = hash_bytes(values, (size_t)t.count * sizeof *values, hash);
+        free(values);
+    }
+    ckpt_close(r);
+    return hash;
+}
+
+/* The files stay as they were written: a change of the format that does not load them any more fails here, and not in
+ * someone's run. tests/golden evaluates the same checkpoint. */
+static void a_checkpoint_of_format_3_loads(void **state) {
+    static const uint64_t values = 0x71237077f1eb9507;
+    test_folder *f = *state;
+    model_config c;
+    ckpt_state st;
+    ckpt_size size;
+    saved_model s;
+    json_t *run;
+    char *path;
+    assert_ok(ckpt_verify(FORMAT_3, 0, 1, &size));
+    assert_int_equal(size.tensors, 33);
+    assert_int_equal(size.files, 8);
+    assert_ok(ckpt_read_manifest(FORMAT_3, &c, &st, &run));
+    assert_true(st.step == 20 && st.updates == 20 && st.tokens == 1280 && st.windows == 80);
+    assert_true(st.epoch_offset && st.bytes && st.tokenizer == 0x2d83aaba506794c4);
+    assert_true(st.loss == 3.6407777145504951 && st.saves == 1 && st.scaler.scale == 65536);
+    assert_non_null(json_object_get(run, "options"));
+    assert_true(hash_tensors(FORMAT_3) == values);
+    model_open_as(&s, &c); /* on one rank, and saved once more */
+    assert_ok(ckpt_load(FORMAT_3, s.m, &s.x, s.o));
+    assert_ok(ckpt_save(f->path, s.m, &s.x, s.o, &st, run, NULL));
+    assert_ok(ckpt_latest(f->path, &path));
+    assert_true(hash_tensors(path) == values);
+    free(path);
+    json_decref(run);
     model_close(&s);
 }
 
@@ -346,6 +423,8 @@ int main(void) {
         TEST(flipped_bits_of_a_manifest_are_found_or_harmless),
         TEST(a_checkpoint_of_format_2_loads),
         TEST(a_checkpoint_of_format_1_loads),
+        TEST(a_checkpoint_of_format_3_loads),
+        TEST(the_first_of_several_damaged_chunks_is_reported),
         TEST(a_checkpoint_of_a_later_version_is_refused),
         TEST(a_step_saved_again_replaces_the_one_before),
         TEST(what_a_killed_save_left_is_put_right),
