@@ -47,6 +47,8 @@ static const cli_arg args[] = {
     { "seed", ARG_COUNT, offsetof(plan_args, seed), "N", "seed of the simulation (default 0)" },
     { "check", ARG_FLAG, offsetof(plan_args, check), "",
       "of a config: exit with 1 unless it fits, and show the cheapest change that makes it fit" },
+    { "as", ARG_TEXT, offsetof(plan_args, as), "SYSTEM",
+      "of a config: simulate the loss as another system computes it (megatron-lm)" },
     { "what-if", ARG_FLAG, offsetof(plan_args, what_if), "",
       "of a config: memory, time and cost with each change of recompute, microbatch and optimizer" },
     { "search", ARG_FLAG, offsetof(plan_args, search), "",
@@ -178,7 +180,11 @@ err cmd_plan(int argc, char **argv) {
     plan_args a = { 0 };
     int own = split_args(argc - 1, argv + 1), of_config = argc - 1 - own;
     TRY(cli_parse(&cmd_plan_spec, own, argv + 1, &a, NULL));
-    const char *of_run = a.check ? "check" : a.what_if ? "what-if" : a.search ? "search" : NULL;
+    const char *of_run = a.check     ? "check"
+                         : a.what_if ? "what-if"
+                         : a.search  ? "search"
+                         : a.as      ? "as"
+                                     : NULL;
     if (!of_config && of_run)
         return err_hint(ERR_USAGE("--%s: needs a config", of_run), "ingot plan run.yaml --%s",
                         of_run);

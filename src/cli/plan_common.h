@@ -15,7 +15,7 @@ typedef struct plan_args {
     const char *gpu, *gpus, *dtype, *mfu, *provider, *catalogue;
     const char *failures, *restart, *repair, *spares, *checkpoint_time, *interval, *start;
     int64_t seed;
-    const char *search_for, *cap, *write;
+    const char *search_for, *cap, *write, *as;
     bool goodput, check, what_if, search, json;
 } plan_args;
 

@@ -300,6 +300,9 @@ static err report_config(const plan_args *a, config_plan *p) {
     bool fits = true;
     json_t *doc = NULL;
     TRY(p->m.gpu ? use_accelerator(p) : use_this_machine(p));
+    if (a->as && !p->m.gpu)
+        return err_hint(ERR_USAGE("--as: nothing is simulated without --gpu"), "--gpu h100");
+    if (a->as) TRY(other_system_find(a->as, &p->on.as));
     if (a->search) return plan_report_search(a, &p->m, &p->c, &p->on, p->limit);
     if (p->m.gpus_given) p->on.ranks = (int)p->m.gpus;
     TRY(capacity_of(&p->c, &p->on, &p->cap));

@@ -241,6 +241,15 @@ typedef enum {
 } memory_kind;
 const char *memory_name(memory_kind k);
 
+/* What another system computes otherwise than our programs do, as its source shows: for comparisons with what it
+ * published. */
+typedef struct other_system {
+    const char *name;
+    double logit_bytes; /* that its loss moves for each logit, beside its GEMMs */
+} other_system;
+/* An unknown name is an error that lists the names. */
+err other_system_find(const char *name, const other_system **out) MUST_USE;
+
 /* What a run is laid out for. */
 typedef struct run_target {
     const op_backend *ops; /* whose kernels and workspace count; borrowed */
@@ -248,6 +257,7 @@ typedef struct run_target {
     int ranks;   /* of the whole run; 0: as many as the parallelism section asks for */
     const accelerator
         *gpu; /* on which changes are simulated; NULL: their cost in time is a rule of thumb */
+    const other_system *as; /* whose step is simulated; NULL: ours */
 } run_target;
 
 /* Targets an accelerator that need not be here: our CPU lays the programs out, in the type it would run in.

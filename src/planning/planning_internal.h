@@ -19,9 +19,10 @@ typedef struct cost_model {
     bool tf32;    /* fp32 GEMMs run in TF32 */
     dtype dt;     /* that the run computes in */
     double share; /* of the accelerator's rates that a rank has: below 1 where ranks share one */
+    const other_system *as; /* NULL: our programs */
 } cost_model;
 /* @param ranks of the whole run. @param k outlives the costs. */
-sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const op_backend *ops, int ranks,
+sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,
                         cost_model *k);
 /* Seconds of an update that moves this many bytes. */
 double cost_model_update(const cost_model *k, double bytes);

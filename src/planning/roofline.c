@@ -6,6 +6,7 @@
 #include "planning_internal.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "ops/op_table.h"
 
@@ -33,6 +34,21 @@ static const double move_seconds = 10e-6;                /* to start a collectiv
 static const double interference = 0.20;                 /* sim_costs.interference */
 
 static const double rank_deviation = 0.01; /* standard deviation of ranks' speeds, as a share */
+
+/* Megatron-LM (core/tensor_parallel/cross_entropy.py) widens logits to fp32 and computes maximum, difference,
+ * exponential, sum, quotient and, backward, product and narrowing as a kernel each: 6 + 4 + 8 + 8 + 4 + 8 + 8 + 6 bytes
+ * for each logit. */
+static const other_system other_systems[] = { { "megatron-lm", 52 } };
+
+err other_system_find(const char *name, const other_system **out) {
+    for (size_t i = 0; i < COUNT_OF(other_systems); i++)
+        if (!strcmp(other_systems[i].name, name)) {
+            *out = &other_systems[i];
+            return OK;
+        }
+    return err_hint(ERR_USAGE("--as: \"%.40s\" is not a system whose steps are known", name),
+                    "--as %s", other_systems[0].name);
+}
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 static double peak_of(const cost_model *k, dtype dt) {
@@ -105,9 +121,12 @@ static double price_call(void *ctx, const char *program, const op_call *c) {
     op_work w = ops_work(c);
     const call_cost *measured = find_call_cost(k, c->op);
     if (measured) return measured_seconds(k, measured, &w);
-    if (cost == COST_LOSS)
-        w.bytes += logit_passes * (double)c->in[0].dim[0] * (double)c->in[1].dim[0] *
-                   (double)dt_size(c->in[1].dt);
+    if (cost == COST_LOSS) {
+        double each = k->as ? k->as->logit_bytes : logit_passes * (double)dt_size(c->in[1].dt);
+        w.bytes += each * (double)c->in[0].dim[0] * (double)c->in[1].dim[0];
+    } else if (k->as && op_row_of(c->op)->bwd == BWD_LOSS) { /* of logits that tp ranks share */
+        w.bytes = k->as->logit_bytes * (double)tensor_count(&c->in[0]);
+    }
     double bytes = copy_seconds(k, w.bytes), flops = 0;
     if (w.flops > 0) flops = w.flops / (peak_of(k, c->in[0].dt) * compute_share(c, cost));
     return cost == COST_LOSS ? flops + bytes : MAX(call_seconds, MAX(flops, bytes));
@@ -189,10 +208,13 @@ static double price_fetch(void *ctx, double bytes) {
     return bytes / k->gpu->host;
 }
 
-sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const op_backend *ops, int ranks,
+sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,
                         cost_model *k) {
-    *k = (cost_model){ gpu, cfg->precision.tf32, train_layout(cfg, ops, cfg->training.seq_len).dt,
-                       gpu->shared ? 1.0 / MAX(1, MIN(ranks, gpu->per_node)) : 1 };
+    *k = (cost_model){ .gpu = gpu,
+                       .tf32 = cfg->precision.tf32,
+                       .dt = train_layout(cfg, on->ops, cfg->training.seq_len).dt,
+                       .share = gpu->shared ? 1.0 / MAX(1, MIN(ranks, gpu->per_node)) : 1,
+                       .as = on->as };
     return (sim_costs){ price_call, price_move, price_fetch, interference, k };
 }
 
@@ -233,7 +255,7 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
     *out = (step_time){ 0 };
     err e = train_outline_open(cfg, &how, &o);
     const mesh *m = e ? NULL : &model_lay(o.m)->mesh;
-    if (!e) costs = cost_model_of(gpu, cfg, on->ops, mesh_world(m), &k);
+    if (!e) costs = cost_model_of(gpu, cfg, on, mesh_world(m), &k);
     if (!e) e = sim_chain(o.train, m, &costs, watch, &out->run);
     if (!e) {
         /* the norm is a sum over all ranks */

@@ -510,7 +510,7 @@ static err open_searcher(searcher *s) {
                         "set training.global_batch_size, such as \"4e6 tokens\"");
     s->exact = batch.unit == CFG_SEQUENCES;
     s->batch = s->exact ? batch.value : round(batch.value / (double)s->seq);
-    s->costs = cost_model_of(s->o->gpu, s->cfg, s->on->ops, s->o->gpus, &s->k);
+    s->costs = cost_model_of(s->o->gpu, s->cfg, s->on, s->o->gpus, &s->k);
     return OK;
 }
 
