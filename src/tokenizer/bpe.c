@@ -1,12 +1,12 @@
 /* Byte pair encoding of one piece: begin with its bytes or characters, then join the pair of the
  * lowest rank, the leftmost of equals, until no pair is known. Short pieces, nearly all, are
- * searched from end to end for every join; long ones keep their pairs in a heap, n log n. */
+ * searched from end to end for every join; long ones keep their pairs in a heap, n log n. Where
+ * bpe_walk.c applies, it gives the ids of long and non-ASCII pieces faster. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/bpe.h"
 
-static const uint64_t EMPTY = UINT64_MAX;
 enum { SHORT_PIECE = 48 }; /* symbols, from which on the heap is faster */
 
 /* ---- tables ------------------------------------------------------------------------------------- */
@@ -57,35 +57,11 @@ void bpe_set_tokens(bpe *b, const text_span *tokens, int64_t n, const bool *inde
     }
 }
 
-static inline uint64_t pair_hash(uint64_t pair) {
-    uint64_t h = pair * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 32;
-}
-
-static pair_slot *pair_at(const bpe *b, uint64_t pair, uint64_t hash) {
-    uint64_t i = hash & b->pairs_mask;
-    while (b->pairs[i].pair != pair && b->pairs[i].pair != EMPTY) i = (i + 1) & b->pairs_mask;
-    return &b->pairs[i];
-}
-
-/* Most pairs looked up are not a merge: a bit for each of many hashes shows that, from memory that
- * is near, that a pair is not in the table. */
-static inline uint64_t *filter_word(const bpe *b, uint64_t hash) {
-    return &b->filter[(hash & b->filter_mask) >> 6];
-}
-
-/* @return rank << 32 | id of what the two make; EMPTY: they make nothing. */
-static inline uint64_t find_merge(const bpe *b, int32_t left, int32_t right) {
-    uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, hash = pair_hash(pair);
-    if (!(*filter_word(b, hash) >> (hash & 63) & 1)) return EMPTY;
-    return pair_at(b, pair, hash)->made;
-}
-
 void bpe_reserve_pairs(bpe *b, int64_t n) {
     uint64_t slots = hash_slots_for(n), bits = slots * 8;
     b->pairs = mem_alloc(slots * sizeof *b->pairs);
     b->pairs_mask = slots - 1;
-    for (uint64_t i = 0; i < slots; i++) b->pairs[i] = (pair_slot){ EMPTY, EMPTY };
+    for (uint64_t i = 0; i < slots; i++) b->pairs[i] = (pair_slot){ PAIR_NONE, PAIR_NONE };
     b->filter = mem_alloc(bits / 8);
     b->filter_mask = bits - 1;
 }
@@ -104,6 +80,7 @@ void bpe_free(bpe *b) {
     free(b->index);
     free(b->pairs);
     free(b->filter);
+    bpe_walk_free(b);
     *b = (bpe){ 0 };
 }
 
@@ -175,7 +152,7 @@ static size_t join_short(const bpe *b, int32_t *ids, size_t n) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++)
             if (made[i] < made[best]) best = i;
-        if (made[best] == EMPTY) break;
+        if (made[best] == PAIR_NONE) break;
         ids[best] = (int32_t)(uint32_t)made[best];
         n--;
         memmove(&ids[best + 1], &ids[best + 2], (n - best - 1) * sizeof *ids);
@@ -218,7 +195,7 @@ static const uint32_t NOWHERE = UINT32_MAX;
 static void push_pair(const bpe *b, const bpe_work *w, heap *h, uint32_t i) {
     if (w->next[i] == NOWHERE) return;
     uint64_t made = find_merge(b, w->ids[i], w->ids[w->next[i]]);
-    if (made != EMPTY) heap_push(h, made >> 32 << PLACE_BITS | i);
+    if (made != PAIR_NONE) heap_push(h, made >> 32 << PLACE_BITS | i);
 }
 
 /* A pair in the heap may have been joined away since: it counts when what is there now has its
@@ -235,7 +212,7 @@ static size_t join_long(const bpe *b, bpe_work *w, size_t n) {
         uint32_t i = (uint32_t)top, j;
         if (w->ids[i] < 0 || (j = w->next[i]) == NOWHERE) continue;
         uint64_t made = find_merge(b, w->ids[i], w->ids[j]);
-        if (made == EMPTY || made >> 32 != top >> PLACE_BITS) continue;
+        if (made == PAIR_NONE || made >> 32 != top >> PLACE_BITS) continue;
         w->ids[i] = (int32_t)(uint32_t)made;
         w->ids[j] = -1;
         w->next[i] = w->next[j];
@@ -274,6 +251,12 @@ const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n,
         *n_ids = 1;
         return w->ids;
     }
+    /* Joins are as fast for short ASCII, and their tables are those that the cache keeps near. */
+    bool is_ascii = (signed char)piece[n - 1] >= 0;
+    if (b->walk && (!is_ascii || n > SHORT_PIECE)) {
+        *n_ids = bpe_walk_piece(b, w, piece, n);
+        return w->ids;
+    }
     size_t begun = b->chars ? begin_chars(b, piece, n, w->ids) : begin_bytes(b, piece, n, w->ids);
     *n_ids = begun;
     if (b->n_pairs == 0) return w->ids;
@@ -287,5 +270,6 @@ void bpe_work_free(bpe_work *w) {
     free(w->prev);
     free(w->next);
     free(w->heap);
+    free(w->dead);
     *w = (bpe_work){ 0 };
 }

@@ -19,7 +19,7 @@ enum {
     CACHE_SETS_LOG2 = 16,
     CACHE_SETS = 1 << CACHE_SETS_LOG2,
     CACHE_WAYS = 4,
-    CACHE_SPILL = 1 << 20, /* words */
+    CACHE_SPILL = 1 << 22, /* words */
     CACHE_SHORT = 15,      /* bytes of a piece that is its own key */
     CACHE_LONGEST = 255,   /* pieces beyond are not kept */
     CACHE_INLINE = 3,      /* ids in the entry */

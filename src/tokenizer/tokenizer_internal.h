@@ -219,11 +219,46 @@ typedef struct added_match {
 bool added_next(const added_set *s, const char *text, size_t n, size_t *from, bool special,
                 added_match *out);
 
+/* ---- trie.c: tokens by their bytes --------------------------------------------------------------- */
+typedef struct trie_node {
+    int32_t base, check; /* byte b leads to entry base + b, if its `check` is this node */
+    int32_t token;       /* -1: none ends here */
+} trie_node;
+typedef struct token_trie {
+    trie_node *at; /* [n] 0 is the root; 256 entries follow every base */
+    int32_t n;
+} token_trie;
+typedef struct trie_key {
+    text_span text; /* not empty */
+    int32_t id;
+} trie_key;
+/* Of keys with equal text the one with the highest id counts. Sorts the keys. */
+void token_trie_build(token_trie *t, trie_key *keys, int32_t n);
+void token_trie_free(token_trie *t);
+/* Moves on along a byte. @return false: nothing continues so. */
+static inline bool token_trie_step(const token_trie *t, int32_t *node, char byte) {
+    int32_t next = t->at[*node].base + (uint8_t)byte;
+    if (t->at[next].check != *node) return false;
+    *node = next;
+    return true;
+}
+
 /* ---- bpe.c ---------------------------------------------------------------------------------------- */
 typedef struct pair_slot {
     uint64_t pair; /* left << 32 | right; UINT64_MAX: empty */
     uint64_t made; /* rank << 32 | id */
 } pair_slot;
+
+/* How a token is made, for bpe_walk.c. */
+typedef struct walk_token {
+    int32_t left, right; /* the two that are joined to it */
+    int32_t rank;        /* of that join; -1: it is a byte; -2: no piece gives it */
+    int32_t shorter;     /* the longest token that it begins with; -1: none */
+} walk_token;
+typedef struct bpe_walk {
+    walk_token *tokens; /* [n] */
+    token_trie trie;    /* of those that pieces give */
+} bpe_walk;
 
 typedef struct bpe {
     text_span *tokens; /* [n] as bytes, at `bytes`; empty: no such id */
@@ -236,6 +271,7 @@ typedef struct bpe {
     uint64_t *filter; /* a bit for each hash of a pair: whether one in the table has it */
     uint64_t filter_mask;
     int64_t n_pairs;
+    bpe_walk *walk;       /* NULL: pieces are joined, bpe.c */
     int32_t byte_id[256]; /* what a byte begins as, or falls back to; -1: none */
     bool chars;           /* symbols begin as characters, not bytes */
     bool whole_first;     /* a piece that is a token is that token */
@@ -260,10 +296,17 @@ typedef struct bpe_work {
     uint32_t *prev, *next; /* [links] the symbol before and after */
     uint64_t *heap;        /* [3 links] */
     size_t links;
+    uint64_t *dead; /* [dead_words] of bpe_walk_piece */
+    size_t dead_words;
 } bpe_work;
 /* @return ids of a piece, in w->ids until the next call. @param n_ids how many. */
 const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n, size_t *n_ids);
 void bpe_work_free(bpe_work *w);
+/* Prepares the walk, if the merges allow it; after all pairs are there. */
+void bpe_walk_build(bpe *b);
+void bpe_walk_free(bpe *b);
+/* The ids of a piece of n > 0 bytes, in w->ids, which holds n. @return how many. */
+size_t bpe_walk_piece(const bpe *b, bpe_work *w, const char *piece, size_t n);
 
 /* ---- adjacency.c: where pieces can be split ------------------------------------------------------- */
 typedef struct adjacency {
@@ -330,12 +373,8 @@ typedef struct unigram_parts { /* borrowed */
     bool single; /* SentencePiece's arithmetic, else Hugging Face's */
 } unigram_parts;
 
-typedef struct unigram_trie {
-    int32_t *base, *check, *token; /* [n] */
-    int32_t n;
-} unigram_trie;
 typedef struct unigram {
-    unigram_trie trie;
+    token_trie trie;
     double *score; /* [tokens] */
     double unknown_score;
     int32_t unknown;

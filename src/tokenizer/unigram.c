@@ -1,7 +1,6 @@
 /* Unigram: of all ways to write a piece as tokens, the one with the highest sum of scores (Viterbi).
  *
- * Tokens are found with a double-array trie: from a node, byte b leads to base[node] + b, if `check`
- * there names the node. For each position of the piece the best way to reach it is kept:
+ * Tokens are found with a trie (trie.c). For each position of the piece the best way to reach it is kept:
  *
  *     position   0    1    2    3 ...        best[3] = the token that ends there, where it begins,
  *                u  n  i  g                  and the sum of scores up to it
@@ -20,113 +19,7 @@
 #include "tokenizer/tokenizer_internal.h"
 
 static const double UNKNOWN_PENALTY = 10;
-enum { FREE = -1, NO_TOKEN = -1, UNREACHED = -2 };
-
-/* ---- building the trie -------------------------------------------------------------------------- */
-
-typedef struct trie_key {
-    text_span text;
-    int32_t id;
-} trie_key;
-
-static int compare_keys(const void *a, const void *b) {
-    const trie_key *x = a, *y = b;
-    int order = memcmp(x->text.at, y->text.at, MIN(x->text.len, y->text.len));
-    if (order) return order;
-    if (x->text.len != y->text.len) return x->text.len < y->text.len ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-static void trie_reserve(unigram_trie *t, int64_t n) {
-    if (n <= t->n) return;
-    int64_t grown = MAX(n, 2 * (int64_t)t->n);
-    t->base = mem_grow(t->base, (size_t)grown * sizeof *t->base);
-    t->check = mem_grow(t->check, (size_t)grown * sizeof *t->check);
-    t->token = mem_grow(t->token, (size_t)grown * sizeof *t->token);
-    for (int64_t i = t->n; i < grown; i++) {
-        t->base[i] = 0;
-        t->check[i] = FREE;
-        t->token[i] = NO_TOKEN;
-    }
-    t->n = (int32_t)grown;
-}
-
-/* A node that has still to get its children: keys[low, high) agree in their first `depth` bytes. */
-typedef struct trie_task {
-    int32_t node;
-    int32_t low, high;
-    size_t depth;
-} trie_task;
-typedef struct trie_builder {
-    unigram_trie *t;
-    const trie_key *keys;
-    trie_task *tasks;
-    int n, cap;
-    int64_t from; /* where the search for free entries begins */
-} trie_builder;
-
-static void push_task(trie_builder *b, trie_task task) {
-    void *tasks = b->tasks;
-    mem_reserve(&tasks, &b->cap, b->n, sizeof *b->tasks);
-    b->tasks = tasks;
-    b->tasks[b->n++] = task;
-}
-
-/* @return the lowest base, from b->from on, at which all these bytes are free. */
-static int64_t find_base(trie_builder *b, const uint8_t *bytes, int n) {
-    enum { CROWDED = 16 }; /* entries tried in vain after which the search begins later next time */
-    int64_t base = MAX(b->from - bytes[0], 1), tried = 0;
-    for (;; base++) {
-        trie_reserve(b->t, base + 256);
-        if (b->t->check[base + bytes[0]] != FREE) {
-            if (base + bytes[0] == b->from) b->from++;
-            continue;
-        }
-        int i = 1;
-        while (i < n && b->t->check[base + bytes[i]] == FREE) i++;
-        if (i == n) break;
-        if (++tried % CROWDED == 0) b->from = MAX(b->from, base + bytes[0] - 256);
-    }
-    return base;
-}
-
-static void trie_expand(trie_builder *b, trie_task task) {
-    uint8_t bytes[256];
-    int32_t ends[256];
-    int n = 0;
-    int32_t i = task.low;
-    /* Keys that end here come first; of equals, the last one counts. */
-    for (; i < task.high && b->keys[i].text.len == task.depth; i++)
-        b->t->token[task.node] = b->keys[i].id;
-    while (i < task.high) {
-        uint8_t byte = (uint8_t)b->keys[i].text.at[task.depth];
-        while (i < task.high && (uint8_t)b->keys[i].text.at[task.depth] == byte) i++;
-        bytes[n] = byte;
-        ends[n++] = i;
-    }
-    if (n == 0) return;
-    int64_t base = find_base(b, bytes, n);
-    BUG_IF(base > INT32_MAX - 256);
-    b->t->base[task.node] = (int32_t)base;
-    int32_t low = task.low;
-    while (b->keys[low].text.len == task.depth) low++;
-    for (int k = 0; k < n; k++) b->t->check[base + bytes[k]] = task.node;
-    for (int k = 0; k < n; low = ends[k++])
-        push_task(b, (trie_task){ (int32_t)base + bytes[k], low, ends[k], task.depth + 1 });
-}
-
-static void trie_build(unigram_trie *t, trie_key *keys, int32_t n) {
-    trie_builder b = { .t = t, .keys = keys, .from = 1 };
-    sort_array(keys, (size_t)n, sizeof *keys, compare_keys);
-    trie_reserve(t, 512);
-    t->check[0] = 0;
-    push_task(&b, (trie_task){ 0, 0, n, 0 });
-    while (b.n) {
-        trie_task task = b.tasks[--b.n];
-        trie_expand(&b, task);
-    }
-    free(b.tasks);
-}
+enum { NO_TOKEN = -1, UNREACHED = -2 };
 
 /* ---- the model ------------------------------------------------------------------------------------ */
 
@@ -151,7 +44,7 @@ err unigram_new(const unigram_parts *p, unigram **out) {
     if (!isfinite(lowest)) lowest = 0;
     u->unknown_score =
         p->single ? (double)((float)lowest - (float)UNKNOWN_PENALTY) : lowest - UNKNOWN_PENALTY;
-    trie_build(&u->trie, keys, n);
+    token_trie_build(&u->trie, keys, n);
     free(keys);
     *out = u;
     return OK;
@@ -159,9 +52,7 @@ err unigram_new(const unigram_parts *p, unigram **out) {
 
 void unigram_free(unigram *u) {
     if (!u) return;
-    free(u->trie.base);
-    free(u->trie.check);
-    free(u->trie.token);
+    token_trie_free(&u->trie);
     free(u->score);
     free(u);
 }
@@ -183,15 +74,11 @@ static void reach(unigram_step *to, uint32_t start, int32_t id, double sum, bool
 /* Follows the tokens that begin at `start`. @return whether one of them is the first character. */
 static bool reach_tokens(const unigram *u, unigram_step *best, const char *piece, size_t n,
                          size_t start, size_t char_len) {
-    const unigram_trie *t = &u->trie;
     double till_here = best[start].sum;
     bool single_char = false;
-    int64_t node = 0;
-    for (size_t i = start; i < n; i++) {
-        int64_t next = (int64_t)t->base[node] + (uint8_t)piece[i];
-        if (next >= t->n || t->check[next] != node) break;
-        node = next;
-        int32_t id = t->token[node];
+    int32_t node = 0;
+    for (size_t i = start; i < n && token_trie_step(&u->trie, &node, piece[i]); i++) {
+        int32_t id = u->trie.at[node].token;
         if (id < 0) continue;
         reach(&best[i + 1], (uint32_t)start, id, u->score[id] + till_here, u->single);
         single_char |= i + 1 - start == char_len;
