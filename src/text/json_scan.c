@@ -23,26 +23,28 @@ static bool json_fault(json_scanner *s, const char *what) {
 }
 
 /* ---- strings --------------------------------------------------------------------------------- */
-#define EACH_BYTE(b) (0x0101010101010101u * (uint8_t)(b))
+typedef uint8_t bytes16 __attribute__((vector_size(16)));
+enum { VECTOR = 16 };
 
-/* Sets the high bit of each zero byte; bytes after the first one may be marked wrongly. */
-static inline uint64_t zero_bytes(uint64_t x) { return (x - EACH_BYTE(1)) & ~x & EACH_BYTE(0x80); }
-
-/* Marks the first byte of eight that is a quote, a backslash or a control character. */
-static inline uint64_t special_bytes(uint64_t x) {
-    return zero_bytes(x ^ EACH_BYTE('"')) | zero_bytes(x ^ EACH_BYTE('\\')) |
-           ((x - EACH_BYTE(0x20)) & ~x & EACH_BYTE(0x80));
+/* @return the first of 16 bytes that is a quote, a backslash or a control character; VECTOR: none. */
+static inline size_t first_special(bytes16 v) {
+    bytes16 special = (bytes16)((v == '"') | (v == '\\') | (v < 0x20)); /* all ones where it is */
+    uint64_t half[2];
+    memcpy(half, &special, sizeof half);
+    if (!(half[0] | half[1])) return VECTOR;
+    if (half[0]) return (size_t)__builtin_ctzll(half[0]) / 8;
+    return 8 + (size_t)__builtin_ctzll(half[1]) / 8;
 }
 
 static inline bool is_special(char c) { return c == '"' || c == '\\' || (unsigned char)c < 0x20; }
 
 size_t json_plain_length(const char *p, size_t n) {
     size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        uint64_t eight;
-        memcpy(&eight, p + i, 8);
-        uint64_t special = special_bytes(eight);
-        if (special) return i + (size_t)__builtin_ctzll(special) / 8;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        bytes16 v;
+        memcpy(&v, p + i, VECTOR);
+        size_t plain = first_special(v);
+        if (plain < VECTOR) return i + plain;
     }
     while (i < n && !is_special(p[i])) i++;
     return i;
@@ -121,15 +123,15 @@ static bool skip_string(json_scanner *s, bool *escaped) {
     }
 }
 
-/* Copies up to the first special character, eight at a time; may write 7 bytes more. */
+/* Copies up to the first special character, 16 bytes at a time; may write 15 bytes more, but not beyond to[n]. */
 static size_t copy_unescaped(const char *p, size_t n, char *to) {
     size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        uint64_t eight;
-        memcpy(&eight, p + i, 8);
-        memcpy(to + i, &eight, 8);
-        uint64_t special = special_bytes(eight);
-        if (special) return i + (size_t)__builtin_ctzll(special) / 8;
+    for (; i + VECTOR <= n; i += VECTOR) {
+        bytes16 v;
+        memcpy(&v, p + i, VECTOR);
+        memcpy(to + i, &v, VECTOR);
+        size_t plain = first_special(v);
+        if (plain < VECTOR) return i + plain;
     }
     for (; i < n && !is_special(p[i]); i++) to[i] = p[i];
     return i;
