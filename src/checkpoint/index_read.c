@@ -46,11 +46,15 @@ static err read_file_bytes(const ckpt_file_info *f, int64_t from, int64_t n, uin
     return OK;
 }
 
+static int64_t size_of_chunk(const ckpt_index *x, int slice, int64_t chunk) {
+    return MIN(x->chunk, slice_bytes(x, &x->slice[slice]) - chunk * x->chunk);
+}
+
 /* Reads and verifies a chunk of a slice whose file is open. */
 static err load_chunk(const ckpt_index *x, int slice, int64_t chunk, uint8_t *to) {
     const ckpt_slice *s = &x->slice[slice];
     const ckpt_file_info *f = &x->file[s->file];
-    int64_t from = chunk * x->chunk, n = MIN(x->chunk, slice_bytes(x, s) - from);
+    int64_t from = chunk * x->chunk, n = size_of_chunk(x, slice, chunk);
     TRY(read_file_bytes(f, s->offset + from, n, to));
     uint64_t got = hash_bytes(to, (size_t)n, 0);
     return got == s->hash[chunk] ? OK
@@ -58,10 +62,8 @@ static err load_chunk(const ckpt_index *x, int slice, int64_t chunk, uint8_t *to
 }
 
 static err begin_chunk(ckpt_index *x, int slice, int64_t chunk) {
-    const ckpt_slice *s = &x->slice[slice];
-    ckpt_file_info *f = &x->file[s->file];
-    TRY(open_shard_file(f));
-    x->bytes_read += MIN(x->chunk, slice_bytes(x, s) - chunk * x->chunk);
+    TRY(open_shard_file(&x->file[x->slice[slice].file]));
+    x->bytes_read += size_of_chunk(x, slice, chunk);
     return OK;
 }
 
@@ -159,11 +161,15 @@ static void read_queued_chunk(void *ctx, int64_t i, int worker) {
     }
 }
 
-/* Threads and their buffers are worth it from two chunks on. */
+/* Threads are worth it from two full chunks on. */
 static void prepare_readers(ckpt_index *x) {
-    if (x->n_queued > 1 && !x->readers) x->readers = pool_new(READERS);
-    for (int i = 0; i < x->n_queued && !x->staging; i++)
-        if (!x->queued[i].to) x->staging = mem_grow(NULL, READERS * (size_t)x->chunk);
+    int64_t bytes = 0;
+    for (int i = 0; i < x->n_queued; i++) {
+        bytes += size_of_chunk(x, x->queued[i].slice, x->queued[i].chunk);
+        if (!x->queued[i].to && !x->staging)
+            x->staging = mem_grow(NULL, READERS * (size_t)x->chunk);
+    }
+    if (bytes >= 2 * x->chunk && !x->readers) x->readers = pool_new(READERS);
 }
 
 err index_read_queued(ckpt_index *x) {
