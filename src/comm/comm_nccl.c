@@ -111,33 +111,53 @@ static err set_link(comm *c, axis_set axes, nccl_link **out) {
     return link_open(n, &id, ranks, me, *out);
 }
 
-static err message_link_of(comm *c, const comm_move *m, nccl_link **out) {
+/* Opens both directions of a channel between this rank and m->peer, whichever of the two is used first on either rank:
+ * in a fixed order, so that two ranks that both begin by sending do not wait for each other. The lower one makes the
+ * ids and sends them over the host's communication. */
+static err open_message_links(comm *c, const comm_move *m) {
+    nccl_end *n = c->state;
+    int me = mesh_index(&c->m, m->axes), low = MIN(me, m->peer), high = MAX(me, m->peer);
+    ncclUniqueId id[2];
+    int64_t size = sizeof id;
+    tensor t = tensor_of(id, DT_U8, 1, &size);
+    comm_move over = *m;
+    comm_ticket ticket;
+    for (int i = 0; i < 2 && me == low; i++) TRY_NCCL(ncclGetUniqueId(&id[i]));
+    over.kind = me == low ? MOVE_SEND : MOVE_RECV;
+    over.wire = DT_NONE;
+    TRY(comm_start(n->host, &over, me == low ? &t : NULL, me == low ? NULL : &t, &ticket));
+    TRY(comm_wait(n->host, &ticket));
+    for (int i = 0; i < 2; i++) {
+        int from = i ? high : low, to = i ? low : high;
+        pthread_mutex_lock(&n->lock); /* the list may move */
+        mem_reserve((void **)&n->message, &n->message_cap, n->messages, sizeof *n->message);
+        message_link *k = &n->message[n->messages++];
+        *k = (message_link){ .axes = m->axes, .from = from, .to = to, .channel = m->channel };
+        pthread_mutex_unlock(&n->lock);
+        TRY(link_open(n, &id[i], 2, me == to, &k->l));
+    }
+    return OK;
+}
+
+/* @return NULL when it is not open. */
+static nccl_link *find_message_link(comm *c, const comm_move *m) {
     nccl_end *n = c->state;
     bool sends = comm_kind(m) == MOVE_SEND;
     int me = mesh_index(&c->m, m->axes), from = sends ? me : m->peer, to = sends ? m->peer : me;
     for (int i = 0; i < n->messages; i++) {
         message_link *k = &n->message[i];
-        if (k->axes != m->axes || k->from != from || k->to != to || k->channel != m->channel)
-            continue;
-        *out = &k->l;
-        return OK;
+        if (k->axes == m->axes && k->from == from && k->to == to && k->channel == m->channel)
+            return &k->l;
     }
-    ncclUniqueId id;
-    int64_t size = sizeof id;
-    tensor t = tensor_of(&id, DT_U8, 1, &size);
-    comm_move over = *m;
-    comm_ticket ticket;
-    if (sends) TRY_NCCL(ncclGetUniqueId(&id));
-    over.wire = DT_NONE;
-    TRY(comm_start(n->host, &over, sends ? &t : NULL, sends ? NULL : &t, &ticket));
-    TRY(comm_wait(n->host, &ticket));
-    pthread_mutex_lock(&n->lock); /* the list may move */
-    mem_reserve((void **)&n->message, &n->message_cap, n->messages, sizeof *n->message);
-    message_link *k = &n->message[n->messages++];
-    *k = (message_link){ .axes = m->axes, .from = from, .to = to, .channel = m->channel };
-    pthread_mutex_unlock(&n->lock);
-    *out = &k->l;
-    return link_open(n, &id, 2, me == to, *out);
+    return NULL;
+}
+
+static err message_link_of(comm *c, const comm_move *m, nccl_link **out) {
+    *out = find_message_link(c, m);
+    if (*out) return OK;
+    TRY(open_message_links(c, m));
+    *out = find_message_link(c, m);
+    return OK;
 }
 
 static err reserve_scratch(nccl_link *l, size_t bytes, char **out) {

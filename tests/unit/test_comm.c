@@ -448,6 +448,7 @@ static err run_messages(rank *r) {
 }
 static void messages_keep_the_order_of_their_channel(void **state) {
     for (int i = 0; i < 3; i++) assert_ranks(meshes[0], run_messages, NULL);
+    assert_nccl(meshes[0], run_messages, NULL);
 }
 
 /* 1 + 2^-9 is halfway between two bf16 numbers and rounds to 1, the even one; 3 x (1 + 2^-7) needs more
