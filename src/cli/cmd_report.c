@@ -52,8 +52,15 @@ static err print_reports_json(const run_report *const *runs, int n) {
 }
 
 static err put_out(const report_args *a, const run_report *const *runs, int n) {
-    if (a->html) TRY(write_report_file(runs, n, REPORT_HTML, a->html));
-    if (a->markdown) TRY(write_report_file(runs, n, REPORT_MARKDOWN, a->markdown));
+    const struct {
+        const char *path;
+        report_format format;
+    } files[] = { { a->html, REPORT_HTML }, { a->markdown, REPORT_MARKDOWN } };
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        if (!files[i].path) continue;
+        TRY(write_report_file(runs, n, files[i].format, files[i].path));
+        if (!a->json) printf("The report is written to %s.\n", files[i].path);
+    }
     if (a->json) return print_reports_json(runs, n);
     if (a->html || a->markdown || a->tolerance >= 0) return OK;
     str text = { 0 };

@@ -30,7 +30,8 @@ void inputs_add_segment(text_inputs *in, int64_t from, int64_t to, int64_t bytes
     void *segments = in->segments;
     mem_reserve(&segments, &in->segments_cap, in->n_segments, sizeof *in->segments);
     in->segments = segments;
-    in->segments[in->n_segments++] = (input_segment){ in->n_files - 1, from, to, bytes };
+    in->segments[in->n_segments++] =
+        (input_segment){ .file = in->n_files - 1, .from = from, .to = to, .bytes = bytes };
 }
 
 static err add_segments(text_inputs *in, const input_file *f) {

@@ -114,7 +114,7 @@ static err handle_bad_records(pipeline_run *r, pipeline_worker *w) {
         return err_hint(
             ERR("%s is damaged: %s", path, w->raw.damage),
             "get the file again; without --strict, `ingot data` commands use what can be read");
-    if (w->raw.damage) warn_damage(path, &w->raw);
+    if (w->raw.damage && !r->in->segments[r->segment].warned) warn_damage(path, &w->raw);
     bad_records_merge(&r->bad, &bad);
     w->parser.counts.unreadable += bad.n + (w->raw.damage != NULL);
     if (w->raw.damage) w->parser.counts.lost_bytes += w->raw.lost_bytes;
@@ -192,7 +192,8 @@ err text_pipeline_run(text_inputs *in, int segment, const text_pipeline *f, int 
         pthread_mutex_destroy(&r.turn_lock);
         pthread_mutex_destroy(&r.read_lock);
         e = r.first;
-        if (!e) warn_bad_records(&r);
+        if (!e && !in->segments[segment].warned) warn_bad_records(&r);
+        if (!e) in->segments[segment].warned = true;
     }
     block_reader_close(&r.from);
     return e;

@@ -258,6 +258,8 @@ struct input_segment {
      * file: row groups */
     int64_t from, to;
     int64_t bytes; /* of the file that it covers, about */
+    bool
+        warned; /* what cannot be read of it was reported: passes after the first do not repeat that */
 };
 struct text_inputs {
     arena *memory;
