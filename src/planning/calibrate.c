@@ -97,6 +97,7 @@ static err open_calibration(const calibration_model *k, const op_backend *ops, d
 static void close_calibration(calibration_run *r) {
     optim_free(r->o);
     plan_free(r->p);
+    comm_free(r->x.comm);
     model_free(r->m);
     config_free(&r->c);
 }
