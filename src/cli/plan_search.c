@@ -100,10 +100,10 @@ static void print_layouts(const plan_machine *m, const search_options *o, const 
     }
     printf(
         "\n%s combinations estimated, %d laid out and simulated. \"micro\" is microbatches per step x "
-        "sequences;\nZeRO shards \"over\" so many of the dp ranks; \"layers\" and memory are of the pipeline "
+        "sequences;\n\"over\": dp ranks that ZeRO shards over; \"layers\" and memory are of the pipeline "
         "stage that needs most.\n",
         show_whole((double)r->considered), r->examined);
-    if (near) printf("* has pipeline stages, not data-parallel ranks, as neighbors on a host.\n");
+    if (near) printf("*: pipeline stages, not data-parallel ranks, are neighbors on a host.\n");
     if (r->n > 1) {
         str why = { 0 };
         layout_explain(best, &r->best[1], o->for_cost, &why);
