@@ -50,7 +50,7 @@ static const cli_arg args[] = {
     { "as", ARG_TEXT, offsetof(plan_args, as), "SYSTEM",
       "of a config: simulate the loss as another system computes it (megatron-lm)" },
     { "what-if", ARG_FLAG, offsetof(plan_args, what_if), "",
-      "of a config: memory, time and cost with each change of recompute, microbatch and optimizer" },
+      "of a config: memory, time and cost with other recompute, ZeRO stage, attention, packing or experts" },
     { "search", ARG_FLAG, offsetof(plan_args, search), "",
       "of a config: the best layout on --gpus of --gpu, and what it would do" },
     { "for", ARG_TEXT, offsetof(plan_args, search_for), "WHAT",

@@ -234,9 +234,9 @@ static err report_memory_fit(config_plan *p, json_t *doc, bool *fits) {
 static void show_variant_cost(const config_plan *p, const capacity_variant *v, char out[64]) {
     const hardware_price *price = NULL;
     out[0] = '\0';
-    if (!p->m.gpu || isnan(v->cap.tokens)) return;
+    if (!p->m.gpu || isnan(p->cap.tokens)) return;
     err e = hardware_find_price(&p->m.catalogue, p->m.gpu, p->m.provider, &price);
-    run_cost c = cost_of_flops(v->cap.tokens * v->cap.flops_full * (1 + v->slower), p->m.gpus,
+    run_cost c = cost_of_flops(p->cap.tokens * p->cap.flops_full * (1 + v->slower), p->m.gpus,
                                p->m.peak, p->m.mfu, e ? NAN : price->usd);
     int n = snprintf(out, 64, "%9.3g days", c.seconds / 86400);
     if (!e) snprintf(out + n, 64 - (size_t)n, " $%s", show_whole(c.usd));
@@ -247,8 +247,10 @@ static void print_variant(const config_plan *p, const capacity_variant *v) {
     char cost[64];
     double need = capacity_needed(&p->on, &v->cap);
     show_variant_cost(p, v, cost);
-    printf("  %-58s %9.2f GB %-4s %+4.0f %% %s\n", v->what.text, need / 1e9,
+    printf("  %-58s %9.2f GB %-4s %+4.0f %% %s", v->what.text, need / 1e9,
            need <= p->limit ? "fits" : "", 100 * v->slower, cost);
+    if (v->other_run) printf("  %s parameters", show_count(v->cap.params));
+    putchar('\n');
 }
 
 static err report_what_if(const config_plan *p, json_t *doc) {
@@ -261,13 +263,16 @@ static err report_what_if(const config_plan *p, json_t *doc) {
                p->on.gpu ? "simulated" : "by rules of thumb");
     for (int i = 0; i < n && !e; i++) {
         const capacity_variant *v = &list[i];
+        if (!doc && v->other_run && !list[i - 1].other_run)
+            printf("\nAnother model, or other sequences\n");
         if (doc)
             json_array_append_new(
-                out, json_pack("{s:s, s:s, s:o, s:b, s:o}", "change", v->what.text, "options",
-                               v->settings.text ? v->settings.text : "", "bytes",
+                out, json_pack("{s:s, s:s, s:o, s:b, s:o, s:b, s:o}", "change", v->what.text,
+                               "options", v->settings.text ? v->settings.text : "", "bytes",
                                io_json_number(capacity_needed(&p->on, &v->cap)), "fits",
                                capacity_needed(&p->on, &v->cap) <= p->limit, "slower",
-                               io_json_number(v->slower)));
+                               io_json_number(v->slower), "other_run", v->other_run, "params",
+                               io_json_number(v->cap.params)));
         else
             print_variant(p, v);
     }

@@ -46,8 +46,11 @@ static double block_scores(const op_call *c) {
     return (double)c->in[1].dim[0] * (double)c->in[2].dim[0] * c->attr.heads.q * c->attr.heads.dim;
 }
 
+/* Twice what a causal mask leaves, and a window of what that does. */
 static double attention_scores(const op_call *c) {
     double keys = c->attr.heads.seq ? c->attr.heads.seq : (double)c->in[0].dim[0];
+    double window = c->attr.heads.window;
+    if (window > 0 && window < keys) keys = 2 * window - window * window / keys;
     return (double)c->in[0].dim[0] * keys * c->attr.heads.q * c->attr.heads.dim;
 }
 

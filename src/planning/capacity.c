@@ -388,6 +388,7 @@ err capacity_compare(const config *cfg, const run_target *on, const capacity *no
         if (step_applies(&shardings[z], cfg, now, on->device))
             all[count++] = (fit_candidate){ .sharding = (int)z, .rows = now->rows };
     for (int i = 0; i < count; i++) TRY(add_variant(cfg, on, &all[i], now, list, n));
+    add_other_runs(cfg, on, now, list, n);
     return OK;
 }
 

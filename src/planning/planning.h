@@ -306,11 +306,12 @@ err capacity_make_fit(const config *cfg, const run_target *on, double limit, con
                       fit_change *out) MUST_USE;
 void fit_change_free(fit_change *f);
 
-/* The config as it is, and with each of those changes alone. */
+/* The config as it is, with each of those changes alone, and with others of attention, packing and experts. */
 typedef struct capacity_variant {
     str what, settings; /* in words; as options */
     double slower;      /* share by which a step gets longer: simulated, or a rule of thumb */
     double seconds;     /* of a step, simulated; NaN: it is not */
+    bool other_run;     /* another model, or other sequences */
     capacity cap;
 } capacity_variant;
 /* @param list owned, on an error too: capacity_variants_free. */

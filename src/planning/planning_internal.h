@@ -70,4 +70,8 @@ err convert_set(convert_source *s, const char *key, const char *option, const ch
 err convert_set_number(convert_source *s, const char *key, const char *option, double value,
                        const char *unit) MUST_USE;
 
+/* Appends the variants that are other runs. @param list its first entry is the config as it is. */
+void add_other_runs(const config *cfg, const run_target *on, const capacity *now,
+                    capacity_variant **list, int *n);
+
 #endif
