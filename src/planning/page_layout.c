@@ -81,7 +81,7 @@ static void add_setting_text(const config *c, const page_setting *s, str *out) {
         if (!strcmp(config_option_name(k), s->option)) config_option_text(c, k, out);
 }
 
-/* An error of the config's own says what it expects; what helps is the value that was there. */
+/* A config error states what was expected; the remedy is the value that was there. */
 static err apply_setting(page_layout *l, const page_setting *s, const char *value) {
     str before = { 0 };
     add_setting_text(&l->c, s, &before);

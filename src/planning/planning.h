@@ -196,7 +196,7 @@ err plan_machine_choose(plan_machine *m, const machine_query *q) MUST_USE;
 void plan_machine_close(plan_machine *m);
 /* Whether this is a price of its accelerator, at its provider where it has one. */
 bool plan_machine_rents(const plan_machine *m, const hardware_price *p);
-/* Days and dollars of so many operations. @return owned, as all JSON here */
+/* Days and dollars that this many operations take. @return owned, as all JSON here */
 json_t *plan_cost_json(const plan_machine *m, double flops);
 /* How the tokens compare with the law's own optimum for that many parameters. */
 double law_times_optimal(const scaling_law *l, const scaling_point *p);

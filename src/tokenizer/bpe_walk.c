@@ -16,7 +16,7 @@
  *     a join of rank k comes before another of rank m if k < m, or if k == m and it is further left
  *
  * This needs every token to be made by one pair, of a higher rank than those that made its two halves. Merges in
- * the order they were learned are so; for others, and for models of characters, there is no walk, and bpe.c joins. */
+ * the order they were learned satisfy this; for others, and for models of characters, there is no walk, and bpe.c joins. */
 #include <stdlib.h>
 #include <string.h>
 
