@@ -127,7 +127,7 @@ err capacity_of(const config *cfg, const run_target *on, capacity *out) {
 }
 
 double capacity_process_bytes(const capacity *c) {
-    static const double program = 9e6; /* code, libraries, stacks of threads, the loader */
+    static const double program = 15e6; /* code, libraries, stacks of threads, the loader */
     return c->of_all_ranks + program;
 }
 
