@@ -5,7 +5,7 @@
  *     member   a number; or a u32: how far ahead a table, a string or a vector lies
  *     vector   u32: its items; then the items
  *
- * Members point forward only, past the beginning of their table, so there are no cycles; but tables can be
+ * Members point forward only, past the beginning of their table, so they cannot form cycles; but tables can be
  * shared, so whoever walks a tree of them limits the number of its nodes. */
 #include <string.h>
 

@@ -4,7 +4,8 @@
 
 #include "tokenizer/tokenizer_internal.h"
 
-static const uint64_t PAIR_NONE = UINT64_MAX; /* an empty slot; what pairs make that are no merge */
+static const uint64_t PAIR_NONE =
+    UINT64_MAX; /* an empty slot; found for a pair that is not a merge */
 
 static inline uint64_t pair_hash(uint64_t pair) {
     uint64_t h = pair * 0x9E3779B97F4A7C15u;
