@@ -58,6 +58,14 @@ static inline void expect_same_documents(test_folder *f, const char *folder, con
     assert_int_equal(compared, n);
 }
 
+/* How many segments of some bytes a file becomes. */
+static inline void expect_segments(const char *path, size_t bytes, int segments) {
+    text_inputs *in = NULL;
+    assert_ok(text_inputs_open(&path, 1, &(text_input_options){ .segment_bytes = bytes }, &in));
+    assert_int_equal(text_segments(in), segments);
+    text_inputs_close(in);
+}
+
 typedef struct file_bytes {
     char *bytes;
     size_t n;

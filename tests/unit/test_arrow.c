@@ -63,17 +63,8 @@ static void long_lz4_frames_are_read(void **state) {
 
 static void batches_are_split_into_segments(void **state) {
     const char *path = FILES "docs-pyarrow-stream.arrow"; /* 40 rows in batches of 7 */
-    static const struct {
-        size_t bytes;
-        int segments;
-    } cases[] = { { 0, 1 }, { 1, 6 } };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        text_inputs *in = NULL;
-        assert_ok(text_inputs_open(&path, 1,
-                                   &(text_input_options){ .segment_bytes = cases[i].bytes }, &in));
-        assert_int_equal(text_segments(in), cases[i].segments);
-        text_inputs_close(in);
-    }
+    expect_segments(path, 0, 1);
+    expect_segments(path, 1, 6);
 }
 
 static void a_batch_beyond_the_memory_limit_is_refused(void **state) {

@@ -165,17 +165,9 @@ static void a_page_beyond_the_memory_limit_is_refused(void **state) {
 /* ---- segments ---------------------------------------------------------------------------------- */
 static void row_groups_are_split_into_segments(void **state) {
     const char *path = FILES "docs-arrow-groups.parquet"; /* 14 row groups */
-    static const struct {
-        size_t bytes;
-        int segments;
-    } cases[] = { { 0, 1 }, { 1, 14 }, { 3000, 6 } };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        text_inputs *in = NULL;
-        assert_ok(text_inputs_open(&path, 1,
-                                   &(text_input_options){ .segment_bytes = cases[i].bytes }, &in));
-        assert_int_equal(text_segments(in), cases[i].segments);
-        text_inputs_close(in);
-    }
+    expect_segments(path, 0, 1);
+    expect_segments(path, 1, 14);
+    expect_segments(path, 3000, 6);
 }
 
 /* ---- writing ----------------------------------------------------------------------------------- */
