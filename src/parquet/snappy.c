@@ -1,12 +1,19 @@
 /* Snappy's raw format: the decompressed length, then literals and copies of earlier output.
  *
- * Most elements are short, so where at least SLACK bytes are left on both sides they are moved 16 bytes at
- * a time, beyond their end; the next element overwrites the excess. Near the ends every byte is counted. */
+ * The elements of text yield five bytes on average, and whether the next one is a literal or a copy is hard
+ * to predict. So decode_fast has one branch per element that is nearly always taken the same way: a table
+ * and a conditional move select the source, and 16 bytes are moved, beyond the element's end; the next
+ * element overwrites the excess. What remains on the critical path is finding the next tag. Near the
+ * ends of input and output, and for rare elements, decode_element counts every byte. */
 #include <string.h>
 
 #include "parquet/parquet_internal.h"
 
-enum { SLACK = 64 + 16 }; /* the longest copy, and a step beyond it */
+enum {
+    STEP = 16,              /* bytes moved at once */
+    LONGEST = 64,           /* bytes that an element can yield in decode_fast; a multiple of STEP */
+    SLACK = LONGEST + STEP, /* bytes of input and output that decode_fast needs per element */
+};
 
 typedef struct snappy_state {
     const uint8_t *p, *end;         /* input */
@@ -31,58 +38,49 @@ static uint32_t snappy_read_bytes(snappy_state *s, int n) {
     return v;
 }
 
-/* Repeats the last `back` bytes, n <= 64 in all, and writes up to 15 bytes beyond. */
-static inline void copy_fast(uint8_t *to, size_t back, size_t n) {
-    const uint8_t *from = to - back;
-    if (back >= 16) {
-        memcpy(to, from, 16);
-        for (size_t i = 16; i < n; i += 16) memcpy(to + i, from + i, 16);
-    } else if (back >= 8) {
-        for (size_t i = 0; i < n; i += 8) memcpy(to + i, from + i, 8);
-    } else {
-        for (size_t i = 0; i < n; i++) to[i] = from[i];
-    }
-}
-
-/* Bytes that the element of each tag yields, if its length is in the tag. */
+/* What decode_fast knows of an element by its tag: the bytes that it yields in bits 0 to 7, and above them
+ * a part of the distance back to the bytes that it copies:
+ *
+ *     tag & 3   0: literal                 as many as it yields: the check of distances accepts it
+ *               1: copy, 1 byte follows    bits 8 to 10 of the distance
+ *               2: copy, 2 bytes follow    0
+ *
+ * The rare elements are literals whose length follows, and copies with a distance of four bytes, which
+ * writers do not make. They get the distance 0, which the check refuses. */
 #define YIELD(t)    ((t) % 4 == 1 ? (t) / 4 % 8 + 4 : (t) / 4 + 1)
-#define YIELD_4(t)  YIELD(t), YIELD((t) + 1), YIELD((t) + 2), YIELD((t) + 3)
-#define YIELD_16(t) YIELD_4(t), YIELD_4((t) + 4), YIELD_4((t) + 8), YIELD_4((t) + 12)
-#define YIELD_64(t) YIELD_16(t), YIELD_16((t) + 16), YIELD_16((t) + 32), YIELD_16((t) + 48)
-static const uint8_t yields[256] = { YIELD_64(0), YIELD_64(64), YIELD_64(128), YIELD_64(192) };
+#define IS_RARE(t)  ((t) % 4 == 3 || ((t) % 4 == 0 && (t) / 4 >= 60))
+#define DISTANCE(t) ((t) % 4 == 0 ? YIELD(t) : (t) % 4 == 1 ? (t) / 32 * 256 : 0)
+#define TAG(t)      (IS_RARE(t) ? LONGEST : YIELD(t) | DISTANCE(t) << 8)
+#define TAG_4(t)    TAG(t), TAG((t) + 1), TAG((t) + 2), TAG((t) + 3)
+#define TAG_16(t)   TAG_4(t), TAG_4((t) + 4), TAG_4((t) + 8), TAG_4((t) + 12)
+#define TAG_64(t)   TAG_16(t), TAG_16((t) + 16), TAG_16((t) + 32), TAG_16((t) + 48)
+static const uint32_t tags[256] = { TAG_64(0), TAG_64(64), TAG_64(128), TAG_64(192) };
 
-/* Decodes elements as long as both sides have slack. Which of the two short forms a copy has is hard to
- * predict, so the table and masks select without a branch. @return false: the data is damaged. */
-static bool decode_fast(snappy_state *s) {
-    static const uint32_t low_mask[4] = { 0, 0xFF, 0xFFFF, 0xFFFFFFFF },
-                          high_mask[4] = { 0, 0x700, 0, 0 };
-    if (s->end - s->p < SLACK || s->out_end - s->out < SLACK) return true;
+/* Decodes elements while both sides have slack, up to the first that is rare or damaged, or that repeats
+ * its own output: these are left to decode_element. */
+static void decode_fast(snappy_state *s) {
+    static const uint32_t distance_mask[4] = { 0, 0xFF, 0xFFFF, 0 };
+    if (s->end - s->p < SLACK || s->out_end - s->out < SLACK || s->out - s->begin < LONGEST) return;
     const uint8_t *p = s->p, *stop = s->end - SLACK;
     uint8_t *out = s->out, *out_stop = s->out_end - SLACK;
-    uint32_t tag = *p; /* of the next element: loaded while the one before is copied */
+    uint32_t tag = *p;
     while (p <= stop && out <= out_stop) {
-        uint32_t kind = tag & 3;
-        if (kind == 0) {
-            size_t n = (tag >> 2) + 1;
-            if (n > 60) break; /* its length follows: left to decode_element */
-            memcpy(out, p + 1, 16);
-            tag = p[1 + n];
-            for (size_t i = 16; i < n; i += 16) memcpy(out + i, p + 1 + i, 16);
-            p += 1 + n;
-            out += n;
-            continue;
-        }
-        size_t n = yields[tag];
-        size_t back = (load_u32(p + 1) & low_mask[kind]) | (tag << 3 & high_mask[kind]);
-        p += 1 + kind + (kind == 3);
-        tag = *p;
-        if (back - 1 >= (size_t)(out - s->begin)) return false; /* 0 is refused too */
-        copy_fast(out, back, n);
+        uint32_t kind = tag & 3, known = tags[tag];
+        const uint8_t *data = p + 1;
+        size_t n = known & 0xFF, literal = (tag >> 2) + 1, data_bytes = kind ? kind : literal;
+        size_t back = (load_u32(data) & distance_mask[kind]) + (known >> 8);
+        /* Whether n <= back <= bytes made so far, which are LONGEST or more: one unsigned comparison. */
+        if (back - n > (size_t)(out - s->begin) - n) break;
+        tag = data[data_bytes];
+        const uint8_t *from = kind ? out - back : data;
+        memmove(out, from, STEP); /* beyond n bytes the two may overlap */
+        if (n > STEP)
+            for (int i = STEP; i < LONGEST; i += STEP) memmove(out + i, from + i, STEP);
+        p = data + data_bytes;
         out += n;
     }
     s->p = p;
     s->out = out;
-    return true;
 }
 
 /* Decodes one element. @return false: the data is damaged. */
@@ -120,7 +118,7 @@ const char *snappy_decompress(const void *from, size_t n, void *to, size_t size)
     if (!read_length(&s, &length)) return "the Snappy data is truncated";
     if (length != size) return "the Snappy data has another length than the page's header states";
     while (s.p < s.end) {
-        if (!decode_fast(&s)) return "the Snappy data is damaged";
+        decode_fast(&s);
         if (s.p < s.end && !decode_element(&s)) return "the Snappy data is damaged";
     }
     return s.out == s.out_end ? NULL : "the Snappy data is truncated";
