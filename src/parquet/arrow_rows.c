@@ -172,7 +172,7 @@ static err read_parts(const arrow_cursor *c, arrow_page *p, str *raw) {
         total += p->parts[i].n; /* each at most the file, and few */
         TRY(check_size(c, total));
     }
-    str_reserve(raw, total + 1);
+    buffer_reserve(raw, total + 1);
     for (int i = 0; i < p->n; i++) {
         arrow_part *part = &p->parts[i];
         part->raw = raw->len;
@@ -268,7 +268,7 @@ err arrow_cursor_next(arrow_cursor *c, int64_t row, size_t bytes, parquet_pages 
 /* ---- values ---------------------------------------------------------------------------------- */
 static const char *decompress_parts(arrow_page *p, const str *raw, str *plain) {
     plain->len = 0;
-    str_reserve(plain, p->plain + 1);
+    buffer_reserve(plain, p->plain + 1);
     for (int i = 0; i < p->n; i++) {
         arrow_part *part = &p->parts[i];
         const char *from = raw->text + part->raw;

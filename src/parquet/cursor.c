@@ -6,6 +6,7 @@
 
 enum {
     WINDOW_BYTES = 256 << 10,
+    HEADER_BYTES = 4096,       /* few headers are longer */
     LONGEST_HEADER = 16 << 20, /* it may hold the least and the largest value */
 };
 
@@ -15,6 +16,7 @@ struct parquet_cursor {
     int64_t offset, end; /* in the file, of the window's first byte that is not consumed */
     str window;          /* [at, len) is not consumed */
     size_t at;
+    size_t fill_bytes; /* read into the window at once */
     int64_t row, rows;
     parquet_dictionary *dictionary;
     arrow_cursor *arrow; /* NULL: it is a Parquet file */
@@ -32,7 +34,7 @@ static err fill_window(parquet_cursor *c, size_t n) {
     if (have) memmove(c->window.text, c->window.text + c->at, have);
     c->window.len = have;
     c->at = 0;
-    size_t more = (size_t)MIN((int64_t)MAX(n - have, (size_t)WINDOW_BYTES), left);
+    size_t more = (size_t)MIN((int64_t)MAX(n - have, c->fill_bytes), left);
     str_reserve(&c->window, more);
     const parquet_source *s = &c->f->source;
     TRY(s->read(s->ctx, c->offset + (int64_t)have, c->window.text + have, more));
@@ -76,7 +78,7 @@ static err check_page_size(const parquet_cursor *c, const parquet_page *h) {
 
 /* Reads the header at the cursor and consumes it. */
 static err read_page_header(parquet_cursor *c, parquet_page *h) {
-    size_t want = 4096;
+    size_t want = HEADER_BYTES;
     for (;;) {
         TRY(fill_window(c, want));
         size_t have = c->window.len - c->at;
@@ -95,19 +97,13 @@ static err read_page_header(parquet_cursor *c, parquet_page *h) {
     return wrong ? cursor_error(c, wrong) : check_page_size(c, h);
 }
 
-static err read_page_dictionary(parquet_cursor *c, const parquet_page *h) {
-    TRY(fill_window(c, (size_t)h->raw_bytes));
-    const char *wrong =
-        dictionary_decode(c->f, c->group, c->column, h, c->window.text + c->at, &c->dictionary);
-    if (wrong) return cursor_error(c, wrong);
-    consume_bytes(c, (size_t)h->raw_bytes);
-    return OK;
-}
-
-/* Reads n bytes at the cursor and consumes them: what the window has, and the rest from the file. */
-static err read_bytes(parquet_cursor *c, size_t n, char *to) {
+/* Reads the n bytes of a page and consumes them: what the window has, and the rest from the file. After a
+ * page larger than the window, the next one is expected to be so too, and only its header is read ahead:
+ * the window's bytes are copied once more than others. */
+static err read_page_bytes(parquet_cursor *c, size_t n, char *to) {
     const parquet_source *s = &c->f->source;
     size_t have = MIN(c->window.len - c->at, n);
+    c->fill_bytes = n > WINDOW_BYTES ? HEADER_BYTES : WINDOW_BYTES;
     if (have) memcpy(to, c->window.text + c->at, have);
     consume_bytes(c, have);
     if (have == n) return OK;
@@ -116,14 +112,25 @@ static err read_bytes(parquet_cursor *c, size_t n, char *to) {
     return OK;
 }
 
+static err read_page_dictionary(parquet_cursor *c, const parquet_page *h) {
+    char *raw = mem_alloc_large((size_t)h->raw_bytes + 1);
+    err e = read_page_bytes(c, (size_t)h->raw_bytes, raw);
+    if (e) {
+        free(raw);
+        return e;
+    }
+    const char *wrong = dictionary_decode(c->f, c->group, c->column, h, raw, &c->dictionary);
+    return wrong ? column_error(c->f, c->group, c->column, h->offset, wrong) : OK;
+}
+
 /* Appends the page's bytes, which follow its header in the file. */
 static err add_page(parquet_cursor *c, const parquet_page *h, parquet_pages *out) {
     void *pages = out->page;
     mem_reserve(&pages, &out->capacity, out->n, sizeof *out->page);
     out->page = pages;
     size_t at = out->raw.len;
-    str_reserve(&out->raw, (size_t)h->raw_bytes + 1);
-    TRY(read_bytes(c, (size_t)h->raw_bytes, out->raw.text + at));
+    buffer_reserve(&out->raw, (size_t)h->raw_bytes + 1);
+    TRY(read_page_bytes(c, (size_t)h->raw_bytes, out->raw.text + at));
     out->raw.len += (size_t)h->raw_bytes;
     parquet_page *page = &out->page[out->n++];
     *page = *h;
@@ -188,7 +195,11 @@ static err open_chunk(parquet_cursor *c) {
 err parquet_cursor_open(const parquet_file *f, int group, int column, parquet_cursor **out) {
     parquet_cursor *c = mem_alloc(sizeof *c);
     *c = (parquet_cursor){
-        .f = f, .group = group, .column = column, .rows = parquet_group_rows(f, group)
+        .f = f,
+        .group = group,
+        .column = column,
+        .rows = parquet_group_rows(f, group),
+        .fill_bytes = WINDOW_BYTES,
     };
     err e = f->arrow ? arrow_cursor_open(f, group, column, &c->arrow) : open_chunk(c);
     if (e) {

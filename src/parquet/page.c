@@ -141,6 +141,16 @@ static const char *decode_page(const parquet_pages *p, parquet_page *h, char *to
     return decode_values(h->encoding, &in, out, (size_t)h->n_values);
 }
 
+void buffer_reserve(str *s, size_t more) {
+    if (s->len || more < s->cap) {
+        str_reserve(s, more);
+        return;
+    }
+    free(s->text);
+    s->cap = more + more / 8 + 1; /* the next page may be a little larger */
+    s->text = mem_alloc_large(s->cap);
+}
+
 void reserve_values(parquet_pages *p) {
     size_t n = (size_t)MAX(p->rows, (int64_t)1);
     if (n <= p->values_capacity) return;
@@ -159,7 +169,7 @@ err parquet_decode(parquet_pages *p) {
     if (p->n && p->page[0].arrow) return arrow_decode(p);
     for (int i = 0; i < p->n; i++) plain += (size_t)p->page[i].plain_bytes;
     p->plain.len = 0;
-    str_reserve(&p->plain, plain);
+    buffer_reserve(&p->plain, plain);
     reserve_values(p);
     for (int i = 0; i < p->n; i++) {
         parquet_page *h = &p->page[i];
@@ -207,30 +217,40 @@ void dictionary_release(parquet_dictionary *d) {
     free(d);
 }
 
+enum { ENCODING_PLAIN = 0, ENCODING_PLAIN_DICTIONARY = 2 };
+
+static const char *check_dictionary(const parquet_page *h, const char *raw) {
+    if (h->encoding != ENCODING_PLAIN && h->encoding != ENCODING_PLAIN_DICTIONARY)
+        return "the dictionary's encoding is not supported";
+    if ((size_t)h->n_values > (size_t)h->plain_bytes * 8)
+        return "the dictionary has more values than bytes";
+    return check_sum(h, raw);
+}
+
 const char *dictionary_decode(const parquet_file *f, int group, int column, const parquet_page *h,
-                              const char *raw, parquet_dictionary **out) {
-    enum { PLAIN = 0, PLAIN_DICTIONARY = 2 };
+                              char *raw, parquet_dictionary **out) {
     const leaf *l = &f->leaves[column];
     size_t n = (size_t)h->n_values, size = (size_t)h->plain_bytes;
-    const char *wrong = check_sum(h, raw), *plain;
-    if (wrong) return wrong;
-    if (h->encoding != PLAIN && h->encoding != PLAIN_DICTIONARY)
-        return "the dictionary's encoding is not supported";
-    if (n > size * 8) return "the dictionary has more values than bytes";
-    parquet_dictionary *d = mem_alloc(sizeof *d);
+    int32_t codec = file_chunk(f, group, column)->codec;
+    parquet_dictionary *d = *out = mem_alloc(sizeof *d);
     atomic_store(&d->refs, 1);
+    d->bytes = raw;
+    const char *wrong = check_dictionary(h, raw), *plain;
+    if (wrong) return wrong;
+    char *to = codec == CODEC_NONE ? NULL : mem_alloc_large(size + 1);
+    wrong = decompress_page(codec, h, raw, 0, to, &plain);
+    if (to) {
+        d->bytes = to;
+        free(raw);
+    }
+    if (wrong) return wrong;
     d->n = n;
     d->values = mem_grow(NULL, (n + 1) * sizeof *d->values);
-    d->bytes = mem_grow(NULL, size + 1);
-    wrong = decompress_page(file_chunk(f, group, column)->codec, h, raw, 0, d->bytes, &plain);
-    if (!wrong && plain == raw) memcpy(d->bytes, raw, size);
     value_input in = { .p = (uint8_t *)d->bytes,
                        .end = (uint8_t *)d->bytes + size,
                        .type = l->type,
                        .kind = l->public.kind,
                        .most_bytes = f->limits.page_bytes,
                        .composed = &d->composed };
-    if (!wrong) wrong = decode_values(PLAIN, &in, d->values, n);
-    *out = d;
-    return wrong;
+    return decode_values(ENCODING_PLAIN, &in, d->values, n);
 }

@@ -166,9 +166,13 @@ void codec_names(codec_set set, str *out);
 const char *snappy_decompress(const void *from, size_t n, void *to, size_t size);
 const char *lz4_block_decompress(const void *from, size_t n, void *to, size_t size);
 const char *lz4_frame_decompress(const void *from, size_t n, void *to, size_t size);
-/* Decompresses a dictionary page and decodes its values. */
+/* Decompresses a dictionary page and decodes its values.
+ * @param raw its bytes as in the file; owned by *out afterwards, or freed */
 const char *dictionary_decode(const parquet_file *f, int group, int column, const parquet_page *h,
-                              const char *raw, parquet_dictionary **out);
+                              char *raw, parquet_dictionary **out);
+/* Like str_reserve, for pages: an empty buffer that has to grow is not copied, since a page of text often has
+ * megabytes. */
+void buffer_reserve(str *s, size_t more);
 
 static inline uint32_t load_u32(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;

@@ -25,6 +25,15 @@ void *mem_grow(void *p, size_t bytes) {
     return q;
 }
 
+void *mem_alloc_large(size_t bytes) {
+    enum { HUGE_PAGE = 2 << 20 };
+    if (bytes < 2 * HUGE_PAGE) return mem_grow(NULL, bytes);
+    void *p = aligned_alloc(HUGE_PAGE, align_up(bytes, HUGE_PAGE));
+    if (!p) return mem_grow(NULL, bytes); /* which reports that there is none */
+    madvise(p, bytes, MADV_HUGEPAGE);     /* advice only: failure costs speed, not correctness */
+    return p;
+}
+
 void mem_reserve(void **items, int *capacity, int count, size_t item_size) {
     if (count < *capacity) return;
     int wider = *capacity ? *capacity * 2 : 16;

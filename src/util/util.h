@@ -106,6 +106,9 @@ NORETURN void bug_at(const char *file, int line, const char *what);
  * buffers of a run come from mem_map, whose failure is an error with a remedy. */
 void *mem_alloc(size_t bytes); /* zeroed */
 void *mem_grow(void *p, size_t bytes);
+/* For buffers of megabytes that are freed like others; not zeroed. They are backed by huge pages where the
+ * system gives them, since otherwise each 4 KiB cost a page fault. */
+void *mem_alloc_large(size_t bytes);
 /* Makes capacity for one more element: grows `*items` when `count` reaches `*capacity`. */
 void mem_reserve(void **items, int *capacity, int count, size_t item_size);
 
