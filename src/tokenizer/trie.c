@@ -46,12 +46,14 @@ static void push_task(trie_builder *b, trie_task task) {
 
 /* @return the lowest base, from b->from on, at which all these bytes are free. */
 static int64_t find_base(trie_builder *b, const uint8_t *bytes, int n) {
-    enum { CROWDED = 16 }; /* entries tried in vain after which the search begins later next time */
-    int64_t base = MAX(b->from - bytes[0], 1), tried = 0;
+    /* Bases tried in vain, and taken entries passed, after which the search begins later next time. */
+    enum { CROWDED = 16, TAKEN = 1024 };
+    int64_t base = MAX(b->from - bytes[0], 1), tried = 0, taken = 0;
     for (;; base++) {
         trie_reserve(b->t, base + 256);
         if (b->t->at[base + bytes[0]].check != FREE) {
             if (base + bytes[0] == b->from) b->from++;
+            if (++taken % TAKEN == 0) b->from = MAX(b->from, base + bytes[0] - 256);
             continue;
         }
         int i = 1;
