@@ -24,7 +24,7 @@ enum { LETTERS = 1, NUMBERS = 2, SPACES = 4, BLANK = 8, NOT_ASCII = 16 };
 /* Loops run over whole blocks, which is what compilers make vectors of: the first and the last
  * byte have neighbors whose class does not matter. */
 typedef struct class_block {
-    uint8_t class[1 + BLOCK + 1]; /* of the character that byte i - 1 is of */
+    uint8_t class[1 + BLOCK + 2]; /* of the character that byte i - 1 is of */
     uint8_t begins[BLOCK];        /* 1: here a piece begins; 2: here is an apostrophe */
 } class_block;
 
@@ -52,6 +52,11 @@ static bool classify_high(const char *s, size_t n, class_block *b) {
         unsigned class = class_at(s, n, i, &len);
         if (class & SPACE) return false;
         uint8_t mine = class & LETTER ? LETTERS : class & NUMBER ? NUMBERS : 0;
+        if (len == 3) { /* of a known length, a few stores */
+            memset(&b->class[1 + i], mine, 3);
+            i += 3;
+            continue;
+        }
         for (size_t end = MIN(i + (size_t)len, BLOCK); i < end; i++) b->class[1 + i] = mine;
     }
     return true;
