@@ -10,7 +10,10 @@
  * characters l1 l2 l3 and r1 r2 r3, `whole` has those of tokens that cover both, `prefix` those that cover
  * l1 l2 l3 r1 r2, and `suffix` those that cover l3 r1 r2 but not all of the left character. A token that covers
  * only r1 of the right one is entered with every r2. The first two are hashed: a set may claim an adjacency
- * that is not there, which costs a split, but it never misses one. */
+ * that is not there, which costs a split, but it never misses one.
+ *
+ * Where a piece that is a token is that token, whatever the merges are, a part must not become a token that
+ * merges do not give: nothing is split off before the first and after the last character of such tokens. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,8 +26,8 @@ static void set_bit(uint64_t *set, uint64_t i) { set[i >> 6] |= (uint64_t)1 << (
 
 static void add_prefix(adjacency *a, const char *left, char r1, char r2) {
     const char right[2] = { r1, r2 };
-    set_bit(a->prefix,
-            adjacency_hash(a, adjacency_bytes(left, 3) << 16 | adjacency_bytes(right, 2)));
+    uint64_t key = adjacency_bytes(left, 3) << 16 | adjacency_bytes(right, 2);
+    set_bit(a->prefix, adjacency_hash(key, a->prefix_shift));
 }
 
 /* Enters the boundary at k of a token, if it is one of those between three bytes each. */
@@ -38,7 +41,7 @@ static void add_boundary(adjacency *a, const char *t, size_t n, size_t k) {
     const char *left = t + k - before, *right = t + k;
     if (before == 3 && after == 3) {
         uint64_t key = adjacency_bytes(left, 3) << 24 | adjacency_bytes(right, 3);
-        set_bit(a->whole, adjacency_hash(a, key));
+        set_bit(a->whole, adjacency_hash(key, a->whole_shift));
         return;
     }
     for (int c = 0x80; c < 0xC0; c++) { /* every r2 that it may be */
@@ -51,19 +54,46 @@ static void add_boundary(adjacency *a, const char *t, size_t n, size_t k) {
     }
 }
 
-/* @return bits of a hashed set for n adjacencies: few enough collisions, and near memory. */
-static int set_bits_log2(int64_t n) {
-    int log2 = 12;
-    while (log2 < 24 && (int64_t)1 << log2 < 16 * n) log2++;
+/* For a token that merges do not give, or may not, while a piece may be it: claims all boundaries before its first
+ * and after its last character. */
+static void keep_whole(adjacency *a, text_span t) {
+    enum { NEIGHBORS = 1 << 10, LASTS = 1 << 6 }; /* first two bytes, last bytes of a character */
+    if (t.len < 3) return;
+    const char *last = t.at + t.len - 3;
+    for (uint64_t l3 = 0; l3 < LASTS && is_three_bytes(t.at); l3++)
+        set_bit(a->suffix, adjacency_index((char)l3, t.at[0], t.at[1]));
+    for (uint64_t r = 0; r < NEIGHBORS && is_three_bytes(last); r++)
+        set_bit(a->suffix, adjacency_index(last[2], 0, 0) | r);
+}
+
+static void add_tokens(adjacency *a, const bpe *b) {
+    for (int64_t i = 0; i < b->n; i++) {
+        for (size_t k = 1; k < b->tokens[i].len; k++)
+            add_boundary(a, b->tokens[i].at, b->tokens[i].len, k);
+        bool is_given = b->walk && b->walk->tokens[i].rank != WALK_NOT_MADE;
+        if (b->whole_first && !is_given) keep_whole(a, b->tokens[i]);
+    }
+}
+
+enum { SET_LOG2_MIN = 16, SET_LOG2_MAX = 24 };
+
+/* @return bits of a hashed set for those that the largest one has: few enough collisions, and near memory, which
+ * the walk needs too. */
+static int set_bits_log2(const uint64_t *largest) {
+    uint64_t count = 0;
+    int log2 = SET_LOG2_MIN;
+    for (size_t i = 0; i < (size_t)1 << SET_LOG2_MAX >> 6; i++)
+        count += (uint64_t)__builtin_popcountll(largest[i]);
+    while (log2 < SET_LOG2_MAX && (uint64_t)1 << log2 < 16 * count) log2++;
     return log2;
 }
 
-static int64_t count_boundaries(const bpe *b) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < b->n; i++)
-        for (size_t k = 1; k < b->tokens[i].len; k++)
-            count += is_lead(b->tokens[i].at[k]) && is_follow(b->tokens[i].at[k - 1]);
-    return count;
+static void alloc_sets(adjacency *a, int whole_log2, int prefix_log2) {
+    *a = (adjacency){ .whole = mem_alloc((size_t)1 << whole_log2 >> 3),
+                      .prefix = mem_alloc((size_t)1 << prefix_log2 >> 3),
+                      .suffix = mem_alloc(ADJACENCY_SUFFIX_BITS / 8),
+                      .whole_shift = 64 - whole_log2,
+                      .prefix_shift = 64 - prefix_log2 };
 }
 
 void adjacency_build(const bpe *b, adjacency *a) {
@@ -71,14 +101,12 @@ void adjacency_build(const bpe *b, adjacency *a) {
     /* Unknown bytes that follow one another are one token: these pieces must stay whole. Bytes that an
      * unknown character falls back to are not the text of their tokens. */
     if (b->n_pairs == 0 || b->chars || (b->unknown >= 0 && b->fuse_unknown)) return;
-    int log2 = set_bits_log2(count_boundaries(b));
-    a->shift = 64 - log2;
-    a->whole = mem_alloc((size_t)1 << log2 >> 3);
-    a->prefix = mem_alloc((size_t)1 << log2 >> 3);
-    a->suffix = mem_alloc(ADJACENCY_SUFFIX_BITS / 8);
-    for (int64_t i = 0; i < b->n; i++)
-        for (size_t k = 1; k < b->tokens[i].len; k++)
-            add_boundary(a, b->tokens[i].at, b->tokens[i].len, k);
+    adjacency largest;
+    alloc_sets(&largest, SET_LOG2_MAX, SET_LOG2_MAX);
+    add_tokens(&largest, b);
+    alloc_sets(a, set_bits_log2(largest.whole), set_bits_log2(largest.prefix));
+    add_tokens(a, b);
+    adjacency_free(&largest);
 }
 
 void adjacency_free(adjacency *a) {

@@ -22,7 +22,7 @@
 
 #include "tokenizer/bpe.h"
 
-enum { NOT_MADE = -2, A_BYTE = -1, NO_TOKEN = -1 };
+enum { NOT_MADE = WALK_NOT_MADE, A_BYTE = -1, NO_TOKEN = -1 };
 
 /* ---- whether two tokens stay apart ------------------------------------------------------------------ */
 

@@ -4,8 +4,20 @@
 
 /* Text in runs of few characters, which share bytes, with breaks, Latin letters and broken bytes between. */
 static void add_text(chance *c, size_t bytes, int kinds, str *out) {
-    static const char *const others[] = { " ",        "\n",   "a",  "é", "\xF0\x9F\x98\x80",
-                                          "\xE4\xB8", "\x81", "。", "1", "\xFF" };
+    static const char *const others[] = { " ",
+                                          "\n",
+                                          "a",
+                                          "é",
+                                          "\xF0\x9F\x98\x80",
+                                          "\xE4\xB8",
+                                          "\x81",
+                                          "。",
+                                          "1",
+                                          "\xFF",
+                                          "\xE0\xA0\x80",
+                                          "\xEF\xBF\xBF",
+                                          "\xE0\x80\x80",
+                                          "の" };
     while (out->len < bytes) {
         char one[4];
         uint32_t cp = 0x4E00 + (uint32_t)below(c, (uint64_t)kinds) * 37 % 0x1000;
@@ -100,11 +112,42 @@ static void tokens_may_begin_and_end_inside_characters(void **state) {
     }
 }
 
+/* Where a piece that is a token is that token, a part is not: 中国 is a token that no merge gives. */
+static void parts_are_not_tokens_that_merges_do_not_give(void **state) {
+    enum { BYTES = 256, WHOLE = BYTES, HALF, TOKENS };
+    static const char *const texts[] = { "中国", "中国人", "人中国", "人中国人" };
+    char bytes[BYTES];
+    text_span tokens[TOKENS];
+    for (int i = 0; i < BYTES; i++) {
+        bytes[i] = (char)i;
+        tokens[i] = (text_span){ &bytes[i], 1 };
+    }
+    tokens[WHOLE] = (text_span){ "中国", 6 };
+    tokens[HALF] = (text_span){ "\xE4\xB8", 2 };
+    const bpe_pair merge = { 0xE4, 0xB8 };
+    const bpe_parts parts = { .pattern = "gpt2",
+                              .tokens = tokens,
+                              .n_tokens = TOKENS,
+                              .merges = &merge,
+                              .n_merges = 1,
+                              .whole_first = true };
+    tokenizer *t = NULL;
+    assert_ok(tokenizer_from_bpe(&parts, &t));
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        compare(t, texts[i], strlen(texts[i]));
+        token_ids ids = ids_of(t, texts[i], strlen(texts[i]), false);
+        assert_int_equal(ids.at[0] == WHOLE, i == 0);
+        token_ids_free(&ids);
+    }
+    tokenizer_free(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(parts_have_the_ids_of_whole_pieces, folder_setup,
                                         folder_teardown),
         cmocka_unit_test(tokens_may_begin_and_end_inside_characters),
+        cmocka_unit_test(parts_are_not_tokens_that_merges_do_not_give),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
