@@ -218,7 +218,8 @@ typedef struct trainer {
     json_t *run;        /* owned: resume_snapshot, for checkpoints */
     str changes;        /* what differs from the checkpoint that is continued; lines */
     double peak_flops;  /* the most this device can do in the run's type, as measured */
-    double published;   /* ... as its vendor states it; NaN: not known, and MFU is of peak_flops */
+    double peak_measured_at;
+    double published; /* ... as its vendor states it; NaN: not known, and MFU is of peak_flops */
 
     watchdog *dog;               /* NULL: none */
     straggler_watch *stragglers; /* NULL: no step yet */
@@ -461,9 +462,11 @@ int replicas_judge(const replica *all, int n, bool *bad);
 /* After each step, on all ranks together. @param saves a full checkpoint follows. */
 err replicas_check(trainer *t, bool saves) MUST_USE;
 /* peak.c: what the device can do. */
-/* Measures it, and keeps the best of this and what was measured before: whatever else runs on the machine
+/* Measures it, if that is due, and keeps the best: whatever else runs on the machine
  * only ever slows it down. */
 void trainer_measure_peak(trainer *t);
+/* @return whether the peak is to be measured again at `now`. */
+bool peak_is_due(double measured_at, double now);
 /* @return the peak once a step has reached `achieved`: where that is more, the measurement was taken
  * while the device was busy. It is taken again, and is at least what was achieved. */
 double peak_after(double peak, double achieved, double (*measure)(void *ctx), void *ctx);

@@ -27,7 +27,15 @@ static void no_step_exceeds_the_peak(void **state) {
     assert_true(peak_after(30, NAN, read_meter, &busy) == 30);
 }
 
+/* Validations that follow each other closely do not spend their time on it. */
+static void the_peak_is_measured_now_and_then(void **state) {
+    assert_false(peak_is_due(1000, 1000.5));
+    assert_false(peak_is_due(1000, 1009));
+    assert_true(peak_is_due(1000, 1010));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(no_step_exceeds_the_peak) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(no_step_exceeds_the_peak),
+                                        cmocka_unit_test(the_peak_is_measured_now_and_then) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
