@@ -1,0 +1,50 @@
+/* Runs in bf16 and fp8 on several ranks: as close to one rank as rounding lets them be. */
+#include "support/layouts.h"
+
+/* In bf16 sums of another order round differently. */
+static void bf16_stays_close_on_every_layout(void **state) {
+    test_folder *f = *state;
+    settings bf16 = { "precision", "bf16" };
+    assert_ok(run_on_ranks(f, "one", small, bf16, 1));
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        char name[NAME];
+        assert_ok(run_on_layout(f, bf16, i, name));
+        same_figures(f, name, &layouts[i], "loss", 3e-3);
+        same_figures(f, name, &layouts[i], "grad_norm", 1e-2);
+    }
+}
+
+/* Layers whose shards fp8 GEMMs take. Scales are those of one rank, so that losses are too, but for the order
+ * of sums: under tensor parallelism bf16 results are summed, and those near the middle of two codes take
+ * the other one. */
+static void fp8_stays_close(test_folder *f, const char *recipe) {
+    settings fp8 = { "precision",      "bf16", "precision.fp8", recipe, "model.dim",        "64",
+                     "model.head_dim", "16",   "model.ffn_dim", "64",   "validation.every", "3" };
+    assert_ok(run_on_ranks(f, "one", small, fp8, 1));
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        char name[NAME];
+        assert_ok(run_on_layout(f, fp8, i, name));
+        double within = i < TENSOR_ALONE ? 3e-4 : 3e-3;
+        same_figures(f, name, &layouts[i], "loss", within);
+        same_figures(f, name, &layouts[i], "grad_norm", 10 * within);
+        same_figures(f, name, &layouts[i], "val_loss", within);
+    }
+}
+
+static void fp8_current_stays_close_on_every_layout(void **state) {
+    fp8_stays_close(*state, "current");
+}
+
+static void fp8_delayed_stays_close_on_every_layout(void **state) {
+    fp8_stays_close(*state, "delayed");
+}
+
+int main(void) {
+#define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
+    const struct CMUnitTest tests[] = {
+        T(bf16_stays_close_on_every_layout),
+        T(fp8_current_stays_close_on_every_layout),
+        T(fp8_delayed_stays_close_on_every_layout),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
