@@ -22,7 +22,7 @@ static const cli_arg args[] = {
     { "gpus", ARG_TEXT, offsetof(plan_args, gpus), "N",
       "how many of them, and ranks of a config (default: as its parallelism section asks for)" },
     { "dtype", ARG_TEXT, offsetof(plan_args, dtype), "NAME",
-      "dtype whose peak counts: bf16, fp8, ... (default bf16; fp16 if the chip has no bf16)" },
+      "dtype whose peak counts: bf16, fp8, ... (default bf16; fp16 or fp32 if the chip has no bf16)" },
     { "mfu", ARG_TEXT, offsetof(plan_args, mfu), "FRACTION",
       "share of the peak that is reached (default 0.45; of a config: simulated)" },
     { "provider", ARG_TEXT, offsetof(plan_args, provider), "NAME",

@@ -320,6 +320,12 @@ const storage_price *hardware_find_store(const hardware *h, const char *provider
     return NULL;
 }
 
+const char *hardware_fastest_type(const accelerator *a) {
+    bool fp16 = !a->shared && !isnan(a->peak[PEAK_FP16]);
+    if (!isnan(a->peak[PEAK_BF16])) return peak_names[PEAK_BF16];
+    return peak_names[fp16 ? PEAK_FP16 : PEAK_FP32];
+}
+
 err hardware_find_peak(const accelerator *a, const char *type, double *flops) {
     str has = { 0 };
     *flops = NAN;

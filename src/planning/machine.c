@@ -45,7 +45,7 @@ err plan_machine_choose(plan_machine *m, const machine_query *q) {
     m->mfu_given = q->mfu;
     TRY(read_machine_numbers(q, m));
     if (q->gpu) TRY(hardware_find(&m->catalogue, q->gpu, &m->gpu));
-    m->dtype = q->dtype ? q->dtype : m->gpu && isnan(m->gpu->peak[PEAK_BF16]) ? "fp16" : "bf16";
+    m->dtype = q->dtype ? q->dtype : m->gpu ? hardware_fastest_type(m->gpu) : "bf16";
     if (m->gpu) TRY(hardware_find_peak(m->gpu, m->dtype, &m->peak));
     const hardware_price *price;
     if (m->gpu && q->provider) TRY(hardware_find_price(&m->catalogue, m->gpu, q->provider, &price));
@@ -79,8 +79,7 @@ err plan_target_accelerator(const accelerator *gpu, config *c, run_target *on, d
     if (on->device && !c->parallelism.tensor_parallel_chunks) /* whatever lays the programs out */
         TRY(config_set(c, "parallelism.tensor_parallel_chunks", "1"));
     if (c->precision.dtype != CFG_FASTEST) return OK;
-    const char *type = !isnan(gpu->peak[PEAK_BF16]) ? "bf16" : on->device ? "fp16" : "fp32";
-    return config_set(c, "precision.dtype", type);
+    return config_set(c, "precision.dtype", hardware_fastest_type(gpu));
 }
 
 double plan_limit_of_gpu(double memory) { return memory - driver_bytes; }

@@ -158,6 +158,8 @@ const char *peak_name(peak_kind k);                                             
 void call_cost_print(const call_cost *c, str *out);
 /* Measures what calls cost in training steps of small models, and adds that to `a`. Takes seconds. */
 err calibrate_cpu(const op_backend *ops, dtype dt, accelerator *a) MUST_USE;
+/* @return what a run computes in there unless it names a precision: bf16, else fp16 on a GPU, else fp32. */
+const char *hardware_fastest_type(const accelerator *a);
 /* An error when the name is none, or when the accelerator cannot compute in it. */
 err hardware_find_peak(const accelerator *a, const char *type, double *flops) MUST_USE;
 

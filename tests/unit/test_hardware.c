@@ -95,6 +95,45 @@ static void users_extend_it(void **state) {
     hardware_free(&h);
 }
 
+/* A plan that names no precision is in one that the accelerator computes in, and so is the run. */
+static void precisions_are_of_the_accelerator(void **state) {
+    static const struct {
+        const char *peaks, *of_gpu, *of_cpu; /* a CPU never trains in fp16 */
+    } chips[] = { { "fp32: 1, fp16: 2, bf16: 4", "bf16", "bf16" },
+                  { "fp32: 1, tf32: 2, fp16: 4", "fp16", "fp32" },
+                  { "fp32: 1", "fp32", "fp32" } };
+    for (size_t i = 0; i < 2 * COUNT_OF(chips); i++) {
+        bool cpu = i % 2;
+        const char *expected = cpu ? chips[i / 2].of_cpu : chips[i / 2].of_gpu;
+        str text = { 0 };
+        str_add(&text,
+                "accelerators:\n"
+                "  - {name: mine, title: Mine, chip: C, memory: 64, memory_bandwidth: 100,\n"
+                "     shared: %s, tflops: {%s}, link: 100, host: 32, network: 25, disk: 5,\n"
+                "     per_node: 2, source: us}\n",
+                cpu ? "true" : "false", chips[i / 2].peaks);
+        const char *path = folder_write(*state, "mine.yaml", text.text);
+        plan_machine m;
+        config c;
+        run_target on = { 0 };
+        double limit;
+        assert_ok(plan_machine_open(path, &(machine_query){ .gpu = "mine" }, &m));
+        assert_string_equal(m.dtype, expected);
+        config_init(&c);
+        assert_ok(plan_target_accelerator(m.gpu, &c, &on, &limit));
+        assert_int_equal(c.precision.dtype, !strcmp(expected, "fp32")   ? CFG_FP32
+                                            : !strcmp(expected, "fp16") ? CFG_FP16
+                                                                        : CFG_BF16);
+        config_free(&c);
+        plan_machine_close(&m);
+        str_free(&text);
+    }
+    plan_machine m;
+    assert_error(plan_machine_open(in_folder(*state, "mine.yaml"),
+                                   &(machine_query){ .gpu = "mine", .dtype = "bf16" }, &m),
+                 "mine does not compute in \"bf16\"");
+}
+
 /* What calibration measures as a sum of terms is found again, and a term that is not there is not made up. */
 static void calibration_finds_the_terms(void **state) {
     static const double terms[CALL_TERMS] = { 3e-6, 2e-12, 40e-12, 0 };
@@ -228,6 +267,8 @@ int main(void) {
         cmocka_unit_test(is_complete),
         cmocka_unit_test(peaks_are_written_once),
         cmocka_unit_test_setup_teardown(users_extend_it, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(precisions_are_of_the_accelerator, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test(calibration_finds_the_terms),
         cmocka_unit_test_setup_teardown(measured_calls_replace_the_roofline, folder_setup,
                                         folder_teardown),
