@@ -151,11 +151,14 @@ static void plans_beyond_the_machine(void **state) {
     assert_true(fabs(c.tokens / 1e12 - 1) < 1e-6);
     const char *const epochs[] = { "training.steps", "2 epochs", NULL };
     assert_true(isnan(plan_settings(epochs, false).tokens));
-    const char *const offload[] = { "optimizer.offload", "1", NULL }, *const plain[] = { NULL };
+#define BF16 "precision.dtype", "bf16"
+    const char *const offload[] = { BF16, "optimizer.offload", "1", NULL };
+    const char *const plain[] = { BF16, NULL };
     capacity off = plan_settings(offload, true), on = plan_settings(plain, true);
     assert_true(off.offloaded > 0 && off.total + off.offloaded >= on.total);
     assert_true(off.memory[MEMORY_MOMENTS] < on.memory[MEMORY_MOMENTS] / 10);
-    const char *const params[] = { "training.offload_params", "true", NULL };
+    const char *const params[] = { BF16, "training.offload_params", "true", NULL };
+#undef BF16
     capacity away = plan_settings(params, true), here = plan_settings(params, false);
     double weights = on.memory[MEMORY_WEIGHTS] + on.memory[MEMORY_MASTER];
     assert_true(away.offloaded >= weights && away.memory[MEMORY_WEIGHTS] == 0);

@@ -121,7 +121,7 @@ static bool advises(const char *const *list, advice_kind kind, const char *words
 #define SOUND                                                                                      \
     "model.preset", "llama2-7b", "training.steps", "2e12 tokens", "training.global_batch_size",    \
         "4M tokens", "training.local_batch_size", "1", "training.seq_len", "4096",                 \
-        "lr_scheduler.warmup", "2000"
+        "lr_scheduler.warmup", "2000", "precision.dtype", "bf16"
 
 /* Each mistake is named, and a sound config has none of them. */
 static void names_classic_mistakes(void **state) {
