@@ -51,6 +51,7 @@ err other_system_find(const char *name, const other_system **out) {
 }
 
 /* ---- calls ------------------------------------------------------------------------------------- */
+/* In a type that it has no unit for, an accelerator computes as fast as in the nearest that it has. */
 static double peak_of(const cost_model *k, dtype dt) {
     const double *peak = k->gpu->peak;
     double fp16 = isnan(peak[PEAK_FP16]) ? peak[PEAK_BF16] : peak[PEAK_FP16];
@@ -58,7 +59,8 @@ static double peak_of(const cost_model *k, dtype dt) {
     double fp32 = k->tf32 && !isnan(peak[PEAK_TF32]) ? peak[PEAK_TF32] : peak[PEAK_FP32];
     double rate = dt == DT_F32 ? fp32 : dt == DT_F16 ? fp16 : bf16;
     if (dt_is_fp8(dt) && !isnan(peak[PEAK_FP8])) rate = peak[PEAK_FP8];
-    return (isnan(rate) ? bf16 : rate) * k->gpu->power * k->share;
+    double nearest = isnan(bf16) ? fp32 : bf16;
+    return (isnan(rate) ? nearest : rate) * k->gpu->power * k->share;
 }
 
 static double copy_seconds(const cost_model *k, double bytes) {

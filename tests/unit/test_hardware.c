@@ -153,7 +153,7 @@ static void calibration_finds_the_terms(void **state) {
     for (int t = 0; t < CALL_TERMS; t++) assert_true(got[t] >= 0);
 }
 
-static double simulated_seconds(const char *path, int ranks) {
+static double simulated_seconds_in(const char *type, const char *path, int ranks) {
     hardware h;
     config c;
     step_time t;
@@ -161,11 +161,15 @@ static double simulated_seconds(const char *path, int ranks) {
     assert_ok(hardware_open(path, &h));
     config_init(&c);
     assert_ok(config_set(&c, "model.preset", "gpt-small"));
-    assert_ok(config_set(&c, "precision.dtype", "fp32"));
+    assert_ok(config_set(&c, "precision.dtype", type));
     assert_ok(step_simulate(&c, &on, find(&h, "mine"), NULL, &t));
     config_free(&c);
     hardware_free(&h);
     return t.seconds - t.stragglers;
+}
+
+static double simulated_seconds(const char *path, int ranks) {
+    return simulated_seconds_in("fp32", path, ranks);
 }
 
 /* A call that has been measured takes what was measured. Ranks that share a CPU have a part of its rates each, and
@@ -179,6 +183,9 @@ static void measured_calls_replace_the_roofline(void **state) {
     "     calls: [" calls "]}\n"
     const char *plain = folder_write(f, "plain.yaml", MINE(""));
     double roofline = simulated_seconds(plain, 1);
+    /* without a unit for bf16 its GEMMs are as fast as fp32's, and its copies move fewer bytes */
+    double bf16 = simulated_seconds_in("bf16", plain, 1);
+    assert_true(bf16 < roofline && bf16 > 0.5 * roofline);
     const char *flops =
         folder_write(f, "flops.yaml", MINE("{op: linear_bwd_w, type: fp32, ps_flop: 1000}"));
     /* four matrices per block, 2048 tokens: the rest stays on the roofline */
