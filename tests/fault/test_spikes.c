@@ -379,7 +379,7 @@ static void the_first_op_is_named(void **state) {
     test_folder *f = *state;
     const char *data = write_corpus(f, "good.txt", STEPS, 0, 0);
     for (int ranks = 1; ranks <= 2; ranks++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "k%d", ranks);
         err e = try_run_on(f, name, data, ranks,
                            (settings){ "optimizer.name", "sgd", "optimizer.lr", "1000",
@@ -436,7 +436,7 @@ static void ranks_heal_together(void **state) {
 static void healthy_runs_raise_nothing(void **state) {
     test_folder *f = *state;
     for (int seed = 1; seed <= 3; seed++) {
-        char name[16], text[8];
+        char name[24], text[16];
         snprintf(name, sizeof name, "healthy-%d", seed);
         snprintf(text, sizeof text, "%d", seed);
         train_small(f, name,
