@@ -214,12 +214,12 @@ typedef struct trainer {
     ckpt_state state;
     run_saves saves;
     run_alerts alerts;
-    bool new_optimizer; /* another one than the checkpoint's, whose states are left behind */
-    json_t *run;        /* owned: resume_snapshot, for checkpoints */
-    str changes;        /* what differs from the checkpoint that is continued; lines */
-    double peak_flops;  /* the most this device can do in the run's type, as measured */
-    double peak_measured_at;
-    double published; /* ... as its vendor states it; NaN: not known, and MFU is of peak_flops */
+    bool new_optimizer;      /* another one than the checkpoint's, whose states are left behind */
+    json_t *run;             /* owned: resume_snapshot, for checkpoints */
+    str changes;             /* what differs from the checkpoint that is continued; lines */
+    double peak_flops;       /* the most this device can do in the run's type, as measured */
+    double peak_measured_at; /* by time_now; it is measured again with validations */
+    double published; /* the vendor's figure for it; NaN: not known, and MFU is of peak_flops */
 
     watchdog *dog;               /* NULL: none */
     straggler_watch *stragglers; /* NULL: no step yet */
