@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/weights.h"
@@ -44,7 +43,7 @@ const cli_spec cmd_eval_spec = { "eval", "MODEL [--data FILE,...] [--tasks FILE,
 static void show_progress(void *ctx, int64_t done, int64_t of) {
     static double last;
     double now = time_now();
-    if (!isatty(STDERR_FILENO) || (done < of && now - last < 0.5)) return;
+    if (!term_can_rewrite(stderr) || (done < of && now - last < 0.5)) return;
     last = now;
     fprintf(stderr, "\r%s: %lld of %lld answers\033[K%s", (const char *)ctx, (long long)done,
             (long long)of, done == of ? "\r\033[K" : "");

@@ -164,6 +164,7 @@ static void add_mpirun(words *w, const launch_args *a, const launch_hosts *h) {
     words_add(w, "none");
     words_add(w, h->n ? "-H" : "--oversubscribe");
     if (h->n) add_hosts(w, h, true);
+    if (h->n) words_add(w, "-x"), words_add(w, "TERM"); /* ranks on this host inherit it */
     if (geteuid() == 0) words_add(w, "--allow-run-as-root");
 }
 

@@ -194,7 +194,7 @@ err cmd_watch(int argc, char **argv) {
                         "give the folder of a run, such as runs/tiny");
     series *all = series_new(run);
     err e = series_update(all);
-    bool live = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    bool live = isatty(STDIN_FILENO) && term_can_rewrite(stdout);
     if (!e && live) e = watch_live(run, all, a.seconds);
     if (!e && !live) {
         str text = { 0 };

@@ -120,6 +120,8 @@ static void run_child(char **argv, int input, int errors, int number) {
     signal(SIGPIPE, SIG_DFL);
     snprintf(text, sizeof text, "%d", number);
     setenv("INGOT_ATTEMPT", text, 1);
+    /* what ranks print comes out here, though mpirun gives each a terminal */
+    if (!term_can_rewrite(stdout)) setenv("TERM", "dumb", 1);
     execvp(argv[0], argv);
     dprintf(STDERR_FILENO, "error: cannot start %s: %s\n", argv[0], strerror(errno));
     _exit(EXIT_USAGE);

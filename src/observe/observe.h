@@ -202,8 +202,8 @@ void nvml_close(nvml *n); /* takes NULL */
 double link_errors(const char *sys);
 
 /* ---- the progress line ---------------------------------------------------------------------
- * On a terminal one line rewritten in place, as wide as fits; elsewhere plain lines. Color only
- * on a terminal, and not under NO_COLOR. */
+ * On a terminal one line rewritten in place, as wide as fits; elsewhere, and where TERM is dumb,
+ * plain lines. Color only on a terminal, and not under NO_COLOR. */
 typedef struct progress progress;
 progress *progress_new(FILE *to); /* `to` is borrowed. Without one the calls below show nothing. */
 bool progress_is_live(const progress *p);

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "observe/observe.h"
 
@@ -112,7 +111,7 @@ void progress_format(str *out, const observe_step *s, int width, bool color) {
 progress *progress_new(FILE *to) {
     progress *p = mem_alloc(sizeof *p);
     p->to = to;
-    p->live = isatty(fileno(to));
+    p->live = term_can_rewrite(to);
     p->color = p->live && term_has_color(to);
     return p;
 }

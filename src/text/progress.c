@@ -1,14 +1,12 @@
 /* Progress of a stage: one line that is rewritten on a terminal, a line every few seconds
  * elsewhere, nothing for stages that finish at once. With several ranks, that of all of them. */
-#include <unistd.h>
-
 #include "comm/comm.h"
 #include "text/text_internal.h"
 
 static const double QUIET_SECONDS = 2, LIVE_SECONDS = 0.5, PLAIN_SECONDS = 10;
 
 void text_progress_init(text_progress *p, const char *name, int64_t total) {
-    *p = (text_progress){ .name = name, .total = total, .live = isatty(STDERR_FILENO) };
+    *p = (text_progress){ .name = name, .total = total, .live = term_can_rewrite(stderr) };
     p->began = p->shown = time_now();
 }
 

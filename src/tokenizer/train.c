@@ -1,7 +1,6 @@
 /* Training: documents in, tokenizer out. Words are counted here, for all models. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tokenizer/train_internal.h"
 
@@ -10,7 +9,7 @@ static const size_t DEFAULT_MEMORY = (size_t)1 << 30;
 /* ---- progress ------------------------------------------------------------------------------------- */
 
 train_progress train_progress_new(bool quiet) {
-    return (train_progress){ .quiet = quiet, .live = isatty(fileno(stderr)), .last = time_now() };
+    return (train_progress){ .quiet = quiet, .live = term_can_rewrite(stderr), .last = time_now() };
 }
 
 void train_progress_show(train_progress *p, const char *fmt, ...) {

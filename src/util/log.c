@@ -2,6 +2,7 @@
 #include "util/util.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,9 +25,14 @@ void log_at(log_level level, const char *fmt, ...) {
     fprintf(stderr, "%s%s\n", prefix[level], text); /* one call, so that lines stay whole */
 }
 
+bool term_can_rewrite(FILE *f) {
+    const char *kind = getenv("TERM");
+    return isatty(fileno(f)) && kind && strcmp(kind, "dumb") != 0;
+}
+
 bool term_has_color(FILE *f) {
     const char *no = getenv("NO_COLOR");
-    return isatty(fileno(f)) && !(no && *no);
+    return term_can_rewrite(f) && !(no && *no);
 }
 
 double time_cpu(void) {

@@ -225,7 +225,10 @@ void log_mute_thread(bool mute);
 void log_at(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define log_info(...) log_at(LOG_INFO, __VA_ARGS__)
 #define log_warn(...) log_at(LOG_WARN, __VA_ARGS__)
-/* @return true when `f` is a terminal and NO_COLOR is not set. */
+/* @return true when `f` is a terminal that understands escape codes: TERM is set, and is not "dumb". mpirun
+ * gives every rank a terminal, wherever its own output goes; `ingot launch` describes it to them by TERM. */
+bool term_can_rewrite(FILE *f);
+/* @return true when term_can_rewrite(f) and NO_COLOR is not set. */
 bool term_has_color(FILE *f);
 
 /* @return what `git describe` printed when the program was built; "" outside of a repository. */

@@ -1,8 +1,11 @@
 /* observe: the logs across a resume, and the progress line. */
 #include "support/folder.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "observe/observe.h"
 
@@ -188,6 +191,38 @@ static void plain_lines_where_no_terminal(void **state) {
     free(text);
 }
 
+/* A terminal counts as one only if TERM names one that understands escape codes. */
+static void plain_lines_on_a_dumb_terminal(void **state) {
+    static const struct {
+        const char *kind; /* NULL: not set */
+        bool live;
+    } terminals[] = { { "xterm", true }, { "dumb", false }, { NULL, false } };
+    const char *set = getenv("TERM");
+    char *before = set ? strdup(set) : NULL;
+    int control = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(control >= 0 && grantpt(control) == 0 && unlockpt(control) == 0);
+    int terminal = open(ptsname(control), O_RDWR | O_NOCTTY);
+    FILE *f = fdopen(terminal, "w");
+    assert_non_null(f);
+    for (size_t i = 0; i < COUNT_OF(terminals); i++) {
+        if (terminals[i].kind)
+            setenv("TERM", terminals[i].kind, 1);
+        else
+            unsetenv("TERM");
+        progress *p = progress_new(f);
+        assert_true(progress_is_live(p) == terminals[i].live);
+        assert_true(terminals[i].live || !term_has_color(f));
+        progress_free(p);
+    }
+    if (before)
+        setenv("TERM", before, 1);
+    else
+        unsetenv("TERM");
+    free(before);
+    fclose(f);
+    close(control);
+}
+
 /* A disk that takes no more: lines are kept, none is ever seen in half, and all come later, in order. */
 static void a_full_disk_delays_lines(void **state) {
     observe *o = NULL;
@@ -221,6 +256,7 @@ int main(void) {
         T(missing_folder_is_an_error),
         T(line_fits_the_width),
         T(plain_lines_where_no_terminal),
+        T(plain_lines_on_a_dumb_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
