@@ -177,6 +177,7 @@ void cuda_grouped_linear(const op_call *c); /* also BWD_X */
 void cuda_grouped_linear_bwd_w(const op_call *c);
 /* grouped_hopper.cu: @return false when it does not support the call, and nothing was done. */
 bool cuda_grouped_hopper(const op_call *c);
+size_t cuda_grouped_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_sqnorm(const op_call *c); /* reduce.cu */
 size_t cuda_reduce_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_update(const op_call *c); /* update.cu: SGD, momentum, Adam, Lion, ALONG */

@@ -278,6 +278,11 @@ static expert_groups groups_of(const op_call *c) {
     return { (const int32_t *)c->in[2].data, c->in[0].dim[0], c->attr.experts };
 }
 
+/* grouped_hopper.cu counts in it which tiles are taken. */
+extern "C" size_t cuda_grouped_workspace(const op_backend *b, const op_call *c, int threads) {
+    return sizeof(int);
+}
+
 extern "C" void cuda_grouped_linear(const op_call *c) {
     if (cuda_grouped_hopper(c)) return;
     const tensor *y = &c->out[0];

@@ -1,60 +1,68 @@
-/* The experts' GEMMs on Hopper's tensor cores (compute capability 9.0), in bf16 and fp16:
+/* The experts' GEMMs on Hopper's tensor cores (compute capability 9.0), in bf16 and fp16, each as
+ * D = A B^T with the features of a weight down and, but for dw, the group's rows across:
  *
- *     GROUPED_LINEAR         y  = x w_e^T     A = x   K contiguous     B = w   K contiguous
- *     GROUPED_LINEAR_BWD_X   dx = dy w_e      A = dy  K contiguous     B = w   N contiguous
- *     GROUPED_LINEAR_BWD_W   dw = dy_e^T x_e  A = dy  M contiguous     B = x   N contiguous
+ *     GROUPED_LINEAR         y^T  = w_e x^T    A = w   depth contiguous  B = x   depth contiguous
+ *     GROUPED_LINEAR_BWD_X   dx^T = w_e^T dy^T A = w   M contiguous      B = dy  depth contiguous
+ *     GROUPED_LINEAR_BWD_W   dw   = dy_e^T x_e A = dy  M contiguous      B = x   N contiguous
  *
- * Two blocks, a cluster, take two neighboring tiles of 128 x 256 of the result and share the operand that
- * is common to both: each copies half of it to both. Clusters, one per two SMs, take every n-th pair, all
- * groups one after another; the sizes of groups are read on the device. A block's first warp group copies
- * operands (TMA) into a ring of stages, the other two multiply (wgmma), 64 rows of the tile each:
+ * A tile is 128 down and up to 256 across, in steps of 16: a group's rows are divided evenly among as few tiles
+ * as hold them, so that little is computed beyond its end. Two blocks, a cluster, take two neighboring tiles down
+ * and share B: each copies half of it to both. Clusters, one per two SMs, take pair after pair, all groups one
+ * after another, as they become free: neighbors, which share operands, are then computed at the same time and read
+ * them from memory once. The sizes of groups are read on the device. A block's first warp group copies operands (TMA) into
+ * a ring of stages, the other two multiply (wgmma), 64 rows of the tile each:
  *
- *     copier        wait empty[s] -> copy A, B of 64 deep -> full[s]
- *     multipliers   wait full[s] -> 4 x wgmma m64n256k16 -> empty[s] of both blocks; at the end write the tile
+ *     copier        wait empty[s] -> which tile, copy A, B of 64 deep -> full[s]
+ *     multipliers   wait full[s] -> 4 x wgmma m64nNk16 -> empty[s] of both blocks; at the end write the tile
  *
- * While a tile is written the copier fills the ring for the next one. A tile's rows beyond its group are
- * computed from the next group's rows and not written; beyond the depth of a group (BWD_W, whose depth is
- * rows) the operands are zeroed in shared memory. Rows of no group are a group of depth 0. Deterministic:
- * the order of sums depends on nothing but the group's size.
+ * A tile is written through shared memory in chunks of 64 lines of 128 bytes, which TMA then stores while the next
+ * chunk and the next tile are computed. Only the copier knows the groups: each stage says to which tile it belongs.
+ * Rows beyond a group's end are computed from the next group's and not written; beyond the depth of a group
+ * (BWD_W, whose depth is rows) the operands are zeroed in shared memory. Rows of no group are a group of depth 0.
+ * Deterministic: the order of sums depends on nothing but the group's size, whichever block computes a tile.
  *
- * Operand bytes per tile: 2 depth (128 + 256), of which a shared operand is read from L2 once per pair; a
- * band of pairs shares its columns in L2. */
+ * Operand bytes per tile: 2 depth (128 + 256), of which B is read from L2 once per pair; a band of pairs shares
+ * its columns in L2. */
 #include <cuda.h>
 
 #include "device.cuh"
 #include "ops/op_table.h"
-#include "ops/route.h"
 
 enum {
     TILE_M = 128,
-    TILE_N = 256,
-    DEPTH = 64, /* of a stage: 128 bytes, the width of a swizzled line */
+    TILE_N = 256, /* at most */
+    STEP_N = 16,  /* a tile's width is a multiple of it */
+    DEPTH = 64,   /* of a stage: 128 bytes, the width of a swizzled line */
     STAGES = 4,
-    BAND_ROWS = 2048,
+    BAND = 8,            /* tiles across that take turns: they share A in L2 */
     PAIR = 2,            /* blocks of a cluster */
     GROUP_THREADS = 128, /* a warp group */
     THREADS = 3 * GROUP_THREADS,
     LINE_BYTES = DEPTH * 2,
+    HALF_LINES = 32, /* that one block of a pair copies of a box of B */
+    HALF_BYTES = HALF_LINES * LINE_BYTES,
     BOX_BYTES = 64 * LINE_BYTES, /* 64 lines */
     A_BYTES = TILE_M * LINE_BYTES,
     B_BYTES = TILE_N * LINE_BYTES,
     STAGE_BYTES = A_BYTES + B_BYTES,
-    ALIGN = 1024, /* of swizzled shared memory */
+    CHUNK_BUFFERS = 2, /* of each multiplying warp group */
+    ALIGN = 1024,      /* of swizzled shared memory */
+    SHARED_BYTES = ALIGN + STAGES * STAGE_BYTES + 2 * CHUNK_BUFFERS * BOX_BYTES,
     SUMS = 64 * TILE_N / GROUP_THREADS,
+    TURNS = 2 * STAGES, /* more tiles than one copier of a pair can be ahead of the other */
 };
 
 enum form { FORWARD, BACKWARD_X, BACKWARD_W };
-enum pair_way { DOWN, ACROSS }; /* where the second tile of a pair lies: DOWN shares B, ACROSS A */
 
 struct grouped_args {
-    CUtensorMap a, b;
+    CUtensorMap a, b, to;
     void *out;
-    int out_dt;
     bool add;
     int64_t ld; /* of out */
+    int *next;  /* the first pair that no cluster has taken */
     const int32_t *offset;
-    int experts, rows; /* rows: M, of all groups and none */
-    int m, n, depth;   /* of a group; m (BACKWARD_W: depth) is the group's own */
+    int experts, rows; /* rows: of all groups and none */
+    int m, n, depth;   /* of a group; n (BACKWARD_W: depth) is the group's own */
 };
 
 /* ---- PTX ------------------------------------------------------------------------------------------- */
@@ -90,6 +98,31 @@ static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, int of) {
                  "r"(of)
                  : "memory");
 }
+/* Stores a value in block `of` of the cluster, then arrives there. */
+static __device__ __forceinline__ void send_to(int *to, int value, uint64_t *b, int of) {
+    asm volatile("{\n"
+                 ".reg .b32 there, bar;\n"
+                 "mapa.shared::cluster.u32 there, %0, %3;\n"
+                 "mapa.shared::cluster.u32 bar, %2, %3;\n"
+                 "st.shared::cluster.u32 [there], %1;\n"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [bar];\n"
+                 "}" ::"r"(shared_address(to)),
+                 "r"(value), "r"(shared_address(b)), "r"(of)
+                 : "memory");
+}
+/* Waits for a value that a block of the cluster sent. */
+static __device__ __forceinline__ int receive(int *from, uint64_t *b, int phase) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra end;\n"
+                 "bra again;\n"
+                 "end:\n"
+                 "}" ::"r"(shared_address(b)),
+                 "r"(phase)
+                 : "memory");
+    return *(volatile int *)from;
+}
 static __device__ __forceinline__ int cluster_rank() {
     int rank;
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -117,6 +150,44 @@ static __device__ __forceinline__ void copy_box_to_both(char *to, const CUtensor
         : "memory");
 }
 
+/* Stores a box of shared memory to the tensor, or adds it. */
+static __device__ __forceinline__ void store_box_async(const CUtensorMap *map, const char *from,
+                                                       int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
+            map),
+        "r"(x), "r"(y), "r"(z), "r"(shared_address(from))
+        : "memory");
+}
+static __device__ __forceinline__ void add_box_async(const CUtensorMap *map, const char *from,
+                                                     int x, int y, int z) {
+    asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
+                 "[%0, {%1, %2, %3}], [%4];" ::"l"(map),
+                 "r"(x), "r"(y), "r"(z), "r"(shared_address(from))
+                 : "memory");
+}
+static __device__ __forceinline__ void stores_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Until all but the last AFTER groups of this thread's stores have read their memory. */
+template <int AFTER> static __device__ __forceinline__ void stores_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(AFTER) : "memory");
+}
+static __device__ __forceinline__ void stores_wait() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+/* What threads wrote to shared memory is seen by TMA and wgmma. */
+static __device__ __forceinline__ void fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* Stores four matrices of 8 x 8, transposed; lane i gives the address of line i % 8 of matrix i / 8. */
+static __device__ __forceinline__ void store_transposed(char *line, const uint32_t (&v)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     shared_address(line)),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
+
 /* Describes an operand in shared memory, swizzled by 128 bytes, to wgmma.
  * @param wide bytes from 64 elements of M or N to the next 64, where M or N is contiguous */
 static __device__ __forceinline__ uint64_t smem_descriptor(const char *p, int wide) {
@@ -133,181 +204,278 @@ template <int AFTER> static __device__ __forceinline__ void multiply_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(AFTER) : "memory");
 }
 
-#define REGS8(a) a "0, " a "1, " a "2, " a "3, " a "4, " a "5, " a "6, " a "7, " a "8, " a "9, "
-#define SUM_NAMES                                                                                  \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, " REGS8("%1") REGS8("%2") REGS8("%3") REGS8("%4")     \
-        REGS8("%5") REGS8("%6") REGS8("%7") REGS8("%8") REGS8("%9") REGS8("%10")                   \
-            REGS8("%11") "%120, %121, %122, %123, %124, %125, %126, %127"
+#define REGS1    "%0, %1, %2, %3, %4, %5, %6, %7"
+#define REGS2    "%8, %9, %10, %11, %12, %13, %14, %15"
+#define REGS3    "%16, %17, %18, %19, %20, %21, %22, %23"
+#define REGS4    "%24, %25, %26, %27, %28, %29, %30, %31"
+#define REGS5    "%32, %33, %34, %35, %36, %37, %38, %39"
+#define REGS6    "%40, %41, %42, %43, %44, %45, %46, %47"
+#define REGS7    "%48, %49, %50, %51, %52, %53, %54, %55"
+#define REGS8    "%56, %57, %58, %59, %60, %61, %62, %63"
+#define REGS9    "%64, %65, %66, %67, %68, %69, %70, %71"
+#define REGS10   "%72, %73, %74, %75, %76, %77, %78, %79"
+#define REGS11   "%80, %81, %82, %83, %84, %85, %86, %87"
+#define REGS12   "%88, %89, %90, %91, %92, %93, %94, %95"
+#define REGS13   "%96, %97, %98, %99, %100, %101, %102, %103"
+#define REGS14   "%104, %105, %106, %107, %108, %109, %110, %111"
+#define REGS15   "%112, %113, %114, %115, %116, %117, %118, %119"
+#define REGS16   "%120, %121, %122, %123, %124, %125, %126, %127"
+#define SUMS1    REGS1
+#define SUMS2    SUMS1 ", " REGS2
+#define SUMS3    SUMS2 ", " REGS3
+#define SUMS4    SUMS3 ", " REGS4
+#define SUMS5    SUMS4 ", " REGS5
+#define SUMS6    SUMS5 ", " REGS6
+#define SUMS7    SUMS6 ", " REGS7
+#define SUMS8    SUMS7 ", " REGS8
+#define SUMS9    SUMS8 ", " REGS9
+#define SUMS10   SUMS9 ", " REGS10
+#define SUMS11   SUMS10 ", " REGS11
+#define SUMS12   SUMS11 ", " REGS12
+#define SUMS13   SUMS12 ", " REGS13
+#define SUMS14   SUMS13 ", " REGS14
+#define SUMS15   SUMS14 ", " REGS15
+#define SUMS16   SUMS15 ", " REGS16
 #define SUM4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SUM16(i) SUM4(i), SUM4(i + 4), SUM4(i + 8), SUM4(i + 12)
 #define SUM128                                                                                     \
     SUM16(0), SUM16(16), SUM16(32), SUM16(48), SUM16(64), SUM16(80), SUM16(96), SUM16(112)
 
-/* d = A B^T (+ d where `add`): 64 x 256 x 16. TA, TB: M or N is contiguous instead of K. */
-#define WGMMA(type)                                                                                \
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                 \
-                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" SUM_NAMES       \
-                 "}, %128, %129, add, 1, 1, %131, %132;\n}"                                        \
-                 : SUM128                                                                          \
-                 : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB))
-template <class T, int TA, int TB>
-static __device__ __forceinline__ void multiply16(float (&d)[SUMS], uint64_t a, uint64_t b,
-                                                  int add) {
-    if (std::is_same<T, bf16>::value)
-        WGMMA("bf16");
-    else
-        WGMMA("f16");
-}
+/* d = A B^T (+ d where `add`): 64 x N x 16. TA, TB: M or N is contiguous instead of the depth. */
+template <class T, int N> struct multiplier;
+#define MULTIPLIER(T, type, width, sums)                                                           \
+    template <> struct multiplier<T, width> {                                                      \
+        template <int TA, int TB>                                                                  \
+        static __device__ __forceinline__ void multiply16(float (&d)[SUMS], uint64_t a,            \
+                                                          uint64_t b, int add) {                   \
+            asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                         \
+                         "wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." type "." type       \
+                         " {" sums "}, %128, %129, add, 1, 1, %131, %132;\n}"                      \
+                         : SUM128                                                                  \
+                         : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB));                            \
+        }                                                                                          \
+    };
+#define FOR_EACH_WIDTH(X)                                                                          \
+    X(16, SUMS1)                                                                                   \
+    X(32, SUMS2)                                                                                   \
+    X(48, SUMS3)                                                                                   \
+    X(64, SUMS4) X(80, SUMS5) X(96, SUMS6) X(112, SUMS7) X(128, SUMS8) X(144, SUMS9)               \
+        X(160, SUMS10) X(176, SUMS11) X(192, SUMS12) X(208, SUMS13) X(224, SUMS14) X(240, SUMS15)  \
+            X(256, SUMS16)
+#define BOTH_TYPES(width, sums)                                                                    \
+    MULTIPLIER(bf16, "bf16", width, sums) MULTIPLIER(half, "f16", width, sums)
+FOR_EACH_WIDTH(BOTH_TYPES)
 
 /* ---- tiles ----------------------------------------------------------------------------------------- */
 struct group_tile {
-    int group;
-    int first, rows; /* of the group */
-    int m, n;        /* of the tile, within the group */
-    int depth;
+    int group; /* of which expert; -1: there are no more tiles */
+    int m, n;  /* first feature down; first row (BACKWARD_W: feature) across, of all groups */
+    int width, depth; /* width: how many across exist */
+    int first;        /* BACKWARD_W: the first of the `depth` rows */
 };
 
-/* Of each group: its first row and its first pair of tiles; one entry more holds the ends. In shared
- * memory. */
-struct group_starts {
-    int row[ROUTE_MAX_EXPERTS + 2], pair[ROUTE_MAX_EXPERTS + 2];
-};
-
-/* Groups that make tiles: with rows of no group, which become 0, where rows are a dim of the result. */
-template <form F> static __device__ __forceinline__ int group_count(const grouped_args &g) {
-    return g.experts + (F != BACKWARD_W);
+static __host__ __device__ __forceinline__ int round_to(int x, int to) {
+    return (x + to - 1) / to * to;
 }
 
-/* A pair of tiles. */
-template <pair_way W> struct tile_pair {
-    enum { M = W == DOWN ? PAIR * TILE_M : TILE_M, N = W == ACROSS ? PAIR * TILE_N : TILE_N };
-    enum { BAND = BAND_ROWS / M }; /* pairs down */
-};
+/* Walks over the pairs of tiles of all groups, then of the rows that belong to none, which become 0, where rows are
+ * a dim of the result. */
+template <form F> struct pair_walk {
+    int group, first, rows;  /* of the group */
+    int before;              /* pairs of earlier groups */
+    int down, across, steps; /* pairs down; tiles across, of how many steps together */
 
-/* Pairs of tiles of group e. */
-template <form F, pair_way W>
-static __device__ __forceinline__ int pairs_down(const grouped_args &g, const group_starts &s,
-                                                 int e) {
-    return ((F == BACKWARD_W ? g.m : s.row[e + 1] - s.row[e]) + tile_pair<W>::M - 1) /
-           tile_pair<W>::M;
-}
-template <pair_way W> static __device__ __forceinline__ int pairs_across(const grouped_args &g) {
-    return (g.n + tile_pair<W>::N - 1) / tile_pair<W>::N;
-}
-
-/* By the first warp. */
-template <form F, pair_way W>
-static __device__ void find_groups(const grouped_args &g, group_starts *s) {
-    int count = group_count<F>(g), lane = threadIdx.x, each = (count + WARP - 1) / WARP, sum = 0;
-    for (int e = lane; e <= g.experts; e += WARP)
-        s->row[e] = g.offset ? g.offset[e] : e * (g.rows / g.experts);
-    if (lane == 0) s->row[g.experts + 1] = g.rows;
-    __syncwarp();
-    int lo = min(lane * each, count), hi = min(lo + each, count), across = pairs_across<W>(g);
-    for (int e = lo; e < hi; e++) sum += pairs_down<F, W>(g, *s, e) * across;
-    int end = sum;
-    for (int o = 1; o < WARP; o <<= 1) {
-        int v = __shfl_up_sync(~0u, end, o);
-        if (lane >= o) end += v;
+    __device__ __forceinline__ int row_of(const grouped_args &g, int e) const {
+        return e > g.experts ? g.rows : g.offset ? g.offset[e] : e * (g.rows / g.experts);
     }
-    int at = end - sum;
-    for (int e = lo; e < hi; e++) {
-        s->pair[e] = at;
-        at += pairs_down<F, W>(g, *s, e) * across;
+    __device__ __forceinline__ void enter(const grouped_args &g, int e) {
+        group = e;
+        first = row_of(g, e);
+        rows = row_of(g, e + 1) - first;
+        int n = F == BACKWARD_W ? g.n : rows;
+        across = (n + TILE_N - 1) / TILE_N;
+        steps = (n + STEP_N - 1) / STEP_N;
     }
-    if (lane == WARP - 1) s->pair[count] = end;
-}
+    __device__ __forceinline__ void begin(const grouped_args &g) {
+        before = 0;
+        down = (g.m + PAIR * TILE_M - 1) / (PAIR * TILE_M);
+        enter(g, 0);
+    }
+    /* Where tile i across begins: the first ones have a step more where they cannot all be equal. */
+    __device__ __forceinline__ int edge(int i) const {
+        return F == BACKWARD_W ? i * TILE_N
+                               : (i * (steps / across) + min(i, steps % across)) * STEP_N;
+    }
+    /* Pair `at`, of which this block has one tile; later than the last. */
+    __device__ __forceinline__ group_tile find(const grouped_args &g, int at) {
+        int groups = g.experts + (F != BACKWARD_W);
+        while (at - before >= down * across) {
+            before += down * across;
+            if (group + 1 == groups) return { -1 };
+            enter(g, group + 1);
+        }
+        at -= before;
+        int bands = (across + BAND - 1) / BAND, band = (across + bands - 1) / bands;
+        int left = at / (band * down) * band, in = at % (band * down),
+            wide = min(band, across - left);
+        int column = left + in % wide, n = edge(column), end = F == BACKWARD_W ? g.n : rows;
+        group_tile t;
+        t.group = group;
+        t.m = in / wide * PAIR * TILE_M + cluster_rank() * TILE_M;
+        t.n = F == BACKWARD_W ? n : first + n;
+        t.width = min(edge(column + 1), end) - n;
+        t.depth = F == BACKWARD_W ? rows : group < g.experts ? g.depth : 0;
+        t.first = first;
+        return t;
+    }
+};
 
-/* This block's tile of pair `at`; @param e the group of an earlier pair, moved on */
-template <form F, pair_way W>
-static __device__ __forceinline__ group_tile group_tile_at(const grouped_args &g,
-                                                           const group_starts &s, int at, int *e) {
-    constexpr int BAND = tile_pair<W>::BAND;
-    while (at >= s.pair[*e + 1]) ++*e;
-    int down = pairs_down<F, W>(g, s, *e), across = pairs_across<W>(g), rank = cluster_rank();
-    at -= s.pair[*e];
-    int band = at / (BAND * across), in = at % (BAND * across);
-    int high = min(BAND, down - band * BAND);
-    group_tile t = { *e, s.row[*e], s.row[*e + 1] - s.row[*e] };
-    t.m = (band * BAND + in % high) * tile_pair<W>::M + (W == DOWN ? rank * TILE_M : 0);
-    t.n = in / high * tile_pair<W>::N + (W == ACROSS ? rank * TILE_N : 0);
-    t.depth = F == BACKWARD_W ? t.rows : *e < g.experts ? g.depth : 0;
-    return t;
+/* ---- the ring -------------------------------------------------------------------------------------- */
+struct ring {
+    char *stages;
+    uint64_t *full, *empty;
+    group_tile *tile; /* of each stage */
+    int at, phase;
+    __device__ __forceinline__ char *stage() const { return stages + at * STAGE_BYTES; }
+    __device__ __forceinline__ void next() {
+        if (++at == STAGES) at = 0, phase ^= 1;
+    }
+};
+
+/* The stage is free, for the copiers of both blocks: by one thread of the warp group each. */
+static __device__ __forceinline__ void free_stage(const ring &r, int stage) {
+    int to = threadIdx.x % GROUP_THREADS;
+    if (to < PAIR) barrier_arrive_at(&r.empty[stage], to);
 }
 
 /* ---- copying --------------------------------------------------------------------------------------- */
-/* Copies the n boxes of an operand, or this block's half of them to both blocks. at(i): where box i lies
- * in the tensor. */
-template <bool SHARED, int N, class At>
-static __device__ __forceinline__ void copy_boxes(char *to, const CUtensorMap *map, uint64_t *full,
-                                                  At at) {
-    int first = SHARED ? cluster_rank() * (N / PAIR) : 0;
-#pragma unroll
-    for (int i = first; i < first + (SHARED ? N / PAIR : N); i++) {
-        int3 p = at(i);
-        if (SHARED)
-            copy_box_to_both(to + i * BOX_BYTES, map, p.x, p.y, p.z, full);
-        else
-            copy_box_async(to + i * BOX_BYTES, map, p.x, p.y, p.z, full);
+/* Copies A, and this block's half of B to both blocks. */
+template <form F>
+static __device__ __forceinline__ void copy_stage(const grouped_args &g, const group_tile &t, int k,
+                                                  char *stage, uint64_t *full) {
+    char *b = stage + A_BYTES;
+    int rank = cluster_rank(), boxes = (t.width + 63) / 64;
+    if (F == BACKWARD_W) {
+        barrier_expect(full, A_BYTES + boxes * BOX_BYTES);
+        for (int i = 0; i < TILE_M / 64; i++)
+            copy_box_async(stage + i * BOX_BYTES, &g.a, t.m + 64 * i, t.first + k, 0, full);
+        for (int i = 0; i < boxes; i++) /* half of the depth */
+            copy_box_to_both(b + i * BOX_BYTES + rank * HALF_BYTES, &g.b, t.n + 64 * i,
+                             t.first + k + rank * HALF_LINES, 0, full);
+        return;
+    }
+    int halves = (t.width + HALF_LINES - 1) / HALF_LINES;
+    barrier_expect(full, A_BYTES + halves * HALF_BYTES);
+    for (int i = 0; i < TILE_M / 64; i++)
+        copy_box_async(stage + i * BOX_BYTES, &g.a, F == FORWARD ? k : t.m + 64 * i,
+                       F == FORWARD ? t.m + 64 * i : k, t.group, full);
+    for (int i = rank; i < halves; i += PAIR)
+        copy_box_to_both(b + i * HALF_BYTES, &g.b, k, t.n + i * HALF_LINES, 0, full);
+}
+
+/* Which pairs the cluster takes: the first block asks, and tells both. */
+struct pair_turns {
+    int *pair;
+    uint64_t *told;
+    int at, phase;
+    __device__ __forceinline__ void ask(const grouped_args &g) const {
+        if (cluster_rank() != 0) return;
+        int v = atomicAdd(g.next, 1);
+        for (int i = 0; i < PAIR; i++) send_to(&pair[at], v, &told[at], i);
+    }
+    __device__ __forceinline__ int take() {
+        int v = receive(&pair[at], &told[at], phase);
+        if (++at == TURNS) at = 0, phase ^= 1;
+        return v;
+    }
+};
+
+/* By one thread. A tile without depth takes a stage too, and so does the end. */
+template <form F>
+static __device__ void copy_tiles(const grouped_args &g, ring r, pair_turns turns) {
+    pair_walk<F> walk;
+    walk.begin(g);
+    turns.ask(g);
+    for (;;) {
+        int at = turns.take();
+        turns.ask(g); /* for the next one */
+        group_tile t = walk.find(g, at);
+        int k = 0;
+        do {
+            barrier_wait(&r.empty[r.at], r.phase ^ 1);
+            r.tile[r.at] = t;
+            if (t.group >= 0 && t.depth > 0)
+                copy_stage<F>(g, t, k, r.stage(), &r.full[r.at]);
+            else
+                barrier_expect(&r.full[r.at], 0);
+            r.next();
+            k += DEPTH;
+        } while (t.group >= 0 && k < t.depth);
+        if (t.group < 0) return;
     }
 }
 
-template <form F, pair_way W>
-static __device__ __forceinline__ void copy_stage(const grouped_args &g, const group_tile &t, int k,
-                                                  char *stage, uint64_t *full) {
-    barrier_expect(full, STAGE_BYTES);
-    copy_boxes<W == ACROSS, TILE_M / 64>(stage, &g.a, full, [&](int i) {
-        int m = t.m + 64 * i;
-        return F == BACKWARD_W ? int3{ m, t.first + k, 0 } : int3{ k, t.first + m, 0 };
-    });
-    copy_boxes<W == DOWN, TILE_N / 64>(stage + A_BYTES, &g.b, full, [&](int i) {
-        int n = t.n + 64 * i;
-        return F == FORWARD      ? int3{ k, n, t.group }
-               : F == BACKWARD_X ? int3{ n, k, t.group }
-                                 : int3{ n, t.first + k, 0 };
-    });
-}
-
 /* ---- multiplying ----------------------------------------------------------------------------------- */
-/* Zeroes what lies beyond the group's rows, in all boxes of a stage. By both multiplying warp groups. */
-static __device__ void zero_beyond(char *stage, int rows) {
-    int i = threadIdx.x - GROUP_THREADS;
-    for (int box = 0; box < STAGE_BYTES / BOX_BYTES; box++)
-        for (int at = rows * LINE_BYTES + i * 16; at < BOX_BYTES; at += 2 * GROUP_THREADS * 16)
+/* Zeroes what lies beyond the group's rows up to a multiple of 16, in B and in this warp group's part of A. The other
+ * one may do so with B while this one multiplies: it writes zeros over zeros. */
+static __device__ void zero_beyond(char *stage, int half, int rows) {
+    int end = round_to(rows, 16) * LINE_BYTES;
+    for (int box = 0; box < STAGE_BYTES / BOX_BYTES; box++) {
+        if (box == 1 - half) continue;
+        for (int at = rows * LINE_BYTES + threadIdx.x % GROUP_THREADS * 16; at < end;
+             at += GROUP_THREADS * 16)
             *(uint4 *)(stage + box * BOX_BYTES + at) = uint4{ 0, 0, 0, 0 };
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    barrier_sync(1, 2 * GROUP_THREADS);
+    }
+    fence_async();
+    barrier_sync(1 + half, GROUP_THREADS);
 }
 
-/* One stage of the sums of 64 rows. @param half which 64 rows of the tile */
-template <class T, form F>
-static __device__ __forceinline__ void multiply_stage(float (&d)[SUMS], const char *stage, int half,
-                                                      bool add) {
-    constexpr int TA = F == BACKWARD_W, TB = F != FORWARD;
-    /* 16 deep: 32 bytes of a line where K is contiguous, else 16 lines */
+/* Sums 64 rows of the tile over its depth. @param half which 64 */
+template <class T, form F, int N>
+static __device__ __forceinline__ void multiply_depth(float (&d)[SUMS], ring &r, int half,
+                                                      int depth) {
+    constexpr int TA = F != FORWARD, TB = F == BACKWARD_W;
+    /* 16 deep: 32 bytes of a line where the depth is contiguous, else 16 lines */
     constexpr int A_STEP = (TA ? 16 * LINE_BYTES : 32) >> 4,
                   B_STEP = (TB ? 16 * LINE_BYTES : 32) >> 4;
-    uint64_t a = smem_descriptor(stage + half * BOX_BYTES, BOX_BYTES);
-    uint64_t b = smem_descriptor(stage + A_BYTES, BOX_BYTES);
+    int before = -1; /* the stage whose multiplications are in flight */
+#pragma unroll 1
+    for (int k = 0; k < depth; k += DEPTH, r.next()) {
+        barrier_wait(&r.full[r.at], r.phase);
+        if (F == BACKWARD_W && depth - k < DEPTH) zero_beyond(r.stage(), half, depth - k);
+        uint64_t a = smem_descriptor(r.stage() + half * BOX_BYTES, BOX_BYTES);
+        uint64_t b = smem_descriptor(r.stage() + A_BYTES, BOX_BYTES);
+        multiply_begin();
+        if (F == BACKWARD_W) {
+            int end = min(depth, k + DEPTH);
+#pragma unroll 1
+            for (int i = k; i < end; i += 16, a += A_STEP, b += B_STEP)
+                multiplier<T, N>::template multiply16<TA, TB>(d, a, b, i > 0);
+        } else {
 #pragma unroll
-    for (int i = 0; i < DEPTH / 16; i++)
-        multiply16<T, TA, TB>(d, a + i * A_STEP, b + i * B_STEP, add || i > 0);
+            for (int i = 0; i < DEPTH / 16; i++)
+                multiplier<T, N>::template multiply16<TA, TB>(d, a + i * A_STEP, b + i * B_STEP,
+                                                              k > 0 || i > 0);
+        }
+        multiply_commit();
+        multiply_wait<1>();
+        if (before >= 0) free_stage(r, before);
+        before = r.at;
+    }
+    multiply_wait<0>();
+    free_stage(r, before);
+}
+
+/* Frees the stages of a tile that this warp group does not multiply: the other one then has the tensor cores to
+ * itself. */
+static __device__ void skip_stages(int depth, ring &r) {
+    for (int k = 0; k < depth; k += DEPTH, r.next()) {
+        barrier_wait(&r.full[r.at], r.phase);
+        free_stage(r, r.at);
+    }
 }
 
 /* ---- writing --------------------------------------------------------------------------------------- */
-/* Lane q of four gets word q of each of the four: a transposition. */
-static __device__ __forceinline__ void transpose_lanes4(uint32_t (&v)[4]) {
-    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-    uint32_t a = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
-    uint32_t b = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1);
-    (odd ? v[0] : v[1]) = a;
-    (odd ? v[2] : v[3]) = b;
-    a = __shfl_xor_sync(~0u, high ? v[0] : v[2], 2);
-    b = __shfl_xor_sync(~0u, high ? v[1] : v[3], 2);
-    (high ? v[0] : v[2]) = a;
-    (high ? v[1] : v[3]) = b;
-}
-
 /* From two columns each of chunks `a` and `b` of eight: four columns, of `a` in even lanes, of `b` in odd
  * ones. */
 static __device__ __forceinline__ float4 four_columns(const float *a, const float *b) {
@@ -326,150 +494,154 @@ static __device__ __forceinline__ uint32_t pack_two(half, float x, float y) {
     return *(uint32_t *)&v;
 }
 
-/* Writes 64 rows: d[4 j + 2 h + i] is row 16 warp + lane / 4 + 8 h, column 8 j + lane % 4 * 2 + i.
- * @param rows, cols how many of them exist */
-template <class T>
-static __device__ void write_tile(const grouped_args &g, const float (&d)[SUMS], int64_t at,
-                                  int rows, int cols) {
-    int lane = threadIdx.x % WARP, quad = lane % 4;
+/* Where the 16 bytes `piece` of a line lie: TMA swizzles lines of 128 bytes so. */
+static __device__ __forceinline__ char *swizzled(char *chunk, int line, int piece) {
+    return chunk + line * LINE_BYTES + ((piece ^ line) & 7) * 16;
+}
+
+/* 64 columns of y^T as lines of 64 features.
+ * d[4 j + 2 h + i] is feature 16 warp + lane / 4 + 8 h, column 8 j + lane % 4 * 2 + i. */
+template <class T> static __device__ __forceinline__ void put_rows(char *chunk, const float *d) {
+    int warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
+    int line = lane / 16 * 8 + lane % 8, piece = warp * 2 + lane / 8 % 2;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int row = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4 + 8 * h;
-        if (g.out_dt == DT_F32) {
-            float *to = (float *)g.out + at + row * g.ld;
+    for (int j = 0; j < 8; j += 2) {
+        uint32_t v[4];
 #pragma unroll
-            for (int j = 0; j < TILE_N / 8; j += 2) {
-                float4 v = four_columns(&d[4 * j + 2 * h], &d[4 * (j + 1) + 2 * h]);
-                int col = 8 * (j + quad % 2) + quad / 2 * 4;
-                if (row >= rows || col >= cols) continue;
-                float4 *p = (float4 *)(to + col);
-                if (g.add) v.x += p->x, v.y += p->y, v.z += p->z, v.w += p->w;
-                *p = v;
-            }
-            continue;
-        }
-        T *to = (T *)g.out + at + row * g.ld;
-#pragma unroll
-        for (int j = 0; j < TILE_N / 8; j += 4) {
-            uint32_t v[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                v[i] = pack_two(T(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
-            transpose_lanes4(v);
-            if (row < rows && 8 * (j + quad) < cols)
-                *(uint4 *)(to + 8 * (j + quad)) = uint4{ v[0], v[1], v[2], v[3] };
-        }
+        for (int i = 0; i < 4; i++) v[i] = pack_two(T(), d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+        store_transposed(swizzled(chunk, line + 8 * j, piece), v);
     }
 }
 
-/* A tile of 64 rows without depth. */
-static __device__ void zero_tile(const grouped_args &g, int64_t at, int rows, int cols) {
+/* 32 columns of dw as 64 lines of fp32. Odd lines put their two halves in the other order: no two lanes then use
+ * the same banks. */
+static __device__ __forceinline__ void put_gradients(char *chunk, const float *d) {
+    int warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP, quad = lane % 4;
+    int piece = 2 * (quad % 2) + quad / 2, odd = lane / 4 % 2;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int line = warp * 16 + lane / 4 + 8 * h;
+        float4 low = four_columns(&d[2 * h], &d[4 + 2 * h]);
+        float4 high = four_columns(&d[8 + 2 * h], &d[12 + 2 * h]);
+        *(float4 *)swizzled(chunk, line, piece + 4 * odd) = odd ? high : low;
+        *(float4 *)swizzled(chunk, line, piece + 4 * !odd) = odd ? low : high;
+    }
+}
+
+/* Copies the lines of a chunk that exist, where TMA would write others too. */
+static __device__ void copy_lines(char *chunk, char *to, int64_t pitch, int lines, int pieces) {
+    for (int i = threadIdx.x % GROUP_THREADS; i < lines * 8; i += GROUP_THREADS)
+        if (i % 8 < pieces)
+            *(uint4 *)(to + i / 8 * pitch + i % 8 * 16) = *(uint4 *)swizzled(chunk, i / 8, i % 8);
+}
+
+/* Writes this warp group's 64 rows of the tile. @param chunks two buffers of its own */
+template <class T, form F>
+static __device__ void write_tile(const grouped_args &g, const float (&d)[SUMS],
+                                  const group_tile &t, int half, char *chunks) {
+    constexpr int WIDTH = F == BACKWARD_W ? 32 : 64; /* columns of a chunk */
+    int m = t.m + 64 * half;
+    bool one = threadIdx.x % GROUP_THREADS == 0;
+#pragma unroll
+    for (int c = 0; c < TILE_N / WIDTH; c++) {
+        if (c * WIDTH >= t.width) break;
+        char *chunk = chunks + c % CHUNK_BUFFERS * BOX_BYTES;
+        if (one) stores_wait_read<CHUNK_BUFFERS - 1>();
+        barrier_sync(1 + half, GROUP_THREADS);
+        if (F == BACKWARD_W)
+            put_gradients(chunk, &d[c * WIDTH / 2]);
+        else
+            put_rows<T>(chunk, &d[c * WIDTH / 2]);
+        fence_async();
+        barrier_sync(1 + half, GROUP_THREADS);
+        int n = t.n + c * WIDTH, lines = t.width - c * WIDTH;
+        if (F != BACKWARD_W && lines < WIDTH)
+            copy_lines(chunk, (char *)g.out + (n * g.ld + m) * 2, g.ld * 2, lines, (g.m - m) / 8);
+        else if (one && F != BACKWARD_W)
+            store_box_async(&g.to, chunk, m, n, 0);
+        else if (one && g.add)
+            add_box_async(&g.to, chunk, n, m, t.group);
+        else if (one)
+            store_box_async(&g.to, chunk, n, m, t.group);
+        if (one) stores_commit();
+    }
+}
+
+/* A tile without depth. */
+template <form F>
+static __device__ void zero_tile(const grouped_args &g, const group_tile &t, int half) {
     if (g.add) return;
-    int bytes = g.out_dt == DT_F32 ? 4 : 2, words = min(cols, TILE_N) * bytes / 16;
-    for (int row = threadIdx.x % GROUP_THREADS / WARP; row < min(rows, 64); row += 4)
-        for (int i = threadIdx.x % WARP; i < words; i += WARP)
-            ((uint4 *)((char *)g.out + (at + row * g.ld) * bytes))[i] = uint4{ 0, 0, 0, 0 };
+    int m = t.m + 64 * half, high = min(64, g.m - m);
+    int bytes = F == BACKWARD_W ? 4 : 2, lines = F == BACKWARD_W ? high : t.width;
+    int pieces = (F == BACKWARD_W ? t.width : high) * bytes / 16;
+    int64_t row = F == BACKWARD_W ? (int64_t)t.group * g.m + m : t.n,
+            col = F == BACKWARD_W ? t.n : m;
+    char *to = (char *)g.out + (row * g.ld + col) * bytes;
+    for (int line = threadIdx.x % GROUP_THREADS / WARP; line < lines; line += GROUP_THREADS / WARP)
+        for (int i = threadIdx.x % WARP; i < pieces; i += WARP)
+            *(uint4 *)(to + line * g.ld * bytes + i * 16) = uint4{ 0, 0, 0, 0 };
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------------ */
-struct ring {
-    char *stages;
-    uint64_t *full, *empty;
-    int at, phase;
-    __device__ __forceinline__ char *stage() const { return stages + at * STAGE_BYTES; }
-    __device__ __forceinline__ void next() {
-        if (++at == STAGES) at = 0, phase ^= 1;
-    }
-};
-
-template <form F, pair_way W>
-static __device__ void copy_tiles(const grouped_args &g, const group_starts &s, ring r) {
-    int e = 0, pairs = s.pair[group_count<F>(g)];
-    for (int at = blockIdx.x / PAIR; at < pairs; at += gridDim.x / PAIR) {
-        group_tile t = group_tile_at<F, W>(g, s, at, &e);
-        for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
-            barrier_wait(&r.empty[r.at], r.phase ^ 1);
-            copy_stage<F, W>(g, t, k, r.stage(), &r.full[r.at]);
-        }
-    }
-}
-
-/* The stage is free, for the copiers of both blocks: by one thread of the warp group each. */
-static __device__ __forceinline__ void free_stage(const ring &r, int stage) {
-    int to = threadIdx.x % GROUP_THREADS;
-    if (to < PAIR) barrier_arrive_at(&r.empty[stage], to);
-}
-
-/* Frees the stages of a tile of which no part is this warp group's: the other one then has the tensor cores
- * to itself. */
-template <form F> static __device__ void skip_tile(const group_tile &t, ring &r) {
-    for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
-        barrier_wait(&r.full[r.at], r.phase);
-        if (F == BACKWARD_W && t.depth - k < DEPTH) zero_beyond(r.stage(), t.depth - k);
-        free_stage(r, r.at);
-    }
-}
-
-template <class T, form F, pair_way W>
-static __device__ void multiply_tiles(const grouped_args &g, const group_starts &s, ring r) {
+template <class T, form F>
+static __device__ void multiply_tiles(const grouped_args &g, ring r, char *chunks) {
     /* from one lane, so that the compiler knows it to be one for the warp */
     int half = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
-    int e = 0, pairs = s.pair[group_count<F>(g)];
-    for (int at = blockIdx.x / PAIR; at < pairs; at += gridDim.x / PAIR) {
-        group_tile t = group_tile_at<F, W>(g, s, at, &e);
-        int m = t.m + 64 * half, height = F == BACKWARD_W ? g.m : t.rows;
-        if (m >= height || t.n >= g.n) {
-            skip_tile<F>(t, r);
-            continue;
-        }
-        int64_t row = (F == BACKWARD_W ? (int64_t)t.group * g.m : t.first) + m;
-        if (t.depth == 0) {
-            zero_tile(g, row * g.ld + t.n, height - m, g.n - t.n);
+    chunks += half * CHUNK_BUFFERS * BOX_BYTES;
+    for (;;) {
+        barrier_wait(&r.full[r.at], r.phase);
+        group_tile t = r.tile[r.at];
+        if (t.group < 0) break;
+        bool beyond = t.m + 64 * half >= g.m;
+        if (t.depth == 0 || beyond) {
+            barrier_sync(1 + half, GROUP_THREADS); /* all threads know the tile: its stage may go */
+            skip_stages(max(t.depth, 1), r);
+            if (!beyond) zero_tile<F>(g, t, half);
             continue;
         }
         float d[SUMS];
-        int before = -1; /* the stage whose multiplications are in flight */
-#pragma unroll 1
-        for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
-            barrier_wait(&r.full[r.at], r.phase);
-            if (F == BACKWARD_W && t.depth - k < DEPTH) zero_beyond(r.stage(), t.depth - k);
-            multiply_begin();
-            multiply_stage<T, F>(d, r.stage(), half, k > 0);
-            multiply_commit();
-            multiply_wait<1>();
-            if (before >= 0) free_stage(r, before);
-            before = r.at;
+        int depth = __shfl_sync(~0u, t.depth, 0);
+        if constexpr (F == BACKWARD_W) {
+            multiply_depth<T, F, TILE_N>(d, r, half, depth); /* its widths are the model's */
+        } else {
+            switch (__shfl_sync(~0u, (t.width + STEP_N - 1) / STEP_N, 0)) {
+#define CASE(width, sums)                                                                          \
+    case width / STEP_N: multiply_depth<T, F, width>(d, r, half, depth); break;
+                FOR_EACH_WIDTH(CASE)
+#undef CASE
+            }
         }
-        multiply_wait<0>();
-        free_stage(r, before);
-        write_tile<T>(g, d, row * g.ld + t.n, height - m, g.n - t.n);
+        write_tile<T, F>(g, d, t, half, chunks);
     }
+    stores_wait();
 }
 
-template <class T, form F, pair_way W>
+template <class T, form F>
 static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1)
     multiply_groups_hopper(const __grid_constant__ grouped_args g) {
     DYNAMIC_SHARED(char, memory);
     __shared__ uint64_t full[STAGES], empty[STAGES];
-    __shared__ group_starts s;
-    ring r = { (char *)(((uintptr_t)memory + ALIGN - 1) / ALIGN * ALIGN), full, empty, 0, 0 };
-    if (threadIdx.x < WARP) find_groups<F, W>(g, &s);
+    __shared__ group_tile tile[STAGES];
+    __shared__ uint64_t told[TURNS];
+    __shared__ int pair[TURNS];
+    ring r = { (char *)(((uintptr_t)memory + ALIGN - 1) / ALIGN * ALIGN), full, empty, tile, 0, 0 };
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(&full[i], 1);
             barrier_init(&empty[i], 2 * PAIR); /* warp groups that multiply */
         }
+        for (int i = 0; i < TURNS; i++) barrier_init(&told[i], 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     cluster_sync();
     if (threadIdx.x < GROUP_THREADS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) copy_tiles<F, W>(g, s, r);
+        if (threadIdx.x == 0) copy_tiles<F>(g, r, { pair, told, 0, 0 });
         __syncwarp();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_tiles<T, F, W>(g, s, r);
+        multiply_tiles<T, F>(g, r, r.stages + STAGES * STAGE_BYTES);
         __syncwarp();
     }
     cluster_sync(); /* the other block still copies to this one's memory until it is done */
@@ -492,15 +664,19 @@ static map_encoder find_encoder() {
     return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? (map_encoder)f : NULL;
 }
 
-/* Describes t as [groups, rows, cols], read in boxes of [1, 64, 64]. @return whether the driver can */
-static bool encode_map(CUtensorMap *map, const tensor *t, int64_t groups) {
+/* Describes t as [groups, rows, cols], read or written in boxes of lines of 128 bytes. @return whether the driver
+ * can */
+static bool encode_map(CUtensorMap *map, const tensor *t, int64_t groups, int lines) {
     static map_encoder encoder = find_encoder();
-    CUtensorMapDataType type =
-        t->dt == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    cuuint64_t cols = (cuuint64_t)t->dim[1], rows = (cuuint64_t)(t->dim[0] / groups);
+    CUtensorMapDataType type = t->dt == DT_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                               : t->dt == DT_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+    cuuint64_t cols = (cuuint64_t)t->dim[1], rows = (cuuint64_t)(t->dim[0] / groups),
+               bytes = dt_size(t->dt);
     cuuint64_t dims[] = { cols, rows, (cuuint64_t)groups },
-               strides[] = { cols * 2, cols * rows * 2 };
-    cuuint32_t box[] = { 64, 64, 1 }, steps[] = { 1, 1, 1 };
+               strides[] = { cols * bytes, cols * rows * bytes };
+    cuuint32_t box[] = { (cuuint32_t)(LINE_BYTES / bytes), (cuuint32_t)lines, 1 },
+               steps[] = { 1, 1, 1 };
     return encoder &&
            encoder(map, type, 3, t->data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -516,54 +692,35 @@ static bool is_aligned(const tensor *t) {
 static bool can_multiply(const op_call *c) {
     const tensor *a = &c->in[0], *b = &c->in[1], *out = &c->out[0];
     return cuda_of(c)->device->capability == 9 && (a->dt == DT_BF16 || a->dt == DT_F16) &&
-           b->dt == a->dt && (out->dt == a->dt || out->dt == DT_F32) && is_aligned(a) &&
-           is_aligned(b) && is_aligned(out);
-}
-
-/* Pairs down move fewer bytes (of 6 boxes a block reads 4 instead of 5), but where groups are small they
- * waste more of the last pair. */
-template <form F> static bool goes_down(const grouped_args &g) {
-    double down, m = F == BACKWARD_W ? g.m : (double)g.rows / g.experts, one = m;
-    if (F == BACKWARD_W) {
-        down = (double)ceil_div(g.m, PAIR * TILE_M) * PAIR * TILE_M;
-        one = (double)ceil_div(g.m, TILE_M) * TILE_M;
-    } else {
-        down = m + TILE_M; /* half a pair is unused, on average */
-        one = m + TILE_M / 2;
-    }
-    double across = (double)ceil_div(g.n, PAIR * TILE_N) * PAIR / (double)ceil_div(g.n, TILE_N);
-    return down <= one * across * 1.05;
-}
-
-template <class T, form F> static void launch_groups(const op_call *c, const grouped_args &g) {
-    launch_shape s = { (unsigned)cuda_of(c)->device->sms / PAIR * PAIR, THREADS,
-                       STAGES * STAGE_BYTES + ALIGN };
-    if (goes_down<F>(g))
-        LAUNCH(cuda_of(c), s, multiply_groups_hopper<T, F, DOWN>, g);
-    else
-        LAUNCH(cuda_of(c), s, multiply_groups_hopper<T, F, ACROSS>, g);
+           b->dt == a->dt && out->dt == (c->op == OP_GROUPED_LINEAR_BWD_W ? DT_F32 : a->dt) &&
+           is_aligned(a) && is_aligned(b) && is_aligned(out);
 }
 
 template <form F> static bool run_grouped(const op_call *c) {
-    const tensor *a = &c->in[0], *b = &c->in[1], *out = &c->out[0];
+    const tensor *rows = &c->in[0], *other = &c->in[1], *out = &c->out[0];
+    const tensor *a = F == BACKWARD_W ? rows : other, *b = F == BACKWARD_W ? other : rows;
     int64_t experts = c->attr.experts;
     grouped_args g;
-    if (!encode_map(&g.a, a, 1) || !encode_map(&g.b, b, F == BACKWARD_W ? 1 : experts))
+    if (!encode_map(&g.a, a, F == BACKWARD_W ? 1 : experts, 64) ||
+        !encode_map(&g.b, b, 1, HALF_LINES) ||
+        !encode_map(&g.to, out, F == BACKWARD_W ? experts : 1, 64))
         return false;
+    g.next = (int *)c->run->workspace;
+    CUDA_OK(cuda_of(c), cudaMemsetAsync(g.next, 0, sizeof *g.next, cuda_of(c)->stream));
     g.out = out->data;
-    g.out_dt = out->dt;
     g.add = c->accumulate & 1;
     g.ld = out->dim[1];
     g.offset = (const int32_t *)c->in[2].data;
     g.experts = (int)experts;
-    g.rows = (int)a->dim[0];
-    g.m = (int)(out->dim[0] / experts);
+    g.rows = (int)rows->dim[0];
+    g.m = (int)(F == BACKWARD_W ? out->dim[0] / experts : out->dim[1]);
     g.n = (int)out->dim[1];
-    g.depth = (int)a->dim[1];
-    if (a->dt == DT_BF16)
-        launch_groups<bf16, F>(c, g);
+    g.depth = (int)rows->dim[1];
+    launch_shape s = { (unsigned)cuda_of(c)->device->sms / PAIR * PAIR, THREADS, SHARED_BYTES };
+    if (rows->dt == DT_BF16)
+        LAUNCH(cuda_of(c), s, multiply_groups_hopper<bf16, F>, g);
     else
-        launch_groups<half, F>(c, g);
+        LAUNCH(cuda_of(c), s, multiply_groups_hopper<half, F>, g);
     return true;
 }
 
