@@ -47,7 +47,7 @@ static const struct level {
 
 static bool has_feature(const feature *f) {
     uint32_t r[4] = { 0 };
-    if (__get_cpuid_max(0, NULL) < f->leaf) return false;
+    if ((uint32_t)__get_cpuid_max(0, NULL) < f->leaf) return false; /* clang declares it int */
     if (f->subleaf) { /* leaf 7 reports how many subleaves it has */
         __cpuid_count(f->leaf, 0, r[EAX], r[EBX], r[ECX], r[EDX]);
         if (r[EAX] < f->subleaf) return false;
