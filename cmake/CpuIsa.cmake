@@ -1,4 +1,5 @@
-# Compiles src/ops/cpu/*.c once for each instruction set of this architecture, weakest first.
+# Compiles src/ops/cpu/*.c once for each instruction set of this architecture, weakest first, or for some of them
+# (INGOT_CPU_ISAS). The weakest one is always among them, so that the program runs on any CPU.
 # A set is: name | compiler flags | the GEMM kernels it uses (src/ops/cpu/kernel/*.c).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     set(CPU_ISAS
@@ -25,6 +26,49 @@ else()
     set(CPU_FEATURES src/ops/cpu_features_other.c)
 endif()
 
+# ---- which of them -----------------------------------------------------------------------------
+set(INGOT_CPU_ISAS all CACHE STRING
+    "Instruction sets that the CPU ops are compiled for: all, weakest, native (those that this machine runs), best (the last of those), or names")
+set(names)
+foreach(row ${CPU_ISAS})
+    string(REGEX MATCH "^[^|]*" name "${row}")
+    list(APPEND names ${name})
+endforeach()
+# Sets `result` to those that the building machine can run.
+function(native_isas result)
+    if(CMAKE_CROSSCOMPILING)
+        message(FATAL_ERROR "INGOT_CPU_ISAS: native and best are for a build on the machine that runs it")
+    endif()
+    set(program ${CMAKE_BINARY_DIR}/native_isas)
+    execute_process(COMMAND ${CMAKE_C_COMPILER} -D_GNU_SOURCE -I${CMAKE_SOURCE_DIR}/src
+        ${CMAKE_SOURCE_DIR}/tools/native_isas.c ${CMAKE_SOURCE_DIR}/${CPU_FEATURES} -o ${program}
+        COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND ${program} ${names} OUTPUT_VARIABLE found COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCHALL "[^\n]+" found "${found}")
+    set(${result} ${found} PARENT_SCOPE)
+endfunction()
+
+list(GET names 0 weakest)
+set(chosen ${weakest})
+foreach(name ${INGOT_CPU_ISAS})
+    if(name STREQUAL "all")
+        list(APPEND chosen ${names})
+    elseif(name STREQUAL "native")
+        native_isas(native)
+        list(APPEND chosen ${native})
+    elseif(name STREQUAL "best")
+        native_isas(native)
+        list(GET native -1 best)
+        list(APPEND chosen ${best})
+    elseif(name IN_LIST names)
+        list(APPEND chosen ${name})
+    elseif(NOT name STREQUAL "weakest")
+        list(JOIN names ", " known)
+        message(FATAL_ERROR "INGOT_CPU_ISAS: there is no instruction set \"${name}\"; there are all, weakest, native, best, and the names ${known}")
+    endif()
+endforeach()
+
+# ---- compile them --------------------------------------------------------------------------------
 file(GLOB CPU_SOURCES CONFIGURE_DEPENDS src/ops/cpu/*.c)
 list(REMOVE_ITEM CPU_SOURCES ${CMAKE_SOURCE_DIR}/src/ops/cpu/ops_cpu.c)
 set(CPU_ISA_OBJECTS)
@@ -34,6 +78,9 @@ foreach(row ${CPU_ISAS})
     list(GET row 0 isa)
     list(GET row 1 flags)
     list(GET row 2 kernels)
+    if(NOT isa IN_LIST chosen)
+        continue()
+    endif()
     separate_arguments(flags)
     separate_arguments(kernels)
     list(TRANSFORM kernels REPLACE "(.+)" "src/ops/cpu/kernel/\\1.c")
