@@ -24,8 +24,8 @@ static const float LOG2E = 1.44269504f;
 static const float GELU_A = 1.5957691216f, GELU_B = 0.0713548163f;
 
 /* e^(-x^2 / 2) / 2, and Phi(x) from it: erfc(z) = e^(-z^2) t P(t) with t = 1 / (1 + 0.4 z). */
-VEC_INLINE vf half_bell(vf x) { return vec_exp2(x * x * (-0.5f * LOG2E)) * 0.5f; }
-VEC_INLINE vf normal_cdf(vf x, vf half) {
+LOOP_INLINE vf half_bell(vf x) { return vec_exp2(x * x * (-0.5f * LOG2E)) * 0.5f; }
+LOOP_INLINE vf normal_cdf(vf x, vf half) {
     vf t = 1.0f / ((vf)((vu)x & 0x7fffffffu) * (0.4f * 0.70710678f) + 1.0f);
     vf p = t * 0.0373838343f - 0.1218346641f;
     p = p * t + 0.04653391123f;
@@ -39,7 +39,7 @@ VEC_INLINE vf normal_cdf(vf x, vf half) {
     return vec_select(x < 0, tail, 1.0f - tail);
 }
 
-VEC_INLINE vf gate_value(gate_kind k, vf x) {
+LOOP_INLINE vf gate_value(gate_kind k, vf x) {
     switch (k) {
     case GATE_TANH: return vec_logistic2(x * (x * x * -(LOG2E * GELU_B) - LOG2E * GELU_A));
     case GATE_SILU: return vec_logistic2(x * -LOG2E);
@@ -48,7 +48,7 @@ VEC_INLINE vf gate_value(gate_kind k, vf x) {
 }
 
 /* d(x s) / dx = s + x s', where s' is s (1 - s) times the slope of s's argument, or the normal density. */
-VEC_INLINE vf gelu_slope(gate_kind k, vf x) {
+LOOP_INLINE vf gelu_slope(gate_kind k, vf x) {
     if (k == GATE_ERF) {
         vf half = half_bell(x);
         return normal_cdf(x, half) + x * (half * 0.7978845608f);
@@ -61,7 +61,7 @@ VEC_INLINE vf gelu_slope(gate_kind k, vf x) {
 typedef struct silu_pair {
     vf value, slope;
 } silu_pair;
-VEC_INLINE silu_pair silu_at(vf x) {
+LOOP_INLINE silu_pair silu_at(vf x) {
     vf s = gate_value(GATE_SILU, x), value = x * s;
     return (silu_pair){ value, s + value * (1.0f - s) };
 }
@@ -69,7 +69,7 @@ VEC_INLINE silu_pair silu_at(vf x) {
 /* ---- tables over all bf16 numbers --------------------------------------------------------------- */
 typedef enum { GELU_TANH, GELU_TANH_SLOPE, GELU_ERF, GELU_ERF_SLOPE, GELU_TABLES } gelu_kind;
 
-VEC_INLINE vf gelu_at(gelu_kind k, vf x) {
+LOOP_INLINE vf gelu_at(gelu_kind k, vf x) {
     switch (k) {
     case GELU_TANH: return x * gate_value(GATE_TANH, x);
     case GELU_TANH_SLOPE: return gelu_slope(GATE_TANH, x);
@@ -81,12 +81,12 @@ VEC_INLINE vf gelu_at(gelu_kind k, vf x) {
 /* Constants once they are made, by the first call that needs them. */
 static float gelu_tables[GELU_TABLES][BF16_NUMBERS], silu_table[BF16_NUMBERS][2];
 
-VEC_INLINE vf bf16_numbers(int first) {
+LOOP_INLINE vf bf16_numbers(int first) {
     uint16_t code[VEC];
     for (int i = 0; i < VEC; i++) code[i] = (uint16_t)(first + i);
     return vec_load(DT_BF16, code, 0);
 }
-VEC_INLINE void make_gelu(gelu_kind k) {
+LOOP_INLINE void make_gelu(gelu_kind k) {
     for (int i = 0; i < BF16_NUMBERS; i += VEC)
         vec_store(DT_F32, gelu_tables[k], i, gelu_at(k, bf16_numbers(i)));
 }
@@ -105,7 +105,7 @@ static void make_silu(void) {
 }
 
 /* @return NULL for fp32, and where the values are computed. */
-VEC_INLINE const float *gelu_table(dtype t, gelu_kind k) {
+LOOP_INLINE const float *gelu_table(dtype t, gelu_kind k) {
     static pthread_once_t once[GELU_TABLES] = { PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT,
                                                 PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT };
     static void (*const make[])(void) = { make_gelu_tanh, make_gelu_tanh_slope, make_gelu_erf,
@@ -114,7 +114,7 @@ VEC_INLINE const float *gelu_table(dtype t, gelu_kind k) {
     pthread_once(&once[k], make[k]);
     return gelu_tables[k];
 }
-VEC_INLINE void need_silu_table(dtype t) {
+LOOP_INLINE void need_silu_table(dtype t) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (BY_TABLE && t == DT_BF16) pthread_once(&once, make_silu);
 }
@@ -124,8 +124,8 @@ VEC_INLINE void need_silu_table(dtype t) {
  * place of operands. t and k are constant after inlining. */
 typedef void (*unit_loop)(const char *const *in, char *const *out, int64_t n);
 
-VEC_INLINE void unit_gelu(dtype t, gelu_kind k, const float *table, const char *p, int64_t at,
-                          vf *out) {
+LOOP_INLINE void unit_gelu(dtype t, gelu_kind k, const float *table, const char *p, int64_t at,
+                           vf *out) {
     if (BY_TABLE && t == DT_BF16) {
         UNIT_EACH out[i] = vec_gather(table, (const uint16_t *)p + at + i * VEC);
     } else {
@@ -133,7 +133,7 @@ VEC_INLINE void unit_gelu(dtype t, gelu_kind k, const float *table, const char *
         UNIT_EACH out[i] = gelu_at(k, out[i]);
     }
 }
-VEC_INLINE void unit_silu(dtype t, const char *p, int64_t at, silu_pair *out) {
+LOOP_INLINE void unit_silu(dtype t, const char *p, int64_t at, silu_pair *out) {
     if (BY_TABLE && t == DT_BF16) {
         UNIT_EACH vec_gather_pairs(silu_table, (const uint16_t *)p + at + i * VEC, &out[i].value,
                                    &out[i].slope);
@@ -144,8 +144,8 @@ VEC_INLINE void unit_silu(dtype t, const char *p, int64_t at, silu_pair *out) {
     }
 }
 
-VEC_INLINE void gelu_units(dtype t, gelu_kind k, const char *const *in, char *const *out,
-                           int64_t n) {
+LOOP_INLINE void gelu_units(dtype t, gelu_kind k, const char *const *in, char *const *out,
+                            int64_t n) {
     const float *table = gelu_table(t, k);
     for (int64_t at = 0; at < n; at += UNIT) {
         vf y[UNIT_VECS];
@@ -154,8 +154,8 @@ VEC_INLINE void gelu_units(dtype t, gelu_kind k, const char *const *in, char *co
     }
 }
 
-VEC_INLINE void gelu_bwd_units(dtype t, gelu_kind k, const char *const *in, char *const *out,
-                               int64_t n) {
+LOOP_INLINE void gelu_bwd_units(dtype t, gelu_kind k, const char *const *in, char *const *out,
+                                int64_t n) {
     const float *table = gelu_table(t, k);
     for (int64_t at = 0; at < n; at += UNIT) {
         vf dy[UNIT_VECS], slope[UNIT_VECS];
@@ -166,7 +166,7 @@ VEC_INLINE void gelu_bwd_units(dtype t, gelu_kind k, const char *const *in, char
     }
 }
 
-VEC_INLINE void swiglu_units(dtype t, const char *const *in, char *const *out, int64_t n) {
+LOOP_INLINE void swiglu_units(dtype t, const char *const *in, char *const *out, int64_t n) {
     need_silu_table(t);
     for (int64_t at = 0; at < n; at += UNIT) {
         vf u[UNIT_VECS];
@@ -179,8 +179,8 @@ VEC_INLINE void swiglu_units(dtype t, const char *const *in, char *const *out, i
 }
 
 /* y too, where asked: forward's to the bit, since both multiply the table's SiLU by u. */
-VEC_INLINE void swiglu_bwd_units(dtype t, bool also_y, const char *const *in, char *const *out,
-                                 int64_t n) {
+LOOP_INLINE void swiglu_bwd_units(dtype t, bool also_y, const char *const *in, char *const *out,
+                                  int64_t n) {
     need_silu_table(t);
     for (int64_t at = 0; at < n; at += UNIT) {
         vf dy[UNIT_VECS], u[UNIT_VECS], y[UNIT_VECS];

@@ -7,7 +7,7 @@
 
 /* ---- a + b, copy, cast ----------------------------------------------------------------------- */
 /* All of one type, fp32 or bf16. */
-VEC_INLINE void add_vectors(dtype t, const void *a, const void *b, void *c, int64_t n) {
+LOOP_INLINE void add_vectors(dtype t, const void *a, const void *b, void *c, int64_t n) {
     int64_t k = 0;
     for (; k + 2 * VEC <= n; k += 2 * VEC) {
         vf x[2], y[2];
@@ -103,7 +103,7 @@ typedef struct drop {
 } drop;
 
 /* PHILOX_WORDS elements from a column on that is a multiple of 4; t is constant after inlining. */
-VEC_INLINE void drop_units(dtype t, const drop *d, const uint32_t *word, const void *x, void *y) {
+LOOP_INLINE void drop_units(dtype t, const drop *d, const uint32_t *word, const void *x, void *y) {
     const vf keep = vec_of(d->keep);
     const vu below = d->below - (vu){ 0 };
     VEC_UNROLL for (int k = 0; k < PHILOX_WORDS; k += 2 * VEC) {
@@ -120,8 +120,8 @@ VEC_INLINE void drop_units(dtype t, const drop *d, const uint32_t *word, const v
 
 /* The same for bf16, from counter `first` on. */
 #if defined(__ARM_NEON)
-VEC_INLINE void drop_bf16(const drop *d, const philox_prefix *p, uint32_t first, const uint16_t *x,
-                          uint16_t *y) {
+LOOP_INLINE void drop_bf16(const drop *d, const philox_prefix *p, uint32_t first, const uint16_t *x,
+                           uint16_t *y) {
     const vf keep = vec_of(d->keep);
     uint16x8_t mask[PHILOX_WORDS / 8];
     philox_masks(p, first, d->below, mask);
@@ -134,8 +134,8 @@ VEC_INLINE void drop_bf16(const drop *d, const philox_prefix *p, uint32_t first,
     }
 }
 #else
-VEC_INLINE void drop_bf16(const drop *d, const philox_prefix *p, uint32_t first, const uint16_t *x,
-                          uint16_t *y) {
+LOOP_INLINE void drop_bf16(const drop *d, const philox_prefix *p, uint32_t first, const uint16_t *x,
+                           uint16_t *y) {
     uint32_t word[PHILOX_WORDS];
     philox_words(p, first, word);
     drop_units(DT_BF16, d, word, x, y);

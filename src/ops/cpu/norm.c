@@ -93,7 +93,7 @@ static void *row_data(const tensor *t, int64_t row, int64_t d) {
     return t->data ? (char *)t->data + (size_t)(row * d) * dt_size(t->dt) : NULL;
 }
 /* The i-th row after p, which may be NULL. */
-VEC_INLINE void *row_after(const void *p, int64_t i, size_t bytes) {
+LOOP_INLINE void *row_after(const void *p, int64_t i, size_t bytes) {
     return p ? (char *)p + (size_t)i * bytes : NULL;
 }
 
@@ -136,7 +136,7 @@ static norm_stat row_statistics(const norm_job *j, dtype t, const void *x, float
 }
 
 /* Each pass writes the result of row - 1 and sums up row. */
-VEC_INLINE void norm_block(norm_form f, const norm_job *j, const norm_rows *t) {
+LOOP_INLINE void norm_block(norm_form f, const norm_job *j, const norm_rows *t) {
     size_t bytes = (size_t)j->d * elem_size(f.t);
     norm_finish o = { .x = NULL, .w = t->w, .b = t->b };
     for (int64_t row = 0; row <= t->n; row++) {
@@ -259,7 +259,7 @@ typedef struct back_rows {
     int64_t n;
 } back_rows;
 
-VEC_INLINE void back_block(norm_form f, const norm_job *j, const back_rows *t) {
+LOOP_INLINE void back_block(norm_form f, const norm_job *j, const back_rows *t) {
     size_t bytes = (size_t)j->d * elem_size(f.t);
     for (int64_t row = 0; row < t->n; row++) {
         const float *stat = t->stat + row * (f.centered ? 2 : 1);

@@ -48,19 +48,19 @@ typedef struct norm_form {
 static __attribute__((noinline)) float norm_total(vf a, vf b, vf c, vf d) {
     return vec_sum((a + b) + (c + d));
 }
-VEC_INLINE float unit_total(const vf x[UNIT_VECS]) { return norm_total(x[0], x[1], x[2], x[3]); }
+LOOP_INLINE float unit_total(const vf x[UNIT_VECS]) { return norm_total(x[0], x[1], x[2], x[3]); }
 
 /* Elements [k, k + m) of a row, and zeros up to a unit. */
 typedef struct norm_rest {
     _Alignas(VEC_BYTES) char at[UNIT * sizeof(float)];
 } norm_rest;
-VEC_INLINE void *rest_get(dtype t, const void *p, int64_t k, int64_t m, norm_rest *rest) {
+LOOP_INLINE void *rest_get(dtype t, const void *p, int64_t k, int64_t m, norm_rest *rest) {
     size_t size = elem_size(t);
     memset(rest, 0, sizeof *rest);
     memcpy(rest->at, (const char *)p + (size_t)k * size, (size_t)m * size);
     return rest->at;
 }
-VEC_INLINE void rest_put(dtype t, void *p, int64_t k, int64_t m, const norm_rest *rest) {
+LOOP_INLINE void rest_put(dtype t, void *p, int64_t k, int64_t m, const norm_rest *rest) {
     size_t size = elem_size(t);
     memcpy((char *)p + (size_t)k * size, rest->at, (size_t)m * size);
 }
@@ -86,7 +86,7 @@ typedef struct norm_sums {
     vf plain[UNIT_VECS], squares[UNIT_VECS];
 } norm_sums;
 
-VEC_INLINE void unit_sums_of(dtype t, const void *r, int64_t k, bool centered, norm_sums *s) {
+LOOP_INLINE void unit_sums_of(dtype t, const void *r, int64_t k, bool centered, norm_sums *s) {
     vf x[UNIT_VECS];
     unit_load(t, r, k, x);
     UNIT_EACH s->squares[i] += x[i] * x[i];
@@ -94,14 +94,14 @@ VEC_INLINE void unit_sums_of(dtype t, const void *r, int64_t k, bool centered, n
 }
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 /* Hidden from gcc 12, which would replace it by the fp16 constant 1. */
-VEC_INLINE bfloat16x8_t bf16_ones(void) {
+LOOP_INLINE bfloat16x8_t bf16_ones(void) {
     uint16x8_t one = vdupq_n_u16(0x3f80);
     __asm__("" : "+w"(one));
     return vreinterpretq_bf16_u16(one);
 }
 /* Adds the products of two adjacent elements at once, without converting them: lanes sum other elements
  * than in fp32, so that the last bits of a row's statistics depend on the type it is read in. */
-VEC_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centered, norm_sums *s) {
+LOOP_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centered, norm_sums *s) {
     const bfloat16x8_t one = bf16_ones();
     VEC_UNROLL for (int i = 0; i < UNIT_VECS; i += 2) {
         bfloat16x8_t x = vreinterpretq_bf16_u16(vld1q_u16((const uint16_t *)r + k + i * VEC));
@@ -110,12 +110,12 @@ VEC_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centered, norm_sum
     }
 }
 #else
-VEC_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centered, norm_sums *s) {
+LOOP_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centered, norm_sums *s) {
     unit_sums_of(DT_BF16, r, k, centered, s);
 }
 #endif
 
-VEC_INLINE void next_row_unit(norm_form f, const norm_next *n, int64_t k, norm_sums *s) {
+LOOP_INLINE void next_row_unit(norm_form f, const norm_next *n, int64_t k, norm_sums *s) {
     if (f.delta) {
         vf x[UNIT_VECS], delta[UNIT_VECS];
         unit_load(f.t, n->x, k, x);
@@ -128,7 +128,7 @@ VEC_INLINE void next_row_unit(norm_form f, const norm_next *n, int64_t k, norm_s
     else
         unit_sums_of(f.t, n->r, k, f.centered, s);
 }
-VEC_INLINE void next_rest(norm_form f, const norm_next *n, int64_t k, int64_t m, norm_sums *s) {
+LOOP_INLINE void next_rest(norm_form f, const norm_next *n, int64_t k, int64_t m, norm_sums *s) {
     norm_rest r, delta;
     norm_next own = { .r = rest_get(f.t, f.delta ? n->x : n->r, k, m, &r) };
     own.x = own.r;
@@ -136,12 +136,12 @@ VEC_INLINE void next_rest(norm_form f, const norm_next *n, int64_t k, int64_t m,
     next_row_unit(f, &own, 0, s);
     if (f.delta) rest_put(f.t, n->r, k, m, &r);
 }
-VEC_INLINE void next_ahead(norm_form f, const norm_next *n, int64_t k) {
+LOOP_INLINE void next_ahead(norm_form f, const norm_next *n, int64_t k) {
     unit_prefetch(f.t, f.delta ? n->x : n->r, k);
     if (f.delta) unit_prefetch(f.t, n->delta, k);
 }
 
-VEC_INLINE void out_unit(norm_form f, const norm_finish *o, int64_t k) {
+LOOP_INLINE void out_unit(norm_form f, const norm_finish *o, int64_t k) {
     vf v[UNIT_VECS], w[UNIT_VECS], b[UNIT_VECS];
     unit_load(f.t, o->x, k, v);
     unit_load(DT_F32, o->w, k, w);
@@ -150,7 +150,7 @@ VEC_INLINE void out_unit(norm_form f, const norm_finish *o, int64_t k) {
     UNIT_EACH v[i] = f.extra ? v[i] * w[i] + b[i] : v[i] * w[i];
     unit_store(f.t, o->y, k, v);
 }
-VEC_INLINE void out_rest(norm_form f, const norm_finish *o, int64_t k, int64_t m) {
+LOOP_INLINE void out_rest(norm_form f, const norm_finish *o, int64_t k, int64_t m) {
     norm_rest x, w, b;
     norm_finish own = *o;
     own.x = own.y = rest_get(f.t, o->x, k, m, &x);
@@ -161,7 +161,7 @@ VEC_INLINE void out_rest(norm_form f, const norm_finish *o, int64_t k, int64_t m
 }
 
 /* One pass of width d over both rows. @return the sum of the next row's squares. */
-VEC_INLINE float norm_pass(norm_form f, norm_next n, norm_finish o, int64_t d) {
+LOOP_INLINE float norm_pass(norm_form f, norm_next n, norm_finish o, int64_t d) {
     norm_sums s = { .plain = { { 0 } } };
     int64_t whole = d / UNIT * UNIT, rest = d - whole;
     if (n.r && rest) next_rest(f, &n, whole, rest, &s);
@@ -198,8 +198,8 @@ typedef struct norm_dots {
     vf g[UNIT_VECS], gh[UNIT_VECS]; /* sums of g, and of g h (RMS norm: of g x) */
 } norm_dots;
 
-VEC_INLINE void dots_unit(norm_form f, const norm_back *n, const norm_grad *p, norm_dots *s,
-                          int64_t k) {
+LOOP_INLINE void dots_unit(norm_form f, const norm_back *n, const norm_grad *p, norm_dots *s,
+                           int64_t k) {
     vf dy[UNIT_VECS], x[UNIT_VECS], w[UNIT_VECS], dw[UNIT_VECS], db[UNIT_VECS];
     unit_load(f.t, n->dy, k, dy);
     unit_load(f.t, n->x, k, x);
@@ -221,8 +221,8 @@ VEC_INLINE void dots_unit(norm_form f, const norm_back *n, const norm_grad *p, n
     }
     unit_store(DT_F32, p->dw, k, dw);
 }
-VEC_INLINE void dots_rest(norm_form f, const norm_back *n, const norm_grad *p, norm_dots *s,
-                          int64_t k, int64_t m) {
+LOOP_INLINE void dots_rest(norm_form f, const norm_back *n, const norm_grad *p, norm_dots *s,
+                           int64_t k, int64_t m) {
     norm_rest dy, x, w, dw, db;
     norm_back own = *n;
     norm_grad sums = { .w = rest_get(DT_F32, p->w, k, m, &w),
@@ -235,7 +235,7 @@ VEC_INLINE void dots_rest(norm_form f, const norm_back *n, const norm_grad *p, n
     if (f.centered) rest_put(DT_F32, p->db, k, m, &db);
 }
 
-VEC_INLINE void back_unit(norm_form f, const norm_back *o, const float *weight, int64_t k) {
+LOOP_INLINE void back_unit(norm_form f, const norm_back *o, const float *weight, int64_t k) {
     vf dy[UNIT_VECS], x[UNIT_VECS], w[UNIT_VECS], dx[UNIT_VECS] = { { 0 } };
     unit_load(f.t, o->dy, k, dy);
     unit_load(f.t, o->x, k, x);
@@ -247,8 +247,8 @@ VEC_INLINE void back_unit(norm_form f, const norm_back *o, const float *weight, 
     UNIT_EACH dx[i] -= x[i] * o->by;
     unit_store(f.t, o->dx, k, dx);
 }
-VEC_INLINE void back_rest(norm_form f, const norm_back *o, const float *weight, int64_t k,
-                          int64_t m) {
+LOOP_INLINE void back_rest(norm_form f, const norm_back *o, const float *weight, int64_t k,
+                           int64_t m) {
     norm_rest dy, x, dr, dx, w;
     norm_back own = *o;
     own.dy = rest_get(f.t, o->dy, k, m, &dy);
@@ -260,7 +260,7 @@ VEC_INLINE void back_rest(norm_form f, const norm_back *o, const float *weight, 
 }
 
 /* The first loop: weight gradients, and what the second needs. */
-VEC_INLINE void back_sums(norm_form f, norm_back *row, norm_grad p, int64_t d) {
+LOOP_INLINE void back_sums(norm_form f, norm_back *row, norm_grad p, int64_t d) {
     norm_dots s = { .g = { { 0 } } };
     norm_back n = *row;
     int64_t whole = d / UNIT * UNIT;
@@ -274,7 +274,7 @@ VEC_INLINE void back_sums(norm_form f, norm_back *row, norm_grad p, int64_t d) {
     row->by = unit_total(s.gh) * mean * n.scale * (f.centered ? 1 : n.scale);
     row->at = f.centered ? unit_total(s.g) * mean + unit_total(s.gh) * mean * n.shift : 0;
 }
-VEC_INLINE void back_finish(norm_form f, const norm_back *row, const float *w, int64_t d) {
+LOOP_INLINE void back_finish(norm_form f, const norm_back *row, const float *w, int64_t d) {
     norm_back o = *row;
     int64_t whole = d / UNIT * UNIT;
     if (whole < d) back_rest(f, &o, w, whole, d - whole);
@@ -284,8 +284,8 @@ VEC_INLINE void back_finish(norm_form f, const norm_back *row, const float *w, i
     }
 }
 /* The first of `next` and the second of `out`; x NULL: there is none. */
-VEC_INLINE void norm_back_pass(norm_form f, norm_back *next, const norm_back *out, norm_grad p,
-                               int64_t d) {
+LOOP_INLINE void norm_back_pass(norm_form f, norm_back *next, const norm_back *out, norm_grad p,
+                                int64_t d) {
     if (out->x) back_finish(f, out, p.w, d);
     if (next->x) back_sums(f, next, p, d);
 }

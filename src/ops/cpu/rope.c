@@ -17,8 +17,8 @@ typedef struct rope_job {
 } rope_job;
 
 /* n vectors of each half of a head, from element j on. */
-VEC_INLINE void rotate_vecs(dtype t, const void *x, void *y, const float *cs, int half, float sign,
-                            int j, int n) {
+LOOP_INLINE void rotate_vecs(dtype t, const void *x, void *y, const float *cs, int half, float sign,
+                             int j, int n) {
     vf a[UNIT_VECS], b[UNIT_VECS], c[UNIT_VECS], s[UNIT_VECS], rotated[UNIT_VECS];
     vecs_load(t, x, j, a, n);
     vecs_load(t, x, j + half, b, n);
@@ -30,8 +30,8 @@ VEC_INLINE void rotate_vecs(dtype t, const void *x, void *y, const float *cs, in
     vecs_store(t, y, j + half, b, n);
 }
 /* One head: (a, b) -> (a cos - b sin, b cos + a sin). x and y are of type t, the same or apart. */
-VEC_INLINE void rotate_head(dtype t, const void *x, void *y, const float *cs, int half,
-                            float sign) {
+LOOP_INLINE void rotate_head(dtype t, const void *x, void *y, const float *cs, int half,
+                             float sign) {
     const float *cosine = cs, *sine = cs + half;
     int j = 0;
     for (; j + UNIT <= half; j += UNIT) {
@@ -47,8 +47,8 @@ VEC_INLINE void rotate_head(dtype t, const void *x, void *y, const float *cs, in
     }
 }
 /* Consecutive heads; the dims beyond rot pass through. */
-VEC_INLINE void rotate_by(dtype t, float sign, const char *x, char *y, const float *cs,
-                          const rope_job *j, int heads) {
+LOOP_INLINE void rotate_by(dtype t, float sign, const char *x, char *y, const float *cs,
+                           const rope_job *j, int heads) {
     size_t size = elem_size(t), skip = (size_t)j->rot * size;
     size_t step = (size_t)j->dim * size;
     for (int h = 0; h < heads; h++, x += step, y += step) {
@@ -58,8 +58,8 @@ VEC_INLINE void rotate_by(dtype t, float sign, const char *x, char *y, const flo
 }
 
 /* With a constant sign the multiplication by it is optimized away. */
-VEC_INLINE void rotate_heads(dtype t, const char *x, char *y, const float *cs, const rope_job *j,
-                             int heads) {
+LOOP_INLINE void rotate_heads(dtype t, const char *x, char *y, const float *cs, const rope_job *j,
+                              int heads) {
     if (j->sign > 0)
         rotate_by(t, 1.0f, x, y, cs, j, heads);
     else

@@ -6,17 +6,17 @@
 #include "ops/op_table.h"
 
 /* ---- rules ----------------------------------------------------------------------------------- */
-VEC_INLINE void sgd_lane(const update_factors *f, update_lane *x) {
+LOOP_INLINE void sgd_lane(const update_factors *f, update_lane *x) {
     x->p -= (x->g * f->scale + x->p * f->decay) * f->lr;
 }
 
-VEC_INLINE void momentum_lane(const update_factors *f, update_lane *x) {
+LOOP_INLINE void momentum_lane(const update_factors *f, update_lane *x) {
     vf g = x->g * f->scale + x->p * f->decay;
     x->m = x->m * f->mu + g;
     x->p -= (g * f->now + x->m * f->then) * f->lr;
 }
 
-VEC_INLINE void lion_lane(const update_factors *f, update_lane *x) {
+LOOP_INLINE void lion_lane(const update_factors *f, update_lane *x) {
     const vf one = vec_of(1), none = { 0 };
     const vi minus = (vi){ 0 } + INT32_MIN;
     vf u = x->m * f->b1 + x->g * f->g1;
@@ -25,12 +25,12 @@ VEC_INLINE void lion_lane(const update_factors *f, update_lane *x) {
     x->m = x->m * f->b2 + x->g * f->g2;
 }
 
-VEC_INLINE void along_lane(const update_factors *f, update_lane *x) {
+LOOP_INLINE void along_lane(const update_factors *f, update_lane *x) {
     x->p = x->p * f->keep - x->g * f->lr;
 }
 
 /* Adam with decay through the gradient. */
-VEC_INLINE void adam_l2_lane(const update_factors *f, update_lane *x) {
+LOOP_INLINE void adam_l2_lane(const update_factors *f, update_lane *x) {
     x->g = x->g * f->scale + x->p * f->decay;
     adam_lane(f, x);
 }

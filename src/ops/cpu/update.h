@@ -57,15 +57,15 @@ typedef struct update_lane {
 } update_lane;
 
 #if defined(__ARM_NEON)
-VEC_INLINE vf vec_root(vf x) { return (vf)vsqrtq_f32((float32x4_t)x); }
+LOOP_INLINE vf vec_root(vf x) { return (vf)vsqrtq_f32((float32x4_t)x); }
 #elif defined(__AVX512F__)
-VEC_INLINE vf vec_root(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
+LOOP_INLINE vf vec_root(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
 #elif defined(__AVX2__)
-VEC_INLINE vf vec_root(vf x) { return (vf)_mm256_sqrt_ps((__m256)x); }
+LOOP_INLINE vf vec_root(vf x) { return (vf)_mm256_sqrt_ps((__m256)x); }
 #elif defined(__SSE2__)
-VEC_INLINE vf vec_root(vf x) { return (vf)_mm_sqrt_ps((__m128)x); }
+LOOP_INLINE vf vec_root(vf x) { return (vf)_mm_sqrt_ps((__m128)x); }
 #else
-VEC_INLINE vf vec_root(vf x) {
+LOOP_INLINE vf vec_root(vf x) {
     for (int i = 0; i < VEC; i++) x[i] = sqrtf(x[i]);
     return x;
 }
@@ -73,7 +73,7 @@ VEC_INLINE vf vec_root(vf x) {
 
 /* PyTorch's p = keep p - lr / bias1 m / (sqrt(v) / sqrt(bias2) + eps), with sqrt(bias2) moved out:
  * these loops are limited by arithmetic before memory, so that every multiplication counts. */
-VEC_INLINE void adam_lane(const update_factors *f, update_lane *x) {
+LOOP_INLINE void adam_lane(const update_factors *f, update_lane *x) {
     vf g = x->g * f->root_g2;
     x->m = x->m * f->b1 + x->g * f->g1;
     x->v = x->v * f->b2 + g * g;
@@ -92,7 +92,8 @@ typedef void (*lane_rule)(const update_factors *f, update_lane *x);
 
 /* Several vectors at once, loads first and stores last: the dependent operations of one vector are longer
  * than the processor's reorder window. */
-VEC_INLINE void sweep_lanes(lane_rule rule, const update_factors *f, elements e, int64_t k, int n) {
+LOOP_INLINE void sweep_lanes(lane_rule rule, const update_factors *f, elements e, int64_t k,
+                             int n) {
     update_lane x[UNIT_VECS];
     for (int i = 0; i < n; i++) {
         x[i].g = vec_load(DT_F32, e.g, k + i * VEC);
@@ -110,7 +111,7 @@ VEC_INLINE void sweep_lanes(lane_rule rule, const update_factors *f, elements e,
 }
 
 /* The last elements, fewer than a vector holds. */
-VEC_INLINE void sweep_rest(lane_rule rule, const update_factors *f, elements e, int64_t k) {
+LOOP_INLINE void sweep_rest(lane_rule rule, const update_factors *f, elements e, int64_t k) {
     float g[VEC] = { 0 }, p[VEC] = { 0 }, m[VEC] = { 0 }, v[VEC] = { 0 };
     uint16_t copy[VEC];
     size_t n = (size_t)(e.n - k), bytes = n * sizeof(float);
@@ -127,7 +128,7 @@ VEC_INLINE void sweep_rest(lane_rule rule, const update_factors *f, elements e, 
 }
 
 /* Inlined, so that the rule, and which pointers are NULL, are constants. */
-VEC_INLINE void sweep_elements(lane_rule rule, const update_factors *f, elements e) {
+LOOP_INLINE void sweep_elements(lane_rule rule, const update_factors *f, elements e) {
     const update_factors own = *f; /* which no store can alias */
     int64_t k = 0;
     for (; k + UNIT <= e.n; k += UNIT) {
