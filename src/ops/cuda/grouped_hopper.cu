@@ -259,9 +259,14 @@ template <class T, int N> struct multiplier;
     X(16, SUMS1)                                                                                   \
     X(32, SUMS2)                                                                                   \
     X(48, SUMS3)                                                                                   \
-    X(64, SUMS4) X(80, SUMS5) X(96, SUMS6) X(112, SUMS7) X(128, SUMS8) X(144, SUMS9)               \
-        X(160, SUMS10) X(176, SUMS11) X(192, SUMS12) X(208, SUMS13) X(224, SUMS14) X(240, SUMS15)  \
-            X(256, SUMS16)
+    X(64, SUMS4)                                                                                   \
+    X(80, SUMS5)                                                                                   \
+    X(96, SUMS6)                                                                                   \
+    X(112, SUMS7)                                                                                  \
+    X(128, SUMS8)                                                                                  \
+    X(144, SUMS9)                                                                                  \
+    X(160, SUMS10)                                                                                 \
+    X(176, SUMS11) X(192, SUMS12) X(208, SUMS13) X(224, SUMS14) X(240, SUMS15) X(256, SUMS16)
 #define BOTH_TYPES(width, sums)                                                                    \
     MULTIPLIER(bf16, "bf16", width, sums) MULTIPLIER(half, "f16", width, sums)
 FOR_EACH_WIDTH(BOTH_TYPES)
