@@ -92,9 +92,9 @@ typedef struct ckpt_index {
     int tensors, slices, files;
     int64_t
         chunk; /* bytes under one checksum: a slice's data is divided into chunks of this size */
-    st_file *st[2]; /* formats 1 and 2: its files, mapped */
-    uint8_t *buffer;
-    int held_slice; /* whose chunk the buffer holds; -1: none */
+    st_file *st[2];  /* formats 1 and 2: its files, mapped */
+    uint8_t *buffer; /* [chunk]; NULL until one is read */
+    int held_slice;  /* whose chunk the buffer holds; -1: none */
     int64_t held_chunk;
     int64_t bytes_read; /* from files, so far */
     pool *readers;      /* who reads what is queued; NULL until then; owned */

@@ -198,7 +198,6 @@ static err read_manifest_index(const char *folder, const json_t *doc, const char
         TRY(read_file_entry(x, folder, name, key, entry, (int)most));
     }
     TRY(check_coverage(x, name));
-    x->buffer = mem_alloc((size_t)x->chunk);
     return OK;
 }
 

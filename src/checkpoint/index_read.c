@@ -72,6 +72,7 @@ static err read_chunk_verified(ckpt_index *x, int slice, int64_t chunk) {
     if (x->held_slice == slice && x->held_chunk == chunk) return OK;
     x->held_slice = -1;
     TRY(begin_chunk(x, slice, chunk));
+    if (!x->buffer) x->buffer = mem_grow(NULL, (size_t)x->chunk);
     TRY(load_chunk(x, slice, chunk, x->buffer));
     x->held_slice = slice;
     x->held_chunk = chunk;

@@ -90,11 +90,13 @@ err shard_write(const char *folder, const char *name, const shard_piece *piece, 
     st_positions at = { .offset = mem_alloc(many * sizeof *at.offset) };
     char *path = io_join(folder, name);
     w.hashes = mem_alloc(many * sizeof *w.hashes);
-    w.buffer = mem_alloc((size_t)chunk);
+    int64_t longest = 1;
     for (int i = 0; i < n; i++) {
         spec[i] = spec_of(&piece[i]);
         w.hashes[i] = json_array();
+        longest = MAX(longest, MIN(w.chunk, part_count(&piece[i].part)));
     }
+    w.buffer = mem_grow(NULL, (size_t)longest * sizeof *w.buffer);
     err e = st_write_at(path, spec, n, NULL, 0, (st_source){ emit_piece, &w }, &at);
     if (!e) list_shard(name, piece, n, w.hashes, &at, tensors, files);
     for (int i = 0; i < n; i++) json_decref(w.hashes[i]);

@@ -263,17 +263,29 @@ static double score_of(const searcher *s, const layout_choice *c, double tokens_
     return s->o->for_cost ? tokens_per_second / choice_ranks(c) : tokens_per_second;
 }
 
-static void estimate_choice(const searcher *s, const layer_prices *p, const stage_sums *stages,
-                            layout_choice *c) {
+/* How many bytes the rank needs that needs most. */
+static void estimate_memory(const layer_prices *p, const stage_sums *stages, layout_choice *c) {
+    for (int stage = 0; stage < c->pp; stage++) {
+        double bytes = estimate_bytes(p, c, &stages[stage], stage);
+        if (bytes > c->bytes) c->fullest = stage;
+        c->bytes = MAX(c->bytes, bytes);
+    }
+}
+
+static bool same_sums(const stage_sums *a, const stage_sums *b) {
+    return a->forward == b->forward && a->backward == b->backward && a->params == b->params &&
+           a->saved == b->saved && a->layers == b->layers;
+}
+
+static void estimate_speed(const searcher *s, const layer_prices *p, const stage_sums *stages,
+                           layout_choice *c) {
     double slowest = 0, all = 0, micros = (double)c->micros, exposed = 0, update = 0, moved = 0;
     for (int stage = 0; stage < c->pp; stage++) {
         const stage_sums *t = &stages[stage];
         double seconds = t->forward + t->backward, offloaded;
         slowest = MAX(slowest, seconds);
         all += seconds;
-        double bytes = estimate_bytes(p, c, t, stage);
-        if (bytes > c->bytes) c->fullest = stage;
-        c->bytes = MAX(c->bytes, bytes);
+        if (stage > 0 && same_sums(t, t - 1)) continue; /* nor does it communicate more */
         exposed = MAX(exposed, exposed_data(s, c, t));
         double own = t->params / (c->zero ? shard_ranks(c) : 1);
         update = MAX(update, cost_model_update(&s->k, 34 * own));
@@ -306,9 +318,11 @@ static void keep_candidate(searcher *s, const layout_choice *c) {
 static double consider_choice(searcher *s, const layer_prices *p, const stage_sums *stages,
                               layout_choice c) {
     s->considered++;
-    estimate_choice(s, p, stages, &c);
-    /* the layout itself decides about what is near */
-    if (c.bytes <= 1.10 * s->o->limit) keep_candidate(s, &c);
+    estimate_memory(p, stages, &c);
+    if (c.bytes > 1.10 * s->o->limit)
+        return c.bytes; /* the layout itself decides about what is near */
+    estimate_speed(s, p, stages, &c);
+    keep_candidate(s, &c);
     return c.bytes;
 }
 

@@ -52,12 +52,31 @@ static bool list_touches(const prog *p, const op_list *l, val_class cls) {
     return false;
 }
 
+/* Which instructions of a rank touch a class of values. A step has thousands, of few lists of ops: each is
+ * searched once. */
+enum { KNOWN_LISTS = 32 };
+typedef struct touched {
+    const chain *c;
+    int rank;
+    val_class cls;
+    int n; /* lists searched */
+    struct known_list {
+        const op_list *list;
+        bool touches;
+    } known[KNOWN_LISTS];
+} touched;
+
 /* Whether the instruction computes with gathered parameters, or leaves whole gradients. */
-static bool instr_touches(const chain *c, int rank, const instr *i, val_class cls) {
+static bool instr_touches(touched *t, const instr *i) {
     if (!is_compute(i)) return false;
-    model_chunk k = chain_chunk(c, rank, i->chunk);
-    const prog *p = chunk_program(c, &k, program_index(c, &k, i->instance));
-    return list_touches(p, instr_list(p, i->kind), cls);
+    model_chunk k = chain_chunk(t->c, t->rank, i->chunk);
+    const prog *p = chunk_program(t->c, &k, program_index(t->c, &k, i->instance));
+    const op_list *list = instr_list(p, i->kind);
+    for (int n = 0; n < t->n; n++)
+        if (t->known[n].list == list) return t->known[n].touches;
+    bool touches = list_touches(p, list, t->cls);
+    if (t->n < KNOWN_LISTS) t->known[t->n++] = (struct known_list){ list, touches };
+    return touches;
 }
 
 /* ---- a list that is rebuilt with instructions added --------------------------------------------- */
@@ -157,13 +176,14 @@ static void gather_ahead(additions *a, const step_list *l, const slot_use *s, in
 static void add_gathers(const chain *c, int rank, step_list *l) {
     int blocks = 0, uses = 0, *use_at = mem_alloc((size_t)(l->n + 1) * sizeof *use_at);
     additions a = { 0 };
+    touched gathered = { c, rank, VC_GATHERED };
     for (int i = 0; i < c->pipe.chunks; i++) blocks += chain_chunk(c, rank, i).layers;
     int cap[POOLS] = { [POOL_BLOCKS] = c->keep_gathered ? blocks : MIN(c->prefetch + 1, blocks),
                        [POOL_OUTER] = c->keep_gathered ? 2 : 1 };
     pool_use pools[POOLS] = { pool_new_use(cap[0]), pool_new_use(cap[1]) };
     for (int i = 0; i < l->n; i++) {
         instr *in = &l->list[i];
-        if (!instr_touches(c, rank, in, VC_GATHERED)) continue;
+        if (!instr_touches(&gathered, in)) continue;
         model_chunk k = chain_chunk(c, rank, in->chunk);
         pool_use *p = &pools[pool_of(&k, in->instance)];
         int key = param_key(c, &k, in);
@@ -197,11 +217,12 @@ static void add_gathers(const chain *c, int rank, step_list *l) {
 /* Reductions start when the gradients are there and end before their slot is written again. */
 static void add_reductions(const chain *c, int rank, step_list *l) {
     additions a = { 0 };
+    touched whole_grads = { c, rank, VC_WHOLE_GRAD };
     pool_use pools[POOLS] = { pool_new_use(GRAD_SLOTS), pool_new_use(1) };
     int uses = 0;
     for (int i = 0; i < l->n; i++) {
         instr *in = &l->list[i];
-        if (!instr_touches(c, rank, in, VC_WHOLE_GRAD)) continue;
+        if (!instr_touches(&whole_grads, in)) continue;
         model_chunk k = chain_chunk(c, rank, in->chunk);
         pool_use *p = &pools[pool_of(&k, in->instance)];
         slot_use *s = oldest_slot(p);
@@ -237,6 +258,7 @@ typedef struct played_slot {
 typedef struct played {
     const chain *c;
     int rank;
+    touched reads, writes; /* gathered parameters, whole gradients */
     played_slot *gathered[POOLS], *whole_grad[POOLS];
     const step_list *l;
 } played;
@@ -246,7 +268,7 @@ static err slot_error(const instr *i, const char *what) {
 }
 
 static err play_gathered(played *p, const instr *i, const model_chunk *k) {
-    bool reads = instr_touches(p->c, p->rank, i, VC_GATHERED);
+    bool reads = instr_touches(&p->reads, i);
     slot_pool which = pool_of(k, i->instance);
     if (!reads && i->kind != DO_GATHER && i->kind != DO_GATHERED) return OK;
     if (i->gathered < 0 || i->gathered >= p->l->gathered[which])
@@ -270,7 +292,7 @@ static err play_gathered(played *p, const instr *i, const model_chunk *k) {
 }
 
 static err play_whole_grad(played *p, const instr *i, const model_chunk *k) {
-    bool writes = instr_touches(p->c, p->rank, i, VC_WHOLE_GRAD);
+    bool writes = instr_touches(&p->writes, i);
     slot_pool which = pool_of(k, i->instance);
     if (!writes && i->kind != DO_REDUCE && i->kind != DO_REDUCED) return OK;
     if (i->whole_grad < 0 || i->whole_grad >= p->l->whole_grads[which])
@@ -313,7 +335,11 @@ static err play_once(played *p, int again, int times) {
 }
 
 err step_list_check_slots(const chain *c, int rank, const step_list *l, int times) {
-    played p = { .c = c, .rank = rank, .l = l };
+    played p = { .c = c,
+                 .rank = rank,
+                 .reads = { c, rank, VC_GATHERED },
+                 .writes = { c, rank, VC_WHOLE_GRAD },
+                 .l = l };
     for (int i = 0; i < POOLS; i++) {
         p.gathered[i] = mem_alloc((size_t)(l->gathered[i] + 1) * sizeof **p.gathered);
         p.whole_grad[i] = mem_alloc((size_t)(l->whole_grads[i] + 1) * sizeof **p.whole_grad);

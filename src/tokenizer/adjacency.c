@@ -77,15 +77,26 @@ static void add_tokens(adjacency *a, const bpe *b) {
 
 enum { SET_LOG2_MIN = 16, SET_LOG2_MAX = 24 };
 
-/* @return bits of a hashed set for those that the largest one has: few enough collisions, and near memory, which
- * the walk needs too. */
-static int set_bits_log2(const uint64_t *largest) {
-    uint64_t count = 0;
+/* @return bits of a hashed set of so many: few enough collisions, and near memory, which the walk needs too. */
+static int set_bits_log2(uint64_t count) {
     int log2 = SET_LOG2_MIN;
-    for (size_t i = 0; i < (size_t)1 << SET_LOG2_MAX >> 6; i++)
-        count += (uint64_t)__builtin_popcountll(largest[i]);
     while (log2 < SET_LOG2_MAX && (uint64_t)1 << log2 < 16 * count) log2++;
     return log2;
+}
+
+static uint64_t count_bits(const uint64_t *set, int log2) {
+    uint64_t count = 0;
+    for (size_t i = 0; i < (size_t)1 << log2 >> 6; i++)
+        count += (uint64_t)__builtin_popcountll(set[i]);
+    return count;
+}
+
+/* @return at least as many as any set will have: a boundary may be entered with 64 bytes that follow */
+static uint64_t most_entries(const bpe *b) {
+    uint64_t n = 0;
+    for (int64_t i = 0; i < b->n; i++)
+        for (size_t k = 1; k < b->tokens[i].len; k++) n += is_lead(b->tokens[i].at[k]);
+    return 64 * n;
 }
 
 static void alloc_sets(adjacency *a, int whole_log2, int prefix_log2) {
@@ -101,12 +112,14 @@ void adjacency_build(const bpe *b, adjacency *a) {
     /* Unknown bytes that follow one another are one token: these pieces must stay whole. Bytes that an
      * unknown character falls back to are not the text of their tokens. */
     if (b->n_pairs == 0 || b->chars || (b->unknown >= 0 && b->fuse_unknown)) return;
-    adjacency largest;
-    alloc_sets(&largest, SET_LOG2_MAX, SET_LOG2_MAX);
-    add_tokens(&largest, b);
-    alloc_sets(a, set_bits_log2(largest.whole), set_bits_log2(largest.prefix));
+    adjacency trial; /* most are entered many times */
+    int log2 = set_bits_log2(most_entries(b));
+    alloc_sets(&trial, log2, log2);
+    add_tokens(&trial, b);
+    alloc_sets(a, set_bits_log2(count_bits(trial.whole, log2)),
+               set_bits_log2(count_bits(trial.prefix, log2)));
     add_tokens(a, b);
-    adjacency_free(&largest);
+    adjacency_free(&trial);
 }
 
 void adjacency_free(adjacency *a) {

@@ -16,7 +16,7 @@ double trainer_mfu_peak(const trainer *t) {
 }
 
 bool peak_is_due(double measured_at, double now) {
-    enum { SECONDS = 10 }; /* a measurement takes up to a tenth of one */
+    enum { SECONDS = 10 }; /* a measurement takes up to 20 ms */
     return !(now < measured_at + SECONDS);
 }
 

@@ -41,6 +41,20 @@ static void elements_of_any_size(void **state) {
     double numbers[] = { 3, -1, 2, -1, 1e9, 0 };
     sort_array(numbers, COUNT_OF(numbers), sizeof *numbers, compare_doubles);
     for (size_t i = 1; i < COUNT_OF(numbers); i++) assert_true(numbers[i - 1] <= numbers[i]);
+    struct {
+        row key;
+        char more[120];
+    } large[50];
+    for (uint32_t i = 0; i < COUNT_OF(large); i++) {
+        large[i].key = (row){ i * 7 % 10, i };
+        memset(large[i].more, (int)i, sizeof large[i].more);
+    }
+    sort_array(large, COUNT_OF(large), sizeof *large, by_key);
+    for (uint32_t i = 0; i < COUNT_OF(large); i++) {
+        assert_int_equal(large[i].key.key, i / 5);
+        assert_true(i % 5 == 0 || large[i - 1].key.place < large[i].key.place);
+        assert_int_equal(large[i].more[119], large[i].key.place);
+    }
 }
 
 int main(void) {
