@@ -84,22 +84,22 @@ static void problem_free(problem *p) {
 typedef struct head_view {
     double *q, *k, *v; /* of token 0 */
 } head_view;
-static head_view head_of(const problem *p, double *qkv, int h) {
+UNWATCHED static head_view head_of(const problem *p, double *qkv, int h) {
     int kv = h / (p->s.q / p->s.kv);
     return (head_view){ qkv + h * p->s.dim, qkv + (p->s.q + kv) * p->s.dim,
                         qkv + (p->s.q + p->s.kv + kv) * p->s.dim };
 }
-static int first_key(const problem *p, int i) {
+UNWATCHED static int first_key(const problem *p, int i) {
     return p->s.window ? MAX(p->start[i], i - p->s.window + 1) : p->start[i];
 }
-static double dot(const double *a, const double *b, int n) {
+UNWATCHED static double dot(const double *a, const double *b, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += a[i] * b[i];
     return sum;
 }
 
 /* prob[j] for the keys of query i. @return the log-sum-exp. */
-static double probabilities(const problem *p, head_view x, int i, double *prob) {
+UNWATCHED static double probabilities(const problem *p, head_view x, int i, double *prob) {
     double top = -INFINITY, sum = 0;
     const double *q = x.q + (size_t)i * p->cols;
     for (int j = first_key(p, i); j <= i; j++) {
@@ -111,7 +111,7 @@ static double probabilities(const problem *p, head_view x, int i, double *prob) 
     return top + log(sum);
 }
 
-static void reference_fwd(problem *p) {
+UNWATCHED static void reference_fwd(problem *p) {
     double *prob = mem_alloc((size_t)p->s.n * sizeof *prob);
     for (int h = 0; h < p->s.q; h++) {
         head_view x = head_of(p, p->qkv, h);
@@ -126,7 +126,7 @@ static void reference_fwd(problem *p) {
     free(prob);
 }
 
-static void reference_bwd(problem *p) {
+UNWATCHED static void reference_bwd(problem *p) {
     double *prob = mem_alloc((size_t)p->s.n * sizeof *prob);
     memset(p->dqkv, 0, (size_t)p->s.n * p->cols * sizeof *p->dqkv);
     for (int h = 0; h < p->s.q; h++) {

@@ -85,9 +85,6 @@ typedef struct gemm_case {
     size_t c_bytes;
 } gemm_case;
 
-/* Sums that AddressSanitizer would watch element by element, for two minutes. */
-#define UNWATCHED __attribute__((no_sanitize("address"), no_sanitize("undefined")))
-
 UNWATCHED static void reference(gemm_case *t) {
     const gemm *g = &t->g;
     double *row = mem_alloc((size_t)g->n * sizeof *row);
