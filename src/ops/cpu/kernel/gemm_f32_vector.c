@@ -16,9 +16,12 @@ typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
 /* The same in memory of any alignment. */
 typedef float vec_at __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
-static void multiply_register_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
-                                   bool add) {
+UNCHECKED static void multiply_register_tile(int64_t k, const void *a, const void *b, float *c,
+                                             int64_t ldc, bool add) {
     const float *pa = a, *pb = b;
+    tile_reads(a, (size_t)(k * MR) * sizeof *pa);
+    tile_reads(b, (size_t)(k * NR) * sizeof *pb);
+    tile_writes(c, ldc, MR, NR);
     vec sum[MR][COLS];
     for (int i = 0; i < MR; i++)
         for (int j = 0; j < COLS; j++) sum[i][j] = (vec){ 0 };

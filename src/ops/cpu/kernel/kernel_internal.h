@@ -16,6 +16,24 @@
 
 #include "ops/cpu/cpu_internal.h"
 
+/* ThreadSanitizer checks every vector that an inner loop reads, in a call of its own. One check of a whole panel finds
+ * the same races: kernels are UNCHECKED and state what they read and write instead. */
+#ifdef __SANITIZE_THREAD__
+#define UNCHECKED __attribute__((no_sanitize("thread")))
+void __tsan_read_range(void *at, unsigned long bytes);
+void __tsan_write_range(void *at, unsigned long bytes);
+static inline void tile_reads(const void *at, size_t bytes) {
+    __tsan_read_range((void *)at, bytes);
+}
+static inline void tile_writes(float *c, int64_t ldc, int rows, int cols) {
+    for (int i = 0; i < rows; i++) __tsan_write_range(c + i * ldc, (size_t)cols * sizeof *c);
+}
+#else
+#define UNCHECKED
+static inline void tile_reads(const void *at, size_t bytes) {}
+static inline void tile_writes(float *c, int64_t ldc, int rows, int cols) {}
+#endif
+
 enum { GEMM_MAX_NR = 32, GEMM_MAX_TILE = 32 * GEMM_MAX_NR };
 
 typedef struct gemm_kernel {
