@@ -9,7 +9,8 @@ int comm_world(const comm *c) { return c ? mesh_world(&c->m) : 1; }
 const mesh *comm_mesh(const comm *c) { return &c->m; }
 
 comm_group comm_group_of(const comm *c, axis_set axes) {
-    comm_group g = { .n = mesh_span(&c->m, axes) };
+    comm_group g; /* of which only as many ranks are set as there are */
+    g.n = mesh_span(&c->m, axes);
     g.me = mesh_group(&c->m, axes, g.rank);
     return g;
 }
@@ -262,7 +263,7 @@ static err merge_chunk(comm *c, uint8_t *data, uint8_t *other, int64_t n) {
 }
 
 err comm_merge(comm *c, void *data, size_t bytes) {
-    enum { CHUNK = 4 << 20 };
+    enum { CHUNK = 1 << 20 };
     if (comm_world(c) == 1 || !bytes) return OK;
     uint8_t *other = mem_alloc(MIN(bytes, (size_t)CHUNK));
     err e = OK;

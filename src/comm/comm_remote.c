@@ -200,21 +200,22 @@ static void reduce_values(const meeting *m, int64_t n, dtype dt, char *out) {
 }
 
 /* The members' pieces as tensors of the wire's type. */
-static meeting pieces_met(const remote_op *o, const wire_piece *p) {
-    meeting m = { .move = o->t.move, .n = o->g.n };
-    m.move.wire = DT_NONE; /* they have crossed */
-    for (int i = 0; i < m.n; i++) {
-        m.in[i] = p->t;
-        m.in[i].dt = o->wire;
-        m.in[i].data = o->in.at + (size_t)i * align_up(wire_bytes(o, p->n), 64);
+static void meet_pieces(meeting *m, const remote_op *o, const wire_piece *p) {
+    m->move = o->t.move;
+    m->move.wire = DT_NONE; /* they have crossed */
+    m->n = o->g.n;
+    for (int i = 0; i < m->n; i++) {
+        m->in[i] = p->t;
+        m->in[i].dt = o->wire;
+        m->in[i].data = o->in.at + (size_t)i * align_up(wire_bytes(o, p->n), 64);
     }
-    return m;
 }
 
 static void end_pieces(remote_op *o) {
     if (receives_in_place(o)) return;
     wire_piece p = piece_of(o);
-    meeting m = pieces_met(o, &p);
+    meeting m;
+    meet_pieces(&m, o, &p);
     if (comm_kind(&o->t.move) == MOVE_REDUCE_SCATTER) {
         reduce_values(&m, p.n, o->dt, o->t.out.data);
         return;
@@ -268,7 +269,8 @@ static err start_reduce(remote_end *r, remote_op *o) {
 static err spread_reduced(remote_end *r, remote_op *o) {
     int64_t n = slice_count(o, o->g.me);
     wire_piece p = { .t = tensor_of(NULL, o->wire, 1, &n), .n = n };
-    meeting m = pieces_met(o, &p);
+    meeting m;
+    meet_pieces(&m, o, &p);
     bool rounds = comm_rounds(o->dt, o->wire);
     char *mine = slice_at(o, &o->t.out, o->g.me), *sent = mine;
     o->out.used = 0;

@@ -294,15 +294,15 @@ static err check_partners(comm *c, shared_end *s, const comm_group *g, const com
 }
 
 /* What the members posted: shapes, and counts of rows. */
-static meeting meeting_of(shared_end *s, const comm_group *g, const comm_ticket *t) {
-    meeting m = { .move = t->move, .n = g->n };
+static void meet_postings(meeting *m, shared_end *s, const comm_group *g, const comm_ticket *t) {
+    m->move = t->move;
+    m->n = g->n;
     for (int i = 0; i < g->n; i++) {
         const posting *p = posting_of(s, g->rank[i], t);
-        m.in[i] = p->in;
-        m.out[i] = p->out;
-        m.rows[i] = posted_rows(s, g->rank[i], t);
+        m->in[i] = p->in;
+        m->out[i] = p->out;
+        m->rows[i] = posted_rows(s, g->rank[i], t);
     }
-    return m;
 }
 
 /* Their addresses. A rank that finds all tasks done never asks: others may have ended since. */
@@ -365,7 +365,8 @@ static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
     comm_group g = comm_group_of(c, t->move.axes);
     TRY(await_members(c, s, &g, t));
     TRY(check_partners(c, s, &g, t));
-    meeting m = meeting_of(s, &g, t);
+    meeting m;
+    meet_postings(&m, s, &g, t);
     bool counted = comm_kind(&t->move) == MOVE_ROWS;
     if (counted) TRY(check_rows(&g, &m));
     TRY(run_meeting_tasks(c, s, &g, t, &m));
