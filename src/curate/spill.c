@@ -43,7 +43,7 @@ err spill_create(const char *path, int sections, uint64_t settings, spill_writer
     spill_writer *w = mem_alloc(sizeof *w);
     w->file = file;
     w->foot = (footer){ SPILL_MAGIC, settings, (uint64_t)sections };
-    w->buffer = mem_alloc((size_t)sections * PAGE);
+    w->buffer = mem_grow(NULL, (size_t)sections * PAGE);
     w->used = mem_alloc((size_t)sections * sizeof *w->used);
     *out = w;
     return OK;

@@ -41,7 +41,7 @@ static void sets_do_not_depend_on_the_order_of_joins(void **state) {
 
 /* ---- spill files --------------------------------------------------------------------------- */
 
-enum { STREAMS = 5, NUMBERS = 60000, TRIES = 90 };
+enum { STREAMS = 5, NUMBERS = 60000, TRIES = 45 };
 
 static void write_spill(const char *path, uint64_t settings) {
     spill_writer *w = NULL;
@@ -120,7 +120,7 @@ static void damaged_spill_is_refused(void **state) {
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
-enum { ITEMS = 9000, SPILLS = 3 };
+enum { ITEMS = 3000, SPILLS = 3 };
 typedef struct groups {
     uint64_t first[ITEMS]; /* the least item that a pair named; itself: none */
 } groups;
@@ -133,7 +133,7 @@ static void take_pairs(void *ctx, const group_pair *pairs, int n) {
     }
 }
 
-/* Many keys of one item, some of a few, one of thousands. */
+/* Many keys of one item, some of a few, one of a thousand. */
 static uint64_t key_of_item(int i) {
     uint64_t kind = draw(i, 10), key = kind < 4   ? 5
                                        : kind < 7 ? draw(i + ITEMS, 1000)
