@@ -15,16 +15,14 @@ static void sgd_does_not_depend_on_the_layout(void **state) {
 static void adafactor_does_not_depend_on_the_layout(void **state) {
     agrees_everywhere(*state,
                       (settings){ "optimizer.name", "adafactor", "optimizer.lr", "0.002",
-                                  "training.agc", "0.01", "training.steps", "20",
-                                  "validation.every", "0" },
+                                  "training.agc", "0.01", STEPS(20), "validation.every", "0" },
                       NULL, 0);
 }
 
 static void muon_does_not_depend_on_the_layout(void **state) {
-    agrees_everywhere(
-        *state,
-        (settings){ "optimizer.name", "muon", "training.steps", "20", "validation.every", "0" },
-        NULL, 0);
+    agrees_everywhere(*state,
+                      (settings){ "optimizer.name", "muon", STEPS(20), "validation.every", "0" },
+                      NULL, 0);
 }
 
 static bool measures_noise(test_folder *f, const char *name) {
@@ -41,8 +39,8 @@ static bool measures_noise(test_folder *f, const char *name) {
  * and those of a pipeline have no batches of their own: theirs is that of one rank. */
 static void the_noise_scale_is_measured_on_every_layout(void **state) {
     test_folder *f = *state;
-    settings own = { "training.noise_scale",       "true", "training.steps",       "12",
-                     "training.global_batch_size", "16",   "model.tie_embeddings", "false" };
+    settings own = { "training.noise_scale", "true", STEPS(12), "training.global_batch_size", "16",
+                     "model.tie_embeddings", "false" };
     assert_ok(run_on_ranks(f, "one", small, own, 1));
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
         char name[NAME];
