@@ -1,5 +1,6 @@
-/* A fork-join pool. Workers spin briefly before they sleep: within a training step loops follow
- * one another in microseconds, and a futex wake-up costs more than many of them. */
+/* A fork-join pool. A thread that waits, for the next loop or for the end of one, spins briefly before it sleeps:
+ * within a training step loops follow one another in microseconds, and a futex wake-up costs more than many of
+ * them. It spins for about as long as a wake-up takes at worst, since what it waits for may need this core. */
 #include "util/util.h"
 
 #include <pthread.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SPINS = 20000 };
+enum { SPINS = 2000 };
 
 typedef void (*pool_fn)(void *ctx, int64_t i, int worker);
 typedef struct pool_worker {
@@ -27,9 +28,10 @@ struct pool {
     _Atomic int64_t next;
     _Atomic uint32_t round; /* a new loop, or the end when `quit` */
     _Atomic int busy;
+    _Atomic bool asleep; /* pool_run waits for `done` */
     bool quit, oversubscribed;
     pthread_mutex_t lock;
-    pthread_cond_t wake;
+    pthread_cond_t wake, done;
 };
 
 /* Hints to the core that this thread only waits. */
@@ -55,6 +57,27 @@ static void wait_for_round(pool *p, uint32_t seen) {
     pthread_mutex_unlock(&p->lock);
 }
 
+/* The last worker wakes pool_run. It reads `asleep` after it has changed `busy`, pool_run the other way round: one
+ * of them sees what the other wrote. */
+static void finish_round(pool *p) {
+    if (atomic_fetch_sub(&p->busy, 1) > 1 || !atomic_load(&p->asleep)) return;
+    pthread_mutex_lock(&p->lock);
+    pthread_cond_signal(&p->done);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void wait_for_workers(pool *p) {
+    for (int s = 0; s < (p->oversubscribed ? 1 : SPINS); s++) {
+        if (atomic_load(&p->busy) == 0) return;
+        relax_core();
+    }
+    pthread_mutex_lock(&p->lock);
+    atomic_store(&p->asleep, true);
+    while (atomic_load(&p->busy) > 0) pthread_cond_wait(&p->done, &p->lock);
+    atomic_store(&p->asleep, false);
+    pthread_mutex_unlock(&p->lock);
+}
+
 static void *pool_worker_main(void *arg) {
     pool_worker *w = arg;
     pool *p = w->owner;
@@ -63,7 +86,7 @@ static void *pool_worker_main(void *arg) {
         seen = atomic_load(&p->round);
         if (p->quit) return NULL;
         take_tasks(p, w->index);
-        atomic_fetch_sub(&p->busy, 1);
+        finish_round(p);
     }
 }
 
@@ -90,6 +113,7 @@ pool *pool_new(int threads) {
     p->workers = mem_alloc((size_t)threads * sizeof *p->workers);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
+    pthread_cond_init(&p->done, NULL);
     for (int i = 0; i < threads - 1; i++) {
         p->workers[i] = (pool_worker){ .owner = p, .index = i + 1 };
         int code = pthread_create(&p->workers[i].thread, NULL, pool_worker_main, &p->workers[i]);
@@ -117,10 +141,7 @@ void pool_run(pool *p, int64_t n, pool_fn fn, void *ctx) {
     atomic_store(&p->busy, p->size - 1);
     wake_workers(p);
     take_tasks(p, 0);
-    for (int s = 0; atomic_load(&p->busy) > 0; s++) {
-        relax_core();
-        if (p->oversubscribed || s > SPINS) usleep(0); /* the late worker may need this core */
-    }
+    wait_for_workers(p);
 }
 
 void pool_free(pool *p) {
@@ -130,6 +151,7 @@ void pool_free(pool *p) {
     for (int i = 0; i < p->size - 1; i++) pthread_join(p->workers[i].thread, NULL);
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->wake);
+    pthread_cond_destroy(&p->done);
     free(p->workers);
     free(p);
 }
