@@ -28,7 +28,7 @@ static const cli_arg args[] = {
     { "store", ARG_TEXT, offsetof(doctor_args, store), "URL",
       "with --cluster: test the object store too, below s3://bucket/prefix" },
     { "seconds", ARG_REAL, offsetof(doctor_args, seconds), "S",
-      "with --cluster: how long GEMMs run (default 2)" },
+      "with --cluster: how long GEMMs run (default 2); less tests less memory and disk too" },
 };
 const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate | --cluster]", args,
                                    (int)COUNT_OF(args), 0 };
@@ -307,7 +307,7 @@ static err print_catalogue(const cpu_findings *f, int gpus) {
 }
 
 err cmd_doctor(int argc, char **argv) {
-    doctor_args a = { .dir = ".", .seconds = 2 };
+    doctor_args a = { .dir = ".", .seconds = DOCTOR_SECONDS };
     TRY(cli_parse(&cmd_doctor_spec, argc - 1, argv + 1, &a, NULL));
     if (a.json && a.calibrate)
         return err_hint(ERR_USAGE("--calibrate: prints YAML, not JSON"),

@@ -6,12 +6,13 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/doctor.h"
 #include "cli/launch.h"
 #include "train/train.h"
 
 typedef struct launch_args {
     int64_t ranks, per_host, restarts;
-    double restart_delay;
+    double restart_delay, doctor_seconds;
     const char *hosts, *spares, *emit, *image, *name;
     bool dry_run, doctor;
 } launch_args;
@@ -28,6 +29,8 @@ static const cli_arg args[] = {
       "pause before the first; doubles with each (default 1)" },
     { "doctor", ARG_FLAG, AT(doctor), NULL,
       "test all ranks first, and after every second failure in a row (doctor --cluster)" },
+    { "doctor-seconds", ARG_REAL, AT(doctor_seconds), "S",
+      "with --doctor: its --seconds (default 2)" },
     { "per-host", ARG_COUNT, AT(per_host), "N", "with --emit: ranks on each host (default: all)" },
     { "emit", ARG_TEXT, AT(emit), "slurm|k8s",
       "print an sbatch script or a Kubernetes MPIJob instead" },
@@ -347,10 +350,13 @@ static err make_command(void *ctx, const launch_hosts *h, bool fresh, char ***ar
 
 /* Tests all ranks, where they are started. */
 static err make_test(void *ctx, const launch_hosts *h, char ***argv) {
-    static char *const doctor[] = { "doctor", "--cluster" };
+    const launch_args *a = ((const job_words *)ctx)->a;
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%g", a->doctor_seconds);
+    char *doctor[] = { "doctor", "--cluster", "--seconds", seconds };
     words w = { 0 };
-    err e = add_starter(&w, ((const job_words *)ctx)->a, h);
-    if (!e) e = add_program(&w, (int)COUNT_OF(doctor), (char **)doctor, true);
+    err e = add_starter(&w, a, h);
+    if (!e) e = add_program(&w, (int)COUNT_OF(doctor), doctor, true);
     *argv = w.at;
     return e;
 }
@@ -385,7 +391,9 @@ static err print_command(job_words *j, const launch_hosts *h) {
 }
 
 err cmd_launch(int argc, char **argv) {
-    launch_args a = { .name = "ingot", .restarts = 10, .restart_delay = 1 };
+    launch_args a = {
+        .name = "ingot", .restarts = 10, .restart_delay = 1, .doctor_seconds = DOCTOR_SECONDS
+    };
     launch_hosts *hosts = mem_alloc(sizeof *hosts), *spares = mem_alloc(sizeof *spares);
     launched what = { 0 };
     job_words command = { .a = &a, .argv = argv + 1 };

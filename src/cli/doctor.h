@@ -20,6 +20,7 @@ err doctor_sync(const op_backend *b) MUST_USE; /* waits for what is queued */
 /* The i-th word of the pattern of a seed. */
 uint64_t doctor_word(uint64_t seed, uint64_t i);
 
+enum { DOCTOR_PIECE_BYTES = 16 << 20 }; /* memory is tested in whole pieces */
 typedef struct doctor_burn {
     const op_backend *b;
     pool *p;
@@ -38,6 +39,7 @@ typedef struct doctor_gpu {
 err doctor_burn_gpu(const doctor_burn *j, int number, doctor_gpu *out) MUST_USE;
 
 /* ---- doctor_cluster.c -------------------------------------------------------------------------- */
+enum { DOCTOR_SECONDS = 2 }; /* of GEMMs, unless the user chooses */
 typedef struct cluster_options {
     const char *dir;   /* where the disk is tested */
     const char *store; /* a URL below which the object store is tested; NULL: it is not */

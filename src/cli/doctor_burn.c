@@ -45,22 +45,22 @@ err doctor_sync(const op_backend *b) { return b->device ? b->device->sync(b->con
 /* ---- memory ---------------------------------------------------------------------------------------- */
 uint64_t doctor_word(uint64_t seed, uint64_t i) { return (i + seed) * 0x9E3779B97F4A7C15u ^ seed; }
 
-enum { PIECE_BYTES = 16 << 20, PIECE_WORDS = PIECE_BYTES / 8 };
+enum { PIECE_WORDS = DOCTOR_PIECE_BYTES / 8 };
 
 /* Writes the pattern of this pass, piece by piece. */
 static void write_pattern(const doctor_burn *j, char *at, size_t bytes, uint64_t pass,
                           uint64_t *piece) {
-    for (size_t from = 0; from < bytes; from += PIECE_BYTES) {
+    for (size_t from = 0; from < bytes; from += DOCTOR_PIECE_BYTES) {
         for (size_t i = 0; i < PIECE_WORDS; i++) piece[i] = doctor_word(pass, from / 8 + i);
         if (!from && fault_flips(FAULT_DOCTOR_MEMORY, j->rank)) piece[PIECE_WORDS / 2] ^= 1u << 7;
-        doctor_put(j->b, at + from, piece, PIECE_BYTES);
+        doctor_put(j->b, at + from, piece, DOCTOR_PIECE_BYTES);
     }
 }
 
 static err read_pattern(const doctor_burn *j, const char *at, size_t bytes, uint64_t pass,
                         uint64_t *piece, int64_t *wrong) {
-    for (size_t from = 0; from < bytes; from += PIECE_BYTES) {
-        TRY(doctor_get(j->b, piece, at + from, PIECE_BYTES));
+    for (size_t from = 0; from < bytes; from += DOCTOR_PIECE_BYTES) {
+        TRY(doctor_get(j->b, piece, at + from, DOCTOR_PIECE_BYTES));
         for (size_t i = 0; i < PIECE_WORDS; i++)
             *wrong += piece[i] != doctor_word(pass, from / 8 + i);
     }
@@ -69,11 +69,11 @@ static err read_pattern(const doctor_burn *j, const char *at, size_t bytes, uint
 
 err doctor_burn_memory(const doctor_burn *j, size_t bytes, int64_t *wrong) {
     void *at = NULL;
-    bytes = bytes / PIECE_BYTES * PIECE_BYTES;
+    bytes = bytes / DOCTOR_PIECE_BYTES * DOCTOR_PIECE_BYTES;
     *wrong = 0;
     if (!bytes) return OK;
     TRY(doctor_map(j->b, bytes, &at));
-    uint64_t *piece = mem_alloc(PIECE_BYTES);
+    uint64_t *piece = mem_alloc(DOCTOR_PIECE_BYTES);
     err e = OK;
     for (uint64_t pass = 1; pass <= 2 && !e; pass++) {
         write_pattern(j, at, bytes, pass, piece);

@@ -10,6 +10,8 @@
  *               where each rank has a GPU of its own, from GPU to GPU through NCCL
  *     all       an all-reduce, a reduce-scatter and an all-gather over all ranks, of known values; between GPUs too
  *
+ * With --seconds below its default, proportionally less memory and disk are tested: the whole test is as short.
+ *
  * Wrong values are an error that names the rank; of links, the rank that most wrong ones have in common. What
  * is slower than half the median is marked. */
 #include <fcntl.h>
@@ -57,11 +59,18 @@ typedef struct examination {
 } examination;
 
 /* ---- memory and arithmetic ----------------------------------------------------------------------- */
+/* How many of these bytes a test of --seconds covers; whole MiB. */
+static size_t bytes_to_test(const examination *x, size_t most) {
+    const size_t unit = 1 << 20;
+    double share = MIN(MAX(x->o->seconds, 0) / DOCTOR_SECONDS, 1);
+    return MAX((size_t)(share * (double)most) / unit, 1) * unit;
+}
+
 static err test_cpu(examination *x) {
     doctor_burn j = { .b = x->cpu, .p = x->p, .rank = x->rank, .seconds = x->o->seconds };
     size_t sharers = (size_t)MAX(comm_core_sharers(x->c), 1);
-    err e = doctor_burn_memory(&j, MIN((size_t)MEMORY_BYTES, mem_free() / 4 / sharers),
-                               &x->f.bad_memory);
+    size_t bytes = MAX(bytes_to_test(x, MEMORY_BYTES), (size_t)DOCTOR_PIECE_BYTES);
+    err e = doctor_burn_memory(&j, MIN(bytes, mem_free() / 4 / sharers), &x->f.bad_memory);
     err_free(e); /* no memory to spare is not a fault of it */
     x->f.copy = ops_copy_rate(x->cpu, x->p);
     return doctor_burn_gemm(&j, DT_F32, &x->f.gemm, &x->f.bad_gemm);
@@ -98,20 +107,20 @@ static int64_t count_wrong_words(const examination *x, const char *got, size_t b
     return wrong;
 }
 
-static err write_and_read(examination *x, const char *path, uint64_t *buffer) {
-    fill_words(x, buffer, DISK_BYTES / 8);
+static err write_and_read(examination *x, const char *path, uint64_t *buffer, size_t bytes) {
+    fill_words(x, buffer, bytes / 8);
     double from = time_now();
-    TRY(io_write(path, buffer, DISK_BYTES)); /* syncs */
-    x->f.disk_write = DISK_BYTES / (time_now() - from);
+    TRY(io_write(path, buffer, bytes)); /* syncs */
+    x->f.disk_write = (double)bytes / (time_now() - from);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd >= 0) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* from the disk, not from memory */
     if (fd >= 0) close(fd);
     char *text = NULL;
     size_t len = 0;
     from = time_now();
-    TRY(io_read(path, DISK_BYTES, &text, &len));
-    x->f.disk_read = DISK_BYTES / (time_now() - from);
-    x->f.bad_disk = count_wrong_words(x, text, len, DISK_BYTES);
+    TRY(io_read(path, bytes, &text, &len));
+    x->f.disk_read = (double)bytes / (time_now() - from);
+    x->f.bad_disk = count_wrong_words(x, text, len, bytes);
     free(text);
     return OK;
 }
@@ -125,8 +134,9 @@ static char *test_name(const examination *x) {
 
 static err test_disk(examination *x) {
     char *name = test_name(x), *path = io_join(x->o->dir, name);
-    uint64_t *buffer = mem_alloc(DISK_BYTES);
-    err e = write_and_read(x, path, buffer);
+    size_t bytes = bytes_to_test(x, DISK_BYTES);
+    uint64_t *buffer = mem_alloc(bytes);
+    err e = write_and_read(x, path, buffer, bytes);
     unlink(path);
     free(buffer);
     free(path);
