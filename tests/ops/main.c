@@ -1,9 +1,11 @@
 /* Tests ops, each on the backend chosen: the CPU with every instruction set it has, or a GPU.
  *
- *     test_ops [--device cpu|cuda] [--seed N] [--most ELEMENTS] [--threads N] [--deterministic] [NAME ...]
+ *     test_ops [--device cpu|cuda] [--seed N] [--most ELEMENTS] [--threads N] [--deterministic]
+ *              [--part K/N] [NAME ...]
  *
  * NAME: these ops, with their backward ops; without, all. --seed: of the wide cases. --most: without wide cases of more elements. --threads: of the CPU that a device is compared with. --deterministic: the device's
- * deterministic mode, in which every call is made twice and must be bit-exact.
+ * deterministic mode, in which every call is made twice and must be bit-exact. --part: the K-th of N parts of the
+ * ops, which together are all of them.
  *
  * One line per op; the last line is 'N passed, N failed'. */
 #include "harness.h"
@@ -65,6 +67,15 @@ static void check_op(op_code op) {
         }
 }
 
+/* @return the number of the first spec of this op, which it shares with its backward op; 0 when it has none */
+static int first_spec(op_code op) {
+    int n = 0;
+    for (size_t f = 0; f < COUNT_OF(families); f++)
+        for (const op_spec *s = families[f]; s->op; s++, n++)
+            if (spec_covers(s, op)) return n;
+    return 0;
+}
+
 static const char *tested_elsewhere(op_code op) {
     for (size_t i = 0; i < COUNT_OF(elsewhere); i++)
         if (elsewhere[i].op == op) return elsewhere[i].where;
@@ -113,7 +124,7 @@ static op_code op_named(const char *name) {
 static void usage(const char *what, const char *argument) {
     fprintf(stderr,
             "test_ops: %s '%s'; usage: test_ops [--device cpu|cuda] [--seed N] [--most ELEMENTS] "
-            "[--threads N] [--deterministic] [NAME ...]\n",
+            "[--threads N] [--deterministic] [--part K/N] [NAME ...]\n",
             what, argument);
     exit(2);
 }
@@ -128,6 +139,7 @@ static int64_t number_of(const char *option, const char *text) {
 typedef struct settings {
     const char *device;
     int64_t threads;
+    int part, parts; /* part: from 0 */
     bool chosen[OP_COUNT], any;
 } settings;
 
@@ -138,6 +150,14 @@ static void choose(settings *s, op_code op) {
     for (size_t f = 0; f < COUNT_OF(families); f++)
         for (const op_spec *k = families[f]; k->op; k++)
             for (int n = k->op == op ? spec_ops(k, ops) : 0; n; n--) s->chosen[ops[n - 1]] = true;
+}
+
+static void parse_part(settings *s, const char *text) {
+    int end = 0;
+    if (sscanf(text, "%d/%d%n", &s->part, &s->parts, &end) < 2 || text[end] || s->part < 1 ||
+        s->part > s->parts)
+        usage("not a part such as 1/2:", text);
+    s->part--;
 }
 
 static void parse(settings *s, int argc, char **argv) {
@@ -151,6 +171,8 @@ static void parse(settings *s, int argc, char **argv) {
             harness.most = number_of(a, next), i++;
         else if (!strcmp(a, "--threads"))
             s->threads = number_of(a, next), i++;
+        else if (!strcmp(a, "--part") && next)
+            parse_part(s, argv[++i]);
         else if (!strcmp(a, "--deterministic"))
             harness.deterministic = true;
         else if (a[0] == '-')
@@ -180,14 +202,14 @@ static void open_backends(const settings *s) {
 }
 
 int main(int argc, char **argv) {
-    settings s = { .device = "cpu" };
+    settings s = { .device = "cpu", .parts = 1 };
     int passed = 0, bad = 0;
     parse(&s, argc, argv);
     open_backends(&s);
     printf("seed %llu, %s\n", (unsigned long long)harness.seed,
            harness.device ? harness.device->name : "CPU");
     for (op_code op = 1; op < OP_COUNT; op++) {
-        if (s.any && !s.chosen[op]) continue;
+        if ((s.any && !s.chosen[op]) || first_spec(op) % s.parts != s.part) continue;
         if (report_op(op))
             passed++;
         else
