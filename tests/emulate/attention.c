@@ -37,8 +37,11 @@ static void check_documents(const op_call *c, const int32_t *start, int64_t n, i
     free(begin);
 }
 
-/* The same for more tokens than the block scans at a time. */
+/* The same for more tokens than the block scans at a time; once per process, since these never change. */
 static void check_many_documents(const op_call *c, cuda_documents *p) {
+    static bool checked;
+    if (checked) return;
+    checked = true;
     int32_t *start = mem_alloc(LONG * sizeof *start);
     for (int32_t i = 1; i < LONG; i++) start[i] = i * 37 % 71 < 2 ? i : start[i - 1];
     check_documents(c, start, LONG, LONG_SLOTS, p);

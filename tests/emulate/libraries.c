@@ -1,8 +1,11 @@
-/* Replaces cuBLASLt and the driver: GEMMs are plain loops, so that the kernels around them can run. */
+/* Replaces cuBLASLt and the driver: GEMMs are plain loops, so that the kernels around them can run.
+ * Compiled without sanitizers; checks itself that matrices lie within allocations. */
 #include "ops/cuda/cuda_internal.h"
 
 #include <math.h>
+#include <sanitizer/asan_interface.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- GEMM ---------------------------------------------------------------------------------------- */
 err cuda_gemm_cache_new(const cuda_device *d, struct cuda_gemm_cache **out) {
@@ -12,32 +15,49 @@ err cuda_gemm_cache_new(const cuda_device *d, struct cuda_gemm_cache **out) {
 void cuda_gemm_cache_free(struct cuda_gemm_cache *cache) {}
 double cuda_measure_gemm_rate(cuda_context *x, dtype dt) { return NAN; }
 
+/* Row i of a matrix in memory; it has `cols` elements there. */
+static char *matrix_row(const void *p, dtype dt, int64_t i, int64_t stride, int64_t cols) {
+    char *row = (char *)p + (size_t)(i * stride) * dt_size(dt);
+    BUG_IF(__asan_region_is_poisoned(row, (size_t)cols * dt_size(dt)));
+    return row;
+}
+
 /* @return [rows, cols] in fp32 from a matrix with this stride, or stored transposed. Owned. */
 static float *matrix_to_fp32(const void *p, dtype dt, int64_t rows, int64_t cols, int64_t stride,
                              bool transposed) {
     float *v = mem_alloc((size_t)(rows * cols) * sizeof *v);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) {
-            size_t at = (size_t)(transposed ? j * stride + i : i * stride + j);
-            dt_to_f32(dt, (const char *)p + at * dt_size(dt), &v[i * cols + j], 1);
-        }
+    float *line = transposed ? mem_alloc((size_t)rows * sizeof *line) : NULL;
+    for (int64_t i = 0; i < rows && !transposed; i++)
+        dt_to_f32(dt, matrix_row(p, dt, i, stride, cols), v + i * cols, (size_t)cols);
+    for (int64_t j = 0; j < cols && transposed; j++) {
+        dt_to_f32(dt, matrix_row(p, dt, j, stride, rows), line, (size_t)rows);
+        for (int64_t i = 0; i < rows; i++) v[i * cols + j] = line[i];
+    }
+    free(line);
     return v;
 }
 
 static void run_gemm(const void *call) {
     const cuda_gemm *g = call;
     float *a = matrix_to_fp32(g->a, g->at, g->m, g->k, g->lda, g->ta);
-    float *b = matrix_to_fp32(g->b, g->bt, g->n, g->k, g->ldb, !g->tb);
+    float *b = matrix_to_fp32(g->b, g->bt, g->k, g->n, g->ldb, g->tb);
+    float *line = mem_alloc((size_t)g->n * sizeof *line);
+    double *sum = mem_alloc((size_t)g->n * sizeof *sum);
     double scale = (g->scale_a ? *g->scale_a : 1.0) * (g->scale_b ? *g->scale_b : 1.0);
-    for (int64_t i = 0; i < g->m; i++)
-        for (int64_t j = 0; j < g->n; j++) {
-            char *to = (char *)g->c + (size_t)(i * g->ldc + j) * dt_size(g->ct);
-            float before = 0;
-            double sum = 0;
-            for (int64_t k = 0; k < g->k; k++) sum += (double)a[i * g->k + k] * b[j * g->k + k];
-            if (g->accumulate) dt_to_f32(g->ct, to, &before, 1);
-            dt_from_f32(g->ct, &(float){ (float)(sum * scale) + before }, to, 1);
+    for (int64_t i = 0; i < g->m; i++) {
+        char *to = matrix_row(g->c, g->ct, i, g->ldc, g->n);
+        memset(sum, 0, (size_t)g->n * sizeof *sum);
+        for (int64_t k = 0; k < g->k; k++) {
+            double factor = a[i * g->k + k];
+            for (int64_t j = 0; j < g->n; j++) sum[j] += factor * b[k * g->n + j];
         }
+        if (g->accumulate) dt_to_f32(g->ct, to, line, (size_t)g->n);
+        for (int64_t j = 0; j < g->n; j++)
+            line[j] = (float)(sum[j] * scale) + (g->accumulate ? line[j] : 0);
+        dt_from_f32(g->ct, line, to, (size_t)g->n);
+    }
+    free(sum);
+    free(line);
     free(a);
     free(b);
 }

@@ -86,7 +86,10 @@ size_t cuda_gemm_version(void);                           /* of cuBLASLt */
  * @return false when this fp8 GEMM or this epilogue is not supported, and nothing was done; other
  * failures become the device's fault. */
 bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) MUST_USE;
-enum { CUDA_GEMM_WORKSPACE = 32 << 20 };
+#ifndef GEMM_WORKSPACE_BYTES
+#define GEMM_WORKSPACE_BYTES (32 << 20)
+#endif
+enum { CUDA_GEMM_WORKSPACE = GEMM_WORKSPACE_BYTES };
 /* linear.c: runs a GEMM that has no fallback. That it is not supported becomes the device's fault.
  * @param workspace of CUDA_GEMM_WORKSPACE bytes */
 void cuda_gemm_require(cuda_context *x, const cuda_gemm *g, void *workspace);
