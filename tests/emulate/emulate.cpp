@@ -1,12 +1,12 @@
 /* Kernels on one core of a CPU. Blocks run one after another. The threads of a block are fibers: one
  * runs until it must wait for others, at a barrier or to exchange values within its warp, and then the
- * next one runs. At random, blocks run forwards or backwards, any thread begins, the others follow in
+ * next one runs; on the same stack where the last one has ended. At random, blocks run forwards or backwards, any thread begins, the others follow in
  * either direction, and an asynchronous copy happens at once or as late as it may. A kernel that lacks a
  * barrier or a wait therefore reads values that are not yet written, or already overwritten.
  *
  * Built with AddressSanitizer, which must be notified when the stack changes. The stacks of all threads are
  * contiguous and passed to it as one, so that switches within a block need no notification: those would
- * take a third of the time.
+ * take a quarter of the time.
  */
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -42,7 +42,7 @@ struct copy {
 };
 
 struct fiber {
-    void *place; /* on its stack, while another one runs */
+    void *place; /* on its stack, while another one runs; NULL: has not begun */
     dim3 thread;
     bool done;
     const gate *at; /* waits until it was opened once more; NULL: may run */
@@ -60,10 +60,12 @@ struct {
     void *home; /* where the caller of a block left its stack */
     const void *home_stack;
     size_t home_bytes;
-    char *stacks;     /* | guard | stack of thread 0 | guard | stack of thread 1 | ... */
-    void *fake_stack; /* AddressSanitizer's for them */
+    char *stacks;               /* | guard | stack 0 | guard | stack 1 | ... */
+    void *fake_stack;           /* AddressSanitizer's for them */
+    void *unused[MOST_THREADS]; /* where threads that ended left their stacks */
+    int stacks_made, stacks_unused;
     bool entering;
-    fiber fibers[MOST_THREADS]; /* have stacks once they ran */
+    fiber fibers[MOST_THREADS];
     int now, threads, live;
     bool backwards;
     gate barriers[BARRIERS];
@@ -75,10 +77,26 @@ struct {
 fiber *self() { return &gpu.fibers[gpu.now]; }
 
 /* ---- fibers -------------------------------------------------------------------------------------- */
+void live();
+
+/* @return what goes on at the beginning of live, on a stack that no thread has. */
+void *take_stack() {
+    if (gpu.stacks_unused) return gpu.unused[--gpu.stacks_unused];
+    if (!gpu.stacks) {
+        void *p = mmap(nullptr, STACKS_BYTES, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) emulate_fault("no memory for stacks");
+        gpu.stacks = (char *)p;
+    }
+    char *stack = gpu.stacks + (size_t)gpu.stacks_made++ * STACK_BYTES;
+    __asan_poison_memory_region(stack, STACK_GUARD);
+    return stack_new(stack, STACK_BYTES, live);
+}
+
 /* The last thread of a block returns to the caller of enter_block. */
 void leave_block() {
     __sanitizer_start_switch_fiber(&gpu.fake_stack, gpu.home_stack, gpu.home_bytes);
-    stack_switch(&self()->place, gpu.home);
+    stack_switch(&gpu.unused[gpu.stacks_unused++], gpu.home);
 }
 
 /* On the stack of the thread that begins a block. */
@@ -87,12 +105,12 @@ void entered_block() {
     __sanitizer_finish_switch_fiber(gpu.fake_stack, &gpu.home_stack, &gpu.home_bytes);
 }
 
-/* Runs the threads of a block, this one first. */
-void enter_block(fiber *first) {
-    void *fake_stack;
+/* Runs the threads of a block, beginning with gpu.now. */
+void enter_block() {
+    void *fake_stack, *first = take_stack();
     gpu.entering = true;
     __sanitizer_start_switch_fiber(&fake_stack, gpu.stacks, STACKS_BYTES);
-    stack_switch(&gpu.home, first->place);
+    stack_switch(&gpu.home, first);
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 }
 
@@ -108,43 +126,39 @@ int next_of(int first, int count) {
     return -1;
 }
 
-/* Another thread runs, until this one may again: one of the same warp where there is one, so that a
- * warp may be far ahead of the others. */
-void give_way() {
+/* Chooses the thread that runs next: one of the same warp where there is one, so that a warp may be far
+ * ahead of the others. */
+void choose_next() {
     int first = gpu.now / WARP * WARP;
     int next = next_of(first, min((int)WARP, gpu.threads - first));
     if (next < 0) next = next_of(0, gpu.threads);
     if (next < 0) emulate_fault("threads wait for others that never come");
-    if (next == gpu.now) return;
-    fiber *from = self();
     gpu.now = next;
     threadIdx = self()->thread;
-    stack_switch(&from->place, self()->place);
 }
 
+/* Another thread runs, until this one may again. */
+void give_way() {
+    fiber *from = self();
+    choose_next();
+    if (self() == from) return;
+    stack_switch(&from->place, self()->place ? self()->place : take_stack());
+}
+
+/* Runs threads to their ends, one after another. */
 void live() {
-    for (;;) { /* once per block */
+    for (;;) {
         if (gpu.entering) entered_block();
         (*gpu.thread)();
         if (!self()->copies.empty()) emulate_fault("a thread ends before its copies do");
         self()->done = true;
-        if (--gpu.live)
-            give_way();
-        else
+        if (!--gpu.live) {
             leave_block();
+            continue;
+        }
+        choose_next();
+        if (self()->place) stack_switch(&gpu.unused[gpu.stacks_unused++], self()->place);
     }
-}
-
-void give_stack(fiber *f) {
-    if (!gpu.stacks) {
-        void *p = mmap(nullptr, STACKS_BYTES, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED) emulate_fault("no memory for stacks");
-        gpu.stacks = (char *)p;
-    }
-    char *stack = gpu.stacks + (size_t)(f - gpu.fibers) * STACK_BYTES;
-    __asan_poison_memory_region(stack, STACK_GUARD);
-    f->place = stack_new(stack, STACK_BYTES, live);
 }
 
 void wait_at(gate *g, int threads) {
@@ -167,7 +181,7 @@ void run_block(size_t shared) {
     gpu.now = (int)(emulate_draw() % (unsigned)n);
     for (int i = 0; i < n; i++) {
         fiber *f = &gpu.fibers[i];
-        if (!f->place) give_stack(f);
+        f->place = nullptr;
         unsigned x = (unsigned)i % blockDim.x, rest = (unsigned)i / blockDim.x;
         f->thread = dim3(x, rest % blockDim.y, rest / blockDim.y);
         f->done = false;
@@ -178,7 +192,7 @@ void run_block(size_t shared) {
     gpu.shared = malloc(shared);
     memset(gpu.shared, 0xff, shared);
     threadIdx = self()->thread;
-    enter_block(self());
+    enter_block();
     free(gpu.shared);
 }
 
