@@ -143,7 +143,7 @@ double ops_peak_flops(const op_backend *b, dtype dt, pool *p) {
 }
 
 /* ---- bandwidth: a copy, split over all threads ------------------------------------------------- */
-enum { COPY_BYTES = 128 << 20, COPY_ROUNDS = 4 };
+enum { COPY_BYTES = 256 << 20, COPY_ROUNDS = 4 };
 typedef struct copy_job {
     char *from, *to;
     size_t each;

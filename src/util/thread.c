@@ -1,6 +1,6 @@
 /* A fork-join pool. A thread that waits, for the next loop or for the end of one, spins briefly before it sleeps:
  * within a training step loops follow one another in microseconds, and a futex wake-up costs more than many of
- * them. It spins for about as long as a wake-up takes at worst, since what it waits for may need this core. */
+ * them. It spins for as long as a wake-up takes at worst, since what it waits for may need this core. */
 #include "util/util.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SPINS = 2000 };
+#define SPIN_SECONDS 5e-5
 
 typedef void (*pool_fn)(void *ctx, int64_t i, int worker);
 typedef struct pool_worker {
@@ -47,11 +47,24 @@ static void take_tasks(pool *p, int who) {
     for (int64_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;) p->fn(p->ctx, i, who);
 }
 
+/* How long a thread has spun. By the clock: a core's hint takes between 1 and 140 cycles. */
+typedef struct spinning {
+    int n;
+    double until;
+} spinning;
+static bool may_spin(spinning *s, const pool *p) {
+    enum { UNTIMED = 32 };
+    if (p->oversubscribed) return false;
+    relax_core();
+    if (++s->n % UNTIMED) return true;
+    double now = time_now();
+    if (s->n == UNTIMED) s->until = now + SPIN_SECONDS;
+    return now < s->until;
+}
+
 static void wait_for_round(pool *p, uint32_t seen) {
-    for (int s = 0; s < (p->oversubscribed ? 1 : SPINS); s++) {
+    for (spinning s = { 0 }; may_spin(&s, p);)
         if (atomic_load(&p->round) != seen) return;
-        relax_core();
-    }
     pthread_mutex_lock(&p->lock);
     while (atomic_load(&p->round) == seen) pthread_cond_wait(&p->wake, &p->lock);
     pthread_mutex_unlock(&p->lock);
@@ -67,10 +80,9 @@ static void finish_round(pool *p) {
 }
 
 static void wait_for_workers(pool *p) {
-    for (int s = 0; s < (p->oversubscribed ? 1 : SPINS); s++) {
+    for (spinning s = { 0 }; may_spin(&s, p);)
         if (atomic_load(&p->busy) == 0) return;
-        relax_core();
-    }
+    if (atomic_load(&p->busy) == 0) return;
     pthread_mutex_lock(&p->lock);
     atomic_store(&p->asleep, true);
     while (atomic_load(&p->busy) > 0) pthread_cond_wait(&p->done, &p->lock);

@@ -1,8 +1,9 @@
 /* Kernels on one core of a CPU. Blocks run one after another. The threads of a block are fibers: one
  * runs until it must wait for others, at a barrier or to exchange values within its warp, and then the
- * next one runs; on the same stack where the last one has ended. At random, blocks run forwards or backwards, any thread begins, the others follow in
- * either direction, and an asynchronous copy happens at once or as late as it may. A kernel that lacks a
- * barrier or a wait therefore reads values that are not yet written, or already overwritten.
+ * next one runs; on the same stack where the last one has ended. At random, blocks run forwards or
+ * backwards, any thread begins, the others follow in either direction, and an asynchronous copy happens at
+ * once or as late as it may. A kernel that lacks a barrier or a wait therefore reads values that are not
+ * yet written, or already overwritten.
  *
  * Built with AddressSanitizer, which must be notified when the stack changes. The stacks of all threads are
  * contiguous and passed to it as one, so that switches within a block need no notification: those would
