@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SPIN_SECONDS 5e-5
+#define SPIN_SECONDS 1e-4
 
 typedef void (*pool_fn)(void *ctx, int64_t i, int worker);
 typedef struct pool_worker {
