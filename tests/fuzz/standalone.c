@@ -19,14 +19,20 @@ typedef struct input {
 
 enum { MOST_BYTES = 1 << 20 };
 
-static input read_input(const char *path) {
-    input in = { 0 };
-    FILE *f = fopen(path, "rb");
-    if (!f) return in;
-    in.at = mem_grow(NULL, MOST_BYTES);
-    in.n = fread(in.at, 1, MOST_BYTES, f);
-    fclose(f);
-    return in;
+/* @return the files' bytes, owned, as is what they point to. */
+static input *read_seeds(char **path, int n) {
+    input *seed = mem_alloc((size_t)n * sizeof *seed);
+    uint8_t *bytes = mem_grow(NULL, MOST_BYTES);
+    for (int i = 0; i < n; i++) {
+        FILE *f = fopen(path[i], "rb");
+        if (!f) continue;
+        seed[i].n = fread(bytes, 1, MOST_BYTES, f);
+        seed[i].at = mem_grow(NULL, MAX(seed[i].n, (size_t)1));
+        memcpy(seed[i].at, bytes, seed[i].n);
+        fclose(f);
+    }
+    free(bytes);
+    return seed;
 }
 
 /* Copies a part of the input over another: headers, counts and brackets at the wrong offset. */
@@ -58,17 +64,22 @@ int main(int argc, char **argv) {
     }
     double limit = atof(strchr(argv[1], '=') + 1), began = time_now();
     rng_key key = rng_key_of(by_runs ? 1 : (uint64_t)(began * 1e6), 1);
-    uint64_t draw = 0, runs = 0;
+    uint64_t draw = 0, runs = 0, seeds = (uint64_t)(argc - 2);
+    input *seed = read_seeds(argv + 2, argc - 2);
+    uint8_t *work = mem_grow(NULL, MOST_BYTES);
     while (by_runs ? (double)runs < limit : time_now() < began + limit) {
-        input in = read_input(argv[2 + runs % (uint64_t)(argc - 2)]);
-        if (runs >= (uint64_t)(argc - 2)) mutate(&in, key, &draw); /* first as they are */
+        input in = { work, seed[runs % seeds].n };
+        if (in.n) memcpy(work, seed[runs % seeds].at, in.n);
+        if (runs >= seeds) mutate(&in, key, &draw);            /* first as they are */
         uint8_t *exact = mem_grow(NULL, MAX(in.n, (size_t)1)); /* a read beyond its end is seen */
-        if (in.n) memcpy(exact, in.at, in.n);
+        if (in.n) memcpy(exact, work, in.n);
         LLVMFuzzerTestOneInput(exact, in.n);
         free(exact);
-        free(in.at);
         runs++;
     }
+    for (uint64_t i = 0; i < seeds; i++) free(seed[i].at);
+    free(seed);
+    free(work);
     printf("%llu inputs\n", (unsigned long long)runs);
     return 0;
 }

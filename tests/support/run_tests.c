@@ -6,6 +6,7 @@
  * tests.def, which CMake writes, has a row TEST(name) for each file. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "util/util.h"
 
@@ -25,7 +26,13 @@ static const struct {
 /* @return the number of failures; -1: there is no such test */
 static int run_test(const char *name) {
     for (size_t i = 0; i < COUNT_OF(tests); i++)
-        if (strcmp(tests[i].name, name) == 0) return tests[i].run();
+        if (strcmp(tests[i].name, name) == 0) {
+            clock_t from = clock();
+            int failures = tests[i].run();
+            fprintf(stderr, "%s: %.1f CPU seconds\n", name,
+                    (double)(clock() - from) / CLOCKS_PER_SEC);
+            return failures;
+        }
     return -1;
 }
 

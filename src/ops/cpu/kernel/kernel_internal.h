@@ -16,23 +16,37 @@
 
 #include "ops/cpu/cpu_internal.h"
 
-/* ThreadSanitizer checks every vector that an inner loop reads, in a call of its own. One check of a whole panel finds
- * the same races: kernels are UNCHECKED and state what they read and write instead. */
-#ifdef __SANITIZE_THREAD__
+/* Sanitizers check every vector that an inner loop reads, in a call or a branch of its own. One check of a whole panel
+ * finds the same faults: kernels are UNCHECKED and state what they read and write instead. */
+#if defined(__SANITIZE_THREAD__)
 #define UNCHECKED __attribute__((no_sanitize("thread")))
 void __tsan_read_range(void *at, unsigned long bytes);
 void __tsan_write_range(void *at, unsigned long bytes);
 static inline void tile_reads(const void *at, size_t bytes) {
     __tsan_read_range((void *)at, bytes);
 }
-static inline void tile_writes(float *c, int64_t ldc, int rows, int cols) {
-    for (int i = 0; i < rows; i++) __tsan_write_range(c + i * ldc, (size_t)cols * sizeof *c);
+static inline void row_writes(float *at, size_t bytes) { __tsan_write_range(at, bytes); }
+#elif defined(__SANITIZE_ADDRESS__)
+#define UNCHECKED __attribute__((no_sanitize("address"), no_sanitize("undefined")))
+void *__asan_region_is_poisoned(void *at, size_t bytes);
+void __asan_report_load_n(void *at, size_t bytes);
+void __asan_report_store_n(void *at, size_t bytes);
+static inline void tile_reads(const void *at, size_t bytes) {
+    void *bad = __asan_region_is_poisoned((void *)at, bytes);
+    if (bad) __asan_report_load_n(bad, 1);
+}
+static inline void row_writes(float *at, size_t bytes) {
+    void *bad = __asan_region_is_poisoned(at, bytes);
+    if (bad) __asan_report_store_n(bad, 1);
 }
 #else
 #define UNCHECKED
 static inline void tile_reads(const void *at, size_t bytes) {}
-static inline void tile_writes(float *c, int64_t ldc, int rows, int cols) {}
+static inline void row_writes(float *at, size_t bytes) {}
 #endif
+static inline void tile_writes(float *c, int64_t ldc, int rows, int cols) {
+    for (int i = 0; i < rows; i++) row_writes(c + i * ldc, (size_t)cols * sizeof *c);
+}
 
 enum { GEMM_MAX_NR = 32, GEMM_MAX_TILE = 32 * GEMM_MAX_NR };
 
