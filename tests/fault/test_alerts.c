@@ -42,7 +42,9 @@ static const layout_case layouts[] = {
       { "parallelism.pipeline_parallel_degree", "2", "parallelism.zero_stage", "1" } },
     { "experts", 2, { "parallelism.expert_parallel_degree", "2" } },
 };
-enum { EXPERT_PARALLEL = COUNT_OF(layouts) - 1 };
+enum { PIPELINE = 3, EXPERT_PARALLEL = COUNT_OF(layouts) - 1 };
+/* Under sanitizers the pipeline with ZeRO stands for both. */
+static bool is_left_out(size_t layout) { return SANITIZED && layout == PIPELINE; }
 
 static void run_on_layout(test_folder *f, const layout_case *l, const char *const *own) {
     settings all = { NULL };
@@ -85,6 +87,7 @@ static void fires_everywhere(test_folder *f, const char *alert, bool exactly, se
     bool experts = strstr(alert, "expert") != NULL;
     int64_t step = -1, block = -1;
     for (size_t i = 0; i < (experts ? COUNT_OF(layouts) : EXPERT_PARALLEL); i++) {
+        if (is_left_out(i)) continue;
         run_on_layout(f, &layouts[i], own);
         json_t *o = find_alert(f, layouts[i].name, alert);
         if (!o) fail_msg("%s: no %s", layouts[i].name, alert);
@@ -140,6 +143,7 @@ static void experts_that_die(void **state) {
     fires_everywhere(*state, "expert_dead", false, own);
     json_t *o = NULL;
     for (size_t i = 0; i < COUNT_OF(layouts); i++) { /* the same runs */
+        if (is_left_out(i)) continue;
         o = find_alert(*state, layouts[i].name, "expert_saturated");
         if (!o) fail_msg("%s: no expert_saturated", layouts[i].name);
         assert_true(number_of(o, "block") >= 1); /* the first is dense */

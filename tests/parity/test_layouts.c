@@ -78,12 +78,13 @@ static const layout layouts[] = {
     { .name = "zero3 over 2, selective", .dp = 2, .tp = 1, .zero = 3, .selective = true },
 };
 
-/* ThreadSanitizer looks for races, and those of a layout do not depend on the model's ops: one model runs on all
- * layouts, the eight others share them. */
+/* Faults of a layout do not depend on the model's ops: under sanitizers one model runs on all layouts, and the eight
+ * others share them. */
+enum { SHARES = SANITIZED ? 8 : 1 };
 #ifdef __SANITIZE_THREAD__
-enum { SHARES = 8, THREAD_CHECK = true };
+enum { THREAD_CHECK = true };
 #else
-enum { SHARES = 1, THREAD_CHECK = false };
+enum { THREAD_CHECK = false };
 #endif
 
 static void compare_on(size_t first, size_t step, const char *model_name, const model_config *c) {

@@ -43,9 +43,9 @@ static const layout_case layouts[] = {
 };
 enum { FIRST_PIPELINE = COUNT_OF(layouts) - 2 };
 
-/* ThreadSanitizer, under which a run takes ten times as long, looks for races, not for losses that differ: what a
- * plain run does on all layouts, others do on some, and every run has three steps. */
-#ifdef __SANITIZE_THREAD__
+/* Under sanitizers every run has three steps; under ThreadSanitizer, besides, what a plain run does on all layouts
+ * others do on some. */
+#if SANITIZED
 #define STEPS(n) "training.steps", "3"
 #else
 #define STEPS(n) "training.steps", #n
