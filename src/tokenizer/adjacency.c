@@ -84,7 +84,7 @@ static int set_bits_log2(uint64_t count) {
     return log2;
 }
 
-static uint64_t count_bits(const uint64_t *set, int log2) {
+static uint64_t count_entries(const uint64_t *set, int log2) {
     uint64_t count = 0;
     for (size_t i = 0; i < (size_t)1 << log2 >> 6; i++)
         count += (uint64_t)__builtin_popcountll(set[i]);
@@ -116,8 +116,8 @@ void adjacency_build(const bpe *b, adjacency *a) {
     int log2 = set_bits_log2(most_entries(b));
     alloc_sets(&trial, log2, log2);
     add_tokens(&trial, b);
-    alloc_sets(a, set_bits_log2(count_bits(trial.whole, log2)),
-               set_bits_log2(count_bits(trial.prefix, log2)));
+    alloc_sets(a, set_bits_log2(count_entries(trial.whole, log2)),
+               set_bits_log2(count_entries(trial.prefix, log2)));
     add_tokens(a, b);
     adjacency_free(&trial);
 }
