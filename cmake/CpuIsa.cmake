@@ -6,6 +6,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
         "neon|-march=armv8-a|gemm_f32_neon gemm_bf16_portable"
         "neon_bf16|-march=armv8.2-a+bf16+fp16|gemm_f32_neon gemm_bf16_neon")
     set(CPU_FEATURES src/ops/cpu_features_arm64.c)
+    set(CPU_INTRINSICS <arm_neon.h>)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(AVX2 "-mavx2 -mfma -mf16c")
     set(AVX512 "${AVX2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512")
@@ -21,9 +22,11 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
         "avx512_bf16|${AVX512} -mavx512bf16|gemm_f32_vector gemm_bf16_avx512"
         "amx|${AVX512} -mavx512bf16 -mamx-tile -mamx-bf16|gemm_f32_vector gemm_bf16_amx")
     set(CPU_FEATURES src/ops/cpu_features_x86.c)
+    set(CPU_INTRINSICS <immintrin.h>)
 else()
     set(CPU_ISAS "portable||gemm_f32_vector gemm_bf16_portable")
     set(CPU_FEATURES src/ops/cpu_features_other.c)
+    set(CPU_INTRINSICS)
 endif()
 
 # ---- which of them -----------------------------------------------------------------------------
@@ -100,6 +103,8 @@ foreach(row ${CPU_ISAS})
     # Sums may be reordered for vector lanes, but identically in every run; NaN and infinity are kept.
     target_compile_options(ops_${isa} PRIVATE ${flags} ${optimize} -ffp-contract=fast -fno-math-errno
         -fno-trapping-math -fno-signed-zeros -fassociative-math -fopenmp-simd)
+    # The intrinsics are most of what a compiler reads in a file of ops.
+    target_precompile_headers(ops_${isa} PRIVATE ${CPU_INTRINSICS})
     list(APPEND CPU_ISA_OBJECTS $<TARGET_OBJECTS:ops_${isa}>)
     string(APPEND CPU_ISA_TABLE "X(${isa})")
 endforeach()
