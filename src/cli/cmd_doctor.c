@@ -28,7 +28,8 @@ static const cli_arg args[] = {
     { "store", ARG_TEXT, offsetof(doctor_args, store), "URL",
       "with --cluster: test the object store too, below s3://bucket/prefix" },
     { "seconds", ARG_REAL, offsetof(doctor_args, seconds), "S",
-      "with --cluster: how long GEMMs run (default 2); less tests less memory and disk too" },
+      "with --cluster: how long GEMMs run (default 2); less tests less memory and disk too, and "
+      "with --calibrate times fewer steps" },
 };
 const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate | --cluster]", args,
                                    (int)COUNT_OF(args), 0 };
@@ -65,7 +66,7 @@ static cpu_findings examine_cpu(void) {
     }
     f.threads = pool_size(p);
     f.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    f.copy = ops_copy_rate(b, p);
+    f.copy = ops_copy_rate(b, p, OPS_COPY_BYTES);
     f.fp32 = ops_peak_flops(b, DT_F32, p);
     f.bf16 = b->bf16_gemm ? ops_peak_flops(b, DT_BF16, p) : NAN;
     pool_free(p);
@@ -246,11 +247,13 @@ static void print_call_costs(const accelerator *a) {
 }
 
 /* What the calls of training steps take, on all cores. */
-static err print_cpu_calls(void) {
+static err print_cpu_calls(double seconds) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     accelerator *a = mem_alloc(sizeof *a);
-    err e = calibrate_cpu(b, DT_F32, a);
-    if (!e && b->bf16_gemm) e = calibrate_cpu(b, DT_BF16, a);
+    double share = MIN(MAX(seconds, 0) / DOCTOR_SECONDS, 1);
+    int steps = MAX((int)(share * CALIBRATION_STEPS), 1);
+    err e = calibrate_cpu(b, DT_F32, steps, a);
+    if (!e && b->bf16_gemm) e = calibrate_cpu(b, DT_BF16, steps, a);
     if (!e) print_call_costs(a);
     free(a);
     return e;
@@ -276,7 +279,7 @@ static void print_entry(const measured *m) {
     printf("}\n");
 }
 
-static err print_catalogue(const cpu_findings *f, int gpus) {
+static err print_catalogue(const cpu_findings *f, int gpus, double seconds) {
     printf(
         "# This machine, as measured. ingot plan --catalogue THIS_FILE --gpu %s ...\naccelerators:\n",
         gpus ? "this-gpu" : "this-cpu");
@@ -287,7 +290,7 @@ static err print_catalogue(const cpu_findings *f, int gpus) {
                              f->copy,
                              f->threads,
                              { { "fp32", f->fp32 }, { "bf16", f->bf16 } } });
-    TRY(print_cpu_calls());
+    TRY(print_cpu_calls(seconds));
     if (!gpus) return OK;
     ops_gpu_info g;
     ops_gpu_speed s;
@@ -323,7 +326,7 @@ err cmd_doctor(int argc, char **argv) {
     int gpus = ops_cuda_count();
     err why = gpus ? OK : ops_cuda_check(0), e = OK;
     if (a.calibrate) {
-        e = print_catalogue(&f, gpus);
+        e = print_catalogue(&f, gpus, a.seconds);
     } else if (a.json) {
         e = print_findings_json(&f, gpus, why);
     } else {

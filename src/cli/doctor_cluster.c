@@ -72,7 +72,7 @@ static err test_cpu(examination *x) {
     size_t bytes = MAX(bytes_to_test(x, MEMORY_BYTES), (size_t)DOCTOR_PIECE_BYTES);
     err e = doctor_burn_memory(&j, MIN(bytes, mem_free() / 4 / sharers), &x->f.bad_memory);
     err_free(e); /* no memory to spare is not a fault of it */
-    x->f.copy = ops_copy_rate(x->cpu, x->p);
+    x->f.copy = ops_copy_rate(x->cpu, x->p, bytes_to_test(x, OPS_COPY_BYTES));
     return doctor_burn_gemm(&j, DT_F32, &x->f.gemm, &x->f.bad_gemm);
 }
 

@@ -143,7 +143,7 @@ double ops_peak_flops(const op_backend *b, dtype dt, pool *p) {
 }
 
 /* ---- bandwidth: a copy, split over all threads ------------------------------------------------- */
-enum { COPY_BYTES = 256 << 20, COPY_ROUNDS = 4 };
+enum { COPY_ROUNDS = 4 };
 typedef struct copy_job {
     char *from, *to;
     size_t each;
@@ -162,15 +162,15 @@ static double gpu_copy_rate(const op_backend *b) {
     return rate;
 }
 
-double ops_copy_rate(const op_backend *b, pool *p) {
+double ops_copy_rate(const op_backend *b, pool *p, size_t bytes) {
     void *from = NULL, *to = NULL;
     double best = 0;
     if (b->device) return gpu_copy_rate(b);
-    err e = mem_map(COPY_BYTES, &from);
-    if (!e) e = mem_map(COPY_BYTES, &to);
+    err e = mem_map(bytes, &from);
+    if (!e) e = mem_map(bytes, &to);
     if (!e) {
-        copy_job j = { from, to, (size_t)(COPY_BYTES / pool_size(p) / 64 * 64) };
-        memset(from, 1, COPY_BYTES);
+        copy_job j = { from, to, bytes / (size_t)pool_size(p) / 64 * 64 };
+        memset(from, 1, bytes);
         for (int r = 0; r < COPY_ROUNDS; r++) { /* the best: others only ever slow it down */
             double t0 = time_now();
             pool_run(p, pool_size(p), copy_share, &j);
@@ -178,7 +178,7 @@ double ops_copy_rate(const op_backend *b, pool *p) {
         }
     }
     err_free(e);
-    if (from) mem_unmap(from, COPY_BYTES);
-    if (to) mem_unmap(to, COPY_BYTES);
+    if (from) mem_unmap(from, bytes);
+    if (to) mem_unmap(to, bytes);
     return best;
 }

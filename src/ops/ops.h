@@ -233,9 +233,11 @@ void ops_close(const op_backend *b); /* takes NULL */
 /* @return the floating-point operations per second that GEMMs of this type can reach with these threads,
  * measured in some milliseconds: MFU is relative to it. */
 double ops_peak_flops(const op_backend *b, dtype dt, pool *p);
-/* @return bytes read plus written per second by a large copy with these threads, measured in some tenths of a
- * second; NaN: it cannot be measured. */
-double ops_copy_rate(const op_backend *b, pool *p);
+/* @param bytes of the copy; OPS_COPY_BYTES is more than caches hold, and takes some tenths of a second. A GPU's
+ * copy is always of the same size. @return bytes read plus written per second with these threads; NaN: it cannot
+ * be measured. */
+enum { OPS_COPY_BYTES = 256 << 20 };
+double ops_copy_rate(const op_backend *b, pool *p, size_t bytes);
 
 /* @return OK when the backend can run this call; else an error that names op, backend and what is
  * missing. Plans check every call before anything runs. */

@@ -17,7 +17,7 @@
 
 #include "ops/op_table.h"
 
-enum { WARM_UP_STEPS = 1, TIMED_STEPS = 5 };
+enum { WARM_UP_STEPS = 1 };
 
 /* Widths and vocabularies on both sides of what fits in a core's caches; heads of 32, 64 and 128. */
 typedef struct calibration_model {
@@ -47,7 +47,7 @@ typedef struct calibration_run {
     struct timed_step {
         double seconds;
         calibration_point op[OP_COUNT]; /* of OP_NONE: the whole update */
-    } step[TIMED_STEPS];
+    } step[CALIBRATION_STEPS];
 } calibration_run;
 typedef struct timed_step timed_step;
 
@@ -153,12 +153,12 @@ static err time_one_step(calibration_run *r, int64_t seq, int step) {
 }
 
 static err time_model(const calibration_model *k, const op_backend *ops, dtype dt, pool *threads,
-                      calibration_run *r) {
+                      int steps, calibration_run *r) {
     config_init(&r->c);
     err e = open_calibration(k, ops, dt, threads, r);
-    for (int i = 0; i < WARM_UP_STEPS + TIMED_STEPS && !e; i++) e = time_one_step(r, k->seq, i);
+    for (int i = 0; i < WARM_UP_STEPS + steps && !e; i++) e = time_one_step(r, k->seq, i);
     close_calibration(r);
-    sort_array(r->step, TIMED_STEPS, sizeof *r->step, by_step_seconds);
+    sort_array(r->step, (size_t)steps, sizeof *r->step, by_step_seconds);
     return e;
 }
 
@@ -223,20 +223,20 @@ bool calibration_fit(const calibration_point *p, int n, double out[CALL_TERMS]) 
     return isfinite(least);
 }
 
-err calibrate_cpu(const op_backend *ops, dtype dt, accelerator *a) {
+err calibrate_cpu(const op_backend *ops, dtype dt, int steps, accelerator *a) {
+    BUG_IF(steps < 1 || steps > CALIBRATION_STEPS);
     enum { MODELS = COUNT_OF(calibration_models) };
     calibration_run *runs = mem_alloc(MODELS * sizeof *runs);
     pool *threads = pool_new(0);
     err e = OK;
     for (int i = 0; i < MODELS && !e; i++)
-        e = time_model(&calibration_models[i], ops, dt, threads, &runs[i]);
+        e = time_model(&calibration_models[i], ops, dt, threads, steps, &runs[i]);
     for (int op = 0; op < OP_COUNT && !e; op++) {
         calibration_point p[MODELS];
         double fitted[CALL_TERMS];
         int n = 0;
         for (int i = 0; i < MODELS; i++)
-            if (runs[i].step[TIMED_STEPS / 2].op[op].seconds > 0)
-                p[n++] = runs[i].step[TIMED_STEPS / 2].op[op];
+            if (runs[i].step[steps / 2].op[op].seconds > 0) p[n++] = runs[i].step[steps / 2].op[op];
         if (!n || a->n_calls == MOST_CALL_COSTS || !calibration_fit(p, n, fitted)) continue;
         a->calls[a->n_calls++] =
             (call_cost){ (op_code)op, dt, fitted[0], fitted[1], fitted[2], fitted[3] };

@@ -156,8 +156,10 @@ const storage_price *hardware_find_store(const hardware *h, const char *provider
 const char *peak_name(peak_kind k);                                                /* "bf16" */
 /* As an entry of an accelerator's `calls` in the catalogue. */
 void call_cost_print(const call_cost *c, str *out);
-/* Measures what calls cost in training steps of small models, and adds that to `a`. Takes seconds. */
-err calibrate_cpu(const op_backend *ops, dtype dt, accelerator *a) MUST_USE;
+/* Measures what calls cost in training steps of small models, and adds that to `a`. Takes seconds.
+ * @param steps of each model, of which the median counts: 1 to CALIBRATION_STEPS. */
+enum { CALIBRATION_STEPS = 5 };
+err calibrate_cpu(const op_backend *ops, dtype dt, int steps, accelerator *a) MUST_USE;
 /* @return what a run computes in there unless it names a precision: bf16, else fp16 on a GPU, else fp32. */
 const char *hardware_fastest_type(const accelerator *a);
 /* An error when the name is none, or when the accelerator cannot compute in it. */

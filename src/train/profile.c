@@ -169,7 +169,7 @@ static err write_profile(trainer *t, const str *events, const rank_profile *mine
     err e = comm_collect(t->x.comm, mine, sizeof *mine, all);
     if (!e) e = write_events(t, json, events);
     if (!e && is_first_rank(t)) {
-        roofline top = { t->peak_flops, ops_copy_rate(t->ops, t->x.pool), steps };
+        roofline top = { t->peak_flops, ops_copy_rate(t->ops, t->x.pool, OPS_COPY_BYTES), steps };
         describe_ops(t, p->trace, &top, &text);
         describe_ranks(t, all, steps, &text);
         str_add(&text, "%s opens in https://ui.perfetto.dev and chrome://tracing\n", json);

@@ -13,7 +13,7 @@ skip() {
 small() {
     dir=$1
     shift
-    set -- train --run.dir="$work/$dir" --quiet --precision=fp32 --model.layers=2 --model.dim=64 --model.heads=4 \
+    set -- train --run.dir="$work/$dir" --quiet --device=cpu --precision=fp32 --model.layers=2 --model.dim=64 --model.heads=4 \
         --model.kv_heads=2 --training.seq_len=64 --training.local_batch_size=1 --training.global_batch_size=8 \
         --data.synth_documents=60 --training.steps=40 --lr_scheduler.warmup=3 --validation.every=0 \
         --checkpoint.every='4 steps' --checkpoint.weights_every=0 --training.threads=1 "$@"
