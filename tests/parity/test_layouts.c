@@ -510,6 +510,11 @@ static void a_ring_saves_a_share_of_the_activations(void **state) {
 }
 
 /* ---- fp8 ---------------------------------------------------------------------------------- */
+/* Under sanitizers the two recipes share the layouts. */
+static bool is_left_to_other_recipe(size_t i, fp8_recipe recipe) {
+    return SANITIZED && i % 2 != (recipe == FP8_DELAYED);
+}
+
 /* Scales follow from whole tensors, whichever ranks hold their parts. Data parallelism then computes the
  * same; under tensor parallelism sums of another order, in bf16, move values near the middle of two codes
  * to the other one, of which e5m2 has four per octave: up to half of what fp8 itself changes. */
@@ -530,6 +535,7 @@ static void fp8_scales_are_those_of_one_rank(void **state) {
         run_layout(&c, &(layout){ .dt = DT_BF16, .fp8 = recipe }, &one);
         for (size_t i = 0; i < COUNT_OF(on); i++) {
             layout l = on[i];
+            if (is_left_to_other_recipe(i, recipe)) continue;
             l.dt = DT_BF16;
             l.fp8 = recipe;
             run_layout(&c, &l, &o);
@@ -564,6 +570,7 @@ static void fp8_stages_scale_as_one_rank_does(void **state) {
         run_layout(&c, &(layout){ .dt = DT_BF16, .fp8 = recipe, .micros = 4 }, &one);
         for (size_t i = 0; i < COUNT_OF(fp8_pipelines); i++) {
             layout l = fp8_pipelines[i];
+            if (is_left_to_other_recipe(i, recipe)) continue;
             l.dt = DT_BF16;
             l.fp8 = recipe;
             l.micros = 4;
