@@ -30,7 +30,7 @@ struct byte_reader {
     uint64_t
         frame_left; /* bytes that the zstd frame being read still has, by its header; 0: unknown */
     str damage;
-    char input[INPUT_BYTES];
+    char *input; /* [INPUT_BYTES], owned; NULL: not needed yet, as in an uncompressed file */
 };
 
 text_compression compression_of_bytes(const char *head, size_t n) {
@@ -79,6 +79,7 @@ static err read_input_file(byte_reader *s, char *to, size_t n, size_t *got) {
 static err refill_input(byte_reader *s) {
     if (s->at < s->len) return OK;
     s->at = 0;
+    if (!s->input) s->input = mem_grow(NULL, INPUT_BYTES);
     return read_input_file(s, s->input, INPUT_BYTES, &s->len);
 }
 
@@ -91,7 +92,7 @@ static void note_damage(byte_reader *s, const char *what) {
 /* ---- decompressors: each fills as much of [to, to + n) as it can ----------------------------- */
 static err copy_uncompressed(byte_reader *s, char *to, size_t n, size_t *got) {
     size_t held = MIN(n, s->len - s->at), more = 0;
-    memcpy(to, s->input + s->at, held);
+    if (held) memcpy(to, s->input + s->at, held);
     s->at += held;
     err e = held < n ? read_input_file(s, to + held, n - held, &more) : OK;
     *got = held + more;
@@ -207,8 +208,7 @@ static err open_input(byte_reader *s, int64_t to) {
 
 err byte_reader_open(const char *path, text_compression compression, int64_t from, int64_t to,
                      byte_reader **out) {
-    byte_reader *s = mem_grow(NULL, sizeof *s);
-    memset(s, 0, offsetof(byte_reader, input));
+    byte_reader *s = mem_alloc(sizeof *s);
     s->path = path;
     s->compression = compression;
     s->from = from;
@@ -229,5 +229,6 @@ void byte_reader_close(byte_reader *s) {
     object_reader_close(s->object);
     if (s->fd >= 0 && strcmp(s->path, "-") != 0) close(s->fd);
     str_free(&s->damage);
+    free(s->input);
     free(s);
 }

@@ -386,8 +386,8 @@ static void without_numbers(str *s) {
 static void segments_cover_a_file_once(void **state) {
     test_folder *p = *state;
     str lines = { 0 }, texts = { 0 };
-    many_lines(&lines, 300);
-    many_texts(&texts, 300);
+    many_lines(&lines, 60);
+    many_texts(&texts, 60);
     const char *paths[] = { write_input_bytes(p, "a.jsonl", lines.text, lines.len),
                             write_input_bytes(p, "d.txt", texts.text, texts.len) };
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
