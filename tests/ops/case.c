@@ -61,8 +61,9 @@ void swap_dims(op_value *x) {
     x->dim[1] = rows;
 }
 double gelu_of(double x, act_kind act) {
-    if (act == ACT_GELU_ERF) return 0.5 * x * (1 + erf(x / sqrt(2)));
-    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    /* 1 + erf and 1 + tanh would round to 0 where an op's result is tiny, but not 0 */
+    if (act == ACT_GELU_ERF) return 0.5 * x * erfc(-x / sqrt(2));
+    return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 double *copy_values(const double *v, int64_t n) {
     double *copy = mem_alloc((size_t)n * sizeof *copy + 1);

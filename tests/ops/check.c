@@ -561,14 +561,24 @@ static op_shape shape_variant(op_shape shape, int more) {
     return shape;
 }
 
+/* @return the results whose gradients may be absent: known from names alone, so that no case is made to learn that
+ * a choice does not exist. */
+static uint32_t optional_gradients(const op_spec *s, const op_mode *m) {
+    trial dry = { .s = s, .m = m };
+    trial_make(&dry, s->small[0]);
+    uint32_t set = gradients_taken(&dry, true);
+    trial_free(&dry);
+    return set;
+}
+
 static void small_cases(const op_spec *s, const op_mode *m) {
     op_signature sig = op_signature_of(s->op);
-    uint32_t optional = 0;
+    uint32_t optional = 0, gradients = s->small[0].n ? optional_gradients(s, m) : 0;
     for (int i = 0; i < sig.ins; i++) optional |= sig.in[i].optional ? 1u << i : 0;
     for (int k = 0; k < SPEC_SMALL && s->small[k].n; k++)
         for (uint32_t in = 0; in <= optional; in++)
-            for (uint32_t g = 0; g < 1u << sig.outs && !(in & ~optional); g++)
-                for (int v = 0; v < MAX(s->variants, 1); v++)
+            for (uint32_t g = 0; g <= gradients && !(in & ~optional); g++)
+                for (int v = 0; v < MAX(s->variants, 1) && !(g & ~gradients); v++)
                     small_trial(s, m, shape_variant(s->small[k], v), in, g);
 }
 

@@ -178,8 +178,11 @@ typedef struct op_binding {
 int case_bind(const op_spec *s, const op_case *c, op_binding calls[MAX_CALLS]);
 int spec_ops(const op_spec *s, op_code ops[MAX_CALLS]);
 
-/* Gradients by finite differences: of some elements, and along one direction. */
-enum { PROBES = 40 };
+/* Gradients by finite differences: of some elements (fewer under sanitizers, which look at the ops alone), and along one
+ * direction. */
+#ifndef PROBES
+#define PROBES 40
+#endif
 typedef struct grad_want {
     int64_t n, at[PROBES];
     double want[PROBES], rms;
