@@ -43,8 +43,7 @@ static const layout_case layouts[] = {
 };
 enum { FIRST_PIPELINE = COUNT_OF(layouts) - 2 };
 
-/* Under sanitizers every run has three steps; under ThreadSanitizer, besides, what a plain run does on all layouts
- * others do on some. */
+/* Under sanitizers every run has three steps, and what a plain run does on all layouts others do on some. */
 #if SANITIZED
 #define STEPS(n) "training.steps", "3"
 #else
@@ -110,7 +109,7 @@ enum {
     ALL_LAYOUTS = (1 << COUNT_OF(layouts)) - 1,
     PIPELINE_AND_CONTEXT = ONE_LAYOUT(7) | ONE_LAYOUT(10), /* with tp, and ZeRO-2 and 3 */
     EACH_KIND = PIPELINE_AND_CONTEXT | ONE_LAYOUT(2) | ONE_LAYOUT(5), /* and HSDP, tp with ZeRO-3 */
-#ifdef __SANITIZE_THREAD__
+#if SANITIZED
     MOST_LAYOUTS = EACH_KIND,
     WIDE_MODEL_LAYOUTS = PIPELINE_AND_CONTEXT, /* of models that take several times as long */
     SOME_LAYOUTS = PIPELINE_AND_CONTEXT

@@ -186,7 +186,9 @@ static void every_layout_loads_what_every_other_saved(void **state) {
     for (int from = 0; from < LAYOUTS; from++) {
         const char *dir = in_folder(f, layouts[from].name);
         assert_int_equal(run_ranks(&layouts[from], &c, OPTIM_ADAMW, dir, true), 0);
-        for (int to = 0; to < LAYOUTS; to++, pairs++) {
+        for (int to = 0; to < LAYOUTS; to++) {
+            if (SANITIZED && (from + to) % 4) continue;
+            pairs++;
             int wrong = run_ranks(&layouts[to], &c, OPTIM_ADAMW, dir, false);
             if (wrong)
                 fail_msg("%s to %s: %d elements are wrong", layouts[from].name, layouts[to].name,

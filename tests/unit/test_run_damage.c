@@ -7,7 +7,7 @@
 
 #include "train/train.h"
 
-enum { DAMAGES = SANITIZED ? 60 : 150 };
+enum { DAMAGES = SANITIZED ? 24 : 150 };
 #define TOKENIZER FIXTURES "/tokenizers/gpt2.json"
 
 /* ---- a run ----------------------------------------------------------------------------------- */

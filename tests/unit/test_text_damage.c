@@ -87,7 +87,7 @@ static void damaged(test_folder *p, const kind *k, bool flip, uint64_t *at) {
     char *bytes = NULL;
     size_t n;
     assert_ok(io_read(path, 1 << 24, &bytes, &n));
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < (SANITIZED ? 12 : 60); i++) {
         damaged_bytes.len = 0;
         str_add_bytes(&damaged_bytes, bytes, flip ? n : (size_t)draw(at, n));
         for (uint64_t f = flip ? 1 + draw(at, 3) : 0; f > 0; f--) {
@@ -310,7 +310,7 @@ static void random_value(str *out, uint64_t *at, int depth) {
 static void scanning_agrees_with_jansson(void **state) {
     uint64_t at = 1 << 24;
     static const char mutants[] = "\"\\{}[]:,.0-eu+ tf\x01n\x7f";
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < (SANITIZED ? 2000 : 20000); i++) {
         str line = { 0 };
         random_object(&line, &at, 4);
         compare(line.text, line.len);

@@ -169,19 +169,21 @@ static int last_of(const settings own) {
 }
 
 static void test_as_waiting(void **state) {
-    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        char a[32], b[32];
+        snprintf(a, sizeof a, "cpu-%zu", i);
+        assert_ok(run(*state, a, false, kinds[i]));
         for (int graphs = 0; graphs < 2; graphs++) {
-            char a[32], b[32];
-            snprintf(a, sizeof a, "cpu-%zu-%d", i, graphs);
+            if (SANITIZED && graphs != (int)i % 2) continue;
             snprintf(b, sizeof b, "gpu-%zu-%d", i, graphs);
             late.no_graphs = !graphs;
-            assert_ok(run(*state, a, false, kinds[i]));
             assert_ok(run(*state, b, true, kinds[i]));
             assert_true(late.records > 0 && (late.replays > 0) == (graphs > 0));
             assert_int_equal(late.ahead > 0, i != 2);
             check_same_steps(*state, a, b);
             check_same_state(*state, a, b, last_of(kinds[i]));
         }
+    }
 }
 
 /* The loss of a step is that of all its microbatches, however many there are. */
@@ -205,7 +207,7 @@ static void test_stopped_anywhere(void **state) {
         char whole[32];
         snprintf(whole, sizeof whole, "whole-%zu", k);
         assert_ok(run(*state, whole, true, kinds[some[k]]));
-        for (int at = 1; at < 8; at += 2) {
+        for (int at = 1; at < 8; at += SANITIZED ? 4 : 2) {
             char name[32];
             snprintf(name, sizeof name, "cut-%zu-%d", k, at);
             late.stop_at = at;
@@ -231,7 +233,7 @@ static void check_fails(err e, const char *with) {
 /* The step that went wrong is named, those before it are logged, nothing of it is saved. */
 static void test_not_finite(void **state) {
     settings every = { "checkpoint.every", "2" };
-    for (int at = 1; at <= 8; at++) {
+    for (int at = SANITIZED ? 2 : 1; at <= 8; at += SANITIZED ? 2 : 1) {
         char name[32], says[32];
         snprintf(name, sizeof name, "nan-%d", at);
         snprintf(says, sizeof says, "step %d:", at);
@@ -263,7 +265,7 @@ static void test_op_not_finite(void **state) {
 }
 
 static void test_broken_device(void **state) {
-    for (int at = 1; at < 20; at++) {
+    for (int at = 1; at < 20; at += SANITIZED ? 3 : 1) {
         char name[32];
         snprintf(name, sizeof name, "broken-%d", at);
         late.broken = at;

@@ -89,6 +89,7 @@ static void state_elsewhere_logs_the_same_losses(void **state) {
         for (int stage = 0; stage <= 3; stage++) {
             static const char *const text[] = { "0", "1", "2", "3" };
             char name[32];
+            if (SANITIZED && (stage + (int)i) % 2) continue;
             own[n + 3] = text[stage];
             snprintf(name, sizeof name, "state%zu stage%d", i, stage);
             assert_ok(run_on_ranks(f, name, small, own, 2));
