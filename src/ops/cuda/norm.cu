@@ -120,11 +120,17 @@ static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s,
 
 /* ---- forward --------------------------------------------------------------------------------- */
 enum { FWD_WARPS = 4, FWD_V = 8 };
+/* Most vectors per thread. Rows of mixed types have more warps instead: a kernel for them takes several
+ * times as long to compile as one for rows of one type. */
+template <class A> struct fwd_most {
+    enum { v = A::WHOLE ? FWD_V : 4, threads = MAX_WIDTH / (v * EIGHT) };
+};
 
 /* Grid: n / s.rows blocks; block: s.rows x s.warps warps. */
 template <class A, int V, bool RMS>
-static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp32 b, A r, A y,
-                                float *stat, norm_shape s) {
+static __global__ void __launch_bounds__(fwd_most<A>::threads)
+    norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp32 b, A r, A y, float *stat,
+             norm_shape s) {
     __shared__ float smem[2][WARP];
     int col = first_column<V>(s), group = threadIdx.x / (s.warps * WARP);
     int64_t row = (int64_t)blockIdx.x * s.rows + group;
@@ -202,17 +208,22 @@ static void launch_fwd(const op_call *c, const norm_args &a, const norm_shape &s
 template <class A>
 static void launch_fwd_by_width(const op_call *c, const norm_args &a, norm_shape s) {
     int64_t vectors = ceil_div(s.d, STEP);
-    s.warps = (int)ceil_div(vectors, FWD_V);
+    s.warps = (int)ceil_div(vectors, fwd_most<A>::v);
     s.rows = s.warps == 1 ? FWD_WARPS : 1;
-    switch (ceil_div(vectors, s.warps)) {
-    case 1: return launch_fwd<A, 1>(c, a, s);
-    case 2: return launch_fwd<A, 2>(c, a, s);
-    case 3: return launch_fwd<A, 3>(c, a, s);
-    case 4: return launch_fwd<A, 4>(c, a, s);
-    case 5:
-    case 6: return launch_fwd<A, 6>(c, a, s);
-    case 7: return launch_fwd<A, 7>(c, a, s);
-    default: return launch_fwd<A, 8>(c, a, s);
+    if constexpr (A::WHOLE) {
+        switch (ceil_div(vectors, s.warps)) {
+        case 1: return launch_fwd<A, 1>(c, a, s);
+        case 2: return launch_fwd<A, 2>(c, a, s);
+        case 3: return launch_fwd<A, 3>(c, a, s);
+        case 4: return launch_fwd<A, 4>(c, a, s);
+        case 5:
+        case 6: return launch_fwd<A, 6>(c, a, s);
+        case 7: return launch_fwd<A, 7>(c, a, s);
+        default: return launch_fwd<A, 8>(c, a, s);
+        }
+    } else {
+        if (vectors == 1) return launch_fwd<A, 1>(c, a, s);
+        return launch_fwd<A, fwd_most<A>::v>(c, a, s);
     }
 }
 
@@ -450,7 +461,8 @@ static int launch_bwd_by_width(const op_call *c, const norm_bwd_args &a, const n
     enum { TWO = 32 / sizeof(typename A::raw) }; /* two rows of 16-bit elements; one of fp32 */
     if (s.d <= 4 * STEP || s.groups > 1)
         return launch_bwd<bwd_shape<A, 1, 2, 2, 16>, false>(c, a, s);
-    if (s.d <= 8 * STEP) return launch_bwd<bwd_shape<A, 2, TWO, 2, 12>, true>(c, a, s);
+    if constexpr (A::WHOLE) /* the next one serves mixed types too */
+        if (s.d <= 8 * STEP) return launch_bwd<bwd_shape<A, 2, TWO, 2, 12>, true>(c, a, s);
     if (s.d <= 32 * STEP) return launch_bwd<bwd_shape<A, 2, 1, 2, 16>, false>(c, a, s);
     return launch_bwd<bwd_shape<A, 4, 1, 1, 16>, false>(c, a, s);
 }

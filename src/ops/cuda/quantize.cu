@@ -30,7 +30,8 @@ enum { TILE = 128, SIDE = 16, THREADS = SIDE * SIDE, UNITS = TILE / 8, AMAX_THRE
 
 /* ---- sources ------------------------------------------------------------------------------------- */
 template <class A> struct tensor_source {
-    enum { PARTS = 1, BATCH = 8 }; /* BATCH: rows fetched before the first is used */
+    /* BATCH: rows fetched before the first is used */
+    enum { PARTS = 1, BATCH = 8, WHOLE = A::WHOLE };
     A x;
     int64_t k;
     typedef typename A::raw raw;
@@ -44,7 +45,7 @@ template <class A> struct tensor_source {
 
 /* silu(gate) * up, from gu[n, 2k]. */
 template <class A> struct swiglu_of {
-    enum { PARTS = 1, BATCH = 4 };
+    enum { PARTS = 1, BATCH = A::WHOLE ? 4 : 1, WHOLE = A::WHOLE };
     A gu;
     int64_t k;
     struct raw {
@@ -65,7 +66,7 @@ template <class A> struct swiglu_of {
 
 /* The gradients of gate and, beside it, of up, from dy[n, k] and gu. */
 template <class A> struct swiglu_bwd_of {
-    enum { PARTS = 2, BATCH = 2 };
+    enum { PARTS = 2, BATCH = A::WHOLE ? 2 : 1, WHOLE = A::WHOLE };
     A dy, gu;
     int64_t k;
     struct raw {
@@ -90,7 +91,7 @@ template <class A> struct swiglu_bwd_of {
 };
 
 template <class A> struct gelu_of {
-    enum { PARTS = 1, BATCH = 8 };
+    enum { PARTS = 1, BATCH = A::WHOLE ? 8 : 1, WHOLE = A::WHOLE };
     A x;
     int64_t k;
     bool tanh_form;
@@ -111,7 +112,7 @@ template <class A> struct gelu_of {
 };
 
 template <class A> struct gelu_bwd_of {
-    enum { PARTS = 1, BATCH = 4 };
+    enum { PARTS = 1, BATCH = A::WHOLE ? 4 : 1, WHOLE = A::WHOLE };
     A dy, x;
     int64_t k;
     bool tanh_form;
@@ -256,7 +257,8 @@ static __device__ __forceinline__ void store_column_sums(float sum[8], int c, fl
 }
 
 /* Grid: (columns of tiles, rows of tiles). q [n, PARTS k] or qt [PARTS k, n] may be absent; n and k are
- * multiples of 16. With SUM, sums[rows of tiles, PARTS k] receives the column sums of each tile. */
+ * multiples of 16. With SUM, sums[rows of tiles, PARTS k] receives the column sums of each tile; it may be
+ * absent. */
 template <class S, __nv_fp8_interpretation_t F, bool SUM>
 static __global__ void __launch_bounds__(THREADS, 2)
     quantize(S source, float *row, uint8_t *__restrict__ q, uint8_t *__restrict__ qt, int64_t n,
@@ -270,7 +272,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     bool inside = first < n && col < k; /* all of the square or none of it */
     float scale = 0, most = 0, sum[S::PARTS][8] = {};
     uint2 bytes[S::PARTS][8];
-#pragma unroll
+#pragma unroll(S::WHOLE ? 8 / S::BATCH : 1)
     for (int b = 0; b < 8; b += S::BATCH) {
         typename S::raw raw[S::BATCH] = {};
 #pragma unroll
@@ -303,7 +305,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         if (qt) store_square(bytes[p], c, r, smem);
         __syncthreads();
         if (qt) store_lines(smem, qt + p * k * n, n, k, row0, col0);
-        if (SUM)
+        if (SUM && sums)
             store_column_sums(sum[p], c, columns, sums + (blockIdx.y * S::PARTS + p) * k + col0,
                               k - col0);
     }
@@ -338,7 +340,9 @@ static void launch_quantize_as(const op_call *c, S source, int64_t n, int64_t k,
                                scale_source from) {
     dim3 grid((unsigned)ceil_div(k, TILE), (unsigned)ceil_div(n, TILE));
     float *sums = c->out[2].data ? (float *)c->run->workspace : NULL;
-    auto kernel = sums ? quantize<S, F, true> : quantize<S, F, false>;
+    auto kernel = quantize<S, F, true>;
+    if constexpr (S::WHOLE) /* the slow path has fewer and smaller kernels, which compile sooner */
+        if (!sums) kernel = quantize<S, F, false>;
     LAUNCH(cuda_of(c), { grid, THREADS }, kernel, source, (float *)c->in[1].data,
            (uint8_t *)c->out[0].data, (uint8_t *)c->out[1].data, n, k, from,
            fp8_top(F == __NV_E5M2 ? DT_E5M2 : DT_E4M3), sums);
@@ -372,7 +376,7 @@ template <class S> static void launch_quantize(const op_call *c, S source, int64
 extern "C" void cuda_quantize(const op_call *c) {
     const tensor *x = &c->in[0];
     int64_t n = x->dim[0], k = x->dim[1];
-    WITH_TYPE(x->dt, launch_quantize(c, tensor_source<A>{ A(*x), k }, n, k));
+    WITH_ONE_TYPE(x->dt, launch_quantize(c, tensor_source<A>{ A(*x), k }, n, k));
 }
 
 /* Programs record these ops in bf16 only; other types take the slow path. */
