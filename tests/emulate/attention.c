@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SLOTS = 5, LONG = 40000, LONG_SLOTS = 1000 };
+enum { SLOTS = 5, LONG = 20000, LONG_SLOTS = 500 };
 
 static bool by_documents(const op_call *c) {
     return c->attr.heads.seq && c->attr.heads.documents && !c->attr.heads.window;

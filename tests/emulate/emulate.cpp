@@ -22,9 +22,13 @@
 
 enum { WARP = 32, MOST_THREADS = 1024, BARRIERS = 16 };
 /* Not a power of two: frames of different threads would compete for the same lines of the cache. */
-enum { STACK_BYTES = (256 << 10) + 17 * 64, STACK_GUARD = 4096 };
+enum { STACK_BYTES = (64 << 10) + 17 * 64, STACK_GUARD = 4096 };
 const size_t STACKS_BYTES = (size_t)MOST_THREADS * STACK_BYTES;
-enum { MOST_SHARED = 227 << 10, MOST_ACROSS = 65535 }; /* of compute capability 9.0 */
+enum {
+    SHARED_GUARD = 4096,
+    MOST_SHARED = 227 << 10,
+    MOST_ACROSS = 65535
+}; /* of compute capability 9.0 */
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -71,7 +75,7 @@ struct {
     bool backwards;
     gate barriers[BARRIERS];
     warp warps[MOST_THREADS / WARP];
-    void *shared;
+    char *shared;
     const std::function<void()> *thread;
 } gpu;
 
@@ -88,6 +92,7 @@ void *take_stack() {
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) emulate_fault("no memory for stacks");
         gpu.stacks = (char *)p;
+        madvise(p, STACKS_BYTES, MADV_HUGEPAGE); /* a switch would often miss in the TLB */
     }
     char *stack = gpu.stacks + (size_t)gpu.stacks_made++ * STACK_BYTES;
     __asan_poison_memory_region(stack, STACK_GUARD);
@@ -175,6 +180,17 @@ void wait_at(gate *g, int threads) {
     give_way();
 }
 
+/* Shared memory of every launch is the same, for page faults take longer than most blocks. The kernel may
+ * touch no byte more than was asked for. */
+void make_shared(size_t bytes) {
+    static char *whole = (char *)mmap(nullptr, SHARED_GUARD + MOST_SHARED + SHARED_GUARD,
+                                      PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (whole == MAP_FAILED) emulate_fault("no memory for blocks");
+    gpu.shared = whole + SHARED_GUARD;
+    __asan_poison_memory_region(whole, SHARED_GUARD + MOST_SHARED + SHARED_GUARD);
+    __asan_unpoison_memory_region(gpu.shared, bytes);
+}
+
 void run_block(size_t shared) {
     int n = gpu.threads;
     gpu.live = n;
@@ -189,12 +205,9 @@ void run_block(size_t shared) {
         f->at = nullptr;
         f->sets = 0;
     }
-    /* NaN in every type, and no byte more than was asked for */
-    gpu.shared = malloc(shared);
-    memset(gpu.shared, 0xff, shared);
+    memset(gpu.shared, 0xff, shared); /* NaN in every type */
     threadIdx = self()->thread;
     enter_block();
-    free(gpu.shared);
 }
 
 } // namespace
@@ -221,13 +234,24 @@ void emulate_sync(int which, int threads) {
     wait_at(&gpu.barriers[which], threads ? threads : gpu.threads);
 }
 
-const uint32_t *emulate_warp(uint32_t value) {
+/* flatten: most of the time is spent on switches within a warp */
+__attribute__((flatten)) const uint32_t *emulate_warp(uint32_t value) {
     if (gpu.threads < (gpu.now / WARP + 1) * WARP) emulate_fault("a warp is not whole");
     warp *w = &gpu.warps[gpu.now / WARP];
     uint32_t *values = w->value[w->meet.opened & 1];
     values[gpu.now % WARP] = value;
     wait_at(&w->meet, WARP);
     return values;
+}
+
+uint32_t emulate_shuffle(uint32_t value, int lane) { return emulate_warp(value)[lane % WARP]; }
+uint32_t emulate_shuffle_xor(uint32_t value, int by) {
+    return emulate_warp(value)[(gpu.now ^ by) % WARP];
+}
+uint32_t emulate_shuffle_up(uint32_t value, int by) {
+    const uint32_t *all = emulate_warp(value);
+    int lane = gpu.now % WARP;
+    return all[lane < by ? lane : lane - by];
 }
 
 void emulate_copy(void *to, const void *from) {
@@ -259,6 +283,7 @@ void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<v
         emulate_fault("no such launch");
     gpu.threads = (int)n;
     gpu.thread = &thread;
+    make_shared(shared);
     uint64_t all = (uint64_t)blocks.x * blocks.y * blocks.z;
     bool backwards = emulate_draw() & 1;
     for (uint64_t k = 0; k < all; k++) {

@@ -19,6 +19,8 @@ using std::min;
 #define __device__
 #define __host__
 #define __forceinline__ inline
+/* Kernels are compiled with little optimization; what each thread calls at every turn is inlined anyway. */
+#define EMULATED_INLINE static inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__       static /* blocks run one at a time */
@@ -61,6 +63,10 @@ void *emulate_shared();
 void emulate_sync(int which, int threads);
 /* @return the values that the 32 lanes of the warp passed; valid until the second next such call. */
 const uint32_t *emulate_warp(uint32_t value);
+/* @return the value of another lane of the warp; _up: this lane's own where there is none. */
+uint32_t emulate_shuffle(uint32_t value, int lane);
+uint32_t emulate_shuffle_xor(uint32_t value, int by);
+uint32_t emulate_shuffle_up(uint32_t value, int by);
 void emulate_copy(void *to, const void *from);
 void emulate_copies_commit();
 void emulate_copies_wait(int after);
@@ -88,30 +94,33 @@ static inline float sqrt_approx(float x) { return sqrtf(x); }
 /* ---- between threads ----------------------------------------------------------------------------- */
 static inline void __syncthreads() { emulate_sync(0, 0); }
 
-template <typename To, typename From> static To emulated_bits(From from) {
+template <typename To, typename From> EMULATED_INLINE To emulated_bits(From from) {
     static_assert(sizeof(To) == sizeof(From), "a bit cast needs equal sizes");
     To to;
-    memcpy(&to, &from, sizeof to);
+    __builtin_memcpy(&to, &from, sizeof to);
     return to;
 }
 
-static inline int emulated_lane() {
-    return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
-}
-/* @return the values of all lanes. Our kernels use full warps only. */
-template <typename T> static const uint32_t *emulated_lanes(unsigned mask, T value) {
+/* Our kernels use full warps only. */
+EMULATED_INLINE void emulated_whole(unsigned mask) {
     if (mask != ~0u) emulate_fault("a part of a warp");
+}
+/* @return the values of all lanes. */
+template <typename T> EMULATED_INLINE const uint32_t *emulated_lanes(unsigned mask, T value) {
+    emulated_whole(mask);
     return emulate_warp(emulated_bits<uint32_t>(value));
 }
-template <typename T> static T __shfl_sync(unsigned mask, T value, int lane) {
-    return emulated_bits<T>(emulated_lanes(mask, value)[lane % 32]);
+template <typename T> EMULATED_INLINE T __shfl_sync(unsigned mask, T value, int lane) {
+    emulated_whole(mask);
+    return emulated_bits<T>(emulate_shuffle(emulated_bits<uint32_t>(value), lane));
 }
-template <typename T> static T __shfl_xor_sync(unsigned mask, T value, int by) {
-    return __shfl_sync(mask, value, emulated_lane() ^ by);
+template <typename T> EMULATED_INLINE T __shfl_xor_sync(unsigned mask, T value, int by) {
+    emulated_whole(mask);
+    return emulated_bits<T>(emulate_shuffle_xor(emulated_bits<uint32_t>(value), by));
 }
-template <typename T> static T __shfl_up_sync(unsigned mask, T value, int by) {
-    int from = emulated_lane() - by;
-    return __shfl_sync(mask, value, from < 0 ? emulated_lane() : from);
+template <typename T> EMULATED_INLINE T __shfl_up_sync(unsigned mask, T value, int by) {
+    emulated_whole(mask);
+    return emulated_bits<T>(emulate_shuffle_up(emulated_bits<uint32_t>(value), by));
 }
 static inline void __syncwarp() { emulated_lanes(~0u, 0u); }
 static inline unsigned __ballot_sync(unsigned mask, bool yes) {
@@ -145,9 +154,9 @@ template <typename T> static T __ldcg(const T *p) { return *p; }
 template <typename T> static T __ldcs(const T *p) { return *p; }
 template <typename T> static void __stcs(T *p, T value) { *p = value; }
 
-static inline float __uint_as_float(unsigned x) { return emulated_bits<float>(x); }
-static inline unsigned __float_as_uint(float x) { return emulated_bits<unsigned>(x); }
-static inline int __float_as_int(float x) { return emulated_bits<int>(x); }
+EMULATED_INLINE float __uint_as_float(unsigned x) { return emulated_bits<float>(x); }
+EMULATED_INLINE unsigned __float_as_uint(float x) { return emulated_bits<unsigned>(x); }
+EMULATED_INLINE int __float_as_int(float x) { return emulated_bits<int>(x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
