@@ -13,6 +13,9 @@
  *        results against the reference and gradients against finite differences of it;
  * wide:  on a device, results against those of the CPU backend.
  *
+ * With --few (kernels that are emulated, which takes long) operands are absent in every combination in one
+ * mixture of types, and in the others none of them or all; a wide case has all operands, and one of its types.
+ *
  * Around every call: nothing outside operands and workspace is written, no input is changed, poisoned
  * results are overwritten, results are bit-identical in place and (CPU) on any number of threads.
  *
@@ -133,6 +136,7 @@ extern struct harness {
     int cpus;
     const op_backend *device; /* NULL: the CPU is what is tested */
     bool deterministic;       /* a device's calls are made twice */
+    bool few;                 /* fewer mixtures of types and choices of absent operands */
     uint64_t seed;            /* of wide cases; small ones are the same in every run */
     int64_t most;             /* elements of a wide case; 0: no limit */
     pool *pools[3];           /* of 1, 2 and 3 threads */

@@ -124,7 +124,7 @@ static op_code op_named(const char *name) {
 static void usage(const char *what, const char *argument) {
     fprintf(stderr,
             "test_ops: %s '%s'; usage: test_ops [--device cpu|cuda] [--seed N] [--most ELEMENTS] "
-            "[--threads N] [--deterministic] [--part K/N] [NAME ...]\n",
+            "[--threads N] [--few] [--deterministic] [--part K/N] [NAME ...]\n",
             what, argument);
     exit(2);
 }
@@ -173,6 +173,8 @@ static void parse(settings *s, int argc, char **argv) {
             s->threads = number_of(a, next), i++;
         else if (!strcmp(a, "--part") && next)
             parse_part(s, argv[++i]);
+        else if (!strcmp(a, "--few"))
+            harness.few = true;
         else if (!strcmp(a, "--deterministic"))
             harness.deterministic = true;
         else if (a[0] == '-')
