@@ -120,17 +120,11 @@ static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s,
 
 /* ---- forward --------------------------------------------------------------------------------- */
 enum { FWD_WARPS = 4, FWD_V = 8 };
-/* Most vectors per thread. Rows of mixed types have more warps instead: a kernel for them takes several
- * times as long to compile as one for rows of one type. */
-template <class A> struct fwd_most {
-    enum { v = A::WHOLE ? FWD_V : 4, threads = MAX_WIDTH / (v * EIGHT) };
-};
 
 /* Grid: n / s.rows blocks; block: s.rows x s.warps warps. */
 template <class A, int V, bool RMS>
-static __global__ void __launch_bounds__(fwd_most<A>::threads)
-    norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp32 b, A r, A y, float *stat,
-             norm_shape s) {
+static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp32 b, A r, A y,
+                                float *stat, norm_shape s) {
     __shared__ float smem[2][WARP];
     int col = first_column<V>(s), group = threadIdx.x / (s.warps * WARP);
     int64_t row = (int64_t)blockIdx.x * s.rows + group;
@@ -208,10 +202,10 @@ static void launch_fwd(const op_call *c, const norm_args &a, const norm_shape &s
 template <class A>
 static void launch_fwd_by_width(const op_call *c, const norm_args &a, norm_shape s) {
     int64_t vectors = ceil_div(s.d, STEP);
-    s.warps = (int)ceil_div(vectors, fwd_most<A>::v);
+    s.warps = (int)ceil_div(vectors, FWD_V);
     s.rows = s.warps == 1 ? FWD_WARPS : 1;
-    if constexpr (A::WHOLE) {
-        switch (ceil_div(vectors, s.warps)) {
+    int64_t each = ceil_div(vectors, s.warps);
+    if constexpr (A::WHOLE) switch (each) {
         case 1: return launch_fwd<A, 1>(c, a, s);
         case 2: return launch_fwd<A, 2>(c, a, s);
         case 3: return launch_fwd<A, 3>(c, a, s);
@@ -221,10 +215,8 @@ static void launch_fwd_by_width(const op_call *c, const norm_args &a, norm_shape
         case 7: return launch_fwd<A, 7>(c, a, s);
         default: return launch_fwd<A, 8>(c, a, s);
         }
-    } else {
-        if (vectors == 1) return launch_fwd<A, 1>(c, a, s);
-        return launch_fwd<A, fwd_most<A>::v>(c, a, s);
-    }
+    else /* two shapes: a kernel for mixed types takes several times as long to compile */
+        each <= 2 ? launch_fwd<A, 2>(c, a, s) : launch_fwd<A, 8>(c, a, s);
 }
 
 /* @return the common type of the activations, if they and fp32 weights can be read by eights. */
