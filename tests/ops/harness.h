@@ -99,11 +99,12 @@ typedef struct op_spec {
     uint32_t private_out;     /* results in a layout of the backend's own: a device's backward takes
                                  those of its own forward */
     uint32_t modes, wide_modes; /* 0: all; the uniform ones */
-    double looser;              /* small: multiplies the tolerance; 0: 1 */
-    double wide_tol[2];         /* fp32 results, forward and backward: norm of the difference */
-    double wide_half[2];        /* multiplies what 16-bit results may differ by; 0: 1 */
-    double wide_mixed;          /* fp32 results of operands that are not; 0: wide_tol */
-    size_t shift;               /* wide: once more, this many bytes off alignment; 0: not */
+    bool cancels;        /* a gradient may be 0 as the difference of rounded sums of about 1 */
+    double looser;       /* small: multiplies the tolerance; 0: 1 */
+    double wide_tol[2];  /* fp32 results, forward and backward: norm of the difference */
+    double wide_half[2]; /* multiplies what 16-bit results may differ by; 0: 1 */
+    double wide_mixed;   /* fp32 results of operands that are not; 0: wide_tol */
+    size_t shift;        /* wide: once more, this many bytes off alignment; 0: not */
     op_shape small[SPEC_SMALL], wide[SPEC_WIDE];
 } op_spec;
 
