@@ -51,21 +51,26 @@ bool err_is_echo(err e) { return e->echo; }
 const char *err_message(err e) { return e->message.text; }
 const char *err_remedy(err e) { return e->remedy.text ? e->remedy.text : ""; }
 
-/* Indents the lines of `text` after the first, so that a block reads as one. */
-static void print_block(FILE *to, const char *label, const char *text) {
-    fprintf(to, "%s", label);
-    for (const char *p = text; *p; p++) {
-        fputc(*p, to);
-        if (*p == '\n' && p[1]) fprintf(to, "       ");
+/* Adds `text` after its label, its further lines indented, so that a block reads as one. */
+static void add_labeled(str *to, const char *label, const char *text) {
+    str_add(to, "%s", label);
+    for (const char *line = text; *line;) {
+        size_t len = strcspn(line, "\n");
+        str_add(to, "%s%.*s\n", line == text ? "" : "       ", (int)len, line);
+        line += len + (line[len] == '\n');
     }
-    if (!*text || text[strlen(text) - 1] != '\n') fputc('\n', to);
+    if (!*text) str_add(to, "\n");
 }
 
+/* One write of all, so that lines stay whole among those of other ranks. */
 void err_print(FILE *to, err e, bool trail) {
     bool color = term_has_color(to);
-    print_block(to, color ? "\033[1;31merror:\033[0m " : "error: ", e->message.text);
-    if (e->remedy.len) print_block(to, color ? "\033[1m  try:\033[0m " : "  try: ", e->remedy.text);
-    if (trail) print_block(to, "   at: ", e->trail.text);
+    str all = { 0 };
+    add_labeled(&all, color ? "\033[1;31merror:\033[0m " : "error: ", e->message.text);
+    if (e->remedy.len) add_labeled(&all, color ? "\033[1m  try:\033[0m " : "  try: ", e->remedy.text);
+    if (trail) add_labeled(&all, "   at: ", e->trail.text);
+    fwrite(all.text, 1, all.len, to);
+    str_free(&all);
 }
 
 void err_free(err e) {
