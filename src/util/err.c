@@ -67,7 +67,8 @@ void err_print(FILE *to, err e, bool trail) {
     bool color = term_has_color(to);
     str all = { 0 };
     add_labeled(&all, color ? "\033[1;31merror:\033[0m " : "error: ", e->message.text);
-    if (e->remedy.len) add_labeled(&all, color ? "\033[1m  try:\033[0m " : "  try: ", e->remedy.text);
+    if (e->remedy.len)
+        add_labeled(&all, color ? "\033[1m  try:\033[0m " : "  try: ", e->remedy.text);
     if (trail) add_labeled(&all, "   at: ", e->trail.text);
     fwrite(all.text, 1, all.len, to);
     str_free(&all);
