@@ -83,9 +83,9 @@ static char *format_scaled(char *buf, size_t n, double v, double step, const cha
         u++;
     }
     snprintf(buf, n,
-             v >= 100 || (u == 0 && v == (int64_t)v) ? "%.0f%s"
-             : v >= 10                               ? "%.1f%s"
-                                                     : "%.2f%s",
+             v >= 100 || (u == 0 && v == floor(v)) ? "%.0f%s"
+             : v >= 10                             ? "%.1f%s"
+                                                   : "%.2f%s",
              v, units[u]);
     return buf;
 }

@@ -211,8 +211,9 @@ static void a_skipped_update_changes_nothing(void **state) {
     const char *data = write_corpus(f, "bad.txt", STEPS, POISONED, 1);
     static const char *const policies[] = { "loss_spike=skip", "grad_explosion=skip" };
     static const char *const limits[] = { "", "grad_explosion=1.3" };
-    run(f, "plain", data, { "checkpoint.every", "1", "checkpoint.keep_latest_k", "0" });
-    for (int k = 0; k < 2; k++) {
+    run(f, "plain", data,
+        { "checkpoint.every", "94", "checkpoint.keep_latest_k", "0" }); /* before POISONED */
+    for (int k = 0; k < (SANITIZED ? 1 : 2); k++) {
         char name[8];
         snprintf(name, sizeof name, "b%d", k);
         run(f, name, data,
@@ -440,9 +441,9 @@ static void healthy_runs_raise_nothing(void **state) {
         snprintf(name, sizeof name, "healthy-%d", seed);
         snprintf(text, sizeof text, "%d", seed);
         train_small(f, name,
-                    (settings){ "training.seed", text, "training.steps", "150", "model.layers", "3",
-                                "metrics.detail_every", "10", "optimizer.lr", "0.002",
-                                "data.synth_documents", "2000" });
+                    (settings){ "training.seed", text, "training.steps", SANITIZED ? "50" : "150",
+                                "model.layers", "3", "metrics.detail_every", "10", "optimizer.lr",
+                                "0.002", "data.synth_documents", "2000" });
         assert_no_alert(f, name);
     }
 }

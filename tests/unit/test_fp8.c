@@ -426,9 +426,10 @@ static void check_training(const char *name, const model_config *c, fp8_recipe r
 static void test_training(void **state) {
     model_config llama = small_llama(), gpt2 = small_gpt2();
     check_training("llama, delayed", &llama, FP8_DELAYED);
+    check_training("gpt2, current", &gpt2, FP8_CURRENT);
+    if (SANITIZED) return;
     check_training("llama, current", &llama, FP8_CURRENT);
     check_training("gpt2, delayed", &gpt2, FP8_DELAYED);
-    check_training("gpt2, current", &gpt2, FP8_CURRENT);
 }
 
 /* Gradients of fp8 are those of bf16, but for the rounding of what is multiplied. */

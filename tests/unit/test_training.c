@@ -36,7 +36,8 @@ static void check_run_in_tokens(test_folder *f, int64_t total) {
 
 /* Lengths in tokens count tokens, also while the batch grows; the last step takes what is left. */
 static void tokens_are_counted_along_the_ramp(void **state) {
-    for (int64_t more = 0; more < 4; more++) check_run_in_tokens(*state, 40960 + more * 4 * 64);
+    for (int64_t more = 0; more < (SANITIZED ? 1 : 4); more++)
+        check_run_in_tokens(*state, 40960 + more * 4 * 64);
 }
 
 /* A ramp given in steps lasts that many, and so does the run. */

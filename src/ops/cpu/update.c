@@ -7,31 +7,32 @@
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 LOOP_INLINE void sgd_lane(const update_factors *f, update_lane *x) {
-    x->p -= (x->g * f->scale + x->p * f->decay) * f->lr;
+    vf g = vec_muladd(x->g, vec_of(f->scale), x->p * f->decay);
+    x->p = vec_muladd(g, vec_of(-f->lr), x->p);
 }
 
 LOOP_INLINE void momentum_lane(const update_factors *f, update_lane *x) {
-    vf g = x->g * f->scale + x->p * f->decay;
-    x->m = x->m * f->mu + g;
-    x->p -= (g * f->now + x->m * f->then) * f->lr;
+    vf g = vec_muladd(x->g, vec_of(f->scale), x->p * f->decay);
+    x->m = vec_muladd(x->m, vec_of(f->mu), g);
+    x->p = vec_muladd(vec_muladd(x->m, vec_of(f->then), g * f->now), vec_of(-f->lr), x->p);
 }
 
 LOOP_INLINE void lion_lane(const update_factors *f, update_lane *x) {
     const vf one = vec_of(1), none = { 0 };
     const vi minus = (vi){ 0 } + INT32_MIN;
-    vf u = x->m * f->b1 + x->g * f->g1;
+    vf u = vec_muladd(x->m, vec_of(f->b1), x->g * f->g1);
     vf sign = vec_select(u == none, none, vec_select(minus, u, one));
-    x->p -= (sign + x->p * f->decay) * f->lr;
-    x->m = x->m * f->b2 + x->g * f->g2;
+    x->p = vec_muladd(vec_muladd(x->p, vec_of(f->decay), sign), vec_of(-f->lr), x->p);
+    x->m = vec_muladd(x->m, vec_of(f->b2), x->g * f->g2);
 }
 
 LOOP_INLINE void along_lane(const update_factors *f, update_lane *x) {
-    x->p = x->p * f->keep - x->g * f->lr;
+    x->p = vec_muladd(x->g, vec_of(-f->lr), x->p * f->keep);
 }
 
 /* Adam with decay through the gradient. */
 LOOP_INLINE void adam_l2_lane(const update_factors *f, update_lane *x) {
-    x->g = x->g * f->scale + x->p * f->decay;
+    x->g = vec_muladd(x->g, vec_of(f->scale), x->p * f->decay);
     adam_lane(f, x);
 }
 

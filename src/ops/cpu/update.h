@@ -75,9 +75,9 @@ LOOP_INLINE vf vec_root(vf x) {
  * these loops are limited by arithmetic before memory, so that every multiplication counts. */
 LOOP_INLINE void adam_lane(const update_factors *f, update_lane *x) {
     vf g = x->g * f->root_g2;
-    x->m = x->m * f->b1 + x->g * f->g1;
-    x->v = x->v * f->b2 + g * g;
-    x->p = x->p * f->keep - x->m / (vec_root(x->v) + f->eps) * f->step;
+    x->m = vec_muladd(x->m, vec_of(f->b1), x->g * f->g1);
+    x->v = vec_muladd(g, g, x->v * f->b2);
+    x->p = vec_muladd(x->m / (vec_root(x->v) + f->eps), vec_of(-f->step), x->p * f->keep);
 }
 
 /* Elements [0, n) of a block; m and v are NULL where the rule has none. `copy` is written in the same loop

@@ -43,6 +43,23 @@ typedef uint16_t vh __attribute__((vector_size(VEC_BYTES / 2)));
 VEC_INLINE vf vec_of(float x) { return x - (vf){ 0 }; }
 /* Lanes of a where the mask is set (a comparison's result), else of b. */
 VEC_INLINE vf vec_select(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
+/* a b + c, rounded once where the instruction set can: by name, since of a b + c d the compiler may fuse
+ * either product, and another one in the next copy of a loop. */
+#if defined(__ARM_NEON)
+VEC_INLINE vf vec_muladd(vf a, vf b, vf c) {
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+#elif defined(__AVX512F__)
+VEC_INLINE vf vec_muladd(vf a, vf b, vf c) {
+    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+#elif defined(__FMA__) && defined(__AVX2__)
+VEC_INLINE vf vec_muladd(vf a, vf b, vf c) {
+    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+#else
+VEC_INLINE vf vec_muladd(vf a, vf b, vf c) { return a * b + c; }
+#endif
 /* x within [-top, top]; NaN stays NaN. */
 #if defined(__ARM_NEON)
 VEC_INLINE vf vec_clamp(vf x, vf top) {
