@@ -1,5 +1,5 @@
 # Compiles src/ops/cpu/*.c once for each instruction set of this architecture, weakest first, or for some of them
-# (INGOT_CPU_ISAS). The weakest one is always among them, so that the program runs on any CPU.
+# (INGOT_CPU_ISAS). The weakest one is among them, so that the program runs on any CPU, except with "best".
 # A set is: name | compiler flags | the GEMM kernels it uses (src/ops/cpu/kernel/*.c).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     set(CPU_ISAS
@@ -31,7 +31,7 @@ endif()
 
 # ---- which of them -----------------------------------------------------------------------------
 set(INGOT_CPU_ISAS all CACHE STRING
-    "Instruction sets that the CPU ops are compiled for: all, weakest, native (those that this machine runs), best (the last of those), or names")
+    "Instruction sets that the CPU ops are compiled for: all, weakest, native (those that this machine runs), best (the last of those alone), or names")
 set(names)
 foreach(row ${CPU_ISAS})
     string(REGEX MATCH "^[^|]*" name "${row}")
@@ -52,7 +52,10 @@ function(native_isas result)
 endfunction()
 
 list(GET names 0 weakest)
-set(chosen ${weakest})
+set(chosen)
+if(NOT INGOT_CPU_ISAS STREQUAL "best")
+    set(chosen ${weakest})
+endif()
 foreach(name ${INGOT_CPU_ISAS})
     if(name STREQUAL "all")
         list(APPEND chosen ${names})

@@ -38,6 +38,9 @@ static err read_peaks(const json_t *o, const char *where, accelerator *a) {
     }
     if (published && !json_object_get(o, "tflops")) return OK;
     TRY(io_json_object(o, where, "tflops", &peaks));
+    if (!json_object_size(peaks))
+        return err_hint(ERR("%s: tflops: no type is given", where),
+                        "its peak in each type it computes in, like {fp32: 67, bf16: 989}");
     for (int k = 0; k < PEAKS; k++) a->peak[k] = NAN;
     json_object_foreach(peaks, key, value) {
         int k = 0;

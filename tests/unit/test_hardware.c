@@ -124,6 +124,7 @@ static void precisions_are_of_the_accelerator(void **state) {
         assert_int_equal(c.precision.dtype, !strcmp(expected, "fp32")   ? CFG_FP32
                                             : !strcmp(expected, "fp16") ? CFG_FP16
                                                                         : CFG_BF16);
+        assert_int_equal(c.device.kind, cpu ? CFG_DEVICE_CPU : CFG_DEVICE_AUTO);
         config_free(&c);
         plan_machine_close(&m);
         str_free(&text);
@@ -132,6 +133,14 @@ static void precisions_are_of_the_accelerator(void **state) {
     assert_error(plan_machine_open(in_folder(*state, "mine.yaml"),
                                    &(machine_query){ .gpu = "mine", .dtype = "bf16" }, &m),
                  "mine does not compute in \"bf16\"");
+    const char *none =
+        folder_write(*state, "none.yaml",
+                     "accelerators:\n"
+                     "  - {name: none, title: None, chip: N, memory: 64, memory_bandwidth: 100,\n"
+                     "     tflops: {}, link: 100, host: 32, network: 25, disk: 5, per_node: 2,\n"
+                     "     source: us}\n");
+    assert_error(plan_machine_open(none, &(machine_query){ .gpu = "none" }, &m),
+                 "tflops: no type is given");
 }
 
 /* What calibration measures as a sum of terms is found again, and a term that is not there is not made up. */

@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 
-enum { CLIENTS = 8, REQUESTS = 5000 / CLIENTS, SILENT = 4, COMPARED = 20 };
+enum { CLIENTS = 8, REQUESTS = (SANITIZED ? 1600 : 5000) / CLIENTS, SILENT = 4, COMPARED = 20 };
 
 static const struct {
     const char *text;
