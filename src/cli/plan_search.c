@@ -73,17 +73,21 @@ static json_t *choice_json(const plan_machine *m, const layout_choice *k) {
         io_json_number(k->time.tokens_per_second), "mfu", io_json_number(choice_mfu(m, k)));
 }
 
-/* A batch that divides badly leaves accelerators without work. */
+/* A batch that divides badly leaves accelerators without work; and so does one for which fewer are as good. */
 static void print_idle(const search_options *o, const layout_choice *k) {
     int used = choice_ranks(k), most = o->gpus / (used / k->dp); /* data-parallel ranks */
     int64_t batch = k->dp * k->rows * k->micros;
     int64_t even = MAX((batch + most / 2) / most, 1) * most; /* the nearest that all can share */
     if (most <= k->dp) return;
-    printf(
-        "%d of %s have no work: %lld sequences per step divide among %d data-parallel ranks, not "
-        "%d;\ntraining.global_batch_size=%lld would use %d of them.\n",
-        o->gpus - used, show_whole(o->gpus), (long long)batch, k->dp, most, (long long)even,
-        (most - k->dp) * (used / k->dp));
+    printf("%d of %s have no work: ", o->gpus - used, show_whole(o->gpus));
+    if (even == batch) {
+        printf("more of them would not make %s.\n",
+               o->for_cost ? "tokens cheaper" : "a step faster");
+        return;
+    }
+    printf("%lld sequences per step divide among %d data-parallel ranks, not "
+           "%d;\ntraining.global_batch_size=%lld would use %d of them.\n",
+           (long long)batch, k->dp, most, (long long)even, (most - k->dp) * (used / k->dp));
 }
 
 static void print_layouts(const plan_machine *m, const search_options *o, const layout_result *r) {
