@@ -351,9 +351,10 @@ void datasets_measure(trainer *t, observe_step *out) {
 
 err datasets_validate(trainer *t, double *loss) {
     double sum = 0, weights = 0;
+    int64_t micros = t->cfg->validation.batches * t->micros; /* the same text on every layout */
     for (int i = 0; i < t->n_sets; i++) {
         run_source *s = &t->sets[i];
-        TRY(eval_loss(&t->x, t->m, t->eval_id, s->batches, t->cfg->validation.batches, &s->loss));
+        TRY(eval_loss(&t->x, t->m, t->eval_id, s->batches, micros, &s->loss));
         double weight = s->weight > 0 ? s->weight : (double)(s->range.to - s->range.from);
         sum += weight * s->loss;
         weights += weight;
