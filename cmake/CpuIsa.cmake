@@ -1,11 +1,11 @@
-# Compiles src/ops/cpu/*.c once for each instruction set of this architecture, weakest first, or for some of them
+# Compiles src/engine/ops/cpu/*.c once for each instruction set of this architecture, weakest first, or for some of them
 # (INGOT_CPU_ISAS). The weakest one is among them, so that the program runs on any CPU, except with "best".
-# A set is: name | compiler flags | the GEMM kernels it uses (src/ops/cpu/kernel/*.c).
+# A set is: name | compiler flags | the GEMM kernels it uses (src/engine/ops/cpu/kernel/*.c).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     set(CPU_ISAS
         "neon|-march=armv8-a|gemm_f32_neon gemm_bf16_portable"
         "neon_bf16|-march=armv8.2-a+bf16+fp16|gemm_f32_neon gemm_bf16_neon")
-    set(CPU_FEATURES src/ops/cpu_features_arm64.c)
+    set(CPU_FEATURES src/engine/ops/cpu_features_arm64.c)
     set(CPU_INTRINSICS <arm_neon.h>)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set(AVX2 "-mavx2 -mfma -mf16c")
@@ -21,11 +21,11 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
         "avx512|${AVX512}|gemm_f32_vector gemm_bf16_portable"
         "avx512_bf16|${AVX512} -mavx512bf16|gemm_f32_vector gemm_bf16_avx512"
         "amx|${AVX512} -mavx512bf16 -mamx-tile -mamx-bf16|gemm_f32_vector gemm_bf16_amx")
-    set(CPU_FEATURES src/ops/cpu_features_x86.c)
+    set(CPU_FEATURES src/engine/ops/cpu_features_x86.c)
     set(CPU_INTRINSICS <immintrin.h>)
 else()
     set(CPU_ISAS "portable||gemm_f32_vector gemm_bf16_portable")
-    set(CPU_FEATURES src/ops/cpu_features_other.c)
+    set(CPU_FEATURES src/engine/ops/cpu_features_other.c)
     set(CPU_INTRINSICS)
 endif()
 
@@ -43,7 +43,7 @@ function(native_isas result)
         message(FATAL_ERROR "INGOT_CPU_ISAS: native and best are for a build on the machine that runs it")
     endif()
     set(program ${CMAKE_BINARY_DIR}/native_isas)
-    execute_process(COMMAND ${CMAKE_C_COMPILER} -D_GNU_SOURCE -I${CMAKE_SOURCE_DIR}/src
+    execute_process(COMMAND ${CMAKE_C_COMPILER} -D_GNU_SOURCE -I${CMAKE_SOURCE_DIR}/src/base -I${CMAKE_SOURCE_DIR}/src/engine
         ${CMAKE_SOURCE_DIR}/tools/native_isas.c ${CMAKE_SOURCE_DIR}/${CPU_FEATURES} -o ${program}
         COMMAND_ERROR_IS_FATAL ANY)
     execute_process(COMMAND ${program} ${names} OUTPUT_VARIABLE found COMMAND_ERROR_IS_FATAL ANY)
@@ -75,8 +75,8 @@ foreach(name ${INGOT_CPU_ISAS})
 endforeach()
 
 # ---- compile them --------------------------------------------------------------------------------
-file(GLOB CPU_SOURCES CONFIGURE_DEPENDS src/ops/cpu/*.c)
-list(REMOVE_ITEM CPU_SOURCES ${CMAKE_SOURCE_DIR}/src/ops/cpu/ops_cpu.c)
+file(GLOB CPU_SOURCES CONFIGURE_DEPENDS src/engine/ops/cpu/*.c)
+list(REMOVE_ITEM CPU_SOURCES ${CMAKE_SOURCE_DIR}/src/engine/ops/cpu/ops_cpu.c)
 # With the checks of a sanitizer, -O3 takes gcc twice as long and makes the ops no faster.
 set(optimize -O3)
 if(CMAKE_C_FLAGS MATCHES "-fsanitize=")
@@ -94,9 +94,9 @@ foreach(row ${CPU_ISAS})
     endif()
     separate_arguments(flags)
     separate_arguments(kernels)
-    list(TRANSFORM kernels REPLACE "(.+)" "src/ops/cpu/kernel/\\1.c")
+    list(TRANSFORM kernels REPLACE "(.+)" "src/engine/ops/cpu/kernel/\\1.c")
     add_library(ops_${isa} OBJECT ${CPU_SOURCES} ${kernels})
-    target_link_libraries(ops_${isa} PRIVATE ingot_flags)
+    target_link_libraries(ops_${isa} PRIVATE ingot_ops_headers)
     if("${kernels}" MATCHES "gemm_bf16_portable")
         set(bf16 0)
     else()

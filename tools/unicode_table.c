@@ -1,4 +1,4 @@
-/* Writes the table of src/text/text.h's code point classes, made from utf8proc at build time:
+/* Writes the table of src/data/text/text.h's code point classes, made from utf8proc at build time:
  * 256 code points to a page, equal pages stored once.
  *
  *     unicode_table > unicode_table.c

@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-#include "data/data.h"
+#include "shards/data.h"
 #include "io/io.h"
 
 enum { VOCAB = 50257, EOS = 50256, ROWS = 8, SEQ = 2048 };

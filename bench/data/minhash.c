@@ -6,7 +6,7 @@
 #include "corpus.h"
 
 #include "curate/dedup_internal.h"
-#include "data/data.h"
+#include "shards/data.h"
 
 enum { NGRAM = 5, BANDS = 14, ROWS = 8, BYTES = 32 << 20, DOCUMENT = 4000 };
 

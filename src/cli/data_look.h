@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "cli/cli.h"
-#include "data/data.h"
+#include "shards/data.h"
 #include "tokenizer/tokenizer.h"
 
 /* Ids as text: by a tokenizer, as bytes, or as numbers when nothing better is known. */

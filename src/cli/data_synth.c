@@ -1,6 +1,6 @@
 /* ingot data synth: small English stories and articles, as many as wanted. */
 #include "cli/cli.h"
-#include "data/data.h"
+#include "shards/data.h"
 #include "io/io.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* ingot data tokenize: text to tokens. */
 #include "cli/data_common.h"
 #include "cli/tokenizer_common.h"
-#include "data/data.h"
+#include "shards/data.h"
 #include "io/io.h"
 
 #include <string.h>

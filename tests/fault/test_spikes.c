@@ -388,7 +388,7 @@ static void the_first_op_is_named(void **state) {
         assert_non_null(e);
         assert_int_equal(err_exit_code(e), EXIT_ALERT);
         if (!strstr(err_message(e), "first non-finite value at ") ||
-            !strstr(err_message(e), "src/model/"))
+            !strstr(err_message(e), "src/engine/model/"))
             fail_msg("%s", err_message(e));
         err_free(e);
         json_t *events = events_of(f, name);

@@ -1,7 +1,7 @@
 /* Any bytes as a mix file. */
 #include "fuzz/fuzz.h"
 
-#include "data/data.h"
+#include "shards/data.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     mix_file m;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/data.h"
+#include "shards/data.h"
 
 static volatile int64_t sum;
 

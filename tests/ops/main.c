@@ -117,7 +117,7 @@ static op_code op_named(const char *name) {
         if (part || (nearest && op_name(op) == nearest))
             fprintf(stderr, "%s %s", shown++ ? "," : "", op_name(op));
     }
-    fprintf(stderr, "%s\n", shown ? "" : " none; src/ops/ops.def lists them");
+    fprintf(stderr, "%s\n", shown ? "" : " none; src/engine/ops/ops.def lists them");
     exit(2);
 }
 

@@ -4,7 +4,7 @@
 
 #include "support/folder.h"
 
-#include "data/data.h"
+#include "shards/data.h"
 
 /* ---- loaders --------------------------------------------------------------------------------------- */
 static inline loader *loader_of(const data_source *s, loader_options o) {

@@ -3,7 +3,7 @@
 #include "support/tokenizer.h"
 
 #include "checkpoint/checkpoint.h"
-#include "data/data.h"
+#include "shards/data.h"
 #include "text/text.h"
 
 /* llama2.json of the fixtures with another post-processor, as X.json. @return owned: json_decref. */

@@ -1,7 +1,7 @@
 /* Steps and windows of a batch that grows, against a count step by step. */
 #include "support/test.h"
 
-#include "data/data.h"
+#include "shards/data.h"
 
 static int64_t count_steps(const batch_ramp *r, int64_t from, int64_t to) {
     int64_t steps = 0;

@@ -1,7 +1,7 @@
 /* The guard: each verdict at its exact threshold, and alike for ids of both widths. */
 #include "support/data.h"
 
-#include "data/data_internal.h"
+#include "shards/data_internal.h"
 #include "tokenizer/tokenizer.h"
 
 enum { N = 1000 };

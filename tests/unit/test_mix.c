@@ -1,7 +1,7 @@
 /* Mixtures: exact proportions, phases, skipped windows, any place reached directly; mix files. */
 #include "support/data.h"
 
-#include "data/data_internal.h"
+#include "shards/data_internal.h"
 
 enum { END = 9, T = 16, MOST_PARTS = 5 };
 

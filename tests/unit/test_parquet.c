@@ -2,7 +2,7 @@
  * damaged files, and columns that have to be chosen. */
 #include "support/documents.h"
 
-#include "data/data.h"
+#include "shards/data.h"
 #include "parquet/parquet.h"
 
 #define FILES FIXTURES "/parquet/"

@@ -3,7 +3,7 @@
 
 #include <ctype.h>
 
-#include "data/data.h"
+#include "shards/data.h"
 
 static str document(uint64_t seed, int64_t index, const synth_options *o, synth_info *info) {
     str text = { 0 };

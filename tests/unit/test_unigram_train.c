@@ -4,7 +4,7 @@
 
 #include "support/tokenizer.h"
 
-#include "data/data.h"
+#include "shards/data.h"
 #include "tokenizer/train_unigram.h"
 
 #define MARK "\xE2\x96\x81"

@@ -1,5 +1,5 @@
 /* The tile instructions of AMX in plain C, each thread with eight registers of its own: with this folder
- * before the compiler's, src/ops/cpu/kernel/gemm_bf16_amx.c runs on any machine. A tile that is used without
+ * before the compiler's, src/engine/ops/cpu/kernel/gemm_bf16_amx.c runs on any machine. A tile that is used without
  * a configuration, or after its release, is an error. */
 #ifndef INGOT_TESTS_EMULATE_AMX_IMMINTRIN_H
 #define INGOT_TESTS_EMULATE_AMX_IMMINTRIN_H

@@ -1,4 +1,4 @@
-/* The CUDA runtime, as far as src/ops/cuda calls it, on a CPU: memory is the host's, and what is queued
+/* The CUDA runtime, as far as src/engine/ops/cuda calls it, on a CPU: memory is the host's, and what is queued
  * is done as late as it may (queues.cpp). A call that is missing here does not compile. */
 #ifndef INGOT_EMULATE_CUDA_RUNTIME_API_H
 #define INGOT_EMULATE_CUDA_RUNTIME_API_H

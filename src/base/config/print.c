@@ -1,0 +1,178 @@
+/* What people read: the resolved config, --help, and the reference page. */
+#include <string.h>
+
+#include "config/config_internal.h"
+
+static bool in_section(const option *o, const section *s) {
+    return strcmp(o->section, s->name) == 0;
+}
+
+static void pad_to(str *out, size_t start, size_t column) {
+    while (out->len - start < column) str_add(out, " ");
+}
+
+static void print_yaml(const config *c, bool with_auto, str *out) {
+    for (int i = 0; i < section_count; i++) {
+        const section *s = &section_table[i];
+        str_add(out, "%s%s: # %s\n", i ? "\n" : "", s->name, s->help);
+        for (int j = 0; j < option_count; j++) {
+            const option *o = &option_table[j];
+            if (!in_section(o, s)) continue;
+            size_t start = out->len;
+            str_add(out, "  %s: ", o->key);
+            size_t value = out->len;
+            option_print(o, c, out);
+            if (!with_auto && strcmp(out->text + value, "auto") == 0) {
+                out->text[out->len = start] = '\0';
+                continue;
+            }
+            pad_to(out, start, 35);
+            str_add(out, " # %s\n", o->help);
+        }
+    }
+}
+
+void config_print(const config *c, str *out) { print_yaml(c, true, out); }
+void config_print_used(const config *c, str *out) { print_yaml(c, false, out); }
+
+/* ---- --help ------------------------------------------------------------------------------- */
+enum { HELP_COLUMN = 46, HELP_WIDTH = 100 };
+
+/* Appends `text`, broken between words, every line after the first indented to HELP_COLUMN.
+ * `line` is where the current line began. */
+static void wrap_text(str *out, size_t line, const char *text) {
+    for (const char *word = text; *word;) {
+        size_t n = strcspn(word, " ");
+        if (out->len - line + 1 + n > HELP_WIDTH) {
+            str_add(out, "\n");
+            line = out->len;
+            pad_to(out, line, HELP_COLUMN - 1);
+        }
+        str_add(out, " %.*s", (int)n, word);
+        word += n;
+        while (*word == ' ') word++;
+    }
+    str_add(out, "\n");
+}
+
+static const char *holder_of(const option *o) {
+    static const char *const names[] = {
+        [OPT_INT] = "N",         [OPT_REAL] = "X",      [OPT_BOOL] = "BOOL",
+        [OPT_TRISTATE] = "BOOL", [OPT_CHOICE] = "NAME", [OPT_AMOUNT] = "LENGTH",
+    };
+    if (o->type == OPT_AMOUNT && o->units == CFG_BATCH) return "BATCH";
+    return o->type == OPT_TEXT ? o->holder : names[o->type];
+}
+
+static void help_row(const option *o, str *out) {
+    size_t start = out->len;
+    str_add(out, "  --%s %s", o->name, holder_of(o));
+    if (out->len - start >= HELP_COLUMN) {
+        str_add(out, "\n");
+        start = out->len;
+    }
+    pad_to(out, start, HELP_COLUMN - 1);
+    str text = { 0 };
+    str_add(&text, "%s [", o->help);
+    option_print(o, &config_defaults, &text);
+    str_add(&text, "]");
+    if (o->type == OPT_CHOICE) {
+        str_add(&text, "; ");
+        option_expects(o, &text);
+    }
+    wrap_text(out, start, text.text);
+    str_free(&text);
+}
+
+void config_help(str *out) {
+    str_add(out, "Options, in a YAML file or on the command line; [default]\n");
+    for (int i = 0; i < section_count; i++) {
+        const section *s = &section_table[i];
+        str_add(out, "\n%s: %s\n", s->name, s->help);
+        if (s->main_key[0])
+            str_add(out, "  --%s VALUE is short for --%s.%s\n", s->name, s->name, s->main_key);
+        for (int j = 0; j < option_count; j++)
+            if (in_section(&option_table[j], s)) help_row(&option_table[j], out);
+    }
+    str_add(out,
+            "\nLENGTH is a number of steps, or a number with a unit: \"2e9 tokens\", "
+            "\"1.5 epochs\", \"10%%\" of the\nrun. BATCH is a number of sequences, or of tokens: "
+            "\"4M tokens\". Numbers may be written 4096,\n4_096, 1e6, 2.5M or 64Ki.\n");
+}
+
+/* ---- docs/config.md -------------------------------------------------------------------------- */
+/* Appends `text` for a table cell. */
+static void add_markdown_cell(str *out, const char *text) {
+    for (; *text; text++) str_add(out, *text == '|' ? "\\|" : "%c", *text);
+}
+
+static const char *const resume_names[] = {
+    [CFG_RESUME_FREE] = "free",
+    [CFG_RESUME_NOTED] = "noted",
+    [CFG_RESUME_FIXED] = "fixed",
+    [CFG_RESUME_CONTENT] = "fixed",
+};
+
+static void docs_row(const option *o, str *out) {
+    str expects = { 0 };
+    option_expects(o, &expects);
+    str_add(out, "| `%s` | `", o->key);
+    option_print(o, &config_defaults, out);
+    str_add(out, "` | ");
+    const char *length = o->units == CFG_BATCH ? o->has_auto ? "batch size or auto" : "batch size"
+                         : o->units == CFG_INTERVAL ? "interval"
+                         : o->units == CFG_ANY      ? "length or percentage"
+                                                    : "length";
+    add_markdown_cell(out, o->type == OPT_AMOUNT ? length
+                           : o->type == OPT_TEXT ? "text"
+                                                 : expects.text);
+    str_add(out, " | %s | ", resume_names[o->resume]);
+    add_markdown_cell(out, o->help);
+    str_add(out, " |\n");
+    str_free(&expects);
+}
+
+static const char docs_head[] =
+    "# Configuration\n"
+    "\n"
+    "Generated from the option table by `ingot config --docs`. To change it, edit\n"
+    "`src/base/config/options.def`.\n"
+    "\n"
+    "A config is a YAML file of sections and keys. Every key can also be set on the command line,\n"
+    "as `--section.key=value` or `--section.key value`, which overrides the file. Unset keys have\n"
+    "the defaults below. Unknown keys, values of the wrong type and values out of range are errors.\n"
+    "`ingot config FILE` checks a file and prints it with all defaults filled in; the output is\n"
+    "itself a valid config.\n"
+    "\n"
+    "- **Numbers** can be written `4096`, `4_096`, `1e6`, `2.5M` (powers of 1000: K, M, G or B, T)\n"
+    "  or `64Ki` (powers of 1024).\n"
+    "- **Lengths** are in steps (`1000`), tokens (`2e9 tokens`), epochs (`1.5 epochs`) or, where the\n"
+    "  table allows it, a percentage of the run (`10%`). Lengths in tokens and epochs count tokens,\n"
+    "  also during a batch ramp: a run of `2e9 tokens` trains on that many, rounded up to a whole\n"
+    "  microbatch, and its learning rate is a function of the tokens seen. For intervals, which\n"
+    "  may also be a time (`90s`, `30m`, `1h`, `2d`), `0` means never.\n"
+    "- **Batch sizes** are in sequences (`256`) or tokens (`4M tokens`).\n"
+    "- **`auto`** leaves the choice to the preset or to the rest of the config. A run's own\n"
+    "  `config.yaml` records what was chosen.\n"
+    "- **Short forms**: a section with a main key accepts that key's value directly, so\n"
+    "  `precision: bf16` and `--precision bf16` set `precision.dtype`.\n"
+    "- **On resume** states what happens when a run is resumed with a different value. `free`: the\n"
+    "  option does not affect the results. `noted`: the new value takes effect and the change is\n"
+    "  reported. `fixed`: refused unless `checkpoint.allow_changes` names the option or its section.\n";
+
+static void docs_section(const section *s, str *out) {
+    str_add(out, "\n## %s\n\n%c%s.", s->name, s->help[0] - 'a' + 'A', s->help + 1);
+    if (s->main_key[0]) str_add(out, " Main key: `%s`.", s->main_key);
+    str_add(out, "\n\n| key | default | values | on resume | |\n|---|---|---|---|---|\n");
+    for (int j = 0; j < option_count; j++)
+        if (in_section(&option_table[j], s)) docs_row(&option_table[j], out);
+}
+
+void config_docs(str *out) {
+    str_add(out, "%s", docs_head);
+    for (int i = 0; i < section_count; i++) docs_section(&section_table[i], out);
+    str_add(out, "\n## Other names\n\n| name | same as |\n|---|---|\n");
+#define ALIAS(section, other, key)                                                                 \
+    str_add(out, "| `%s` | `%s` |\n", #section "." #other, #section "." #key);
+#include "config/options.def"
+}

@@ -1,0 +1,71 @@
+/* The batch ramp: how many windows each step takes, and what lengths in steps and in windows are to
+ * one another.
+ *
+ *     full ............................ |‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾‾|
+ *                        ___|‾‾‾‾‾‾‾‾‾‾                  |_  what is left before `end`
+ *     start ____|‾‾‾‾‾‾‾‾
+ *           0                           windows          end
+ *
+ * The size of a step depends on nothing but the windows consumed before it, so a run that is resumed
+ * takes the steps of one that never stopped. Sizes grow in whole microbatches: the steps of one size
+ * are counted by a division, and a count takes as long as there are sizes, not steps. */
+#include "shards/data_internal.h"
+
+static int64_t ramp_size(const batch_ramp *r, int64_t consumed) {
+    if (r->start <= 0 || consumed >= r->windows) return r->full;
+    double done = (double)consumed / (double)r->windows;
+    int64_t size = r->start + (int64_t)(done * (double)(r->full - r->start));
+    return MAX(r->unit, MIN(size, r->full) / r->unit * r->unit);
+}
+
+int64_t batch_ramp_size(const batch_ramp *r, int64_t consumed) {
+    int64_t size = ramp_size(r, consumed);
+    if (r->end <= consumed || consumed + size <= r->end) return size;
+    return (r->end - consumed + r->unit - 1) / r->unit * r->unit;
+}
+
+/* @return the first position after `consumed` where steps have another size; INT64_MAX: none. */
+static int64_t next_size_at(const batch_ramp *r, int64_t consumed) {
+    int64_t size = ramp_size(r, consumed), low = consumed, high = r->windows;
+    if (r->start <= 0 || consumed >= high || ramp_size(r, high) == size) return INT64_MAX;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (ramp_size(r, middle) == size)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+/* Takes steps of one size after another, from *at on, until `steps` are taken or `to` is reached.
+ * @return how many were taken. */
+static int64_t take_steps(const batch_ramp *r, int64_t *at, int64_t to, int64_t steps) {
+    int64_t taken = 0;
+    while (*at < to && taken < steps) {
+        int64_t size = ramp_size(r, *at), until = MIN(to, next_size_at(r, *at));
+        int64_t n = MIN(ceil_div(until - *at, size), steps - taken);
+        taken += n;
+        *at = n > (INT64_MAX - *at) / size ? INT64_MAX : *at + n * size;
+    }
+    return taken;
+}
+
+int64_t batch_ramp_steps(const batch_ramp *r, int64_t from, int64_t to) {
+    int64_t at = from, steps = 0;
+    if (r->end > from && r->end < to) {
+        steps = take_steps(r, &at, r->end, INT64_MAX);
+        at = r->end;
+    }
+    return steps + take_steps(r, &at, to, INT64_MAX - steps);
+}
+
+int64_t batch_ramp_windows(const batch_ramp *r, int64_t steps) {
+    int64_t at = 0, taken = 0;
+    if (r->end > 0) {
+        taken = take_steps(r, &at, r->end, steps);
+        at = MIN(at, r->end);
+    }
+    take_steps(r, &at, INT64_MAX, steps - taken);
+    return at;
+}

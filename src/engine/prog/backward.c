@@ -1,0 +1,510 @@
+/* Derives the backward list from the forward list, one op at a time and last to first, by the rule in
+ * each op's row. Most rules are BWD_BY_NAME: the row lists backward ops, and their operands and results
+ * are bound by name. For "swiglu(gu -> y)" and "swiglu_bwd(dy, gu -> dgu)" that means: dy is the gradient
+ * of y, gu is what the forward op read, dgu becomes (part of) the gradient of gu.
+ *
+ * A gradient's placement is the dual of its value's; that alone yields every collective of the backward
+ * pass. Nothing is dropped in silence: an op without a rule, or a needed gradient that no backward op
+ * yields, is an error that names it. */
+#include "prog_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct bwd_step {
+    prog *p;
+    const prog_op *o; /* a copy of the forward op whose gradients are derived */
+    op_signature sig; /* of that op */
+} bwd_step;
+
+static val grad_of(const bwd_step *s, val v) {
+    return v == VAL_NONE ? VAL_NONE : s->p->val[v].grad;
+}
+
+static bool needs_grad(const bwd_step *s, val v) {
+    return v != VAL_NONE && s->p->val[v].needs_grad;
+}
+
+/* A new value of v's type and shape, placed as v's gradient is. */
+static val new_grad(bwd_step *s, val v) {
+    prog_val x = s->p->val[v];
+    return val_new(s->p, VC_TEMP, x.dt, x.ndim, x.dim, placement_dual(x.pl));
+}
+
+/* Adds g to v's gradient so far. Values are never overwritten: a second reader gets a new sum. */
+static void add_grad(bwd_step *s, val v, val g) {
+    if (!needs_grad(s, v) || g == VAL_NONE) return;
+    prog *p = s->p;
+    if (!placement_same(p->val[g].pl, placement_dual(p->val[v].pl))) {
+        char got[64], want[64];
+        prog_fail(p, NULL, "%s: a gradient is %s, expected %s", op_name(s->o->op),
+                  placement_str(got, sizeof got, p->val[g].pl),
+                  placement_str(want, sizeof want, placement_dual(p->val[v].pl)));
+        return;
+    }
+    val old = p->val[v].grad;
+    if (old != VAL_NONE) {
+        val sum = new_grad(s, v);
+        prog_op *o = op_emit(p, OP_ADD);
+        o->in[0] = old;
+        o->in[1] = g;
+        o->out[0] = sum;
+        g = sum;
+    }
+    p->val[v].grad = g;
+}
+
+/* ---- backward ops, bound by name ----------------------------------------------------------- */
+/* The forward operand that `name` ("dx") is the gradient of; VAL_NONE when there is none. */
+static val operand_by_gradient(const bwd_step *s, const char *name) {
+    int i = name[0] == 'd' ? op_find(s->sig.in, s->sig.ins, name + 1) : -1;
+    return i < 0 ? VAL_NONE : s->o->in[i];
+}
+
+/* What a backward op reads under this name: a gradient of a forward result, or a forward operand or
+ * result itself. */
+static val operand_by_name(const bwd_step *s, const char *name) {
+    int out = name[0] == 'd' ? op_find(s->sig.out, s->sig.outs, name + 1) : -1;
+    if (out >= 0) return grad_of(s, s->o->out[out]);
+    int in = op_find(s->sig.in, s->sig.ins, name);
+    if (in >= 0) return s->o->in[in];
+    out = op_find(s->sig.out, s->sig.outs, name);
+    return out < 0 ? VAL_NONE : s->o->out[out];
+}
+
+/* Emits `op` with its operands bound by name, and hands its results to the forward operands: a
+ * parameter's is accumulated where the parameter's gradient lies. Does nothing when no result is
+ * needed. @return the index of the op in the list, or -1. */
+static int emit_by_name(bwd_step *s, op_code op) {
+    prog *p = s->p;
+    op_signature sig = op_signature_of(op);
+    prog_op o = op_blank(op, p->site);
+    bool any = false, summed = false;
+    for (int i = 0; i < sig.outs; i++) {
+        val of = operand_by_gradient(s, sig.out[i].name);
+        if (!needs_grad(s, of)) continue;
+        op_acc acc = ACC_STORE;
+        bool is_param = sig.out[i].accumulates;
+        if (is_param && p->val[of].param < 0) {
+            prog_fail(p, "get it through prog_use", "%s: %s is not a parameter", op_name(s->o->op),
+                      sig.out[i].name + 1);
+            return -1;
+        }
+        o.out[i] = is_param ? param_grad(p, of, &acc) : new_grad(s, of);
+        BUG_IF(is_param && summed &&
+               acc != o.acc); /* one call adds to all of its sums or to none */
+        if (is_param) o.acc = acc, summed = true;
+        any = true;
+    }
+    if (!any) return -1;
+    for (int i = 0; i < sig.ins; i++) {
+        o.in[i] = operand_by_name(s, sig.in[i].name);
+        if (o.in[i] == VAL_NONE && !sig.in[i].optional)
+            prog_fail(p, op_row_of(op)->signature, "%s: %s has no value for its operand %s",
+                      op_name(s->o->op), op_name(op), sig.in[i].name);
+    }
+    o.attr = s->o->attr;
+    list_push(p->emit, &o);
+    int at = p->emit->n - 1;
+    for (int i = 0; i < sig.outs; i++)
+        if (!sig.out[i].accumulates) add_grad(s, operand_by_gradient(s, sig.out[i].name), o.out[i]);
+    return at;
+}
+
+/* Refuses an operand that needs a gradient which none of the backward ops yields. */
+static void check_all_given(bwd_step *s, const op_code *ops, int n) {
+    for (int i = 0; i < s->sig.ins; i++) {
+        char name[OPERAND_NAME + 1];
+        bool given = !needs_grad(s, s->o->in[i]);
+        snprintf(name, sizeof name, "d%s", s->sig.in[i].name);
+        for (int k = 0; k < n && !given; k++) {
+            op_signature sig = op_signature_of(ops[k]);
+            given = op_find(sig.out, sig.outs, name) >= 0;
+        }
+        if (!given)
+            prog_fail(s->p,
+                      "name it in the signature of the backward op, in src/engine/ops/ops.def",
+                      "%s: no backward op yields the gradient of its operand %s", op_name(s->o->op),
+                      s->sig.in[i].name);
+    }
+}
+
+static void bwd_by_name(bwd_step *s) {
+    const op_code *ops = op_row_of(s->o->op)->bwd_op;
+    int n = (ops[0] != OP_NONE) + (ops[1] != OP_NONE);
+    check_all_given(s, ops, n);
+    for (int i = 0; i < n; i++) emit_by_name(s, ops[i]);
+}
+
+/* ---- rules of their own -------------------------------------------------------------------- */
+static void bwd_self(bwd_step *s) {
+    prog_op o = *s->o;
+    if (!needs_grad(s, o.in[0])) return;
+    o.in[0] = grad_of(s, s->o->out[0]);
+    o.out[0] = new_grad(s, s->o->in[0]);
+    list_push(s->p->emit, &o);
+    add_grad(s, s->o->in[0], o.out[0]);
+}
+
+static void bwd_sum(bwd_step *s) {
+    val g = grad_of(s, s->o->out[0]);
+    for (int i = 0; i < s->sig.ins; i++) add_grad(s, s->o->in[i], g);
+}
+
+static void bwd_comm(bwd_step *s) {
+    if (!needs_grad(s, s->o->in[0]))
+        return; /* a gathered parameter: its bucket is reduced as one */
+    if (s->o->attr.comm.kind == MOVE_ROWS) { /* the way back */
+        add_grad(s, s->o->in[0],
+                 emit_rows(s->p, grad_of(s, s->o->out[0]), s->o->in[2], s->o->in[1],
+                           s->p->val[s->o->in[0]].dim[0]));
+        return;
+    }
+    BUG_IF(s->o->attr.comm.kind); /* composites record their own backward */
+    add_grad(s, s->o->in[0],
+             emit_comm(s->p, grad_of(s, s->o->out[0]), s->o->attr.comm.axes,
+                       place_dual(s->o->attr.comm.from), WHEN_ALWAYS));
+}
+
+static void bwd_blocks(bwd_step *s) {
+    blocks_grad g = rec_blocks_backward(s->p, s->o, grad_of(s, s->o->out[0]));
+    add_grad(s, g.q, g.dq);
+    add_grad(s, g.kv, g.dkv);
+}
+
+static void bwd_loss(bwd_step *s) {
+    for (int i = 0; i < s->sig.outs; i++)
+        if (!s->sig.out[i].accumulates)
+            add_grad(s, operand_by_gradient(s, s->sig.out[i].name), s->o->out[i]);
+}
+
+static void bwd_stop(bwd_step *s) {
+    for (int i = 0; i < s->sig.ins; i++)
+        if (needs_grad(s, s->o->in[i]))
+            prog_fail(s->p, "record it outside PROG_TRAIN, or give its row a backward rule",
+                      "%s is not differentiable", op_name(s->o->op));
+}
+
+static void bwd_missing(bwd_step *s) {
+    prog_fail(s->p, "add .bwd to its row in src/engine/ops/ops.def", "%s has no backward rule",
+              op_name(s->o->op));
+}
+
+/* @return the op with a fused activation that computed v when the op at hand is v's only reader, and not
+ * in fp8 (there the slope is applied by what quantizes the gradient); else NULL. */
+static const prog_op *activation_before(const bwd_step *s, val v) {
+    const prog *p = s->p;
+    int made = p->val[v].producer, readers = 0;
+    if (made < 0 || p->fwd.op[made].out[0] != v) return NULL;
+    op_code act = op_row_of(p->fwd.op[made].op)->fused.activation;
+    if (act == OP_NONE || act != op_row_of(op_row_of(s->o->op)->bwd_op[0])->through.activation)
+        return NULL;
+    for (int i = made + 1; i < p->fwd.n; i++)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            val in = p->fwd.op[i].in[k];
+            readers += in != VAL_NONE && val_root(p, in) == v;
+        }
+    bool fp8 = s->o->attr.fp8.recipe != FP8_OFF;
+    return readers == 1 && v != p->res_out && v != p->delta_out && !fp8 ? &p->fwd.op[made] : NULL;
+}
+
+/* The result of a fused op that holds the activation's input. */
+static val pre_activation(const prog_op *o) {
+    op_signature sig = op_signature_of(o->op);
+    return o->out[op_find(sig.out, sig.outs, op_row_of(o->op)->fused.pre)];
+}
+
+/* The gradient of a linear layer's input; behind an activation, of what came before that. */
+static void emit_linear_input(bwd_step *s, val dy) {
+    enum { X, W };
+    op_code plain = op_row_of(s->o->op)->bwd_op[0];
+    const prog_op *made = needs_grad(s, s->o->in[X]) ? activation_before(s, s->o->in[X]) : NULL;
+    if (!needs_grad(s, s->o->in[X])) return;
+    val of = made ? pre_activation(made) : s->o->in[X], d = new_grad(s, of);
+    prog_op *o = op_emit(s->p, made ? op_row_of(plain)->through.op : plain);
+    o->in[0] = dy;
+    o->in[1] = s->o->in[W];
+    if (made) o->in[2] = of;
+    o->out[0] = d;
+    o->attr = made ? (op_attr){ .act = made->attr.act } : s->o->attr;
+    add_grad(s, of, d);
+}
+
+/* dy of a fused op goes through its activation first, unless the layer behind has done that. */
+static void bwd_linear(bwd_step *s) {
+    enum { X, W };
+    prog *p = s->p;
+    const op_row *row = op_row_of(s->o->op);
+    bool fused = row->fused.activation != OP_NONE;
+    val pre = fused ? pre_activation(s->o) : VAL_NONE, dy = grad_of(s, pre);
+    bool applied = dy != VAL_NONE;
+    dy = val_as(p, applied ? dy : grad_of(s, s->o->out[0]), p->val[s->o->in[W]].dt);
+    if (fused && !applied) {
+        val dpre = new_grad(s, pre);
+        prog_op *o = op_emit(p, op_row_of(row->fused.activation)->bwd_op[0]);
+        o->in[0] = dy;
+        o->in[1] = pre;
+        o->out[0] = dpre;
+        o->attr = s->o->attr;
+        dy = dpre;
+    }
+    emit_linear_input(s, dy);
+    p->val[s->o->out[0]].grad = dy; /* what the weights' op finds under the name dy */
+    emit_by_name(s, row->bwd_op[1]);
+}
+
+/* The gradient that reaches the normalized sum from elsewhere is added inside the op, so that its
+ * result is the whole gradient of both addends. Where nothing was added, the sum is x itself. */
+static void bwd_norm(bwd_step *s) {
+    enum { X, DELTA, W, B };
+    prog *p = s->p;
+    const val *in = s->o->in, *out = s->o->out; /* out: r, y, stat */
+    val summed = out[0] == VAL_NONE ? in[X] : out[0];
+    op_acc acc, bias_acc = ACC_STORE;
+    val dw = param_grad(p, in[W], &acc);
+    val db = needs_grad(s, in[B]) ? param_grad(p, in[B], &bias_acc) : VAL_NONE;
+    BUG_IF(db != VAL_NONE && bias_acc != acc);
+    val dx = new_grad(s, summed);
+    prog_op *o = op_emit(p, op_row_of(s->o->op)->bwd_op[0]);
+    val reads[] = { grad_of(s, out[1]), summed, out[2], in[W], grad_of(s, summed) };
+    memcpy(o->in, reads, sizeof reads);
+    o->out[0] = dx;
+    o->out[1] = dw;
+    o->out[2] = db;
+    o->acc = acc;
+    o->attr = s->o->attr;
+    if (out[0] == VAL_NONE) {
+        p->val[in[X]].grad = dx; /* already holds what x had */
+    } else {
+        add_grad(s, in[X], dx);
+        add_grad(s, in[DELTA], dx);
+    }
+}
+
+static void (*const rules[BWD_COUNT])(bwd_step *) = {
+    [BWD_MISSING] = bwd_missing, [BWD_BY_NAME] = bwd_by_name, [BWD_SELF] = bwd_self,
+    [BWD_SUM] = bwd_sum,         [BWD_COMM] = bwd_comm,       [BWD_LOSS] = bwd_loss,
+    [BWD_LINEAR] = bwd_linear,   [BWD_NORM] = bwd_norm,       [BWD_STOP] = bwd_stop,
+    [BWD_BLOCKS] = bwd_blocks,
+};
+
+/* ---- gradients of buckets, over the mesh ------------------------------------------------- */
+/* Sums x over these axes where it lies. @param scatter each rank keeps its slice of the sum only. @param wire
+ * the type that crosses between ranks, DT_NONE: its own. @return what the rank then has. */
+static val reduce_in_place(prog *p, val x, axis_set axes, bool scatter, dtype wire, op_when when) {
+    prog_val v = p->val[x];
+    if (mesh_span(&p->m, axes) == 1) return x;
+    val part = val_alias(p, x, 0, v.dt, v.ndim, v.dim, placement_on(axes, PLACE_P));
+    val sum = emit_comm(p, part, axes, scatter ? PLACE_S(0) : PLACE_I, when);
+    set_wire(p, wire);
+    p->val[sum].cls = VC_ALIAS;
+    p->val[sum].base = part;
+    if (scatter)
+        p->val[sum].offset = (size_t)(mesh_index(&p->m, axes) * p->val[sum].dim[0]) * dt_size(v.dt);
+    return sum;
+}
+
+/* Sums the runs of parameters whose gradient is partial over tp (they are the same on every tp
+ * rank, but each rank used them on its own tokens or heads). Neighbours go together. */
+static void reduce_over_tp(prog *p, int b, const uint8_t *partial, op_when when) {
+    const prog_bucket *k = &p->set.bucket[b];
+    for (int64_t at = k->tp_same; at < k->count;) {
+        int64_t from = -1, to = -1;
+        for (int64_t next = at; next < k->count;) { /* the parameter that starts at `next` */
+            int i = 0;
+            while (i < p->set.params &&
+                   (p->set.param[i].bucket != b || p->set.param[i].offset != next))
+                i++;
+            if (i == p->set.params) break;
+            const prog_param *q = &p->set.param[i];
+            int64_t n = q->dim[0] * (q->ndim > 1 ? q->dim[1] : 1);
+            int64_t end = next + (int64_t)align_up((size_t)n, PARAM_ALIGN);
+            if (partial[i]) {
+                if (from < 0) from = next;
+                to = end;
+            } else if (from >= 0) {
+                break;
+            }
+            next = end;
+        }
+        if (from < 0) return;
+        int64_t n = to - from;
+        val run = val_alias(p, p->bucket_grad[b], (size_t)from * sizeof(float), DT_F32, 1, &n,
+                            (placement){ 0 });
+        reduce_in_place(p, run, AXIS(AX_TP), false, DT_NONE, when);
+        at = to;
+    }
+}
+
+/* Sums the gradients of rows that some tp ranks share: each used them for its own query heads. */
+static void reduce_shared_rows(prog *p, int b, op_when when) {
+    for (int i = 0; i < p->set.params && mesh_span(&p->m, AXES_TP_REP) > 1; i++) {
+        const prog_param *q = &p->set.param[i];
+        if (q->bucket != b || !q->rep_rows) continue;
+        int64_t width = q->ndim > 1 ? q->dim[1] : 1, n = q->rep_rows * width;
+        size_t from = (size_t)(q->offset + (q->dim[0] - q->rep_rows) * width) * sizeof(float);
+        val part = val_alias(p, p->bucket_grad[b], from, DT_F32, 1, &n, (placement){ 0 });
+        val sum = val_alias(p, part, 0, DT_F32, 1, &n, (placement){ 0 });
+        prog_op *o = op_emit(p, OP_COMM);
+        o->in[0] = part;
+        o->out[0] = sum;
+        o->when = when;
+        o->attr.comm.axes = AXES_TP_REP;
+        o->attr.comm.from = PLACE_P;
+        o->attr.comm.to = PLACE_I;
+    }
+}
+
+/* Whether this program is the later of a tied bucket's two writers. */
+static bool is_second_writer(const prog *p, int b) {
+    bool second = false;
+    for (int i = 0; i < p->set.params; i++)
+        second |=
+            p->set.param[i].bucket == b && p->param_written[i] == (WROTE_EARLIER | WROTE_HERE);
+    return second;
+}
+
+static bool is_whole_grad(const prog *p, int b) {
+    return p->bucket_grad[b] != VAL_NONE && p->val[p->bucket_grad[b]].cls == VC_WHOLE_GRAD;
+}
+
+static void reduce_bucket(prog *p, int b, const uint8_t *partial) {
+    const prog_bucket *k = &p->set.bucket[b];
+    bool slices = is_whole_grad(p, b);
+    bool waits =
+        k->tied && !is_second_writer(p, b); /* the other program reduces it, after its own share */
+    if (slices || !waits) {
+        reduce_over_tp(p, b, partial, slices ? WHEN_ALWAYS : WHEN_LAST);
+        reduce_shared_rows(p, b, slices ? WHEN_ALWAYS : WHEN_LAST);
+    }
+    if (slices || waits) return;
+    dtype wire = k->reduce_wire;
+    val g = reduce_in_place(p, p->bucket_grad[b], k->reduced & k->slices, k->zero, wire, WHEN_LAST);
+    reduce_in_place(p, g, k->reduced & ~k->slices, false, wire, WHEN_LAST);
+}
+
+/* Adds this rank's slice of the sum to the one that it accumulates, every microbatch; with a step's last
+ * one that is summed over the replicas. */
+static void add_to_slice(prog *p, int b, val part) {
+    const prog_bucket *k = &p->set.bucket[b];
+    bool second = is_second_writer(p, b);
+    int64_t n = bucket_holds(k, &p->m, HOLDS_GRADS).count;
+    val sum = val_new(p, VC_GRAD, DT_F32, 1, &n, p->val[part].pl);
+    p->val[sum].bucket = b;
+    p->val[sum].name = k->name;
+    prog_op *o = op_emit(p, OP_ACCUMULATE);
+    o->in[0] = part;
+    o->out[0] = sum;
+    o->acc = second ? ACC_ADD : ACC_MICRO;
+    if (k->tied && !second) return;
+    reduce_in_place(p, sum, k->reduced & ~k->slices, false, k->reduce_wire, WHEN_LAST);
+}
+
+/* The list of what happens to whole gradients once backward has left them: first all scatters, so that they
+ * start together. */
+static void reduce_to_slices(prog *p) {
+    val *part = mem_alloc((size_t)(p->set.buckets + 1) * sizeof *part);
+    op_list *emit = p->emit;
+    p->emit = &p->reduce;
+    for (int b = 0; b < p->set.buckets; b++) {
+        const prog_bucket *k = &p->set.bucket[b];
+        if (is_whole_grad(p, b))
+            part[b] =
+                reduce_in_place(p, p->bucket_grad[b], k->slices, true, k->reduce_wire, WHEN_ALWAYS);
+    }
+    for (int b = 0; b < p->set.buckets; b++)
+        if (is_whole_grad(p, b)) add_to_slice(p, b, part[b]);
+    p->emit = emit;
+    free(part);
+}
+
+/* Gradient aliases carry the dual of how the parameter was used. */
+bool prog_grad_partial(const prog *p, int param) {
+    for (val v = 0; v < p->vals; v++)
+        if (p->val[v].param == param && p->val[v].pl.on[AX_TP].kind == PL_P) return true;
+    return false;
+}
+
+static void reduce_all(prog *p, uint8_t *partial) {
+    for (int i = 0; i < p->set.params; i++) partial[i] = prog_grad_partial(p, i);
+    for (int b = 0; b < p->set.buckets; b++)
+        if (p->bucket_grad[b] != VAL_NONE) reduce_bucket(p, b, partial);
+    reduce_to_slices(p);
+}
+
+/* ---- the pass ---------------------------------------------------------------------------- */
+static void seed_gradients(prog *p) {
+    if (p->res_out == VAL_NONE) return;
+    /* The next program begins with residual + delta, so one gradient serves both. */
+    prog_val r = p->val[p->res_out];
+    p->grad_in = val_new(p, VC_BOUNDARY, r.dt, r.ndim, r.dim, placement_dual(r.pl));
+    p->val[p->grad_in].name = "d_residual";
+    p->val[p->res_out].grad = p->grad_in;
+    if (p->delta_out != VAL_NONE) p->val[p->delta_out].grad = p->grad_in;
+}
+
+/* The gradient of the residual state leaves the program. */
+static void pass_on_gradient(prog *p) {
+    if (p->res_in == VAL_NONE || p->error) return;
+    val g = p->val[p->res_in].grad;
+    BUG_IF(g == VAL_NONE || g != p->val[p->delta_in].grad); /* both begin in one sum */
+    BUG_IF(p->val[g].cls != VC_TEMP);
+    p->val[g].cls = VC_BOUNDARY;
+    p->grad_out = g;
+}
+
+/* The gradient of v, whose rows were used in parts, consists of theirs. */
+static void join_gradients(bwd_step *s, const row_division *g) {
+    prog *p = s->p;
+    if (p->val[g->part[0]].grad == VAL_NONE) return;
+    val whole = new_grad(s, g->whole);
+    int64_t rows = p->val[whole].dim[0] / g->parts;
+    for (int k = 0; k < g->parts; k++) {
+        val part = p->val[g->part[k]].grad;
+        BUG_IF(part == VAL_NONE || p->val[part].cls != VC_TEMP); /* an op yielded it for v alone */
+        become_rows(p, part, whole, k * rows);
+    }
+    add_grad(s, g->whole, whole);
+}
+
+/* Before the op that yields v: what its gradient is, where v is rows of another value or others are rows of
+ * it. All that read these comes later in the forward list. */
+static void pass_rows_gradient(bwd_step *s, val v) {
+    prog *p = s->p;
+    for (int i = 0; i < p->divisions; i++) {
+        const row_division *g = &p->division[i];
+        if (g->whole == v) join_gradients(s, g);
+        val whole = p->val[g->whole].grad;
+        for (int k = 0; k < g->parts && whole != VAL_NONE; k++) {
+            if (g->part[k] != v || p->val[v].grad != VAL_NONE) continue;
+            int64_t rows = p->val[v].dim[0];
+            val part = slice_rows(p, whole, k * rows, rows); /* may move the values */
+            p->val[v].grad = part;
+        }
+    }
+}
+
+static void derive_op(prog *p, int i) {
+    prog_op o = p->fwd.op[i]; /* a copy: emitting may move the list */
+    bwd_step s = { p, &o, op_signature_of(o.op) };
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (o.out[k] != VAL_NONE) pass_rows_gradient(&s, o.out[k]);
+    op_bwd rule = op_row_of(o.op)->bwd;
+    bool reached = rule == BWD_LOSS;
+    for (int k = 0; k < OP_MAX_OUT; k++) reached |= grad_of(&s, o.out[k]) != VAL_NONE;
+    if (!reached) return;
+    p->site = o.site;
+    rules[rule](&s);
+}
+
+void pass_backward(prog *p) {
+    rec_site site = p->site;
+    seed_gradients(p);
+    p->emit = &p->bwd;
+    for (int i = p->fwd.n - 1; i >= 0 && !p->error; i--) derive_op(p, i);
+    uint8_t *partial = mem_alloc((size_t)p->set.params + 1);
+    if (!p->error) reduce_all(p, partial);
+    free(partial);
+    pass_on_gradient(p);
+    p->site = site;
+}

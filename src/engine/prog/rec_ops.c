@@ -1,0 +1,458 @@
+/* The typed record calls. What an op accepts and yields is its row in the op table: rec_op checks shapes
+ * and placements against it, per mesh axis, and adds the op. What no alternative of the row allows is
+ * refused here, with the line in the model's source: a forgotten collective never becomes a wrong loss. */
+#include "prog_internal.h"
+
+#include <string.h>
+
+/* ---- placements -------------------------------------------------------------------------- */
+enum { PLACE_ANY = 255 };
+
+/* One alternative of a row's rule: "S0 R R > S0 @batch". */
+typedef struct place_rule {
+    place in[OP_MAX_IN], out[OP_MAX_OUT]; /* kind PLACE_ANY: unconstrained */
+    bool batch_only, given;               /* given: all operands that it names are there */
+} place_rule;
+
+static place parse_place(const char *s) {
+    switch (*s) {
+    case 'I': return PLACE_I;
+    case 'R': return PLACE_R;
+    case 'P': return PLACE_P;
+    case 'S': return PLACE_S((uint8_t)(s[1] - '0'));
+    case '.': return (place){ PLACE_ANY, 0 };
+    default: BUG("a placement in ops.def"); return PLACE_I;
+    }
+}
+
+/* @return what follows the alternative; NULL past the last. */
+static const char *parse_rule(const char *s, place_rule *r) {
+    *r = (place_rule){ .batch_only = false };
+    for (int i = 0; i < OP_MAX_IN; i++) r->in[i].kind = PLACE_ANY;
+    s += strspn(s, "; ");
+    if (!*s) return NULL;
+    place last = PLACE_I;
+    for (int i = 0, o = -1; *s && *s != ';'; s += strcspn(s, " ;"), s += strspn(s, " ")) {
+        if (*s == '>')
+            o = 0;
+        else if (*s == '@')
+            *(s[1] == 'b' ? &r->batch_only : &r->given) = true;
+        else if (o < 0)
+            r->in[i++] = parse_place(s);
+        else
+            last = r->out[o++] = parse_place(s);
+        for (int k = MAX(o, 0); k < OP_MAX_OUT; k++) r->out[k] = last;
+    }
+    return s;
+}
+
+/* Axes over which ranks hold different sequences. */
+static bool divides_batch(mesh_axis axis) { return AXIS(axis) & AXES_ROWS; }
+
+static bool rule_fits(const prog *p, const place_rule *r, const val *in, mesh_axis axis) {
+    if (r->batch_only && !divides_batch(axis)) return false;
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        if (r->in[i].kind == PLACE_ANY) continue;
+        if (in[i] == VAL_NONE ? r->given : !place_same(r->in[i], p->val[in[i]].pl.on[axis]))
+            return false;
+    }
+    return true;
+}
+
+static void fail_placements(prog *p, op_code op, const val *in, mesh_axis axis) {
+    op_signature sig = op_signature_of(op);
+    str got = { 0 };
+    for (int i = 0; i < sig.ins; i++) {
+        char text[64];
+        if (in[i] == VAL_NONE) continue;
+        const char *name = p->val[in[i]].name;
+        str_add(&got, "%s%s%s%s%s is %s", got.len ? ", " : "", sig.in[i].name, name ? " (" : "",
+                name ? name : "", name ? ")" : "",
+                placement_str(text, sizeof text, p->val[in[i]].pl));
+    }
+    prog_fail(p, "a collective is missing before this op, or there is one too many: rec_comm",
+              "%s: placements do not fit on axis %s: %s; it accepts %s", op_name(op),
+              mesh_axis_name[axis], got.text, op_row_of(op)->place);
+    str_free(&got);
+}
+
+/* Finds the row's alternative for every axis. @param out placements of the results.
+ * @return false after an error. */
+static bool place_results(prog *p, op_code op, const val *in, placement out[OP_MAX_OUT]) {
+    const char *rules = op_row_of(op)->place;
+    if (!rules) {
+        prog_fail(p, "add .place to its row in src/engine/ops/ops.def", "%s has no placement rule",
+                  op_name(op));
+        return false;
+    }
+    for (int axis = 0; axis < AX_COUNT; axis++) {
+        place_rule r;
+        const char *s = rules;
+        if (*rules == '=') {
+            for (int k = 0; k < OP_MAX_OUT; k++) out[k].on[axis] = p->val[in[0]].pl.on[axis];
+            continue;
+        }
+        while ((s = parse_rule(s, &r)) && !rule_fits(p, &r, in, (mesh_axis)axis)) continue;
+        if (!s) {
+            fail_placements(p, op, in, (mesh_axis)axis);
+            return false;
+        }
+        for (int k = 0; k < OP_MAX_OUT; k++) out[k].on[axis] = r.out[k];
+    }
+    return true;
+}
+
+/* ---- shapes ------------------------------------------------------------------------------ */
+static void dims_text(const prog_val *v, char *text, size_t n) {
+    size_t at = 0;
+    for (int i = 0; i < v->ndim && at < n; i++)
+        at += (size_t)snprintf(text + at, n - at, i ? ", %lld" : "%lld", (long long)v->dim[i]);
+}
+
+static bool match_dims(prog *p, op_code op, const op_operand *o, val v, val first,
+                       letter_sizes *s) {
+    const prog_val *x = &p->val[v], *a = &p->val[first];
+    prog_val flat = *x; /* the rows of all experts are rows to an op */
+    if (x->ndim == 3 && o->ndim == 2) {
+        flat.ndim = 2;
+        flat.dim[0] *= x->dim[1];
+        flat.dim[1] = x->dim[2];
+        x = &flat;
+    }
+    char got[96], want[96] = "";
+    bool fits;
+    if (o->ndim == ANY_SHAPE) {
+        fits = x->ndim == a->ndim && !memcmp(x->dim, a->dim, sizeof x->dim);
+        dims_text(a, want, sizeof want);
+    } else {
+        fits = x->ndim == o->ndim;
+        size_t at = 0;
+        for (int i = 0; i < o->ndim; i++) {
+            int times = o->dim[i].times;
+            int64_t *size = &s->of[(int)o->dim[i].symbol], have = fits ? x->dim[i] : 0;
+            if (o->dim[i].symbol && !*size && have % times == 0) *size = have / times;
+            if (fits && times == 1 && x->segments[i] > 1)
+                s->segments[(int)o->dim[i].symbol] = x->segments[i];
+            int64_t expected = o->dim[i].symbol ? *size * times : times;
+            fits = fits && have == expected;
+            at += (size_t)snprintf(want + at, sizeof want - at, i ? ", %lld" : "%lld",
+                                   (long long)expected);
+        }
+    }
+    if (fits) return true;
+    dims_text(x, got, sizeof got);
+    prog_fail(p, op_row_of(op)->signature, "%s: %s is [%s], expected [%s]", op_name(op), o->name,
+              got, want);
+    return false;
+}
+
+static dtype result_type(const prog *p, const op_operand *o, const val *in) {
+    if (o->type_of >= 0) return p->val[in[o->type_of]].dt;
+    switch (o->type) {
+    case KIND_F32: return DT_F32;
+    case KIND_I32: return DT_I32;
+    case KIND_I64: return DT_I64;
+    case KIND_U8: return DT_U8;
+    default: return p->dt;
+    }
+}
+
+static val new_result(prog *p, const op_operand *o, const val *in, const letter_sizes *s,
+                      placement pl) {
+    int64_t dim[TENSOR_MAX_DIM] = { 0 };
+    const prog_val *x = &p->val[in[0]];
+    int ndim = o->ndim == ANY_SHAPE ? x->ndim : o->ndim;
+    for (int i = 0; i < ndim; i++) {
+        dim[i] = o->ndim == ANY_SHAPE ? x->dim[i] : o->dim[i].times;
+        if (o->ndim != ANY_SHAPE && o->dim[i].symbol) dim[i] *= s->of[(int)o->dim[i].symbol];
+        BUG_IF(dim[i] <= 0); /* a letter that neither an operand nor the caller gives */
+    }
+    val v = val_new(p, VC_TEMP, result_type(p, o, in), ndim, dim, pl);
+    x = &p->val[in[0]]; /* the list may have moved */
+    for (int i = 0; i < ndim; i++)
+        p->val[v].segments[i] = o->ndim == ANY_SHAPE   ? x->segments[i]
+                                : o->dim[i].times == 1 ? s->segments[(int)o->dim[i].symbol]
+                                                       : 0;
+    p->val[v].producer = p->fwd.n; /* the op about to be emitted */
+    p->val[v].needs_grad = p->mode == PROG_TRAIN && dt_is_float(p->val[v].dt);
+    return v;
+}
+
+/* "gu[N,2F]" reads two halves: where the dim is sharded they must be segments of it, or a rank would see
+ * columns of one half as the other. */
+static bool match_segments(prog *p, op_code op, const op_operand *o, val v) {
+    const prog_val *x = &p->val[v];
+    for (int i = 0; i < o->ndim; i++) {
+        bool sharded = false;
+        for (int a = 0; a < AX_COUNT; a++) sharded |= place_same(x->pl.on[a], PLACE_S((uint8_t)i));
+        if (!o->dim[i].symbol || o->dim[i].times == 1 || !sharded) continue;
+        if (x->segments[i] == o->dim[i].times) continue;
+        prog_fail(p, "fuse the parts into one parameter, so that each of them is sharded",
+                  "%s: dim %d of %s is sharded as %d segment(s), expected %d", op_name(op), i,
+                  o->name, MAX(x->segments[i], 1), o->dim[i].times);
+        return false;
+    }
+    return true;
+}
+
+/* ---- one op ------------------------------------------------------------------------------ */
+/* Whether all required operands are there; after an error they are not, and nothing more is said. */
+static bool operands_present(prog *p, rec_request *r, const op_signature *sig) {
+    for (int i = sig->ins; i < OP_MAX_IN; i++) r->in[i] = VAL_NONE;
+    if (p->error) return false;
+    for (int i = 0; i < sig->ins; i++)
+        if (r->in[i] == VAL_NONE && !sig->in[i].optional) {
+            prog_fail(p, op_row_of(r->op)->signature, "%s: operand %s is missing", op_name(r->op),
+                      sig->in[i].name);
+            return false;
+        }
+    return true;
+}
+
+prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]) {
+    op_signature sig = op_signature_of(r->op);
+    for (int i = 0; i < OP_MAX_OUT; i++) out[i] = VAL_NONE;
+    if (!operands_present(p, r, &sig)) return NULL;
+    for (int i = 0; i < sig.ins; i++)
+        if (r->in[i] != VAL_NONE && sig.in[i].type_of >= 0)
+            r->in[i] = val_as(p, r->in[i], p->val[r->in[sig.in[i].type_of]].dt);
+    for (int i = 0; i < sig.ins; i++)
+        if (r->in[i] != VAL_NONE &&
+            (!match_dims(p, r->op, &sig.in[i], r->in[i], r->in[0], &r->sizes) ||
+             !match_segments(p, r->op, &sig.in[i], r->in[i])))
+            return NULL;
+    placement pl[OP_MAX_OUT] = { 0 };
+    if (!place_results(p, r->op, r->in, pl)) return NULL;
+    for (int i = 0; i < sig.outs; i++)
+        if (!sig.out[i].optional || (r->want >> i & 1))
+            out[i] = new_result(p, &sig.out[i], r->in, &r->sizes, pl[i]);
+    prog_op *o = op_emit(p, r->op);
+    memcpy(o->in, r->in, sizeof o->in);
+    memcpy(o->out, out, sizeof o->out);
+    o->attr = r->attr;
+    return o;
+}
+
+val rec_first(prog *p, rec_request r) {
+    val out[OP_MAX_OUT];
+    rec_op(p, &r, out);
+    return out[0];
+}
+
+/* An op of one operand, and of nothing else but attributes. */
+static val rec_unary(prog *p, op_code op, val x, op_attr attr) {
+    return rec_first(p, (rec_request){ op, { x }, attr });
+}
+
+/* ---- the ops ----------------------------------------------------------------------------- */
+val rec_embed_(prog *p, val tok, val table) {
+    rec_request r = { OP_EMBED, { tok, table } };
+    rec_set_vocab(p, table, &r.attr);
+    return rec_first(p, r);
+}
+
+static val rec_linear_op(prog *p, op_code op, val x, val w, val b, act_kind act) {
+    val out[OP_MAX_OUT];
+    rec_request r = { op, { x, w, b, VAL_NONE, VAL_NONE }, { .act = act } };
+    prog_op *o = rec_op(p, &r, out);
+    if (o) o->once = b != VAL_NONE && p->val[out[0]].pl.on[AX_TP].kind == PL_P;
+    return out[0];
+}
+
+val rec_linear_(prog *p, val x, val w, val b) { return rec_linear_op(p, OP_LINEAR, x, w, b, 0); }
+val rec_linear_gelu_(prog *p, val x, val w, val b, act_kind act) {
+    return rec_linear_op(p, OP_LINEAR_GELU, x, w, b, act);
+}
+
+/* A sum of what came in is all that recompute needs to run the program again. */
+static void note_block_input(prog *p, residual_state s, val sum) {
+    if (s.residual == p->res_in && s.delta == p->delta_in) p->block_input = sum;
+}
+
+norm_out rec_norm_(prog *p, residual_state s, norm_spec n) {
+    enum { R, Y };
+    val out[OP_MAX_OUT];
+    rec_request r = { .op = n.rms ? OP_RMSNORM : OP_LAYERNORM,
+                      .in = { s.residual, s.delta, n.w, n.rms ? VAL_NONE : n.b },
+                      .attr = { .eps = n.eps },
+                      .want = s.delta == VAL_NONE ? 0 : 1 << R };
+    if (rec_op(p, &r, out)) note_block_input(p, s, out[R]);
+    return (norm_out){ out[R] == VAL_NONE ? s.residual : out[R], out[Y] };
+}
+
+val rec_add_(prog *p, val a, val b) {
+    if (b == VAL_NONE && !p->error) prog_fail(p, NULL, "add: operand b is missing");
+    return rec_first(p, (rec_request){ OP_ADD, { a, b } });
+}
+
+val rec_sum_(prog *p, residual_state s) {
+    if (s.delta == VAL_NONE) return s.residual;
+    val sum = rec_add_(p, s.residual, s.delta);
+    note_block_input(p, s, sum);
+    return sum;
+}
+
+/* The axes whose ranks share the heads of qkv. */
+static axis_set head_axes(const prog *p, val qkv) {
+    axis_set axes = 0;
+    for (int a = 0; a < AX_COUNT; a++)
+        if (place_same(p->val[qkv].pl.on[a], PLACE_S(1))) axes |= AXIS(a);
+    return axes;
+}
+
+/* Which of these ranks' shares of the heads is this one's: tp divides the heads first, cp a tp rank's. */
+static int head_share(const prog *p, axis_set axes) {
+    axis_set rest = axes & ~AXIS(AX_TP);
+    return mesh_index(&p->m, axes & AXIS(AX_TP)) * mesh_span(&p->m, rest) + mesh_index(&p->m, rest);
+}
+
+bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
+    if (p->error || qkv == VAL_NONE) return false;
+    axis_set axes = head_axes(p, qkv);
+    int ranks = mesh_span(&p->m, axes);
+    int kv = h.kv * mesh_span(&p->m, axes & AXIS(AX_TP) ? AXES_TP_REP : 0); /* with repetitions */
+    if (h.q % ranks || kv % ranks || h.q % h.kv) {
+        prog_fail(p, "use a tensor_parallel_degree that divides the key/value heads",
+                  "%s: %d query and %d key/value heads do not divide over %d ranks", op_name(op),
+                  h.q, h.kv, ranks);
+        return false;
+    }
+    attr->heads.q = h.q / ranks;
+    attr->heads.kv = kv / ranks;
+    attr->heads.dim = h.dim;
+    attr->heads.rot = h.rot;
+    attr->heads.window = h.window;
+    attr->heads.seq = h.seq;
+    attr->heads.documents = h.documents;
+    attr->heads.scale = h.scale;
+    attr->heads.norm_full = h.norm_full;
+    int64_t width = (int64_t)(attr->heads.q + 2 * attr->heads.kv) * h.dim;
+    if (p->val[qkv].dim[1] == width) return true;
+    prog_fail(p, NULL, "%s: the width of qkv is %lld, expected %lld", op_name(op),
+              (long long)p->val[qkv].dim[1], (long long)width);
+    return false;
+}
+
+val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps) {
+    rec_request r = { OP_QKNORM, { qkv, wq, wk }, { .eps = eps } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    if (h.norm_full && p->val[qkv].pl.on[AX_TP].kind == PL_S) {
+        prog_fail(p, "use tensor_parallel_degree 1 for this model",
+                  "qknorm: over all heads together, but the heads are sharded over tp");
+        return VAL_NONE;
+    }
+    r.sizes.of['S'] = h.norm_full ? 2 : r.attr.heads.q + r.attr.heads.kv;
+    return rec_first(p, r);
+}
+
+val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h) {
+    rec_request r = { OP_ROPE, { qkv, pos, table } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    r.sizes.of['T'] = h.rot;
+    return rec_first(p, r);
+}
+
+bool set_attention_dropout(prog *p, val qkv, val id, head_shape h, op_attr *attr) {
+    if (!(h.dropout.p > 0) || p->mode != PROG_TRAIN) return false;
+    if (id == VAL_NONE) prog_fail(p, NULL, "attention: dropout needs the ids of the tokens");
+    attr->dropout.p = h.dropout.p;
+    attr->dropout.site = h.dropout.site;
+    attr->heads.first = head_share(p, head_axes(p, qkv)) * attr->heads.q;
+    return true;
+}
+
+val rec_attention_(prog *p, val qkv, val start, val id, head_shape h) {
+    rec_request r = { OP_ATTENTION, { qkv, start, VAL_NONE } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    if (set_attention_dropout(p, qkv, id, h, &r.attr)) r.in[2] = id;
+    r.sizes.of['H'] = r.attr.heads.q;
+    r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
+    return rec_first(p, r);
+}
+
+val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h) {
+    rec_request r = { OP_ATTENTION_CACHED, { qkv, cache, pos } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
+    return rec_first(p, r);
+}
+
+val rec_swiglu_(prog *p, val gu) { return rec_unary(p, OP_SWIGLU, gu, (op_attr){ 0 }); }
+
+/* What every rank's chunks of the sequences chose, where ranks along an axis share their tokens. */
+static val record_choice_counts(prog *p, val logits, val bias, const route_spec *s) {
+    if (mesh_size(&p->m, s->shared) == 1) return VAL_NONE;
+    rec_request r = { OP_ROUTE_COUNT, { logits, bias } };
+    r.attr.route.sigmoid = s->sigmoid;
+    r.attr.route.seq = (int)s->seq;
+    r.attr.route.k = (int)s->k;
+    r.attr.route.chunks = s->chunks;
+    r.sizes.of['C'] = s->chunks;
+    r.sizes.of['S'] = p->val[logits].dim[0] / (s->seq * s->chunks);
+    return rec_comm_(p, rec_first(p, r), s->shared, PLACE_R);
+}
+
+routing rec_route_(prog *p, val logits, val bias, route_spec s) {
+    val out[OP_MAX_OUT];
+    if (p->error || logits == VAL_NONE) return (routing){ VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE };
+    int64_t n = p->val[logits].dim[0], experts = p->val[logits].dim[1];
+    rec_request r = { OP_ROUTE, { logits, bias, record_choice_counts(p, logits, bias, &s) } };
+    if (r.in[2] != VAL_NONE) {
+        r.attr.route.chunks = s.chunks;
+        r.attr.route.part = mesh_coord(&p->m, s.shared);
+    }
+    r.attr.route.sigmoid = s.sigmoid;
+    r.attr.route.normalize = s.normalize;
+    r.attr.route.scale = s.scale;
+    r.attr.route.seq = (int)s.seq;
+    r.attr.route.capacity = (int)s.capacity;
+    r.attr.route.balance = s.balance;
+    r.attr.route.z = s.z;
+    r.attr.route.padded = s.padded;
+    r.sizes.of['K'] = s.k;
+    r.sizes.of['M'] = s.padded ? experts * (n / s.seq) * s.capacity : n * s.k;
+    r.sizes.of['O'] = experts + 1;
+    rec_op(p, &r, out);
+    return (routing){ out[0], out[1], out[2], out[3], s.padded };
+}
+
+val rec_dispatch_(prog *p, val x, routing to) {
+    return rec_first(p, (rec_request){ OP_DISPATCH, { x, to.row, to.source } });
+}
+
+/* Segments are within an expert, and experts stay whole: nothing interleaves. */
+val rec_gather_experts_(prog *p, val w) {
+    int ep = mesh_size(&p->m, AX_EP);
+    if (p->error || w == VAL_NONE || ep == 1) return w;
+    uint16_t segments = p->val[w].segments[0];
+    p->val[w].segments[0] = 0;
+    val all = rec_comm_(p, w, AX_EP, PLACE_I);
+    p->val[w].segments[0] = segments;
+    if (all != VAL_NONE) p->val[all].segments[0] = (uint16_t)(segments * ep);
+    return all;
+}
+
+val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts) {
+    if (p->error || w == VAL_NONE) return VAL_NONE;
+    rec_request r = { OP_GROUPED_LINEAR, { x, w, offset }, { .experts = experts } };
+    if (p->val[w].dim[0] % experts)
+        prog_fail(p, NULL, "grouped_linear: w has %lld rows, which %d experts do not divide",
+                  (long long)p->val[w].dim[0], experts);
+    r.sizes.of['F'] = p->val[w].dim[0] / experts;
+    val y = rec_first(p, r);
+    if (y != VAL_NONE) p->val[y].segments[1] = (uint16_t)(p->val[w].segments[0] / experts);
+    return y;
+}
+
+val rec_combine_(prog *p, val y, val weight, routing from) {
+    return rec_first(p, (rec_request){ OP_COMBINE, { y, weight, from.row, from.source } });
+}
+
+val rec_scale_(prog *p, val x, float by) {
+    return by == 1 ? x : rec_unary(p, OP_SCALE, x, (op_attr){ .scale.by = by });
+}
+
+val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site) {
+    if (rate <= 0 || p->mode != PROG_TRAIN) return x;
+    return rec_first(p, (rec_request){ OP_DROPOUT, { x, id }, { .dropout = { rate, site } } });
+}

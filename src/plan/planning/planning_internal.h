@@ -1,0 +1,77 @@
+#ifndef INGOT_PLANNING_INTERNAL_H
+#define INGOT_PLANNING_INTERNAL_H
+
+#include "planning/planning.h"
+
+/* Files of configs/ that the build compiles in (cmake/embed_files.cmake), so that the program needs none at
+ * run time. The last one has no name. */
+extern const embedded_file hardware_files[], recipe_files[];
+
+/* Bytes of a token in a shard (shards/tokfile.c). */
+static inline double bytes_per_token(int64_t vocab) { return vocab <= 65536 ? 2 : 4; }
+
+/* Lays out one stage of the pipeline (capacity.c). */
+err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) MUST_USE;
+
+/* ---- what ops and communications cost (roofline.c) ------------------------------------------------- */
+typedef struct cost_model {
+    const accelerator *gpu;
+    bool tf32;    /* fp32 GEMMs run in TF32 */
+    dtype dt;     /* that the run computes in */
+    double share; /* of the accelerator's rates that a rank has: below 1 where ranks share one */
+    const other_system *as; /* NULL: our programs */
+} cost_model;
+/* @param ranks of the whole run. @param k outlives the costs. */
+sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,
+                        cost_model *k);
+/* Seconds of an update that moves this many bytes. */
+double cost_model_update(const cost_model *k, double bytes);
+/* Bytes that the update of a rank's weights moves. */
+double update_bytes(const model *m, const plan *p);
+
+/* ---- calibration (calibrate.c) --------------------------------------------------------------------- */
+enum { CALL_TERMS = 4 };
+/* What an op did in one step of one model. */
+typedef struct calibration_point {
+    double x[CALL_TERMS]; /* calls, operations of GEMMs, bytes, exponentials */
+    double seconds;
+} calibration_point;
+/* Coefficients, none of them negative, with which the points' relative errors are least. @return false: there are
+ * none. */
+bool calibration_fit(const calibration_point *p, int n, double out[CALL_TERMS]);
+
+/* ---- configs of other systems (convert.c, convert_systems.c) --------------------------------------- */
+typedef struct convert_source convert_source;
+typedef struct convert_rule {
+    const char *key;    /* of the source, with dots and underscores */
+    const char *option; /* ours; NULL: it does not affect the training */
+    const char *
+        map; /* "theirs=ours,..."; a value that is not in it has no equivalent; NULL or "*": as it is */
+} convert_rule;
+typedef enum { SYNTAX_ARGUMENTS, SYNTAX_JSON, SYNTAX_YAML, SYNTAX_TOML } convert_syntax;
+typedef struct convert_system {
+    const char *name, *title;
+    convert_syntax syntax;
+    const char *ending,
+        *telling;              /* of the file's name, NULL: any; a text that only this format has */
+    bool model;                /* it describes the model */
+    const convert_rule *rules; /* ends in { 0 } */
+    err (*finish)(convert_source *s); /* what takes more than one key */
+} convert_system;
+extern const convert_system convert_systems[];
+extern const int convert_system_count;
+
+/* @return a key's value, which then counts as converted; NULL (NaN): it is not there. */
+const char *convert_take(convert_source *s, const char *key);
+double convert_take_number(convert_source *s, const char *key);
+bool convert_is(convert_source *s, const char *key, const char *value);
+err convert_set(convert_source *s, const char *key, const char *option, const char *value) MUST_USE;
+/* NaN sets nothing. @param unit "tokens", "%" or "" */
+err convert_set_number(convert_source *s, const char *key, const char *option, double value,
+                       const char *unit) MUST_USE;
+
+/* Appends the variants that are other runs. @param list its first entry is the config as it is. */
+void add_other_runs(const config *cfg, const run_target *on, const capacity *now,
+                    capacity_variant **list, int *n);
+
+#endif
