@@ -85,7 +85,7 @@ static void read_options(run *r, int argc, char **argv) {
     bench_check(config_set(&r->c, "precision.dtype", argv[4]));
     bench_check(config_from_args(&r->c, argc - 5, argv + 5, known, (int)COUNT_OF(known)));
     if (r->f.queued && r->f.losses) bench_check(ERR("--queued times steps, and reads no --losses"));
-    r->c.device.kind = r->f.cuda ? CFG_DEVICE_CUDA : CFG_DEVICE_CPU;
+    r->c.device.kind = r->f.cuda ? OPS_CUDA : OPS_CPU;
     if (r->f.vocab) bench_check(config_set(&r->c, "model.vocab_size", r->f.vocab));
     if (r->f.fp8) bench_check(config_set(&r->c, "precision.fp8", r->f.fp8));
     bench_check(model_from_config(&r->c, &r->mc));

@@ -235,7 +235,7 @@ static void read_options(floor_run *r, int argc, char **argv) {
     bench_check(model_from_config(&c, &r->mc));
     r->l.dt = dt_from_name(config_choice("precision.dtype", c.precision.dtype));
     if (r->l.dt == DT_NONE) bench_check(ERR("the type must be fp32, bf16 or fp16"));
-    r->l.fp8 = (fp8_recipe)c.precision.fp8;
+    r->l.fp8 = c.precision.fp8;
     config_free(&c);
 }
 

@@ -6,14 +6,12 @@
 
 #include "io/io.h"
 
-static const char *const kinds[] = { [OPS_AUTO] = "auto", [OPS_CPU] = "cpu", [OPS_CUDA] = "cuda" };
-
 err weights_device(const char *kind, int64_t index, ops_choice *out) {
     *out = (ops_choice){ .index = (int)MIN(index, (int64_t)INT_MAX) };
     if (!kind) return OK;
-    for (size_t i = 0; i < COUNT_OF(kinds); i++)
-        if (strcmp(kinds[i], kind) == 0) {
-            out->kind = (ops_kind)i;
+    for (int k = 0; k < ops_kind_count; k++)
+        if (strcmp(config_choice("device.kind", k), kind) == 0) {
+            out->kind = k;
             return OK;
         }
     return err_hint(

@@ -25,7 +25,7 @@ static void defaults_are_set(void **state) {
     assert_true(isnan(c->model.rope_theta));
     assert_int_equal(c->model.tie_embeddings, CFG_AUTO);
     assert_int_equal(c->model.norm, CFG_AUTO);
-    assert_int_equal(c->optimizer.name, CFG_OPT_ADAMW);
+    assert_int_equal(c->optimizer.name, OPTIM_ADAMW);
     assert_string_equal(c->data.train, "");
     assert_int_equal(c->lr_scheduler.decay.unit, CFG_PERCENT);
     assert_string_equal(config_where(c, "training.steps"), "default");
@@ -90,8 +90,8 @@ static void switches_and_choices(void **state) {
     assert_error(config_set(c, "data.shuffle", "auto"), "expected true or false");
     assert_error(config_set(c, "data.shuffle", "maybe"), "got \"maybe\"");
     assert_ok(config_set(c, "optimizer.name", "muon"));
-    assert_int_equal(c->optimizer.name, CFG_OPT_MUON);
-    assert_string_equal(config_choice("optimizer.name", CFG_OPT_LION), "lion");
+    assert_int_equal(c->optimizer.name, OPTIM_MUON);
+    assert_string_equal(config_choice("optimizer.name", OPTIM_LION), "lion");
     assert_string_equal(config_choice("model.norm", CFG_AUTO), "auto");
     err e = config_set(c, "optimizer.name", "adafctor");
     assert_string_equal(err_remedy(e), "\"adafactor\"");
@@ -300,7 +300,7 @@ static void overrides(void **state) {
     assert_int_equal(c->precision.dtype, CFG_BF16);
     assert_false(c->data.shuffle);
     assert_true(c->training.noise_scale);
-    assert_int_equal(c->optimizer.name, CFG_OPT_LION);
+    assert_int_equal(c->optimizer.name, OPTIM_LION);
     assert_true(c->lr_scheduler.warmup.value == 3);
     assert_string_equal(c->sample.prompt, "--dashes");
     assert_string_equal(c->run.name, "");

@@ -2,6 +2,8 @@
  * beyond; what is counted in text that is not ASCII; how the steps follow one another. */
 #include "support/filter.h"
 
+#include <unistd.h>
+
 /* ---- Gopher quality -------------------------------------------------------------------------- */
 
 static const char gopher[] = "gopher-quality";
@@ -487,6 +489,45 @@ static void test_wrong_options(void **state) {
 }
 
 /* One after the other through the same worker is as each alone. */
+/* A row of FILTER_RULES that no step judges would be an option without an effect: with a limit that nothing meets,
+ * each rule of the table drops a document that all others keep. */
+static void test_every_rule_is_judged(void **state) {
+    static const char *const sets[] = { "gopher-repetition", "gopher-quality", "c4",
+                                        "c4-paper",          "fineweb",        "basic" };
+    char list[] = "/tmp/ingot_rules_XXXXXX", model[] = FIXTURES "/language/softmax.bin";
+    int fd = mkstemp(list);
+    assert_true(fd >= 0 && write(fd, "example.com\n", 12) == 12);
+    close(fd);
+    str text = { 0 };
+    for (int i = 0; i < 40; i++) {
+        add_unique(&text, i, 6);
+        str_add(&text, " walks near the river with that dog.%s", i % 4 == 3 ? "\n\n" : "\n");
+    }
+    for (int rule = 0; rule < FILTER_RULE_COUNT; rule++) {
+        bool judged = false;
+        for (size_t k = 0; k < COUNT_OF(sets) && !judged; k++) {
+            filter_options o = filter_defaults();
+            o.sets = sets[k];
+            o.bad_words = o.url_domains = o.url_words = list;
+            o.language_model = o.quality = model;
+            o.keep = "en";
+            o.where = "score>=0.5";
+            for (int i = 0; i < FILTER_RULE_COUNT; i++)
+                o.limit[i] =
+                    (filter_rules[i].direction == FILTER_LEAST) == (i == rule) ? 1e300 : -1e300;
+            verdict got = judge(&o, text.text, "http://example.org/");
+            judged = got.rule == rule;
+            if (got.rule != rule && got.rule != TEXT_KEEP)
+                fail_msg("%s drops what nothing but %s should", filter_rules[got.rule].name,
+                         filter_rules[rule].name);
+            free(got.text);
+        }
+        if (!judged) fail_msg("no rule set judges %s", filter_rules[rule].name);
+    }
+    unlink(list);
+    str_free(&text);
+}
+
 static void test_documents_in_a_row(void **state) {
     str a = with_words(50, "word"), b = { 0 };
     add_lines(&b, 40, 0, 6, ".");
@@ -534,6 +575,7 @@ int main(void) {
         cmocka_unit_test(test_counts_plainly),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_wrong_options),
+        cmocka_unit_test(test_every_rule_is_judged),
         cmocka_unit_test(test_documents_in_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -124,7 +124,7 @@ static void precisions_are_of_the_accelerator(void **state) {
         assert_int_equal(c.precision.dtype, !strcmp(expected, "fp32")   ? CFG_FP32
                                             : !strcmp(expected, "fp16") ? CFG_FP16
                                                                         : CFG_BF16);
-        assert_int_equal(c.device.kind, cpu ? CFG_DEVICE_CPU : CFG_DEVICE_AUTO);
+        assert_int_equal(c.device.kind, cpu ? OPS_CPU : OPS_AUTO);
         config_free(&c);
         plan_machine_close(&m);
         str_free(&text);

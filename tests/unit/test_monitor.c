@@ -69,7 +69,7 @@ static void waits_for_saves_are_judged_by_the_minute(void **state) {
 }
 
 static void healthy_numbers_raise_nothing(void **state) {
-    for (int preset = 0; preset < MONITOR_PRESETS; preset++) {
+    for (int preset = 0; preset < monitor_preset_count; preset++) {
         watch w = watch_new((monitor_preset)preset, "", "");
         add_healthy(&w, 1, 3000);
         assert_int_equal(monitor_spikes(w.m), 0);
@@ -120,8 +120,8 @@ static void nothing_is_judged_before_ten_losses(void **state) {
 
 /* 1.8 times the mean is a spike for strict alone; a deviation near nothing does not make one of noise. */
 static void presets_and_deviations(void **state) {
-    static const bool spikes[] = { [MONITOR_LOOSE] = false, [MONITOR_NORMAL] = false, true };
-    for (int preset = 0; preset < MONITOR_PRESETS; preset++) {
+    static const bool spikes[] = { [MONITOR_STRICT] = true, [MONITOR_OFF] = false };
+    for (int preset = 0; preset < monitor_preset_count; preset++) {
         watch w = watch_new((monitor_preset)preset, "", "");
         for (int i = 0; i < 200; i++) {
             monitor_step s = monitor_step_none();

@@ -219,7 +219,7 @@ static void config_yaml_records_what_was_used(void **state) {
     config c;
     config_init(&c);
     assert_ok(config_load(&c, in_folder(f, "run/config.yaml")));
-    assert_int_not_equal(c.device.kind, CFG_DEVICE_AUTO);
+    assert_int_not_equal(c.device.kind, OPS_AUTO);
     assert_int_not_equal(c.precision.dtype, CFG_FASTEST);
     model_config again;
     assert_ok(model_from_config(&c, &again));

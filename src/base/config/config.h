@@ -1,6 +1,6 @@
 /* config: the options of a run. One table (options.def) yields this struct, its defaults, the
  * YAML reader, command-line overrides, validation, --help, the reference page and --print-config.
- * Depends on util and libyaml. The environment is not read.
+ * Values of options of a few choices are rows of choices.h. Depends on util and libyaml. The environment is not read.
  *
  * Given `int argc` and `char **argv`:
  *
@@ -18,6 +18,7 @@
 
 #include <math.h>
 
+#include "config/choices.h"
 #include "util/util.h"
 
 /* ---- values ------------------------------------------------------------------------------ */
@@ -56,12 +57,6 @@ typedef struct cfg_scale {
  * not known, or when the result exceeds 1e18. `name` is the option, for the message. */
 err cfg_amount_resolve(cfg_amount a, const cfg_scale *scale, const char *name,
                        cfg_amount *out) MUST_USE;
-
-/* norm_kind, cfg_optimizer, ...: the enums of the choices. */
-#define V(symbol, text)       symbol,
-#define CHOICES(type, values) typedef enum { values type##_count } type;
-#include "config/options.def"
-#undef V
 
 /* ---- the options ------------------------------------------------------------------------- */
 typedef struct config {

@@ -14,11 +14,16 @@ typedef enum {
     OPT_AMOUNT
 } option_type;
 
+/* One value of an option of choices: choices.h. */
+typedef struct choice_row {
+    const char *text, *help;
+} choice_row;
+
 typedef struct option {
     const char *section, *key, *name; /* name is "section.key" */
     option_type type;
-    size_t offset;              /* of the value in a config */
-    const char *const *choices; /* OPT_CHOICE */
+    size_t offset;             /* of the value in a config */
+    const choice_row *choices; /* OPT_CHOICE */
     int n_choices;
     int64_t int_min, int_max;  /* OPT_INT */
     double real_min, real_max; /* OPT_REAL */
@@ -56,6 +61,8 @@ err option_set(config *c, const option *o, const char *text, const char *label,
                const char *origin) MUST_USE;
 /* "a whole number from 1 to 1024, or auto" */
 void option_expects(const option *o, str *out);
+/* Appends what the option is for, and what its choices stand for. */
+void option_describe(const option *o, str *out);
 /* Appends the value as YAML that option_set reads back to the same value. */
 void option_print(const option *o, const config *c, str *out);
 /* Appends s in double quotes, control characters escaped. */

@@ -3,11 +3,13 @@
 
 #include "config/config_internal.h"
 
-/* norm_kind_names, ...: the texts of the choices. */
-#define V(symbol, text)       text,
-#define CHOICES(type, values) static const char *const type##_names[] = { values };
-#include "config/options.def"
-#undef V
+/* norm_kind_choices, norm_kind_traits, ...: the rows of choices.h as data. */
+#define CHOICE_ROW(symbol, text, traits, help)    { text, help },
+#define CHOICE_TRAITS(symbol, text, traits, help) traits,
+#define CHOICE_TABLE(type, ROWS)                                                                   \
+    static const choice_row type##_choices[] = { ROWS(CHOICE_ROW) };                               \
+    const int type##_traits[] = { ROWS(CHOICE_TRAITS) };
+CHOICE_TYPES(CHOICE_TABLE)
 
 #define BASE(s, k, r, t)                                                                           \
     .section = #s, .key = #k, .name = #s "." #k, .type = (t), .resume = CFG_RESUME_##r,            \
@@ -26,7 +28,7 @@ const option option_table[] = {
 #define TEXT(s, k, r, def, placeholder, text)                                                         \
     { BASE(s, k, r, OPT_TEXT), .holder = placeholder, .help = text },
 #define CHOICE(s, k, r, type_, def, text)                                                             \
-    { BASE(s, k, r, OPT_CHOICE), .choices = type_##_names, .n_choices = type_##_count,                \
+    { BASE(s, k, r, OPT_CHOICE), .choices = type_##_choices, .n_choices = type_##_count,                \
       .has_auto = (int)(def) == CFG_AUTO, .help = text },
 #define AMOUNT(s, k, r, value_, unit_, units_, text)                                                  \
     { BASE(s, k, r, OPT_AMOUNT), .units = units_, .has_auto = (value_) != (value_),                  \
@@ -190,7 +192,7 @@ int config_choices(const char *name) {
 const char *config_choice(const char *name, int value) {
     const option *o = option_find_name(name);
     BUG_IF(o == NULL || o->type != OPT_CHOICE || value >= o->n_choices || value < CFG_AUTO);
-    return value == CFG_AUTO ? "auto" : o->choices[value];
+    return value == CFG_AUTO ? "auto" : o->choices[value].text;
 }
 
 /* ---- lists of options ------------------------------------------------------------------------ */

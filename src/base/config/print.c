@@ -7,6 +7,16 @@ static bool in_section(const option *o, const section *s) {
     return strcmp(o->section, s->name) == 0;
 }
 
+void option_describe(const option *o, str *out) {
+    const char *before = ". ";
+    str_add(out, "%s", o->help);
+    for (int i = 0; i < o->n_choices; i++) {
+        if (!o->choices[i].help[0]) continue;
+        str_add(out, "%s%s: %s", before, o->choices[i].text, o->choices[i].help);
+        before = "; ";
+    }
+}
+
 static void pad_to(str *out, size_t start, size_t column) {
     while (out->len - start < column) str_add(out, " ");
 }
@@ -27,7 +37,9 @@ static void print_yaml(const config *c, bool with_auto, str *out) {
                 continue;
             }
             pad_to(out, start, 35);
-            str_add(out, " # %s\n", o->help);
+            str_add(out, " # ");
+            option_describe(o, out);
+            str_add(out, "\n");
         }
     }
 }
@@ -73,7 +85,8 @@ static void help_row(const option *o, str *out) {
     }
     pad_to(out, start, HELP_COLUMN - 1);
     str text = { 0 };
-    str_add(&text, "%s [", o->help);
+    option_describe(o, &text);
+    str_add(&text, " [");
     option_print(o, &config_defaults, &text);
     str_add(&text, "]");
     if (o->type == OPT_CHOICE) {
@@ -114,8 +127,9 @@ static const char *const resume_names[] = {
 };
 
 static void docs_row(const option *o, str *out) {
-    str expects = { 0 };
+    str expects = { 0 }, help = { 0 };
     option_expects(o, &expects);
+    option_describe(o, &help);
     str_add(out, "| `%s` | `", o->key);
     option_print(o, &config_defaults, out);
     str_add(out, "` | ");
@@ -127,9 +141,10 @@ static void docs_row(const option *o, str *out) {
                            : o->type == OPT_TEXT ? "text"
                                                  : expects.text);
     str_add(out, " | %s | ", resume_names[o->resume]);
-    add_markdown_cell(out, o->help);
+    add_markdown_cell(out, help.text);
     str_add(out, " |\n");
     str_free(&expects);
+    str_free(&help);
 }
 
 static const char docs_head[] =

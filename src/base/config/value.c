@@ -226,7 +226,7 @@ void option_expects(const option *o, str *out) {
                     : i + 1 < o->n_choices ? ", "
                     : o->has_auto          ? ", "
                                            : " or ",
-                    o->choices[i]);
+                    o->choices[i].text);
         break;
     }
     if (o->has_auto) str_add(out, " or auto");
@@ -234,7 +234,7 @@ void option_expects(const option *o, str *out) {
 
 static bool set_choice(const option *o, const char *text, int *out) {
     for (int i = 0; i < o->n_choices; i++)
-        if (strcmp(text, o->choices[i]) == 0) {
+        if (strcmp(text, o->choices[i].text) == 0) {
             *out = i;
             return true;
         }
@@ -287,7 +287,9 @@ static bool parse_value(config *c, const option *o, const char *text, void *at) 
     return false;
 }
 
-static const char *choice_at(const void *ctx, int i) { return ((const option *)ctx)->choices[i]; }
+static const char *choice_at(const void *ctx, int i) {
+    return ((const option *)ctx)->choices[i].text;
+}
 
 err option_set(config *c, const option *o, const char *text, const char *label,
                const char *origin) {
@@ -335,7 +337,7 @@ void option_print(const option *o, const config *c, str *out) {
     case OPT_TEXT: quote_text(out, *(const char *const *)at); break;
     case OPT_CHOICE: {
         int v = *(const int *)at;
-        str_add(out, "%s", v == CFG_AUTO ? "auto" : o->choices[v]);
+        str_add(out, "%s", v == CFG_AUTO ? "auto" : o->choices[v].text);
         break;
     }
     case OPT_AMOUNT: print_amount(out, *(const cfg_amount *)at); break;

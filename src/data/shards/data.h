@@ -19,6 +19,7 @@
 #ifndef INGOT_DATA_H
 #define INGOT_DATA_H
 
+#include "config/choices.h"
 #include "text/text.h"
 
 /* ---- the byte tokenizer ------------------------------------------------------------------
@@ -106,7 +107,6 @@ typedef struct data_source data_source;
 
 /* Ids in a .bin file without a header. RAW_GUESS: by their values, which a file of 256 bytes shows;
  * what was guessed is in data_info.format. */
-typedef enum { RAW_GUESS, RAW_UINT16, RAW_UINT32, RAW_INT64 } raw_dtype;
 err raw_dtype_parse(const char *name, raw_dtype *out) MUST_USE; /* "uint16", ... */
 
 /* Opens token files or texts, recognized by content:
@@ -334,7 +334,6 @@ err data_split(const data_source *s, double fraction, int64_t seq_len, data_rang
  *   best fit   groups of documents, the longest first, each into the fullest window that still
  *              holds it: splits only what is longer than a window; the rest of a window is padding.
  *              The sources' documents must be indexed */
-typedef enum { PACK_CONCAT, PACK_BEST_FIT } data_packing;
 
 /* Windows to skip, as ranges of positions in the mix: sorted and disjoint. */
 enum { DATA_MAX_SKIPS = 64 };

@@ -53,19 +53,21 @@ static err parse_llmc(data_shard *s, data_info *info, bool *found) {
 enum { RAW_SAMPLES = 1 << 14, RAW_ENOUGH = 32, RAW_HIGH_HALF = 31, RAW_LOW_HALF = 4096 };
 enum { GPT2_EOS = 50256 };
 
+/* One for each row of RAW_DTYPES (config/choices.h); RAW_GUESS is replaced by another. */
+enum { RAW_GUESS_width = 0, RAW_UINT16_width = 2, RAW_UINT32_width = 4, RAW_INT64_width = 8 };
 static const struct raw_kind {
     const char *name, *format;
     int width;
 } RAW_KINDS[] = {
-    [RAW_UINT16] = { "uint16", "raw uint16 tokens", 2 },
-    [RAW_UINT32] = { "uint32", "raw uint32 tokens", 4 },
-    [RAW_INT64] = { "int64", "raw int64 tokens", 8 },
+#define RAW_KIND(symbol, text, traits, help)                                                       \
+    [symbol] = { text, "raw " text " tokens", symbol##_width },
+    RAW_DTYPES(RAW_KIND)
 };
 
 err raw_dtype_parse(const char *name, raw_dtype *out) {
     *out = RAW_GUESS;
-    for (size_t i = RAW_UINT16; i < COUNT_OF(RAW_KINDS); i++)
-        if (strcmp(name, RAW_KINDS[i].name) == 0) *out = (raw_dtype)i;
+    for (int t = 0; t < raw_dtype_count; t++)
+        if (strcmp(name, RAW_KINDS[t].name) == 0) *out = t;
     if (*out == RAW_GUESS)
         return err_hint(ERR_USAGE("--dtype: \"%.40s\" is not a type of tokens", name),
                         "raw .bin files hold uint16, uint32 or int64");

@@ -403,6 +403,7 @@ static err resolve_options(loader_options *o) {
                             "windows",
                             (long long)o->step_windows, o->ranks, (long long)o->rows),
                         "change the global batch size or the local one");
+    CHOICE_DECIDED(data_packing, 2);
     if (o->packing == PACK_BEST_FIT && !o->mask_documents)
         return err_hint(ERR("best-fit packing puts documents side by side that have nothing to do "
                             "with one another, so attention must stay inside each"),

@@ -12,7 +12,10 @@
 #include <string.h>
 
 /* ---- the order of tokens ----------------------------------------------------------------- */
-int context_chunks(const model_layout *l) { return l->context == CONTEXT_RING ? 2 : 1; }
+int context_chunks(const model_layout *l) {
+    CHOICE_DECIDED(context_mode, 2);
+    return l->context == CONTEXT_RING ? 2 : 1;
+}
 
 typedef struct token_run {
     int64_t from, count; /* tokens of the batch */

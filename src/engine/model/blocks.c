@@ -64,6 +64,7 @@ static bool has_param(const builder *b, const char *param) {
 
 /* A norm computes in the type of the module it belongs to, so that what crosses tp has that type. */
 static norm_out norm(builder *b, int module, residual_state s, const char *w, const char *bias) {
+    CHOICE_DECIDED(norm_kind, 2);
     enter_module(b, module);
     val weight = prog_use(b->p, w, s.residual), shift = USE_IF(b, bias, s.residual);
     return rec_norm(b->p, s,
@@ -109,6 +110,7 @@ static ring_inputs ring_inputs_of(builder *b, bool drop) {
 static val attend(builder *b, val qkv, head_shape h) {
     prog *p = b->p;
     bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
+    CHOICE_DECIDED(context_mode, 2);
     if (residual_token_axes(b, AS_HEADS) && b->m->l.context == CONTEXT_RING)
         return rec_ring_attention(p, qkv, AX_CP, ring_inputs_of(b, drop), h);
     qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
@@ -203,6 +205,8 @@ static val attention(builder *b, val x) {
     bool chunks = tp_chunks(b) > 1;
     val qkv = chunks ? batch_from_chunks(b, gather_chunks(b, x), qkv_layer)
                      : qkv_layer(b, rec_comm(p, x, AX_TP, PLACE_R));
+    CHOICE_DECIDED(qknorm_kind, 3);
+    CHOICE_DECIDED(pos_kind, 2);
     if (b->c->qknorm != QKNORM_NONE) {
         val qnorm = prog_use(p, "attn.qnorm", qkv), knorm = prog_use(p, "attn.knorm", qkv);
         qkv = rec_qknorm(p, qkv, qnorm, knorm, h, (float)b->c->norm_eps);
@@ -229,13 +233,16 @@ static val attention(builder *b, val x) {
 static val feed_forward(builder *b, val x) {
     prog *p = b->p;
     enter_module(b, M_MLP);
-    val w = prog_use(p, "mlp.up", x), bias = USE_IF(b, "mlp.up.b", x), h;
-    if (b->c->mlp == MLP_SWIGLU)
-        h = rec_swiglu(p, linear(b, LINEAR_UP, rec_linear(p, x, w, bias)));
-    else
-        h = linear(b, LINEAR_UP,
-                   rec_linear_gelu(p, x, w, bias,
-                                   b->c->mlp == MLP_GELU_ERF ? ACT_GELU_ERF : ACT_GELU_TANH));
+    val w = prog_use(p, "mlp.up", x), bias = USE_IF(b, "mlp.up.b", x), h = VAL_NONE;
+    switch (b->c->mlp) {
+    case MLP_SWIGLU: h = rec_swiglu(p, linear(b, LINEAR_UP, rec_linear(p, x, w, bias))); break;
+    case MLP_GELU_TANH:
+        h = linear(b, LINEAR_UP, rec_linear_gelu(p, x, w, bias, ACT_GELU_TANH));
+        break;
+    case MLP_GELU_ERF:
+        h = linear(b, LINEAR_UP, rec_linear_gelu(p, x, w, bias, ACT_GELU_ERF));
+        break;
+    }
     w = prog_use(p, "mlp.down", h), bias = USE_ONCE_IF(b, "mlp.down.b", h);
     return linear(b, LINEAR_DOWN, rec_linear(p, h, w, bias));
 }
@@ -262,6 +269,7 @@ static routing route(builder *b, val x) {
     int64_t cp = b->mode == PROG_DECODE ? 1 : mesh_size(&b->m->l.mesh, AX_CP);
     int chunks = cp > 1 ? context_chunks(&b->m->l) : 1;
     bool apart = mesh_size(&b->m->l.mesh, AX_EP) > 1 && b->mode != PROG_DECODE;
+    CHOICE_DECIDED(router_kind, 2);
     route_spec s = { .sigmoid = c->router_score == ROUTER_SIGMOID,
                      .normalize = c->router_normalize,
                      .scale = (float)c->router_scale,
@@ -325,6 +333,7 @@ static residual_state block(builder *b, residual_state s) {
         val a = attention(b, n1.y), f = second_branch(b, n2.y);
         return (residual_state){ n1.r, join_branch(b, rec_add(b->p, a, f), SITE_BRANCH) };
     }
+    CHOICE_DECIDED(norm_position_kind, 2);
     if (b->c->norm_position == NORM_POST) {
         val r = rec_sum(b->p, s), d = join_branch(b, attention(b, r), SITE_BRANCH);
         residual_state branch = { d, VAL_NONE };
@@ -443,7 +452,7 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
                     .pipe = m->l.pipe,
                     .prefetch = m->l.prefetch,
                     .keep_gathered = m->l.keep_gathered && mode == PROG_TRAIN };
-    if (m->l.fp8 == FP8_DELAYED && mode == PROG_TRAIN) TRY(record_scales(m, out));
+    if (fp8_keeps_history(m->l.fp8) && mode == PROG_TRAIN) TRY(record_scales(m, out));
     TRY(record_program(m, &b, "first", 0, &out->first));
     for (int k = 0; k < m->kinds; k++) {
         b.c = &m->of[k];

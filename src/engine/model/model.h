@@ -121,10 +121,6 @@ typedef struct model_param {
     int64_t offset; /* of its first local element in the bucket */
 } model_param;
 
-/* How attention sees the tokens of other context-parallel ranks: keys and values go around a ring, or the
- * ranks exchange tokens for heads. */
-typedef enum { CONTEXT_ULYSSES, CONTEXT_RING } context_mode;
-
 /* ---- a model laid out on ranks ----------------------------------------------------------- */
 typedef struct model_layout {
     mesh mesh;

@@ -118,7 +118,7 @@ static int model_properties(const model_config *c) {
     return (c->pos == POS_LEARNED ? LEARNED : 0) |
            (c->norm == NORM_LAYER && c->norm_bias ? LNORM : 0) | (c->bias ? BIAS : 0) |
            (c->bias || c->qkv_bias ? QKVB : 0) | (c->qknorm != QKNORM_NONE ? QKN : 0) |
-           (c->mlp == MLP_SWIGLU ? GATED : 0) | (c->tied ? 0 : UNTIED) |
+           (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
            (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0);
 }
 
@@ -230,7 +230,7 @@ err fp8_check(const model_layout *l) {
 
 float *model_fp8_rows(const model *m, const plan *p, int64_t *count) {
     *count = (int64_t)m->c.layers * BLOCK_LINEARS * FP8_OPERANDS * FP8_ROW;
-    return m->l.fp8 == FP8_DELAYED ? plan_input(p, "fp8", 0) : NULL;
+    return fp8_keeps_history(m->l.fp8) ? plan_input(p, "fp8", 0) : NULL;
 }
 
 /* ---- buckets and parts --------------------------------------------------------------------- */

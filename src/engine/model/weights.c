@@ -472,6 +472,7 @@ int64_t rope_dims(const model_config *c) { return (rope_width(c) + 1) / 2 * 2; }
 /* Llama 3: frequencies of few turns within the original context are divided by the factor, those of
  * many are kept, and those between are interpolated. */
 static double scaled_frequency(const model_config *c, double f) {
+    CHOICE_DECIDED(rope_scaling_kind, 2);
     if (c->rope_scaling != ROPE_LLAMA3) return f;
     double turns = (double)c->rope_original * f / 6.283185307179586;
     if (turns <= c->rope_low) return f / c->rope_factor;

@@ -16,6 +16,7 @@
 #ifndef INGOT_OPS_FP8_H
 #define INGOT_OPS_FP8_H
 
+#include "config/choices.h"
 #include "tensor/tensor.h"
 
 #ifdef __CUDACC__
@@ -24,11 +25,11 @@
 #define FP8_BOTH
 #endif
 
-typedef enum {
-    FP8_OFF,
-    FP8_CURRENT, /* the scale follows from this very tensor, which is read twice */
-    FP8_DELAYED  /* from the largest value of the last steps; fixed within a step */
-} fp8_recipe;
+/* A recipe (fp8_recipe) either takes the scale from the tensor itself, which is read twice, or from the
+ * largest value of the last steps, fixed within a step. */
+static inline bool fp8_keeps_history(fp8_recipe r) {
+    return fp8_recipe_traits[r] & FP8_KEEPS_HISTORY;
+}
 
 enum {
     FP8_UNSCALE, /* the inverse of scale, for GEMMs */

@@ -12,6 +12,7 @@ static err open_cpu(const char *isa, const op_backend **out) {
 }
 
 err ops_open(const ops_choice *c, const op_backend **out) {
+    CHOICE_DECIDED(ops_kind, 3);
     bool gpu = c->kind == OPS_CUDA || (c->kind == OPS_AUTO && ops_cuda_count() > c->index);
     if (!gpu) return open_cpu(c->isa, out);
     op_backend *b = NULL;

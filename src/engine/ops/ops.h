@@ -219,7 +219,6 @@ err ops_cuda_open(int number, int flags, op_backend **out) MUST_USE;
 void ops_cuda_close(op_backend *b); /* takes NULL */
 
 /* ---- choosing a backend ---------------------------------------------------------------------- */
-typedef enum { OPS_AUTO, OPS_CPU, OPS_CUDA } ops_kind;
 typedef struct ops_choice {
     ops_kind kind;      /* auto: the GPU `index` if it exists, else the CPU */
     int index;          /* which GPU, from 0 */

@@ -16,17 +16,6 @@
 
 #include "model/model.h"
 
-typedef enum {
-    OPTIM_SGD,
-    OPTIM_MOMENTUM,
-    OPTIM_ADAM,  /* decay as L2: added to the gradient */
-    OPTIM_ADAMW, /* decay of the weights themselves */
-    OPTIM_ADAFACTOR,
-    OPTIM_LION,
-    OPTIM_ADAM8BIT, /* AdamW with block-quantized moments: ops/block8.h */
-    OPTIM_MUON,     /* hidden matrices; AdamW for the rest */
-} optim_kind;
-
 /* A rule reads the settings it has a use for: SGD only the decay; Lion beta1 and beta2; Adafactor only
  * the decay, its other constants being the paper's (eps 1e-30, updates clipped at 1, moments that decay
  * by 1 - t^-0.8). Only matrices decay: decoupled (p *= 1 - lr decay), but through the gradient for SGD,
@@ -103,8 +92,6 @@ err optim_state_get(const optimizer *o, int param, int k, float *to) MUST_USE;
 void optim_state_set(optimizer *o, int param, int k, const float *from);
 
 /* ---- schedules --------------------------------------------------------------------------- */
-typedef enum { SCHED_CONSTANT, SCHED_COSINE, SCHED_LINEAR, SCHED_WSD } sched_kind;
-typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_EXPONENTIAL, DECAY_SQRT } decay_kind;
 /* Lengths count steps or tokens, whichever the run's length is given in. */
 typedef struct schedule {
     sched_kind kind;

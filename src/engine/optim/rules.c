@@ -22,19 +22,28 @@ static const rule factors_vector = {
 
 static const rule router_bias = { OP_UPDATE_ROUTER_BIAS, .copy = 1 }; /* alone in its bucket */
 
-static const struct {
-    const char *name;
+typedef struct rule_set {
     const rule *hidden, *matrix, *vector; /* matrix: those outside the blocks */
     bool normalized;                      /* an update's size does not follow the gradient's */
+    bool l2;                              /* weight decay is added to the gradient */
+} rule_set;
+/* One for each row of OPTIM_KINDS (config/choices.h). */
+static const rule_set OPTIM_SGD_rules = { &sgd, &sgd, &sgd };
+static const rule_set OPTIM_MOMENTUM_rules = { &momentum, &momentum, &momentum };
+static const rule_set OPTIM_ADAM_rules = { &adam, &adam, &adam, .normalized = true, .l2 = true };
+static const rule_set OPTIM_ADAMW_rules = { &adam, &adam, &adam, .normalized = true };
+static const rule_set OPTIM_ADAFACTOR_rules = { &factors, &factors, &factors_vector,
+                                                .normalized = true };
+static const rule_set OPTIM_LION_rules = { &lion, &lion, &lion, .normalized = true };
+static const rule_set OPTIM_ADAM8BIT_rules = { &adam8, &adam8, &adam8, .normalized = true };
+static const rule_set OPTIM_MUON_rules = { &muon, &adam, &adam, .normalized = true };
+
+static const struct {
+    const char *name;
+    const rule_set *rules;
 } kinds[] = {
-    [OPTIM_SGD] = { "sgd", &sgd, &sgd, &sgd, false },
-    [OPTIM_MOMENTUM] = { "momentum", &momentum, &momentum, &momentum, false },
-    [OPTIM_ADAM] = { "adam", &adam, &adam, &adam, true },
-    [OPTIM_ADAMW] = { "adamw", &adam, &adam, &adam, true },
-    [OPTIM_ADAFACTOR] = { "adafactor", &factors, &factors, &factors_vector, true },
-    [OPTIM_LION] = { "lion", &lion, &lion, &lion, true },
-    [OPTIM_ADAM8BIT] = { "adam8bit", &adam8, &adam8, &adam8, true },
-    [OPTIM_MUON] = { "muon", &muon, &adam, &adam, true },
+#define KIND(symbol, text, traits, help) [symbol] = { text, &symbol##_rules },
+    OPTIM_KINDS(KIND)
 };
 static const double ADAFACTOR_EPS = 1e-30, AGC_EPS = 1e-3;
 
@@ -59,7 +68,7 @@ static err check_settings(const optim_settings *s) {
 
 static err check_mup(const optim_settings *s, const model *m) {
     const char *name = kinds[s->kind].name;
-    if (model_conf(m)->mup && !kinds[s->kind].normalized)
+    if (model_conf(m)->mup && !kinds[s->kind].rules->normalized)
         return err_hint(ERR("model.mup has no learning rates for %s", name),
                         "use adamw, lion, adafactor, adam8bit or muon, or turn model.mup off");
     return OK;
@@ -88,8 +97,8 @@ err rules_check(const optim_settings *s, const model *m) {
 /* ---- what each parameter gets ------------------------------------------------------------ */
 const rule *rule_of(optim_kind kind, const model_param *q) {
     if (q->role == ROLE_STATE) return &router_bias;
-    if (q->ndim < 2) return kinds[kind].vector;
-    return q->role == ROLE_HIDDEN ? kinds[kind].hidden : kinds[kind].matrix;
+    if (q->ndim < 2) return kinds[kind].rules->vector;
+    return q->role == ROLE_HIDDEN ? kinds[kind].rules->hidden : kinds[kind].rules->matrix;
 }
 
 static double lr_factor(const model_config *c, const model_param *q, const rule *r) {
@@ -105,9 +114,10 @@ op_attr rule_attr(const optim_settings *s, const model_config *c, const model_pa
     a.update.decay = q->decay ? (float)s->weight_decay : 0;
     a.update.beta1 = (float)s->beta1;
     a.update.beta2 = (float)s->beta2;
-    a.update.eps = (float)(kinds[s->kind].hidden->kind == BY_FACTORS ? ADAFACTOR_EPS : s->eps);
+    a.update.eps =
+        (float)(kinds[s->kind].rules->hidden->kind == BY_FACTORS ? ADAFACTOR_EPS : s->eps);
     a.update.momentum = (float)s->momentum;
-    a.update.l2 = s->kind == OPTIM_ADAM;
+    a.update.l2 = kinds[s->kind].rules->l2;
     a.update.nesterov = s->nesterov;
     a.agc.factor = (float)s->agc;
     a.agc.eps = (float)AGC_EPS;

@@ -8,30 +8,39 @@
 /* ---- learning rate ----------------------------------------------------------------------- */
 static const double PI = 3.14159265358979323846, EXPONENTIAL_END = 0.01;
 
-static double fall_linear(double end, double x) { return 1 + (end - 1) * x; }
-static double fall_cosine(double end, double x) { return end + (1 - end) * (1 + cos(PI * x)) / 2; }
-static double fall_sqrt(double end, double x) { return end + (1 - end) * (1 - sqrt(x)); }
-static double fall_exponential(double end, double x) {
+static double fall_DECAY_LINEAR(double end, double x) { return 1 + (end - 1) * x; }
+static double fall_DECAY_COSINE(double end, double x) {
+    return end + (1 - end) * (1 + cos(PI * x)) / 2;
+}
+static double fall_DECAY_SQRT(double end, double x) { return end + (1 - end) * (1 - sqrt(x)); }
+static double fall_DECAY_EXPONENTIAL(double end, double x) {
     return pow(end > 0 ? end : EXPONENTIAL_END, x);
 }
 
-static double (*const falls[])(double end, double x) = {
-    [DECAY_COSINE] = fall_cosine,
-    [DECAY_LINEAR] = fall_linear,
-    [DECAY_EXPONENTIAL] = fall_exponential,
-    [DECAY_SQRT] = fall_sqrt,
-};
+typedef double (*fall_function)(double end, double x);
+#define FALL(symbol, text, traits, help) [symbol] = fall_##symbol,
+static const fall_function falls[] = { DECAY_KINDS(FALL) };
+
+/* The shape of a schedule's fall; wsd leaves it to lr_scheduler.decay_type, and constant has none. */
+static fall_function shape_of(const schedule *s) {
+    switch (s->kind) {
+    case SCHED_CONSTANT: return NULL;
+    case SCHED_COSINE: return fall_DECAY_COSINE;
+    case SCHED_LINEAR: return fall_DECAY_LINEAR;
+    case SCHED_WSD: return falls[s->decay];
+    }
+    BUG("not a schedule");
+}
 
 double schedule_lr(const schedule *s, int64_t at, int64_t size) {
     if (at < s->warmup) return s->lr * ((double)(at + size) / (double)(s->warmup + size));
     int64_t rest = MAX(s->total - s->warmup, 0);
-    int64_t length = s->kind == SCHED_WSD ? MIN(s->decay_length, rest) : rest;
+    bool at_end = sched_kind_traits[s->kind] & SCHED_FALLS_AT_END;
+    int64_t length = at_end ? MIN(s->decay_length, rest) : rest;
     int64_t into = at - (s->total - length);
-    if (s->kind == SCHED_CONSTANT || into <= 0 || length == 0) return s->lr;
-    decay_kind fall = s->kind == SCHED_COSINE   ? DECAY_COSINE
-                      : s->kind == SCHED_LINEAR ? DECAY_LINEAR
-                                                : s->decay;
-    return s->lr * falls[fall](s->min_factor, MIN((double)into / (double)length, 1.0));
+    fall_function fall = shape_of(s);
+    if (!fall || into <= 0 || length == 0) return s->lr;
+    return s->lr * fall(s->min_factor, MIN((double)into / (double)length, 1.0));
 }
 
 /* ---- clipping ---------------------------------------------------------------------------- */

@@ -37,6 +37,7 @@ typedef struct rewrite {
 
 /* ---- what the model marks ------------------------------------------------------------------- */
 void prog_fp8(prog *p, val y, fp8_recipe recipe, int which) {
+    CHOICE_DECIDED(fp8_recipe, 3);
     if (p->error || y == VAL_NONE || recipe == FP8_OFF) return;
     prog_op *o = &p->fwd.op[p->val[y].producer];
     BUG_IF(!(op_flags(o->op) & OPF_FP8) || which >= p->o.fp8_sites);
@@ -121,7 +122,7 @@ static val scale_row(rewrite *r, const prog_op *of, int operand) {
     const char *name = r->p->mode == PROG_TRAIN ? "fp8" : "fp8_eval";
     val rows = prog_input_all_layers(r->p, name, DT_F32, 2, dim, (placement){ 0 });
     /* backward of a microbatch reads the scales of its forward, while a pipeline has others under way */
-    r->p->val[rows].per_micro |= of->attr.fp8.recipe == FP8_CURRENT;
+    r->p->val[rows].per_micro |= !fp8_keeps_history(of->attr.fp8.recipe);
     size_t at = (size_t)(which * FP8_OPERANDS + operand) * FP8_ROW * sizeof(float);
     return val_alias(r->p, rows, at, DT_F32, 1, &one, (placement){ 0 });
 }
@@ -170,7 +171,7 @@ static prog_op quantize_operand(rewrite *r, const prog_op *of, int operand, val 
 static void add_quantizing(rewrite *r, prog_op *o, axis_set parts) {
     parts &= mesh_axes(&r->p->m);
     if (parts && !o->attr.fp8.given) {
-        bool delayed = o->attr.fp8.recipe == FP8_DELAYED;
+        bool delayed = fp8_keeps_history(o->attr.fp8.recipe);
         prog_op measure = *o, most = largest_over(o->in[1], parts, o->site);
         for (int i = 0; i < OP_MAX_OUT; i++) measure.out[i] = VAL_NONE;
         measure.attr.fp8.measure = o->attr.fp8.measured = true;

@@ -21,8 +21,13 @@ typedef struct game {
     int *ends[3]; /* [stages][micros] when a task ends; 0: it has not begun */
 } game;
 
+CHOICE_DECIDED(pipeline_schedule, 4); /* by their traits */
+static bool has_trait(const pipeline *p, int trait) {
+    return pipeline_schedule_traits[p->kind] & trait;
+}
+
 bool pipeline_splits_backward(const pipeline *p) {
-    return p->kind == PIPE_ZERO_BUBBLE && p->ranks > 1 && !p->forward_only;
+    return has_trait(p, PIPE_SPLITS_BACKWARD) && p->ranks > 1 && !p->forward_only;
 }
 
 void pipeline_blocks(const pipeline *p, int layers, int rank, int chunk, int *from, int *to) {
@@ -36,7 +41,7 @@ void pipeline_blocks(const pipeline *p, int layers, int rank, int chunk, int *fr
  * next; backward through the chunks from last to first. */
 static pipeline_task task_at(const game *g, task_kind kind, int i) {
     int chunks = g->p->chunks, micros = g->s->micros, group = g->p->ranks;
-    if (g->p->kind == PIPE_GPIPE || g->p->forward_only) group = micros;
+    if (has_trait(g->p, PIPE_ALL_FORWARD_FIRST) || g->p->forward_only) group = micros;
     int first = i / (group * chunks) * group, size = MIN(group, micros - first);
     int within = i - first * chunks, chunk = within / size;
     if (kind != TASK_FORWARD) chunk = chunks - 1 - chunk;
@@ -60,8 +65,9 @@ static bool is_ready(const game *g, const pipeline_task *t, int rank, int now) {
     case TASK_BACKWARD:
         return task_ended(g, TASK_FORWARD, stage, t->micro, now) &&
                (stage == g->stages - 1 || task_ended(g, TASK_BACKWARD, stage + 1, t->micro, now));
-    default: return task_ended(g, TASK_BACKWARD, stage, t->micro, now);
+    case TASK_WEIGHTS: return task_ended(g, TASK_BACKWARD, stage, t->micro, now);
     }
+    return false;
 }
 
 /* ---- playing ---------------------------------------------------------------------------------- */
@@ -115,13 +121,13 @@ static void play_schedule(game *g) {
 
 static int limit_of(const pipeline *p, int rank, int micros) {
     int behind = p->ranks - rank - 1, all = micros * p->chunks;
-    if (p->forward_only || p->kind == PIPE_GPIPE) return all;
+    if (p->forward_only || has_trait(p, PIPE_ALL_FORWARD_FIRST)) return all;
     if (p->chunks == 1) return MIN(all, behind + 1);
     return MIN(all, 2 * behind + (p->chunks - 1) * p->ranks + 1);
 }
 
 static err check_pipeline(const pipeline *p, int micros) {
-    if (p->chunks > 1 && p->kind != PIPE_INTERLEAVED)
+    if (p->chunks > 1 && !has_trait(p, PIPE_TAKES_CHUNKS))
         return err_hint(ERR("%d chunks per rank need the schedule Interleaved1F1B", p->chunks),
                         "set parallelism.pipeline_parallel_schedule=Interleaved1F1B, or one chunk");
     if (p->chunks > 1 && p->ranks > 1 && micros % p->ranks && !p->forward_only)

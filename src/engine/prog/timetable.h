@@ -1,4 +1,4 @@
-/* timetable: when which rank of a pipeline works on which microbatch. Depends on util.
+/* timetable: when which rank of a pipeline works on which microbatch. Depends on util and config.
  *
  * The blocks of a model are divided over the ranks of the pp axis. A rank holds one or more chunks of
  * consecutive blocks; chunk c of rank s is *virtual stage* c * ranks + s, so that a microbatch passes
@@ -20,9 +20,8 @@
 #ifndef INGOT_TIMETABLE_H
 #define INGOT_TIMETABLE_H
 
+#include "config/choices.h"
 #include "util/util.h"
-
-typedef enum { PIPE_1F1B, PIPE_GPIPE, PIPE_INTERLEAVED, PIPE_ZERO_BUBBLE } pipeline_schedule;
 
 typedef struct pipeline {
     int ranks;  /* along pp */

@@ -100,8 +100,8 @@ static void suggest_recipe(advice_list *l, const nearest *r) {
 }
 
 static void compare_recipe(advice_list *l, const config *c, const nearest *r) {
-    bool adam = c->optimizer.name == CFG_OPT_ADAMW || c->optimizer.name == CFG_OPT_ADAM ||
-                c->optimizer.name == CFG_OPT_ADAM8BIT;
+    bool adam = c->optimizer.name == OPTIM_ADAMW || c->optimizer.name == OPTIM_ADAM ||
+                c->optimizer.name == OPTIM_ADAM8BIT;
     if (r->distance > log(3)) return; /* no recipe of this size */
     if (adam && c->optimizer.lr > 3 * r->c.optimizer.lr)
         add_advice(l, ADVICE_WARNING,
@@ -136,7 +136,7 @@ static void warn_schedule(advice_list *l, const config *c, const capacity *cap) 
             l, ADVICE_WARNING,
             "a warm-up of %.0f steps for %.3gB parameters: published runs above 1B take 1,000 to 8,000",
             warmup, cap->params / 1e9);
-    if (c->lr_scheduler.name == CFG_SCHED_CONSTANT)
+    if (c->lr_scheduler.name == SCHED_CONSTANT)
         add_advice(l, ADVICE_WARNING,
                    "the learning rate never decays: the last part of the loss is only "
                    "reached while it does; lr_scheduler.name=cosine or wsd");

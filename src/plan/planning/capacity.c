@@ -192,8 +192,9 @@ static err apply_fit_step(config *c, const fit_step *s) {
 }
 
 static bool can_shard(const config *c, const capacity *now, int stage) {
-    bool split = mesh_size(&now->layout, AX_PP) > 1 &&
-                 c->parallelism.pipeline_parallel_schedule == CFG_PIPELINE_ZERO_BUBBLE;
+    bool split =
+        mesh_size(&now->layout, AX_PP) > 1 &&
+        pipeline_schedule_traits[c->parallelism.pipeline_parallel_schedule] & PIPE_SPLITS_BACKWARD;
     axis_set data = AXES_DATA & ~AXIS(AX_DP_REPLICATE);
     return stage > c->parallelism.zero_stage && mesh_span(&now->layout, data) > 1 &&
            (stage < 2 || !split);
@@ -201,7 +202,7 @@ static bool can_shard(const config *c, const capacity *now, int stage) {
 
 /* Whether the step changes anything and the run can take it. */
 static bool step_applies(const fit_step *s, const config *c, const capacity *now, bool device) {
-    bool adam = c->optimizer.name == CFG_OPT_ADAM || c->optimizer.name == CFG_OPT_ADAMW;
+    bool adam = c->optimizer.name == OPTIM_ADAM || c->optimizer.name == OPTIM_ADAMW;
     for (int i = 0; i < 2 && s->settings[i][0]; i++) {
         const char *name = s->settings[i][0];
         if (!strcmp(name, "optimizer.name") && !adam) return false;

@@ -78,7 +78,7 @@ err plan_target_accelerator(const accelerator *gpu, config *c, run_target *on, d
     *limit = on->device ? plan_limit_of_gpu(gpu->memory) : gpu->memory;
     if (on->device && !c->parallelism.tensor_parallel_chunks) /* whatever lays the programs out */
         TRY(config_set(c, "parallelism.tensor_parallel_chunks", "1"));
-    if (!on->device && c->device.kind == CFG_DEVICE_AUTO) TRY(config_set(c, "device.kind", "cpu"));
+    if (!on->device && c->device.kind == OPS_AUTO) TRY(config_set(c, "device.kind", "cpu"));
     if (c->precision.dtype != CFG_FASTEST) return OK;
     return config_set(c, "precision.dtype", hardware_fastest_type(gpu));
 }

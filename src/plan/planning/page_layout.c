@@ -113,7 +113,8 @@ static err check_work(page_layout *l) {
     TRY(train_batch(&l->c, l->on.ranks, &l->batch));
     TRY(model_from_config(&l->c, &mc));
     int64_t stages = mesh_size(&l->batch.layout, AX_PP);
-    bool interleaved = l->c.parallelism.pipeline_parallel_schedule == CFG_PIPELINE_INTERLEAVED;
+    bool interleaved =
+        pipeline_schedule_traits[l->c.parallelism.pipeline_parallel_schedule] & PIPE_TAKES_CHUNKS;
     l->chunks = (int)l->c.parallelism.pipeline_parallel_chunks;
     if (l->chunks < 1) l->chunks = interleaved ? 2 : 1;
     if (stages == 1) return OK; /* four microbatches are played, whatever their number */

@@ -341,8 +341,7 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
 json_t *step_time_json(const step_time *t);
 
 /* ---- the best layout --------------------------------------------------------------------------- */
-typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTES } recompute_kind;
-const char *recompute_name(recompute_kind k); /* as activation_checkpoint.mode takes it */
+const char *recompute_name(cfg_recompute k); /* as activation_checkpoint.mode takes it */
 
 /* What is kept in host memory: nothing; moments; moments, weights and their master copies. */
 typedef enum { OFFLOAD_NONE, OFFLOAD_MOMENTS, OFFLOAD_ALL, OFFLOADS } offload_kind;
@@ -353,7 +352,7 @@ typedef struct layout_choice {
     int replicas; /* of the sharded states among the dp ranks (HSDP); 1: all of them share one */
     int chunks, zero;
     pipeline_schedule schedule;
-    recompute_kind recompute;
+    cfg_recompute recompute;
     offload_kind offload;
     bool stages_near;       /* pipeline stages, not data-parallel ranks, are neighbors on a host */
     int64_t rows, micros;   /* sequences of a microbatch; microbatches of a step */

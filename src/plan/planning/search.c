@@ -23,12 +23,11 @@ enum {
     SHARD_SIZES = 4
 };
 
-static const char *const recompute_settings[RECOMPUTES][2] = {
-    [RECOMPUTE_NONE] = { "none", "1" },
-    [RECOMPUTE_SELECTIVE] = { "selective", "1" },
-    [RECOMPUTE_FULL] = { "full", "1" },
-};
-const char *recompute_name(recompute_kind k) { return recompute_settings[k][0]; }
+/* What is tried of activation_checkpoint.mode. */
+static const cfg_recompute recomputes[] = { CFG_AC_NONE, CFG_AC_SELECTIVE, CFG_AC_FULL };
+const char *recompute_name(cfg_recompute k) {
+    return config_choice("activation_checkpoint.mode", (int)k);
+}
 
 /* optimizer.offload, training.offload_params */
 static const char *const offload_settings[OFFLOADS][2] = {
@@ -170,7 +169,7 @@ static stage_sums sum_stage(const searcher *s, const layer_prices *p, const layo
             const prog_price *b = &p->block[p->kind[l]];
             t.forward += b->forward;
             t.backward += b->backward + b->weights;
-            if (c->recompute == RECOMPUTE_FULL) t.backward += b->again;
+            if (c->recompute == CFG_AC_FULL) t.backward += b->again;
             t.params += p->layer_params[l];
             t.saved += b->saved;
             t.block_inputs += b->block_input;
@@ -222,7 +221,7 @@ static double estimate_bytes(const layer_prices *p, const layout_choice *c, cons
     double held = held_micros(c, stage), offloaded;
     double grads = 4 * t->params / (c->zero >= 2 ? shard_ranks(c) : 1);
     double activations = t->saved * held;
-    if (c->recompute == RECOMPUTE_FULL) activations = t->block_inputs * held + t->one_saved;
+    if (c->recompute == CFG_AC_FULL) activations = t->block_inputs * held + t->one_saved;
     double layer = t->params / MAX(1, t->layers), slots = 0;
     bool all = c->pp > 1 && c->offload != OFFLOAD_ALL; /* a pipeline gathers them once per step */
     if (fills_slots(c)) slots += 2 * (all ? t->params : 2 * layer);
@@ -358,7 +357,7 @@ static void consider_schedule(searcher *s, const layout_choice *c) {
                                .cp = c->cp,
                                .ep = c->ep,
                                .rows = c->rows,
-                               .selective = c->recompute == RECOMPUTE_SELECTIVE,
+                               .selective = c->recompute == CFG_AC_SELECTIVE,
                                .split = c->pp > 1 && c->schedule == PIPE_ZERO_BUBBLE };
     const layer_prices *p = find_prices(s, &key);
     if (!p->possible) return;
@@ -371,13 +370,13 @@ static bool can_interleave(const searcher *s, const layout_choice *c, int chunks
 }
 
 static void consider_schedules(searcher *s, layout_choice c) {
-    for (int r = 0; r < RECOMPUTES; r++) {
-        c.recompute = (recompute_kind)r;
+    for (size_t r = 0; r < COUNT_OF(recomputes); r++) {
+        c.recompute = recomputes[r];
         c.chunks = 1;
         c.schedule = PIPE_1F1B;
         consider_schedule(s, &c);
         c.schedule = PIPE_ZERO_BUBBLE;
-        if (c.pp > 1 && r != RECOMPUTE_FULL) consider_schedule(s, &c);
+        if (c.pp > 1 && c.recompute != CFG_AC_FULL) consider_schedule(s, &c);
         c.schedule = PIPE_INTERLEAVED;
         for (c.chunks = 2; c.chunks <= 8; c.chunks *= 2)
             if (can_interleave(s, &c, c.chunks)) consider_schedule(s, &c);
@@ -442,8 +441,8 @@ err layout_apply(const layout_choice *k, config *c) {
     TRY(set_layout_number(c, "parallelism.pipeline_parallel_chunks", k->chunks));
     TRY(config_set(c, "parallelism.pipeline_parallel_schedule",
                    config_choice("parallelism.pipeline_parallel_schedule", (int)k->schedule)));
-    TRY(config_set(c, "activation_checkpoint.mode", recompute_settings[k->recompute][0]));
-    TRY(config_set(c, "activation_checkpoint.part", recompute_settings[k->recompute][1]));
+    TRY(config_set(c, "activation_checkpoint.mode", recompute_name(k->recompute)));
+    TRY(config_set(c, "activation_checkpoint.part", "1"));
     TRY(set_layout_number(c, "training.local_batch_size", k->rows));
     return set_layout_number(c, "training.global_batch_size", k->rows * k->micros * k->dp);
 }

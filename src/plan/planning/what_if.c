@@ -64,7 +64,7 @@ static void change_attention(change_list *l, const capacity *now) {
 }
 
 static void change_packing(change_list *l, const config *cfg) {
-    bool concat = cfg->data.packing == CFG_PACK_CONCAT;
+    bool concat = cfg->data.packing == PACK_CONCAT;
     model_change *m =
         begin_change(l, concat ? "documents packed by best fit" : "documents concatenated");
     change_text(m, "data.packing", concat ? "best_fit" : "concat");

@@ -19,6 +19,7 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "config/choices.h"
 #include "util/util.h"
 
 /* ---- the table ------------------------------------------------------------------------------ */
@@ -29,7 +30,6 @@ typedef enum {
 } monitor_id;
 typedef enum { MONITOR_NOTE, MONITOR_ALERT } monitor_level;
 typedef enum { MONITOR_STEP, MONITOR_STATE, MONITOR_MACHINE } monitor_scope;
-typedef enum { MONITOR_LOOSE, MONITOR_NORMAL, MONITOR_STRICT, MONITOR_PRESETS } monitor_preset;
 /* What is done about an alert, the mildest first. */
 typedef enum {
     MONITOR_LOG,       /* an event, a line, and its delivery: as with all of them */
@@ -45,7 +45,7 @@ typedef struct monitor_row {
     monitor_level level;
     monitor_scope scope;
     monitor_policy policy;
-    double threshold[MONITOR_PRESETS];
+    double threshold[monitor_preset_count];
     const char *meaning, *remedy; /* meaning has the threshold as %g */
 } monitor_row;
 extern const monitor_row monitor_table[MONITOR_ALERTS];
@@ -62,7 +62,7 @@ typedef struct monitor_settings {
     double sigma;
 } monitor_settings;
 /* The numbers of a preset, with what the two texts change: "loss_spike=2.5, plateau=off" and
- * "loss_spike=rollback, nonfinite=skip". */
+ * "loss_spike=rollback, nonfinite=skip". The preset off leaves only what a run cannot ignore. */
 err monitor_settings_read(monitor_preset preset, const char *thresholds, const char *policies,
                           monitor_settings *out) MUST_USE;
 

@@ -3,12 +3,23 @@
 
 #include "monitor/monitor.h"
 
+/* The columns of monitor.def; off has the numbers of normal for what it still judges. */
+CHOICE_DECIDED(monitor_preset, 4);
+#define BY_PRESET(loose, normal, strict)                                                           \
+    {                                                                                              \
+        [MONITOR_LOOSE] = (loose), [MONITOR_NORMAL] = (normal), [MONITOR_STRICT] = (strict),       \
+        [MONITOR_OFF] = (normal)                                                                   \
+    }
+
 const monitor_row monitor_table[MONITOR_ALERTS] = {
 #define ALERT(name, level, scope, policy, loose, normal, strict, meaning, remedy)                  \
-    [MONITOR_##name] = {                                                                           \
-        #name,   MONITOR_##level, MONITOR_##scope, MONITOR_##policy, { loose, normal, strict },    \
-        meaning, remedy                                                                            \
-    },
+    [MONITOR_##name] = { #name,                                                                    \
+                         MONITOR_##level,                                                          \
+                         MONITOR_##scope,                                                          \
+                         MONITOR_##policy,                                                         \
+                         BY_PRESET(loose, normal, strict),                                         \
+                         meaning,                                                                  \
+                         remedy },
 #include "monitor/monitor.def"
 };
 
@@ -103,15 +114,21 @@ static err read_alert_list(const char *option, const char *text, monitor_setting
     return OK;
 }
 
+static bool cannot_be_ignored(monitor_id i) {
+    return i == MONITOR_nonfinite || i == MONITOR_save_failed || i == MONITOR_upload_failed ||
+           i == MONITOR_log_failed || i == MONITOR_folder_gone;
+}
+
 err monitor_settings_read(monitor_preset preset, const char *thresholds, const char *policies,
                           monitor_settings *out) {
     monitor_settings s = { 0 };
     for (int i = 0; i < MONITOR_ALERTS; i++) {
         s.threshold[i] = monitor_table[i].threshold[preset];
         s.policy[i] = monitor_table[i].policy;
+        s.off[i] = preset == MONITOR_OFF && !cannot_be_ignored((monitor_id)i);
     }
 #define PRESET(key, loose, normal, strict, ...)                                                    \
-    s.key = (const double[]){ loose, normal, strict }[preset];
+    s.key = (const double[])BY_PRESET(loose, normal, strict)[preset];
 #include "monitor/monitor.def"
     TRY(read_alert_list("monitor.thresholds", thresholds, &s, set_threshold));
     TRY(read_alert_list("alerts.policy", policies, &s, set_policy));

@@ -11,21 +11,10 @@
 #include <unistd.h>
 
 /* ---- the beginning and the end ------------------------------------------------------------------- */
-/* Without the monitor there is still what a run cannot ignore. */
-static void turn_off(monitor_settings *s) {
-    for (int i = 0; i < MONITOR_ALERTS; i++)
-        s->off[i] = i != MONITOR_nonfinite && i != MONITOR_save_failed &&
-                    i != MONITOR_upload_failed && i != MONITOR_log_failed &&
-                    i != MONITOR_folder_gone;
-}
-
 err alerts_open(trainer *t) {
     const config *c = t->cfg;
-    bool off = c->monitor.preset == CFG_MONITOR_OFF;
     monitor_settings s;
-    TRY(monitor_settings_read(off ? MONITOR_NORMAL : (monitor_preset)c->monitor.preset,
-                              c->monitor.thresholds, c->alerts.policy, &s));
-    if (off) turn_off(&s);
+    TRY(monitor_settings_read(c->monitor.preset, c->monitor.thresholds, c->alerts.policy, &s));
     t->alerts.m = monitor_new(&s);
     t->alerts.activation = mem_alloc((size_t)t->mc.layers * 2 * sizeof(double));
     t->alerts.sampled = mem_alloc((size_t)t->mc.layers * sizeof *t->alerts.sampled);

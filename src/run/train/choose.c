@@ -10,7 +10,7 @@ int train_gpu(const config *c, int local_rank) {
 
 err train_device(const config *c, int local_rank, const op_backend **out) {
     bool others = local_rank > 0; /* a wrong device.index is refused on the first rank */
-    ops_choice choice = { .kind = (ops_kind)c->device.kind,
+    ops_choice choice = { .kind = c->device.kind,
                           .index = others ? train_gpu(c, local_rank) : (int)c->device.index,
                           .deterministic = c->debug.deterministic,
                           .tf32 = c->precision.tf32,
@@ -19,57 +19,79 @@ err train_device(const config *c, int local_rank, const op_backend **out) {
 }
 
 static int pipeline_chunks(const config *c) {
-    bool interleaved = c->parallelism.pipeline_parallel_schedule == CFG_PIPELINE_INTERLEAVED;
+    int kind = c->parallelism.pipeline_parallel_schedule;
+    bool interleaved = pipeline_schedule_traits[kind] & PIPE_TAKES_CHUNKS;
     int asked = (int)c->parallelism.pipeline_parallel_chunks;
     return asked > 0 ? asked : interleaved && c->parallelism.pipeline_parallel_degree > 1 ? 2 : 1;
 }
 
 static bool keeps_gathered(const config *c) {
+    CHOICE_DECIDED(cfg_reshard, 3);
     bool pipelined = c->parallelism.pipeline_parallel_degree > 1;
     int reshard = c->parallelism.fsdp_reshard_after_forward;
     bool few = pipelined && !c->training.offload_params; /* there is memory for all of them */
     return reshard == CFG_RESHARD_NEVER || (reshard == CFG_RESHARD_DEFAULT && few);
 }
 
+static dtype compute_dtype(cfg_dtype t, const op_backend *ops) {
+    switch (t) {
+    case CFG_FP32: return DT_F32;
+    case CFG_BF16: return DT_BF16;
+    case CFG_FP16: return DT_F16;
+    case CFG_FASTEST: return ops->bf16_gemm ? DT_BF16 : DT_F32;
+    }
+    BUG("not a dtype");
+}
+
+static dtype wire_dtype(cfg_wire t) {
+    switch (t) {
+    case CFG_WIRE_SAME: return DT_NONE;
+    case CFG_WIRE_BF16: return DT_BF16;
+    case CFG_WIRE_FP16: return DT_F16;
+    }
+    BUG("not a dtype");
+}
+
+static dtype master_dtype(cfg_master t) {
+    switch (t) {
+    case CFG_MASTER_FP32: return DT_F32;
+    case CFG_MASTER_BF16: return DT_BF16;
+    }
+    BUG("not a dtype");
+}
+
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
-    static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
-    static const dtype wires[] = {
-        [CFG_WIRE_SAME] = DT_NONE, [CFG_WIRE_BF16] = DT_BF16, [CFG_WIRE_FP16] = DT_F16
-    };
     enum { LEAST_CHUNK_ROWS = 256 };
-    int precision = c->precision.dtype, chunks = (int)c->parallelism.tensor_parallel_chunks;
-    if (precision == CFG_FASTEST) precision = ops->bf16_gemm ? CFG_BF16 : CFG_FP32;
-    return (model_layout){
-        .dt = types[precision],
-        .sequence_parallel = c->parallelism.sequence_parallel,
-        .tp_chunks = chunks        ? chunks
-                     : ops->device ? 1
-                                   : 4,
-        .tp_chunk_rows = chunks ? 1 : LEAST_CHUNK_ROWS,
-        .context = (context_mode)c->parallelism.context_parallel_mode,
-        .pipe = { .chunks = pipeline_chunks(c),
-                  .kind = (pipeline_schedule)c->parallelism.pipeline_parallel_schedule },
-        .zero = (int)c->parallelism.zero_stage,
-        .prefetch = (int)c->parallelism.fsdp_prefetch,
-        .keep_gathered = keeps_gathered(c),
-        .offload_params = c->training.offload_params,
-        .whole_below = c->parallelism.fsdp_persistence_threshold,
-        .bucket_bytes = c->parallelism.bucket_cap_mb << 20,
-        .gather_wire = wires[c->parallelism.gather_dtype],
-        .reduce_wire = wires[c->parallelism.reduce_dtype],
-        .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
-        .modules = c->precision.modules,
-        .fp8 = (fp8_recipe)c->precision.fp8,
-        .fp8_skip = c->precision.fp8_skip,
-        .seq = seq,
-        .documents = c->data.documents,
-        .keeps_first_grad = c->training.noise_scale,
-        .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE
-    };
+    int chunks = (int)c->parallelism.tensor_parallel_chunks;
+    return (model_layout){ .dt = compute_dtype(c->precision.dtype, ops),
+                           .sequence_parallel = c->parallelism.sequence_parallel,
+                           .tp_chunks = chunks        ? chunks
+                                        : ops->device ? 1
+                                                      : 4,
+                           .tp_chunk_rows = chunks ? 1 : LEAST_CHUNK_ROWS,
+                           .context = c->parallelism.context_parallel_mode,
+                           .pipe = { .chunks = pipeline_chunks(c),
+                                     .kind = c->parallelism.pipeline_parallel_schedule },
+                           .zero = (int)c->parallelism.zero_stage,
+                           .prefetch = (int)c->parallelism.fsdp_prefetch,
+                           .keep_gathered = keeps_gathered(c),
+                           .offload_params = c->training.offload_params,
+                           .whole_below = c->parallelism.fsdp_persistence_threshold,
+                           .bucket_bytes = c->parallelism.bucket_cap_mb << 20,
+                           .gather_wire = wire_dtype(c->parallelism.gather_dtype),
+                           .reduce_wire = wire_dtype(c->parallelism.reduce_dtype),
+                           .master = master_dtype(c->optimizer.master),
+                           .modules = c->precision.modules,
+                           .fp8 = c->precision.fp8,
+                           .fp8_skip = c->precision.fp8_skip,
+                           .seq = seq,
+                           .documents = c->data.documents,
+                           .keeps_first_grad = c->training.noise_scale,
+                           .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
 }
 
 optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l) {
-    return (optim_settings){ .kind = (optim_kind)c->optimizer.name,
+    return (optim_settings){ .kind = c->optimizer.name,
                              .beta1 = c->optimizer.beta1,
                              .beta2 = c->optimizer.beta2,
                              .eps = c->optimizer.eps,
@@ -88,8 +110,10 @@ static int keep_every(const config *c, int layers) {
     case CFG_AC_FULL: return 1;
     case CFG_AC_EVERY: return (int)c->activation_checkpoint.every;
     case CFG_AC_SQRT: return (int)lround(sqrt((double)layers));
-    default: return 0;
+    case CFG_AC_NONE:
+    case CFG_AC_SELECTIVE: return 0;
     }
+    BUG("not a mode of recompute");
 }
 
 err train_recompute(const config *c, chain *t) {

@@ -29,7 +29,7 @@ static err open_source(trainer *t, const char *const *paths, int n, bool held_ou
                        .tokenizer = start_tokenizer_name(t),
                        .no_prefix = t->start.no_prefix,
                        .held_out = held_out,
-                       .raw_dtype = (raw_dtype)t->cfg->data.raw_dtype,
+                       .raw_dtype = t->cfg->data.raw_dtype,
                        .cache_dirs = t->cfg->data.cache_dirs,
                        .cache_bytes = t->cfg->data.cache_size };
     if (!*o.cache_dirs) o.cache_dirs = t->dir;
@@ -253,7 +253,7 @@ err datasets_load(trainer *t) {
                          .vocab_limit = t->mc.vocab,
                          .mask_documents = c->data.documents,
                          .in_order = !c->data.shuffle,
-                         .packing = (data_packing)c->data.packing,
+                         .packing = c->data.packing,
                          .guard = { .on = c->data.guard,
                                     .repeated = c->data.guard_repeated,
                                     .few_ids = c->data.guard_few_ids,

@@ -45,7 +45,7 @@ err trainer_set_batch(trainer *t) {
     TRY(check_batch("training.local_batch_size", local, t));
     t->rows = (int64_t)local;
     t->ramp = (batch_ramp){ .unit = trainer_micro_rows(t), .full = trainer_micro_rows(t) };
-    if (c->parallelism.pipeline_parallel_schedule == CFG_PIPELINE_INTERLEAVED)
+    if (pipeline_schedule_traits[c->parallelism.pipeline_parallel_schedule] & PIPE_TAKES_CHUNKS)
         t->ramp.unit *= mesh_size(&t->mesh, AX_PP); /* it takes microbatches in such groups */
     if (!isnan(c->training.global_batch_size.value))
         TRY(whole_microbatches(t, "training.global_batch_size", c->training.global_batch_size,
@@ -129,13 +129,14 @@ static err set_schedule(trainer *t, const cfg_scale *s) {
     cfg_amount warmup, decay;
     TRY(cfg_amount_resolve(c->lr_scheduler.warmup, s, "lr_scheduler.warmup", &warmup));
     TRY(cfg_amount_resolve(c->lr_scheduler.decay, s, "lr_scheduler.decay", &decay));
-    t->sched = (schedule){ .kind = (sched_kind)c->lr_scheduler.name,
-                           .decay = (decay_kind)c->lr_scheduler.decay_type,
+    t->sched = (schedule){ .kind = c->lr_scheduler.name,
+                           .decay = c->lr_scheduler.decay_type,
                            .lr = c->optimizer.lr,
                            .min_factor = c->lr_scheduler.min_lr_factor,
                            .warmup = in_schedule_unit(t, warmup),
                            .total = in_schedule_unit(t, s->run),
                            .decay_length = in_schedule_unit(t, decay) };
+    CHOICE_DECIDED(cfg_lr_scaling, 2);
     if (c->optimizer.lr_scaling == CFG_LR_LINEAR)
         t->sched.lr *= (double)t->ramp.full / (double)c->optimizer.lr_scaling_base_batch;
     return OK;

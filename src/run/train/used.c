@@ -27,7 +27,7 @@ void trainer_used_config(const trainer *t, config *used) {
     config_copy(used, t->cfg);
     model_to_config(&t->mc, used);
     used->run.dir = t->dir;
-    used->device.kind = t->ops->device ? CFG_DEVICE_CUDA : CFG_DEVICE_CPU;
+    used->device.kind = t->ops->device ? OPS_CUDA : OPS_CPU;
     used->precision.dtype = used_precision(t);
     used->data.tokenizer = used_tokenizer(t, used->memory);
     set_batch(&used->training.local_batch_size, t->rows);

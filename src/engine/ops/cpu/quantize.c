@@ -50,7 +50,7 @@ static float amax_of(const op_call *c, const tensor *x) {
 /* Updates the row. @return the scale to quantize with. */
 static float update_row(const op_call *c, const tensor *x, float *row) {
     if (c->attr.fp8.given) return row[FP8_SCALE];
-    bool delayed = c->attr.fp8.recipe == FP8_DELAYED, unset = !delayed || row[FP8_SCALE] == 0;
+    bool delayed = fp8_keeps_history(c->attr.fp8.recipe), unset = !delayed || row[FP8_SCALE] == 0;
     if (c->attr.fp8.measure ? unset : delayed || !c->attr.fp8.measured) {
         float amax = amax_of(c, x);
         row[FP8_AMAX] = delayed && row[FP8_AMAX] > amax ? row[FP8_AMAX] : amax;

@@ -357,7 +357,7 @@ template <class S> static void launch_quantize(const op_call *c, S source, int64
     cuda_context *ctx = cuda_of(c);
     float *row = (float *)c->in[1].data;
     BUG_IF(n % 16 || k % 16);
-    bool delayed = c->attr.fp8.recipe == FP8_DELAYED;
+    bool delayed = fp8_keeps_history(c->attr.fp8.recipe);
     scale_source from = c->attr.fp8.given ? FROM_ROW : delayed ? FROM_TENSOR_IF_UNSET : FROM_TENSOR;
     bool looks = from != FROM_ROW && !c->attr.fp8.measured;
     if (looks && from == FROM_TENSOR)

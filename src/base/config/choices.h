@@ -1,0 +1,179 @@
+/* choices: what options of a few values can be set to, each value in one row. Depends on nothing.
+ *
+ *     ROW(symbol, text, traits, help)
+ *
+ * A row yields the enum value, the text that YAML and the command line take, and its part of --help
+ * and docs/config.md ("": the text explains itself). What a value stands for is given where it is
+ * implemented, by a table or a function per row that is built from the same list:
+ *
+ *     #define FALL(symbol, text, traits, help) [symbol] = fall_##symbol,
+ *     static double (*const falls[])(double end, double x) = { DECAY_KINDS(FALL) };
+ *
+ * so that a row without its fall_ does not compile. Where a switch decides it has no default: the
+ * compiler names the missing case. Where a comparison decides, CHOICE_DECIDED beside it fails to
+ * compile once there is another row. `traits` are facts about a value that conditions of options
+ * (options.def) read, as type_traits[value]. The order of rows is free: files hold texts. */
+#ifndef INGOT_CHOICES_H
+#define INGOT_CHOICES_H
+
+/* clang-format off */
+#define NORM_KINDS(ROW)                                                                            \
+    ROW(NORM_RMS, "rms", 0, "")                                                                    \
+    ROW(NORM_LAYER, "layer", 0, "")
+#define NORM_POSITIONS(ROW)                                                                        \
+    ROW(NORM_PRE, "pre", 0, "each branch's input")                                                 \
+    ROW(NORM_POST, "post", 0, "its output")
+/* Traits of an activation. */
+enum { MLP_GATED = 1 };
+#define MLP_KINDS(ROW)                                                                             \
+    ROW(MLP_SWIGLU, "swiglu", MLP_GATED, "")                                                               \
+    ROW(MLP_GELU_TANH, "gelu", 0, "the tanh approximation")                                        \
+    ROW(MLP_GELU_ERF, "gelu_erf", 0, "exact")
+#define QKNORM_KINDS(ROW)                                                                          \
+    ROW(QKNORM_NONE, "none", 0, "")                                                                \
+    ROW(QKNORM_HEAD, "head", 0, "per head")                                                        \
+    ROW(QKNORM_FULL, "full", 0, "over all heads")
+#define POS_KINDS(ROW)                                                                             \
+    ROW(POS_ROPE, "rope", 0, "")                                                                   \
+    ROW(POS_LEARNED, "learned", 0, "")
+#define ROPE_SCALING_KINDS(ROW)                                                                    \
+    ROW(ROPE_PLAIN, "none", 0, "")                                                                 \
+    ROW(ROPE_LLAMA3, "llama3", 0, "")
+#define ROUTER_KINDS(ROW)                                                                          \
+    ROW(ROUTER_SOFTMAX, "softmax", 0, "")                                                          \
+    ROW(ROUTER_SIGMOID, "sigmoid", 0, "")
+#define CFG_DTYPES(ROW)                                                                            \
+    ROW(CFG_FP32, "fp32", 0, "")                                                                   \
+    ROW(CFG_BF16, "bf16", 0, "")                                                                   \
+    ROW(CFG_FP16, "fp16", 0, "")                                                                   \
+    ROW(CFG_FASTEST, "fastest", 0, "bf16 where the device supports it in hardware, else fp32")
+/* Traits of a recipe. */
+enum { FP8_KEEPS_HISTORY = 1 };
+#define FP8_RECIPES(ROW)                                                                           \
+    ROW(FP8_OFF, "off", 0, "")                                                                     \
+    ROW(FP8_CURRENT, "current", 0, "scale by the tensor's own maximum")                            \
+    ROW(FP8_DELAYED, "delayed", FP8_KEEPS_HISTORY, "by the maximum of the last 16 steps, which is faster")
+#define OPS_KINDS(ROW)                                                                             \
+    ROW(OPS_AUTO, "auto", 0, "a GPU where the build and the machine have one, else the CPU")       \
+    ROW(OPS_CPU, "cpu", 0, "")                                                                     \
+    ROW(OPS_CUDA, "cuda", 0, "")
+/* Traits of an optimizer: the settings that its rules read beside optimizer.lr and weight_decay. */
+enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4 };
+#define OPTIM_KINDS(ROW)                                                                           \
+    ROW(OPTIM_SGD, "sgd", 0, "")                                                                   \
+    ROW(OPTIM_MOMENTUM, "momentum", OPTIM_READS_MOMENTUM, "SGD with momentum")                     \
+    ROW(OPTIM_ADAM, "adam", OPTIM_READS_BETAS | OPTIM_READS_EPS,                                   \
+        "weight decay is added to the gradient")                                                   \
+    ROW(OPTIM_ADAMW, "adamw", OPTIM_READS_BETAS | OPTIM_READS_EPS,                                 \
+        "weights decay by themselves")                                                             \
+    ROW(OPTIM_ADAFACTOR, "adafactor", 0, "second moments by row and column")                       \
+    ROW(OPTIM_LION, "lion", OPTIM_READS_BETAS, "the sign of a first moment")                       \
+    ROW(OPTIM_ADAM8BIT, "adam8bit", OPTIM_READS_BETAS | OPTIM_READS_EPS,                           \
+        "AdamW with moments of 8 bits")                                                            \
+    ROW(OPTIM_MUON, "muon", OPTIM_READS_MOMENTUM | OPTIM_READS_BETAS | OPTIM_READS_EPS,            \
+        "orthogonalized momentum for the blocks' matrices, AdamW for the rest")
+#define CFG_MASTERS(ROW)                                                                           \
+    ROW(CFG_MASTER_FP32, "fp32", 0, "")                                                            \
+    ROW(CFG_MASTER_BF16, "bf16", 0, "needs precision bf16 and uses stochastic rounding")
+#define CFG_LR_SCALINGS(ROW)                                                                       \
+    ROW(CFG_LR_PLAIN, "none", 0, "")                                                               \
+    ROW(CFG_LR_LINEAR, "linear", 0, "")
+/* Traits of a schedule. */
+enum { SCHED_FALLS = 1, SCHED_FALLS_AT_END = 2 };
+#define SCHED_KINDS(ROW)                                                                           \
+    ROW(SCHED_CONSTANT, "constant", 0, "")                                                         \
+    ROW(SCHED_COSINE, "cosine", SCHED_FALLS, "")                                                   \
+    ROW(SCHED_LINEAR, "linear", SCHED_FALLS, "")                                                   \
+    ROW(SCHED_WSD, "wsd", SCHED_FALLS | SCHED_FALLS_AT_END, "constant, then a final decay")
+#define DECAY_KINDS(ROW)                                                                           \
+    ROW(DECAY_COSINE, "cosine", 0, "")                                                             \
+    ROW(DECAY_LINEAR, "linear", 0, "")                                                             \
+    ROW(DECAY_EXPONENTIAL, "exponential", 0, "")                                                   \
+    ROW(DECAY_SQRT, "sqrt", 0, "")
+#define RAW_DTYPES(ROW)                                                                            \
+    ROW(RAW_GUESS, "auto", 0, "inferred from the values")                                          \
+    ROW(RAW_UINT16, "uint16", 0, "")                                                               \
+    ROW(RAW_UINT32, "uint32", 0, "")                                                               \
+    ROW(RAW_INT64, "int64", 0, "")
+#define DATA_PACKINGS(ROW)                                                                         \
+    ROW(PACK_CONCAT, "concat", 0, "back to back, a sequence every seq_len tokens")                 \
+    ROW(PACK_BEST_FIT, "best_fit", 0, "packed by best fit, which truncates fewer of them")
+/* Traits of recompute. */
+enum { AC_OF_BLOCKS = 1 };
+#define CFG_RECOMPUTES(ROW)                                                                        \
+    ROW(CFG_AC_NONE, "none", 0, "")                                                                \
+    ROW(CFG_AC_FULL, "full", AC_OF_BLOCKS, "recompute every block")                                \
+    ROW(CFG_AC_EVERY, "every", AC_OF_BLOCKS, "store the input of every N-th block")                \
+    ROW(CFG_AC_SQRT, "sqrt", AC_OF_BLOCKS, "store about sqrt(layers) block inputs")                \
+    ROW(CFG_AC_SELECTIVE, "selective", 0, "recompute cheap ops only")
+/* Traits of a pipeline schedule; without any it is 1F1B. */
+enum { PIPE_ALL_FORWARD_FIRST = 1, PIPE_TAKES_CHUNKS = 2, PIPE_SPLITS_BACKWARD = 4 };
+#define PIPELINE_SCHEDULES(ROW)                                                                    \
+    ROW(PIPE_1F1B, "1F1B", 0, "forward and backward alternate")                                    \
+    ROW(PIPE_GPIPE, "GPipe", PIPE_ALL_FORWARD_FIRST, "all forward, then all backward")                                  \
+    ROW(PIPE_INTERLEAVED, "Interleaved1F1B", PIPE_TAKES_CHUNKS,                                                    \
+        "several chunks of layers per rank, for less idle time")                                   \
+    ROW(PIPE_ZERO_BUBBLE, "ZeroBubble", PIPE_SPLITS_BACKWARD, "weight gradients fill the idle time")
+#define CFG_RESHARDS(ROW)                                                                          \
+    ROW(CFG_RESHARD_DEFAULT, "default", 0,                                                         \
+        "never with a pipeline, whose microbatches would each gather them, unless parameters are " \
+        "offloaded; else always")                                                                  \
+    ROW(CFG_RESHARD_ALWAYS, "always", 0, "")                                                       \
+    ROW(CFG_RESHARD_NEVER, "never", 0,                                                             \
+        "gathered once per step, so that every rank holds all of them")
+#define CFG_WIRES(ROW)                                                                             \
+    ROW(CFG_WIRE_SAME, "default", 0, "")                                                           \
+    ROW(CFG_WIRE_BF16, "bf16", 0, "")                                                              \
+    ROW(CFG_WIRE_FP16, "fp16", 0, "")
+#define MONITOR_PRESET_ROWS(ROW)                                                                   \
+    ROW(MONITOR_LOOSE, "loose", 0, "")                                                             \
+    ROW(MONITOR_NORMAL, "normal", 0, "")                                                           \
+    ROW(MONITOR_STRICT, "strict", 0, "")                                                           \
+    ROW(MONITOR_OFF, "off", 0, "only values that are not finite, and saves and logs that fail")
+#define CONTEXT_MODES(ROW)                                                                         \
+    ROW(CONTEXT_ULYSSES, "ulysses", 0, "an all-to-all exchanges tokens for heads, and back")       \
+    ROW(CONTEXT_RING, "ring", 0, "keys and values pass from rank to rank")
+
+/* Every list above with the type it yields. */
+#define CHOICE_TYPES(TYPE)                                                                         \
+    TYPE(norm_kind, NORM_KINDS)                                                                    \
+    TYPE(norm_position_kind, NORM_POSITIONS)                                                       \
+    TYPE(mlp_kind, MLP_KINDS)                                                                      \
+    TYPE(qknorm_kind, QKNORM_KINDS)                                                                \
+    TYPE(pos_kind, POS_KINDS)                                                                      \
+    TYPE(rope_scaling_kind, ROPE_SCALING_KINDS)                                                    \
+    TYPE(router_kind, ROUTER_KINDS)                                                                \
+    TYPE(cfg_dtype, CFG_DTYPES)                                                                    \
+    TYPE(fp8_recipe, FP8_RECIPES)                                                                  \
+    TYPE(ops_kind, OPS_KINDS)                                                                      \
+    TYPE(optim_kind, OPTIM_KINDS)                                                                  \
+    TYPE(cfg_master, CFG_MASTERS)                                                                  \
+    TYPE(cfg_lr_scaling, CFG_LR_SCALINGS)                                                          \
+    TYPE(sched_kind, SCHED_KINDS)                                                                  \
+    TYPE(decay_kind, DECAY_KINDS)                                                                  \
+    TYPE(raw_dtype, RAW_DTYPES)                                                                    \
+    TYPE(data_packing, DATA_PACKINGS)                                                              \
+    TYPE(cfg_recompute, CFG_RECOMPUTES)                                                            \
+    TYPE(pipeline_schedule, PIPELINE_SCHEDULES)                                                    \
+    TYPE(cfg_reshard, CFG_RESHARDS)                                                                \
+    TYPE(cfg_wire, CFG_WIRES)                                                                      \
+    TYPE(monitor_preset, MONITOR_PRESET_ROWS)                                                      \
+    TYPE(context_mode, CONTEXT_MODES)
+
+/* The enums; type_count; type_traits. The count is not a value of the enum, so that a switch over all
+ * values is complete without it. */
+#define CHOICE_SYMBOL(symbol, text, traits, help) symbol,
+#define CHOICE_ONE(symbol, text, traits, help)    +1
+#define CHOICE_ENUM(type, ROWS)                                                                    \
+    typedef enum { ROWS(CHOICE_SYMBOL) } type;                                                     \
+    enum { type##_count = 0 ROWS(CHOICE_ONE) };                                                    \
+    extern const int type##_traits[];
+CHOICE_TYPES(CHOICE_ENUM)
+#undef CHOICE_ENUM
+
+/* States that the code at this place knows all n rows of the type. */
+#define CHOICE_DECIDED(type, n)                                                                    \
+    _Static_assert(type##_count == (n), #type " has a new row: decide here what it does")
+/* clang-format on */
+
+#endif
