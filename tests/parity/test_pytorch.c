@@ -16,8 +16,8 @@ typedef struct subject {
     model *m;
     plan *p;
     exec x;
-    chain train;
-    int train_id;
+    chain train, eval;
+    int train_id, eval_id;
     generator g;
     int64_t rows, seq;
     int32_t *tokens, *targets;
@@ -52,7 +52,8 @@ static const st_tensor *expected(const subject *s, const char *name) {
     return t;
 }
 
-static void open_subject(const char *name, subject *s) {
+/* @param capacity of the experts in training; negative: as imported */
+static void open_subject_with(const char *name, double capacity, subject *s) {
     char dir[512], path[600];
     snprintf(dir, sizeof dir, "%s/%s", FIXTURES, name);
     /* the same model in several files has one set of expected values */
@@ -73,14 +74,17 @@ static void open_subject(const char *name, subject *s) {
 
     assert_ok(hf_import_config(dir, &s->c, &s->family, NULL));
     model_layout l = { .dt = DT_F32 };
-    model_config c = s->c; /* as transformers computes the loss: nothing dropped, nothing added */
-    c.capacity_factor = c.balance_loss = c.router_z_loss = 0;
+    model_config c = s->c; /* as transformers computes the loss: nothing added */
+    c.balance_loss = c.router_z_loss = 0;
+    if (capacity >= 0 && c.experts) c.capacity_factor = capacity;
     assert_ok(model_new(&c, &l, &s->m));
     s->x.comm = comm_self();
     s->p = s->x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(s->m, s->p, true);
     assert_ok(model_record(s->m, PROG_TRAIN, s->rows * s->seq, s->seq, &s->train));
     assert_ok(plan_chain(s->p, &s->train, model_bucket_regions, s->m, &s->train_id));
+    assert_ok(model_record(s->m, PROG_EVAL, s->rows * s->seq, s->seq, &s->eval));
+    assert_ok(plan_chain(s->p, &s->eval, model_bucket_regions, s->m, &s->eval_id));
     assert_ok(generator_plan(s->m, s->p, s->c.max_seq, &s->g));
     assert_ok(plan_commit(s->p));
     st_file *f;
@@ -90,6 +94,8 @@ static void open_subject(const char *name, subject *s) {
     assert_null(model_publish(s->m, &s->x));
     model_fill_constants(s->m, s->p);
 }
+
+static void open_subject(const char *name, subject *s) { open_subject_with(name, -1, s); }
 
 static void close_subject(subject *s) {
     plan_free(s->p);
@@ -101,7 +107,8 @@ static void close_subject(subject *s) {
     free(s->logits);
 }
 
-static double run_training(subject *s) {
+/* @return the mean loss that the chain `which` computes. */
+static double run_chain(subject *s, int which) {
     int64_t n = s->rows * s->seq;
     int32_t *pos = mem_alloc((size_t)n * 4), *start = mem_alloc((size_t)n * 4);
     int64_t *ids = mem_alloc((size_t)n * 8);
@@ -114,8 +121,8 @@ static double run_training(subject *s) {
     }
     s->x.step.loss_grad = 1.0f / (float)valid;
     model_set_batch(s->m, s->p, &(model_batch){ s->tokens, s->targets, pos, start, ids, n });
-    assert_ok(exec_chain(&s->x, s->train_id, 0, 1));
-    const float *losses = exec_result(&s->x, s->train_id).data;
+    assert_ok(exec_chain(&s->x, which, 0, 1));
+    const float *losses = exec_result(&s->x, which).data;
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += losses[i];
     free(pos);
@@ -175,12 +182,36 @@ static void losses_and_gradients_match_pytorch(void **state) {
     for (size_t i = 0; i < COUNT_OF(families); i++) {
         subject s;
         open_subject(families[i], &s);
-        double loss = run_training(&s);
+        double loss = run_chain(&s, s.train_id);
         if (!(fabs(loss - s.loss) < 1e-5 * s.loss))
             fail_msg("%s: loss %.7f, PyTorch has %.7f", families[i], loss, s.loss);
         check_gradients(families[i], &s);
         close_subject(&s);
     }
+}
+
+/* The capacity of experts limits training alone: with one of half an even share, which drops every second choice at
+ * least, an evaluation still has PyTorch's loss, and so has one with the options that a folder is imported with. */
+static void evaluation_never_drops_tokens(void **state) {
+    static const double capacities[] = { -1, 0.5 };
+    int experts = 0;
+    for (size_t i = 0; i < COUNT_OF(families) * COUNT_OF(capacities); i++) {
+        const char *name = families[i / COUNT_OF(capacities)];
+        double capacity = capacities[i % COUNT_OF(capacities)];
+        subject s;
+        open_subject_with(name, capacity, &s);
+        double loss = run_chain(&s, s.eval_id);
+        if (!(fabs(loss - s.loss) < 1e-5 * s.loss))
+            fail_msg("%s: held-out loss %.7f with capacity %g, PyTorch has %.7f", name, loss,
+                     capacity, s.loss);
+        if (s.c.experts && capacity > 0) { /* where training does drop */
+            double trained = run_chain(&s, s.train_id);
+            if (fabs(trained - s.loss) < 1e-4 * s.loss) fail_msg("%s: nothing is dropped", name);
+            experts++;
+        }
+        close_subject(&s);
+    }
+    assert_int_equal(experts, 2);
 }
 
 /* ---- logits, through the cache ----------------------------------------------------------- */
@@ -269,6 +300,7 @@ static void import_then_export_is_bit_exact(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_and_gradients_match_pytorch),
+        cmocka_unit_test(evaluation_never_drops_tokens),
         cmocka_unit_test(logits_match_pytorch),
         cmocka_unit_test(import_then_export_is_bit_exact),
     };

@@ -14,7 +14,7 @@
     .head_dim = HEAD, .rope_theta = 10000, .rope_fraction = 1, .norm_eps = EPS, .init_std = 0.02
 #define SMALL_EXPERTS(N, K)                                                                        \
     .experts = N, .experts_per_token = K, .moe_step = 1, .router_scale = 1,                        \
-    .router_bias_rate = 1e-3, .capacity_factor = 1.25, .balance_loss = 0.01
+    .router_bias_rate = 1e-3, .capacity_factor = 0, .balance_loss = 1e-3
 static const struct {
     const char *folder, *family;
     model_config want;

@@ -61,6 +61,7 @@ static void what_is_absent_has_the_default_of_the_family(void **state) {
     assert_int_equal(c.window, 4096);
     assert_ok(import_with(*state, "mixtral", VOCAB KV_HEADS, &c, NULL));
     assert_true(c.rope_theta == 1e6);
+    assert_true(c.capacity_factor == 0 && c.balance_loss == 0.001);
     assert_ok(
         import_with(*state, "mistral", VOCAB KV_HEADS ", \"sliding_window\": null", &c, NULL));
     assert_int_equal(c.window, 0);
@@ -239,14 +240,15 @@ static void a_family_refuses_what_it_does_not_express(void **state) {
     c.mup = true;
     err e = hf_family_for(&c, NULL, &family);
     assert_non_null(strstr(err_remedy(e), "--family=NAME"));
-    assert_error(e, "no Hugging Face family");
+    assert_error(e, "the nearest, llama, has model.mup=false; this one has true");
     assert_error(hf_family_for(&c, "llama", &family),
                  "llama have model.mup=false; this one has true");
     c.mup = false;
     assert_error(hf_family_for(&c, "gpt2", &family), "model.kv_heads=4; this one has 2");
     assert_error(hf_family_for(&c, "bert", &family), "--family");
     assert_error(hf_export_config(*state, hf_family_of("olmo2"), &c, DT_F32, NO_TOKENS),
-                 "olmo2 have model.norm_position=post");
+                 "olmo2 have model.norm_position=post; this one has pre, and model.qk_norm=full; "
+                 "this one has none");
     c.window = 9;
     assert_error(hf_family_for(&c, "llama", &family), "model.sliding_window=0; this one has 9");
     assert_ok(hf_family_for(&c, NULL, &family));

@@ -10,6 +10,7 @@ static void put_file(const char *path, const char *header, size_t n) {
     uint8_t *bytes = mem_alloc(8 + h + n);
     bytes[0] = (uint8_t)h;
     bytes[1] = (uint8_t)(h >> 8);
+    bytes[2] = (uint8_t)(h >> 16);
     memcpy(bytes + 8, header, h);
     for (size_t i = 0; i < n; i++) bytes[8 + h + i] = (uint8_t)i;
     write_bytes(path, bytes, 8 + h + n);
@@ -212,6 +213,26 @@ static void foreign_types_are_listed_not_converted(void **state) {
     st_close(f);
 }
 
+/* The length of a header may be any number, also one whose bytes begin another format. */
+static void a_header_of_any_length_is_read(void **state) {
+    static const char entry[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}";
+    const char *file = in_folder(*state, "a.safetensors");
+    static const size_t lengths[] = { 640, 65536 + 640, 1 << 16, 'P' | 'K' << 8, 'G' | 'G' << 8 };
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+        st_file *f;
+        char *header = malloc(lengths[i] + 1);
+        memset(header, ' ', lengths[i]);
+        memcpy(header, entry, sizeof entry - 1);
+        header[lengths[i] - 1] = '}';
+        header[lengths[i]] = 0;
+        put_file(file, header, 4);
+        assert_ok(st_open(file, &f));
+        assert_int_equal(st_count(f), 1);
+        st_close(f);
+        free(header);
+    }
+}
+
 static void need_reports_what_is_wrong(void **state) {
     st_file *f;
     const st_tensor *t;
@@ -402,6 +423,7 @@ int main(void) {
         WITH_DIR(folder_round_trip),
         WITH_DIR(reads_unaligned_floats),
         WITH_DIR(foreign_types_are_listed_not_converted),
+        WITH_DIR(a_header_of_any_length_is_read),
         cmocka_unit_test(need_reports_what_is_wrong),
         WITH_DIR(broken_headers),
         WITH_DIR(strangers_are_named),

@@ -2,8 +2,9 @@
  * becomes of models that are damaged or of another kind. */
 #include "support/tokenizer.h"
 
-static const char *const NAMES[] = { "llama", "plain",   "no_prefix",     "symbols",
-                                     "rules", "unigram", "unigram_bytes", "unigram_symbols" };
+static const char *const NAMES[] = { "llama",          "plain",          "no_prefix", "symbols",
+                                     "symbols_prefix", "symbols_rules",  "rules",     "unigram",
+                                     "unigram_bytes",  "unigram_symbols" };
 
 static tokenizer *open_model(const char *name) {
     char path[512];
@@ -118,7 +119,9 @@ static void other_kinds_are_refused(void **state) {
         { "\x12\x02\x18\x09", "unknown type", 4 },    /* 9 */
         { "\x12\x03\xC0\x01\x01", "mark spaces", 5 }, /* treat_whitespace_as_suffix */
         { "\x1A\x03\x12\x01x", "normalization", 5 },  /* normalizer_spec.precompiled_charsmap */
-        { "\x0A\x05\x0A\x01~\x18\x04", "user-defined", 7 },
+        { "\x0A\x07\x0A\x03"
+          "a b\x18\x04",
+          "symbol \"a b\" holds a space", 9 },
         { "\x0A\x05\x0A\x01~\x18\x05", "unused", 7 },
         { "\x0A\x05\x0A\x01\xFF\x18\x01", "not UTF-8", 7 },
         { "\x0A\x05\x0A\x01~\x18\x0F", "type 15", 7 },

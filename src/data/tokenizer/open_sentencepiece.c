@@ -157,12 +157,16 @@ static err not_read(const char *path, const char *what) {
                     "give the tokenizer.json that comes with the same model");
 }
 
-/* User-defined symbols are found before text is normalized, so that they stay as they are. Ours are found in
- * what is normalized: the same, if normalizing leaves a symbol alone and puts nothing beside it. */
+/* Whether normalization changes text at all. */
+static bool normalizes(const sp_model *m) {
+    return m->charsmap.len || m->dummy_prefix || m->remove_extra_whitespace;
+}
+
+/* SentencePiece finds user-defined symbols before it normalizes the text, and leaves them as they are. We find
+ * them in the normalized text, which is the same where normalization changes nothing in a symbol. */
 static bool symbol_is_safe(const sp_model *m, text_span symbol) {
     if (memchr(symbol.at, ' ', symbol.len)) return false;
-    if (m->type == MODEL_BPE)
-        return !m->charsmap.len && !m->dummy_prefix && !m->remove_extra_whitespace;
+    if (m->type == MODEL_BPE && !normalizes(m)) return true;
     charsmap *map = NULL;
     str normal = { 0 };
     bool same = true;
@@ -177,11 +181,20 @@ static bool symbol_is_safe(const sp_model *m, text_span symbol) {
     return same;
 }
 
+static err symbol_not_read(const char *path, const sp_piece *p) {
+    return err_hint(
+        ERR("%s: the user-defined symbol \"%.*s\" holds a space or a character that the "
+            "model's normalization changes; SentencePiece models with such symbols are "
+            "not read",
+            path, (int)p->text.len, p->text.at),
+        "give the tokenizer.json that comes with the same model");
+}
+
 static err check_pieces(const char *path, const sp_model *m) {
     for (int i = 0; i < m->n; i++) {
         const sp_piece *p = &m->pieces[i];
         if (p->type == PIECE_USER_DEFINED && !symbol_is_safe(m, p->text))
-            return not_read(path, "with user-defined symbols that normalization changes");
+            return symbol_not_read(path, p);
         if (p->type == PIECE_UNUSED) return not_read(path, "with unused pieces");
         if (p->type < PIECE_NORMAL || p->type >= PIECE_TYPES)
             return ERR("%s: piece %d has the unknown type %llu", path, i,
@@ -267,9 +280,10 @@ static json_t *added_json(const sp_model *m) {
         const sp_piece *p = &m->pieces[i];
         bool user = p->type == PIECE_USER_DEFINED;
         if (p->type != PIECE_CONTROL && p->type != PIECE_UNKNOWN && !user) continue;
-        json_array_append_new(added, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", i,
-                                               "content", piece_json(p), "single_word", 0, "lstrip",
-                                               0, "rstrip", 0, "normalized", 0, "special", !user));
+        json_array_append_new(added,
+                              json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", i, "content",
+                                        piece_json(p), "single_word", 0, "lstrip", 0, "rstrip", 0,
+                                        "normalized", user && normalizes(m), "special", !user));
     }
     return added;
 }

@@ -115,7 +115,9 @@ void added_token_set(const tokenizer *t, added_token *a, const char *text, size_
     regex_work *w = regex_work_new(false);
     str scratch[2] = { { 0 }, { 0 } };
     text_span match = { text, n };
-    if (a->normalized) match = normalize_text(t->norms, t->n_norms, w, match, scratch);
+    /* a symbol of a SentencePiece model is left as it is by the normalization of a text */
+    if (a->normalized && !t->sentencepiece)
+        match = normalize_text(t->norms, t->n_norms, w, match, scratch);
     a->text = mem_alloc(n + 1);
     memcpy(a->text, text, n);
     a->len = n;

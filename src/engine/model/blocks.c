@@ -247,10 +247,11 @@ static val feed_forward(builder *b, val x) {
     return linear(b, LINEAR_DOWN, rec_linear(p, h, w, bias));
 }
 
-/* A sequence's tokens that one expert takes; 0: all. Generation drops none. */
+/* The tokens of a sequence that one expert takes; 0: all. Only training drops tokens: a held-out loss and the
+ * answer to a question must depend on neither the batch nor the text beside them. */
 static int64_t expert_capacity(const builder *b) {
     const model_config *c = b->c;
-    if (b->mode == PROG_DECODE || c->capacity_factor == 0) return 0;
+    if (b->mode != PROG_TRAIN || c->capacity_factor == 0) return 0;
     double even = (double)b->positions * c->experts_per_token / c->experts;
     return MIN((int64_t)ceil(c->capacity_factor * even), b->positions);
 }
@@ -270,6 +271,7 @@ static routing route(builder *b, val x) {
     int chunks = cp > 1 ? context_chunks(&b->m->l) : 1;
     bool apart = mesh_size(&b->m->l.mesh, AX_EP) > 1 && b->mode != PROG_DECODE;
     CHOICE_DECIDED(router_kind, 2);
+    int64_t capacity = expert_capacity(b);
     route_spec s = { .sigmoid = c->router_score == ROUTER_SIGMOID,
                      .normalize = c->router_normalize,
                      .scale = (float)c->router_scale,
@@ -277,8 +279,8 @@ static routing route(builder *b, val x) {
                      .seq = b->mode == PROG_DECODE ? 0 : b->positions / (cp * chunks),
                      .shared = AX_CP,
                      .chunks = chunks,
-                     .capacity = expert_capacity(b),
-                     .padded = apart && cp == 1 && c->capacity_factor > 0,
+                     .capacity = capacity,
+                     .padded = apart && cp == 1 && capacity > 0,
                      .balance = (float)c->balance_loss,
                      .z = (float)c->router_z_loss };
     return rec_route(p, logits, prog_use(p, "moe.bias", logits), s);

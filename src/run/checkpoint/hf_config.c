@@ -4,6 +4,7 @@
  * Rotary positions have two forms: keys at the top level with an object "rope_scaling", and, from
  * transformers 5 on, one object "rope_parameters". Both are read, and must agree where a file has
  * both; the older one is written, which every version reads. */
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -404,8 +405,9 @@ static double resolve_value(const model_config *c, const model_fact *f, double v
     return f->at == offsetof(model_config, expert_dim) && v == 0 ? (double)c->ffn : v;
 }
 
-/* An error names the fact that the family does not express. */
-static err check_fits(const hf_family *family, const model_config *c) {
+/* Adds the facts that the family does not express to `out`, as options. @return how many */
+static int list_misfits(const hf_family *family, const model_config *c, str *out) {
+    int n = 0;
     for (int i = 0; i < model_facts(); i++) {
         const model_fact *f = model_fact_at(i);
         const hf_key *k = hf_key_of(family, f);
@@ -416,35 +418,67 @@ static err check_fits(const hf_family *family, const model_config *c) {
         bool activation = f->at == offsetof(model_config, mlp);
         if (activation && has_activation(family, c->mlp)) continue;
         if (activation) want = family->gated ? MLP_SWIGLU : MLP_GELU_TANH;
-        if (resolve_value(c, f, got) != resolve_value(c, f, want))
-            return err_hint(ERR("models of type %s have %s=%s; this one has %s", family->model_type,
-                                f->name, model_fact_text(f, want, wants, sizeof wants),
-                                model_fact_text(f, got, has, sizeof has)),
-                            "choose another family with --family");
+        if (resolve_value(c, f, got) == resolve_value(c, f, want)) continue;
+        str_add(out, "%s%s=%s; this one has %s", n++ ? ", and " : "", f->name,
+                model_fact_text(f, want, wants, sizeof wants),
+                model_fact_text(f, got, has, sizeof has));
     }
-    return OK;
+    return n;
+}
+
+/* An error names every fact that the family does not express. */
+static err check_fits(const hf_family *family, const model_config *c) {
+    str why = { 0 };
+    err e = OK;
+    if (list_misfits(family, c, &why))
+        e = err_hint(ERR("models of type %s have %s", family->model_type, why.text),
+                     "choose another family with --family, or train with those options");
+    str_free(&why);
+    return e;
+}
+
+/* The family with the fewest facts that it does not express: none where it fits. */
+static const hf_family *nearest_family(const model_config *c, str *why) {
+    const hf_family *best = NULL;
+    for (int i = 0, least = INT_MAX; hf_family_at(i); i++) {
+        str misfits = { 0 };
+        int n = list_misfits(hf_family_at(i), c, &misfits);
+        if (n < least) {
+            least = n;
+            best = hf_family_at(i);
+            str_free(why);
+            *why = misfits;
+        } else {
+            str_free(&misfits);
+        }
+    }
+    return best;
+}
+
+static err unknown_family(const char *name) {
+    str names = { 0 };
+    for (int i = 0; hf_family_at(i); i++)
+        str_add(&names, "%s%s", i ? ", " : "", hf_family_at(i)->model_type);
+    err e = err_hint(ERR_USAGE("--family: \"%s\" is not a family that we write", name),
+                     "use one of %s", names.text);
+    str_free(&names);
+    return e;
 }
 
 err hf_family_for(const model_config *c, const char *wanted, const hf_family **family) {
-    str names = { 0 };
-    for (int i = 0; hf_family_at(i); i++) {
-        *family = hf_family_at(i);
-        str_add(&names, "%s%s", i ? ", " : "", (*family)->model_type);
-        if (wanted && strcmp(wanted, (*family)->model_type)) continue;
-        err e = check_fits(*family, c);
-        if (!e || wanted) {
-            str_free(&names);
-            return e;
-        }
-        err_free(e);
+    str why = { 0 };
+    err e = OK;
+    if (wanted) {
+        *family = hf_family_of(wanted);
+        return *family ? check_fits(*family, c) : unknown_family(wanted);
     }
-    *family = NULL;
-    err e = wanted ? err_hint(ERR_USAGE("--family: \"%s\" is not a family that we write", wanted),
-                              "use one of %s", names.text)
-                   : err_hint(ERR("no Hugging Face family has models like this one"),
-                              "pass --family=NAME (%s) to see which option that family lacks",
-                              names.text);
-    str_free(&names);
+    *family = nearest_family(c, &why);
+    if (why.len)
+        e = err_hint(ERR("no Hugging Face family has models like this one: the nearest, %s, has %s",
+                         (*family)->model_type, why.text),
+                     "train with the options of that family, or pass --family=NAME to see what "
+                     "another one lacks");
+    str_free(&why);
     return e;
 }
 

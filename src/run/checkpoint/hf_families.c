@@ -75,9 +75,11 @@ static const hf_key qwen3_keys[] = {
     LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 32), IMPLIED(qknorm, QKNORM_HEAD),
     KEY("head_dim", head_dim, HF_VALUE, 128, HF_REFUSED),
 };
+/* transformers drops no token, in training either. */
 #define EXPERTS(key, alias, number, per_token)                                                    \
     { key, alias, AT(experts), HF_USED, HF_VALUE, HF_REFUSED, number },                           \
-    KEY("num_experts_per_tok", experts_per_token, HF_VALUE, per_token, HF_REFUSED)
+    KEY("num_experts_per_tok", experts_per_token, HF_VALUE, per_token, HF_REFUSED),               \
+    KEY("router_aux_loss_coef", balance_loss, HF_VALUE, 0.001, HF_ZERO), IMPLIED(capacity_factor, 0)
 static const hf_key mixtral_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_VALUE, 8), HEAD_DIM, EXPERTS("num_local_experts", NULL, 8, 2),
     KEY("sliding_window", window, HF_VALUE, 0, HF_ZERO), IMPLIED(router_normalize, 1),
@@ -255,7 +257,7 @@ static const char *const harmless[] = {
     "num_return_sequences", "original_max_position_embeddings", "output_attentions",
     "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
     "problem_type", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty",
-    "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise", "sep_token_id", "summary_activation",
+    "return_dict", "return_dict_in_generate", "router_jitter_noise", "sep_token_id", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
     "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",

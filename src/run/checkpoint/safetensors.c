@@ -47,6 +47,7 @@ static const struct {
     { "GGUF", "a GGUF file", "use the safetensors files the GGUF was made from" },
     { "<!DOCTYPE", "an HTML page", "the download gave a web page: fetch the file again" },
     { "\x80\x02", "a Python pickle", "convert it with the safetensors package" },
+    { "\x80\x04\x95", "a Python pickle", "convert it with the safetensors package" },
 };
 
 /* ---- one file ---------------------------------------------------------------------------- */
@@ -71,8 +72,11 @@ static err check_foreign(const st_shard *s) {
 static err parse_header(const st_shard *s, json_t **header, size_t *data_at) {
     if (s->file.size < 8)
         return ERR("%s: a safetensors file has at least 8 bytes, got %zu", s->path, s->file.size);
-    TRY(check_foreign(s));
+    const char *text = (const char *)s->file.data + 8;
     uint64_t n = load_le64(s->file.data);
+    /* Any first bytes may be a header's length: those of other formats mean something only where no header follows. */
+    if (n > ST_MAX_HEADER || n == 0 || n > s->file.size - 8 || text[0] != '{')
+        TRY(check_foreign(s));
     if (n > ST_MAX_HEADER)
         return err_hint(ERR("%s: the header claims %llu bytes, at most %d are allowed", s->path,
                             (unsigned long long)n, ST_MAX_HEADER),
@@ -81,7 +85,6 @@ static err parse_header(const st_shard *s, json_t **header, size_t *data_at) {
         return err_hint(ERR("%s is truncated: the header needs %llu bytes, the file has %zu",
                             s->path, (unsigned long long)n + 8, s->file.size),
                         "fetch the file again");
-    const char *text = (const char *)s->file.data + 8;
     if (n == 0 || text[0] != '{')
         return err_hint(ERR("%s: the header does not begin with '{'", s->path),
                         "give a safetensors file: this is probably not one");
