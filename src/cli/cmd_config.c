@@ -9,6 +9,7 @@
 #include "io/io.h"
 #include "observe/observe.h"
 #include "planning/planning.h"
+#include "report/report.h"
 
 static err list_models(str *out) {
     str_add(out, "%-16s %10s  %s\n", "preset", "parameters", "shape");
@@ -61,11 +62,12 @@ static err convert_file(int argc, char **argv) {
 
 err cmd_config(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "convert") == 0) return convert_file(argc - 2, argv + 2);
-    bool docs = false, models = false, metrics = false, alerts = false;
+    bool docs = false, models = false, metrics = false, alerts = false, findings = false;
     const config_flag flags[] = { { "--docs", &docs, NULL },
                                   { "--models", &models, NULL },
                                   { "--metrics", &metrics, NULL },
-                                  { "--alerts", &alerts, NULL } };
+                                  { "--alerts", &alerts, NULL },
+                                  { "--findings", &findings, NULL } };
     config c;
     str out = { 0 };
     config_init(&c);
@@ -77,6 +79,8 @@ err cmd_config(int argc, char **argv) {
             metric_docs(&out);
         else if (alerts)
             list_alerts(&out);
+        else if (findings)
+            report_docs(&out);
         else if (models)
             e = list_models(&out);
         else

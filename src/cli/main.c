@@ -256,7 +256,7 @@ static const cli_command commands[] = {
           "\n" },
     { .name = "config",
       .usage =
-          "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics | --alerts]\n"
+          "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics | --alerts | --findings]\n"
           "       ingot config convert FILE [--from FORMAT]",
       .summary = "check a config and print it with all defaults filled in",
       .run = cmd_config,
@@ -264,7 +264,7 @@ static const cli_command commands[] = {
       .help =
           "The output is itself a valid config. --docs prints the reference page of all options\n"
           "instead, --models the model presets and their sizes, --metrics the table of metrics, --alerts\n"
-          "those of alerts and exit codes.\n"
+          "those of alerts and exit codes, --findings what a report looks for.\n"
           "convert reads a config of Megatron-LM (its arguments), DeepSpeed (JSON), GPT-NeoX (YAML),\n"
           "torchtitan (TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON), and lists what has\n"
           "no equivalent.\n"

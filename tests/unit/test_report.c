@@ -42,21 +42,21 @@ static run_report *report_of(test_folder *f, const char *name, planted p, int n)
     return r;
 }
 
-static bool advises(const run_report *r, const char *words) {
-    for (int i = 0; i < r->advices; i++)
-        if (strstr(r->advice[i], words)) return true;
+static bool finds(const run_report *r, const char *words) {
+    for (int i = 0; i < r->findings; i++)
+        if (!strcmp(r->finding[i].name, words) || strstr(r->finding[i].evidence, words))
+            return true;
     return false;
 }
 
 static void a_good_run_has_no_findings(void **state) {
     run_report *r = report_of(*state, "a", (planted){ 0 }, 300);
     assert_int_equal(r->rows, 300);
-    assert_int_equal(r->windows, 3);
+    assert_int_equal(r->windows, 15);
     assert_int_equal(r->spikes, 0);
     assert_int_equal(r->stalls, 0);
-    assert_int_equal(r->advices, 0);
+    assert_int_equal(r->findings, 0);
     assert_false(r->diverged);
-    assert_int_equal(r->phases, 1);
     assert_int_equal(r->phase[0].kind, PHASE_FAST);
     assert_true(r->tokens == 30000 && r->tok_s == 1000);
     report_free(r);
@@ -75,18 +75,18 @@ static void spikes_are_found_with_data_and_cause(void **state) {
 static void stagnation_and_divergence_are_found(void **state) {
     run_report *r = report_of(*state, "flat", (planted){ .flat_from = 300 }, 800);
     assert_int_equal(r->phase[r->phases - 1].kind, PHASE_STAGNANT);
-    assert_true(r->phase[r->phases - 1].from == 401);
-    assert_true(advises(r, "has not moved since step 401"));
+    assert_true(r->phase[r->phases - 1].from > 300 && r->phase[r->phases - 1].from <= 401);
+    assert_true(finds(r, "plateau"));
     assert_false(r->diverged);
     report_free(r);
     r = report_of(*state, "up", (planted){ .up_from = 400 }, 800);
     assert_true(r->diverged);
     assert_int_equal(r->phase[r->phases - 1].kind, PHASE_RISING);
-    assert_true(advises(r, "diverged"));
+    assert_true(finds(r, "diverged"));
     report_free(r);
     r = report_of(*state, "nan", (planted){ .nan_at_end = true }, 50);
     assert_true(r->diverged && r->not_finite == 1);
-    assert_true(advises(r, "not finite"));
+    assert_true(finds(r, "not_finite"));
     report_free(r);
 }
 
@@ -95,7 +95,7 @@ static void stalls_are_found(void **state) {
     assert_int_equal(r->stalls, 1);
     assert_true(r->stall[0].step == 77 && r->stall[0].seconds == 1);
     assert_true(fabs(r->stalled_s - 0.9) < 1e-6);
-    assert_true(advises(r, "1 steps took over 3x"));
+    assert_true(finds(r, "1 steps took over 3x"));
     report_free(r);
 }
 

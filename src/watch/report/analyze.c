@@ -27,20 +27,38 @@ static double sum_of(const series *s, const char *name) {
     return sum;
 }
 
+double report_noise(const series_column *c, int64_t from, int64_t to) {
+    double *d = mem_alloc((size_t)MAX(c->n, 1) * sizeof *d), last = NAN;
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        if (series_row(c, i) < from || series_row(c, i) >= to) continue;
+        double v = series_value(c, i);
+        if (isfinite(v) && isfinite(last)) d[n++] = fabs(v - last);
+        last = v;
+    }
+    sort_array(d, (size_t)n, sizeof *d, compare_doubles);
+    double noise = n ? 1.4826 * d[n / 2] / sqrt(2) : 0; /* of normal noise */
+    free(d);
+    return noise;
+}
+
 /* ---- windows and phases ---------------------------------------------------------------------- */
 static void find_windows(run_report *r, const series_column *loss, const series_column *step) {
-    r->window = mem_alloc((size_t)(loss->n / REPORT_WINDOW + 1) * sizeof *r->window);
-    for (int64_t from = 0; from < loss->n; from += REPORT_WINDOW) {
-        int64_t to = MIN(from + REPORT_WINDOW, loss->n), n = 0;
+    int64_t size = MAX(REPORT_LEAST_WINDOW, loss->n / REPORT_WINDOWS);
+    r->window_rows = size;
+    r->window = mem_alloc((size_t)(loss->n / size + 1) * sizeof *r->window);
+    for (int64_t from = 0; from < loss->n; from += size) {
+        int64_t to = MIN(from + size, loss->n), n = 0;
         double sum = 0;
-        if (r->windows && to - from < REPORT_WINDOW / 2) break;
+        if (r->windows && to - from < size / 2) break;
         for (int64_t i = from; i < to; i++)
             if (isfinite(series_value(loss, i))) sum += series_value(loss, i), n++;
         loss_window *w = &r->window[r->windows];
         *w = (loss_window){ .from = series_value(step, from),
                             .to = series_value(step, to - 1),
                             .mean = n ? sum / (double)n : NAN,
-                            .gain = NAN };
+                            .gain = NAN,
+                            .error = report_noise(loss, from, to) / sqrt((double)MAX(n, 1)) };
         if (r->windows) w->gain = (w[-1].mean - w->mean) / fabs(w[-1].mean);
         r->windows++;
     }
@@ -50,10 +68,11 @@ static void find_windows(run_report *r, const series_column *loss, const series_
     for (int i = 0; i < r->windows; i++) r->best_loss = fmin(r->best_loss, r->window[i].mean);
 }
 
-static phase_kind phase_kind_of(double gain) {
-    if (gain >= REPORT_FAST_GAIN) return PHASE_FAST;
-    if (gain >= REPORT_STAGNANT) return PHASE_SLOW;
-    return gain > -REPORT_STAGNANT ? PHASE_STAGNANT : PHASE_RISING;
+static phase_kind phase_kind_of(const loss_window *w) {
+    double error = 2 * hypot(w[-1].error, w->error) / fabs(w[-1].mean);
+    if (w->gain >= REPORT_FAST_GAIN) return PHASE_FAST;
+    if (w->gain >= REPORT_STAGNANT) return PHASE_SLOW;
+    return w->gain > -REPORT_STAGNANT - error ? PHASE_STAGNANT : PHASE_RISING;
 }
 
 static void find_phases(run_report *r) {
@@ -61,7 +80,7 @@ static void find_phases(run_report *r) {
     double before = NAN;
     for (int i = 1; i < r->windows; i++) {
         const loss_window *w = &r->window[i];
-        phase_kind kind = phase_kind_of(w->gain);
+        phase_kind kind = phase_kind_of(w);
         loss_phase *p = r->phases ? &r->phase[r->phases - 1] : NULL;
         if (!p || p->kind != kind) {
             p = &r->phase[r->phases++];
@@ -80,8 +99,9 @@ static void measure_loss(run_report *r) {
     find_windows(r, loss, step);
     find_phases(r);
     for (int64_t i = 0; i < loss->n; i++) r->not_finite += !isfinite(series_value(loss, i));
+    double error = 4 * sqrt(2) * r->window[r->windows - 1].error;
     r->diverged = !isfinite(r->last_loss) || !isfinite(series_value(loss, loss->n - 1)) ||
-                  r->last_loss > r->best_loss + REPORT_DIVERGED * fabs(r->best_loss);
+                  r->last_loss > r->best_loss + REPORT_DIVERGED * fabs(r->best_loss) + error;
     r->last_val = val ? series_value(val, val->n - 1) : NAN;
     r->best_val = report_quantile(val, 0, 0);
 }
@@ -132,21 +152,52 @@ static void measure_run_speed(run_report *r) {
     }
 }
 
-static err count_resumes(run_report *r) {
-    char *path = io_join(r->dir, "events.jsonl");
+/* ---- events -------------------------------------------------------------------------------------- */
+/* Calls `take` for each line of a file of the run that is a JSON object. A file that does not exist is empty. */
+static err each_object(run_report *r, const char *name,
+                       void (*take)(run_report *r, const json_t *o)) {
+    char *path = io_join(r->dir, name);
     io_mapping m = { 0 };
     err e = io_exists(path) ? io_map(path, &m) : OK;
-    static const char wanted[] = "{\"event\":\"resume\",";
     const char *at = (const char *)m.data, *end = at ? at + m.size : NULL;
     while (!e && at && at < end) {
-        size_t left = (size_t)(end - at);
-        if (left >= sizeof wanted - 1 && !memcmp(at, wanted, sizeof wanted - 1)) r->resumes++;
-        const char *newline = memchr(at, '\n', left);
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        json_t *o = json_loadb(at, (size_t)((newline ? newline : end) - at), 0, NULL);
+        if (json_is_object(o)) take(r, o);
+        json_decref(o);
         at = newline ? newline + 1 : end;
     }
     io_unmap(&m);
     free(path);
     return e;
+}
+
+static void take_event(run_report *r, const json_t *o) {
+    const char *kind = json_string_value(json_object_get(o, "event"));
+    const char *message = json_string_value(json_object_get(o, "message"));
+    double step = json_number_value(json_object_get(o, "step"));
+    if (!kind) return;
+    r->events.failure[0] = '\0'; /* something followed it */
+    if (!strcmp(kind, "resume")) r->events.resumes++;
+    if (!strcmp(kind, "rollback")) {
+        r->events.rollbacks++;
+        r->events.rollback_step = json_number_value(json_object_get(o, "from_step"));
+    }
+    if (strcmp(kind, "failure")) return;
+    r->events.failure_step = step;
+    snprintf(r->events.failure, sizeof r->events.failure, "%s", message ? message : "an error");
+}
+
+static void take_attempt(run_report *r, const json_t *o) {
+    const json_t *status = json_object_get(o, "status");
+    const char *cause = json_string_value(json_object_get(o, "cause"));
+    enum { STOPPED = 75 }; /* on request: exits.def */
+    if (!json_is_integer(status) || json_integer_value(status) == 0 ||
+        json_integer_value(status) == STOPPED)
+        return;
+    r->events.restarts++;
+    snprintf(r->events.restart_cause, sizeof r->events.restart_cause, "%s",
+             cause && *cause ? cause : "cause not known");
 }
 
 static err analyze_run(run_report *r) {
@@ -162,8 +213,9 @@ static err analyze_run(run_report *r) {
     measure_loss(r);
     measure_run_speed(r);
     report_find_spikes(r);
-    TRY(count_resumes(r));
-    report_advise(r);
+    TRY(each_object(r, "events.jsonl", take_event));
+    TRY(each_object(r, "launch.jsonl", take_attempt));
+    report_find_all(r);
     return OK;
 }
 
@@ -182,8 +234,8 @@ err report_read(const char *dir, run_report **out) {
 
 void report_free(run_report *r) {
     if (!r) return;
-    for (int i = 0; i < r->advices; i++) free(r->advice[i]);
-    free(r->advice);
+    for (int i = 0; i < r->findings; i++) free(r->finding[i].evidence);
+    free(r->finding);
     series_free(r->all);
     free(r->window);
     free(r->phase);

@@ -16,17 +16,19 @@
 #include "observe/series.h"
 
 /* ---- the analysis -------------------------------------------------------------------------- */
-enum { REPORT_WINDOW = 100, REPORT_LISTED = 10 };
+enum { REPORT_WINDOWS = 20, REPORT_LEAST_WINDOW = 20, REPORT_LISTED = 10 };
 #define REPORT_STAGNANT  0.001 /* improvement from one window to the next, as a part of the loss */
 #define REPORT_FAST_GAIN 0.01
 #define REPORT_DIVERGED  0.1 /* last window above the best, as a part of the loss */
 #define REPORT_STALL     3   /* step times the median */
 
-/* REPORT_WINDOW consecutive rows; the last one may be shorter, down to half. */
+/* A twentieth of the run, REPORT_LEAST_WINDOW rows at least; the last one may be shorter, down to half. A window that
+ * scales with the run judges runs of any length alike, since a loss falls with the logarithm of the steps. */
 typedef struct loss_window {
     double from, to; /* steps */
     double mean;     /* of finite losses */
     double gain;     /* improvement on the window before, as a part of it; NaN for the first */
+    double error;    /* standard error of the mean, from the differences of successive losses */
 } loss_window;
 
 typedef struct loss_spike {
@@ -55,6 +57,7 @@ typedef struct run_report {
     double last_val, best_val;               /* NaN: none */
     loss_window *window;
     int windows;
+    int64_t window_rows;
     loss_phase *phase;
     int phases;
     loss_spike spike[REPORT_LISTED]; /* the highest above their mean, by step */
@@ -70,10 +73,22 @@ typedef struct run_report {
     run_stall stall[REPORT_LISTED]; /* the longest, by step */
     int64_t stalls;
     double stalled_s; /* beyond the median */
-    int resumes;
-    char **advice; /* [advices] */
-    int advices;
+    struct {          /* events.jsonl and launch.jsonl */
+        int resumes, rollbacks, restarts;
+        double rollback_step; /* of the last */
+        char failure[256]; /* what ended the run, if an error did and nothing followed; "": none */
+        double failure_step;
+        char restart_cause[256]; /* of the last attempt that failed */
+    } events;
+    struct report_finding *finding; /* [findings] */
+    int findings;
 } run_report;
+
+/* Something that is wrong with a run: a row of findings.def. */
+typedef struct report_finding {
+    const char *name, *remedy;
+    char *evidence; /* owned: a sentence with the figures and steps */
+} report_finding;
 
 /* Reads and analyzes a run folder. @param out owned: report_free. */
 err report_read(const char *dir, run_report **out) MUST_USE;
@@ -92,6 +107,9 @@ json_t *report_json(const run_report *const *runs, int n);
 /* An error when the losses of a run differ from those of the first by more than `tolerance` of it in a step, or
  * when they did not log the same steps. */
 err report_same_loss(const run_report *const *runs, int n, double tolerance) MUST_USE;
+
+/* Appends the table of findings as Markdown: docs/observability.md. */
+void report_docs(str *out);
 
 /* ---- a screen of a run that is under way: screen.c ------------------------------------------- */
 typedef struct run_screen {

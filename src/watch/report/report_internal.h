@@ -3,11 +3,14 @@
 
 #include "report/report.h"
 
-/* ---- analyze.c, advice.c -------------------------------------------------------------------- */
+/* ---- analyze.c, spikes.c, findings.c -------------------------------------------------------------------- */
 /* @return the value below which a part `q` of the column's finite values lie, from `row` on; NaN: none. */
 double report_quantile(const series_column *c, int64_t row, double q);
+/* @return the standard deviation of the noise from one value of rows [from, to) to the next: a trend does not count. */
+double report_noise(const series_column *c, int64_t from, int64_t to);
 void report_find_spikes(run_report *r);
-void report_advise(run_report *r);
+/* Adds what findings.def lists; everything else in the report is known. */
+void report_find_all(run_report *r);
 
 /* ---- doc.c: a document that can be printed in several ways ----------------------------------- */
 typedef struct doc_curve {

@@ -70,9 +70,9 @@ static const char *const phase_names[] = { [PHASE_FAST] = "fast gain",
 static void write_loss(doc *d, const run_report *r) {
     char a[32];
     doc_line(d, "steps %.0f to %.0f, %s tokens; resumes: %d", r->first_step, r->last_step,
-             str_count(a, sizeof a, r->tokens), r->resumes);
-    doc_line(d, "loss %.4f at first, %.4f at best, %.4f at last (means of %d steps)%s",
-             r->first_loss, r->best_loss, r->last_loss, REPORT_WINDOW,
+             str_count(a, sizeof a, r->tokens), r->events.resumes);
+    doc_line(d, "loss %.4f at first, %.4f at best, %.4f at last (means of %lld steps)%s",
+             r->first_loss, r->best_loss, r->last_loss, (long long)r->window_rows,
              r->diverged ? "; it DIVERGED" : "");
     if (isfinite(r->last_val))
         doc_line(d, "held-out loss %.4f at last, %.4f at best; perplexity %.2f", r->last_val,
@@ -82,7 +82,8 @@ static void write_loss(doc *d, const run_report *r) {
 static void write_phases(doc *d, const run_report *r) {
     cells c = { 0 };
     if (!r->phases) {
-        doc_line(d, "too short for phases: they take %d steps", REPORT_WINDOW + REPORT_WINDOW / 2);
+        doc_line(d, "too short for phases: they take %d steps",
+                 REPORT_LEAST_WINDOW + REPORT_LEAST_WINDOW / 2);
         return;
     }
     const char *head[] = { "phase", "from step", "to step", "improvement" };
@@ -103,11 +104,10 @@ static void write_spikes(doc *d, const run_report *r) {
     cells c = { 0 };
     int n = (int)MIN(r->spikes, REPORT_LISTED);
     if (!n) {
-        doc_line(d, "no spike (the alert loss_spike)");
+        doc_line(d, "no spike");
         return;
     }
-    doc_line(d, "%lld spikes (the alert loss_spike)%s", (long long)r->spikes,
-             r->spikes > n ? "; the highest:" : ":");
+    doc_line(d, "%lld spikes%s", (long long)r->spikes, r->spikes > n ? "; the highest:" : ":");
     const char *head[] = { "step", "loss", "mean", "deviations", "sequences", "beside it" };
     for (int i = 0; i < 6; i++) add_cell(&c, "%s", head[i]);
     for (int i = 0; i < n; i++) {
@@ -186,8 +186,10 @@ static void write_run(doc *d, const run_report *r) {
     if (series_skipped(r->all))
         doc_line(d, "%lld lines of metrics.jsonl are damaged and were left out",
                  (long long)series_skipped(r->all));
-    for (int i = 0; i < r->advices; i++) doc_line(d, "-> %s", r->advice[i]);
-    if (!r->advices) doc_line(d, "-> Nothing to improve was found.");
+    for (int i = 0; i < r->findings; i++)
+        doc_line(d, "-> %s: %s. Remedy: %s.", r->finding[i].name, r->finding[i].evidence,
+                 r->finding[i].remedy);
+    if (!r->findings) doc_line(d, "-> Nothing to improve was found.");
 }
 
 /* ---- several ----------------------------------------------------------------------------------- */
@@ -259,7 +261,7 @@ static json_t *phases_json(const run_report *r) {
 }
 
 static json_t *run_json(const run_report *r) {
-    json_t *o = json_object(), *advice = json_array();
+    json_t *o = json_object(), *findings = json_array();
     const struct {
         const char *key;
         double v;
@@ -280,15 +282,18 @@ static json_t *run_json(const run_report *r) {
                     { "data_s", r->seconds.data },
                     { "eval_s", r->seconds.eval },
                     { "ckpt_s", r->seconds.ckpt },
-                    { "resumes", r->resumes } };
+                    { "resumes", r->events.resumes } };
     json_object_set_new(o, "run", json_string(r->dir));
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
         json_object_set_new(o, numbers[i].key, io_json_number(numbers[i].v));
     json_object_set_new(o, "diverged", json_boolean(r->diverged));
     json_object_set_new(o, "phases", phases_json(r));
     json_object_set_new(o, "highest_spikes", spikes_json(r));
-    for (int i = 0; i < r->advices; i++) json_array_append_new(advice, json_string(r->advice[i]));
-    json_object_set_new(o, "advice", advice);
+    for (int i = 0; i < r->findings; i++)
+        json_array_append_new(findings,
+                              json_pack("{s:s, s:s, s:s}", "name", r->finding[i].name, "evidence",
+                                        r->finding[i].evidence, "remedy", r->finding[i].remedy));
+    json_object_set_new(o, "findings", findings);
     return o;
 }
 
