@@ -13,6 +13,7 @@
  *     mpirun       ORTE was unable to reliably start one or more daemons.             CAUSE
  *     the program  error: CAUSE                                                       CAUSE
  */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,13 +167,23 @@ void launch_fault_read(launch_fault *f, const char *line) {
 }
 
 /* ---- again? ------------------------------------------------------------------------------------------ */
+/* Whether an attempt ended by a fault of the program, which the same state reproduces: an error, or a signal
+ * that a process raises by itself. Others come from outside, as SIGKILL does where memory is short. */
+static bool is_own_fault(int status) {
+    static const int own[] = { SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGSYS };
+    for (size_t i = 0; i < COUNT_OF(own); i++)
+        if (status == 128 + own[i]) return true;
+    return status == EXIT_ERROR;
+}
+
 bool launch_may_restart(const launch_limits *l, launch_history *h, const launch_outcome *o,
                         const char **why, double *delay_s) {
     enum { MOST_DELAY_S = 300 };
     const exit_row *code = exit_find(o->status);
-    bool same = h->failures > 0 && !o->progress && o->status == EXIT_ERROR &&
+    bool known = *o->fault.cause || o->status > 128; /* a signal is a cause by itself */
+    bool same = h->failures > 0 && !o->progress && is_own_fault(o->status) && known &&
                 !o->fault.unreachable /* it may be starting */ && h->last_status == o->status &&
-                *o->fault.cause && strcmp(h->last_cause, o->fault.cause) == 0;
+                strcmp(h->last_cause, o->fault.cause) == 0;
     if (o->progress) h->failures = 0;
     h->failures++;
     h->last_status = o->status;

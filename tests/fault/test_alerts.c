@@ -159,7 +159,7 @@ static void a_loss_scale_that_collapses(void **state) {
     fires_everywhere(*state, "loss_scale", ZERO3, false,
                      (settings){ "precision", "fp16", "precision.loss_scale", "64", "optimizer.lr",
                                  "1000", "lr_scheduler.warmup", "0", "training.steps", "14",
-                                 "metrics.detail_every", "0" });
+                                 "metrics.detail_every", "0", "alerts.policy", "nonfinite=log" });
 }
 
 /* Scales come from earlier steps, and values outgrow them. */

@@ -409,6 +409,32 @@ static void steps_that_are_not_finite_can_be_skipped_for_a_while(void **state) {
     assert_error(e, "the last 64 updates were skipped");
 }
 
+/* The policies hold in fp16 too: only gradients that a lower loss scale mends are passed over. */
+static void fp16_obeys_the_policies_of_what_is_not_finite(void **state) {
+    test_folder *f = *state;
+    const char *data = write_corpus(f, "good.txt", 200, 0, 0);
+#define FP16_DIVERGES                                                                              \
+    "precision", "fp16", "optimizer.name", "sgd", "optimizer.lr", "1000", "training.max_norm",     \
+        "0", "training.steps", "200"
+    err e = try_run(f, "stops", data, (settings){ FP16_DIVERGES });
+    assert_non_null(e);
+    assert_int_equal(err_exit_code(e), EXIT_ALERT);
+    err_free(e);
+    json_t *events = events_of(f, "stops");
+    assert_non_null(find_event(events, "alert", "nonfinite", 0));
+    json_decref(events);
+    e = try_run(f, "back", data,
+                (settings){ FP16_DIVERGES, "alerts.policy", "nonfinite=rollback",
+                            "alerts.rollbacks", "2", "checkpoint.every", "1", "alerts.skip_steps",
+                            "1" });
+    assert_non_null(e);
+    assert_int_equal(err_exit_code(e), EXIT_ALERT);
+    err_free(e);
+    events = events_of(f, "back");
+    assert_non_null(find_event(events, "rollback", "", 0));
+    json_decref(events);
+}
+
 /* ---- several ranks ---------------------------------------------------------------------------------------------- */
 static void ranks_heal_together(void **state) {
     test_folder *f = *state;
@@ -461,6 +487,7 @@ int main(void) {
         IN_FOLDER(a_stop_saves_and_ends),
         IN_FOLDER(the_first_op_is_named),
         IN_FOLDER(steps_that_are_not_finite_can_be_skipped_for_a_while),
+        IN_FOLDER(fp16_obeys_the_policies_of_what_is_not_finite),
         IN_FOLDER(ranks_heal_together),
         IN_FOLDER(healthy_runs_raise_nothing),
     };

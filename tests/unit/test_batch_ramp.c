@@ -23,6 +23,8 @@ static const batch_ramp ramps[] = {
     { .unit = 1, .full = 97, .start = 3, .windows = 5000, .end = 7001 },
     { .unit = 8, .full = 64, .start = 5, .windows = 3 },
     { .unit = 2, .full = 12, .start = 12, .windows = 100, .end = 30 },
+    { .unit = 2, .full = 24, .start = 4, .increment = 10, .windows = 90 },
+    { .unit = 8, .full = 24, .start = 4, .increment = 2, .windows = 900, .end = 1776 },
 };
 
 static void counts_agree_with_single_steps(void **state) {
@@ -47,6 +49,24 @@ static void no_step_crosses_the_end(void **state) {
     }
 }
 
+/* As Megatron's --rampup-batch-size START INCREMENT SAMPLES: every increment lasts as many samples. */
+static void increments_are_equal_parts_of_the_ramp(void **state) {
+    batch_ramp r = { .unit = 1, .full = 32, .start = 8, .increment = 4, .windows = 600 };
+    for (int64_t at = 0; at < 800; at++)
+        assert_int_equal(batch_ramp_size(&r, at), at < 600 ? 8 + at / 100 * 4 : 32);
+}
+
+/* The sizes of steps are the same for every unit that divides them; others round each up. */
+static void sizes_do_not_depend_on_the_unit(void **state) {
+    for (int64_t unit = 1; unit <= 16; unit++)
+        for (int64_t at = 0; at < 500; at++) {
+            batch_ramp one = { .unit = 1, .full = 48, .start = 8, .windows = 333 }, r = one;
+            r.unit = unit;
+            int64_t size = batch_ramp_size(&one, at);
+            assert_int_equal(batch_ramp_size(&r, at), ceil_div(size, unit) * unit);
+        }
+}
+
 /* A count takes as long as there are sizes of steps, not steps. */
 static void long_runs_are_counted_at_once(void **state) {
     batch_ramp r = { .unit = 1, .full = 1024, .start = 32, .windows = INT64_MAX / 4 };
@@ -59,6 +79,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_agree_with_single_steps),
         cmocka_unit_test(no_step_crosses_the_end),
+        cmocka_unit_test(increments_are_equal_parts_of_the_ramp),
+        cmocka_unit_test(sizes_do_not_depend_on_the_unit),
         cmocka_unit_test(long_runs_are_counted_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

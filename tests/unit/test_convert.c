@@ -58,6 +58,7 @@ static void units_and_defaults(void **state) {
     assert_has(out, "steps: \"128000 tokens\"");
     assert_has(out, "min_lr_factor: 0.1");
     assert_has(out, "batch_ramp_start: 8");
+    assert_has(out, "batch_ramp_increment: 8");
     assert_has(out, "batch_ramp: \"64000 tokens\"");
     assert_has(out, "warmup: 5%");
     assert_has(out, "positions: learned"); /* its default */

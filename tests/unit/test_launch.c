@@ -2,6 +2,7 @@
  * started again. */
 #include "support/test.h"
 
+#include <signal.h>
 #include <string.h>
 
 #include "cli/launch.h"
@@ -161,6 +162,25 @@ static void the_same_error_twice_ends_it(void **state) {
     assert_true(again(&away, o, &delay));
 }
 
+/* A crash comes again from the same state; a kill comes from outside. */
+static void the_same_crash_twice_ends_it(void **state) {
+    static const int crashes[] = { SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL };
+    double delay;
+    for (size_t i = 0; i < COUNT_OF(crashes); i++)
+        for (int named = 0; named < 2; named++) {
+            launch_history h = { 0 };
+            launch_outcome o = outcome(128 + crashes[i], false, named ? "ended by a signal" : "");
+            assert_true(again(&h, o, &delay));
+            assert_false(again(&h, o, &delay));
+            launch_history moved = { 0 };
+            assert_true(again(&moved, o, &delay));
+            o.progress = true;
+            assert_true(again(&moved, o, &delay));
+            assert_true(again(&moved, outcome(137, false, "killed"), &delay));
+            assert_true(again(&moved, outcome(137, false, "killed"), &delay));
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rank_errors_name_rank_host_and_cause),
@@ -171,6 +191,7 @@ int main(void) {
         cmocka_unit_test(restarts_are_counted_since_the_last_checkpoint),
         cmocka_unit_test(codes_decide_whether_a_restart_helps),
         cmocka_unit_test(the_same_error_twice_ends_it),
+        cmocka_unit_test(the_same_crash_twice_ends_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

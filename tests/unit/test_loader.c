@@ -305,12 +305,13 @@ static void any_number_of_ranks_sees_the_same_step(void **state) {
     data_close(s);
 }
 
-static void the_batch_ramp_grows_in_whole_microbatches(void **state) {
+static void the_batch_ramp_grows_by_increments(void **state) {
     data_source *s = counting_source(1000);
     loader_options o = USUAL;
     o.rows = 2;
-    o.ramp_start = 4;
-    o.ramp_windows = 40;
+    o.ramp.start = 4;
+    o.ramp.increment = 2;
+    o.ramp.windows = 40;
     loader *l = loader_of(s, o);
     int64_t consumed = 0, size[8];
     for (int step = 0; step < 8; step++) {
@@ -320,7 +321,7 @@ static void the_batch_ramp_grows_in_whole_microbatches(void **state) {
         for (int64_t m = 1; m < b.microbatches; m++) assert_int_equal(next(l).microbatch, m);
         consumed += size[step];
     }
-    static const int64_t expected[] = { 4, 4, 4, 6, 6, 8, 10, 12 }; /* 4 + place / 5, made even */
+    static const int64_t expected[] = { 4, 4, 4, 6, 6, 8, 10, 12 }; /* 4 + 2 (place / 10) */
     for (int i = 0; i < 8; i++) assert_int_equal(size[i], expected[i]);
     loader *again = loader_of(s, o);
     loader_seek(again, consumed);
@@ -541,7 +542,7 @@ int main(void) {
         cmocka_unit_test(seeking_equals_reading_on),
         cmocka_unit_test(prefetching_changes_nothing),
         cmocka_unit_test(any_number_of_ranks_sees_the_same_step),
-        cmocka_unit_test(the_batch_ramp_grows_in_whole_microbatches),
+        cmocka_unit_test(the_batch_ramp_grows_by_increments),
         cmocka_unit_test(documents_are_kept_apart),
         cmocka_unit_test(without_masks_a_row_is_one_document),
         cmocka_unit_test(the_curriculum_shortens_documents),

@@ -182,13 +182,28 @@ static void what_is_not_finite(void **state) {
             assert_int_equal(a->policy, MONITOR_STOP);
             monitor_free(w.m);
         }
-    watch w = watch_new(MONITOR_NORMAL, "", ""); /* fp16 looks for its scale this way */
-    monitor_step s = healthy(1);
-    s.grad_norm = INFINITY;
-    s.loss_scale = 1024;
-    add(&w, &s);
-    assert_int_equal(w.n, 0);
-    monitor_free(w.m);
+}
+
+/* fp16 looks for its scale by overflowing; a scale of 1 has nothing left to give, and a loss does not depend on
+ * the scale. */
+static void what_is_not_finite_in_fp16(void **state) {
+    static const struct {
+        double loss, norm, scale;
+        bool fires;
+    } cases[] = { { 3, INFINITY, 1024, false }, { 3, NAN, 2, false },
+                  { 3, INFINITY, 1, true },     { 3, NAN, 1, true },
+                  { NAN, 1, 1024, true },       { INFINITY, 1, 65536, true },
+                  { NAN, NAN, 1024, true },     { 3, 1, 1024, false } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        watch w = watch_new(MONITOR_NORMAL, "loss_scale=off", "");
+        monitor_step s = healthy(1);
+        s.loss = cases[i].loss;
+        s.grad_norm = cases[i].norm;
+        s.loss_scale = cases[i].scale;
+        add(&w, &s);
+        assert_int_equal(find(&w, MONITOR_nonfinite) != NULL, cases[i].fires);
+        monitor_free(w.m);
+    }
 }
 
 /* ---- the gradient -------------------------------------------------------------------------------------- */
@@ -481,6 +496,7 @@ int main(void) {
         cmocka_unit_test(a_new_level_is_one_alert),
         cmocka_unit_test(a_plateau_is_noted),
         cmocka_unit_test(what_is_not_finite),
+        cmocka_unit_test(what_is_not_finite_in_fp16),
         cmocka_unit_test(gradients_that_explode),
         cmocka_unit_test(a_sustained_rise),
         cmocka_unit_test(blocks_are_named),

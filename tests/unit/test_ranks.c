@@ -31,6 +31,113 @@ static void lengths_in_tokens_and_time_do_not_depend_on_the_layout(void **state)
                    "tokens", 0);
 }
 
+/* Interleaved1F1B runs groups of as many microbatches as there are stages: steps of a ramp and the last step of a
+ * length in tokens are rounded up to whole groups, and no step is refused in mid-run. */
+static void interleaved_steps_are_whole_groups(void **state) {
+    test_folder *f = *state;
+    enum { GROUP = 2 * 2, WINDOWS = 47 };
+    settings own = { "parallelism.pipeline_parallel_degree",
+                     "2",
+                     "parallelism.pipeline_parallel_schedule",
+                     "Interleaved1F1B",
+                     "model.layers",
+                     "4",
+                     "training.local_batch_size",
+                     "2",
+                     "training.steps",
+                     "1500 tokens",
+                     "training.batch_ramp_start",
+                     "2",
+                     "training.batch_ramp",
+                     "60%" };
+    assert_ok(run_on_ranks(f, "run", small, own, 2));
+    json_t *steps = logged_steps(f, "run");
+    size_t n = json_array_size(steps);
+    double all = 0;
+    for (size_t i = 0; i < n; i++) {
+        double batch = logged_number(steps, i, "batch");
+        assert_true(fmod(batch, GROUP) == 0);
+        if (i > 0 && i + 1 < n) assert_true(batch >= logged_number(steps, i - 1, "batch"));
+        all += batch;
+    }
+    assert_true(logged_number(steps, 0, "batch") == GROUP);
+    assert_true(all == ceil(WINDOWS / (double)GROUP) * GROUP);
+    json_decref(steps);
+}
+
+/* The sizes of a ramp are those of the config; a layout that cannot divide them is refused. */
+static void a_ramp_that_the_layout_does_not_divide_is_refused(void **state) {
+    static const struct {
+        const char *start, *increment, *rows, *words;
+    } cases[] = {
+        { "6", "0", "2", "training.batch_ramp_start is 6 sequences, which" },
+        { "4", "6", "2", "training.batch_ramp_increment is 6 sequences, which" },
+        { "4", "8", "2", "which do not divide the 12 from training.batch_ramp_start" },
+        { "0", "4", "2", "without training.batch_ramp_start" },
+        { "100 tokens", "0", "2", "training.batch_ramp_start is 3 sequences, which" },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        settings own = { "training.batch_ramp_start",     cases[i].start,
+                         "training.batch_ramp_increment", cases[i].increment,
+                         "training.local_batch_size",     cases[i].rows,
+                         "training.global_batch_size",    "16" };
+        assert_error(run_on_ranks(*state, "no", small, own, 2), cases[i].words);
+    }
+}
+
+/* Layouts whose microbatches have other sizes take the same steps. */
+static void the_ramp_does_not_depend_on_the_microbatch(void **state) {
+    static const struct {
+        int ranks;
+        const char *rows;
+    } cases[] = { { 1, "1" }, { 1, "2" }, { 1, "4" }, { 2, "1" }, { 2, "2" }, { 4, "1" } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char name[NAME];
+        layout_case l = { cases[i].ranks, "", { "training.local_batch_size", cases[i].rows } };
+        settings own = { "training.batch_ramp_start",  "4",          "training.batch_ramp", "70%",
+                         "training.global_batch_size", "24",         "training.steps",      "9",
+                         "training.local_batch_size",  cases[i].rows };
+        snprintf(name, NAME, i ? "ramp%zu" : "one", i);
+        assert_ok(run_on_ranks(*state, name, small, own, cases[i].ranks));
+        if (!i) continue;
+        same_figures(*state, name, &l, "batch", 0);
+        same_figures(*state, name, &l, "loss", 1e-5);
+    }
+}
+
+/* @return the texts of a run's samples; owned. */
+static char *sampled_text(test_folder *f, const char *run) {
+    char path[64], *next = NULL;
+    str all = { 0 };
+    snprintf(path, sizeof path, "%s/events.jsonl", run);
+    char *events = folder_read(f, path);
+    for (char *line = strtok_r(events, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
+        if (strstr(line, "\"event\":\"sample\"")) str_add(&all, "%s\n", strstr(line, "\"text\""));
+    free(events);
+    return all.text;
+}
+
+/* Every rank generates the whole text, also where ranks divide the tokens that they train on. A sequence of 32
+ * tokens is shorter than the chunks that prompts run in. */
+static void generated_text_does_not_depend_on_the_layout(void **state) {
+    test_folder *f = *state;
+    settings own = { "sample.every",     "3",
+                     "sample.tokens",    "20",
+                     "validation.every", "0",
+                     "sample.prompt",    "The quick brown fox jumps over the lazy dog. " };
+    assert_ok(run_on_ranks(f, "one", small, own, 1));
+    char *one = sampled_text(f, "one");
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        char name[NAME];
+        if (!(MOST_LAYOUTS >> i & 1)) continue;
+        assert_ok(run_on_layout(f, own, i, name));
+        char *many = sampled_text(f, name);
+        assert_string_equal(many, one);
+        free(many);
+    }
+    free(one);
+}
+
 /* Every layer's experts count, whichever stage has them; with dense layers among them, so that stages differ. */
 static void expert_load_does_not_depend_on_the_layout(void **state) {
     settings own = {
@@ -77,6 +184,10 @@ int main(void) {
         T(dropout_clipping_and_recompute_do_not_depend_on_the_layout),
         T(a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout),
         T(lengths_in_tokens_and_time_do_not_depend_on_the_layout),
+        T(interleaved_steps_are_whole_groups),
+        T(a_ramp_that_the_layout_does_not_divide_is_refused),
+        T(the_ramp_does_not_depend_on_the_microbatch),
+        T(generated_text_does_not_depend_on_the_layout),
         T(expert_load_does_not_depend_on_the_layout),
         T(norms_do_not_depend_on_the_layout),
         T(a_rank_that_fails_ends_the_run),

@@ -41,10 +41,31 @@ static void fp8_delayed_stays_close_on_every_layout(void **state) {
     fp8_stays_close(*state, "delayed");
 }
 
+/* A tied table is read by the embedding and by the head. Where their types differ it is kept in fp32, as if both had
+ * asked for it: the embedding's result has the residual's type anyway. */
+static void a_tied_head_computes_in_its_own_type(void **state) {
+    static const char *const modules[] = { "", "head=fp32", "embed=fp32,head=fp32" };
+    double loss[COUNT_OF(modules)];
+    for (size_t i = 0; i < COUNT_OF(modules); i++) {
+        char name[NAME];
+        snprintf(name, NAME, "modules%zu", i);
+        assert_ok(run_on_ranks(*state, name, small,
+                               (settings){ "precision", "bf16", "precision.modules", modules[i],
+                                           "model.tie_embeddings", "true" },
+                               1));
+        json_t *steps = logged_steps(*state, name);
+        loss[i] = logged_number(steps, 1, "loss");
+        json_decref(steps);
+    }
+    assert_true(loss[1] != loss[0]);
+    assert_true(loss[1] == loss[2]);
+}
+
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         T(bf16_stays_close_on_every_layout),
+        T(a_tied_head_computes_in_its_own_type),
         T(fp8_current_stays_close_on_every_layout),
         T(fp8_delayed_stays_close_on_every_layout),
     };

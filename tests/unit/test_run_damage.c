@@ -150,10 +150,7 @@ static bool tokenizer_is_believed(const char *dir, const tokenizer *good, const 
     char *checkpoint = NULL, *path = io_join(dir, "tokenizer.json");
     tokenizer *t = NULL;
     err e = ckpt_latest(dir, &checkpoint);
-    if (!e && !checkpoint) { /* its manifest is gone: nothing to read, and the run begins anew */
-        free(path);
-        return true;
-    }
+    assert_true(e || checkpoint); /* nothing here removes a folder */
     if (!e) e = ckpt_read_manifest(checkpoint, &c, &s, NULL);
     if (!e) e = tokenizer_open(path, NULL, &t);
     if (!e) e = ckpt_check_tokenizer(&s, t, path);
@@ -273,12 +270,61 @@ static void damage_to_all_checkpoints_is_an_error(void **state) {
     assert_true(io_is_dir(in_folder(f, "bad/checkpoints/step-00000003")));
 }
 
+/* ---- a checkpoint without its manifest, or under another name ---------------------------------- */
+static void remove_manifest(test_folder *f, int step) {
+    char name[80];
+    snprintf(name, sizeof name, "run/checkpoints/step-%08d/manifest.json", step);
+    assert_int_equal(unlink(in_folder(f, name)), 0);
+}
+
+/* It is damaged as any other: the one before is used, and it is kept under another name. */
+static void a_checkpoint_without_a_manifest_is_damaged(void **state) {
+    test_folder *f = *state;
+    const char *run = in_folder(f, "run");
+    char *found;
+    write_text(f);
+    assert_ok(run_to(f, run, "2"));
+    assert_ok(run_to(f, run, "3"));
+    remove_manifest(f, 3);
+    assert_ok(ckpt_find(run, &found));
+    assert_true(str_ends(found, "step-00000002"));
+    free(found);
+    assert_ok(run_to(f, run, "3"));
+    assert_true(io_exists(in_folder(f, "run/checkpoints/damaged-step-00000003/model.safetensors")));
+    remove_manifest(f, 2);
+    remove_manifest(f, 3);
+    assert_error(run_to(f, run, "4"), "step-00000003 is damaged: it has no manifest.json");
+    assert_error(ckpt_find(run, &found), "step-00000003 is damaged");
+    assert_true(io_exists(in_folder(f, "run/checkpoints/step-00000003/model.safetensors")));
+    assert_false(io_exists(in_folder(f, "run/checkpoints/step-00000004")));
+}
+
+static void a_checkpoint_under_another_steps_name_is_refused(void **state) {
+    test_folder *f = *state;
+    const char *run = in_folder(f, "run");
+    char *found;
+    write_text(f);
+    assert_ok(run_to(f, run, "2"));
+    assert_ok(run_to(f, run, "3"));
+    assert_int_equal(rename(in_folder(f, "run/checkpoints/step-00000002"),
+                            in_folder(f, "run/checkpoints/step-00000009")),
+                     0);
+    assert_error(run_to(f, run, "4"),
+                 "step-00000009 is the checkpoint of step 2 under another name");
+    assert_error(ckpt_find(run, &found), "step-00000009 is the checkpoint of step 2");
+    assert_true(io_is_dir(in_folder(f, "run/checkpoints/step-00000003")));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_damaged_checkpoint_gives_way_to_the_one_before,
                                         folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(damage_to_all_checkpoints_is_an_error, folder_setup,
                                         folder_teardown),
+        cmocka_unit_test_setup_teardown(a_checkpoint_without_a_manifest_is_damaged, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(a_checkpoint_under_another_steps_name_is_refused,
+                                        folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(every_damage_is_found_or_harmless, folder_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(every_damage_to_what_two_ranks_wrote_is_too, folder_setup,

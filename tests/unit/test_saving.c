@@ -7,6 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../../src/run/train/train_internal.h"
+
 /* ---- files of checkpoints -------------------------------------------------------------------- */
 static const char *file_of(test_folder *f, const char *run, const char *root, int step,
                            const char *name) {
@@ -123,6 +125,14 @@ static void the_last_save_must_succeed(void **state) {
     assert_true(count_events(f, "run", "save_failed") >= 2);
 }
 
+/* What is trained without a save is lost at the next fault: a disk that is full over lunch is waited for, one that
+ * nobody looks after is not. */
+static void saves_that_keep_failing_end_the_run(void **state) {
+    for (int64_t failures = 0; failures < 100; failures++)
+        for (double hours = 0; hours < 10; hours++)
+            assert_true(saving_gives_up(failures, hours * 3600) == (failures >= 10 && hours >= 2));
+}
+
 /* ---- weights alone ------------------------------------------------------------------------------ */
 static void weights_alone_are_found_and_never_continued_from(void **state) {
     test_folder *f = *state;
@@ -191,6 +201,7 @@ int main(void) {
         TEST(saved_beside_as_while_waiting),
         TEST(a_failed_save_is_tried_again),
         TEST(the_last_save_must_succeed),
+        TEST(saves_that_keep_failing_end_the_run),
         TEST(weights_alone_are_found_and_never_continued_from),
         TEST(a_run_is_extended_from_before_its_decay),
         TEST(what_cannot_be_branched_from_is_refused),

@@ -221,13 +221,14 @@ static void a_stop_beyond_the_steps_is_their_end(void **state) {
     json_decref(steps);
 }
 
-/* Less than a sequence, which tokens can express, is one microbatch, and not a ramp that is off. */
+/* Less than a sequence, which tokens can express, is one sequence, and not a ramp that is off. */
 static void a_ramp_may_start_below_one_sequence(void **state) {
     train_small(*state, "run",
                 (settings){ "training.global_batch_size", "16", "training.batch_ramp_start",
-                            "32 tokens", "training.batch_ramp", "6" });
+                            "32 tokens", "training.batch_ramp", "6", "training.local_batch_size",
+                            "1" });
     json_t *steps = logged_steps(*state, "run");
-    assert_true(logged_number(steps, 0, "batch") == 4);
+    assert_true(logged_number(steps, 0, "batch") == 1);
     assert_true(logged_number(steps, 7, "batch") == 16);
     json_decref(steps);
 }

@@ -7,7 +7,7 @@
 struct err_object {
     str message, remedy;
     str trail; /* "file:line\n" for each place, innermost first */
-    bool echo;
+    bool echo, lasting;
     exit_code exit; /* EXIT_DONE: not set */
 };
 
@@ -47,6 +47,11 @@ err err_echo(err e) {
     return e;
 }
 bool err_is_echo(err e) { return e->echo; }
+err err_lasting(err e) {
+    e->lasting = true;
+    return e;
+}
+bool err_is_lasting(err e) { return e->lasting; }
 
 const char *err_message(err e) { return e->message.text; }
 const char *err_remedy(err e) { return e->remedy.text ? e->remedy.text : ""; }

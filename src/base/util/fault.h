@@ -8,6 +8,7 @@
  *     hang:step:rank=1:hit=5              sleep forever there
  *     slow:step:rank=1:by=0.3             every step computes 30 % longer
  *     flip:weights:rank=2:hit=7           flip a bit of a weight after the seventh step
+ *     flip:save.files:hit=any             leave a slice that rank 0 wrote out of every manifest
  *
  * Defaults: rank 0, the first hit (any: each of them), and the first attempt of `ingot launch` (INGOT_ATTEMPT;
  * any: all of them). */

@@ -372,14 +372,16 @@ typedef struct guard_options {
                                         * text is not looked at */
 } guard_options;
 
-/* Batch ramp: the first steps take `start` windows; the number grows linearly to `full` over the
- * first `windows` windows, always rounded down to whole microbatches, at least one. */
+/* Batch ramp: the first steps take `start` windows, and every `windows` / n windows the number grows by
+ * `increment`, until it is `full` after n increments; the last one may be smaller. Sizes do not depend on how
+ * many ranks and microbatches share them, but where they are not a multiple of `unit` they are rounded up. */
 typedef struct batch_ramp {
-    int64_t unit;    /* windows in a microbatch, over all ranks */
-    int64_t start;   /* 0: every step is full */
-    int64_t full;    /* windows in a step, a multiple of unit */
-    int64_t windows; /* length of the ramp */
-    int64_t end;     /* no step crosses it: the one that ends there may be smaller; 0: none */
+    int64_t unit;      /* windows of the fewest microbatches that a step may have, over all ranks */
+    int64_t start;     /* 0: every step is full */
+    int64_t increment; /* 0: as start */
+    int64_t full;      /* windows in a step */
+    int64_t windows;   /* length of the ramp */
+    int64_t end;       /* no step crosses it: the one that ends there may be smaller; 0: none */
 } batch_ramp;
 /* @return the windows in a step that begins after `consumed` others. */
 int64_t batch_ramp_size(const batch_ramp *r, int64_t consumed);
@@ -412,11 +414,11 @@ typedef struct loader_options {
      * at most this many tokens; the limit grows linearly to seq_len over curriculum_windows. The
      * last token of a piece keeps its target: only the context gets shorter. 0: off. */
     int64_t curriculum_start;
-    int64_t curriculum_windows;       /* 0: the limit stays */
-    int64_t ramp_start, ramp_windows; /* batch ramp, as `start` and `windows` above */
-    int64_t run_windows;              /* the end of the run, as `end` above */
-    int prefetch;                     /* batches made ahead; 0: made by the caller */
-    int workers;                      /* threads that make them; 0 means 1 */
+    int64_t curriculum_windows; /* 0: the limit stays */
+    batch_ramp
+        ramp; /* how steps grow, and where they end; unit and full 0: rows * ranks, step_windows */
+    int prefetch; /* batches made ahead; 0: made by the caller */
+    int workers;  /* threads that make them; 0 means 1 */
 } loader_options;
 
 enum { DATA_NO_TARGET = -100 };

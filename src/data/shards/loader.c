@@ -134,12 +134,7 @@ static int64_t curriculum_limit(const loader_options *o, int64_t consumed) {
 
 /* @return windows in a step that begins at `consumed`. */
 static int64_t step_size(const loader_options *o, int64_t consumed) {
-    batch_ramp r = { .unit = o->rows * o->ranks,
-                     .start = o->ramp_start,
-                     .full = o->step_windows,
-                     .windows = o->ramp_windows,
-                     .end = o->run_windows };
-    return batch_ramp_size(&r, consumed);
+    return batch_ramp_size(&o->ramp, consumed);
 }
 
 /* Whether every window has seq_len targets, whatever it holds. */
@@ -396,6 +391,9 @@ static err resolve_options(loader_options *o) {
     if (o->ranks == 0) o->ranks = 1;
     if (o->workers == 0) o->workers = 1;
     if (o->step_windows == 0) o->step_windows = o->rows * o->ranks;
+    if (o->ramp.unit == 0) o->ramp.unit = o->rows * o->ranks;
+    if (o->ramp.full == 0) o->ramp.full = o->step_windows;
+    BUG_IF(o->ramp.unit % (o->rows * o->ranks) || o->ramp.full != o->step_windows);
     BUG_IF(o->seq_len < 1 || o->rows < 1 || o->rank < 0 || o->rank >= o->ranks);
     BUG_IF(o->rows * o->seq_len > INT32_MAX || o->prefetch < 0 || o->workers < 0);
     if (o->step_windows % (o->rows * o->ranks))

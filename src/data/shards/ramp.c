@@ -7,21 +7,25 @@
  *           0                           windows          end
  *
  * The size of a step depends on nothing but the windows consumed before it, so a run that is resumed
- * takes the steps of one that never stopped. Sizes grow in whole microbatches: the steps of one size
- * are counted by a division, and a count takes as long as there are sizes, not steps. */
+ * takes the steps of one that never stopped, on whatever ranks. Sizes grow by increments: the steps of one
+ * size are counted by a division, and a count takes as long as there are sizes, not steps. */
 #include "shards/data_internal.h"
 
+static int64_t round_to_unit(const batch_ramp *r, int64_t size) {
+    return ceil_div(size, r->unit) * r->unit;
+}
+
 static int64_t ramp_size(const batch_ramp *r, int64_t consumed) {
-    if (r->start <= 0 || consumed >= r->windows) return r->full;
-    double done = (double)consumed / (double)r->windows;
-    int64_t size = r->start + (int64_t)(done * (double)(r->full - r->start));
-    return MAX(r->unit, MIN(size, r->full) / r->unit * r->unit);
+    if (r->start <= 0 || consumed >= r->windows) return round_to_unit(r, r->full);
+    int64_t by = r->increment > 0 ? r->increment : r->start, n = ceil_div(r->full - r->start, by);
+    int64_t taken = (int64_t)((double)consumed * (double)n / (double)r->windows);
+    return round_to_unit(r, MIN(r->start + taken * by, r->full));
 }
 
 int64_t batch_ramp_size(const batch_ramp *r, int64_t consumed) {
     int64_t size = ramp_size(r, consumed);
     if (r->end <= consumed || consumed + size <= r->end) return size;
-    return (r->end - consumed + r->unit - 1) / r->unit * r->unit;
+    return round_to_unit(r, r->end - consumed);
 }
 
 /* @return the first position after `consumed` where steps have another size; INT64_MAX: none. */

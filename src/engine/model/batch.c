@@ -163,13 +163,16 @@ static void put_ring(const model *m, plan *p, const model_batch *b) {
 
 void model_set_batch(const model *m, plan *p, const model_batch *b) {
     const axis_set ways[] = { 0, AXIS(AX_CP), AXIS(AX_TP), AXIS(AX_CP) | AXIS(AX_TP) };
+    /* Generation has no documents, and every rank has all of its tokens: inputs that ranks divide belong to
+     * the training programs of the same plan, whose shapes these tokens do not have. */
+    size_t n_ways = b->start ? COUNT_OF(ways) : 1;
     const void *facts[TOKEN_FACTS] = { [TOKEN_TOKENS] = b->tokens,
                                        [TOKEN_TARGETS] = b->targets,
                                        [TOKEN_POS] = b->pos,
                                        [TOKEN_IDS] = b->ids,
                                        [TOKEN_START] = b->start };
     for (int i = 0; i < TOKEN_FACTS; i++)
-        for (size_t k = 0; k < COUNT_OF(ways); k++)
+        for (size_t k = 0; k < n_ways; k++)
             put_tokens(m, p, token_input_name((token_fact)i, ways[k]), b->slot, facts[i], b->n);
-    put_ring(m, p, b);
+    if (b->start) put_ring(m, p, b);
 }

@@ -333,7 +333,11 @@ static residual_state block(builder *b, residual_state s) {
         s = (residual_state){ n1.r, VAL_NONE };
         norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
         val a = attention(b, n1.y), f = second_branch(b, n2.y);
-        return (residual_state){ n1.r, join_branch(b, rec_add(b->p, a, f), SITE_BRANCH) };
+        if (!(b->c->dropout > 0) || b->mode != PROG_TRAIN) /* one sum over tp is enough */
+            return (residual_state){ n1.r, join_branch(b, rec_add(b->p, a, f), SITE_BRANCH) };
+        a = join_branch(b, a, SITE_BRANCH);
+        f = join_branch(b, f, SITE_SECOND_BRANCH);
+        return (residual_state){ n1.r, rec_add(b->p, a, f) };
     }
     CHOICE_DECIDED(norm_position_kind, 2);
     if (b->c->norm_position == NORM_POST) {

@@ -265,7 +265,7 @@ err model_sum_tied(const model *m, exec *x) MUST_USE;
  * parallelism, tp have the same sequences and divide their tokens. */
 typedef struct model_batch {
     const int32_t *tokens, *targets, *pos, *start;
-    const int64_t *ids;
+    const int64_t *ids; /* targets, start and ids are NULL in generation */
     int64_t n;
     int slot; /* of the inputs (plan_input) */
 } model_batch;

@@ -367,12 +367,23 @@ static const param_row *param_row_of(const prog_param *q) {
     return &table[i];
 }
 
+/* The type that a matrix is read in. A tied table that embedding and head read in different types is kept in fp32:
+ * each of them casts what it reads, and neither sees the other's rounding. */
+static err matrix_dtype(const model *m, const param_row *r, dtype *out) {
+    dtype head;
+    TRY(module_dtype(&m->l, r->module, out));
+    if (!m->c.tied || strcmp(r->name, "embed.tokens")) return OK;
+    TRY(module_dtype(&m->l, "head", &head));
+    if (head != *out) *out = DT_F32;
+    return OK;
+}
+
 /* Experts lie one after another; vectors stay fp32. */
 static err choose_bucket(model *m, prog_param *q) {
     const param_row *r = param_row_of(q);
     int kind = MAX(0, q->block_kind - 1);
     dtype dt = DT_F32;
-    if (q->ndim == 2) TRY(module_dtype(&m->l, r->module, &dt));
+    if (q->ndim == 2) TRY(matrix_dtype(m, r, &dt));
     if (r->where == BUCKET_EXPERTS) {
         q->dim[0] *= m->experts;
         if (m->experts < m->c.experts) q->pl.on[AX_EP] = PLACE_S(0);

@@ -169,9 +169,9 @@ static err finish_megatron(convert_source *s) {
     const char *ramp = convert_take(s, "rampup_batch_size"); /* start, increment, samples */
     char *end = NULL;
     if (!ramp) return OK;
-    double start = strtod(ramp, &end);
-    strtod(end, &end);
+    double start = strtod(ramp, &end), increment = strtod(end, &end);
     TRY(convert_set_number(s, "rampup_batch_size", "training.batch_ramp_start", start, ""));
+    TRY(convert_set_number(s, "rampup_batch_size", "training.batch_ramp_increment", increment, ""));
     return convert_set_number(s, "rampup_batch_size", "training.batch_ramp",
                               strtod(end, NULL) * seq, "tokens");
 }

@@ -367,7 +367,8 @@ err ckpt_download_manifests(const char *url, const char *run_dir) MUST_USE;
 /* ---- finding -------------------------------------------------------------------------------- */
 /* Removes or puts right what a killed save left behind. No other process may be saving to this run. */
 err ckpt_recover(const char *run_dir) MUST_USE;
-/* Steps of the complete checkpoints of a run, ascending. @param steps owned (free). */
+/* Steps of the checkpoints of a run, ascending; also of one that lacks its manifest, which nothing loads.
+ * @param steps owned (free). */
 err ckpt_list(const char *run_dir, ckpt_kind kind, int64_t **steps, int *n) MUST_USE;
 /* @return the folder of a step, owned (free). */
 char *ckpt_path(const char *run_dir, ckpt_kind kind, int64_t step);

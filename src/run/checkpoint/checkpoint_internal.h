@@ -19,13 +19,14 @@ void hash_print(uint64_t hash, hash_text out);
 /* Reads the member `key`, sixteen hexadecimal digits. */
 err hash_read(const json_t *object, const char *name, const char *key, uint64_t *out) MUST_USE;
 
-/* Reads a checkpoint's manifest and checks format and checksum. @param doc owned: json_decref.
- * @param format may be NULL. */
+/* Reads a checkpoint's manifest and checks format, checksum, and that a folder named after a step is that
+ * step's. @param doc owned: json_decref. @param format may be NULL. */
 err manifest_read(const char *folder, json_t **doc, int64_t *format) MUST_USE;
 /* The same of a manifest that was read from elsewhere. @param name stands for it in messages. */
 err manifest_check(const json_t *doc, const char *name, int64_t *format) MUST_USE;
-/* @return whether the manifest has a format that this version does not know; false when it is unreadable. */
-bool manifest_is_of_later_version(const char *folder);
+/* @return whether the manifest is intact, but has a format that this version does not know or is another
+ * step's than the folder is named after. */
+bool manifest_is_foreign(const char *folder);
 /* Writes the manifest of a folder whose other files are complete.
  * @param tensors, files as shard_write filled them; borrowed. @param chunk see ckpt_index.
  * @param run borrowed; may be NULL. */

@@ -38,7 +38,8 @@ int64_t step_of_name(const char *name) {
     return *end ? -1 : step;
 }
 
-/* Steps of the complete checkpoints in a folder, ascending. @param steps owned (free). */
+/* Steps of the checkpoints in a folder, ascending. A save gets such a name when it is complete: one that lacks
+ * its manifest is damaged, and must neither be passed over nor be overwritten. @param steps owned (free). */
 static err list_local_steps(const char *root, int64_t **steps, int *n) {
     char **names;
     int count;
@@ -49,11 +50,9 @@ static err list_local_steps(const char *root, int64_t **steps, int *n) {
     *steps = mem_alloc((size_t)(count + 1) * sizeof **steps);
     for (int i = 0; i < count; i++) {
         int64_t step = step_of_name(names[i]);
-        if (step < 0) continue;
-        char *folder = io_join(root, names[i]), *manifest = io_join(folder, CKPT_MANIFEST_FILE);
-        if (io_exists(manifest)) (*steps)[(*n)++] = step;
+        char *folder = io_join(root, names[i]);
+        if (step >= 0 && io_is_dir(folder)) (*steps)[(*n)++] = step;
         free(folder);
-        free(manifest);
     }
     io_list_free(names, count);
     sort_array(*steps, (size_t)*n, sizeof **steps, compare_int64);
@@ -201,7 +200,7 @@ static err verify_shared(const char *path, comm *c) {
 }
 
 /* Tries them from the newest on. @param found the one that is whole, -1 when none is: the error is that
- * of the newest. One of a later version is not damaged, and not passed over. */
+ * of the newest. One of a later version, or under another step's name, is not damaged, and not passed over. */
 static err find_undamaged(const char *run_dir, ckpt_kind kind, const int64_t *steps, int n, comm *c,
                           int *found) {
     err first = OK;
@@ -209,7 +208,7 @@ static err find_undamaged(const char *run_dir, ckpt_kind kind, const int64_t *st
     for (int i = n - 1; i >= 0 && *found < 0; i--) {
         char *path = ckpt_path(run_dir, kind, steps[i]);
         err e = verify_shared(path, c);
-        bool stop = e && manifest_is_of_later_version(path);
+        bool stop = e && manifest_is_foreign(path);
         if (!e) *found = i;
         free(path);
         if (!first)

@@ -174,8 +174,8 @@ static err check_coverage(ckpt_index *x, const char *name) {
             covered += part_count(&x->slice[at].part);
         t->n_slices = at - t->first_slice;
         if (covered != t->count)
-            return ERR("%s: slices of \"%s\" have %lld elements; expected %lld", name, t->name,
-                       (long long)covered, (long long)t->count);
+            return err_lasting(ERR("%s: slices of \"%s\" have %lld elements; expected %lld", name,
+                                   t->name, (long long)covered, (long long)t->count));
     }
     return OK;
 }

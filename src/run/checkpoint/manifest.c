@@ -59,24 +59,47 @@ err manifest_check(const json_t *doc, const char *name, int64_t *format) {
     return check_checksum(doc, name, found);
 }
 
+/* @return whether a folder is named after another step than its manifest's: someone renamed or copied it. */
+static bool is_misnamed(const char *folder, const json_t *doc, int64_t *step) {
+    size_t end = strlen(folder), begin;
+    while (end > 1 && folder[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && folder[begin - 1] != '/';) begin--;
+    char *name = strndup(folder + begin, end - begin);
+    int64_t named = step_of_name(name);
+    free(name);
+    *step = json_integer_value(json_object_get(json_object_get(doc, "state"), "step"));
+    return named >= 0 && named != *step;
+}
+
 err manifest_read(const char *folder, json_t **doc, int64_t *format) {
     char *path = io_join(folder, CKPT_MANIFEST_FILE);
-    err e = io_json_read(path, doc);
+    int64_t step;
+    err e = io_is_dir(folder) && !io_exists(path)
+                ? err_hint(ERR("%s is damaged: it has no %s", folder, CKPT_MANIFEST_FILE),
+                           "restore it from a copy, or move the folder away")
+                : io_json_read(path, doc);
     if (!e) e = manifest_check(*doc, path, format);
+    if (!e && is_misnamed(folder, *doc, &step))
+        e = err_hint(
+            ERR("%s is the checkpoint of step %lld under another name", folder, (long long)step),
+            "rename it step-%08lld, or move it away", (long long)step);
     free(path);
     return e;
 }
 
-bool manifest_is_of_later_version(const char *folder) {
+bool manifest_is_foreign(const char *folder) {
     char *path = io_join(folder, CKPT_MANIFEST_FILE);
     json_t *doc = NULL;
-    int64_t format = 0;
+    int64_t format = 0, step;
     err e = io_json_read(path, &doc);
     if (!e) e = io_json_int(doc, path, "format", &format);
+    bool later = format > CKPT_FORMAT;
+    if (!e && !later) e = manifest_check(doc, path, NULL);
+    bool foreign = later || (!e && is_misnamed(folder, doc, &step));
     err_free(e);
     json_decref(doc);
     free(path);
-    return format > CKPT_FORMAT;
+    return foreign;
 }
 
 /* ---- files ------------------------------------------------------------------------------- */

@@ -309,6 +309,10 @@ static err write_rank_files(ckpt_saver *v) {
     TRY(write_kind(v, "model", true));
     fault_point(FAULT_SAVE_FILE, rank);
     if (v->kind == CKPT_FULL) TRY(write_kind(v, "optim", false));
+    if (fault_flips(FAULT_SAVE_FILES, rank)) {
+        json_t *file = json_object_iter_value(json_object_iter(v->files));
+        json_array_remove(json_object_get(file, "slices"), 0);
+    }
     if (rank_count(v) == 1) return OK;
     char *path = rank_list_path(v, rank);
     json_t *doc = json_pack("{s:O, s:O}", "tensors", v->tensors, "files", v->files);
@@ -336,16 +340,33 @@ static err merge_list(ckpt_saver *v, int rank) {
     return e;
 }
 
-/* Reads the manifest back: it must list every element of every tensor. */
+/* Every tensor must be listed, whichever rank wrote it. */
+static err check_tensors_listed(const ckpt_saver *v, const json_t *doc) {
+    const json_t *tensors = json_object_get(doc, "tensors");
+    for (int i = 0; i < v->n; i++) {
+        const holding *h = &v->hold[i];
+        bool wanted = v->kind == CKPT_FULL || (h->param >= 0 && h->state < 0);
+        if (wanted && !json_object_get(tensors, h->name))
+            return err_lasting(ERR("%s: no rank has saved \"%s\"", v->temp, h->name));
+    }
+    return OK;
+}
+
+/* Reads the manifest back: it must list every element of every tensor. If it does not, the ranks disagree on
+ * who writes what, and the next save would end the same way. */
 static err check_manifest_complete(const ckpt_saver *v) {
     json_t *doc = NULL;
     int64_t format;
     ckpt_index *x = NULL;
     err e = manifest_read(v->temp, &doc, &format);
+    if (!e) e = check_tensors_listed(v, doc);
     if (!e) e = index_open(v->temp, doc, format, &x);
     index_close(x);
     json_decref(doc);
-    return e;
+    if (!e || !err_is_lasting(e)) return e;
+    return err_hint(e,
+                    "this is a fault of ingot's, not of the disk: report it with the run's "
+                    "config.yaml. Until it is mended, another optimizer.name or layout may save");
 }
 
 static err commit_save(ckpt_saver *v) {

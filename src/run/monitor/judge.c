@@ -69,11 +69,14 @@ static verdict judge_plateau(const monitor *m, const monitor_step *s) {
     return (verdict){ judged, judged && fell < limit, fell, limit, now, NAN, -1 };
 }
 
-/* fp16 finds a loss scale by overflowing now and then: what is not finite is its own business. */
+/* fp16 finds its loss scale by overflowing gradients now and then. That is expected as long as the scale can be
+ * halved; a loss that is not finite does not depend on the scale. */
 static verdict judge_nonfinite(const monitor *m, const monitor_step *s) {
-    bool judged = isnan(s->loss_scale), finite = isfinite(s->loss) && isfinite(s->grad_norm);
+    const double least_scale = 1; /* of ops/clip.h */
+    bool scale_mends = isfinite(s->loss) && s->loss_scale > least_scale;
+    bool finite = isfinite(s->loss) && (isfinite(s->grad_norm) || scale_mends);
     double value = isfinite(s->loss) ? s->grad_norm : s->loss;
-    return (verdict){ judged, judged && !finite, value, NAN, NAN, NAN, -1 };
+    return (verdict){ true, !finite, value, NAN, NAN, NAN, -1 };
 }
 
 static verdict judge_loss_scale(const monitor *m, const monitor_step *s) {

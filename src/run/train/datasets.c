@@ -261,9 +261,7 @@ err datasets_load(trainer *t) {
                                     .tokenizer = t->tokenizer },
                          .curriculum_start = c->training.seq_curriculum_start,
                          .curriculum_windows = t->curriculum,
-                         .ramp_start = t->ramp.start,
-                         .ramp_windows = t->ramp.windows,
-                         .run_windows = t->ramp.end,
+                         .ramp = t->ramp,
                          .prefetch = (int)c->data.prefetch,
                          .workers = (int)c->data.workers };
     int all = t->n_sources + t->has_clean;

@@ -38,6 +38,41 @@ static err whole_microbatches(const trainer *t, const char *name, cfg_amount a, 
 
 int64_t trainer_micro_rows(const trainer *t) { return t->rows * ranks_with_rows(t); }
 
+/* A size of the ramp in whole sequences, which does not depend on the layout: the layout must divide it. */
+static err ramp_amount(const trainer *t, const char *name, cfg_amount a, int64_t *out) {
+    double sequences = sequences_of(t, a);
+    int64_t unit = trainer_micro_rows(t), n = *out = llround(sequences);
+    if (sequences > 0 && n == 0) *out = n = 1;
+    if (n % unit == 0) return OK;
+    return err_hint(ERR("%s is %lld sequences, which training.local_batch_size (%lld) x %d "
+                        "data-parallel ranks do not divide",
+                        name, (long long)n, (long long)t->rows, ranks_with_rows(t)),
+                    "use %lld, or a smaller training.local_batch_size or data-parallel degree: "
+                    "the ramp is the same on every layout",
+                    (long long)(ceil_div(n, unit) * unit));
+}
+
+static err set_ramp_sizes(trainer *t) {
+    batch_ramp *r = &t->ramp;
+    const char *start = "training.batch_ramp_start", *by = "training.batch_ramp_increment";
+    TRY(ramp_amount(t, start, t->cfg->training.batch_ramp_start, &r->start));
+    TRY(ramp_amount(t, by, t->cfg->training.batch_ramp_increment, &r->increment));
+    if (r->start > r->full)
+        return err_hint(ERR("%s is %lld sequences, more than the %lld of a full batch", start,
+                            (long long)r->start, (long long)r->full),
+                        "set training.global_batch_size to the batch at the end of the ramp");
+    if (r->increment && !r->start)
+        return err_hint(ERR("%s is given without %s: there is no ramp", by, start),
+                        "set %s to the batch size of the first steps", start);
+    if (r->increment && (r->full - r->start) % r->increment)
+        return err_hint(ERR("%s is %lld sequences, which do not divide the %lld from %s (%lld) to "
+                            "the full batch (%lld)",
+                            by, (long long)r->increment, (long long)(r->full - r->start), start,
+                            (long long)r->start, (long long)r->full),
+                        "choose a divisor, or leave it out: the batch then grows by %s", start);
+    return OK;
+}
+
 err trainer_set_batch(trainer *t) {
     const config *c = t->cfg;
     t->seq = c->training.seq_len;
@@ -46,18 +81,12 @@ err trainer_set_batch(trainer *t) {
     t->rows = (int64_t)local;
     t->ramp = (batch_ramp){ .unit = trainer_micro_rows(t), .full = trainer_micro_rows(t) };
     if (pipeline_schedule_traits[c->parallelism.pipeline_parallel_schedule] & PIPE_TAKES_CHUNKS)
-        t->ramp.unit *= mesh_size(&t->mesh, AX_PP); /* it takes microbatches in such groups */
+        t->ramp.unit *= mesh_size(&t->mesh, AX_PP); /* a step has microbatches in such groups */
     if (!isnan(c->training.global_batch_size.value))
         TRY(whole_microbatches(t, "training.global_batch_size", c->training.global_batch_size,
                                &t->ramp.full));
     t->micros = t->ramp.full / trainer_micro_rows(t);
-    double start = sequences_of(t, c->training.batch_ramp_start);
-    if (start > (double)t->ramp.full)
-        return err_hint(ERR("training.batch_ramp_start is %g sequences, more than the %lld of a "
-                            "full batch",
-                            start, (long long)t->ramp.full),
-                        "set training.global_batch_size to the batch at the end of the ramp");
-    t->ramp.start = start > 0 ? MAX(1, (int64_t)start) : 0;
+    TRY(set_ramp_sizes(t));
     if (c->training.noise_scale && t->micros < 2)
         return err_hint(
             ERR("training.noise_scale needs at least two microbatches per step; got one"),
@@ -172,6 +201,25 @@ static err set_stop(trainer *t, const cfg_scale *s) {
     return OK;
 }
 
+/* Interleaved1F1B runs microbatches in groups of as many as there are stages: steps of the ramp, and the last
+ * one of a length in tokens, are rounded up to whole groups. Other schedules take smaller steps. */
+static void note_rounded_steps(const trainer *t, int64_t length) {
+    const batch_ramp *r = &t->ramp;
+    int64_t micro = trainer_micro_rows(t), group = r->unit / micro;
+    if (group == 1 || !is_first_rank(t)) return;
+    bool ramps = r->start && (r->start % r->unit || r->increment % r->unit);
+    bool ends = t->in_tokens && ceil_div(window_at_tokens(t, length), micro) % group;
+    if (ramps || ends)
+        log_info(
+            "Interleaved1F1B takes microbatches in groups of %lld: %s rounded up to a multiple of "
+            "%lld sequences",
+            (long long)group,
+            ramps && ends ? "the steps of the batch ramp and the last step are"
+            : ramps       ? "the steps of the batch ramp are"
+                          : "the last step is",
+            (long long)r->unit);
+}
+
 err trainer_set_lengths(trainer *t) {
     cfg_scale s = { .tokens_per_epoch = (double)datasets_tokens(t->sources, t->n_sources) };
     TRY(cfg_amount_resolve(t->cfg->training.steps, &s, "training.steps", &s.run));
@@ -181,9 +229,9 @@ err trainer_set_lengths(trainer *t) {
     t->in_tokens = s.run.unit == CFG_TOKENS;
     TRY(set_ramp(t, &s));
     int64_t n = (int64_t)s.run.value;
-    int64_t unit = trainer_micro_rows(t);
-    if (t->in_tokens) t->ramp.end = ceil_div(window_at_tokens(t, n), unit) * unit;
+    if (t->in_tokens) t->ramp.end = ceil_div(window_at_tokens(t, n), t->ramp.unit) * t->ramp.unit;
     t->steps = t->in_tokens ? tokens_to_steps(t, n) : n;
+    note_rounded_steps(t, n);
     TRY(set_stop(t, &s));
     TRY(set_schedule(t, &s));
     return set_cadences(t, &s);

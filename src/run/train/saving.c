@@ -4,7 +4,9 @@
  * (checkpoint/save.c). One is in flight at a time: where the next is due before it is complete, the
  * training waits (back-pressure) and the seconds are reported. A save that fails, because the disk is full,
  * read-only or gone, is an event and a warning; the last good one stays, and the save is tried again after
- * 1, 2, 4, ... steps, at most MOST_STEPS apart. Only the save at the end of a run ends it with an error.
+ * 1, 2, 4, ... steps, at most MOST_STEPS apart. What is trained meanwhile exists in memory alone, so this has an
+ * end: a failure that would recur, the last save of a run, and MOST_FAILURES in a row over MOST_SECONDS are
+ * errors that end the run.
  *
  * Rank 0 uploads completed saves to the object store of checkpoint.upload (checkpoint/upload.c), which makes
  * the training wait only at its end and, for seconds, when it goes back. */
@@ -14,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STEPS = 64 };
+enum { MOST_STEPS = 64, MOST_FAILURES = 10, MOST_SECONDS = 2 * 3600 };
 
 static const char *const kind_names[] = { [CKPT_FULL] = "save", [CKPT_WEIGHTS] = "save_weights" };
 
@@ -59,11 +61,46 @@ static err report_completed(trainer *t, const ckpt_report *r) {
     return check_stalls(t, stalled);
 }
 
+bool saving_gives_up(int64_t failures, double seconds) {
+    return failures >= MOST_FAILURES && seconds >= MOST_SECONDS;
+}
+
+/* Decides, on all ranks alike, whether a failed save ends the run. @param e of the save: borrowed. */
+static err judge_failure(trainer *t, err e, bool *ends) {
+    run_saves *s = &t->saves;
+    double now = time_now(), lasting = err_is_lasting(e);
+    TRY(ranks_share_clock(t, &now));
+    TRY(comm_total(t->x.comm, &lasting, 1));
+    if (s->failures++ == 0) s->failing_since = now;
+    *ends = lasting > 0 || saving_gives_up(s->failures, now - s->failing_since);
+    return OK;
+}
+
+/* @param e of the save: freed. @return the error that ends the run. */
+static err end_unsaved(const trainer *t, err e) {
+    if (err_is_echo(e)) return e;
+    const run_saves *s = &t->saves;
+    char last[32] = "none";
+    if (s->saved >= 0) snprintf(last, sizeof last, "of step %lld", (long long)s->saved);
+    err out = ERR("step %lld could not be saved, in %lld attempt%s: %s; the last save is %s",
+                  (long long)t->state.step, (long long)s->failures, s->failures == 1 ? "" : "s",
+                  err_message(e), last);
+    if (*err_remedy(e)) out = err_hint(out, "%s", err_remedy(e));
+    err_free(e);
+    return out;
+}
+
 /* @param e of the save: freed. */
 static err report_failed(trainer *t, err e) {
     run_saves *s = &t->saves;
     int64_t wait = (int64_t)1 << MIN(s->failures, 6);
-    s->failures++;
+    bool ends;
+    err failed = judge_failure(t, e, &ends);
+    if (failed) {
+        err_free(e);
+        return failed;
+    }
+    if (ends) return end_unsaved(t, e);
     s->retry_at = t->state.step + MIN(wait, MOST_STEPS);
     s->stalled_s = 0;
     str what = { 0 };

@@ -118,9 +118,10 @@ typedef struct run_saves {
     ckpt_uploader *uploader; /* of rank 0; NULL: nothing is uploaded */
     int64_t saved;    /* step of the last full checkpoint that is on disk; -1: none of this run */
     int64_t failures; /* in a row */
-    int64_t retry_at; /* step of the next attempt after a failure; 0: none */
-    double stalled_s; /* that the training waited for the save in flight */
-    monitor_saves waits; /* ... and for those before it */
+    double failing_since; /* the time_now of rank 0 at the first of them */
+    int64_t retry_at;     /* step of the next attempt after a failure; 0: none */
+    double stalled_s;     /* that the training waited for the save in flight */
+    monitor_saves waits;  /* ... and for those before it */
 } run_saves;
 
 /* validation.tasks: questions.c. */
@@ -395,7 +396,10 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) MUST_USE;
  * scale can mend it. */
 err trainer_finish_step(trainer *t, observe_step *s) MUST_USE;
 /* saving.c: checkpoints of the run. All are called by all ranks together. */
-/* Begins what is due after a step. A save that fails is reported and tried again; it does not end the run. */
+/* @return whether a run ends that could not save in so many attempts over so many seconds. */
+bool saving_gives_up(int64_t failures, double seconds);
+/* Begins what is due after a step. A save that fails is reported and tried again. The run ends where the failure
+ * would recur, and where it goes on for too long. */
 err saving_after_step(trainer *t, const due_events *due) MUST_USE;
 /* Once per step: moves the save in flight on. */
 err saving_poll(trainer *t) MUST_USE;

@@ -33,6 +33,7 @@ void trainer_used_config(const trainer *t, config *used) {
     set_batch(&used->training.local_batch_size, t->rows);
     set_batch(&used->training.global_batch_size, t->ramp.full);
     set_batch(&used->training.batch_ramp_start, t->ramp.start);
+    set_batch(&used->training.batch_ramp_increment, t->ramp.increment);
 }
 
 err trainer_write_config(const trainer *t) {
