@@ -13,7 +13,7 @@ typedef struct weights {
     char *path; /* of the checkpoint, owned */
     /* Given before opening: with rows > 0 a chain for the loss of rows of seq tokens is recorded too. */
     struct {
-        int64_t rows, seq; /* seq 0: as many as the model has positions */
+        int64_t rows, seq; /* seq 0: the default, at most 1024 */
         dtype dt;          /* of activations and weights in GEMMs; DT_NONE: fp32 */
         chain c;
         int id;
