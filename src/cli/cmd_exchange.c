@@ -27,10 +27,10 @@ static const cli_spec import_spec = { "import", "HF_FOLDER RUN", NULL, 0, 2 };
 const cli_spec cmd_export_spec = { "export", "RUN HF_FOLDER [options]", export_args,
                                    (int)COUNT_OF(export_args), 2 };
 
-static void report_written(const char *verb, const weights *w, const hf_family *f, const char *to) {
+static void report_written(const char *verb, const model *m, const hf_family *f, const char *to) {
     char n[32];
     printf("%s %s parameters to %s (model_type %s)\n", verb,
-           str_count(n, sizeof n, (double)model_count(model_conf(w->m))), to, hf_family_type(f));
+           str_count(n, sizeof n, (double)model_count(model_conf(m))), to, hf_family_type(f));
 }
 
 /* ---- import ------------------------------------------------------------------------------- */
@@ -79,18 +79,18 @@ err cmd_import(int argc, char **argv) {
     const char *path[2];
     model_config c;
     const hf_family *family;
-    weights w = { 0 };
+    model *m = NULL;
+    ckpt_state state = { 0 };
     err e = OK;
     TRY(cli_parse(&import_spec, argc - 1, argv + 1, NULL, path));
     TRY(check_new_run(path[1]));
     TRY(hf_import_config(path[0], &c, &family, NULL));
-    TRY_CLEAN(weights_new(&c, WEIGHTS_ON_CPU, NULL, 0, &w));
-    TRY_CLEAN(hf_load(family, path[0], w.m, &w.x));
-    TRY_CLEAN(import_tokenizer(path[0], path[1], &w.state));
-    TRY_CLEAN(ckpt_save(path[1], w.m, &w.x, NULL, &w.state, NULL, NULL));
-    report_written("imported", &w, family, path[1]);
+    TRY_CLEAN(model_new(&c, &(model_layout){ .dt = DT_F32 }, &m));
+    TRY_CLEAN(import_tokenizer(path[0], path[1], &state));
+    TRY_CLEAN(hf_import_run(family, path[0], m, &state, path[1]));
+    report_written("imported", m, family, path[1]);
 cleanup:
-    weights_free(&w);
+    model_free(m);
     return e;
 }
 
@@ -138,7 +138,7 @@ err cmd_export(int argc, char **argv) {
     x.tokenizer_config = settings;
     x.generation_config = generation;
     TRY_CLEAN(hf_export_folder(path[1], &x));
-    report_written("exported", &w, x.family, path[1]);
+    report_written("exported", w.m, x.family, path[1]);
 cleanup:
     ckpt_close(from.from);
     free(settings);

@@ -26,8 +26,10 @@ static err check_positions(const model_config *c, const char *option, int64_t as
                     "use at most %lld", (long long)c->max_seq);
 }
 
-err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
-                weights *w) {
+/* Makes a model of these facts, without values. With `g`, also records the generation of up to
+ * `positions` tokens (0: as many as the model has positions). */
+static err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
+                       weights *w) {
     enum { EVAL_CONTEXT = 1024 };
     TRY(check_positions(c, "--context", positions));
     TRY(check_positions(c, "--seq-len", w->eval.seq));

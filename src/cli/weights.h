@@ -25,12 +25,8 @@ typedef struct weights {
 err weights_tokenizer(const weights *w, tokenizer **out) MUST_USE;
 /* The device that --device and --device.index choose. @param kind NULL: auto. */
 err weights_device(const char *kind, int64_t index, ops_choice *out) MUST_USE;
-#define WEIGHTS_ON_CPU (&(ops_choice){ .kind = OPS_CPU })
-/* Makes a model of these facts, without values. With `g`, also records the generation of up to
+/* Opens a run's newest checkpoint, or a Hugging Face folder. With `g`, also records the generation of up to
  * `positions` tokens (0: as many as the model has positions). */
-err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
-                weights *w) MUST_USE;
-/* Opens a run's newest checkpoint, or a Hugging Face folder. */
 err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
                  weights *w) MUST_USE;
 /* The same without memory for the weights: w->m has their names and shapes. */

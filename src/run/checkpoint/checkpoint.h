@@ -73,6 +73,8 @@ const char *st_metadata(const st_file *f, const char *key);
 void st_read(const st_tensor *t, int64_t first, int64_t n, void *dst);
 /* The same, converted to fp32. An error when the tensor's type is not a float we know. */
 err st_read_f32(const st_tensor *t, int64_t first, int64_t n, float *dst) MUST_USE;
+/* Takes the memory of a tensor's pages off this process: what is read again is read from the file. */
+void st_release(const st_tensor *t);
 
 /* ---- safetensors, writing ----------------------------------------------------------------
  * The header comes first, so shapes are given before data. A callback then emits the data, one
@@ -318,6 +320,9 @@ void ckpt_saver_before_update(ckpt_saver *v);
 /* Begins and waits. @param o may be NULL: weights alone. @param run, keep may be NULL. */
 err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, const ckpt_state *s,
               const json_t *run, const ckpt_keep *keep) MUST_USE;
+/* Writes the weights of a Hugging Face folder as the checkpoint of a run's state->step, without more in memory than the largest tensor. */
+err hf_import_run(const hf_family *family, const char *folder, const model *m,
+                  const ckpt_state *state, const char *run_dir) MUST_USE;
 
 /* ---- a run's checkpoints in an object store -------------------------------------------------
  * URL/checkpoints/step-N has the files of RUN/checkpoints/step-N, URL/weights/step-N those of weights alone, and
