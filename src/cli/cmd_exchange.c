@@ -6,10 +6,6 @@
 #include "cli/weights.h"
 #include "io/io.h"
 
-/* Of the Hugging Face folder that was imported: name the tokens that begin and end a document. */
-#define TOKENIZER_CONFIG  "tokenizer_config.json"
-#define GENERATION_CONFIG "generation_config.json"
-
 typedef struct exchange_args {
     const char *family, *dtype;
     int64_t shard;
@@ -63,8 +59,7 @@ static err import_tokenizer(const char *from, const char *run, ckpt_state *s) {
     free(path);
     TRY(io_make_dirs(run));
     if (!s->bytes) TRY(copy_if_there(from, run, "tokenizer.json"));
-    TRY(copy_if_there(from, run, TOKENIZER_CONFIG));
-    return copy_if_there(from, run, GENERATION_CONFIG);
+    return hf_keep_files(from, run);
 }
 
 static err check_new_run(const char *run) {
@@ -118,7 +113,6 @@ err cmd_export(int argc, char **argv) {
     export_source from = { 0 };
     hf_export x = { .get = get_param, .ctx = &from };
     tokenizer *tok = NULL;
-    char *settings = NULL, *generation = NULL;
     err e = OK;
     TRY(cli_parse(&cmd_export_spec, argc - 1, argv + 1, &a, path));
     x.dt = dt_from_name(a.dtype);
@@ -131,18 +125,13 @@ err cmd_export(int argc, char **argv) {
     from.m = w.m;
     TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &x.family));
     TRY_CLEAN(weights_tokenizer(&w, &tok));
-    settings = ckpt_file(w.path, TOKENIZER_CONFIG);
-    generation = ckpt_file(w.path, GENERATION_CONFIG);
     x.m = w.m;
     x.tok = tok;
-    x.tokenizer_config = settings;
-    x.generation_config = generation;
+    x.from = w.path;
     TRY_CLEAN(hf_export_folder(path[1], &x));
     report_written("exported", w.m, x.family, path[1]);
 cleanup:
     ckpt_close(from.from);
-    free(settings);
-    free(generation);
     tokenizer_free(tok);
     weights_free(&w);
     return e;

@@ -5,6 +5,19 @@
 
 #include "checkpoint/checkpoint.h"
 
+/* ---- kept files, hf_files.c ------------------------------------------------------------------ */
+#define HF_TOKENS_MAP      "special_tokens_map.json"
+#define HF_CHAT_TEMPLATE   "chat_template.jinja"
+#define HF_IMPORTED_CONFIG "hf_config.json" /* config.json of the folder that was imported */
+/* @param out owned; NULL: there is no such file */
+err hf_read_if_there(const char *path, json_t **out) MUST_USE;
+/* The id of the token that a member names. @return -1: none. @param tok may be NULL */
+int64_t hf_token_id(const tokenizer *tok, const json_t *doc, const char *key);
+/* Sets a member to the token's text; -1 removes it. */
+void hf_set_token(const tokenizer *tok, json_t *doc, const char *key, int64_t id);
+/* @return whether a member of config.json, an id or a list, names the id. */
+bool hf_lists_id(const json_t *v, int64_t id);
+
 /* ---- config.json --------------------------------------------------------------------------- */
 /* What a key that is missing, or null, stands for. */
 typedef enum {
