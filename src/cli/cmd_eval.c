@@ -163,6 +163,16 @@ static err add_shots(const eval_run *r, task_file *t) {
     return e;
 }
 
+static err warn_of_cuts(const eval_run *r, const char *path, const task_file *t) {
+    int64_t longest, cut;
+    TRY(task_lengths(r->tok, t, r->w->eval.seq, &longest, &cut));
+    if (cut)
+        log_warn("%s: %lld answers have more tokens than the context of %lld, so that their "
+                 "beginnings are left out; the longest needs --seq-len %lld",
+                 path, (long long)cut, (long long)r->w->eval.seq, (long long)longest);
+    return OK;
+}
+
 static err eval_one_task(void *ctx, const char *path) {
     eval_run *r = ctx;
     task_file t = { 0 };
@@ -172,6 +182,7 @@ static err eval_one_task(void *ctx, const char *path) {
     err e = OK;
     TRY_CLEAN(task_read(path, r->a->limit, &t));
     TRY_CLEAN(add_shots(r, &t));
+    TRY_CLEAN(warn_of_cuts(r, path, &t));
     TRY_CLEAN(task_score_all(&run, &t, &s));
     print_task(r, path, &t, &s);
 cleanup:
@@ -266,7 +277,7 @@ static err check_args(const eval_args *a, dtype *dt) {
 }
 
 err cmd_eval(int argc, char **argv) {
-    eval_args a = { .rows = 4, .seq = 1024 };
+    eval_args a = { .rows = 4 };
     const char *path;
     ops_choice on;
     dtype dt = DT_F32;

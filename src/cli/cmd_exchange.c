@@ -6,10 +6,6 @@
 #include "cli/weights.h"
 #include "io/io.h"
 
-/* Of the Hugging Face folder that was imported: name the tokens that begin and end a document. */
-#define TOKENIZER_CONFIG  "tokenizer_config.json"
-#define GENERATION_CONFIG "generation_config.json"
-
 typedef struct exchange_args {
     const char *family, *dtype;
     int64_t shard;
@@ -27,10 +23,10 @@ static const cli_spec import_spec = { "import", "HF_FOLDER RUN", NULL, 0, 2 };
 const cli_spec cmd_export_spec = { "export", "RUN HF_FOLDER [options]", export_args,
                                    (int)COUNT_OF(export_args), 2 };
 
-static void report_written(const char *verb, const weights *w, const hf_family *f, const char *to) {
+static void report_written(const char *verb, const model *m, const hf_family *f, const char *to) {
     char n[32];
     printf("%s %s parameters to %s (model_type %s)\n", verb,
-           str_count(n, sizeof n, (double)model_count(model_conf(w->m))), to, hf_family_type(f));
+           str_count(n, sizeof n, (double)model_count(model_conf(m))), to, hf_family_type(f));
 }
 
 /* ---- import ------------------------------------------------------------------------------- */
@@ -63,8 +59,7 @@ static err import_tokenizer(const char *from, const char *run, ckpt_state *s) {
     free(path);
     TRY(io_make_dirs(run));
     if (!s->bytes) TRY(copy_if_there(from, run, "tokenizer.json"));
-    TRY(copy_if_there(from, run, TOKENIZER_CONFIG));
-    return copy_if_there(from, run, GENERATION_CONFIG);
+    return hf_keep_files(from, run);
 }
 
 static err check_new_run(const char *run) {
@@ -79,18 +74,18 @@ err cmd_import(int argc, char **argv) {
     const char *path[2];
     model_config c;
     const hf_family *family;
-    weights w = { 0 };
+    model *m = NULL;
+    ckpt_state state = { 0 };
     err e = OK;
     TRY(cli_parse(&import_spec, argc - 1, argv + 1, NULL, path));
     TRY(check_new_run(path[1]));
     TRY(hf_import_config(path[0], &c, &family, NULL));
-    TRY_CLEAN(weights_new(&c, WEIGHTS_ON_CPU, NULL, 0, &w));
-    TRY_CLEAN(hf_load(family, path[0], w.m, &w.x));
-    TRY_CLEAN(import_tokenizer(path[0], path[1], &w.state));
-    TRY_CLEAN(ckpt_save(path[1], w.m, &w.x, NULL, &w.state, NULL, NULL));
-    report_written("imported", &w, family, path[1]);
+    TRY_CLEAN(model_new(&c, &(model_layout){ .dt = DT_F32 }, &m));
+    TRY_CLEAN(import_tokenizer(path[0], path[1], &state));
+    TRY_CLEAN(hf_import_run(family, path[0], m, &state, path[1]));
+    report_written("imported", m, family, path[1]);
 cleanup:
-    weights_free(&w);
+    model_free(m);
     return e;
 }
 
@@ -118,7 +113,6 @@ err cmd_export(int argc, char **argv) {
     export_source from = { 0 };
     hf_export x = { .get = get_param, .ctx = &from };
     tokenizer *tok = NULL;
-    char *settings = NULL, *generation = NULL;
     err e = OK;
     TRY(cli_parse(&cmd_export_spec, argc - 1, argv + 1, &a, path));
     x.dt = dt_from_name(a.dtype);
@@ -131,18 +125,13 @@ err cmd_export(int argc, char **argv) {
     from.m = w.m;
     TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &x.family));
     TRY_CLEAN(weights_tokenizer(&w, &tok));
-    settings = ckpt_file(w.path, TOKENIZER_CONFIG);
-    generation = ckpt_file(w.path, GENERATION_CONFIG);
     x.m = w.m;
     x.tok = tok;
-    x.tokenizer_config = settings;
-    x.generation_config = generation;
+    x.from = w.path;
     TRY_CLEAN(hf_export_folder(path[1], &x));
-    report_written("exported", &w, x.family, path[1]);
+    report_written("exported", w.m, x.family, path[1]);
 cleanup:
     ckpt_close(from.from);
-    free(settings);
-    free(generation);
     tokenizer_free(tok);
     weights_free(&w);
     return e;

@@ -19,8 +19,20 @@ err weights_device(const char *kind, int64_t index, ops_choice *out) {
         "use cuda for an NVIDIA GPU, or auto for one where there is one and the CPU elsewhere");
 }
 
-err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
-                weights *w) {
+static err check_positions(const model_config *c, const char *option, int64_t asked) {
+    if (asked <= c->max_seq) return OK;
+    return err_hint(ERR_USAGE("%s: %lld tokens of context, but the model's positions end at %lld",
+                              option, (long long)asked, (long long)c->max_seq),
+                    "use at most %lld", (long long)c->max_seq);
+}
+
+/* Makes a model of these facts, without values. With `g`, also records the generation of up to
+ * `positions` tokens (0: as many as the model has positions). */
+static err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
+                       weights *w) {
+    enum { EVAL_CONTEXT = 1024 };
+    TRY(check_positions(c, "--context", positions));
+    TRY(check_positions(c, "--seq-len", w->eval.seq));
     model_layout l = { .dt = w->eval.dt ? w->eval.dt : DT_F32 };
     TRY(ops_open(on, &w->ops));
     TRY(model_new(c, &l, &w->m));
@@ -30,7 +42,7 @@ err weights_new(const model_config *c, const ops_choice *on, generator *g, int64
     model_reserve(w->m, w->p, false);
     if (g) TRY(generator_plan(w->m, w->p, positions ? positions : c->max_seq, g));
     if (w->eval.rows > 0) {
-        w->eval.seq = w->eval.seq > 0 ? MIN(w->eval.seq, c->max_seq) : c->max_seq;
+        if (w->eval.seq == 0) w->eval.seq = MIN((int64_t)EVAL_CONTEXT, c->max_seq);
         TRY(model_record(w->m, PROG_EVAL, w->eval.rows * w->eval.seq, w->eval.seq, &w->eval.c));
         TRY(plan_chain(w->p, &w->eval.c, model_bucket_regions, w->m, &w->eval.id));
     }

@@ -13,7 +13,7 @@ typedef struct weights {
     char *path; /* of the checkpoint, owned */
     /* Given before opening: with rows > 0 a chain for the loss of rows of seq tokens is recorded too. */
     struct {
-        int64_t rows, seq; /* seq 0: as many as the model has positions */
+        int64_t rows, seq; /* seq 0: the default, at most 1024 */
         dtype dt;          /* of activations and weights in GEMMs; DT_NONE: fp32 */
         chain c;
         int id;
@@ -25,12 +25,8 @@ typedef struct weights {
 err weights_tokenizer(const weights *w, tokenizer **out) MUST_USE;
 /* The device that --device and --device.index choose. @param kind NULL: auto. */
 err weights_device(const char *kind, int64_t index, ops_choice *out) MUST_USE;
-#define WEIGHTS_ON_CPU (&(ops_choice){ .kind = OPS_CPU })
-/* Makes a model of these facts, without values. With `g`, also records the generation of up to
+/* Opens a run's newest checkpoint, or a Hugging Face folder. With `g`, also records the generation of up to
  * `positions` tokens (0: as many as the model has positions). */
-err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
-                weights *w) MUST_USE;
-/* Opens a run's newest checkpoint, or a Hugging Face folder. */
 err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
                  weights *w) MUST_USE;
 /* The same without memory for the weights: w->m has their names and shapes. */

@@ -297,12 +297,118 @@ static void import_then_export_is_bit_exact(void **state) {
     }
 }
 
+/* ---- experts in one tensor ----------------------------------------------------------------- */
+/* The tensors of a fixture, with the experts of a layer stacked as the modules of transformers 5 have them. */
+typedef struct stacked_file {
+    const st_file *from;
+    const char *gate, *up, *down; /* as the fixture has them: "w1" */
+    int experts;
+    char name[64][128];
+    st_spec spec[64];
+    int n;
+} stacked_file;
+
+static const st_tensor *expert_matrix(const stacked_file *s, const char *layer, int e,
+                                      const char *which) {
+    char name[256];
+    snprintf(name, sizeof name, "%s%d.%s.weight", layer, e, which);
+    const st_tensor *t = st_find(s->from, name);
+    if (!t) fail_msg("the fixture has no %s", name);
+    return t;
+}
+
+static void emit_tensor(const st_tensor *t, st_sink *sink) {
+    assert_ok(st_emit(sink, t->data, t->bytes));
+}
+
+static err fill_stacked(void *ctx, int i, st_sink *sink) {
+    const stacked_file *s = ctx;
+    const char *name = s->name[i];
+    char layer[128]; /* "model.layers.0.mlp.experts.", in the fixture's own words */
+    int number = 0;
+    if (!strstr(name, ".mlp.")) {
+        emit_tensor(st_find(s->from, name), sink);
+        return OK;
+    }
+    assert_int_equal(sscanf(name, "model.layers.%d.", &number), 1);
+    const char *folder = strcmp(s->gate, "w1") ? "mlp" : "block_sparse_moe";
+    snprintf(layer, sizeof layer, "model.layers.%d.%s.gate.weight", number, folder);
+    if (str_ends(name, ".gate.weight")) {
+        emit_tensor(st_find(s->from, layer), sink);
+        return OK;
+    }
+    snprintf(layer, sizeof layer, "model.layers.%d.%s.experts.", number, folder);
+    for (int e = 0; e < s->experts; e++) {
+        bool down = str_ends(name, ".down_proj");
+        if (!down) emit_tensor(expert_matrix(s, layer, e, s->gate), sink);
+        emit_tensor(expert_matrix(s, layer, e, down ? s->down : s->up), sink);
+    }
+    return OK;
+}
+
+static void add_spec(stacked_file *s, const char *name, int ndim, const int64_t *dim) {
+    snprintf(s->name[s->n], sizeof s->name[0], "%s", name);
+    st_spec *spec = &s->spec[s->n];
+    *spec = (st_spec){ .name = s->name[s->n], .dt = DT_F32, .ndim = ndim };
+    memcpy(spec->dim, dim, (size_t)ndim * sizeof *dim);
+    assert_true(++s->n < 64);
+}
+
+static void list_stacked(stacked_file *s, const model_config *c) {
+    int64_t f = c->expert_dim ? c->expert_dim : c->ffn;
+    char name[128];
+    for (int i = 0; i < st_count(s->from); i++) {
+        const st_tensor *t = st_at(s->from, i);
+        if (!strstr(t->name, ".mlp.") && !strstr(t->name, "block_sparse_moe"))
+            add_spec(s, t->name, t->ndim, t->dim);
+    }
+    for (int l = 0; l < c->layers; l++) {
+        snprintf(name, sizeof name, "model.layers.%d.mlp.gate.weight", l);
+        add_spec(s, name, 2, (int64_t[]){ c->experts, c->dim });
+        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.gate_up_proj", l);
+        add_spec(s, name, 3, (int64_t[]){ c->experts, 2 * f, c->dim });
+        snprintf(name, sizeof name, "model.layers.%d.mlp.experts.down_proj", l);
+        add_spec(s, name, 3, (int64_t[]){ c->experts, c->dim, f });
+    }
+}
+
+static err same_weights(void *ctx, int i, const float *v) {
+    if (memcmp(param(ctx, i, PARAM_MASTER), v, param_bytes(ctx, i)))
+        fail_msg("%s differs", model_param_at(((subject *)ctx)->m, i)->name);
+    return OK;
+}
+
+static void experts_in_one_tensor_are_read(void **state) {
+    static const char *const names[][4] = { { "mixtral", "w1", "w3", "w2" },
+                                            { "qwen3_moe", "gate_proj", "up_proj", "down_proj" } };
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        test_folder folder;
+        subject s;
+        st_file *from, *f;
+        char dir[512];
+        snprintf(dir, sizeof dir, "%s/%s", FIXTURES, names[i][0]);
+        open_subject(names[i][0], &s);
+        assert_ok(st_open(dir, &from));
+        stacked_file t = { from, names[i][1], names[i][2], names[i][3], s.c.experts };
+        list_stacked(&t, &s.c);
+        assert_int_equal(folder_make(&folder), 0);
+        assert_ok(st_write_folder(folder.path, t.spec, t.n, 0, (st_source){ fill_stacked, &t }));
+        assert_ok(st_open(folder.path, &f));
+        assert_ok(hf_import_params(s.family, f, s.m, same_weights, &s));
+        st_close(f);
+        st_close(from);
+        assert_int_equal(folder_remove(&folder), 0);
+        close_subject(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_and_gradients_match_pytorch),
         cmocka_unit_test(evaluation_never_drops_tokens),
         cmocka_unit_test(logits_match_pytorch),
         cmocka_unit_test(import_then_export_is_bit_exact),
+        cmocka_unit_test(experts_in_one_tensor_are_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -269,9 +269,9 @@ static void an_export_holds_its_tokenizer_and_tokens(void **state) {
     tokenizer_free(tok);
     assert_ok(tokenizer_open(FIXTURES "/tokenizers/llama3.json", NULL, &tok));
     x = export_of(&l, tok);
-    x.tokenizer_config = folder_write(
-        f, "tokenizer_config.json",
-        "{\"bos_token\": \"a\", \"eos_token\": {\"content\": \"b\"}, \"auto_map\": 1}");
+    x.from = f->path;
+    folder_write(f, "tokenizer_config.json",
+                 "{\"bos_token\": \"a\", \"eos_token\": {\"content\": \"b\"}, \"auto_map\": 1}");
     assert_ok(hf_export_folder(in_folder(f, "out"), &x));
     assert_number(f, "out/config.json", "bos_token_id", tokenizer_find(tok, "a", 1));
     assert_number(f, "out/config.json", "eos_token_id", tokenizer_find(tok, "b", 1));
@@ -280,8 +280,8 @@ static void an_export_holds_its_tokenizer_and_tokens(void **state) {
     json_decref(doc);
     /* and so is the list of tokens that end a text, without a tokenizer too */
     x = export_of(&l, NULL);
-    x.generation_config =
-        folder_write(f, "generation_config.json", "{\"eos_token_id\": [3, 4], \"top_p\": 0.5}");
+    x.from = f->path;
+    folder_write(f, "generation_config.json", "{\"eos_token_id\": [3, 4], \"top_p\": 0.5}");
     assert_ok(hf_export_folder(in_folder(f, "out"), &x));
     assert_number(f, "out/config.json", "eos_token_id", 3);
     doc = json_in(f, "out/generation_config.json");

@@ -3,7 +3,10 @@
  * A tokenizer.json has it in its post_processor. SentencePiece models and GPT-2's two files do not state it:
  * add_bos_token and add_eos_token of the tokenizer_config.json beside them do. As in transformers (5.22), these are
  * ignored where there is a tokenizer.json. A post-processor that does more than to put tokens around one text is
- * refused. Only texts by themselves are encoded here: templates of pairs are not read. */
+ * refused. Only texts by themselves are encoded here: templates of pairs are not read.
+ *
+ * What ends a document is the last token of the suffix; where there is none, the files of a Hugging Face folder name it
+ * (eos_token, eos_token_id). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +23,13 @@ void tokenizer_set_affixes(tokenizer *t, const token_affixes *a) {
     if (same) return;
     t->affixes = *a;
     t->affixes_changed = true;
-    t->eos = tokenizer_find_eos(t);
+    if (!t->eos_is_named) t->eos = tokenizer_find_eos(t);
+}
+
+void tokenizer_set_eos(tokenizer *t, int32_t id) {
+    BUG_IF(id < 0 || id >= t->vocab);
+    t->eos = id;
+    t->eos_is_named = true;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------- */
@@ -171,7 +180,40 @@ static err read_settings(const json_t *doc, const char *path, tokenizer *t) {
     return OK;
 }
 
+/* ---- the end of a document ------------------------------------------------------------------------ */
+/* The id that a member names: by its text, by an object that holds it, by the id, or by a list of ids, of which the first
+ * counts. @return -1: none of this tokenizer's. */
+static int32_t named_token(const tokenizer *t, const json_t *v) {
+    if (json_is_array(v)) v = json_array_get(v, 0);
+    if (json_is_object(v)) v = json_object_get(v, "content");
+    json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+    if (json_is_string(v)) id = tokenizer_find(t, json_string_value(v), json_string_length(v));
+    return id >= 0 && id < t->vocab ? (int32_t)id : -1;
+}
+
+/* Files that say nothing of it, or that are not JSON, belong to somebody else. */
+static void eos_from_files(const char *folder, tokenizer *t) {
+    static const struct {
+        const char *file, *key;
+    } places[] = {
+        { "tokenizer_config.json", "eos_token" },     { "special_tokens_map.json", "eos_token" },
+        { "generation_config.json", "eos_token_id" }, { "config.json", "eos_token_id" },
+        { "hf_config.json", "eos_token_id" },
+    };
+    for (size_t i = 0; i < COUNT_OF(places) && !t->eos_is_named; i++) {
+        json_t *doc = NULL;
+        char *path = io_join(folder, places[i].file);
+        err e = io_exists(path) ? io_json_read(path, &doc) : OK;
+        int32_t id = e ? -1 : named_token(t, json_object_get(doc, places[i].key));
+        if (id >= 0) tokenizer_set_eos(t, id);
+        err_free(e);
+        json_decref(doc);
+        free(path);
+    }
+}
+
 err affixes_from_settings(const char *path, tokenizer *t) {
+    const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
     char *settings = settings_path(path);
     json_t *doc = NULL;
     err e = OK;
@@ -181,7 +223,13 @@ err affixes_from_settings(const char *path, tokenizer *t) {
     }
     json_decref(doc);
     free(settings);
-    return e;
+    bool folder = io_is_dir(path),
+         named = !strcmp(file, "tokenizer.json") || !strcmp(file, "tokenizer.model");
+    if (e || t->affixes.n_suffix || !(folder || named)) return e;
+    char *in = folder ? strdup(path) : slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+    eos_from_files(*in ? in : "/", t);
+    free(in);
+    return OK;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------- */

@@ -31,8 +31,11 @@ err tokenizer_open(const char *path, const char *pattern, tokenizer **out) MUST_
 void tokenizer_free(tokenizer *t); /* takes NULL */
 
 int64_t tokenizer_vocab(const tokenizer *t);    /* ids are below it */
-int32_t tokenizer_eos(const tokenizer *t);      /* the last id of its suffix, else the token that is
+int32_t tokenizer_eos(const tokenizer *t);      /* the last id of its suffix, else the one that the
+                                                 * files beside it name, else the token that is
                                                  * called the end of a document; -1: none known */
+/* Names the id that ends documents, where data was made with another. */
+void tokenizer_set_eos(tokenizer *t, int32_t id);
 uint64_t tokenizer_hash(const tokenizer *t);    /* of everything that changes ids */
 const char *tokenizer_kind(const tokenizer *t); /* "bytes", "byte-level BPE", ...; static */
 /* @return the id whose text is exactly this, special or not; -1: none. */

@@ -86,7 +86,8 @@ static head_shape shape_of_heads(const builder *b) {
                          .rot = (int)rope_dims(b->c),
                          .window = (int)b->c->window,
                          .seq = (int)b->m->l.seq,
-                         .documents = b->m->l.documents,
+                         /* held-out texts and questions share rows, whatever training does */
+                         .documents = b->m->l.documents || b->mode == PROG_EVAL,
                          /* µP: 1/d, equal to 1/sqrt(d) at head size 64 */
                          .scale = (float)(b->c->mup ? 8 / hd : 1 / sqrt(hd)),
                          .norm_full = b->c->qknorm == QKNORM_FULL,
@@ -116,7 +117,9 @@ static val attend(builder *b, val qkv, head_shape h) {
     qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
     val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
     val id = drop ? token_input(b, TOKEN_IDS, DT_I64, WHOLE) : VAL_NONE;
-    return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, h), AX_CP, h);
+    head_shape whole = h; /* an evaluation's sequences may be longer than those that ranks divide */
+    if (h.seq) whole.seq = (int)b->positions;
+    return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, whole), AX_CP, h);
 }
 
 /* ---- chunks of rows ------------------------------------------------------------------------

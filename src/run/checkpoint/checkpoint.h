@@ -73,6 +73,8 @@ const char *st_metadata(const st_file *f, const char *key);
 void st_read(const st_tensor *t, int64_t first, int64_t n, void *dst);
 /* The same, converted to fp32. An error when the tensor's type is not a float we know. */
 err st_read_f32(const st_tensor *t, int64_t first, int64_t n, float *dst) MUST_USE;
+/* Takes the memory of a tensor's pages off this process: what is read again is read from the file. */
+void st_release(const st_tensor *t);
 
 /* ---- safetensors, writing ----------------------------------------------------------------
  * The header comes first, so shapes are given before data. A callback then emits the data, one
@@ -148,6 +150,8 @@ err hf_family_for(const model_config *c, const char *wanted, const hf_family **f
 /* Ids of the tokens that begin and end a document; -1: none. */
 typedef struct hf_tokens {
     int64_t bos, eos;
+    const json_t *
+        others; /* further members of config.json that name tokens, such as a list of ends; NULL: none */
 } hf_tokens;
 /* Writes FOLDER/config.json. An error names the first fact that the family does not express.
  * @param dt of the weights: DT_F32, DT_BF16 or DT_F16. */
@@ -180,13 +184,27 @@ typedef struct hf_export {
     const hf_family *family;
     const model *m;
     dtype dt;
-    size_t max_file_bytes;                            /* 0: no limit */
-    const tokenizer *tok;                             /* NULL: none */
-    const char *tokenizer_config, *generation_config; /* imported files; NULL: none */
+    size_t max_file_bytes; /* 0: no limit */
+    const tokenizer *tok;  /* NULL: none */
+    const char *from;      /* checkpoint beside which the imported files are; NULL: none */
     err (*get)(void *ctx, int i, float *values);
     void *ctx;
 } hf_export;
 err hf_export_folder(const char *folder, const hf_export *x) MUST_USE;
+
+/* Files of an imported folder that a run keeps for its exports: how text is generated, chat template, names of tokens.
+ * The config.json of the folder is called otherwise in a run, which is not such a folder. */
+#define HF_TOKENIZER_CONFIG  "tokenizer_config.json"
+#define HF_GENERATION_CONFIG "generation_config.json"
+typedef struct hf_kept_file {
+    const char *theirs, *ours;
+} hf_kept_file;
+const hf_kept_file *hf_kept_file_at(int i); /* NULL past the end */
+/* Copies those that are there. @param from a Hugging Face folder, a run or a checkpoint. */
+err hf_keep_files(const char *from, const char *run_dir) MUST_USE;
+/* Notes in these files which token ends the documents of a run, unless they name it already.
+ * @param tok may be NULL @param id -1: not known */
+err hf_name_end(const char *run_dir, const tokenizer *tok, int64_t id) MUST_USE;
 
 /* ---- a run's checkpoints -----------------------------------------------------------------
  *
@@ -318,6 +336,9 @@ void ckpt_saver_before_update(ckpt_saver *v);
 /* Begins and waits. @param o may be NULL: weights alone. @param run, keep may be NULL. */
 err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, const ckpt_state *s,
               const json_t *run, const ckpt_keep *keep) MUST_USE;
+/* Writes the weights of a Hugging Face folder as the checkpoint of a run's state->step, without more in memory than the largest tensor. */
+err hf_import_run(const hf_family *family, const char *folder, const model *m,
+                  const ckpt_state *state, const char *run_dir) MUST_USE;
 
 /* ---- a run's checkpoints in an object store -------------------------------------------------
  * URL/checkpoints/step-N has the files of RUN/checkpoints/step-N, URL/weights/step-N those of weights alone, and

@@ -543,6 +543,7 @@ err hf_export_config(const char *folder, const hf_family *family, const model_co
                             json_loads(family->demands[i].json, JSON_DECODE_ANY, NULL));
     write_activation(doc, family, c);
     write_rope(doc, family, c);
+    if (tokens.others) json_object_update(doc, (json_t *)(uintptr_t)tokens.others);
     str path = { 0 };
     str_add(&path, "%s/config.json", folder);
     err e = io_json_write(path.text, doc);

@@ -13,28 +13,6 @@
 static const char *const kept[] = { "bos_token",     "eos_token",    "unk_token",      "pad_token",
                                     "chat_template", "padding_side", "truncation_side" };
 
-/* A token is a string, or an object that holds it. @return NULL where it is neither. */
-static const char *token_text(const json_t *v) {
-    return json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
-}
-
-static int64_t token_id(const tokenizer *tok, const json_t *doc, const char *key) {
-    const char *text = token_text(json_object_get(doc, key));
-    return text ? tokenizer_find(tok, text, strlen(text)) : -1;
-}
-
-static void set_token(const tokenizer *tok, json_t *doc, const char *key, int64_t id) {
-    str text = { 0 };
-    int32_t one = (int32_t)id;
-    if (id < 0) {
-        json_object_del(doc, key);
-        return;
-    }
-    tokenizer_decode(tok, &one, 1, true, &text);
-    json_object_set_new(doc, key, io_json_string(text.text, text.len));
-    str_free(&text);
-}
-
 /* What generation_config.json names: one id, or a list of which the first counts. */
 static int64_t listed_id(const hf_export *x, const json_t *generation, const char *key) {
     const json_t *v = json_object_get(generation, key);
@@ -43,23 +21,65 @@ static int64_t listed_id(const hf_export *x, const json_t *generation, const cha
     return id < model_conf(x->m)->vocab ? id : -1;
 }
 
-static err read_if_there(const char *path, json_t **out) {
-    *out = NULL;
-    return path && io_exists(path) ? io_json_read(path, out) : OK;
+/* What the imported files of a run hold; empty objects where there are none. */
+typedef struct imported_files {
+    json_t *settings, *generation, *config;
+    char *chat_template; /* its path; NULL: none */
+} imported_files;
+
+static err read_imported(const char *from, const char *name, json_t **out) {
+    char *path = from ? ckpt_file(from, name) : NULL;
+    err e = hf_read_if_there(path, out);
+    free(path);
+    if (!e && !*out) *out = json_object();
+    return e;
 }
 
-/* The tokens that begin and end a document: what the imported files name, else the tokenizer's prefix and its
- * end of document. Without a prefix the end separates the documents of a run, and therefore also begins them. */
-static hf_tokens find_tokens(const hf_export *x, const json_t *settings, const json_t *generation) {
-    hf_tokens t = { x->tok ? token_id(x->tok, settings, "bos_token") : -1,
-                    x->tok ? token_id(x->tok, settings, "eos_token") : -1 };
-    if (t.bos < 0) t.bos = listed_id(x, generation, "bos_token_id");
-    if (t.eos < 0) t.eos = listed_id(x, generation, "eos_token_id");
+static err open_imported(const char *from, imported_files *f) {
+    json_t *map = NULL;
+    TRY(read_imported(from, HF_TOKENIZER_CONFIG, &f->settings));
+    TRY(read_imported(from, HF_GENERATION_CONFIG, &f->generation));
+    TRY(read_imported(from, HF_IMPORTED_CONFIG, &f->config));
+    TRY(read_imported(from, HF_TOKENS_MAP, &map));
+    json_object_update_missing(f->settings, map); /* older folders name tokens there alone */
+    json_decref(map);
+    f->chat_template = from ? ckpt_file(from, HF_CHAT_TEMPLATE) : NULL;
+    return OK;
+}
+
+static void close_imported(imported_files *f) {
+    json_decref(f->settings);
+    json_decref(f->generation);
+    json_decref(f->config);
+    free(f->chat_template);
+}
+
+/* The tokens that begin and end a document: what the imported files name, which training keeps current, else the
+ * tokenizer's prefix and its end of document. Without a prefix the end separates the documents of a run, and therefore
+ * also begins them. */
+static hf_tokens find_tokens(const hf_export *x, const imported_files *f) {
+    hf_tokens t = { .bos = hf_token_id(x->tok, f->settings, "bos_token"),
+                    .eos = hf_token_id(x->tok, f->settings, "eos_token") };
+    if (t.bos < 0) t.bos = listed_id(x, f->generation, "bos_token_id");
+    if (t.eos < 0) t.eos = listed_id(x, f->generation, "eos_token_id");
+    if (t.bos < 0) t.bos = listed_id(x, f->config, "bos_token_id");
+    if (t.eos < 0) t.eos = listed_id(x, f->config, "eos_token_id");
     if (t.eos < 0 && x->tok) t.eos = tokenizer_eos(x->tok);
     const token_affixes *a = x->tok ? tokenizer_affixes(x->tok) : NULL;
     if (t.bos < 0 && a && a->n_prefix) t.bos = a->prefix[a->n_prefix - 1];
     if (t.bos < 0) t.bos = t.eos;
     return t;
+}
+
+/* Members of config.json that name tokens: several ends, and padding. @return owned */
+static json_t *other_tokens(const hf_export *x, const imported_files *f, int64_t eos) {
+    json_t *out = json_object(), *ends = json_object_get(f->config, "eos_token_id");
+    if (json_is_array(ends) && hf_lists_id(ends, eos)) json_object_set(out, "eos_token_id", ends);
+    int64_t pad = listed_id(x, f->config, "pad_token_id");
+    if (pad < 0) pad = listed_id(x, f->generation, "pad_token_id");
+    if (pad < 0) pad = hf_token_id(x->tok, f->settings, "pad_token");
+    if (pad >= 0) json_object_set_new(out, "pad_token_id", json_integer(pad));
+    return out;
 }
 
 /* @return what tokenizer_config.json holds. */
@@ -70,8 +90,8 @@ static json_t *tokenizer_settings(const hf_export *x, const json_t *from, hf_tok
     for (size_t i = 0; i < COUNT_OF(kept); i++)
         if (json_object_get(from, kept[i]))
             json_object_set(doc, kept[i], json_object_get(from, kept[i]));
-    set_token(x->tok, doc, "bos_token", tokens.bos);
-    set_token(x->tok, doc, "eos_token", tokens.eos);
+    hf_set_token(x->tok, doc, "bos_token", tokens.bos);
+    hf_set_token(x->tok, doc, "eos_token", tokens.eos);
     return doc;
 }
 
@@ -85,12 +105,12 @@ static err write_json(const char *folder, const char *name, const json_t *doc) {
 
 /* What was imported, with the tokens where it has none. */
 static err write_generation(const char *folder, const json_t *from, hf_tokens tokens) {
-    json_t *doc = from ? json_deep_copy(from) : json_object();
+    json_t *doc = json_deep_copy(from);
     if (tokens.bos >= 0 && !json_object_get(doc, "bos_token_id"))
         json_object_set_new(doc, "bos_token_id", json_integer(tokens.bos));
     if (tokens.eos >= 0 && !json_object_get(doc, "eos_token_id"))
         json_object_set_new(doc, "eos_token_id", json_integer(tokens.eos));
-    err e = write_json(folder, "generation_config.json", doc);
+    err e = write_json(folder, HF_GENERATION_CONFIG, doc);
     json_decref(doc);
     return e;
 }
@@ -103,31 +123,36 @@ static err write_tokenizer(const char *folder, const hf_export *x, const json_t 
     free(path);
     TRY(e);
     json_t *doc = tokenizer_settings(x, from, tokens);
-    e = write_json(folder, "tokenizer_config.json", doc);
+    e = write_json(folder, HF_TOKENIZER_CONFIG, doc);
     json_decref(doc);
     return e;
 }
 
 static err write_hf_files(const char *folder, const hf_export *x) {
     err e = OK;
-    json_t *settings = NULL, *generation = NULL;
-    TRY_CLEAN(read_if_there(x->tokenizer_config, &settings));
-    TRY_CLEAN(read_if_there(x->generation_config, &generation));
-    hf_tokens tokens = find_tokens(x, settings, generation);
+    imported_files f = { 0 };
+    json_t *others = NULL;
+    char *chat = io_join(folder, HF_CHAT_TEMPLATE);
+    TRY_CLEAN(open_imported(x->from, &f));
+    hf_tokens tokens = find_tokens(x, &f);
+    tokens.others = others = other_tokens(x, &f, tokens.eos);
     TRY_CLEAN(hf_export_config(folder, x->family, model_conf(x->m), x->dt, tokens));
-    TRY_CLEAN(write_generation(folder, generation, tokens));
-    TRY_CLEAN(write_tokenizer(folder, x, settings, tokens));
+    TRY_CLEAN(write_generation(folder, f.generation, tokens));
+    TRY_CLEAN(write_tokenizer(folder, x, f.settings, tokens));
+    if (f.chat_template) TRY_CLEAN(io_copy(f.chat_template, chat));
     TRY_CLEAN(hf_export_params(x->family, folder, x->m, x->dt, x->max_file_bytes, x->get, x->ctx));
 cleanup:
-    json_decref(settings);
-    json_decref(generation);
+    close_imported(&f);
+    json_decref(others);
+    free(chat);
     return e;
 }
 
 /* ---- the folder --------------------------------------------------------------------------- */
 static bool is_of_a_model(const char *name) {
-    static const char *const names[] = { "config.json", "generation_config.json", "tokenizer.json",
-                                         "tokenizer_config.json", ST_INDEX_FILE };
+    static const char *const names[] = { "config.json",    HF_GENERATION_CONFIG,
+                                         "tokenizer.json", HF_TOKENIZER_CONFIG,
+                                         HF_CHAT_TEMPLATE, ST_INDEX_FILE };
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (!strcmp(names[i], name)) return true;
     return str_starts(name, "model") && str_ends(name, ".safetensors");

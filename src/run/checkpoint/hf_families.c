@@ -215,6 +215,14 @@ static const hf_param qwen3_moe_params[] = {
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
     EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
 };
+/* transformers 5 has all experts of a layer in one tensor; save_pretrained writes the names above, what saves a
+ * module's state_dict these. */
+static const hf_param stacked_experts[] = {
+    { "l%d.moe.router",     "model.layers.%d.mlp.gate.weight",           0 },
+    { "l%d.expert%d.gate",  "model.layers.%d.mlp.experts.gate_up_proj",  HF_EXPERT | HF_GATE },
+    { "l%d.expert%d.up",    "model.layers.%d.mlp.experts.gate_up_proj",  HF_EXPERT | HF_UP },
+    { "l%d.expert%d.down",  "model.layers.%d.mlp.experts.down_proj",     HF_EXPERT },
+};
 static const hf_param llama_params[] = { LLAMA_PARAMS("input_layernorm", "post_attention_layernorm") };
 static const hf_param olmo2_params[] = { LLAMA_PARAMS("post_attention_layernorm",
                                                       "post_feedforward_layernorm") };
@@ -223,23 +231,23 @@ static const hf_param olmo2_params[] = { LLAMA_PARAMS("post_attention_layernorm"
 #define ROWS(table)  table, (int)COUNT_OF(table)
 #define SILU         "hidden_act", "silu", true
 #define ROPE         "rope_theta", NULL, 1.0, 1e4
-#define LLAMA_NAMES  "model.", ROWS(llama_params)
+#define LLAMA_NAMES  "model.", ROWS(llama_params), NULL, 0
 static const hf_family families[] = {
     { "gpt2",     "GPT2LMHeadModel",    ROWS(gpt2_keys), ROWS(gpt2_demands),
-      "activation_function", "gelu_new", false, NULL, NULL, 0, 0, "transformer.", ROWS(gpt2_params) },
+      "activation_function", "gelu_new", false, NULL, NULL, 0, 0, "transformer.", ROWS(gpt2_params), NULL, 0 },
     { "gpt_neox", "GPTNeoXForCausalLM", ROWS(gpt_neox_keys), ROWS(gpt_neox_demands),
       "hidden_act", "gelu", false, "rotary_emb_base", "rotary_pct", 0.25, 1e4,
-      "gpt_neox.", ROWS(gpt_neox_params) },
+      "gpt_neox.", ROWS(gpt_neox_params), NULL, 0 },
     { "llama",    "LlamaForCausalLM",   ROWS(llama_keys), ROWS(llama_demands), SILU, ROPE, LLAMA_NAMES },
     { "mistral",  "MistralForCausalLM", ROWS(mistral_keys), NULL, 0,           SILU, ROPE, LLAMA_NAMES },
     { "qwen2",    "Qwen2ForCausalLM",   ROWS(qwen2_keys), ROWS(qwen2_demands), SILU, ROPE, LLAMA_NAMES },
     { "qwen3",    "Qwen3ForCausalLM",   ROWS(qwen3_keys), ROWS(qwen3_demands), SILU, ROPE, LLAMA_NAMES },
     { "mixtral",  "MixtralForCausalLM", ROWS(mixtral_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 1e6,
-      "model.", ROWS(mixtral_params) },
+      "model.", ROWS(mixtral_params), ROWS(stacked_experts) },
     { "qwen3_moe", "Qwen3MoeForCausalLM", ROWS(qwen3_moe_keys), ROWS(qwen3_moe_demands), SILU, ROPE,
-      "model.", ROWS(qwen3_moe_params) },
+      "model.", ROWS(qwen3_moe_params), ROWS(stacked_experts) },
     { "olmo2",    "Olmo2ForCausalLM",   ROWS(olmo2_keys), ROWS(olmo2_demands), SILU, ROPE,
-      "model.", ROWS(olmo2_params) },
+      "model.", ROWS(olmo2_params), NULL, 0 },
 };
 
 /* Keys that change nothing in what a trained model computes: who made the file and how, what a

@@ -5,6 +5,19 @@
 
 #include "checkpoint/checkpoint.h"
 
+/* ---- kept files, hf_files.c ------------------------------------------------------------------ */
+#define HF_TOKENS_MAP      "special_tokens_map.json"
+#define HF_CHAT_TEMPLATE   "chat_template.jinja"
+#define HF_IMPORTED_CONFIG "hf_config.json" /* config.json of the folder that was imported */
+/* @param out owned; NULL: there is no such file */
+err hf_read_if_there(const char *path, json_t **out) MUST_USE;
+/* The id of the token that a member names. @return -1: none. @param tok may be NULL */
+int64_t hf_token_id(const tokenizer *tok, const json_t *doc, const char *key);
+/* Sets a member to the token's text; -1 removes it. */
+void hf_set_token(const tokenizer *tok, json_t *doc, const char *key, int64_t id);
+/* @return whether a member of config.json, an id or a list, names the id. */
+bool hf_lists_id(const json_t *v, int64_t id);
+
 /* ---- config.json --------------------------------------------------------------------------- */
 /* What a key that is missing, or null, stands for. */
 typedef enum {
@@ -45,13 +58,18 @@ typedef struct hf_demand {
  *   0           the same
  *   TRANSPOSED  [cols, rows]: GPT-2 computes x W instead of x W^T
  *   Q, K, V     a third of a tensor with three times the rows, the thirds contiguous
- *   BY_HEAD     with Q, K or V: the thirds alternate by head, q0 k0 v0 q1 k1 v1 ...          */
+ *   BY_HEAD     with Q, K or V: the thirds alternate by head, q0 k0 v0 q1 k1 v1 ...
+ *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number
+ *   GATE, UP    with EXPERT: the first and the second half of such a matrix's rows           */
 enum {
     HF_TRANSPOSED = 1,
     HF_Q = 2,
     HF_K = 4,
     HF_V = 8,
     HF_BY_HEAD = 16,
+    HF_EXPERT = 32,
+    HF_GATE = 64,
+    HF_UP = 128,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {
@@ -74,6 +92,9 @@ struct hf_family {
     const char *prefix; /* of parameters; files of the bare model, without head, leave it out */
     const hf_param *params;
     int n_params;
+    /* Other names of some parameters, which files may have instead; they are read and never written. */
+    const hf_param *others;
+    int n_others;
 };
 
 /* Demands of every family: models that are not decoders, or whose weights are not plain numbers. */
@@ -87,5 +108,23 @@ bool hf_key_is_harmless(const char *key);
 
 /* Sets the biases that the family's models have and c may lack: those written as zeros. */
 void hf_add_biases(const hf_family *family, model_config *c);
+
+/* Reads the weights of a Hugging Face folder one parameter at a time: memory is that of the largest. */
+typedef struct hf_source {
+    const hf_family *family;
+    const st_file *f; /* borrowed, as the model */
+    const model *m;
+    arena *mem;
+    uint8_t *used; /* [tensors of f] */
+    void *values, *column;
+    size_t value_bytes, column_bytes;
+} hf_source;
+err hf_source_open(const hf_family *family, const st_file *f, const model *m,
+                   hf_source *out) MUST_USE;
+/* @param values all elements of parameter i, until the next call */
+err hf_source_read(hf_source *s, int i, const float **values) MUST_USE;
+/* Refuses a file that holds more than the model; once every parameter has been read. */
+err hf_source_end(hf_source *s) MUST_USE;
+void hf_source_close(hf_source *s); /* takes a zeroed one */
 
 #endif

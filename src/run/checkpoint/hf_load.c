@@ -1,9 +1,12 @@
-/* The weights of a Hugging Face folder into a model's plan. */
-#include <math.h>
+/* The weights of a Hugging Face folder: into a model's plan, or, one tensor at a time, into a checkpoint. */
 #include <stdlib.h>
 #include <string.h>
 
+#include <unistd.h>
+
 #include "checkpoint/checkpoint_internal.h"
+#include "checkpoint/hf_internal.h"
+#include "io/io.h"
 
 typedef struct target {
     model *m;
@@ -34,13 +37,7 @@ static void put_own_part(const target *to, int i, const float *values) {
 }
 
 static err put_weights(void *ctx, int i, const float *values) {
-    target *to = ctx;
-    const model_param *q = model_param_at(to->m, i);
-    for (int64_t k = 0, n = q->dim[0] * q->dim[1]; k < n; k++)
-        if (!isfinite(values[k]))
-            return err_hint(ERR("%s: element %lld is %g", q->name, (long long)k, (double)values[k]),
-                            "use another file: this one is damaged, or its training had diverged");
-    put_own_part(to, i, values);
+    put_own_part(ctx, i, values);
     return OK;
 }
 
@@ -56,4 +53,67 @@ err hf_load(const hf_family *family, const char *folder, model *m, exec *x) {
     TRY(model_publish(m, x));
     model_fill_constants(m, x->plan);
     return OK;
+}
+
+/* ---- straight to a checkpoint -------------------------------------------------------------------- */
+typedef struct stream {
+    hf_source from;
+    int held; /* the parameter whose values are at hand; -1: none */
+    const float *values;
+} stream;
+
+static err get_streamed(void *ctx, int i, int64_t first, int64_t n, float *to) {
+    stream *s = ctx;
+    if (s->held != i) TRY(hf_source_read(&s->from, i, &s->values));
+    s->held = i;
+    memcpy(to, s->values + first, (size_t)n * sizeof *to);
+    return OK;
+}
+
+static err write_streamed(const char *folder, stream *s, const ckpt_state *state) {
+    const model *m = s->from.m;
+    int n = model_params(m);
+    json_t *tensors = json_object(), *files = json_object();
+    shard_piece *piece = mem_alloc((size_t)(n + 1) * sizeof *piece);
+    for (int i = 0; i < n; i++) {
+        const model_param *p = model_param_at(m, i);
+        piece[i] =
+            (shard_piece){ .name = p->name, .ndim = p->ndim, .dim = { p->dim[0], p->dim[1] } };
+        piece[i].part = part_whole(p->ndim, p->dim);
+    }
+    err e = shard_write(folder, CKPT_MODEL_FILE, piece, n, (shard_source){ get_streamed, s },
+                        CKPT_CHUNK, tensors, files);
+    if (!e) e = hf_source_end(&s->from);
+    if (!e) e = manifest_write(folder, model_conf(m), state, NULL, tensors, files, CKPT_CHUNK);
+    free(piece);
+    json_decref(tensors);
+    json_decref(files);
+    return e;
+}
+
+err hf_import_run(const hf_family *family, const char *folder, const model *m,
+                  const ckpt_state *state, const char *run_dir) {
+    char *root = ckpt_root(run_dir, CKPT_FULL), *final = step_path(root, "", state->step, "");
+    char *temp = step_path(root, ".", state->step, STEP_TEMPORARY);
+    char *replaced = step_path(root, ".", state->step, STEP_REPLACED);
+    stream s = { .held = -1 };
+    st_file *f = NULL;
+    err e = OK;
+    TRY_CLEAN(hf_open_weights(folder, &f));
+    TRY_CLEAN(hf_source_open(family, f, m, &s.from));
+    TRY_CLEAN(io_make_dirs(root));
+    TRY_CLEAN(io_remove_tree(root, temp)); /* of an import that was killed */
+    TRY_CLEAN(io_make_dirs(temp));
+    TRY_CLEAN(write_streamed(temp, &s, state));
+    TRY_CLEAN(io_replace_tree(root, temp, final, replaced));
+cleanup:
+    if (e && io_exists(temp)) err_free(io_remove_tree(root, temp));
+    if (e) rmdir(root); /* where it holds nothing */
+    hf_source_close(&s.from);
+    st_close(f);
+    free(root);
+    free(final);
+    free(temp);
+    free(replaced);
+    return e;
 }

@@ -39,10 +39,15 @@ static bool match_name(const char *pattern, const char *name, name_numbers *n) {
     }
 }
 
-static const hf_param *param_named(const hf_family *family, const char *ours, name_numbers *n) {
-    for (int i = 0; i < family->n_params; i++)
-        if (match_name(family->params[i].ours, ours, n)) return &family->params[i];
+static const hf_param *find_param_row(const hf_param *rows, int count, const char *ours,
+                                      name_numbers *n) {
+    for (int i = 0; i < count; i++)
+        if (match_name(rows[i].ours, ours, n)) return &rows[i];
     return NULL;
+}
+
+static const hf_param *param_named(const hf_family *family, const char *ours, name_numbers *n) {
+    return find_param_row(family->params, family->n_params, ours, n);
 }
 
 /* Puts the numbers into a pattern. @return text of the arena. */
@@ -69,7 +74,8 @@ static int head_dim_of(const model *m) { return (int)model_conf(m)->head_dim; }
 typedef struct layout {
     int64_t rows, cols; /* ours */
     int64_t their_rows; /* in our orientation: three times ours for a third */
-    int64_t their_dim[2];
+    int64_t first;      /* row of theirs that our matrix begins at: of an expert among all */
+    int64_t their_dim[3];
     int ndim, how, head_dim;
 } layout;
 
@@ -85,11 +91,24 @@ static layout layout_of(const model_param *p, int how, int head_dim) {
     return l;
 }
 
+/* The same of matrix `expert` in a tensor of all experts of a layer. */
+static layout stacked_layout(const model_param *p, int how, int expert, int experts) {
+    layout l = layout_of(p, how, 0);
+    int64_t rows = l.rows * (how & (HF_GATE | HF_UP) ? 2 : 1); /* of one expert */
+    BUG_IF(p->ndim != 2 || expert < 0 || expert >= experts);
+    l.ndim = 3;
+    l.first = expert * rows + (how & HF_UP ? l.rows : 0);
+    l.their_dim[0] = experts;
+    l.their_dim[1] = rows;
+    l.their_dim[2] = l.cols;
+    return l;
+}
+
 /* @return the row of theirs (in our orientation) that is row r of ours. */
 static int64_t their_row(const layout *l, int64_t r) {
     int64_t third = l->how & HF_V ? 2 : l->how & HF_K ? 1 : 0;
     if (l->how & HF_BY_HEAD) return (r / l->head_dim * 3 + third) * l->head_dim + r % l->head_dim;
-    return third * l->rows + r;
+    return l->first + third * l->rows + r;
 }
 
 /* Our values from their tensor. @param column holds l->rows values. */
@@ -146,18 +165,24 @@ static const char *present_name(arena *mem, const hf_family *family, const st_fi
     return st_find(f, bare) ? bare : name;
 }
 
-static err import_param(arena *mem, const hf_family *family, const st_file *f, const model *m,
-                        int i, float *column, float *values, uint8_t *used) {
-    const model_param *p = model_param_at(m, i);
-    name_numbers n;
+/* Chooses the name under which the file has the parameter, and the layout that belongs to it. */
+static err locate_param(hf_source *s, const model_param *p, layout *l, const char **name) {
+    const hf_family *family = s->family;
+    name_numbers n, other;
     const hf_param *r = param_named(family, p->name, &n);
     if (!r) return no_such_param(family, p->name);
-    layout l = layout_of(p, r->how, head_dim_of(m));
-    const st_tensor *t;
-    const char *name = present_name(mem, family, f, r->theirs, n);
-    TRY(st_need(f, name, l.ndim, l.their_dim, &t));
-    used[t - st_at(f, 0)] = 1;
-    return read_layout(&l, t, column, values);
+    *name = present_name(s->mem, family, s->f, r->theirs, n);
+    const hf_param *o = find_param_row(family->others, family->n_others, p->name, &other);
+    if (o && !st_find(s->f, *name)) {
+        const char *second = present_name(s->mem, family, s->f, o->theirs, other);
+        if (st_find(s->f, second)) {
+            *name = second;
+            r = o;
+        }
+    }
+    *l = r->how & HF_EXPERT ? stacked_layout(p, r->how, n.at[1], model_conf(s->m)->experts)
+                            : layout_of(p, r->how, head_dim_of(s->m));
+    return OK;
 }
 
 static bool is_buffer(const char *name) {
@@ -211,25 +236,67 @@ static int64_t largest_param(const model *m) {
     return most;
 }
 
+static int64_t longest_column(const model *m) {
+    int64_t most = 1;
+    for (int i = 0; i < model_params(m); i++) most = MAX(most, model_param_at(m, i)->dim[0]);
+    return most;
+}
+
+err hf_source_open(const hf_family *family, const st_file *f, const model *m, hf_source *out) {
+    *out = (hf_source){ .family = family, .f = f, .m = m, .mem = arena_new() };
+    out->used = arena_alloc(out->mem, (size_t)st_count(f) + 1);
+    out->value_bytes = (size_t)largest_param(m) * sizeof(float);
+    out->column_bytes = (size_t)longest_column(m) * sizeof(float);
+    TRY(mem_map(out->value_bytes, &out->values));
+    return mem_map(out->column_bytes, &out->column);
+}
+
+err hf_source_read(hf_source *s, int i, const float **values) {
+    const model_param *p = model_param_at(s->m, i);
+    float *v = s->values;
+    int64_t n = p->dim[0] * p->dim[1];
+    const st_tensor *t;
+    const char *name = NULL;
+    layout l;
+    *values = v;
+    if (p->role == ROLE_STATE) { /* which begins as zeros */
+        memset(v, 0, (size_t)n * sizeof *v);
+        return OK;
+    }
+    TRY(locate_param(s, p, &l, &name));
+    TRY(st_need(s->f, name, l.ndim, l.their_dim, &t));
+    s->used[t - st_at(s->f, 0)] = 1;
+    TRY(read_layout(&l, t, s->column, v));
+    st_release(t);
+    for (int64_t k = 0; k < n; k++)
+        if (!isfinite(v[k]))
+            return err_hint(ERR("%s: element %lld is %g", p->name, (long long)k, (double)v[k]),
+                            "use another file: this one is damaged, or its training had diverged");
+    return OK;
+}
+
+err hf_source_end(hf_source *s) {
+    return check_all_used(s->mem, s->family, s->f, model_conf(s->m)->tied, s->used);
+}
+
+void hf_source_close(hf_source *s) {
+    if (s->column) mem_unmap(s->column, s->column_bytes);
+    if (s->values) mem_unmap(s->values, s->value_bytes);
+    if (s->mem) arena_free(s->mem);
+}
+
 err hf_import_params(const hf_family *family, const st_file *f, const model *m,
                      err (*put)(void *ctx, int i, const float *values), void *ctx) {
-    err e = OK;
-    arena *mem = arena_new();
-    uint8_t *used = arena_alloc(mem, (size_t)st_count(f) + 1);
-    size_t bytes = (size_t)largest_param(m) * sizeof(float);
-    void *values = NULL, *column = NULL;
-    TRY_CLEAN(mem_map(bytes, &values));
-    TRY_CLEAN(mem_map(bytes, &column));
-    for (int i = 0; i < model_params(m); i++) {
-        if (model_param_at(m, i)->role == ROLE_STATE) continue; /* zero at first */
-        TRY_CLEAN(import_param(mem, family, f, m, i, column, values, used));
-        TRY_CLEAN(put(ctx, i, values));
+    hf_source s;
+    err e = hf_source_open(family, f, m, &s);
+    for (int i = 0; i < model_params(m) && !e; i++) {
+        const float *values;
+        if (model_param_at(m, i)->role == ROLE_STATE) continue;
+        e = hf_source_read(&s, i, &values);
+        if (!e) e = put(ctx, i, values);
     }
-    TRY_CLEAN(check_all_used(mem, family, f, model_conf(m)->tied, used));
-cleanup:
-    if (column) mem_unmap(column, bytes);
-    if (values) mem_unmap(values, bytes);
-    arena_free(mem);
+    if (!e) e = hf_source_end(&s);
+    hf_source_close(&s);
     return e;
 }
 
@@ -341,7 +408,7 @@ err hf_export_params(const hf_family *family, const char *folder, const model *m
     exporter x = { .m = m, .dt = dt, .get = get, .ctx = ctx };
     model_config c = *model_conf(m);
     model *full = NULL;
-    size_t bytes = (size_t)largest_param(m) * sizeof(float);
+    size_t bytes = (size_t)largest_param(m) * sizeof(float), their_bytes = 0;
     void *ours = NULL, *theirs = NULL;
     BUG_IF(!dt_is_float(dt));
     hf_add_biases(family, &c);
@@ -349,13 +416,17 @@ err hf_export_params(const hf_family *family, const char *folder, const model *m
     x.full = full;
     TRY_CLEAN(list_tensors(mem, family, &x));
     TRY_CLEAN(mem_map(bytes, &ours));
-    TRY_CLEAN(mem_map(3 * bytes, &theirs));
+    for (int i = 0; i < x.n; i++) {
+        const layout *l = &x.layouts[x.parts[i].part[0]];
+        their_bytes = MAX(their_bytes, (size_t)(l->their_rows * l->cols) * sizeof(float));
+    }
+    TRY_CLEAN(mem_map(their_bytes, &theirs));
     x.ours = ours;
     x.theirs = theirs;
     TRY_CLEAN(
         st_write_folder(folder, x.specs, x.n, max_file_bytes, (st_source){ fill_tensor, &x }));
 cleanup:
-    if (theirs) mem_unmap(theirs, 3 * bytes);
+    if (theirs) mem_unmap(theirs, their_bytes);
     if (ours) mem_unmap(ours, bytes);
     model_free(full);
     arena_free(mem);

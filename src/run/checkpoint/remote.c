@@ -185,9 +185,10 @@ static err upload_files(const remote_job *j, const char *folder, const char *url
 /* What resuming on another machine needs besides the checkpoint. */
 static err upload_run_files(store *s, const char *run_dir, const char *url, int64_t *bytes) {
     static const char *const names[] = { "config.yaml", "tokenizer.json" };
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        char *path = io_join(run_dir, names[i]);
-        err e = io_exists(path) ? upload_file(s, run_dir, url, names[i], bytes) : OK;
+    for (int i = 0, n = (int)COUNT_OF(names); i < n || hf_kept_file_at(i - n); i++) {
+        const char *name = i < n ? names[i] : hf_kept_file_at(i - n)->ours;
+        char *path = io_join(run_dir, name);
+        err e = io_exists(path) ? upload_file(s, run_dir, url, name, bytes) : OK;
         free(path);
         TRY(e);
     }
@@ -397,8 +398,8 @@ cleanup:
     return e;
 }
 
-static err download_tokenizer(store *s, const char *url, const char *run_dir) {
-    char *from = store_join(url, "tokenizer.json"), *to = io_join(run_dir, "tokenizer.json");
+static err download_run_file(store *s, const char *url, const char *run_dir, const char *name) {
+    char *from = store_join(url, name), *to = io_join(run_dir, name);
     store_object o;
     bool found = false;
     err e = io_exists(to) ? OK : store_head(s, from, &found, &o);
@@ -406,6 +407,13 @@ static err download_tokenizer(store *s, const char *url, const char *run_dir) {
     free(from);
     free(to);
     return e;
+}
+
+static err download_tokenizer(store *s, const char *url, const char *run_dir) {
+    TRY(download_run_file(s, url, run_dir, "tokenizer.json"));
+    for (int i = 0; hf_kept_file_at(i); i++)
+        TRY(download_run_file(s, url, run_dir, hf_kept_file_at(i)->ours));
+    return OK;
 }
 
 /* From the newest on, and the copies of each step. @return the newest one's error when all are damaged. */

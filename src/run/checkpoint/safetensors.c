@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "io/io.h"
 
@@ -417,4 +419,9 @@ err st_read_f32(const st_tensor *t, int64_t first, int64_t n, float *dst) {
         dt_to_f32(t->dt, aligned, dst + i, m);
     }
     return OK;
+}
+
+void st_release(const st_tensor *t) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)t->data / page * page;
+    if (t->bytes) madvise((void *)from, (uintptr_t)t->data + t->bytes - from, MADV_DONTNEED);
 }

@@ -88,6 +88,10 @@ typedef struct task_run {
     void *ctx;
 } task_run;
 err task_score_all(const task_run *r, const task_file *t, task_score *out) MUST_USE;
+/* @param longest set to the tokens of context that the longest answer needs
+ * @param cut set to the number of answers that need more than `seq` */
+err task_lengths(const tokenizer *tok, const task_file *t, int64_t seq, int64_t *longest,
+                 int64_t *cut) MUST_USE;
 
 /* ---- generation -------------------------------------------------------------------------- */
 enum { PREFILL = 64 }; /* tokens of a prompt that run at once */

@@ -333,7 +333,7 @@ void task_free(task_file *t) {
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 /* The tokens of a context and an answer. White space at a context's end counts as the answer's. */
-static err make_request(encoder *enc, const task_run *r, const char *context, const char *choice,
+static err make_request(encoder *enc, const tokenizer *tok, const char *context, const char *choice,
                         token_ids *ids, score_request *out) {
     token_ids before = { 0 };
     str s = { 0 };
@@ -343,9 +343,9 @@ static err make_request(encoder *enc, const task_run *r, const char *context, co
     encoder_add_prefixed(enc, s.text, s.len, false, ids);
     encoder_add_prefixed(enc, context, n, false, &before);
     str_free(&s);
-    if (before.n == 0 && tokenizer_eos(r->tok) >= 0) { /* something has to come first */
+    if (before.n == 0 && tokenizer_eos(tok) >= 0) { /* something has to come first */
         token_ids whole = { mem_alloc((ids->n + 1) * sizeof *whole.at), ids->n + 1, ids->n + 1 };
-        whole.at[0] = tokenizer_eos(r->tok);
+        whole.at[0] = tokenizer_eos(tok);
         memcpy(whole.at + 1, ids->at, ids->n * sizeof *whole.at);
         token_ids_free(ids);
         *ids = whole;
@@ -408,25 +408,54 @@ static void report_batch(void *ctx, int64_t done) {
     if (p->r->on_batch) p->r->on_batch(p->r->ctx, done, p->of);
 }
 
-err task_score_all(const task_run *r, const task_file *t, task_score *out) {
+/* The answers of a file as requests. */
+typedef struct task_requests {
+    score_request *all;
+    token_ids *ids; /* what each request borrows */
+    int64_t n;
+} task_requests;
+
+static void requests_free(task_requests *q) {
+    for (int64_t i = 0; i < q->n; i++) token_ids_free(&q->ids[i]);
+    free(q->ids);
+    free(q->all);
+}
+
+static err requests_make(const tokenizer *tok, const task_file *t, task_requests *out) {
     int64_t n = 0, at = 0;
     for (int64_t i = 0; i < t->n; i++) n += t->question[i].choices;
-    score_request *all = mem_alloc((size_t)n * sizeof *all);
-    token_ids *ids = mem_alloc((size_t)n * sizeof *ids);
-    encoder *enc = encoder_new(r->tok);
-    score_progress p = { r, n };
+    *out = (task_requests){ mem_alloc((size_t)n * sizeof *out->all),
+                            mem_alloc((size_t)n * sizeof *out->ids), n };
+    encoder *enc = encoder_new(tok);
     err e = OK;
     for (int64_t i = 0; i < t->n; i++)
-        for (int k = 0; k < t->question[i].choices; k++, at++)
-            TRY_CLEAN(make_request(enc, r, t->question[i].context, t->question[i].choice[k],
-                                   &ids[at], &all[at]));
-    TRY_CLEAN(score_all(r->x, r->m, r->which, r->rows, r->seq, all, n, report_batch, &p));
-    TRY_CLEAN(count_right(r, t, all, out));
-cleanup:
-    for (int64_t i = 0; i < n; i++) token_ids_free(&ids[i]);
-    free(ids);
-    free(all);
+        for (int k = 0; k < t->question[i].choices && !e; k++, at++)
+            e = make_request(enc, tok, t->question[i].context, t->question[i].choice[k],
+                             &out->ids[at], &out->all[at]);
     encoder_free(enc);
+    return e;
+}
+
+err task_score_all(const task_run *r, const task_file *t, task_score *out) {
+    task_requests q;
+    err e = requests_make(r->tok, t, &q);
+    score_progress p = { r, q.n };
+    if (!e) e = score_all(r->x, r->m, r->which, r->rows, r->seq, q.all, q.n, report_batch, &p);
+    if (!e) e = count_right(r, t, q.all, out);
+    requests_free(&q);
+    return e;
+}
+
+err task_lengths(const tokenizer *tok, const task_file *t, int64_t seq, int64_t *longest,
+                 int64_t *cut) {
+    task_requests q;
+    err e = requests_make(tok, t, &q);
+    *longest = *cut = 0;
+    for (int64_t i = 0; i < q.n && !e; i++) {
+        *longest = MAX(*longest, q.all[i].n - 1); /* the last token is only predicted */
+        *cut += q.all[i].n - 1 > seq;
+    }
+    requests_free(&q);
     return e;
 }
 

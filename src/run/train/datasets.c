@@ -195,6 +195,25 @@ static err match_prefix(trainer *t) {
     return OK;
 }
 
+/* @return the id that ends the documents of all sources; -1: none, or more than one */
+static int32_t common_end(const trainer *t) {
+    int32_t end = data_source_info(t->sources[0].data)->eos;
+    for (int i = 1; i < t->n_sources; i++)
+        if (data_source_info(t->sources[i].data)->eos != end) end = -1;
+    return end;
+}
+
+/* Gives the tokenizer the end that documents have, as shards made with --eos: samples stop there, and an export names
+ * it. */
+static void match_end(trainer *t) {
+    int32_t end = common_end(t);
+    if (!t->tokenizer || end < 0 || end >= tokenizer_vocab(t->tokenizer)) return;
+    token_affixes a = *tokenizer_affixes(t->tokenizer);
+    if (a.n_suffix && a.suffix[a.n_suffix - 1] != end) a.n_suffix = 0;
+    tokenizer_set_affixes(t->tokenizer, &a);
+    if (tokenizer_eos(t->tokenizer) != end) tokenizer_set_eos(t->tokenizer, end);
+}
+
 err datasets_open(trainer *t) {
     const data_info *known = NULL;
     TRY(open_all(t));
@@ -203,13 +222,19 @@ err datasets_open(trainer *t) {
     TRY(check_tokenizers(t->sets, t->n_sets, &known));
     if (known) TRY(start_check_tokenizer(t, known));
     TRY(open_tokenizer(t));
+    match_end(t);
     return match_prefix(t);
 }
 
 err datasets_save_tokenizer(const trainer *t) {
-    if (!t->tokenizer || datasets_are_bytes(t)) return OK;
+    bool bytes = datasets_are_bytes(t), is_new = !t->start.resume || t->start.branch;
+    const tokenizer *tok = bytes ? NULL : t->tokenizer;
+    int32_t end = tok ? tokenizer_eos(tok) : common_end(t);
+    if (is_new && t->start.path) TRY(hf_keep_files(t->start.path, t->dir));
+    if (!bytes) TRY(hf_name_end(t->dir, tok, end));
+    if (!tok) return OK;
     char *to = io_join(t->dir, "tokenizer.json");
-    err e = tokenizer_save(t->tokenizer, to);
+    err e = tokenizer_save(tok, to);
     free(to);
     return e;
 }

@@ -29,6 +29,13 @@ static const char *const entries[] = { "checkpoints",    "weights",        "tb",
                                        "events.jsonl",   "tokenizer.json", "profile",
                                        OBSERVE_TIMETABLE };
 
+/* Those, and the files of an imported model. @return NULL past the end */
+static const char *run_entry_at(int i) {
+    const int n = (int)COUNT_OF(entries);
+    const hf_kept_file *k = i < n ? NULL : hf_kept_file_at(i - n);
+    return i < n ? entries[i] : k ? k->ours : NULL;
+}
+
 static err rename_path(const char *from, const char *to) {
     if (rename(from, to) == 0) return OK;
     return err_hint(ERR("cannot rename %s to %s: %s", from, to, strerror(errno)),
@@ -54,8 +61,8 @@ static err keep_previous_run(run_folder *f) {
     char *previous = io_join(f->path, PREVIOUS);
     TRY_CLEAN(io_make_dirs(previous));
     f->has_previous = true;
-    for (size_t i = 0; i < COUNT_OF(entries); i++)
-        TRY_CLEAN(move_entry(f, f->path, previous, entries[i]));
+    for (int i = 0; run_entry_at(i); i++)
+        TRY_CLEAN(move_entry(f, f->path, previous, run_entry_at(i)));
 cleanup:
     free(previous);
     return e;
@@ -65,8 +72,8 @@ cleanup:
 static err restore_previous(run_folder *f) {
     err e = OK;
     char *previous = io_join(f->path, PREVIOUS);
-    for (size_t i = 0; i < COUNT_OF(entries); i++)
-        TRY_CLEAN(move_entry(f, previous, f->path, entries[i]));
+    for (int i = 0; run_entry_at(i); i++)
+        TRY_CLEAN(move_entry(f, previous, f->path, run_entry_at(i)));
     TRY_CLEAN(io_remove_tree(f->path, previous));
     f->has_previous = false;
 cleanup:

@@ -29,6 +29,42 @@ bool questions_are_asked(const config *c) {
     return *c->validation.tasks && c->validation.tasks_every.value > 0;
 }
 
+/* Chooses rows that the longest question fits in, a multiple of training.seq_len and within the model's positions, so
+ * that a question is not cut where a sequence of the training ends. A batch keeps a multiple of the training's tokens,
+ * which every layout divides: of the lengths that suffice the one with the fewest tokens in a batch is taken. */
+static err fit_rows(trainer *t) {
+    run_questions *q = &t->questions;
+    int64_t longest = 1, all_cut = 0, most = MAX(1, t->mc.max_seq / t->seq);
+    for (int i = 0; i < q->n; i++) {
+        int64_t here, cut;
+        TRY(task_lengths(t->tokenizer, &q->file[i], most * t->seq, &here, &cut));
+        longest = MAX(longest, here);
+        all_cut += cut;
+    }
+    q->rows = 0;
+    for (int64_t k = MIN(ceil_div(longest, t->seq), most); k <= most; k++) {
+        int64_t rows = 1;
+        while (rows * k % t->rows) rows++;
+        if (q->rows && rows * k * t->seq >= q->rows * q->seq) continue;
+        q->rows = rows;
+        q->seq = k * t->seq;
+    }
+    if (all_cut && is_first_rank(t))
+        log_warn(
+            "validation.tasks: %lld answers have more than %lld tokens, for which the model has "
+            "no positions: their beginnings are left out",
+            (long long)all_cut, (long long)(most * t->seq));
+    return OK;
+}
+
+err questions_plan(trainer *t) {
+    run_questions *q = &t->questions;
+    q->eval_id = t->eval_id;
+    if (!q->n || q->seq == t->seq) return OK;
+    TRY(model_record(t->m, PROG_EVAL, q->rows * q->seq, q->seq, &q->eval));
+    return plan_chain(t->p, &q->eval, model_bucket_regions, t->m, &q->eval_id);
+}
+
 err questions_open(trainer *t) {
     const config *c = t->cfg;
     if (!questions_are_asked(c)) return OK;
@@ -42,7 +78,7 @@ err questions_open(trainer *t) {
     for (char *path; !e && (path = strsep(&rest, ","));)
         if (*path) e = add_task_file(t, path);
     free(copy);
-    return e;
+    return e ? e : fit_rows(t);
 }
 
 err questions_answer(trainer *t, observe_step *s) {
@@ -52,7 +88,7 @@ err questions_answer(trainer *t, observe_step *s) {
     err e = OK;
     for (int i = 0; i < q->n && !e; i++) {
         task_score score;
-        task_run run = { &t->x, t->m, t->eval_id, t->rows, t->seq, t->tokenizer, NULL, NULL, NULL };
+        task_run run = { &t->x, t->m, q->eval_id, q->rows, q->seq, t->tokenizer, NULL, NULL, NULL };
         e = task_score_all(&run, &q->file[i], &score);
         if (e) break;
         q->score[i].acc = score.acc;

@@ -54,6 +54,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
         TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
         TRY(plan_chain(t->p, &t->eval, model_bucket_regions, t->m, &t->eval_id));
     }
+    TRY(questions_plan(t));
     return t->every.sample.length ? generator_plan(t->m, t->p, t->seq, &t->gen) : OK;
 }
 
