@@ -130,10 +130,16 @@ struct transport {
     void (*close)(transport *w); /* on all ranks together */
     void *state;
 };
-err transport_mpi_open(transport **out) MUST_USE;
+/* @param stalled ends the process when not all ranks have started within `timeout` seconds. */
+err transport_mpi_open(double timeout, void (*stalled)(void), transport **out) MUST_USE;
 /* Ranks 0 .. ranks-1 meet at the address of rank 0. */
 err transport_tcp_open(int rank, int ranks, const char *host, int port, double timeout,
                        transport **out) MUST_USE;
+
+/* Connects every pair of ranks. @param fds [ranks], -1 for the rank itself; after an error those that are open stay with
+ * the caller. */
+err tcp_meet(int rank, int ranks, const char *host, int port, double timeout, int *fds) MUST_USE;
+err tcp_rank_lost(int rank) MUST_USE;
 
 /* Blocks: `bytes` of every rank, in rank order, to all of them. */
 err transport_gather(transport *w, double timeout, const void *mine, void *all,
