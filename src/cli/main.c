@@ -228,7 +228,7 @@ static const cli_command commands[] = {
           "  ingot export runs/tiny tiny-hf --dtype bf16\n"
           "\n" },
     { .name = "ckpt",
-      .usage = "ls | verify | reshard | diff",
+      .usage = "ls | verify | reshard | diff | upload",
       .summary = "list, verify, rewrite and compare checkpoints",
       .run = cmd_ckpt,
       .family = &ckpt_family,

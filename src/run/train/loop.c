@@ -210,9 +210,9 @@ static err run_steps(trainer *t) {
     TRY(profile_after_step(t, true));
     if (!last_step(t)) TRY(replicas_check(t, true)); /* a signal ends it */
     TRY(saving_now(t));
+    t->stop_signal = stop_signal(t);
     TRY(saving_finish_uploads(t));
     if (t->alerts.stops) return healing_stop(t);
-    t->stop_signal = stop_signal(t);
     if (t->stop_signal)
         progress_note(t->show, "stopped after step %lld and saved; the same command continues",
                       (long long)t->state.step);
