@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/launch.h"
 #include "config/config.h"
 #include "io/io.h"
 
@@ -411,6 +412,7 @@ int main(int argc, char **argv) {
         print_overview(stderr);
         return EXIT_USAGE;
     }
+    launch_beat_start();
     err e = dispatch_command(argc - 1, argv + 1);
     if (!e) e = check_output();
     if (!e) return EXIT_DONE;

@@ -123,6 +123,9 @@ err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *o
 err comm_wait(comm *c, comm_ticket *ticket) MUST_USE;
 /* This rank gives up: whatever waits for it, and all after it, fails on every rank with this cause. */
 void comm_abort(comm *c, const char *cause);
+/* How long collectives wait for other ranks after a signal (util/wait.h); 0: as long as before it. Whoever knows that none
+ * takes longer, as in a training step, ends a run that is asked to stop and has a frozen rank sooner. */
+void comm_set_stop_patience(comm *c, double seconds);
 void comm_free(comm *c); /* takes NULL */
 
 /* ---- counters ---------------------------------------------------------------------------- */

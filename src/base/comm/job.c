@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "io/io.h"
+#include "util/fault.h"
 #include "util/wait.h"
 
 /* ---- the environment ----------------------------------------------------------------------- */
@@ -81,6 +82,7 @@ static err open_srun(int ranks, double timeout, transport **out) {
 }
 
 static err open_mpi(int64_t ranks, double timeout, void (*stalled)(void), transport **out) {
+    fault_point(FAULT_MEET, (int)env_number("OMPI_COMM_WORLD_RANK"));
     TRY(transport_mpi_open(timeout, stalled, out));
     if (ranks < 0 || (*out)->ranks == ranks) return OK;
     return err_hint(
