@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <string.h>
+#include <unistd.h>
 
 /* ---- values ----------------------------------------------------------------------------------- */
 
@@ -96,6 +97,8 @@ err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char *
     for (int i = 0; i < n; i++) input[i] = argv[i];
     return OK;
 }
+
+void cli_exit_stalled(void) { _exit(EXIT_HUNG); }
 
 void cli_print_args(const cli_spec *s) {
     for (int i = 0; i < s->n_args; i++) {

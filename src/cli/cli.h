@@ -35,6 +35,9 @@ err cli_parse_many(const cli_spec *s, int argc, char **argv, void *into, int *n)
 /* The table as help text. */
 void cli_print_args(const cli_spec *s);
 
+/* Ends a process that hangs where nothing can be unwound. */
+void cli_exit_stalled(void);
+
 /* ---- commands ----------------------------------------------------------------------------- */
 typedef struct cli_command {
     const char *name;
@@ -97,7 +100,7 @@ err cli_read_train(int argc, char **argv, struct config *c, struct train_options
 extern const cli_spec cmd_doctor_spec, cmd_eval_spec, cmd_export_spec, cmd_launch_spec,
     cmd_plan_spec, cmd_report_spec, cmd_sample_spec, cmd_serve_spec, cmd_sweep_spec, cmd_watch_spec;
 extern const cli_family ckpt_family, data_family, plan_family, tokenizer_family;
-extern const cli_subcommand ckpt_ls, ckpt_verify_all, ckpt_reshard_one, ckpt_diff;
+extern const cli_subcommand ckpt_ls, ckpt_verify_all, ckpt_reshard_one, ckpt_diff, ckpt_upload_one;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,
     tokenizer_count;
 extern const cli_subcommand data_dedup, data_decontaminate;

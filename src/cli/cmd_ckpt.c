@@ -9,7 +9,7 @@
 #include "store/store.h"
 
 static const cli_subcommand *const members[] = { &ckpt_ls, &ckpt_verify_all, &ckpt_reshard_one,
-                                                 &ckpt_diff };
+                                                 &ckpt_diff, &ckpt_upload_one };
 
 const cli_family ckpt_family = { "ckpt", members, (int)COUNT_OF(members) };
 

@@ -10,13 +10,6 @@
 #include "cli/launch.h"
 #include "train/train.h"
 
-typedef struct launch_args {
-    int64_t ranks, per_host, restarts;
-    double restart_delay, doctor_seconds;
-    const char *hosts, *spares, *emit, *image, *name;
-    bool dry_run, doctor;
-} launch_args;
-
 #define AT(member) offsetof(launch_args, member)
 static const cli_arg args[] = {
     { "ranks", ARG_COUNT, AT(ranks), "N", "how many ranks (default: the slots of --hosts)", 'n' },
@@ -27,14 +20,19 @@ static const cli_arg args[] = {
       "restarts without a new checkpoint between them (default 10)" },
     { "restart-delay", ARG_REAL, AT(restart_delay), "SECONDS",
       "pause before the first; doubles with each (default 1)" },
+    { "grace", ARG_REAL, AT(grace), "SECONDS",
+      "silence of the ranks after which they are ended and restarted (default 60; 0: never)" },
     { "doctor", ARG_FLAG, AT(doctor), NULL,
       "test all ranks first, and after every second failure in a row (doctor --cluster)" },
     { "doctor-seconds", ARG_REAL, AT(doctor_seconds), "S",
       "with --doctor: its --seconds (default 2)" },
     { "per-host", ARG_COUNT, AT(per_host), "N", "with --emit: ranks on each host (default: all)" },
-    { "emit", ARG_TEXT, AT(emit), "slurm|k8s",
-      "print an sbatch script or a Kubernetes MPIJob instead" },
-    { "image", ARG_TEXT, AT(image), "IMAGE", "with --emit k8s: a container image with ingot" },
+    { "emit", ARG_TEXT, AT(emit), "SYSTEM",
+      "print a job instead: slurm (sbatch), k8s (its MPI operator) or volcano" },
+    { "spare-hosts", ARG_COUNT, AT(spare_hosts), "N",
+      "with --emit slurm, volcano: hosts more than needed, that replace one that fails" },
+    { "image", ARG_TEXT, AT(image), "IMAGE",
+      "with --emit k8s, volcano: a container image with ingot" },
     { "name", ARG_TEXT, AT(name), "NAME", "with --emit: name of the job (default ingot)" },
     { "dry-run", ARG_FLAG, AT(dry_run), NULL, "print the command that would start them" },
 };
@@ -168,6 +166,7 @@ static void add_mpirun(words *w, const launch_args *a, const launch_hosts *h) {
     words_add(w, h->n ? "-H" : "--oversubscribe");
     if (h->n) add_hosts(w, h, true);
     if (h->n) words_add(w, "-x"), words_add(w, "TERM"); /* ranks on this host inherit it */
+    if (a->supervised) words_add(w, "-x"), words_add(w, LAUNCH_SUPERVISED);
     if (geteuid() == 0) words_add(w, "--allow-run-as-root");
 }
 
@@ -176,8 +175,11 @@ static void add_srun(words *w, const launch_args *a, const launch_hosts *h) {
     words_add(w, "-n");
     words_add_number(w, a->ranks);
     words_add(w, "--kill-on-bad-exit=1");
-    if (h->n) words_add(w, "-w");
-    if (h->n) add_hosts(w, h, false);
+    if (!h->n) return;
+    words_add(w, "-N"); /* not those of the allocation that are spares */
+    words_add_number(w, h->n);
+    words_add(w, "-w");
+    add_hosts(w, h, false);
 }
 
 static err add_starter(words *w, const launch_args *a, const launch_hosts *h) {
@@ -189,139 +191,6 @@ static err add_starter(words *w, const launch_args *a, const launch_hosts *h) {
         return err_hint(ERR("there is neither an mpirun nor a Slurm allocation with srun"),
                         "install openmpi-bin; or use train --ranks %lld, threads of one process",
                         (long long)a->ranks);
-    return OK;
-}
-
-/* ---- text ------------------------------------------------------------------------------------ */
-/* A word as the shell reads it again. */
-static void shell_quote(str *s, const char *word) {
-    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=:,+@%-";
-    if (*word && !word[strspn(word, plain)]) {
-        str_add(s, "%s", word);
-        return;
-    }
-    str_add(s, "'");
-    for (; *word; word++) {
-        if (*word == '\'')
-            str_add(s, "'\\''");
-        else
-            str_add(s, "%c", *word);
-    }
-    str_add(s, "'");
-}
-
-static void add_command(str *s, char *const *word, int n) {
-    for (int i = 0; i < n; i++) {
-        if (i) str_add(s, " ");
-        shell_quote(s, word[i]);
-    }
-    str_add(s, "\n");
-}
-
-static void emit_slurm(str *s, const launch_args *a, char **argv, int argc, const char *program) {
-    str_add(s, "#!/bin/bash\n");
-    str_add(s, "#SBATCH --job-name=%s\n", a->name);
-    str_add(s, "#SBATCH --nodes=%lld\n", (long long)(a->ranks / a->per_host));
-    str_add(s, "#SBATCH --ntasks=%lld\n", (long long)a->ranks);
-    str_add(s, "#SBATCH --ntasks-per-node=%lld\n", (long long)a->per_host);
-    str_add(s, "#SBATCH --output=%s-%%j.log\n", a->name);
-    str_add(
-        s,
-        "# Two minutes before the time limit the run saves and stops; submit again to continue.\n"
-        "#SBATCH --signal=TERM@120\n"
-        "# Add --time, --partition and --cpus-per-task as your cluster wants them.\n\n");
-    str_add(s, "exec srun --kill-on-bad-exit=1 ");
-    shell_quote(s, program);
-    str_add(s, " ");
-    add_command(s, argv, argc);
-}
-
-/* A YAML string, which JSON's are. */
-static void json_quote(str *s, const char *text) {
-    str_add(s, "\"");
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            str_add(s, "\\%c", c);
-        else if (c < ' ')
-            str_add(s, "\\u%04x", c);
-        else
-            str_add(s, "%c", c);
-    }
-    str_add(s, "\"");
-}
-
-static void emit_container(str *s, const launch_args *a, const char *role, int64_t replicas) {
-    str_add(s,
-            "    %s:\n"
-            "      replicas: %lld\n"
-            "      template:\n"
-            "        spec:\n"
-            "          containers:\n"
-            "            - name: ingot\n"
-            "              image: ",
-            role, (long long)replicas);
-    json_quote(s, a->image);
-    str_add(s, "\n");
-}
-
-static void emit_k8s(str *s, const launch_args *a, char **argv, int argc) {
-    str_add(s,
-            "# For the MPI operator: kubectl apply -f FILE. Add volumes for data and run.dir, and\n"
-            "# resources, to both templates.\n"
-            "apiVersion: kubeflow.org/v2beta1\n"
-            "kind: MPIJob\n"
-            "metadata:\n"
-            "  name: %s\n"
-            "spec:\n"
-            "  slotsPerWorker: %lld\n"
-            "  runPolicy:\n"
-            "    cleanPodPolicy: Running\n"
-            "  mpiReplicaSpecs:\n",
-            a->name, (long long)a->per_host);
-    emit_container(s, a, "Launcher", 1);
-    char ranks[24];
-    snprintf(ranks, sizeof ranks, "%lld", (long long)a->ranks);
-    const char *start[] = { "mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", ranks,
-                            "ingot" };
-    str_add(s, "              command: [");
-    for (size_t i = 0; i < COUNT_OF(start); i++) {
-        json_quote(s, start[i]);
-        str_add(s, ", ");
-    }
-    for (int i = 0; i < argc; i++) {
-        json_quote(s, argv[i]);
-        str_add(s, i + 1 < argc ? ", " : "]\n");
-    }
-    emit_container(s, a, "Worker", a->ranks / a->per_host);
-}
-
-static err check_job_name(const char *name) {
-    size_t n = strlen(name);
-    if (n && n <= 63 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == n &&
-        name[0] != '-')
-        return OK;
-    return err_hint(
-        ERR_USAGE("--name: \"%.80s\" is not a name that Slurm and Kubernetes take", name),
-        "use up to 63 lower-case letters, digits and -");
-}
-
-static err emit_job(const launch_args *a, int argc, char **argv) {
-    str text = { 0 };
-    TRY(check_job_name(a->name));
-    if (strcmp(a->emit, "slurm") == 0) {
-        emit_slurm(&text, a, argv, argc, "ingot");
-    } else if (strcmp(a->emit, "k8s") == 0) {
-        if (!a->image)
-            return err_hint(ERR_USAGE("--emit k8s needs --image"),
-                            "name a container image that has ingot and Open MPI");
-        emit_k8s(&text, a, argv, argc);
-    } else {
-        return err_hint(ERR_USAGE("--emit: \"%.40s\" is not one of slurm, k8s", a->emit),
-                        "--emit slurm");
-    }
-    fputs(text.text, stdout);
-    str_free(&text);
     return OK;
 }
 
@@ -367,6 +236,7 @@ static err make_probe(void *ctx, const launch_host *h, char ***argv) {
     launch_hosts *alone = mem_alloc(sizeof *alone);
     words w = { 0 };
     one.ranks = 1;
+    one.supervised = false;
     alone->at[alone->n++] = *h;
     err e = add_starter(&w, &one, alone);
     words_add(&w, "true");
@@ -382,7 +252,8 @@ static err print_command(job_words *j, const launch_hosts *h) {
     err e = make_command(j, h, true, &argv);
     while (argv && argv[n]) n++;
     if (!e) {
-        add_command(&line, argv, n);
+        launch_quote_command(argv, n, &line);
+        str_add(&line, "\n");
         fputs(line.text, stdout);
     }
     free_command(argv);
@@ -391,20 +262,22 @@ static err print_command(job_words *j, const launch_hosts *h) {
 }
 
 err cmd_launch(int argc, char **argv) {
-    launch_args a = {
-        .name = "ingot", .restarts = 10, .restart_delay = 1, .doctor_seconds = DOCTOR_SECONDS
-    };
+    launch_args a = LAUNCH_ARGS;
     launch_hosts *hosts = mem_alloc(sizeof *hosts), *spares = mem_alloc(sizeof *spares);
     launched what = { 0 };
     job_words command = { .a = &a, .argv = argv + 1 };
     err e = OK;
     TRY_CLEAN(cli_parse_many(&cmd_launch_spec, argc - 1, argv + 1, &a, &command.argc));
     TRY_CLEAN(settle_counts(&a, hosts));
+    if (a.spare_hosts && !a.emit)
+        TRY_CLEAN(err_hint(ERR_USAGE("--spare-hosts: belongs to --emit"),
+                           "name spare hosts with --spares HOST:SLOTS,..."));
     TRY_CLEAN(launch_hosts_read("--spares", a.spares, spares));
     TRY_CLEAN(check_command(command.argc, command.argv, &a, hosts, &what));
     command.stop_on_stdin = what.run_dir && !a.dry_run;
+    a.supervised = !a.dry_run && a.grace > 0;
     if (a.emit)
-        e = emit_job(&a, command.argc, command.argv);
+        e = launch_emit(&a, command.argc, command.argv);
     else if (a.dry_run)
         e = print_command(&command, hosts);
     else
@@ -419,6 +292,7 @@ err cmd_launch(int argc, char **argv) {
             .run_dir = what.run_dir,
             .fresh = what.fresh,
             .limits = { what.run_dir ? a.restarts : 0, a.restart_delay },
+            .grace_s = a.grace,
         });
 cleanup:
     free(what.run_dir);

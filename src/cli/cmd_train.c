@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "planning/planning.h"
 #include "train/train.h"
+#include "util/wait.h"
 
 /* The first signal that asks the run to save and stop; the second ends the process as usual. SIGUSR1 may be
  * repeated: batch systems and launchers send it in several ways. */
@@ -15,6 +16,7 @@ static volatile sig_atomic_t stop_signal;
 
 static void ask_stop(int signal_number) {
     stop_signal = signal_number;
+    wait_note_signal(signal_number);
     if (signal_number != SIGUSR1) signal(signal_number, SIG_DFL);
 }
 
@@ -104,8 +106,6 @@ err cli_read_train(int argc, char **argv, config *c, train_options *o, train_fla
     return scale ? config_scale(c, scale) : OK;
 }
 
-static void exit_stalled(void) { _exit(EXIT_HUNG); }
-
 static err print_instead(const config *c, const train_options *o, const train_flags *f) {
     str text = { 0 };
     err e = OK;
@@ -121,7 +121,9 @@ static err print_instead(const config *c, const train_options *o, const train_fl
 err cmd_train(int argc, char **argv) {
     train_flags f = { 0 };
     bool preempted = false;
-    train_options o = { .stop = &stop_signal, .stalled = exit_stalled, .preempted = &preempted };
+    train_options o = { .stop = &stop_signal,
+                        .stalled = cli_exit_stalled,
+                        .preempted = &preempted };
     config c;
     config_init(&c);
     err e = cli_read_train(argc, argv, &c, &o, &f);

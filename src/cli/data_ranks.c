@@ -1,9 +1,9 @@
 /* The data commands on several ranks: see data_common.h. */
 #include <stdlib.h>
-#include <time.h>
 
 #include "cli/data_common.h"
 #include "comm/comm.h"
+#include "util/wait.h"
 
 /* Ranks meet at least twice a second while they work (text_tasks_run), so this covers what they do alone:
  * listing inputs, loading models, grouping keys. */
@@ -29,7 +29,7 @@ static err run_rank(comm_job *j, const cli_subcommand *self, int argc, char **ar
 err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_work *work) {
     comm_job *j = NULL;
     comm *c = NULL;
-    TRY(comm_job_open(TIMEOUT_SECONDS, &j));
+    TRY(comm_job_open(TIMEOUT_SECONDS, cli_exit_stalled, &j));
     if (!j) return work(self, argc, argv, NULL);
     log_mute_thread(comm_job_rank(j) > 0); /* all would say the same */
     err e = run_rank(j, self, argc, argv, work, &c);
@@ -42,7 +42,7 @@ err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_wo
     double wait = comm_job_wait_seconds(j, c);
     if (err_is_echo(e))
         wait = 10; /* the rank that failed prints its error first, and mpirun ends the job */
-    if (wait > 0) nanosleep(&(struct timespec){ .tv_sec = (time_t)wait }, NULL);
+    wait_seconds(wait);
     e = comm_job_name_rank(j, e);
     comm_job_close(j, true);
     return e;

@@ -500,7 +500,7 @@ err doctor_cluster(const cluster_options *o) {
     enum { TIMEOUT_S = 60 };
     comm_job *job = NULL;
     examination x = { .o = o, .n = 1 };
-    TRY(comm_job_open(TIMEOUT_S, &job));
+    TRY(comm_job_open(TIMEOUT_S, cli_exit_stalled, &job));
     if (job) {
         mesh m = { .size = { [AX_DP_SHARD] = comm_job_ranks(job) } };
         x.rank = comm_job_rank(job);

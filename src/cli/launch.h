@@ -1,14 +1,36 @@
 /* ingot launch, inside: hosts, what their output shows of a failure, and the supervisor.
  *
  *     cmd_launch.c         the command line, and the command that starts the ranks
+ *     launch_emit.c        --emit: the file that lets a cluster start them
  *     launch_hosts.c       --hosts and --spares
  *     launch_faults.c      which rank failed, where and why, from what ranks and mpirun or srun print
- *     launch_supervise.c   starts the command, and again from the last checkpoint after a failure
+ *     launch_attempt.c     one attempt: the starter's process, its output, signals, and whether the ranks are alive
+ *     launch_supervise.c   attempts, until the job is done: restarts, spares, tests
+ *     launch_beat.c        the sign of life of rank 0
  */
 #ifndef INGOT_LAUNCH_H
 #define INGOT_LAUNCH_H
 
+#include "cli/doctor.h"
 #include "util/util.h"
+
+/* ---- the command line -------------------------------------------------------------------------- */
+typedef struct launch_args {
+    int64_t ranks, per_host, restarts, spare_hosts;
+    double restart_delay, doctor_seconds, grace;
+    const char *hosts, *spares, *emit, *image, *name;
+    bool dry_run, doctor;
+    bool supervised; /* rank 0 gives signs of life */
+} launch_args;
+#define LAUNCH_ARGS                                                                                \
+    {                                                                                              \
+        .name = "ingot", .restarts = 10, .restart_delay = 1, .doctor_seconds = DOCTOR_SECONDS,     \
+        .grace = 60                                                                                \
+    }
+/* Prints the file. @param argv the ranks' command. */
+err launch_emit(const launch_args *a, int argc, char **argv) MUST_USE;
+/* The words as the shell reads them again: appended. */
+void launch_quote_command(char *const *word, int n, str *out);
 
 /* ---- hosts ----------------------------------------------------------------------------------- */
 enum { LAUNCH_MAX_HOSTS = 256, LAUNCH_HOST = 64 };
@@ -66,6 +88,37 @@ typedef struct launch_history {
 bool launch_may_restart(const launch_limits *l, launch_history *h, const launch_outcome *o,
                         const char **why, double *delay_s);
 
+/* ---- signs of life -------------------------------------------------------------------------------- */
+#define LAUNCH_SUPERVISED "INGOT_SUPERVISED" /* in the environment of ranks: rank 0 gives them */
+enum { LAUNCH_BEAT = 6 };                    /* ACK */
+void launch_beat_start(void);                /* where the environment asks for it */
+
+/* ---- one attempt -------------------------------------------------------------------------------------- */
+typedef struct attempt {
+    pid_t pid;
+    int input;   /* the writing end of its standard input; -1: it has none */
+    int errors;  /* the reading end of its standard error */
+    str line;    /* begun, not ended */
+    bool beaten; /* the last byte was a sign of life */
+    int sent;    /* signals passed on */
+    double began, heard,
+        failed; /* time_now() of the start, the last sign of life, the first error of a rank; 0: none */
+    double asked,
+        ended; /* ... of the first signal, and of when the starter was told to end; 0: not yet */
+    const char *run_dir; /* borrowed; NULL: not a run */
+    launch_fault fault;
+} attempt;
+enum { LAUNCH_CAUGHT = 4 };
+extern const int launch_caught[LAUNCH_CAUGHT]; /* signals that the supervisor catches */
+/* Starts a command. @param saves the ranks train, and can be asked to save; others have nothing on their standard input. */
+err launch_attempt_start(char **argv, int number, bool saves, attempt *a) MUST_USE;
+/* Passes on output and signals until the command has ended. Where the ranks give no sign of life for `grace` seconds, or one
+ * has failed and the starter does not end within them, the starter is ended. @param grace 0: however long it takes.
+ * @return its exit code, or 128 + the signal that ended it; EXIT_HUNG where it was ended for that. */
+int launch_attempt_await(attempt *a, double grace);
+/* Whether a command ends well within half a minute, and before a signal. */
+bool launch_command_succeeds(char **argv);
+
 /* ---- the supervisor ---------------------------------------------------------------------------------- */
 typedef struct launch_job {
     /* Appends the words of the command for these hosts to argv, which execvp takes. */
@@ -80,6 +133,7 @@ typedef struct launch_job {
     const char *run_dir; /* NULL: there is nothing to continue, and one attempt is made */
     bool fresh;          /* the first attempt starts over */
     launch_limits limits;
+    double grace_s; /* of launch_attempt_await */
 } launch_job;
 /* Runs the job to its end. @return an error with the exit code and the diagnosis when it fails. */
 err launch_supervise(const launch_job *j) MUST_USE;

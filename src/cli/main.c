@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/launch.h"
 #include "config/config.h"
 #include "io/io.h"
 
@@ -228,7 +229,7 @@ static const cli_command commands[] = {
           "  ingot export runs/tiny tiny-hf --dtype bf16\n"
           "\n" },
     { .name = "ckpt",
-      .usage = "ls | verify | reshard | diff",
+      .usage = "ls | verify | reshard | diff | upload",
       .summary = "list, verify, rewrite and compare checkpoints",
       .run = cmd_ckpt,
       .family = &ckpt_family,
@@ -411,6 +412,7 @@ int main(int argc, char **argv) {
         print_overview(stderr);
         return EXIT_USAGE;
     }
+    launch_beat_start();
     err e = dispatch_command(argc - 1, argv + 1);
     if (!e) e = check_output();
     if (!e) return EXIT_DONE;

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     store_list list = { 0 };
     reply_fault fault;
     char *next = NULL, *id = NULL;
-    err_free(reply_list(text, n, "s3://bucket", &list, &next));
+    err_free(reply_list(text, n, "s3://bucket", "", &list, &next));
     for (int i = 0; i < list.n; i++) BUG_IF(list.at[i].bytes < 0 || !store_is_url(list.at[i].url));
     store_list_free(&list);
     free(next);

@@ -11,7 +11,16 @@ requests, SHARE (0 to 1) are answered wrongly, a fourth part each:
     answered with 503 SlowDown, 500 or 429    answered half, or late
 
 GET /---/stats has the counts of requests, faults and objects as JSON; GET /---/load?folder=F&prefix=BUCKET/KEY puts the
-files of a folder into the store.
+files of a folder into the store. GET /---/lie/NAME=VALUE changes how it behaves from then on, with an empty VALUE back:
+
+    down=TEXT     requests whose path has TEXT, and all that follow them, are dropped
+    refuse=TEXT   requests whose path has TEXT are answered 403 AccessDenied
+    hang=METHOD   such requests are never answered
+    token=TOKEN   sessions with another token have expired
+    expire=TEXT   with the first request whose path has TEXT, sessions with another token than "second" expire
+    list=short    lists have a key outside of the prefix
+    list=empty    lists are pages without keys, without end
+    list=same     lists are the same page again and again
 """
 import argparse
 import hashlib
@@ -37,6 +46,7 @@ class Store:
         self.uploads = {}  # id -> {"at": (bucket, key), "parts": {n: (bytes, etag)}}
         self.random = random.Random(seed)
         self.faults = faults
+        self.lies = {}
         self.counts = {"requests": 0, "faults": 0, "refused": 0, "aborted": 0, "completed": 0, "bytes": 0}
 
     def draw(self):
@@ -94,7 +104,10 @@ class Handler(BaseHTTPRequestHandler):
         want = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
         if want != parts["Signature"]:
             return "SignatureDoesNotMatch", "expected %s for\n%s" % (want, canonical)
-        if self.headers.get("x-amz-security-token") not in (None, TOKEN):
+        token, wanted = self.headers.get("x-amz-security-token"), self.server.store.lies.get("token")
+        if wanted and token != wanted:
+            return "ExpiredToken", "the token has expired"
+        if token not in (None, wanted or TOKEN):
             return "InvalidToken", "an unknown token"
         return None
 
@@ -114,6 +127,10 @@ class Handler(BaseHTTPRequestHandler):
         body = "<Error><Code>%s</Code><Message>%s</Message></Error>" % (code, escape(message))
         self.reply(status, body.encode(), **more)
 
+    def tells_lie(self, name, path):
+        text = self.server.store.lies.get(name)
+        return bool(text) and text in path
+
     # ---- requests --------------------------------------------------------------------------------------
     def serve_request(self):
         store = self.server.store
@@ -122,13 +139,30 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/---/stats":
             stats = dict(store.counts, objects=len(store.objects), uploads=len(store.uploads))
             return self.reply(200, json.dumps(stats).encode())
+        if path.startswith("/---/lie/"):
+            name, _, value = urllib.parse.unquote(path[len("/---/lie/"):]).partition("=")
+            store.lies[name] = value
+            return self.reply(200)
+        if store.lies.get("hang") == self.command:
+            store.counts["hung"] = store.counts.get("hung", 0) + 1
+            time.sleep(3600)
+        if self.tells_lie("expire", path):
+            store.lies["token"] = "second"
+        if store.lies.get("away") or self.tells_lie("down", path):
+            store.lies["away"] = store.lies["down"]
+            store.counts["requests"] += 1
+            self.close_connection = True
+            return None
         if path == "/---/load":
             return self.load_folder(**dict(urllib.parse.parse_qsl(query)))
         wrong = self.check_signature(path, query, body)
         if wrong:
             store.counts["refused"] += 1
             sys.stderr.write("%s %s: %s %s\n" % ((self.command, self.path) + wrong))
-            return self.fault(403, *wrong)
+            return self.fault(400 if wrong[0] == "ExpiredToken" else 403, *wrong)
+        if self.tells_lie("refuse", path):
+            store.counts["requests"] += 1
+            return self.fault(403, "AccessDenied", head=self.command == "HEAD")
         chance = store.draw()
         if chance == "drop":
             self.close_connection = True
@@ -196,6 +230,14 @@ class Handler(BaseHTTPRequestHandler):
         prefix, after = options.get("prefix", ""), options.get("continuation-token", "")
         keys = sorted((k.encode(), k) for b, k in self.server.store.objects if b == bucket)
         keys = [k for raw, k in keys if k.startswith(prefix) and raw > after.encode()]
+        lie = self.server.store.lies.get("list")
+        if lie in ("empty", "same"):
+            token = after + "x" if lie == "empty" else "x"
+            return 200, ("<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>%s"
+                         "</NextContinuationToken></ListBucketResult>" % token).encode(), ()
+        if lie == "short":
+            return 200, (b"<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>a</Key><Size>1</Size>"
+                         b"</Contents></ListBucketResult>"), ()
         body = '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
         body += "<Name>%s</Name><EncodingType>url</EncodingType>" % bucket
         body += "<IsTruncated>%s</IsTruncated>" % ("true" if len(keys) > most else "false")

@@ -54,7 +54,7 @@ static err run_process(mesh m, int r, int port, bool share, err (*run)(rank *), 
     snprintf(text, sizeof text, "%d", port);
     setenv("MASTER_PORT", text, 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
-    TRY(comm_job_open(20, &j));
+    TRY(comm_job_open(20, abort, &j));
     TRY(comm_processes(j, &m, 20, share, &c));
     TRY(run(&(rank){ .c = c, .what = what }));
     comm_free(c);

@@ -3,7 +3,11 @@
 #include "support/folder.h"
 #include "support/store.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "store/store_internal.h"
+#include "util/wait.h"
 
 /* ---- replies ---------------------------------------------------------------------------------------------- */
 static void md5_is_that_of_the_rfc(void **state) {
@@ -47,9 +51,10 @@ static void a_list_is_read(void **state) {
         "<CommonPrefixes/></ListBucketResult>\n";
     store_list l = { 0 };
     char *next = NULL;
-    assert_ok(reply_list(text, sizeof text - 1, "s3://b", &l, &next));
+    assert_ok(reply_list(text, sizeof text - 1, "s3://b", "a b/", &l, &next));
     assert_int_equal(l.n, 1);
     assert_string_equal(l.at[0].url, "s3://b/a b/\xc3\xbc c");
+    assert_string_equal(l.at[0].name, "\xc3\xbc c");
     assert_int_equal(l.at[0].bytes, 12);
     assert_int_equal(l.at[0].modified, 86401);
     assert_string_equal(next, "a&b=");
@@ -80,7 +85,7 @@ static void malformed_replies_are_refused(void **state) {
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         store_list l = { 0 };
         char *next = NULL;
-        assert_error(reply_list(texts[i], strlen(texts[i]), "s3://b", &l, &next), "malformed");
+        assert_error(reply_list(texts[i], strlen(texts[i]), "s3://b", "", &l, &next), "malformed");
         assert_null(next);
         store_list_free(&l);
     }
@@ -221,12 +226,128 @@ static void an_upload_that_fails_is_aborted(void **state) {
     assert_non_null(strstr(stats, "\"aborted\": 1"));
     assert_non_null(strstr(stats, "\"uploads\": 0"));
     free(stats);
-    _Atomic bool cancelled = true; /* before the second part, which would be refused */
+    store_close(s);
+    s3_server_stop(&server);
+}
+
+/* ---- stores that lie, hang, or stay away ------------------------------------------------------------------- */
+/* Has the server behave in a way, as its head describes: "list=short". */
+static void let_server(const char *lie) {
+    store *s = NULL;
+    char url[64], *text;
+    snprintf(url, sizeof url, "s3://---/lie/%s", lie);
+    assert_ok(store_open(&s));
+    assert_ok(store_read(s, url, 1000, &text, NULL));
+    free(text);
+    store_close(s);
+}
+
+static void start_server(s3_server *server) {
+    if (s3_server_start(server, "--faults", "0")) return;
+    s3_server_stop(server);
+    skip();
+}
+
+static void lists_that_lie_are_errors(void **state) {
+    static const struct {
+        const char *lie, *error;
+    } lies[] = { { "list=short", "malformed" },
+                 { "list=empty", "does not end" },
+                 { "list=same", "does not end" } };
+    s3_server server;
+    store *s = NULL;
+    store_list l;
+    start_server(&server);
+    for (size_t i = 0; i < COUNT_OF(lies); i++) {
+        let_server(lies[i].lie);
+        assert_ok(store_open(&s));
+        assert_error(store_list_folder(s, "s3://bucket/a/folder/with/a/long/name", &l),
+                     lies[i].error);
+        assert_int_equal(l.n, 0);
+        store_close(s);
+    }
+    s3_server_stop(&server);
+}
+
+/* A session's keys expire; the process that renews them writes others to the file, or sets others here. */
+static void expired_credentials_are_read_again(void **state) {
+    test_folder *f = *state;
+    s3_server server;
+    store *s = NULL;
+    const char *file = in_folder(f, "credentials");
+    const char *format = "[default]\naws_access_key_id = test-key\n"
+                         "aws_secret_access_key=test/secret+key\naws_session_token=%s\n";
+    char text[200];
+    start_server(&server);
+    setenv("AWS_SESSION_TOKEN", "test-token", 1);
+    assert_ok(store_open(&s));
+    assert_ok(store_put(s, "s3://bucket/a", "abc", 3));
+    let_server("token=second");
+    setenv("AWS_SESSION_TOKEN", "second", 1);
+    assert_ok(store_put(s, "s3://bucket/a", "abc", 3));
+    store_close(s);
+
+    unsetenv("AWS_ACCESS_KEY_ID");
+    unsetenv("AWS_SESSION_TOKEN");
+    setenv("AWS_SHARED_CREDENTIALS_FILE", file, 1);
+    snprintf(text, sizeof text, format, "second");
+    folder_write(f, "credentials", text);
+    assert_ok(store_open(&s));
+    assert_ok(store_put(s, "s3://bucket/a", "abc", 3));
+    let_server("token=third");
+    snprintf(text, sizeof text, format, "third");
+    folder_write(f, "credentials", text);
+    assert_ok(store_put(s, "s3://bucket/a", "abc", 3));
+    let_server("token=fourth"); /* which nobody writes */
+    setenv("AWS_MAX_ATTEMPTS", "3", 1);
+    store_close(s);
+    assert_ok(store_open(&s));
+    assert_error(store_put(s, "s3://bucket/a", "abc", 3), "ExpiredToken", "3 attempts");
+    store_close(s);
+    unsetenv("AWS_MAX_ATTEMPTS");
+    unsetenv("AWS_SHARED_CREDENTIALS_FILE");
+    s3_server_stop(&server);
+}
+
+static void *cancel_soon(void *flag) {
+    wait_seconds(0.3);
+    atomic_store((_Atomic bool *)flag, true);
+    return NULL;
+}
+static void *signal_soon(void *unused) {
+    wait_seconds(0.3);
+    wait_note_signal(SIGTERM);
+    return NULL;
+}
+
+/* A server that never answers, for which a request waits half a minute, and 12 times. */
+static void a_request_in_flight_ends_when_cancelled(void **state) {
+    test_folder *f = *state;
+    s3_server server;
+    store *s = NULL;
+    pthread_t thread;
+    char *stats;
+    const char *path = in_folder(f, "large");
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(ftruncate(fd, 17 << 20), 0);
+    close(fd);
+    start_server(&server);
+    let_server("hang=PUT");
+    _Atomic bool cancelled = false;
+    assert_ok(store_open(&s));
     store_cancel_by(s, &cancelled);
+    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, &cancelled), 0);
     assert_error(store_put_file(s, "s3://bucket/large", path), "s3://bucket/large", "cancelled");
+    pthread_join(thread, NULL);
+    store_close(s);
+    assert_ok(store_open(&s));
     assert_ok(store_read(s, "s3://---/stats", 1000, &stats, NULL));
-    assert_non_null(strstr(stats, "\"aborted\": 2"));
+    assert_non_null(strstr(stats, "\"uploads\": 0")); /* its parts are not left there */
     free(stats);
+    assert_int_equal(pthread_create(&thread, NULL, signal_soon, NULL), 0);
+    assert_error(store_put(s, "s3://bucket/a", "abc", 3), "s3://bucket/a", "cancelled");
+    pthread_join(thread, NULL);
+    wait_forget_signals();
     store_close(s);
     s3_server_stop(&server);
 }
@@ -272,6 +393,11 @@ int main(void) {
         cmocka_unit_test(nothing_is_lost_where_a_third_of_requests_fail),
         cmocka_unit_test_setup_teardown(large_files_travel_in_parts, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(an_upload_that_fails_is_aborted, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test(lists_that_lie_are_errors),
+        cmocka_unit_test_setup_teardown(expired_credentials_are_read_again, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(a_request_in_flight_ends_when_cancelled, folder_setup,
                                         folder_teardown),
         cmocka_unit_test(errors_name_what_to_do),
     };

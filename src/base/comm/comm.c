@@ -1,6 +1,7 @@
 /* What all backends share: moves that need no other rank, counters, and helpers for the host. */
 #include "comm_internal.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -162,6 +163,29 @@ err comm_wait(comm *c, comm_ticket *ticket) {
 }
 
 void comm_watch(comm *c, const comm_watcher *w) { c->watcher = w; }
+
+/* ---- waits for other ranks ------------------------------------------------------------------------- */
+void comm_set_stop_patience(comm *c, double seconds) {
+    for (; c; c = c->host) c->stop_patience = seconds;
+}
+
+double comm_patience(const comm *c) {
+    bool hurries = c->stop_patience > 0 && wait_signal_count() > 0;
+    return hurries ? MIN(c->timeout, c->stop_patience) : c->timeout;
+}
+
+void comm_begin_wait(const comm *c, const comm_move *m, wait_state *w) {
+    enum { FIRST_REPORT_S = 30 }; /* rank 0 writes a checkpoint, or others are still starting */
+    char what[160];
+    wait_begin(w, c->timeout, "other ranks in %s", comm_describe(m, what, sizeof what));
+    w->report_at = w->began + FIRST_REPORT_S;
+    w->ignored = INT_MAX;
+}
+
+bool comm_wait_is_over(const comm *c, wait_state *w) {
+    w->deadline = MIN(w->deadline, w->began + comm_patience(c));
+    return wait_is_over(w);
+}
 
 void comm_abort(comm *c, const char *cause) {
     if (c->backend && c->backend->abort) c->backend->abort(c, cause);

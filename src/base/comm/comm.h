@@ -123,6 +123,9 @@ err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *o
 err comm_wait(comm *c, comm_ticket *ticket) MUST_USE;
 /* This rank gives up: whatever waits for it, and all after it, fails on every rank with this cause. */
 void comm_abort(comm *c, const char *cause);
+/* How long collectives wait for other ranks after a signal (util/wait.h); 0: as long as before it. Whoever knows that none
+ * takes longer, as in a training step, ends a run that is asked to stop and has a frozen rank sooner. */
+void comm_set_stop_patience(comm *c, double seconds);
 void comm_free(comm *c); /* takes NULL */
 
 /* ---- counters ---------------------------------------------------------------------------- */
@@ -194,8 +197,9 @@ err comm_threads(mesh m, double timeout, comm **ends) MUST_USE;
  * Kubernetes set (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). */
 typedef struct comm_job comm_job;
 /* Joins it, which needs all of its processes. @param out NULL when the process was started alone; freed by
- * comm_job_close. @param timeout in seconds. */
-err comm_job_open(double timeout, comm_job **out) MUST_USE;
+ * comm_job_close. @param timeout in seconds. @param stalled ends the process, where it waits for the others in a call of
+ * MPI that does not return. */
+err comm_job_open(double timeout, void (*stalled)(void), comm_job **out) MUST_USE;
 int comm_job_rank(const comm_job *j);
 int comm_job_ranks(const comm_job *j);
 const char *comm_job_host(const comm_job *j); /* of this rank */

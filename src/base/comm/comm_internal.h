@@ -13,6 +13,7 @@
 #define INGOT_COMM_INTERNAL_H
 
 #include "comm/comm.h"
+#include "util/wait.h"
 
 enum { COMM_SETS = AXES_TP_REP + 1, COMM_MAX_RANKS = 1024, COMM_NAME = 48, COMM_MAX_OPEN = 32 };
 enum { COMM_BLOCK = 1024 }; /* elements that are reduced at a time */
@@ -34,7 +35,8 @@ typedef struct comm_backend {
 struct comm {
     const comm_backend *backend; /* NULL: a world of one */
     mesh m;
-    double timeout; /* seconds */
+    double timeout;       /* seconds */
+    double stop_patience; /* after a signal; 0: the timeout */
     int core_sharers, local_rank;
     bool crowded;                /* there are more ranks than cores */
     comm *host;                  /* of a GPU's: for values of the host; NULL: itself */
@@ -44,6 +46,14 @@ struct comm {
     const struct job_member *members; /* [ranks], borrowed; NULL: threads of one process */
     comm_counter count[COMM_SETS][MOVE_ILLEGAL];
 };
+
+/* ---- waits for other ranks (comm.c) -------------------------------------------------------------------------
+ * A signal does not end a collective: the step is finished and saved first, which needs all ranks. But it shortens how long
+ * to wait for one that may be frozen. */
+double comm_patience(const comm *c); /* seconds, now */
+void comm_begin_wait(const comm *c, const comm_move *m, wait_state *w);
+/* Whether it has lasted too long; reported to the log from half a minute on. */
+bool comm_wait_is_over(const comm *c, wait_state *w);
 
 /* "all-reduce over tp (block 3)": written into buf, which is returned. */
 char *comm_describe(const comm_move *m, char *buf, size_t n);
@@ -130,10 +140,16 @@ struct transport {
     void (*close)(transport *w); /* on all ranks together */
     void *state;
 };
-err transport_mpi_open(transport **out) MUST_USE;
+/* @param stalled ends the process when not all ranks have started within `timeout` seconds. */
+err transport_mpi_open(double timeout, void (*stalled)(void), transport **out) MUST_USE;
 /* Ranks 0 .. ranks-1 meet at the address of rank 0. */
 err transport_tcp_open(int rank, int ranks, const char *host, int port, double timeout,
                        transport **out) MUST_USE;
+
+/* Connects every pair of ranks. @param fds [ranks], -1 for the rank itself; after an error those that are open stay with
+ * the caller. */
+err tcp_meet(int rank, int ranks, const char *host, int port, double timeout, int *fds) MUST_USE;
+err tcp_rank_lost(int rank) MUST_USE;
 
 /* Blocks: `bytes` of every rank, in rank order, to all of them. */
 err transport_gather(transport *w, double timeout, const void *mine, void *all,

@@ -607,7 +607,7 @@ static void *watch_links(void *arg) {
         nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
         pthread_mutex_lock(&n->lock);
         const char *cause =
-            atomic_load(&n->failed) ? NULL : find_fault(n, c->timeout, buf, sizeof buf);
+            atomic_load(&n->failed) ? NULL : find_fault(n, comm_patience(c), buf, sizeof buf);
         if (cause) fail_links(n, cause);
         pthread_mutex_unlock(&n->lock);
         if (cause) comm_abort(n->host, cause);

@@ -560,20 +560,22 @@ static void list_open(const comm *c, const remote_op *o, str *out) {
             receives ? "sent what is needed" : "taken what is for them");
 }
 
-static err out_of_time(const comm *c, const remote_op *o) {
+static err out_of_time(const comm *c, const remote_op *o, const wait_state *w) {
     char what[160];
     str missing = { 0 };
     list_open(c, o, &missing);
-    err e = err_hint(ERR("rank %d has waited %g s in %s for %s", c->m.rank, c->timeout,
-                         comm_describe(&o->t.move, what, sizeof what), missing.text),
-                     "see what these ranks do; comm.timeout_seconds sets how long to wait");
+    err e =
+        err_hint(ERR("rank %d has waited %.0f s in %s for %s", c->m.rank, w->deadline - w->began,
+                     comm_describe(&o->t.move, what, sizeof what), missing.text),
+                 "see what these ranks do; comm.timeout_seconds sets how long to wait");
     str_free(&missing);
     return err_exit(e, EXIT_HUNG);
 }
 
 err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c)) {
     remote_op *o = t->request;
-    double deadline = 0;
+    wait_state w;
+    bool begun = false; /* `w` has: the first looks cost nothing */
     err e = OK;
     for (int spin = 1; !e; spin++) {
         pthread_mutex_lock(&r->lock);
@@ -586,9 +588,9 @@ err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c))
             t->moved_from = t->started;
             t->moved_to = o->t.moved_to;
         } else if (spin % 1024 == 0) {
-            double now = time_now();
-            if (!deadline) deadline = now + c->timeout;
-            if (now > deadline) e = out_of_time(c, o);
+            if (!begun) comm_begin_wait(c, &o->t.move, &w);
+            begun = true;
+            if (comm_wait_is_over(c, &w)) e = out_of_time(c, o, &w);
         }
         pthread_mutex_unlock(&r->lock);
         if (done || e) break;

@@ -129,7 +129,8 @@ static void retire_tensor(shared_end *s, const tensor *t, const tensor *publishe
 /* ---- waiting ------------------------------------------------------------------------------- */
 typedef struct patience {
     int spins;
-    double deadline;
+    bool begun; /* `w` has: the first looks cost nothing */
+    wait_state w;
 } patience;
 
 /* What is awaited is mostly there within microseconds, so the first looks are busy ones where each rank has
@@ -183,14 +184,14 @@ static err check_patience(comm *c, shared_end *s, patience *p, const comm_move *
     if (failed)
         return ERR("rank %d ends in %s because rank %d failed: %s", c->m.rank,
                    comm_describe(m, what, sizeof what), failed - 1, s->w->cause);
-    double now = time_now();
-    if (!p->deadline) p->deadline = now + c->timeout;
+    if (!p->begun) comm_begin_wait(c, m, &p->w);
+    p->begun = true;
     atomic_store(&s->lanes[rank_index(s, c->m.rank)][m->axes].waits, 1);
-    if (now < p->deadline) return OK;
+    if (!comm_wait_is_over(c, &p->w)) return OK;
     str hanging = { 0 };
     list_hanging(c, s, &hanging);
-    err e = err_hint(ERR("rank %d has waited %g s in %s for %s%s", c->m.rank, c->timeout,
-                         comm_describe(m, what, sizeof what), missing,
+    err e = err_hint(ERR("rank %d has waited %.0f s in %s for %s%s", c->m.rank,
+                         p->w.deadline - p->w.began, comm_describe(m, what, sizeof what), missing,
                          hanging.text ? hanging.text : ""),
                      "see what these ranks do; comm.timeout_seconds sets how long to wait");
     shared_abort(s, c->m.rank, err_message(e));

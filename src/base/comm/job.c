@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include "io/io.h"
+#include "util/fault.h"
+#include "util/wait.h"
 
 /* ---- the environment ----------------------------------------------------------------------- */
 /* @return the variable as a number, -1 where it is not one. */
@@ -79,20 +81,21 @@ static err open_srun(int ranks, double timeout, transport **out) {
     return transport_tcp_open((int)rank, ranks, host, port, timeout, out);
 }
 
-static err open_mpi(int64_t ranks, transport **out) {
-    TRY(transport_mpi_open(out));
+static err open_mpi(int64_t ranks, double timeout, void (*stalled)(void), transport **out) {
+    fault_point(FAULT_MEET, (int)env_number("OMPI_COMM_WORLD_RANK"));
+    TRY(transport_mpi_open(timeout, stalled, out));
     if (ranks < 0 || (*out)->ranks == ranks) return OK;
     return err_hint(
         ERR("%lld processes were started, but MPI knows of %d", (long long)ranks, (*out)->ranks),
         "use the mpirun of the MPI that ingot was built with, or srun --mpi=pmix");
 }
 
-static err open_transport(double timeout, transport **out) {
+static err open_transport(double timeout, void (*stalled)(void), transport **out) {
     int64_t ompi = env_number("OMPI_COMM_WORLD_SIZE"), pmi = env_number("PMI_SIZE"),
             tasks = env_number("SLURM_STEP_NUM_TASKS");
-    if (ompi > 1 || pmi > 1) return open_mpi(MAX(ompi, pmi), out);
+    if (ompi > 1 || pmi > 1) return open_mpi(MAX(ompi, pmi), timeout, stalled, out);
     if (ompi == 1 || pmi == 1) return OK;
-    if (tasks > 1 && getenv("PMIX_RANK")) return open_mpi(tasks, out);
+    if (tasks > 1 && getenv("PMIX_RANK")) return open_mpi(tasks, timeout, stalled, out);
     if (getenv("WORLD_SIZE")) return open_torchrun(timeout, out);
     if (tasks > 1 && getenv("SLURM_PROCID")) return open_srun((int)tasks, timeout, out);
     return OK;
@@ -100,13 +103,19 @@ static err open_transport(double timeout, transport **out) {
 
 /* ---- all to all, blocking --------------------------------------------------------------------- */
 static err wait_request(transport *w, double deadline, transport_request *r) {
+    enum { YIELDS = 1000 };
     bool done = false;
-    for (;;) {
+    wait_state s;
+    wait_begin(&s, deadline - time_now(), "rank %d to answer rank %d while the job starts or ends",
+               r->peer, w->rank);
+    wait_set_back_off(&s, 1e-5, 2e-3);
+    for (int looks = 0;; looks++) {
         TRY(w->test(w, r, &done));
         if (done) return OK;
-        if (time_now() > deadline)
-            return ERR("rank %d: rank %d has not answered while the job starts", w->rank, r->peer);
-        sched_yield();
+        if (looks < YIELDS)
+            sched_yield();
+        else
+            TRY(wait_next(&s));
     }
 }
 
@@ -159,10 +168,10 @@ static job_member describe_myself(void) {
     return m;
 }
 
-err comm_job_open(double timeout, comm_job **out) {
+err comm_job_open(double timeout, void (*stalled)(void), comm_job **out) {
     *out = NULL;
     transport *w = NULL;
-    TRY(open_transport(timeout, &w));
+    TRY(open_transport(timeout, stalled, &w));
     if (!w) return OK;
     comm_job *j = mem_alloc(sizeof *j);
     *j = (comm_job){ .w = w, .timeout = timeout };

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/wait.h"
+
 _Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a request is a handle");
 
 static err mpi_error(int code, const char *what) {
@@ -55,9 +57,21 @@ static void mpi_close(transport *w) {
     free(w);
 }
 
-err transport_mpi_open(transport **out) {
+/* MPI_Init returns when all ranks have called it: one that is frozen, or on a host that is, keeps it for ever. */
+static int init_guarded(double timeout, void (*stalled)(void), int *given) {
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (!rank) rank = getenv("PMIX_RANK");
+    wait_guard *g =
+        wait_guard_begin(timeout, stalled ? stalled : abort, !rank || !strcmp(rank, "0"),
+                         "all ranks to start, in MPI_Init");
+    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, given);
+    wait_guard_end(g);
+    return code;
+}
+
+err transport_mpi_open(double timeout, void (*stalled)(void), transport **out) {
     int given, rank, ranks;
-    TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &given));
+    TRY_MPI(init_guarded(timeout, stalled, &given));
     TRY_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     if (given < MPI_THREAD_SERIALIZED)
         return err_hint(ERR("this MPI does not allow calls from several threads"),

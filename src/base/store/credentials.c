@@ -107,6 +107,25 @@ err settings_read(store_settings *s) {
     return e;
 }
 
+static bool equal_or_null(const char *a, const char *b) { return !strcmp(a ? a : "", b ? b : ""); }
+
+err settings_renew(store_settings *s, bool *changed) {
+    store_settings now;
+    *changed = false;
+    TRY(settings_read(&now));
+    *changed = !equal_or_null(s->key, now.key) || !equal_or_null(s->secret, now.secret) ||
+               !equal_or_null(s->token, now.token);
+    char **const mine[] = { &s->key, &s->secret, &s->token };
+    char **const theirs[] = { &now.key, &now.secret, &now.token };
+    for (size_t i = 0; i < COUNT_OF(mine); i++) {
+        char *old = *mine[i];
+        *mine[i] = *theirs[i];
+        *theirs[i] = old;
+    }
+    settings_free(&now);
+    return OK;
+}
+
 void settings_free(store_settings *s) {
     char *owned[] = { s->endpoint, s->region, s->key, s->secret, s->token };
     for (size_t i = 0; i < COUNT_OF(owned); i++) free(owned[i]);

@@ -17,6 +17,7 @@
 enum {
     CONNECT_S = 10,
     SLOW_S = 30,          /* without a byte, in either direction */
+    SLOWEST = 64 << 10,   /* bytes per second, below which a request takes too long as a whole */
     MOST_ERROR = 64 << 10 /* bytes of an error's text, however short the object is */
 };
 
@@ -107,6 +108,12 @@ static size_t receive_header(char *line, size_t size, size_t n, void *ctx) {
     return n;
 }
 
+/* Called at least every second, whether or not bytes move. @return nonzero to end the transfer. */
+static int look_whether_to_end(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d) {
+    const http_request *q = ctx;
+    return q->ends(q->ends_ctx);
+}
+
 /* ---- sending ---------------------------------------------------------------------------------------- */
 /* TLS libraries may write to a connection that is gone, which would end a process that does not ignore
  * SIGPIPE. */
@@ -169,6 +176,11 @@ static void set_request_options(http *h, const http_request *q, http_reply *r) {
     }
     curl_easy_setopt(c, CURLOPT_CUSTOMREQUEST, head ? NULL : q->method);
     curl_easy_setopt(c, CURLOPT_RANGE, q->range);
+    curl_easy_setopt(c, CURLOPT_TIMEOUT,
+                     (long)(2 * SLOW_S + MAX(q->body_bytes, r->most) / SLOWEST));
+    curl_easy_setopt(c, CURLOPT_NOPROGRESS, q->ends ? 0L : 1L);
+    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, look_whether_to_end);
+    curl_easy_setopt(c, CURLOPT_XFERINFODATA, q);
 }
 
 void http_send(http *h, const http_request *q, http_reply *r) {

@@ -13,7 +13,7 @@ static err malformed_error(const char *what, const char *wrong) {
 /* ---- ListObjectsV2 ------------------------------------------------------------------------------------ */
 typedef struct list_state {
     store_list *out;
-    const char *bucket_url;
+    const char *bucket_url, *prefix;
     bool encoded, truncated, root;
     char *next;
     str key;
@@ -55,11 +55,14 @@ static int64_t parse_time(const char *text) {
 
 static bool add_listed_object(list_state *s) {
     if (!s->key.len || (s->encoded && !decode_key(&s->key))) return false;
-    if (memchr(s->key.text, '\0', s->key.len)) return false;
+    if (memchr(s->key.text, '\0', s->key.len) || !str_starts(s->key.text, s->prefix)) return false;
     void *objects = s->out->at;
     mem_reserve(&objects, &s->out->capacity, s->out->n, sizeof *s->out->at);
     s->out->at = objects;
-    s->object.url = store_join(s->bucket_url, s->key.text);
+    str url = { 0 };
+    str_add(&url, "%s/%s", s->bucket_url, s->key.text);
+    s->object.url = url.text;
+    s->object.name = url.text + strlen(s->bucket_url) + 1 + strlen(s->prefix);
     s->out->at[s->out->n++] = s->object;
     s->object = (store_object){ 0 };
     s->key.len = 0;
@@ -92,8 +95,9 @@ static bool list_element(void *ctx, const char *path, const char *text, size_t n
     return strcmp(path, "/Contents") != 0 || add_listed_object(s);
 }
 
-err reply_list(const char *text, size_t n, const char *bucket_url, store_list *out, char **next) {
-    list_state s = { .out = out, .bucket_url = bucket_url };
+err reply_list(const char *text, size_t n, const char *bucket_url, const char *prefix,
+               store_list *out, char **next) {
+    list_state s = { .out = out, .bucket_url = bucket_url, .prefix = prefix };
     const char *wrong = xml_parse(text, n, &(xml_visitor){ list_element, &s });
     *next = NULL;
     if (!wrong && !s.root) wrong = "it is not a ListBucketResult";

@@ -6,12 +6,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "store/s3_internal.h"
+#include "util/wait.h"
 
-enum { MOST_REPLY = 16 << 20, MOST_KEY = 1024, MOST_OBJECTS = 10 * 1000 * 1000 };
-static const double FIRST_DELAY_S = 0.1, MOST_DELAY_S = 20;
+enum { MOST_REPLY = 16 << 20, MOST_KEY = 1024, MOST_OBJECTS = 10 * 1000 * 1000, MOST_EMPTY = 100 };
+static const double FIRST_DELAY_S = 0.1, MOST_DELAY_S = 20, MOST_REQUEST_S = 900;
 
 /* ---- URLs ------------------------------------------------------------------------------------------------- */
 bool store_is_url(const char *path) { return path && str_starts(path, "s3://"); }
@@ -83,32 +83,68 @@ static void add_address(const store *s, const s3_object *o, const char *query, s
 }
 
 /* ---- sending, and sending again ---------------------------------------------------------------------------- */
-static bool may_pass(const http_reply *r) {
-    static const char *const codes[] = { "RequestTimeout", "SlowDown", "InternalError",
-                                         "OperationAborted", "ThrottlingException" };
+/* What a failure calls for. A session's keys are often renewed by another process, a moment late: the request is repeated
+ * until they are. Keys that are wrong may have been replaced since they were read. */
+typedef enum { FAIL, REPEAT, RENEW_AND_REPEAT, REPEAT_IF_RENEWED } failure_kind;
+
+static failure_kind kind_of_failure(const http_request *q, const http_reply *r) {
+    static const struct {
+        const char *code;
+        failure_kind kind;
+    } codes[] = {
+        { "RequestTimeout", REPEAT },
+        { "SlowDown", REPEAT },
+        { "InternalError", REPEAT },
+        { "OperationAborted", REPEAT },
+        { "ThrottlingException", REPEAT },
+        { "ExpiredToken", RENEW_AND_REPEAT },
+        { "ExpiredTokenException", RENEW_AND_REPEAT },
+        { "TokenRefreshRequired", RENEW_AND_REPEAT },
+        { "RequestExpired", RENEW_AND_REPEAT },
+        { "InvalidToken", REPEAT_IF_RENEWED },
+        { "InvalidAccessKeyId", REPEAT_IF_RENEWED },
+        { "SignatureDoesNotMatch", REPEAT_IF_RENEWED },
+    };
     reply_fault f;
-    if (r->too_long) return false;
-    if (r->status == 0 || r->status >= 500 || r->status == 408 || r->status == 429) return true;
-    if (r->status < 400) return false;
+    if (r->too_long) return FAIL;
+    if (r->status == 0 || r->status >= 500 || r->status == 408 || r->status == 429) return REPEAT;
+    if (r->status < 400) return FAIL;
     reply_error(r->body.text, r->body.len, &f);
     for (size_t i = 0; i < COUNT_OF(codes); i++)
-        if (!strcmp(f.code, codes[i])) return true;
-    return false;
+        if (!strcmp(f.code, codes[i].code)) return codes[i].kind;
+    bool headless = !strcmp(q->method, "HEAD"); /* its reply has no code */
+    return headless && (r->status == 400 || r->status == 403) ? REPEAT_IF_RENEWED : FAIL;
 }
 
-/* Waits a random part of a time that doubles, so that many ranks do not come back all at once. */
-static void back_off(store *s, int attempt) {
-    double most = MIN(FIRST_DELAY_S * (double)(1 << MIN(attempt, 16)), MOST_DELAY_S);
-    float part = rng_uniform(s->jitter, atomic_fetch_add(&s->draws, 1));
-    usleep((useconds_t)(most * part * 1e6));
+bool s3_renew_keys(store *s) {
+    bool changed = false;
+    pthread_mutex_lock(&s->lock);
+    err e = settings_renew(&s->settings, &changed);
+    if (changed) s->keys++;
+    pthread_mutex_unlock(&s->lock);
+    if (e) log_warn("the credentials of the store cannot be read again: %s", err_message(e));
+    err_free(e);
+    if (changed) log_info("the credentials of the store were read again");
+    return changed;
 }
 
 err s3_connection(store *s, int worker, http **out) {
     BUG_IF(worker < 0 || worker >= S3_CONNECTIONS);
-    if (!s->connection[worker]) TRY(http_open(&s->settings, &s->connection[worker]));
-    *out = s->connection[worker];
-    return OK;
+    http **h = &s->connection[worker];
+    err e = OK;
+    pthread_mutex_lock(&s->lock);
+    if (*h && s->keys_of[worker] != s->keys) {
+        http_close(*h);
+        *h = NULL;
+    }
+    s->keys_of[worker] = s->keys;
+    if (!*h) e = http_open(&s->settings, h);
+    pthread_mutex_unlock(&s->lock);
+    *out = *h;
+    return e;
 }
+
+static bool ends_request(const void *ctx) { return s3_is_cancelled(ctx); }
 
 static const char *remedy_of(const http_reply *r, const reply_fault *f) {
     static const struct {
@@ -147,25 +183,55 @@ err s3_failed(const char *method, const char *url, const http_reply *r, int atte
     return err_hint(e, "%s", remedy_of(r, &f));
 }
 
+/* One attempt. @return what to do next. */
+static err send_once(store *s, int worker, const s3_request *q, const http_request *request,
+                     http_reply *r, bool *again) {
+    http *h = NULL;
+    TRY(s3_connection(s, worker, &h));
+    http_send(h, request, r);
+    failure_kind kind = kind_of_failure(request, r);
+    if (q->check && r->status / 100 == 2 && !q->check(q->check_ctx, r)) kind = REPEAT;
+    bool renewed = kind >= RENEW_AND_REPEAT && s3_renew_keys(s);
+    *again = kind == REPEAT || kind == RENEW_AND_REPEAT || renewed;
+    return OK;
+}
+
+static void describe_failure(const http_reply *r, char *to, size_t n) {
+    reply_fault f;
+    reply_error(r->body.text, r->body.len, &f);
+    if (r->status == 0)
+        snprintf(to, n, "%.150s", r->failure);
+    else
+        snprintf(to, n, "it answers %d%s%s", r->status, *f.code ? " " : "", f.code);
+}
+
 err s3_call(store *s, int worker, const s3_request *q, http_reply *r) {
     s3_object o;
-    http *h = NULL;
     str address = { 0 };
+    wait_state w;
     TRY(s3_address(q->url, &o));
-    TRY(s3_connection(s, worker, &h));
     add_address(s, &o, q->query, &address);
     http_request request = q->http;
     request.url = address.text;
+    if (!q->cleans_up) request.ends = ends_request;
+    request.ends_ctx = s;
+    wait_begin(&w, MOST_REQUEST_S, "the store: %s %s", q->http.method, q->url);
+    wait_set_back_off(&w, FIRST_DELAY_S, MOST_DELAY_S);
+    w.cut = s->cancelled;
     int attempt = 0;
-    for (;; attempt++) {
-        http_send(h, &request, r);
-        bool again =
-            may_pass(r) || (q->check && r->status / 100 == 2 && !q->check(q->check_ctx, r));
-        if (!again || attempt + 1 >= s->settings.attempts || s3_is_cancelled(s)) break;
-        back_off(s, attempt);
+    err e = OK;
+    for (bool again = true; again && !e; attempt++) {
+        e = send_once(s, worker, q, &request, r, &again);
+        if (e || !again) continue;
+        describe_failure(r, w.detail, sizeof w.detail);
+        again = attempt + 1 < s->settings.attempts && wait_nap(&w);
     }
     str_free(&address);
+    TRY(e);
+    attempt--; /* the last one's index */
     bool fine = r->status / 100 == 2 || (q->missing_is_fine && r->status == 404);
+    if (!fine && s3_is_cancelled(s))
+        return ERR("%s %s: cancelled%s%s", q->http.method, q->url, *w.detail ? "; " : "", w.detail);
     if (fine && r->status != 404 && q->check && !q->check(q->check_ctx, r))
         return err_hint(ERR("%s %s: what arrives is damaged, in each of %d attempts",
                             q->http.method, q->url, attempt + 1),
@@ -178,8 +244,7 @@ err store_open(store **out) {
     store *s = mem_alloc(sizeof *s);
     http *first = NULL;
     err e = settings_read(&s->settings);
-    s->jitter =
-        rng_key_of((uint64_t)(time_now() * 1e9) ^ (uint64_t)getpid() << 32, (uint64_t)(uintptr_t)s);
+    pthread_mutex_init(&s->lock, NULL);
     if (!e) e = s3_connection(s, 0, &first);
     if (e) {
         store_close(s);
@@ -194,12 +259,15 @@ void store_close(store *s) {
     for (int i = 0; i < S3_CONNECTIONS; i++) http_close(s->connection[i]);
     pool_free(s->workers);
     settings_free(&s->settings);
+    pthread_mutex_destroy(&s->lock);
     free(s);
 }
 
 void store_cancel_by(store *s, const _Atomic bool *cancelled) { s->cancelled = cancelled; }
 
-bool s3_is_cancelled(const store *s) { return s->cancelled && atomic_load(s->cancelled); }
+bool s3_is_cancelled(const store *s) {
+    return s->cancelled ? atomic_load(s->cancelled) : wait_signal_count() > 0;
+}
 
 /* ---- objects -------------------------------------------------------------------------------------------------- */
 /* An MD5 is 32 digits in quotes; that of a multipart upload, which is none of the content, has a dash. */
@@ -299,7 +367,7 @@ static err list_page(store *s, const char *bucket_url, const char *prefix, const
     s3_add_query(&query, "list-type", "2");
     if (*prefix) s3_add_query(&query, "prefix", prefix);
     err e = s3_call(s, 0, &(s3_request){ { "GET" }, bucket_url, .query = query.text }, &r);
-    if (!e) e = reply_list(r.body.text, r.body.len, bucket_url, out, next);
+    if (!e) e = reply_list(r.body.text, r.body.len, bucket_url, prefix, out, next);
     str_free(&query);
     str_free(&r.body);
     return e;
@@ -314,11 +382,21 @@ err store_list_folder(store *s, const char *url, store_list *out) {
     str_add(&bucket, "s3://%s", o.bucket);
     str_add(&prefix, "%s%s", o.key, *o.key && !str_ends(o.key, "/") ? "/" : "");
     err e = OK;
+    int empty = 0; /* pages in a row: a store may skip what it has deleted, but not for ever */
     do {
         char *next = NULL;
+        int before = out->n;
         e = list_page(s, bucket.text, prefix.text, token, out, &next);
+        empty = out->n > before ? 0 : empty + 1;
+        bool stuck = next && ((token && !strcmp(token, next)) || empty > MOST_EMPTY);
         free(token);
         token = next;
+        if (!e && stuck)
+            e = err_hint(
+                ERR("%s: the store's list of objects does not end: page after page without "
+                    "objects, or the same page again",
+                    url),
+                "check that AWS_ENDPOINT_URL names a server that speaks S3");
         if (!e && out->n > MOST_OBJECTS) e = ERR("%s: more than %d objects", url, MOST_OBJECTS);
     } while (!e && token);
     free(token);

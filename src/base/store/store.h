@@ -14,7 +14,8 @@
  * ~/.aws/credentials and ~/.aws/config (AWS_PROFILE, AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE).
  *
  * Requests that are dropped, time out, or are answered with 5xx, 429 or SlowDown are repeated after a random
- * part of 0.1, 0.2, 0.4, ... at most 20 seconds. What is sent is signed with its SHA-256, which the
+ * part of 0.1, 0.2, 0.4, ... at most 20 seconds, for 15 minutes at most. Keys that have expired are read again from
+ * where they came, before each attempt. What is sent is signed with its SHA-256, which the
  * store checks; of what comes back the length is checked, and the MD5 where the store gives it.
  *
  * A store is used by one thread at a time; each thread opens its own. */
@@ -31,13 +32,14 @@ char *store_join(const char *url, const char *name);
 typedef struct store store;
 err store_open(store **out) MUST_USE;
 void store_close(store *s); /* takes NULL */
-/* While the flag is set, which another thread may do at any time, no request is repeated and uploads of files end after
- * the part in flight, with an error. @param cancelled borrowed. */
+/* While the flag is set, which another thread may do at any time, requests end within about a second and none is repeated.
+ * Without a flag, a signal has that effect (util/wait.h). @param cancelled borrowed. */
 void store_cancel_by(store *s, const _Atomic bool *cancelled);
 
 /* ---- objects --------------------------------------------------------------------------------- */
 typedef struct store_object {
-    char *url; /* owned, by the list */
+    char *url;        /* owned, by the list */
+    const char *name; /* of one that was listed: inside its URL, after the folder's slash */
     int64_t bytes;
     int64_t modified;   /* seconds since 1970; 0: not known */
     uint64_t etag_hash; /* changes with the content; 0: not known */

@@ -13,6 +13,8 @@ typedef struct store_settings {
     int attempts; /* of a request */
 } store_settings;
 err settings_read(store_settings *out) MUST_USE;
+/* Reads key, secret and token again, where they came from. @param changed whether they are others now. */
+err settings_renew(store_settings *s, bool *changed) MUST_USE;
 void settings_free(store_settings *s);
 
 /* ---- http_curl.c, http_none.c: one request, one reply --------------------------------------------- */
@@ -21,8 +23,10 @@ typedef struct http_request {
     const char *method, *url;
     const void *body; /* borrowed; NULL: none */
     size_t body_bytes;
-    const char *range;    /* "0-99"; NULL: all */
-    const char *if_match; /* an ETag; NULL: any */
+    const char *range;             /* "0-99"; NULL: all */
+    const char *if_match;          /* an ETag; NULL: any */
+    bool (*ends)(const void *ctx); /* looked at every second: whether to give up; NULL: never */
+    const void *ends_ctx;
 } http_request;
 typedef struct http_reply {
     int status;        /* 0: there was no reply, `failure` says why */
@@ -55,9 +59,10 @@ const char *xml_parse(const char *text, size_t n, const xml_visitor *v);
 
 /* ---- reply.c: replies ----------------------------------------------------------------------------- */
 /* Adds the objects of a reply to ListObjectsV2. @param bucket_url "s3://bucket": of the objects' URLs.
- * @param next the token of the next page, owned (free); NULL after the last. */
-err reply_list(const char *text, size_t n, const char *bucket_url, store_list *out,
-               char **next) MUST_USE;
+ * @param prefix that was asked for: a key without it is malformed. @param next the token of the next page, owned
+ * (free); NULL after the last. */
+err reply_list(const char *text, size_t n, const char *bucket_url, const char *prefix,
+               store_list *out, char **next) MUST_USE;
 /* @param id owned (free). */
 err reply_upload_id(const char *text, size_t n, char **id) MUST_USE;
 /* CompleteMultipartUpload may report an error under status 200. */

@@ -146,10 +146,11 @@ static void abort_upload(transfer *t) {
     str query = { 0 };
     http_reply r = { .most = MOST_REPLY };
     s3_add_query(&query, "uploadId", t->upload_id);
-    err_free(
-        s3_call(t->s, 0,
-                &(s3_request){ { "DELETE" }, t->url, .query = query.text, .missing_is_fine = true },
-                &r)); /* the upload's error counts */
+    err_free(s3_call(
+        t->s, 0,
+        &(s3_request){
+            { "DELETE" }, t->url, .query = query.text, .missing_is_fine = true, .cleans_up = true },
+        &r)); /* the upload's error counts */
     str_free(&query);
     str_free(&r.body);
 }

@@ -18,6 +18,7 @@
 #include "util/util.h"
 
 #define FAULT_POINTS(F)                                                                            \
+    F(MEET, "meet")                       /* a rank that mpirun started joins the others */        \
     F(STEP, "step")                       /* a step begins */                                      \
     F(WEIGHTS, "weights")                 /* the weights of a step are final */                    \
     F(SAVE_BEGIN, "save.begin")           /* the temporary folder is there */                      \

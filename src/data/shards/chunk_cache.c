@@ -69,9 +69,9 @@ struct chunk_cache {
     chunk *at; /* [chunks] */
     int64_t chunks;
     chunk_list queue, recent;
-    int64_t resident; /* bytes */
-    bool stop;
-    err failed; /* of the last fetch that failed; owned */
+    int64_t resident;  /* bytes */
+    _Atomic bool stop; /* set under the lock; requests in flight end with it */
+    err failed;        /* of the last fetch that failed; owned */
     chunk_cache_stats stats;
 };
 
@@ -193,6 +193,8 @@ static void *fetcher_main(void *arg) {
     chunk_cache *c = arg;
     store *from = NULL;
     err e = store_open(&from); /* it was opened before: see store_open in remote.c */
+    if (!e)
+        store_cancel_by(from, &c->stop); /* not a signal: the step is finished and saved first */
     pthread_mutex_lock(&c->lock);
     while (!e && !c->stop) {
         if (c->queue.head < 0)

@@ -216,7 +216,9 @@ static err add_object_input(text_inputs *in, const char *url, const char *given,
 }
 
 /* As in folders, names that begin with a dot or underscore are skipped, and so are folders of such names. */
-static bool is_hidden(const char *path) { return strstr(path, "/.") || strstr(path, "/_"); }
+static bool is_hidden(const char *name) {
+    return *name == '.' || *name == '_' || strstr(name, "/.") || strstr(name, "/_");
+}
 
 static err add_store_folder(text_inputs *in, store *s, const char *url) {
     store_list l;
@@ -225,8 +227,7 @@ static err add_store_folder(text_inputs *in, store *s, const char *url) {
     TRY(store_list_folder(s, url, &l));
     err e = OK;
     for (int i = 0; i < l.n && !e; i++) {
-        const char *below = l.at[i].url + strlen(url) - str_ends(url, "/");
-        if (is_hidden(below)) continue;
+        if (is_hidden(l.at[i].name)) continue;
         if (format_of_path(l.at[i].url, &compression))
             e = add_object_input(in, l.at[i].url, url, &l.at[i]);
         else

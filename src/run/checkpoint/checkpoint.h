@@ -349,7 +349,7 @@ err hf_import_run(const hf_family *family, const char *folder, const model *m,
  *
  * An uploader has a thread that copies completed saves there while training continues. One upload is under way,
  * one of each kind waits; a newer save takes the place of the one that waits. An upload that fails is reported and tried
- * again, after 10 seconds at first, until it succeeds or a newer save replaces it. */
+ * again, after up to 10 seconds at first, until it succeeds or a newer save replaces it. */
 typedef struct ckpt_uploader ckpt_uploader;
 /* An error when the store cannot be reached, or refuses. @param out owned: ckpt_uploader_free. */
 err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out) MUST_USE;
@@ -370,10 +370,16 @@ typedef struct ckpt_upload {
 /* @return whether an upload was completed since the last call. @param failed owned: the last failure since
  * then; OK: none. */
 bool ckpt_uploader_poll(ckpt_uploader *u, ckpt_upload *out, err *failed);
-/* Waits for what is under way and what waits. @return an error when the last save is not in the store. */
+/* Waits for what is under way and what waits; what fails now is not tried again, and a signal after the call ends it.
+ * @return an error when the last save is not in the store, with the command that uploads it. */
 err ckpt_uploader_finish(ckpt_uploader *u) MUST_USE;
 /* Ends after the file under way; takes NULL. */
 void ckpt_uploader_free(ckpt_uploader *u);
+
+/* Uploads the newest checkpoint of a kind that a run folder has, unless the store has it. @param out step -1: the folder
+ * has none; bytes 0: it is there already. */
+err ckpt_upload_newest(const char *run_dir, const char *url, ckpt_kind kind,
+                       ckpt_upload *out) MUST_USE;
 
 /* Steps of the complete full checkpoints below a URL, ascending. @param steps owned (free). */
 err ckpt_remote_list(const char *url, int64_t **steps, int *n) MUST_USE;

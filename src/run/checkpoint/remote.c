@@ -71,7 +71,7 @@ static err list_remote_folders(store *s, const char *root, remote_folders *out) 
     TRY(store_list_folder(s, root, &l));
     out->at = mem_alloc((size_t)(l.n + 1) * sizeof *out->at);
     for (int i = 0; i < l.n; i++) {
-        char *name = strdup(l.at[i].url + strlen(root) + 1), *slash = strchr(name, '/');
+        char *name = strdup(l.at[i].name), *slash = strchr(name, '/');
         if (slash) *slash = '\0';
         if (slash && !strcmp(slash + 1, CKPT_MANIFEST_FILE) &&
             parse_remote_folder(name, &out->at[out->n]))
@@ -163,8 +163,7 @@ static err upload_file(store *s, const char *folder, const char *url, const char
 }
 
 static err check_wanted(const _Atomic bool *cancelled) {
-    return atomic_load(cancelled) ? ERR("the run went back: this upload is not wanted any more")
-                                  : OK;
+    return atomic_load(cancelled) ? ERR("the upload was cancelled") : OK;
 }
 
 static err upload_files(const remote_job *j, const char *folder, const char *url, int64_t *bytes) {
@@ -357,6 +356,36 @@ err remote_forget_gone_back(const char *run_dir) {
     return e;
 }
 
+/* Lets the store know what an earlier process of this folder could not. */
+static err finish_going_back(store *s, const char *url, const char *run_dir) {
+    const _Atomic bool never = false;
+    const remote_job j = { s, run_dir, url, &never };
+    int64_t step;
+    TRY(remote_go_back(&j, &step));
+    return step >= 0 ? remote_forget_gone_back(run_dir) : OK;
+}
+
+/* ---- one upload, now --------------------------------------------------------------------------------------------- */
+err ckpt_upload_newest(const char *run_dir, const char *url, ckpt_kind kind, ckpt_upload *out) {
+    const _Atomic bool never = false;
+    store *s = NULL;
+    int64_t *steps = NULL;
+    int n = 0;
+    *out = (ckpt_upload){ .kind = kind, .step = -1 };
+    TRY(ckpt_list(run_dir, kind, &steps, &n));
+    if (n) out->step = steps[n - 1];
+    free(steps);
+    if (!n) return OK;
+    TRY(store_open(&s));
+    const remote_job j = { s, run_dir, url, &never };
+    double from = time_now();
+    err e = finish_going_back(s, url, run_dir);
+    if (!e) e = remote_upload(&j, kind, out->step, &out->bytes);
+    out->seconds = time_now() - from;
+    store_close(s);
+    return e;
+}
+
 /* ---- downloading ----------------------------------------------------------------------------------------------- */
 /* A name from a store stays inside the folder. */
 static bool is_file_name(const char *name) { return *name && name[0] != '.' && !strchr(name, '/'); }
@@ -368,7 +397,7 @@ static err download_files(store *s, const char *url, const char *folder) {
                 : err_hint(ERR("%s holds no checkpoint", url),
                            "`ingot ckpt ls` lists those of a run in the store");
     for (int i = 0; i < l.n && !e; i++) {
-        const char *name = l.at[i].url + strlen(url) + 1;
+        const char *name = l.at[i].name;
         if (!is_file_name(name)) continue;
         char *path = io_join(folder, name);
         e = store_get_file(s, l.at[i].url, path);
@@ -437,15 +466,6 @@ static err download_newest(store *s, const char *root, const char *run_dir, int6
         first = OK;
     }
     return first;
-}
-
-/* Lets the store know what an earlier process of this folder could not. */
-static err finish_going_back(store *s, const char *url, const char *run_dir) {
-    const _Atomic bool never = false;
-    const remote_job j = { s, run_dir, url, &never };
-    int64_t step;
-    TRY(remote_go_back(&j, &step));
-    return step >= 0 ? remote_forget_gone_back(run_dir) : OK;
 }
 
 /* The newest whole checkpoint of a run after step `after`, and the run's tokenizer. */

@@ -10,18 +10,23 @@
  * earlier step, what waits is dropped, what is under way ends after its part, and before anything else is uploaded the
  * store gets that step, if it lacks it, and supersedes later ones. The local checkpoint is never touched, so whatever fails here loses
  * nothing that was saved. */
+#include <limits.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
 #include "checkpoint/checkpoint_internal.h"
 #include "io/io.h"
 #include "store/store.h"
+#include "util/wait.h"
 
 enum { NONE = -1, FIRST_DELAY_S = 10, MOST_DELAY_S = 600, MOST_WAIT_S = 30 };
+static const double MOST_UPLOAD_S =
+    86400; /* of a checkpoint; its requests have deadlines of their own */
 
 struct ckpt_uploader {
     char *run_dir, *url;
@@ -38,6 +43,9 @@ struct ckpt_uploader {
     bool busy;
     int failures; /* in a row */
     bool stop, hurry;
+    bool ends;      /* the run is over: what fails now is not tried again */
+    bool given_up;  /* ... and something has failed */
+    rng_key jitter; /* of delays */
     bool completed;
     ckpt_upload last; /* completed */
     err failed;       /* since the last poll; owned */
@@ -46,12 +54,14 @@ struct ckpt_uploader {
 /* ---- the thread -------------------------------------------------------------------------------------------- */
 /* Waits after a failure, or until there is something newer to do. The lock is held. */
 static void wait_after_failure(ckpt_uploader *u) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += MIN((int64_t)FIRST_DELAY_S << MIN(u->failures - 1, 10), (int64_t)MOST_DELAY_S);
-    int rc = 0;
-    while (!u->stop && !u->hurry && rc == 0)
-        rc = pthread_cond_timedwait(&u->changed, &u->lock, &until);
+    wait_state w;
+    int64_t most = MIN((int64_t)FIRST_DELAY_S << MIN(u->failures - 1, 10), (int64_t)MOST_DELAY_S);
+    double part = 0.5 + 0.5 * (double)rng_uniform(u->jitter, (uint64_t)u->failures);
+    wait_begin(&w, part * (double)most, "the next attempt");
+    w.ignored = INT_MAX;    /* signals are the run's business */
+    w.report_at = INFINITY; /* the failure was reported */
+    while (!u->stop && !u->hurry && wait_for_change(&w, &u->changed, &u->lock)) {
+    }
 }
 
 static bool has_work(const ckpt_uploader *u) {
@@ -85,10 +95,14 @@ static err upload_step(ckpt_uploader *u, const ckpt_keep *keep, ckpt_upload *don
 
 static void note_outcome(ckpt_uploader *u, err e) {
     u->failures = e ? u->failures + 1 : 0;
+    u->given_up = e && u->ends;
     if (!e) return;
     err_free(u->failed);
     u->failed = e;
 }
+
+/* What the run has left was cancelled, and is not a failure; what a signal cut short at the end of a run is. */
+static bool is_unwanted(const ckpt_uploader *u) { return atomic_load(&u->cancelled) && !u->ends; }
 
 /* These two work without the lock, which is held on entry and exit. */
 static void go_back(ckpt_uploader *u) {
@@ -98,7 +112,7 @@ static void go_back(ckpt_uploader *u) {
     pthread_mutex_unlock(&u->lock);
     err e = remote_go_back(&j, &step);
     pthread_mutex_lock(&u->lock);
-    if (e && atomic_load(&u->cancelled)) {
+    if (e && is_unwanted(u)) {
         err_free(e);
         return;
     }
@@ -118,7 +132,7 @@ static void upload_waiting(ckpt_uploader *u) {
     err e = upload_step(u, &keep, &done);
     bool gone = e && is_gone(u, kind, done.step);
     pthread_mutex_lock(&u->lock);
-    if (e && atomic_load(&u->cancelled)) {
+    if (e && is_unwanted(u)) {
         err_free(e);
         return;
     }
@@ -131,8 +145,8 @@ static void *uploader_main(void *arg) {
     ckpt_uploader *u = arg;
     pthread_mutex_lock(&u->lock);
     while (!u->stop) {
-        if (!has_work(u)) {
-            pthread_cond_wait(&u->changed, &u->lock);
+        if (!has_work(u) || u->given_up) {
+            pthread_cond_wait(&u->changed, &u->lock); /* until there is work, or it is freed */
             continue;
         }
         if (u->failures) wait_after_failure(u);
@@ -166,6 +180,7 @@ err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out
     u->url = strdup(url);
     u->waiting[CKPT_FULL] = u->waiting[CKPT_WEIGHTS] = u->back_to = NONE;
     store_cancel_by(u->s, &u->cancelled);
+    u->jitter = rng_key_of((uint64_t)(time_now() * 1e9), (uint64_t)getpid());
     pthread_mutex_init(&u->lock, NULL);
     pthread_cond_init(&u->changed, NULL);
     sigfillset(&all); /* signals are the training's business */
@@ -206,12 +221,10 @@ void ckpt_uploader_go_back(ckpt_uploader *u) {
     u->goes_back = u->hurry = true;
     atomic_store(&u->cancelled, true);
     pthread_cond_broadcast(&u->changed);
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += MOST_WAIT_S;
-    int rc = 0;
-    while (u->goes_back && u->failures <= failures && rc == 0)
-        rc = pthread_cond_timedwait(&u->changed, &u->lock, &until);
+    wait_state w;
+    wait_begin(&w, MOST_WAIT_S, "%s to note that the run went back", u->url);
+    while (u->goes_back && u->failures <= failures && wait_for_change(&w, &u->changed, &u->lock)) {
+    }
     u->hurry = false;
     pthread_mutex_unlock(&u->lock);
 }
@@ -227,22 +240,52 @@ bool ckpt_uploader_poll(ckpt_uploader *u, ckpt_upload *out, err *failed) {
     return completed;
 }
 
+/* What is not in the store. The lock is held. */
+static err not_uploaded(ckpt_uploader *u, const char *why) {
+    int64_t step = MAX(u->waiting[CKPT_FULL], u->waiting[CKPT_WEIGHTS]);
+    if (u->goes_back) step = MAX(step, u->back_to);
+    return err_hint(ERR("step %lld is saved in %s, and is not in %s: %s", (long long)step,
+                        u->run_dir, u->url, why),
+                    "`ingot ckpt upload %s %s` uploads it, and so does the same command; the local "
+                    "checkpoint is complete",
+                    u->run_dir, u->url);
+}
+
+static bool is_uploading(const ckpt_uploader *u) {
+    return u->busy || (has_work(u) && !u->given_up);
+}
+
+/* Ends what is under way: a request within about a second. The lock is held. */
+static void cut_short(ckpt_uploader *u) {
+    wait_state w;
+    wait_begin(&w, MOST_WAIT_S, "a request to %s to end", u->url);
+    w.ignored = INT_MAX;
+    atomic_store(&u->cancelled, true);
+    u->given_up = true;
+    while (u->busy && wait_for_change(&w, &u->changed, &u->lock)) {
+    }
+}
+
 err ckpt_uploader_finish(ckpt_uploader *u) {
     err e = OK;
+    wait_state w;
     pthread_mutex_lock(&u->lock);
-    u->hurry = true; /* no delay any more: the next failure is the last */
+    wait_begin(&w, MOST_UPLOAD_S, "the upload of the last checkpoint to %s (a signal ends it)",
+               u->url);
+    w.ignored =
+        wait_signal_count();   /* one that ended the run leaves time for its last checkpoint */
+    u->hurry = u->ends = true; /* no delay any more: the next failure is the last */
+    u->given_up = false;
     pthread_cond_broadcast(&u->changed);
-    int failures = u->failures;
-    while (u->busy || (has_work(u) && u->failures <= failures))
-        pthread_cond_wait(&u->changed, &u->lock);
-    if (has_work(u)) {
-        int64_t step = MAX(u->waiting[CKPT_FULL], u->waiting[CKPT_WEIGHTS]);
-        e = err_hint(ERR("step %lld is saved in %s, and is not in %s: %s", (long long)step,
-                         u->run_dir, u->url, u->failed ? err_message(u->failed) : "it failed"),
-                     "the same command uploads it; the local checkpoint is complete");
-        u->waiting[CKPT_FULL] = u->waiting[CKPT_WEIGHTS] = NONE;
+    while (is_uploading(u) && wait_for_change(&w, &u->changed, &u->lock)) {
     }
-    u->hurry = false;
+    if (is_uploading(u)) cut_short(u);
+    if (has_work(u))
+        e = not_uploaded(u, wait_is_interrupted(&w) ? "stopped by a signal"
+                            : u->failed             ? err_message(u->failed)
+                                                    : "it failed");
+    if (e) u->waiting[CKPT_FULL] = u->waiting[CKPT_WEIGHTS] = NONE;
+    u->hurry = u->ends = u->given_up = false;
     pthread_mutex_unlock(&u->lock);
     return e;
 }

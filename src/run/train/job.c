@@ -153,6 +153,6 @@ err train_check_ranks(const config *c, int ranks) {
 
 err train_run(const config *c, const train_options *o) {
     comm_job *j;
-    TRY(comm_job_open(c->comm.timeout_seconds, &j));
+    TRY(comm_job_open(c->comm.timeout_seconds, o->stalled, &j));
     return j ? run_process(j, c, o) : train_threads(c, o);
 }

@@ -132,6 +132,12 @@ static err log_step(trainer *t, observe_step *s) {
     return e;
 }
 
+/* How long ranks wait for one another inside a step after a signal: much longer than steps have taken. Between steps,
+ * ranks wait while others write a checkpoint, which may take any time. */
+static void set_patience(trainer *t, bool in_step) {
+    comm_set_stop_patience(t->x.comm, in_step && t->average_s > 0 ? 10 + 20 * t->average_s : 0);
+}
+
 static err finish_step(trainer *t) {
     observe_step s = OBSERVE_STEP_NONE;
     TRY(trainer_finish_step(t, &s));
@@ -149,6 +155,7 @@ static err finish_step(trainer *t) {
     TRY(stage_times_after_step(t));
     TRY(alerts_after_step(t, &s));
     if (t->alerts.interrupts) return OK; /* what comes of it, healing_act decides */
+    set_patience(t, false);
     bool validates = t->n_sets && t->every.validate.length > 0;
     if (validates && (last_step(t) || t->last.due.validate)) TRY(validate_sets(t, &s));
     if (t->questions.n && (last_step(t) || t->last.due.tasks)) TRY(questions_answer(t, &s));
@@ -181,6 +188,7 @@ static bool may_run_on(const trainer *t) {
 
 static err finish_and_act(trainer *t) {
     if (t->last.open) TRY(finish_step(t));
+    set_patience(t, false);
     return t->alerts.interrupts ? healing_act(t) : OK;
 }
 
@@ -188,6 +196,7 @@ static err one_step(trainer *t) {
     fault_point(FAULT_STEP, t->mesh.rank);
     TRY(profile_step_begin(t));
     straggler_begin(t);
+    set_patience(t, true);
     TRY(trainer_queue_step(t, finish_step));
     straggler_end(t);
     TRY(watchdog_check(t));
@@ -210,9 +219,9 @@ static err run_steps(trainer *t) {
     TRY(profile_after_step(t, true));
     if (!last_step(t)) TRY(replicas_check(t, true)); /* a signal ends it */
     TRY(saving_now(t));
+    t->stop_signal = stop_signal(t);
     TRY(saving_finish_uploads(t));
     if (t->alerts.stops) return healing_stop(t);
-    t->stop_signal = stop_signal(t);
     if (t->stop_signal)
         progress_note(t->show, "stopped after step %lld and saved; the same command continues",
                       (long long)t->state.step);

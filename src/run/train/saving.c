@@ -158,10 +158,20 @@ static err poll_uploads(trainer *t) {
         json_pack("{s:f, s:I}", "seconds", done.seconds, "bytes", (json_int_t)done.bytes));
 }
 
+/* A run that was asked to stop is saved, and ends with the code for that whatever becomes of the upload; so does one
+ * that was done and is asked to stop while it uploads. */
 err saving_finish_uploads(trainer *t) {
     if (!t->saves.uploader) return OK;
     err e = ckpt_uploader_finish(t->saves.uploader);
-    TRY(poll_uploads(t));
+    err raised = poll_uploads(t);
+    if (e && !t->stop_signal && t->opt->stop) t->stop_signal = *t->opt->stop;
+    if (e && (t->stop_signal || t->alerts.stops)) {
+        log_warn("%s. %s", err_message(e), err_remedy(e));
+        err_free(e);
+        e = OK;
+    }
+    if (!e) return raised;
+    err_free(raised);
     return e;
 }
 
