@@ -524,6 +524,7 @@ static void published_plants_are_found(void **state) {
     test_folder *p = *state;
     const char *shared = getenv("INGOT_SHARED_DATA");
     if (!shared) skip();
+    in_folder(p, "in.jsonl"); /* makes the arena of names */
     const char *folder = arena_printf(p->names, "%s/decontam/decon-fixtures", shared);
     decontaminate_options o = decontaminate_defaults();
     o.against = arena_printf(p->names, "%s/reference_question_answer_reference.jsonl", folder);
