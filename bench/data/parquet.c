@@ -44,7 +44,7 @@ static err read_column(const char *path, int64_t *bytes) {
     parquet_pages pages = { 0 };
     *bytes = 0;
     err e = io_size(path, &s.size);
-    if (!e) e = parquet_open(&s, &(parquet_limits){ 0 }, &f);
+    if (!e) e = parquet_open(&s, &(parquet_limits){ 0 }, NULL, &f);
     int text = e ? -1 : parquet_find_column(f, "text");
     if (!e && text < 0) e = ERR("%s: no column \"text\"", path);
     for (int g = 0; !e && g < parquet_groups(f); g++) e = read_group(f, g, text, &pages, bytes);

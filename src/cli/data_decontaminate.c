@@ -8,7 +8,7 @@
 typedef struct decontaminate_args {
     data_common common;
     const char *against, *fields, *work, *report;
-    int64_t ngram, shortest, common_in, margin, piece, pieces;
+    int64_t ngram, shortest, sentence, common_in, margin, piece, pieces;
     bool keep_work;
 } decontaminate_args;
 
@@ -32,6 +32,8 @@ static err decontaminate_options_of(const decontaminate_args *a, decontaminate_o
     TRY(check_int_range("ngram", a->ngram, 2, NGRAM_MAX, &o->ngram));
     int64_t shortest = a->shortest == NOT_GIVEN ? MIN(o->shortest, a->ngram) : a->shortest;
     TRY(check_int_range("shortest", shortest, 1, a->ngram, &o->shortest));
+    int64_t sentence = a->sentence == NOT_GIVEN ? MIN(o->sentence, shortest) : a->sentence;
+    TRY(check_int_range("sentence", sentence, 0, shortest, &o->sentence));
     TRY(check_int_range("common", a->common_in, 0, INT32_MAX, &o->common));
     TRY(check_int_range("margin", a->margin, 0, INT32_MAX, &o->margin));
     TRY(check_int_range("piece", a->piece, 0, INT32_MAX, &o->piece));
@@ -50,17 +52,24 @@ static void print_decontaminate_summary(const decontaminate_summary *s, FILE *to
     fprintf(to, "%lld n-grams from %lld reference file%s: %lld found in %lld document%s\n",
             (long long)s->grams, (long long)s->references, s->references == 1 ? "" : "s",
             (long long)s->found, (long long)s->documents, s->documents == 1 ? "" : "s");
-    if (s->common) fprintf(to, "%lld n-grams are common and were ignored\n", (long long)s->common);
+    if (s->ignored)
+        fprintf(to, "%lld n-grams are common and were ignored; %lld document%s such n-grams\n",
+                (long long)s->common, (long long)s->ignored, s->ignored == 1 ? " keeps" : "s keep");
+    if (s->unsearched)
+        fprintf(to, "%lld texts of the references are too short to search for\n",
+                (long long)s->unsearched);
     if (s->silent)
         fprintf(to, "%lld of %lld reference files have no match\n", (long long)s->silent,
                 (long long)s->references);
 }
 
 static json_t *decontaminate_json(const decontaminate_summary *s) {
-    json_t *all = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "references",
+    json_t *all = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "references",
                             (json_int_t)s->references, "ngrams", (json_int_t)s->grams, "found",
                             (json_int_t)s->found, "common", (json_int_t)s->common, "documents",
-                            (json_int_t)s->documents, "silent_references", (json_int_t)s->silent);
+                            (json_int_t)s->documents, "silent_references", (json_int_t)s->silent,
+                            "documents_with_ignored", (json_int_t)s->ignored, "unsearched_texts",
+                            (json_int_t)s->unsearched);
     BUG_IF(!all);
     return all;
 }
@@ -91,6 +100,7 @@ static err run_decontaminate_rank(const cli_subcommand *self, int argc, char **a
     decontaminate_args a = { .common.comm = c,
                              .ngram = o.ngram,
                              .shortest = NOT_GIVEN,
+                             .sentence = NOT_GIVEN,
                              .common_in = o.common,
                              .margin = o.margin,
                              .piece = o.piece,
@@ -124,7 +134,8 @@ static const cli_arg args[] = {
     { "fields", ARG_TEXT, AT(fields), "A,B", "members of a reference to search for, such as question,answer (default: every string)" },
     { "ngram", ARG_COUNT, AT(ngram), "N", "a match is N consecutive words (default 13)" },
     { "shortest", ARG_COUNT, AT(shortest), "N", "shorter references of at least N words must match as a whole (default 8, at most --ngram)" },
-    { "common", ARG_COUNT, AT(common_in), "N", "ignore n-grams that are in more than N documents (default 10; 0: ignore none)" },
+    { "sentence", ARG_COUNT, AT(sentence), "N", "still shorter ones of at least N words must be a sentence or line of their own (default 3; 0: do not search for them)" },
+    { "common", ARG_COUNT, AT(common_in), "N", "ignore n-grams in more than N documents where less than half of a reference is (default 10; 0: ignore none)" },
     { "margin", ARG_COUNT, AT(margin), "N", "characters to remove on either side of a match (default 200)" },
     { "piece", ARG_COUNT, AT(piece), "N", "remove remaining pieces of fewer characters (default 200)" },
     { "pieces", ARG_COUNT, AT(pieces), "N", "drop a document that falls into more pieces (default 10)" },

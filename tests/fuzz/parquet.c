@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     parquet_source s = { "fuzz", (int64_t)n, &b, read_bytes };
     parquet_file *f = NULL;
     int reads = 0;
-    err e = parquet_open(&s, &(parquet_limits){ .page_bytes = 1 << 20 }, &f);
+    err e = parquet_open(&s, &(parquet_limits){ .page_bytes = 1 << 20 }, NULL, &f);
     if (e) {
         err_free(e);
         return 0;

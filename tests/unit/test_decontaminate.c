@@ -225,19 +225,54 @@ static void put_repeated(test_folder *p, int documents) {
     str_free(&all);
 }
 
-static void common_ngrams_are_left_alone(void **state) {
+/* A question that was copied many times is removed from all copies. */
+static void questions_in_many_documents_are_removed(void **state) {
     test_folder *p = *state;
     folder_write(p, "ref.jsonl", reference);
     decontaminate_options o = against(p, "ref.jsonl");
     result r;
-    for (int documents = 10; documents <= 11; documents++) {
+    for (int documents = 10; documents <= 40; documents += 15) {
         put_repeated(p, documents);
         assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
+        assert_int_equal(r.summary.common, 0);
+        assert_int_equal(r.summary.found, QUESTION_GRAMS + 1);
+        assert_int_equal(r.edited, documents);
+        assert_null(strstr(r.text, "planets"));
+        assert_null(strstr(r.text, "sheep"));
+        result_free(&r);
+    }
+}
+
+#define INSTRUCTION                                                                                \
+    "Read the following question with care and answer it with one of the four options below."
+/* Documents with the first words of a question, and in the last one all of it. */
+static void put_instructions(test_folder *p, int documents) {
+    str all = { 0 };
+    for (int i = 0; i < documents; i++) {
+        str_add(&all, "{\"text\":\"");
+        add_filler(&all, 80, i);
+        str_add(&all, INSTRUCTION " %s ", i == documents - 1 ? QUESTION : "");
+        add_filler(&all, 80, 1000 + i);
+        str_add(&all, "\"}\n");
+    }
+    folder_write(p, "in.jsonl", all.text);
+    str_free(&all);
+}
+
+/* What precedes the questions of many evaluations is not evidence, unless a question follows it. */
+static void common_ngrams_are_left_alone(void **state) {
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", "{\"q\":\"" INSTRUCTION " " QUESTION "\"}\n");
+    decontaminate_options o = against(p, "ref.jsonl");
+    result r;
+    for (int documents = 10; documents <= 11; documents++) {
+        put_instructions(p, documents);
+        assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
         bool common = documents > 10;
-        assert_int_equal(r.summary.common, common);
-        assert_int_equal(r.summary.found, QUESTION_GRAMS + !common);
         assert_int_equal(r.edited, common ? 1 : documents);
-        assert_int_equal(strstr(r.text, "planets") != NULL, common);
+        assert_int_equal(r.summary.documents, r.edited);
+        assert_int_equal(r.summary.ignored, documents - r.edited);
+        assert_int_equal(strstr(r.text, "four options") != NULL, common);
         assert_null(strstr(r.text, "sheep"));
         result_free(&r);
     }
@@ -247,11 +282,81 @@ static void common_ngrams_are_left_alone(void **state) {
     result_free(&r);
 }
 
+/* ---- short references ---------------------------------------------------------------------- */
+
+/* A text of few words is found as a sentence or line, not inside of one; a shorter one is counted. */
+static void short_references_match_as_sentences(void **state) {
+    test_folder *p = *state;
+    static const struct {
+        const char *text;
+        bool found;
+    } cases[] = {
+        { "Who wrote Hamlet?", true },
+        { "Q: Who wrote Hamlet? A: Shakespeare", true },
+        { "quiz:\n- who wrote hamlet\n- next", true },
+        { "he said (Who wrote, Hamlet) to us", true },
+        { "Tell me who wrote Hamlet?", false },
+        { "Who wrote Hamlet first?", false },
+        { "Who wrote Macbeth?", false },
+        { "the man who wrote Hamlet lived in England", false },
+        { "Was it he?\nIt was seven words long indeed.", true },
+    };
+    folder_write(p, "ref.jsonl",
+                 "{\"q\":\"Who wrote Hamlet?\",\"a\":\"Shakespeare\"}\n"
+                 "{\"q\":\"It was seven words long, indeed!\",\"a\":[\"no one\",\"\"]}\n");
+    decontaminate_options o = against(p, "ref.jsonl");
+    o.margin = 0;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        result r;
+        str text = { 0 };
+        add_filler(&text, 60, 1);
+        str_add(&text, ".\n%s\n", cases[i].text);
+        add_filler(&text, 60, 2);
+        put_document(p, "in.jsonl", text.text);
+        assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
+        if ((r.summary.documents == 1) != cases[i].found) fail_msg("%s", cases[i].text);
+        assert_int_equal(r.edited, cases[i].found);
+        assert_int_equal(r.summary.unsearched, 2);
+        result_free(&r);
+        str_free(&text);
+    }
+    o.sentence = 0;
+    put_document(p, "in.jsonl", "Who wrote Hamlet?");
+    assert_error(run_with(p, &o, "in.jsonl", "out", NULL), "of at least 8 words");
+}
+
+/* A short sentence in many documents may be anybody's: it stays, is counted and listed. */
+static void short_references_in_many_documents_are_left(void **state) {
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", "{\"q\":\"He went home.\"}\n");
+    decontaminate_options o = against(p, "ref.jsonl");
+    for (int documents = 10; documents <= 11; documents++) {
+        str all = { 0 };
+        result r;
+        for (int i = 0; i < documents; i++) {
+            str_add(&all, "{\"text\":\"");
+            add_filler(&all, 80, i);
+            str_add(&all, ". He went home. ");
+            add_filler(&all, 80, 1000 + i);
+            str_add(&all, "\"}\n");
+        }
+        folder_write(p, "in.jsonl", all.text);
+        assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
+        assert_int_equal(r.edited, documents > 10 ? 0 : documents);
+        assert_int_equal(r.summary.ignored, documents > 10 ? documents : 0);
+        result_free(&r);
+        str_free(&all);
+    }
+}
+
 /* ---- what is reported --------------------------------------------------------------------- */
 
 static void report_names_each_match(void **state) {
     test_folder *p = *state;
-    folder_write(p, "ref.jsonl", reference);
+    str references = { 0 };
+    str_add(&references, "%s{\"q\":\"it was me\"}\n", reference);
+    folder_write(p, "ref.jsonl", references.text);
+    str_free(&references);
     decontaminate_options o = against(p, "ref.jsonl");
     o.report = in_folder(p, "report");
     o.common = 1;
@@ -259,8 +364,8 @@ static void report_names_each_match(void **state) {
     folder_write(p, "in.jsonl",
                  "{\"id\":\"a\",\"text\":\"clean\"}\n"
                  "{\"id\":\"b\",\"text\":\"So: " QUESTION "\",\"source\":\"web\"}\n"
-                 "{\"id\":\"c\",\"text\":\"Which of these nine planets has the most moons\"}\n"
-                 "{\"id\":\"e\",\"text\":\"which of these nine planets has the most moons\"}\n");
+                 "{\"id\":\"c\",\"text\":\"It was me.\"}\n"
+                 "{\"id\":\"e\",\"text\":\"it was me\"}\n");
     assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
     char *report = folder_read(p, "report");
     const char *file = in_folder(p, "in.jsonl"), *ref = in_folder(p, "ref.jsonl");
@@ -269,8 +374,8 @@ static void report_names_each_match(void **state) {
         p->names,
         "{\"document\":1,\"file\":\"%s\",\"id\":\"b\",\"source\":\"web\",\"begin\":4,\"end\":%d,"
         "\"ngrams\":%d,\"reference\":\"%s\",\"line\":1,\"member\":\"question\",\"text\":\"%.*s\"}\n"
-        "{\"common\":\"Which of these nine planets has the most moons\",\"documents\":2,"
-        "\"reference\":\"%s\",\"line\":3,\"member\":\"question\"}\n",
+        "{\"common\":\"it was me\",\"documents\":2,"
+        "\"reference\":\"%s\",\"line\":4,\"member\":\"q\"}\n",
         file, (int)strlen(text) + 3, QUESTION_GRAMS, ref, (int)strlen(text) - 1, text, ref);
     assert_string_equal(report, expected);
     free(report);
@@ -315,9 +420,9 @@ static void bad_references_are_errors(void **state) {
     static const struct {
         const char *text, *error;
     } bad[] = {
-        { "", "no string of at least 8 words" },
-        { "\n\n", "no string of at least 8 words" },
-        { "{\"q\":\"too short\"}\n", "no string of at least 8 words" },
+        { "", "no string of at least 3 words" },
+        { "\n\n", "no string of at least 3 words" },
+        { "{\"q\":\"too short\"}\n", "no string of at least 3 words" },
         { "{\"q\":\"fine\"}\n{\"q\": broken}\n", "ref.jsonl:2:" },
         { "\x1f\x8b\x08", "compressed" },
     };
@@ -345,7 +450,7 @@ static void damaged_references_do_no_harm(void **state) {
         text[at] ^= (char)(1 << i % 8);
         assert_ok(io_write(in_folder(p, "ref.jsonl"), text, i % 2 ? at : sizeof text - 1));
         refs *r = NULL;
-        err e = refs_read(in_folder(p, "ref.jsonl"), NULL, 13, 8, 1 << 20, &r);
+        err e = refs_read(in_folder(p, "ref.jsonl"), NULL, (ref_lengths){ 13, 8, 3 }, 1 << 20, &r);
         assert_true(!e == (r != NULL));
         err_free(e);
         refs_free(r);
@@ -419,6 +524,7 @@ static void published_plants_are_found(void **state) {
     test_folder *p = *state;
     const char *shared = getenv("INGOT_SHARED_DATA");
     if (!shared) skip();
+    in_folder(p, "in.jsonl"); /* makes the arena of names */
     const char *folder = arena_printf(p->names, "%s/decontam/decon-fixtures", shared);
     decontaminate_options o = decontaminate_defaults();
     o.against = arena_printf(p->names, "%s/reference_question_answer_reference.jsonl", folder);
@@ -442,12 +548,21 @@ static void published_plants_are_found(void **state) {
 int main(void) {
     log_set_level(LOG_ERROR); /* warnings are counted, not read */
     const struct CMUnitTest tests[] = {
-        IN_PLACE(plants_are_found_anywhere),        IN_PLACE(digits_and_letters_count),
-        IN_PLACE(cuts_the_match_and_the_margin),    IN_PLACE(many_pieces_drop_the_document),
-        IN_PLACE(common_ngrams_are_left_alone),     IN_PLACE(report_names_each_match),
-        IN_PLACE(silent_references_are_counted),    IN_PLACE(fields_are_chosen),
-        IN_PLACE(bad_references_are_errors),        IN_PLACE(damaged_references_do_no_harm),
-        IN_PLACE(threads_and_kills_change_nothing), IN_PLACE(published_plants_are_found),
+        IN_PLACE(plants_are_found_anywhere),
+        IN_PLACE(digits_and_letters_count),
+        IN_PLACE(cuts_the_match_and_the_margin),
+        IN_PLACE(many_pieces_drop_the_document),
+        IN_PLACE(questions_in_many_documents_are_removed),
+        IN_PLACE(common_ngrams_are_left_alone),
+        IN_PLACE(report_names_each_match),
+        IN_PLACE(short_references_match_as_sentences),
+        IN_PLACE(short_references_in_many_documents_are_left),
+        IN_PLACE(silent_references_are_counted),
+        IN_PLACE(fields_are_chosen),
+        IN_PLACE(bad_references_are_errors),
+        IN_PLACE(damaged_references_do_no_harm),
+        IN_PLACE(threads_and_kills_change_nothing),
+        IN_PLACE(published_plants_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -252,11 +252,6 @@ static void formats_show_in_the_content(void **state) {
     assert_sees(path, &plain, "[0|a||||]");
     str_free(&packed);
     seen s;
-    path = write_input(p, "x.jsonl.xz",
-                       "\xFD"
-                       "7zXZ\x00");
-    assert_error(read_one(path, &plain, 1, &s), "xz");
-    seen_free(&s);
     text_input_options o = { .format = "text" };
     path = write_input(p, "b.jsonl", "{}");
     assert_ok(read_one(path, &o, 1, &s));

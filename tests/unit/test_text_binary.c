@@ -11,8 +11,11 @@
 static void expect_refused(const char *path, const char *why) {
     seen s;
     text_input_options strict = { .strict = true };
-    assert_error(read_one(path, &(text_input_options){ 0 }, 2, &s), why);
-    seen_free(&s);
+    if (!strstr(why, "Parquet file") &&
+        !strstr(why, "Arrow file")) { /* those are damaged: skipped and counted */
+        assert_error(read_one(path, &(text_input_options){ 0 }, 2, &s), why);
+        seen_free(&s);
+    }
     assert_error(read_one(path, &strict, 1, &s), why);
     seen_free(&s);
 }
@@ -30,7 +33,7 @@ static const struct {
     { "%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\n", 38, 0, "a PDF file" },
     { "\x89PNG\r\n\x1A\n\0\0\0\rIHDR", 16, 0, "a PNG image" },
     { "PK\x03\x04\x14\0", 6, 0, "a zip archive" },
-    { "BZh91AY&SY", 10, 0, "bzip2 data" },
+    { "\x02\x21\x4C\x18", 4, 0, "LZ4 data of the legacy format" },
     { "SQLite format 3\0", 16, 0, "an SQLite database" },
     { "INGOTTOK\x02\0\0\0", 12, 0, "a token shard" },
     { "\xFF\xFEt\0e\0x\0t\0", 10, 0, "UTF-16" },

@@ -106,6 +106,84 @@ static void rows_that_do_not_fit_the_header_are_counted(void **state) {
     seen_free(&s);
 }
 
+/* Rows whose text is the last column, half of them in quotes and of two lines; row `open` lacks the quote that
+ * closes its text. */
+static void add_rows(str *out, int n, int open, rng_key key) {
+    str_add(out, "id,text\n");
+    for (int i = 0; i < n; i++) {
+        bool quoted = i == open || rng_below(key, (uint64_t)i, 2);
+        str_add(out, quoted ? "%d,\"row %d, of\ntwo lines%s\n" : "%d,row %d in one line%s\n", i, i,
+                quoted && i != open ? "\"" : "");
+    }
+}
+
+/* A quote without an end costs its own row, wherever it is and whatever follows. */
+static void a_quote_that_is_not_closed_swallows_nothing(void **state) {
+    enum { ROWS = 40 };
+    for (uint64_t trial = 0; trial < 60; trial++) {
+        rng_key key = rng_key_of(33, trial);
+        int open = (int)rng_below(key, 1000, ROWS);
+        str csv = { 0 };
+        add_rows(&csv, ROWS, open, key);
+        const char *path = write_input_bytes(*state, "a.csv", csv.text, csv.len);
+        static const size_t blocks[] = { 1, 50, 300, 0 };
+        for (size_t b = 0; b < COUNT_OF(blocks); b++) {
+            seen s;
+            assert_ok(read_one(path, &(text_input_options){ .block_bytes = blocks[b] }, 2, &s));
+            assert_int_equal(s.counts.documents, ROWS - 1);
+            assert_true(s.counts.unreadable >= 1 && s.counts.unreadable <= 2);
+            for (int i = 0; i < ROWS; i++) {
+                char row[32];
+                snprintf(row, sizeof row, "|%d|||]", i);
+                if (i != open) assert_non_null(strstr(s.all.text, row));
+            }
+            seen_free(&s);
+            assert_error(read_one(path, &(text_input_options){ .strict = true }, 2, &s),
+                         "a quoted field does not end", "byte");
+            seen_free(&s);
+        }
+        str_free(&csv);
+    }
+}
+
+/* A row that is longer than allowed because of a quote costs its first line. */
+static void a_long_quote_swallows_nothing(void **state) {
+    str csv = { 0 };
+    str_add(&csv, "id,text\n1,\"open\n");
+    for (int i = 2; i < 200; i++) str_add(&csv, "%d,line %d\n", i, i);
+    const char *path = write_input_bytes(*state, "a.csv", csv.text, csv.len);
+    seen s;
+    assert_ok(
+        read_one(path, &(text_input_options){ .block_bytes = 64, .document_bytes = 500 }, 2, &s));
+    assert_int_equal(s.counts.documents, 198);
+    assert_int_equal(s.counts.unreadable, 1);
+    seen_free(&s);
+    str_free(&csv);
+}
+
+/* Spreadsheets of many countries separate by semicolons. */
+static void other_separators_are_recognized(void **state) {
+    test_folder *f = *state;
+    static const char *const seps[] = { ",", ";", "\t", "|" };
+    static const char *const names[] = { "a.csv", "a.tsv", "a.csv.gz" };
+    for (size_t i = 0; i < COUNT_OF(seps); i++)
+        for (size_t k = 0; k < COUNT_OF(names); k++) {
+            const char *c = seps[i];
+            str csv = { 0 };
+            str_add(&csv, "id%s\"text\"%sn\n1%s\"one, two; three\"%s4\n2%s\"a%sb\"%s5\n", c, c, c,
+                    c, c, c, c);
+            char expected[64];
+            snprintf(expected, sizeof expected, "[0|one, two; three|1|||][1|a%sb|2|||]", c);
+            expect_everywhere(write_input_bytes(f, names[k], csv.text, csv.len),
+                              (text_input_options){ 0 }, expected);
+            str_free(&csv);
+        }
+    expect_everywhere(write_input(f, "b.csv", "body;n, m\nhello;1\n"),
+                      (text_input_options){ .text_field = "body" }, "[0|hello||||]");
+    expect_everywhere(write_input(f, "c.csv", "text\na;b\n"), (text_input_options){ 0 },
+                      "[0|a;b||||]");
+}
+
 /* ---- what stages write ------------------------------------------------------------------------- */
 static err keep_document(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
     return OK;
@@ -168,6 +246,11 @@ int main(void) {
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(rows_of_csv_are_read, text_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(rows_that_do_not_fit_the_header_are_counted, text_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(a_quote_that_is_not_closed_swallows_nothing, text_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(a_long_quote_swallows_nothing, text_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(other_separators_are_recognized, text_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(stages_keep_other_members, text_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(a_page_is_a_document, text_setup, folder_teardown),

@@ -206,7 +206,7 @@ static bytes megatron_bin(int width) {
 }
 
 static void megatron_files_are_read(void **state) {
-    static const struct { int type, width; } kinds[] = { { 8, 2 }, { 4, 4 }, { 3, 2 } };
+    static const struct { int type, width; } kinds[] = { { 8, 2 }, { 4, 4 }, { 3, 2 }, { 5, 8 } };
     static const char *const names[] = { "m.bin", "m.idx", "m" };
     for (size_t k = 0; k < COUNT_OF(kinds); k++)
         for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -272,8 +272,24 @@ static void wrong_megatron_files_are_refused(void **state) {
     folder_write_bytes(*state, "m.idx", idx.at, idx.n);
     assert_error(data_open(folder_write_bytes(*state, "m.bin", bin.at, bin.n - 2), 0, &s), "add up",
                  "m.idx");
+    idx = megatron_idx(5, 8);
+    bin = megatron_bin(8);
+    bin.at[8 * 3 + 7] = 0x80; /* a negative id */
+    folder_write_bytes(*state, "m.idx", idx.at, idx.n);
+    assert_error(data_open(folder_write_bytes(*state, "m.bin", bin.at, bin.n), 0, &s), "token 3",
+                 "m.bin");
     unlink(in_folder(*state, "m.bin"));
     assert_error(data_open(in_folder(*state, "m.idx"), 0, &s), "m.bin");
+}
+
+/* A file without a vocabulary opens without a limit, and is compared with the model's later. */
+static void ids_of_raw_files_are_compared_with_the_model(void **state) {
+    const uint16_t ids[] = { 1, 2, 700, 3 };
+    data_source *s = NULL;
+    assert_ok(data_open(folder_write_bytes(*state, "raw.bin", ids, sizeof ids), 0, &s));
+    assert_ok(data_check_ids(s, 701));
+    assert_error(data_check_ids(s, 700), "raw.bin", "id 700", "token 2");
+    data_close(s);
 }
 
 /* ---- damage ------------------------------------------------------------------------------------- */
@@ -321,6 +337,7 @@ int main(void) {
         IN_FOLDER(megatron_files_are_read),
         IN_FOLDER(megatron_documents_are_kept_apart),
         IN_FOLDER(wrong_megatron_files_are_refused),
+        IN_FOLDER(ids_of_raw_files_are_compared_with_the_model),
         IN_FOLDER(damaged_files_never_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -321,8 +321,8 @@ void minhash_choose_bands(int hashes, double threshold, int *bands, int *rows);
  * Removes the texts of evaluations from training documents: where a document contains `ngram`
  * consecutive words of a reference, these words and a margin on either side are removed. Words are
  * compared in lower case, without marks and punctuation. n-grams that occur in more than `common`
- * documents are boilerplate rather than evidence and are ignored; to know them, the documents are
- * read once before they are judged.
+ * documents are boilerplate rather than evidence, unless a document has at least half of a reference text, and are
+ * ignored; to know them, the documents are read once before they are judged.
  *
  * Given `decontaminate_options o` and `text_inputs *in`:
  *
@@ -335,11 +335,13 @@ typedef struct decontaminate_options {
     const char *fields;  /* comma-separated members to search for; NULL: every string of a line */
     int ngram;           /* consecutive words that make a match */
     int shortest;        /* shorter texts, down to this many words, must match as a whole */
-    int common;          /* n-grams in more documents than this are ignored; 0: none are */
-    int margin;          /* characters removed on either side of a match */
-    int piece;           /* remaining pieces of fewer characters are removed too */
-    int pieces;          /* a document that falls into more pieces than this is dropped */
-    const char *work;    /* as in dedup_options */
+    int sentence; /* still shorter ones, down to this many words, must be a sentence or line of the document;
+                     0: they are not searched for */
+    int common; /* n-grams in more documents than this are ignored, except as above; 0: none are */
+    int margin; /* characters removed on either side of a match */
+    int piece;  /* remaining pieces of fewer characters are removed too */
+    int pieces; /* a document that falls into more pieces than this is dropped */
+    const char *work; /* as in dedup_options */
     bool keep_work, fresh;
     struct comm *comm;            /* as in dedup_options */
     const char *report;           /* JSON lines, one per match and per common n-gram; NULL: none */
@@ -348,12 +350,15 @@ typedef struct decontaminate_options {
     size_t memory; /* for the references */
     bool quiet;
 } decontaminate_options;
-decontaminate_options decontaminate_defaults(void); /* the values of GPT-3's paper */
+/* The values of GPT-3's paper, and those for shorter texts. */
+decontaminate_options decontaminate_defaults(void);
 
 typedef struct decontaminate_summary {
     int64_t references, grams; /* reference files, and distinct n-grams in them */
-    int64_t found, common;     /* n-grams found and removed; found and ignored as common */
-    int64_t documents;         /* documents with a match that is not common */
+    int64_t found, common;     /* n-grams found and removed; found and always ignored as common */
+    int64_t documents;         /* documents with a match that is removed */
+    int64_t ignored;           /* documents with a match that is ignored as common */
+    int64_t unsearched;        /* texts of the references that are too short to search for */
     int64_t silent;            /* files without a match, each of which was warned about */
 } decontaminate_summary;
 

@@ -14,7 +14,7 @@
 
 #include <stdlib.h>
 
-enum { SPILL_FORMAT = 2 }; /* version of the spill files, part of their settings */
+enum { SPILL_FORMAT = 3 }; /* version of the spill files, part of their settings */
 
 enum { RULE_CONTAMINATED, RULE_PIECES };
 static const char *const rules[] = { "contaminated", "too many pieces" };
@@ -24,6 +24,7 @@ static const char *const counters[] = { "spans removed", "bytes removed", "piece
 decontaminate_options decontaminate_defaults(void) {
     return (decontaminate_options){ .ngram = 13,
                                     .shortest = 8,
+                                    .sentence = 3,
                                     .common = 10,
                                     .margin = 200,
                                     .piece = 200,
@@ -165,34 +166,45 @@ static err count_grams(void *ctx, const hit_document *doc) {
     return OK;
 }
 
+/* Counts what will be removed and what ignored. */
 static err count_hit_document(void *ctx, const hit_document *doc) {
     decontaminate *d = ctx;
+    hit_judge *j = &d->workers[0].judge;
+    const ref_hit *hits = doc->hits.at;
+    bool removed = false, ignored = false;
+    decontaminate_judge_hits(d, &doc->hits, j);
     for (int i = 0; i < doc->hits.n; i++) {
-        if (ngram_is_common(d, doc->hits.at[i].gram)) continue;
-        d->summary.documents++;
-        break;
+        removed |= !j->ignored[i];
+        ignored |= j->ignored[i];
+        if (!j->ignored[i]) d->refs->grams[hits[i].gram].removed++;
     }
+    d->summary.documents += removed;
+    d->summary.ignored += ignored;
     return OK;
 }
 
-/* Adds up what the ranks have counted. */
-static err total_grams(decontaminate *d) {
+/* Adds up what the ranks have counted: documents of n-grams, or those from which they are removed. */
+static err total_grams(decontaminate *d, bool removed) {
     enum { CHUNK = 4096 };
     ref_ngram *grams = d->refs->grams;
     double counts[CHUNK];
     for (int at = 0; at < d->refs->n_grams; at += CHUNK) {
         int n = MIN((int)CHUNK, d->refs->n_grams - at);
-        for (int i = 0; i < n; i++) counts[i] = grams[at + i].documents;
+        for (int i = 0; i < n; i++)
+            counts[i] = removed ? grams[at + i].removed : grams[at + i].documents;
         TRY(comm_total(d->o.comm, counts, n));
-        for (int i = 0; i < n; i++) grams[at + i].documents = (uint32_t)MIN(counts[i], UINT32_MAX);
+        for (int i = 0; i < n; i++)
+            *(removed ? &grams[at + i].removed : &grams[at + i].documents) =
+                (uint32_t)MIN(counts[i], UINT32_MAX);
     }
     return OK;
 }
 
 static err total_documents(decontaminate *d) {
-    double n = (double)d->summary.documents;
-    TRY(comm_total(d->o.comm, &n, 1));
-    d->summary.documents = (int64_t)n;
+    double n[] = { (double)d->summary.documents, (double)d->summary.ignored };
+    TRY(comm_total(d->o.comm, n, 2));
+    d->summary.documents = (int64_t)n[0];
+    d->summary.ignored = (int64_t)n[1];
     return OK;
 }
 
@@ -201,13 +213,35 @@ static void count_found(decontaminate *d) {
     refs *r = d->refs;
     for (int i = 0; i < r->n_grams; i++) {
         if (!r->grams[i].documents) continue;
-        bool common = ngram_is_common(d, (uint32_t)i);
+        bool common = r->grams[i].removed == 0;
         *(common ? &d->summary.common : &d->summary.found) += 1;
         for (uint32_t at = (uint32_t)i + 1; at; at = r->grams[at - 1].next) {
             ref_file *f = &r->files[r->texts[r->grams[at - 1].text].file];
             *(common ? &f->common : &f->found) += 1;
         }
     }
+}
+
+static void warn_unsearched(decontaminate *d) {
+    for (int i = 0; i < d->refs->n_files; i++) {
+        const ref_file *f = &d->refs->files[i];
+        d->summary.unsearched += f->unsearched;
+        if (f->unsearched && comm_rank(d->o.comm) == 0)
+            log_warn(
+                "%s: %lld of its %lld texts have fewer than %d words and are not searched for; %s",
+                f->path, (long long)f->unsearched, (long long)(f->unsearched + f->texts),
+                d->refs->sentence ? d->refs->sentence : d->refs->shortest,
+                "--fields chooses the members that matter, --sentence a lower limit");
+    }
+}
+
+static void warn_ignored(const decontaminate *d) {
+    if (d->summary.ignored && comm_rank(d->o.comm) == 0)
+        log_warn(
+            "%lld documents keep n-grams of the references that are in more than %d documents, "
+            "without half of a reference text beside them; --report lists them, --common 0 "
+            "removes them",
+            (long long)d->summary.ignored, d->o.common);
 }
 
 static void warn_silent(decontaminate *d) {
@@ -246,9 +280,10 @@ static size_t step_forward(text_span text, size_t at, int count) {
  * long one may begin before several short ones. */
 static int find_removals(const decontaminate *d, text_span text, decontaminate_worker *w) {
     int n = 0;
+    decontaminate_judge_hits(d, &w->hits, &w->judge);
     for (int i = 0; i < w->hits.n; i++) {
         const ref_hit *h = &w->hits.at[i];
-        if (ngram_is_common(d, h->gram)) continue;
+        if (w->judge.ignored[i]) continue;
         size_t begin = step_back(text, h->begin, d->o.margin);
         size_t end = step_forward(text, h->end, d->o.margin);
         for (; n > 0 && w->removals[n - 1].end >= begin; n--)
@@ -310,7 +345,11 @@ text_stage decontaminate_stage(decontaminate *d) {
 
 static decontaminate *new_run(const decontaminate_options *o, text_inputs *in, refs *r) {
     decontaminate *d = mem_alloc(sizeof *d);
-    uint64_t facts[] = { SPILL_FORMAT, (uint64_t)o->ngram, (uint64_t)o->shortest, r->hash,
+    uint64_t facts[] = { SPILL_FORMAT,
+                         (uint64_t)o->ngram,
+                         (uint64_t)o->shortest,
+                         (uint64_t)o->sentence,
+                         r->hash,
                          o->fields ? hash_str(o->fields) : 0 };
     d->o = *o;
     d->in = in;
@@ -336,10 +375,13 @@ static err write_decontaminate_report(void *ctx) {
 static err count_matches(decontaminate *d) {
     TRY(split_job_number(&d->reading, SECTION_DOCUMENTS, d->first_doc, NULL));
     TRY(decontaminate_for_each(d, count_grams, d));
-    TRY(total_grams(d));
+    TRY(total_grams(d, false));
     TRY(decontaminate_for_each(d, count_hit_document, d));
+    TRY(total_grams(d, true));
     TRY(total_documents(d));
     count_found(d);
+    warn_unsearched(d);
+    warn_ignored(d);
     warn_silent(d);
     return OK;
 }
@@ -349,7 +391,8 @@ err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
     *out = NULL;
     BUG_IF(o->threads < 1 || !o->work || o->shortest < 1 || o->shortest > o->ngram);
     refs *r = NULL;
-    TRY(refs_read(o->against, o->fields, o->ngram, o->shortest, o->memory, &r));
+    TRY(refs_read(o->against, o->fields, (ref_lengths){ o->ngram, o->shortest, o->sentence },
+                  o->memory, &r));
     decontaminate *d = new_run(o, in, r);
     d->reading = (split_job){ .comm = o->comm,
                               .in = in,
@@ -397,6 +440,7 @@ void decontaminate_free(decontaminate *d) {
     for (int i = 0; i < d->o.threads; i++) {
         free(d->workers[i].hits.at);
         free(d->workers[i].removals);
+        hit_judge_free(&d->workers[i].judge);
         str_free(&d->workers[i].text);
     }
     refs_free(d->refs);

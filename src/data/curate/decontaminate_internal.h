@@ -9,6 +9,7 @@
 typedef struct ref_file {
     char *path;
     int64_t texts;         /* texts long enough to search for */
+    int64_t unsearched;    /* texts that are not */
     int64_t found, common; /* n-grams found in documents and removed; found and ignored as common */
 } ref_file;
 
@@ -17,6 +18,8 @@ typedef struct ref_text {
     int file, line;     /* line from 1 */
     const char *member; /* "question", "choices.text" */
     text_span text;
+    uint32_t grams; /* different ones in it */
+    bool sentence;  /* too short to match inside a sentence */
 } ref_text;
 
 /* An occurrence of an n-gram in a reference. Occurrences of the same words are chained; the
@@ -25,6 +28,7 @@ typedef struct ref_ngram {
     uint32_t text, begin, end; /* bytes of the text */
     uint32_t next;             /* index of the next occurrence plus one; 0: none */
     uint32_t documents;        /* documents that contain it; only in the first of a chain */
+    uint32_t removed;          /* occurrences in documents that are removed; likewise */
 } ref_ngram;
 
 typedef struct ref_slot {
@@ -34,8 +38,11 @@ typedef struct ref_slot {
 } ref_slot;
 
 typedef struct refs {
-    int ngram, shortest; /* in words; texts of fewer than ngram words must match as a whole */
-    uint64_t hash;       /* of the files' content */
+    /* In words. Texts of fewer than ngram words must match as a whole, of fewer than `shortest` as a sentence, and of
+     * fewer than `sentence` are not searched for. */
+    int ngram, shortest, sentence;
+    uint64_t sentence_lengths; /* a bit for each number of words that such sentences have */
+    uint64_t hash;             /* of the files' content */
     arena *memory;
     normalizer *words;
     ref_file *files;
@@ -52,7 +59,10 @@ typedef struct refs {
 
 /* @param paths comma-separated: JSON lines files, or folders with .jsonl files. @param fields
  * comma-separated members; NULL: every string. @param memory limit for the references. */
-err refs_read(const char *paths, const char *fields, int ngram, int shortest, size_t memory,
+typedef struct ref_lengths {
+    int ngram, shortest, sentence; /* as in refs; sentence 0: none */
+} ref_lengths;
+err refs_read(const char *paths, const char *fields, ref_lengths lengths, size_t memory,
               refs **out) MUST_USE;
 void refs_free(refs *r); /* takes NULL */
 
@@ -79,11 +89,20 @@ typedef struct hit_record {
     uint32_t hits, names;
 } hit_record;
 
+/* ---- which hits of a document count: decontaminate_judge.c ----------------------------------- */
+typedef struct hit_judge {
+    bool *ignored;   /* [hits] as common */
+    uint32_t *grams; /* [hits] sorted */
+    uint32_t *
+        counts; /* [texts of the references] their n-grams in this document; zeros between documents */
+    int cap;
+} hit_judge;
 typedef struct removal {
     size_t begin, end;
 } removal;
 typedef struct decontaminate_worker {
     ref_hits hits;
+    hit_judge judge;
     removal *removals;
     int removals_cap;
     str text; /* of the document last judgment */
@@ -107,6 +126,9 @@ struct decontaminate {
 static inline bool ngram_is_common(const decontaminate *d, uint32_t number) {
     return d->o.common && d->refs->grams[number].documents > (uint32_t)d->o.common;
 }
+/* Fills j->ignored for each hit. */
+void decontaminate_judge_hits(const decontaminate *d, const ref_hits *hits, hit_judge *j);
+void hit_judge_free(hit_judge *j);
 
 /* A document read back from the spill files, with its hits. Reused for the next one. */
 typedef struct hit_document {

@@ -4,17 +4,25 @@
  * than n words is indexed as a whole, under a key that includes its length, plus an entry for its
  * last `shortest` words that lists the lengths of such texts: while searching, that entry decides
  * which lengths are worth hashing. A bitmap over the top bits of all keys (`filter`) answers
- * almost every lookup of a document that contains no reference. */
+ * almost every lookup of a document that contains no reference.
+ *
+ * A text of fewer than `shortest` words, such as "Who wrote Hamlet?", would be found inside of unrelated sentences. It
+ * is indexed as a whole too, under keys of its own, and looked up only where a document has the same number of words
+ * between two boundaries: line breaks and punctuation other than commas, hyphens and apostrophes. */
 #include "curate/decontaminate_internal.h"
 #include "io/io.h"
 
 #include <stdlib.h>
 
 enum { FIRST_BITS = 12, FILTER_BITS = 21, RING = NGRAM_MAX, CHUNK = 512 };
-#define TAIL_SALT 0xC2B2AE3D27D4EB4Fu /* separates keys of short texts' ends from keys of n-grams */
+#define TAIL_SALT     0xC2B2AE3D27D4EB4Fu /* separates keys of short texts' ends from keys of n-grams */
+#define SENTENCE_SALT 0x9FB21C651E98DF25u /* ... and keys of sentences */
 
 static uint64_t gram_key(uint64_t sum, int words) { return hash_mix(sum + (uint64_t)words); }
 static uint64_t tail_key(uint64_t sum) { return hash_mix(sum ^ TAIL_SALT); }
+static uint64_t sentence_key(uint64_t sum, int words) {
+    return hash_mix((sum + (uint64_t)words) ^ SENTENCE_SALT);
+}
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -63,7 +71,8 @@ static void add_gram(refs *r, uint64_t key, uint32_t text, const normalized_word
         return; /* the text repeats itself */
     uint32_t index = (uint32_t)r->n_grams;
     mem_reserve((void **)&r->grams, &r->grams_cap, r->n_grams, sizeof *r->grams);
-    r->grams[r->n_grams++] = (ref_ngram){ text, first->begin, last->end, 0, 0 };
+    r->grams[r->n_grams++] = (ref_ngram){ .text = text, .begin = first->begin, .end = last->end };
+    r->texts[text].grams++;
     if (!s->value) {
         s->value = index + 1;
         r->n_distinct++;
@@ -92,7 +101,8 @@ const ref_ngram *refs_find_occurrence(const refs *r, uint32_t number, uint32_t t
 /* The last words of a text, and the rolling hashes of the n-grams that end with them. */
 typedef struct window {
     normalized_word ring[RING];
-    size_t n; /* words so far */
+    bool begins[RING]; /* a boundary precedes the word */
+    size_t n;          /* words so far */
     rolling_ngram whole, tail;
 } window;
 
@@ -139,6 +149,11 @@ static void index_text(refs *r, uint32_t text) {
         }
     if (w.whole.have == r->ngram) return;
     int all = w.whole.have;
+    if (r->texts[text].sentence) {
+        r->sentence_lengths |= (uint64_t)1 << all;
+        add_gram(r, sentence_key(w.whole.sum, all), text, window_word(&w, all), window_word(&w, 1));
+        return;
+    }
     add_last_gram(r, &w, w.whole.sum, all, text);
     make_slot(r, tail_key(w.tail.sum))->value |= (uint64_t)1 << all;
 }
@@ -156,12 +171,17 @@ static err check_memory(const refs *r) {
 }
 
 static err add_ref_text(refs *r, int line, const char *member, const char *bytes, size_t n) {
-    if (count_ref_words(r, (text_span){ bytes, n }) < (size_t)r->shortest) return OK;
+    size_t words = count_ref_words(r, (text_span){ bytes, n });
+    bool sentence = words < (size_t)r->shortest;
+    if (sentence && (!r->sentence || words < (size_t)r->sentence)) {
+        r->files[r->n_files - 1].unsearched += words > 0;
+        return OK;
+    }
     char *copy = arena_alloc(r->memory, n + 1);
     memcpy(copy, bytes, n);
     mem_reserve((void **)&r->texts, &r->texts_cap, r->n_texts, sizeof *r->texts);
-    r->texts[r->n_texts] =
-        (ref_text){ r->n_files - 1, line, arena_strdup(r->memory, member), { copy, n } };
+    r->texts[r->n_texts] = (ref_text){ r->n_files - 1, line, arena_strdup(r->memory, member),
+                                       { copy, n },    0,    sentence };
     r->bytes += n + sizeof *r->texts;
     r->files[r->n_files - 1].texts++;
     index_text(r, (uint32_t)r->n_texts++);
@@ -250,9 +270,10 @@ static err read_ref_file(refs *r, const char *path, const char *fields) {
     if (e) return e;
     if (r->files[r->n_files - 1].texts) return OK;
     return err_hint(ERR("%s: no %s of at least %d words to search for", path,
-                        fields ? "member of --fields" : "string", r->shortest),
+                        fields ? "member of --fields" : "string",
+                        r->sentence ? r->sentence : r->shortest),
                     "give a JSON lines file of evaluation texts; --fields names the members, "
-                    "--shortest the minimum of words");
+                    "--sentence the minimum of words");
 }
 
 static err read_path(refs *r, const char *path, const char *fields) {
@@ -271,11 +292,15 @@ static err read_path(refs *r, const char *path, const char *fields) {
     return e;
 }
 
-err refs_read(const char *paths, const char *fields, int ngram, int shortest, size_t memory,
+err refs_read(const char *paths, const char *fields, ref_lengths lengths, size_t memory,
               refs **out) {
     *out = NULL;
     refs *r = mem_alloc(sizeof *r);
-    *r = (refs){ .ngram = ngram, .shortest = shortest, .bits = FIRST_BITS, .max_bytes = memory };
+    *r = (refs){ .ngram = lengths.ngram,
+                 .shortest = lengths.shortest,
+                 .sentence = lengths.sentence,
+                 .bits = FIRST_BITS,
+                 .max_bytes = memory };
     r->memory = arena_new();
     r->words = normalizer_new((normalization){ 0 });
     r->slots = mem_alloc(((size_t)1 << r->bits) * sizeof *r->slots);
@@ -329,14 +354,48 @@ static void look_up_short(const refs *r, const window *w, ref_hits *out) {
         if (lengths >> n & 1) look_up_gram(r, w, window_sum(w, n), n, out);
 }
 
+/* Finds texts that are sentences and end with the last word, which a boundary follows. */
+static void look_up_sentences(const refs *r, const window *w, ref_hits *out) {
+    for (int n = r->sentence; n < r->shortest && (size_t)n <= w->n; n++) {
+        if (!(r->sentence_lengths >> n & 1) || !w->begins[(w->n - (size_t)n) % RING]) continue;
+        uint64_t key = sentence_key(window_sum(w, n), n);
+        uint64_t value = may_have(r, key) ? find_ref_slot(r, key)->value : 0;
+        if (value)
+            add_hit(out, (uint32_t)(value - 1), window_word(w, n)->begin, window_word(w, 1)->end);
+    }
+}
+
+/* @return whether what lies between two words separates sentences. */
+static bool is_boundary(text_span gap) {
+    if (gap.len == 1 && gap.at[0] == ' ') return false;
+    for (size_t i = 0; i < gap.len;) {
+        uint32_t cp;
+        i += (size_t)utf8_decode(gap.at + i, &cp);
+        if (cp == '\n' || cp == '\r') return true;
+        bool joins = cp < 0x80 ? strchr(",'-_&/`", (int)cp) != NULL
+                               : cp == 0x2019 || cp == 0x2010 || cp == 0x2011 || cp == 0x3001 ||
+                                     cp == 0xFF0C;
+        if (!joins && (unicode_class(cp) & (CLASS_PUNCTUATION | CLASS_SYMBOL))) return true;
+    }
+    return false;
+}
+
 void refs_find_in_text(const refs *r, text_span text, ref_hits *out) {
     normalized_word chunk[CHUNK];
     window w = window_new(r);
     size_t at = 0, got;
     while ((got = normalizer_next_words(r->words, text, &at, chunk, CHUNK)) > 0)
         for (size_t k = 0; k < got; k++) {
+            if (r->sentence_lengths) {
+                size_t end = w.n ? window_word(&w, 1)->end : 0;
+                bool begins =
+                    w.n == 0 || is_boundary((text_span){ text.at + end, chunk[k].begin - end });
+                if (begins && w.n) look_up_sentences(r, &w, out);
+                w.begins[w.n % RING] = begins;
+            }
             window_push(&w, chunk[k]);
             if (w.whole.have == w.whole.n) look_up_gram(r, &w, w.whole.sum, r->ngram, out);
             if (w.tail.have == w.tail.n) look_up_short(r, &w, out);
         }
+    if (r->sentence_lengths && w.n) look_up_sentences(r, &w, out);
 }

@@ -1,11 +1,11 @@
-/* The report of decontamination, as JSON lines. First every match that is not common, in input
+/* The report of decontamination, as JSON lines. First every match that is removed, in input
  * order:
  *
  *     {"document":7,"file":"a.jsonl","id":"x","begin":120,"end":310,"ngrams":4,
  *      "reference":"gsm8k.jsonl","line":3,"member":"question","text":"..."}
  *
  * begin and end are bytes of the document's text; `text` is the reference's own. A match is a run
- * of overlapping n-grams of one reference text. Then the n-grams that are common, and ignored:
+ * of overlapping n-grams of one reference text. Then the n-grams that are common, and ignored everywhere:
  *
  *     {"common":"...","documents":57,"reference":"gsm8k.jsonl","line":3,"member":"question"}
  */
@@ -23,6 +23,7 @@ typedef struct match {
 
 typedef struct reporter {
     const decontaminate *d;
+    hit_judge judge;
     io_writer *out;
     str line;
 } reporter;
@@ -72,9 +73,10 @@ static err report_document(void *ctx, const hit_document *doc) {
     reporter *p = ctx;
     const refs *r = p->d->refs;
     match m = { 0 };
+    decontaminate_judge_hits(p->d, &doc->hits, &p->judge);
     for (int i = 0; i < doc->hits.n; i++) {
         const ref_hit *h = &doc->hits.at[i];
-        if (ngram_is_common(p->d, h->gram) || extend_match(r, &m, h)) continue;
+        if (p->judge.ignored[i] || extend_match(r, &m, h)) continue;
         if (m.ngrams) TRY(write_match(p, doc, &m));
         const ref_ngram *g = &r->grams[h->gram];
         m = (match){ g->text, h->begin, h->end, g->begin, g->end, 1 };
@@ -87,7 +89,7 @@ static err report_common(reporter *p) {
     str *out = &p->line;
     for (int i = 0; i < r->n_grams; i++) {
         const ref_ngram *g = &r->grams[i];
-        if (!ngram_is_common(p->d, (uint32_t)i)) continue;
+        if (!g->documents || g->removed) continue;
         out->len = 0;
         str_add(out, "{\"common\":");
         text_json_string(r->texts[g->text].text.at + g->begin, g->end - g->begin, out);
@@ -109,5 +111,6 @@ err decontaminate_report_write(const decontaminate *d) {
     else
         e = io_writer_commit(p.out);
     str_free(&p.line);
+    hit_judge_free(&p.judge);
     return e;
 }

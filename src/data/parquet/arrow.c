@@ -274,6 +274,7 @@ static const char *take_batch(parquet_file *f, arrow_batch *b, const flat_table 
 
 /* ---- messages -------------------------------------------------------------------------------- */
 static err refuse_damaged_arrow(const parquet_file *f, int64_t at, const char *why) {
+    if (f->damaged) *f->damaged = true;
     return err_hint(
         ERR("%s is not a whole Arrow file: at byte %lld: %s", f->source.name, (long long)at, why),
         "get the file again, or have pyarrow rewrite it");

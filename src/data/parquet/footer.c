@@ -287,6 +287,7 @@ static err refuse_encrypted(const parquet_file *f) {
 }
 
 static err refuse_damaged(const parquet_file *f, const char *why) {
+    if (f->damaged) *f->damaged = true;
     return err_hint(ERR("%s is not a whole Parquet file: %s", f->source.name, why),
                     "get the file again");
 }
@@ -341,9 +342,11 @@ static err read_any_metadata(parquet_file *f) {
     return read_metadata(f);
 }
 
-err parquet_open(const parquet_source *s, const parquet_limits *l, parquet_file **out) {
+err parquet_open(const parquet_source *s, const parquet_limits *l, bool *damaged,
+                 parquet_file **out) {
     parquet_file *f = mem_alloc(sizeof *f);
     f->source = *s;
+    f->damaged = damaged;
     f->limits = *l;
     if (!f->limits.page_bytes) f->limits.page_bytes = PAGE_BYTES;
     f->memory = arena_new();

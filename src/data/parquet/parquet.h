@@ -11,7 +11,7 @@
  * Given `parquet_source source`:
  *
  *     parquet_file *f = NULL;
- *     TRY(parquet_open(&source, &(parquet_limits){ 0 }, &f));
+ *     TRY(parquet_open(&source, &(parquet_limits){ 0 }, NULL, &f));
  *     int text = parquet_find_column(f, "text");
  *     parquet_cursor *c = NULL;
  *     parquet_pages pages = { 0 };
@@ -70,8 +70,11 @@ typedef struct parquet_column {
 typedef struct parquet_file parquet_file;
 /* @return whether a file that begins with these bytes is one for parquet_open. */
 bool parquet_has_magic(const void *head, size_t n);
-/* Reads the metadata at the end of a Parquet file, or of all messages of an Arrow file or stream. */
-err parquet_open(const parquet_source *s, const parquet_limits *l, parquet_file **out) MUST_USE;
+/* Reads the metadata at the end of a Parquet file, or of all messages of an Arrow file or stream.
+ * @param damaged set if this or parquet_check_column fails because the file is truncated or changed; it must outlive the
+ * file. NULL: not needed. */
+err parquet_open(const parquet_source *s, const parquet_limits *l, bool *damaged,
+                 parquet_file **out) MUST_USE;
 void parquet_close(parquet_file *f); /* takes NULL */
 int parquet_columns(const parquet_file *f);
 const parquet_column *parquet_column_at(const parquet_file *f, int column);

@@ -106,6 +106,7 @@ struct parquet_file {
     int n_groups;
     int64_t data_end;  /* where the metadata begins */
     arrow_file *arrow; /* NULL: it is a Parquet file */
+    bool *damaged;     /* the caller's; NULL: not needed */
 };
 const column_chunk *file_chunk(const parquet_file *f, int group, int column);
 /* An error about a place in a column. @param offset < 0: of the whole chunk. */

@@ -146,6 +146,9 @@ err data_open_memory(const int32_t *tokens, int64_t n, int64_t vocab, int32_t eo
 const data_info *data_source_info(const data_source *s);
 /* Reads every token: checksums, ids, document index. */
 err data_verify(const data_source *s) MUST_USE;
+/* An error if a file that does not state its vocabulary has ids of `vocab` or more. Of files above
+ * DATA_VERIFY_BYTES only samples, evenly spread, are read. */
+err data_check_ids(const data_source *s, int64_t vocab) MUST_USE;
 /* @return a hash that identifies the content: of every token, from the files' checksums where they have
  * them. Of other files above DATA_VERIFY_BYTES only samples, evenly spread, are read. */
 uint64_t data_hash(const data_source *s);

@@ -114,7 +114,8 @@ static err narrow_tokens(data_shard *s) {
         if (id < 0 || id > INT32_MAX)
             return err_hint(
                 ERR("%s: token %zu is %lld as int64, not a valid id", s->path, i, (long long)id),
-                "name another type of tokens");
+                "the ids are of another type, or the file is damaged; of a raw .bin file, --dtype "
+                "or data.raw_dtype names the type");
         ids[i] = (uint32_t)id;
     }
     s->tokens = ids;
@@ -155,7 +156,7 @@ static const struct {
     const char *name;
     int width; /* 0: not read here */
 } MEGATRON_TYPES[] = { { "none", 0 },    { "uint8", 0 },   { "int8", 0 },
-                       { "int16", 2 },   { "int32", 4 },   { "int64", 0 },
+                       { "int16", 2 },   { "int32", 4 },   { "int64", 8 },
                        { "float64", 0 }, { "float32", 0 }, { "uint16", 2 } };
 
 /* @return "X" of X.bin, X.idx or X; owned. */
@@ -214,7 +215,7 @@ static err read_idx_header(const char *path, const io_mapping *m, idx_file *x) {
     unsigned type = m->data[17];
     if (type >= COUNT_OF(MEGATRON_TYPES) || MEGATRON_TYPES[type].width == 0)
         return err_hint(
-            ERR("%s: tokens of type %u (%s), expected uint16, int16 or int32", path, type,
+            ERR("%s: tokens of type %u (%s), expected uint16, int16, int32 or int64", path, type,
                 type < COUNT_OF(MEGATRON_TYPES) ? MEGATRON_TYPES[type].name : "unknown"),
             "write the tokens again with one of those types");
     x->width = MEGATRON_TYPES[type].width;
@@ -272,7 +273,10 @@ err megatron_open(data_shard *s, data_info *info) {
     s->ends = s->made_ends;
     s->width = x.width;
     *info = (data_info){ .format = "Megatron tokens", .eos = -1 };
-    TRY_CLEAN(shard_place_tokens(s, 0, 0, s->file.size / (size_t)x.width));
+    if (x.width == 8)
+        TRY_CLEAN(narrow_tokens(s));
+    else
+        TRY_CLEAN(shard_place_tokens(s, 0, 0, s->file.size / (size_t)x.width));
     if (s->n == 0) e = ERR("%s holds no tokens", s->path);
 cleanup:
     io_unmap(&m);

@@ -188,8 +188,32 @@ static err id_beyond(const data_shard *s, uint32_t max, int64_t limit, const cha
                         s->path, (long long)(uint32_t)shard_token(s, at), (long long)at, whose,
                         (long long)limit, (long long)max),
                     "the file was made with another tokenizer than the model's; tokenize the text "
-                    "again, or give the model a vocabulary of at least %lld",
+                    "again, or set model.vocab_size to at least %lld",
                     (long long)max + 1);
+}
+
+/* @return the largest id of a shard; of one that takes long to read, of samples spread over it. */
+static uint32_t largest_sampled(const data_shard *s) {
+    enum { SAMPLES = 4096, SAMPLE = 4096 }; /* of ids */
+    if (s->n * s->width <= DATA_VERIFY_BYTES)
+        return view_largest(&(token_view){ s->tokens, s->width, s->n });
+    uint32_t max = 0;
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        int64_t at = (s->n - SAMPLE) / (SAMPLES - 1) * i;
+        const char *from = (const char *)s->tokens + at * s->width;
+        max = MAX(max, view_largest(&(token_view){ from, s->width, SAMPLE }));
+    }
+    return max;
+}
+
+err data_check_ids(const data_source *s, int64_t vocab) {
+    if (s->info.vocab > 0 || (s->below > 0 && s->below <= vocab)) return OK;
+    for (int i = 0; i < s->n; i++) {
+        if (s->shard[i].cached >= 0) continue; /* only formats that state a vocabulary */
+        uint32_t max = largest_sampled(&s->shard[i]);
+        if (max >= vocab) return id_beyond(&s->shard[i], max, vocab, "the model's");
+    }
+    return OK;
 }
 
 static err verify_shard(const data_source *s, const data_shard *shard) {

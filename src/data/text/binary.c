@@ -17,9 +17,7 @@ typedef struct magic {
 #define DECODE  "decompress it, or recompress it as .zst or .gz"
 #define NO_TEXT "pass text, JSON lines, Parquet, Arrow, WARC or WET files"
 static const magic magics[] = {
-    { "\xFD\x37zXZ", 5, 0, "xz data", DECODE },
-    { "1AY&SY", 6, 4, "bzip2 data", DECODE },
-    { "\x04\x22\x4D\x18", 4, 0, "lz4 data", DECODE },
+    { "\x02\x21\x4C\x18", 4, 0, "LZ4 data of the legacy format", DECODE },
     { "PK\x03\x04", 4, 0, "a zip archive", EXTRACT },
     { "7z\xBC\xAF\x27\x1C", 6, 0, "a 7z archive", EXTRACT },
     { "ustar", 5, 257, "a tar archive", EXTRACT },

@@ -69,12 +69,15 @@ err segment_range(const text_inputs *in, int segment, int64_t *from, int64_t *to
 err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
     const input_file *f = &in->files[in->segments[segment].file];
     int64_t from = 0, to = -1;
-    *r = (block_reader){ .in = in, .format = f->format, .file_bytes = f->size };
+    *r =
+        (block_reader){ .in = in, .format = f->format, .file_bytes = f->size, .damage = f->damage };
+    if (f->damage) return OK;
     if (f->format && f->format->reader && !f->pipe)
         return f->format->reader->open(r, f, &in->segments[segment]);
     if (!f->pipe) TRY(segment_range(in, segment, &from, &to));
     r->offset = from;
     TRY(byte_reader_open(f->path, f->compression, from, to, &r->from));
+    byte_reader_check_frames(r->from, !f->pipe);
     if (!f->pipe) return OK; /* inspected when it was listed */
     size_t got;
     str_reserve(&r->carry, PIECE_BYTES);
@@ -87,14 +90,14 @@ err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
                         "save it to a file, and pass that");
     TRY(refuse_binary(name, r->carry.text, got));
     bool forced = r->format;
-    r->format = r->format ? format_refine(r->format, r->carry.text, got)
+    r->format = r->format ? format_refine(r->format, r->carry.text, got, in->o.text_field)
                           : format_of_content(r->carry.text, got);
     bool decodes = r->format->decodes || forced;
     return decodes ? OK : refuse_other_encoding(name, r->carry.text, got);
 }
 
 void block_reader_close(block_reader *r) {
-    if (r->format && r->format->reader) r->format->reader->close(r);
+    if (r->format && r->format->reader && !r->damage) r->format->reader->close(r);
     byte_reader_close(r->from);
     str_free(&r->carry);
     str_free(&r->head);
@@ -155,6 +158,9 @@ static err skip_record(block_reader *r, raw_block *b) {
     if (length > b->bytes.len) {
         TRY(skip_record_bytes(r, &b->bytes, length - b->bytes.len));
         b->bytes.len = 0;
+    } else if (length) {
+        b->bytes.len -= (size_t)length;
+        memmove(b->bytes.text, b->bytes.text + length, b->bytes.len);
     } else {
         TRY(skip_to_end(r, &b->bytes));
     }
@@ -201,12 +207,6 @@ static void start_block(block_reader *r, raw_block *b) {
     r->carry.len = 0;
 }
 
-/* @return bytes of a damaged file that were not reached. */
-static int64_t bytes_lost(const block_reader *r) {
-    int64_t rest = MAX(r->file_bytes - byte_reader_consumed(r->from), (int64_t)0);
-    return MAX(rest, byte_reader_frame_left(r->from));
-}
-
 /* Remembers the header, which is in the first block. */
 static void take_head(block_reader *r, raw_block *b, size_t end) {
     if (b->offset == 0 && end > 0) {
@@ -216,9 +216,19 @@ static void take_head(block_reader *r, raw_block *b, size_t end) {
     b->head = (text_span){ r->head.text, r->head.len };
 }
 
+/* The only block of a file that cannot be read: it has no records. */
+static err damaged_block(block_reader *r, raw_block *b) {
+    b->damage = strdup(r->damage);
+    b->lost_bytes = r->file_bytes;
+    b->raw_bytes = r->file_bytes;
+    r->done = true;
+    return OK;
+}
+
 err block_reader_next(block_reader *r, raw_block *b, bool *more) {
     *more = !r->done;
     if (r->done) return OK;
+    if (r->damage) return damaged_block(r, b);
     if (r->format->reader) {
         err e = r->format->reader->next(r, b, more);
         r->done = e || !*more;
@@ -229,11 +239,12 @@ err block_reader_next(block_reader *r, raw_block *b, bool *more) {
     size_t end;
     start_block(r, b);
     TRY(find_end(r, b, &end));
-    const char *damage = byte_reader_damage(r->from);
+    const char *damage = r->at_end ? byte_reader_damage(r->from) : NULL;
     if (damage) b->damage = strdup(damage);
     if (r->at_end && (!damage || r->format->keeps_tail)) end = b->bytes.len;
     if (r->format->head_length) take_head(r, b, end);
-    if (damage) b->lost_bytes = bytes_lost(r) + (int64_t)(b->bytes.len - end);
+    if (damage)
+        b->lost_bytes = byte_reader_lost(r->from, r->file_bytes) + (int64_t)(b->bytes.len - end);
     if (!r->at_end) str_add_bytes(&r->carry, b->bytes.text + end, b->bytes.len - end);
     b->bytes.len = end;
     b->raw_bytes = byte_reader_consumed(r->from) - before;

@@ -1,18 +1,21 @@
-/* The decompressed bytes of one input: plain, gzip with any number of members, or zstd with any
- * number of frames. Damaged data ends the input with an explanation instead of an error, so that
- * what precedes it can be used. */
+/* The decompressed bytes of one input: plain, or any number of compressed frames (decompress.h). Damaged data ends the
+ * input with an explanation instead of an error, so that what precedes it can be used.
+ *
+ * A checksum comes at the end of a frame, after the bytes that it is about. A reader that checks frames passes nothing
+ * on before that: it holds the bytes of a frame back, and where these become too many, it first decompresses the
+ * frame once more to its end, from another handle. Frames of a few megabytes, as in WARC files and in what stages
+ * write, cost nothing; a long single frame costs a second decompression. A frame that ends early is not wrong: what
+ * it has is passed on. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include "store/store.h"
-#include "text/text_internal.h"
+#include "text/decompress.h"
 
-enum { INPUT_BYTES = 256 << 10 };
+enum { INPUT_BYTES = 256 << 10, HELD_BYTES = 4 << 20 };
 
 struct byte_reader {
     const char *path;
@@ -23,30 +26,21 @@ struct byte_reader {
     int64_t pulled;     /* bytes read from the file */
     size_t at, len;     /* of `input` not yet decompressed: [at, len) */
     bool at_end;        /* of the file */
-    bool inside,
-        began; /* inside: a member or frame has begun and not ended; began: any has begun */
-    z_stream gzip;
-    ZSTD_DStream *zstd;
-    uint64_t
-        frame_left; /* bytes that the zstd frame being read still has, by its header; 0: unknown */
+    const text_codec *codec; /* NULL: plain */
+    void *decoder;
+    bool inside, began; /* inside: a frame has begun and not ended; began: any has begun */
+    int64_t frame_at;   /* offset in the file of the frame being read */
+    uint64_t frame_bytes, frame_left; /* of it by its header, and still to come; 0: unknown */
     str damage;
-    char *input; /* [INPUT_BYTES], owned; NULL: not needed yet, as in an uncompressed file */
+    bool truncated; /* the damage is that the file ends early */
+    char *input;    /* [INPUT_BYTES], owned; NULL: not needed yet, as in an uncompressed file */
+    /* Of a reader that checks frames: */
+    bool checks, again; /* again: the file can be opened a second time */
+    bool trusted;       /* the frame being read was checked, or cannot be */
+    bool discarded;     /* the damaged frame was not passed on */
+    str held;           /* a frame, or its beginning: [held_at, held.len) is to be passed on */
+    size_t held_at;
 };
-
-text_compression compression_of_bytes(const char *head, size_t n) {
-    static const struct {
-        const char *magic;
-        size_t n;
-        text_compression compression;
-    } known[] = { { "\x1f\x8b", 2, COMPRESSION_GZIP },
-                  { "\x28\xb5\x2f\xfd", 4, COMPRESSION_ZSTD } };
-    for (size_t i = 0; i < COUNT_OF(known); i++)
-        if (n >= known[i].n && memcmp(head, known[i].magic, known[i].n) == 0)
-            return known[i].compression;
-    /* A zstd file may begin with a skippable frame: 0x184D2A50 to 5F. */
-    bool skips = n >= 4 && (head[0] & 0xF0) == 0x50 && memcmp(head + 1, "\x2a\x4d\x18", 3) == 0;
-    return skips ? COMPRESSION_ZSTD : COMPRESSION_NONE;
-}
 
 /* ---- the file -------------------------------------------------------------------------------- */
 static err read_input_file(byte_reader *s, char *to, size_t n, size_t *got) {
@@ -86,10 +80,17 @@ static err refill_input(byte_reader *s) {
 int64_t byte_reader_consumed(const byte_reader *s) { return s->pulled - (int64_t)(s->len - s->at); }
 
 static void note_damage(byte_reader *s, const char *what) {
-    str_add(&s->damage, "%s at byte %lld", what, (long long)byte_reader_consumed(s));
+    str_add(&s->damage, "%s at byte %lld", what, (long long)(s->from + byte_reader_consumed(s)));
 }
 
-/* ---- decompressors: each fills as much of [to, to + n) as it can ----------------------------- */
+static void note_truncation(byte_reader *s) {
+    char what[64];
+    snprintf(what, sizeof what, "the %s data is truncated", s->codec->name);
+    s->truncated = true;
+    note_damage(s, what);
+}
+
+/* ---- decompression --------------------------------------------------------------------------- */
 static err copy_uncompressed(byte_reader *s, char *to, size_t n, size_t *got) {
     size_t held = MIN(n, s->len - s->at), more = 0;
     if (held) memcpy(to, s->input + s->at, held);
@@ -99,86 +100,149 @@ static err copy_uncompressed(byte_reader *s, char *to, size_t n, size_t *got) {
     return e;
 }
 
-/* Zero padding after the last member is common on tapes and harmless. */
-static void skip_padding(byte_reader *s) {
-    while (s->began && s->at < s->len && s->input[s->at] == 0) s->at++;
+static void begin_frame(byte_reader *s) {
+    const decoder *d = s->codec->decode;
+    s->frame_at = s->from + byte_reader_consumed(s);
+    s->frame_bytes = d->frame_bytes ? d->frame_bytes(s->input + s->at, s->len - s->at) : 0;
+    s->frame_left = s->frame_bytes;
 }
 
-static void inflate_some(byte_reader *s, char *to, size_t n, size_t *made) {
-    if (!s->inside) inflateReset(&s->gzip);
-    s->inside = s->began = true;
-    s->gzip.next_in = (unsigned char *)s->input + s->at;
-    s->gzip.avail_in = (uInt)(s->len - s->at);
-    s->gzip.next_out = (unsigned char *)to;
-    s->gzip.avail_out = (uInt)n;
-    int rc = inflate(&s->gzip, Z_NO_FLUSH);
-    s->at = s->len - s->gzip.avail_in;
-    *made = n - s->gzip.avail_out;
-    if (rc == Z_STREAM_END)
-        s->inside = false;
-    else if (rc != Z_OK && rc != Z_BUF_ERROR)
-        note_damage(s, s->gzip.msg ? s->gzip.msg : "not gzip data");
-}
-
-static err decompress_gzip(byte_reader *s, char *to, size_t n, size_t *got) {
-    while (*got < n && !s->damage.len) {
+/* Decompresses up to n bytes of one frame. *ended: it is complete. Both are 0 at the end of the file. */
+static err decompress_frame(byte_reader *s, char *to, size_t n, size_t *got, bool *ended) {
+    *got = 0;
+    *ended = false;
+    while (*got < n && !*ended && !s->damage.len) {
         TRY(refill_input(s));
-        if (!s->inside) skip_padding(s);
-        if (s->at == s->len && s->at_end) {
-            if (s->inside || !s->began) note_damage(s, "the gzip data is truncated");
+        /* Zero padding after the last frame is common on tapes and harmless. */
+        while (s->codec->padded && !s->inside && s->began && s->at < s->len && !s->input[s->at])
+            s->at++;
+        bool dry = s->at == s->len;
+        if (dry && !s->at_end) continue;
+        if (dry && !s->inside) {
+            if (!s->began) note_truncation(s);
             return OK;
         }
-        if (s->at == s->len) continue;
-        size_t made = 0;
-        inflate_some(s, to + *got, MIN(n - *got, (size_t)1 << 30), &made);
+        if (!s->inside) begin_frame(s);
+        codec_step step = {
+            s->input + s->at, s->len - s->at, to + *got, n - *got, !s->inside, false
+        };
+        const char *wrong = s->codec->decode->run(s->decoder, &step);
+        size_t used = s->len - s->at - step.in_left, made = n - *got - step.out_left;
+        s->at += used;
+        *got += made;
+        s->frame_left -= MIN(s->frame_left, made);
+        s->began = true;
+        *ended = step.ended;
+        s->inside = !step.ended;
+        if (wrong)
+            note_damage(s, wrong);
+        else if (dry && s->inside && made == 0)
+            note_truncation(s);
+        else if (!dry && s->inside && used == 0 && made == 0)
+            note_damage(s, "the data cannot be decompressed");
+    }
+    return OK;
+}
+
+static err decompress(byte_reader *s, char *to, size_t n, size_t *got) {
+    size_t made = 1;
+    bool ended = true;
+    while (*got < n && (made || ended) && !s->damage.len) {
+        TRY(decompress_frame(s, to + *got, n - *got, &made, &ended));
         *got += made;
     }
     return OK;
 }
 
-/* Reads the size of the frame that begins at the input's current position, if its header states it. */
-static void read_frame_size(byte_reader *s) {
-    unsigned long long size = ZSTD_getFrameContentSize(s->input + s->at, s->len - s->at);
-    bool known = size != ZSTD_CONTENTSIZE_UNKNOWN && size != ZSTD_CONTENTSIZE_ERROR;
-    s->frame_left = known ? size : 0;
+/* ---- frames that are checked before they are passed on ---------------------------------------- */
+static void discard_frame(byte_reader *s) {
+    s->held.len = s->held_at = 0;
+    s->discarded = true;
 }
 
-static err decompress_zstd(byte_reader *s, char *to, size_t n, size_t *got) {
-    while (*got < n && !s->damage.len) {
-        TRY(refill_input(s));
-        bool dry = s->at == s->len;
-        if (dry && !s->inside) {
-            if (!s->began) note_damage(s, "the zstd data is truncated");
-            return OK;
+/* Decompresses the frame at frame_at to its end with a reader of its own. Damage is noted here too. */
+static err check_frame(byte_reader *s) {
+    byte_reader *r = NULL;
+    char *scratch = mem_grow(NULL, INPUT_BYTES);
+    size_t made = 1;
+    bool ended = false;
+    err e = byte_reader_open(s->path, s->compression, s->frame_at, -1, &r);
+    while (!e && made && !ended && !r->damage.len)
+        e = decompress_frame(r, scratch, INPUT_BYTES, &made, &ended);
+    if (!e && r->damage.len && !r->truncated) {
+        str_add_bytes(&s->damage, r->damage.text, r->damage.len);
+        discard_frame(s);
+    }
+    byte_reader_close(r);
+    free(scratch);
+    return e;
+}
+
+/* Reads a frame into `held`, or its beginning if it is long. */
+static err hold_frame(byte_reader *s) {
+    bool ended = false;
+    s->held.len = s->held_at = 0;
+    str_reserve(&s->held, HELD_BYTES);
+    while (s->held.len == 0 && !s->damage.len) {
+        TRY(decompress_frame(s, s->held.text, HELD_BYTES, &s->held.len, &ended));
+        if (s->held.len == 0 && !ended) break; /* the end of the file */
+    }
+    if (s->damage.len && !s->truncated) discard_frame(s);
+    if (s->damage.len || ended || s->held.len < HELD_BYTES) return OK;
+    s->trusted = true;
+    return s->again ? check_frame(s) : OK;
+}
+
+/* A pipe cannot be read twice, so bytes of a long frame are passed on before its checksum is known. */
+static err damaged_pipe(const byte_reader *s) {
+    return err_hint(
+        ERR("%s is damaged: %s; documents before that may be damaged too, and were used",
+            strcmp(s->path, "-") == 0 ? "standard input" : s->path, s->damage.text),
+        "save it to a file, and pass that: damaged parts of files are skipped");
+}
+
+static err read_checked(byte_reader *s, char *to, size_t n, size_t *got) {
+    while (*got < n) {
+        size_t now = MIN(n - *got, s->held.len - s->held_at);
+        bool ended = false;
+        if (now) {
+            memcpy(to + *got, s->held.text + s->held_at, now);
+            s->held_at += now;
+        } else if (s->damage.len) {
+            break;
+        } else if (s->trusted) {
+            TRY(decompress_frame(s, to + *got, n - *got, &now, &ended));
+            if (s->damage.len && !s->truncated && !s->again) return damaged_pipe(s);
+            s->trusted = !ended;
+            if (!now && !ended) break;
+        } else {
+            TRY(hold_frame(s));
+            if (s->held.len == 0) break;
         }
-        if (!s->inside) read_frame_size(s);
-        ZSTD_inBuffer in = { s->input + s->at, s->len - s->at, 0 };
-        ZSTD_outBuffer out = { to + *got, n - *got, 0 };
-        size_t rc = ZSTD_decompressStream(s->zstd, &out, &in);
-        s->at += in.pos;
-        *got += out.pos;
-        s->frame_left -= MIN(s->frame_left, out.pos);
-        s->began = true;
-        s->inside = rc != 0;
-        if (ZSTD_isError(rc))
-            note_damage(s, ZSTD_getErrorName(rc));
-        else if (dry && s->inside && out.pos == 0)
-            note_damage(s, "the zstd data is truncated");
+        *got += now;
     }
     return OK;
 }
 
+void byte_reader_check_frames(byte_reader *s, bool again) {
+    s->checks = s->codec != NULL;
+    s->again = again;
+}
+
 err byte_reader_read(byte_reader *s, char *to, size_t n, size_t *got) {
-    static err (*const decompress[])(byte_reader *, char *, size_t, size_t *) = { copy_uncompressed,
-                                                                                  decompress_gzip,
-                                                                                  decompress_zstd };
     *got = 0;
-    return n ? decompress[s->compression](s, to, n, got) : OK;
+    if (!n) return OK;
+    if (!s->codec) return copy_uncompressed(s, to, n, got);
+    return s->checks ? read_checked(s, to, n, got) : decompress(s, to, n, got);
 }
 
 const char *byte_reader_damage(const byte_reader *s) { return s->damage.text; }
-int64_t byte_reader_frame_left(const byte_reader *s) {
-    return (int64_t)MIN(s->frame_left, (uint64_t)INT64_MAX / 2);
+
+int64_t byte_reader_lost(const byte_reader *s, int64_t file_bytes) {
+    if (!s->damage.len) return 0;
+    int64_t from = s->discarded ? s->frame_at : s->from + byte_reader_consumed(s);
+    uint64_t text = s->discarded ? s->frame_bytes : s->frame_left;
+    return MAX(MAX(file_bytes - from, (int64_t)0), (int64_t)MIN(text, (uint64_t)INT64_MAX / 2));
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -201,8 +265,14 @@ static err open_input(byte_reader *s, int64_t to) {
         TRY(refill_input(s));
         s->compression = compression_of_bytes(s->input, s->len);
     }
-    if (s->compression == COMPRESSION_GZIP) BUG_IF(inflateInit2(&s->gzip, 15 + 16) != Z_OK);
-    if (s->compression == COMPRESSION_ZSTD) s->zstd = ZSTD_createDStream();
+    if (s->compression == COMPRESSION_NONE) return OK;
+    const text_codec *c = text_codec_of(s->compression);
+    if (!c->decode->open)
+        return err_hint(ERR("%s is %s data, which this build cannot decompress", s->path, c->name),
+                        "install %s and build ingot again, or recompress the file as .zst or .gz",
+                        c->decode->package);
+    s->decoder = c->decode->open();
+    s->codec = c;
     return OK;
 }
 
@@ -224,8 +294,8 @@ err byte_reader_open(const char *path, text_compression compression, int64_t fro
 
 void byte_reader_close(byte_reader *s) {
     if (!s) return;
-    if (s->compression == COMPRESSION_GZIP) inflateEnd(&s->gzip);
-    ZSTD_freeDStream(s->zstd);
+    if (s->codec) s->codec->decode->close(s->decoder);
+    str_free(&s->held);
     object_reader_close(s->object);
     if (s->fd >= 0 && strcmp(s->path, "-") != 0) close(s->fd);
     str_free(&s->damage);

@@ -44,6 +44,7 @@ typedef struct parquet_input {
     int text;              /* column */
     side_column *side;     /* [n_side] */
     int n_side;
+    bool damaged; /* opening it failed because it is truncated or changed */
 } parquet_input;
 
 static err parquet_read_at(void *ctx, int64_t offset, void *to, size_t n) {
@@ -174,7 +175,7 @@ static err open_columns(const text_inputs *in, const input_file *f, bool tell, p
         return err_hint(ERR("cannot open %s: %s", f->path, strerror(errno)),
                         "check the path and its permissions");
     p->source = (parquet_source){ f->path, f->size, p, parquet_read_at };
-    TRY(parquet_open(&p->source, &(parquet_limits){ in->o.page_bytes }, &p->file));
+    TRY(parquet_open(&p->source, &(parquet_limits){ in->o.page_bytes }, &p->damaged, &p->file));
     TRY(choose_text(in, p, f->path, tell));
     choose_side_columns(in, p);
     TRY(parquet_check_column(p->file, p->text));
@@ -182,11 +183,14 @@ static err open_columns(const text_inputs *in, const input_file *f, bool tell, p
     return OK;
 }
 
-static err input_open(const text_inputs *in, const input_file *f, bool tell, parquet_input **out) {
+/* @param damaged set if it fails because the file is damaged. */
+static err input_open(const text_inputs *in, const input_file *f, bool tell, bool *damaged,
+                      parquet_input **out) {
     parquet_input *p = mem_alloc(sizeof *p);
     p->memory = arena_new();
     p->fd = -1;
     err e = open_columns(in, f, tell, p);
+    *damaged = p->damaged;
     if (e) {
         input_close(p);
         return e;
@@ -196,13 +200,54 @@ static err input_open(const text_inputs *in, const input_file *f, bool tell, par
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
+/* Remembers which columns are not carried over into what stages write, of the first file that has any. */
+static void note_left_out(text_inputs *in, const parquet_input *p) {
+    static const char *const names[] = { "lists: ", "binary: ",
+                                         "decimals, times of day or other types: " };
+    str list = { 0 };
+    for (int kind = 0; kind < (int)COUNT_OF(names) && !in->left_out; kind++) {
+        const char *before = names[kind];
+        for (int i = 0; i < parquet_columns(p->file); i++) {
+            const parquet_column *c = parquet_column_at(p->file, i);
+            bool other = c->kind == PARQUET_OTHER, bytes = c->kind == PARQUET_BYTES;
+            if (i == p->text || parquet_field(in, c->name) != FIELDS) continue;
+            if (!(c->repeated ? kind == 0 : bytes ? kind == 1 : other && kind == 2)) continue;
+            const char *nested =
+                strstr(c->name, ".list."); /* the list itself has the name before it */
+            int n = nested ? (int)(nested - c->name) : (int)strlen(c->name);
+            str_add(&list, "%s%s%.*s", list.len && before == names[kind] ? "; " : "", before, n,
+                    c->name);
+            before = ", ";
+        }
+    }
+    if (list.len) {
+        in->left_out = arena_strdup(in->memory, list.text);
+        in->left_out_from = p->source.name;
+    }
+    str_free(&list);
+}
+
+/* A file that is damaged as a whole is skipped and counted, as the damaged parts of others are. */
+static err skip_damaged(text_inputs *in, const input_file *f, err e) {
+    const char *why = err_message(e);
+    if (str_starts(why, f->path)) why += strlen(f->path) + 1;
+    if (str_starts(why, "is ")) why += 3;
+    err refused = inputs_skip_file(in, why);
+    err_free(e);
+    if (!refused) inputs_add_segment(in, 0, -1, f->size);
+    return refused;
+}
+
 /* Row groups go into a segment until it is large enough. */
 static err add_row_groups(text_inputs *in, const input_file *f) {
     parquet_input *p = NULL;
+    bool damaged = false;
     if (f->compression != COMPRESSION_NONE)
         return err_hint(ERR("%s is a compressed Parquet file or Arrow file", f->path),
                         "decompress it first; both formats can be compressed inside");
-    TRY(input_open(in, f, true, &p));
+    err e = input_open(in, f, true, &damaged, &p);
+    if (e) return damaged ? skip_damaged(in, f, e) : e;
+    note_left_out(in, p);
     int n = parquet_groups(p->file), first = 0;
     int64_t bytes = 0;
     for (int g = 0; g < n; g++) {
@@ -390,7 +435,8 @@ static err next_row_block(block_reader *from, raw_block *raw, bool *more) {
 static err open_rows(block_reader *from, const input_file *f, const input_segment *s) {
     row_reader *r = mem_alloc(sizeof *r);
     from->rows = r;
-    TRY(input_open(from->in, f, false, &r->input));
+    bool damaged;
+    TRY(input_open(from->in, f, false, &damaged, &r->input));
     r->group = (int)s->from;
     r->end = MIN((int)s->to, parquet_groups(r->input->file));
     r->side = mem_alloc((size_t)(r->input->n_side + 1) * sizeof *r->side);

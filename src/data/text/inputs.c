@@ -34,7 +34,18 @@ void inputs_add_segment(text_inputs *in, int64_t from, int64_t to, int64_t bytes
         (input_segment){ .file = in->n_files - 1, .from = from, .to = to, .bytes = bytes };
 }
 
+err inputs_skip_file(text_inputs *in, const char *why) {
+    input_file *f = &in->files[in->n_files - 1];
+    if (in->o.strict)
+        return err_hint(
+            ERR("%s is damaged: %s", f->path, why),
+            "get the file again; without --strict, `ingot data` commands skip and count it");
+    f->damage = arena_strdup(in->memory, why);
+    return OK;
+}
+
 static err add_segments(text_inputs *in, const input_file *f) {
+    if (f->damage) return inputs_add_segment(in, 0, -1, f->size), OK;
     if (f->format->reader) return f->format->reader->add_segments(in, f);
     int64_t step = (int64_t)in->o.segment_bytes, from = 0;
     if (f->compression == COMPRESSION_NONE && f->format->look_back)
@@ -55,8 +66,15 @@ static err read_head(const char *path, text_compression compression, file_head *
     return e;
 }
 
+/* What a file system leaves of a file that was being written when the machine went down. */
+static bool is_zeros(const file_head *head) {
+    size_t i = 0;
+    while (i < head->n && head->bytes[i] == 0) i++;
+    return head->n >= 16 && i == head->n;
+}
+
 /* Detects the compression and the format of a regular file. */
-static err detect_format(const text_inputs *in, input_file *f) {
+static err detect_format(text_inputs *in, input_file *f) {
     text_compression named;
     file_head head;
     const text_format *by_extension = format_of_path(f->path, &named);
@@ -70,13 +88,16 @@ static err detect_format(const text_inputs *in, input_file *f) {
         f->format = &format_parquet; /* it could not be read as anything else */
         return OK;
     }
-    TRY(refuse_binary(f->path, head.bytes, head.n));
     if (f->format == &format_parquet)
-        return err_hint(ERR("%s is neither a Parquet file, which begins with PAR1, nor an Arrow "
-                            "file or stream, which begins with ARROW1 or FF FF FF FF",
-                            f->path),
-                        "check the file, or give it the extension of its format");
-    f->format = f->format ? format_refine(f->format, head.bytes, head.n)
+        return inputs_skip_file(in,
+                                "it begins neither as a Parquet file, with PAR1, nor as an Arrow "
+                                "file or stream, with ARROW1 or FF FF FF FF");
+    if (is_zeros(&head)) {
+        f->format = f->format ? f->format : &format_text;
+        return inputs_skip_file(in, "it begins with zeros");
+    }
+    TRY(refuse_binary(f->path, head.bytes, head.n));
+    f->format = f->format ? format_refine(f->format, head.bytes, head.n, in->o.text_field)
                           : format_of_content(head.bytes, head.n);
     bool decodes = f->format->decodes || in->o.format;
     return decodes ? OK : refuse_other_encoding(f->path, head.bytes, head.n);
@@ -199,7 +220,7 @@ static err add_whole_folder(text_inputs *in, const char *path, const char *given
     return err_hint(
         ERR("%s contains no file with a known extension", path),
         "known extensions are .parquet, .arrow, .feather and .ipc, and .txt, .md, .jsonl, .json, .csv, .tsv, .html, .warc and "
-        ".wet, plus .gz or .zst");
+        ".wet, plus .gz, .zst, .bz2, .xz, .lz4 or .br");
 }
 
 /* ---- objects in a store ------------------------------------------------------------------------ */

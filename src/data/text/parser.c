@@ -39,7 +39,7 @@ void parser_parse(parser *p, const raw_block *b) {
     p->n = 0;
     p->counts = (text_counts){ 0 };
     p->bad = (bad_records){ 0 };
-    p->format->parse(p, b);
+    if (!b->damage || b->bytes.len || b->rows) p->format->parse(p, b);
 }
 
 void parser_free(parser *p) {
@@ -139,18 +139,9 @@ const text_format *format_by_name(const char *name) {
 bool text_format_exists(const char *name) { return format_by_name(name) != NULL; }
 
 const text_format *format_of_path(const char *path, text_compression *compression) {
-    static const struct {
-        const char *ending;
-        text_compression compression;
-    } compressions[] = { { ".gz", COMPRESSION_GZIP },
-                         { ".zst", COMPRESSION_ZSTD },
-                         { ".zstd", COMPRESSION_ZSTD } };
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    size_t n = strlen(name);
-    *compression = COMPRESSION_NONE;
-    for (size_t i = 0; i < COUNT_OF(compressions) && *compression == COMPRESSION_NONE; i++)
-        if (str_ends(name, compressions[i].ending))
-            *compression = compressions[i].compression, n -= strlen(compressions[i].ending);
+    size_t n;
+    *compression = compression_of_name(name, &n);
     const char *dot = memrchr(name, '.', n);
     if (!dot) return NULL;
     text_span ending = { dot + 1, n - (size_t)(dot + 1 - name) };
@@ -173,8 +164,10 @@ const text_format *format_of_content(const char *head, size_t n) {
     return array && first.len && first.at[0] == '{' ? &format_json_array : &format_text;
 }
 
-const text_format *format_refine(const text_format *f, const char *head, size_t n) {
+const text_format *format_refine(const text_format *f, const char *head, size_t n,
+                                 const char *text_field) {
     if (n >= 3 && memcmp(head, "\xEF\xBB\xBF", 3) == 0) head += 3, n -= 3;
     text_span text = span_trim((text_span){ head, n });
-    return f == &format_jsonl && text.len && text.at[0] == '[' ? &format_json_array : f;
+    if (f == &format_jsonl && text.len && text.at[0] == '[') return &format_json_array;
+    return csv_refine(f, head, n, text_field);
 }

@@ -244,6 +244,9 @@ err text_stage_check(const text_stage *s, const text_inputs *in, const text_stag
 static err run_stage(stage_run *run, const text_stage_options *o) {
     TRY(open_sinks(run, run->in, o));
     run->in->all_members = true;
+    if (run->in->left_out && (!run->comm || comm_rank(run->comm) == 0))
+        log_info("%s: columns that are left out of what is written: %s", run->in->left_out_from,
+                 run->in->left_out);
     run->workers = mem_alloc((size_t)run->threads * sizeof *run->workers);
     for (int i = 0; i < run->threads; i++) {
         run->workers[i].kept = compressor_new(run->out.compression);

@@ -1,6 +1,6 @@
 /* Internals of text/: how bytes on disk become blocks of documents.
  *
- *     byte_reader    decompressed bytes of one input            byte_reader.c
+ *     byte_reader    decompressed bytes of one input            byte_reader.c, decompress.h
  *     block_reader   splits them into blocks of whole records   block_reader.c
  *     text_format    where records end; records to documents    format_*.c, json_scan.c
  *                    (Parquet: rows instead of bytes            format_parquet.c)
@@ -33,11 +33,17 @@ typedef enum {
     COMPRESSION_NONE,
     COMPRESSION_GZIP,
     COMPRESSION_ZSTD,
+    COMPRESSION_BZIP2,
+    COMPRESSION_XZ,
+    COMPRESSION_LZ4,
+    COMPRESSION_BROTLI,
     COMPRESSION_DETECT,
     COMPRESSION_PARQUET, /* of outputs: not JSON lines, and compressed inside */
 } text_compression;
 /* Detects the compression from the first bytes of a file. */
 text_compression compression_of_bytes(const char *head, size_t n);
+/* ... or from its name. *bare: length of the name without the ending of the compression. */
+text_compression compression_of_name(const char *name, size_t *bare);
 
 /* An error if the first bytes of an input are of a known format that is not text.
  * @param head after decompression, or before it to recognize other compressions. */
@@ -59,8 +65,11 @@ err byte_reader_read(byte_reader *s, char *to, size_t n, size_t *got) MUST_USE;
 int64_t byte_reader_consumed(const byte_reader *s);
 /* @return why and where the input ended early; NULL: it did not. */
 const char *byte_reader_damage(const byte_reader *s);
-/* @return bytes of text that a damaged zstd frame has after the damage, by its header; 0: unknown. */
-int64_t byte_reader_frame_left(const byte_reader *s);
+/* Makes the reader pass on only frames whose checksums are right, up to where the file ends; a frame that is damaged
+ * ends the input. @param again the file can be read twice; else a long damaged frame is an error. */
+void byte_reader_check_frames(byte_reader *s, bool again);
+/* @return bytes of a damaged file that were not passed on: of the file, or of the text if more are known. */
+int64_t byte_reader_lost(const byte_reader *s, int64_t file_bytes);
 void byte_reader_close(byte_reader *s); /* takes NULL */
 
 /* ---- object_reader: an object of a store, for byte_reader and Parquet ------------------------- */
@@ -175,7 +184,7 @@ struct text_format {
     bool decodes;    /* its records state their own encodings */
 };
 extern const text_format format_text, format_jsonl, format_json_array, format_csv, format_tsv,
-    format_html, format_warc, format_parquet;
+    format_csv_semicolon, format_csv_bar, format_html, format_warc, format_parquet;
 /* Adds the document of one JSON object without line breaks. @param valid its bytes are known to be UTF-8. */
 void json_parse_object(parser *p, text_span line, int64_t offset, bool valid);
 /* @return whether every document has a member of this name, from a field: "text", "id"... */
@@ -189,8 +198,14 @@ const text_format *format_by_name(const char *name);
 const text_format *format_of_path(const char *path, text_compression *compression);
 /* Detects the format from the first bytes. */
 const text_format *format_of_content(const char *head, size_t n);
-/* @return the format of content that was declared to be of format `f`: JSON may be an array. */
-const text_format *format_refine(const text_format *f, const char *head, size_t n);
+/* @return the format of content that was declared to be of format `f`: JSON may be an array, and fields of CSV may be
+ * separated by something else. @param text_field name of the member that holds the text. */
+const text_format *format_refine(const text_format *f, const char *head, size_t n,
+                                 const char *text_field);
+/* The part of it that is about CSV: a separator that the header does not have, or by which it has no column of the
+ * text, gives way to one by which it has. */
+const text_format *csv_refine(const text_format *f, const char *head, size_t n,
+                              const char *text_field);
 
 /* Finds the document separator: a whole line, with its end. *begin is the end of the text before
  * it. @return bytes up to the end of that line; 0 if there is none. */
@@ -250,6 +265,7 @@ struct input_file {
     struct timespec modified;
     text_compression compression;
     const text_format *format; /* NULL: a pipe, detected from its content when read */
+    const char *damage;        /* arena: why nothing of it can be read; NULL: something can */
     bool pipe, used;           /* a pipe can be read only once */
 };
 struct input_segment {
@@ -277,10 +293,15 @@ struct text_inputs {
     bool text_named; /* the user chose the member that holds the text */
     /* Documents that do not come from JSON carry their other members too: they will be written. */
     bool all_members;
-    int n_skipped; /* files skipped in the folder being listed */
+    const char *left_out;      /* arena: columns of a file that are left out of them; NULL: none */
+    const char *left_out_from; /* that file */
+    int n_skipped;             /* files skipped in the folder being listed */
 };
 /* Indices of json_member results. */
 enum { FIELD_TEXT, FIELD_ID, FIELD_URL, FIELD_SOURCE, FIELD_LICENSE, FIELDS };
+/* Notes that nothing of the file that was listed last can be read: it is skipped and counted. @param why without the
+ * file's name. @return an error instead, if damage is one. */
+err inputs_skip_file(text_inputs *in, const char *why) MUST_USE;
 /* Adds a segment of the file that was listed last. */
 void inputs_add_segment(text_inputs *in, int64_t from, int64_t to, int64_t bytes);
 /* @return whether `word` is one of the comma-separated names. */
@@ -296,6 +317,7 @@ struct block_reader {
     str head;       /* the file's header, in formats that have one */
     str carry;      /* bytes read that belong to the next block */
     bool at_end, done;
+    const char *damage; /* borrowed: why nothing of the file can be read; NULL: something can */
     int64_t file_bytes; /* 0 for a pipe */
     row_reader *rows;   /* of a Parquet file; NULL: none */
 };

@@ -118,6 +118,13 @@ static err open_all(trainer *t) {
     return split_sources(t);
 }
 
+/* A raw file does not state its vocabulary, so the model's did not grow with it: ids beyond it are another
+ * tokenizer's, and the guard would reject one window after the other. */
+static err check_ids(const trainer *t, const run_source *list, int n) {
+    for (int i = 0; i < n; i++) TRY(data_check_ids(list[i].data, t->mc.vocab));
+    return OK;
+}
+
 /* What a rollback reads in place of what it skips: after the sources that are mixed. */
 static err open_clean(trainer *t) {
     const char *path = t->cfg->alerts.clean_source;
@@ -218,6 +225,8 @@ err datasets_open(trainer *t) {
     const data_info *known = NULL;
     TRY(open_all(t));
     TRY(open_clean(t));
+    TRY(check_ids(t, t->sources, t->n_sources + t->has_clean));
+    TRY(check_ids(t, t->sets, t->n_sets));
     TRY(check_tokenizers(t->sources, t->n_sources + t->has_clean, &known));
     TRY(check_tokenizers(t->sets, t->n_sets, &known));
     if (known) TRY(start_check_tokenizer(t, known));
