@@ -1,8 +1,12 @@
-# Writes OUT, a C file with what `git describe` prints of SOURCE ("" where that is not a repository) and with the optional
-# features that are built in (WITH) and left out (WITHOUT). The file changes only when one of these does, so that nothing
+# Writes OUT, a C file with what `git describe` prints of SOURCE ("" where that is not a repository), or REVISION, and with the
+# optional features that are built in (WITH) and left out (WITHOUT). The file changes only when one of these does, so that nothing
 # is compiled again without need.
-execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12
-    OUTPUT_VARIABLE revision OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+if(REVISION)
+    set(revision "${REVISION}")
+else()
+    execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12
+        OUTPUT_VARIABLE revision OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+endif()
 if(failed OR NOT revision MATCHES "^[A-Za-z0-9._/-]+$")
     set(revision "")
 endif()

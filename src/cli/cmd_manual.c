@@ -121,17 +121,19 @@ static void add_config_options(str *out) {
             section = o.section;
         }
         add_option(o.name, 0, o.holder, out);
-        roff_text(out, o.help);
+        str value = { 0 }, help = { 0 };
+        config_option_help(i, &help);
+        roff_text(out, help.text);
         for (int k = 0; k < config_choices(o.name); k++) {
-            str_add(out, k ? ", " : ": ");
+            str_add(out, k ? ", " : ". One of ");
             roff_text(out, config_choice(o.name, k));
         }
-        str value = { 0 };
         config_option_text(&defaults, i, &value);
         str_add(out, ". Default: ");
         roff_text(out, value.len ? value.text : "none");
         str_add(out, "\n");
         str_free(&value);
+        str_free(&help);
     }
     config_free(&defaults);
 }

@@ -126,6 +126,8 @@ typedef struct config_option_info {
     bool is_switch;            /* true or false, and may stand alone */
 } config_option_info;
 config_option_info config_option_describe(int i);
+/* Appends option i's help, and those of its choices. */
+void config_option_help(int i, str *out);
 /* @return whether the comma-separated `list` names option i, by its name or its section's. */
 bool config_list_names(const char *list, int i);
 /* An error when an item of `list` is neither an option nor a section. @param name the option that

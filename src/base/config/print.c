@@ -90,6 +90,8 @@ config_option_info config_option_describe(int i) {
     };
 }
 
+void config_option_help(int i, str *out) { option_describe(&option_table[i], out); }
+
 static void help_row(const option *o, str *out) {
     size_t start = out->len;
     str_add(out, "  --%s %s", o->name, holder_of(o));
