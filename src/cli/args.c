@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "config/config.h"
+
 /* ---- values ----------------------------------------------------------------------------------- */
 
 static err parse_count(const char *label, const char *text, int64_t *out) {
@@ -100,6 +102,22 @@ err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char *
 
 void cli_exit_stalled(void) { _exit(EXIT_HUNG); }
 
+err cli_parse_config(const cli_spec *s, int argc, char **argv, config *c, void *into) {
+    enum { MOST = 16, LONGEST = 32 };
+    config_flag flags[MOST];
+    char names[MOST][LONGEST];
+    BUG_IF(s->n_args > MOST);
+    for (int i = 0; i < s->n_args; i++) {
+        const cli_arg *o = &s->args[i];
+        void *at = (char *)into + o->offset;
+        BUG_IF(o->type != ARG_FLAG && o->type != ARG_TEXT);
+        BUG_IF(snprintf(names[i], LONGEST, "--%s", o->name) >= LONGEST);
+        flags[i] = (config_flag){ names[i], o->type == ARG_FLAG ? at : NULL,
+                                  o->type == ARG_TEXT ? at : NULL };
+    }
+    return config_from_args(c, argc, argv, flags, s->n_args);
+}
+
 void cli_print_args(const cli_spec *s) {
     for (int i = 0; i < s->n_args; i++) {
         const cli_arg *o = &s->args[i];
@@ -112,15 +130,15 @@ void cli_print_args(const cli_spec *s) {
 
 /* ---- families of subcommands ------------------------------------------------------------------ */
 
-/* The word after the family's: "filter" of "data filter". */
-static const char *sub_name(const cli_family *f, int i) {
+const char *cli_subcommand_name(const cli_family *f, int i) {
     return f->members[i]->spec.command + strlen(f->command) + 1;
 }
 
-static const char *arg_name_at(const void *ctx, int i) { return sub_name(ctx, i); }
+static const char *arg_name_at(const void *ctx, int i) { return cli_subcommand_name(ctx, i); }
 
 void cli_print_family(const cli_family *f) {
-    for (int i = 0; i < f->n; i++) printf("  %-14s %s\n", sub_name(f, i), f->members[i]->summary);
+    for (int i = 0; i < f->n; i++)
+        printf("  %-14s %s\n", cli_subcommand_name(f, i), f->members[i]->summary);
     printf("\nRun \"ingot %s SUBCOMMAND --help\" for details on one.\n", f->command);
 }
 
@@ -142,7 +160,7 @@ static err unknown_sub(const cli_family *f, const char *name) {
 
 const cli_subcommand *cli_find_subcommand(const cli_family *f, const char *name) {
     for (int i = 0; i < f->n; i++)
-        if (strcmp(sub_name(f, i), name) == 0) return f->members[i];
+        if (strcmp(cli_subcommand_name(f, i), name) == 0) return f->members[i];
     return NULL;
 }
 

@@ -32,6 +32,11 @@ typedef struct cli_spec {
 err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char **input) MUST_USE;
 /* The same for a spec with `many`: the words end up first in argv. @param n how many. */
 err cli_parse_many(const cli_spec *s, int argc, char **argv, void *into, int *n) MUST_USE;
+/* Reads argv, whose first word is the command's name, into the config, and the command's own flags (ARG_FLAG
+ * and ARG_TEXT) into the struct at `into`. */
+struct config;
+err cli_parse_config(const cli_spec *s, int argc, char **argv, struct config *c,
+                     void *into) MUST_USE;
 /* The table as help text. */
 void cli_print_args(const cli_spec *s);
 
@@ -46,9 +51,13 @@ typedef struct cli_command {
     err (*run)(int argc, char **argv);
     const char *help;                /* paragraphs and examples, ending in a newline */
     bool options;                    /* takes the options of config/, which --help lists */
+    bool overrides;                  /* takes them too, and does not list them */
     const cli_spec *spec;            /* its own options, which --help lists; NULL: none */
     const struct cli_family *family; /* its subcommands, which --help lists; NULL: none */
 } cli_command;
+
+extern const cli_command cli_commands[]; /* main.c */
+extern const int cli_command_count;
 
 /* `ingot data filter`: one file of its own, data_filter.c, and one row in the family's table. */
 typedef struct cli_subcommand {
@@ -66,6 +75,8 @@ typedef struct cli_family {
 /* Finds the subcommand argv[1] and runs it, or prints its help. argv[0] is the family's command. */
 err cli_run_family(const cli_family *f, int argc, char **argv) MUST_USE;
 void cli_print_family(const cli_family *f);
+/* @return the i-th subcommand's name without the family's: "filter" of "data filter". */
+const char *cli_subcommand_name(const cli_family *f, int i);
 /* @return the subcommand of this name; NULL: there is none. */
 const cli_subcommand *cli_find_subcommand(const cli_family *f, const char *name);
 
@@ -77,6 +88,7 @@ err cmd_eval(int argc, char **argv) MUST_USE;
 err cmd_export(int argc, char **argv) MUST_USE;
 err cmd_import(int argc, char **argv) MUST_USE;
 err cmd_launch(int argc, char **argv) MUST_USE;
+err cmd_manual(int argc, char **argv) MUST_USE;
 err cmd_plan(int argc, char **argv) MUST_USE;
 err cmd_report(int argc, char **argv) MUST_USE;
 err cmd_sample(int argc, char **argv) MUST_USE;
@@ -85,21 +97,21 @@ err cmd_sweep(int argc, char **argv) MUST_USE;
 err cmd_tokenizer(int argc, char **argv) MUST_USE;
 err cmd_train(int argc, char **argv) MUST_USE;
 err cmd_watch(int argc, char **argv) MUST_USE;
-struct config;
 struct train_options;
 /* Flags of train that are not the training's. */
 typedef struct train_flags {
     bool print_config, dump_schedule; /* instead of training */
     bool stop_on_stdin;               /* the line TRAIN_STOP_LINE there is a SIGUSR1 */
 } train_flags;
-#define TRAIN_STOP_ON_STDIN "--stop-on-stdin"
+#define TRAIN_STOP_ON_STDIN "stop-on-stdin"
 #define TRAIN_STOP_LINE     "stop"
 /* The arguments of train. @param c initialized. */
 err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
                    train_flags *flags) MUST_USE;
-extern const cli_spec cmd_doctor_spec, cmd_eval_spec, cmd_export_spec, cmd_launch_spec,
-    cmd_plan_spec, cmd_report_spec, cmd_sample_spec, cmd_serve_spec, cmd_sweep_spec, cmd_watch_spec;
-extern const cli_family ckpt_family, data_family, plan_family, tokenizer_family;
+extern const cli_spec cmd_config_spec, cmd_doctor_spec, cmd_eval_spec, cmd_export_spec,
+    cmd_launch_spec, cmd_manual_spec, cmd_plan_spec, cmd_report_spec, cmd_sample_spec,
+    cmd_serve_spec, cmd_sweep_spec, cmd_train_spec, cmd_watch_spec;
+extern const cli_family ckpt_family, config_family, data_family, plan_family, tokenizer_family;
 extern const cli_subcommand ckpt_ls, ckpt_verify_all, ckpt_reshard_one, ckpt_diff, ckpt_upload_one;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,
     tokenizer_count;

@@ -41,17 +41,15 @@ static const cli_arg convert_options[] = {
     { "from", ARG_TEXT, offsetof(convert_args, from), "FORMAT",
       "megatron, deepspeed, neox, torchtitan, olmo or hf (default: recognized by its keys)" },
 };
-static const cli_spec convert_spec = { "config convert", "FILE [--from FORMAT]", convert_options,
-                                       (int)COUNT_OF(convert_options), 1 };
 
-static err convert_file(int argc, char **argv) {
+static err convert_file(const cli_subcommand *self, int argc, char **argv) {
     enum { MOST_BYTES = 1 << 24 };
     convert_args a = { 0 };
     const char *path = NULL;
     char *text = NULL;
     size_t len;
     str out = { 0 };
-    TRY(cli_parse(&convert_spec, argc, argv, &a, &path));
+    TRY(cli_parse(&self->spec, argc, argv, &a, &path));
     TRY(io_read(path, MOST_BYTES, &text, &len));
     err e = convert_config(text, len, path, a.from, &out);
     if (!e) fputs(out.text, stdout);
@@ -60,28 +58,55 @@ static err convert_file(int argc, char **argv) {
     return e;
 }
 
+static const cli_subcommand config_convert = {
+    .summary = "read another system's config and print it as one of ours",
+    .run = convert_file,
+    .spec = { "config convert", "FILE [--from FORMAT]", convert_options,
+              (int)COUNT_OF(convert_options), 1 },
+    .help =
+        "Reads a config of Megatron-LM (its arguments), DeepSpeed (JSON), GPT-NeoX (YAML), torchtitan\n"
+        "(TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON), and lists what has no equivalent.\n"
+        "\n"
+        "Example\n"
+        "  ingot config convert 20B.yml > run.yaml\n",
+};
+static const cli_subcommand *const members[] = { &config_convert };
+const cli_family config_family = { "config", members, (int)COUNT_OF(members) };
+
+/* ---- ingot config --------------------------------------------------------------------------------- */
+typedef struct config_args {
+    bool docs, models, metrics, alerts, findings;
+} config_args;
+static const cli_arg args[] = {
+    { "docs", ARG_FLAG, offsetof(config_args, docs), "",
+      "print the reference page of all options instead" },
+    { "models", ARG_FLAG, offsetof(config_args, models), "", "the model presets and their sizes" },
+    { "metrics", ARG_FLAG, offsetof(config_args, metrics), "", "the table of metrics" },
+    { "alerts", ARG_FLAG, offsetof(config_args, alerts), "",
+      "the tables of alerts and exit codes" },
+    { "findings", ARG_FLAG, offsetof(config_args, findings), "", "what a report looks for" },
+};
+const cli_spec cmd_config_spec = { "config", "[CONFIG.yaml] [--section.key=value ...] [options]",
+                                   args, (int)COUNT_OF(args), 0 };
+
 err cmd_config(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "convert") == 0) return convert_file(argc - 2, argv + 2);
-    bool docs = false, models = false, metrics = false, alerts = false, findings = false;
-    const config_flag flags[] = { { "--docs", &docs, NULL },
-                                  { "--models", &models, NULL },
-                                  { "--metrics", &metrics, NULL },
-                                  { "--alerts", &alerts, NULL },
-                                  { "--findings", &findings, NULL } };
+    if (argc > 1 && cli_find_subcommand(&config_family, argv[1]))
+        return cli_run_family(&config_family, argc, argv);
+    config_args a = { 0 };
     config c;
     str out = { 0 };
     config_init(&c);
-    err e = config_from_args(&c, argc, argv, flags, (int)COUNT_OF(flags));
+    err e = cli_parse_config(&cmd_config_spec, argc, argv, &c, &a);
     if (!e) {
-        if (docs)
+        if (a.docs)
             config_docs(&out);
-        else if (metrics)
+        else if (a.metrics)
             metric_docs(&out);
-        else if (alerts)
+        else if (a.alerts)
             list_alerts(&out);
-        else if (findings)
+        else if (a.findings)
             report_docs(&out);
-        else if (models)
+        else if (a.models)
             e = list_models(&out);
         else
             config_print(&c, &out);

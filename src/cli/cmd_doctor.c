@@ -113,6 +113,8 @@ static void print_finding(const char *name, const char *fmt, ...) {
 static void print_cpu(const cpu_findings *f) {
     char bytes[32];
     printf("ingot %s, compiler %.60s\n", INGOT_VERSION, __VERSION__);
+    if (*build_features(true)) print_finding("with", "%s", build_features(true));
+    if (*build_features(false)) print_finding("without", "%s", build_features(false));
     printf("CPU\n");
     if (*f->name) print_finding("name", "%s", f->name);
     print_finding("threads", "%d", f->threads);
@@ -213,10 +215,11 @@ static err print_findings_json(const cpu_findings *f, int gpus, err why) {
     err e = OK;
     for (int i = 0; i < gpus && !e; i++) e = gpu_json(i, list);
     json_t *o = json_pack(
-        "{s:s, s:s, s:s, s:i, s:o, s:s, s:o, s:o, s:o, s:o}", "version", INGOT_VERSION, "compiler",
-        __VERSION__, "cpu", f->name, "threads", f->threads, "memory", io_json_number(f->memory),
-        "instructions", f->isa, "copy_bytes_s", io_json_number(f->copy), "fp32_flops",
-        io_json_number(f->fp32), "bf16_flops", io_json_number(f->bf16), "gpus", list);
+        "{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:s, s:o, s:o, s:o, s:o}", "version", INGOT_VERSION,
+        "revision", build_revision(), "features", build_features(true), "compiler", __VERSION__,
+        "cpu", f->name, "threads", f->threads, "memory", io_json_number(f->memory), "instructions",
+        f->isa, "copy_bytes_s", io_json_number(f->copy), "fp32_flops", io_json_number(f->fp32),
+        "bf16_flops", io_json_number(f->bf16), "gpus", list);
     if (why) json_object_set_new(o, "no_gpu", json_string(err_message(why)));
     if (!e) json_dumpf(o, stdout, JSON_INDENT(2));
     if (!e) printf("\n");

@@ -212,7 +212,7 @@ static err make_command(void *ctx, const launch_hosts *h, bool fresh, char ***ar
     words w = { 0 };
     err e = add_starter(&w, j->a, h);
     if (!e) e = add_program(&w, j->argc, j->argv, fresh);
-    if (!e && j->stop_on_stdin) words_add(&w, TRAIN_STOP_ON_STDIN);
+    if (!e && j->stop_on_stdin) words_add(&w, "--" TRAIN_STOP_ON_STDIN);
     *argv = w.at;
     return e;
 }

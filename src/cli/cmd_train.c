@@ -89,21 +89,41 @@ static err read_profiled_steps(const char *text, train_options *o) {
                     "steps count from 1: --profile steps=10-12");
 }
 
+typedef struct train_own_args {
+    bool fresh, quiet, print_config, dump_schedule, stop_on_stdin, memory_timeline;
+    const char *scale, *ranks, *profile;
+} train_own_args;
+#define AT(member) offsetof(train_own_args, member)
+static const cli_arg args[] = {
+    { "fresh", ARG_FLAG, AT(fresh), "", "start over instead of resuming the run" },
+    { "ranks", ARG_TEXT, AT(ranks), "N",
+      "train on N ranks, threads of this process, laid out by the parallelism section" },
+    { "quiet", ARG_FLAG, AT(quiet), "", "omit the summary" },
+    { "print-config", ARG_FLAG, AT(print_config), "", "print the resulting config and exit" },
+    { "scale", ARG_TEXT, AT(scale), "tiny",
+      "shrink any config to a run of seconds on a CPU, keeping the proportions of its model" },
+    { "dump-schedule", ARG_FLAG, AT(dump_schedule), "",
+      "print which rank does what when (pipeline, ZeRO gathers and reductions), and exit" },
+    { "profile", ARG_TEXT, AT(profile), "steps=A-B",
+      "write a trace of every op and collective of these steps to RUN/profile, for Perfetto" },
+    { "memory-timeline", ARG_FLAG, AT(memory_timeline), "",
+      "write what is in memory during each op of a step to RUN/profile" },
+    { TRAIN_STOP_ON_STDIN, ARG_FLAG, AT(stop_on_stdin), "",
+      "treat the line \"stop\" on standard input as a SIGUSR1; launchers use it" },
+};
+const cli_spec cmd_train_spec = { "train", "[CONFIG.yaml] [--section.key=value ...] [options]",
+                                  args, (int)COUNT_OF(args), 0 };
+
 err cli_read_train(int argc, char **argv, config *c, train_options *o, train_flags *f) {
-    const char *scale = NULL, *ranks = NULL, *profile = NULL;
-    const config_flag flags[] = { { "--fresh", &o->fresh, NULL },
-                                  { "--quiet", &o->quiet, NULL },
-                                  { "--print-config", &f->print_config, NULL },
-                                  { "--dump-schedule", &f->dump_schedule, NULL },
-                                  { TRAIN_STOP_ON_STDIN, &f->stop_on_stdin, NULL },
-                                  { "--scale", NULL, &scale },
-                                  { "--memory-timeline", &o->memory_timeline, NULL },
-                                  { "--profile", NULL, &profile },
-                                  { "--ranks", NULL, &ranks } };
-    TRY(config_from_args(c, argc, argv, flags, (int)COUNT_OF(flags)));
-    if (ranks) TRY(read_ranks(ranks, &o->ranks));
-    if (profile) TRY(read_profiled_steps(profile, o));
-    return scale ? config_scale(c, scale) : OK;
+    train_own_args a = { 0 };
+    TRY(cli_parse_config(&cmd_train_spec, argc, argv, c, &a));
+    o->fresh = a.fresh;
+    o->quiet = a.quiet;
+    o->memory_timeline = a.memory_timeline;
+    *f = (train_flags){ a.print_config, a.dump_schedule, a.stop_on_stdin };
+    if (a.ranks) TRY(read_ranks(a.ranks, &o->ranks));
+    if (a.profile) TRY(read_profiled_steps(a.profile, o));
+    return a.scale ? config_scale(c, a.scale) : OK;
 }
 
 static err print_instead(const config *c, const train_options *o, const train_flags *f) {

@@ -10,37 +10,31 @@
 #include "cli/launch.h"
 #include "config/config.h"
 #include "io/io.h"
+#include "ops/ops.h"
 
-static const cli_command commands[] = {
+const cli_command cli_commands[] = {
     { .name = "train",
       .usage = "[CONFIG.yaml] [--section.key=value ...] [--ranks N] [--fresh]",
       .summary = "train a model or resume a run",
       .run = cmd_train,
+      .spec = &cmd_train_spec,
       .options = true,
       .help =
           "Repeating the command resumes the run from its last checkpoint; --fresh starts over.\n"
           "Ctrl-C finishes the current step, saves a checkpoint and stops. SIGTERM and SIGUSR1 do the\n"
           "same and exit with code 75, which means: run the command again to continue.\n"
-          "--print-config prints the resulting config and exits; --quiet omits the summary; --scale tiny\n"
-          "shrinks any config to a run of seconds on a CPU, keeping the proportions of its model. A GPU is\n"
-          "used if the build supports it and the machine has one, unless --device=cpu is given;\n"
-          "--device=cuda makes it mandatory.\n"
-          "--ranks N trains on N ranks, which are threads of this process, laid out by the parallelism\n"
-          "section; the loss does not depend on the layout, and a run may continue on a different one.\n"
-          "--dump-schedule prints the pipeline schedule (what each rank does when), and when ZeRO 2 and 3\n"
-          "gather parameters and reduce gradients, and exits.\n"
-          "--profile steps=10-12 writes a trace of every op and collective of these steps on every rank\n"
-          "to RUN/profile, for Perfetto, with a table of the slowest ops; --memory-timeline writes what\n"
-          "is in memory during each op of a step.\n"
+          "A GPU is used if the build supports it and the machine has one, unless --device=cpu is given;\n"
+          "--device=cuda makes it mandatory. The loss does not depend on the layout of the ranks, and a run\n"
+          "may continue on a different one.\n"
           "\"ingot watch RUN\" shows it on a whole terminal; --metrics.serve=8080 in a browser.\n"
-          "--stop-on-stdin treats the line \"stop\" on standard input as a SIGUSR1; launchers use it.\n"
           "\n"
           "Examples\n"
           "  ingot train configs/tiny.yaml                          a small run on built-in text\n"
           "  ingot train configs/tiny.yaml --data.train=book.txt    on your own text\n"
           "  ingot train --model.preset=gpt2-124m --data.train=shards --training.steps=\"2e9 tokens\"\n"
           "  ingot train configs/tiny.yaml --device=cpu             even if there is a GPU\n"
-          "  ingot train configs/tiny.yaml --ranks 4 --parallelism.tensor_parallel_degree=2\n" },
+          "  ingot train configs/tiny.yaml --ranks 4 --parallelism.tensor_parallel_degree=2\n"
+          "\n" },
     { .name = "launch",
       .usage = "-n N [--hosts a:8,b:8] [options] -- train|data ...",
       .summary = "train, or prepare data, on several processes or hosts",
@@ -100,6 +94,7 @@ static const cli_command commands[] = {
       .usage =
           "[CONFIG.yaml] [--section.key=value ...] [options] | fit RUN... | hardware | recipe [NAME]",
       .summary = "plan a run: scaling laws, memory, time and cost",
+      .overrides = true,
       .run = cmd_plan,
       .spec = &cmd_plan_spec,
       .family = &plan_family,
@@ -138,6 +133,7 @@ static const cli_command commands[] = {
     { .name = "sweep",
       .usage = "NAME|FILE.yaml [--section.key=value ...] [options]",
       .summary = "train a config with several sets of options, and compare",
+      .overrides = true,
       .run = cmd_sweep,
       .spec = &cmd_sweep_spec,
       .help =
@@ -257,37 +253,49 @@ static const cli_command commands[] = {
           "\n" },
     { .name = "config",
       .usage =
-          "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics | --alerts | --findings]\n"
-          "       ingot config convert FILE [--from FORMAT]",
+          "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics | --alerts | --findings] | convert FILE",
       .summary = "check a config and print it with all defaults filled in",
       .run = cmd_config,
+      .spec = &cmd_config_spec,
+      .family = &config_family,
       .options = true,
       .help =
-          "The output is itself a valid config. --docs prints the reference page of all options\n"
-          "instead, --models the model presets and their sizes, --metrics the table of metrics, --alerts\n"
-          "those of alerts and exit codes, --findings what a report looks for.\n"
-          "convert reads a config of Megatron-LM (its arguments), DeepSpeed (JSON), GPT-NeoX (YAML),\n"
-          "torchtitan (TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON), and lists what has\n"
-          "no equivalent.\n"
+          "The output is itself a valid config.\n"
           "\n"
           "Examples\n"
           "  ingot config convert 20B.yml > run.yaml  another system's config as one of ours\n"
           "  ingot config > run.yaml                  a complete config to start from\n"
           "  ingot config run.yaml                    check a config and show its resolved values\n"
-          "  ingot config run.yaml --precision bf16   the same, with one option overridden\n" },
+          "  ingot config run.yaml --precision bf16   the same, with one option overridden\n"
+          "\n" },
+    { .name = "manual",
+      .usage = "[COMMAND [SUBCOMMAND]] [--completions SHELL | --out FOLDER]",
+      .summary = "print a man page, or the completions of a shell",
+      .run = cmd_manual,
+      .spec = &cmd_manual_spec,
+      .help =
+          "Pages and completions are generated from the tables that parse the arguments. An installed\n"
+          "ingot has them in place: man ingot-train.\n"
+          "\n"
+          "Examples\n"
+          "  ingot manual train | man -l -\n"
+          "  ingot manual --completions bash > ~/.local/share/bash-completion/completions/ingot\n"
+          "  ingot manual --out ~/.local/share          all pages, and the completions of all shells\n"
+          "\n" },
 };
+const int cli_command_count = (int)COUNT_OF(cli_commands);
 
 static const cli_command *find_command(const char *name) {
-    for (size_t i = 0; i < COUNT_OF(commands); i++)
-        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    for (int i = 0; i < cli_command_count; i++)
+        if (strcmp(cli_commands[i].name, name) == 0) return &cli_commands[i];
     return NULL;
 }
 
 static void print_overview(FILE *to) {
     fprintf(to, "ingot trains language models, from raw text to a model that generates text.\n\n"
                 "usage: ingot COMMAND [arguments]\n\n");
-    for (size_t i = 0; i < COUNT_OF(commands); i++)
-        fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
+    for (int i = 0; i < cli_command_count; i++)
+        fprintf(to, "  %-12s %s\n", cli_commands[i].name, cli_commands[i].summary);
     fprintf(
         to,
         "\nRun \"ingot COMMAND --help\" for details on a command. --version prints the version;\n"
@@ -307,11 +315,11 @@ static void print_help(const cli_command *c) {
     str_free(&text);
 }
 
-static const char *command_name(const void *ctx, int i) { return commands[i].name; }
+static const char *command_name(const void *ctx, int i) { return cli_commands[i].name; }
 
 static err unknown_command(const char *name) {
     err e = ERR_USAGE("unknown command \"%s\"", name);
-    const char *near = str_nearest(name, command_name, NULL, (int)COUNT_OF(commands));
+    const char *near = str_nearest(name, command_name, NULL, cli_command_count);
     if (near) return err_hint(e, "\"ingot %s\"; \"ingot --help\" lists them all", near);
     return err_hint(e, "\"ingot --help\" lists them all");
 }
@@ -320,9 +328,24 @@ static bool is_help(const char *arg) {
     return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
 }
 
+static void print_version(void) {
+    const char *revision = build_revision();
+    printf("ingot %s%s%s%s\n", INGOT_VERSION, *revision ? " (" : "", revision,
+           *revision ? ")" : "");
+    for (int present = 1; present >= 0; present--) {
+        const char *features = build_features(present);
+        if (*features) printf("%-9s%s\n", present ? "with" : "without", features);
+    }
+    printf("%-9s", "CPU"); /* the kernels that this machine runs, weakest first */
+    for (int i = 0; ops_cpu_isa(i); i++) printf("%s%s", i ? ", " : "", ops_cpu_isa(i));
+    printf("\n");
+}
+
 /* A command with subcommands answers for the help of those itself. */
 static bool asks_help(const cli_command *c, int argc, char **argv) {
-    int last = c->family ? MIN(argc, 2) : argc;
+    int last = argc;
+    if (c->family && (!c->spec || (argc > 1 && cli_find_subcommand(c->family, argv[1]))))
+        last = MIN(argc, 2);
     for (int i = 1; i < last && strcmp(argv[i], "--") != 0; i++)
         if (is_help(argv[i])) return true;
     return false;
@@ -336,7 +359,7 @@ static err dispatch_command(int argc, char **argv) {
         return OK;
     }
     if (strcmp(argv[0], "--version") == 0) {
-        printf("ingot %s\n", INGOT_VERSION);
+        print_version();
         return OK;
     }
     const cli_command *c = find_command(argv[help]);

@@ -118,6 +118,16 @@ const char *config_option_name(int i); /* "training.steps"; static */
 cfg_resume config_option_resume(int i);
 /* Appends option i's value as text that config_set reads back to the same value. */
 void config_option_text(const config *c, int i, str *out);
+/* An option as --help, man pages and completions show it; all texts are static. */
+typedef struct config_option_info {
+    const char *section, *section_help, *name; /* "training.steps" */
+    const char *short_name;    /* "precision" for "precision.dtype"; NULL: there is none */
+    const char *holder, *help; /* what stands for the value: "N" */
+    bool is_switch;            /* true or false, and may stand alone */
+} config_option_info;
+config_option_info config_option_describe(int i);
+/* Appends option i's help, and those of its choices. */
+void config_option_help(int i, str *out);
 /* @return whether the comma-separated `list` names option i, by its name or its section's. */
 bool config_list_names(const char *list, int i);
 /* An error when an item of `list` is neither an option nor a section. @param name the option that

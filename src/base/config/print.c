@@ -76,6 +76,22 @@ static const char *holder_of(const option *o) {
     return o->type == OPT_TEXT ? o->holder : names[o->type];
 }
 
+config_option_info config_option_describe(int i) {
+    const option *o = &option_table[i];
+    const section *s = section_find(o->section);
+    return (config_option_info){
+        .section = s->name,
+        .section_help = s->help,
+        .name = o->name,
+        .short_name = strcmp(s->main_key, o->key) == 0 ? s->name : NULL,
+        .holder = holder_of(o),
+        .help = o->help,
+        .is_switch = o->type == OPT_BOOL || o->type == OPT_TRISTATE,
+    };
+}
+
+void config_option_help(int i, str *out) { option_describe(&option_table[i], out); }
+
 static void help_row(const option *o, str *out) {
     size_t start = out->len;
     str_add(out, "  --%s %s", o->name, holder_of(o));

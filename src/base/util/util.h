@@ -236,6 +236,8 @@ bool term_has_color(FILE *f);
 
 /* @return what `git describe` printed when the program was built; "" outside of a repository. */
 const char *build_revision(void);
+/* @return the optional features that this build has, or those it lacks: "MPI, S3"; "" when there are none. */
+const char *build_features(bool present);
 
 /* ---- time -------------------------------------------------------------------------------- */
 double time_now(void); /* seconds, monotonic */

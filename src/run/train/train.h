@@ -22,7 +22,7 @@
 
 typedef struct train_options {
     bool fresh; /* start over: what the folder holds of an earlier run is removed */
-    bool quiet; /* no progress */
+    bool quiet; /* no summary at the start; metrics.log_every: 0 leaves out the progress */
     int ranks; /* threads of this process that train together; 0: as many as the config asks for, or
                  * the processes of the job this one was started in (comm_job_open) */
     /* The number of a signal that came: finish the step, save, return. May be NULL. */
