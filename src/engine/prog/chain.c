@@ -15,9 +15,10 @@
 enum { ALIGN = 64 };
 
 /* ---- adding a chain ---------------------------------------------------------------------- */
-static err measure_call(plan *p, const op_call *c) {
+static err measure_call(plan *p, const op_call *c, device_queue q) {
+    size_t *most = q == QUEUE_UPDATE ? &p->update_work_bytes : &p->work_bytes;
     TRY(ops_check(p->backend, c));
-    p->work_bytes = MAX(p->work_bytes, ops_workspace(p->backend, c, p->threads));
+    *most = MAX(*most, ops_workspace(p->backend, c, p->threads));
     return OK;
 }
 
@@ -31,8 +32,17 @@ static err measure_program(plan *p, const prog *g) {
             const prog_op *o = &lists[k]->op[i];
             if (op_flags(o->op) & OPF_EXTERN) continue;
             op_call c = call_of(g, o, NULL);
-            TRY(measure_call(p, &c));
+            TRY(measure_call(p, &c, o->queue));
         }
+    return OK;
+}
+
+err plan_program(plan *p, prog *g, int layer, int *which) {
+    BUG_IF(p->arena);
+    TRY(measure_program(p, g));
+    mem_reserve((void **)&p->program, &p->program_cap, p->programs, sizeof *p->program);
+    p->program[p->programs] = (instance){ .p = g, .layer = layer };
+    *which = p->programs++;
     return OK;
 }
 
@@ -220,7 +230,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     add_pools(p, k, l);
     if (is_pipeline(k)) {
         op_call sum = sum_passed(p, k, &k->chunk[0], -1);
-        TRY(measure_call(p, &sum));
+        TRY(measure_call(p, &sum, QUEUE_COMPUTE));
     }
     /* two of each, taken in turn: residual, delta, and in training the gradient */
     size_t each = k->res_bytes * (is_training(k) ? 2 : 1) + k->delta_bytes;
@@ -340,6 +350,20 @@ static void resolve_slot(const plan *p, const chain_plan *k, chunk_plan *u, int 
         if (in->p->res_out == VAL_NONE) continue;
         res = in->addr[in->p->res_out];
         delta = in->p->delta_out == VAL_NONE ? NULL : in->addr[in->p->delta_out];
+    }
+}
+
+void program_resolve(const plan *p, instance *in) {
+    const prog *g = in->p;
+    in->addr = mem_alloc((size_t)g->vals * sizeof *in->addr);
+    for (val v = 0; v < g->vals; v++) {
+        val r = val_root(g, v);
+        const prog_val *x = &g->val[r];
+        char *at = NULL; /* of the state: bound when it runs */
+        if (x->cls == VC_TEMP) at = (char *)plan_data(p, p->temp) + x->at;
+        if (x->cls == VC_REGION) at = (char *)plan_data(p, x->region) + x->offset;
+        for (val a = v; at && a != r; a = g->val[a].base) at += g->val[a].offset;
+        in->addr[v] = at;
     }
 }
 

@@ -66,6 +66,7 @@ static err end_if_far(exec *x, open_comms *o, axis_set axes) {
 static err end_far(const chain_run *r, axis_set axes) {
     TRY(end_if_far(r->x, &r->x->plan->late, axes));
     TRY(end_if_far(r->x, &r->x->plan->updated.open, axes));
+    if (!r->k) return OK; /* a program that runs on its own */
     for (int which = 0; which < POOLS; which++) {
         const slot_memory *kinds[] = { &r->k->gathered[which], &r->k->whole_grad[which] };
         for (size_t i = 0; i < COUNT_OF(kinds); i++)
@@ -168,12 +169,15 @@ static err check_finite(const plan *p, const instance *in, const prog_op *o, con
 }
 
 /* ---- calls ------------------------------------------------------------------------------- */
-static op_run op_run_of(const exec *x, const step_block *step) {
+static op_run op_run_of(const exec *x, const step_block *step, device_queue q) {
+    const plan *p = x->plan;
+    bool aside = q == QUEUE_UPDATE;
     return (op_run){ .pool = x->pool,
-                     .workspace = plan_data(x->plan, x->plan->work),
-                     .workspace_bytes = x->plan->work_bytes,
+                     .workspace = plan_data(p, aside ? p->update_work : p->work),
+                     .workspace_bytes = aside ? p->update_work_bytes : p->work_bytes,
                      .step = step,
-                     .context = x->plan->backend->context };
+                     .context = p->backend->context,
+                     .queue = q };
 }
 
 /* What an op took includes waiting for it, where calls are only queued. */
@@ -212,7 +216,7 @@ void exec_call(exec *x, const op_call *c) {
         call_part(x, c, NULL, NULL, 0);
         return;
     }
-    op_run run = op_run_of(x, NULL);
+    op_run run = op_run_of(x, NULL, QUEUE_COMPUTE);
     op_call with_run = *c;
     with_run.run = &run;
     call_part(x, &with_run, NULL, NULL, 0);
@@ -257,7 +261,7 @@ static device_queue begin_fetch(exec *x, int layer) {
 
 static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                   const step_block *step) {
-    op_run run = op_run_of(x, step);
+    op_run run = op_run_of(x, step, o->queue);
     run.layer = (uint32_t)(in->layer + 1);
     if (op_flags(o->op) & OPF_FETCH) run.queue = begin_fetch(x, in->layer);
     op_call c = call_of(in->p, o, in->addr);
@@ -265,7 +269,7 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     c.accumulate = adds_to_result(o->acc, micro) ? ~0u : 0;
     if (o->once && mesh_coord(&in->p->m, AX_TP)) c.in[2].data = NULL;
     call_part(x, &c, in, o, micro);
-    if (x->check_finite) TRY(note_not_finite(x, in, o, &c));
+    if (x->check_finite && in->p->mode != PROG_UPDATE) TRY(note_not_finite(x, in, o, &c));
     if (x->activation && micro == 0) sample_activation(x, in, o, &c);
     return OK;
 }
@@ -480,11 +484,16 @@ static err run_program(const chain_run *r, const instr *i) {
     return show_first_grads(r, i, in);
 }
 
+/* @return its event, where a trace records. */
+static int begin_instr(exec *x) {
+    __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
+    return x->trace ? trace_instr_begin(x->trace) : 0;
+}
+
 static err run_instr(const chain_run *r, const instr *i) {
     exec *x = r->x;
     bool lists = runs_a_list(i->kind);
-    __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
-    int at = x->trace ? trace_instr_begin(x->trace) : 0;
+    int at = begin_instr(x);
     exec_trace *began = x->trace; /* hooks may end it */
     if (x->times && lists) task_times_note(x, i, false);
     err e = lists ? run_program(r, i) : run_simple(r, i);
@@ -542,6 +551,36 @@ err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) {
         if (m == 0 && hooks->grads) TRY(hooks->grads(hooks->ctx, NULL));
     }
     return OK;
+}
+
+/* ---- programs that run on their own ---------------------------------------------------------- */
+typedef struct programs_run {
+    exec *x;
+    const int *which;
+    int n;
+} programs_run;
+
+static err program_calls(void *ctx) {
+    const programs_run *u = ctx;
+    step_block *step = exec_step_at(u->x);
+    chain_run r = { .x = u->x, .micros = 1, .step = step };
+    for (int i = 0; i < u->n; i++) {
+        open_comm ring[1];
+        open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
+        const instance *in = &u->x->plan->program[u->which[i]];
+        for (val v = 0; v < in->p->vals; v++)
+            if (in->p->val[v].cls == VC_STATE) in->addr[v] = &step->now;
+        const instr at = { .kind = DO_UPDATE };
+        int event = begin_instr(u->x);
+        TRY(run_list(&r, in, &at, &own));
+        if (u->x->trace) trace_instr_end(u->x->trace, event, &at, in, 0);
+    }
+    return OK;
+}
+
+err exec_programs(exec *x, exec_tape *t, const int *which, int n) {
+    programs_run u = { x, which, n };
+    return t ? exec_replay(x, t, program_calls, &u) : program_calls(&u);
 }
 
 bool exec_has_result(const exec *x, int which) {

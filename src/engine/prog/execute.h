@@ -104,6 +104,14 @@ bool exec_has_result(const exec *x, int which);
 void exec_gather_later(exec *x, const comm_move *move, const tensor *in, const tensor *out,
                        int layer, bool last);
 void exec_drop_gathers(exec *x);
+/* A list of calls that is the same every time: all zero at first, dropped at the end. */
+typedef struct exec_tape {
+    int runs;
+    void *graph;
+} exec_tape;
+/* Runs programs of plan_program, one after another, and records them as one where a tape is given (NULL: it is
+ * not). They read the step block as the last exec_step left it. */
+err exec_programs(exec *x, exec_tape *t, const int *which, int n) MUST_USE;
 /* What the chain yields: the loss per token, or logits. Its data is an address in the plan. */
 tensor exec_result(const exec *x, int which);
 /* How it lies on the mesh: with sequence parallelism each rank has the losses of its own tokens. */
@@ -128,11 +136,6 @@ void exec_join(exec *x, device_queue q, device_queue other);
 void exec_signal(exec *x, device_queue q, int event);
 void exec_await(exec *x, device_queue q, device_queue of, int event);
 
-/* A list of calls that is the same every time: all zero at first, dropped at the end. */
-typedef struct exec_tape {
-    int runs;
-    void *graph;
-} exec_tape;
 /* Makes the calls that `calls` makes, or replays them. They must be made through exec_call. */
 err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) MUST_USE;
 void exec_tape_drop(const plan *p, exec_tape *t);

@@ -78,6 +78,11 @@ typedef bucket_regions (*bucket_finder)(void *ctx, int bucket, int layer);
 /* Adds a chain's instances and memory. Programs are borrowed. @param which the chain's index.
  * @return an error that names the op when the backend lacks a kernel or an attribute. */
 err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *which) MUST_USE;
+/* Adds a program that runs on its own (PROG_UPDATE), and its memory. Borrowed. @param layer -1: of none. @param
+ * which its index. */
+err plan_program(plan *p, prog *g, int layer, int *which) MUST_USE;
+/* Where a region will begin in the arena, in bytes: those before it have been reserved. */
+size_t plan_offset(const plan *p, int index);
 /* Declares that work on QUEUE_UPDATE may still be using what a block (-1: the programs outside
  * blocks) reads and writes when a chain begins: the chain waits for event layer + 1 before it. */
 void plan_await_update(plan *p, int layer);

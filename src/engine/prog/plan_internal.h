@@ -49,7 +49,8 @@ typedef enum {
     DO_SEND,     /* begins to send what passes to the next virtual stage, or back */
     DO_SENT,     /* waits until it is sent */
     DO_RECV,
-    DO_LOSS /* the caller reads the losses of a microbatch */
+    DO_LOSS,  /* the caller reads the losses of a microbatch */
+    DO_UPDATE /* a program of the update */
 } instr_kind;
 typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 typedef struct instr {
@@ -179,6 +180,8 @@ struct plan {
     int regions, region_cap;
     chain_plan *chain;
     int chains, chain_cap;
+    instance *program; /* that run on their own */
+    int programs, program_cap;
     open_comm late_ring[MOST_LATE];
     open_comms late; /* that outlive the program that started them */
     later_gathers updated;
@@ -188,15 +191,16 @@ struct plan {
     int64_t row_counts_each;
     unsigned row_turn;
     size_t temp_bytes, work_bytes;
+    size_t update_work_bytes;                /* of calls on QUEUE_UPDATE */
     size_t gathered_bytes, whole_grad_bytes; /* of the slots of the chain that has most */
     int input_slots;                         /* microbatches whose inputs are there at once */
     bool fetches;                            /* some programs fetch parameters from host memory */
     bool *
         awaits; /* [awaits_cap] whether chains await this event of QUEUE_UPDATE, before that instance */
     int awaits_cap;
-    int temp, work, step, gathered, whole_grad; /* regions, made by plan_commit */
-    comm *comm;                                 /* borrowed; NULL: nobody else reaches the arena */
-    void *arena, *host;                         /* host: memory of the host, for a device */
+    int temp, work, update_work, step, gathered, whole_grad; /* regions, made by plan_commit */
+    comm *comm;         /* borrowed; NULL: nobody else reaches the arena */
+    void *arena, *host; /* host: memory of the host, for a device */
     size_t arena_bytes, host_bytes;
 };
 
@@ -207,6 +211,9 @@ void chain_resolve(plan *p, chain_plan *k);
 /* The instructions for a step of `micros` microbatches; without a pipeline, for one of them. */
 err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out) MUST_USE;
 void chain_free(plan *p, chain_plan *k);
+void program_resolve(const plan *p, instance *in);
+/* The step block as kernels read it, as exec_step left it. */
+step_block *exec_step_at(exec *x);
 /* Binds a chunk's instances of a slot to a slot of inputs. */
 void chain_bind_inputs(const plan *p, chunk_plan *u, int slot, int inputs);
 /* Binds the instance of an instruction to its slots of gathered parameters and whole gradients. */

@@ -571,3 +571,16 @@ prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool 
     free(s.own);
     return out;
 }
+
+double sim_programs(const prog *const *list, int n, const mesh *m, const sim_costs *costs) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        priced_list l = { 0 };
+        price_list(list[i], &list[i]->fwd, m, costs, false, &l);
+        sim_run s = { .costs = costs, .own = mem_alloc((size_t)(l.n + 1) * sizeof *s.own) };
+        sum += list_seconds(&s, &l, DO_FWD);
+        free(s.own);
+        free(l.item);
+    }
+    return sum;
+}

@@ -68,6 +68,8 @@ typedef struct prog_price {
 } prog_price;
 /* @param accumulates a step has several microbatches */
 prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool accumulates);
+/* Seconds of programs that run on their own, one after another. */
+double sim_programs(const prog *const *list, int n, const mesh *m, const sim_costs *costs);
 /* Seconds for a stage to pass a residual on. */
 double sim_message(const chain *c, const mesh *m, const sim_costs *costs);
 

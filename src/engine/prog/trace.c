@@ -118,7 +118,7 @@ static const char *const instr_names[] = {
     [DO_GATHERED] = "wait gather", [DO_REDUCE] = "start reduce",
     [DO_REDUCED] = "wait reduce",  [DO_SEND] = "send",
     [DO_SENT] = "wait send",       [DO_RECV] = "receive",
-    [DO_LOSS] = "losses",
+    [DO_LOSS] = "losses",          [DO_UPDATE] = "run",
 };
 
 int trace_instr_begin(exec_trace *t) { return begin_trace_event(t, EVENT_INSTR, QUEUE_COMPUTE); }
