@@ -215,6 +215,6 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     /* what an update brings from host memory comes on queues that no graph records */
     exec_tape *tape = o->params_on_host ? NULL : &o->updates;
     TRY(exec_programs(x, tape, &o->program[PROGRAM_UPDATE].id, 1));
-    model_gather(o->m, x);
+    exec_params_changed(x);
     return OK;
 }

@@ -185,14 +185,16 @@ static err add_list(const plan *p, chain_plan *k, int micros, step_list **out) {
     mem_reserve((void **)&k->list, &k->list_cap, k->lists, sizeof *k->list);
     *out = &k->list[k->lists];
     int rank = mesh_coord(&p->m, AX_PP);
+    k->c.beside = p->awaits;
+    k->c.besides = p->awaits_cap;
     TRY(step_list_make(&k->c, rank, micros, *out));
     k->lists++;
-    return step_list_check_slots(&k->c, rank, *out, 1);
+    return step_list_check_slots(&k->c, rank, *out);
 }
 
 err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out) {
     step_list *l;
-    TRY(add_list(p, k, is_pipeline(k) ? micros : 1, &l));
+    TRY(add_list(p, k, micros, &l));
     for (int i = 0; i < k->c.pipe.chunks; i++) BUG_IF(l->slots[i] > k->chunk[i].slots);
     for (int i = 0; i < POOLS; i++)
         BUG_IF(l->gathered[i] > k->gathered[i].slots || l->whole_grads[i] > k->whole_grad[i].slots);
@@ -219,7 +221,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     k->chunk = mem_alloc((size_t)k->c.pipe.chunks * sizeof *k->chunk);
     for (int i = 0; i < k->c.pipe.chunks; i++) k->chunk[i].k = chain_chunk(&k->c, rank, i);
     step_list *l;
-    TRY(add_list(p, k, is_pipeline(k) ? k->c.micros : 1, &l));
+    TRY(add_list(p, k, k->c.micros, &l));
     p->input_slots = MAX(p->input_slots, l->inputs);
     TRY(add_programs(p, k));
     const prog *block = k->c.block[0]; /* what passes between blocks is alike */
@@ -234,6 +236,9 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     }
     /* two of each, taken in turn: residual, delta, and in training the gradient */
     size_t each = k->res_bytes * (is_training(k) ? 2 : 1) + k->delta_bytes;
+    int states = (c->layers + 1) * block->set.buckets;
+    while (p->params_cap < states)
+        mem_reserve((void **)&p->params, &p->params_cap, p->params_cap, sizeof *p->params);
     k->residual = plan_region(p, "residual", 2 * each);
     k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->result]));
     return OK;

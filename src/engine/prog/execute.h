@@ -98,12 +98,9 @@ void task_times_begin(exec *x, task_times *t);
 void task_times_read(const exec *x, task_times *t);
 /* Whether this rank computes what the chain yields: of a pipeline the last one does. */
 bool exec_has_result(const exec *x, int which);
-/* Gathers updated parameters in the next chain that runs, while it runs: before the programs that read them,
- * and behind the event of QUEUE_UPDATE that plan_await_update names. @param layer -1: outside blocks. @param
- * last the chain's last program reads them, and no other. exec_drop_gathers forgets what has not been run. */
-void exec_gather_later(exec *x, const comm_move *move, const tensor *in, const tensor *out,
-                       int layer, bool last);
-void exec_drop_gathers(exec *x);
+/* Declares that the parameters have changed, each rank having updated its slice: chains gather what they read
+ * before the programs that read it, the next one that runs them. */
+void exec_params_changed(exec *x);
 /* A list of calls that is the same every time: all zero at first, dropped at the end. */
 typedef struct exec_tape {
     int runs;

@@ -11,7 +11,7 @@ plan *plan_new(const mesh *m, const op_backend *backend, int threads) {
     p->backend = backend;
     p->threads = threads;
     p->late = (open_comms){ .ring = p->late_ring, .cap = MOST_LATE };
-    p->updated.open = (open_comms){ .ring = p->updated.ring, .cap = MOST_AHEAD };
+    p->updated = (open_comms){ .ring = p->updated_ring, .cap = MOST_AHEAD };
     return p;
 }
 
@@ -257,7 +257,7 @@ void plan_free(plan *p) {
     free(p->region);
     free(p->awaits);
     free(p->row_counts);
-    free(p->updated.list);
+    free(p->params);
     arena_unmap(p);
     free(p);
 }

@@ -62,7 +62,6 @@ typedef struct prog_price {
     double forward, again, backward; /* again: the last forward of a segment that is recomputed */
     double weights;                  /* where backward puts them off */
     double gather, reduce;           /* communications of parameters that are stored in slices */
-    double updated;                  /* ... that are gathered once per step, after the update */
     double late;                     /* reductions with a step's last microbatch */
     double saved, block_input, residual, temp, gathered, whole_grad;
 } prog_price;
