@@ -712,6 +712,23 @@ static void ranks_that_disagree_are_refused(void **state) {
     model_free(m[1]);
 }
 
+/* So are ranks of which one gathers what an update left in slices, and the other has updated all of it. */
+static void gathers_of_updated_parameters_are_checked(void **state) {
+    model_config c = small_llama();
+    mesh me = { .size = { [AX_DP_SHARD] = 2 } };
+    model *m[2];
+    chain ch[2];
+    for (int r = 0; r < 2; r++) {
+        assert_ok(model_new(&c, &(model_layout){ .mesh = me, .zero = r }, &m[r]));
+        assert_ok(model_record(m[r], PROG_EVAL, 32, 16, &ch[r]));
+    }
+    assert_error(plan_check_ranks(&me, ch, 2), "all-gather", "the end");
+    ch[0] = ch[1];
+    assert_ok(plan_check_ranks(&me, ch, 2));
+    model_free(m[0]);
+    model_free(m[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_agrees_on_every_layout),
@@ -743,6 +760,7 @@ int main(void) {
         cmocka_unit_test(zero3_stores_a_share_of_the_weights),
         cmocka_unit_test(a_dropped_collective_is_refused),
         cmocka_unit_test(ranks_that_disagree_are_refused),
+        cmocka_unit_test(gathers_of_updated_parameters_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

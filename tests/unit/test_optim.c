@@ -451,6 +451,58 @@ static void a_step_that_is_not_finite_is_skipped(void **state) {
     comm_free(end);
 }
 
+/* ---- the update as a program ----------------------------------------------------------------- */
+/* A gradient that ranks have yet to sum cannot be updated from, nor can a matrix take the place of a vector. */
+static void updates_refuse_what_does_not_fit(void **state) {
+    mesh m = { .size = { [AX_DP_SHARD] = 2, [AX_TP] = 2 } };
+    const struct {
+        placement grad;
+        axis_set summed;
+        int64_t weights;
+        const char *complaint; /* NULL: it is right */
+    } cases[] = {
+        { placement_on(AXIS(AX_DP_SHARD), PLACE_S(0)), 0, 64, NULL },
+        { placement_on(AXIS(AX_TP), PLACE_P), 0, 64, "update_sgd reads g, which is tp:P" },
+        { placement_on(AXIS(AX_TP), PLACE_P), AXIS(AX_TP), 64, NULL },
+        { placement_on(AXIS(AX_TP), PLACE_P), AXIS(AX_DP_SHARD), 64, "update_sgd reads g" },
+        { placement_on(0, PLACE_I), 0, 63, "p does not fit the signature" },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        prog *p = prog_new("update", PROG_UPDATE, &m, &(param_set){ 0 }, &(prog_options){ 0 });
+        change_request c = change_of(OP_UPDATE_SGD);
+        val g = prog_region(p, "grads", 0, 0, DT_F32, 64, cases[i].grad);
+        c.in[0] = rec_moved(p, g, cases[i].summed, PLACE_I);
+        c.out[0] = prog_region(p, "params", 1, 0, DT_F32, cases[i].weights, (placement){ 0 });
+        if (c.in[0] != VAL_NONE) rec_change(p, c);
+        err e = prog_finish(p);
+        if (cases[i].complaint)
+            assert_error(e, cases[i].complaint);
+        else
+            assert_ok(e);
+        prog_free(p);
+    }
+}
+
+/* Muon's scratch memory is that of one round of layers, whatever the number of layers is: rounds share it. */
+static void rounds_of_muon_share_their_memory(void **state) {
+    size_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        model_config c = small_llama();
+        c.layers = i ? 8 : 2;
+        optim_settings s = { .kind = OPTIM_MUON, .momentum = 0.95 };
+        model_layout l = { .dt = DT_F32, .zero = 1, .mesh.size = { [AX_DP_SHARD] = 2 } };
+        optim_fixture r = { 0 };
+        assert_ok(model_new(&c, &l, &r.m));
+        r.p = plan_new(&l.mesh, counting(), 1);
+        model_reserve(r.m, r.p, true);
+        assert_ok(optim_new(&s, r.m, r.p, &r.o));
+        bytes[i] = plan_bytes(r.p, "temp");
+        assert_true(bytes[i] > 0);
+        fixture_free(&r);
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_take_the_same_steps),
@@ -464,6 +516,8 @@ int main(void) {
         cmocka_unit_test(router_biases_follow_the_load),
         cmocka_unit_test(bad_settings_are_refused),
         cmocka_unit_test(a_step_that_is_not_finite_is_skipped),
+        cmocka_unit_test(updates_refuse_what_does_not_fit),
+        cmocka_unit_test(rounds_of_muon_share_their_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

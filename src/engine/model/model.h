@@ -247,9 +247,6 @@ void model_fill_constants(const model *m, plan *p);
 /* Makes written master weights what programs read: converts them to the copies that GEMMs read, and
  * gathers what other ranks update (ZeRO 1 and 2). */
 err model_publish(const model *m, exec *x) MUST_USE;
-/* The second half of it: the next chain gathers the slices of every bucket, as an update leaves them. */
-void model_gather(const model *m, exec *x);
-
 /* The same table's gradient of the first microbatch, with model_layout.keeps_first_grad: keep copies what this stage has
  * of it, sum adds the other stage's. @return its elements that this rank updates, summed; no data where there is no
  * such table here. Both stages call sum. */

@@ -373,27 +373,6 @@ static err refresh_copies(const model *m, const plan *p) {
     return e;
 }
 
-/* What programs read is gathered where it is stored. */
-void model_gather(const model *m, exec *x) {
-    exec_drop_gathers(x);
-    for (int i = 0, n = model_buckets(m); i < n; i++) {
-        bucket_view own = model_bucket(m, i), all = view_bucket(m, i, HOLDS_PARAMS);
-        if (own.count == all.count) continue;
-        bool copy = own.copy.region >= 0;
-        dtype dt = copy ? own.dt : own.master_dt;
-        region_part part = copy ? own.copy : own.master;
-        char *base = plan_data(x->plan, part.region);
-        tensor whole = tensor_of(base, dt, 1, &all.count);
-        tensor slice = tensor_of(base + (size_t)part.at * dt_size(dt), dt, 1, &own.count);
-        comm_move gather = { .axes = m->bucket[own.bucket].slices,
-                             .from = PLACE_S(0),
-                             .to = PLACE_I,
-                             .name = "gather of updated parameters" };
-        exec_gather_later(x, &gather, &slice, &whole, own.layer,
-                          m->info[own.bucket].where == BUCKET_LAST);
-    }
-}
-
 bool model_param_tied(const model *m, int param) {
     return shared_by_stages(m, m->param[param].bucket);
 }
@@ -458,7 +437,7 @@ err model_sum_first_tied(const model *m, exec *x, tensor *out) {
 
 err model_publish(const model *m, exec *x) {
     TRY(refresh_copies(m, x->plan));
-    model_gather(m, x);
+    exec_params_changed(x);
     return OK;
 }
 

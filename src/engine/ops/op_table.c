@@ -37,7 +37,8 @@ static operand_type type_by_letter(char letter) {
     case 'f': return KIND_F32;
     case 'i': return KIND_I32;
     case 'l': return KIND_I64;
-    case 'u': return KIND_U8;
+    case 'u':
+    case 's': return KIND_U8;
     default: BUG("a type letter in ops.def"); return KIND_FLOAT;
     }
 }
@@ -75,12 +76,14 @@ static const char *parse_operand(const char *s, op_operand *o, char type_of[OPER
     *o = (op_operand){ .type_of = -1 };
     type_of[0] = '\0';
     if (*s == '+') o->accumulates = true, s++;
+    if (*s == '*') o->state = true, s++;
     if (*s == '-') /* a slot that another op of the family uses */
         s++;
     else
         s = parse_name(s, o->name);
     if (*s == ':') {
         o->type = type_by_letter(s[1]);
+        o->sign = s[1] == 's';
         s += 2;
     } else if (*s == '~' || *s == '=') {
         s = parse_name(s + 1, type_of);
@@ -115,6 +118,13 @@ op_signature op_signature_of(op_code op) {
     for (int i = 0; i < sig.ins; i++) sig.in[i].type_of = op_find(sig.in, sig.ins, like_in[i]);
     for (int i = 0; i < sig.outs; i++) sig.out[i].type_of = op_find(sig.in, sig.ins, like_out[i]);
     return sig;
+}
+
+int op_states(op_code op) {
+    op_signature sig = op_signature_of(op);
+    int n = 0;
+    for (int i = 0; i < sig.outs; i++) n += sig.out[i].state;
+    return n;
 }
 
 /* ---- attributes ------------------------------------------------------------------------------------ */

@@ -136,7 +136,8 @@ typedef enum {
     COST_ATTENTION_BWD,       /* five */
     COST_ATTENTION_BLOCK,     /* two over half of a block's keys */
     COST_ATTENTION_BLOCK_BWD, /* five */
-    COST_UPDATE               /* results are read too, but for the copy */
+    COST_UPDATE,              /* results are read too, but for the copy */
+    COST_ORTHOGONALIZE        /* iterations of three GEMMs on matrices */
 } op_cost;
 
 enum {
@@ -144,7 +145,7 @@ enum {
     OPF_EXTERN = 2,       /* run by the executor (communication), not by a backend */
     OPF_FP8 = 4,          /* a GEMM whose activation operands may be quantized */
     OPF_QUANTIZE = 8,     /* yields fp8 copies of its operand; writes its row too */
-    OPF_UPDATE = 16,      /* part of the optimizer's update: no program records it */
+    OPF_UPDATE = 16,      /* part of the optimizer's update: changes its results in place */
     OPF_WEIGHT_GRAD = 32, /* yields weight gradients alone: nothing in its list waits for it */
     OPF_FETCH = 64        /* reads host memory: runs on QUEUE_FETCH, beside everything else */
 };
@@ -192,6 +193,8 @@ typedef struct op_operand {
     char name[OPERAND_NAME]; /* "" for a slot that is never used */
     operand_type type;
     bool optional, accumulates;
+    bool state;  /* of an update: what the optimizer keeps from step to step */
+    bool sign;   /* KIND_U8: codes of values of either sign */
     int type_of; /* operand whose element type it has (results) or is converted to; -1: none */
     int ndim;    /* or ANY_SHAPE */
     struct {
@@ -206,6 +209,8 @@ typedef struct op_signature {
 op_signature op_signature_of(op_code op);
 /* @return the index of the operand of this name; -1: none. */
 int op_find(const op_operand *list, int n, const char *name);
+/* @return how many of an update's results are states. */
+int op_states(op_code op);
 
 /* ---- attributes of a call ------------------------------------------------------------------------ */
 /* The attributes that are set, not zero or false. */

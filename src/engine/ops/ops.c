@@ -55,6 +55,15 @@ static double attention_scores(const op_call *c) {
     return (double)c->in[0].dim[0] * keys * c->attr.heads.q * c->attr.heads.dim;
 }
 
+/* Five iterations on a matrix with a side of S = min(R, C): the Gram matrix of x, its square, and their sum
+ * times x. */
+static double orthogonalize_flops(const tensor *u) {
+    enum { ITERATIONS = 5 };
+    double side = (double)MIN(u->dim[u->ndim - 2], u->dim[u->ndim - 1]);
+    double each = (double)(u->dim[u->ndim - 2] * u->dim[u->ndim - 1]);
+    return ITERATIONS * (count_of(u) / each) * (4 * side * each + 2 * side * side * side);
+}
+
 static double call_flops(const op_call *c, op_cost cost) {
     const tensor *in = c->in, *out = c->out;
     switch (cost) {
@@ -71,6 +80,7 @@ static double call_flops(const op_call *c, op_cost cost) {
     case COST_ATTENTION_BWD: return 5 * attention_scores(c);
     case COST_ATTENTION_BLOCK: return 2 * block_scores(c);
     case COST_ATTENTION_BLOCK_BWD: return 5 * block_scores(c);
+    case COST_ORTHOGONALIZE: return orthogonalize_flops(&out[0]);
     default: return 0;
     }
 }

@@ -25,18 +25,11 @@
  */
 #include "optim_internal.h"
 
-#include "ops/op_table.h"
-
-static const rule *rule_at(const optimizer *o, int param) {
-    return rule_of(o->s.kind, model_param_at(o->m, param));
-}
 static bool clips_rows(const optimizer *o, int param) {
     return rule_clips_rows(&o->s, model_conf(o->m), model_param_at(o->m, param));
 }
 
-/* Axes along which ranks hold different parts of a parameter. Ranks of another pipeline stage have other
- * parameters. */
-static axis_set parts_over(const optimizer *o, int param) {
+axis_set parts_over(const optimizer *o, int param) {
     return mesh_axes(&o->mesh) & ~model_param_same(o->m, param) & ~AXIS(AX_PP);
 }
 /* Those of them that ZeRO slices it over. */
@@ -49,7 +42,7 @@ static axis_set slices_over(const optimizer *o, int param) {
  * same one does. */
 static bool contributes_sums(const optimizer *o, int param) {
     return o->slot[param].range >= 0 &&
-           mesh_index(&o->mesh, (o->d.parts | AXES_TP_REP) & model_param_same(o->m, param)) == 0;
+           mesh_index(&o->mesh, (o->parts | AXES_TP_REP) & model_param_same(o->m, param)) == 0;
 }
 
 static bool bucket_is_here(const optimizer *o, int param) {
@@ -61,312 +54,204 @@ static bool bucket_is_here(const optimizer *o, int param) {
     return false;
 }
 
-/* ---- calls --------------------------------------------------------------------------------- */
-/* The elements of a parameter that this rank updates. */
-static tensor param_elements(const optimizer *o, int param, param_part part, bool ready) {
-    const param_slot *t = &o->slot[param];
-    const update_range *s = &o->range[t->range];
-    return part_view(o, ready, part == PARAM_GRAD ? s->b.grad : s->b.master, DT_F32, s->at + t->at,
-                     1, &t->count);
-}
-
-static op_attr part_attr(const optimizer *o, int param) {
-    op_attr a = { 0 };
-    a.update.first = model_weights_range(o->m, param).from;
-    a.update.base = model_global_index(o->m, param, 0);
-    a.update.cols = model_param_at(o->m, param)->local[1];
-    a.update.stride = model_param_at(o->m, param)->dim[1];
-    return a;
-}
-
-/* The sums of a matrix: by row, then by column or by row again. */
-static tensor sums_tensor(const optimizer *o, int param, int which, bool by_column, bool ready) {
-    const model_param *q = model_param_at(o->m, param);
-    int64_t at = o->slot[param].sums + which * q->dim[0];
-    return region_view(o, ready, o->d.sums, DT_F32, at, 1, &q->dim[by_column]);
-}
-static tensor all_sums(const optimizer *o) {
-    return region_view(o, true, o->d.sums, DT_F32, 0, 1, &o->d.sum_count);
-}
-
-static tensor param_squares(const optimizer *o, int param) {
-    int64_t two = 2;
-    return region_view(o, true, o->d.squares, DT_F32, 2 * param, 1, &two);
-}
-
-static op_call agc_sums_call(const optimizer *o, int param, bool ready) {
-    op_call c = { .op = OP_AGC_SUMS, .attr = part_attr(o, param) };
-    c.in[0] = param_elements(o, param, PARAM_MASTER, ready);
-    c.in[1] = param_elements(o, param, PARAM_GRAD, ready);
-    for (int k = 0; k < 2; k++) c.out[k] = sums_tensor(o, param, k, false, ready);
-    return c;
-}
-
-static op_call agc_call(const optimizer *o, int param, bool ready) {
-    op_call c = { .op = OP_AGC, .attr = part_attr(o, param) };
-    c.attr.agc = o->range[o->slot[param].range].attr.agc;
-    c.out[0] = param_elements(o, param, PARAM_GRAD, ready);
-    for (int k = 0; k < 2; k++) c.in[k] = sums_tensor(o, param, k, false, ready);
-    return c;
-}
-
-static op_call factor_sums_call(const optimizer *o, int param, bool ready) {
-    op_call c = { .op = OP_FACTOR_SUMS, .attr = part_attr(o, param) };
-    c.attr.update.eps = o->range[o->slot[param].range].attr.update.eps;
-    c.in[0] = param_elements(o, param, PARAM_GRAD, ready);
-    for (int k = 0; k < 2; k++) c.out[k] = sums_tensor(o, param, k, k, ready);
-    return c;
-}
-
-static op_call factor_moments_call(const optimizer *o, int param, bool ready) {
-    op_call c = { .op = OP_FACTOR_MOMENTS };
-    for (int k = 0; k < 2; k++) {
-        c.out[k] = c.out[2 + k] = sums_tensor(o, param, k, k, ready);
-        c.out[2 + k].data = ready ? plan_data(o->p, o->slot[param].whole[k]) : NULL;
-    }
-    return c;
-}
-
-static op_call factor_call(const optimizer *o, int param, bool ready) {
-    const update_range *s = &o->range[o->slot[param].range];
-    op_call c = { .op = OP_FACTOR_MATRIX };
-    c.out[0] = param_elements(o, param, PARAM_GRAD, ready);
-    if (s->r->kind == BY_FACTORS) {
-        c.attr = part_attr(o, param);
-        for (int k = 0; k < 2; k++) c.in[k] = sums_tensor(o, param, k, k, ready);
-    } else {
-        c.op = OP_FACTOR_VECTOR;
-        c.attr.update.eps = s->attr.update.eps;
-        c.out[1] = region_view(o, ready, s->state[0], DT_F32, 0, 1, &s->count);
-    }
-    return c;
-}
-
-static op_call momentum_call(const optimizer *o, const update_range *s, float *u, bool ready) {
-    op_call c = { .op = OP_MUON_MOMENTUM };
-    c.attr.update.momentum = s->attr.update.momentum;
-    c.attr.update.nesterov = s->attr.update.nesterov;
-    c.attr.update.host_state = s->attr.update.host_state;
-    c.in[0] = c.out[0] = part_view(o, ready, s->b.grad, DT_F32, s->at, 1, &s->count);
-    if (u) c.out[0].data = u;
-    c.out[1] = region_view(o, ready, s->state[0], DT_F32, 0, 1, &s->count);
-    return c;
-}
-
-/* The weights' step; `u` is where the direction lies, if not in the gradient's place. */
-static op_call along_call(const optimizer *o, const update_range *s, float *u, bool ready) {
-    op_call c = { .op = OP_UPDATE_ALONG, .attr = s->attr };
-    c.attr.update.host_state = false;
-    c.in[0] = part_view(o, ready, s->b.grad, DT_F32, s->at, 1, &s->count);
-    if (u) c.in[0].data = u;
-    c.out[0] = part_view(o, ready, s->b.master, s->b.master_dt, s->at, 1, &s->count);
-    if (s->b.copy.region >= 0)
-        c.out[1] = part_view(o, ready, s->b.copy, s->b.dt, s->at, 1, &s->count);
-    return c;
-}
-
 /* ---- memory -------------------------------------------------------------------------------- */
-static err reserve_sums(optimizer *o, plan *p) {
+void directions_reserve(optimizer *o) {
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
         param_slot *t = &o->slot[i];
-        bool factored = rule_at(o, i)->kind == BY_FACTORS;
+        bool factored = t->r->kind == BY_FACTORS;
+        if (t->r->kind != BY_ELEMENT || clips_rows(o, i)) o->parts |= parts_over(o, i);
         if ((!factored && !clips_rows(o, i)) || !bucket_is_here(o, i)) continue;
-        t->sums = o->d.sum_count;
-        o->d.sum_count += q->dim[0] + MAX(q->dim[0], q->dim[1]);
+        t->sums = o->sum_count;
+        o->sum_count += q->dim[0] + MAX(q->dim[0], q->dim[1]);
         bool host = t->range >= 0 && o->range[t->range].attr.update.host_state;
-        for (int k = 0; k < 2 && factored; k++)
-            t->whole[k] = (host ? plan_region_host
-                                : plan_region)(p, "optimizer", (size_t)q->dim[k] * sizeof(float));
-        op_call moments = factor_moments_call(o, i, false);
-        if (factored) TRY(reserve_call(o, p, &o->work, &moments));
+        for (int k = 0; k < t->states.n && factored; k++)
+            t->whole[k] = (host ? plan_region_host : plan_region)(
+                o->p, "optimizer", (size_t)q->dim[k] * sizeof(float));
     }
-    if (o->d.sum_count) o->d.sums = plan_region(p, "work", (size_t)o->d.sum_count * sizeof(float));
-    return OK;
 }
 
-static err reserve_calls(optimizer *o, const plan *p, int param) {
+/* ---- operands ------------------------------------------------------------------------------- */
+/* The elements of a parameter that this rank updates. */
+static val param_elements(const optimizer *o, prog *p, int param, param_part part) {
     const param_slot *t = &o->slot[param];
-    rule_kind kind = rule_at(o, param)->kind;
-    op_call call[4];
-    int n = 0;
-    if (clips_rows(o, param)) {
-        call[n++] = agc_sums_call(o, param, false);
-        call[n++] = agc_call(o, param, false);
-    }
-    if (kind == BY_FACTORS) call[n++] = factor_sums_call(o, param, false);
-    if (kind == BY_FACTORS || kind == BY_FACTORS_VECTOR) call[n++] = factor_call(o, param, false);
-    for (int i = 0; i < n; i++) TRY(reserve_call(o, p, &o->work, &call[i]));
-    if (kind == BY_ELEMENT) return OK;
-    op_call along = along_call(o, &o->range[t->range], NULL, false);
-    return reserve_call(o, p, &o->work, &along);
+    const update_range *s = &o->range[t->range];
+    return record_elements(o, p, param, part == PARAM_GRAD ? s->b.grad : s->b.master, DT_F32,
+                           s->at + t->at, t->count);
 }
 
-/* Muon's buffers: for the largest bucket, and the largest matrix of which tp ranks hold parts. */
-static err reserve_orthogonal(optimizer *o, plan *p) {
-    size_t most = 0, slices = 0, matrix = 0;
-    for (int i = 0; i < o->params; i++) {
-        const model_param *q = model_param_at(o->m, i);
-        if (rule_at(o, i)->kind != BY_ORTHOGONAL || !bucket_is_here(o, i)) continue;
-        int n = mesh_span(&o->mesh, slices_over(o, i));
-        for (int k = 0; k < model_buckets(o->m) && n > 1; k++) {
-            bucket_view b = model_bucket(o->m, k);
-            if (b.bucket == q->bucket) slices = MAX(slices, (size_t)(b.count * n));
-        }
-        if (placement_axes(q->pl, PL_S) & mesh_axes(&o->mesh))
-            matrix = MAX(matrix, (size_t)(q->dim[0] * q->dim[1]));
-        op_call c = { .op = OP_ORTHOGONALIZE, .out = { tensor_of(NULL, DT_F32, 2, q->dim) } };
-        TRY(reserve_call(o, p, &o->work, &c));
-        if (o->slot[i].range >= 0) {
-            op_call m = momentum_call(o, &o->range[o->slot[i].range], NULL, false);
-            TRY(reserve_call(o, p, &o->work, &m));
-        }
-        most++;
-    }
-    if (!most) return OK;
-    o->d.slices = plan_region(p, "work", slices * sizeof(float));
-    o->d.bucket = plan_region(p, "work", slices * sizeof(float));
-    o->d.matrix = plan_region(p, "work", matrix * sizeof(float));
-    return OK;
+/* An op on a rank's part of a matrix. */
+static change_request change_part(const optimizer *o, op_code op, int param) {
+    change_request c = change_of(op);
+    c.attr.update.first = model_weights_range(o->m, param).from;
+    c.attr.update.base = model_global_index(o->m, param, 0);
+    c.attr.update.cols = model_param_at(o->m, param)->local[1];
+    c.attr.update.stride = model_param_at(o->m, param)->dim[1];
+    return c;
 }
 
-err directions_reserve(optimizer *o, plan *p) {
-    o->d = (directions){ .sums = -1, .squares = -1, .slices = -1, .bucket = -1, .matrix = -1 };
-    for (int i = 0; i < o->params; i++)
-        if (rule_at(o, i)->kind != BY_ELEMENT || clips_rows(o, i)) o->d.parts |= parts_over(o, i);
-    TRY(reserve_sums(o, p));
-    for (int i = 0; i < o->params; i++)
-        if (o->slot[i].range >= 0) TRY(reserve_calls(o, p, i));
-    TRY(reserve_orthogonal(o, p));
-    if (o->d.sum_count)
-        o->d.squares = plan_region(p, "work", (size_t)(2 * o->params) * sizeof(float));
-    return OK;
+/* The sums of a matrix among those of all: by row, then by column or by row again. */
+static val sums_of(const optimizer *o, prog *p, val all, int param, int which, bool by_column) {
+    const model_param *q = model_param_at(o->m, param);
+    return prog_part(p, all, o->slot[param].sums + which * q->dim[0], 1, &q->dim[by_column]);
 }
 
-/* ---- sums over ranks ------------------------------------------------------------------------ */
-/* Runs the call that sums a rank's part of a parameter, where it contributes one. */
-static void sum_part(const step_run *r, int param,
-                     op_call (*call)(const optimizer *o, int param, bool ready)) {
-    if (!contributes_sums(r->o, param)) return;
-    op_call c = call(r->o, param, true);
-    run_call(r, &c);
-}
-
-static void zero_tensor(const step_run *r, const tensor *t) {
-    op_call zero = { .op = OP_ZERO, .out = { *t } };
-    run_call(r, &zero);
+/* Partial sums, zero where other ranks have the parts. */
+static val new_sums(const optimizer *o, prog *p, int64_t n) {
+    val all = prog_scratch(p, 1, &n, placement_on(o->parts, PLACE_P));
+    change_request zero = change_of(OP_ZERO);
+    zero.out[0] = all;
+    if (o->parts) rec_change(p, zero);
+    return all;
 }
 
 /* ---- adaptive clipping ---------------------------------------------------------------------- */
-err clip_adaptively(const step_run *r) {
-    const optimizer *o = r->o;
-    if (o->s.agc <= 0 || o->d.sums < 0) return OK;
-    tensor all = all_sums(o);
-    if (o->d.parts) zero_tensor(r, &all); /* of parts that other ranks sum */
-    for (int i = 0; i < o->params; i++)
-        if (clips_rows(o, i)) sum_part(r, i, agc_sums_call);
-    TRY(sum_over(r, "adaptive clipping", o->d.parts, &all));
+void record_adaptive_clip(const optimizer *o, prog *p) {
+    if (o->s.agc <= 0 || !o->sum_count) return;
+    val all = new_sums(o, p, o->sum_count);
+    for (int i = 0; i < o->params; i++) {
+        if (!clips_rows(o, i) || !contributes_sums(o, i)) continue;
+        change_request c = change_part(o, OP_AGC_SUMS, i);
+        c.in[0] = param_elements(o, p, i, PARAM_MASTER);
+        c.in[1] = param_elements(o, p, i, PARAM_GRAD);
+        for (int k = 0; k < 2; k++) c.out[k] = sums_of(o, p, all, i, k, false);
+        rec_change(p, c);
+    }
+    all = rec_moved(p, all, o->parts, PLACE_I);
     for (int i = 0; i < o->params; i++) {
         if (!clips_rows(o, i) || o->slot[i].range < 0) continue;
-        op_call c = agc_call(o, i, true);
-        run_call(r, &c);
+        change_request c = change_part(o, OP_AGC, i);
+        c.attr.agc = o->range[o->slot[i].range].attr.agc;
+        c.out[0] = param_elements(o, p, i, PARAM_GRAD);
+        for (int k = 0; k < 2; k++) c.in[k] = sums_of(o, p, all, i, k, false);
+        rec_change(p, c);
     }
-    return OK;
+}
+
+/* The weights' step along a direction. @param squares VAL_NONE: its length is right as it is */
+static void record_along(const optimizer *o, prog *p, const update_range *s, val direction,
+                         val squares) {
+    change_request c = change_of(s->r->op);
+    c.attr = s->attr;
+    c.attr.update.host_state = false;
+    c.in[0] = direction;
+    c.in[1] = squares;
+    record_weights(o, p, s, &c);
+    rec_change(p, c);
 }
 
 /* ---- Adafactor ------------------------------------------------------------------------------- */
-static void sum_squares(const step_run *r, int param) {
-    const model_param *q = model_param_at(r->o->m, param);
-    tensor u = param_elements(r->o, param, PARAM_GRAD, true), sum = param_squares(r->o, param);
-    op_call c = sqnorm_call(u.data, u.dim[0], q->dim[0] * q->dim[1], false, &sum);
-    run_call(r, &c);
-}
-
 static bool is_factored(const optimizer *o, int param) {
-    rule_kind kind = rule_at(o, param)->kind;
+    rule_kind kind = o->slot[param].r->kind;
     return kind == BY_FACTORS || kind == BY_FACTORS_VECTOR;
 }
 
-static err make_factors(const step_run *r) {
-    const optimizer *o = r->o;
-    tensor all = all_sums(o);
-    if (o->d.parts) zero_tensor(r, &all);
-    for (int i = 0; i < o->params; i++)
-        if (rule_at(o, i)->kind == BY_FACTORS) sum_part(r, i, factor_sums_call);
-    TRY(sum_over(r, "Adafactor's sums", o->d.parts, &all));
+/* @return the factors of all matrices. */
+static val record_factors(const optimizer *o, prog *p) {
+    val all = new_sums(o, p, o->sum_count);
     for (int i = 0; i < o->params; i++) {
-        if (o->slot[i].whole[0] < 0) continue;
-        op_call c = factor_moments_call(o, i, true);
-        run_call(r, &c);
+        if (o->slot[i].r->kind != BY_FACTORS || !contributes_sums(o, i)) continue;
+        change_request c = change_part(o, OP_FACTOR_SUMS, i);
+        c.attr.update.eps = o->range[o->slot[i].range].attr.update.eps;
+        c.in[0] = param_elements(o, p, i, PARAM_GRAD);
+        for (int k = 0; k < 2; k++) c.out[k] = sums_of(o, p, all, i, k, k);
+        rec_change(p, c);
     }
-    return OK;
+    all = rec_moved(p, all, o->parts, PLACE_I);
+    for (int i = 0; i < o->params; i++) {
+        const param_slot *t = &o->slot[i];
+        const model_param *q = model_param_at(o->m, i);
+        if (t->whole[0] < 0) continue;
+        change_request c = change_of(t->r->keeps);
+        for (int k = 0; k < 2; k++) {
+            c.out[k] = sums_of(o, p, all, i, k, k);
+            c.out[t->states.state[k].out] =
+                prog_region(p, q->name, t->whole[k], 0, DT_F32, q->dim[k], (placement){ 0 });
+        }
+        rec_change(p, c);
+    }
+    return all;
 }
 
-static err update_factored(const step_run *r) {
-    const optimizer *o = r->o;
-    int64_t n = 2 * o->params;
-    tensor all = region_view(o, true, o->d.squares, DT_F32, 0, 1, &n);
-    TRY(make_factors(r));
-    if (o->d.parts) zero_tensor(r, &all);
-    for (int i = 0; i < o->params; i++) {
-        if (!is_factored(o, i) || o->slot[i].range < 0) continue;
-        op_call c = factor_call(o, i, true);
-        run_call(r, &c);
-        if (contributes_sums(o, i)) sum_squares(r, i);
+/* Makes the gradient the direction. */
+static void record_direction(const optimizer *o, prog *p, val factors, int param) {
+    const param_slot *t = &o->slot[param];
+    const update_range *s = &o->range[t->range];
+    bool matrix = t->r->kind == BY_FACTORS;
+    change_request c = matrix ? change_part(o, OP_FACTOR_MATRIX, param) : change_of(t->r->keeps);
+    c.out[0] = param_elements(o, p, param, PARAM_GRAD);
+    if (matrix) {
+        for (int k = 0; k < 2; k++) c.in[k] = sums_of(o, p, factors, param, k, k);
+    } else {
+        c.attr.update.eps = s->attr.update.eps;
+        c.out[t->states.state[0].out] = record_range_state(o, p, s, 0);
     }
-    TRY(sum_over(r, "Adafactor's directions", o->d.parts, &all));
+    rec_change(p, c);
+}
+
+static void record_adafactor(const optimizer *o, prog *p) {
+    int64_t two = 2;
+    if (!o->sum_count) return; /* a stage without matrices has no parameters */
+    val factors = record_factors(o, p), squares = new_sums(o, p, two * o->params);
     for (int i = 0; i < o->params; i++) {
+        const model_param *q = model_param_at(o->m, i);
         if (!is_factored(o, i) || o->slot[i].range < 0) continue;
-        op_call c = along_call(o, &o->range[o->slot[i].range], NULL, true);
-        c.in[1] = param_squares(o, i);
-        run_call(r, &c);
+        record_direction(o, p, factors, i);
+        if (contributes_sums(o, i))
+            record_squares(p, param_elements(o, p, i, PARAM_GRAD), q->dim[0] * q->dim[1],
+                           prog_part(p, squares, two * i, 1, &two), false);
     }
-    return OK;
+    squares = rec_moved(p, squares, o->parts, PLACE_I);
+    for (int i = 0; i < o->params; i++)
+        if (is_factored(o, i) && o->slot[i].range >= 0)
+            record_along(o, p, &o->range[o->slot[i].range], param_elements(o, p, i, PARAM_GRAD),
+                         prog_part(p, squares, two * i, 1, &two));
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------ */
-/* Of rows that several tp ranks hold, the first of them has the matrix's; a sum brings them together. */
-static err gather_repeated(const step_run *r, int param, const tensor *own, const tensor *whole) {
-    const model_param *q = model_param_at(r->o->m, param);
-    float *rows = (float *)whole->data + q->first[0] * q->dim[1];
-    op_call copy = { .op = OP_ADD, .in = { *own } };
-    copy.out[0] = tensor_of(rows, DT_F32, 2, q->local);
-    zero_tensor(r, whole);
-    if (mesh_index(&r->o->mesh, AXES_TP_REP) == 0) run_call(r, &copy);
-    return sum_over(r, "Muon", AXIS(AX_TP), whole);
+static void record_copy(prog *p, val from, val to) {
+    change_request copy = change_of(OP_ADD);
+    copy.in[0] = from;
+    copy.out[0] = to;
+    rec_change(p, copy);
 }
 
-static void take_repeated(const step_run *r, int param, const tensor *whole, const tensor *own) {
-    const model_param *q = model_param_at(r->o->m, param);
-    float *rows = (float *)whole->data + q->first[0] * q->dim[1];
-    op_call copy = { .op = OP_ADD, .out = { *own } };
-    copy.in[0] = tensor_of(rows, DT_F32, 2, q->local);
-    run_call(r, &copy);
+static void record_orthogonal(prog *p, val matrix) {
+    change_request c = change_of(OP_ORTHOGONALIZE);
+    c.out[0] = matrix;
+    rec_change(p, c);
+}
+
+/* Of rows that several tp ranks hold, the first of them has the matrix's; a sum brings them together. */
+static void orthogonalize_repeated(const optimizer *o, prog *p, int param, val own) {
+    const model_param *q = model_param_at(o->m, param);
+    val sum = prog_scratch(p, 2, q->dim, placement_on(AXIS(AX_TP), PLACE_P));
+    int64_t first = q->first[0] * q->dim[1];
+    change_request zero = change_of(OP_ZERO);
+    zero.out[0] = sum;
+    rec_change(p, zero);
+    if (mesh_index(&o->mesh, AXES_TP_REP) == 0)
+        record_copy(p, own, prog_part(p, sum, first, 2, q->local));
+    val whole = rec_moved(p, sum, AXIS(AX_TP), PLACE_I);
+    record_orthogonal(p, whole);
+    record_copy(p, prog_part(p, whole, first, 2, q->local), own);
 }
 
 /* Makes a shard of a matrix that of the orthogonal one. */
-static err orthogonalize_param(const step_run *r, int param, float *shard) {
-    const optimizer *o = r->o;
+static void orthogonalize_param(const optimizer *o, prog *p, int param, val own) {
     const model_param *q = model_param_at(o->m, param);
-    tensor own = tensor_of(shard, DT_F32, 2, q->local);
-    tensor whole = region_view(o, true, o->d.matrix, DT_F32, 0, 2, q->dim);
-    axis_set axes[2] = { 0 }, all = 0;
-    for (int a = 0; a < AX_COUNT; a++)
-        if (q->pl.on[a].kind == PL_S && mesh_size(&o->mesh, (mesh_axis)a) > 1)
-            axes[q->pl.on[a].dim] |= AXIS(a);
-    all = axes[0] | axes[1];
-    BUG_IF(axes[0] && axes[1]);
-    op_call c = { .op = OP_ORTHOGONALIZE, .out = { all ? whole : own } };
-    place shards = PLACE_S((uint8_t)(axes[1] ? 1 : 0));
     if (q->repeated) {
-        TRY(gather_repeated(r, param, &own, &whole));
-        run_call(r, &c);
-        take_repeated(r, param, &whole, &own);
-        return OK;
+        orthogonalize_repeated(o, p, param, own);
+        return;
     }
-    TRY(move_tensor(r, "Muon", (comm_move){ all, shards, PLACE_I }, &own, &whole));
-    run_call(r, &c);
-    return move_tensor(r, "Muon", (comm_move){ all, PLACE_I, shards }, &whole, &own);
+    axis_set axes = placement_axes(q->pl, PL_S) & mesh_axes(&o->mesh);
+    val whole = rec_moved(p, own, axes, PLACE_I);
+    record_orthogonal(p, whole);
+    for (int a = 0; a < AX_COUNT && axes; a++)
+        if (axes & AXIS(a)) {
+            rec_move_into(p, whole, axes, q->pl.on[a], own);
+            return;
+        }
 }
 
 /* A bucket's instances, one for each layer, which are dealt out to the ranks of its slices. */
@@ -376,74 +261,82 @@ typedef struct bucket_layers {
     axis_set axes;
 } bucket_layers;
 
-/* Where the directions of a range lie: in their layer's row of the slices, or in the gradient. */
-static float *direction_of(const optimizer *o, const bucket_layers *b, int layer,
-                           const update_range *s) {
-    if (b->slices == 1) return NULL;
-    return (float *)plan_data(o->p, o->d.slices) + layer * b->view[layer].count + s->at;
+/* Where the directions of a range are: in their layer's row of the slices, or in the gradient. */
+static val direction_of(const optimizer *o, prog *p, const bucket_layers *b, val slices, int layer,
+                        const update_range *s) {
+    if (b->slices == 1) return record_elements(o, p, s->param, s->b.grad, DT_F32, s->at, s->count);
+    return prog_part(p, slices, layer * b->view[layer].count + s->at, 1, &s->count);
 }
 
-typedef op_call (*range_call)(const optimizer *o, const update_range *s, float *u, bool ready);
-static void each_range(const step_run *r, const bucket_layers *b, range_call call) {
-    const optimizer *o = r->o;
+static void record_momentum(const optimizer *o, prog *p, const update_range *s, val direction) {
+    change_request c = change_of(s->r->keeps);
+    c.attr.update.momentum = s->attr.update.momentum;
+    c.attr.update.nesterov = s->attr.update.nesterov;
+    c.attr.update.host_state = s->attr.update.host_state;
+    c.in[0] = record_elements(o, p, s->param, s->b.grad, DT_F32, s->at, s->count);
+    c.out[0] = direction;
+    c.out[o->slot[s->param].states.state[0].out] = record_range_state(o, p, s, 0);
+    rec_change(p, c);
+}
+
+/* @param steps the weights along the directions; else the momentum becomes them */
+static void each_range(const optimizer *o, prog *p, const bucket_layers *b, val slices,
+                       bool steps) {
     for (int layer = 0; layer < b->n; layer++)
         for (int i = 0; i < o->ranges; i++) {
             const update_range *s = &o->range[i];
             if (s->r->kind != BY_ORTHOGONAL || s->b.bucket != b->view[layer].bucket ||
                 s->b.layer != b->view[layer].layer)
                 continue;
-            op_call c = call(o, s, direction_of(o, b, layer, s), true);
-            run_call(r, &c);
+            val u = direction_of(o, p, b, slices, layer, s);
+            if (steps)
+                record_along(o, p, s, u, VAL_NONE);
+            else
+                record_momentum(o, p, s, u);
         }
 }
 
-/* The matrices of one layer, whose shards are at their offsets from `base` on. */
-static err orthogonalize_layer(const step_run *r, const bucket_view *v, float *base) {
-    const optimizer *o = r->o;
+/* The matrices of one layer. @param all its bucket, whole */
+static void orthogonalize_layer(const optimizer *o, prog *p, const bucket_view *v, val all) {
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
-        if (rule_at(o, i)->kind != BY_ORTHOGONAL || q->bucket != v->bucket || q->layer != v->layer)
+        if (o->slot[i].r->kind != BY_ORTHOGONAL || q->bucket != v->bucket || q->layer != v->layer)
             continue;
         if (!q->local[0]) continue; /* another rank's expert */
-        TRY(orthogonalize_param(r, i, base + q->offset));
+        orthogonalize_param(o, p, i, prog_shard(p, all, q->offset, q->local, q->pl));
     }
-    return OK;
 }
 
-static err update_layers(const step_run *r, const bucket_layers *b) {
-    const optimizer *o = r->o;
+static void update_layers(const optimizer *o, prog *p, const bucket_layers *b) {
     int me = mesh_index(&o->mesh, b->axes);
-    each_range(r, b, momentum_call);
+    const bucket_view *v = &b->view[0];
     if (b->slices == 1) {
-        const bucket_view *v = &b->view[0];
-        TRY(orthogonalize_layer(r, v, (float *)plan_data(o->p, v->grad.region) + v->grad.at));
-    } else {
-        int64_t count = b->view[0].count, mine[] = { b->slices, count };
-        int64_t row[] = { 1, b->slices * count };
-        tensor slices = region_view(o, true, o->d.slices, DT_F32, 0, 2, mine);
-        tensor bucket = region_view(o, true, o->d.bucket, DT_F32, 0, 2, row);
-        TRY(move_tensor(r, "Muon", (comm_move){ b->axes, PLACE_S(1), PLACE_S(0) }, &slices,
-                        &bucket));
-        if (me < b->n) TRY(orthogonalize_layer(r, &b->view[me], bucket.data));
-        TRY(move_tensor(r, "Muon", (comm_move){ b->axes, PLACE_S(0), PLACE_S(1) }, &bucket,
-                        &slices));
+        each_range(o, p, b, VAL_NONE, false);
+        orthogonalize_layer(o, p, v,
+                            prog_region(p, v->name, v->grad.region, v->grad.at, DT_F32, v->count,
+                                        (placement){ 0 }));
+        each_range(o, p, b, VAL_NONE, true);
+        return;
     }
-    each_range(r, b, along_call);
-    return OK;
+    val mine =
+        prog_scratch(p, 2, (int64_t[]){ b->slices, v->count }, placement_on(b->axes, PLACE_S(1)));
+    each_range(o, p, b, mine, false);
+    val bucket = rec_moved(p, mine, b->axes, PLACE_S(0));
+    if (me < b->n) orthogonalize_layer(o, p, &b->view[me], bucket);
+    each_range(o, p, b, rec_moved(p, bucket, b->axes, PLACE_S(1)), true);
 }
 
 /* The parameter of a bucket that Muon updates, -1: none. */
 static int orthogonal_param(const optimizer *o, int bucket) {
     for (int i = 0; i < o->params; i++)
-        if (rule_at(o, i)->kind == BY_ORTHOGONAL && model_param_at(o->m, i)->bucket == bucket)
+        if (o->slot[i].r->kind == BY_ORTHOGONAL && model_param_at(o->m, i)->bucket == bucket)
             return i;
     return -1;
 }
 
 /* Views of one bucket follow one another, by layer. */
-static err update_orthogonal(const step_run *r) {
+static void record_muon(const optimizer *o, prog *p) {
     enum { MOST = 1024 };
-    const optimizer *o = r->o;
     bucket_view view[MOST];
     int n = model_buckets(o->m);
     for (int i = 0; i < n;) {
@@ -458,17 +351,16 @@ static err update_orthogonal(const step_run *r) {
             if (view[b.n].bucket != view[0].bucket) break;
             b.n++;
         }
-        if (param >= 0) TRY(update_layers(r, &b));
+        if (param >= 0) update_layers(o, p, &b);
     }
-    return OK;
 }
 
-err update_along_directions(const step_run *r) {
+void record_directions(const optimizer *o, prog *p) {
     bool factored = false, orthogonal = false;
-    for (int i = 0; i < r->o->params; i++) {
-        factored |= is_factored(r->o, i);
-        orthogonal |= rule_at(r->o, i)->kind == BY_ORTHOGONAL;
+    for (int i = 0; i < o->params; i++) {
+        factored |= is_factored(o, i);
+        orthogonal |= o->slot[i].r->kind == BY_ORTHOGONAL;
     }
-    if (factored) TRY(update_factored(r));
-    return orthogonal ? update_orthogonal(r) : OK;
+    if (factored) record_adafactor(o, p);
+    if (orthogonal) record_muon(o, p);
 }

@@ -7,7 +7,7 @@
  *     TRY(plan_commit(p));
  *     TRY(optim_step(o, &x, 3e-4, 1.0));                      // after each step: norm, clip, update
  *
- * A step is a list of op calls over the buckets this rank stores: one call for all contiguous
+ * A step's update is recorded as programs over the buckets this rank stores (programs.c): one call for all contiguous
  * parameters that follow the same rule. The gradient's norm, and what follows from it, stays on the
  * device: nothing waits. Gradients must be reduced already.
  */
@@ -40,6 +40,11 @@ typedef struct optimizer optimizer;
  * other rules, are refused there. */
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) MUST_USE;
 void optim_free(optimizer *o); /* takes NULL */
+
+/* The programs that a step ends with, in their order: what is not beside the next step. @param out
+ * [OPTIM_PROGRAMS], borrowed. @return how many. */
+enum { OPTIM_PROGRAMS = 3 };
+int optim_programs(const optimizer *o, const prog **out);
 
 /* State is zero after plan_commit: nothing more to initialize. What else is carried from step to step
  * (the count of updates, the loss scale) is the executor's step_state, set on resume. */

@@ -1,35 +1,47 @@
-/* What the optimizer is made of: rules, the ranges they run over, where their state lies. */
+/* What the optimizer is made of: rules, the ranges they run over, the programs that they are recorded as. */
 #ifndef INGOT_OPTIM_INTERNAL_H
 #define INGOT_OPTIM_INTERNAL_H
 
+#include "ops/op_table.h"
 #include "optim/optim.h"
 
 /* ---- rules: rules.c ---------------------------------------------------------------------- */
-/* Rows and columns are of the whole matrix, on every rank that has a part of its bucket. */
-typedef enum { AS_PARAM, AS_ROWS, AS_COLS, AS_BYTES, AS_SIGNED_BYTES } state_shape;
 /* How an update follows from the gradient: element by element; or along a direction, which depends on the
  * whole parameter (directions.c). */
 typedef enum { BY_ELEMENT, BY_FACTORS, BY_FACTORS_VECTOR, BY_ORTHOGONAL } rule_kind;
-enum { MAX_STATES = 2 };
 
 typedef struct rule {
-    op_code op;
-    int states, copy; /* copy: which output of the op it is */
+    op_code op;    /* steps the weights */
+    op_code keeps; /* the op whose signature names the state; OP_NONE: the same */
     rule_kind kind;
-    struct {
-        const char *name;
-        state_shape shape;
-    } state[MAX_STATES];
 } rule;
 
+/* Rows and columns are of the whole matrix, on every rank that has a part of its bucket. */
+typedef enum { AS_PARAM, AS_ROWS, AS_COLS, AS_BYTES, AS_SIGNED_BYTES } state_shape;
+enum { MAX_STATES = OP_MAX_OUT - 1 };
+/* The state that a rule keeps for a parameter: what the signature of its op marks as such. */
+typedef struct rule_states {
+    int n;
+    struct rule_state {
+        char name[OPERAND_NAME];
+        state_shape shape;
+        int out; /* which result of rule.keeps it is */
+    } state[MAX_STATES];
+} rule_states;
+rule_states rule_states_of(const rule *r);
+static inline bool state_in_bytes(const struct rule_state *s) {
+    return s->shape == AS_BYTES || s->shape == AS_SIGNED_BYTES;
+}
+static inline bool state_is_whole(const struct rule_state *s) {
+    return s->shape == AS_ROWS || s->shape == AS_COLS;
+}
+
 err rules_check(const optim_settings *s, const model *m) MUST_USE;
-const rule *rule_of(optim_kind kind, const model_param *q);
+/* Which rule a parameter has, and with which numbers. */
+const rule *rule_of(const optim_settings *s, const model_param *q);
 op_attr rule_attr(const optim_settings *s, const model_config *c, const model_param *q);
 /* Adaptive clipping of rows: matrices, but for the head. */
 bool rule_clips_rows(const optim_settings *s, const model_config *c, const model_param *q);
-static inline bool rule_in_bytes(const rule *r, int k) {
-    return r->state[k].shape == AS_BYTES || r->state[k].shape == AS_SIGNED_BYTES;
-}
 
 /* ---- the optimizer ----------------------------------------------------------------------- */
 /* Contiguous parameters of a bucket that one call updates, with the padding between them: zeros, which
@@ -44,75 +56,81 @@ typedef struct update_range {
 } update_range;
 
 typedef struct param_slot { /* a parameter, or the slice of it that this rank stores */
-    int range;              /* -1: this rank stores none of it */
-    int64_t at;             /* in the range */
+    const rule *r;
+    rule_states states;
+    int range;  /* -1: this rank stores none of it */
+    int64_t at; /* in the range */
     int64_t count;
     int64_t copies;        /* ranks that hold the same elements */
     int whole[MAX_STATES]; /* plan regions of states by rows and columns; -1: none */
-    int64_t sums;          /* of its rows and columns: where they begin in directions.sums */
+    int64_t sums; /* of its rows and columns: where they begin among those of all matrices */
 } param_slot;
 
-typedef struct workspace {
-    int region;
-    size_t bytes;
-} workspace;
-
-/* What directions are computed with; plan regions, -1: none. See directions.c. */
-typedef struct directions {
-    axis_set parts;    /* ranks along these hold different parts of some parameter */
-    int sums, squares; /* [sums of all matrices], [params, 2] */
-    int64_t sum_count;
-    int slices, bucket, matrix; /* of Muon: [slices, elements of one], all of a bucket, a matrix */
-} directions;
+/* A step's programs: `norm` sums the gradient's squares over all ranks, `clip` decides from it and clips by rows,
+ * `update` changes the weights. Updates of host memory are a program for each layer, beside the next step. */
+typedef struct update_program {
+    prog *p; /* NULL: there is none */
+    int id;
+} update_program;
+enum { PROGRAM_NORM, PROGRAM_CLIP, PROGRAM_UPDATE, PROGRAMS = OPTIM_PROGRAMS };
 
 struct optimizer {
     optim_settings s;
     const model *m;
-    const plan *p;
+    plan *p;
     mesh mesh;
     param_slot *slot; /* [params] */
     int *order;       /* [ordered] parameters this rank stores, in memory order */
     int params, ordered;
     update_range *range;
     int ranges;
-    bool on_host;                /* some of them have state or parameters in host memory */
-    bool params_on_host;         /* ... parameters */
-    int sum;                     /* plan region: the gradient's square sum */
-    workspace work, update_work; /* of calls on QUEUE_COMPUTE and on QUEUE_UPDATE */
-    double first_partial;        /* of optim_first_add: what the host summed */
-    directions d;
+    bool on_host;         /* some of them have state or parameters in host memory */
+    bool params_on_host;  /* ... parameters */
+    int sum;              /* plan region: the gradient's square sum */
+    double first_partial; /* of optim_first_add: what the host summed */
+    axis_set parts;       /* ranks along these hold different parts of some matrix */
+    int64_t sum_count;    /* rows and columns of all matrices that are summed over */
+    update_program program[PROGRAMS];
+    update_program *host; /* [layers + 1] by layer + 1 */
     exec_tape clip, updates;
 };
 
-typedef struct step_run {
-    optimizer *o;
-    exec *x;
-    step_block *step;
-    tensor sum;
-} step_run;
+/* ---- programs.c ------------------------------------------------------------------ */
+err optim_record(optimizer *o) MUST_USE;
+/* Elements of what a bucket's view has in a region. */
+val record_elements(const optimizer *o, prog *p, int param, region_part in, dtype dt, int64_t at,
+                    int64_t n);
+val record_range_state(const optimizer *o, prog *p, const update_range *s, int k);
+/* Binds the range's weights, and their copy, to the results of an op that steps them. */
+void record_weights(const optimizer *o, prog *p, const update_range *s, change_request *c);
+/* The square sum of gradients that `copies` ranks have. @param add to what `sum` is */
+void record_squares(prog *p, val grad, int64_t copies, val sum, bool add);
+/* Gradients that are contiguous in the arena: n elements of a region, and of those after it. */
+typedef struct grad_run {
+    int region;
+    int64_t at, n;
+    int64_t copies; /* ranks that hold the same ones */
+} grad_run;
+/* Finds the next run of chosen parameters from order[*i] on. @return false: there is none. */
+bool next_grad_run(const optimizer *o, bool (*chosen)(const void *ctx, int param), const void *ctx,
+                   int *i, grad_run *out);
+/* State parameters have no gradient and are excluded from norms. */
+bool has_gradient(const optimizer *o, int param);
 
 /* ---- optim.c ------------------------------------------------------------------------------- */
-/* A tensor over elements `at` on of a region; without a committed plan, its shape alone. */
-tensor region_view(const optimizer *o, bool ready, int region, dtype dt, int64_t at, int ndim,
-                   const int64_t *dim);
-/* The same over elements `at` on of what a bucket's view has in a region. */
-tensor part_view(const optimizer *o, bool ready, region_part in, dtype dt, int64_t at, int ndim,
-                 const int64_t *dim);
-op_call sqnorm_call(float *grad, int64_t n, int64_t copies, bool add, const tensor *sum);
-/* Grows the workspace to what the call needs; refuses what the backend cannot run. */
-err reserve_call(optimizer *o, const plan *p, workspace *w, const op_call *c) MUST_USE;
-void run_call(const step_run *r, op_call *c);
-/* Moves a tensor on the ranks; waits for it. @param name of what asks, for messages. */
-err move_tensor(const step_run *r, const char *name, comm_move move, const tensor *in,
-                const tensor *out) MUST_USE;
-err sum_over(const step_run *r, const char *name, axis_set axes, const tensor *t) MUST_USE;
+/* Whether padding between gradients is zero: gradients kept in slices come through a buffer whose padding may
+ * hold anything; else it is zero from the start. */
+bool padding_is_zero(const optimizer *o);
 
 /* ---- directions.c -------------------------------------------------------------------------- */
-/* Reserves states by rows and columns, and buffers; after the ranges are known. */
-err directions_reserve(optimizer *o, plan *p) MUST_USE;
+/* Axes along which ranks hold different parts of a parameter. Ranks of another pipeline stage have other
+ * parameters. */
+axis_set parts_over(const optimizer *o, int param);
+/* Reserves states by rows and columns; after the ranges are known. */
+void directions_reserve(optimizer *o);
 /* Adaptive clipping of rows. */
-err clip_adaptively(const step_run *r) MUST_USE;
+void record_adaptive_clip(const optimizer *o, prog *p);
 /* The updates of all ranges that are not BY_ELEMENT. */
-err update_along_directions(const step_run *r) MUST_USE;
+void record_directions(const optimizer *o, prog *p);
 
 #endif

@@ -1,26 +1,33 @@
 /* Which parameter gets which rule and which numbers, and what cannot be done. */
 #include "optim_internal.h"
-#include "ops/op_table.h"
 
 #include <math.h>
 #include <string.h>
 
-static const rule sgd = { OP_UPDATE_SGD, .copy = 1 };
-static const rule momentum = { OP_UPDATE_MOMENTUM, 1, 2, .state = { { "m", AS_PARAM } } };
-static const rule adam = { OP_UPDATE_ADAM, 2, 3,
-                           .state = { { "m", AS_PARAM }, { "v", AS_PARAM } } };
-static const rule adam8 = { OP_UPDATE_ADAM8, 2, 3,
-                            .state = { { "m", AS_SIGNED_BYTES }, { "v", AS_BYTES } } };
-static const rule lion = { OP_UPDATE_LION, 1, 2, .state = { { "m", AS_PARAM } } };
-static const rule muon = { OP_UPDATE_ALONG, 1, 1, BY_ORTHOGONAL, { { "m", AS_PARAM } } };
-static const rule factors = {
-    OP_UPDATE_ALONG, 2, 1, BY_FACTORS, { { "row", AS_ROWS }, { "col", AS_COLS } }
-};
-static const rule factors_vector = {
-    OP_UPDATE_ALONG, 1, 1, BY_FACTORS_VECTOR, { { "v", AS_PARAM } }
-};
+static const rule sgd = { OP_UPDATE_SGD }, momentum = { OP_UPDATE_MOMENTUM };
+static const rule adam = { OP_UPDATE_ADAM }, adam8 = { OP_UPDATE_ADAM8 }, lion = { OP_UPDATE_LION };
+static const rule muon = { OP_UPDATE_ALONG, OP_MUON_MOMENTUM, BY_ORTHOGONAL };
+static const rule factors = { OP_UPDATE_ALONG, OP_FACTOR_MOMENTS, BY_FACTORS };
+static const rule factors_vector = { OP_UPDATE_ALONG, OP_FACTOR_VECTOR, BY_FACTORS_VECTOR };
+static const rule router_bias = { OP_UPDATE_ROUTER_BIAS }; /* alone in its bucket */
 
-static const rule router_bias = { OP_UPDATE_ROUTER_BIAS, .copy = 1 }; /* alone in its bucket */
+rule_states rule_states_of(const rule *r) {
+    op_signature sig = op_signature_of(r->keeps ? r->keeps : r->op);
+    rule_states out = { 0 };
+    for (int i = 0; i < sig.outs; i++) {
+        const op_operand *x = &sig.out[i];
+        struct rule_state *s = &out.state[out.n];
+        if (!x->state) continue;
+        memcpy(s->name, x->name, sizeof s->name);
+        s->out = i;
+        s->shape = x->type == KIND_U8        ? x->sign ? AS_SIGNED_BYTES : AS_BYTES
+                   : x->dim[0].symbol == 'R' ? AS_ROWS
+                   : x->dim[0].symbol == 'C' ? AS_COLS
+                                             : AS_PARAM;
+        out.n++;
+    }
+    return out;
+}
 
 typedef struct rule_set {
     const rule *hidden, *matrix, *vector; /* matrix: those outside the blocks */
@@ -95,10 +102,11 @@ err rules_check(const optim_settings *s, const model *m) {
 }
 
 /* ---- what each parameter gets ------------------------------------------------------------ */
-const rule *rule_of(optim_kind kind, const model_param *q) {
+const rule *rule_of(const optim_settings *s, const model_param *q) {
     if (q->role == ROLE_STATE) return &router_bias;
-    if (q->ndim < 2) return kinds[kind].rules->vector;
-    return q->role == ROLE_HIDDEN ? kinds[kind].rules->hidden : kinds[kind].rules->matrix;
+    const rule_set *rules = kinds[s->kind].rules;
+    if (q->ndim < 2) return rules->vector;
+    return q->role == ROLE_HIDDEN ? rules->hidden : rules->matrix;
 }
 
 static double lr_factor(const model_config *c, const model_param *q, const rule *r) {
@@ -107,7 +115,7 @@ static double lr_factor(const model_config *c, const model_param *q, const rule 
 }
 
 op_attr rule_attr(const optim_settings *s, const model_config *c, const model_param *q) {
-    const rule *r = rule_of(s->kind, q);
+    const rule *r = rule_of(s, q);
     op_attr a = { 0 };
     a.update.lr_mul = (float)lr_factor(c, q, r);
     if (r == &router_bias) a.update.lr_mul = c->router_bias ? (float)c->router_bias_rate : 0;

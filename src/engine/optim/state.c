@@ -7,16 +7,14 @@
 
 #include "ops/block8.h"
 
-int optim_states(const optimizer *o, int param) {
-    return rule_of(o->s.kind, model_param_at(o->m, param))->states;
-}
+int optim_states(const optimizer *o, int param) { return o->slot[param].states.n; }
 
 const char *optim_state_name(const optimizer *o, int param, int k) {
-    return rule_of(o->s.kind, model_param_at(o->m, param))->state[k].name;
+    return o->slot[param].states.state[k].name;
 }
 
 state_kind optim_state_kind(const optimizer *o, int param, int k) {
-    state_shape shape = rule_of(o->s.kind, model_param_at(o->m, param))->state[k].shape;
+    state_shape shape = o->slot[param].states.state[k].shape;
     return shape == AS_ROWS ? STATE_OF_ROWS : shape == AS_COLS ? STATE_OF_COLS : STATE_OF_ELEMENTS;
 }
 
@@ -28,8 +26,7 @@ int64_t optim_state_count(const optimizer *o, int param, int k) {
     const param_slot *t = &o->slot[param];
     const model_param *q = model_param_at(o->m, param);
     if (!is_by_element(o, param, k)) {
-        bool cols = rule_of(o->s.kind, q)->state[k].shape == AS_COLS;
-        return t->whole[k] < 0 ? 0 : q->dim[cols];
+        return t->whole[k] < 0 ? 0 : q->dim[t->states.state[k].shape == AS_COLS];
     }
     return t->range < 0 ? 0 : t->count;
 }
@@ -46,8 +43,8 @@ static state_view view_state(const optimizer *o, int param, int k) {
     if (!is_by_element(o, param, k)) return (state_view){ .at = plan_data(o->p, t->whole[k]) };
     const update_range *s = &o->range[t->range];
     char *base = plan_data(o->p, s->state[k]);
-    state_view f = { .bytes = rule_in_bytes(s->r, k),
-                     .sign = s->r->state[k].shape == AS_SIGNED_BYTES };
+    const struct rule_state *of = &t->states.state[k];
+    state_view f = { .bytes = state_in_bytes(of), .sign = of->shape == AS_SIGNED_BYTES };
     f.at = base + (size_t)t->at * (f.bytes ? 1 : sizeof(float));
     if (f.bytes) f.scale = block8_scales(base, s->count) + t->at / BLOCK8;
     return f;

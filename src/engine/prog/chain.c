@@ -15,9 +15,10 @@
 enum { ALIGN = 64 };
 
 /* ---- adding a chain ---------------------------------------------------------------------- */
-static err measure_call(plan *p, const op_call *c) {
+static err measure_call(plan *p, const op_call *c, device_queue q) {
+    size_t *most = q == QUEUE_UPDATE ? &p->update_work_bytes : &p->work_bytes;
     TRY(ops_check(p->backend, c));
-    p->work_bytes = MAX(p->work_bytes, ops_workspace(p->backend, c, p->threads));
+    *most = MAX(*most, ops_workspace(p->backend, c, p->threads));
     return OK;
 }
 
@@ -31,8 +32,17 @@ static err measure_program(plan *p, const prog *g) {
             const prog_op *o = &lists[k]->op[i];
             if (op_flags(o->op) & OPF_EXTERN) continue;
             op_call c = call_of(g, o, NULL);
-            TRY(measure_call(p, &c));
+            TRY(measure_call(p, &c, o->queue));
         }
+    return OK;
+}
+
+err plan_program(plan *p, prog *g, int layer, int *which) {
+    BUG_IF(p->arena);
+    TRY(measure_program(p, g));
+    mem_reserve((void **)&p->program, &p->program_cap, p->programs, sizeof *p->program);
+    p->program[p->programs] = (instance){ .p = g, .layer = layer };
+    *which = p->programs++;
     return OK;
 }
 
@@ -175,14 +185,16 @@ static err add_list(const plan *p, chain_plan *k, int micros, step_list **out) {
     mem_reserve((void **)&k->list, &k->list_cap, k->lists, sizeof *k->list);
     *out = &k->list[k->lists];
     int rank = mesh_coord(&p->m, AX_PP);
+    k->c.beside = p->awaits;
+    k->c.besides = p->awaits_cap;
     TRY(step_list_make(&k->c, rank, micros, *out));
     k->lists++;
-    return step_list_check_slots(&k->c, rank, *out, 1);
+    return step_list_check_slots(&k->c, rank, *out);
 }
 
 err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out) {
     step_list *l;
-    TRY(add_list(p, k, is_pipeline(k) ? micros : 1, &l));
+    TRY(add_list(p, k, micros, &l));
     for (int i = 0; i < k->c.pipe.chunks; i++) BUG_IF(l->slots[i] > k->chunk[i].slots);
     for (int i = 0; i < POOLS; i++)
         BUG_IF(l->gathered[i] > k->gathered[i].slots || l->whole_grads[i] > k->whole_grad[i].slots);
@@ -209,7 +221,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     k->chunk = mem_alloc((size_t)k->c.pipe.chunks * sizeof *k->chunk);
     for (int i = 0; i < k->c.pipe.chunks; i++) k->chunk[i].k = chain_chunk(&k->c, rank, i);
     step_list *l;
-    TRY(add_list(p, k, is_pipeline(k) ? k->c.micros : 1, &l));
+    TRY(add_list(p, k, k->c.micros, &l));
     p->input_slots = MAX(p->input_slots, l->inputs);
     TRY(add_programs(p, k));
     const prog *block = k->c.block[0]; /* what passes between blocks is alike */
@@ -220,10 +232,13 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     add_pools(p, k, l);
     if (is_pipeline(k)) {
         op_call sum = sum_passed(p, k, &k->chunk[0], -1);
-        TRY(measure_call(p, &sum));
+        TRY(measure_call(p, &sum, QUEUE_COMPUTE));
     }
     /* two of each, taken in turn: residual, delta, and in training the gradient */
     size_t each = k->res_bytes * (is_training(k) ? 2 : 1) + k->delta_bytes;
+    int states = (c->layers + 1) * block->set.buckets;
+    while (p->params_cap < states)
+        mem_reserve((void **)&p->params, &p->params_cap, p->params_cap, sizeof *p->params);
     k->residual = plan_region(p, "residual", 2 * each);
     k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->result]));
     return OK;
@@ -340,6 +355,20 @@ static void resolve_slot(const plan *p, const chain_plan *k, chunk_plan *u, int 
         if (in->p->res_out == VAL_NONE) continue;
         res = in->addr[in->p->res_out];
         delta = in->p->delta_out == VAL_NONE ? NULL : in->addr[in->p->delta_out];
+    }
+}
+
+void program_resolve(const plan *p, instance *in) {
+    const prog *g = in->p;
+    in->addr = mem_alloc((size_t)g->vals * sizeof *in->addr);
+    for (val v = 0; v < g->vals; v++) {
+        val r = val_root(g, v);
+        const prog_val *x = &g->val[r];
+        char *at = NULL; /* of the state: bound when it runs */
+        if (x->cls == VC_TEMP) at = (char *)plan_data(p, p->temp) + x->at;
+        if (x->cls == VC_REGION) at = (char *)plan_data(p, x->region) + x->offset;
+        for (val a = v; at && a != r; a = g->val[a].base) at += g->val[a].offset;
+        in->addr[v] = at;
     }
 }
 

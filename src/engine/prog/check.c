@@ -50,8 +50,7 @@ static void trace_message(trace *t, const chain *c, const instr *i) {
     int members[1024];
     BUG_IF(c->pipe.ranks > (int)COUNT_OF(members));
     int me = mesh_group(&t->m, AXIS(AX_PP), members);
-    bool next = (i->pass == PASS_RESIDUAL) == (i->kind == DO_SEND);
-    int peer = members[(me + (next ? 1 : c->pipe.ranks - 1)) % c->pipe.ranks];
+    int peer = members[message_peer(c, me, i)];
     trace_add(t, &(trace_entry){ .message = i->kind,
                                  .move.axes = AXIS(AX_PP),
                                  .elements = value_elements(c->block[0], c->block[0]->res_in),
@@ -60,24 +59,29 @@ static void trace_message(trace *t, const chain *c, const instr *i) {
                                  .site = { "the pipeline", "", i->micro } });
 }
 
+static void trace_updated(trace *t, const prog *p, const instr *i) {
+    const prog_bucket *b = &p->set.bucket[i->bucket];
+    trace_add(t, &(trace_entry){ .message = DO_FWD,
+                                 .move = updated_move(b),
+                                 .elements = bucket_holds(b, &t->m, HOLDS_STATE).count,
+                                 .site = { b->name, "", i->instance } });
+}
+
 static err trace_rank(trace *t, const chain *c, int micros) {
     step_list l;
     int rank = mesh_coord(&t->m, AX_PP);
-    bool pipelined = c->pipe.ranks > 1;
-    int times = pipelined ? 1 : micros;
-    TRY(step_list_make(c, rank, pipelined ? micros : 1, &l));
-    err e = step_list_check_slots(c, rank, &l, times);
-    if (c->begin) trace_list(t, c->begin, DO_FWD, 0, micros);
-    for (int again = 0; again < times; again++)
-        for (int i = 0; i < l.n; i++) {
-            const instr *in = &l.list[i];
-            if (in->kind == DO_SEND || in->kind == DO_RECV) trace_message(t, c, in);
-            if (in->kind < DO_FWD || in->kind > DO_REDUCED || !instr_runs(in, again, times))
-                continue;
-            model_chunk k = chain_chunk(c, rank, in->chunk);
-            trace_list(t, chunk_program(c, &k, in->instance), in->kind, again + in->micro, micros);
-        }
-    if (c->end) trace_list(t, c->end, DO_FWD, 0, micros);
+    TRY(step_list_make(c, rank, micros, &l));
+    err e = step_list_check_slots(c, rank, &l);
+    step_cursor at = { &l };
+    for (instr i; step_next(&at, &i);) {
+        model_chunk k = chain_chunk(c, rank, i.chunk);
+        if (i.kind == DO_SEND || i.kind == DO_RECV) trace_message(t, c, &i);
+        if (i.kind == DO_BEGIN) trace_list(t, c->begin, i.kind, 0, micros);
+        if (i.kind == DO_END && c->end) trace_list(t, c->end, i.kind, 0, micros);
+        if (i.kind == DO_GATHER_UPDATED) trace_updated(t, chunk_program(c, &k, i.instance), &i);
+        if (instr_runs_list(i.kind))
+            trace_list(t, chunk_program(c, &k, i.instance), i.kind, i.micro, micros);
+    }
     step_list_free(&l);
     return e;
 }

@@ -16,6 +16,8 @@ static const char *const class_name[] = {
     [VC_GRAD] = "grad",
     [VC_WHOLE_GRAD] = "whole_grad",
     [VC_INPUT] = "input",
+    [VC_REGION] = "stored",
+    [VC_STATE] = "state",
     [VC_BOUNDARY] = "boundary",
     [VC_ALIAS] = "",
 };
@@ -33,7 +35,7 @@ static void dump_val(const prog *p, const char *name, val v, str *out) {
 static void dump_ref(const prog *p, const char *name, val v, str *out) {
     const prog_val *x = &p->val[v];
     bool named = x->name && (x->param >= 0 || x->cls == VC_INPUT || x->cls == VC_BOUNDARY ||
-                             x->cls == VC_PARAM);
+                             x->cls == VC_PARAM || x->cls == VC_REGION);
     str_add(out, "%s:", name);
     if (named)
         str_add(out, "%s", x->name);
@@ -75,7 +77,7 @@ static void dump_op(const prog *p, const prog_op *o, str *out) {
 }
 
 void prog_dump(const prog *p, str *out) {
-    static const char *const modes[] = { "train", "eval", "decode" };
+    static const char *const modes[] = { "train", "eval", "decode", "update" };
     char temp[32], saved[32];
     str_add(out, "program %s %s: temp %s, saved %s\n", p->name, modes[p->mode],
             str_bytes(temp, sizeof temp, (double)p->temp_bytes),

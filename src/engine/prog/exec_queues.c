@@ -5,25 +5,25 @@
 #include <stddef.h>
 
 /* ---- the step block ---------------------------------------------------------------------- */
+step_block *exec_step_at(exec *x) {
+    return x->plan->backend->device ? plan_data(x->plan, x->plan->step) : &x->step;
+}
+
 step_block *exec_step(exec *x) {
-    if (!x->plan->backend->device) return &x->step;
-    void *at = plan_data(x->plan, x->plan->step);
-    plan_put(x->plan, at, &x->step, offsetof(step_block, now));
+    step_block *at = exec_step_at(x);
+    if (at != &x->step) plan_put(x->plan, at, &x->step, offsetof(step_block, now));
     return at;
 }
 
-static step_state *state_at(exec *x) {
-    if (!x->plan->backend->device) return &x->step.now;
-    return &((step_block *)plan_data(x->plan, x->plan->step))->now;
-}
-
-const step_state *exec_state(exec *x) { return state_at(x); }
+const step_state *exec_state(exec *x) { return &exec_step_at(x)->now; }
 
 err exec_state_get(exec *x, step_state *out) {
-    return plan_get(x->plan, out, state_at(x), sizeof *out);
+    return plan_get(x->plan, out, exec_state(x), sizeof *out);
 }
 
-void exec_state_set(exec *x, const step_state *s) { plan_put(x->plan, state_at(x), s, sizeof *s); }
+void exec_state_set(exec *x, const step_state *s) {
+    plan_put(x->plan, &exec_step_at(x)->now, s, sizeof *s);
+}
 
 /* ---- queues ------------------------------------------------------------------------------- */
 void exec_join(exec *x, device_queue q, device_queue other) {

@@ -1,7 +1,6 @@
 /* Runs a chain's instruction list: ops through the backend, communication through comm. */
 #include "plan_internal.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +38,7 @@ typedef struct chain_run {
     exec *x;
     const chain_plan *k;
     const step_list *l;
-    int micro, micros; /* micro: of a list that is for one of them */
+    int micros;
     const exec_hooks *hooks;
     const step_block *step;
 } chain_run;
@@ -65,7 +64,8 @@ static err end_if_far(exec *x, open_comms *o, axis_set axes) {
  * (comm.h), as those of a ring would be that shares its axis with one that outlives its program. */
 static err end_far(const chain_run *r, axis_set axes) {
     TRY(end_if_far(r->x, &r->x->plan->late, axes));
-    TRY(end_if_far(r->x, &r->x->plan->updated.open, axes));
+    TRY(end_if_far(r->x, &r->x->plan->updated, axes));
+    if (!r->k) return OK; /* a program that runs on its own */
     for (int which = 0; which < POOLS; which++) {
         const slot_memory *kinds[] = { &r->k->gathered[which], &r->k->whole_grad[which] };
         for (size_t i = 0; i < COUNT_OF(kinds); i++)
@@ -168,12 +168,15 @@ static err check_finite(const plan *p, const instance *in, const prog_op *o, con
 }
 
 /* ---- calls ------------------------------------------------------------------------------- */
-static op_run op_run_of(const exec *x, const step_block *step) {
+static op_run op_run_of(const exec *x, const step_block *step, device_queue q) {
+    const plan *p = x->plan;
+    bool aside = q == QUEUE_UPDATE;
     return (op_run){ .pool = x->pool,
-                     .workspace = plan_data(x->plan, x->plan->work),
-                     .workspace_bytes = x->plan->work_bytes,
+                     .workspace = plan_data(p, aside ? p->update_work : p->work),
+                     .workspace_bytes = aside ? p->update_work_bytes : p->work_bytes,
                      .step = step,
-                     .context = x->plan->backend->context };
+                     .context = p->backend->context,
+                     .queue = q };
 }
 
 /* What an op took includes waiting for it, where calls are only queued. */
@@ -212,7 +215,7 @@ void exec_call(exec *x, const op_call *c) {
         call_part(x, c, NULL, NULL, 0);
         return;
     }
-    op_run run = op_run_of(x, NULL);
+    op_run run = op_run_of(x, NULL, QUEUE_COMPUTE);
     op_call with_run = *c;
     with_run.run = &run;
     call_part(x, &with_run, NULL, NULL, 0);
@@ -257,7 +260,7 @@ static device_queue begin_fetch(exec *x, int layer) {
 
 static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                   const step_block *step) {
-    op_run run = op_run_of(x, step);
+    op_run run = op_run_of(x, step, o->queue);
     run.layer = (uint32_t)(in->layer + 1);
     if (op_flags(o->op) & OPF_FETCH) run.queue = begin_fetch(x, in->layer);
     op_call c = call_of(in->p, o, in->addr);
@@ -265,7 +268,7 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     c.accumulate = adds_to_result(o->acc, micro) ? ~0u : 0;
     if (o->once && mesh_coord(&in->p->m, AX_TP)) c.in[2].data = NULL;
     call_part(x, &c, in, o, micro);
-    if (x->check_finite) TRY(note_not_finite(x, in, o, &c));
+    if (x->check_finite && in->p->mode != PROG_UPDATE) TRY(note_not_finite(x, in, o, &c));
     if (x->activation && micro == 0) sample_activation(x, in, o, &c);
     return OK;
 }
@@ -279,31 +282,26 @@ bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros) {
 
 static err run_list(const chain_run *r, const instance *in, const instr *at, open_comms *open) {
     const op_list *l = instr_list(in->p, at->kind);
-    int micro = r->micro + at->micro;
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
-        if (!op_runs(o, at->kind, micro, r->micros)) continue;
+        if (!op_runs(o, at->kind, at->micro, r->micros)) continue;
         if (o->when == WHEN_UNSCALED && r->x->scaled) continue;
         if (op_flags(o->op) & OPF_EXTERN)
             TRY(run_comm(r, in, o, open));
         else
-            TRY(run_op(r->x, in, o, micro, r->step));
+            TRY(run_op(r->x, in, o, at->micro, r->step));
     }
     return OK;
 }
 
 /* ---- between pipeline stages ------------------------------------------------------------------ */
-/* Residuals go to the next virtual stage, gradients back to the one before. */
-static comm_move stage_message(const chain_plan *k, const plan *p, instr_kind kind,
-                               stage_pass what) {
-    int ranks = k->c.pipe.ranks, to = mesh_coord(&p->m, AX_PP);
-    bool next = (what == PASS_RESIDUAL) == (kind == DO_SEND);
-    to = (to + (next ? 1 : ranks - 1)) % ranks;
+static comm_move stage_message(const chain_plan *k, const plan *p, const instr *i) {
     return (comm_move){ .axes = AXIS(AX_PP),
-                        .kind = kind == DO_SEND ? MOVE_SEND : MOVE_RECV,
-                        .peer = to,
-                        .channel = what,
-                        .name = what == PASS_RESIDUAL ? "pipeline forward" : "pipeline backward" };
+                        .kind = i->kind == DO_SEND ? MOVE_SEND : MOVE_RECV,
+                        .peer = message_peer(&k->c, mesh_coord(&p->m, AX_PP), i),
+                        .channel = i->pass,
+                        .name =
+                            i->pass == PASS_RESIDUAL ? "pipeline forward" : "pipeline backward" };
 }
 
 static err send_boundary(exec *x, const chain_plan *k, const instr *i) {
@@ -312,14 +310,14 @@ static err send_boundary(exec *x, const chain_plan *k, const instr *i) {
         op_call sum = sum_passed(x->plan, k, u, i->slot);
         exec_call(x, &sum);
     }
-    comm_move move = stage_message(k, x->plan, DO_SEND, i->pass);
+    comm_move move = stage_message(k, x->plan, i);
     tensor t = passed_out(x->plan, k, u, i->pass, i->slot), none = { 0 };
     return comm_start(x->comm, &move, &t, &none, &u->ticket[i->slot][i->pass]);
 }
 
 static err receive_boundary(exec *x, const chain_plan *k, const instr *i) {
     comm_ticket ticket;
-    comm_move move = stage_message(k, x->plan, DO_RECV, i->pass);
+    comm_move move = stage_message(k, x->plan, i);
     tensor t = passed_in(x->plan, k, &k->chunk[i->chunk], i->pass, i->slot), none = { 0 };
     TRY(comm_start(x->comm, &move, &none, &t, &ticket));
     return comm_wait(x->comm, &ticket);
@@ -346,52 +344,34 @@ static void await_update(const chain_run *r, const instr *i, const instance *in)
 }
 
 /* ---- gathers of updated parameters --------------------------------------------------------- */
-void exec_gather_later(exec *x, const comm_move *move, const tensor *in, const tensor *out,
-                       int layer, bool last) {
-    later_gathers *u = &x->plan->updated;
-    int order = last ? INT_MAX : layer + 1, at = u->n;
-    mem_reserve((void **)&u->list, &u->cap, u->n++, sizeof *u->list);
-    for (; at > 0 && u->list[at - 1].order > order; at--) u->list[at] = u->list[at - 1];
-    u->list[at] = (later_gather){ *move, *in, *out, order, layer + 1 };
+void exec_params_changed(exec *x) {
+    plan *p = x->plan;
+    BUG_IF(p->updated.begun != p->updated.ended);
+    for (int i = 0; i < p->params_cap; i++) p->params[i] = PARAMS_IN_SLICES;
 }
 
-void exec_drop_gathers(exec *x) {
-    later_gathers *u = &x->plan->updated;
-    BUG_IF(u->open.begun != u->open.ended);
-    u->n = u->begun = 0;
-}
-
-static err start_updated(const chain_run *r, later_gathers *u) {
-    const later_gather *g = &u->list[u->begun++];
-    op_call c = { .in = { g->in }, .out = { g->out } };
-    if (g->event < r->x->plan->awaits_cap && r->x->plan->awaits[g->event])
-        exec_await(r->x, QUEUE_COMPUTE, QUEUE_UPDATE, g->event);
-    return start_comm(r, &g->move, &c, &u->open);
-}
-
-/* Starts the first `ready` and some that come after them. What an update beside the chain still writes is
- * started no earlier than it must. */
-static err start_updated_ahead(const chain_run *r, int ready) {
-    later_gathers *u = &r->x->plan->updated;
-    while (u->begun < u->n) {
-        int event = u->list[u->begun].event;
-        bool awaits = event < r->x->plan->awaits_cap && r->x->plan->awaits[event];
-        if (u->begun >= ready + (awaits ? 1 : MOST_AHEAD)) break;
-        TRY(end_comms(r->x, &u->open, MOST_AHEAD - 1));
-        TRY(start_updated(r, u));
+/* What another chain has gathered since the update is not gathered again. */
+static err gather_updated(const chain_run *r, const instr *i) {
+    plan *p = r->x->plan;
+    const instance *in = &r->k->chunk[i->chunk].inst[i->slot][i->instance];
+    const prog_bucket *b = &in->p->set.bucket[i->bucket];
+    int event = in->layer + 1;
+    uint8_t *state = &p->params[event * in->p->set.buckets + i->bucket];
+    if (i->kind == DO_GATHERED_UPDATED) {
+        bool open = *state == PARAMS_MOVING && p->updated.begun > p->updated.ended;
+        *state = PARAMS_WHOLE;
+        return open ? end_comms(r->x, &p->updated, p->updated.begun - p->updated.ended - 1) : OK;
     }
-    return OK;
-}
-
-/* Before a program's first forward run: starts what comes next, and waits for what it reads. */
-static err gather_updated(const chain_run *r, const instr *i, const instance *in) {
-    later_gathers *u = &r->x->plan->updated;
-    if (i->kind != DO_FWD || !u->n) return OK;
-    const model_chunk *k = &r->k->chunk[i->chunk].k;
-    int order = i->instance == k->layers + 1 ? INT_MAX : in->layer + 1, ready = 0;
-    while (ready < u->n && u->list[ready].order <= order) ready++;
-    TRY(start_updated_ahead(r, ready));
-    return end_comms(r->x, &u->open, MAX(0, u->begun - ready));
+    if (*state != PARAMS_IN_SLICES) return OK;
+    *state = PARAMS_MOVING;
+    if (event < p->awaits_cap && p->awaits[event])
+        exec_await(r->x, QUEUE_COMPUTE, QUEUE_UPDATE, event);
+    bucket_range own = bucket_holds(b, &p->m, HOLDS_STATE);
+    char *base = plan_data(p, r->k->find(r->k->find_ctx, i->bucket, in->layer).param);
+    op_call c = { .out = { tensor_of(base, b->dt, 1, &b->count) } };
+    c.in[0] = tensor_of(base + (size_t)own.first * dt_size(b->dt), b->dt, 1, &own.count);
+    comm_move move = updated_move(b);
+    return start_comm(r, &move, &c, &p->updated);
 }
 
 /* The communications of a slot that the instruction begins or ends; NULL: its own end with it. */
@@ -417,26 +397,31 @@ uint64_t exec_progress(const exec *x) {
     return __atomic_load_n(&x->instructions, __ATOMIC_RELAXED);
 }
 
-/* What is not a list of a program. */
-static err run_simple(const chain_run *r, const instr *i) {
-    exec *x = r->x;
-    chunk_plan *u = &r->k->chunk[i->chunk];
-    int micro = r->micro + i->micro;
-    switch (i->kind) {
-    case DO_FEED: return r->hooks ? r->hooks->feed(r->hooks->ctx, micro, i->inputs) : OK;
-    case DO_LOSS: return r->hooks ? r->hooks->loss(r->hooks->ctx, micro) : OK;
-    case DO_SEND: return send_boundary(x, r->k, i);
-    case DO_SENT: return comm_wait(x->comm, &u->ticket[i->slot][i->pass]);
-    case DO_RECV: /* a later stage gathers before its first message has arrived */
-        TRY(start_updated_ahead(r, 0));
-        return receive_boundary(x, r->k, i);
-    default: BUG_IF(true); return OK;
-    }
+/* What a step begins or ends with, on every rank. */
+static err run_around(const chain_run *r, const instance *in, const instr *i) {
+    open_comm ring[4];
+    open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
+    return in->p ? run_list(r, in, i, &own) : OK;
 }
 
-static bool runs_a_list(instr_kind k) {
-    return k == DO_FWD || k == DO_FWD_SAVES || k == DO_BWD || k == DO_WEIGHTS || k == DO_GATHER ||
-           k == DO_GATHERED || k == DO_REDUCE || k == DO_REDUCED;
+/* What is not a list of a chunk's program. */
+static err run_simple(const chain_run *r, const instr *i) {
+    exec *x = r->x;
+    const exec_hooks *h = r->hooks;
+    chunk_plan *u = &r->k->chunk[i->chunk];
+    switch (i->kind) {
+    case DO_FEED: return h ? h->feed(h->ctx, i->micro, i->inputs) : OK;
+    case DO_LOSS: return h ? h->loss(h->ctx, i->micro) : OK;
+    case DO_GRADS: return h && h->grads ? h->grads(h->ctx, NULL) : OK;
+    case DO_SEND: return send_boundary(x, r->k, i);
+    case DO_SENT: return comm_wait(x->comm, &u->ticket[i->slot][i->pass]);
+    case DO_RECV: return receive_boundary(x, r->k, i);
+    case DO_GATHER_UPDATED:
+    case DO_GATHERED_UPDATED: return gather_updated(r, i);
+    case DO_BEGIN: return run_around(r, &r->k->begin, i);
+    case DO_END: TRY(run_around(r, &r->k->end, i)); return end_comms(x, &x->plan->late, 0);
+    default: BUG_IF(true); return OK;
+    }
 }
 
 bool exec_grads_has(const exec_grads *g, int layer, int bucket, int64_t offset) {
@@ -459,7 +444,8 @@ bool exec_grads_has(const exec_grads *g, int layer, int bucket, int64_t offset) 
 static err show_first_grads(const chain_run *r, const instr *i, const instance *in) {
     bool writes =
         i->kind == DO_FWD || i->kind == DO_BWD || i->kind == DO_WEIGHTS || i->kind == DO_REDUCED;
-    if (!r->hooks || !r->hooks->grads || !writes || r->micro + i->micro > 0) return OK;
+    bool overlap = r->k->c.pipe.ranks > 1; /* else DO_GRADS comes before the next microbatch */
+    if (!overlap || !r->hooks || !r->hooks->grads || !writes || i->micro > 0) return OK;
     return r->hooks->grads(r->hooks->ctx, &(exec_grads){ in->p, in->layer, (int)i->kind });
 }
 
@@ -467,12 +453,10 @@ static err run_program(const chain_run *r, const instr *i) {
     enum { MOST_OPEN = 256 };
     exec *x = r->x;
     chunk_plan *u = &r->k->chunk[i->chunk];
-    if (!instr_runs(i, r->micro, r->micros)) return OK;
     const instance *in = &u->inst[i->slot][i->instance];
     chain_bind_inputs(x->plan, u, i->slot, i->inputs);
     chain_bind_slots(r->k, i);
     await_update(r, i, in);
-    TRY(gather_updated(r, i, in));
     open_comm ring[MOST_OPEN];
     open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
     TRY(run_list(r, in, i, open ? open : &own));
@@ -480,68 +464,112 @@ static err run_program(const chain_run *r, const instr *i) {
     return show_first_grads(r, i, in);
 }
 
+/* @return its event, where a trace records. */
+static int begin_instr(exec *x) {
+    __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
+    return x->trace ? trace_instr_begin(x->trace) : 0;
+}
+
 static err run_instr(const chain_run *r, const instr *i) {
     exec *x = r->x;
-    bool lists = runs_a_list(i->kind);
-    __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
-    int at = x->trace ? trace_instr_begin(x->trace) : 0;
+    bool lists = instr_runs_list(i->kind);
+    int at = begin_instr(x);
     exec_trace *began = x->trace; /* hooks may end it */
     if (x->times && lists) task_times_note(x, i, false);
     err e = lists ? run_program(r, i) : run_simple(r, i);
     if (x->times && lists) task_times_note(x, i, true);
     if (x->trace && x->trace == began)
         trace_instr_end(x->trace, at, i,
-                        lists ? &r->k->chunk[i->chunk].inst[i->slot][i->instance] : NULL,
-                        r->micro + i->micro);
+                        lists ? &r->k->chunk[i->chunk].inst[i->slot][i->instance] : NULL, i->micro);
     return e;
 }
 
-/* What a step begins or ends with, on every rank. */
-static err run_around(const chain_run *r, const instance *in) {
-    open_comm ring[4];
-    if (!in->p) return OK;
-    open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
-    const instr first = { .kind = DO_FWD, .gathered = -1, .whole_grad = -1 };
-    return run_list(r, in, &first, &own);
+/* What the host takes part in: no tape records it. */
+static bool is_host_instr(instr_kind k) {
+    return k == DO_FEED || k == DO_LOSS || k == DO_GRADS || k == DO_SEND || k == DO_SENT ||
+           k == DO_RECV;
 }
 
-static err chain_calls(void *ctx) {
-    const chain_run *r = ctx;
-    bool whole = r->k->c.pipe.ranks > 1; /* the list is of all microbatches */
-    if (r->micro == 0) TRY(run_around(r, &r->k->begin));
-    for (int i = 0; i < r->l->n; i++) TRY(run_instr(r, &r->l->list[i]));
-    if (whole || r->micro == r->micros - 1) TRY(run_around(r, &r->k->end));
-    return end_comms(r->x, &r->x->plan->late, 0);
+/* Instructions that run back to back. */
+typedef struct step_part {
+    const chain_run *r;
+    step_cursor from;
+    int n;
+} step_part;
+
+static err part_calls(void *ctx) {
+    const step_part *p = ctx;
+    step_cursor at = p->from;
+    for (int k = 0; k < p->n; k++) {
+        instr i;
+        step_next(&at, &i);
+        TRY(run_instr(p->r, &i));
+    }
+    return OK;
 }
 
-/* One microbatch of a chain without pipeline, or all of a step's. */
-static err run_chain(exec *x, int which, int micro, int micros, const exec_hooks *hooks) {
+/* Runs a step, or one microbatch of it. @param only -1: all */
+static err run_step_list(exec *x, int which, int only, int micros, const exec_hooks *hooks) {
     chain_plan *k = &x->plan->chain[which];
-    chain_run r = { x, k, NULL, micro, micros, hooks, exec_step(x) };
+    chain_run r = { x, k, NULL, micros, hooks, exec_step(x) };
     TRY(chain_steps(x->plan, k, micros, &r.l));
-    exec_tape *tape = &k->tape[(micro == 0) + 2 * (micro == micros - 1)];
-    /* a fetch for the next microbatch outlives the calls of this one */
-    TRY(x->plan->fetches ? chain_calls(&r) : exec_replay(x, tape, chain_calls, &r));
-    if (k->c.block[0]->mode == PROG_TRAIN && (micro == micros - 1 || k->c.pipe.ranks > 1))
-        x->scaled = true;
+    step_cursor at = { r.l };
+    instr i;
+    for (step_part p = { &r, at, 0 }; step_next(&at, &i); p = (step_part){ &r, at, 0 }) {
+        if (only >= 0 && i.micro != only) continue;
+        if (is_host_instr(i.kind)) {
+            TRY(run_instr(&r, &i));
+            continue;
+        }
+        exec_tape *tape = &k->tape[(i.micro == 0) + 2 * (i.micro == micros - 1)];
+        for (step_cursor next = at; p.n++, step_next(&next, &i) && !is_host_instr(i.kind);)
+            at = next;
+        /* a fetch for the next microbatch outlives the calls of this one */
+        TRY(x->plan->fetches ? part_calls(&p) : exec_replay(x, tape, part_calls, &p));
+    }
+    if (k->c.block[0]->mode == PROG_TRAIN && only < 0) x->scaled = true;
+    if (k->c.block[0]->mode == PROG_TRAIN && only == micros - 1) x->scaled = true;
     return OK;
 }
 
 err exec_chain(exec *x, int which, int micro, int micros) {
     const pipeline *pipe = &x->plan->chain[which].c.pipe;
     BUG_IF(pipe->ranks > 1 && micros > 1); /* their order is the schedule's: exec_microbatches */
-    return run_chain(x, which, micro, micros, NULL);
+    return run_step_list(x, which, micro, micros, NULL);
 }
 
 err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) {
-    if (x->plan->chain[which].c.pipe.ranks > 1) return run_chain(x, which, 0, micros, hooks);
-    for (int m = 0; m < micros; m++) {
-        TRY(hooks->feed(hooks->ctx, m, 0));
-        TRY(run_chain(x, which, m, micros, NULL));
-        TRY(hooks->loss(hooks->ctx, m));
-        if (m == 0 && hooks->grads) TRY(hooks->grads(hooks->ctx, NULL));
+    return run_step_list(x, which, -1, micros, hooks);
+}
+
+/* ---- programs that run on their own ---------------------------------------------------------- */
+typedef struct programs_run {
+    exec *x;
+    const int *which;
+    int n;
+} programs_run;
+
+static err program_calls(void *ctx) {
+    const programs_run *u = ctx;
+    step_block *step = exec_step_at(u->x);
+    chain_run r = { .x = u->x, .micros = 1, .step = step };
+    for (int i = 0; i < u->n; i++) {
+        open_comm ring[1];
+        open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
+        const instance *in = &u->x->plan->program[u->which[i]];
+        for (val v = 0; v < in->p->vals; v++)
+            if (in->p->val[v].cls == VC_STATE) in->addr[v] = &step->now;
+        const instr at = { .kind = DO_UPDATE };
+        int event = begin_instr(u->x);
+        TRY(run_list(&r, in, &at, &own));
+        if (u->x->trace) trace_instr_end(u->x->trace, event, &at, in, 0);
     }
     return OK;
+}
+
+err exec_programs(exec *x, exec_tape *t, const int *which, int n) {
+    programs_run u = { x, which, n };
+    return t ? exec_replay(x, t, program_calls, &u) : program_calls(&u);
 }
 
 bool exec_has_result(const exec *x, int which) {

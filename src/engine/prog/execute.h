@@ -98,12 +98,17 @@ void task_times_begin(exec *x, task_times *t);
 void task_times_read(const exec *x, task_times *t);
 /* Whether this rank computes what the chain yields: of a pipeline the last one does. */
 bool exec_has_result(const exec *x, int which);
-/* Gathers updated parameters in the next chain that runs, while it runs: before the programs that read them,
- * and behind the event of QUEUE_UPDATE that plan_await_update names. @param layer -1: outside blocks. @param
- * last the chain's last program reads them, and no other. exec_drop_gathers forgets what has not been run. */
-void exec_gather_later(exec *x, const comm_move *move, const tensor *in, const tensor *out,
-                       int layer, bool last);
-void exec_drop_gathers(exec *x);
+/* Declares that the parameters have changed, each rank having updated its slice: chains gather what they read
+ * before the programs that read it, the next one that runs them. */
+void exec_params_changed(exec *x);
+/* A list of calls that is the same every time: all zero at first, dropped at the end. */
+typedef struct exec_tape {
+    int runs;
+    void *graph;
+} exec_tape;
+/* Runs programs of plan_program, one after another, and records them as one where a tape is given (NULL: it is
+ * not). They read the step block as the last exec_step left it. */
+err exec_programs(exec *x, exec_tape *t, const int *which, int n) MUST_USE;
 /* What the chain yields: the loss per token, or logits. Its data is an address in the plan. */
 tensor exec_result(const exec *x, int which);
 /* How it lies on the mesh: with sequence parallelism each rank has the losses of its own tokens. */
@@ -128,11 +133,6 @@ void exec_join(exec *x, device_queue q, device_queue other);
 void exec_signal(exec *x, device_queue q, int event);
 void exec_await(exec *x, device_queue q, device_queue of, int event);
 
-/* A list of calls that is the same every time: all zero at first, dropped at the end. */
-typedef struct exec_tape {
-    int runs;
-    void *graph;
-} exec_tape;
 /* Makes the calls that `calls` makes, or replays them. They must be made through exec_call. */
 err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) MUST_USE;
 void exec_tape_drop(const plan *p, exec_tape *t);

@@ -24,6 +24,10 @@ err prog_finish(prog *p) {
         p->error = OK;
         return err_trail(e, __FILE__, __LINE__);
     }
+    if (p->mode == PROG_UPDATE) { /* in place: neither reordered nor overlapped */
+        pass_memory(p);
+        return OK;
+    }
     if (p->o.fp8_sites) pass_fp8(p);
     if (p->terminal)
         append_ops(&p->fwd, &p->bwd);

@@ -11,7 +11,7 @@ plan *plan_new(const mesh *m, const op_backend *backend, int threads) {
     p->backend = backend;
     p->threads = threads;
     p->late = (open_comms){ .ring = p->late_ring, .cap = MOST_LATE };
-    p->updated.open = (open_comms){ .ring = p->updated.ring, .cap = MOST_AHEAD };
+    p->updated = (open_comms){ .ring = p->updated_ring, .cap = MOST_AHEAD };
     return p;
 }
 
@@ -54,7 +54,7 @@ size_t plan_bytes(const plan *p, const char *name) {
             sum += p->region[i].bytes;
     /* asked before commit, the shared regions are not there yet */
     if (!p->arena && (!name || !strcmp(name, "temp"))) sum += p->temp_bytes;
-    if (!p->arena && (!name || !strcmp(name, "work"))) sum += p->work_bytes;
+    if (!p->arena && (!name || !strcmp(name, "work"))) sum += p->work_bytes + p->update_work_bytes;
     if (!p->arena && (!name || !strcmp(name, "gathered"))) sum += p->gathered_bytes;
     if (!p->arena && (!name || !strcmp(name, "whole grads"))) sum += p->whole_grad_bytes;
     return sum;
@@ -65,6 +65,14 @@ int plan_region_count(const plan *p) { return p->regions; }
 const char *plan_region_info(const plan *p, int index, size_t *bytes) {
     *bytes = p->region[index].host ? 0 : p->region[index].bytes;
     return p->region[index].name;
+}
+
+size_t plan_offset(const plan *p, int index) {
+    size_t at = 0;
+    for (int i = 0; i < index; i++)
+        if (p->region[i].host == p->region[index].host)
+            at += align_up(p->region[i].bytes, PLAN_PAGE);
+    return at;
 }
 
 static int find_input(const plan *p, const char *name) {
@@ -223,6 +231,7 @@ void plan_await_update(plan *p, int layer) {
 err plan_commit(plan *p) {
     p->temp = plan_region(p, "temp", p->temp_bytes);
     p->work = plan_region(p, "work", p->work_bytes);
+    p->update_work = plan_region(p, "work", p->update_work_bytes);
     p->gathered = plan_region(p, "gathered", p->gathered_bytes);
     p->whole_grad = plan_region(p, "whole grads", p->whole_grad_bytes);
     p->step = plan_region(p, "step", p->backend->device ? sizeof(step_block) : 0);
@@ -234,6 +243,7 @@ err plan_commit(plan *p) {
     }
     TRY(arena_map(p, at, host_at));
     for (int i = 0; i < p->chains; i++) chain_resolve(p, &p->chain[i]);
+    for (int i = 0; i < p->programs; i++) program_resolve(p, &p->program[i]);
     return OK;
 }
 
@@ -241,11 +251,13 @@ void plan_free(plan *p) {
     if (!p) return;
     if (p->backend->device) err_free(p->backend->device->sync(p->backend->context));
     for (int i = 0; i < p->chains; i++) chain_free(p, &p->chain[i]);
+    for (int i = 0; i < p->programs; i++) free(p->program[i].addr);
     free(p->chain);
+    free(p->program);
     free(p->region);
     free(p->awaits);
     free(p->row_counts);
-    free(p->updated.list);
+    free(p->params);
     arena_unmap(p);
     free(p);
 }

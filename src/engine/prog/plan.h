@@ -39,6 +39,10 @@ typedef struct chain {
     /* Parameters that are stored in slices (ZeRO-3): */
     int prefetch;       /* gather those of the program that comes n later while one runs */
     bool keep_gathered; /* gather them once per step, and keep them; else what slots hold */
+    /* [besides] by layer + 1, set by plan_chain: updates that run beside the step, whose parameters are gathered no
+     * earlier than they must. */
+    const bool *beside;
+    int besides;
 } chain;
 
 /* The program of a block, by its layer. */
@@ -78,6 +82,11 @@ typedef bucket_regions (*bucket_finder)(void *ctx, int bucket, int layer);
 /* Adds a chain's instances and memory. Programs are borrowed. @param which the chain's index.
  * @return an error that names the op when the backend lacks a kernel or an attribute. */
 err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *which) MUST_USE;
+/* Adds a program that runs on its own (PROG_UPDATE), and its memory. Borrowed. @param layer -1: of none. @param
+ * which its index. */
+err plan_program(plan *p, prog *g, int layer, int *which) MUST_USE;
+/* Where a region will begin in the arena, in bytes: those before it have been reserved. */
+size_t plan_offset(const plan *p, int index);
 /* Declares that work on QUEUE_UPDATE may still be using what a block (-1: the programs outside
  * blocks) reads and writes when a chain begins: the chain waits for event layer + 1 before it. */
 void plan_await_update(plan *p, int layer);
@@ -116,11 +125,9 @@ void plan_copy(const plan *p, device_queue q, void *to, const void *from, size_t
 err plan_pull(const plan *p, device_queue q, device_ticket *t, const void *from, size_t bytes,
               void *to) MUST_USE;
 
-/* Whether programs gather parameters or reduce gradients by instructions of the step (ZeRO 2 and 3). */
-bool chain_has_slots(const chain *c);
-/* Adds the instructions of a rank along pp as text: G3 starts to gather the parameters of block 3, g3 waits for
- * them, F3, B3 and W3 run its lists, R3 starts to reduce its gradients, r3 waits. Of a list that is run for every
- * microbatch, ! marks what runs in the first alone, > what is for the next. */
+/* Adds the instructions of a rank along pp as text: U3 starts to gather what the update left of block 3 in slices, u3
+ * waits for it; G3 starts to gather its parameters, g3 waits for them; F3, B3 and W3 run its lists, R3 starts to reduce
+ * its gradients, r3 waits. What is repeated is in parentheses, behind the number of times. */
 err chain_print_steps(const chain *c, int rank, int micros, str *out) MUST_USE;
 
 /* Plays the communication of every rank's chain side by side, without running it, and proves that each

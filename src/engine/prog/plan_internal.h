@@ -46,10 +46,17 @@ typedef enum {
     DO_GATHERED, /* waits until they are */
     DO_REDUCE,   /* starts to reduce the whole gradients that a list left in a slot */
     DO_REDUCED,  /* waits for that, and adds this rank's slice to the one it accumulates */
-    DO_SEND,     /* begins to send what passes to the next virtual stage, or back */
-    DO_SENT,     /* waits until it is sent */
+    /* The same of parameters that the last update left in slices (ZeRO 1 and 2), into their place. */
+    DO_GATHER_UPDATED,
+    DO_GATHERED_UPDATED,
+    DO_SEND, /* begins to send what passes to the next virtual stage, or back */
+    DO_SENT, /* waits until it is sent */
     DO_RECV,
-    DO_LOSS /* the caller reads the losses of a microbatch */
+    DO_LOSS,  /* the caller reads the losses of a microbatch */
+    DO_GRADS, /* the caller reads the gradients of the first one */
+    DO_BEGIN, /* the program that every rank begins a step with */
+    DO_END,   /* ... and ends its microbatches with; waits for what is still being reduced */
+    DO_UPDATE /* a program of the update */
 } instr_kind;
 typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 typedef struct instr {
@@ -62,15 +69,11 @@ typedef struct instr {
     int micro;
     /* Slots of gathered parameters and of whole gradients, of the pool of its program; -1: none. */
     int gathered, whole_grad;
-    /* DO_GATHER, DO_GATHERED, of a list that is run for every microbatch: */
-    bool once;  /* in a step's first microbatch alone: what it brings stays */
+    int bucket; /* DO_GATHER_UPDATED, DO_GATHERED_UPDATED */
+    /* While the list of a microbatch is made (slots.c): */
+    bool once;  /* in a step's first one alone: what it brings stays */
     bool ahead; /* for the next microbatch: not in the last one */
 } instr;
-
-/* Whether it runs in this microbatch of a list that is run for every one. */
-static inline bool instr_runs(const instr *i, int micro, int micros) {
-    return !(i->once && micro) && !(i->ahead && micro == micros - 1);
-}
 
 /* Blocks have slots of one size; the programs around them share others. */
 typedef enum { POOL_BLOCKS, POOL_OUTER, POOLS } slot_pool;
@@ -79,30 +82,48 @@ static inline slot_pool pool_of(const model_chunk *k, int at) {
 }
 
 enum { MAX_CHUNKS = 16 };
-/* All instructions of a rank for one step. */
+/* All instructions of a rank for one step. Without a pipeline the microbatches between the first and the last run
+ * the same ones, which are repeated. */
 typedef struct step_list {
     int micros;
     instr *list;
     int n, cap;
-    int slots[MAX_CHUNKS]; /* how many slots it uses */
+    int repeat_from, repeat_to, repeats; /* [from, to) run so many times; 0: nothing is repeated */
+    int slots[MAX_CHUNKS];               /* how many slots it uses */
     int inputs;
     int gathered[POOLS], whole_grads[POOLS];
 } step_list;
+/* Walks the instructions of a step in the order in which they run: all who read a list do it with this. */
+typedef struct step_cursor {
+    const step_list *l;
+    int at, again;
+} step_cursor;
+/* @param out the next instruction, of its microbatch. @return false: the step has ended. */
+bool step_next(step_cursor *c, instr *out);
 /* @param c with its pipeline given */
 err step_list_make(const chain *c, int rank, int micros, step_list *out) MUST_USE;
-/* The same, of a timetable that was made already: all ranks have one. */
-void step_list_from(const chain *c, int rank, const timetable *s, step_list *out);
+/* The same, of a timetable that was made already: all ranks have one. It is that of a single microbatch where there
+ * is no pipeline. */
+void step_list_from(const chain *c, int rank, const timetable *s, int micros, step_list *out);
 void step_list_free(step_list *l);
 /* slots.c: adds the instructions that gather parameters and reduce whole gradients. */
 void step_list_add_slots(const chain *c, int rank, step_list *l);
-/* Plays a list, `times` times, and refuses one that uses a slot before its gather ended, with other
- * parameters than the program's, or that overwrites a gather or a gradient in flight. */
-err step_list_check_slots(const chain *c, int rank, const step_list *l, int times) MUST_USE;
+/* Adds those that gather what the last update left in slices, before the programs that read it. */
+void step_list_add_updated(const chain *c, int rank, step_list *l);
+/* Plays a list and refuses one that uses a slot before its gather ended, with other parameters than the program's,
+ * or that overwrites a gather or a gradient in flight. */
+err step_list_check_slots(const chain *c, int rank, const step_list *l) MUST_USE;
 /* The chain with what reads as 1 written as 1. */
 chain chain_normal(const chain *c);
 /* Whether an instruction of this kind runs this op of its list, in a microbatch. */
 bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros);
 const op_list *instr_list(const prog *p, instr_kind kind);
+/* Whether it runs a list of a chunk's program. */
+bool instr_runs_list(instr_kind kind);
+/* The virtual stage that a message of a pipeline goes to or comes from, as the rank along pp. */
+int message_peer(const chain *c, int rank, const instr *i);
+/* The gather of a bucket that the update leaves in slices: its move and, of this rank, its elements. */
+comm_move updated_move(const prog_bucket *b);
 prog *chunk_program(const chain *c, const model_chunk *k, int at);
 /* Blocks of a chunk that run forward again, but for the last segment of them: the first n. */
 int chunk_rerun(const chain *c, const model_chunk *k);
@@ -157,19 +178,10 @@ enum { MOST_LATE = 16 };
 /* Exchanges of rows that may be open at once. */
 enum { ROW_TURNS = 8 };
 
-/* Updated parameters that other ranks have yet to see: what exec_gather_later was told. */
-typedef struct later_gather {
-    comm_move move;
-    tensor in, out;
-    int order, event;
-} later_gather;
+/* Gathers of updated parameters that may be open at once. */
 enum { MOST_AHEAD = 15 };
-typedef struct later_gathers {
-    later_gather *list; /* by order */
-    int n, cap, begun;
-    open_comm ring[MOST_AHEAD];
-    open_comms open;
-} later_gathers;
+/* Of a bucket of a layer: whether this rank has what others updated. */
+typedef enum { PARAMS_WHOLE, PARAMS_IN_SLICES, PARAMS_MOVING } params_state;
 
 struct plan {
     mesh m;
@@ -179,24 +191,30 @@ struct plan {
     int regions, region_cap;
     chain_plan *chain;
     int chains, chain_cap;
+    instance *program; /* that run on their own */
+    int programs, program_cap;
     open_comm late_ring[MOST_LATE];
     open_comms late; /* that outlive the program that started them */
-    later_gathers updated;
+    open_comm updated_ring[MOST_AHEAD];
+    open_comms updated; /* gathers of updated parameters */
+    uint8_t *params;    /* [params_cap] params_state, by layer + 1 and bucket */
+    int params_cap;
     uint64_t begun[AXES_TP_REP + 1]; /* communications, by set of axes */
     /* Of the last exchanges of rows: to each rank, from each rank, and what these are counted by. */
     int32_t *row_counts; /* [ROW_TURNS][row_counts_each]; NULL: there was none */
     int64_t row_counts_each;
     unsigned row_turn;
     size_t temp_bytes, work_bytes;
+    size_t update_work_bytes;                /* of calls on QUEUE_UPDATE */
     size_t gathered_bytes, whole_grad_bytes; /* of the slots of the chain that has most */
     int input_slots;                         /* microbatches whose inputs are there at once */
     bool fetches;                            /* some programs fetch parameters from host memory */
     bool *
         awaits; /* [awaits_cap] whether chains await this event of QUEUE_UPDATE, before that instance */
     int awaits_cap;
-    int temp, work, step, gathered, whole_grad; /* regions, made by plan_commit */
-    comm *comm;                                 /* borrowed; NULL: nobody else reaches the arena */
-    void *arena, *host;                         /* host: memory of the host, for a device */
+    int temp, work, update_work, step, gathered, whole_grad; /* regions, made by plan_commit */
+    comm *comm;         /* borrowed; NULL: nobody else reaches the arena */
+    void *arena, *host; /* host: memory of the host, for a device */
     size_t arena_bytes, host_bytes;
 };
 
@@ -207,6 +225,9 @@ void chain_resolve(plan *p, chain_plan *k);
 /* The instructions for a step of `micros` microbatches; without a pipeline, for one of them. */
 err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out) MUST_USE;
 void chain_free(plan *p, chain_plan *k);
+void program_resolve(const plan *p, instance *in);
+/* The step block as kernels read it, as exec_step left it. */
+step_block *exec_step_at(exec *x);
 /* Binds a chunk's instances of a slot to a slot of inputs. */
 void chain_bind_inputs(const plan *p, chunk_plan *u, int slot, int inputs);
 /* Binds the instance of an instruction to its slots of gathered parameters and whole gradients. */

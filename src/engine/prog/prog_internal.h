@@ -15,6 +15,8 @@ typedef enum {
     VC_GRAD,        /* its fp32 gradient, as accumulated */
     VC_WHOLE_GRAD, /* ... of one microbatch, before it is reduced to a slice: in a slot of the chain */
     VC_INPUT,      /* bound by name: tokens, positions, a cache */
+    VC_REGION,     /* memory of a plan region, from an offset on: what an update changes */
+    VC_STATE,      /* the step block's state */
     VC_BOUNDARY, /* passed between instances */
     VC_ALIAS     /* bytes of another value */
 } val_class;
@@ -29,7 +31,8 @@ typedef struct prog_val {
      * part of every one. Such a dim cannot be gathered: ranks' parts would interleave. 0 reads as 1. */
     uint16_t segments[TENSOR_MAX_DIM];
     placement pl;
-    val base; /* VC_ALIAS: whose bytes, at offset bytes */
+    val base;   /* VC_ALIAS: whose bytes, at offset bytes */
+    int region; /* VC_REGION: which, at offset bytes */
     size_t offset;
     int param, bucket; /* VC_PARAM, VC_GRAD and their aliases; else -1 */
     int producer;      /* op of the forward list, -1: none */
@@ -74,7 +77,8 @@ typedef struct prog_op {
     op_when when;
     op_acc acc;
     comm_phase phase;
-    int pair;   /* COMM_WAIT: index of its START */
+    int pair;           /* COMM_WAIT: index of its START */
+    device_queue queue; /* of an update: QUEUE_UPDATE runs beside the next step */
     bool once;  /* LINEAR: the bias is added by tp coordinate 0 alone, the sum being partial */
     bool saves; /* forward: backward reads something that follows from it */
     rec_site site;

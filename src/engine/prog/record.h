@@ -28,7 +28,8 @@ typedef struct prog prog;
 typedef int val;
 #define VAL_NONE (-1)
 
-typedef enum { PROG_TRAIN, PROG_EVAL, PROG_DECODE } prog_mode;
+/* PROG_UPDATE: a list without backward, which changes memory of the plan in place (rec_update.c). */
+typedef enum { PROG_TRAIN, PROG_EVAL, PROG_DECODE, PROG_UPDATE } prog_mode;
 
 /* ---- parameters as programs see them -----------------------------------------------------
  * Parameters live in buckets: flat buffers of one element type, laid out by bucket_layout. A bucket
@@ -306,5 +307,45 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_linear_ce(p, ...)        rec_linear_ce_(HERE(p), __VA_ARGS__)
 #define rec_fp8_commit(p, ...)       rec_fp8_commit_(HERE(p), __VA_ARGS__)
 #define rec_fp8_share(p, ...)        rec_fp8_share_(HERE(p), __VA_ARGS__)
+
+/* ---- updates (PROG_UPDATE) --------------------------------------------------------------------
+ * Programs of the optimizer: lists that change memory of the plan in place.
+ *
+ *     prog *p = prog_new("update", PROG_UPDATE, &m, &(param_set){ 0 }, &(prog_options){ 0 });
+ *     val g = prog_region(p, "embed.tokens", grads, 0, DT_F32, n, pl), w = prog_region(p, ...);
+ *     change_request c = change_of(OP_UPDATE_SGD);
+ *     c.in[0] = g, c.out[0] = w;
+ *     rec_change(p, c);
+ *     TRY(prog_finish(p));
+ */
+/* n elements of a plan region, from element `at` on. They may reach into the regions after it, as plan_offset
+ * lays them out. @param name borrowed */
+val prog_region(prog *p, const char *name, int region, int64_t at, dtype dt, int64_t n,
+                placement pl);
+/* fp32 values that live within the list. */
+val prog_scratch(prog *p, int ndim, const int64_t *dim, placement pl);
+/* Elements of another value, from element `at` on, placed like it. */
+val prog_part(prog *p, val of, int64_t at, int ndim, const int64_t *dim);
+/* The same, as a matrix that is sharded as `pl` has it. */
+val prog_shard(prog *p, val of, int64_t at, const int64_t dim[2], placement pl);
+/* The step_state that kernels carry from step to step. */
+val prog_step_state(prog *p);
+/* An op that changes its results in place: operands and results in the order of the op's signature. */
+typedef struct change_request {
+    op_code op;
+    val in[OP_MAX_IN], out[OP_MAX_OUT];
+    op_attr attr;
+    bool add; /* to the results that it would overwrite */
+    device_queue queue;
+} change_request;
+change_request change_of(op_code op); /* without operands */
+void rec_change_(prog *p, change_request c);
+/* x after a collective over these axes: where it is, if it is summed, else in scratch memory. x itself where the
+ * axes have one rank. */
+val rec_moved_(prog *p, val x, axis_set axes, place to);
+void rec_move_into_(prog *p, val x, axis_set axes, place to, val into);
+#define rec_change(p, ...)    rec_change_(HERE(p), __VA_ARGS__)
+#define rec_moved(p, ...)     rec_moved_(HERE(p), __VA_ARGS__)
+#define rec_move_into(p, ...) rec_move_into_(HERE(p), __VA_ARGS__)
 
 #endif

@@ -29,17 +29,9 @@ typedef struct priced_list {
 } priced_list;
 
 enum { LIST_FWD, LIST_BWD, LIST_WEIGHTS, LIST_GATHER, LIST_REDUCE, LISTS };
-/* A bucket that the update leaves in slices and the next step gathers. */
-typedef struct updated_bucket {
-    int bucket;
-    axis_set axes;
-    double seconds;
-} updated_bucket;
 typedef struct priced_prog {
     const prog *p;
     priced_list list[LISTS];
-    updated_bucket *updated;
-    int n_updated;
 } priced_prog;
 
 static double larger_tensor(const op_call *c, dtype wire) {
@@ -117,21 +109,10 @@ static void price_list(const prog *p, const op_list *l, const mesh *m, const sim
     free(start_of);
 }
 
-static void price_updated(priced_prog *g, const mesh *m, const sim_costs *costs) {
-    const prog *p = g->p;
-    g->updated = mem_alloc((size_t)(p->set.buckets + 1) * sizeof *g->updated);
-    for (int b = 0; b < p->set.buckets; b++) {
-        const prog_bucket *k = &p->set.bucket[b];
-        bool reads = false;
-        for (val v = 0; v < p->vals && !reads; v++)
-            reads = p->val[v].cls == VC_PARAM && p->val[v].bucket == b;
-        bool slices = bucket_is_sliced(k, m, HOLDS_STATE) && !bucket_is_sliced(k, m, HOLDS_PARAMS);
-        if (!reads || !slices) continue;
-        comm_move move = { .axes = k->slices, .from = PLACE_S(0), .to = PLACE_I };
-        double bytes = (double)k->count * (double)dt_size(k->dt);
-        g->updated[g->n_updated++] =
-            (updated_bucket){ b, k->slices, costs->move(costs->ctx, m, &move, bytes) };
-    }
+/* Seconds to gather a bucket that the update left in slices. */
+static double price_updated(const prog_bucket *b, const mesh *m, const sim_costs *costs) {
+    comm_move move = updated_move(b);
+    return costs->move(costs->ctx, m, &move, (double)b->count * (double)dt_size(b->dt));
 }
 
 static priced_prog price_program(const prog *p, const mesh *m, const sim_costs *costs,
@@ -140,13 +121,11 @@ static priced_prog price_program(const prog *p, const mesh *m, const sim_costs *
     if (!p) return g;
     const op_list *lists[LISTS] = { &p->fwd, &p->bwd, &p->weights, &p->gather, &p->reduce };
     for (int i = 0; i < LISTS; i++) price_list(p, lists[i], m, costs, accumulates, &g.list[i]);
-    price_updated(&g, m, costs);
     return g;
 }
 
 static void priced_free(priced_prog *g) {
     for (int i = 0; i < LISTS; i++) free(g->list[i].item);
-    free(g->updated);
 }
 
 static const priced_list *list_of(const priced_prog *g, instr_kind kind) {
@@ -179,27 +158,22 @@ typedef struct sim_slot {
 
 typedef struct sim_rank {
     step_list l;
-    int at;          /* next instruction */
+    step_cursor at;  /* next instruction */
     double now;      /* of the compute queue */
     double *free_at; /* [SIM_QUEUES] of each communication queue */
     double link[PASSES];
     in_flight late[MOST_LATE];
     int late_begun, late_ended;
     sim_slot *gathered[POOLS], *whole_grad[POOLS];
-    /* Gathers of updated parameters, in the order of the programs that read them. */
-    struct updated_gather {
-        int order; /* of its program */
-        axis_set axes;
-        in_flight f;
-    } * updated;
-    int n_updated, updated_begun, updated_ended;
+    in_flight updated[MOST_AHEAD];
+    int updated_begun, updated_ended;
     in_flight (*sent)[PASSES]; /* [chunks * slots] */
     double *arrived[PASSES];   /* when messages to this rank arrive, in order */
     int arrivals[PASSES], arrival_cap[PASSES], received[PASSES];
     double compute, exposed, hidden, idle;
 } sim_rank;
 
-enum { PROG_FIRST, PROG_LAST, PROG_BLOCK, PROGS = PROG_BLOCK + CHAIN_KINDS };
+enum { PROG_FIRST, PROG_LAST, PROG_BEGIN, PROG_END, PROG_BLOCK, PROGS = PROG_BLOCK + CHAIN_KINDS };
 typedef struct sim_run {
     chain c;
     mesh m;
@@ -257,7 +231,6 @@ static void play_item(const sim_run *s, sim_rank *r, const priced_list *l, int k
     }
 }
 
-/* ---- gathers of updated parameters (exec_gather_later) --------------------------------------------- */
 static const priced_prog *program_at(const sim_run *s, const model_chunk *k, int at) {
     if (at == 0) return k->first ? &s->prog[PROG_FIRST] : NULL;
     if (at == k->layers + 1) return k->last ? &s->prog[PROG_LAST] : NULL;
@@ -266,46 +239,13 @@ static const priced_prog *program_at(const sim_run *s, const model_chunk *k, int
     return &s->prog[PROG_BLOCK + (s->c.kind ? s->c.kind[layer] : 0)];
 }
 
-static int program_order(const sim_run *s, const model_chunk *k, int at) {
-    return at == 0 ? 0 : at == k->layers + 1 ? s->c.layers + 1 : k->from + at;
-}
-
-static void list_updated(const sim_run *s, sim_rank *r, int rank) {
-    int cap = 0;
-    for (int c = 0; c < s->c.pipe.chunks; c++) {
-        model_chunk k = chain_chunk(&s->c, rank, c);
-        for (int at = 0; at <= k.layers + 1; at++) {
-            const priced_prog *g = program_at(s, &k, at);
-            for (int b = 0; g && b < g->n_updated; b++) {
-                bool again = false; /* a table that two programs read */
-                for (int o = 0; o < s->prog[PROG_FIRST].n_updated && at > k.layers && k.first; o++)
-                    again |= s->prog[PROG_FIRST].updated[o].bucket == g->updated[b].bucket;
-                if (again) continue;
-                mem_reserve((void **)&r->updated, &cap, r->n_updated, sizeof *r->updated);
-                r->updated[r->n_updated++] = (struct updated_gather){
-                    program_order(s, &k, at), g->updated[b].axes, { g->updated[b].seconds, 0 }
-                };
-            }
-        }
-    }
-}
-
-static void start_updated_gathers(sim_rank *r, int ready) {
-    while (r->updated_begun < r->n_updated && r->updated_begun < ready + MOST_AHEAD) {
-        struct updated_gather *u = &r->updated[r->updated_begun++];
-        u->f = start_move(r, (int)u->axes, u->f.seconds, 0);
-    }
-}
-
-/* Before a program's first forward run: starts what comes next, and waits for what it reads. */
-static void play_updated_gathers(const sim_run *s, sim_rank *r, const instr *i,
-                                 const model_chunk *k) {
-    if (i->kind != DO_FWD || r->updated_ended == r->n_updated) return;
-    int order = program_order(s, k, i->instance), ready = 0;
-    while (ready < r->n_updated && r->updated[ready].order <= order) ready++;
-    start_updated_gathers(r, ready);
-    for (; r->updated_ended < ready; r->updated_ended++)
-        wait_move(s, r, &r->updated[r->updated_ended].f);
+static void play_updated(const sim_run *s, sim_rank *r, const instr *i, const prog *p) {
+    const prog_bucket *b = &p->set.bucket[i->bucket];
+    if (i->kind == DO_GATHER_UPDATED)
+        r->updated[r->updated_begun++ % MOST_AHEAD] =
+            start_move(r, (int)b->slices, price_updated(b, &s->m, s->costs), 0);
+    else
+        wait_move(s, r, &r->updated[r->updated_ended++ % MOST_AHEAD]);
 }
 
 /* ---- instructions -------------------------------------------------------------------------------- */
@@ -318,8 +258,7 @@ static void watch_event(const sim_run *s, sim_task task, int rank, const instr *
 
 static void play_send(const sim_run *s, int rank, const instr *i) {
     sim_rank *r = &s->rank[rank];
-    int n = s->c.pipe.ranks;
-    sim_rank *to = &s->rank[(rank + (i->pass == PASS_RESIDUAL ? 1 : n - 1)) % n];
+    sim_rank *to = &s->rank[message_peer(&s->c, rank, i)];
     if (i->pass == PASS_RESIDUAL) {
         r->now += s->sum;
         r->compute += s->sum;
@@ -352,36 +291,54 @@ static in_flight *open_of(const sim_run *s, const sim_rank *r, const instr *i,
     return s->own;
 }
 
-static void play_list(const sim_run *s, int rank, const instr *i, bool last) {
+static void play_list(const sim_run *s, int rank, const instr *i) {
     sim_rank *r = &s->rank[rank];
     model_chunk k = chain_chunk(&s->c, rank, i->chunk);
     const priced_prog *g = program_at(s, &k, i->instance);
     const priced_list *l = list_of(g, i->kind);
     double begin = r->now;
-    play_updated_gathers(s, r, i, &k);
     in_flight *open = open_of(s, r, i, &k);
     for (int n = 0; n < l->n; n++)
-        if (item_runs(&l->item[n], i->kind, last)) play_item(s, r, l, n, open);
+        if (item_runs(&l->item[n], i->kind, i->micro == r->l.micros - 1))
+            play_item(s, r, l, n, open);
     bool outside = i->instance == 0 || i->instance == k.layers + 1;
-    int layer = outside ? -1 : program_order(s, &k, MIN(i->instance, k.layers)) - 1;
+    int layer = outside ? -1 : k.from + MIN(i->instance, k.layers) - 1;
     if (i->kind == DO_FWD) watch_event(s, SIM_FORWARD, rank, i, layer, begin);
     if (i->kind == DO_BWD) watch_event(s, SIM_BACKWARD, rank, i, layer, begin);
     if (i->kind == DO_WEIGHTS) watch_event(s, SIM_WEIGHTS, rank, i, layer, begin);
 }
 
+/* What a step begins or ends with. */
+static void play_around(const sim_run *s, sim_rank *r, const priced_prog *g) {
+    const priced_list *l = &g->list[LIST_FWD];
+    for (int n = 0; n < l->n; n++) play_item(s, r, l, n, s->own);
+}
+
 /* @return false when it waits for a message that has not been sent. */
-static bool play_instr(const sim_run *s, int rank, const instr *i, bool first, bool last) {
+static bool play_instr(const sim_run *s, int rank, const instr *i) {
     sim_rank *r = &s->rank[rank];
+    model_chunk k = chain_chunk(&s->c, rank, i->chunk);
+    if (instr_runs_list(i->kind)) {
+        play_list(s, rank, i);
+        return true;
+    }
     switch (i->kind) {
     case DO_FEED: watch_event(s, SIM_FEED, rank, i, -1, r->now); return true;
     case DO_LOSS: watch_event(s, SIM_LOSS, rank, i, -1, r->now); return true;
     case DO_SEND: play_send(s, rank, i); return true;
     case DO_SENT: wait_move(s, r, &r->sent[i->chunk * s->c.micros + i->slot][i->pass]); return true;
-    case DO_RECV: start_updated_gathers(r, 0); return play_receive(s, rank, i);
-    default: break;
+    case DO_RECV: return play_receive(s, rank, i);
+    case DO_GATHER_UPDATED:
+    case DO_GATHERED_UPDATED:
+        play_updated(s, r, i, chunk_program(&s->c, &k, i->instance));
+        return true;
+    case DO_BEGIN: play_around(s, r, &s->prog[PROG_BEGIN]); return true;
+    case DO_END:
+        play_around(s, r, &s->prog[PROG_END]);
+        end_late(s, r, 0);
+        return true;
+    default: return true;
     }
-    if (!(i->once && !first) && !(i->ahead && last)) play_list(s, rank, i, last);
-    return true;
 }
 
 /* ---- a step -------------------------------------------------------------------------------------- */
@@ -398,14 +355,14 @@ static void free_slots(sim_slot *s, int n) {
 
 static void open_rank(const sim_run *s, const timetable *t, int rank) {
     sim_rank *r = &s->rank[rank];
-    step_list_from(&s->c, rank, t, &r->l);
+    step_list_from(&s->c, rank, t, s->micros, &r->l);
+    r->at = (step_cursor){ &r->l };
     for (int i = 0; i < POOLS; i++) {
         r->gathered[i] = new_slots(r->l.gathered[i], s->longest);
         r->whole_grad[i] = new_slots(r->l.whole_grads[i], s->longest);
     }
     r->free_at = mem_alloc(SIM_QUEUES * sizeof *r->free_at);
     r->sent = mem_alloc((size_t)(s->c.pipe.chunks * s->c.micros) * sizeof *r->sent);
-    list_updated(s, r, rank);
 }
 
 static void close_rank(sim_rank *r) {
@@ -416,48 +373,46 @@ static void close_rank(sim_rank *r) {
     for (int i = 0; i < PASSES; i++) free(r->arrived[i]);
     free(r->free_at);
     free(r->sent);
-    free(r->updated);
     step_list_free(&r->l);
 }
 
 /* All ranks of a pipeline, each as far as its messages have arrived. */
 static void play_pipeline(sim_run *s) {
+    bool left = false;
     for (bool moved = true; moved;) {
-        moved = false;
+        moved = left = false;
         for (int rank = 0; rank < s->c.pipe.ranks; rank++) {
             sim_rank *r = &s->rank[rank];
-            for (; r->at < r->l.n; r->at++, moved = true) {
-                const instr *i = &r->l.list[r->at];
-                if (!play_instr(s, rank, i, true, i->micro == s->c.micros - 1)) break;
-            }
+            instr i;
+            for (step_cursor next = r->at; step_next(&next, &i); r->at = next, moved = true)
+                if (!play_instr(s, rank, &i)) {
+                    left = true;
+                    break;
+                }
         }
     }
-    for (int rank = 0; rank < s->c.pipe.ranks; rank++)
-        BUG_IF(s->rank[rank].at < s->rank[rank].l.n); /* plan_check_ranks proves that it ends */
+    BUG_IF(left); /* plan_check_ranks proves that it ends */
 }
 
-/* Microbatches one after another: the first, two between, the last; those between take the same time. */
+/* Microbatches one after another: the first, two between, the last; those between take the same time, and so do
+ * the ones that are not played. */
 static void play_microbatches(sim_run *s) {
-    sim_rank *r = &s->rank[0];
-    s->micros = MIN(s->c.micros, PLAYED_MICROS);
-    sim_rank before = *r;
-    for (int m = 0; m < s->micros; m++) {
-        bool last = m == s->micros - 1;
-        sim_rank at = *r;
-        for (int i = 0; i < r->l.n; i++) {
-            instr in = r->l.list[i];
-            in.micro = m;
-            play_instr(s, 0, &in, m == 0, last);
+    sim_rank *r = &s->rank[0], begun[PLAYED_MICROS];
+    int micro = -1;
+    double more = s->c.micros - s->micros;
+    for (instr i; step_next(&r->at, &i);) {
+        if (i.kind == DO_FEED) begun[micro = i.micro] = *r;
+        if (i.kind == DO_END && more > 0) {
+            const sim_rank *from = &begun[micro - 1], *to = &begun[micro];
+            double longer = more * (to->now - from->now);
+            r->compute += more * (to->compute - from->compute);
+            r->exposed += more * (to->exposed - from->exposed);
+            r->hidden += more * (to->hidden - from->hidden);
+            r->now += longer;
+            for (int a = 0; a < SIM_QUEUES; a++) r->free_at[a] += longer;
+            for (int k = 0; k < MOST_LATE; k++) r->late[k].end += longer;
         }
-        if (m == s->micros - 2) before = at;
-        if (!last || s->c.micros == s->micros) continue;
-        double more = s->c.micros - s->micros; /* as the one before the last took */
-        r->compute += more * (at.compute - before.compute);
-        r->exposed += more * (at.exposed - before.exposed);
-        r->hidden += more * (at.hidden - before.hidden);
-        r->now += more * (at.now - before.now);
-        for (int a = 0; a < SIM_QUEUES; a++) r->free_at[a] += more * (at.now - before.now);
-        for (int i = 0; i < MOST_LATE; i++) r->late[i].end += more * (at.now - before.now);
+        play_instr(s, 0, &i);
     }
 }
 
@@ -478,7 +433,8 @@ double sim_message(const chain *c, const mesh *m, const sim_costs *costs) {
 }
 
 static void open_programs(sim_run *s) {
-    const prog *all[PROGS] = { s->c.first, s->c.last, s->c.block[0], s->c.block[1] };
+    const prog *all[PROGS] = { s->c.first, s->c.last,     s->c.begin,
+                               s->c.end,   s->c.block[0], s->c.block[1] };
     for (int i = 0; i < PROGS; i++) {
         s->prog[i] = price_program(all[i], &s->m, s->costs, s->c.micros > 1);
         for (int k = 0; k < LISTS; k++) s->longest = MAX(s->longest, s->prog[i].list[k].n);
@@ -493,9 +449,7 @@ static void sum_up(sim_run *s, sim_result *out) {
     int n = s->c.pipe.ranks;
     double idle = 0;
     for (int i = 0; i < n; i++) {
-        sim_rank *r = &s->rank[i];
-        end_late(s, r, 0);
-        out->seconds = MAX(out->seconds, r->now);
+        out->seconds = MAX(out->seconds, s->rank[i].now);
     }
     for (int i = 0; i < n; i++) {
         const sim_rank *r = &s->rank[i];
@@ -512,12 +466,14 @@ err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_w
     sim_run s = { .c = chain_normal(c), .m = *m, .costs = costs, .watch = watch };
     timetable t;
     *out = (sim_result){ 0 };
-    TRY(timetable_make(&s.c.pipe, s.c.pipe.ranks > 1 ? s.c.micros : 1, &t));
+    bool pipelined = s.c.pipe.ranks > 1;
+    s.micros = pipelined ? s.c.micros : MIN(s.c.micros, PLAYED_MICROS);
+    TRY(timetable_make(&s.c.pipe, pipelined ? s.micros : 1, &t));
     open_programs(&s);
     s.rank = mem_alloc((size_t)s.c.pipe.ranks * sizeof *s.rank);
     for (int i = 0; i < s.c.pipe.ranks; i++) open_rank(&s, &t, i);
     timetable_free(&t);
-    if (s.c.pipe.ranks > 1)
+    if (pipelined)
         play_pipeline(&s);
     else
         play_microbatches(&s);
@@ -566,8 +522,20 @@ prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool 
     if (p->block_input != VAL_NONE) out.block_input = (double)val_bytes(&p->val[p->block_input]);
     if (p->res_in != VAL_NONE) out.residual = (double)val_bytes(&p->val[p->res_in]);
     for (int i = 0; i < LISTS; i++) out.late += comm_seconds(&g.list[i], WHEN_LAST);
-    for (int i = 0; i < g.n_updated; i++) out.updated += g.updated[i].seconds;
     priced_free(&g);
     free(s.own);
     return out;
+}
+
+double sim_programs(const prog *const *list, int n, const mesh *m, const sim_costs *costs) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        priced_list l = { 0 };
+        price_list(list[i], &list[i]->fwd, m, costs, false, &l);
+        sim_run s = { .costs = costs, .own = mem_alloc((size_t)(l.n + 1) * sizeof *s.own) };
+        sum += list_seconds(&s, &l, DO_FWD);
+        free(s.own);
+        free(l.item);
+    }
+    return sum;
 }

@@ -62,12 +62,13 @@ typedef struct prog_price {
     double forward, again, backward; /* again: the last forward of a segment that is recomputed */
     double weights;                  /* where backward puts them off */
     double gather, reduce;           /* communications of parameters that are stored in slices */
-    double updated;                  /* ... that are gathered once per step, after the update */
     double late;                     /* reductions with a step's last microbatch */
     double saved, block_input, residual, temp, gathered, whole_grad;
 } prog_price;
 /* @param accumulates a step has several microbatches */
 prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool accumulates);
+/* Seconds of programs that run on their own, one after another. */
+double sim_programs(const prog *const *list, int n, const mesh *m, const sim_costs *costs);
 /* Seconds for a stage to pass a residual on. */
 double sim_message(const chain *c, const mesh *m, const sim_costs *costs);
 

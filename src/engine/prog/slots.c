@@ -108,6 +108,8 @@ static void insert_additions(step_list *l, additions *a) {
     out.list = NULL;
     out.n = out.cap = 0;
     for (int i = -1, k = 0; i < l->n; i++) {
+        if (l->repeats && i == l->repeat_from) out.repeat_from = out.n;
+        if (l->repeats && i == l->repeat_to) out.repeat_to = out.n;
         mem_reserve((void **)&out.list, &out.cap, out.n, sizeof *out.list);
         if (i >= 0) out.list[out.n++] = l->list[i];
         for (; k < a->n && a->add[k].after == i; k++) {
@@ -248,6 +250,84 @@ void step_list_add_slots(const chain *c, int rank, step_list *l) {
     add_gathers(c, rank, l); /* behind a program's end these start first: they are needed sooner */
 }
 
+/* ---- updated parameters ------------------------------------------------------------------------- */
+/* Whether the program reads the bucket where each rank has updated a slice of it. */
+static bool reads_updated(const prog *p, int bucket) {
+    const prog_bucket *b = &p->set.bucket[bucket];
+    if (!bucket_is_sliced(b, &p->m, HOLDS_STATE) || bucket_is_sliced(b, &p->m, HOLDS_PARAMS))
+        return false;
+    for (val v = 0; v < p->vals; v++)
+        if (p->val[v].cls == VC_PARAM && p->val[v].bucket == bucket) return true;
+    return false;
+}
+
+typedef struct updated_gathers {
+    instr *list; /* in the order in which they are read */
+    int n, cap, begun, ended;
+    additions a;
+} updated_gathers;
+
+/* Adds the gathers of what the instruction reads first. */
+static void find_updated(const chain *c, int rank, const instr *i, updated_gathers *u) {
+    model_chunk k = chain_chunk(c, rank, i->chunk);
+    const prog *p = chunk_program(c, &k, i->instance);
+    for (int b = 0; b < p->set.buckets; b++) {
+        bool again = !reads_updated(p, b);
+        for (int n = 0; n < u->n && !again; n++) { /* a table that two programs read */
+            model_chunk of = chain_chunk(c, rank, u->list[n].chunk);
+            bool outside = pool_of(&of, u->list[n].instance) == POOL_OUTER &&
+                           pool_of(&k, i->instance) == POOL_OUTER;
+            again = u->list[n].bucket == b &&
+                    (outside || param_key(c, &of, &u->list[n]) == param_key(c, &k, i));
+        }
+        if (again) continue;
+        mem_reserve((void **)&u->list, &u->cap, u->n, sizeof *u->list);
+        u->list[u->n] = *i;
+        u->list[u->n++].bucket = b;
+    }
+}
+
+static void end_updated(updated_gathers *u, int after, int left) {
+    while (u->begun - u->ended > left)
+        add_after(&u->a, after, DO_GATHERED_UPDATED, &u->list[u->ended++]);
+}
+
+/* Starts the first `ready` and some that come after them. What an update beside the step still writes is started no
+ * earlier than it must. */
+static void start_updated(const chain *c, int rank, updated_gathers *u, int after, int ready) {
+    for (; u->begun < u->n; u->begun++) {
+        const instr *g = &u->list[u->begun];
+        model_chunk k = chain_chunk(c, rank, g->chunk);
+        int event = pool_of(&k, g->instance) == POOL_OUTER ? 0 : k.from + g->instance;
+        bool awaits = event < c->besides && c->beside[event];
+        if (u->begun >= ready + (awaits ? 1 : MOST_AHEAD)) break;
+        end_updated(u, after, MOST_AHEAD - 1);
+        add_after(&u->a, after, DO_GATHER_UPDATED, g);
+    }
+}
+
+/* Parameters that the update left in slices are gathered in the order in which the first microbatch reads them, some
+ * ahead of their use; a later stage of a pipeline starts before its first message has arrived. */
+void step_list_add_updated(const chain *c, int rank, step_list *l) {
+    updated_gathers u = { 0 };
+    int *ready = mem_alloc((size_t)(l->n + 1) * sizeof *ready);
+    for (int i = 0; i < l->n; i++) {
+        if (l->list[i].kind == DO_FWD && l->list[i].micro == 0)
+            find_updated(c, rank, &l->list[i], &u);
+        ready[i] = u.n;
+    }
+    for (int i = 0; i < l->n && u.ended < u.n; i++) {
+        instr_kind kind = l->list[i].kind;
+        if (kind == DO_RECV) start_updated(c, rank, &u, i - 1, 0);
+        if (kind != DO_FWD) continue;
+        start_updated(c, rank, &u, i - 1, ready[i]);
+        end_updated(&u, i - 1, MAX(0, u.begun - ready[i]));
+    }
+    free(ready);
+    free(u.list);
+    insert_additions(l, &u.a);
+}
+
 /* ---- playing a list ------------------------------------------------------------------------------- */
 typedef enum { SLOT_FREE, SLOT_MOVING, SLOT_READY } slot_state;
 typedef struct played_slot {
@@ -315,17 +395,17 @@ static err play_whole_grad(played *p, const instr *i, const model_chunk *k) {
     return OK;
 }
 
-static err play_once(played *p, int again, int times) {
-    for (int n = 0; n < p->l->n; n++) {
-        const instr *i = &p->l->list[n];
-        if (!instr_runs(i, again, times)) continue;
-        model_chunk k = chain_chunk(p->c, p->rank, i->chunk);
-        TRY(play_gathered(p, i, &k));
-        TRY(play_whole_grad(p, i, &k));
+static err play_slots(played *p) {
+    step_cursor at = { p->l };
+    for (instr i; step_next(&at, &i);) {
+        if (!instr_runs_list(i.kind)) continue;
+        model_chunk k = chain_chunk(p->c, p->rank, i.chunk);
+        TRY(play_gathered(p, &i, &k));
+        TRY(play_whole_grad(p, &i, &k));
     }
     for (int i = 0; i < POOLS; i++) {
         for (int s = 0; s < p->l->gathered[i]; s++)
-            if (p->gathered[i][s].state == SLOT_MOVING && again == times - 1)
+            if (p->gathered[i][s].state == SLOT_MOVING)
                 return ERR("a gather of parameters is never awaited");
         for (int s = 0; s < p->l->whole_grads[i]; s++)
             if (p->whole_grad[i][s].state != SLOT_FREE)
@@ -334,7 +414,7 @@ static err play_once(played *p, int again, int times) {
     return OK;
 }
 
-err step_list_check_slots(const chain *c, int rank, const step_list *l, int times) {
+err step_list_check_slots(const chain *c, int rank, const step_list *l) {
     played p = { .c = c,
                  .rank = rank,
                  .reads = { c, rank, VC_GATHERED },
@@ -344,8 +424,7 @@ err step_list_check_slots(const chain *c, int rank, const step_list *l, int time
         p.gathered[i] = mem_alloc((size_t)(l->gathered[i] + 1) * sizeof **p.gathered);
         p.whole_grad[i] = mem_alloc((size_t)(l->whole_grads[i] + 1) * sizeof **p.whole_grad);
     }
-    err e = OK;
-    for (int again = 0; again < times && !e; again++) e = play_once(&p, again, times);
+    err e = play_slots(&p);
     for (int i = 0; i < POOLS; i++) {
         free(p.gathered[i]);
         free(p.whole_grad[i]);

@@ -1,5 +1,9 @@
 /* The instructions of a step, from the timetable: what a task runs, block by block, what it receives
- * and sends, and which memory is its own. Checker and executor read this list.
+ * and sends, and which memory is its own. Executor, checkers, simulator, timelines and dumps walk this list, with
+ * step_next.
+ *
+ * Without a pipeline the timetable is that of one microbatch. A step is its list for the first microbatch, for those
+ * between, which are repeated, and for the last: what is gathered once, or for the next microbatch, differs.
  *
  * Recompute by blocks is nothing but an order. With keep_every = n the forward pass keeps the summed
  * input of every n-th block (its block input) and the saved values of n blocks; backward runs a
@@ -67,6 +71,33 @@ const op_list *instr_list(const prog *p, instr_kind kind) {
     case DO_REDUCED: return &p->reduce;
     default: return &p->fwd;
     }
+}
+
+bool instr_runs_list(instr_kind k) { return k >= DO_FWD && k <= DO_REDUCED; }
+
+/* Residuals go to the next virtual stage, gradients back to the one before. */
+int message_peer(const chain *c, int rank, const instr *i) {
+    bool next = (i->pass == PASS_RESIDUAL) == (i->kind == DO_SEND);
+    return (rank + (next ? 1 : c->pipe.ranks - 1)) % c->pipe.ranks;
+}
+
+comm_move updated_move(const prog_bucket *b) {
+    return (comm_move){
+        .axes = b->slices, .from = PLACE_S(0), .to = PLACE_I, .name = "gather of updated parameters"
+    };
+}
+
+bool step_next(step_cursor *c, instr *out) {
+    const step_list *l = c->l;
+    if (c->at == l->repeat_to && c->again + 1 < l->repeats) {
+        c->at = l->repeat_from;
+        c->again++;
+    }
+    if (c->at == l->n) return false;
+    *out = l->list[c->at];
+    if (c->at >= l->repeat_from && c->at < l->repeat_to) out->micro += c->again;
+    c->at++;
+    return true;
 }
 
 /* ---- tasks as instructions ---------------------------------------------------------------------- */
@@ -142,7 +173,8 @@ static void add_forward(maker *m) {
     if (!m->k.first) add_pass(m, DO_RECV, PASS_RESIDUAL, slot_now(m));
     for (int i = 0; i <= m->k.layers + 1; i++)
         if (chunk_program(m->c, &m->k, i)) add_instr(m, DO_FWD, i);
-    if (m->k.last && m->c->first->mode != PROG_DECODE) add_instr(m, DO_LOSS, 0);
+    bool pipelined = m->c->pipe.ranks > 1; /* else its losses are read when it has ended */
+    if (m->k.last && pipelined && m->c->first->mode != PROG_DECODE) add_instr(m, DO_LOSS, 0);
     finish_sending(m, PASS_RESIDUAL, slot_now(m));
     if (!m->k.last) add_pass(m, DO_SEND, PASS_RESIDUAL, slot_now(m));
 }
@@ -197,13 +229,60 @@ static void drop_slots(slot_user *u) {
     free(u->taken);
 }
 
-void step_list_from(const chain *c, int rank, const timetable *s, step_list *out) {
-    int micros = s->micros;
-    *out = (step_list){ .micros = micros };
+static void push_instr(step_list *l, instr i) {
+    mem_reserve((void **)&l->list, &l->cap, l->n, sizeof *l->list);
+    l->list[l->n++] = i;
+}
+
+static instr plain_instr(instr_kind kind, int micro) {
+    return (instr){ .kind = kind, .micro = micro, .gathered = -1, .whole_grad = -1 };
+}
+
+/* Makes the list of one microbatch that of a step: the first one, those between, the last. */
+static void add_microbatches(const chain *c, step_list *l, int micros) {
+    step_list one = *l;
+    int parts = MIN(micros, 3);
+    l->list = NULL;
+    l->n = l->cap = 0;
+    l->micros = micros;
+    for (int part = 0; part < parts; part++) {
+        bool first = part == 0, last = part == parts - 1;
+        int micro = last ? micros - 1 : part;
+        if (!first && !last) l->repeat_from = l->n;
+        for (int i = 0; i < one.n; i++) {
+            instr in = one.list[i];
+            if ((in.once && !first) || (in.ahead && last)) continue;
+            in.micro = micro;
+            push_instr(l, in);
+        }
+        if (last) push_instr(l, plain_instr(DO_END, micro));
+        if (c->first->mode != PROG_DECODE) push_instr(l, plain_instr(DO_LOSS, micro));
+        if (first && !last && c->first->mode == PROG_TRAIN)
+            push_instr(l, plain_instr(DO_GRADS, micro));
+        if (!first && !last) l->repeat_to = l->n, l->repeats = micros - 2;
+    }
+    free(one.list);
+}
+
+/* What every rank begins with, once the first inputs are there: it is replayed with what follows. */
+static void add_begin(step_list *l) {
+    push_instr(l, plain_instr(DO_BEGIN, 0));
+    for (int i = l->n - 1; i > 1; i--) {
+        instr before = l->list[i - 1];
+        l->list[i - 1] = l->list[i];
+        l->list[i] = before;
+    }
+    l->repeat_from += l->repeats > 0;
+    l->repeat_to += l->repeats > 0;
+}
+
+void step_list_from(const chain *c, int rank, const timetable *s, int micros, step_list *out) {
+    int made = s->micros;
+    *out = (step_list){ .micros = made };
     BUG_IF(c->pipe.chunks > MAX_CHUNKS);
-    maker m = { .c = c, .out = out, .inputs = no_slots(micros) };
-    for (int k = 0; k < c->pipe.chunks; k++) m.chunk[k] = no_slots(micros);
-    m.sending = mem_alloc((size_t)(c->pipe.chunks * micros) * sizeof *m.sending);
+    maker m = { .c = c, .out = out, .inputs = no_slots(made) };
+    for (int k = 0; k < c->pipe.chunks; k++) m.chunk[k] = no_slots(made);
+    m.sending = mem_alloc((size_t)(c->pipe.chunks * made) * sizeof *m.sending);
     for (int i = 0; i < s->tasks; i++) add_pipeline_task(&m, &s->of[rank][i], rank);
     for (int k = 0; k < c->pipe.chunks; k++) /* nothing is under way when a step ends */
         for (int slot = 0; slot < out->slots[k]; slot++) {
@@ -215,13 +294,19 @@ void step_list_from(const chain *c, int rank, const timetable *s, step_list *out
     drop_slots(&m.inputs);
     free(m.sending);
     step_list_add_slots(c, rank, out);
+    if (c->pipe.ranks == 1)
+        add_microbatches(c, out, micros);
+    else
+        push_instr(out, plain_instr(DO_END, micros - 1));
+    step_list_add_updated(c, rank, out);
+    if (c->begin) add_begin(out);
 }
 
 err step_list_make(const chain *c, int rank, int micros, step_list *out) {
     timetable s;
     *out = (step_list){ .micros = micros };
-    TRY(timetable_make(&c->pipe, micros, &s));
-    step_list_from(c, rank, &s, out);
+    TRY(timetable_make(&c->pipe, c->pipe.ranks > 1 ? micros : 1, &s));
+    step_list_from(c, rank, &s, micros, out);
     timetable_free(&s);
     return OK;
 }

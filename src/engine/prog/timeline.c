@@ -88,7 +88,6 @@ static void play_timeline_instr(timeline_player *y, const chain_plan *k, const i
         [DO_REDUCE] = "reduce",   [DO_REDUCED] = "reduce"
     };
     if ((size_t)i->kind >= COUNT_OF(names) || !names[i->kind]) return;
-    if (!instr_runs(i, 0, micros)) return;
     chunk_plan *u = &k->chunk[i->chunk];
     const instance *in = &u->inst[i->slot][i->instance];
     chain_bind_slots(k, i);
@@ -181,9 +180,10 @@ err timeline_make(plan *p, int which, int micros, timeline *out) {
     const step_list *l;
     *out = (timeline){ 0 };
     timeline_player y = { .p = p, .t = out };
-    TRY(chain_steps(p, k, micros, &l));
     int played = k->c.pipe.ranks > 1 ? micros : 1;
-    for (int i = 0; i < l->n; i++) play_timeline_instr(&y, k, &l->list[i], played);
+    TRY(chain_steps(p, k, played, &l));
+    step_cursor at = { l };
+    for (instr i; step_next(&at, &i);) play_timeline_instr(&y, k, &i, played);
     int64_t(*change)[LIVE_KINDS] = mem_alloc((size_t)(out->n + 1) * sizeof *change);
     find_lives(&y, change);
     sum_lives(out, change);

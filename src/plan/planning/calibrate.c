@@ -46,7 +46,7 @@ typedef struct calibration_run {
     op_profile profile[OP_COUNT];
     struct timed_step {
         double seconds;
-        calibration_point op[OP_COUNT]; /* of OP_NONE: the whole update */
+        calibration_point op[OP_COUNT];
     } step[CALIBRATION_STEPS];
 } calibration_run;
 typedef struct timed_step timed_step;
@@ -135,9 +135,8 @@ static err time_one_step(calibration_run *r, int64_t seq, int step) {
     r->x.profile = r->profile;
     double from = time_now();
     TRY(exec_chain(&r->x, r->train_id, 0, 1));
-    r->x.profile = NULL;
-    double before = time_now();
     TRY(optim_step(r->o, &r->x, 1e-4, 1));
+    r->x.profile = NULL;
     double to = time_now();
     if (step < WARM_UP_STEPS) return OK;
     timed_step *s = &r->step[step - WARM_UP_STEPS];
@@ -148,7 +147,6 @@ static err time_one_step(calibration_run *r, int64_t seq, int step) {
             (calibration_point){ { (double)f->calls, f->work.flops, f->work.bytes, f->work.exps },
                                  f->seconds };
     }
-    s->op[OP_NONE] = (calibration_point){ { 1, 0, update_bytes(r->m, r->p), 0 }, to - before };
     return OK;
 }
 
@@ -231,7 +229,7 @@ err calibrate_cpu(const op_backend *ops, dtype dt, int steps, accelerator *a) {
     err e = OK;
     for (int i = 0; i < MODELS && !e; i++)
         e = time_model(&calibration_models[i], ops, dt, threads, steps, &runs[i]);
-    for (int op = 0; op < OP_COUNT && !e; op++) {
+    for (int op = OP_NONE + 1; op < OP_COUNT && !e; op++) {
         calibration_point p[MODELS];
         double fitted[CALL_TERMS];
         int n = 0;

@@ -12,8 +12,6 @@
 static const char *const peak_names[PEAKS] = { "fp32", "tf32", "fp16", "bf16", "fp8" };
 const char *peak_name(peak_kind k) { return peak_names[k]; }
 
-static const char whole_update[] = "update"; /* of a call_cost: not an op, but all of them */
-
 /* ---- entries ---------------------------------------------------------------------------------- */
 /* Where an entry stands, for messages: "hardware.yaml: accelerators[3]". */
 static err read_hardware_number(const json_t *o, const char *where, const char *key, double scale,
@@ -56,8 +54,6 @@ static err read_peaks(const json_t *o, const char *where, accelerator *a) {
 static err find_measured_op(const char *where, const char *name, op_code *out) {
     for (*out = OP_NONE + 1; *out < OP_COUNT; ++*out)
         if (!strcmp(op_name(*out), name)) return OK;
-    *out = OP_NONE;
-    if (!strcmp(name, whole_update)) return OK;
     return err_hint(ERR("%s: calls: unknown op \"%.40s\"", where, name),
                     "write the file again: ingot doctor --calibrate");
 }
@@ -104,8 +100,7 @@ void call_cost_print(const call_cost *c, str *out) {
                   { "ps_flop", c->flop * 1e12 },
                   { "ps_byte", c->byte * 1e12 },
                   { "ps_exp", c->exp * 1e12 } };
-    str_add(out, "{op: %s, type: %s", c->op == OP_NONE ? whole_update : op_name(c->op),
-            dt_name(c->type));
+    str_add(out, "{op: %s, type: %s", op_name(c->op), dt_name(c->type));
     for (size_t i = 0; i < COUNT_OF(terms); i++)
         if (terms[i].value > 0) str_add(out, ", %s: %.4g", terms[i].key, terms[i].value);
     str_add(out, "}");

@@ -108,7 +108,7 @@ err yaml_to_json(const char *text, size_t len, const char *name, json_t **out) M
  * The catalogue is configs/hardware.yaml, compiled in; users extend it with a file of the same form. */
 typedef enum { PEAK_FP32, PEAK_TF32, PEAK_FP16, PEAK_BF16, PEAK_FP8, PEAKS } peak_kind;
 /* What a call of an op takes where it has been measured, in seconds: for itself, per floating-point operation of its
- * GEMMs, per byte and per exponential (op_work). Of OP_NONE it is the whole update of the weights. */
+ * GEMMs, per byte and per exponential (op_work). */
 typedef struct call_cost {
     op_code op;
     dtype type; /* that the run computes in */

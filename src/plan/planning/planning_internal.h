@@ -24,10 +24,8 @@ typedef struct cost_model {
 /* @param ranks of the whole run. @param k outlives the costs. */
 sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,
                         cost_model *k);
-/* Seconds of an update that moves this many bytes. */
-double cost_model_update(const cost_model *k, double bytes);
-/* Bytes that the update of a rank's weights moves. */
-double update_bytes(const model *m, const plan *p);
+/* Seconds of a rank's update, by its recorded programs. */
+double update_seconds(const optimizer *o, const mesh *m, const sim_costs *costs);
 
 /* ---- calibration (calibrate.c) --------------------------------------------------------------------- */
 enum { CALL_TERMS = 4 };

@@ -95,6 +95,12 @@ static double compute_share(const op_call *c, op_cost cost) {
         if (op_flags(c->op) & OPF_WEIGHT_GRAD) other = (double)in[1].dim[1];
         return gemm_share(e, rows * wide, wide * other, rows * other);
     }
+    case COST_ORTHOGONALIZE: { /* most of its GEMMs are of the matrix and a square of its shorter side */
+        double rows = (double)out[0].dim[out[0].ndim - 2],
+               cols = (double)out[0].dim[out[0].ndim - 1];
+        double side = MIN(rows, cols);
+        return gemm_share(e, rows * cols, side * side, rows * cols);
+    }
     case COST_LOSS: {
         double n = (double)in[0].dim[0], d = (double)in[0].dim[1], v = (double)in[1].dim[0];
         return gemm_share(e, n * d, d * v, n * v);
@@ -130,7 +136,8 @@ static double price_call(void *ctx, const char *program, const op_call *c) {
         w.bytes = k->as->logit_bytes * (double)tensor_count(&c->in[0]);
     }
     double bytes = copy_seconds(k, w.bytes), flops = 0;
-    if (w.flops > 0) flops = w.flops / (peak_of(k, c->in[0].dt) * compute_share(c, cost));
+    dtype type = c->in[0].dt == DT_NONE ? c->out[0].dt : c->in[0].dt;
+    if (w.flops > 0) flops = w.flops / (peak_of(k, type) * compute_share(c, cost));
     return cost == COST_LOSS ? flops + bytes : MAX(call_seconds, MAX(flops, bytes));
 }
 
@@ -220,23 +227,10 @@ sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_tar
     return (sim_costs){ price_call, price_move, price_fetch, interference, k };
 }
 
-double cost_model_update(const cost_model *k, double bytes) {
-    const call_cost *measured = find_call_cost(k, OP_NONE);
-    return measured ? measured_seconds(k, measured, &(op_work){ .bytes = bytes })
-                    : copy_seconds(k, bytes);
-}
-
 /* ---- a step ------------------------------------------------------------------------------------ */
-/* The update reads gradients twice (norm, update), and reads and writes weights and moments. */
-double update_bytes(const model *m, const plan *p) {
-    double bytes = 2 * (double)plan_bytes(p, "optimizer");
-    for (int i = 0; i < model_buckets(m); i++) {
-        bucket_view b = model_bucket(m, i);
-        double each = 2 * sizeof(float) + 2 * (double)dt_size(b.master_dt);
-        if (b.copy.region >= 0) each += (double)dt_size(b.dt);
-        bytes += (double)b.count * each;
-    }
-    return bytes;
+double update_seconds(const optimizer *o, const mesh *m, const sim_costs *costs) {
+    const prog *list[OPTIM_PROGRAMS];
+    return sim_programs(list, optim_programs(o, list), m, costs);
 }
 
 /* Seconds to read a step's tokens from the disk of each node. Ranks that share sequences on a node read them once. */
@@ -260,10 +254,7 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
     if (!e) costs = cost_model_of(gpu, cfg, on, mesh_world(m), &k);
     if (!e) e = sim_chain(o.train, m, &costs, watch, &out->run);
     if (!e) {
-        /* the norm is a sum over all ranks */
-        double norm =
-            price_move(&k, m, &(comm_move){ .axes = mesh_axes(m), .kind = MOVE_ALL_MAX }, 4);
-        out->update = cost_model_update(&k, update_bytes(o.m, o.p)) + norm;
+        out->update = update_seconds(o.o, m, &costs);
         double moved = 2 * (double)plan_offloaded_bytes(o.p) / gpu->host; /* beside the next step */
         /* every step waits for its slowest rank: the largest of that many normal deviates, about */
         out->stragglers = out->run.seconds * rank_deviation * sqrt(2 * log(mesh_world(m)));

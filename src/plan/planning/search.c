@@ -47,6 +47,7 @@ typedef struct layer_prices {
     bool possible;
     prog_price first, last, block[CHAIN_KINDS];
     double message;
+    double update;                    /* seconds per element that a rank updates */
     double first_params, last_params; /* elements on a rank; a tied table counts in both */
     double *layer_params;             /* [layers] */
     uint8_t *kind;                    /* [layers] */
@@ -92,6 +93,19 @@ static void price_programs(const searcher *s, layer_prices *p, const chain *c, c
     p->message = sim_message(c, &staged, &s->costs);
 }
 
+/* Ranks share the update of what ZeRO shards: each takes as long per element as one rank would. */
+static err price_update(const searcher *s, layer_prices *p, model *m, plan *q,
+                        const model_layout *l) {
+    optim_settings settings = train_optim(s->cfg, s->on->ops, l);
+    optimizer *o;
+    double elements = 0;
+    for (int i = 0; i < model_buckets(m); i++) elements += (double)model_bucket(m, i).count;
+    TRY(optim_new(&settings, m, q, &o));
+    p->update = update_seconds(o, &l->mesh, &s->costs) / elements;
+    optim_free(o);
+    return OK;
+}
+
 /* Records the programs of a rank that shares layers with these others. */
 static err record_prices(const searcher *s, layer_prices *p) {
     model_layout l = train_layout(s->cfg, s->on->ops, s->seq);
@@ -110,6 +124,7 @@ static err record_prices(const searcher *s, layer_prices *p) {
         plan *q = plan_new(&l.mesh, s->on->ops, 1);
         model_reserve(m, q, true);
         count_params(p, m);
+        e = price_update(s, p, m, q, &l);
         plan_free(q);
     }
     model_free(m);
@@ -287,7 +302,7 @@ static void estimate_speed(const searcher *s, const layer_prices *p, const stage
         if (stage > 0 && same_sums(t, t - 1)) continue; /* nor does it communicate more */
         exposed = MAX(exposed, exposed_data(s, c, t));
         double own = t->params / (c->zero ? shard_ranks(c) : 1);
-        update = MAX(update, cost_model_update(&s->k, 34 * own));
+        update = MAX(update, p->update * own);
         state_bytes(c, t, &offloaded);
         moved = MAX(moved, s->costs.fetch(s->costs.ctx, 2 * offloaded));
     }

@@ -88,38 +88,26 @@ static err print_timetable(const pipeline *p, int micros, str *out) {
     return OK;
 }
 
-/* What ZeRO gathers and reduces, and when. */
-static err print_slots(const chain *c, int ranks, int micros, str *out) {
+/* What each rank runs, gathers and reduces, in its order. */
+static err print_instructions(const chain *c, int ranks, int micros, str *out) {
     for (int r = 0; r < ranks; r++) TRY(chain_print_steps(c, r, micros, out));
     str_add(
         out,
-        "\nG3 starts to gather the parameters of block 3, g3 waits for them; F3 is its forward, B3 its "
-        "backward%s;\nR3 starts to reduce its gradients, r3 waits for that.",
+        "\nF3 is the forward pass of block 3, B3 its backward pass%s. U3 starts to gather what the "
+        "last update\nleft of it in slices, u3 waits for that; G3 and g3 do so for parameters that "
+        "are stored in slices,\nR3 and r3 for gradients that are reduced to slices. N x ( ... ) "
+        "repeats microbatches.\n",
         pipeline_splits_backward(&c->pipe) ? ", W3 its weights" : "");
-    if (ranks == 1)
-        str_add(
-            out,
-            " Every microbatch runs this list; ! marks what\nthe first alone does, > what is for "
-            "the next one.");
-    str_add(out, "\n");
     return OK;
 }
 
 static err print_schedule(const train_outline *o, str *out) {
     pipeline p = o->train->pipe;
-    int micros = (int)o->micros;
-    bool slots = chain_has_slots(o->train);
     p.ranks = MAX(1, p.ranks);
-    if (p.ranks == 1 && !slots)
-        return err_hint(
-            ERR("a pipeline of one rank has no timetable, and ZeRO %d gathers and reduces nothing "
-                "during a microbatch",
-                model_lay(o->m)->zero),
-            "set parallelism.pipeline_parallel_degree to 2 or more, or zero_stage to 2 or 3 on "
-            "several ranks");
-    if (p.ranks > 1) TRY(print_timetable(&p, micros, out));
-    if (p.ranks > 1 && slots) str_add(out, "\n");
-    return slots ? print_slots(o->train, p.ranks, micros, out) : OK;
+    if (p.ranks > 1) TRY(print_timetable(&p, (int)o->micros, out));
+    if (p.ranks > 1 && model_lay(o->m)->zero == 0) return OK; /* the timetable shows all of it */
+    if (p.ranks > 1) str_add(out, "\n");
+    return print_instructions(o->train, p.ranks, (int)o->micros, out);
 }
 
 err train_timetable(const config *c, int ranks, str *out) {

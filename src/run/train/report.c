@@ -154,6 +154,13 @@ void trainer_report_changes(const trainer *t) {
     fflush(stdout);
 }
 
+static err write_program_text(const char *folder, const char *name, const str *text) {
+    char *path = io_join(folder, name);
+    err e = io_write(path, text->text, text->len);
+    free(path);
+    return e;
+}
+
 err trainer_write_programs(const trainer *t) {
     const struct {
         const char *name;
@@ -172,11 +179,14 @@ err trainer_write_programs(const trainer *t) {
             if (all[i].c->block[k]) prog_dump(all[i].c->block[k], &text);
         prog_dump(all[i].c->last, &text);
         if (all[i].c->end) prog_dump(all[i].c->end, &text);
-        char *path = io_join(folder, all[i].name);
-        e = io_write(path, text.text, text.len);
-        free(path);
+        e = write_program_text(folder, all[i].name, &text);
         str_free(&text);
     }
+    const prog *update[OPTIM_PROGRAMS];
+    str text = { 0 };
+    for (int i = 0, n = optim_programs(t->o, update); i < n; i++) prog_dump(update[i], &text);
+    if (!e) e = write_program_text(folder, "update.txt", &text);
+    str_free(&text);
     free(folder);
     return e;
 }

@@ -48,22 +48,11 @@ void cuda_offload_free(struct cuda_offload *f) {
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------ */
-/* @return how many state tensors the update has; they are out[1], out[2]. */
-static int states_of(op_code op) {
-    switch (op) {
-    case OP_UPDATE_SGD:
-    case OP_UPDATE_ALONG: return 0;
-    case OP_UPDATE_MOMENTUM:
-    case OP_UPDATE_LION: return 1;
-    default: return 2;
-    }
-}
-
 /* Whether pieces of out[k] pass through slots: p is out[0], its copy comes after the states. So do 8-bit states
  * wherever they lie, since the scales of a piece are elsewhere than its codes. */
 static bool passes_through_slot(const op_call *c, int k) {
-    bool state = k > 0 && k <= states_of(c->op), host = c->attr.update.host_state;
-    if (c->out[k].dt == DT_NONE || k > states_of(c->op) + 1) return false;
+    bool state = k > 0 && k <= op_states(c->op), host = c->attr.update.host_state;
+    if (c->out[k].dt == DT_NONE || k > op_states(c->op) + 1) return false;
     if (!host && !c->attr.update.host_params) return false;
     return state ? host || c->out[k].dt == DT_U8 : c->attr.update.host_params;
 }
@@ -108,7 +97,7 @@ static op_call call_of_piece(const state_piece *p) {
     op_call c = *p->whole;
     char *slot = p->slot;
     narrow_to_piece(p, &c.in[0]);
-    for (int k = 0; k <= states_of(c.op) + 1; k++) {
+    for (int k = 0; k <= op_states(c.op) + 1; k++) {
         int64_t n = c.out[k].dt == DT_U8 ? (int64_t)block8_bytes(p->n) : p->n;
         if (passes_through_slot(p->whole, k))
             c.out[k] = tensor_of(slot, c.out[k].dt, 1, &n);

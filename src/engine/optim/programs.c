@@ -1,0 +1,175 @@
+/* The update, recorded: which ops and collectives a step ends with, on which memory, in which order. The list is
+ * made once, before the plan is committed; executor, planner and checker read it like those of the model. */
+#include "optim_internal.h"
+
+#include "ops/block8.h"
+
+/* ---- operands ------------------------------------------------------------------------------ */
+val record_elements(const optimizer *o, prog *p, int param, region_part in, dtype dt, int64_t at,
+                    int64_t n) {
+    return prog_region(p, model_param_at(o->m, param)->name, in.region, in.at + at, dt, n,
+                       placement_on(parts_over(o, param), PLACE_S(0)));
+}
+
+val record_range_state(const optimizer *o, prog *p, const update_range *s, int k) {
+    const struct rule_state *t = &o->slot[s->param].states.state[k];
+    region_part in = { state_is_whole(t) ? o->slot[s->param].whole[k] : s->state[k], 0 };
+    int64_t n = s->count;
+    if (state_is_whole(t)) n = model_param_at(o->m, s->param)->dim[t->shape == AS_COLS];
+    if (state_in_bytes(t)) n = (int64_t)block8_bytes(s->count);
+    return record_elements(o, p, s->param, in, state_in_bytes(t) ? DT_U8 : DT_F32, 0, n);
+}
+
+/* ---- the norm ------------------------------------------------------------------------------ */
+bool has_gradient(const optimizer *o, int param) {
+    return model_param_at(o->m, param)->role != ROLE_STATE;
+}
+
+static grad_run run_of_param(const optimizer *o, int param) {
+    const param_slot *t = &o->slot[param];
+    const update_range *s = &o->range[t->range];
+    return (grad_run){ s->b.grad.region, s->b.grad.at + s->at + t->at, t->count, t->copies };
+}
+
+/* Elements between the end of one run and the beginning of another, in the arena. */
+static int64_t gap_between(const optimizer *o, const grad_run *a, const grad_run *b) {
+    int64_t apart = (int64_t)plan_offset(o->p, b->region) - (int64_t)plan_offset(o->p, a->region);
+    return apart / (int64_t)sizeof(float) + b->at - (a->at + a->n);
+}
+
+/* Whether there is nothing but zeros between the gradients of two parameters: not where another rank's
+ * slice of the first one's bucket follows. */
+static bool zeros_between(const optimizer *o, const grad_run *a, const grad_run *b) {
+    bool alone = model_lay(o->m)->zero == 0 || mesh_span(&o->mesh, AXES_DATA) == 1;
+    return padding_is_zero(o) && (alone || a->region == b->region);
+}
+
+/* Gradients are contiguous in the arena, with less than a page of zeros between them: most of them are one run. */
+bool next_grad_run(const optimizer *o, bool (*chosen)(const void *ctx, int param), const void *ctx,
+                   int *i, grad_run *out) {
+    while (*i < o->ordered && !chosen(ctx, o->order[*i])) ++*i;
+    if (*i == o->ordered) return false;
+    grad_run last = *out = run_of_param(o, o->order[*i]);
+    for (++*i; *i < o->ordered && chosen(ctx, o->order[*i]); ++*i) {
+        grad_run next = run_of_param(o, o->order[*i]);
+        int64_t gap = gap_between(o, &last, &next);
+        if (next.copies != out->copies || gap < 0 || gap * (int64_t)sizeof(float) >= PLAN_PAGE)
+            break;
+        if (gap && !zeros_between(o, &last, &next)) break;
+        out->n += gap + next.n;
+        last = next;
+    }
+    return true;
+}
+
+void record_squares(prog *p, val grad, int64_t copies, val sum, bool add) {
+    change_request c = change_of(OP_SQNORM);
+    c.attr.scale.by = (float)(1.0 / (double)copies);
+    c.in[0] = grad;
+    c.out[0] = sum;
+    c.add = add;
+    rec_change(p, c);
+}
+
+static bool is_any_gradient(const void *ctx, int param) { return has_gradient(ctx, param); }
+
+static val record_sum(const optimizer *o, prog *p, place_kind kind) {
+    return prog_region(p, "square sum", o->sum, 0, DT_F32, 2,
+                       placement_on(mesh_axes(&o->mesh), (place){ .kind = kind }));
+}
+
+/* Counts each element of the whole model once, whatever the layout. */
+static void record_norm(const optimizer *o, prog *p) {
+    val sum = record_sum(o, p, PL_P);
+    change_request zero = change_of(OP_ZERO);
+    zero.out[0] = sum;
+    rec_change(p, zero);
+    grad_run r;
+    for (int i = 0; next_grad_run(o, is_any_gradient, o, &i, &r);)
+        record_squares(p, prog_region(p, "grads", r.region, r.at, DT_F32, r.n, (placement){ 0 }),
+                       r.copies, sum, true);
+    rec_moved(p, sum, mesh_axes(&o->mesh), PLACE_I);
+}
+
+static void record_clip(const optimizer *o, prog *p) {
+    change_request c = change_of(OP_CLIP);
+    c.attr.clip.growth_interval = o->s.growth_interval;
+    c.in[0] = record_sum(o, p, PL_I);
+    c.out[0] = prog_step_state(p);
+    rec_change(p, c);
+    record_adaptive_clip(o, p);
+}
+
+/* ---- updates ------------------------------------------------------------------------------- */
+/* Updates of what is in host memory wait for the bus, and do that beside the next step. */
+static device_queue queue_of(const update_range *s) {
+    bool host = s->attr.update.host_state || s->attr.update.host_params;
+    return host && s->r->kind == BY_ELEMENT ? QUEUE_UPDATE : QUEUE_COMPUTE;
+}
+
+static void record_range(const optimizer *o, prog *p, const update_range *s) {
+    const rule_states *states = &o->slot[s->param].states;
+    change_request c = change_of(s->r->op);
+    c.attr = s->attr;
+    c.queue = queue_of(s);
+    c.in[0] = record_elements(o, p, s->param, s->b.grad, DT_F32, s->at, s->count);
+    for (int k = 0; k < states->n; k++)
+        c.out[states->state[k].out] = record_range_state(o, p, s, k);
+    record_weights(o, p, s, &c);
+    rec_change(p, c);
+}
+
+void record_weights(const optimizer *o, prog *p, const update_range *s, change_request *c) {
+    op_signature sig = op_signature_of(c->op);
+    c->out[0] = record_elements(o, p, s->param, s->b.master, s->b.master_dt, s->at, s->count);
+    if (s->b.copy.region >= 0)
+        c->out[op_find(sig.out, sig.outs, "copy")] =
+            record_elements(o, p, s->param, s->b.copy, s->b.dt, s->at, s->count);
+}
+
+static void record_update(const optimizer *o, prog *p) {
+    for (int i = 0; i < o->ranges; i++)
+        if (queue_of(&o->range[i]) == QUEUE_COMPUTE && o->range[i].r->kind == BY_ELEMENT)
+            record_range(o, p, &o->range[i]);
+    record_directions(o, p);
+}
+
+/* ---- programs ------------------------------------------------------------------------------ */
+static prog *new_update_program(const optimizer *o, const char *name) {
+    return prog_new(name, PROG_UPDATE, &o->mesh, &(param_set){ 0 }, &(prog_options){ 0 });
+}
+
+static err record_host_updates(optimizer *o) {
+    int layers = model_conf(o->m)->layers;
+    o->host = mem_alloc((size_t)(layers + 1) * sizeof *o->host);
+    for (int layer = -1; layer < layers; layer++) {
+        update_program *u = &o->host[layer + 1];
+        for (int i = 0; i < o->ranges; i++) {
+            const update_range *s = &o->range[i];
+            if (s->b.layer != layer || queue_of(s) != QUEUE_UPDATE) continue;
+            if (!u->p) u->p = new_update_program(o, "update beside");
+            record_range(o, u->p, s);
+        }
+        if (!u->p) continue;
+        TRY(prog_finish(u->p));
+        TRY(plan_program(o->p, u->p, layer, &u->id));
+    }
+    return OK;
+}
+
+err optim_record(optimizer *o) {
+    static const struct {
+        const char *name;
+        void (*record)(const optimizer *o, prog *p);
+    } programs[PROGRAMS] = { [PROGRAM_NORM] = { "gradient norm", record_norm },
+                             [PROGRAM_CLIP] = { "clip", record_clip },
+                             [PROGRAM_UPDATE] = { "update", record_update } };
+    for (int i = 0; i < PROGRAMS; i++) {
+        update_program *u = &o->program[i];
+        u->p = new_update_program(o, programs[i].name);
+        programs[i].record(o, u->p);
+        TRY(prog_finish(u->p));
+        TRY(plan_program(o->p, u->p, -1, &u->id));
+    }
+    return o->on_host ? record_host_updates(o) : OK;
+}
