@@ -43,6 +43,12 @@ void cli_print_args(const cli_spec *s);
 /* Ends a process that hangs where nothing can be unwound. */
 void cli_exit_stalled(void);
 
+/* ---- Ctrl-C --------------------------------------------------------------------------------- */
+/* Ends the program with EXIT_INTERRUPTED, until a command that has something to save catches the signal itself. */
+void cli_catch_interrupt(void);
+/* Sets what is printed then: static text, without a newline. */
+void cli_on_interrupt(const char *text);
+
 /* ---- commands ----------------------------------------------------------------------------- */
 typedef struct cli_command {
     const char *name;

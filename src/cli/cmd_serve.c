@@ -71,7 +71,7 @@ static err serve_until_signal(serve_options *o) {
     fflush(stdout);
     sigwait(&wanted, &got);
     serve_stop(s);
-    return OK;
+    return got == SIGINT ? err_exit(ERR("stopped by Ctrl-C"), EXIT_INTERRUPTED) : OK;
 }
 
 err cmd_serve(int argc, char **argv) {

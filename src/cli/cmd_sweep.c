@@ -509,7 +509,8 @@ static err run_sweep(const sweep *s, const sweep_args *a) {
     sigaction(SIGTERM, &action, NULL);
     for (int i = 0; i < s->n && !stopped_by; i++) TRY(run_sweep_run(s, a, i, &failed));
     if (stopped_by)
-        return err_exit(ERR("stopped by a signal; the same command continues"), EXIT_PREEMPTED);
+        return err_exit(ERR("stopped by a signal; the same command continues"),
+                        stopped_by == SIGINT ? EXIT_INTERRUPTED : EXIT_PREEMPTED);
     TRY(compare_runs(s, a->dir));
     if (!failed) return OK;
     return err_hint(ERR("%d of %d runs failed", failed, s->n),

@@ -140,10 +140,10 @@ static err print_instead(const config *c, const train_options *o, const train_fl
 
 err cmd_train(int argc, char **argv) {
     train_flags f = { 0 };
-    bool preempted = false;
+    int stopped_by = 0;
     train_options o = { .stop = &stop_signal,
                         .stalled = cli_exit_stalled,
-                        .preempted = &preempted };
+                        .stopped_by = &stopped_by };
     config c;
     config_init(&c);
     err e = cli_read_train(argc, argv, &c, &o, &f);
@@ -153,7 +153,9 @@ err cmd_train(int argc, char **argv) {
         catch_stop_signals();
         if (f.stop_on_stdin) e = watch_stdin();
         if (!e) e = train_run(&c, &o);
-        if (!e && preempted) e = err_exit(ERR("saved, and stopped by a signal"), EXIT_PREEMPTED);
+        if (!e && stopped_by)
+            e = err_exit(ERR("saved, and stopped by a signal"),
+                         stopped_by == SIGINT ? EXIT_INTERRUPTED : EXIT_PREEMPTED);
     }
     config_free(&c);
     return e;

@@ -162,6 +162,7 @@ static bool wait_for_key(double seconds) {
     char key;
     if (poll(&in, 1, (int)(1e3 * seconds)) <= 0) return false;
     ssize_t n = read(STDIN_FILENO, &key, 1);
+    if (n == 1 && key == 3) asked_to_end = SIGINT; /* Ctrl-C, which raises no signal here */
     return n == 0 || (n == 1 && (key == 'q' || key == 'Q' || key == 3 || key == 4));
 }
 
@@ -179,6 +180,7 @@ static err watch_live(const char *run, series *all, double seconds) {
         if (!e && !was_resized && wait_for_key(seconds)) break;
     }
     restore_terminal();
+    if (!e && asked_to_end == SIGINT) e = err_exit(ERR("stopped by Ctrl-C"), EXIT_INTERRUPTED);
     return e;
 }
 

@@ -28,9 +28,22 @@ static err check_choice(const char *option, const char *value, const char *const
     return e;
 }
 
+/* What a rerun does, for Ctrl-C. */
+static const char *rerun_text(const char *out) {
+    static const char *const files[] = { ".jsonl",   ".jsonl.gz", ".jsonl.zst",
+                                         ".parquet", ".tok",      ".json" };
+    bool folder = out && strcmp(out, "-") != 0;
+    for (size_t i = 0; i < COUNT_OF(files) && folder; i++) folder = !str_ends(out, files[i]);
+    return folder
+               ? "stopped by Ctrl-C; the same command continues where it was stopped"
+               : "stopped by Ctrl-C; the same command starts over: with a folder as --out it would "
+                 "continue";
+}
+
 err data_common_check(data_common *c) {
     static const char *const invalid[] = { "repair", "refuse" };
     static const char *const compress[] = { "zst", "gz", "none", "parquet" };
+    if (c->out) cli_on_interrupt(rerun_text(c->out));
     TRY(check_choice("invalid", c->invalid, invalid, 2));
     TRY(check_choice("compress", c->compress, compress, 4));
     if (c->in.format && !text_format_exists(c->in.format))

@@ -230,12 +230,14 @@ static err test_ranks(const launch_job *j) {
 
 /* The run was asked to end. @return what it ended with. */
 static err end_on_signal(const attempt_record *r) {
-    bool saved = r->outcome.status == EXIT_DONE || r->outcome.status == EXIT_PREEMPTED;
+    /* a second signal ends ranks at once, with the same status as Ctrl-C has after a save */
+    bool saved = r->outcome.status == EXIT_DONE || r->outcome.status == EXIT_PREEMPTED ||
+                 (r->outcome.status == EXIT_INTERRUPTED && wait_signal_count() == 1);
     if (!saved)
         return err_hint(ERR("stopped by a signal before the run was saved"),
                         "the same command continues from its last checkpoint");
-    if (wait_first_signal() == SIGINT) return OK;
-    return err_exit(ERR("saved, and stopped by a signal"), EXIT_PREEMPTED);
+    return err_exit(ERR("saved, and stopped by a signal"),
+                    wait_first_signal() == SIGINT ? EXIT_INTERRUPTED : EXIT_PREEMPTED);
 }
 
 enum { FAILURES_BETWEEN_TESTS = 2 };

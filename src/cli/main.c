@@ -21,8 +21,8 @@ const cli_command cli_commands[] = {
       .options = true,
       .help =
           "Repeating the command resumes the run from its last checkpoint; --fresh starts over.\n"
-          "Ctrl-C finishes the current step, saves a checkpoint and stops. SIGTERM and SIGUSR1 do the\n"
-          "same and exit with code 75, which means: run the command again to continue.\n"
+          "Ctrl-C finishes the current step, saves a checkpoint and stops, with exit code 130. SIGTERM and\n"
+          "SIGUSR1 do the same and exit with code 75, which means: run the command again to continue.\n"
           "A GPU is used if the build supports it and the machine has one, unless --device=cpu is given;\n"
           "--device=cuda makes it mandatory. The loss does not depend on the layout of the ranks, and a run\n"
           "may continue on a different one.\n"
@@ -430,6 +430,7 @@ static err check_output(void) {
 int main(int argc, char **argv) {
     open_standard_files();
     catch_file_signals();
+    cli_catch_interrupt();
     bool debug = take_debug(&argc, argv);
     if (argc < 2) {
         print_overview(stderr);
@@ -440,7 +441,8 @@ int main(int argc, char **argv) {
     if (!e) e = check_output();
     if (!e) return EXIT_DONE;
     int code = err_exit_code(e);
-    if (code != EXIT_PREEMPTED) err_print(stderr, e, debug); /* the run has said so itself */
+    bool told = code == EXIT_PREEMPTED || code == EXIT_INTERRUPTED; /* by the run itself */
+    if (!told) err_print(stderr, e, debug);
     err_free(e);
     return code;
 }

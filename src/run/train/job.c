@@ -63,7 +63,8 @@ static err run_threads(rank_thread *r, int n) {
 }
 
 static void report_signal(const trainer *t) {
-    if (t->opt && t->opt->preempted) *t->opt->preempted = is_preemption(t->stop_signal);
+    if (!t->opt || !t->opt->stopped_by || !t->stop_signal) return;
+    *t->opt->stopped_by = is_preemption(t->stop_signal) ? SIGTERM : SIGINT;
 }
 
 static err train_threads(const config *c, const train_options *o) {

@@ -33,7 +33,9 @@ typedef struct train_options {
     /* The steps to profile, first and last (RUN/profile/steps-A-B.json); 0: none. */
     int64_t profile_from, profile_to;
     bool memory_timeline; /* write what is live when, from the plan (RUN/profile/memory.json) */
-    bool *preempted;      /* set: it was SIGTERM or SIGUSR1, of any rank; may be NULL */
+    int *
+        stopped_by; /* set to SIGTERM where a signal asked for the machine, to SIGINT where another one ended the
+                           * run, of any rank; may be NULL */
 } train_options;
 
 err train_run(const config *c, const train_options *o) MUST_USE;
