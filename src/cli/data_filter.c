@@ -7,6 +7,23 @@ typedef struct filter_args {
     filter_options filter;
 } filter_args;
 
+/* An output without a document is never what was meant. */
+static err refuse_nothing_kept(const text_stage *s, const text_inputs *in,
+                               const text_stage_report *r) {
+    int worst = 0;
+    if (r->kept || !r->read.documents) return OK;
+    for (int i = 1; i < s->n_rules; i++)
+        if (r->dropped[i] > r->dropped[worst]) worst = i;
+    err e =
+        ERR("filter: nothing is kept: all %lld documents were dropped, %lld of them by the rule %s",
+            (long long)r->read.documents, (long long)r->dropped[worst], s->rules[worst]);
+    if (r->read.documents > text_inputs_files(in))
+        return err_hint(e, "change its limit, or see what --dropped PATH writes");
+    return err_hint(e,
+                    "a file of plain text is one document: where it holds many, write them as JSON "
+                    "lines, such as one per line with jq -cR '{text: .}' FILE > FILE.jsonl");
+}
+
 static err run_filter_stage(const filter_args *a, char **paths, int n) {
     filter *f = NULL;
     text_inputs *in = NULL;
@@ -21,6 +38,7 @@ static err run_filter_stage(const filter_args *a, char **paths, int n) {
     text_stage_options o = data_common_stage(&a->common, threads);
     TRY_CLEAN(text_stage_run(&stage, in, &o, &report));
     data_common_print(&a->common, &stage, &report, NULL);
+    e = refuse_nothing_kept(&stage, in, &report);
 cleanup:
     text_stage_report_free(&report);
     text_inputs_close(in);

@@ -62,6 +62,18 @@ static void print_tokenize_report(const char *out, const tokenize_report *r) {
     printf("\n");
 }
 
+/* Documents are chosen by a hash of their text: of few, or of unequal ones, the part may be far from what was asked
+ * for. */
+static void warn_of_held_out(double wanted, const tokenize_report *r) {
+    double all = (double)(r->tokens + r->held_out_tokens), got = (double)r->held_out_tokens / all;
+    if (wanted <= 0 || all <= 0 || (got <= 2 * wanted && got >= wanted / 2)) return;
+    log_warn("--held-out: %lld of %lld documents are held out, %.3g %% of the tokens instead of "
+             "%.3g %%: documents are chosen whole, by a hash of their text. Split the text into "
+             "more documents, or give other text with data.validation",
+             (long long)r->held_out_documents, (long long)(r->documents + r->held_out_documents),
+             100 * got, 100 * wanted);
+}
+
 static err find_token(const tokenizer *t, const char *option, const char *text, int32_t *id) {
     *id = tokenizer_find(t, text, strlen(text));
     return *id >= 0 ? OK : ERR_USAGE("--%s: the tokenizer has no token \"%.60s\"", option, text);
@@ -99,6 +111,7 @@ static err tokenize_inputs(const tokenize_args *a, char **paths, int n) {
     TRY_CLEAN(choose_affixes(a, t, &o.eos));
     TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
     TRY_CLEAN(data_tokenize_text(in, a->common.out, &o, &r));
+    if (data_common_prints(&a->common)) warn_of_held_out(a->held_out, &r);
     if (data_common_prints(&a->common))
         (a->common.json ? print_tokenize_json : print_tokenize_report)(a->common.out, &r);
 cleanup:

@@ -377,6 +377,7 @@ int64_t text_segment_bytes(const text_inputs *in, int segment) {
     return in->segments[segment].bytes;
 }
 
+int text_inputs_files(const text_inputs *in) { return in->n_files; }
 int64_t text_inputs_bytes(const text_inputs *in) { return in->bytes; }
 
 int64_t text_inputs_segment_bytes(const text_inputs *in) { return (int64_t)in->o.segment_bytes; }

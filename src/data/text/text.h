@@ -104,7 +104,8 @@ err text_inputs_open(const char *const *paths, int n, const text_input_options *
 int text_segments(const text_inputs *in);
 const char *text_segment_path(const text_inputs *in, int segment);
 int64_t text_segment_bytes(const text_inputs *in,
-                           int segment);                  /* of its file that it covers, about */
+                           int segment); /* of its file that it covers, about */
+int text_inputs_files(const text_inputs *in);
 int64_t text_inputs_bytes(const text_inputs *in);         /* on disk; standard input counts as 0 */
 int64_t text_inputs_segment_bytes(const text_inputs *in); /* at which plain files are split */
 /* Whether some input can be read only once, by one process: standard input or another pipe. */
