@@ -39,15 +39,27 @@ static const cli_arg args[] = {
 const cli_spec cmd_eval_spec = { "eval", "MODEL [--data FILE,...] [--tasks FILE,...] [options]",
                                  args, (int)COUNT_OF(args), 1 };
 
-/* ---- progress, on a terminal ----------------------------------------------------------------- */
+/* ---- progress: a line that is rewritten on a terminal, a line every few seconds elsewhere -------- */
+typedef struct shown_progress {
+    const char *file, *what; /* "answers" */
+    double last;
+} shown_progress;
+
 static void show_progress(void *ctx, int64_t done, int64_t of) {
-    static double last;
+    static const double LIVE_SECONDS = 0.5, PLAIN_SECONDS = 10;
+    shown_progress *p = ctx;
+    bool live = term_can_rewrite(stderr), ends = live && done == of;
     double now = time_now();
-    if (!term_can_rewrite(stderr) || (done < of && now - last < 0.5)) return;
-    last = now;
-    fprintf(stderr, "\r%s: %lld of %lld answers\033[K%s", (const char *)ctx, (long long)done,
-            (long long)of, done == of ? "\r\033[K" : "");
+    if (!ends && now - p->last < (live ? LIVE_SECONDS : PLAIN_SECONDS)) return;
+    p->last = now;
+    fprintf(stderr, live ? "\r%s: %lld of %lld %s\033[K%s" : "%s: %lld of %lld %s\n%s", p->file,
+            (long long)done, (long long)of, p->what, ends ? "\r\033[K" : "");
     fflush(stderr);
+}
+
+static eval_progress progress_of(shown_progress *p) {
+    p->last = time_now();
+    return (eval_progress){ show_progress, p };
 }
 
 /* ---- lists of files ---------------------------------------------------------------------------- */
@@ -107,6 +119,7 @@ static void print_text(eval_run *r, const char *path, const eval_text *t) {
     if (!isnan(bits)) snprintf(per_byte, sizeof per_byte, "%.4f", bits);
     printf("%-24s %9.4f %12.4f %10s %12lld\n", file_name(path), t->loss, exp(t->loss), per_byte,
            (long long)t->tokens);
+    fflush(stdout); /* the next file may take an hour, and who reads a pipe waits for this one */
 }
 
 static err eval_one_text(void *ctx, const char *path) {
@@ -114,9 +127,11 @@ static err eval_one_text(void *ctx, const char *path) {
     data_source *source = NULL;
     loader *l = NULL;
     eval_text t;
+    shown_progress p = { file_name(path), "batches" };
     err e = OK;
     TRY_CLEAN(open_text(r, path, &source, &l));
-    TRY_CLEAN(eval_read_text(&r->w->x, r->w->m, r->w->eval.id, l, r->a->batches, r->tok, &t));
+    TRY_CLEAN(eval_read_text(&r->w->x, r->w->m, r->w->eval.id, l, r->a->batches, r->tok,
+                             progress_of(&p), &t));
     if (isnan(t.loss)) {
         e = err_hint(ERR("%s holds nothing to predict", path), "give a text of two tokens or more");
         goto cleanup;
@@ -142,6 +157,7 @@ static void print_task(eval_run *r, const char *path, const task_file *t, const 
     r->headed = true;
     printf("%-24s %-10s %6.4f ± %.4f %6.4f ± %.4f %10lld\n", file_name(path), t->format, s->acc,
            acc, s->acc_norm, norm, (long long)s->questions);
+    fflush(stdout);
 }
 
 static err add_shots(const eval_run *r, task_file *t) {
@@ -177,8 +193,9 @@ static err eval_one_task(void *ctx, const char *path) {
     eval_run *r = ctx;
     task_file t = { 0 };
     task_score s;
-    task_run run = { &r->w->x, r->w->m,    r->w->eval.id, r->w->eval.rows,        r->w->eval.seq,
-                     r->tok,   r->details, show_progress, (void *)file_name(path) };
+    shown_progress p = { file_name(path), "answers" };
+    task_run run = { &r->w->x,       r->w->m, r->w->eval.id, r->w->eval.rows,
+                     r->w->eval.seq, r->tok,  r->details,    progress_of(&p) };
     err e = OK;
     TRY_CLEAN(task_read(path, r->a->limit, &t));
     TRY_CLEAN(add_shots(r, &t));
@@ -218,6 +235,7 @@ static err eval_weights(const eval_args *a, const char *path, FILE *details, wei
         printf("%s: %s parameters, step %lld\n", path,
                str_count(n, sizeof n, (double)model_count(model_conf(w->m))),
                (long long)w->state.updates);
+    fflush(stdout);
     TRY_CLEAN(for_each(a->data, eval_one_text, &r));
     r.headed = false;
     TRY_CLEAN(for_each(a->tasks, eval_one_task, &r));
@@ -246,6 +264,7 @@ static err watch_run(const eval_args *a, const char *run, const ops_choice *on, 
     enum { SECONDS = 5 };
     char *done = NULL;
     err e = OK;
+    log_info("evaluating each new checkpoint of %s, until Ctrl-C", run);
     for (;; sleep(SECONDS)) {
         char *path = NULL;
         TRY_CLEAN(ckpt_latest(run, &path));

@@ -30,8 +30,12 @@ typedef struct eval_text {
 } eval_text;
 double eval_bits_per_byte(const eval_text *t);
 /* As eval_loss, and counts. @param tok that the loader's ids are of; NULL: bytes stay 0 */
+typedef struct eval_progress {
+    void (*on_batch)(void *ctx, int64_t done, int64_t of); /* NULL: none */
+    void *ctx;
+} eval_progress;
 err eval_read_text(exec *x, const model *m, int which, loader *l, int64_t batches,
-                   const tokenizer *tok, eval_text *out) MUST_USE;
+                   const tokenizer *tok, eval_progress show, eval_text *out) MUST_USE;
 
 /* ---- likelihood: score.c ------------------------------------------------------------------ */
 /* How likely tokens[from, n) are after tokens[0, from); 0 < from <= n. */
@@ -84,8 +88,7 @@ typedef struct task_run {
     int64_t rows, seq;
     const tokenizer *tok;
     FILE *details;
-    void (*on_batch)(void *ctx, int64_t done, int64_t of);
-    void *ctx;
+    eval_progress show; /* counts answers */
 } task_run;
 err task_score_all(const task_run *r, const task_file *t, task_score *out) MUST_USE;
 /* @param longest set to the tokens of context that the longest answer needs

@@ -40,7 +40,7 @@ typedef struct loss_sums {
 
 /* Adds up the first batches of a loader, all of them if `batches` is 0, as far as this rank has them. */
 static err sum_losses(exec *x, const model *m, int which, loader *l, int64_t batches,
-                      const tokenizer *tok, loss_sums *out) {
+                      const tokenizer *tok, eval_progress show, loss_sums *out) {
     int64_t n = exec_result(x, which).dim[0], most = loader_batches(l);
     float *losses = mem_alloc((size_t)n * sizeof *losses);
     err e = OK;
@@ -52,6 +52,7 @@ static err sum_losses(exec *x, const model *m, int which, loader *l, int64_t bat
         TRY_CLEAN(add_batch(x, m, which, &d, losses, &out->loss));
         out->tokens += d.valid_here;
         if (tok) out->bytes += target_bytes(tok, &d, n);
+        if (show.on_batch) show.on_batch(show.ctx, b + 1, most);
     }
 cleanup:
     free(losses);
@@ -60,7 +61,7 @@ cleanup:
 
 err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches, double *loss) {
     loss_sums own = { 0 };
-    TRY(sum_losses(x, m, which, l, batches, NULL, &own));
+    TRY(sum_losses(x, m, which, l, batches, NULL, (eval_progress){ 0 }, &own));
     const mesh *me = &model_lay(m)->mesh;
     /* of ranks that know the same, one counts; of a pipeline it is one that has the losses */
     axis_set others = AXES_ALL & ~AXES_ROWS & ~AXIS(AX_PP);
@@ -74,10 +75,10 @@ err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches, do
 }
 
 err eval_read_text(exec *x, const model *m, int which, loader *l, int64_t batches,
-                   const tokenizer *tok, eval_text *out) {
+                   const tokenizer *tok, eval_progress show, eval_text *out) {
     loss_sums all = { 0 };
     *out = (eval_text){ .loss = NAN };
-    TRY(sum_losses(x, m, which, l, batches, tok, &all));
+    TRY(sum_losses(x, m, which, l, batches, tok, show, &all));
     out->tokens = all.tokens;
     out->bytes = all.bytes;
     if (out->tokens) out->loss = all.loss / (double)out->tokens;

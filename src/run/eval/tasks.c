@@ -405,7 +405,8 @@ typedef struct score_progress {
 } score_progress;
 static void report_batch(void *ctx, int64_t done) {
     const score_progress *p = ctx;
-    if (p->r->on_batch) p->r->on_batch(p->r->ctx, done, p->of);
+    const eval_progress *show = &p->r->show;
+    if (show->on_batch) show->on_batch(show->ctx, done, p->of);
 }
 
 /* The answers of a file as requests. */

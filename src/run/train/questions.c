@@ -88,7 +88,7 @@ err questions_answer(trainer *t, observe_step *s) {
     err e = OK;
     for (int i = 0; i < q->n && !e; i++) {
         task_score score;
-        task_run run = { &t->x, t->m, q->eval_id, q->rows, q->seq, t->tokenizer, NULL, NULL, NULL };
+        task_run run = { &t->x, t->m, q->eval_id, q->rows, q->seq, t->tokenizer, NULL, { 0 } };
         e = task_score_all(&run, &q->file[i], &score);
         if (e) break;
         q->score[i].acc = score.acc;
