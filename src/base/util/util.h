@@ -226,6 +226,10 @@ void log_set_level(log_level least);
 /* What this thread logs is not printed: another says the same. */
 void log_mute_thread(bool mute);
 void log_at(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* Copies every message, with its time, to a file as well, which is borrowed. NULL: no longer. */
+void log_keep(FILE *f);
+/* Writes a line to that file alone: of what a command prints by itself. */
+void log_line(const char *text);
 #define log_info(...) log_at(LOG_INFO, __VA_ARGS__)
 #define log_warn(...) log_at(LOG_WARN, __VA_ARGS__)
 /* @return true when `f` is a terminal that understands escape codes: TERM is set, and is not "dumb". mpirun

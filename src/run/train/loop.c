@@ -160,8 +160,9 @@ static err finish_step(trainer *t) {
     if (validates && (last_step(t) || t->last.due.validate)) TRY(validate_sets(t, &s));
     if (t->questions.n && (last_step(t) || t->last.due.tasks)) TRY(questions_answer(t, &s));
     TRY(log_step(t, &s));
-    if (progress_is_live(t->show) || t->last.due.log || last_step(t) || step == 1)
-        progress_show(t->show, &s);
+    bool due = t->last.due.log || last_step(t) || step == 1;
+    if (due || progress_is_live(t->show)) progress_show(t->show, &s);
+    if (due && t->show) progress_log(&s);
     if (t->last.due.sample) TRY(write_sample(t));
     if (!last_step(t)) TRY(saving_after_step(t, &t->last.due));
     TRY(profile_after_step(t, last_step(t)));
@@ -237,7 +238,7 @@ static err begin_run(trainer *t) {
         TRY(trainer_begin(t));
         t->show = progress_new(stdout);
         trainer_measure_peak(t);
-        if (!t->opt->quiet) trainer_describe(t);
+        trainer_describe(t);
         trainer_report_changes(t);
         if (t->cfg->debug.dump_programs) e = trainer_write_programs(t);
     }
@@ -248,6 +249,10 @@ static err begin_run(trainer *t) {
 static err log_run_failure(trainer *t, err e) {
     if (!e || !t->log) return e;
     const char *message = err_message(e);
+    str line = { 0 };
+    str_add(&line, "error: %s", message);
+    log_line(line.text);
+    str_free(&line);
     json_t *details = json_pack("{s:o}", "message", io_json_string(message, strlen(message)));
     err_free(observe_event(t->log, "failure", t->state.step, details)); /* it ends with e anyway */
     return e;

@@ -7,18 +7,25 @@
 
 #include "io/io.h"
 
-static void print_field(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void print_field(const char *label, const char *fmt, ...) {
+/* Prints a line, unless the run is quiet, and keeps it in the log. */
+static void print_field(const trainer *t, const char *label, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+static void print_field(const trainer *t, const char *label, const char *fmt, ...) {
+    str line = { 0 };
+    char text[1024];
     va_list args;
     va_start(args, fmt);
-    printf("  %-10s", label);
-    vprintf(fmt, args);
-    printf("\n");
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    str_add(&line, "  %-10s%s", label, text);
+    if (!t->opt->quiet) puts(line.text);
+    log_line(line.text);
+    str_free(&line);
 }
 
 /* The plan's regions, grouped as users know them. */
-static void memory_line(const plan *p) {
+static void memory_line(const trainer *t) {
+    const plan *p = t->p;
     static const struct {
         const char *label, *regions[4];
     } groups[] = {
@@ -41,7 +48,7 @@ static void memory_line(const plan *p) {
     if (plan_host_bytes(p))
         str_add(&text, "; in the host's memory %s",
                 str_bytes(size, sizeof size, (double)plan_host_bytes(p)));
-    print_field("memory", "%s", text.text);
+    print_field(t, "memory", "%s", text.text);
     str_free(&text);
 }
 
@@ -52,10 +59,10 @@ static void data_lines(const trainer *t) {
     str_count(a, sizeof a, (double)tokens);
     str_count(b, sizeof b, (double)datasets_tokens(t->sets, t->n_sets));
     if (t->n_sources == 1)
-        print_field("data", "%s (%s), %s tokens, %s held out", t->sources[0].name,
+        print_field(t, "data", "%s (%s), %s tokens, %s held out", t->sources[0].name,
                     data_source_info(t->sources[0].data)->format, a, b);
     else
-        print_field("data", "%d sources, %s tokens, %s held out", t->n_sources, a, b);
+        print_field(t, "data", "%d sources, %s tokens, %s held out", t->n_sources, a, b);
     for (int i = 0; i < t->n_sources && t->n_sources > 1; i++) {
         const run_source *s = &t->sources[i];
         loader_part p = loader_part_at(t->batches, i);
@@ -63,33 +70,33 @@ static void data_lines(const trainer *t) {
         double epochs = MIN(windows, (double)p.most) / (double)p.windows;
         char limit[48] = "";
         if (s->epochs > 0) snprintf(limit, sizeof limit, " of at most %g", s->epochs);
-        print_field("", "%5.2f%%  %-20s %s tokens, %.2f epochs%s", 100 * p.share, s->name,
+        print_field(t, "", "%5.2f%%  %-20s %s tokens, %.2f epochs%s", 100 * p.share, s->name,
                     str_count(a, sizeof a, (double)(s->range.to - s->range.from)), epochs, limit);
     }
     if (t->state.skips.n)
         print_field(
-            "skipped", "%d ranges of sequences, %lld in all", t->state.skips.n,
+            t, "skipped", "%d ranges of sequences, %lld in all", t->state.skips.n,
             (long long)(data_skips_position(&t->state.skips, INT64_MAX / 2) - INT64_MAX / 2));
 }
 
 /* What a run began with stays: to change it in mid-epoch would repeat and omit tokens. */
 static void offset_line(const trainer *t) {
     if (t->state.epoch_offset == t->cfg->data.epoch_offset) return;
-    print_field("epochs", "data.epoch_offset stays %s, as in the checkpoint",
+    print_field(t, "epochs", "data.epoch_offset stays %s, as in the checkpoint",
                 t->state.epoch_offset ? "true" : "false");
 }
 
 static void batch_lines(const trainer *t) {
     char a[32];
     double seq = (double)t->seq, tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * seq;
-    print_field("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step",
+    print_field(t, "batch", "%lld x %lld sequences of %lld tokens = %s tokens per step",
                 (long long)t->micros, (long long)trainer_micro_rows(t), (long long)t->seq,
                 str_count(a, sizeof a, (double)t->ramp.full * seq));
     if (t->ramp.start)
-        print_field("ramp", "from %lld sequences per step, over the first %s tokens",
+        print_field(t, "ramp", "from %lld sequences per step, over the first %s tokens",
                     (long long)batch_ramp_size(&t->ramp, 0),
                     str_count(a, sizeof a, (double)t->ramp.windows * seq));
-    print_field("length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
+    print_field(t, "length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
                 str_count(a, sizeof a, tokens),
                 tokens / (double)MAX(datasets_tokens(t->sources, t->n_sources), 1));
 }
@@ -120,28 +127,29 @@ static void ranks_line(const trainer *t) {
     if (tp > 1)
         str_add(&text, ", tensor parallel over %d%s", tp,
                 model_lay(t->m)->sequence_parallel ? " with sequence parallelism" : "");
-    print_field("ranks", "%d%s", mesh_world(m), text.text);
+    print_field(t, "ranks", "%d%s", mesh_world(m), text.text);
     str_free(&text);
 }
 
 void trainer_describe(const trainer *t) {
     char a[32];
-    printf("%s\n", t->dir);
-    print_field("model", "%s, %s parameters: %d layers, width %lld, %d heads, vocabulary %lld",
+    if (!t->opt->quiet) puts(t->dir);
+    log_line(t->dir);
+    print_field(t, "model", "%s, %s parameters: %d layers, width %lld, %d heads, vocabulary %lld",
                 t->mc.name, str_count(a, sizeof a, (double)model_count(&t->mc)), t->mc.layers,
                 (long long)t->mc.dim, t->mc.heads, (long long)t->mc.vocab);
     data_lines(t);
     batch_lines(t);
     ranks_line(t);
-    print_field("compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
+    print_field(t, "compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
                 pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");
-    print_field("MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,
+    print_field(t, "MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,
                 isnan(t->published) ? "measured: no peak is published for this device"
                                     : "the published peak of this device");
-    memory_line(t->p);
-    if (t->page) print_field("live page", "http://%s/", serve_address(t->page));
+    memory_line(t);
+    if (t->page) print_field(t, "live page", "http://%s/", serve_address(t->page));
     offset_line(t);
-    if (t->state.step) print_field("resume", "at step %lld", (long long)t->state.step);
+    if (t->state.step) print_field(t, "resume", "at step %lld", (long long)t->state.step);
     fflush(stdout);
 }
 

@@ -1,6 +1,7 @@
 /* From a config to a trainer that can take its first step. */
 #include "train_internal.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -180,8 +181,19 @@ err trainer_open_log(trainer *t) {
     return observe_open(&o, &t->log);
 }
 
+/* Keeps what the run prints, also that of earlier processes: a terminal or a scheduler may not. */
+static err open_text_log(trainer *t) {
+    char *path = io_join(t->dir, "train.log");
+    t->text_log = fopen(path, "ae");
+    err e = t->text_log ? OK : ERR("cannot write %s: %s", path, strerror(errno));
+    log_keep(t->text_log);
+    free(path);
+    return e;
+}
+
 err trainer_begin(trainer *t) {
     TRY(folder_begin(&t->folder, t->opt->fresh));
+    TRY(open_text_log(t));
     if (t->start.resume) TRY(ckpt_supersede_newer(t->dir, t->state.step, CKPT_DAMAGED));
     TRY(datasets_save_tokenizer(t));
     TRY(trainer_write_config(t));
@@ -200,6 +212,10 @@ err trainer_begin(trainer *t) {
 }
 
 void trainer_free(trainer *t) {
+    if (t->text_log) {
+        log_keep(NULL);
+        fclose(t->text_log);
+    }
     profile_free(t);
     questions_free(t);
     ckpt_saver_free(t->saves.saver);

@@ -234,6 +234,7 @@ typedef struct trainer {
     serve *page; /* NULL: not served */
     progress *show;
     double began;    /* the time_now of rank 0 */
+    FILE *text_log;  /* RUN/train.log, of rank 0 */
     int stop_signal; /* that one rank at least had got by the end of the last step; 0: none */
     double val_loss;
     double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */

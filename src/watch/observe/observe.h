@@ -208,7 +208,9 @@ typedef struct progress progress;
 progress *progress_new(FILE *to); /* `to` is borrowed. Without one the calls below show nothing. */
 bool progress_is_live(const progress *p);
 void progress_show(progress *p, const observe_step *s);
-/* Prints a line of its own, above the live line. */
+/* Keeps the line in the log (log_keep), where a live line would leave one per step. */
+void progress_log(const observe_step *s);
+/* Prints a line of its own, above the live line, and keeps it in the log. */
 void progress_note(progress *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Ends the live line, so that what comes next starts on a fresh one. */
 void progress_end(progress *p);

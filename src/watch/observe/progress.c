@@ -147,14 +147,24 @@ void progress_show(progress *p, const observe_step *s) {
 
 void progress_note(progress *p, const char *fmt, ...) {
     if (!p) return;
+    char *text = NULL;
     va_list args;
     va_start(args, fmt);
-    if (p->drawn) fputs(ERASE_LINE, p->to);
-    vfprintf(p->to, fmt, args);
-    fputc('\n', p->to);
+    int n = vasprintf(&text, fmt, args);
+    va_end(args);
+    BUG_IF(n < 0);
+    fprintf(p->to, "%s%s\n", p->drawn ? ERASE_LINE : "", text);
     flush_output(p);
     p->drawn = false;
-    va_end(args);
+    log_line(text);
+    free(text);
+}
+
+void progress_log(const observe_step *s) {
+    str line = { 0 };
+    progress_format(&line, s, 0, false);
+    log_line(line.text);
+    str_free(&line);
 }
 
 void progress_end(progress *p) {
