@@ -38,9 +38,12 @@ static inline err run_with_options(test_folder *f, const char *name, settings co
     const char *const *all[] = { common, own };
     config c;
     config_init(&c);
-    for (size_t k = 0; k < COUNT_OF(all); k++)
+    for (size_t k = 0; k < COUNT_OF(all); k++) {
         for (int i = 0; i + 1 < MOST_SETTINGS && all[k][i]; i += 2)
             assert_ok(config_set(&c, all[k][i], all[k][i + 1]));
+        if (k == 0)
+            config_begin_overrides(&c); /* `own` may leave one of `common` without an effect */
+    }
     assert_ok(config_set(&c, "run.dir", in_folder(f, name)));
     err e = train_run(&c, o);
     config_free(&c);

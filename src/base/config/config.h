@@ -74,6 +74,7 @@ typedef struct config {
 #include "config/options.def"
     arena *memory;       /* owned: the texts above and the origins below */
     const char **origin; /* per option, where it was set; NULL: default */
+    bool *idle_in_file;  /* per option, whether it had no effect in the file alone; NULL: no file */
 } config;
 
 /* Fills in the defaults. @param c freed by config_free. */
@@ -99,10 +100,24 @@ typedef struct config_flag {
     const char **value; /* borrowed from argv; NULL: the flag takes no value */
 } config_flag;
 /* Reads `[FILE.yaml] [--section.key=value | --section.key value | flag]...`, options over the
- * file wherever they stand. argv[0] is the command's name and is skipped. */
+ * file wherever they stand. argv[0] is the command's name and is skipped. Options that are set and have no
+ * effect are refused, or noted: effects.c. */
 err config_from_args(config *c, int argc, char **argv, const config_flag *flags,
                      int n_flags) MUST_USE;
 
+/* @return whether an option has a value other than its default, given by a file or an argument. */
+bool config_is_set(const config *c, const char *name);
+/* What was set so far counts as a file's, which what follows overrides; reading a file ends with it. */
+void config_begin_overrides(config *c);
+/* An option that was set and turns out to have no effect, for a reason that only its user knows (the
+ * length of the run): an error "has no effect: it needs ..."; or a note and OK, where it comes from a
+ * file and the command line sets one of the options or sections in `causes`, or where it comes from a
+ * run's config.yaml. OK too where it was not set. */
+err config_refuse_idle(const config *c, const char *name, const char *causes, bool log,
+                       const char *needs) MUST_USE;
+/* The same for every option whose NEEDS row (options.def) does not hold; config_from_args does it.
+ * @param log notes are logged. */
+err config_check_effects(const config *c, bool log) MUST_USE;
 /* @return "run.yaml:12", "command line" or "default". Borrowed from `c`. */
 const char *config_where(const config *c, const char *name);
 /* @return the text of a choice, such as config_choice("precision.dtype", CFG_BF16) = "bf16". */
@@ -116,6 +131,10 @@ typedef enum { CFG_RESUME_FREE, CFG_RESUME_NOTED, CFG_RESUME_FIXED, CFG_RESUME_C
 int config_option_count(void);
 const char *config_option_name(int i); /* "training.steps"; static */
 cfg_resume config_option_resume(int i);
+/* @return whether what option i needs (a NEEDS row of options.def) holds. */
+bool config_has_effect(const config *c, int i);
+/* Sets every option without an effect to its default. */
+void config_drop_idle(config *c);
 /* Appends option i's value as text that config_set reads back to the same value. */
 void config_option_text(const config *c, int i, str *out);
 /* An option as --help, man pages and completions show it; all texts are static. */
@@ -136,7 +155,8 @@ err config_list_check(const char *list, const char *name) MUST_USE;
 
 /* ---- output for users: each appends to `out` ------------------------------------------------ */
 void config_print(const config *c, str *out); /* YAML, reloadable to the same values */
-/* The same without options that are still auto: they do not matter to what the config describes. */
+/* The same without options that are still auto or have no effect: they do not matter to what the config
+ * describes. */
 void config_print_used(const config *c, str *out);
 void config_help(str *out); /* the options, for --help */
 void config_docs(str *out); /* docs/config.md */

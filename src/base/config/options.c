@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "config/config_internal.h"
+#include "config/foreign.h"
 
 /* norm_kind_choices, norm_kind_traits, ...: the rows of choices.h as data. */
 #define CHOICE_ROW(symbol, text, traits, help)    { text, help },
@@ -138,10 +139,10 @@ static const char *nearest_name(const char *section_name, const char *key) {
 }
 
 err option_suggest(err e, const char *section_name, const char *key) {
-    const char *near = NULL;
-    if (section_name) {
+    const char *near = foreign_option(key); /* a name that other systems use */
+    if (!near && section_name) {
         near = nearest_name(section_name, key);
-    } else {
+    } else if (!near) {
         near = str_nearest(key, section_name_at, NULL, section_count);
         const option *o = same_key(key);
         if (!near && o) near = o->name;
@@ -161,12 +162,26 @@ void config_copy(config *to, const config *from) {
     *to = *from;
     to->memory = arena_new();
     to->origin = arena_alloc(to->memory, (size_t)option_count * sizeof *to->origin);
+    if (from->idle_in_file) {
+        to->idle_in_file = arena_alloc(to->memory, (size_t)option_count * sizeof(bool));
+        memcpy(to->idle_in_file, from->idle_in_file, (size_t)option_count * sizeof(bool));
+    }
     for (int i = 0; i < option_count; i++) {
         const option *o = &option_table[i];
         const char **text = (const char **)((char *)to + o->offset);
         if (o->type == OPT_TEXT) *text = arena_strdup(to->memory, *text);
         if (from->origin[i]) to->origin[i] = arena_strdup(to->memory, from->origin[i]);
     }
+}
+
+void option_reset(config *c, const option *o) {
+    static const size_t sizes[] = {
+        [OPT_INT] = sizeof(int64_t),       [OPT_REAL] = sizeof(double),
+        [OPT_BOOL] = sizeof(bool),         [OPT_TRISTATE] = sizeof(int),
+        [OPT_TEXT] = sizeof(const char *), [OPT_CHOICE] = sizeof(int),
+        [OPT_AMOUNT] = sizeof(cfg_amount),
+    };
+    memcpy((char *)c + o->offset, (const char *)&config_defaults + o->offset, sizes[o->type]);
 }
 
 void config_free(config *c) {

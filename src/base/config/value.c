@@ -303,7 +303,14 @@ err option_set(config *c, const option *o, const char *text, const char *label,
     err e =
         ERR("%s: expected %s; got %.100s", label, expected.text, text[0] ? got.text : "nothing");
     const char *near = o->type == OPT_CHOICE ? str_nearest(text, choice_at, o, o->n_choices) : NULL;
-    if (near) e = err_hint(e, "\"%s\"", near);
+    const option *own = option_find(o->section, text); /* precision: fp8 */
+    str own_takes = { 0 };
+    if (own) option_expects(own, &own_takes);
+    if (own && own != o)
+        e = err_hint(e, "--%s, an option of its own: %s", own->name, own_takes.text);
+    else if (near)
+        e = err_hint(e, "\"%s\"", near);
+    str_free(&own_takes);
     str_free(&expected);
     str_free(&got);
     return e;

@@ -140,6 +140,7 @@ static err load_state(trainer *t) {
 
 err trainer_setup(trainer *t) {
     t->val_loss = NAN;
+    TRY(config_check_effects(t->cfg, false)); /* notes were logged as the config was read */
     TRY(open_run_folder(t));
     TRY(ranks_begin(t));
     TRY(start_find(t));
@@ -147,6 +148,7 @@ err trainer_setup(trainer *t) {
     TRY(trainer_set_batch(t));
     TRY(datasets_open(t));
     TRY(trainer_set_lengths(t));
+    TRY(trainer_check_idle(t));
     TRY(datasets_load(t));
     TRY(questions_open(t));
     TRY(build_programs(t));
