@@ -19,7 +19,6 @@ static const struct {
     { "training.step_timeout", "a limit that a healthy run keeps" },
     { "training.weight_check_interval", "copies on several ranks" },
     { "training.threads", "results do not depend on it" },
-    { "optimizer.offload", "a GPU's memory" },
     { "device.index", "a GPU" },
     { "parallelism.zero_stage", "several ranks" },
     { "parallelism.bucket_cap_mb", "parameters larger than a bucket" },
@@ -101,6 +100,7 @@ static int draw_values(const option *o, uint64_t seed, option_values out) {
         ADD("%g", o->real_min);
         break;
     case OPT_AMOUNT: ADD("%d", 2 + (int)(seed % 2)), ADD("1"), ADD("0"); break;
+    case OPT_SECRET: ADD("text"); break;
     case OPT_TEXT:
         for (size_t i = 0; i < COUNT_OF(texts); i++)
             if (!strcmp(texts[i].name, o->name)) ADD("%s", texts[i].value);

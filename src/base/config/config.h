@@ -66,6 +66,7 @@ typedef struct config {
 #define BOOL(section, key, resume, def, help)                    bool key;
 #define TRISTATE(section, key, resume, help)                     int key;
 #define TEXT(section, key, resume, def, holder, help)            const char *key;
+#define SECRET(section, key, resume, holder, help)               const char *key;
 #define CHOICE(section, key, resume, type, def, help)            int key;
 #define AMOUNT(section, key, resume, value_, unit_, units, help) cfg_amount key;
 #define END_SECTION(section)                                                                       \
@@ -124,6 +125,16 @@ const char *config_where(const config *c, const char *name);
 const char *config_choice(const char *name, int value);
 /* @return how many choices an option has, counted from 0; 0: it is not one of choices. */
 int config_choices(const char *name);
+
+/* ---- secrets -------------------------------------------------------------------------------
+ * A SECRET option holds env:NAME, file:PATH or the secret itself. What refers to it is printed and kept in
+ * config.yaml; a secret itself never is: CONFIG_WITHHELD stands for it there. */
+#define CONFIG_WITHHELD "withheld"
+/* Reads what an option refers to: a variable of the environment, or the first line of a file. @param out owned (free);
+ * NULL: there is none, or it was withheld, which is logged with what to do. @param name the option, for messages. */
+err config_secret(const char *name, const char *given, char **out) MUST_USE;
+/* @return whether a line of a config.yaml states a secret, of which earlier versions kept the text. */
+bool config_line_is_secret(const char *line);
 
 /* ---- the options as a table, for comparing two configs ------------------------------------- */
 /* What a continued run does with a changed value: see options.def. */

@@ -10,6 +10,7 @@ typedef enum {
     OPT_BOOL,
     OPT_TRISTATE,
     OPT_TEXT,
+    OPT_SECRET,
     OPT_CHOICE,
     OPT_AMOUNT
 } option_type;
@@ -73,6 +74,8 @@ void option_reset(config *c, const option *o);
 void option_describe(const option *o, str *out);
 /* Appends the value as YAML that option_set reads back to the same value. */
 void option_print(const option *o, const config *c, str *out);
+/* @return what may be shown of a secret: what refers to it. */
+const char *secret_shown(const char *given);
 /* Appends s in double quotes, control characters escaped. */
 void quote_text(str *out, const char *s);
 /* Appends the shortest text that reads back as v. */

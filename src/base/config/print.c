@@ -76,7 +76,7 @@ static const char *holder_of(const option *o) {
         [OPT_TRISTATE] = "BOOL", [OPT_CHOICE] = "NAME", [OPT_AMOUNT] = "LENGTH",
     };
     if (o->type == OPT_AMOUNT && o->units == CFG_BATCH) return "BATCH";
-    return o->type == OPT_TEXT ? o->holder : names[o->type];
+    return o->holder ? o->holder : names[o->type];
 }
 
 config_option_info config_option_describe(int i) {
@@ -156,9 +156,10 @@ static void docs_row(const option *o, str *out) {
                          : o->units == CFG_INTERVAL ? "interval"
                          : o->units == CFG_ANY      ? "length or percentage"
                                                     : "length";
-    add_markdown_cell(out, o->type == OPT_AMOUNT ? length
-                           : o->type == OPT_TEXT ? "text"
-                                                 : expects.text);
+    add_markdown_cell(out, o->type == OPT_AMOUNT   ? length
+                           : o->type == OPT_TEXT   ? "text"
+                           : o->type == OPT_SECRET ? "secret"
+                                                   : expects.text);
     str_add(out, " | %s | ", resume_names[o->resume]);
     add_markdown_cell(out, help.text);
     str_add(out, " |\n");
@@ -191,6 +192,10 @@ static const char docs_head[] =
     "  `config.yaml` records what was chosen.\n"
     "- **Short forms**: a section with a main key accepts that key's value directly, so\n"
     "  `precision: bf16` and `--precision bf16` set `precision.dtype`.\n"
+    "- **Secrets** are given as `env:NAME`, a variable of the environment, as `file:PATH`, of which the\n"
+    "  first line is read, or themselves. They are never printed, served or uploaded; `config.yaml`\n"
+    "  keeps `env:` and `file:`, and states `withheld` for a secret given itself, which a resumed run\n"
+    "  must be given again.\n"
     "- **needs** states what an option takes to have an effect. Setting it where that does not hold is\n"
     "  an error, unless the value is the default. A file whose option loses its effect by an override\n"
     "  on the command line gets a note instead. A run's own `config.yaml` states only options with\n"

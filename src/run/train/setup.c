@@ -161,13 +161,19 @@ err trainer_setup(trainer *t) {
 
 static err start_serving(trainer *t) {
     if (!*t->cfg->metrics.serve) return OK;
-    const char *runs[] = { t->dir };
-    TRY(serve_start(&(serve_options){ .address = t->cfg->metrics.serve,
-                                      .token = t->cfg->metrics.serve_token,
-                                      .runs = runs,
-                                      .n_runs = 1 },
-                    &t->page));
-    return OK;
+    const char *runs[] = { t->dir }, *given = t->cfg->metrics.serve_token;
+    char *token;
+    TRY(config_secret("metrics.serve_token", given, &token));
+    if (*given && !token) {
+        log_warn("%s is not served without its token", t->cfg->metrics.serve);
+        return OK;
+    }
+    err e = serve_start(
+        &(serve_options){
+            .address = t->cfg->metrics.serve, .token = token, .runs = runs, .n_runs = 1 },
+        &t->page);
+    free(token);
+    return e;
 }
 
 err trainer_open_log(trainer *t) {
