@@ -78,7 +78,13 @@ static const char *arg_name(const void *ctx, int i) {
 
 static err suggest_arg(void *ctx, err e, const char *name) {
     const cli_spec *s = ((const args_reader *)ctx)->spec;
-    const char *near = str_nearest(name, arg_name, s, s->n_args);
+    const char *near = NULL;
+    for (int i = 0; i < s->n_args && !near; i++) { /* --min-words: --gopher-min-words */
+        size_t whole = strlen(s->args[i].name), part = strlen(name);
+        bool ends = whole > part + 1 && str_ends(s->args[i].name, name);
+        if (ends && s->args[i].name[whole - part - 1] == '-') near = s->args[i].name;
+    }
+    if (!near) near = str_nearest(name, arg_name, s, s->n_args);
     if (near) return err_hint(e, "--%s; \"ingot %s --help\" lists every option", near, s->command);
     return err_hint(e, "\"ingot %s --help\" lists every option", s->command);
 }

@@ -89,6 +89,16 @@ static const cli_arg args[] = {
 const cli_spec cmd_config_spec = { "config", "[CONFIG.yaml] [--section.key=value ...] [options]",
                                    args, (int)COUNT_OF(args), 0 };
 
+/* Options that say nothing about this model; one that comes from elsewhere is known when the run begins. */
+static err check_model(const config *c) {
+    model_config m;
+    if (*c->checkpoint.initial_load_path || *c->checkpoint.branch_path) return OK;
+    err e = model_from_config(c, &m);
+    if (!e) return model_check_idle(c, &m, true);
+    err_free(e); /* what is wrong with the model is for those to say who use it */
+    return OK;
+}
+
 err cmd_config(int argc, char **argv) {
     if (argc > 1 && cli_find_subcommand(&config_family, argv[1]))
         return cli_run_family(&config_family, argc, argv);
@@ -109,7 +119,8 @@ err cmd_config(int argc, char **argv) {
         else if (a.models)
             e = list_models(&out);
         else
-            config_print(&c, &out);
+            e = check_model(&c);
+        if (!e && !out.len) config_print(&c, &out);
         if (!e && (fwrite(out.text, 1, out.len, stdout) != out.len || fflush(stdout) != 0))
             e = ERR("cannot write to standard output");
     }

@@ -16,7 +16,8 @@ typedef struct serve_args {
 static const cli_arg args[] = {
     { "address", ARG_TEXT, AT(address), "ADDRESS:PORT",
       "where to listen (default 127.0.0.1:8080); 0.0.0.0:8080 for other machines too" },
-    { "token", ARG_TEXT, AT(token), "TEXT", "token that every request must carry, as ?token=TEXT" },
+    { "token", ARG_TEXT, AT(token), "SECRET",
+      "token that every request must carry, as ?token=...: env:NAME, file:PATH or itself" },
     { "catalogue", ARG_TEXT, AT(catalogue), "FILE",
       "YAML file read over the built-in catalogue of accelerators and prices" },
 };
@@ -64,9 +65,9 @@ static err serve_until_signal(serve_options *o) {
     sigaddset(&wanted, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &wanted, NULL); /* before the server's thread begins */
     TRY(serve_start(o, &s));
-    const char *query = o->token ? "?token=" : "", *token = o->token ? o->token : "";
-    if (o->n_runs) printf("http://%s/%s%s\n", serve_address(s), query, token);
-    printf("http://%s%s%s%s plans runs\n", serve_address(s), o->plan_path, query, token);
+    const char *query = o->token ? "?token=..." : "";
+    if (o->n_runs) printf("http://%s/%s\n", serve_address(s), query);
+    printf("http://%s%s%s plans runs\n", serve_address(s), o->plan_path, query);
     printf("Ctrl-C ends it.\n");
     fflush(stdout);
     sigwait(&wanted, &got);
@@ -78,16 +79,22 @@ err cmd_serve(int argc, char **argv) {
     serve_args a = { .address = "127.0.0.1:8080" };
     int n;
     planning_page *p = NULL;
+    char *token = NULL;
     TRY(cli_parse_many(&cmd_serve_spec, argc - 1, argv + 1, &a, &n));
+    if (a.token && !*a.token)
+        return err_hint(ERR_USAGE("--token: expected a secret; got nothing"),
+                        "--token env:NAME or file:PATH");
+    if (a.token) TRY(config_secret("token", a.token, &token));
     TRY(planning_page_open(a.catalogue, &p));
     int runs = sort_out_runs(argv + 1, n);
     serve_options o = { .address = a.address,
-                        .token = a.token,
+                        .token = token,
                         .runs = (const char *const *)(argv + 1),
                         .n_runs = runs };
     planning_page_serve(p, &o);
     err e = offer_configs(p, argv + 1, runs, n);
     if (!e) e = serve_until_signal(&o);
     planning_page_free(p);
+    free(token);
     return e;
 }

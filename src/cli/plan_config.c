@@ -345,6 +345,9 @@ err plan_report_config(const plan_args *a, int argc, char **config_args) {
     TRY(plan_machine_open(a->catalogue, &machine, &p.m));
     config_init(&p.c);
     err e = config_from_args(&p.c, argc, config_args, NULL, 0);
+    model_config m;
+    if (!e) e = model_from_config(&p.c, &m);
+    if (!e) e = model_check_idle(&p.c, &m, true);
     if (!e) e = report_config(a, &p);
     if (!p.m.gpu) ops_close(p.on.ops);
     config_free(&p.c);

@@ -294,7 +294,7 @@ static void overrides(void **state) {
     assert_ok(from_args(c, ARGS("--training.steps=5", "--training.seed", "9", "--precision", "bf16",
                                 "--data.shuffle", "no", "--training.noise_scale",
                                 "--optimizer=lion", "--lr_scheduler.warmup_steps=3",
-                                "--sample.prompt", "--dashes", "--run.name=")));
+                                "--sample.every=5", "--sample.prompt", "--dashes", "--run.name=")));
     assert_true(c->training.steps.value == 5);
     assert_int_equal(c->training.seed, 9);
     assert_int_equal(c->precision.dtype, CFG_BF16);
@@ -368,6 +368,8 @@ static void print_round_trip(void **state) {
     assert_ok(config_set(c, "validation.every", "7.1%"));
     assert_ok(config_set(c, "training.steps", "123_456_789_012 tokens"));
     assert_ok(config_set(c, "checkpoint.every", "0.1 epochs"));
+    assert_ok(config_set(c, "sample.every",
+                         "5")); /* without it the prompt has no effect, and is not printed */
     for (size_t i = 0; i < COUNT_OF(prompts); i++) {
         assert_ok(config_set(c, "sample.prompt", prompts[i]));
         assert_round_trip(c);

@@ -14,6 +14,7 @@ static model_config whole(void) {
     c.mup = true;
     c.norm = NORM_LAYER;
     c.experts = 4;
+    c.router_bias = true;
     c.shared_experts = 1;
     for (int i = 0; i < model_facts(); i++) assert_true(model_fact_applies(model_fact_at(i), &c));
     return c;

@@ -73,7 +73,7 @@ static void a_ramp_that_the_layout_does_not_divide_is_refused(void **state) {
         { "6", "0", "2", "training.batch_ramp_start is 6 sequences, which" },
         { "4", "6", "2", "training.batch_ramp_increment is 6 sequences, which" },
         { "4", "8", "2", "which do not divide the 12 from training.batch_ramp_start" },
-        { "0", "4", "2", "without training.batch_ramp_start" },
+        { "0", "4", "2", "it needs training.batch_ramp_start" },
         { "100 tokens", "0", "2", "training.batch_ramp_start is 3 sequences, which" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

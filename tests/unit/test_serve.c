@@ -41,7 +41,9 @@ static void write_run(test_folder *f, const char *name, int steps) {
     snprintf(path, sizeof path, "%s/timetable.json", name);
     folder_write(f, path, steps > 9 ? "{\"stages\": 2,\n\"tasks\": []}\n" : "{\"stages\": 2,");
     snprintf(path, sizeof path, "%s/config.yaml", name);
-    folder_write(f, path, "metrics:\n  serve: \"0\"\n  serve_token: \"secret\"\n");
+    folder_write(
+        f, path,
+        "metrics:\n  serve: \"0\"\n  serve_token: \"secret\"\nalerts:\n  webhook: \"https://secret\"\n");
     folder_write(f, "outside.txt", "not to be served");
 }
 
@@ -212,6 +214,45 @@ static void a_token_is_needed(void **state) {
     serve_stop(t.s);
 }
 
+/* A token of 600 characters is one like any other; one that no request can carry is refused, as is none where other
+ * machines reach the page. */
+static void tokens_of_any_length(void **state) {
+    char token[601], path[700], longest[2000];
+    memset(token, 'k', sizeof token - 1);
+    token[600] = '\0';
+    site t = open_site(state, token);
+    snprintf(path, sizeof path, "/api/runs?token=%s", token);
+    expect(&t, path, 200, "\"runs\"");
+    path[strlen(path) - 1] = 'x';
+    expect(&t, path, 401, "");
+    str bearer = { 0 };
+    str_add(&bearer,
+            "GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n\r\n", token);
+    char *got = exchange(&t, bearer.text, bearer.len);
+    assert_true(str_starts(got, "HTTP/1.1 200 "));
+    free(got);
+    str_free(&bearer);
+    serve_stop(t.s);
+    memset(longest, 'k', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    serve *s = NULL;
+    assert_error(serve_start(&(serve_options){ .address = "0", .token = longest }, &s),
+                 "1999 characters");
+    assert_error(serve_start(&(serve_options){ .address = "0.0.0.0:0", .token = "" }, &s),
+                 "there is no token");
+    assert_ok(serve_start(&(serve_options){ .address = "0.0.0.0:0", .token = "some" }, &s));
+    serve_stop(s);
+}
+
+static void a_second_host_is_refused(void **state) {
+    site t = open_site(state, NULL);
+    const char twice[] = "GET /api/runs HTTP/1.1\r\nHost: evil.example\r\nHost: 127.0.0.1\r\n\r\n";
+    char *got = exchange(&t, twice, strlen(twice));
+    assert_true(str_starts(got, "HTTP/1.1 400 "));
+    free(got);
+    serve_stop(t.s);
+}
+
 /* No path leads to a file, however it is written. */
 static void paths_reach_nothing(void **state) {
     static const char *const paths[] = { "/../outside.txt",
@@ -347,6 +388,8 @@ int main(void) {
         cmocka_unit_test(the_dashboard_names_metrics),
         IN_FOLDER(new_steps_are_seen),
         IN_FOLDER(a_token_is_needed),
+        IN_FOLDER(tokens_of_any_length),
+        IN_FOLDER(a_second_host_is_refused),
         IN_FOLDER(paths_reach_nothing),
         IN_FOLDER(hostile_requests_get_clean_errors),
         IN_FOLDER(random_bytes_do_no_harm),

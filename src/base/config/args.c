@@ -47,7 +47,7 @@ static err apply_option(void *ctx, const args_option *a, const char *label, cons
         return OK;
     }
     if (!r->apply) return OK;
-    return option_set(r->c, a->option, value, arena_strdup(r->c->memory, label), "command line");
+    return option_set(r->c, a->option, value, arena_strdup(r->c->memory, label), COMMAND_LINE);
 }
 
 static err take_file(void *ctx, char *word) {
@@ -79,11 +79,12 @@ err config_from_args(config *c, int argc, char **argv, const config_flag *flags,
     if (r.file) TRY(config_load(c, r.file));
     r.file = NULL;
     r.apply = true;
-    return args_parse(&g, argc - 1, argv + 1);
+    TRY(args_parse(&g, argc - 1, argv + 1));
+    return config_check_effects(c, true);
 }
 
 err config_set(config *c, const char *name, const char *value) {
     const option *o = option_find_name(name);
     if (!o) return suggest_nearest(ERR_USAGE("--%s: unknown option", name), name);
-    return option_set(c, o, value, arena_printf(c->memory, "--%s", name), "command line");
+    return option_set(c, o, value, arena_printf(c->memory, "--%s", name), COMMAND_LINE);
 }

@@ -7,7 +7,7 @@
  * implemented, by a table or a function per row that is built from the same list:
  *
  *     #define FALL(symbol, text, traits, help) [symbol] = fall_##symbol,
- *     static double (*const falls[])(double end, double x) = { DECAY_KINDS(FALL) };
+ *     ... falls[] = { DECAY_KINDS(FALL) }
  *
  * so that a row without its fall_ does not compile. Where a switch decides it has no default: the
  * compiler names the missing case. Where a comparison decides, CHOICE_DECIDED beside it fails to

@@ -66,6 +66,7 @@ typedef struct config {
 #define BOOL(section, key, resume, def, help)                    bool key;
 #define TRISTATE(section, key, resume, help)                     int key;
 #define TEXT(section, key, resume, def, holder, help)            const char *key;
+#define SECRET(section, key, resume, holder, help)               const char *key;
 #define CHOICE(section, key, resume, type, def, help)            int key;
 #define AMOUNT(section, key, resume, value_, unit_, units, help) cfg_amount key;
 #define END_SECTION(section)                                                                       \
@@ -74,6 +75,7 @@ typedef struct config {
 #include "config/options.def"
     arena *memory;       /* owned: the texts above and the origins below */
     const char **origin; /* per option, where it was set; NULL: default */
+    bool *idle_in_file;  /* per option, whether it had no effect in the file alone; NULL: no file */
 } config;
 
 /* Fills in the defaults. @param c freed by config_free. */
@@ -99,10 +101,24 @@ typedef struct config_flag {
     const char **value; /* borrowed from argv; NULL: the flag takes no value */
 } config_flag;
 /* Reads `[FILE.yaml] [--section.key=value | --section.key value | flag]...`, options over the
- * file wherever they stand. argv[0] is the command's name and is skipped. */
+ * file wherever they stand. argv[0] is the command's name and is skipped. Options that are set and have no
+ * effect are refused, or noted: effects.c. */
 err config_from_args(config *c, int argc, char **argv, const config_flag *flags,
                      int n_flags) MUST_USE;
 
+/* @return whether an option has a value other than its default, given by a file or an argument. */
+bool config_is_set(const config *c, const char *name);
+/* What was set so far counts as a file's, which what follows overrides; reading a file ends with it. */
+void config_begin_overrides(config *c);
+/* An option that was set and turns out to have no effect, for a reason that only its user knows (the
+ * length of the run): an error "has no effect: it needs ..."; or a note and OK, where it comes from a
+ * file and the command line sets one of the options or sections in `causes`, or where it comes from a
+ * run's config.yaml. OK too where it was not set. */
+err config_refuse_idle(const config *c, const char *name, const char *causes, bool log,
+                       const char *needs) MUST_USE;
+/* The same for every option whose NEEDS row (options.def) does not hold; config_from_args does it.
+ * @param log notes are logged. */
+err config_check_effects(const config *c, bool log) MUST_USE;
 /* @return "run.yaml:12", "command line" or "default". Borrowed from `c`. */
 const char *config_where(const config *c, const char *name);
 /* @return the text of a choice, such as config_choice("precision.dtype", CFG_BF16) = "bf16". */
@@ -110,12 +126,26 @@ const char *config_choice(const char *name, int value);
 /* @return how many choices an option has, counted from 0; 0: it is not one of choices. */
 int config_choices(const char *name);
 
+/* ---- secrets -------------------------------------------------------------------------------
+ * A SECRET option holds env:NAME, file:PATH or the secret itself. What refers to it is printed and kept in
+ * config.yaml; a secret itself never is: CONFIG_WITHHELD stands for it there. */
+#define CONFIG_WITHHELD "withheld"
+/* Reads what an option refers to: a variable of the environment, or the first line of a file. @param out owned (free);
+ * NULL: there is none, or it was withheld, which is logged with what to do. @param name the option, for messages. */
+err config_secret(const char *name, const char *given, char **out) MUST_USE;
+/* @return whether a line of a config.yaml states a secret, of which earlier versions kept the text. */
+bool config_line_is_secret(const char *line);
+
 /* ---- the options as a table, for comparing two configs ------------------------------------- */
 /* What a continued run does with a changed value: see options.def. */
 typedef enum { CFG_RESUME_FREE, CFG_RESUME_NOTED, CFG_RESUME_FIXED, CFG_RESUME_CONTENT } cfg_resume;
 int config_option_count(void);
 const char *config_option_name(int i); /* "training.steps"; static */
 cfg_resume config_option_resume(int i);
+/* @return whether what option i needs (a NEEDS row of options.def) holds. */
+bool config_has_effect(const config *c, int i);
+/* Sets every option without an effect to its default. */
+void config_drop_idle(config *c);
 /* Appends option i's value as text that config_set reads back to the same value. */
 void config_option_text(const config *c, int i, str *out);
 /* An option as --help, man pages and completions show it; all texts are static. */
@@ -136,7 +166,8 @@ err config_list_check(const char *list, const char *name) MUST_USE;
 
 /* ---- output for users: each appends to `out` ------------------------------------------------ */
 void config_print(const config *c, str *out); /* YAML, reloadable to the same values */
-/* The same without options that are still auto: they do not matter to what the config describes. */
+/* The same without options that are still auto or have no effect: they do not matter to what the config
+ * describes. */
 void config_print_used(const config *c, str *out);
 void config_help(str *out); /* the options, for --help */
 void config_docs(str *out); /* docs/config.md */

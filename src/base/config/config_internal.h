@@ -10,6 +10,7 @@ typedef enum {
     OPT_BOOL,
     OPT_TRISTATE,
     OPT_TEXT,
+    OPT_SECRET,
     OPT_CHOICE,
     OPT_AMOUNT
 } option_type;
@@ -61,10 +62,20 @@ err option_set(config *c, const option *o, const char *text, const char *label,
                const char *origin) MUST_USE;
 /* "a whole number from 1 to 1024, or auto" */
 void option_expects(const option *o, str *out);
+/* @return what the option needs to have an effect (a NEEDS row); NULL: nothing. */
+const char *option_needs(const option *o);
+/* Sets the option to its default. */
+void option_reset(config *c, const option *o);
+
+/* Where config_where says that an option was set by an argument. */
+#define COMMAND_LINE "command line"
+
 /* Appends what the option is for, and what its choices stand for. */
 void option_describe(const option *o, str *out);
 /* Appends the value as YAML that option_set reads back to the same value. */
 void option_print(const option *o, const config *c, str *out);
+/* @return what may be shown of a secret: what refers to it. */
+const char *secret_shown(const char *given);
 /* Appends s in double quotes, control characters escaped. */
 void quote_text(str *out, const char *s);
 /* Appends the shortest text that reads back as v. */

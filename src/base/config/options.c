@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "config/config_internal.h"
+#include "config/foreign.h"
 
 /* norm_kind_choices, norm_kind_traits, ...: the rows of choices.h as data. */
 #define CHOICE_ROW(symbol, text, traits, help)    { text, help },
@@ -27,6 +28,7 @@ const option option_table[] = {
 #define TRISTATE(s, k, r, text)      { BASE(s, k, r, OPT_TRISTATE), .has_auto = true, .help = text },
 #define TEXT(s, k, r, def, placeholder, text)                                                         \
     { BASE(s, k, r, OPT_TEXT), .holder = placeholder, .help = text },
+#define SECRET(s, k, r, placeholder, text) { BASE(s, k, r, OPT_SECRET), .holder = placeholder, .help = text },
 #define CHOICE(s, k, r, type_, def, text)                                                             \
     { BASE(s, k, r, OPT_CHOICE), .choices = type_##_choices, .n_choices = type_##_count,                \
       .has_auto = (int)(def) == CFG_AUTO, .help = text },
@@ -47,6 +49,7 @@ const config config_defaults = {
 #define BOOL(s, k, r, def, text)                     .s.k = (def),
 #define TRISTATE(s, k, r, text)                      .s.k = CFG_AUTO,
 #define TEXT(s, k, r, def, placeholder, text)        .s.k = (def),
+#define SECRET(s, k, r, placeholder, text)           .s.k = "",
 #define CHOICE(s, k, r, type_, def, text)            .s.k = (def),
 #define AMOUNT(s, k, r, value_, unit_, units_, text) .s.k = { (value_), (unit_) },
 #include "config/options.def"
@@ -68,8 +71,11 @@ const char *config_option_name(int i) { return option_table[i].name; }
 cfg_resume config_option_resume(int i) { return option_table[i].resume; }
 void config_option_text(const config *c, int i, str *out) {
     const option *o = &option_table[i];
+    const char *const *text = (const char *const *)((const char *)c + o->offset);
     if (o->type == OPT_TEXT)
-        str_add(out, "%s", *(const char *const *)((const char *)c + o->offset));
+        str_add(out, "%s", *text);
+    else if (o->type == OPT_SECRET)
+        str_add(out, "%s", secret_shown(*text));
     else
         option_print(o, c, out);
 }
@@ -138,10 +144,10 @@ static const char *nearest_name(const char *section_name, const char *key) {
 }
 
 err option_suggest(err e, const char *section_name, const char *key) {
-    const char *near = NULL;
-    if (section_name) {
+    const char *near = foreign_option(key); /* a name that other systems use */
+    if (!near && section_name) {
         near = nearest_name(section_name, key);
-    } else {
+    } else if (!near) {
         near = str_nearest(key, section_name_at, NULL, section_count);
         const option *o = same_key(key);
         if (!near && o) near = o->name;
@@ -161,12 +167,26 @@ void config_copy(config *to, const config *from) {
     *to = *from;
     to->memory = arena_new();
     to->origin = arena_alloc(to->memory, (size_t)option_count * sizeof *to->origin);
+    if (from->idle_in_file) {
+        to->idle_in_file = arena_alloc(to->memory, (size_t)option_count * sizeof(bool));
+        memcpy(to->idle_in_file, from->idle_in_file, (size_t)option_count * sizeof(bool));
+    }
     for (int i = 0; i < option_count; i++) {
         const option *o = &option_table[i];
         const char **text = (const char **)((char *)to + o->offset);
-        if (o->type == OPT_TEXT) *text = arena_strdup(to->memory, *text);
+        if (o->type == OPT_TEXT || o->type == OPT_SECRET) *text = arena_strdup(to->memory, *text);
         if (from->origin[i]) to->origin[i] = arena_strdup(to->memory, from->origin[i]);
     }
+}
+
+void option_reset(config *c, const option *o) {
+    static const size_t sizes[] = {
+        [OPT_INT] = sizeof(int64_t),       [OPT_REAL] = sizeof(double),
+        [OPT_BOOL] = sizeof(bool),         [OPT_TRISTATE] = sizeof(int),
+        [OPT_TEXT] = sizeof(const char *), [OPT_SECRET] = sizeof(const char *),
+        [OPT_CHOICE] = sizeof(int),        [OPT_AMOUNT] = sizeof(cfg_amount),
+    };
+    memcpy((char *)c + o->offset, (const char *)&config_defaults + o->offset, sizes[o->type]);
 }
 
 void config_free(config *c) {

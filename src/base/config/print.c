@@ -15,6 +15,7 @@ void option_describe(const option *o, str *out) {
         str_add(out, "%s%s: %s", before, o->choices[i].text, o->choices[i].help);
         before = "; ";
     }
+    if (option_needs(o)) str_add(out, "; needs %s", option_needs(o));
 }
 
 static void pad_to(str *out, size_t start, size_t column) {
@@ -28,10 +29,12 @@ static void print_yaml(const config *c, bool with_auto, str *out) {
         for (int j = 0; j < option_count; j++) {
             const option *o = &option_table[j];
             if (!in_section(o, s)) continue;
+            if (!with_auto && !config_has_effect(c, j)) continue;
             size_t start = out->len;
             str_add(out, "  %s: ", o->key);
             size_t value = out->len;
-            option_print(o, c, out);
+            /* what was set without an effect would be refused when it is read */
+            option_print(o, config_has_effect(c, j) ? c : &config_defaults, out);
             if (!with_auto && strcmp(out->text + value, "auto") == 0) {
                 out->text[out->len = start] = '\0';
                 continue;
@@ -73,7 +76,7 @@ static const char *holder_of(const option *o) {
         [OPT_TRISTATE] = "BOOL", [OPT_CHOICE] = "NAME", [OPT_AMOUNT] = "LENGTH",
     };
     if (o->type == OPT_AMOUNT && o->units == CFG_BATCH) return "BATCH";
-    return o->type == OPT_TEXT ? o->holder : names[o->type];
+    return o->holder ? o->holder : names[o->type];
 }
 
 config_option_info config_option_describe(int i) {
@@ -153,9 +156,10 @@ static void docs_row(const option *o, str *out) {
                          : o->units == CFG_INTERVAL ? "interval"
                          : o->units == CFG_ANY      ? "length or percentage"
                                                     : "length";
-    add_markdown_cell(out, o->type == OPT_AMOUNT ? length
-                           : o->type == OPT_TEXT ? "text"
-                                                 : expects.text);
+    add_markdown_cell(out, o->type == OPT_AMOUNT   ? length
+                           : o->type == OPT_TEXT   ? "text"
+                           : o->type == OPT_SECRET ? "secret"
+                                                   : expects.text);
     str_add(out, " | %s | ", resume_names[o->resume]);
     add_markdown_cell(out, help.text);
     str_add(out, " |\n");
@@ -188,6 +192,14 @@ static const char docs_head[] =
     "  `config.yaml` records what was chosen.\n"
     "- **Short forms**: a section with a main key accepts that key's value directly, so\n"
     "  `precision: bf16` and `--precision bf16` set `precision.dtype`.\n"
+    "- **Secrets** are given as `env:NAME`, a variable of the environment, as `file:PATH`, of which the\n"
+    "  first line is read, or themselves. They are never printed, served or uploaded; `config.yaml`\n"
+    "  keeps `env:` and `file:`, and states `withheld` for a secret given itself, which a resumed run\n"
+    "  must be given again.\n"
+    "- **needs** states what an option takes to have an effect. Setting it where that does not hold is\n"
+    "  an error, unless the value is the default. A file whose option loses its effect by an override\n"
+    "  on the command line gets a note instead. A run's own `config.yaml` states only options with\n"
+    "  an effect.\n"
     "- **On resume** states what happens when a run is resumed with a different value. `free`: the\n"
     "  option does not affect the results. `noted`: the new value takes effect and the change is\n"
     "  reported. `fixed`: refused unless `checkpoint.allow_changes` names the option or its section.\n";

@@ -206,6 +206,7 @@ void option_expects(const option *o, str *out) {
     case OPT_BOOL: str_add(out, "true or false"); break;
     case OPT_TRISTATE: str_add(out, "true, false"); break;
     case OPT_TEXT: str_add(out, "UTF-8 text"); break;
+    case OPT_SECRET: str_add(out, "env:NAME, file:PATH or the secret itself"); break;
     case OPT_AMOUNT:
         str_add(
             out, "%s",
@@ -278,6 +279,7 @@ static bool parse_value(config *c, const option *o, const char *text, void *at) 
         *(int *)at = b;
         return true;
     case OPT_TEXT:
+    case OPT_SECRET:
         if (!is_utf8(text)) return false;
         *(const char **)at = arena_strdup(c->memory, text);
         return true;
@@ -299,11 +301,18 @@ err option_set(config *c, const option *o, const char *text, const char *label,
     }
     str expected = { 0 }, got = { 0 };
     option_expects(o, &expected);
-    quote_text(&got, text);
+    quote_text(&got, o->type == OPT_SECRET ? CONFIG_WITHHELD : text);
     err e =
         ERR("%s: expected %s; got %.100s", label, expected.text, text[0] ? got.text : "nothing");
     const char *near = o->type == OPT_CHOICE ? str_nearest(text, choice_at, o, o->n_choices) : NULL;
-    if (near) e = err_hint(e, "\"%s\"", near);
+    const option *own = option_find(o->section, text); /* precision: fp8 */
+    str own_takes = { 0 };
+    if (own) option_expects(own, &own_takes);
+    if (own && own != o)
+        e = err_hint(e, "--%s, an option of its own: %s", own->name, own_takes.text);
+    else if (near)
+        e = err_hint(e, "\"%s\"", near);
+    str_free(&own_takes);
     str_free(&expected);
     str_free(&got);
     return e;
@@ -335,6 +344,7 @@ void option_print(const option *o, const config *c, str *out) {
         break;
     }
     case OPT_TEXT: quote_text(out, *(const char *const *)at); break;
+    case OPT_SECRET: quote_text(out, secret_shown(*(const char *const *)at)); break;
     case OPT_CHOICE: {
         int v = *(const int *)at;
         str_add(out, "%s", v == CFG_AUTO ? "auto" : o->choices[v].text);

@@ -186,6 +186,7 @@ err config_parse(config *c, const char *text, size_t len, const char *name) {
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
     err e = read_stream(&parser, c, name);
     yaml_parser_delete(&parser);
+    if (!e) config_begin_overrides(c);
     return e;
 }
 

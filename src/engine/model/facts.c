@@ -67,19 +67,35 @@ void model_fact_set(const model_fact *f, model_config *c, double value) {
         *(int *)at = (int)value;
 }
 
-bool model_fact_applies(const model_fact *f, const model_config *c) {
+/* @return what a fact needs to matter that this model does not have; NULL: nothing is missing. */
+static const char *missing_of(const model_fact *f, const model_config *c) {
     bool rope = c->pos == POS_ROPE;
     const struct {
         int flag;
         bool holds;
+        const char *needs;
     } conditions[] = {
-        { FACT_OF_ROPE, rope },        { FACT_OF_LLAMA3, rope && c->rope_scaling == ROPE_LLAMA3 },
-        { FACT_OF_MUP, c->mup },       { FACT_OF_LAYER_NORM, c->norm == NORM_LAYER },
-        { FACT_OF_NO_BIAS, !c->bias }, { FACT_OF_EXPERTS, c->experts > 0 },
+        { FACT_OF_ROPE, rope, "model.positions=rope" },
+        { FACT_OF_LLAMA3, rope && c->rope_scaling == ROPE_LLAMA3, "model.rope_scaling=llama3" },
+        { FACT_OF_MUP, c->mup, "model.mup=true" },
+        { FACT_OF_LAYER_NORM, c->norm == NORM_LAYER, "model.norm=layer" },
+        { FACT_OF_NO_BIAS, !c->bias, "model.bias=false" },
+        { FACT_OF_EXPERTS, c->experts > 0, "model.experts above 0" },
+        { FACT_OF_ROUTER_BIAS, c->experts > 0 && c->router_bias, "model.router_bias=true" },
     };
     for (size_t i = 0; i < COUNT_OF(conditions); i++)
-        if ((f->flags & conditions[i].flag) && !conditions[i].holds) return false;
-    return true;
+        if ((f->flags & conditions[i].flag) && !conditions[i].holds) return conditions[i].needs;
+    return NULL;
+}
+
+bool model_fact_applies(const model_fact *f, const model_config *c) { return !missing_of(f, c); }
+
+err model_check_idle(const config *cfg, const model_config *c, bool log) {
+    for (size_t i = 0; i < COUNT_OF(facts); i++) {
+        const char *needs = missing_of(&facts[i], c);
+        if (needs) TRY(config_refuse_idle(cfg, facts[i].name, "model", log, needs));
+    }
+    return OK;
 }
 
 bool model_fact_legal(const model_fact *f, double value) {

@@ -49,6 +49,7 @@ typedef enum fact_flag {
     FACT_OF_LAYER_NORM = 32,
     FACT_OF_NO_BIAS = 64,  /* matters only where model.bias is false */
     FACT_OF_EXPERTS = 128, /* matters only where model.experts is not 0 */
+    FACT_OF_ROUTER_BIAS = 256,
 } fact_flag;
 typedef struct model_fact {
     const char *key;  /* in checkpoints: "qk_norm" */
@@ -69,6 +70,9 @@ void model_fact_set(const model_fact *f, model_config *c, double value);
 double model_fact_option(const model_fact *f, const config *cfg);
 /* @return whether the fact matters to this model: rope_theta does not where positions are learned. */
 bool model_fact_applies(const model_fact *f, const model_config *c);
+/* Refuses options of the model section that were set and do not matter to this model, as
+ * config_refuse_idle does. */
+err model_check_idle(const config *cfg, const model_config *c, bool log) MUST_USE;
 bool model_fact_legal(const model_fact *f, double value);
 /* Writes a value as its option takes it, or what values are legal, into buf, which is returned. */
 char *model_fact_text(const model_fact *f, double value, char *buf, size_t n);

@@ -35,9 +35,6 @@ err model_from_config(const config *cfg, model_config *c) {
     }
     TRY(derive_sizes(cfg, &preset, c));
     if (cfg->model.norm_bias == CFG_AUTO) c->norm_bias = c->bias;
-    if (c->norm == NORM_RMS && cfg->model.norm_bias == 1)
-        return err_hint(ERR("model.norm_bias=true, but RMS norms have no biases"),
-                        "set model.norm=layer, or leave model.norm_bias out");
     return model_check(c);
 }
 

@@ -131,8 +131,8 @@ static bool translate_value(const char *map, const char *value, char *out, size_
     return false;
 }
 
-static err apply_rules(convert_source *s, const convert_rule *rules) {
-    for (const convert_rule *r = rules; r->key; r++) {
+static err apply_rules(convert_source *s, const foreign_rule *rules) {
+    for (const foreign_rule *r = rules; r->key; r++) {
         char value[512];
         for (int i = 0; i < s->n; i++) {
             if (strcmp(s->at[i].key, r->key) != 0) continue;
@@ -257,6 +257,22 @@ static void print_set_options(const config *c, str *out) {
     }
 }
 
+/* An option that says nothing in this config (a momentum beside AdamW) would be refused when it is read. */
+static void print_without_effect(config *c, str *out) {
+    bool first = true;
+    for (int i = 0; i < config_option_count(); i++) {
+        const char *name = config_option_name(i);
+        if (config_has_effect(c, i) || !config_is_set(c, name)) continue;
+        str value = { 0 };
+        config_option_text(c, i, &value);
+        str_add(out, "%s#   %s = %s\n", first ? "\n# Without an effect here:\n" : "", name,
+                value.text);
+        str_free(&value);
+        first = false;
+    }
+    config_drop_idle(c);
+}
+
 static void print_leftovers(const convert_source *s, str *out) {
     bool first = true;
     for (int i = 0; i < s->n; i++) {
@@ -284,10 +300,12 @@ err convert_config(const char *text, size_t len, const char *name, const char *f
             str_add(out, "# It does not describe the model: set model.preset.\n");
         else if (f->model && c.model.vocab_size == CFG_AUTO)
             str_add(out, "# The vocabulary is the tokenizer's: set model.vocab_size.\n");
-        str body = { 0 };
+        str body = { 0 }, idle = { 0 };
+        print_without_effect(&c, &idle);
         print_set_options(&c, &body);
-        str_add(out, "%s", body.text ? body.text : "");
+        str_add(out, "%s%s", body.text ? body.text : "", idle.text ? idle.text : "");
         str_free(&body);
+        str_free(&idle);
         print_leftovers(&s, out);
     }
     free_source(&s);

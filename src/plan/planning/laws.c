@@ -255,8 +255,10 @@ static err from_loss(const scaling_law *l, const scaling_query *q, scaling_point
 /* ---- in any direction ---------------------------------------------------------------------- */
 static err check_value(const char *name, double v, double low, double high, const char *unit) {
     if (isnan(v) || (v >= low && v <= high)) return OK;
-    return err_hint(ERR_USAGE("--%s: expected %g to %g %s; got %g", name, low, high, unit, v),
-                    "--%s %g", name, v < low ? low : high);
+    err e = ERR_USAGE("--%s: expected %g to %g %s; got %g", name, low, high, unit, v);
+    if (v > 0 && v < low && low == 1e3) /* "7" stands for billions more often than for seven */
+        return err_hint(e, "--%s %gB, for %g billion", name, v, v);
+    return err_hint(e, "--%s %g", name, v < low ? low : high);
 }
 
 static err check_query(const scaling_query *q) {

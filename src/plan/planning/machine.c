@@ -17,7 +17,8 @@ err plan_quantity(const char *name, const char *text, double *out) {
 
 static err check_real_range(const char *name, double v, double low, double high) {
     if (v >= low && v <= high) return OK;
-    double nearest = v < low ? low : high;
+    bool percent = high == 1 && v > 1 && v <= 100; /* 45 for 0.45 */
+    double nearest = percent ? v / 100 : v < low ? low : high;
     return err_hint(ERR_USAGE("--%s: expected %g to %g; got %g", name, low, high, v), "--%s %g",
                     name, nearest);
 }

@@ -1,6 +1,7 @@
 #ifndef INGOT_PLANNING_INTERNAL_H
 #define INGOT_PLANNING_INTERNAL_H
 
+#include "config/foreign.h"
 #include "planning/planning.h"
 
 /* Files of configs/ that the build compiles in (cmake/embed_files.cmake), so that the program needs none at
@@ -40,12 +41,6 @@ bool calibration_fit(const calibration_point *p, int n, double out[CALL_TERMS]);
 
 /* ---- configs of other systems (convert.c, convert_systems.c) --------------------------------------- */
 typedef struct convert_source convert_source;
-typedef struct convert_rule {
-    const char *key;    /* of the source, with dots and underscores */
-    const char *option; /* ours; NULL: it does not affect the training */
-    const char *
-        map; /* "theirs=ours,..."; a value that is not in it has no equivalent; NULL or "*": as it is */
-} convert_rule;
 typedef enum { SYNTAX_ARGUMENTS, SYNTAX_JSON, SYNTAX_YAML, SYNTAX_TOML } convert_syntax;
 typedef struct convert_system {
     const char *name, *title;
@@ -53,7 +48,7 @@ typedef struct convert_system {
     const char *ending,
         *telling;              /* of the file's name, NULL: any; a text that only this format has */
     bool model;                /* it describes the model */
-    const convert_rule *rules; /* ends in { 0 } */
+    const foreign_rule *rules; /* ends in { 0 } */
     err (*finish)(convert_source *s); /* what takes more than one key */
 } convert_system;
 extern const convert_system convert_systems[];

@@ -89,5 +89,7 @@ err config_scale(config *c, const char *scale) {
     TRY(shrink_model(c));
     for (size_t i = 0; i < COUNT_OF(settings); i++)
         TRY(config_set(c, settings[i][0], settings[i][1]));
+    config_drop_idle(c); /* the length of a ramp that is off */
+    config_begin_overrides(c);
     return OK;
 }

@@ -8,8 +8,9 @@ err webhook_check(const char *address) {
     bool good = str_starts(address, "http://") || str_starts(address, "https://");
     if (good && curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK) return OK;
     if (good) return ERR("alerts.webhook: libcurl does not start");
-    return err_hint(ERR("alerts.webhook: \"%.100s\" is not an address to post to", address),
-                    "give an http:// or https:// address");
+    return err_hint(
+        ERR("alerts.webhook is not an address to post to"),
+        "give an http:// or https:// address, or where it stands: env:NAME or file:PATH");
 }
 
 /* What is answered does not matter. */
@@ -37,6 +38,7 @@ err webhook_post(const char *address, const char *text, double seconds) {
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
     curl_slist_free_all(headers);
     curl_easy_cleanup(c);
-    if (code != CURLE_OK) return ERR("%s: %s", address, curl_easy_strerror(code));
-    return status / 100 == 2 ? OK : ERR("%s: answered %ld", address, status);
+    if (code != CURLE_OK)
+        return ERR("%s", curl_easy_strerror(code)); /* without the address, a secret */
+    return status / 100 == 2 ? OK : ERR("answered %ld", status);
 }

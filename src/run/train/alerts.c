@@ -22,10 +22,14 @@ err alerts_open(trainer *t) {
     if (t->mc.experts) t->alerts.expert = mem_alloc(3 * (size_t)t->mc.layers * sizeof(double));
     if (t->start.resume) TRY(alerts_load_state(t, t->start.run));
     if (!is_first_rank(t)) return OK;
-    return monitor_sender_new(&(monitor_sender_options){ .command = c->alerts.command,
-                                                         .webhook = c->alerts.webhook,
-                                                         .seconds = c->alerts.seconds },
-                              &t->alerts.sender);
+    char *webhook;
+    TRY(config_secret("alerts.webhook", c->alerts.webhook, &webhook));
+    err e = monitor_sender_new(&(monitor_sender_options){ .command = c->alerts.command,
+                                                          .webhook = webhook ? webhook : "",
+                                                          .seconds = c->alerts.seconds },
+                               &t->alerts.sender);
+    free(webhook);
+    return e;
 }
 
 void alerts_free(trainer *t) {

@@ -119,10 +119,6 @@ static int keep_every(const config *c, int layers) {
 err train_recompute(const config *c, chain *t) {
     double part = c->activation_checkpoint.part;
     t->keep_every = keep_every(c, t->layers);
-    if (part < 1 && !t->keep_every)
-        return err_hint(
-            ERR("activation_checkpoint.part is %g, but no whole block is recomputed", part),
-            "set activation_checkpoint.mode=full, or leave part out");
     t->keep_last = t->layers - (int)lround(part * t->layers);
     return OK;
 }

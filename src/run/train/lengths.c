@@ -61,10 +61,7 @@ static err set_ramp_sizes(trainer *t) {
         return err_hint(ERR("%s is %lld sequences, more than the %lld of a full batch", start,
                             (long long)r->start, (long long)r->full),
                         "set training.global_batch_size to the batch at the end of the ramp");
-    if (r->increment && !r->start)
-        return err_hint(ERR("%s is given without %s: there is no ramp", by, start),
-                        "set %s to the batch size of the first steps", start);
-    if (r->increment && (r->full - r->start) % r->increment)
+    if (r->start && r->increment && (r->full - r->start) % r->increment)
         return err_hint(ERR("%s is %lld sequences, which do not divide the %lld from %s (%lld) to "
                             "the full batch (%lld)",
                             by, (long long)r->increment, (long long)(r->full - r->start), start,

@@ -57,34 +57,6 @@ static err read_axis_order(const char *text, mesh *m) {
     return OK;
 }
 
-/* Refuses what asks for something of parameters that are stored in slices where they are not. */
-static err check_sharding(const config *c) {
-    int stage = (int)c->parallelism.zero_stage;
-    bool offloaded = c->training.offload_params, sharded = stage == 3 || (offloaded && stage > 0);
-    const struct {
-        const char *key, *why;
-        bool set, served; /* served: by the run's way to store parameters */
-    } of_stage3[] = {
-        { "fsdp_reshard_after_forward", "ranks hold whole parameters",
-          c->parallelism.fsdp_reshard_after_forward != CFG_RESHARD_DEFAULT, sharded || offloaded },
-        { "fsdp_prefetch", "nothing is gathered while blocks run",
-          c->parallelism.fsdp_prefetch != 1, sharded || offloaded },
-        { "fsdp_persistence_threshold", "every parameter stays whole",
-          c->parallelism.fsdp_persistence_threshold != 0, sharded || offloaded },
-        { "gather_dtype",
-          offloaded ? "every rank has all parameters"
-                    : "updated parameters are gathered where the optimizer keeps them, exactly",
-          c->parallelism.gather_dtype != CFG_WIRE_SAME, sharded },
-    };
-    for (size_t i = 0; i < COUNT_OF(of_stage3); i++)
-        if (of_stage3[i].set && !of_stage3[i].served)
-            return err_hint(ERR("parallelism.%s needs zero_stage 3: at stage %d %s",
-                                of_stage3[i].key, stage, of_stage3[i].why),
-                            "set parallelism.zero_stage=3, or leave parallelism.%s out",
-                            of_stage3[i].key);
-    return OK;
-}
-
 err ranks_mesh(const config *c, int ranks, mesh *out) {
     char text[256];
     mesh m = { .size = { [AX_PP] = (int)c->parallelism.pipeline_parallel_degree,
@@ -114,7 +86,6 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
         return err_hint(ERR("%d ranks, but the parallelism section asks for %d (%s)", ranks,
                             mesh_world(&m), degrees_text(text, sizeof text, &m)),
                         "use --ranks %d, or data_parallel_shard_degree=-1", mesh_world(&m));
-    TRY(check_sharding(c));
     *out = m;
     model_config mc;
     TRY(model_from_config(c, &mc));

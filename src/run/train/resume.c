@@ -137,7 +137,7 @@ static err compare_options(trainer *t) {
     for (int i = 0; i < config_option_count() && !e; i++) {
         const char *name = config_option_name(i);
         const char *text = json_string_value(json_object_get(was, name));
-        if (text && is_compared(i))
+        if (text && is_compared(i) && config_has_effect(t->cfg, i))
             e = compare_option(t, &saved, i, text, json_string_value(json_object_get(now, name)));
     }
     config_free(&saved);

@@ -141,6 +141,7 @@ static err load_state(trainer *t) {
 
 err trainer_setup(trainer *t) {
     t->val_loss = NAN;
+    TRY(config_check_effects(t->cfg, false)); /* notes were logged as the config was read */
     TRY(open_run_folder(t));
     TRY(ranks_begin(t));
     TRY(start_find(t));
@@ -148,6 +149,7 @@ err trainer_setup(trainer *t) {
     TRY(trainer_set_batch(t));
     TRY(datasets_open(t));
     TRY(trainer_set_lengths(t));
+    TRY(trainer_check_idle(t));
     TRY(datasets_load(t));
     TRY(questions_open(t));
     TRY(build_programs(t));
@@ -160,13 +162,19 @@ err trainer_setup(trainer *t) {
 
 static err start_serving(trainer *t) {
     if (!*t->cfg->metrics.serve) return OK;
-    const char *runs[] = { t->dir };
-    TRY(serve_start(&(serve_options){ .address = t->cfg->metrics.serve,
-                                      .token = t->cfg->metrics.serve_token,
-                                      .runs = runs,
-                                      .n_runs = 1 },
-                    &t->page));
-    return OK;
+    const char *runs[] = { t->dir }, *given = t->cfg->metrics.serve_token;
+    char *token;
+    TRY(config_secret("metrics.serve_token", given, &token));
+    if (*given && !token) {
+        log_warn("%s is not served without its token", t->cfg->metrics.serve);
+        return OK;
+    }
+    err e = serve_start(
+        &(serve_options){
+            .address = t->cfg->metrics.serve, .token = token, .runs = runs, .n_runs = 1 },
+        &t->page);
+    free(token);
+    return e;
 }
 
 err trainer_open_log(trainer *t) {

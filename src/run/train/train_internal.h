@@ -335,6 +335,8 @@ err resume_compare(trainer *t) MUST_USE;
 err trainer_set_batch(trainer *t) MUST_USE;
 /* After datasets_open: epochs are counted in the data's tokens. Reads where t->state stands. */
 err trainer_set_lengths(trainer *t) MUST_USE;
+/* Refuses options that this run leaves without an effect: idle.c. */
+err trainer_check_idle(const trainer *t) MUST_USE;
 /* @return what comes due in the step that ends after `step` steps and `tokens` tokens, of which it had
  * `in_step` itself, and is queued at the time `now`. To be asked once per step. */
 due_events cadences_due(cadences *every, int64_t step, int64_t tokens, int64_t in_step, double now);

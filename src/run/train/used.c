@@ -34,6 +34,7 @@ void trainer_used_config(const trainer *t, config *used) {
     set_batch(&used->training.global_batch_size, t->ramp.full);
     set_batch(&used->training.batch_ramp_start, t->ramp.start);
     set_batch(&used->training.batch_ramp_increment, t->ramp.increment);
+    config_drop_idle(used);
 }
 
 err trainer_write_config(const trainer *t) {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "config/config.h"
 #include "io/io.h"
 #include "observe/observe.h"
 #include "serve_internal.h"
@@ -295,7 +296,7 @@ static void answer_config(const served_site *site, const serve_request *r, serve
     char *text = read_file_tail(run, "config.yaml", MOST), *next = NULL;
     out->type = "text/plain; charset=utf-8";
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
-        if (!strstr(line, "serve_token")) str_add(&out->body, "%s\n", line);
+        if (!config_line_is_secret(line)) str_add(&out->body, "%s\n", line);
     free(text);
 }
 

@@ -87,6 +87,7 @@ int request_parse(const char *text, size_t n, serve_request *out) {
     const char *end = text + n;
     *out = (serve_request){ 0 };
     bool first = true;
+    int hosts = 0;
     for (const char *at = text; at < end;) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         if (!newline) return 400;
@@ -95,7 +96,9 @@ int request_parse(const char *text, size_t n, serve_request *out) {
         int status = first ? parse_line(at, stop, out) : 0;
         if (status) return status;
         if (!first && at == stop) break;
-        copy_header(at, stop, "host:", out->host, sizeof out->host);
+        if (!strncasecmp(at, "host:", 5)) { /* a second one may be meant for another server */
+            if (hosts++ || !copy_header(at, stop, "host:", out->host, sizeof out->host)) return 400;
+        }
         copy_header(at, stop, "authorization: bearer ", out->token, sizeof out->token);
         first = false;
         at = newline + 1;

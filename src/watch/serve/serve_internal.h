@@ -7,15 +7,15 @@
 
 /* ---- request.c: a request, parsed ----------------------------------------------------------- */
 enum { REQUEST_BYTES = 8192 }; /* of a request line and its headers, at most */
-enum { QUERY_MOST = 24 };
+enum { QUERY_MOST = 24, SECRET_MOST = 1024 };
 struct serve_request {
     bool head; /* HEAD: the body is left out */
     char path[128];
     struct {
-        char name[16], value[256];
+        char name[16], value[SECRET_MOST];
     } query[QUERY_MOST];
     int n_query;
-    char token[256]; /* "Authorization: Bearer ...", else ?token=; "": none */
+    char token[SECRET_MOST]; /* "Authorization: Bearer ...", else ?token=; "": none */
     char host[256];
 };
 /* Parses n bytes that end in an empty line. @return 0, or the status to answer with: 400, 405, 414. */

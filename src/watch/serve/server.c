@@ -313,9 +313,9 @@ static err serve_listen(serve *v, const char *address) {
     bool v6 = strchr(name, ':') != NULL;
     snprintf(v->address, sizeof v->address, v6 ? "[%s]:%s" : "%s:%s", name, port);
     v->loopback = listens_locally(&at);
-    if (!v->loopback && !v->token)
-        log_warn("%s can be reached from other machines, without a token", v->address);
-    return OK;
+    if (v->loopback || v->token) return OK;
+    return err_hint(ERR("%s can be reached from other machines, and there is no token", v->address),
+                    "set a token (--token, metrics.serve_token), or listen on 127.0.0.1");
 }
 
 /* ---- starting and stopping ---------------------------------------------------------------------- */
@@ -340,6 +340,10 @@ err serve_start(const serve_options *o, serve **out) {
     err e = OK;
     v->listener = v->wake[0] = v->wake[1] = -1;
     v->token = o->token && *o->token ? strdup(o->token) : NULL;
+    if (v->token && strlen(v->token) >= SECRET_MOST)
+        e = err_hint(ERR("the token has %zu characters; a request carries at most %d",
+                         strlen(v->token), SECRET_MOST - 1),
+                     "use a shorter one");
     v->slots = mem_alloc(SLOTS * sizeof *v->slots);
     v->what = (served_site){ .runs = mem_alloc((size_t)MAX(o->n_runs, 1) * sizeof *v->what.runs),
                              .routes = o->routes,
@@ -351,6 +355,7 @@ err serve_start(const serve_options *o, serve **out) {
         v->what.runs[v->what.n_runs] = (served_run){ strdup(dir), name_run(v, v->what.n_runs, dir),
                                                      series_new(dir), -INFINITY };
     }
+    if (e) goto cleanup;
     TRY_CLEAN(serve_listen(v, o->address));
     if (pipe2(v->wake, O_CLOEXEC) != 0) {
         e = ERR("cannot make a pipe: %s", strerror(errno));

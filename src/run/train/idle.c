@@ -1,0 +1,60 @@
+/* Options that this run leaves without an effect, for reasons that the option table cannot know: the model of the
+ * preset or the checkpoint, the length of the run in steps or tokens, the number of ranks. */
+#include "train_internal.h"
+
+#include <stdio.h>
+
+static err check_schedule(const trainer *t, bool log) {
+    const config *c = t->cfg;
+    char needs[128];
+    const char *unit = t->in_tokens ? "tokens" : "steps";
+    if (t->sched.warmup > t->sched.total) {
+        snprintf(needs, sizeof needs, "a run longer than the warm-up of %lld %s; it has %lld",
+                 (long long)t->sched.warmup, unit, (long long)t->sched.total);
+        TRY(config_refuse_idle(c, "lr_scheduler.warmup", "training.steps", log, needs));
+    }
+    int64_t batch = t->ramp.full * t->seq;
+    if (t->in_tokens && t->sched.total < batch) {
+        snprintf(needs, sizeof needs, "a run of at least one batch, %lld tokens; it has %lld",
+                 (long long)batch, (long long)t->sched.total);
+        TRY(config_refuse_idle(c, "training.global_batch_size", "training.steps", log, needs));
+    }
+    return OK;
+}
+
+static err check_growth(const trainer *t, bool log) {
+    const config *c = t->cfg;
+    if (t->ramp.start == t->ramp.full)
+        TRY(config_refuse_idle(c, "training.batch_ramp_start", "training", log,
+                               "a training.global_batch_size above it"));
+    if (c->training.seq_curriculum_start >= t->seq)
+        TRY(config_refuse_idle(c, "training.seq_curriculum_start", "training", log,
+                               "a training.seq_len above it"));
+    return OK;
+}
+
+/* A config serves any number of ranks, so a single one only notes what it cannot shard; several ranks of
+ * which none shards anything are a mistake in the layout. */
+static err check_ranks(const trainer *t, bool log) {
+    static const char needs[] = "ranks to shard over: a parallelism.data_parallel_shard_degree, "
+                                "context_parallel_degree or expert_parallel_degree above 1";
+    const config *c = t->cfg;
+    bool alone = mesh_world(&t->mesh) == 1;
+    int64_t group = mesh_world(&t->mesh) / (c->parallelism.pipeline_parallel_degree *
+                                            c->parallelism.data_parallel_replicate_degree *
+                                            c->parallelism.tensor_parallel_degree);
+    if (group > 1 || c->parallelism.zero_stage < 2) return OK;
+    if (c->training.offload_params) return OK;
+    if (!alone) return config_refuse_idle(c, "parallelism.zero_stage", "parallelism", log, needs);
+    if (log && config_is_set(c, "parallelism.zero_stage"))
+        log_info("parallelism.zero_stage is ignored: there is one rank");
+    return OK;
+}
+
+err trainer_check_idle(const trainer *t) {
+    bool log = is_first_rank(t);
+    TRY(model_check_idle(t->cfg, &t->mc, log));
+    TRY(check_schedule(t, log));
+    TRY(check_growth(t, log));
+    return check_ranks(t, log);
+}
