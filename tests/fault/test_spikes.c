@@ -296,6 +296,44 @@ static void a_rollback_ends_as_if_the_poison_had_not_been(void **state) {
     assert_same_weights(f, "healed", "later", STEPS);
 }
 
+/* After a rollback the run has consumed fewer sequences than it has passed: alerts, documents and the next rollback
+ * name the same ones, by their place in the data. */
+static void alerts_after_a_rollback_name_the_data_that_is_skipped(void **state) {
+    test_folder *f = *state;
+    enum { SECOND = 170 };
+    str s = { 0 };
+    add_text(&s, (POISONED - 1) * STEP_BYTES, 5);
+    add_noise(&s, STEP_BYTES);
+    add_text(&s, (SECOND - POISONED - 1) * STEP_BYTES, 6);
+    add_noise(&s, STEP_BYTES);
+    add_text(&s, 20 * STEP_BYTES, 7);
+    folder_write(f, "twice.txt", s.text);
+    str_free(&s);
+    run(f, "twice", in_folder(f, "twice.txt"),
+        { "alerts.policy", "loss_spike=rollback", "alerts.skip_steps", "1", "training.steps",
+          "175" });
+    json_t *events = events_of(f, "twice");
+    static const int places[] = { POISONED, SECOND };
+    for (int i = 0; i < 2; i++) {
+        const json_t *alert = find_event(events, "alert", "loss_spike", i);
+        const json_t *back = find_event(events, "rollback", "loss_spike", i);
+        assert_non_null(alert);
+        assert_non_null(back);
+        int from = (places[i] - 1) * ROWS;
+        const json_t *range = json_object_get(back, "sequences");
+        assert_int_equal(number_of(alert, "step"), places[i] - i);
+        assert_int_equal(number_of(alert, "from_sequence"), from);
+        assert_int_equal(number_of(alert, "to_sequence"), from + ROWS);
+        assert_int_equal(json_integer_value(json_array_get(range, 0)), from);
+        assert_int_equal(json_integer_value(json_array_get(range, 1)), from + ROWS);
+        const json_t *documents = json_object_get(alert, "documents");
+        for (size_t k = 0; k < json_array_size(documents); k++)
+            assert_in_range(number_of(json_array_get(documents, k), "sequence"), from,
+                            from + ROWS - 1);
+    }
+    json_decref(events);
+}
+
 static void a_clean_source_takes_its_place(void **state) {
     test_folder *f = *state;
     const char *bad = write_corpus(f, "bad.txt", STEPS, POISONED, 1);
@@ -481,6 +519,7 @@ int main(void) {
         IN_FOLDER(a_skipped_update_changes_nothing),
         IN_FOLDER(a_cool_down_lowers_the_rate_and_returns),
         IN_FOLDER(a_rollback_ends_as_if_the_poison_had_not_been),
+        IN_FOLDER(alerts_after_a_rollback_name_the_data_that_is_skipped),
         IN_FOLDER(a_clean_source_takes_its_place),
         IN_FOLDER(rollbacks_widen_and_end),
         IN_FOLDER(without_a_checkpoint_it_cools_down),

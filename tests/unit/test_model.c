@@ -1,5 +1,5 @@
 /* Presets against the sizes their publishers state, the parameter table, initial weights. */
-#include "support/test.h"
+#include "support/model.h"
 
 #include <math.h>
 
@@ -212,6 +212,52 @@ static void unknown_modules_and_types_are_refused(void **state) {
     model_free(m);
 }
 
+/* ---- dropout ------------------------------------------------------------------------------------ */
+/* The loss of a parallel block whose branches are constants that cancel: attention yields 1, the feed-forward
+ * layer -1. */
+static double loss_of_canceling_branches(double dropout) {
+    model_config c = small_neox();
+    c.dropout = dropout;
+    c.bias = true;
+    model *m;
+    chain k;
+    model_layout lay = { .dt = DT_F32 };
+    assert_ok(model_new(&c, &lay, &m));
+    exec x = { .comm = comm_self(), .plan = plan_new(&lay.mesh, ops_cpu(OPS_ISA_BEST), 1) };
+    assert_ok(model_record(m, PROG_TRAIN, RUN_ROWS * RUN_SEQ, RUN_SEQ, &k));
+    model_reserve(m, x.plan, true);
+    rank_job job = { .c = &c, .end = x.comm };
+    run_state r = { .j = &job, .m = m, .x = &x, .n = RUN_ROWS * RUN_SEQ };
+    assert_ok(plan_chain(x.plan, &k, model_bucket_regions, m, &r.chain_id));
+    assert_ok(plan_commit(x.plan));
+    model_init(m, x.plan, 1);
+    float *w = mem_alloc((size_t)(c.ffn * c.dim * 4) * sizeof *w);
+    for (int i = 0; i < model_params(m); i++) {
+        const model_param *q = model_param_at(m, i);
+        bool attention = strstr(q->name, "attn.o"), forward = strstr(q->name, "mlp.down");
+        for (int64_t e = 0; e < c.ffn * c.dim * 4; e++)
+            w[e] = q->ndim == 2 ? 0 : attention ? 1 : -1;
+        if (attention || forward) model_weights_set(m, x.plan, i, w);
+    }
+    free(w);
+    assert_ok(model_publish(m, &x));
+    make_batch(&r.batch[0], 0, c.vocab);
+    x.step = (step_block){ .loss_grad = 1, .dropout = rng_key_of(5, 5) };
+    assert_ok(
+        exec_microbatches(&x, r.chain_id, 1, &(exec_hooks){ feed_batch, add_losses, NULL, &r }));
+    comm_free(x.comm);
+    plan_free(x.plan);
+    model_free(m);
+    return r.loss;
+}
+
+/* Masks of their own leave a part of what would cancel. */
+static void parallel_branches_have_masks_of_their_own(void **state) {
+    double without = loss_of_canceling_branches(0), with = loss_of_canceling_branches(0.3);
+    assert_true(isfinite(without) && isfinite(with));
+    assert_true(fabs(with - without) > 1e-3 * without);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets_have_the_published_sizes),
@@ -221,6 +267,7 @@ int main(void) {
         cmocka_unit_test(initial_weights_have_their_deviation),
         cmocka_unit_test(every_layout_starts_from_the_same_weights),
         cmocka_unit_test(only_training_drops),
+        cmocka_unit_test(parallel_branches_have_masks_of_their_own),
         cmocka_unit_test(unknown_modules_and_types_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

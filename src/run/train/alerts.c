@@ -77,15 +77,20 @@ static json_t *text_json(const trainer *t, const data_source *d, int64_t token) 
     return clean;
 }
 
+/* Sequences are named by their place in the data, skipped ones included, as data.skip and rollbacks count them. */
+static int64_t sequence_at(const trainer *t, int64_t consumed) {
+    return data_skips_position(&t->state.skips, consumed);
+}
+
 static json_t *document_json(const trainer *t, int64_t row, double loss) {
     loader_place at = loader_find(t->batches, t->alerts.from + row);
     const run_source *s = &t->sources[at.part];
     int64_t number;
     data_range r = data_look_up_document(s->data, at.token, &number);
-    json_t *o =
-        json_pack("{s:I, s:o, s:I, s:[I, I]}", "sequence", (json_int_t)(t->alerts.from + row),
-                  "source", io_json_string(s->name, strlen(s->name)), "token", (json_int_t)at.token,
-                  "document_tokens", (json_int_t)r.from, (json_int_t)r.to);
+    json_t *o = json_pack("{s:I, s:o, s:I, s:[I, I]}", "sequence",
+                          (json_int_t)sequence_at(t, t->alerts.from + row), "source",
+                          io_json_string(s->name, strlen(s->name)), "token", (json_int_t)at.token,
+                          "document_tokens", (json_int_t)r.from, (json_int_t)r.to);
     if (number >= 0) json_object_set_new(o, "document", json_integer(number));
     if (isfinite(loss)) json_object_set_new(o, "loss", json_real(loss));
     if (t->tokenizer) json_object_set_new(o, "text", text_json(t, s->data, at.token));
@@ -178,8 +183,9 @@ err alerts_report(trainer *t, const monitor_alert *a, const char *what, const ch
     json_t *o = describe_alert(t, a, what, remedy);
     err e = OK;
     if (row->scope == MONITOR_STEP) {
-        json_object_set_new(o, "from_sequence", json_integer(t->alerts.from));
-        json_object_set_new(o, "to_sequence", json_integer(t->state.windows));
+        int64_t last = sequence_at(t, t->state.windows - 1);
+        json_object_set_new(o, "from_sequence", json_integer(sequence_at(t, t->alerts.from)));
+        json_object_set_new(o, "to_sequence", json_integer(last + 1));
         if (row->level == MONITOR_ALERT) e = add_documents(t, o);
     }
     if (!is_first_rank(t) || e) {

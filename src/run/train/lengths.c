@@ -70,6 +70,39 @@ static err set_ramp_sizes(trainer *t) {
     return OK;
 }
 
+/* The global batch of the run that is continued, in sequences; 0: there is none. */
+static int64_t batch_before(const trainer *t) {
+    const json_t *options = json_object_get(t->start.run, "options");
+    const char *text = json_string_value(json_object_get(options, "training.global_batch_size"));
+    double sequences = 0;
+    config saved;
+    config_init(&saved);
+    err e = text ? config_set(&saved, "training.global_batch_size", text) : OK;
+    if (text && !e) sequences = sequences_of(t, saved.training.global_batch_size);
+    err_free(e);
+    config_free(&saved);
+    return t->start.resume && sequences >= 1 ? llround(sequences) : 0;
+}
+
+/* `auto` is one microbatch per rank in a new run. One that is continued keeps its batch, on however many ranks. */
+static err set_full_batch(trainer *t) {
+    cfg_amount given = t->cfg->training.global_batch_size;
+    int64_t before = batch_before(t), unit = trainer_micro_rows(t), local = t->rows;
+    if (!isnan(given.value))
+        return whole_microbatches(t, "training.global_batch_size", given, &t->ramp.full);
+    if (!before) return OK;
+    t->ramp.full = before;
+    if (before % unit == 0) return OK;
+    while (local > 1 && before % (local * ranks_with_rows(t))) local--;
+    err e = ERR("the run has %lld sequences per step, which training.local_batch_size (%lld) x %d "
+                "data-parallel ranks do not divide",
+                (long long)before, (long long)t->rows, ranks_with_rows(t));
+    if (before % (local * ranks_with_rows(t)) == 0)
+        e = err_hint(e, "use training.local_batch_size=%lld", (long long)local);
+    return err_hint(e, "training.global_batch_size=%lld continues with another batch",
+                    (long long)(ceil_div(before, unit) * unit));
+}
+
 err trainer_set_batch(trainer *t) {
     const config *c = t->cfg;
     t->seq = c->training.seq_len;
@@ -79,9 +112,7 @@ err trainer_set_batch(trainer *t) {
     t->ramp = (batch_ramp){ .unit = trainer_micro_rows(t), .full = trainer_micro_rows(t) };
     if (pipeline_schedule_traits[c->parallelism.pipeline_parallel_schedule] & PIPE_TAKES_CHUNKS)
         t->ramp.unit *= mesh_size(&t->mesh, AX_PP); /* a step has microbatches in such groups */
-    if (!isnan(c->training.global_batch_size.value))
-        TRY(whole_microbatches(t, "training.global_batch_size", c->training.global_batch_size,
-                               &t->ramp.full));
+    TRY(set_full_batch(t));
     t->micros = t->ramp.full / trainer_micro_rows(t);
     TRY(set_ramp_sizes(t));
     if (c->training.noise_scale && t->micros < 2)
