@@ -366,6 +366,8 @@ err text_inputs_open(const char *const *paths, int n, const text_input_options *
     return OK;
 }
 
+void text_inputs_keep_members(text_inputs *in) { in->all_members = true; }
+
 int text_segments(const text_inputs *in) { return in->n_segments; }
 
 const char *text_segment_path(const text_inputs *in, int segment) {

@@ -29,16 +29,16 @@ bool span_is_nocase(text_span s, const char *word);
 text_span span_trim(text_span s);
 
 /* ---- byte_reader ----------------------------------------------------------------------------- */
-typedef enum {
-    COMPRESSION_NONE,
-    COMPRESSION_GZIP,
-    COMPRESSION_ZSTD,
-    COMPRESSION_BZIP2,
-    COMPRESSION_XZ,
-    COMPRESSION_LZ4,
-    COMPRESSION_BROTLI,
-    COMPRESSION_DETECT,
-    COMPRESSION_PARQUET, /* of outputs: not JSON lines, and compressed inside */
+typedef enum { /* state.json has these numbers */
+               COMPRESSION_NONE,
+               COMPRESSION_GZIP,
+               COMPRESSION_ZSTD,
+               COMPRESSION_DETECT,
+               COMPRESSION_PARQUET, /* of outputs: not JSON lines, and compressed inside */
+               COMPRESSION_BZIP2,   /* this one and those after it: of inputs only */
+               COMPRESSION_XZ,
+               COMPRESSION_LZ4,
+               COMPRESSION_BROTLI,
 } text_compression;
 /* Detects the compression from the first bytes of a file. */
 text_compression compression_of_bytes(const char *head, size_t n);
@@ -377,12 +377,16 @@ err report_load(const char *path, const text_stage *s, text_stage_report *r,
 err report_total(text_stage_report *r, const text_stage *s, struct comm *c) MUST_USE;
 
 /* ---- a folder of parts ----------------------------------------------------------------------- */
-/* One part per segment, each with a report that is written after it: where the report exists,
+/* Parts, one per segment in most stages, each with a report that is written after it: where the report exists,
  * the part is complete. state.json records the stage and the inputs. */
 typedef struct parts {
     const text_stage *stage;
     const text_inputs *in;
-    const sink *out, *dropped;
+    const char *folder; /* of state.json and the reports */
+    const sink *out;    /* [n_out] */
+    int n_out;
+    const sink *dropped;
+    int n; /* parts; -1: not known yet */
 } parts;
 /* Creates the folders and checks that what they hold may be continued, or with `fresh` discarded.
  * Changes nothing in them. */
@@ -395,10 +399,10 @@ err parts_verify(const char *folder, const char *state) MUST_USE;
 /* *whole: whether the segment's part is complete; *r is then its report. */
 err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) MUST_USE;
 err parts_add(const parts *p, int segment, const text_stage_report *r) MUST_USE;
-/* @return bytes of a part of `s`; 0 if nothing is written there, -1 if the part is missing. */
-int64_t parts_size(const sink *s, int segment);
-/* All parts are complete. @param bytes [segments] of each. */
-err parts_close(const parts *p, const int64_t *bytes) MUST_USE;
+/* @return bytes of a part in all outputs, or -1 if it is missing in one. */
+int64_t parts_size(const parts *p, int part);
+/* All parts are complete. */
+err parts_close(const parts *p) MUST_USE;
 
 /* ---- progress -------------------------------------------------------------------------------- */
 struct text_progress {
