@@ -81,7 +81,7 @@ typedef struct text_input_options {
     size_t page_bytes; /* the largest page of a Parquet file accepted, decompressed; 0: 1 GiB */
 } text_input_options;
 /* For messages and help. */
-#define TEXT_FORMATS "text, jsonl, json, csv, tsv, html, warc, wet, parquet or arrow"
+#define TEXT_FORMATS "text, jsonl, json, csv, tsv, html, warc, wet, tar, parquet or arrow"
 /* @return whether it is one of them. */
 bool text_format_exists(const char *name);
 

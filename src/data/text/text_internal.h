@@ -82,6 +82,13 @@ err object_reader_read(object_reader *r, char *to, size_t n, size_t *got) MUST_U
 err object_reader_read_at(object_reader *r, int64_t offset, void *to, size_t n) MUST_USE;
 void object_reader_close(object_reader *r); /* takes NULL */
 
+/* ---- hub: datasets that were downloaded from the Hugging Face hub ----------------------------- */
+bool hub_is_url(const char *path); /* hf://... */
+/* *path: what an hf:// URL names in the local cache; owned (free). */
+err hub_resolve(const char *url, char **path) MUST_USE;
+/* @return the snapshot of "main", if the folder is a repository in the layout of the cache; owned. NULL: it is not. */
+char *hub_snapshot(const char *folder);
+
 /* ---- spool: strings with stable addresses, all freed together -------------------------------- */
 typedef struct spool_piece spool_piece;
 typedef struct spool {
@@ -184,7 +191,7 @@ struct text_format {
     bool decodes;    /* its records state their own encodings */
 };
 extern const text_format format_text, format_jsonl, format_json_array, format_csv, format_tsv,
-    format_csv_semicolon, format_csv_bar, format_html, format_warc, format_parquet;
+    format_csv_semicolon, format_csv_bar, format_tar, format_html, format_warc, format_parquet;
 /* Adds the document of one JSON object without line breaks. @param valid its bytes are known to be UTF-8. */
 void json_parse_object(parser *p, text_span line, int64_t offset, bool valid);
 /* @return whether every document has a member of this name, from a field: "text", "id"... */
@@ -206,6 +213,9 @@ const text_format *format_refine(const text_format *f, const char *head, size_t 
  * text, gives way to one by which it has. */
 const text_format *csv_refine(const text_format *f, const char *head, size_t n,
                               const char *text_field);
+
+/* @return whether the first bytes of a file are the header of a tar archive. */
+bool tar_has_magic(const char *head, size_t n);
 
 /* Finds the document separator: a whole line, with its end. *begin is the end of the text before
  * it. @return bytes up to the end of that line; 0 if there is none. */
