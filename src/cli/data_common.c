@@ -66,6 +66,12 @@ err data_common_check(data_common *c) {
     return OK;
 }
 
+err data_common_refuse_dropped(const data_common *c, const char *command) {
+    if (!c->dropped) return OK;
+    return err_hint(ERR_USAGE("--dropped has no effect: data %s drops no documents", command),
+                    "leave it out");
+}
+
 err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *threads) {
     int cores = thread_cores() / (c->comm ? comm_core_sharers(c->comm) : 1);
     *threads = c->threads ? (int)c->threads : MIN(MAX(cores, 1), MOST_THREADS);

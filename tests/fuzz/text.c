@@ -34,8 +34,8 @@ static void read_file(const char *path, const text_input_options *o) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-    static const char *const formats[] = { "json", "csv",  "tsv",  "jsonl",
-                                           "warc", "html", "text", "parquet" };
+    static const char *const formats[] = { "json", "csv",  "tsv",     "jsonl", "warc",
+                                           "html", "text", "parquet", "tar" };
     char path[64];
     if (n < 2) return 0;
     log_set_level(LOG_ERROR);

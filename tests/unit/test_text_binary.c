@@ -29,7 +29,6 @@ static const struct {
     { "ARROW1\0\0\xFF\xFF", 10, 0, "Arrow file" },
     { "\xFF\xFF\xFF\xFF\xF8\0\0\0\x10", 9, 0, "Arrow file" },
     { "FEA1\0\0\0\0", 8, 0, "a Feather file of version 1" },
-    { "ustar\0", 6, 257, "a tar archive" },
     { "%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\n", 38, 0, "a PDF file" },
     { "\x89PNG\r\n\x1A\n\0\0\0\rIHDR", 16, 0, "a PNG image" },
     { "PK\x03\x04\x14\0", 6, 0, "a zip archive" },

@@ -370,4 +370,80 @@ text_stage decontaminate_stage(decontaminate *d);
 err decontaminate_finish(decontaminate *d) MUST_USE;
 void decontaminate_free(decontaminate *d); /* takes NULL */
 
+/* ==== sampling, splitting, merging, shuffling ===================================================
+ *
+ * None of these looks at what a document says. All are seeded, and give the same bytes on any number of threads and
+ * ranks.
+ *
+ * Given `sampling_options o` and `text_inputs *in`:
+ *
+ *     sample *s = NULL;
+ *     TRY(sample_new(&o, in, &s)); // reads the documents once, unless a share is asked for
+ *     text_stage stage = sample_stage(s);
+ *     TRY(sample_finish(s));       // after text_stage_run
+ */
+struct tokenizer;
+typedef struct sampling_options {
+    /* One of these; the others 0. A share is of the documents, chosen by a hash of their texts; documents, bytes and
+     * tokens are taken in random order until there are this many. */
+    double share;
+    int64_t count, bytes, tokens;
+    const struct tokenizer *tokenizer; /* that counts tokens; NULL: none */
+    const char
+        *per; /* the member for each of whose values this many are taken; NULL: of all documents */
+    uint64_t seed;
+    const char *work; /* as in dedup_options */
+    bool keep_work, fresh;
+    struct comm *comm;
+    const text_stage_options *to;
+    int threads;
+    bool quiet;
+} sampling_options;
+typedef struct sample_summary {
+    int64_t documents; /* read */
+    int64_t groups;    /* values of `per` */
+    int64_t all_taken; /* groups that have no more than was asked for */
+} sample_summary;
+typedef struct sample sample;
+err sample_new(const sampling_options *o, text_inputs *in, sample **out) MUST_USE;
+const sample_summary *sample_get_summary(const sample *s);
+text_stage sample_stage(sample *s);
+err sample_finish(sample *s) MUST_USE;
+void sample_free(sample *s); /* takes NULL */
+
+/* Divides documents among outputs, by a hash of their texts or by the value of a member. */
+typedef struct divide_options {
+    const char *
+        into; /* "train=0.98,test=0.02"; with `by`: "web,books,rest", values of the member and the others */
+    const char *by; /* NULL: by shares */
+    uint64_t seed;
+    int threads;
+} divide_options;
+typedef struct divide divide;
+err divide_new(const divide_options *o, divide **out) MUST_USE;
+text_stage divide_stage(divide *d);
+void divide_free(divide *d); /* takes NULL */
+
+/* Keeps all documents: with text_stage_options.merge_bytes, in fewer and larger parts. */
+text_stage merge_stage(int64_t bytes);
+
+/* Puts all documents into random order: in the first pass each is written to one of many sections of spill files by
+ * the top bits of a random key; a part of the output is a range of keys, read into memory and sorted. */
+typedef struct shuffle_options {
+    uint64_t seed;
+    int64_t part_bytes; /* of text in a part of the output, about; 0: 256 MiB */
+    size_t memory;      /* bound of the text that is in memory at once; a part is no larger */
+    const char *work;   /* as in dedup_options */
+    bool keep_work, fresh;
+    struct comm *comm;
+    const text_stage_options *to;
+    int threads;
+    bool quiet;
+} shuffle_options;
+typedef struct shuffle shuffle;
+err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) MUST_USE;
+text_stage shuffle_stage(shuffle *s);
+err shuffle_finish(shuffle *s) MUST_USE;
+void shuffle_free(shuffle *s); /* takes NULL */
+
 #endif

@@ -20,7 +20,6 @@ static const magic magics[] = {
     { "\x02\x21\x4C\x18", 4, 0, "LZ4 data of the legacy format", DECODE },
     { "PK\x03\x04", 4, 0, "a zip archive", EXTRACT },
     { "7z\xBC\xAF\x27\x1C", 6, 0, "a 7z archive", EXTRACT },
-    { "ustar", 5, 257, "a tar archive", EXTRACT },
     { "PARE", 4, 0, "an encrypted Parquet file", "decrypt it with the program that wrote it" },
     { "FEA1", 4, 0, "a Feather file of version 1", TABLES },
     { "Obj\x01", 4, 0, "an Avro file", TABLES },
@@ -65,7 +64,7 @@ err refuse_known_binary(const char *path, const char *head, size_t n) {
 err refuse_binary(const char *path, const char *head, size_t n) {
     TRY(refuse_known_binary(path, head, n));
     bool warc = n >= 5 && memcmp(head, "WARC/", 5) == 0; /* its records may be images */
-    if (warc || !looks_binary(head, n)) return OK;
+    if (warc || tar_has_magic(head, n) || !looks_binary(head, n)) return OK;
     return err_hint(ERR("%s is not text: its beginning is full of control characters", path),
                     "pass UTF-8 text; iconv converts UTF-16 and other encodings");
 }

@@ -88,7 +88,7 @@ err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
     if (format_of_content(r->carry.text, got)->reader || (r->format && r->format->reader))
         return err_hint(ERR("%s: a Parquet or Arrow file cannot be read from a pipe", name),
                         "save it to a file, and pass that");
-    TRY(refuse_binary(name, r->carry.text, got));
+    if (r->format != &format_tar) TRY(refuse_binary(name, r->carry.text, got));
     bool forced = r->format;
     r->format = r->format ? format_refine(r->format, r->carry.text, got, in->o.text_field)
                           : format_of_content(r->carry.text, got);

@@ -72,3 +72,35 @@ void text_doc_write(const text_doc *d, text_span text, str *out) {
     }
     str_add_bytes(out, "\n", 1);
 }
+
+bool text_doc_member(const text_doc *d, const char *name, str *out) {
+    const struct {
+        const char *name;
+        text_span value;
+    } fields[] = {
+        { "id", d->id }, { "url", d->url }, { "source", d->source }, { "license", d->license }
+    };
+    for (size_t i = 0; i < COUNT_OF(fields); i++)
+        if (strcmp(fields[i].name, name) == 0 && fields[i].value.len)
+            return str_add_bytes(out, fields[i].value.at, fields[i].value.len), true;
+    str object = { 0 };
+    text_span line = d->line;
+    if (!line.len && d->members.len) {
+        str_add(&object, "{%.*s}", (int)d->members.len - 1, d->members.at + 1);
+        line = (text_span){ object.text, object.len };
+    }
+    json_member m = { 0 };
+    bool odd = false;
+    json_want want = { name, 0 };
+    bool found =
+        line.len && !json_scan(line.at, line.len, &want, 1, &m, &odd) && m.kind != JSON_ABSENT;
+    if (found && m.kind == JSON_SCALAR) str_add_bytes(out, line.at + m.at, m.end - m.at);
+    if (found && m.kind == JSON_PLAIN) str_add_bytes(out, line.at + m.at + 1, m.end - m.at - 2);
+    if (found && m.kind == JSON_ESCAPED) {
+        size_t n = m.end - m.at - 2;
+        str_reserve(out, n + 8);
+        out->len += json_unescape(line.at + m.at + 1, n, out->text + out->len);
+    }
+    str_free(&object);
+    return found;
+}

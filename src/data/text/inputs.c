@@ -96,7 +96,7 @@ static err detect_format(text_inputs *in, input_file *f) {
         f->format = f->format ? f->format : &format_text;
         return inputs_skip_file(in, "it begins with zeros");
     }
-    TRY(refuse_binary(f->path, head.bytes, head.n));
+    if (f->format != &format_tar) TRY(refuse_binary(f->path, head.bytes, head.n));
     f->format = f->format ? format_refine(f->format, head.bytes, head.n, in->o.text_field)
                           : format_of_content(head.bytes, head.n);
     bool decodes = f->format->decodes || in->o.format;
@@ -208,8 +208,11 @@ static void note_folder(text_inputs *in, const char *path) {
     free(real);
 }
 
-static err add_whole_folder(text_inputs *in, const char *path, const char *given) {
+static err add_whole_folder(text_inputs *in, const char *folder, const char *given) {
     int before = in->n_files;
+    char *snapshot = hub_snapshot(folder); /* the other ones have the same texts again */
+    const char *path = arena_strdup(in->memory, snapshot ? snapshot : folder);
+    free(snapshot);
     in->n_skipped = 0;
     note_folder(in, path);
     TRY(add_folder(in, path, given, NULL));
@@ -219,7 +222,7 @@ static err add_whole_folder(text_inputs *in, const char *path, const char *given
     if (in->n_files > before) return OK;
     return err_hint(
         ERR("%s contains no file with a known extension", path),
-        "known extensions are .parquet, .arrow, .feather and .ipc, and .txt, .md, .jsonl, .json, .csv, .tsv, .html, .warc and "
+        "known extensions are .parquet, .arrow, .feather and .ipc, and .txt, .md, .jsonl, .json, .csv, .tsv, .html, .tar, .warc and "
         ".wet, plus .gz, .zst, .bz2, .xz, .lz4 or .br");
 }
 
@@ -298,9 +301,18 @@ static err add_glob(text_inputs *in, const char *pattern) {
     return e;
 }
 
+static err add_hub(text_inputs *in, const char *url) {
+    char *path = NULL;
+    TRY(hub_resolve(url, &path));
+    err e = io_is_dir(path) ? add_whole_folder(in, path, url) : add_file(in, path, url);
+    free(path);
+    return e;
+}
+
 static err add_input(text_inputs *in, const char *path) {
     if (strcmp(path, "-") == 0) return add_pipe(in, path);
     if (store_is_url(path)) return add_store(in, path);
+    if (hub_is_url(path)) return add_hub(in, path);
     if (io_is_dir(path)) return add_whole_folder(in, path, path);
     if (!io_exists(path) && strpbrk(path, "*?[")) return add_glob(in, path);
     return add_file(in, path, path);
@@ -365,6 +377,8 @@ err text_inputs_open(const char *const *paths, int n, const text_input_options *
     *out = in;
     return OK;
 }
+
+void text_inputs_keep_members(text_inputs *in) { in->all_members = true; }
 
 int text_segments(const text_inputs *in) { return in->n_segments; }
 

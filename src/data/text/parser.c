@@ -127,7 +127,7 @@ static const struct {
     { "warc", &format_warc },   { "wet", &format_warc },      { "parquet", &format_parquet },
     { "csv", &format_csv },     { "tsv", &format_tsv },       { "html", &format_html },
     { "htm", &format_html },    { "arrow", &format_parquet }, { "feather", &format_parquet },
-    { "ipc", &format_parquet },
+    { "ipc", &format_parquet }, { "tar", &format_tar },       { "tgz", &format_tar },
 };
 
 const text_format *format_by_name(const char *name) {
@@ -154,6 +154,7 @@ const text_format *format_of_content(const char *head, size_t n) {
     if (n >= 3 && memcmp(head, "\xEF\xBB\xBF", 3) == 0) head += 3, n -= 3;
     text_span text = span_trim((text_span){ head, n });
     if (parquet_has_magic(head, n)) return &format_parquet;
+    if (tar_has_magic(head, n)) return &format_tar;
     if (text.len >= 5 && memcmp(text.at, "WARC/", 5) == 0) return &format_warc;
     if (text.len >= 5 && span_is_nocase((text_span){ text.at, 5 }, "<html")) return &format_html;
     if (text.len >= 14 && span_is_nocase((text_span){ text.at, 14 }, "<!doctype html"))

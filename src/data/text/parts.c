@@ -3,7 +3,9 @@
  *     OUT/state.json            the stage, its options and its inputs; "complete" at the end
  *     OUT/part-000000.jsonl.zst the documents of segment 0
  *     OUT/part-000000.report    written after the part, so it marks the part as complete
- */
+ *
+ * A stage with several outputs has its parts in OUT/NAME/ instead, each folder with a state.json of its own that lists
+ * them; OUT/state.json and the reports say how far the stage is. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -15,11 +17,11 @@
 
 #define STATE_NAME "state.json"
 
-static char *state_path(const parts *p) { return io_join(p->out->path, STATE_NAME); }
+static char *state_path(const parts *p) { return io_join(p->folder, STATE_NAME); }
 
 static char *report_path(const parts *p, int segment) {
     str name = { 0 };
-    str_add(&name, "%s/part-%06d.report", p->out->path, segment);
+    str_add(&name, "%s/part-%06d.report", p->folder, segment);
     return name.text;
 }
 
@@ -29,35 +31,51 @@ static json_t *make_state(const parts *p, bool complete) {
     snprintf(stage, sizeof stage, "%016llx", (unsigned long long)p->stage->hash);
     snprintf(inputs, sizeof inputs, "%016llx", (unsigned long long)text_inputs_hash(p->in));
     return json_pack("{sssssssisiss*sb}", "stage", p->stage->name, "stage_hash", stage,
-                     "inputs_hash", inputs, "parts", text_segments(p->in), "compression",
-                     (int)p->out->compression, "dropped", p->dropped->path, "complete", complete);
+                     "inputs_hash", inputs, "parts", p->n, "compression", (int)p->out->compression,
+                     "dropped", p->dropped->path, "complete", complete);
 }
 
-/* The parts and their sizes, for whoever reads the folder next. */
-static void list_written_parts(const parts *p, const int64_t *bytes, json_t *state) {
+/* The parts of an output and their sizes, for whoever reads the folder next. */
+static err list_written_parts(const parts *p, const sink *out, json_t *state) {
     json_t *files = json_array();
-    for (int i = 0; i < text_segments(p->in); i++) {
-        char *path = sink_part_path(p->out, i);
-        json_array_append_new(files, json_pack("{sssI}", "name", strrchr(path, '/') + 1, "bytes",
-                                               (json_int_t)bytes[i]));
+    err e = OK;
+    for (int i = 0; i < p->n && !e; i++) {
+        char *path = sink_part_path(out, i);
+        int64_t bytes = 0;
+        e = io_size(path, &bytes);
+        json_array_append_new(
+            files, json_pack("{sssI}", "name", strrchr(path, '/') + 1, "bytes", (json_int_t)bytes));
         free(path);
     }
     json_object_set_new(state, "files", files);
+    return e;
 }
 
-/* @param bytes of each part; NULL: they are not complete. */
-static err write_state(const parts *p, const int64_t *bytes) {
+/* Writes the state of the stage and, when it is complete, lists the parts there, or in each of several outputs. */
+static err write_state(const parts *p, bool complete) {
+    bool several = p->stage->n_outputs > 0;
+    err e = OK;
+    for (int i = 0; i < p->n_out && complete && several && !e; i++) {
+        char *path = io_join(p->out[i].path, STATE_NAME);
+        json_t *state = make_state(p, true);
+        e = list_written_parts(p, &p->out[i], state);
+        if (!e) e = io_json_write(path, state);
+        json_decref(state);
+        free(path);
+    }
     char *path = state_path(p);
-    json_t *state = make_state(p, bytes != NULL);
-    if (bytes) list_written_parts(p, bytes, state);
-    err e = io_json_write(path, state);
+    json_t *state = make_state(p, complete);
+    if (!e && complete && !several) e = list_written_parts(p, p->out, state);
+    if (several) json_object_set_new(state, "parts", json_integer(0));
+    if (several) json_object_set_new(state, "parts_each", json_integer(p->n));
+    if (!e) e = io_json_write(path, state);
     json_decref(state);
     free(path);
     return e;
 }
 
 static err refuse_folder(const parts *p, const char *why) {
-    return err_hint(ERR("%s contains %s", p->out->path, why),
+    return err_hint(ERR("%s contains %s", p->folder, why),
                     "choose another folder, or start over with --fresh");
 }
 
@@ -70,19 +88,25 @@ static err compare_state(const parts *p, const char *path) {
         { "stage_hash", "output made with other options" },
         { "inputs_hash", "output made from other inputs, or with a different --longest" },
         { "parts", "output made from other inputs" },
+        { "parts_each", "output made from other inputs" },
         { "compression", "parts with another compression" },
         { "dropped", "output with another --dropped" },
     };
     json_t *there = NULL, *here = make_state(p, false);
+    if (p->stage->n_outputs > 0) {
+        json_object_set_new(here, "parts", json_integer(0));
+        json_object_set_new(here, "parts_each", json_integer(p->n));
+    }
     err e = io_json_read(path, &there);
     for (size_t i = 0; i < COUNT_OF(facts) && !e; i++) {
+        if (p->n < 0 && str_starts(facts[i].key, "parts")) continue; /* not known yet */
         const json_t *a = json_object_get(there, facts[i].key);
         const json_t *b = json_object_get(here, facts[i].key);
         if (!(a == b || json_equal(a, b))) e = refuse_folder(p, facts[i].why);
     }
     const char *newer = e ? NULL : text_inputs_newer(p->in, path);
     if (newer)
-        e = err_hint(ERR("%s contains output made before %s was changed", p->out->path, newer),
+        e = err_hint(ERR("%s contains output made before %s was changed", p->folder, newer),
                      "choose another folder, or start over with --fresh");
     if (!e && p->in->pipes)
         e = refuse_folder(p, "output, and a pipe cannot be checked to be the same input");
@@ -117,26 +141,31 @@ static err remove_parts(const char *folder, bool temporary, bool dry, bool *foun
     return e;
 }
 
-static err clear_temporaries(const parts *p) {
-    bool found = false;
-    TRY(remove_parts(p->out->path, true, false, &found));
-    return p->dropped->path ? remove_parts(p->dropped->path, true, false, &found) : OK;
+/* Does something with every folder that has parts or reports. */
+static err for_each_folder(const parts *p, err (*fn)(const parts *p, const char *folder, void *arg),
+                           void *arg) {
+    if (p->stage->n_outputs > 0) TRY(fn(p, p->folder, arg));
+    for (int i = 0; i < p->n_out; i++) TRY(fn(p, p->out[i].path, arg));
+    return p->dropped->path ? fn(p, p->dropped->path, arg) : OK;
 }
 
-static err start_over(const parts *p) {
-    char *state = state_path(p);
+static err clear_temporaries(const parts *p, const char *folder, void *unused) {
     bool found = false;
+    return remove_parts(folder, true, false, &found);
+}
+
+static err clear_folder(const parts *p, const char *folder, void *unused) {
+    bool found = false;
+    char *state = io_join(folder, STATE_NAME);
     err e = OK;
     if (unlink(state) != 0 && errno != ENOENT)
         e = ERR("cannot remove %s: %s", state, strerror(errno));
     free(state);
-    TRY(e);
-    TRY(remove_parts(p->out->path, false, false, &found));
-    return p->dropped->path ? remove_parts(p->dropped->path, false, false, &found) : OK;
+    return e ? e : remove_parts(folder, false, false, &found);
 }
 
 /* Refuses a folder with other texts in it, which the next command would read as parts. */
-static err refuse_texts(const char *folder) {
+static err refuse_texts(const parts *p, const char *folder, void *unused) {
     char **names = NULL;
     int n = 0;
     text_compression compression;
@@ -151,19 +180,24 @@ static err refuse_texts(const char *folder) {
     return e;
 }
 
+static err find_parts(const parts *p, const char *folder, void *found) {
+    return remove_parts(folder, false, true, found);
+}
+
 static err check_new(const parts *p, bool fresh) {
     bool found = false;
-    TRY(refuse_texts(p->out->path));
-    if (p->dropped->path) TRY(refuse_texts(p->dropped->path));
+    TRY(for_each_folder(p, refuse_texts, NULL));
     if (fresh) return OK;
-    TRY(remove_parts(p->out->path, false, true, &found));
-    if (p->dropped->path) TRY(remove_parts(p->dropped->path, false, true, &found));
+    TRY(for_each_folder(p, find_parts, &found));
     return found ? refuse_folder(p, "parts without state.json") : OK;
 }
 
+static err make_part_folder(const parts *p, const char *folder, void *unused) {
+    return io_make_dirs(folder);
+}
+
 err parts_check(const parts *p, bool fresh) {
-    TRY(io_make_dirs(p->out->path));
-    if (p->dropped->path) TRY(io_make_dirs(p->dropped->path));
+    TRY(for_each_folder(p, make_part_folder, NULL));
     char *state = state_path(p);
     err e = !fresh && io_exists(state) ? compare_state(p, state) : check_new(p, fresh);
     free(state);
@@ -172,28 +206,38 @@ err parts_check(const parts *p, bool fresh) {
 
 err parts_open(const parts *p, bool fresh) {
     TRY(parts_check(p, fresh));
-    if (fresh) TRY(start_over(p));
-    TRY(clear_temporaries(p));
+    if (fresh) TRY(for_each_folder(p, clear_folder, NULL));
+    TRY(for_each_folder(p, clear_temporaries, NULL));
     char *state = state_path(p);
-    err e = io_exists(state) ? OK : write_state(p, NULL);
+    err e = io_exists(state) ? OK : write_state(p, false);
     free(state);
     return e;
 }
 
 /* ---- one part -------------------------------------------------------------------------------- */
-int64_t parts_size(const sink *s, int segment) {
+static int64_t output_part_size(const sink *s, int part) {
     if (!s->path) return 0;
-    char *path = sink_part_path(s, segment);
+    char *path = sink_part_path(s, part);
     int64_t bytes = -1;
     if (io_exists(path)) err_free(io_size(path, &bytes));
     free(path);
     return bytes;
 }
 
+int64_t parts_size(const parts *p, int part) {
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_out; i++) {
+        int64_t bytes = output_part_size(&p->out[i], part);
+        if (bytes < 0) return -1;
+        sum += bytes;
+    }
+    return sum;
+}
+
 err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) {
     char *path = report_path(p, segment);
-    int64_t bytes = parts_size(p->out, segment), written = -1;
-    *whole = io_exists(path) && bytes >= 0 && parts_size(p->dropped, segment) >= 0;
+    int64_t bytes = parts_size(p, segment), written = -1;
+    *whole = io_exists(path) && bytes >= 0 && output_part_size(p->dropped, segment) >= 0;
     err e = *whole ? report_load(path, p->stage, r, &written) : OK;
     if (!e && *whole && bytes != written) { /* damaged since: written again */
         *whole = false;
@@ -206,12 +250,12 @@ err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) {
 
 err parts_add(const parts *p, int segment, const text_stage_report *r) {
     char *path = report_path(p, segment);
-    err e = report_save(r, p->stage, parts_size(p->out, segment), path);
+    err e = report_save(r, p->stage, parts_size(p, segment), path);
     free(path);
     return e;
 }
 
-err parts_close(const parts *p, const int64_t *bytes) { return write_state(p, bytes); }
+err parts_close(const parts *p) { return write_state(p, true); }
 
 /* ---- a folder as input ----------------------------------------------------------------------- */
 static err verify_part(const char *folder, const char *state, const json_t *file) {

@@ -2,11 +2,12 @@
  * request, what is dropped with the reason.
  *
  *     text_stage_run
- *       per segment            on one of the ranks (tasks.c); skipped if its part is complete (parts.c)
+ *       per part               on one of the ranks (tasks.c); skipped if it is complete (parts.c). Mostly a part is a
+ *                              segment; it may be several, and some stages fill their parts themselves
  *         text_pipeline_run    workers parse and judge blocks in parallel (pipeline.c)
  *           judge_block        judge each document; format and compress the output of the block
  *           write_stage_block        in input order: append to the sinks (sink.c), add up the report
- *         parts_add            the report of the segment, which marks its part as complete
+ *         parts_add            the report of the part, which marks it as complete
  *       parts_close            state.json: "complete"
  *
  * A stage only judges; everything else (parallelism, resuming, atomic output, counting) is the
@@ -18,39 +19,17 @@
 
 #include "comm/comm.h"
 #include "io/io.h"
-#include "text/text_internal.h"
-
-typedef struct stage_worker {
-    compressor *kept, *dropped;
-    parquet_rows *kept_rows, *dropped_rows; /* instead, where Parquet is written; else NULL */
-    str scratch, annotated[2];
-} stage_worker;
-
-typedef struct stage_run {
-    const text_stage *stage;
-    text_inputs *in;
-    comm *comm; /* NULL: alone */
-    sink out, dropped;
-    stage_worker *workers; /* [threads] */
-    int threads;
-    text_progress *progress;
-    text_stage_report part;    /* of the current segment */
-    text_stage_report *report; /* of all that this rank has read or found complete */
-    /* Of a folder; NULL: one file. */
-    const parts *folder;
-    bool *whole;         /* [segments] complete before this run */
-    int64_t *part_bytes; /* [segments] */
-} stage_run;
+#include "text/stage.h"
 
 /* The output of one block. */
 typedef struct stage_result {
-    str kept, dropped;
+    str kept[TEXT_OUTPUTS_MAX], dropped;
     text_stage_report report;
 } stage_result;
 
 static void drop_result(void *result) {
     stage_result *r = result;
-    str_free(&r->kept);
+    for (int i = 0; i < TEXT_OUTPUTS_MAX; i++) str_free(&r->kept[i]);
     str_free(&r->dropped);
     text_stage_report_free(&r->report);
 }
@@ -83,15 +62,16 @@ static err judge_document(stage_run *run, int worker, int segment, const text_do
             write_dropped(d, s->rules[v.rule], v.value, &r->dropped);
         return OK;
     }
+    BUG_IF(v.output < 0 || v.output >= run->n_out);
     r->report.kept++;
     r->report.kept_bytes += (int64_t)v.text.len;
     r->report.edited +=
         v.text.len != d->text.len || memcmp(v.text.at, d->text.at, d->text.len) != 0;
     text_doc annotated = doc_annotate(d, v.members, w->annotated);
     if (w->kept_rows)
-        doc_add_row(run->in, &annotated, v.text, NULL, 0, &w->scratch, w->kept_rows);
+        doc_add_row(run->in, &annotated, v.text, NULL, 0, &w->scratch, w->kept_rows[v.output]);
     else
-        text_doc_write(&annotated, v.text, &r->kept);
+        text_doc_write(&annotated, v.text, &r->kept[v.output]);
     return OK;
 }
 
@@ -101,9 +81,11 @@ static err judge_block(void *ctx, int worker, const text_block *b, void *result)
     stage_worker *w = &run->workers[worker];
     report_init(&r->report, run->stage);
     for (int i = 0; i < b->n; i++) TRY(judge_document(run, worker, b->segment, &b->docs[i], r));
-    if (w->kept_rows) TRY(parquet_rows_pack(w->kept_rows, &r->kept));
+    for (int i = 0; i < run->n_out; i++) {
+        if (w->kept_rows) TRY(parquet_rows_pack(w->kept_rows[i], &r->kept[i]));
+        if (r->kept[i].len) compressor_run(w->kept, &r->kept[i]);
+    }
     if (w->dropped_rows) TRY(parquet_rows_pack(w->dropped_rows, &r->dropped));
-    if (r->kept.len) compressor_run(w->kept, &r->kept);
     if (r->dropped.len) compressor_run(w->dropped, &r->dropped);
     return OK;
 }
@@ -112,30 +94,41 @@ static err write_stage_block(void *ctx, const text_block *b, void *result) {
     stage_run *run = ctx;
     stage_result *r = result;
     report_add(&run->part, &r->report, run->stage);
-    err e = sink_write(&run->out, r->kept.text, r->kept.len);
+    err e = OK;
+    for (int i = 0; i < run->n_out && !e; i++)
+        e = sink_write(&run->out[i], r->kept[i].text, r->kept[i].len);
     if (!e) e = sink_write(&run->dropped, r->dropped.text, r->dropped.len);
     drop_result(r);
     return e ? e : text_progress_add(run->progress, b->raw_bytes);
 }
 
-/* ---- segments -------------------------------------------------------------------------------- */
-static err run_stage_segment(stage_run *run, int segment) {
+/* ---- parts ----------------------------------------------------------------------------------- */
+/* The documents of the part's segments, judged; or what the stage itself puts there. */
+static err fill_part(stage_run *run, int part) {
     const text_pipeline pipeline = { run, sizeof(stage_result), judge_block, write_stage_block,
                                      drop_result };
-    TRY(sink_begin_part(&run->out, segment));
-    TRY(sink_begin_part(&run->dropped, segment));
-    TRY(text_pipeline_run(run->in, segment, &pipeline, run->threads, &run->part.read));
-    TRY(sink_end_part(&run->dropped));
-    return sink_end_part(&run->out);
+    text_part to = { run, &run->part };
+    if (run->stage->fill) return run->stage->fill(run->stage->ctx, part, &to, run->progress);
+    for (int s = run->first_segment[part]; s < run->first_segment[part + 1]; s++)
+        TRY(text_pipeline_run(run->in, s, &pipeline, run->threads, &run->part.read));
+    return OK;
 }
 
-static err run_segment_task(void *ctx, int segment, text_progress *p) {
+static err write_part(stage_run *run, int part) {
+    for (int i = 0; i < run->n_out; i++) TRY(sink_begin_part(&run->out[i], part));
+    TRY(sink_begin_part(&run->dropped, part));
+    TRY(fill_part(run, part));
+    TRY(sink_end_part(&run->dropped));
+    for (int i = 0; i < run->n_out; i++) TRY(sink_end_part(&run->out[i]));
+    return OK;
+}
+
+static err run_part_task(void *ctx, int part, text_progress *p) {
     stage_run *run = ctx;
     run->progress = p;
     report_init(&run->part, run->stage);
-    err e = run_stage_segment(run, segment);
-    if (!e && run->folder) e = parts_add(run->folder, segment, &run->part);
-    if (!e && run->folder) run->part_bytes[segment] = parts_size(&run->out, segment);
+    err e = write_part(run, part);
+    if (!e && run->folder) e = parts_add(run->folder, part, &run->part);
     run->report->seen_bytes += run->part.read.bytes;
     report_add(run->report, &run->part, run->stage);
     text_stage_report_free(&run->part);
@@ -145,12 +138,11 @@ static err run_segment_task(void *ctx, int segment, text_progress *p) {
 /* Finds the parts that an earlier run has completed. */
 static err resume_parts(stage_run *run, bool fresh) {
     TRY(parts_open(run->folder, fresh));
-    for (int i = 0; i < text_segments(run->in); i++) {
+    for (int i = 0; i < run->n_parts; i++) {
         report_init(&run->part, run->stage);
         err e = parts_find(run->folder, i, &run->whole[i], &run->part);
         if (!e && run->whole[i]) {
             run->report->resumed_parts++;
-            run->part_bytes[i] = parts_size(&run->out, i);
             report_add(run->report, &run->part, run->stage);
         }
         text_stage_report_free(&run->part);
@@ -159,64 +151,116 @@ static err resume_parts(stage_run *run, bool fresh) {
     return OK;
 }
 
-static err run_stage_segments(stage_run *run, const char *name) {
-    text_tasks tasks = { run->comm, name, .done = run->whole, .ctx = run, .run = run_segment_task };
-    return text_tasks_run_segments(tasks, run->in);
+static err run_stage_parts(stage_run *run, const char *name) {
+    text_tasks tasks = { .comm = run->comm,
+                         .name = name,
+                         .n = run->n_parts,
+                         .bytes = run->bytes,
+                         .done = run->whole,
+                         .ctx = run,
+                         .run = run_part_task };
+    return text_tasks_run(&tasks);
+}
+
+/* Decides which segments make up each part. */
+static void plan_parts(stage_run *run, int64_t merge_bytes) {
+    int n = text_segments(run->in);
+    if (run->stage->fill) {
+        run->n_parts = run->stage->n_parts;
+        run->bytes = mem_alloc((size_t)run->n_parts * sizeof *run->bytes + 1);
+        for (int i = 0; i < run->n_parts; i++) run->bytes[i] = run->stage->part_bytes[i];
+        return;
+    }
+    run->first_segment = mem_alloc(((size_t)n + 1) * sizeof *run->first_segment);
+    run->bytes = mem_alloc((size_t)n * sizeof *run->bytes + 1);
+    for (int i = 0; i < n; i++) {
+        int64_t more = text_segment_bytes(run->in, i);
+        int last = run->n_parts - 1;
+        if (last < 0 || !merge_bytes || run->bytes[last] + more > merge_bytes) {
+            run->first_segment[++last] = i;
+            run->n_parts++;
+        }
+        run->bytes[last] += more;
+    }
+    run->first_segment[run->n_parts] = n;
 }
 
 /* With several ranks rank 0 alone looks at what is in the folder, and writes its state. */
 static err run_into_folder(stage_run *run, const text_stage_options *o) {
     bool first = comm_rank(run->comm) == 0;
-    size_t n = (size_t)text_segments(run->in);
     TRY(comm_agree(run->comm, first ? resume_parts(run, o->fresh) : OK));
-    TRY(comm_merge(run->comm, run->whole, n * sizeof *run->whole));
-    TRY(run_stage_segments(run, o->quiet ? NULL : run->stage->name));
-    TRY(comm_merge(run->comm, run->part_bytes, n * sizeof *run->part_bytes));
+    TRY(comm_merge(run->comm, run->whole, (size_t)run->n_parts * sizeof *run->whole));
+    TRY(run_stage_parts(run, o->quiet ? NULL : run->stage->name));
     TRY(report_total(run->report, run->stage, run->comm));
     TRY(text_counts_check(&run->report->read, run->stage->name));
-    return comm_agree(run->comm, first ? parts_close(run->folder, run->part_bytes) : OK);
+    return comm_agree(run->comm, first ? parts_close(run->folder) : OK);
 }
 
 static err run_into_one_file(stage_run *run, const text_stage_options *o) {
-    TRY(run_stage_segments(run, o->quiet ? NULL : run->stage->name));
+    TRY(run_stage_parts(run, o->quiet ? NULL : run->stage->name));
     TRY(text_counts_check(&run->report->read, run->stage->name));
     TRY(sink_finish(&run->dropped));
-    return sink_finish(&run->out);
+    return sink_finish(run->out);
+}
+
+static parts parts_of(const stage_run *run, const text_inputs *in, const text_stage_options *o) {
+    return (parts){ .stage = run->stage,
+                    .in = in,
+                    .folder = o->out,
+                    .out = run->out,
+                    .n_out = run->n_out,
+                    .dropped = &run->dropped,
+                    .n = run->n_parts };
 }
 
 static err run_all(stage_run *run, const text_stage_options *o) {
-    size_t n = (size_t)text_segments(run->in);
-    parts p = { run->stage, run->in, &run->out, &run->dropped };
     text_lock *lock = NULL;
-    if (run->out.kind != SINK_FOLDER) return run_into_one_file(run, o);
+    if (run->out->kind != SINK_FOLDER) return run_into_one_file(run, o);
+    parts p = parts_of(run, run->in, o);
     run->folder = &p;
-    run->whole = mem_alloc(n * sizeof *run->whole + 1);
-    run->part_bytes = mem_alloc(n * sizeof *run->part_bytes + 1);
+    run->whole = mem_alloc((size_t)run->n_parts * sizeof *run->whole + 1);
     err e = text_lock_folder(run->comm, o->out, &lock);
     if (!e) e = run_into_folder(run, o);
     text_unlock_folder(lock);
     free(run->whole);
-    free(run->part_bytes);
     return e;
 }
 
 /* ---- before ---------------------------------------------------------------------------------- */
 static err refuse_ranks(const stage_run *run, const char *out) {
     int ranks = comm_world(run->comm);
-    if (ranks == 1 || run->out.kind == SINK_FOLDER) return OK;
+    if (ranks == 1 || run->out->kind == SINK_FOLDER) return OK;
     return err_hint(
         ERR_USAGE("--out: %d ranks need a folder, where each writes parts; %s is not one", ranks,
                   out && strcmp(out, "-") != 0 ? out : "standard output"),
         "give a folder");
 }
 
+/* Several outputs are folders in the one that the user has named. */
+static err open_outputs(stage_run *run, const text_stage_options *o) {
+    const text_stage *s = run->stage;
+    run->n_out = MAX(s->n_outputs, 1);
+    BUG_IF(run->n_out > TEXT_OUTPUTS_MAX);
+    if (s->n_outputs == 0) return OK;
+    if (run->out->kind != SINK_FOLDER)
+        return err_hint(
+            ERR_USAGE("--out: %s has %d outputs and needs a folder", s->name, s->n_outputs),
+            "give a folder; each output becomes a folder in it");
+    for (int i = 0; i < s->n_outputs; i++) {
+        run->out_paths[i] = io_join(o->out, s->outputs[i]);
+        TRY(sink_init(&run->out[i], run->out_paths[i], o->compress));
+    }
+    return OK;
+}
+
 static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_options *o) {
-    TRY(sink_init(&run->out, o->out ? o->out : "-", o->compress));
+    TRY(sink_init(run->out, o->out ? o->out : "-", o->compress));
     TRY(sink_init(&run->dropped, o->dropped, o->compress));
     run->dropped.target.n_columns = DOC_COLUMNS_DROPPED;
+    TRY(open_outputs(run, o));
     if (run->dropped.kind == SINK_STDOUT)
         return err_hint(ERR("dropped documents cannot go to standard output"), "name a file");
-    bool folder = run->out.kind == SINK_FOLDER;
+    bool folder = run->out->kind == SINK_FOLDER;
     if (o->dropped && folder != (run->dropped.kind == SINK_FOLDER))
         return err_hint(ERR("%s is %s, so %s must be too: a rerun resumes both",
                             o->out ? o->out : "-", folder ? "a folder" : "one file", o->dropped),
@@ -225,20 +269,57 @@ static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_op
     TRY(refuse_ranks(run, o->out));
     if (o->out && o->dropped && strcmp(o->out, o->dropped) == 0)
         return ERR("%s: kept and dropped documents need different paths", o->out);
-    if (run->out.kind != SINK_STDOUT) TRY(text_inputs_check_output(in, o->out));
+    if (run->out->kind != SINK_STDOUT) TRY(text_inputs_check_output(in, o->out));
     return text_inputs_check_output(in, o->dropped);
 }
 
+static void close_sinks(stage_run *run) {
+    for (int i = 0; i < run->n_out; i++) {
+        sink_abort(&run->out[i]);
+        free(run->out_paths[i]);
+    }
+    sink_abort(&run->dropped);
+    free(run->first_segment);
+    free(run->bytes);
+}
+
 err text_stage_check(const text_stage *s, const text_inputs *in, const text_stage_options *o) {
-    stage_run run = { .stage = s, .comm = o->comm };
-    TRY(open_sinks(&run, in, o));
-    parts p = { s, in, &run.out, &run.dropped };
-    if (run.out.kind == SINK_FOLDER) return parts_check(&p, o->fresh);
-    err e = sink_begin_part(&run.out, 0);
-    if (!e) e = sink_begin_part(&run.dropped, 0);
-    sink_abort(&run.out);
-    sink_abort(&run.dropped);
+    stage_run run = { .stage = s, .in = (text_inputs *)(uintptr_t)in, .comm = o->comm };
+    err e = OK;
+    TRY_CLEAN(open_sinks(&run, in, o));
+    plan_parts(&run, o->merge_bytes);
+    parts p = parts_of(&run, in, o);
+    if (run.out->kind == SINK_FOLDER) {
+        if (s->fill) p.n = -1; /* how many it will have is not known before its first pass */
+        e = parts_check(&p, o->fresh);
+    } else {
+        e = sink_begin_part(run.out, 0);
+        if (!e) e = sink_begin_part(&run.dropped, 0);
+    }
+cleanup:
+    close_sinks(&run);
     return e;
+}
+
+static void open_worker(stage_run *run, stage_worker *w) {
+    w->kept = compressor_new(run->out->compression);
+    w->dropped = compressor_new(run->dropped.compression);
+    if (run->out->compression == COMPRESSION_PARQUET) {
+        w->kept_rows = mem_alloc((size_t)run->n_out * sizeof *w->kept_rows);
+        for (int i = 0; i < run->n_out; i++) w->kept_rows[i] = parquet_rows_new(DOC_COLUMNS);
+    }
+    if (run->dropped.compression == COMPRESSION_PARQUET)
+        w->dropped_rows = parquet_rows_new(DOC_COLUMNS_DROPPED);
+}
+
+static void close_worker(const stage_run *run, stage_worker *w) {
+    compressor_free(w->kept);
+    compressor_free(w->dropped);
+    for (int i = 0; i < run->n_out && w->kept_rows; i++) parquet_rows_free(w->kept_rows[i]);
+    free(w->kept_rows);
+    parquet_rows_free(w->dropped_rows);
+    str_free(&w->scratch);
+    for (int k = 0; k < 2; k++) str_free(&w->annotated[k]);
 }
 
 static err run_stage(stage_run *run, const text_stage_options *o) {
@@ -247,26 +328,11 @@ static err run_stage(stage_run *run, const text_stage_options *o) {
     if (run->in->left_out && (!run->comm || comm_rank(run->comm) == 0))
         log_info("%s: columns that are left out of what is written: %s", run->in->left_out_from,
                  run->in->left_out);
+    plan_parts(run, o->merge_bytes);
     run->workers = mem_alloc((size_t)run->threads * sizeof *run->workers);
-    for (int i = 0; i < run->threads; i++) {
-        run->workers[i].kept = compressor_new(run->out.compression);
-        run->workers[i].dropped = compressor_new(run->dropped.compression);
-        if (run->out.compression == COMPRESSION_PARQUET)
-            run->workers[i].kept_rows = parquet_rows_new(DOC_COLUMNS);
-        if (run->dropped.compression == COMPRESSION_PARQUET)
-            run->workers[i].dropped_rows = parquet_rows_new(DOC_COLUMNS_DROPPED);
-    }
+    for (int i = 0; i < run->threads; i++) open_worker(run, &run->workers[i]);
     err e = run_all(run, o);
-    sink_abort(&run->out);
-    sink_abort(&run->dropped);
-    for (int i = 0; i < run->threads; i++) {
-        compressor_free(run->workers[i].kept);
-        compressor_free(run->workers[i].dropped);
-        parquet_rows_free(run->workers[i].kept_rows);
-        parquet_rows_free(run->workers[i].dropped_rows);
-        str_free(&run->workers[i].scratch);
-        for (int k = 0; k < 2; k++) str_free(&run->workers[i].annotated[k]);
-    }
+    for (int i = 0; i < run->threads; i++) close_worker(run, &run->workers[i]);
     free(run->workers);
     return e;
 }
@@ -281,6 +347,7 @@ err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_option
     double began = time_now();
     report_init(out, s);
     err e = run_stage(&run, o);
+    close_sinks(&run);
     out->ranks = comm_world(o->comm);
     out->peak_memory = (int64_t)mem_peak();
     if (!e) e = comm_largest(o->comm, &out->peak_memory);

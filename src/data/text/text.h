@@ -52,6 +52,11 @@ void text_doc_write(const text_doc *d, text_span text, str *out);
 /* Appends n bytes of valid UTF-8 as a JSON string, quotes included. */
 void text_json_string(const char *text, size_t n, str *out);
 
+/* Appends the value of a member, as text: "source", or any other that the document has, such as "language". Members of
+ * documents that do not come from JSON are there only if a stage writes them. @return false: it has no such member, or
+ * it is neither a string, a number nor a bool. */
+bool text_doc_member(const text_doc *d, const char *name, str *out);
+
 /* In plain text files a line that consists of exactly this string ends a document. The line
  * break before it belongs to the separator, not to the document. */
 #define TEXT_SEPARATOR "<|endoftext|>"
@@ -76,7 +81,7 @@ typedef struct text_input_options {
     size_t page_bytes; /* the largest page of a Parquet file accepted, decompressed; 0: 1 GiB */
 } text_input_options;
 /* For messages and help. */
-#define TEXT_FORMATS "text, jsonl, json, csv, tsv, html, warc, wet, parquet or arrow"
+#define TEXT_FORMATS "text, jsonl, json, csv, tsv, html, warc, wet, tar, parquet or arrow"
 /* @return whether it is one of them. */
 bool text_format_exists(const char *name);
 
@@ -108,6 +113,8 @@ int64_t text_segment_bytes(const text_inputs *in,
 int text_inputs_files(const text_inputs *in);
 int64_t text_inputs_bytes(const text_inputs *in);         /* on disk; standard input counts as 0 */
 int64_t text_inputs_segment_bytes(const text_inputs *in); /* at which plain files are split */
+/* Makes documents that do not come from JSON carry their other members too, for a stage that writes or asks for them. */
+void text_inputs_keep_members(text_inputs *in);
 /* Whether some input can be read only once, by one process: standard input or another pipe. */
 bool text_inputs_have_pipe(const text_inputs *in);
 /* Hash of names, sizes, content (of long files: samples) and options, which must be the same when a
@@ -183,6 +190,7 @@ err text_lock_folder(struct comm *c, const char *folder, text_lock **out) MUST_U
 void text_unlock_folder(text_lock *l); /* takes NULL */
 
 /* ---- stages: documents in, documents out ----------------------------------------------------- */
+struct text_part;
 typedef struct text_verdict {
     int rule;     /* index of the rule that drops the document; TEXT_KEEP: none */
     double value; /* what the rule measured */
@@ -193,6 +201,7 @@ typedef struct text_verdict {
      * `, "name": value`, in plain ASCII names. Memory as for `text`. Empty: none */
     text_span members;
     int64_t *count; /* [n_counters] counters of the stage, to be incremented */
+    int output; /* of a stage with several outputs: the one that gets the document, if it is kept */
 } text_verdict;
 enum { TEXT_KEEP = -1 };
 
@@ -206,7 +215,16 @@ typedef struct text_stage {
     uint64_t hash; /* of every option that changes the result */
     void *ctx;
     err (*judge)(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v);
+    /* [n_outputs] names of the folders in the output folder among which kept documents are divided. 0: all go to the
+     * output itself */
+    const char *const *outputs;
+    int n_outputs;
+    /* A stage that does not keep the order of the input puts its parts together itself, and has no `judge`. */
+    int n_parts;
+    const int64_t *part_bytes; /* [n_parts] about, to share them among ranks */
+    err (*fill)(void *ctx, int part, struct text_part *to, struct text_progress *p);
 } text_stage;
+enum { TEXT_OUTPUTS_MAX = 64 };
 
 typedef struct text_stage_options {
     /* A name ending in .jsonl, .jsonl.gz, .jsonl.zst or .parquet: one file, written atomically. Otherwise
@@ -218,9 +236,11 @@ typedef struct text_stage_options {
     const char *dropped;
     const char *compress; /* of parts: "zst" (the default if NULL), "gz", "none", or "parquet" */
     int threads;          /* 0: one per core */
-    bool fresh;           /* discard earlier output and start over */
-    bool quiet;           /* no progress */
-    struct comm *comm;    /* the ranks that share the work, and call this together; NULL: alone */
+    int64_t
+        merge_bytes; /* several segments become a part, until they have this many bytes; 0: each is one */
+    bool fresh;        /* discard earlier output and start over */
+    bool quiet;        /* no progress */
+    struct comm *comm; /* the ranks that share the work, and call this together; NULL: alone */
 } text_stage_options;
 
 typedef struct text_stage_report {
@@ -243,6 +263,19 @@ err text_stage_check(const text_stage *s, const text_inputs *in,
 /* With several ranks the output must be a folder, and the report is that of all of them, on each. */
 err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_options *o,
                    text_stage_report *out) MUST_USE;
+/* A document as it is written, to be kept by a stage that has `fill` until it knows the order. One per thread. */
+typedef struct text_packer text_packer;
+err text_packer_new(text_inputs *in, const text_stage_options *o, text_packer **out) MUST_USE;
+err text_packer_add(text_packer *p, const text_doc *d, str *out) MUST_USE; /* appends */
+void text_packer_free(text_packer *p);                                     /* takes NULL */
+/* The part that is being filled: what is read for it and kept is counted in its report. */
+typedef struct text_part {
+    struct stage_run *run;
+    text_stage_report *report;
+} text_part;
+/* Appends documents that were packed. */
+err text_part_write(text_part *to, const text_span *packed, size_t n) MUST_USE;
+
 /* Prints the table of what was read, dropped by each rule and kept, and the peak memory. */
 void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to);
 /* The same as one JSON object. @return owned (json_decref). */

@@ -29,16 +29,16 @@ bool span_is_nocase(text_span s, const char *word);
 text_span span_trim(text_span s);
 
 /* ---- byte_reader ----------------------------------------------------------------------------- */
-typedef enum {
-    COMPRESSION_NONE,
-    COMPRESSION_GZIP,
-    COMPRESSION_ZSTD,
-    COMPRESSION_BZIP2,
-    COMPRESSION_XZ,
-    COMPRESSION_LZ4,
-    COMPRESSION_BROTLI,
-    COMPRESSION_DETECT,
-    COMPRESSION_PARQUET, /* of outputs: not JSON lines, and compressed inside */
+typedef enum { /* state.json has these numbers */
+               COMPRESSION_NONE,
+               COMPRESSION_GZIP,
+               COMPRESSION_ZSTD,
+               COMPRESSION_DETECT,
+               COMPRESSION_PARQUET, /* of outputs: not JSON lines, and compressed inside */
+               COMPRESSION_BZIP2,   /* this one and those after it: of inputs only */
+               COMPRESSION_XZ,
+               COMPRESSION_LZ4,
+               COMPRESSION_BROTLI,
 } text_compression;
 /* Detects the compression from the first bytes of a file. */
 text_compression compression_of_bytes(const char *head, size_t n);
@@ -81,6 +81,13 @@ err object_reader_read(object_reader *r, char *to, size_t n, size_t *got) MUST_U
 /* Reads exactly n bytes at an offset. */
 err object_reader_read_at(object_reader *r, int64_t offset, void *to, size_t n) MUST_USE;
 void object_reader_close(object_reader *r); /* takes NULL */
+
+/* ---- hub: datasets that were downloaded from the Hugging Face hub ----------------------------- */
+bool hub_is_url(const char *path); /* hf://... */
+/* *path: what an hf:// URL names in the local cache; owned (free). */
+err hub_resolve(const char *url, char **path) MUST_USE;
+/* @return the snapshot of "main", if the folder is a repository in the layout of the cache; owned. NULL: it is not. */
+char *hub_snapshot(const char *folder);
 
 /* ---- spool: strings with stable addresses, all freed together -------------------------------- */
 typedef struct spool_piece spool_piece;
@@ -184,7 +191,7 @@ struct text_format {
     bool decodes;    /* its records state their own encodings */
 };
 extern const text_format format_text, format_jsonl, format_json_array, format_csv, format_tsv,
-    format_csv_semicolon, format_csv_bar, format_html, format_warc, format_parquet;
+    format_csv_semicolon, format_csv_bar, format_tar, format_html, format_warc, format_parquet;
 /* Adds the document of one JSON object without line breaks. @param valid its bytes are known to be UTF-8. */
 void json_parse_object(parser *p, text_span line, int64_t offset, bool valid);
 /* @return whether every document has a member of this name, from a field: "text", "id"... */
@@ -206,6 +213,9 @@ const text_format *format_refine(const text_format *f, const char *head, size_t 
  * text, gives way to one by which it has. */
 const text_format *csv_refine(const text_format *f, const char *head, size_t n,
                               const char *text_field);
+
+/* @return whether the first bytes of a file are the header of a tar archive. */
+bool tar_has_magic(const char *head, size_t n);
 
 /* Finds the document separator: a whole line, with its end. *begin is the end of the text before
  * it. @return bytes up to the end of that line; 0 if there is none. */
@@ -377,12 +387,16 @@ err report_load(const char *path, const text_stage *s, text_stage_report *r,
 err report_total(text_stage_report *r, const text_stage *s, struct comm *c) MUST_USE;
 
 /* ---- a folder of parts ----------------------------------------------------------------------- */
-/* One part per segment, each with a report that is written after it: where the report exists,
+/* Parts, one per segment in most stages, each with a report that is written after it: where the report exists,
  * the part is complete. state.json records the stage and the inputs. */
 typedef struct parts {
     const text_stage *stage;
     const text_inputs *in;
-    const sink *out, *dropped;
+    const char *folder; /* of state.json and the reports */
+    const sink *out;    /* [n_out] */
+    int n_out;
+    const sink *dropped;
+    int n; /* parts; -1: not known yet */
 } parts;
 /* Creates the folders and checks that what they hold may be continued, or with `fresh` discarded.
  * Changes nothing in them. */
@@ -395,10 +409,10 @@ err parts_verify(const char *folder, const char *state) MUST_USE;
 /* *whole: whether the segment's part is complete; *r is then its report. */
 err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) MUST_USE;
 err parts_add(const parts *p, int segment, const text_stage_report *r) MUST_USE;
-/* @return bytes of a part of `s`; 0 if nothing is written there, -1 if the part is missing. */
-int64_t parts_size(const sink *s, int segment);
-/* All parts are complete. @param bytes [segments] of each. */
-err parts_close(const parts *p, const int64_t *bytes) MUST_USE;
+/* @return bytes of a part in all outputs, or -1 if it is missing in one. */
+int64_t parts_size(const parts *p, int part);
+/* All parts are complete. */
+err parts_close(const parts *p) MUST_USE;
 
 /* ---- progress -------------------------------------------------------------------------------- */
 struct text_progress {

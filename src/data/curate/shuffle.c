@@ -1,0 +1,304 @@
+/* A global shuffle in bounded memory.
+ *
+ *     1  each document gets a random key, a hash of seed, segment and number, and is written, as it will be in the
+ *        output, to the section of its split's spill file that the key's top bits name
+ *     2  the keys are divided into parts: runs of sections whose documents fit a part, or pieces of a section that is
+ *        too large for one. A part is read into memory, sorted by key, and written
+ *
+ * Both passes are shared among ranks and resumed: splits and parts are the units. The order of all documents depends on
+ * the seed and the inputs; where parts end also on their size and on the memory limit. */
+#include "comm/comm.h"
+#include "curate/dedup_internal.h"
+
+#include <stdlib.h>
+
+enum { KEY_BITS = 8, KEY_SECTIONS = 1 << KEY_BITS, SECTION_READ = KEY_SECTIONS, SHUFFLE_SECTIONS };
+enum { SPILL_VERSION = 1, PART_BYTES = 256 << 20, SHARE_OF_MEMORY = 4 };
+
+typedef struct spilled_head {
+    uint64_t key;
+    uint32_t bytes, text; /* as packed; of the text itself */
+} spilled_head;
+
+typedef struct key_range {
+    uint64_t first, last; /* both included */
+} key_range;
+
+struct shuffle {
+    shuffle_options o;
+    text_inputs *in;
+    input_splits splits;
+    split_job reading;
+    text_lock *lock;
+    spill **spills;
+    text_packer **packers; /* [threads] */
+    uint64_t hash;
+    key_range *parts;
+    int64_t *part_bytes;
+    int n_parts, parts_cap;
+    text_counts read; /* of all inputs */
+};
+
+/* ---- pass 1 ---------------------------------------------------------------------------------- */
+typedef struct pack_reader {
+    shuffle *s;
+    spill_writer *out;
+    text_progress *progress;
+    text_counts read; /* of the split */
+} pack_reader;
+
+static uint64_t shuffle_key(const shuffle *s, int segment, int64_t number) {
+    uint64_t facts[] = { s->o.seed, (uint64_t)segment, (uint64_t)number };
+    return hash_bytes(facts, sizeof facts, 0);
+}
+
+static err pack_block(void *ctx, int worker, const text_block *b, void *result) {
+    shuffle *s = ((pack_reader *)ctx)->s;
+    str *out = result;
+    for (int i = 0; i < b->n; i++) {
+        const text_doc *d = &b->docs[i];
+        spilled_head head = { shuffle_key(s, b->segment, d->number), 0, (uint32_t)d->text.len };
+        size_t at = out->len;
+        str_add_bytes(out, &head, sizeof head);
+        TRY(text_packer_add(s->packers[worker], d, out));
+        head.bytes = (uint32_t)(out->len - at - sizeof head);
+        memcpy(out->text + at, &head, sizeof head);
+    }
+    return OK;
+}
+
+static void drop_packed(void *result) { str_free(result); }
+
+static err spill_block(void *ctx, const text_block *b, void *result) {
+    pack_reader *r = ctx;
+    str *made = result;
+    err e = OK;
+    for (size_t at = 0; at < made->len && !e;) {
+        spilled_head head;
+        memcpy(&head, made->text + at, sizeof head);
+        size_t n = sizeof head + head.bytes;
+        e = spill_write(r->out, (int)(head.key >> (64 - KEY_BITS)), made->text + at, n);
+        at += n;
+    }
+    str_free(made);
+    return e ? e : text_progress_add(r->progress, b->raw_bytes);
+}
+
+static err pack_split(void *ctx, int split, spill_writer *out, text_progress *p) {
+    shuffle *s = ctx;
+    pack_reader r = { .s = s, .out = out, .progress = p };
+    text_pipeline flow = { &r, sizeof(str), pack_block, spill_block, drop_packed };
+    for (int i = s->splits.first[split]; i < s->splits.first[split + 1]; i++)
+        TRY(text_pipeline_run(s->in, i, &flow, s->o.threads, &r.read));
+    return spill_write(out, SECTION_READ, &r.read, sizeof r.read);
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+static void add_key_range(shuffle *s, uint64_t first, uint64_t last, uint64_t bytes) {
+    mem_reserve((void **)&s->parts, &s->parts_cap, s->n_parts, sizeof *s->parts);
+    s->part_bytes = mem_grow(s->part_bytes, (size_t)s->parts_cap * sizeof *s->part_bytes);
+    s->part_bytes[s->n_parts] = (int64_t)bytes;
+    s->parts[s->n_parts++] = (key_range){ first, last };
+}
+
+static uint64_t section_end(int section) {
+    return ((uint64_t)section << (64 - KEY_BITS)) | (UINT64_MAX >> KEY_BITS);
+}
+
+/* A section that is larger than a part is divided evenly: its keys are. */
+static void divide_section(shuffle *s, int section, uint64_t bytes, uint64_t most) {
+    uint64_t pieces = (bytes + most - 1) / most, width = ((uint64_t)1 << (64 - KEY_BITS)) / pieces;
+    uint64_t first = (uint64_t)section << (64 - KEY_BITS);
+    for (uint64_t i = 0; i < pieces; i++)
+        add_key_range(s, first + i * width,
+                      i + 1 < pieces ? first + (i + 1) * width - 1 : section_end(section),
+                      bytes / pieces);
+}
+
+static void plan_ranges(shuffle *s) {
+    uint64_t part = (uint64_t)(s->o.part_bytes ? s->o.part_bytes : PART_BYTES);
+    uint64_t most = MIN(part, (uint64_t)s->o.memory / SHARE_OF_MEMORY), filled = 0, first = 0;
+    for (int k = 0; k < KEY_SECTIONS; k++) {
+        uint64_t bytes = 0;
+        for (int i = 0; i < s->splits.n; i++) bytes += spill_bytes(s->spills[i], k);
+        if (filled && filled + bytes > most) {
+            add_key_range(s, first, section_end(k - 1), filled);
+            first = section_end(k - 1) + 1;
+            filled = 0;
+        }
+        if (bytes > most) {
+            divide_section(s, k, bytes, most);
+            first = section_end(k) + 1; /* 0 after the last one, which is not used */
+        } else {
+            filled += bytes;
+        }
+    }
+    if (filled || s->n_parts == 0) add_key_range(s, first, UINT64_MAX, filled);
+}
+
+static err total_read(shuffle *s) {
+    for (int i = 0; i < s->splits.n; i++) {
+        spill_reader r = { 0 };
+        text_counts counts;
+        err e = spill_reader_open(s->spills[i], SECTION_READ, &r);
+        if (!e) e = spill_read(&r, &counts, sizeof counts);
+        spill_reader_close(&r);
+        TRY(e);
+        text_counts_add(&s->read, &counts);
+    }
+    return OK;
+}
+
+/* ---- pass 2 ---------------------------------------------------------------------------------- */
+typedef struct packed_doc {
+    uint64_t key, at; /* at: in the text that is held */
+    uint32_t bytes, number;
+} packed_doc;
+typedef struct shuffled {
+    packed_doc *docs;
+    int n, cap;
+    str text;
+    int64_t text_bytes;
+} shuffled;
+
+static int by_key(const void *a, const void *b) {
+    const packed_doc *x = a, *y = b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* Reads the documents of one section of one spill file whose keys are in the range. */
+static err read_key_section(const spill *from, int section, key_range range, str *skipped,
+                            shuffled *to) {
+    spill_reader r = { 0 };
+    uint64_t left = spill_bytes(from, section);
+    err e = spill_reader_open(from, section, &r);
+    while (!e && left > 0) {
+        spilled_head head;
+        e = spill_read(&r, &head, sizeof head);
+        if (e) break;
+        bool in = head.key >= range.first && head.key <= range.last;
+        if (in) {
+            str_reserve(&to->text, head.bytes);
+            e = spill_read(&r, to->text.text + to->text.len, head.bytes);
+            mem_reserve((void **)&to->docs, &to->cap, to->n, sizeof *to->docs);
+            to->docs[to->n] = (packed_doc){ head.key, to->text.len, head.bytes, (uint32_t)to->n };
+            to->n++;
+            to->text.len += head.bytes;
+            to->text_bytes += head.text;
+        } else {
+            e = spill_read_str(&r, head.bytes, skipped);
+        }
+        left -= sizeof head + head.bytes;
+    }
+    spill_reader_close(&r);
+    return e;
+}
+
+static err write_shuffled(shuffled *d, text_part *to) {
+    text_span *docs = mem_alloc((size_t)d->n * sizeof *docs + 1);
+    sort_array(d->docs, (size_t)d->n, sizeof *d->docs, by_key);
+    for (int i = 0; i < d->n; i++)
+        docs[i] = (text_span){ d->text.text + d->docs[i].at, d->docs[i].bytes };
+    err e = text_part_write(to, docs, (size_t)d->n);
+    to->report->kept_bytes += d->text_bytes;
+    free(docs);
+    return e;
+}
+
+static err fill_shuffled(void *ctx, int part, text_part *to, text_progress *p) {
+    shuffle *s = ctx;
+    key_range range = s->parts[part];
+    shuffled d = { 0 };
+    str skipped = { 0 };
+    err e = OK;
+    for (int k = (int)(range.first >> (64 - KEY_BITS));
+         k <= (int)(range.last >> (64 - KEY_BITS)) && !e; k++)
+        for (int i = 0; i < s->splits.n && !e; i++)
+            e = read_key_section(s->spills[i], k, range, &skipped, &d);
+    if (!e) e = write_shuffled(&d, to);
+    if (!e) e = text_progress_add(p, s->part_bytes[part]);
+    /* What could not be read belongs to no part in particular. */
+    if (part == 0) to->report->read = s->read;
+    to->report->read.documents = d.n;
+    to->report->read.bytes = d.text_bytes;
+    str_free(&skipped);
+    str_free(&d.text);
+    free(d.docs);
+    return e;
+}
+
+text_stage shuffle_stage(shuffle *s) {
+    return (text_stage){ .name = "shuffle",
+                         .hash = s->hash,
+                         .ctx = s,
+                         .n_parts = s->n_parts,
+                         .part_bytes = s->part_bytes,
+                         .fill = fill_shuffled };
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+static err pack_and_plan(shuffle *s) {
+    TRY(split_job_run(&s->reading, &s->lock));
+    TRY(split_job_open_others(&s->reading));
+    TRY(total_read(s));
+    plan_ranges(s);
+    return OK;
+}
+
+err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) {
+    BUG_IF(o->threads < 1 || !o->work || !o->to);
+    uint64_t facts[] = { SPILL_VERSION, o->seed, o->to->compress ? hash_str(o->to->compress) : 0,
+                         o->to->out && str_ends(o->to->out, ".parquet") };
+    shuffle *s = mem_alloc(sizeof *s);
+    err e = OK;
+    *out = NULL;
+    s->o = *o;
+    s->in = in;
+    s->hash = hash_bytes(facts, sizeof facts, 0);
+    s->splits = input_splits_new(in);
+    s->spills = mem_alloc((size_t)s->splits.n * sizeof *s->spills + 1);
+    s->packers = mem_alloc((size_t)o->threads * sizeof *s->packers);
+    for (int i = 0; i < o->threads && !e; i++) e = text_packer_new(in, o->to, &s->packers[i]);
+    s->reading =
+        (split_job){ .comm = o->comm,
+                     .in = in,
+                     .splits = &s->splits,
+                     .spills = s->spills,
+                     .reading = "shuffle, first pass",
+                     .stage = shuffle_stage(s),
+                     .to = o->to,
+                     .folder = o->work,
+                     .sections = SHUFFLE_SECTIONS,
+                     .settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in)),
+                     .fresh = o->fresh,
+                     .quiet = o->quiet,
+                     .ctx = s,
+                     .make = pack_split };
+    if (!e) e = pack_and_plan(s);
+    if (e)
+        shuffle_free(s);
+    else
+        *out = s;
+    return e;
+}
+
+err shuffle_finish(shuffle *s) {
+    text_unlock_folder(s->lock); /* its file is in the folder */
+    s->lock = NULL;
+    bool clear = comm_rank(s->o.comm) == 0 && !s->o.keep_work;
+    return comm_agree(s->o.comm, clear ? spill_clear(s->o.work, "shuffle") : OK);
+}
+
+void shuffle_free(shuffle *s) {
+    if (!s) return;
+    text_unlock_folder(s->lock);
+    for (int i = 0; i < s->splits.n; i++) spill_close(s->spills[i]);
+    input_splits_free(&s->splits);
+    for (int i = 0; i < s->o.threads; i++) text_packer_free(s->packers[i]);
+    free(s->packers);
+    free(s->spills);
+    free(s->parts);
+    free(s->part_bytes);
+    free(s);
+}
