@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "util/wait.h"
 #include "cli/weights.h"
 #include "io/io.h"
 
@@ -265,7 +266,7 @@ static err watch_run(const eval_args *a, const char *run, const ops_choice *on, 
     char *done = NULL;
     err e = OK;
     log_info("evaluating each new checkpoint of %s, until Ctrl-C", run);
-    for (;; sleep(SECONDS)) {
+    for (;; wait_seconds(SECONDS)) {
         char *path = NULL;
         TRY_CLEAN(ckpt_latest(run, &path));
         if (!path || (done && strcmp(done, path) == 0)) {

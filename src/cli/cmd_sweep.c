@@ -22,6 +22,7 @@
 #include "io/io.h"
 #include "planning/planning.h"
 #include "report/report.h"
+#include "util/wait.h"
 
 extern const embedded_file sweep_files[]; /* configs/sweeps/ */
 
@@ -253,9 +254,6 @@ static void list_sweeps(void) {
 }
 
 /* ---- one run ------------------------------------------------------------------------------------ */
-static volatile sig_atomic_t stopped_by;
-static void note_signal(int number) { stopped_by = number; }
-
 typedef struct word_list {
     char **word; /* owned */
     int n, cap;
@@ -334,10 +332,10 @@ static err run_words(const word_list *w, const char *log_path, int *status) {
     if (pid == 0) become_run(w->word, log);
     close(log);
     if (pid < 0) return ERR("cannot start a process: %s", strerror(errno));
-    int got = 0, passed = 0;
+    int got = 0, passed = 0; /* signals: the second ends a run that does not answer the first */
     while (waitpid(pid, &got, 0) < 0) {
         if (errno != EINTR) return ERR("cannot wait for a run: %s", strerror(errno));
-        if (stopped_by && !passed) passed = !kill(pid, stopped_by);
+        for (; passed < wait_signal_count(); passed++) kill(pid, wait_first_signal());
     }
     *status = WIFEXITED(got) ? WEXITSTATUS(got) : 128 + WTERMSIG(got);
     return OK;
@@ -395,7 +393,7 @@ static err run_sweep_parts(const sweep *s, const sweep_run *r, const char *dir, 
     char *log_path = run_path(dir, r, ".log");
     if (fresh) unlink(log_path);
     err e = OK;
-    for (int part = r->first ? 0 : 1; part < 2 && !e && !*status && !stopped_by; part++) {
+    for (int part = r->first ? 0 : 1; part < 2 && !e && !*status && !wait_first_signal(); part++) {
         bool starts = fresh && part == (r->first ? 0 : 1);
         word_list w = command_of(s, r, dir, part ? NULL : r->first, starts);
         e = run_words(&w, log_path, status);
@@ -419,7 +417,7 @@ static err run_sweep_run(const sweep *s, const sweep_args *a, int i, int *failed
     }
     double from = time_now();
     TRY(run_sweep_parts(s, r, a->dir, a->fresh, &status));
-    if (stopped_by) {
+    if (wait_first_signal()) {
         printf("stopped\n");
         return OK;
     }
@@ -504,13 +502,13 @@ static err run_sweep(const sweep *s, const sweep_args *a) {
         return OK;
     }
     TRY(io_make_dirs(a->dir));
-    struct sigaction action = { .sa_handler = note_signal }; /* waitpid returns */
+    struct sigaction action = { .sa_handler = wait_note_signal }; /* waitpid returns */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    for (int i = 0; i < s->n && !stopped_by; i++) TRY(run_sweep_run(s, a, i, &failed));
-    if (stopped_by)
+    for (int i = 0; i < s->n && !wait_first_signal(); i++) TRY(run_sweep_run(s, a, i, &failed));
+    if (wait_first_signal())
         return err_exit(ERR("stopped by a signal; the same command continues"),
-                        stopped_by == SIGINT ? EXIT_INTERRUPTED : EXIT_PREEMPTED);
+                        wait_first_signal() == SIGINT ? EXIT_INTERRUPTED : EXIT_PREEMPTED);
     TRY(compare_runs(s, a->dir));
     if (!failed) return OK;
     return err_hint(ERR("%d of %d runs failed", failed, s->n),

@@ -22,6 +22,7 @@
 
 #include "cli/cli.h"
 #include "cli/doctor.h"
+#include "config/config.h"
 #include "comm/comm.h"
 #include "io/io.h"
 #include "ops/op_table.h"
@@ -38,6 +39,7 @@ typedef struct findings {
     char host[64];
     double copy, gemm, disk_write, disk_read, store_write, store_read,
         all_reduce;                                             /* per second; 0: not measured */
+    double by_algorithm[nccl_algorithm_count];                  /* all-reduces between GPUs */
     int64_t bad_memory, bad_gemm, bad_disk, bad_store, bad_all; /* wrong words and elements */
     doctor_gpu gpu;
     bool over_gpus; /* links and collectives: also from GPU to GPU */
@@ -313,6 +315,22 @@ static bool has_own_gpu(const examination *x) {
     return x->gpu && local >= 0 && (local < ops_cuda_count() || getenv("NCCL_HOSTID"));
 }
 
+/* All-reduces by each algorithm that can be chosen, also checked. */
+static err time_algorithms(examination *x) {
+    double before = x->f.all_reduce;
+    err e = OK;
+    x->f.by_algorithm[NCCL_BY_SIZE] = before;
+    for (int a = 0; a < nccl_algorithm_count && !e; a++) {
+        if (a == NCCL_BY_SIZE) continue;
+        comm_set_algorithm(x->c, (nccl_algorithm)a);
+        x->f.all_reduce = 0;
+        e = test_all(x);
+        x->f.by_algorithm[a] = x->f.all_reduce;
+    }
+    x->f.all_reduce = before;
+    return e;
+}
+
 /* Once more between GPUs, where every rank has one to itself. */
 static err test_gpu_links(examination *x) {
     double own = has_own_gpu(x);
@@ -321,7 +339,7 @@ static err test_gpu_links(examination *x) {
     if (x->n == 1 || own < x->n) return OK;
     const device_table *d = x->gpu->device;
     comm_gpu at = { gpu_of_rank(x), d->native_queue(x->gpu->context, QUEUE_COMPUTE), d->add,
-                    x->gpu->context };
+                    x->gpu->context, NCCL_BY_SIZE };
     err e = comm_nccl(x->c, &at, &between);
     if (e && !between) { /* a build without NCCL: the same on all ranks */
         err_free(e);
@@ -333,7 +351,8 @@ static err test_gpu_links(examination *x) {
     x->f.over_gpus = true;
     x->f.all_reduce = 0; /* as links: the figures are those of GPUs */
     TRY(test_links(x));
-    return test_all(x);
+    TRY(test_all(x));
+    return time_algorithms(x);
 }
 
 /* ---- the verdict ------------------------------------------------------------------------------------ */
@@ -437,6 +456,18 @@ static void format_cells(const findings *f, char gpu[32], char store_speed[48], 
         snprintf(link, 40, "%.2f GB/s (to %d)", f->slowest_link / 1e9, f->slowest_peer);
 }
 
+/* Of the slowest rank, which the others wait for. */
+static void print_algorithms(const findings *all, int n) {
+    printf("all-reduce of %d MiB between GPUs, by comm.nccl_algorithm:", LINK_BYTES >> 20);
+    for (int a = 0; a < nccl_algorithm_count; a++) {
+        double least = all[0].by_algorithm[a];
+        for (int r = 1; r < n; r++) least = MIN(least, all[r].by_algorithm[a]);
+        printf("%s %s %.2f GB/s", a ? "," : "", config_choice("comm.nccl_algorithm", a),
+               least / 1e9);
+    }
+    printf("\n");
+}
+
 static err print_table(const findings *all, int n) {
     str bad = { 0 };
     int wrong = 0;
@@ -457,6 +488,7 @@ static err print_table(const findings *all, int n) {
             speed, link, f->all_reduce / 1e9, verdict.text);
         str_free(&verdict);
     }
+    if (gpus) print_algorithms(all, n);
     err e = OK;
     if (wrong)
         e = err_hint(

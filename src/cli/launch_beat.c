@@ -5,10 +5,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/launch.h"
+#include "util/wait.h"
 
 static bool beat_once(void) {
     static const char sign[] = { LAUNCH_BEAT, '\n' };
@@ -17,7 +17,7 @@ static bool beat_once(void) {
 
 static void *beat(void *unused) {
     (void)unused;
-    while (beat_once()) nanosleep(&(struct timespec){ .tv_sec = 1 }, NULL);
+    while (beat_once()) wait_seconds(1);
     return NULL;
 }
 

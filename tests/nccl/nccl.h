@@ -20,6 +20,12 @@ typedef struct ncclUniqueId {
     char internal[128];
 } ncclUniqueId;
 
+/* Set by tests. */
+extern int nccl_stand_in_version;
+/* NCCL_ALGO when a communicator was last made; "": not set. */
+extern char nccl_stand_in_algorithm[64];
+
+ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRank(ncclComm_t *out, int ranks, ncclUniqueId id, int me);
 ncclResult_t ncclCommDestroy(ncclComm_t c);

@@ -3,11 +3,14 @@
 #include "support/test.h"
 
 #include <math.h>
+#include <nccl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "util/wait.h"
 
 #include "comm/comm.h"
 
@@ -599,6 +602,21 @@ static err run_missing(rank *r) {
                       .layer = 4 };
     return comm_rank(r->c) % 2 ? OK : run_one(r->c, &sum, &t, &t);
 }
+/* A signal shortens how long ranks wait for one that may be frozen, where the caller says that none takes longer. The
+ * timeout is an hour: the test would not end. */
+static err run_missing_after_signal(rank *r) {
+    comm_set_stop_patience(r->c, 0.2);
+    if (comm_rank(r->c) == 0) wait_note_signal(SIGTERM);
+    return run_missing(r);
+}
+static void a_signal_shortens_waits(void **state) {
+    rank ranks[MOST];
+    int n = run_ranks(meshes[2], 3600, run_missing_after_signal, NULL, ranks);
+    wait_forget_signals();
+    for (int i = 0; i < n; i += 2) err_free(ranks[i].error);
+    assert_non_null(ranks[0].error);
+}
+
 static void missing_ranks_are_named(void **state) {
     rank ranks[MOST];
     run_ranks(meshes[2], 0.2, run_missing, NULL, ranks);
@@ -726,6 +744,60 @@ static void axes_may_have_another_order(void **state) {
     assert_ranks(m, run_shift, NULL);
 }
 
+/* ---- how NCCL reduces ---------------------------------------------------------------------------------------- */
+static err sum_over_all(rank *r) {
+    float v = 1;
+    int64_t one = 1;
+    tensor t = tensor_of(&v, DT_F32, 1, &one);
+    comm_move sum = { .axes = AXIS(AX_DP_SHARD), .from = PLACE_P, .to = PLACE_I, .name = "sum" };
+    TRY(run_one(r->c, &sum, &t, &t));
+    return v == 3 ? OK : ERR("a sum of 3 ones is %g", (double)v);
+}
+
+/* Runs a sum on all ends, and compares what NCCL was told when it made its communicator. */
+static void assert_told(rank *ranks, int n, const char *told) {
+    pthread_t thread[MOST];
+    nccl_stand_in_algorithm[0] = '\0';
+    for (int i = 0; i < n; i++) pthread_create(&thread[i], NULL, rank_main, &ranks[i]);
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < n; i++) assert_ok(ranks[i].error);
+    assert_string_equal(nccl_stand_in_algorithm, told);
+}
+
+static void all_reduces_run_by_the_algorithm_chosen(void **state) {
+    static const struct {
+        int version;
+        nccl_algorithm algorithm;
+        const char *own, *told; /* the user's NCCL_ALGO, and what NCCL reads */
+    } cases[] = { { 22703, NCCL_BY_SIZE, NULL, "" },
+                  { 22703, NCCL_BY_SIZE, "NVLS", "NVLS" },
+                  { 22703, NCCL_BY_RING, "NVLS", "allreduce:ring" },
+                  { 22703, NCCL_BY_TREE, NULL, "allreduce:tree" },
+                  { 21805, NCCL_BY_RING, NULL, "Ring" },
+                  { 21805, NCCL_BY_TREE, NULL, "Tree" } };
+    for (size_t k = 0; k < COUNT_OF(cases); k++) {
+        comm *ends[MOST];
+        rank ranks[MOST];
+        pthread_t thread[MOST];
+        int n = mesh_world(&meshes[1]), stream;
+        nccl_stand_in_version = cases[k].version;
+        unsetenv("NCCL_ALGO");
+        if (cases[k].own) setenv("NCCL_ALGO", cases[k].own, 1);
+        assert_ok(comm_threads(meshes[1], 20, ends));
+        for (int i = 0; i < n; i++) {
+            comm_gpu gpu = { 0, &stream, add_here, NULL, cases[k].algorithm };
+            ranks[i] = (rank){ NULL, sum_over_all, NULL, OK };
+            assert_ok(comm_nccl(ends[i], &gpu, &ranks[i].c));
+        }
+        assert_told(ranks, n, cases[k].told);
+        for (int i = 0; i < n; i++) comm_set_algorithm(ranks[i].c, NCCL_BY_RING);
+        assert_told(ranks, n, cases[k].version < 22400 ? "Ring" : "allreduce:ring");
+        for (int i = 0; i < n; i++) pthread_create(&thread[i], NULL, free_end, ranks[i].c);
+        for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    }
+    unsetenv("NCCL_ALGO");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_yield_what_their_placements_state),
@@ -743,6 +815,8 @@ int main(void) {
         cmocka_unit_test(what_moves_before_a_wait_is_hidden),
         cmocka_unit_test(partners_that_disagree_are_named),
         cmocka_unit_test(missing_ranks_are_named),
+        cmocka_unit_test(a_signal_shortens_waits),
+        cmocka_unit_test(all_reduces_run_by_the_algorithm_chosen),
         cmocka_unit_test(a_missing_sender_is_named),
         cmocka_unit_test(messages_of_unequal_size_are_refused),
         cmocka_unit_test(rows_beyond_the_capacity_are_refused),

@@ -162,6 +162,46 @@ static void calibration_finds_the_terms(void **state) {
     for (int t = 0; t < CALL_TERMS; t++) assert_true(got[t] >= 0);
 }
 
+/* Large sums of few GPUs are faster by rings, small ones of many by trees; NCCL's choice is never slower than either. */
+static void all_reduces_are_priced_by_algorithm(void **state) {
+    static const struct {
+        const char *seq_len, *rows, *degree;
+        int ranks;
+        const char *best;
+    } cases[] = { { "4096", "16", "8", 8, "ring" }, { "1", "1", "256", 256, "tree" } };
+    static const char *const names[] = { "auto", "ring", "tree" };
+    hardware h;
+    assert_ok(hardware_open(NULL, &h));
+    for (size_t k = 0; k < COUNT_OF(cases); k++) {
+        double seconds[3];
+        for (int i = 0; i < 3; i++) {
+            config c;
+            step_time t;
+            run_target on = { .ops = ops_cpu(OPS_ISA_BEST), .ranks = cases[k].ranks };
+            config_init(&c);
+            assert_ok(config_set(&c, "model.preset", "tiny"));
+            assert_ok(config_set(&c, "model.heads", "256"));
+            assert_ok(config_set(&c, "model.kv_heads", "256"));
+            assert_ok(config_set(&c, "model.head_dim", "4"));
+            assert_ok(config_set(&c, "model.dim", "1024"));
+            assert_ok(config_set(&c, "model.ffn_dim", "4096"));
+            assert_ok(config_set(&c, "model.max_seq_len", "4096"));
+            assert_ok(config_set(&c, "training.seq_len", cases[k].seq_len));
+            assert_ok(config_set(&c, "training.local_batch_size", cases[k].rows));
+            assert_ok(config_set(&c, "parallelism.tensor_parallel_degree", cases[k].degree));
+            assert_ok(config_set(&c, "parallelism.sequence_parallel", "false"));
+            assert_ok(config_set(&c, "comm.nccl_algorithm", names[i]));
+            assert_ok(step_simulate(&c, &on, find(&h, "h100"), NULL, &t));
+            seconds[i] = t.seconds;
+            config_free(&c);
+        }
+        assert_true(seconds[0] <= seconds[1] && seconds[0] <= seconds[2]);
+        assert_true(seconds[1] != seconds[2]);
+        assert_string_equal(seconds[1] < seconds[2] ? "ring" : "tree", cases[k].best);
+    }
+    hardware_free(&h);
+}
+
 static step_time simulated_step(const char *path, int ranks, const char *options[][2], int n) {
     hardware h;
     config c;
@@ -299,6 +339,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_complete),
         cmocka_unit_test(peaks_are_written_once),
+        cmocka_unit_test(all_reduces_are_priced_by_algorithm),
         cmocka_unit_test_setup_teardown(users_extend_it, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(precisions_are_of_the_accelerator, folder_setup,
                                         folder_teardown),

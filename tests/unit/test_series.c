@@ -55,6 +55,45 @@ static void a_resume_is_followed(void **state) {
     series_free(s);
 }
 
+/* A run of many steps in little memory: the past is coarser, but has its spikes and held-out losses; what is recent is
+ * complete, and steps still rise. */
+static void memory_is_bounded(void **state) {
+    enum { STEPS = 30000, MOST = 20000, SPIKE = 777, EVERY = 1000, RECENT = 1000 };
+    test_folder *f = *state;
+    str text = { 0 };
+    for (int i = 1; i <= STEPS; i++) {
+        str_add(&text, "{\"step\":%d,\"tokens\":%d,\"loss\":%g,\"lr\":0.1", i, 10 * i,
+                i % SPIKE == 0 ? 90.0 + i / SPIKE : 3 + sin(i));
+        if (i % EVERY == 0) str_add(&text, ",\"val_loss\":%d", i / EVERY);
+        str_add(&text, "}\n");
+    }
+    append(f, text.text);
+    str_free(&text);
+    series *s = series_new(f->path);
+    series_set_most(s, MOST);
+    assert_ok(series_update(s));
+    int64_t values = 0;
+    for (int i = 0; i < series_columns(s); i++) values += series_at(s, i)->n;
+    assert_true(values <= MOST && values > MOST / 2);
+    const series_column *step = series_find(s, "step"), *loss = series_find(s, "loss");
+    const series_column *held_out = series_find(s, "val_loss");
+    assert_int_equal(held_out->n, STEPS / EVERY);
+    for (int64_t i = 0; i < held_out->n; i++)
+        assert_true(series_value(held_out, i) == (double)(i + 1) &&
+                    series_step(s, held_out, i) == (double)(EVERY * (i + 1)));
+    int spikes = 0;
+    for (int64_t i = 0; i < loss->n; i++) {
+        double at = series_step(s, loss, i);
+        spikes += series_value(loss, i) > 50;
+        assert_true(series_in_row(series_find(s, "tokens"), series_row(loss, i)) == 10 * at);
+        assert_true(i == 0 || at > series_step(s, loss, i - 1));
+    }
+    assert_int_equal(spikes, STEPS / SPIKE);
+    for (int64_t i = 0; i < RECENT; i++)
+        assert_true(series_value(step, step->n - 1 - i) == (double)(STEPS - i));
+    series_free(s);
+}
+
 static void damage_is_left_out(void **state) {
     static const char *const bad[] = { "[1]",
                                        "{\"step\":9",
@@ -167,8 +206,9 @@ static void points_keep_extremes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(lines_become_columns), IN_FOLDER(a_resume_is_followed),
-        IN_FOLDER(damage_is_left_out),   IN_FOLDER(numbers_are_exact),
-        IN_FOLDER(columns_are_bounded),  IN_FOLDER(points_keep_extremes)
+        IN_FOLDER(memory_is_bounded),    IN_FOLDER(damage_is_left_out),
+        IN_FOLDER(numbers_are_exact),    IN_FOLDER(columns_are_bounded),
+        IN_FOLDER(points_keep_extremes)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,6 +164,10 @@ err comm_wait(comm *c, comm_ticket *ticket) {
 
 void comm_watch(comm *c, const comm_watcher *w) { c->watcher = w; }
 
+void comm_set_algorithm(comm *c, nccl_algorithm algorithm) {
+    if (c->backend && c->backend->set_algorithm) c->backend->set_algorithm(c, algorithm);
+}
+
 /* ---- waits for other ranks ------------------------------------------------------------------------- */
 void comm_set_stop_patience(comm *c, double seconds) {
     for (; c; c = c->host) c->stop_patience = seconds;

@@ -22,6 +22,7 @@
 #ifndef INGOT_COMM_H
 #define INGOT_COMM_H
 
+#include "config/choices.h"
 #include "tensor/tensor.h"
 
 /* ---- mesh: ranks as a box, the last axis varies fastest; as one of them sees it ------------- */
@@ -230,11 +231,15 @@ typedef struct comm_gpu {
     /* As of device_table, with its context: for what crosses in a narrower type than the tensors'. */
     void (*add)(void *context, void *stream, const tensor *a, const tensor *b, const tensor *out);
     void *context;
+    nccl_algorithm algorithm; /* of all-reduces */
 } comm_gpu;
 /* This rank's end over NCCL. Values of the host go through `host`, which it owns. Sums run in NCCL's order: equal on
  * every rank and in every run, but not those of the CPU. On a narrower wire they run in rank order in fp32, as
  * the CPU's. */
 err comm_nccl(comm *host, const comm_gpu *gpu, comm **out) MUST_USE;
+/* All-reduces over NCCL run this way from here on: its communicators are made again when they are next used. On all ranks
+ * together, with nothing open. Does nothing where there is no NCCL. */
+void comm_set_algorithm(comm *c, nccl_algorithm algorithm);
 
 /* ---- a host's memory and cores ------------------------------------------------------------- */
 /* Ranks of the world that use the same cores as this one, itself included. */

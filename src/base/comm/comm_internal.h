@@ -29,6 +29,7 @@ typedef struct comm_backend {
     err (*map)(comm *c, size_t bytes, void **out); /* NULL: mem_map; with unmap */
     void (*unmap)(comm *c, void *p, size_t bytes);
     bool (*failed_elsewhere)(const comm *c);
+    void (*set_algorithm)(comm *c, nccl_algorithm algorithm); /* NULL: it has none */
     void (*settle)(comm *c); /* counts when bytes moved of what has ended since; NULL: waits do */
 } comm_backend;
 

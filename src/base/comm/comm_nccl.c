@@ -94,6 +94,20 @@ static err link_open(nccl_end *n, const ncclUniqueId *id, int ranks, int me, ncc
     return OK;
 }
 
+/* NCCL reads NCCL_ALGO when it makes a communicator. From 2.24 on it takes an algorithm for all-reduces alone, and an
+ * algorithm that another collective does not have would be an error there. The user's own value counts under "auto". */
+static void set_algorithm_variable(nccl_algorithm algorithm) {
+    enum { BY_COLLECTIVE = 22400 };
+    int version = 0;
+    ncclGetVersion(&version);
+    bool alone = version >= BY_COLLECTIVE;
+    switch (algorithm) {
+    case NCCL_BY_SIZE: break;
+    case NCCL_BY_RING: setenv("NCCL_ALGO", alone ? "allreduce:ring" : "Ring", 1); break;
+    case NCCL_BY_TREE: setenv("NCCL_ALGO", alone ? "allreduce:tree" : "Tree", 1); break;
+    }
+}
+
 /* The first member makes the id, all others get it over the host's communication. */
 static err set_link(comm *c, axis_set axes, nccl_link **out) {
     nccl_end *n = c->state;
@@ -648,6 +662,18 @@ static void nccl_free(comm *c) {
     free(n);
 }
 
+static void nccl_set_algorithm(comm *c, nccl_algorithm algorithm) {
+    nccl_end *n = c->state;
+    cudaDeviceSynchronize();
+    pthread_mutex_lock(&n->lock); /* the thread that watches looks at them */
+    for (int i = 0; i < COMM_SETS; i++) {
+        link_close(&n->set[i]);
+        n->set[i] = (nccl_link){ 0 };
+    }
+    pthread_mutex_unlock(&n->lock);
+    set_algorithm_variable(algorithm);
+}
+
 static bool nccl_failed_elsewhere(const comm *c) {
     const nccl_end *n = c->state;
     return comm_failed_elsewhere(n->host);
@@ -661,8 +687,10 @@ err comm_nccl(comm *host, const comm_gpu *gpu, comm **out) {
                                           .abort = nccl_abort,
                                           .free = nccl_free,
                                           .failed_elsewhere = nccl_failed_elsewhere,
+                                          .set_algorithm = nccl_set_algorithm,
                                           .settle = nccl_settle };
     nccl_end *n = mem_alloc(sizeof *n);
+    set_algorithm_variable(gpu->algorithm);
     *n = (nccl_end){ .host = host, .gpu = *gpu };
     pthread_mutex_init(&n->lock, NULL);
     comm *c = *out = mem_alloc(sizeof *c);

@@ -565,7 +565,7 @@ static err out_of_time(const comm *c, const remote_op *o, const wait_state *w) {
     str missing = { 0 };
     list_open(c, o, &missing);
     err e =
-        err_hint(ERR("rank %d has waited %.0f s in %s for %s", c->m.rank, w->deadline - w->began,
+        err_hint(ERR("rank %d has waited %.3g s in %s for %s", c->m.rank, w->deadline - w->began,
                      comm_describe(&o->t.move, what, sizeof what), missing.text),
                  "see what these ranks do; comm.timeout_seconds sets how long to wait");
     str_free(&missing);

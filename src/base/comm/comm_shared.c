@@ -190,7 +190,7 @@ static err check_patience(comm *c, shared_end *s, patience *p, const comm_move *
     if (!comm_wait_is_over(c, &p->w)) return OK;
     str hanging = { 0 };
     list_hanging(c, s, &hanging);
-    err e = err_hint(ERR("rank %d has waited %.0f s in %s for %s%s", c->m.rank,
+    err e = err_hint(ERR("rank %d has waited %.3g s in %s for %s%s", c->m.rank,
                          p->w.deadline - p->w.began, comm_describe(m, what, sizeof what), missing,
                          hanging.text ? hanging.text : ""),
                      "see what these ranks do; comm.timeout_seconds sets how long to wait");

@@ -133,6 +133,10 @@ enum { PIPE_ALL_FORWARD_FIRST = 1, PIPE_TAKES_CHUNKS = 2, PIPE_SPLITS_BACKWARD =
 #define CONTEXT_MODES(ROW)                                                                         \
     ROW(CONTEXT_ULYSSES, "ulysses", 0, "an all-to-all exchanges tokens for heads, and back")       \
     ROW(CONTEXT_RING, "ring", 0, "keys and values pass from rank to rank")
+#define NCCL_ALGORITHMS(ROW)                                                                       \
+    ROW(NCCL_BY_SIZE, "auto", 0, "NCCL chooses by size, or NCCL_ALGO does")                        \
+    ROW(NCCL_BY_RING, "ring", 0, "the fewest bytes")                                               \
+    ROW(NCCL_BY_TREE, "tree", 0, "the fewest steps")
 
 /* Every list above with the type it yields. */
 #define CHOICE_TYPES(TYPE)                                                                         \
@@ -158,7 +162,8 @@ enum { PIPE_ALL_FORWARD_FIRST = 1, PIPE_TAKES_CHUNKS = 2, PIPE_SPLITS_BACKWARD =
     TYPE(cfg_reshard, CFG_RESHARDS)                                                                \
     TYPE(cfg_wire, CFG_WIRES)                                                                      \
     TYPE(monitor_preset, MONITOR_PRESET_ROWS)                                                      \
-    TYPE(context_mode, CONTEXT_MODES)
+    TYPE(context_mode, CONTEXT_MODES)                                                              \
+    TYPE(nccl_algorithm, NCCL_ALGORITHMS)
 
 /* The enums; type_count; type_traits. The count is not a value of the enum, so that a switch over all
  * values is complete without it. */

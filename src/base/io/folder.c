@@ -11,8 +11,10 @@
 
 #include "io/io_internal.h"
 
+/* A name is on the disk when its folder is: without that, a power failure takes a new folder and all that was written into
+ * it. */
 static err make_one(const char *path) {
-    if (mkdir(path, 0777) == 0) return OK;
+    if (mkdir(path, 0777) == 0) return io_sync_parent(path);
     if (errno != EEXIST) return IO_ERR("make the folder", path);
     if (io_is_dir(path)) return OK;
     return err_hint(ERR("cannot make the folder %s: a file of that name is in the way", path),
@@ -134,6 +136,14 @@ err io_replace_tree(const char *root, const char *from, const char *to, const ch
     }
     TRY(io_sync_folder(root));
     return io_remove_tree(root, aside);
+}
+
+err io_rename(const char *from, const char *to) {
+    if (rename(from, to) != 0)
+        return err_hint(ERR("cannot rename %s to %s: %s", from, to, strerror(errno)),
+                        "check that the folder is writable, and the disk it is on");
+    TRY(io_sync_parent(from));
+    return io_sync_parent(to);
 }
 
 char *io_join(const char *folder, const char *name) {

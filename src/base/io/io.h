@@ -77,6 +77,10 @@ err io_remove_tree(const char *root, const char *path) MUST_USE;
 err io_replace_tree(const char *root, const char *from, const char *to, const char *aside) MUST_USE;
 /* Makes renames inside a folder survive a power failure. */
 err io_sync_folder(const char *path) MUST_USE;
+/* Of the folder that has this entry. */
+err io_sync_parent(const char *path) MUST_USE;
+/* Renames a file or folder, and syncs the folders that had and have it. */
+err io_rename(const char *from, const char *to) MUST_USE;
 
 /* ---- locks -------------------------------------------------------------------------------
  * A file that at most one process has locked, on this machine and over NFS. The system drops the

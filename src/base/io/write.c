@@ -120,10 +120,13 @@ err io_sync_folder(const char *path) {
     return e;
 }
 
-static err sync_parent(const char *path) {
-    char *parent = io_parent(path);
+err io_sync_parent(const char *path) {
+    char *named = strdup(path);
+    for (size_t n = strlen(named); n > 1 && named[n - 1] == '/'; n--) named[n - 1] = '\0';
+    char *parent = io_parent(named);
     err e = io_sync_folder(parent);
     free(parent);
+    free(named);
     return e;
 }
 
@@ -143,7 +146,7 @@ err io_writer_commit(io_writer *w) {
         io_writer_abort(w);
         return e;
     }
-    e = sync_parent(w->path);
+    e = io_sync_parent(w->path);
     io_writer_free(w);
     return e;
 }
@@ -166,7 +169,10 @@ err io_write(const char *path, const void *bytes, size_t n) {
 }
 
 err io_append_open(const char *path, int *fd) {
-    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+    *fd = open(path, flags | O_EXCL, 0666);
+    if (*fd >= 0) return io_sync_parent(path);
+    *fd = open(path, flags, 0666);
     return *fd < 0 ? IO_ERR("open", path) : OK;
 }
 

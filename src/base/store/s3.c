@@ -230,6 +230,7 @@ err s3_call(store *s, int worker, const s3_request *q, http_reply *r) {
     TRY(e);
     attempt--; /* the last one's index */
     bool fine = r->status / 100 == 2 || (q->missing_is_fine && r->status == 404);
+    if (!fine && wait_is_interrupted(&w) && !s->cancelled) return wait_failed(&w);
     if (!fine && s3_is_cancelled(s))
         return ERR("%s %s: cancelled%s%s", q->http.method, q->url, *w.detail ? "; " : "", w.detail);
     if (fine && r->status != 404 && q->check && !q->check(q->check_ctx, r))

@@ -229,7 +229,7 @@ err store_get_file(store *s, const char *url, const char *path) {
     if (t.fd < 0) TRY_CLEAN(system_error("write", temporary.text));
     TRY_CLEAN(run_parts(&t, get_part_task));
     if (fsync(t.fd) != 0) TRY_CLEAN(system_error("write", temporary.text));
-    if (rename(temporary.text, path) != 0) TRY_CLEAN(system_error("write", path));
+    TRY_CLEAN(io_rename(temporary.text, path));
 cleanup:
     if (t.fd >= 0) close(t.fd);
     if (e && t.fd >= 0) unlink(temporary.text);

@@ -3,9 +3,9 @@
 #include "curate/dedup_internal.h"
 #include "comm/comm.h"
 #include "io/io.h"
+#include "util/wait.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 /* ---- splits ---------------------------------------------------------------------------------- */
 /* About 64 splits, so that as many ranks have work, but of a size for which a spill file is worth it. */
@@ -155,14 +155,14 @@ err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t 
 }
 
 err split_job_open_others(const split_job *j) {
-    enum { TENTHS = 300 };
+    enum { PATIENCE_S = 30 }; /* a network file system shows new files with a delay */
     for (int i = 0; i < j->splits->n; i++) {
         char *path = spill_path(j->folder, j->stage.name, i);
-        err e = OK;
-        for (int wait = 0; !j->spills[i] && !e && wait < TENTHS; wait++) {
-            if (wait) nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
+        wait_state w;
+        wait_begin(&w, PATIENCE_S, "%s, which another rank has written", path);
+        err e = j->spills[i] ? OK : spill_open(path, j->sections, j->settings, &j->spills[i]);
+        while (!j->spills[i] && !e && wait_nap(&w))
             e = spill_open(path, j->sections, j->settings, &j->spills[i]);
-        }
         if (!e && !j->spills[i])
             e = err_hint(ERR("%s, which another rank has written, cannot be seen here", path),
                          "the folder must be on a file system that all hosts share");

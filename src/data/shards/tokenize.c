@@ -9,11 +9,11 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "comm/comm.h"
 #include "text/text.h"
 #include "tokenizer/tokenizer.h"
+#include "util/wait.h"
 
 enum { TRAIN, HELD_OUT, SIDES };
 static const char *const SIDE_NAMES[] = { "train", "validation" };
@@ -416,11 +416,11 @@ static err total_report(tokenize_report *r, comm *c) {
 /* A network file system shows what other hosts write with a delay. */
 static bool read_new_shard(const tokenize_job *t, const char *folder, int segment, int k,
                            listing *l) {
-    int waits = comm_world(t->o->comm) > 1 ? 300 : 0; /* tenths of a second */
-    while (!read_shard(folder, segment, k, l)) {
-        if (waits-- == 0) return false;
-        nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
-    }
+    enum { PATIENCE_S = 30 };
+    wait_state w;
+    wait_begin(&w, comm_world(t->o->comm) > 1 ? PATIENCE_S : 0, "shard %d in %s", segment, folder);
+    while (!read_shard(folder, segment, k, l))
+        if (!wait_nap(&w)) return false;
     return true;
 }
 

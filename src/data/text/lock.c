@@ -1,11 +1,11 @@
 /* The lock of a folder that a job writes to: see text.h. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "comm/comm.h"
 #include "io/io.h"
 #include "text/text_internal.h"
+#include "util/wait.h"
 
 enum { SIGNATURE = 256 };
 
@@ -34,11 +34,12 @@ static bool sees_signature(const char *path, const char *signature) {
 
 /* A network file system shows new files with a delay. */
 static err check_shared(const text_lock *l, const char *signature) {
-    enum { TENTHS = 200 };
-    for (int i = 0; i < TENTHS; i++) {
+    enum { PATIENCE_S = 20 };
+    wait_state w;
+    wait_begin(&w, PATIENCE_S, "%s to be the folder that rank 0 writes to", l->folder);
+    do
         if (sees_signature(l->path, signature)) return OK;
-        nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
-    }
+    while (wait_nap(&w));
     return err_hint(
         ERR("%s is not the folder that rank 0 writes to", l->folder),
         "the output must be on a file system that all hosts share, under the same path");

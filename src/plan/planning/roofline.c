@@ -170,12 +170,18 @@ static double group_bandwidth(const cost_model *k, const group_shape *g) {
 
 /* A ring moves the least bytes, in as many steps as there are members; a tree the other way around. `moved`
  * is what a ring sends per member. */
-static double ring_or_tree(const cost_model *k, const group_shape *g, double moved, double steps) {
+static double ring_or_tree(const cost_model *k, const group_shape *g, double moved, double steps,
+                           nccl_algorithm algorithm) {
     double rate = group_bandwidth(k, g);
     double ring_hops = (g->hosts - 1) * network_hop + (g->local - 1) * link_hop;
     double tree_hops = ceil(log2(g->hosts)) * network_hop + ceil(log2(g->local)) * link_hop;
     double ring = moved / rate + steps * ring_hops;
     double tree = moved / (rate * tree_share) + steps * tree_hops;
+    switch (algorithm) {
+    case NCCL_BY_RING: return move_seconds + ring;
+    case NCCL_BY_TREE: return move_seconds + tree;
+    case NCCL_BY_SIZE: break;
+    }
     return move_seconds + MIN(ring, tree);
 }
 
@@ -200,9 +206,9 @@ static double price_move(void *ctx, const mesh *m, const comm_move *move, double
     if (g.n <= 1) return 0;
     switch (comm_kind(move)) {
     case MOVE_ALL_REDUCE:
-    case MOVE_ALL_MAX: return ring_or_tree(k, &g, 2 * others * bytes, 2);
+    case MOVE_ALL_MAX: return ring_or_tree(k, &g, 2 * others * bytes, 2, k->algorithm);
     case MOVE_ALL_GATHER:
-    case MOVE_REDUCE_SCATTER: return ring_or_tree(k, &g, others * bytes, 1);
+    case MOVE_REDUCE_SCATTER: return ring_or_tree(k, &g, others * bytes, 1, NCCL_BY_SIZE);
     case MOVE_ALL_TO_ALL:
     case MOVE_ROWS: return exchange_seconds(k, &g, bytes);
     case MOVE_SHIFT:
@@ -223,7 +229,8 @@ sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_tar
                        .tf32 = cfg->precision.tf32,
                        .dt = train_layout(cfg, on->ops, cfg->training.seq_len).dt,
                        .share = gpu->shared ? 1.0 / MAX(1, MIN(ranks, gpu->per_node)) : 1,
-                       .as = on->as };
+                       .as = on->as,
+                       .algorithm = cfg->comm.nccl_algorithm };
     return (sim_costs){ price_call, price_move, price_fetch, interference, k };
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CHANGES = 4, MOST_OPTIONS = 3 };
+enum { MOST_CHANGES = 6, MOST_OPTIONS = 3 };
 
 typedef struct model_change {
     char what[80];
@@ -15,6 +15,7 @@ typedef struct model_change {
         char value[24];
     } set[MOST_OPTIONS];
     int n;
+    bool same_run; /* it changes how, not what, is computed */
 } model_change;
 
 typedef struct change_list {
@@ -86,6 +87,17 @@ static void change_experts(change_list *l, const capacity *now) {
     }
 }
 
+/* A GPU's all-reduces by rings or by trees, where NCCL would choose. */
+static void change_algorithm(change_list *l, const config *cfg, const run_target *on) {
+    static const char *const names[] = { "ring", "tree" };
+    if (!on->gpu || on->gpu->shared || cfg->comm.nccl_algorithm != NCCL_BY_SIZE) return;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        model_change *m = begin_change(l, "all-reduces between GPUs by %ss", names[i]);
+        m->same_run = true;
+        change_text(m, "comm.nccl_algorithm", names[i]);
+    }
+}
+
 static err apply_change(const model_change *m, config *c) {
     for (int i = 0; i < m->n; i++) TRY(config_set(c, m->set[i].option, m->set[i].value));
     return OK;
@@ -108,17 +120,19 @@ static err try_change(const config *cfg, const run_target *on, const model_chang
 void add_other_runs(const config *cfg, const run_target *on, const capacity *now,
                     capacity_variant **list, int *n) {
     change_list changes = { .n = 0 };
+    change_algorithm(&changes, cfg, on);
     change_attention(&changes, now);
     change_packing(&changes, cfg);
     change_experts(&changes, now);
     for (int i = 0; i < changes.n; i++) {
         const model_change *m = &changes.all[i];
-        capacity_variant v = { .other_run = true };
+        capacity_variant v = { .other_run = !m->same_run };
         err e = try_change(cfg, on, m, &v);
         if (e) { /* this family or layout does not have it */
             err_free(e);
             continue;
         }
+        if (m->same_run && v.seconds == (*list)[0].seconds) continue; /* nothing is reduced so */
         str_add(&v.what, "%s", m->what);
         for (int k = 0; k < m->n; k++)
             str_add(&v.settings, "%s--%s=%s", k ? " " : "", m->set[k].option, m->set[k].value);

@@ -123,8 +123,7 @@ void choose_kept(kept_step *k, int n, const ckpt_keep *keep) {
 static err remove_local_step(const char *root, int64_t step) {
     char *path = step_path(root, "", step, ""), *temp = step_path(root, ".", step, STEP_TEMPORARY);
     err e = io_remove_tree(root, temp);
-    if (!e && rename(path, temp) != 0)
-        e = ERR("cannot rename %s to %s: %s", path, temp, strerror(errno));
+    if (!e) e = io_rename(path, temp);
     if (!e) e = io_remove_tree(root, temp);
     free(path);
     free(temp);
@@ -159,8 +158,8 @@ static err recover_entry(const char *root, const char *name) {
         char *final = io_join(root, step);
         if (io_exists(final))
             e = io_remove_tree(root, path);
-        else if (rename(path, final) != 0)
-            e = ERR("cannot rename %s to %s: %s", path, final, strerror(errno));
+        else
+            e = io_rename(path, final);
         free(final);
         free(step);
     }
@@ -245,12 +244,10 @@ static err rename_newer(const char *run_dir, ckpt_kind kind, int64_t step, const
         if (steps[i] <= step) continue;
         char *from = step_path(root, "", steps[i], ""), *to = step_path(root, prefix, steps[i], "");
         e = io_remove_tree(root, to);
-        if (!e && rename(from, to) != 0)
-            e = ERR("cannot rename %s to %s: %s", from, to, strerror(errno));
+        if (!e) e = io_rename(from, to);
         free(from);
         free(to);
     }
-    if (!e && n && steps[n - 1] > step) e = io_sync_folder(root);
     free(steps);
     free(root);
     return e;

@@ -22,12 +22,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "io/io.h"
 #include "util/fault.h"
+#include "util/wait.h"
 
 typedef enum { IDLE, COPYING, WRITING, COMMITTING, PHASES } save_phase;
 
@@ -545,9 +547,12 @@ static bool lists_are_there(const ckpt_saver *v) {
  * them have written, or write in the next seconds, is a checkpoint all the same. */
 static void commit_alone(ckpt_saver *v) {
     enum { PATIENCE_S = 5 };
-    double until = time_now() + PATIENCE_S;
+    wait_state w;
+    wait_begin(&w, PATIENCE_S, "the files of other ranks");
+    w.ignored = INT_MAX;
     if (!is_first(v) || v->phase != WRITING || v->error) return;
-    while (rank_count(v) > 1 && !lists_are_there(v) && time_now() < until) usleep(20000);
+    while (rank_count(v) > 1 && !lists_are_there(v) && wait_nap(&w)) {
+    }
     if (rank_count(v) > 1 && !lists_are_there(v)) return;
     err e = commit_save(v);
     if (!e) log_info("step %lld was still saved", (long long)v->state.step);

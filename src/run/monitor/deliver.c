@@ -5,16 +5,17 @@
  * The command is a process group of its own, so that all of it ends when its time is over. */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "webhook_internal.h"
+#include "util/wait.h"
 
 enum { MOST_QUEUED = 16 };
 
@@ -55,13 +56,12 @@ static int spawn_shell(const char *command, int input, pid_t *pid) {
 
 /* @return the process's status; -1: it was ended. */
 static int wait_bounded(pid_t pid, double seconds) {
-    double until = time_now() + seconds;
+    wait_state w;
     int status = 0;
+    wait_begin(&w, seconds, "alerts.command");
+    w.ignored = INT_MAX; /* a run that is asked to stop still reports it */
     while (waitpid(pid, &status, WNOHANG) == 0) {
-        if (time_now() < until) {
-            nanosleep(&(struct timespec){ 0, 10000000 }, NULL);
-            continue;
-        }
+        if (wait_nap(&w)) continue;
         kill(-pid, SIGKILL);
         waitpid(pid, &status, 0);
         return -1;

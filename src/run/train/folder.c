@@ -36,19 +36,13 @@ static const char *run_entry_at(int i) {
     return i < n ? entries[i] : k ? k->ours : NULL;
 }
 
-static err rename_path(const char *from, const char *to) {
-    if (rename(from, to) == 0) return OK;
-    return err_hint(ERR("cannot rename %s to %s: %s", from, to, strerror(errno)),
-                    "check that the run folder is writable");
-}
-
 /* Moves an entry of the folder `from` to the folder `to`, over what is there. */
 static err move_entry(const run_folder *f, const char *from, const char *to, const char *name) {
     err e = OK;
     char *old = io_join(from, name), *new = io_join(to, name);
     if (io_exists(old)) {
         TRY_CLEAN(io_remove_tree(f->path, new));
-        TRY_CLEAN(rename_path(old, new));
+        TRY_CLEAN(io_rename(old, new));
     }
 cleanup:
     free(old);
@@ -148,7 +142,7 @@ err folder_begin(run_folder *f, bool fresh) {
 err folder_drop_previous(run_folder *f) {
     if (!f->has_previous) return OK;
     char *previous = io_join(f->path, PREVIOUS), *removed = io_join(f->path, REMOVED);
-    err e = rename_path(previous, removed);
+    err e = io_rename(previous, removed);
     free(previous);
     free(removed);
     TRY(e);

@@ -1,12 +1,12 @@
 /* How the ranks of a run come to be: threads of this process, or the processes of a job that mpirun, srun or
  * torchrun started. */
 #include "train_internal.h"
+#include "util/wait.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* ---- ranks as threads ------------------------------------------------------------------------
  * A rank that fails ends all of them, with its error; the others' errors only report that it failed. Memory that
@@ -120,12 +120,11 @@ static err train_process(comm_job *j, const config *c, const train_options *o, t
 
 /* A rank whose error follows from another's, or may be the same as rank 0's, waits to be ended. */
 static void let_others_report(const comm_job *j, const comm *c, const train_options *o) {
-    for (double left = comm_job_wait_seconds(j, c); left > 0; left -= 0.1) {
-        nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
-        if (!o->stop || !*o->stop) continue;
-        signal(SIGTERM, SIG_DFL);
-        raise(SIGTERM);
-    }
+    bool stopped = o->stop && *o->stop;
+    wait_seconds(stopped ? 0.1 : comm_job_wait_seconds(j, c));
+    if (!o->stop || !*o->stop) return;
+    signal(SIGTERM, SIG_DFL);
+    raise(SIGTERM);
 }
 
 static err run_process(comm_job *j, const config *c, const train_options *o) {

@@ -69,7 +69,8 @@ static err join_gpus(trainer *t) {
                         "--device=cpu",
                         mesh_world(&t->mesh));
     const device_table *d = t->ops->device;
-    comm_gpu at = { gpu, d->native_queue(t->ops->context, QUEUE_COMPUTE), d->add, t->ops->context };
+    comm_gpu at = { gpu, d->native_queue(t->ops->context, QUEUE_COMPUTE), d->add, t->ops->context,
+                    t->cfg->comm.nccl_algorithm };
     return comm_nccl(t->x.comm, &at, &t->x.comm);
 }
 

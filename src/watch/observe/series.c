@@ -35,6 +35,8 @@ struct series {
         double value;
     } * line; /* [MOST_COLUMNS]: the values of the line that is being read */
     int in_line, guess;
+    int64_t values, most; /* of all columns; 0: any number */
+    double stride;        /* steps that share a row in the past; 0: none do yet */
 };
 
 /* ---- columns -------------------------------------------------------------------------------- */
@@ -88,6 +90,74 @@ static void column_append(series_column *c, int64_t row, double v) {
         c->narrow[c->n] = (float)v;
     c->n++;
 }
+
+/* ---- fewer rows ------------------------------------------------------------------------------- */
+/* Removes the values of rows that are dropped. @param to 1 + the new number of each row; 0: dropped. */
+static void column_drop(series_column *c, const uint32_t *to) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        uint32_t row = to[c->row ? c->row[i] : (uint32_t)i];
+        if (!row) continue;
+        if (c->is_wide)
+            c->wide[n] = c->wide[i];
+        else
+            c->narrow[n] = c->narrow[i];
+        if (c->row) c->row[n] = row - 1;
+        n++;
+    }
+    c->n = n;
+}
+
+/* Counts the values of each row that few rows have. @return owned (free). */
+static uint16_t *count_rare_values(const series *s) {
+    enum { RARE = 4 }; /* in less than one row of four */
+    uint16_t *rare = mem_alloc((size_t)s->rows * sizeof *rare);
+    for (int k = 0; k < s->columns; k++)
+        for (int64_t i = 0; s->column[k].n < s->rows / RARE && i < s->column[k].n; i++)
+            rare[series_row(&s->column[k], i)]++;
+    return rare;
+}
+
+static bool is_higher(double a, double b) { return a > b || (isnan(a) && !isnan(b)); }
+
+/* Marks what stays of the first `older` rows: of every `stride` steps the highest loss, and the most rare values. */
+static void mark_kept(const series *s, const uint16_t *rare, int64_t older, uint32_t *kept) {
+    const series_column *steps = series_find(s, "step"), *loss = series_find(s, "loss");
+    for (int64_t from = 0, to; from < older; from = to) {
+        int64_t rarest = from, highest = from;
+        double cell = floor(series_in_row(steps, from) / s->stride);
+        for (to = from; to < older && floor(series_in_row(steps, to) / s->stride) == cell; to++) {
+            if (rare[to] > rare[rarest]) rarest = to;
+            if (is_higher(series_in_row(loss, to), series_in_row(loss, highest))) highest = to;
+        }
+        kept[highest] = 1;
+        if (rare[rarest]) kept[rarest] = 1;
+    }
+}
+
+/* Makes the older half coarser. */
+static void thin_rows(series *s) {
+    enum { FEW = 64 };
+    for (s->stride = MAX(s->stride, 2); s->rows > FEW; s->stride *= 2) {
+        int64_t older = s->rows / 2;
+        uint32_t *to = mem_alloc((size_t)s->rows * sizeof *to), kept = 0;
+        uint16_t *rare = count_rare_values(s);
+        mark_kept(s, rare, older, to);
+        for (int64_t row = 0; row < s->rows; row++)
+            if (to[row] || row >= older) to[row] = ++kept;
+        s->values = 0;
+        for (int k = 0; k < s->columns; k++) {
+            column_drop(&s->column[k], to);
+            s->values += s->column[k].n;
+        }
+        s->rows = kept;
+        free(rare);
+        free(to);
+        if (s->values <= s->most / 4 * 3) return;
+    }
+}
+
+void series_set_most(series *s, int64_t values) { s->most = values; }
 
 /* ---- lines ---------------------------------------------------------------------------------- */
 typedef struct scanner {
@@ -239,8 +309,10 @@ static void read_metrics_line(series *s, const char *line, size_t len) {
     }
     for (int i = 0; i < s->in_line; i++)
         column_append(&s->column[s->line[i].column], s->rows, s->line[i].value);
+    s->values += s->in_line;
     s->last_step = step;
     s->rows++;
+    if (s->most && s->values > s->most) thin_rows(s);
 }
 
 /* Takes the whole lines of what was read, and keeps the rest for later. */
@@ -265,8 +337,9 @@ static void forget_rows(series *s) {
         free(s->column[i].row);
     }
     s->columns = s->guess = 0;
-    s->rows = s->skipped = s->offset = 0;
+    s->rows = s->skipped = s->offset = s->values = 0;
     s->last_step = -INFINITY;
+    s->stride = 0;
     s->carry.len = 0;
 }
 

@@ -28,6 +28,10 @@ typedef struct series_column {
 
 typedef struct series series;
 series *series_new(const char *run); /* the folder; nothing is read yet */
+/* Bounds its memory, for whoever follows a run of months: beyond so many values of all columns the older half of the rows
+ * becomes coarser. Of every 2, 4, 8, ... steps those rows stay that have the highest loss and the most values which few rows
+ * have, such as held-out losses: spikes are not lost. */
+void series_set_most(series *s, int64_t values);
 /* Reads what is new. A file that does not exist is an empty one. */
 err series_update(series *s) MUST_USE;
 void series_free(series *s); /* takes NULL */
