@@ -297,7 +297,8 @@ static inline err rank_run(rank_job *j) {
     }
     x.step = (step_block){ .loss_grad = 1.0f / (float)valid, .dropout = rng_key_of(5, 5) };
     comm_counters_reset(j->end);
-    TRY(exec_microbatches(&x, chain_id, micros, &(exec_hooks){ feed_batch, add_losses, NULL, &r }));
+    TRY(exec_microbatches(&x, chain_id, micros,
+                          &(exec_hooks){ feed_batch, add_losses, .ctx = &r }));
     TRY(model_sum_tied(m, &x));
     collect(j, m, p);
     /* every tp rank has the same losses: count one */

@@ -241,7 +241,7 @@ static err run_traced(rank_trace *t) {
     TRY(plan_chain(p, &train, model_bucket_regions, m, &id));
     TRY(plan_commit(p));
     exec x = { .plan = p, .comm = t->end };
-    TRY(exec_microbatches(&x, id, t->micros, &(exec_hooks){ trace_feed, trace_loss, NULL, t }));
+    TRY(exec_microbatches(&x, id, t->micros, &(exec_hooks){ trace_feed, trace_loss, .ctx = t }));
     plan_free(p);
     model_free(m);
     free(impl);

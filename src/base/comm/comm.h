@@ -44,6 +44,9 @@ int mesh_group(const mesh *m, axis_set axes, int *members);
 /* Names the group: equal for ranks of one group, different for others along the same axes. */
 int mesh_group_id(const mesh *m, axis_set axes);
 mesh mesh_as(const mesh *m, int rank); /* as another rank sees it */
+/* A mesh with the axes of this one and fewer ranks: along each as few as divide its degree, so that what divides over
+ * this one divides over that. As rank 0 sees it. */
+mesh mesh_reduced(const mesh *m);
 /* The rank with this coordinate along the axis and 0 along all others. */
 int mesh_rank_along(const mesh *m, mesh_axis a, int coord);
 /* Ranks between neighbors along the axis: 1 for the last one. */

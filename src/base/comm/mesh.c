@@ -61,6 +61,19 @@ mesh mesh_as(const mesh *m, int rank) {
     return other;
 }
 
+mesh mesh_reduced(const mesh *m) {
+    mesh small = *m;
+    small.rank = 0;
+    for (int a = 0; a < AX_COUNT; a++) {
+        int size = mesh_size(m, (mesh_axis)a), least = 2;
+        if (size == 1 || (a == AX_TP && m->tp_rep > 1))
+            continue; /* heads are shared by all of them */
+        while (size % least) least++;
+        small.size[a] = least;
+    }
+    return small;
+}
+
 int mesh_group(const mesh *m, axis_set axes, int *members) {
     int id = mesh_group_id(m, axes);
     for (int r = 0; r < mesh_world(m); r++) {

@@ -460,7 +460,8 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
                     .kind = m->kind,
                     .pipe = m->l.pipe,
                     .prefetch = m->l.prefetch,
-                    .keep_gathered = m->l.keep_gathered && mode == PROG_TRAIN };
+                    .keep_gathered = m->l.keep_gathered && mode == PROG_TRAIN,
+                    .tied = mode == PROG_TRAIN && m->tied.p ? &m->tied : NULL };
     if (fp8_keeps_history(m->l.fp8) && mode == PROG_TRAIN) TRY(record_scales(m, out));
     TRY(record_program(m, &b, "first", 0, &out->first));
     for (int k = 0; k < m->kinds; k++) {

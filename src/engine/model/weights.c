@@ -45,6 +45,51 @@ static bool shared_by_stages(const model *m, int b) {
     return m->info[b].where == BUCKET_TIED && m->l.pipe.ranks > 1;
 }
 
+/* What this rank updates of a table that two stages hold. @return false: it holds none */
+static bool tied_view(const model *m, bucket_view *out) {
+    for (int i = 0; i < model_buckets(m); i++) {
+        *out = model_bucket(m, i);
+        if (shared_by_stages(m, out->bucket)) return true;
+    }
+    return false;
+}
+
+/* The stages that hold a tied table exchange its gradients; each adds the other's to its own. */
+static chain_end record_tied(model *m, plan *p, region_part in, int64_t count) {
+    enum { CHANNEL = 2 }; /* beside those of the pipeline */
+    chain_end e = { .kind = END_TIED, .layer = -1 };
+    bool first = mesh_coord(&m->l.mesh, AX_PP) == 0;
+    prog *g =
+        prog_new("tied table", PROG_UPDATE, &m->l.mesh, &(param_set){ 0 }, &(prog_options){ 0 });
+    val mine = prog_region(g, "tied", in.region, in.at, DT_F32, count, (placement){ 0 });
+    val theirs = prog_scratch(g, 1, &count, (placement){ 0 });
+    rec_exchange(g, mine, theirs,
+                 (exchange_spec){ AXIS(AX_PP), first ? m->l.pipe.ranks - 1 : 0, CHANNEL, first });
+    change_request add = change_of(OP_ACCUMULATE);
+    add.in[0] = theirs;
+    add.out[0] = mine;
+    add.add = true;
+    rec_change(g, add);
+    err bad = prog_finish(g);
+    if (!bad) bad = plan_program(p, g, -1, &e.id);
+    BUG_IF(bad != NULL); /* the op is what reductions add with */
+    mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
+    m->recorded[m->records++] = g;
+    e.p = g;
+    return e;
+}
+
+static void reserve_tied(model *m, plan *p) {
+    bucket_view b;
+    m->tied = m->first_tied = (chain_end){ 0 };
+    m->tied_first = -1;
+    if (!tied_view(m, &b)) return;
+    m->tied = record_tied(m, p, b.grad, b.count);
+    if (!m->l.keeps_first_grad) return;
+    m->tied_first = plan_region(p, "pipeline", (size_t)b.count * sizeof(float));
+    m->first_tied = record_tied(m, p, (region_part){ m->tied_first, 0 }, b.count);
+}
+
 void model_reserve(model *m, plan *p, bool train) {
     for (int b = 0; b < m->buckets; b++) {
         bucket_info *k = &m->info[b];
@@ -70,14 +115,7 @@ void model_reserve(model *m, plan *p, bool train) {
             if (has_bucket(m, b, l))
                 m->info[b].grad[l] = plan_region(p, "grads", count * sizeof(float));
     }
-    m->tied_sum = m->tied_first = -1;
-    for (int b = 0; b < m->buckets && train; b++)
-        if (shared_by_stages(m, b) && has_bucket(m, b, 0)) {
-            int64_t count = bucket_holds(&m->bucket[b], &m->l.mesh, HOLDS_STATE).count;
-            m->tied_sum = plan_region(p, "pipeline", (size_t)count * sizeof(float));
-            if (m->l.keeps_first_grad)
-                m->tied_first = plan_region(p, "pipeline", (size_t)count * sizeof(float));
-        }
+    if (train) reserve_tied(m, p);
 }
 
 bucket_regions model_bucket_regions(void *ctx, int b, int layer) {
@@ -377,62 +415,24 @@ bool model_param_tied(const model *m, int param) {
     return shared_by_stages(m, m->param[param].bucket);
 }
 
-/* The tied table's gradient, of the elements that this rank updates. @return false: it holds none */
-static bool tied_gradient(const model *m, const plan *p, tensor *out) {
-    for (int i = 0; i < model_buckets(m); i++) {
-        bucket_view b = model_bucket(m, i);
-        if (!shared_by_stages(m, b.bucket)) continue;
-        *out = tensor_of((float *)plan_data(p, b.grad.region) + b.grad.at, DT_F32, 1, &b.count);
-        return true;
-    }
-    return false;
-}
-
-/* The stages exchange their gradients; each adds the other's to its own. */
-static err exchange_tied(const model *m, exec *x, const tensor *mine) {
-    enum { CHANNEL = 2 }; /* beside those of the pipeline */
-    int last = m->l.pipe.ranks - 1;
-    tensor theirs = *mine, none = { 0 };
-    theirs.data = plan_data(x->plan, m->tied_sum);
-    comm_move move = { .axes = AXIS(AX_PP),
-                       .kind = MOVE_SEND,
-                       .peer = mesh_coord(&m->l.mesh, AX_PP) ? 0 : last,
-                       .channel = CHANNEL,
-                       .name = "the tied table's gradient" };
-    comm_ticket sent, received;
-    bool sends_first =
-        mesh_coord(&m->l.mesh, AX_PP) == 0; /* messages may wait for their receiver */
-    for (int i = 0; i < 2; i++) {
-        bool sends = sends_first == (i == 0);
-        move.kind = sends ? MOVE_SEND : MOVE_RECV;
-        TRY(comm_start(x->comm, &move, sends ? mine : &none, sends ? &none : &theirs,
-                       sends ? &sent : &received));
-    }
-    TRY(comm_wait(x->comm, &received));
-    TRY(comm_wait(x->comm, &sent));
-    op_call add = { .op = OP_ACCUMULATE, .in = { theirs }, .out = { *mine }, .accumulate = 1 };
-    exec_call(x, &add);
-    return OK;
-}
-
-err model_sum_tied(const model *m, exec *x) {
-    tensor mine;
-    return tied_gradient(m, x->plan, &mine) ? exchange_tied(m, x, &mine) : OK;
-}
+err model_sum_tied(const model *m, exec *x) { return m->tied.p ? exec_program(x, m->tied.id) : OK; }
 
 void model_keep_tied(const model *m, exec *x) {
-    tensor now;
-    if (!tied_gradient(m, x->plan, &now)) return;
-    op_call copy = { .op = OP_ACCUMULATE, .in = { now }, .out = { now } };
-    copy.out[0].data = plan_data(x->plan, m->tied_first);
+    bucket_view b;
+    if (!tied_view(m, &b)) return;
+    op_call copy = { .op = OP_ACCUMULATE };
+    copy.in[0] =
+        tensor_of((float *)plan_data(x->plan, b.grad.region) + b.grad.at, DT_F32, 1, &b.count);
+    copy.out[0] = tensor_of(plan_data(x->plan, m->tied_first), DT_F32, 1, &b.count);
     exec_call(x, &copy);
 }
 
 err model_sum_first_tied(const model *m, exec *x, tensor *out) {
+    bucket_view b;
     *out = (tensor){ 0 };
-    if (!tied_gradient(m, x->plan, out)) return OK;
-    out->data = plan_data(x->plan, m->tied_first);
-    return exchange_tied(m, x, out);
+    if (!m->first_tied.p || !tied_view(m, &b)) return OK;
+    *out = tensor_of(plan_data(x->plan, m->tied_first), DT_F32, 1, &b.count);
+    return exec_program(x, m->first_tied.id);
 }
 
 err model_publish(const model *m, exec *x) {

@@ -110,7 +110,7 @@ typedef struct op_attr {
     struct {
         uint32_t axes; /* set of mesh_axis bits */
         place from, to;
-        int kind, peer; /* as in comm_move (comm/comm.h) */
+        int kind, peer, channel; /* as in comm_move (comm/comm.h) */
         dtype wire;
     } comm;
 } op_attr;

@@ -50,7 +50,7 @@ static err norm_of(exec *x, double square_sum, double *norm) {
 
 err optim_grad_norm(optimizer *o, exec *x, double *norm) {
     float sum[2];
-    TRY(exec_programs(x, NULL, &o->program[PROGRAM_NORM].id, 1));
+    TRY(exec_program(x, o->norm));
     TRY(plan_get(o->p, sum, plan_data(o->p, o->sum), sizeof sum));
     return norm_of(x, (double)sum[0] + sum[1], norm);
 }

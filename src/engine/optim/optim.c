@@ -58,6 +58,17 @@ static void add_param(optimizer *o, int param, const bucket_view *b, const param
     o->order[o->ordered++] = param;
 }
 
+/* A parameter's part of a bucket. */
+typedef struct ranged_param {
+    int param;
+    param_range z;
+} ranged_param;
+
+static int by_bucket_place(const void *a, const void *b) {
+    int64_t x = ((const ranged_param *)a)->z.at, y = ((const ranged_param *)b)->z.at;
+    return (x > y) - (x < y);
+}
+
 /* Covers the parameters of each bucket in memory order. */
 static void make_ranges(optimizer *o) {
     for (int i = 0; i < o->params; i++) {
@@ -66,20 +77,18 @@ static void make_ranges(optimizer *o) {
         t->states = rule_states_of(t->r);
         for (int k = 0; k < MAX_STATES; k++) t->whole[k] = -1;
     }
+    ranged_param *list = mem_alloc((size_t)o->params * sizeof *list);
     for (int i = 0; i < model_buckets(o->m); i++) {
         bucket_view b = model_bucket(o->m, i);
-        int64_t from = 0;
-        for (bool first = true;; first = false) {
-            int next = -1;
-            param_range z, nearest = { .at = b.count };
-            for (int k = 0; k < o->params; k++)
-                if (model_param_range(o->m, k, &b, &z) && z.at >= from && z.at < nearest.at)
-                    next = k, nearest = z;
-            if (next < 0) break;
-            add_param(o, next, &b, &nearest, first);
-            from = nearest.at + 1;
+        int n = 0;
+        for (int k = 0; k < o->params; k++) {
+            list[n].param = k;
+            n += model_param_range(o->m, k, &b, &list[n].z);
         }
+        sort_array(list, (size_t)n, sizeof *list, by_bucket_place);
+        for (int k = 0; k < n; k++) add_param(o, list[k].param, &b, &list[k].z, k == 0);
     }
+    free(list);
 }
 
 /* ---- memory ------------------------------------------------------------------------------ */
@@ -164,43 +173,35 @@ err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
 
 void optim_free(optimizer *o) {
     if (!o) return;
-    exec_tape_drop(o->p, &o->clip);
-    exec_tape_drop(o->p, &o->updates);
-    for (int i = 0; i < PROGRAMS; i++) prog_free(o->program[i].p);
-    for (int i = 0; o->host && i <= model_conf(o->m)->layers; i++) prog_free(o->host[i].p);
-    free(o->host);
+    for (size_t i = 0; i < COUNT_OF(o->tape); i++) exec_tape_drop(o->p, &o->tape[i]);
+    for (int i = 0; i < PROGRAMS; i++) prog_free(o->program[i]);
+    for (int i = 0; i < o->ends; i++)
+        if (o->end[i].kind == END_BESIDE) prog_free((prog *)o->end[i].p);
+    free(o->end);
     free(o->slot);
     free(o->order);
     free(o->range);
     free(o);
 }
 
+const chain_end *optim_ends(const optimizer *o, int *n) {
+    *n = o->ends;
+    return o->end;
+}
+
 int optim_programs(const optimizer *o, const prog **out) {
-    for (int i = 0; i < PROGRAMS; i++) out[i] = o->program[i].p;
+    for (int i = 0; i < PROGRAMS; i++) out[i] = o->program[i];
     return PROGRAMS;
 }
 
 /* ---- a step: the norm, the updates, and beside them those whose state is in host memory ------ */
-/* In the order in which the next step reads the weights: it waits for one layer at a time. */
-static err host_updates(const optimizer *o, exec *x) {
-    exec_join(x, QUEUE_UPDATE, QUEUE_COMPUTE);
-    exec_join(x, QUEUE_COPY_IN, QUEUE_COMPUTE);
-    for (int layer = -1; layer < model_conf(o->m)->layers; layer++) {
-        const update_program *u = &o->host[layer + 1];
-        if (u->p) TRY(exec_programs(x, NULL, &u->id, 1));
-        exec_signal(x, QUEUE_UPDATE, layer + 1);
-        if (o->params_on_host) exec_signal(x, QUEUE_COPY_OUT, EVENT_STORED + layer);
-    }
-    return OK;
-}
-
 /* Before the step block changes, which the last step's updates read, and before their state is read. */
 static void join_updates(exec *x) {
     exec_join(x, QUEUE_COMPUTE, QUEUE_UPDATE);
     exec_join(x, QUEUE_COMPUTE, QUEUE_COPY_OUT);
 }
 
-err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
+err optim_begin(optimizer *o, exec *x, double lr, double max_norm) {
     if (!isfinite(lr) || !(max_norm >= 0))
         return ERR("the update got learning rate %g and maximum gradient norm %g", lr, max_norm);
     x->step.update.lr = (float)lr;
@@ -209,12 +210,10 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
         x->step.dropout; /* which the next step changes before this one ends */
     if (o->on_host) join_updates(x);
     exec_step(x);
-    const int clip[] = { o->program[PROGRAM_NORM].id, o->program[PROGRAM_CLIP].id };
-    TRY(exec_programs(x, &o->clip, clip, COUNT_OF(clip)));
-    if (o->on_host) TRY(host_updates(o, x));
-    /* what an update brings from host memory comes on queues that no graph records */
-    exec_tape *tape = o->params_on_host ? NULL : &o->updates;
-    TRY(exec_programs(x, tape, &o->program[PROGRAM_UPDATE].id, 1));
-    exec_params_changed(x);
     return OK;
+}
+
+err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
+    TRY(optim_begin(o, x, lr, max_norm));
+    return exec_ends(x, o->end, o->ends, o->tape);
 }

@@ -41,8 +41,10 @@ typedef struct optimizer optimizer;
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) MUST_USE;
 void optim_free(optimizer *o); /* takes NULL */
 
-/* The programs that a step ends with, in their order: what is not beside the next step. @param out
- * [OPTIM_PROGRAMS], borrowed. @return how many. */
+/* What a training step ends with, for its chain (chain.end_list). @param n how many. @return borrowed */
+const chain_end *optim_ends(const optimizer *o, int *n);
+/* The programs among these that are not beside the next step, in their order. @param out [OPTIM_PROGRAMS],
+ * borrowed. @return how many. */
 enum { OPTIM_PROGRAMS = 3 };
 int optim_programs(const optimizer *o, const prog **out);
 
@@ -56,6 +58,8 @@ int optim_programs(const optimizer *o, const prog **out);
  * step_state for what the host reads of it later. With agc gradients are clipped in place.
  * An error, before anything is queued, when lr is not finite or max_norm negative. */
 err optim_step(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
+/* The first part of it, where a chain ends with the update: sets what the update reads (exec_hooks.update). */
+err optim_begin(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
 /* The norm now, without the loss scale; waits for it. A NaN or infinity shows in the result. */
 err optim_grad_norm(optimizer *o, exec *x, double *norm) MUST_USE;
 /* The same of a step's first microbatch, before ranks have summed their gradients: the root of the mean square over

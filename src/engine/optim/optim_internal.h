@@ -68,10 +68,6 @@ typedef struct param_slot { /* a parameter, or the slice of it that this rank st
 
 /* A step's programs: `norm` sums the gradient's squares over all ranks, `clip` decides from it and clips by rows,
  * `update` changes the weights. Updates of host memory are a program for each layer, beside the next step. */
-typedef struct update_program {
-    prog *p; /* NULL: there is none */
-    int id;
-} update_program;
 enum { PROGRAM_NORM, PROGRAM_CLIP, PROGRAM_UPDATE, PROGRAMS = OPTIM_PROGRAMS };
 
 struct optimizer {
@@ -90,9 +86,11 @@ struct optimizer {
     double first_partial; /* of optim_first_add: what the host summed */
     axis_set parts;       /* ranks along these hold different parts of some matrix */
     int64_t sum_count;    /* rows and columns of all matrices that are summed over */
-    update_program program[PROGRAMS];
-    update_program *host; /* [layers + 1] by layer + 1 */
-    exec_tape clip, updates;
+    prog *program[PROGRAMS];
+    int norm;       /* of plan_program */
+    chain_end *end; /* [ends] what a step ends with */
+    int ends;
+    exec_tape tape[2]; /* of optim_step */
 };
 
 /* ---- programs.c ------------------------------------------------------------------ */

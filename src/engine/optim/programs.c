@@ -139,20 +139,25 @@ static prog *new_update_program(const optimizer *o, const char *name) {
     return prog_new(name, PROG_UPDATE, &o->mesh, &(param_set){ 0 }, &(prog_options){ 0 });
 }
 
+static err add_step_end(optimizer *o, end_kind kind, prog *p, int layer) {
+    chain_end *e = &o->end[o->ends++];
+    *e = (chain_end){ .kind = kind, .p = p, .layer = layer, .stored = o->params_on_host };
+    if (!p) return OK;
+    TRY(prog_finish(p));
+    return plan_program(o->p, p, layer, &e->id);
+}
+
 static err record_host_updates(optimizer *o) {
     int layers = model_conf(o->m)->layers;
-    o->host = mem_alloc((size_t)(layers + 1) * sizeof *o->host);
     for (int layer = -1; layer < layers; layer++) {
-        update_program *u = &o->host[layer + 1];
+        prog *p = NULL;
         for (int i = 0; i < o->ranges; i++) {
             const update_range *s = &o->range[i];
             if (s->b.layer != layer || queue_of(s) != QUEUE_UPDATE) continue;
-            if (!u->p) u->p = new_update_program(o, "update beside");
-            record_range(o, u->p, s);
+            if (!p) p = new_update_program(o, "update beside");
+            record_range(o, p, s);
         }
-        if (!u->p) continue;
-        TRY(prog_finish(u->p));
-        TRY(plan_program(o->p, u->p, layer, &u->id));
+        TRY(add_step_end(o, END_BESIDE, p, layer));
     }
     return OK;
 }
@@ -165,11 +170,14 @@ err optim_record(optimizer *o) {
                              [PROGRAM_CLIP] = { "clip", record_clip },
                              [PROGRAM_UPDATE] = { "update", record_update } };
     for (int i = 0; i < PROGRAMS; i++) {
-        update_program *u = &o->program[i];
-        u->p = new_update_program(o, programs[i].name);
-        programs[i].record(o, u->p);
-        TRY(prog_finish(u->p));
-        TRY(plan_program(o->p, u->p, -1, &u->id));
+        o->program[i] = new_update_program(o, programs[i].name);
+        programs[i].record(o, o->program[i]);
     }
-    return o->on_host ? record_host_updates(o) : OK;
+    o->end = mem_alloc((size_t)(model_conf(o->m)->layers + 2 + PROGRAMS) * sizeof *o->end);
+    TRY(add_step_end(o, END_DECIDE, NULL, -1));
+    TRY(add_step_end(o, END_NORM, o->program[PROGRAM_NORM], -1));
+    o->norm = o->end[o->ends - 1].id;
+    TRY(add_step_end(o, END_UPDATE, o->program[PROGRAM_CLIP], -1));
+    if (o->on_host) TRY(record_host_updates(o));
+    return add_step_end(o, END_UPDATE, o->program[PROGRAM_UPDATE], -1);
 }

@@ -477,4 +477,5 @@ void chain_free(plan *p, chain_plan *k) {
     for (int i = 0; i < k->lists; i++) step_list_free(&k->list[i]);
     free(k->list);
     for (size_t i = 0; i < COUNT_OF(k->tape); i++) exec_tape_drop(p, &k->tape[i]);
+    for (size_t i = 0; i < COUNT_OF(k->end_tape); i++) exec_tape_drop(p, &k->end_tape[i]);
 }

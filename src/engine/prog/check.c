@@ -9,8 +9,8 @@ typedef struct trace_entry {
     instr_kind message; /* DO_SEND, DO_RECV; DO_FWD: a collective */
     comm_move move;
     int64_t elements;
-    int peer;        /* of a message: the other rank, in the world */
-    stage_pass pass; /* its channel */
+    int peer; /* of a message: the other rank, in the world */
+    int channel;
     rec_site site;
 } trace_entry;
 
@@ -31,6 +31,18 @@ static int64_t value_elements(const prog *p, val v) {
     return tensor_count(&x);
 }
 
+static void trace_program_message(trace *t, const prog *p, const prog_op *o) {
+    int members[1024];
+    BUG_IF(mesh_span(&t->m, o->attr.comm.axes) > (int)COUNT_OF(members));
+    mesh_group(&t->m, o->attr.comm.axes, members);
+    trace_add(t, &(trace_entry){ .message = op_move_kind(o) == MOVE_SEND ? DO_SEND : DO_RECV,
+                                 .move.axes = o->attr.comm.axes,
+                                 .elements = value_elements(p, o->in[0]),
+                                 .peer = members[o->attr.comm.peer],
+                                 .channel = o->attr.comm.channel,
+                                 .site = o->site });
+}
+
 static void trace_list(trace *t, const prog *p, instr_kind kind, int micro, int micros) {
     const op_list *l = instr_list(p, kind);
     for (int i = 0; i < l->n; i++) {
@@ -39,6 +51,10 @@ static void trace_list(trace *t, const prog *p, instr_kind kind, int micro, int 
         if (!op_runs(o, kind, micro, micros)) continue;
         move_kind k = op_move_kind(o);
         if (k == MOVE_NONE || k == MOVE_SLICE) continue;
+        if (k == MOVE_SEND || k == MOVE_RECV) {
+            trace_program_message(t, p, o);
+            continue;
+        }
         trace_add(t, &(trace_entry){ .message = DO_FWD,
                                      .move = op_move(o),
                                      .elements = value_elements(p, o->in[0]),
@@ -55,7 +71,7 @@ static void trace_message(trace *t, const chain *c, const instr *i) {
                                  .move.axes = AXIS(AX_PP),
                                  .elements = value_elements(c->block[0], c->block[0]->res_in),
                                  .peer = peer,
-                                 .pass = i->pass,
+                                 .channel = (int)i->pass,
                                  .site = { "the pipeline", "", i->micro } });
 }
 
@@ -77,6 +93,7 @@ static err trace_rank(trace *t, const chain *c, int micros) {
         model_chunk k = chain_chunk(c, rank, i.chunk);
         if (i.kind == DO_SEND || i.kind == DO_RECV) trace_message(t, c, &i);
         if (i.kind == DO_BEGIN) trace_list(t, c->begin, i.kind, 0, micros);
+        if (i.end && i.end->p) trace_list(t, i.end->p, i.kind, 0, micros);
         if (i.kind == DO_END && c->end) trace_list(t, c->end, i.kind, 0, micros);
         if (i.kind == DO_GATHER_UPDATED) trace_updated(t, chunk_program(c, &k, i.instance), &i);
         if (instr_runs_list(i.kind))
@@ -129,11 +146,11 @@ static bool message_arrived(const trace *t, int r) {
     int sent = 0, received = 0;
     for (int i = 0; i < t[e->peer].at; i++) {
         const trace_entry *s = &t[e->peer].entry[i];
-        sent += s->message == DO_SEND && s->peer == r && s->pass == e->pass;
+        sent += s->message == DO_SEND && s->peer == r && s->channel == e->channel;
     }
     for (int i = 0; i < t[r].at; i++) {
         const trace_entry *s = &t[r].entry[i];
-        received += s->message == DO_RECV && s->peer == e->peer && s->pass == e->pass;
+        received += s->message == DO_RECV && s->peer == e->peer && s->channel == e->channel;
     }
     return sent > received;
 }

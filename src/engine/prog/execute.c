@@ -118,6 +118,8 @@ static err run_comm(const chain_run *r, const instance *in, const prog_op *o, op
         move.after = b->device->native_queue(b->context, QUEUE_FETCH);
     move.name = in->p->name;
     move.layer = in->layer + 1;
+    if (comm_kind(&move) == MOVE_SEND) c.out[0] = (tensor){ 0 };
+    if (comm_kind(&move) == MOVE_RECV) c.in[0] = (tensor){ 0 };
     if (comm_kind(&move) == MOVE_ROWS && o->phase != COMM_WAIT)
         TRY(set_row_counts(x->plan, &c.in[1], &move));
     if (o->phase == COMM_LATE) {
@@ -404,22 +406,54 @@ static err run_around(const chain_run *r, const instance *in, const instr *i) {
     return in->p ? run_list(r, in, i, &own) : OK;
 }
 
+/* ---- programs that run on their own ---------------------------------------------------------- */
+static err run_own_program(const chain_run *r, int which, const instr *i) {
+    open_comm ring[4];
+    open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
+    const instance *in = &r->x->plan->program[which];
+    for (val v = 0; v < in->p->vals; v++)
+        if (in->p->val[v].cls == VC_STATE) in->addr[v] = &exec_step_at(r->x)->now;
+    return run_list(r, in, i, &own);
+}
+
+err exec_program(exec *x, int which) {
+    chain_run r = { .x = x, .micros = 1, .step = exec_step_at(x) };
+    return run_own_program(&r, which, &(instr){ .kind = DO_UPDATE });
+}
+
+/* In the order in which the next step reads the weights: it waits for one layer at a time. */
+static err run_beside(const chain_run *r, const instr *i) {
+    exec *x = r->x;
+    if (i->end->layer < 0) {
+        exec_join(x, QUEUE_UPDATE, QUEUE_COMPUTE);
+        exec_join(x, QUEUE_COPY_IN, QUEUE_COMPUTE);
+    }
+    if (i->end->p) TRY(run_own_program(r, i->end->id, i));
+    exec_signal(x, QUEUE_UPDATE, i->end->layer + 1);
+    if (i->end->stored) exec_signal(x, QUEUE_COPY_OUT, EVENT_STORED + i->end->layer);
+    return OK;
+}
+
 /* What is not a list of a chunk's program. */
 static err run_simple(const chain_run *r, const instr *i) {
     exec *x = r->x;
     const exec_hooks *h = r->hooks;
-    chunk_plan *u = &r->k->chunk[i->chunk];
     switch (i->kind) {
     case DO_FEED: return h ? h->feed(h->ctx, i->micro, i->inputs) : OK;
     case DO_LOSS: return h ? h->loss(h->ctx, i->micro) : OK;
     case DO_GRADS: return h && h->grads ? h->grads(h->ctx, NULL) : OK;
     case DO_SEND: return send_boundary(x, r->k, i);
-    case DO_SENT: return comm_wait(x->comm, &u->ticket[i->slot][i->pass]);
+    case DO_SENT: return comm_wait(x->comm, &r->k->chunk[i->chunk].ticket[i->slot][i->pass]);
     case DO_RECV: return receive_boundary(x, r->k, i);
     case DO_GATHER_UPDATED:
     case DO_GATHERED_UPDATED: return gather_updated(r, i);
     case DO_BEGIN: return run_around(r, &r->k->begin, i);
     case DO_END: TRY(run_around(r, &r->k->end, i)); return end_comms(x, &x->plan->late, 0);
+    case DO_DECIDE: return h ? h->update(h->ctx) : OK;
+    case DO_TIED:
+    case DO_NORM:
+    case DO_UPDATE: return run_own_program(r, i->end->id, i);
+    case DO_BESIDE: return run_beside(r, i);
     default: BUG_IF(true); return OK;
     }
 }
@@ -478,16 +512,16 @@ static err run_instr(const chain_run *r, const instr *i) {
     if (x->times && lists) task_times_note(x, i, false);
     err e = lists ? run_program(r, i) : run_simple(r, i);
     if (x->times && lists) task_times_note(x, i, true);
-    if (x->trace && x->trace == began)
-        trace_instr_end(x->trace, at, i,
-                        lists ? &r->k->chunk[i->chunk].inst[i->slot][i->instance] : NULL, i->micro);
+    const instance *in = lists ? &r->k->chunk[i->chunk].inst[i->slot][i->instance] : NULL;
+    if (i->end && i->end->p) in = &x->plan->program[i->end->id];
+    if (x->trace && x->trace == began) trace_instr_end(x->trace, at, i, in, i->micro);
     return e;
 }
 
 /* What the host takes part in: no tape records it. */
 static bool is_host_instr(instr_kind k) {
     return k == DO_FEED || k == DO_LOSS || k == DO_GRADS || k == DO_SEND || k == DO_SENT ||
-           k == DO_RECV;
+           k == DO_RECV || k == DO_DECIDE || k == DO_BESIDE;
 }
 
 /* Instructions that run back to back. */
@@ -508,68 +542,62 @@ static err part_calls(void *ctx) {
     return OK;
 }
 
-/* Runs a step, or one microbatch of it. @param only -1: all */
-static err run_step_list(exec *x, int which, int only, int micros, const exec_hooks *hooks) {
+/* The tape of a part that begins with this instruction. NULL: a fetch for the next microbatch, or of what an update
+ * brings from host memory, outlives the calls of this one. */
+static exec_tape *tape_of(const chain_run *r, const instr *i, exec_tape *micro, exec_tape *end) {
+    if (i->kind == DO_NORM) return &end[0];
+    if (r->x->plan->fetches) return NULL;
+    return i->end ? &end[1] : &micro[(i->micro == 0) + 2 * (i->micro == r->micros - 1)];
+}
+
+/* Runs a step, or one microbatch of it. @param only -1: all @param micro, end tapes */
+static err run_step_list(const chain_run *r, int only, exec_tape *micro, exec_tape *end) {
+    bool updates = !r->hooks || r->hooks->update;
+    step_cursor at = { r->l };
+    instr i;
+    for (step_part p = { r, at, 0 }; step_next(&at, &i); p = (step_part){ r, at, 0 }) {
+        if (only >= 0 && i.micro != only) continue;
+        if (i.end && !updates) break;
+        if (is_host_instr(i.kind)) {
+            TRY(run_instr(r, &i));
+            continue;
+        }
+        exec_tape *tape = tape_of(r, &i, micro, end);
+        for (step_cursor next = at; p.n++, step_next(&next, &i) && !is_host_instr(i.kind);)
+            at = next;
+        TRY(tape ? exec_replay(r->x, tape, part_calls, &p) : part_calls(&p));
+    }
+    return OK;
+}
+
+static err run_chain(exec *x, int which, int only, int micros, const exec_hooks *hooks) {
     chain_plan *k = &x->plan->chain[which];
     chain_run r = { x, k, NULL, micros, hooks, exec_step(x) };
     TRY(chain_steps(x->plan, k, micros, &r.l));
-    step_cursor at = { r.l };
-    instr i;
-    for (step_part p = { &r, at, 0 }; step_next(&at, &i); p = (step_part){ &r, at, 0 }) {
-        if (only >= 0 && i.micro != only) continue;
-        if (is_host_instr(i.kind)) {
-            TRY(run_instr(&r, &i));
-            continue;
-        }
-        exec_tape *tape = &k->tape[(i.micro == 0) + 2 * (i.micro == micros - 1)];
-        for (step_cursor next = at; p.n++, step_next(&next, &i) && !is_host_instr(i.kind);)
-            at = next;
-        /* a fetch for the next microbatch outlives the calls of this one */
-        TRY(x->plan->fetches ? part_calls(&p) : exec_replay(x, tape, part_calls, &p));
-    }
-    if (k->c.block[0]->mode == PROG_TRAIN && only < 0) x->scaled = true;
-    if (k->c.block[0]->mode == PROG_TRAIN && only == micros - 1) x->scaled = true;
+    TRY(run_step_list(&r, only, k->tape, k->end_tape));
+    if (k->c.block[0]->mode == PROG_TRAIN && (only < 0 || only == micros - 1)) x->scaled = true;
+    if (hooks && hooks->update && k->c.ends) exec_params_changed(x);
     return OK;
 }
 
 err exec_chain(exec *x, int which, int micro, int micros) {
     const pipeline *pipe = &x->plan->chain[which].c.pipe;
     BUG_IF(pipe->ranks > 1 && micros > 1); /* their order is the schedule's: exec_microbatches */
-    return run_step_list(x, which, micro, micros, NULL);
+    return run_chain(x, which, micro, micros, NULL);
 }
 
 err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) {
-    return run_step_list(x, which, -1, micros, hooks);
+    return run_chain(x, which, -1, micros, hooks);
 }
 
-/* ---- programs that run on their own ---------------------------------------------------------- */
-typedef struct programs_run {
-    exec *x;
-    const int *which;
-    int n;
-} programs_run;
-
-static err program_calls(void *ctx) {
-    const programs_run *u = ctx;
-    step_block *step = exec_step_at(u->x);
-    chain_run r = { .x = u->x, .micros = 1, .step = step };
-    for (int i = 0; i < u->n; i++) {
-        open_comm ring[1];
-        open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
-        const instance *in = &u->x->plan->program[u->which[i]];
-        for (val v = 0; v < in->p->vals; v++)
-            if (in->p->val[v].cls == VC_STATE) in->addr[v] = &step->now;
-        const instr at = { .kind = DO_UPDATE };
-        int event = begin_instr(u->x);
-        TRY(run_list(&r, in, &at, &own));
-        if (u->x->trace) trace_instr_end(u->x->trace, event, &at, in, 0);
-    }
-    return OK;
-}
-
-err exec_programs(exec *x, exec_tape *t, const int *which, int n) {
-    programs_run u = { x, which, n };
-    return t ? exec_replay(x, t, program_calls, &u) : program_calls(&u);
+err exec_ends(exec *x, const chain_end *end, int n, exec_tape *tape) {
+    step_list l = { .micros = 1 };
+    step_list_add_ends(&l, end, n);
+    chain_run r = { .x = x, .l = &l, .micros = 1, .step = exec_step_at(x) };
+    err e = run_step_list(&r, -1, NULL, tape);
+    step_list_free(&l);
+    if (!e) exec_params_changed(x);
+    return e;
 }
 
 bool exec_has_result(const exec *x, int which) {

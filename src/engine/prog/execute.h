@@ -87,9 +87,11 @@ typedef struct exec_hooks {
     /* Reads gradients of the first microbatch, before another adds to them; NULL: nobody does. Called once with
      * NULL for all of them, or in a pipeline, whose microbatches overlap, for those of each list. */
     err (*grads)(void *ctx, const exec_grads *g);
+    /* Sets what the update reads, once the gradients are complete; NULL: the step ends with its microbatches. */
+    err (*update)(void *ctx);
     void *ctx;
 } exec_hooks;
-/* Runs all microbatches of a step, in the order of the chain's schedule. */
+/* Runs all microbatches of a step, in the order of the chain's schedule, and what the chain ends with. */
 err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) MUST_USE;
 /* From here on the tasks of a pipeline are timed into t, until x->times is NULL again. Ranks that are to be
  * compared call it together. Does nothing while a trace records, which times everything. */
@@ -106,9 +108,10 @@ typedef struct exec_tape {
     int runs;
     void *graph;
 } exec_tape;
-/* Runs programs of plan_program, one after another, and records them as one where a tape is given (NULL: it is
- * not). They read the step block as the last exec_step left it. */
-err exec_programs(exec *x, exec_tape *t, const int *which, int n) MUST_USE;
+/* Runs a program of plan_program. It reads the step block as the last exec_step left it. */
+err exec_program(exec *x, int which) MUST_USE;
+/* Runs what a step ends with, without a chain. @param tape [2], dropped by the caller */
+err exec_ends(exec *x, const chain_end *end, int n, exec_tape *tape) MUST_USE;
 /* What the chain yields: the loss per token, or logits. Its data is an address in the plan. */
 tensor exec_result(const exec *x, int which);
 /* How it lies on the mesh: with sequence parallelism each rank has the losses of its own tokens. */

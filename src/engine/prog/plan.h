@@ -25,6 +25,22 @@
 
 /* Blocks may be of two kinds, each with a program of its own. */
 enum { CHAIN_KINDS = 2 };
+/* What a step ends with, after its microbatches: programs of plan_program. */
+typedef enum {
+    END_TIED,   /* a table that two stages hold: they add up their gradients */
+    END_DECIDE, /* the caller sets what the update reads (exec_hooks.update) */
+    END_NORM,   /* the gradient's norm */
+    END_UPDATE,
+    END_BESIDE /* the update of a layer in host memory, beside the next step, which awaits its event */
+} end_kind;
+typedef struct chain_end {
+    end_kind kind;
+    const prog *p; /* NULL: none */
+    int id;
+    int layer;   /* END_BESIDE: -1: outside blocks, the first of them */
+    bool stored; /* ... parameters are there too: another event follows what is copied back */
+} chain_end;
+
 typedef struct chain {
     prog *begin,
         *end; /* what every rank runs before and after a step's microbatches; NULL: nothing */
@@ -39,6 +55,11 @@ typedef struct chain {
     /* Parameters that are stored in slices (ZeRO-3): */
     int prefetch;       /* gather those of the program that comes n later while one runs */
     bool keep_gathered; /* gather them once per step, and keep them; else what slots hold */
+    /* Borrowed: */
+    const chain_end *tied; /* of the model; NULL: none */
+    const chain_end
+        *end_list; /* [ends] of the optimizer; none: a step ends with its microbatches */
+    int ends;
     /* [besides] by layer + 1, set by plan_chain: updates that run beside the step, whose parameters are gathered no
      * earlier than they must. */
     const bool *beside;

@@ -56,7 +56,12 @@ typedef enum {
     DO_GRADS, /* the caller reads the gradients of the first one */
     DO_BEGIN, /* the program that every rank begins a step with */
     DO_END,   /* ... and ends its microbatches with; waits for what is still being reduced */
-    DO_UPDATE /* a program of the update */
+    /* What a step ends with: end_kind. */
+    DO_TIED,
+    DO_DECIDE,
+    DO_NORM,
+    DO_UPDATE,
+    DO_BESIDE
 } instr_kind;
 typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 typedef struct instr {
@@ -69,7 +74,8 @@ typedef struct instr {
     int micro;
     /* Slots of gathered parameters and of whole gradients, of the pool of its program; -1: none. */
     int gathered, whole_grad;
-    int bucket; /* DO_GATHER_UPDATED, DO_GATHERED_UPDATED */
+    int bucket;           /* DO_GATHER_UPDATED, DO_GATHERED_UPDATED */
+    const chain_end *end; /* DO_TIED and those after it */
     /* While the list of a microbatch is made (slots.c): */
     bool once;  /* in a step's first one alone: what it brings stays */
     bool ahead; /* for the next microbatch: not in the last one */
@@ -106,6 +112,8 @@ err step_list_make(const chain *c, int rank, int micros, step_list *out) MUST_US
  * is no pipeline. */
 void step_list_from(const chain *c, int rank, const timetable *s, int micros, step_list *out);
 void step_list_free(step_list *l);
+/* Adds what a step ends with. */
+void step_list_add_ends(step_list *l, const chain_end *end, int n);
 /* slots.c: adds the instructions that gather parameters and reduce whole gradients. */
 void step_list_add_slots(const chain *c, int rank, step_list *l);
 /* Adds those that gather what the last update left in slices, before the programs that read it. */
@@ -171,6 +179,7 @@ typedef struct chain_plan {
     step_list *list; /* by number of microbatches, as they came up */
     int lists, list_cap;
     exec_tape tape[4]; /* by whether a microbatch is the first of its step and the last */
+    exec_tape end_tape[2];
 } chain_plan;
 
 enum { MOST_LATE = 16 };

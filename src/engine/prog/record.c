@@ -332,7 +332,8 @@ comm_move op_move(const prog_op *o) {
                         .to = o->attr.comm.to,
                         .kind = (move_kind)o->attr.comm.kind,
                         .wire = o->attr.comm.wire,
-                        .peer = o->attr.comm.peer };
+                        .peer = o->attr.comm.peer,
+                        .channel = o->attr.comm.channel };
 }
 
 val rec_comm_(prog *p, val x, mesh_axis axis, place to) {

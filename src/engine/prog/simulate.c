@@ -171,6 +171,7 @@ typedef struct sim_rank {
     double *arrived[PASSES];   /* when messages to this rank arrive, in order */
     int arrivals[PASSES], arrival_cap[PASSES], received[PASSES];
     double compute, exposed, hidden, idle;
+    double update; /* of what the step ends with */
 } sim_rank;
 
 enum { PROG_FIRST, PROG_LAST, PROG_BEGIN, PROG_END, PROG_BLOCK, PROGS = PROG_BLOCK + CHAIN_KINDS };
@@ -314,6 +315,13 @@ static void play_around(const sim_run *s, sim_rank *r, const priced_prog *g) {
     for (int n = 0; n < l->n; n++) play_item(s, r, l, n, s->own);
 }
 
+/* A program that the step ends with: what it takes is counted apart. */
+static void play_end(const sim_run *s, sim_rank *r, const prog *p) {
+    const prog *list[] = { p };
+    double seconds = sim_programs(list, 1, &s->m, s->costs);
+    r->update += seconds;
+}
+
 /* @return false when it waits for a message that has not been sent. */
 static bool play_instr(const sim_run *s, int rank, const instr *i) {
     sim_rank *r = &s->rank[rank];
@@ -332,6 +340,9 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
     case DO_GATHERED_UPDATED:
         play_updated(s, r, i, chunk_program(&s->c, &k, i->instance));
         return true;
+    case DO_TIED:
+    case DO_NORM:
+    case DO_UPDATE: play_end(s, r, i->end->p); return true;
     case DO_BEGIN: play_around(s, r, &s->prog[PROG_BEGIN]); return true;
     case DO_END:
         play_around(s, r, &s->prog[PROG_END]);
@@ -450,6 +461,7 @@ static void sum_up(sim_run *s, sim_result *out) {
     double idle = 0;
     for (int i = 0; i < n; i++) {
         out->seconds = MAX(out->seconds, s->rank[i].now);
+        out->update = MAX(out->update, s->rank[i].update);
     }
     for (int i = 0; i < n; i++) {
         const sim_rank *r = &s->rank[i];

@@ -50,6 +50,7 @@ typedef struct sim_watch {
 
 typedef struct sim_result {
     double seconds;                  /* of a step's microbatches, with its reductions and gathers */
+    double update;                   /* of what it ends with */
     double compute, exposed, hidden; /* of a rank, on average: calls; communication */
     double bubble;                   /* share of the time in which a rank waits for another stage */
 } sim_result;

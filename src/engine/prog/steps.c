@@ -276,6 +276,14 @@ static void add_begin(step_list *l) {
     l->repeat_to += l->repeats > 0;
 }
 
+void step_list_add_ends(step_list *l, const chain_end *end, int n) {
+    for (int i = 0; i < n; i++) {
+        instr in = plain_instr((instr_kind)(DO_TIED + (int)end[i].kind), l->micros);
+        in.end = &end[i];
+        push_instr(l, in);
+    }
+}
+
 void step_list_from(const chain *c, int rank, const timetable *s, int micros, step_list *out) {
     int made = s->micros;
     *out = (step_list){ .micros = made };
@@ -300,6 +308,8 @@ void step_list_from(const chain *c, int rank, const timetable *s, int micros, st
         push_instr(out, plain_instr(DO_END, micros - 1));
     step_list_add_updated(c, rank, out);
     if (c->begin) add_begin(out);
+    step_list_add_ends(out, c->tied, c->tied != NULL);
+    step_list_add_ends(out, c->end_list, c->ends);
 }
 
 err step_list_make(const chain *c, int rank, int micros, step_list *out) {

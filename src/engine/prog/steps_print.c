@@ -29,6 +29,13 @@ static const char *instr_text(const instr *i) {
     }
 }
 
+/* @param ended others came before */
+static void add_end_name(str *out, const chain_end *e, bool *ended) {
+    str_add(out, "%s%s", *ended ? ", " : "\n        then ", e->p->name);
+    if (e->kind == END_BESIDE && e->layer >= 0) str_add(out, " %d", e->layer);
+    *ended = true;
+}
+
 err chain_print_steps(const chain *of, int rank, int micros, str *out) {
     enum { WIDTH = 110 };
     chain c = chain_normal(of);
@@ -37,6 +44,7 @@ err chain_print_steps(const chain *of, int rank, int micros, str *out) {
     size_t line = out->len;
     str_add(out, "rank %d ", rank);
     step_cursor at = { &l };
+    bool ended = false;
     for (instr i; step_next(&at, &i);) {
         const char *kind = instr_text(&i);
         bool opens = l.repeats && at.at == l.repeat_from + 1;
@@ -48,6 +56,7 @@ err chain_print_steps(const chain *of, int rank, int micros, str *out) {
         model_chunk k = chain_chunk(&c, rank, i.chunk);
         if (kind) str_add(out, " %s", kind);
         if (kind) add_block_name(out, &c, &k, &i);
+        if (i.end && i.end->p) add_end_name(out, i.end, &ended);
         if (!l.repeats || at.at != l.repeat_to) continue;
         str_add(out, " )\n       ");
         line = out->len;

@@ -261,7 +261,7 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
     if (!e) costs = cost_model_of(gpu, cfg, on, mesh_world(m), &k);
     if (!e) e = sim_chain(o.train, m, &costs, watch, &out->run);
     if (!e) {
-        out->update = update_seconds(o.o, m, &costs);
+        out->update = out->run.update;
         double moved = 2 * (double)plan_offloaded_bytes(o.p) / gpu->host; /* beside the next step */
         /* every step waits for its slowest rank: the largest of that many normal deviates, about */
         out->stragglers = out->run.seconds * rank_deviation * sqrt(2 * log(mesh_world(m)));

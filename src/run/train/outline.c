@@ -118,3 +118,12 @@ err train_timetable(const config *c, int ranks, str *out) {
     train_outline_free(&o);
     return e;
 }
+
+err train_check_lists(const config *c, int ranks, int *played) {
+    train_outline o;
+    err e = train_outline_open(
+        c, &(outline_options){ .ops = ops_cpu(OPS_ISA_BEST), .threads = 1, .ranks = ranks }, &o);
+    if (!e) e = trainer_check_lists(o.owner, played);
+    train_outline_free(&o);
+    return e;
+}

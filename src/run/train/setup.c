@@ -50,6 +50,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
     TRY(train_recompute(c, &t->train));
     t->train.micros = (int)t->micros;
+    t->train.end_list = optim_ends(t->o, &t->train.ends);
     TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));
     if ((t->n_sets && t->every.validate.length > 0) || questions_are_asked(c)) {
         TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
@@ -74,29 +75,6 @@ static err join_gpus(trainer *t) {
     return comm_nccl(t->x.comm, &at, &t->x.comm);
 }
 
-/* Before anything runs, the first rank proves that the communication of all ranks meets: a step that would hang is
- * refused with both places. All ranks run programs of the same kind, so a larger job hangs where a smaller one
- * would: it is not played in full. */
-static err check_communication(const trainer *t) {
-    enum { MOST_PLAYED = 64 };
-    int world = mesh_world(&t->mesh), n = 0;
-    if (!is_first_rank(t) || world == 1 || world > MOST_PLAYED) return OK;
-    model *models[MOST_PLAYED];
-    chain chains[MOST_PLAYED];
-    model_layout l = *model_lay(t->m);
-    err e = OK;
-    for (; n < world && !e; n++) {
-        l.mesh = mesh_as(&t->mesh, n);
-        models[n] = NULL;
-        e = model_new(&t->mc, &l, &models[n]);
-        if (!e) e = model_record(models[n], PROG_TRAIN, t->rows * t->seq, t->seq, &chains[n]);
-        if (!e) e = train_recompute(t->cfg, &chains[n]);
-    }
-    if (!e) e = plan_check_ranks(&t->mesh, chains, world);
-    while (n > 0) model_free(models[--n]);
-    return e;
-}
-
 static err build_programs(trainer *t) {
     const config *c = t->cfg;
     TRY(train_device(c, comm_local_rank(t->x.comm), &t->ops));
@@ -105,7 +83,8 @@ static err build_programs(trainer *t) {
     int threads = c->training.threads ? (int)c->training.threads : thread_cores();
     t->x.pool = pool_new(MAX(1, threads / comm_core_sharers(t->x.comm)));
     TRY(trainer_lay_out(t, t->ops, pool_size(t->x.pool)));
-    TRY(check_communication(t));
+    int played;
+    if (is_first_rank(t) && mesh_world(&t->mesh) > 1) TRY(trainer_check_lists(t, &played));
     plan_share(t->p, t->x.comm);
     TRY(plan_commit(t->p));
     t->losses = mem_alloc((size_t)(2 * t->rows * t->seq) * sizeof *t->losses);

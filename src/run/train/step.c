@@ -86,6 +86,10 @@ typedef struct queueing {
     data_batch b;     /* the last one read */
     double targets;   /* of this rank's rows in the first microbatch */
     bool has_squares; /* some of its gradient's have been summed */
+    double began, waited,
+        before_data; /* when its microbatches began, and waits and data until then */
+    double decided;  /* when its update began */
+    int span;
 } queueing;
 
 /* A step without any target, because the guard rejected all of it, is passed over: there is no
@@ -211,28 +215,6 @@ static void read_step_marks(const trainer *t, observe_step *s) {
     s->optim_s = d->seconds_between(t->ops->context, first + MARK_COMPUTED, first + MARK_UPDATED);
 }
 
-static err queue_microbatches(queueing *u) {
-    trainer *t = u->t;
-    TRY(next_batch(u));
-    t->x.step.loss_grad = (float)(1 / (double)MAX(u->q.valid, 1));
-    u->q.micros = u->b.microbatches;
-    if (u->finish) TRY(set_due(u));
-    double from = time_now(), data_s = u->q.data_s, waited = ranks_pipeline_wait(t);
-    mark_step(u, MARK_BEGIN);
-    exec_hooks hooks = { feed_microbatch, take_losses,
-                         t->cfg->training.noise_scale ? take_first_gradient : NULL, u };
-    err e = exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks);
-    t->x.activation = NULL;
-    t->x.times = NULL;
-    TRY(e);
-    if (u->has_squares) TRY(small_batch_norm(t, u->targets, &u->q));
-    TRY(model_sum_tied(t->m, &t->x));
-    mark_step(u, MARK_COMPUTED);
-    u->q.compute_s = time_now() - from - (u->q.data_s - data_s);
-    u->q.pipeline_wait_s = ranks_pipeline_wait(t) - waited;
-    return OK;
-}
-
 /* Whether the update is to be left out, or above which norm; the step before is known by now. A loss has to
  * be waited for, so that is done only where its policy asks for it. */
 static err set_skip(queueing *u) {
@@ -251,20 +233,49 @@ static rng_key dropout_key(const trainer *t, int64_t step) {
     return rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)step);
 }
 
-static err queue_update(queueing *u) {
+/* The gradients are complete: measures the microbatches, and sets what the update reads. */
+static err decide_update(void *ctx) {
+    queueing *u = ctx;
     trainer *t = u->t;
     queued_step *q = &u->q;
     int64_t tokens = q->micros * trainer_micro_rows(t) * t->seq;
+    t->x.activation = NULL;
+    t->x.times = NULL;
+    if (u->has_squares) TRY(small_batch_norm(t, u->targets, q));
+    mark_step(u, MARK_COMPUTED);
+    q->compute_s = time_now() - u->began - (q->data_s - u->before_data);
+    q->pipeline_wait_s = ranks_pipeline_wait(t) - u->waited;
     q->lr = rate_of(t, u->step, u->before, tokens) * healing_rate(t, u->step + 1);
     if (q->due.detail) TRY(detail_before_update(t));
-    double from = time_now();
+    u->decided = time_now();
     if (t->saves.saver) ckpt_saver_before_update(t->saves.saver);
     TRY(set_skip(u));
-    int span = trace_span_begin(t->x.trace, "update");
-    TRY(optim_step(t->o, &t->x, q->lr, t->cfg->training.max_norm));
-    trace_span_end(t->x.trace, span);
+    u->span = trace_span_begin(t->x.trace, "update");
+    return optim_begin(t->o, &t->x, q->lr, t->cfg->training.max_norm);
+}
+
+/* @param updates the step's update follows its microbatches */
+static err queue_instructions(queueing *u, bool updates) {
+    trainer *t = u->t;
+    TRY(next_batch(u));
+    t->x.step.loss_grad = (float)(1 / (double)MAX(u->q.valid, 1));
+    u->q.micros = u->b.microbatches;
+    if (u->finish) TRY(set_due(u));
+    u->began = time_now();
+    u->before_data = u->q.data_s;
+    u->waited = ranks_pipeline_wait(t);
+    mark_step(u, MARK_BEGIN);
+    exec_hooks hooks = { feed_microbatch, take_losses,
+                         t->cfg->training.noise_scale ? take_first_gradient : NULL,
+                         updates ? decide_update : NULL, u };
+    err e = exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks);
+    t->x.activation = NULL;
+    t->x.times = NULL;
+    TRY(e);
+    if (!updates) return OK;
+    trace_span_end(t->x.trace, u->span);
     mark_step(u, MARK_UPDATED);
-    q->optim_s = time_now() - from;
+    u->q.optim_s = time_now() - u->decided;
     return OK;
 }
 
@@ -277,7 +288,7 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     step_overlap was = ranks_overlap(t);
     q->marks = step % 2 ? STEP_MARKS : 0;
     t->x.step.dropout = dropout_key(t, step);
-    err e = queue_microbatches(&u);
+    err e = queue_instructions(&u, true);
     if (t->alerts.interrupts) { /* nothing is in flight any more */
         t->every = every;
         err_free(e);
@@ -286,7 +297,6 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     if (e) e = finish_before_error(t, finish, err_trail(e, __FILE__, __LINE__));
     if (t->alerts.interrupts) err_free(e), e = OK; /* the alert came first */
     if (t->alerts.interrupts || e) return e;
-    TRY(queue_update(&u));
     q->overlap = ranks_overlap(t);
     for (int i = 0; i < OVERLAPS; i++) {
         q->overlap.moving[i] -= was.moving[i];
@@ -311,7 +321,7 @@ err trainer_repeat_step(trainer *t, str *finding) {
     t->x.step.dropout = dropout_key(t, u.step);
     t->x.check_finite = true;
     t->x.finding = &found;
-    err e = queue_microbatches(&u);
+    err e = queue_instructions(&u, false);
     if (!e) e = read_pending_losses(t);
     t->x.check_finite = checked;
     t->x.finding = NULL;

@@ -42,6 +42,10 @@ err train_run(const config *c, const train_options *o) MUST_USE;
 char *train_run_dir(const config *c); /* the run folder; owned (free) */
 /* An error when the parallelism section does not lay out this many ranks. */
 err train_check_ranks(const config *c, int ranks) MUST_USE;
+/* Proves that the ranks of the run meet in every collective and message, as training does before it starts. @param
+ * ranks as in train_options. @param played how many ranks were laid out for it: all, or of a large run fewer along
+ * each axis */
+err train_check_lists(const config *c, int ranks, int *played) MUST_USE;
 /* When each rank of its pipeline works on which microbatch, and when ZeRO gathers and reduces, as text. @param ranks as in train_options. */
 err train_timetable(const config *c, int ranks, str *out) MUST_USE;
 

@@ -284,6 +284,8 @@ err trainer_setup(trainer *t) MUST_USE;
 /* Records the run's programs and lays out its memory, without mapping it. After trainer_set_batch; reads
  * t->mc, n_sets and every.sample. */
 err trainer_lay_out(trainer *t, const op_backend *ops, int threads) MUST_USE;
+/* Plays the lists of all ranks together: check_lists.c. @param played how many ranks that were */
+err trainer_check_lists(const trainer *t, int *played) MUST_USE;
 /* @return sequences in a microbatch of all ranks. */
 int64_t trainer_micro_rows(const trainer *t);
 /* Opens the logs, from the step after t->state's on: what they have of later ones is removed. */
