@@ -28,16 +28,22 @@ static err check_choice(const char *option, const char *value, const char *const
     return e;
 }
 
+static bool ends_in_one_of(const char *path, const char *const *endings) {
+    for (; *endings; endings++)
+        if (str_ends(path, *endings)) return true;
+    return false;
+}
+
 /* What a rerun does, for Ctrl-C. */
 static const char *rerun_text(const char *out) {
-    static const char *const files[] = { ".jsonl",   ".jsonl.gz", ".jsonl.zst",
-                                         ".parquet", ".tok",      ".json" };
-    bool folder = out && strcmp(out, "-") != 0;
-    for (size_t i = 0; i < COUNT_OF(files) && folder; i++) folder = !str_ends(out, files[i]);
-    return folder
-               ? "stopped by Ctrl-C; the same command continues where it was stopped"
-               : "stopped by Ctrl-C; the same command starts over: with a folder as --out it would "
-                 "continue";
+    static const char *const documents[] = { ".jsonl",   ".jsonl.gz", ".jsonl.zst",
+                                             ".parquet", ".tok",      NULL };
+    static const char *const models[] = { ".json", ".bin", ".ftz", NULL };
+    if (ends_in_one_of(out, models)) return "stopped by Ctrl-C; nothing was written";
+    if (strcmp(out, "-") == 0 || ends_in_one_of(out, documents))
+        return "stopped by Ctrl-C; the same command starts over: with a folder as --out it would "
+               "continue";
+    return "stopped by Ctrl-C; the same command continues where it was stopped";
 }
 
 err data_common_check(data_common *c) {

@@ -46,7 +46,7 @@ static void signals_end_waits(void **state) {
         exit_code code;
     } cases[] = { { SIGTERM, EXIT_PREEMPTED },
                   { SIGUSR1, EXIT_PREEMPTED },
-                  { SIGINT, EXIT_ERROR } };
+                  { SIGINT, EXIT_INTERRUPTED } };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         wait_state before, after, late;
         wait_forget_signals();

@@ -96,9 +96,9 @@ err wait_failed(const wait_state *w) {
     err e = number ? ERR("stopped by signal %d (%s) while waiting for %s%s%s", number,
                          strsignal(number), w->name, sep, w->detail)
                    : ERR("the wait for %s was cut short%s%s", w->name, sep, w->detail);
-    if (!number || number == SIGINT) return e;
-    log_warn("%s", err_message(e)); /* with that code, no error is printed at the end */
-    return err_exit(e, EXIT_PREEMPTED);
+    if (!number) return e;
+    log_warn("%s", err_message(e)); /* with these codes, no error is printed at the end */
+    return err_exit(e, number == SIGINT ? EXIT_INTERRUPTED : EXIT_PREEMPTED);
 }
 
 err wait_next(wait_state *w) { return wait_nap(w) ? OK : wait_failed(w); }

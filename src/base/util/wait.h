@@ -51,8 +51,8 @@ bool wait_nap(wait_state *w);
 /* Waits for a condition variable for at most a tenth of a second, so that a signal is noticed. @param lock held.
  * @return false when the wait is over. */
 bool wait_for_change(wait_state *w, pthread_cond_t *changed, pthread_mutex_t *lock);
-/* Why it is over, with the name, the seconds and the detail. Its exit code is EXIT_PREEMPTED after a signal other than
- * Ctrl-C. */
+/* Why it is over, with the name, the seconds and the detail. Its exit code is EXIT_INTERRUPTED after Ctrl-C, EXIT_PREEMPTED
+ * after another signal. */
 err wait_failed(const wait_state *w) MUST_USE;
 /* wait_nap, and wait_failed where that is over. */
 err wait_next(wait_state *w) MUST_USE;
