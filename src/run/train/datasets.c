@@ -251,10 +251,11 @@ err datasets_save_tokenizer(const trainer *t) {
 /* ---- loaders ----------------------------------------------------------------------------------- */
 
 static err open_sets(trainer *t) {
+    int64_t rows = ranks_eval_rows(t, t->rows, t->seq);
     for (int i = 0; i < t->n_sets; i++) {
         run_source *s = &t->sets[i];
         loader_options o = { .seq_len = t->seq,
-                             .rows = t->rows,
+                             .rows = rows,
                              .rank = ranks_rows_index(t),
                              .ranks = ranks_with_rows(t),
                              .range = s->range,
@@ -383,7 +384,9 @@ void datasets_measure(trainer *t, observe_step *out) {
 
 err datasets_validate(trainer *t, double *loss) {
     double sum = 0, weights = 0;
-    int64_t micros = t->cfg->validation.batches * t->micros; /* the same text on every layout */
+    int64_t parts = t->rows / ranks_eval_rows(t, t->rows, t->seq);
+    int64_t micros =
+        t->cfg->validation.batches * t->micros * parts; /* on every layout the same text */
     for (int i = 0; i < t->n_sets; i++) {
         run_source *s = &t->sets[i];
         TRY(eval_loss(&t->x, t->m, t->eval_id, s->batches, micros, &s->loss));

@@ -60,7 +60,9 @@ static err fit_rows(trainer *t) {
 err questions_plan(trainer *t) {
     run_questions *q = &t->questions;
     q->eval_id = t->eval_id;
-    if (!q->n || q->seq == t->seq) return OK;
+    if (!q->n) return OK;
+    q->rows = ranks_eval_rows(t, q->rows, q->seq);
+    if (q->seq == t->seq) return OK;
     TRY(model_record(t->m, PROG_EVAL, q->rows * q->seq, q->seq, &q->eval));
     return plan_chain(t->p, &q->eval, model_bucket_regions, t->m, &q->eval_id);
 }

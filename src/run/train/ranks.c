@@ -104,6 +104,20 @@ static bool speaks_for(const trainer *t, axis_set axes) {
 }
 
 int ranks_with_rows(const trainer *t) { return mesh_span(&t->mesh, AXES_ROWS); }
+
+int64_t ranks_eval_rows(const trainer *t, int64_t rows, int64_t seq) {
+    const model_config *c = &t->mc;
+    int64_t ep = mesh_size(&t->mesh, AX_EP), tp = mesh_size(&t->mesh, AX_TP);
+    if (!c->experts || ep == 1 || c->capacity_factor == 0) return rows;
+    /* a rank of the group receives at most this many rows per token, in training the capacity */
+    double most = (double)ep * MIN((double)c->experts_per_token, (double)c->experts / (double)ep);
+    double trained = c->capacity_factor * c->experts_per_token * (double)rows;
+    int64_t some = rows;
+    while (some > 1 && (rows % some || (double)some * most > trained)) some--;
+    while (rows % some || some * seq % tp)
+        some++; /* which tensor parallelism divides; rows at last */
+    return some;
+}
 int ranks_rows_index(const trainer *t) { return mesh_index(&t->mesh, AXES_ROWS); }
 
 err ranks_share_clock(const trainer *t, double *now) {

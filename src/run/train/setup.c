@@ -53,7 +53,8 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     t->train.end_list = optim_ends(t->o, &t->train.ends);
     TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));
     if ((t->n_sets && t->every.validate.length > 0) || questions_are_asked(c)) {
-        TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
+        int64_t rows = ranks_eval_rows(t, t->rows, t->seq);
+        TRY(model_record(t->m, PROG_EVAL, rows * t->seq, t->seq, &t->eval));
         TRY(plan_chain(t->p, &t->eval, model_bucket_regions, t->m, &t->eval_id));
     }
     TRY(questions_plan(t));

@@ -253,6 +253,9 @@ err ranks_mesh(const config *c, int ranks, mesh *out) MUST_USE;
 bool is_first_rank(const trainer *t);
 /* Ranks that read different sequences, and which of them this one is. */
 int ranks_with_rows(const trainer *t);
+/* Rows that an evaluation runs at a time, a divisor of `rows`: fewer where experts on other ranks take every token, for
+ * which memory is reserved. */
+int64_t ranks_eval_rows(const trainer *t, int64_t rows, int64_t seq);
 int ranks_rows_index(const trainer *t);
 /* Waits until rank 0 has put the folder in order; sets t->began. */
 err ranks_begin(trainer *t) MUST_USE;
