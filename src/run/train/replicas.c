@@ -10,7 +10,7 @@
 #include "util/fault.h"
 
 /* What a rank shares with others, by the axes along which these are. */
-enum { MOST_SETS = 8 };
+enum { MOST_SETS = 16 };
 typedef struct held_sets {
     axis_set axes[MOST_SETS]; /* 0: none */
     replica of[MOST_SETS];
@@ -97,7 +97,14 @@ static int compare_sets(const held_sets *all, int n, bool *bad) {
     replica *of = mem_alloc((size_t)n * sizeof *of);
     bool *found = mem_alloc((size_t)n);
     int sum = 0;
-    for (axis_set axes = 1; axes < 2 * AXES_TP_REP; axes++) {
+    axis_set seen[MOST_SETS] = { 0 };
+    for (int i = 0; i < n * MOST_SETS; i++) {
+        axis_set axes = all[i / MOST_SETS].axes[i % MOST_SETS];
+        int k = 0;
+        while (k < MOST_SETS && seen[k] && seen[k] != axes) k++;
+        BUG_IF(k == MOST_SETS);
+        if (!axes || seen[k] == axes) continue;
+        seen[k] = axes;
         for (int r = 0; r < n; r++) of[r] = replica_in_set(&all[r], axes);
         sum += replicas_judge(of, n, found);
         for (int r = 0; r < n; r++) bad[r] |= found[r];
