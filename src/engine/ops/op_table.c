@@ -1,8 +1,11 @@
 /* The rows of ops.def, and how their signatures and attributes read. */
 #include "ops/op_table.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <string.h>
+
+static_assert(ATTR_COUNT <= 64, "a set of attributes is a uint64_t");
 
 /* Placements that several rows accept. */
 #define PLACE_ROWS       "I I > I; S0 R > S0" /* row by row, with a weight along the row */

@@ -309,12 +309,14 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_fp8_share(p, ...)        rec_fp8_share_(HERE(p), __VA_ARGS__)
 
 /* ---- updates (PROG_UPDATE) --------------------------------------------------------------------
- * Programs of the optimizer: lists that change memory of the plan in place.
+ * Programs of the optimizer: lists that change memory of the plan in place. Given `mesh m`, the plan's regions `int grads`
+ * and `int params`, and `int64_t n`:
  *
+ *     #include "ops/op_table.h"
  *     prog *p = prog_new("update", PROG_UPDATE, &m, &(param_set){ 0 }, &(prog_options){ 0 });
- *     val g = prog_region(p, "embed.tokens", grads, 0, DT_F32, n, pl), w = prog_region(p, ...);
  *     change_request c = change_of(OP_UPDATE_SGD);
- *     c.in[0] = g, c.out[0] = w;
+ *     c.in[0] = prog_region(p, "w", grads, 0, DT_F32, n, (placement){ 0 });
+ *     c.out[0] = prog_region(p, "w", params, 0, DT_F32, n, (placement){ 0 });
  *     rec_change(p, c);
  *     TRY(prog_finish(p));
  */

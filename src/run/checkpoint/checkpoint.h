@@ -430,9 +430,10 @@ err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t 
  * part. A model of other shapes is an error. */
 err ckpt_load(const char *path, model *m, exec *x, optimizer *o) MUST_USE;
 
-/* Hashes all weights and optimizer states that this rank holds, quantized ones apart. Ranks with equal `parts`
- * hold the same elements, and must have equal `bytes`. */
-err ckpt_hash_held(const model *m, exec *x, const optimizer *o, uint64_t *parts,
+/* Hashes the weights and optimizer states that this rank holds, quantized ones apart, of the parameters of which ranks
+ * along these axes hold the same (model_param_same). Ranks with equal `parts` hold the same elements, and must have
+ * equal `bytes`. */
+err ckpt_hash_held(const model *m, exec *x, const optimizer *o, axis_set same, uint64_t *parts,
                    uint64_t *bytes) MUST_USE;
 
 /* Tensor by tensor, without a model. */

@@ -1,4 +1,4 @@
-/* A hash of everything that a rank holds, to compare with its replicas. */
+/* A hash of what a rank holds, to compare with its replicas. */
 #include "checkpoint/checkpoint_internal.h"
 
 #include <stdlib.h>
@@ -20,7 +20,8 @@ static err hash_memory(const plan *p, const char *at, size_t bytes, void *buffer
     return OK;
 }
 
-err ckpt_hash_held(const model *m, exec *x, const optimizer *o, uint64_t *parts, uint64_t *bytes) {
+err ckpt_hash_held(const model *m, exec *x, const optimizer *o, axis_set same, uint64_t *parts,
+                   uint64_t *bytes) {
     holding *hold;
     int n = holdings_list(m, x->plan, o, &hold);
     void *buffer = plan_has_device(x->plan) ? mem_alloc(HASH_CHUNK) : NULL;
@@ -31,6 +32,7 @@ err ckpt_hash_held(const model *m, exec *x, const optimizer *o, uint64_t *parts,
         dtype dt;
         const void *at = h->param >= 0 ? holding_data(m, x->plan, o, h, &dt) : NULL;
         if (!at || !part_count(&h->part)) continue; /* fp8's scales are a rank's own */
+        if (model_param_same(m, h->param) != same) continue;
         *parts = hash_bytes(h->name, strlen(h->name), *parts);
         *parts = hash_bytes(&h->part, sizeof h->part, *parts);
         e = hash_memory(x->plan, at, (size_t)part_count(&h->part) * dt_size(dt), buffer, bytes);
