@@ -243,8 +243,8 @@ static double loss_of_canceling_branches(double dropout) {
     assert_ok(model_publish(m, &x));
     make_batch(&r.batch[0], 0, c.vocab);
     x.step = (step_block){ .loss_grad = 1, .dropout = rng_key_of(5, 5) };
-    assert_ok(
-        exec_microbatches(&x, r.chain_id, 1, &(exec_hooks){ feed_batch, add_losses, NULL, &r }));
+    assert_ok(exec_microbatches(
+        &x, r.chain_id, 1, &(exec_hooks){ .feed = feed_batch, .loss = add_losses, .ctx = &r }));
     comm_free(x.comm);
     plan_free(x.plan);
     model_free(m);
