@@ -69,8 +69,7 @@ static void set_layout(drawn_layout *l) {
     add_number(l, &n, "parallelism.context_parallel_degree", l->cp);
     add_number(l, &n, "parallelism.expert_parallel_degree", l->ep);
     add_number(l, &n, "parallelism.tensor_parallel_degree", l->tp);
-    if (l->dp * l->replicas * l->cp * l->ep > 1)
-        add_number(l, &n, "parallelism.zero_stage", l->zero);
+    if (l->dp * l->cp * l->ep > 1) add_number(l, &n, "parallelism.zero_stage", l->zero);
     if (l->cp > 1)
         add_setting(l, &n, "parallelism.context_parallel_mode", l->ulysses ? "ulysses" : "ring");
     if (l->pp > 1)

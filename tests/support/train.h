@@ -32,6 +32,12 @@ typedef const char *settings[MOST_SETTINGS]; /* name, value, ... */
         "1", "training.seed", "3", "training.local_batch_size", "4", "data.synth_documents",       \
         "300", "optimizer.lr", "0.01", "metrics.log_every", "0", "validation.every", "0"
 
+/* What was set so far is shared by tests, and some of it may have no effect in one of them. */
+static inline void end_shared_settings(config *c) {
+    config_begin_overrides(c);
+    memset(c->idle_in_file, 0, (size_t)config_option_count() * sizeof *c->idle_in_file);
+}
+
 /* A run with the settings `common` and then `own`. */
 static inline err run_with_options(test_folder *f, const char *name, settings common, settings own,
                                    const train_options *o) {
@@ -41,10 +47,7 @@ static inline err run_with_options(test_folder *f, const char *name, settings co
     for (size_t k = 0; k < COUNT_OF(all); k++) {
         for (int i = 0; i + 1 < MOST_SETTINGS && all[k][i]; i += 2)
             assert_ok(config_set(&c, all[k][i], all[k][i + 1]));
-        if (k > 0) continue;
-        /* Tests share `common`: some of it may have no effect in one of them. */
-        config_begin_overrides(&c);
-        memset(c.idle_in_file, 0, (size_t)config_option_count() * sizeof *c.idle_in_file);
+        if (k == 0) end_shared_settings(&c);
     }
     assert_ok(config_set(&c, "run.dir", in_folder(f, name)));
     err e = train_run(&c, o);

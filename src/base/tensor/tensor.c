@@ -22,8 +22,10 @@ place place_dual(place p) {
     switch ((place_kind)p.kind) {
     case PL_R: return PLACE_P;
     case PL_P: return PLACE_R;
-    default: return p;
+    case PL_I:
+    case PL_S: break;
     }
+    return p;
 }
 
 bool place_same(place a, place b) { return a.kind == b.kind && (a.kind != PL_S || a.dim == b.dim); }

@@ -238,8 +238,10 @@ static bool joins_previous(split_behavior how, bool match_before, bool match) {
     case SPLIT_CONTIGUOUS: return match == match_before;
     case SPLIT_WITH_PREVIOUS: return match && !match_before;
     case SPLIT_WITH_NEXT: return !match && match_before;
-    default: return false;
+    case SPLIT_ISOLATED:
+    case SPLIT_REMOVED: break;
     }
+    return false;
 }
 
 /* Parts, one after another, held back until it is known that nothing joins them. */

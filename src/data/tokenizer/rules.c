@@ -227,7 +227,10 @@ static void normalize_step(const norm_step *step, regex_work *w, const char *tex
     case NORM_STRIP: add_stripped(step, text, n, out); return;
     case NORM_STRIP_ACCENTS: add_without_marks(text, n, out); return;
     case NORM_NMT: add_nmt(text, n, out); return;
-    default: normalize_form(text, n, step->kind, out);
+    case NORM_NFC:
+    case NORM_NFD:
+    case NORM_NFKC:
+    case NORM_NFKD: normalize_form(text, n, step->kind, out);
     }
 }
 

@@ -44,8 +44,11 @@ static double warmup_steps(const config *c, double steps) {
     case CFG_STEPS: return a.value;
     case CFG_PERCENT: return a.value / 100 * steps;
     case CFG_TOKENS: return a.value / batch_tokens(c);
-    default: return NAN;
+    case CFG_EPOCHS:
+    case CFG_SEQUENCES:
+    case CFG_SECONDS: break;
     }
+    return NAN; /* not known here */
 }
 
 typedef struct nearest {

@@ -43,8 +43,9 @@ LOOP_INLINE vf gate_value(gate_kind k, vf x) {
     switch (k) {
     case GATE_TANH: return vec_logistic2(x * (x * x * -(LOG2E * GELU_B) - LOG2E * GELU_A));
     case GATE_SILU: return vec_logistic2(x * -LOG2E);
-    default: return normal_cdf(x, half_bell(x));
+    case GATE_ERF: break;
     }
+    return normal_cdf(x, half_bell(x));
 }
 
 /* d(x s) / dx = s + x s', where s' is s (1 - s) times the slope of s's argument, or the normal density. */
@@ -74,8 +75,10 @@ LOOP_INLINE vf gelu_at(gelu_kind k, vf x) {
     case GELU_TANH: return x * gate_value(GATE_TANH, x);
     case GELU_TANH_SLOPE: return gelu_slope(GATE_TANH, x);
     case GELU_ERF: return x * gate_value(GATE_ERF, x);
-    default: return gelu_slope(GATE_ERF, x);
+    case GELU_ERF_SLOPE:
+    case GELU_TABLES: break;
     }
+    return gelu_slope(GATE_ERF, x);
 }
 
 /* Constants once they are made, by the first call that needs them. */
