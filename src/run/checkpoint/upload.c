@@ -132,11 +132,11 @@ static void upload_waiting(ckpt_uploader *u) {
     err e = upload_step(u, &keep, &done);
     bool gone = e && is_gone(u, kind, done.step);
     pthread_mutex_lock(&u->lock);
-    if (e && is_unwanted(u)) {
+    if (e && (is_unwanted(u) || gone)) { /* where it is gone, a newer one waits */
         err_free(e);
         return;
     }
-    if (e && u->waiting[kind] == NONE && !gone) u->waiting[kind] = done.step;
+    if (e && u->waiting[kind] == NONE) u->waiting[kind] = done.step;
     if (!e) u->last = done, u->completed = true;
     note_outcome(u, e);
 }
