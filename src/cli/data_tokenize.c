@@ -134,8 +134,10 @@ static err run_tokenize_rank(const cli_subcommand *self, int argc, char **argv, 
     static const char *const files[] = { ".bin", ".idx", ".npy", ".jsonl", ".txt", ".gz", ".zst" };
     for (size_t i = 0; i < COUNT_OF(files); i++)
         if (str_ends(a.common.out, files[i]))
-            return err_hint(ERR_USAGE("--out: %s files are not written here", files[i]),
-                            "give a folder for the shards, or a file ending in .tok");
+            return err_hint(
+                ERR_USAGE("--out: %s files are not written here", files[i]),
+                "give a folder for the shards, or a file ending in .tok; `ingot data export` then "
+                "writes files for Megatron, llm.c, nanoGPT and Hugging Face datasets");
     if (a.held_out > 0 && str_ends(a.common.out, ".tok"))
         return err_hint(ERR_USAGE("--held-out: needs a folder; %s is one file", a.common.out),
                         "give --out a folder");

@@ -230,6 +230,16 @@ err token_writer_close(token_writer *w, const char *provenance) MUST_USE;
 /* Frees the writer and leaves no file; takes NULL. */
 void token_writer_abandon(token_writer *w);
 
+/* ---- token files of other systems, out --------------------------------------------------------- */
+#define DATA_EXPORT_FORMATS "megatron, llm.c, nanogpt or arrow"
+typedef struct data_export_options {
+    const char *format;   /* one of these */
+    const char *out;      /* a prefix, a file or a folder: see export.c */
+    int64_t shard_tokens; /* of formats with several files; 0: 100 M */
+} data_export_options;
+/* Files appear when they are complete. Indexes the documents of the source. */
+err data_export(data_source *s, const data_export_options *o) MUST_USE;
+
 /* ---- text to shards ------------------------------------------------------------------------
  * FOLDER/train-00000.tok ...        a shard for each segment of the input
  *        validation-00000.tok ...   its held-out documents
