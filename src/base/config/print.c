@@ -116,8 +116,27 @@ static void help_row(const option *o, str *out) {
     str_free(&text);
 }
 
+/* The options that people set, in the order of their COMMON rows. A row that names none does not compile. */
+static const struct {
+    size_t offset; /* in a config, which finds the option */
+} common_options[] = {
+#define COMMON(section, key) { offsetof(config, section.key) },
+#include "config/options.def"
+};
+
+static const option *common_option(size_t i) {
+    for (int j = 0; j < option_count; j++)
+        if (option_table[j].offset == common_options[i].offset) return &option_table[j];
+    BUG("no option has the offset of a COMMON row");
+}
+
 void config_help(str *out) {
-    str_add(out, "Options, in a YAML file or on the command line; [default]\n");
+    str_add(out, "Options that people set, in a YAML file or on the command line; [default]\n");
+    for (size_t i = 0; i < COUNT_OF(common_options); i++) help_row(common_option(i), out);
+    str_add(out, "\nAll options, by section:");
+    for (int i = 0; i < section_count; i++)
+        str_add(out, "%s%s", i % 10 ? " " : "\n  ", section_table[i].name);
+    str_add(out, "\n");
     for (int i = 0; i < section_count; i++) {
         const section *s = &section_table[i];
         str_add(out, "\n%s: %s\n", s->name, s->help);
@@ -167,7 +186,7 @@ static void docs_row(const option *o, str *out) {
     str_free(&help);
 }
 
-static const char docs_head[] =
+static const char docs_intro[] =
     "# Configuration\n"
     "\n"
     "Generated from the option table by `ingot config --docs`. To change it, edit\n"
@@ -177,7 +196,10 @@ static const char docs_head[] =
     "as `--section.key=value` or `--section.key value`, which overrides the file. Unset keys have\n"
     "the defaults below. Unknown keys, values of the wrong type and values out of range are errors.\n"
     "`ingot config FILE` checks a file and prints it with all defaults filled in; the output is\n"
-    "itself a valid config.\n"
+    "itself a valid config.\n";
+
+static const char docs_head[] =
+    "\n## How values are written\n"
     "\n"
     "- **Numbers** can be written `4096`, `4_096`, `1e6`, `2.5M` (powers of 1000: K, M, G or B, T)\n"
     "  or `64Ki` (powers of 1024).\n"
@@ -212,7 +234,29 @@ static void docs_section(const section *s, str *out) {
         if (in_section(&option_table[j], s)) docs_row(&option_table[j], out);
 }
 
+/* The COMMON options, and the sections, each with a link. */
+static void docs_overview(str *out) {
+    str_add(out, "\n## The options people set\n\n| option | default | |\n|---|---|---|\n");
+    for (size_t i = 0; i < COUNT_OF(common_options); i++) {
+        const option *o = common_option(i);
+        str help = { 0 };
+        option_describe(o, &help);
+        str_add(out, "| [`%s`](#%s) | `", o->name, o->section);
+        option_print(o, &config_defaults, out);
+        str_add(out, "` | ");
+        add_markdown_cell(out, help.text);
+        str_add(out, " |\n");
+        str_free(&help);
+    }
+    str_add(out, "\nAll of them:");
+    for (int i = 0; i < section_count; i++)
+        str_add(out, "%s[%s](#%s)", i ? " · " : "\n", section_table[i].name, section_table[i].name);
+    str_add(out, "\n");
+}
+
 void config_docs(str *out) {
+    str_add(out, "%s", docs_intro);
+    docs_overview(out);
     str_add(out, "%s", docs_head);
     for (int i = 0; i < section_count; i++) docs_section(&section_table[i], out);
     str_add(out, "\n## Other names\n\n| name | same as |\n|---|---|\n");
