@@ -240,6 +240,31 @@ static void gradients_that_explode(void **state) {
     monitor_free(w.m);
 }
 
+/* Gradients that stand out in batches of few tokens, as in runs that nothing ails (bench/fault/healthy), and planted
+ * explosions among them: the loss tells them apart. */
+static void gradients_that_only_stand_out(void **state) {
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        watch w = watch_new(MONITOR_NORMAL, "grad_large=off", "");
+        rng_key key = rng_key_of(seed, 3);
+        int planted = 60 + (int)rng_below(key, 0, 100), fired = 0;
+        for (int i = 1; i < 170; i++) {
+            monitor_step s = healthy(i);
+            bool outlier = i > 10 && rng_below(key, (uint64_t)i, 25) == 0;
+            if (outlier) s.grad_norm *= 4 + 20 * (double)rng_uniform(key, (uint64_t)i + 1000);
+            if (i == planted) {
+                s.grad_norm = 6 + 30 * (double)rng_uniform(key, (uint64_t)i + 2000);
+                s.loss *= 1.2;
+            }
+            add(&w, &s);
+            if (!find(&w, MONITOR_grad_explosion)) continue;
+            fired++;
+            if (i != planted) fail_msg("seed %d: a false alarm at step %d", (int)seed, i);
+        }
+        if (fired != 1) fail_msg("seed %d: %d alarms", (int)seed, fired);
+        monitor_free(w.m);
+    }
+}
+
 static void a_sustained_rise(void **state) {
     watch w = watch_new(MONITOR_NORMAL, "", "");
     int fired_at = 0;
@@ -498,6 +523,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_finite),
         cmocka_unit_test(what_is_not_finite_in_fp16),
         cmocka_unit_test(gradients_that_explode),
+        cmocka_unit_test(gradients_that_only_stand_out),
         cmocka_unit_test(a_sustained_rise),
         cmocka_unit_test(blocks_are_named),
         cmocka_unit_test(experts_that_stay_dead_or_saturated),

@@ -9,9 +9,10 @@
 #include "monitor_internal.h"
 
 /* ---- windows ----------------------------------------------------------------------------------- */
-/* The oldest first, wherever in the ring it is: a resumed run sums in the same order. */
-window_stats window_measure(const rolling *r, int window) {
-    window_stats w = { .n = (int)MIN(r->seen, (int64_t)window) };
+/* Measures the last n values of a ring of `window`, the oldest first, wherever it is: a resumed run sums in the same
+ * order. */
+static window_stats measure_last(const rolling *r, int window, int n) {
+    window_stats w = { .n = (int)MIN(r->seen, (int64_t)n) };
     double sum = 0, squares = 0;
     for (int64_t i = r->seen - w.n; i < r->seen; i++) sum += r->value[i % window];
     w.mean = w.n ? sum / w.n : NAN;
@@ -21,6 +22,10 @@ window_stats window_measure(const rolling *r, int window) {
     }
     w.deviation = w.n ? sqrt(squares / w.n) : NAN;
     return w;
+}
+
+window_stats window_measure(const rolling *r, int window) {
+    return measure_last(r, window, window);
 }
 
 static void push_value(rolling *r, int window, double v, double limit) {
@@ -95,13 +100,22 @@ static double explosion_limit(const monitor *m, double max_norm) {
 
 static bool has_history(const monitor *m) { return m->now.norm.seen >= m->s.least; }
 
+/* Whether the loss stands out from the last steps' by three standard deviations, and a tenth at least. */
+static bool loss_is_raised(const monitor *m, const monitor_step *s) {
+    window_stats w = measure_last(&m->now.loss, m->s.window, MIN(m->s.window, RECENT_STEPS));
+    return !(s->loss <= w.mean + MAX(3 * w.deviation, 0.1 * fabs(w.mean)));
+}
+
+/* In batches of few tokens a single rare one can have a gradient of twenty times the usual norm, in a run that
+ * nothing ails. Where weights run away the loss rises with the norm. A policy of skip judges the norm alone, as the
+ * kernel that skips does. */
 static verdict judge_grad_explosion(const monitor *m, const monitor_step *s) {
     window_stats w = window_measure(&m->now.norm, m->s.window);
     double limit = explosion_limit(m, s->max_norm);
     bool judged = isfinite(limit) && isfinite(s->grad_norm);
-    return (verdict){
-        judged, judged && s->grad_norm > limit, s->grad_norm, limit, w.mean, w.deviation, -1
-    };
+    bool skips = m->s.policy[MONITOR_grad_explosion] == MONITOR_SKIP;
+    bool holds = judged && s->grad_norm > limit && (skips || loss_is_raised(m, s));
+    return (verdict){ judged, holds, s->grad_norm, limit, w.mean, w.deviation, -1 };
 }
 
 static verdict judge_norm(const monitor *m, const monitor_step *s, monitor_id id, bool above) {
