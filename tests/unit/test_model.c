@@ -244,7 +244,7 @@ static double loss_of_canceling_branches(double dropout) {
     make_batch(&r.batch[0], 0, c.vocab);
     x.step = (step_block){ .loss_grad = 1, .dropout = rng_key_of(5, 5) };
     assert_ok(
-        exec_microbatches(&x, r.chain_id, 1, &(exec_hooks){ feed_batch, add_losses, NULL, &r }));
+        exec_microbatches(&x, r.chain_id, 1, &(exec_hooks){ feed_batch, add_losses, .ctx = &r }));
     comm_free(x.comm);
     plan_free(x.plan);
     model_free(m);
