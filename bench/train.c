@@ -7,6 +7,7 @@
  *     --vocab=N           another vocabulary than the preset's
  *     --fp8=RECIPE        as --precision.fp8
  *     --documents         rows hold several documents
+ *     --micros=N          microbatches per step, all of the same tokens
  *     --tokens=FILE       times the steps once more, on the tokens of a file, row after row
  *     --queued            waits for a step after the next one is queued, as a run does; otherwise
  *                         before
@@ -26,7 +27,7 @@
 
 typedef struct flags {
     bool cuda, queued, losses, profile, memory, json;
-    const char *vocab, *fp8, *tokens;
+    const char *vocab, *fp8, *tokens, *micros;
 } flags;
 
 typedef struct run {
@@ -41,7 +42,8 @@ typedef struct run {
     op_profile profile[OP_COUNT];
     chain train;
     int train_id;
-    int64_t n, seq;
+    int64_t n, seq; /* n: tokens of a microbatch */
+    int micros;
     data_source *file; /* NULL: random tokens */
     int32_t *row;      /* [seq + 1] */
     int32_t *tokens, *targets, *pos, *start;
@@ -78,6 +80,7 @@ static void read_options(run *r, int argc, char **argv) {
         { "--memory", &r->f.memory, NULL }, { "--json", &r->f.json, NULL },
         { "--tokens", NULL, &r->f.tokens }, { "--documents", &r->c.data.documents, NULL },
         { "--vocab", NULL, &r->f.vocab },   { "--fp8", NULL, &r->f.fp8 },
+        { "--micros", NULL, &r->f.micros },
     };
     config_init(&r->c);
     r->c.data.documents = false;
@@ -85,6 +88,7 @@ static void read_options(run *r, int argc, char **argv) {
     bench_check(config_set(&r->c, "precision.dtype", argv[4]));
     bench_check(config_from_args(&r->c, argc - 5, argv + 5, known, (int)COUNT_OF(known)));
     if (r->f.queued && r->f.losses) bench_check(ERR("--queued times steps, and reads no --losses"));
+    r->micros = r->f.micros ? MAX(atoi(r->f.micros), 1) : 1;
     r->c.device.kind = r->f.cuda ? OPS_CUDA : OPS_CPU;
     if (r->f.vocab) bench_check(config_set(&r->c, "model.vocab_size", r->f.vocab));
     if (r->f.fp8) bench_check(config_set(&r->c, "precision.fp8", r->f.fp8));
@@ -179,10 +183,12 @@ static void next_batch(run *r, int step) {
 
 static void queue_step(run *r) {
     static const double LR = 3e-4, MAX_NORM = 1;
-    model_set_batch(r->m, r->p,
-                    &(model_batch){ r->tokens, r->targets, r->pos, r->start, r->ids, r->n });
-    r->x.step.loss_grad = 1.0f / (float)r->n;
-    bench_check(exec_chain(&r->x, r->train_id, 0, 1));
+    r->x.step.loss_grad = 1.0f / (float)(r->n * r->micros);
+    for (int i = 0; i < r->micros; i++) {
+        model_set_batch(r->m, r->p,
+                        &(model_batch){ r->tokens, r->targets, r->pos, r->start, r->ids, r->n });
+        bench_check(exec_chain(&r->x, r->train_id, i, r->micros));
+    }
     bench_check(optim_step(r->o, &r->x, LR, MAX_NORM));
 }
 
@@ -269,7 +275,7 @@ static void print_profile(const run *r, int steps, double total) {
 }
 
 static void print_json(run *r, char **argv, speed s, const speed *real) {
-    double n = (double)r->n;
+    double n = (double)r->n * r->micros;
     printf("{\"model\": \"%s\", \"rows\": %s, \"seq\": %s, \"dtype\": \"%s\", \"fp8\": \"%s\", "
            "\"parameters\": %lld, \"tok_s\": %.0f, \"best_tok_s\": %.0f, \"ms\": %.2f, ",
            argv[1], argv[2], argv[3], argv[4], config_choice("precision.fp8", r->c.precision.fp8),
@@ -303,7 +309,7 @@ int main(int argc, char **argv) {
         print_json(&r, argv, s, file ? &real : NULL);
     else
         printf("%s %s %sx%s: median %.0f best %.0f tok/s\n", argv[1], argv[4], argv[2], argv[3],
-               (double)r.n / s.median, (double)r.n / s.best);
+               (double)r.n * r.micros / s.median, (double)r.n * r.micros / s.best);
     if (r.f.memory)
         printf("memory: planned %.1f MiB, grew %.1f MiB, ratio %.3f\n", planned / 1048576,
                grown / 1048576, grown / planned);

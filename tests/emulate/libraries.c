@@ -77,6 +77,7 @@ bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t 
 }
 
 bool cuda_grouped_hopper(const op_call *c) { return false; }
+bool cuda_batch_gemm_hopper(cuda_context *x, const cuda_batch_gemm *g) { return false; }
 
 /* ---- the device ---------------------------------------------------------------------------------- */
 int ops_cuda_count(void) { return 1; }

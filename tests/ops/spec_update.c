@@ -7,6 +7,7 @@
 #include "ops/clip.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void update_values(op_case *c) {
@@ -204,6 +205,80 @@ static void muon_reference(op_case *c) {
     }
 }
 
+/* Packed sides are those of the matrix, or longer: variant 1. 2: Polar Express. */
+static void pack_sizes(op_case *c) {
+    int64_t more = c->shape.variant & 1 ? 5 : 0;
+    c->size['S'] = MIN(size_of(c, 'R'), size_of(c, 'C')) + more;
+    c->size['L'] = MAX(size_of(c, 'R'), size_of(c, 'C')) + more;
+    c->attr.update.polar = c->shape.variant & 2 ? POLAR_EXPRESS : POLAR_CLASSIC;
+}
+static void pack_reference(op_case *c) {
+    int64_t rows = size_of(c, 'R'), cols = size_of(c, 'C'), wide = size_of(c, 'L');
+    double square = 0, margin = c->attr.update.polar == POLAR_EXPRESS ? 1.01 : 1;
+    for (int64_t i = 0; i < rows * cols; i++) square += pow(c->in[0].v[i], 2);
+    for (int64_t i = 0; i < c->out[0].count; i++) c->out[0].v[i] = 0;
+    for (int64_t i = 0; i < rows * cols; i++) {
+        int64_t row = i / cols, col = i % cols,
+                to = rows > cols ? col * wide + row : row * wide + col;
+        c->out[0].v[to] = c->in[0].v[i] / (margin * sqrt(square));
+    }
+}
+static void unpack_reference(op_case *c) {
+    int64_t rows = size_of(c, 'R'), cols = size_of(c, 'C'), wide = size_of(c, 'L');
+    double by = sqrt(MAX(1.0, (double)rows / (double)cols));
+    for (int64_t i = 0; i < rows * cols; i++) {
+        int64_t row = i / cols, col = i % cols;
+        c->out[0].v[i] = by * c->in[0].v[rows > cols ? col * wide + row : row * wide + col];
+    }
+}
+
+/* Matrices of a batch with norm 1. Rows fall off, so that singular values spread over a decade; the last column
+ * and row of each are zero, as where a packed matrix is larger than its own. */
+static void polar_values(op_case *c) {
+    int64_t s = size_of(c, 'S'), l = size_of(c, 'L');
+    c->attr.update.polar = c->shape.variant & 2 ? POLAR_EXPRESS : POLAR_CLASSIC;
+    for (int64_t b = 0; b < size_of(c, 'B'); b++) {
+        double *x = c->out[0].v + b * s * l, square = 0;
+        for (int64_t i = 0; i < s * l; i++) {
+            x[i] *= pow(10, -1.0 * (double)(i / l) / (double)s);
+            if (s > 1 && l > 1 && (i / l == s - 1 || i % l == l - 1)) x[i] = 0;
+            square += x[i] * x[i];
+        }
+        for (int64_t i = 0; i < s * l; i++) x[i] /= 1.01 * sqrt(square);
+    }
+}
+/* x = a x + (b G + c G G) x, G = x x^T, five times: as the papers have it. */
+static void polar_reference(op_case *c) {
+    static const double classic[3] = { 3.4445, -4.7750, 2.0315 };
+    static const double express[5][3] = {
+        { 8.156554524902461, -22.48329292557795, 15.878769915207462 },
+        { 4.042929935166739, -2.808917465908714, 0.5000178451051316 },
+        { 3.8916678022926607, -2.772484153217685, 0.5060648178503393 },
+        { 3.285753657755655, -2.3681294933425376, 0.46449024233003106 },
+        { 2.3465413258596377, -1.7097828382687081, 0.42323551169305323 },
+    };
+    int64_t s = size_of(c, 'S'), l = size_of(c, 'L');
+    double *g = mem_alloc((size_t)(s * s) * sizeof *g), *y = mem_alloc((size_t)(s * l) * sizeof *y);
+    for (int64_t step = 0; step < 5 * size_of(c, 'B'); step++) {
+        double *x = c->out[0].v + step / 5 * s * l;
+        const double *p = c->attr.update.polar == POLAR_EXPRESS ? express[step % 5] : classic;
+        for (int64_t i = 0; i < s * s; i++) {
+            g[i] = 0;
+            for (int64_t k = 0; k < l; k++) g[i] += x[i / s * l + k] * x[i % s * l + k];
+        }
+        for (int64_t i = 0; i < s * l; i++) y[i] = p[0] * x[i];
+        for (int64_t i = 0; i < s * s; i++) {
+            double square = 0;
+            for (int64_t k = 0; k < s; k++) square += g[i / s * s + k] * g[k * s + i % s];
+            square = p[1] * g[i] + p[2] * square;
+            for (int64_t k = 0; k < l; k++) y[i / s * l + k] += square * x[i % s * l + k];
+        }
+        memcpy(x, y, (size_t)(s * l) * sizeof *y);
+    }
+    free(g);
+    free(y);
+}
+
 static void agc_sums_reference(op_case *c) {
     for (int64_t i = 0; i < c->out[0].count; i++) c->out[0].v[i] = c->out[1].v[i] = 0;
     for (int64_t i = 0; i < c->in[0].count; i++) {
@@ -323,9 +398,17 @@ const op_spec update_specs[] = {
     { .op = OP_MUON_MOMENTUM, .letters = "n", .values = muon_values, .reference = muon_reference,
       .modes = MODE_F32, .variants = 2, .small = { { 1 }, { 40003 } },
       .wide = { { 77 }, { 40003 } }, .wide_tol = { 2e-6 } },
-    { .op = OP_ORTHOGONALIZE, .letters = "RC", .checked_in = "tests/unit/test_update.c",
-      .modes = MODE_F32, .small = { { 7, 9 }, { 9, 7 } },
-      .wide = { { 64, 96 }, { 130, 40 }, { 300, 300 } }, .wide_tol = { 1e-4 } },
+    { .op = OP_MUON_PACK, .letters = "RC", .sizes = pack_sizes, .reference = pack_reference,
+      .variants = 4, .small = { { 1, 1 }, { 7, 9 }, { 9, 7 }, { 70, 130 } },
+      .wide = { { 64, 96 }, { 130, 40 }, { 300, 304 }, { 1024, 520 } }, .wide_tol = { 1e-6 }, .shift = 4 },
+    { .op = OP_ORTHOGONALIZE, .letters = "BSL", .values = polar_values,
+      .reference = polar_reference, .variants = 3, .looser = 25,
+      .small = { { 1, 1, 1 }, { 1, 7, 9 }, { 3, 8, 24 }, { 2, 40, 56 } },
+      .wide = { { 2, 64, 96 }, { 3, 40, 136 }, { 1, 304, 304 }, { 2, 520, 1096 }, { 3, 264, 520 } },
+      .wide_tol = { 1e-4 }, .wide_half = { 20 } },
+    { .op = OP_MUON_UNPACK, .letters = "RC", .sizes = pack_sizes, .reference = unpack_reference,
+      .variants = 2, .small = { { 1, 1 }, { 7, 9 }, { 9, 7 }, { 70, 130 } },
+      .wide = { { 64, 96 }, { 130, 40 }, { 300, 304 }, { 1024, 520 } }, .wide_tol = { 1e-6 }, .shift = 4 },
     { .op = OP_AGC_SUMS, .letters = "Rc", .sizes = part_sizes, .reference = agc_sums_reference,
       .modes = MODE_F32, .variants = 4, .small = { { 1, 1 }, { 7, 33 }, { 40, 700 } }, PART_WIDE },
     { .op = OP_AGC, .letters = "Rc", .sizes = part_sizes, .values = agc_values,

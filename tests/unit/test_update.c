@@ -74,6 +74,17 @@ static void subject_call(subject *s, const op_backend *b, op_call c) {
     free(s->run.workspace);
 }
 
+/* Makes a matrix orthogonal, in place, in fp32. */
+static void orthogonalize(subject *s, const op_backend *b, const tensor *u) {
+    int64_t dim[] = { 1, MIN(u->dim[0], u->dim[1]), MAX(u->dim[0], u->dim[1]) };
+    tensor batch = tensor_of(mem_alloc(tensor_bytes(u)), DT_F32, 3, dim);
+    tensor x = tensor_of(batch.data, DT_F32, 2, dim + 1);
+    subject_call(s, b, (op_call){ .op = OP_MUON_PACK, .in = { *u }, .out = { x } });
+    subject_call(s, b, (op_call){ .op = OP_ORTHOGONALIZE, .out = { batch } });
+    subject_call(s, b, (op_call){ .op = OP_MUON_UNPACK, .in = { x }, .out = { *u } });
+    free(batch.data);
+}
+
 /* The ops that turn the gradient into a direction, in place. */
 static void make_direction(subject *s, const op_backend *b) {
     const tensor *g = &s->c.in[0];
@@ -84,7 +95,6 @@ static void make_direction(subject *s, const op_backend *b) {
     op_call vector = { .op = OP_FACTOR_VECTOR, .out = { *g, s->states[0] } };
     op_call squares = { .op = OP_SQNORM, .in = { *g }, .out = { s->squares } };
     op_call momentum_ = { .op = OP_MUON_MOMENTUM, .in = { *g }, .out = { *g, s->states[0] } };
-    op_call orthogonal = { .op = OP_ORTHOGONALIZE, .out = { *g } };
     squares.attr.scale.by = (float)(1.0 / (double)s->n);
     momentum_.attr.update.momentum = s->c.attr.update.momentum;
     momentum_.attr.update.nesterov = s->c.attr.update.nesterov;
@@ -93,7 +103,7 @@ static void make_direction(subject *s, const op_backend *b) {
     matrix.attr.update.cols = matrix.attr.update.stride = g->dim[1];
     if (s->f->by == ORTHOGONAL) {
         subject_call(s, b, momentum_);
-        subject_call(s, b, orthogonal);
+        orthogonalize(s, b, g);
         return;
     }
     if (s->f->by == FACTORED) {

@@ -50,6 +50,7 @@ enum {
     X(MOMENTUM, update.momentum, FLOAT)                                                            \
     X(L2, update.l2, BOOL)                                                                         \
     X(NESTEROV, update.nesterov, BOOL)                                                             \
+    X(POLAR, update.polar, INT)                                                                    \
     X(ROUND_SITE, update.site, INT)                                                                \
     X(PART_FIRST, update.first, LONG)                                                              \
     X(PART_BASE, update.base, LONG)                                                                \

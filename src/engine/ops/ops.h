@@ -35,6 +35,8 @@ const char *op_name(op_code op);
 int op_count(void);
 
 typedef enum { ACT_GELU_TANH, ACT_GELU_ERF } act_kind;
+/* Muon's polynomials: those of Jordan et al. (2024), or of Polar Express (Amsel et al., 2025). */
+typedef enum { POLAR_CLASSIC, POLAR_EXPRESS, POLAR_KINDS } polar_kind;
 
 /* What is fixed when an op is recorded. An op reads only the members that its row in ops.def lists. */
 typedef struct op_attr {
@@ -84,6 +86,7 @@ typedef struct op_attr {
     struct {
         float lr_mul, decay, beta1, beta2, eps, momentum;
         bool l2, nesterov;
+        polar_kind polar;
         uint32_t site; /* weights in bf16: the parameter, for the stochastic rounding */
         /* Which elements of the parameter the call's are: element i is local element first + i, which
          * is element base + row * stride + column of the whole one, in rows of `cols` (0: of a single
@@ -175,6 +178,7 @@ typedef struct op_impl {
 struct op_backend {
     const char *name;
     bool bf16_gemm;             /* GEMMs are faster in bf16 than in fp32 */
+    dtype polar;                /* the type in which ORTHOGONALIZE is fastest */
     const device_table *device; /* NULL: the CPU */
     void *context;
     const op_impl *impl; /* [op_count()] */

@@ -21,9 +21,14 @@
  *     rank 1:  layer 0 slice 1 | layer 1 slice 1   <->    layer 1: slice 0 | slice 1
  *
  * Matrices that tensor parallelism has sharded are gathered over its ranks first, and all of these compute
- * the same. Nobody ever holds more than one layer.
+ * the same. Nobody ever holds more than one layer. Where no ranks have slices, matrices stay in the gradient's place.
+ *
+ * Matrices of one shape, or of that shape transposed, are orthogonalized in batches: packed one after another into
+ * rows of a buffer, iterated upon together, and unpacked. What becomes of a matrix does not depend on its batch.
  */
 #include "optim_internal.h"
+
+#include <stdlib.h>
 
 static bool clips_rows(const optimizer *o, int param) {
     return rule_clips_rows(&o->s, model_conf(o->m), model_param_at(o->m, param));
@@ -56,6 +61,7 @@ static bool bucket_is_here(const optimizer *o, int param) {
 
 /* ---- memory -------------------------------------------------------------------------------- */
 void directions_reserve(optimizer *o) {
+    o->polar = model_lay(o->m)->dt == DT_F32 ? DT_F32 : o->s.backend->polar;
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
         param_slot *t = &o->slot[i];
@@ -216,44 +222,114 @@ static void record_copy(prog *p, val from, val to) {
     rec_change(p, copy);
 }
 
-static void record_orthogonal(prog *p, val matrix) {
-    change_request c = change_of(OP_ORTHOGONALIZE);
-    c.out[0] = matrix;
-    rec_change(p, c);
+/* A matrix that is to be orthogonalized. */
+typedef struct muon_entry {
+    int param;
+    val own;    /* this rank's shard */
+    val whole;  /* what was packed: itself, or gathered */
+    val packed; /* its place in its batch; VAL_NONE: it has not been in one yet */
+} muon_entry;
+typedef struct muon_list {
+    muon_entry *entry; /* [params] */
+    int n;
+} muon_list;
+
+/* A packed matrix has its longer side across, and sides that 16-byte accesses divide. */
+enum { PACKED_MULTIPLE = 8, BATCH_ELEMENTS = 1 << 28 };
+typedef struct packed_shape {
+    int64_t dim[2];
+} packed_shape;
+
+static packed_shape packed_shape_of(const optimizer *o, const muon_entry *e) {
+    const model_param *q = model_param_at(o->m, e->param);
+    int64_t s = ceil_div(MIN(q->dim[0], q->dim[1]), PACKED_MULTIPLE);
+    int64_t l = ceil_div(MAX(q->dim[0], q->dim[1]), PACKED_MULTIPLE);
+    return (packed_shape){ { s * PACKED_MULTIPLE, l * PACKED_MULTIPLE } };
+}
+static bool packs_alike(const optimizer *o, const muon_entry *a, const muon_entry *b) {
+    packed_shape x = packed_shape_of(o, a), y = packed_shape_of(o, b);
+    return x.dim[0] == y.dim[0] && x.dim[1] == y.dim[1];
 }
 
-/* Of rows that several tp ranks hold, the first of them has the matrix's; a sum brings them together. */
-static void orthogonalize_repeated(const optimizer *o, prog *p, int param, val own) {
-    const model_param *q = model_param_at(o->m, param);
+/* Axes over which the matrix is sharded, and how. */
+static axis_set shards_over(const optimizer *o, const model_param *q) {
+    return placement_axes(q->pl, PL_S) & mesh_axes(&o->mesh);
+}
+static place shard_place(axis_set axes, const model_param *q) {
+    for (int a = 0; a < AX_COUNT; a++)
+        if (axes & AXIS(a)) return q->pl.on[a];
+    return PLACE_I;
+}
+
+/* @return the whole matrix. Of rows that several tp ranks hold, the first of them has the matrix's; a sum brings them
+ * together. */
+static val record_whole(const optimizer *o, prog *p, const muon_entry *e) {
+    const model_param *q = model_param_at(o->m, e->param);
+    if (!q->repeated) return rec_moved(p, e->own, shards_over(o, q), PLACE_I);
     val sum = prog_scratch(p, 2, q->dim, placement_on(AXIS(AX_TP), PLACE_P));
-    int64_t first = q->first[0] * q->dim[1];
     change_request zero = change_of(OP_ZERO);
     zero.out[0] = sum;
     rec_change(p, zero);
     if (mesh_index(&o->mesh, AXES_TP_REP) == 0)
-        record_copy(p, own, prog_part(p, sum, first, 2, q->local));
-    val whole = rec_moved(p, sum, AXIS(AX_TP), PLACE_I);
-    record_orthogonal(p, whole);
-    record_copy(p, prog_part(p, whole, first, 2, q->local), own);
+        record_copy(p, e->own, prog_part(p, sum, q->first[0] * q->dim[1], 2, q->local));
+    return rec_moved(p, sum, AXIS(AX_TP), PLACE_I);
 }
 
-/* Makes a shard of a matrix that of the orthogonal one. */
-static void orthogonalize_param(const optimizer *o, prog *p, int param, val own) {
-    const model_param *q = model_param_at(o->m, param);
-    if (q->repeated) {
-        orthogonalize_repeated(o, p, param, own);
-        return;
+static void record_pack(const optimizer *o, prog *p, muon_entry *e) {
+    change_request pack = change_of(OP_MUON_PACK);
+    pack.attr.update.polar = o->s.polar;
+    pack.in[0] = e->whole = record_whole(o, p, e);
+    pack.out[0] = e->packed;
+    rec_change(p, pack);
+}
+
+/* Makes this rank's shard that of the packed matrix. */
+static void record_unpack(const optimizer *o, prog *p, const muon_entry *e) {
+    const model_param *q = model_param_at(o->m, e->param);
+    axis_set axes = shards_over(o, q);
+    change_request unpack = change_of(OP_MUON_UNPACK);
+    val whole = e->whole == e->own ? e->own : prog_scratch_like(p, e->whole);
+    unpack.in[0] = e->packed;
+    unpack.out[0] = whole;
+    rec_change(p, unpack);
+    if (q->repeated)
+        record_copy(p, prog_part(p, whole, q->first[0] * q->dim[1], 2, q->local), e->own);
+    else if (axes)
+        rec_move_into(p, whole, axes, shard_place(axes, q), e->own);
+}
+
+/* Orthogonalizes this matrix and others of its shape behind it, as many as a batch may have: enough for the tiles of
+ * a GPU's last wave to matter little. */
+static void record_batch(const optimizer *o, prog *p, muon_entry *first, int behind) {
+    packed_shape x = packed_shape_of(o, first);
+    int64_t each = x.dim[0] * x.dim[1], limit = MAX(1, BATCH_ELEMENTS / each), n = 0;
+    for (int i = 0; i < behind; i++)
+        n += first[i].packed == VAL_NONE && packs_alike(o, first, &first[i]);
+    n = MIN(n, limit);
+    val all =
+        prog_scratch_of(p, o->polar, 3, (int64_t[]){ n, x.dim[0], x.dim[1] }, (placement){ 0 });
+    int last = -1;
+    for (int64_t k = 0; k < n;) {
+        muon_entry *e = &first[++last];
+        if (e->packed != VAL_NONE || !packs_alike(o, first, e)) continue;
+        e->packed = prog_part(p, all, k++ * each, 2, x.dim);
+        record_pack(o, p, e);
     }
-    axis_set axes = placement_axes(q->pl, PL_S) & mesh_axes(&o->mesh);
-    val whole = rec_moved(p, own, axes, PLACE_I);
-    record_orthogonal(p, whole);
-    for (int a = 0; a < AX_COUNT && axes; a++)
-        if (axes & AXIS(a)) {
-            rec_move_into(p, whole, axes, q->pl.on[a], own);
-            return;
-        }
+    change_request c = change_of(OP_ORTHOGONALIZE);
+    c.attr.update.polar = o->s.polar;
+    c.out[0] = all;
+    rec_change(p, c);
+    for (int i = 0; i <= last; i++)
+        if (packs_alike(o, first, &first[i])) record_unpack(o, p, &first[i]);
 }
 
+static void record_orthogonal(const optimizer *o, prog *p, muon_list *l) {
+    for (int i = 0; i < l->n; i++)
+        if (l->entry[i].packed == VAL_NONE) record_batch(o, p, &l->entry[i], l->n - i);
+    l->n = 0;
+}
+
+enum { MOST_SLICES = 1024 };
 /* A bucket's instances, one for each layer, which are dealt out to the ranks of its slices. */
 typedef struct bucket_layers {
     const bucket_view *view; /* [layers of a round] */
@@ -296,33 +372,27 @@ static void each_range(const optimizer *o, prog *p, const bucket_layers *b, val 
         }
 }
 
-/* The matrices of one layer. @param all its bucket, whole */
-static void orthogonalize_layer(const optimizer *o, prog *p, const bucket_view *v, val all) {
+/* Lists the matrices of one layer. @param all its bucket, whole */
+static void list_layer(const optimizer *o, prog *p, const bucket_view *v, val all, muon_list *l) {
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
         if (o->slot[i].r->kind != BY_ORTHOGONAL || q->bucket != v->bucket || q->layer != v->layer)
             continue;
         if (!q->local[0]) continue; /* another rank's expert */
-        orthogonalize_param(o, p, i, prog_shard(p, all, q->offset, q->local, q->pl));
+        val own = prog_shard(p, all, q->offset, q->local, q->pl);
+        l->entry[l->n++] = (muon_entry){ i, own, VAL_NONE, VAL_NONE };
     }
 }
 
-static void update_layers(const optimizer *o, prog *p, const bucket_layers *b) {
+/* Layers of which each rank has a slice: as many as there are slices. */
+static void update_sliced(const optimizer *o, prog *p, const bucket_layers *b, muon_list *l) {
     int me = mesh_index(&o->mesh, b->axes);
-    const bucket_view *v = &b->view[0];
-    if (b->slices == 1) {
-        each_range(o, p, b, VAL_NONE, false);
-        orthogonalize_layer(o, p, v,
-                            prog_region(p, v->name, v->grad.region, v->grad.at, DT_F32, v->count,
-                                        (placement){ 0 }));
-        each_range(o, p, b, VAL_NONE, true);
-        return;
-    }
-    val mine =
-        prog_scratch(p, 2, (int64_t[]){ b->slices, v->count }, placement_on(b->axes, PLACE_S(1)));
+    val mine = prog_scratch(p, 2, (int64_t[]){ b->slices, b->view[0].count },
+                            placement_on(b->axes, PLACE_S(1)));
     each_range(o, p, b, mine, false);
     val bucket = rec_moved(p, mine, b->axes, PLACE_S(0));
-    if (me < b->n) orthogonalize_layer(o, p, &b->view[me], bucket);
+    if (me < b->n) list_layer(o, p, &b->view[me], bucket, l);
+    record_orthogonal(o, p, l);
     each_range(o, p, b, rec_moved(p, bucket, b->axes, PLACE_S(1)), true);
 }
 
@@ -334,25 +404,41 @@ static int orthogonal_param(const optimizer *o, int bucket) {
     return -1;
 }
 
-/* Views of one bucket follow one another, by layer. */
-static void record_muon(const optimizer *o, prog *p) {
-    enum { MOST = 1024 };
-    bucket_view view[MOST];
-    int n = model_buckets(o->m);
-    for (int i = 0; i < n;) {
-        bucket_layers b = { view, .n = 0 };
-        view[0] = model_bucket(o->m, i);
-        int param = orthogonal_param(o, view[0].bucket);
-        b.axes = param < 0 ? 0 : slices_over(o, param);
-        b.slices = mesh_span(&o->mesh, b.axes);
-        BUG_IF(b.slices > MOST);
-        for (; i < n && b.n < b.slices; i++) {
-            view[b.n] = model_bucket(o->m, i);
-            if (view[b.n].bucket != view[0].bucket) break;
-            b.n++;
-        }
-        if (param >= 0) update_layers(o, p, &b);
+/* The next layers of a bucket, from view *at on: as many as its ranks have slices. Views of one bucket follow one
+ * another, by layer. @return whether Muon updates them */
+static bool next_layers(const optimizer *o, int *at, bucket_view *view, bucket_layers *b) {
+    *b = (bucket_layers){ view, .n = 0 };
+    view[0] = model_bucket(o->m, *at);
+    int param = orthogonal_param(o, view[0].bucket);
+    b->axes = param < 0 ? 0 : slices_over(o, param);
+    b->slices = mesh_span(&o->mesh, b->axes);
+    BUG_IF(b->slices > MOST_SLICES);
+    for (; *at < model_buckets(o->m) && b->n < b->slices; ++*at) {
+        view[b->n] = model_bucket(o->m, *at);
+        if (view[b->n].bucket != view[0].bucket) break;
+        b->n++;
     }
+    return param >= 0;
+}
+
+static void record_muon(const optimizer *o, prog *p) {
+    int n = model_buckets(o->m);
+    bucket_view view[MOST_SLICES];
+    bucket_layers b;
+    muon_list l = { mem_alloc((size_t)o->params * sizeof *l.entry), 0 };
+    for (int i = 0; i < n;)
+        if (next_layers(o, &i, view, &b) && b.slices > 1) update_sliced(o, p, &b, &l);
+    for (int i = 0; i < n;) {
+        if (!next_layers(o, &i, view, &b) || b.slices > 1) continue;
+        each_range(o, p, &b, VAL_NONE, false);
+        val all = prog_region(p, view->name, view->grad.region, view->grad.at, DT_F32, view->count,
+                              (placement){ 0 });
+        list_layer(o, p, view, all, &l);
+    }
+    record_orthogonal(o, p, &l);
+    for (int i = 0; i < n;)
+        if (next_layers(o, &i, view, &b) && b.slices == 1) each_range(o, p, &b, VAL_NONE, true);
+    free(l.entry);
 }
 
 void record_directions(const optimizer *o, prog *p) {

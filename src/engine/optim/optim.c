@@ -24,7 +24,9 @@ static bool can_extend(const optimizer *o, const update_range *s, const update_r
     const rule_states *states = &o->slot[s->param].states;
     int64_t gap = next->at - (s->at + s->count);
     if (s->r != next->r || !same_numbers(&s->attr, &next->attr)) return false;
-    if (s->r->kind != BY_ELEMENT || (gap && !padding_is_zero(o))) return false;
+    /* Muon's other ops take elements one by one, and its matrices from where they are */
+    bool by_param = s->r->kind != BY_ELEMENT && s->r->kind != BY_ORTHOGONAL;
+    if (by_param || (gap && !padding_is_zero(o))) return false;
     if (s->b.master_dt != DT_F32) return false; /* rounded by parameter */
     for (int k = 0; k < states->n; k++)         /* a block belongs to one parameter */
         if (state_in_bytes(&states->state[k]) && (next->at - s->at) % BLOCK8) return false;

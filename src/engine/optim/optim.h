@@ -23,11 +23,12 @@
 typedef struct optim_settings {
     optim_kind kind;
     double beta1, beta2, eps, weight_decay;
-    double momentum; /* momentum, Muon */
-    bool nesterov;   /* momentum, Muon */
-    double agc;      /* adaptive clipping: largest norm of a gradient row relative to its row of
+    double momentum;  /* momentum, Muon */
+    bool nesterov;    /* momentum, Muon */
+    polar_kind polar; /* Muon's polynomials */
+    double agc;       /* adaptive clipping: largest norm of a gradient row relative to its row of
                       * weights; 0: off. Vectors and the head are never clipped this way. */
-    double offload;  /* share of the state kept in host memory, where the backend is a device */
+    double offload;   /* share of the state kept in host memory, where the backend is a device */
     int64_t growth_interval; /* fp16: good steps before the loss scale doubles; 0: no loss scale */
     const op_backend *backend; /* the plan's; NULL: the CPU's best */
 } optim_settings;

@@ -50,7 +50,7 @@ typedef struct update_range {
     const rule *r;
     bucket_view b;
     int64_t at, count;     /* elements of the view */
-    int param;             /* its first; its only one but for BY_ELEMENT */
+    int param;             /* its first; its only one with BY_FACTORS and BY_FACTORS_VECTOR */
     int state[MAX_STATES]; /* plan regions; not of rows and columns, which belong to parameters */
     op_attr attr;          /* update.host_state, host_params: these are in host memory */
 } update_range;
@@ -86,6 +86,7 @@ struct optimizer {
     double first_partial; /* of optim_first_add: what the host summed */
     axis_set parts;       /* ranks along these hold different parts of some matrix */
     int64_t sum_count;    /* rows and columns of all matrices that are summed over */
+    dtype polar;          /* in which Muon's iterations run */
     prog *program[PROGRAMS];
     int norm;       /* of plan_program */
     chain_end *end; /* [ends] what a step ends with */

@@ -6,10 +6,11 @@
 #include <string.h>
 
 /* Ops see matrices: of rows [E,R,D], which communication shards along any of their dims, [E R,D]. Integers keep
- * their dims. */
+ * their dims, and so does what updates work on: batches of matrices. */
 static tensor operand_of(const prog *p, const prog_op *o, val v) {
     tensor t = val_tensor(&p->val[v]);
-    if (t.ndim < 3 || !dt_is_float(t.dt) || (op_flags(o->op) & OPF_EXTERN)) return t;
+    bool keeps = op_flags(o->op) & (OPF_EXTERN | OPF_UPDATE);
+    if (t.ndim < 3 || !dt_is_float(t.dt) || keeps) return t;
     return tensor_of(NULL, t.dt, 2, (int64_t[]){ t.dim[0] * t.dim[1], t.dim[2] });
 }
 

@@ -16,7 +16,17 @@ val prog_region(prog *p, const char *name, int region, int64_t at, dtype dt, int
 }
 
 val prog_scratch(prog *p, int ndim, const int64_t *dim, placement pl) {
-    return val_new(p, VC_TEMP, DT_F32, ndim, dim, pl);
+    return prog_scratch_of(p, DT_F32, ndim, dim, pl);
+}
+
+val prog_scratch_of(prog *p, dtype dt, int ndim, const int64_t *dim, placement pl) {
+    return val_new(p, VC_TEMP, dt, ndim, dim, pl);
+}
+
+val prog_scratch_like(prog *p, val other) {
+    if (other == VAL_NONE) return VAL_NONE; /* recording has failed */
+    prog_val v = p->val[other];
+    return val_new(p, VC_TEMP, v.dt, v.ndim, v.dim, v.pl);
 }
 
 val prog_step_state(prog *p) {

@@ -326,6 +326,9 @@ val prog_region(prog *p, const char *name, int region, int64_t at, dtype dt, int
                 placement pl);
 /* fp32 values that live within the list. */
 val prog_scratch(prog *p, int ndim, const int64_t *dim, placement pl);
+/* The same of another type; and of the type, dims and placement of another value. */
+val prog_scratch_of(prog *p, dtype dt, int ndim, const int64_t *dim, placement pl);
+val prog_scratch_like(prog *p, val other);
 /* Elements of another value, from element `at` on, placed like it. */
 val prog_part(prog *p, val of, int64_t at, int ndim, const int64_t *dim);
 /* The same, as a matrix that is sharded as `pl` has it. */

@@ -98,6 +98,7 @@ optim_settings train_optim(const config *c, const op_backend *ops, const model_l
                              .weight_decay = c->optimizer.weight_decay,
                              .momentum = c->optimizer.momentum,
                              .nesterov = c->optimizer.nesterov,
+                             .polar = c->optimizer.polar_express ? POLAR_EXPRESS : POLAR_CLASSIC,
                              .agc = c->training.agc,
                              .offload = c->optimizer.offload,
                              .growth_interval =

@@ -118,6 +118,12 @@ template <typename T> EMULATED_INLINE T __shfl_xor_sync(unsigned mask, T value, 
     emulated_whole(mask);
     return emulated_bits<T>(emulate_shuffle_xor(emulated_bits<uint32_t>(value), by));
 }
+EMULATED_INLINE double __shfl_xor_sync(unsigned mask, double value, int by) { /* in two halves */
+    uint64_t bits = emulated_bits<uint64_t>(value);
+    uint64_t low = __shfl_xor_sync(mask, (uint32_t)bits, by);
+    uint64_t high = __shfl_xor_sync(mask, (uint32_t)(bits >> 32), by);
+    return emulated_bits<double>(high << 32 | low);
+}
 template <typename T> EMULATED_INLINE T __shfl_up_sync(unsigned mask, T value, int by) {
     emulated_whole(mask);
     return emulated_bits<T>(emulate_shuffle_up(emulated_bits<uint32_t>(value), by));

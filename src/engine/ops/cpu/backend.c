@@ -84,7 +84,9 @@ static const op_impl impls[OP_COUNT] = {
     [OP_FACTOR_VECTOR] = { CPU(factor_vector), NULL, ATTR(UPDATE_EPS) },
     [OP_MUON_MOMENTUM] = { CPU(muon_momentum), NULL,
                            ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE) },
-    [OP_ORTHOGONALIZE] = { CPU(orthogonalize), CPU(orthogonalize_workspace) },
+    [OP_MUON_PACK] = { CPU(muon_pack), CPU(muon_pack_workspace), ATTR(POLAR) },
+    [OP_ORTHOGONALIZE] = { CPU(orthogonalize), CPU(orthogonalize_workspace), ATTR(POLAR) },
+    [OP_MUON_UNPACK] = { CPU(muon_unpack) },
     [OP_UPDATE_ROUTER_BIAS] = { CPU(update_router_bias), NULL, ATTRS_UPDATE },
     [OP_CLIP] = { CPU(clip), NULL, ATTR(GROWTH_INTERVAL) },
     [OP_AGC_SUMS] = { CPU(agc_sums), NULL, ATTRS_PART },
@@ -106,6 +108,7 @@ extern const op_backend CPU(backend);
 const op_backend CPU(backend) = {
     .name = CPU_STRING(CPU_ISA),
     .bf16_gemm = CPU_BF16_GEMM,
+    .polar = CPU_BF16_GEMM ? DT_BF16 : DT_F32,
     .impl = impls,
     .burn = burn_flops,
 };

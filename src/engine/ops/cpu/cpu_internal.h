@@ -118,7 +118,9 @@ void CPU(factor_moments)(const op_call *c);
 void CPU(factor_matrix)(const op_call *c);
 void CPU(factor_vector)(const op_call *c);
 void CPU(muon_momentum)(const op_call *c);
+void CPU(muon_pack)(const op_call *c);
 void CPU(orthogonalize)(const op_call *c);
+void CPU(muon_unpack)(const op_call *c);
 void CPU(update_router_bias)(const op_call *c);
 void CPU(clip)(const op_call *c);
 void CPU(agc_sums)(const op_call *c);
@@ -132,6 +134,7 @@ size_t CPU(grouped_workspace)(const op_backend *b, const op_call *c, int threads
 size_t CPU(quantize_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(factor_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(muon_pack_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(orthogonalize_workspace)(const op_backend *b, const op_call *c, int threads);
 
 #endif

@@ -1,80 +1,25 @@
 /* Muon: momentum whose matrix is made nearly orthogonal before it is applied (Jordan et al., 2024).
  *
- *     m = mu m + (1 - mu) g,   u = (1 - mu) g + mu m  (Nesterov)  or  m
- *     x = u / |u|, then five times  x = a x + (b G + c G G) x,  G = x x^T
- *     u = sqrt(max(1, R / C)) x
+ *     m = mu m + (1 - mu) g,   u = (1 - mu) g + mu m  (Nesterov)  or  m        MUON_MOMENTUM
+ *     x = u / |u|, its longer side across                                      MUON_PACK
+ *     x = five polynomials of x x^T, times x: ops/polar.h                      ORTHOGONALIZE
+ *     u = sqrt(max(1, R / C)) x                                                MUON_UNPACK
  *
- * The polynomial drives every singular value towards 1. G is taken on the shorter side: for tall
- * matrices it is x^T x, and multiplies from the right. GEMMs run on the pool, in fp32; the passes between
- * them read and write each element once. UPDATE_ALONG then steps along u.
+ * UPDATE_ALONG then steps along u. Small matrices of a batch are spread over the threads, one each; of large ones the
+ * threads share every GEMM. The result is the same, since that of a GEMM does not depend on its threads.
  *
- * Workspace of orthogonalize, with S = min(R, C); x lies there and in u in turn, at last in u:
+ * Workspace of orthogonalize, one part for each matrix that is computed at a time, with B = 1:
  *
- *     | x [R, C] | G [S, S] | b G + c G G [S, S] | sums f64 [chunks] | GEMM workspace |
+ *     | next [S, L] | 4 squares [S, S] | GEMM workspace |
  */
 #include "update.h"
 
-enum { ITERATIONS = 5, MAX_CHUNKS = 128 };
-_Static_assert(ITERATIONS % 2 == 1, "the last result must be in u");
-static const float A = 3.4445f, B = -4.7750f, C = 2.0315f;
-static const double LEAST_NORM = 1e-7;
+#include <string.h>
 
-typedef struct muon_job {
-    const op_call *c;
-    int64_t n, each, chunks;
-    int64_t side;
-    bool tall;
-    tensor x, next, gram, poly; /* [R, C], [R, C], [S, S], [S, S] */
-    double *sum;                /* [chunks] */
-    float inverse;              /* 1 / |u| */
-    float by;                   /* what an iteration's result is multiplied by */
-} muon_job;
+#include "ops/polar.h"
 
-static muon_job muon_job_of(const op_call *c) {
-    const tensor *g = &c->out[0]; /* [R, C] */
-    BUG_IF(g->ndim != 2);
-    muon_job j = { .c = c, .n = tensor_count(g), .tall = g->dim[0] > g->dim[1] };
-    j.side = MIN(g->dim[0], g->dim[1]);
-    j.each = MAX(TASK_ELEMENTS, ceil_div(j.n, MAX_CHUNKS));
-    j.chunks = ceil_div(j.n, j.each);
-    j.x = j.next = tensor_of(NULL, DT_F32, 2, g->dim);
-    j.gram = j.poly = tensor_of(NULL, DT_F32, 2, (int64_t[]){ j.side, j.side });
-    return j;
-}
-
-/* ---- GEMMs ----------------------------------------------------------------------------------- */
-static gemm gram_gemm(const muon_job *j) {
-    return CPU(gemm_of)(&j->x, j->tall, &j->x, !j->tall, &j->gram);
-}
-static gemm square_gemm(const muon_job *j) {
-    return CPU(gemm_of)(&j->gram, false, &j->gram, false, &j->poly);
-}
-static gemm next_gemm(const muon_job *j) {
-    const tensor *left = j->tall ? &j->x : &j->poly, *right = j->tall ? &j->poly : &j->x;
-    gemm g = CPU(gemm_of)(left, false, right, false, &j->next);
-    g.accumulate = true;
-    return g;
-}
-
-static size_t own_bytes(const muon_job *j) {
-    size_t floats = (size_t)j->n + 2 * (size_t)(j->side * j->side);
-    return align_up(floats * sizeof(float), 64) + (size_t)MAX_CHUNKS * sizeof(double);
-}
-
-size_t CPU(orthogonalize_workspace)(const op_backend *b, const op_call *c, int threads) {
-    muon_job j = muon_job_of(c);
-    gemm g[] = { gram_gemm(&j), square_gemm(&j), next_gemm(&j) };
-    size_t gemm_bytes = 0;
-    for (size_t i = 0; i < COUNT_OF(g); i++)
-        gemm_bytes = MAX(gemm_bytes, CPU(gemm_workspace)(&g[i], threads));
-    return own_bytes(&j) + gemm_bytes;
-}
-
-static void run_muon_gemm(const muon_job *j, gemm g) {
-    size_t own = own_bytes(j);
-    CPU(gemm_run)
-    (&g, j->c->run->pool, (char *)j->c->run->workspace + own, j->c->run->workspace_bytes - own);
-}
+/* TILE: rows and columns that are transposed at a time. SMALL: elements of a matrix that is one task. */
+enum { MAX_CHUNKS = 128, TILE = 32, SMALL = 1 << 18 };
 
 /* ---- momentum -------------------------------------------------------------------------------- */
 static void momentum_task(void *ctx, int64_t i, int worker) {
@@ -98,70 +43,223 @@ void CPU(muon_momentum)(const op_call *c) {
              (void *)c);
 }
 
-/* ---- passes ---------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------- */
+/* A matrix u [R, C] and the packed one, x [S, L]. */
+typedef struct muon_packing {
+    const op_call *c;
+    const tensor *u, *x;
+    bool tall;
+    int64_t each, chunks; /* of the sum of squares */
+    double *sum;          /* [chunks] */
+    float by;             /* what elements are multiplied by */
+} muon_packing;
+
+static muon_packing packing_of(const op_call *c, const tensor *u, const tensor *x) {
+    muon_packing p = { c, u, x, .tall = u->dim[0] > u->dim[1], .sum = c->run->workspace };
+    int64_t n = tensor_count(u);
+    p.each = MAX(TASK_ELEMENTS, ceil_div(n, MAX_CHUNKS));
+    p.chunks = ceil_div(n, p.each);
+    return p;
+}
+
 static void squares_task(void *ctx, int64_t i, int worker) {
-    const muon_job *j = ctx;
-    const float *restrict u = j->c->out[0].data;
-    span s = span_of(i, j->each, j->n);
+    const muon_packing *p = ctx;
+    const float *restrict u = p->u->data;
+    span s = span_of(i, p->each, tensor_count(p->u));
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t k = s.lo; k < s.hi; k++) sum += (double)u[k] * u[k];
-    j->sum[i] = sum;
+    p->sum[i] = sum;
 }
 
-static void normalize_task(void *ctx, int64_t i, int worker) {
-    const muon_job *j = ctx;
-    const float *restrict u = j->c->out[0].data;
-    float *restrict x = j->x.data, by = j->inverse;
-    span s = span_of(i, j->each, j->n);
-#pragma omp simd
-    for (int64_t k = s.lo; k < s.hi; k++) x[k] = u[k] * by;
+/* Elements [l, l + n) of row s of x, from u; zeros beyond it. */
+static void gather_row(const muon_packing *p, int64_t s, int64_t l, int64_t n, float *restrict to) {
+    int64_t rows = p->u->dim[0], cols = p->u->dim[1];
+    const float *restrict u = p->u->data;
+    int64_t stride = p->tall ? cols : 1, from = p->tall ? s : s * cols;
+    int64_t inside = s < MIN(rows, cols) ? MIN(n, MAX(rows, cols) - l) : 0;
+    for (int64_t k = 0; k < inside; k++) to[k] = p->by * u[from + (l + k) * stride];
+    for (int64_t k = MAX(inside, 0); k < n; k++) to[k] = 0;
 }
 
-/* poly = b G + c G G, where poly holds G G; times the factor of this iteration. */
-static void poly_task(void *ctx, int64_t i, int worker) {
-    const muon_job *j = ctx;
-    const float *restrict gram = j->gram.data;
-    float *restrict poly = j->poly.data;
-    span s = span_of(i, TASK_ELEMENTS, j->side * j->side);
-#pragma omp simd
-    for (int64_t k = s.lo; k < s.hi; k++) poly[k] = j->by * (B * gram[k] + C * poly[k]);
+/* A band of TILE rows of x, in tiles: one of a tall matrix fits L1 where a whole row of x, a column of u, does not. */
+static void pack_task(void *ctx, int64_t i, int worker) {
+    const muon_packing *p = ctx;
+    float row[BLOCK];
+    int64_t wide = p->x->dim[1], step = p->tall ? TILE : BLOCK;
+    span s = span_of(i, TILE, p->x->dim[0]);
+    for (int64_t l = 0; l < wide; l += step)
+        for (int64_t k = s.lo; k < s.hi; k++) {
+            int64_t n = MIN(step, wide - l);
+            gather_row(p, k, l, n, row);
+            elems_put(p->x, k * wide + l, n, row);
+        }
 }
 
-static void next_task(void *ctx, int64_t i, int worker) {
+void CPU(muon_pack)(const op_call *c) {
+    muon_packing p = packing_of(c, &c->in[0], &c->out[0]);
+    double sum = 0;
+    if (c->run->step->now.skip) return;
+    pool_run(c->run->pool, p.chunks, squares_task, &p);
+    for (int64_t i = 0; i < p.chunks; i++) sum += p.sum[i];
+    double norm = MAX(sqrt(sum), POLAR_LEAST_NORM);
+    p.by = (float)(1 / (norm * polar_margin(c->attr.update.polar)));
+    pool_run(c->run->pool, ceil_div(p.x->dim[0], TILE), pack_task, &p);
+}
+
+size_t CPU(muon_pack_workspace)(const op_backend *b, const op_call *c, int threads) {
+    return MAX_CHUNKS * sizeof(double);
+}
+
+static void unpack_task(void *ctx, int64_t i, int worker) {
+    const muon_packing *p = ctx;
+    float tmp[BLOCK];
+    int64_t cols = p->u->dim[1], wide = p->x->dim[1], length = p->tall ? p->u->dim[0] : cols;
+    int64_t step = p->tall ? TILE : BLOCK, stride = p->tall ? cols : 1;
+    float *restrict u = p->u->data;
+    span s = span_of(i, TILE, p->tall ? cols : p->u->dim[0]);
+    for (int64_t l = 0; l < length; l += step)
+        for (int64_t k = s.lo; k < s.hi; k++) {
+            int64_t n = MIN(step, length - l), to = p->tall ? k : k * cols;
+            const float *row = elems_get(p->x, k * wide + l, n, tmp);
+            for (int64_t j = 0; j < n; j++) u[to + (l + j) * stride] = p->by * row[j];
+        }
+}
+
+void CPU(muon_unpack)(const op_call *c) {
+    muon_packing p = packing_of(c, &c->out[0], &c->in[0]);
+    double tall = (double)p.u->dim[0] / (double)p.u->dim[1];
+    if (c->run->step->now.skip) return;
+    p.by = (float)sqrt(MAX(1.0, tall));
+    pool_run(c->run->pool, ceil_div(MIN(p.u->dim[0], p.u->dim[1]), TILE), unpack_task, &p);
+}
+
+/* ---- orthogonal matrices ----------------------------------------------------------------------- */
+/* A matrix, and what computes it. */
+typedef struct muon_job {
+    const op_call *c;
+    pool *pool; /* of its GEMMs and passes */
+    char *gemm_workspace;
+    size_t gemm_bytes;
+    tensor add, to; /* of the pass */
+    float by, diagonal;
+} muon_job;
+
+static tensor matrix_of(const op_call *c, int64_t i) {
+    const tensor *x = &c->out[0]; /* [B, S, L] */
+    size_t bytes = (size_t)(x->dim[1] * x->dim[2]) * dt_size(x->dt);
+    char *data = x->data ? (char *)x->data + (size_t)i * bytes : NULL;
+    return tensor_of(data, x->dt, 2, &x->dim[1]);
+}
+static tensor square_of(const tensor *x, void *data) {
+    return tensor_of(data, x->dt, 2, (int64_t[]){ x->dim[0], x->dim[0] });
+}
+static bool is_one_task(const op_call *c) {
+    const tensor *x = &c->out[0];
+    return x->dim[0] > 1 && x->dim[1] * x->dim[2] <= SMALL;
+}
+
+/* Bytes of a matrix's part of the workspace before the GEMMs', and of the GEMMs'. */
+static size_t polar_bytes(const tensor *x) {
+    tensor square = square_of(x, NULL);
+    return align_up(tensor_bytes(x), 64) + POLAR_SQUARES * align_up(tensor_bytes(&square), 64);
+}
+static size_t gemm_bytes(const tensor *x, int threads) {
+    tensor square = square_of(x, NULL);
+    gemm g[] = { CPU(gemm_of)(x, false, x, true, &square),
+                 CPU(gemm_of)(&square, false, &square, true, &square),
+                 CPU(gemm_of)(&square, false, x, false, x) };
+    size_t most = 0;
+    for (size_t i = 0; i < COUNT_OF(g); i++) {
+        most = MAX(most, CPU(gemm_workspace)(&g[i], threads));
+        g[i].accumulate = true;
+        most = MAX(most, CPU(gemm_workspace)(&g[i], threads));
+    }
+    return align_up(most, 64);
+}
+
+size_t CPU(orthogonalize_workspace)(const op_backend *b, const op_call *c, int threads) {
+    tensor x = matrix_of(c, 0);
+    if (!is_one_task(c)) return polar_bytes(&x) + gemm_bytes(&x, threads);
+    return (size_t)threads * (polar_bytes(&x) + gemm_bytes(&x, 1));
+}
+
+/* to = by add + diagonal I; a row of the squares at a time. */
+static void terms_task(void *ctx, int64_t i, int worker) {
     const muon_job *j = ctx;
-    const float *restrict x = j->x.data;
-    float *restrict next = j->next.data;
-    span s = span_of(i, j->each, j->n);
-#pragma omp simd
-    for (int64_t k = s.lo; k < s.hi; k++) next[k] = j->by * A * x[k];
+    float tmp[BLOCK], out[BLOCK];
+    int64_t side = j->to.dim[0];
+    for (int64_t at = 0; at < side; at += BLOCK) {
+        int64_t n = MIN(BLOCK, side - at);
+        const float *add = elems_get(&j->add, i * side + at, n, tmp);
+        float *to = elems_at(&j->to, i * side + at, out);
+        for (int64_t k = 0; k < n; k++) to[k] = j->by * add[k];
+        if (i >= at && i < at + n) to[i - at] += j->diagonal;
+        elems_put(&j->to, i * side + at, n, to);
+    }
+}
+
+/* Copies what is below the diagonal to above it: a band of TILE columns of what is below, in tiles. */
+static void mirror_task(void *ctx, int64_t i, int worker) {
+    const muon_job *j = ctx;
+    int64_t side = j->to.dim[0];
+    span s = span_of(i, TILE, side);
+    uint16_t *half = j->to.data;
+    float *full = j->to.data;
+    bool wide = j->to.dt == DT_F32;
+    for (int64_t row = s.lo; row < side; row += TILE)
+        for (int64_t k = s.lo; k < s.hi; k++)
+            for (int64_t r = MAX(row, k + 1); r < MIN(row + TILE, side); r++) {
+                if (wide) full[k * side + r] = full[r * side + k];
+                if (!wide) half[k * side + r] = half[r * side + k];
+            }
+}
+
+static void multiply_symmetric(void *ctx, const tensor *a, const tensor *b, const tensor *add,
+                               const float f[3], const tensor *to) {
+    muon_job *j = ctx;
+    gemm g = CPU(gemm_of)(a, false, b, true, to);
+    g.alpha = f[0];
+    g.accumulate = add->data;
+    j->add = *add, j->to = *to, j->by = f[1], j->diagonal = f[2];
+    if (add->data) pool_run(j->pool, to->dim[0], terms_task, j);
+    CPU(gemm_run)(&g, j->pool, j->gemm_workspace, j->gemm_bytes);
+    if (a->data != b->data) pool_run(j->pool, ceil_div(to->dim[0], TILE), mirror_task, j);
+}
+
+static void multiply_plain(void *ctx, const tensor *q, const tensor *x, const tensor *to) {
+    muon_job *j = ctx;
+    gemm g = CPU(gemm_of)(q, false, x, false, to);
+    CPU(gemm_run)(&g, j->pool, j->gemm_workspace, j->gemm_bytes);
+}
+
+static void orthogonalize_matrix(const op_call *c, int64_t i, pool *p, char *at) {
+    tensor x = matrix_of(c, i);
+    muon_job j = { c, p, at + polar_bytes(&x), gemm_bytes(&x, pool_size(p)) };
+    polar_run r = { &j, x, x, .symmetric = multiply_symmetric, .apply = multiply_plain };
+    r.next.data = at;
+    at += align_up(tensor_bytes(&x), 64);
+    for (int k = 0; k < POLAR_SQUARES; k++) {
+        r.square[k] = square_of(&x, at);
+        at += align_up(tensor_bytes(&r.square[k]), 64);
+    }
+    polar_iterate(&r, c->attr.update.polar);
+    if (r.x.data != x.data) memcpy(x.data, r.x.data, tensor_bytes(&x));
+}
+
+static void polar_task(void *ctx, int64_t i, int worker) {
+    const op_call *c = ctx;
+    tensor x = matrix_of(c, i);
+    size_t each = polar_bytes(&x) + gemm_bytes(&x, 1);
+    orthogonalize_matrix(c, i, NULL, (char *)c->run->workspace + (size_t)worker * each);
 }
 
 void CPU(orthogonalize)(const op_call *c) {
-    muon_job j = muon_job_of(c);
-    pool *p = c->run->pool;
-    double sum = 0;
+    int64_t n = c->out[0].dim[0];
     if (c->run->step->now.skip) return;
-    float *at = c->run->workspace;
-    j.x.data = at;
-    j.next.data = c->out[0].data;
-    j.gram.data = at + j.n;
-    j.poly.data = at + j.n + j.side * j.side;
-    j.sum = (double *)((char *)at + own_bytes(&j)) - MAX_CHUNKS;
-    pool_run(p, j.chunks, squares_task, &j);
-    for (int64_t i = 0; i < j.chunks; i++) sum += j.sum[i];
-    j.inverse = (float)(1 / MAX(sqrt(sum), LEAST_NORM));
-    pool_run(p, j.chunks, normalize_task, &j);
-    double tall = (double)c->out[0].dim[0] / (double)c->out[0].dim[1];
-    for (int k = 0; k < ITERATIONS; k++) {
-        j.by = k + 1 < ITERATIONS ? 1 : (float)sqrt(MAX(1.0, tall));
-        run_muon_gemm(&j, gram_gemm(&j));
-        run_muon_gemm(&j, square_gemm(&j));
-        pool_run(p, ceil_div(j.side * j.side, TASK_ELEMENTS), poly_task, &j);
-        pool_run(p, j.chunks, next_task, &j);
-        run_muon_gemm(&j, next_gemm(&j));
-        tensor old = j.x;
-        j.x = j.next;
-        j.next = old;
+    if (is_one_task(c)) {
+        pool_run(c->run->pool, n, polar_task, (void *)c);
+        return;
     }
+    for (int64_t i = 0; i < n; i++) orthogonalize_matrix(c, i, c->run->pool, c->run->workspace);
 }

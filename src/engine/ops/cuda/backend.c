@@ -413,7 +413,9 @@ static const op_impl impls[OP_COUNT] = {
     [OP_FACTOR_VECTOR] = { cuda_factor_vector, NULL, ATTR(UPDATE_EPS) },
     [OP_MUON_MOMENTUM] = { cuda_muon_momentum, NULL,
                            ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE) },
-    [OP_ORTHOGONALIZE] = { cuda_orthogonalize, cuda_orthogonalize_workspace },
+    [OP_MUON_PACK] = { cuda_muon_pack, cuda_muon_pack_workspace, ATTR(POLAR) },
+    [OP_ORTHOGONALIZE] = { cuda_orthogonalize, cuda_orthogonalize_workspace, ATTR(POLAR) },
+    [OP_MUON_UNPACK] = { cuda_muon_unpack },
     [OP_UPDATE_ROUTER_BIAS] = { cuda_update_router_bias, NULL, ATTRS_UPDATE },
     [OP_CLIP] = { cuda_clip, NULL, ATTR(GROWTH_INTERVAL) },
     [OP_AGC_SUMS] = { cuda_agc_sums, NULL, ATTRS_PART },
@@ -423,6 +425,7 @@ static const op_impl impls[OP_COUNT] = {
 static const op_backend table = {
     .name = "cuda",
     .bf16_gemm = true,
+    .polar = DT_F16,
     .device = &functions,
     .impl = impls,
 };

@@ -191,11 +191,25 @@ void cuda_factor_moments(const op_call *c);
 void cuda_factor_matrix(const op_call *c);
 void cuda_factor_vector(const op_call *c);
 size_t cuda_factor_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_muon_momentum(const op_call *c);
+void cuda_muon_momentum(const op_call *c); /* update_muon.cu */
+void cuda_muon_pack(const op_call *c);
+size_t cuda_muon_pack_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_orthogonalize(const op_call *c);
 size_t cuda_orthogonalize_workspace(const op_backend *b, const op_call *c, int threads);
+void cuda_muon_unpack(const op_call *c);
 void cuda_agc_sums(const op_call *c);
 void cuda_agc(const op_call *c);
+
+/* orthogonalize_hopper.cu: GEMMs of matrices [batch, rows, cols] of one type.
+ *   symmetric: to = alpha a b^T + beta add + diagonal I, which is known to be symmetric; add may be absent
+ *   else:      to = a b
+ * @return false when it does not support the call, and nothing was done. */
+typedef struct cuda_batch_gemm {
+    tensor a, b, add, to;
+    float alpha, beta, diagonal;
+    bool symmetric;
+} cuda_batch_gemm;
+bool cuda_batch_gemm_hopper(cuda_context *x, const cuda_batch_gemm *g);
 
 /* ---- kernels that other files launch ------------------------------------------------------------ */
 /* columns.cu: sums the rows of t[rows, cols] into out[cols] fp32, in an order fixed by the shape.

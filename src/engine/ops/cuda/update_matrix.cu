@@ -1,4 +1,4 @@
-/* What precedes the updates of Adafactor, Muon and adaptive clipping: sums by row and column, and
+/* What precedes the updates of Adafactor and adaptive clipping: sums by row and column, and
  * directions. What changes from step to step is read from the step block on the device. Kernels have blocks
  * of 256 threads; where not stated otherwise, a grid of CUDA_PARTIALS blocks loops over the elements.
  * Deterministic: every sum is split into a fixed number of partial sums. */
@@ -185,105 +185,6 @@ static __global__ void factor_vector(float *u, float *v, int64_t n, float eps,
 extern "C" void cuda_factor_vector(const op_call *c) {
     LAUNCH(cuda_of(c), { CUDA_PARTIALS, THREADS }, factor_vector, (float *)c->out[0].data,
            (float *)c->out[1].data, tensor_count(&c->out[0]), c->attr.update.eps, c->run->step);
-}
-
-/* ---- Muon -----------------------------------------------------------------------------------------
- * As the CPU's (ops/cpu/update_muon.c): momentum; five Newton-Schulz steps with fp32 GEMMs.
- * Workspace: | x [R,C] | G [S,S] | poly [S,S] | partial f64 | cuBLASLt's |
- */
-static __global__ void muon_momentum(const float *g, float *u, float *m, int64_t n, update_attr a,
-                                     const step_block *s) {
-    if (s->now.skip) return;
-    const factors f = block_factors(a, s);
-    float rest = 1 - f.mu, now = f.now * rest;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * THREADS) {
-        float gi = g[i] * f.scale, mi = f.mu * m[i] + rest * gi;
-        m[i] = mi;
-        u[i] = now * gi + f.then * mi;
-    }
-}
-
-extern "C" void cuda_muon_momentum(const op_call *c) {
-    LAUNCH(cuda_of(c), { CUDA_PARTIALS, THREADS }, muon_momentum, (const float *)c->in[0].data,
-           (float *)c->out[0].data, (float *)c->out[1].data, tensor_count(&c->in[0]), attr_of(c),
-           c->run->step);
-}
-
-static __global__ void muon_squares(const float *u, int64_t n, double *partial) {
-    double sum = 0;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * THREADS)
-        sum += (double)u[i] * u[i];
-    store_partial_sum(partial, sum);
-}
-
-/* Every block adds the partial sums for itself, in order. */
-static __global__ void muon_normalize(const float *u, float *x, int64_t n, const double *partial) {
-    __shared__ float by;
-    if (threadIdx.x == 0) {
-        double sum = 0;
-        for (int i = 0; i < CUDA_PARTIALS; i++) sum += partial[i];
-        by = (float)(1 / fmax(sqrt(sum), 1e-7));
-    }
-    __syncthreads();
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * THREADS)
-        x[i] = u[i] * by;
-}
-
-/* y = a x + b y */
-static __global__ void scale_add(const float *x, float *y, int64_t n, float a, float b) {
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * THREADS)
-        y[i] = a * x[i] + (b == 0 ? 0.0f : b * y[i]);
-}
-
-static void gemm_fp32(const op_call *c, int64_t m, int64_t n, int64_t k, const float *a, bool ta,
-                      const float *b, bool tb, float *to, bool accumulate, void *workspace) {
-    cuda_gemm g = {};
-    g.m = m, g.n = n, g.k = k;
-    g.a = a, g.b = b, g.c = to;
-    g.at = g.bt = g.ct = DT_F32;
-    g.lda = ta ? m : k, g.ldb = tb ? k : n, g.ldc = n;
-    g.ta = ta, g.tb = tb, g.accumulate = accumulate, g.exact = true;
-    cuda_gemm_require(cuda_of(c), &g, workspace);
-}
-
-/* A step that is skipped is orthogonalized too, and then not applied: GEMMs read no step block. */
-extern "C" void cuda_orthogonalize(const op_call *c) {
-    const tensor *t = &c->out[0];
-    int64_t r = t->dim[0], k = t->dim[1], n = r * k, s = r < k ? r : k;
-    bool tall = r > k;
-    float *u = (float *)t->data, *x = (float *)c->run->workspace, *next = u;
-    float *gram = x + n, *poly = gram + s * s;
-    double *partial = (double *)align_up((uintptr_t)(poly + s * s), 16);
-    void *workspace = (void *)align_up((uintptr_t)(partial + CUDA_PARTIALS), 256);
-    cuda_context *ctx = cuda_of(c);
-    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_squares, (const float *)u, n, partial);
-    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_normalize, (const float *)u, x, n,
-           (const double *)partial);
-    for (int i = 0; i < 5; i++) {
-        float by = i < 4 || !tall ? 1 : (float)sqrt((double)r / (double)k);
-        gemm_fp32(c, s, s, tall ? r : k, x, tall, x, !tall, gram, false, workspace);
-        gemm_fp32(c, s, s, s, gram, false, gram, false, poly, false, workspace);
-        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, scale_add, gram, poly, s * s, by * -4.7750f,
-               by * 2.0315f);
-        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, scale_add, x, next, n, by * 3.4445f, 0);
-        if (tall)
-            gemm_fp32(c, r, k, k, x, false, poly, false, next, true, workspace);
-        else
-            gemm_fp32(c, r, k, r, poly, false, x, false, next, true, workspace);
-        float *old = x;
-        x = next;
-        next = old;
-    }
-}
-
-extern "C" size_t cuda_orthogonalize_workspace(const op_backend *b, const op_call *c, int threads) {
-    int64_t r = c->out[0].dim[0], k = c->out[0].dim[1], s = r < k ? r : k;
-    return (size_t)(r * k + 2 * s * s) * sizeof(float) + CUDA_PARTIALS * sizeof(double) + 512 +
-           CUDA_GEMM_WORKSPACE;
 }
 
 /* ---- adaptive clipping. Grid: a block per row ------------------------------------------------------ */

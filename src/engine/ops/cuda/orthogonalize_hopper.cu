@@ -1,0 +1,262 @@
+/* The GEMMs of ORTHOGONALIZE on Hopper's tensor cores (compute capability 9.0), in bf16 and fp16, for all matrices of
+ * a batch in one launch:
+ *
+ *     symmetric   D = alpha A B^T + beta C + diagonal I    A, B [m, depth] depth contiguous; D, C [m, m]
+ *     else        D = A B                                  A [m, depth], B [depth, n] n contiguous
+ *
+ * D of the first is symmetric by its meaning (B is A, or both are polynomials of one symmetric matrix): only the pairs
+ * of tiles on and below the diagonal are computed, and what is below it is stored a second time, transposed. So D is
+ * symmetric to the bit although the operands are rounded.
+ *
+ *     0             a pair is 256 x 256; block 0 of the cluster has its upper half, block 1 its lower
+ *     1 2           one: pairs are dealt out to clusters in this order, matrix after matrix
+ *     3 4 5
+ *
+ * Blocks are divided as in grouped_hopper.cu: a warp group copies operands into a ring of stages, two multiply 64 rows
+ * of the tile each. All tiles have the same depth, so that copier and multipliers find their tiles by counting. What
+ * lies beyond a matrix is read as zeros and not written (TMA). Deterministic, and the sums of a matrix do not depend
+ * on the others of its batch.
+ *
+ * Operand bytes per tile: 2 depth (128 + 256), of which B is read from L2 once per pair. */
+#include "hopper.cuh"
+
+struct batch_args {
+    CUtensorMap a, b, to;
+    const void *add; /* C; NULL: none */
+    float alpha, beta, diagonal;
+    int m, n, depth, batch;
+};
+
+/* ---- tiles ----------------------------------------------------------------------------------------- */
+struct batch_tile {
+    int z; /* which matrix */
+    int m, n;
+};
+
+/* How many pairs of tiles the matrices have. */
+template <bool SYMMETRIC> static __host__ __device__ int pairs_of(const batch_args &g) {
+    int down = (g.m + PAIR * TILE_M - 1) / (PAIR * TILE_M), across = (g.n + TILE_N - 1) / TILE_N;
+    return SYMMETRIC ? down * (down + 1) / 2 : down * across;
+}
+
+/* This block's tile of a pair: rows alternate fastest, and share their columns in L2. */
+template <bool SYMMETRIC>
+static __device__ __forceinline__ batch_tile tile_at(const batch_args &g, int at) {
+    int each = pairs_of<SYMMETRIC>(g), in = at % each, down, across;
+    if (SYMMETRIC) {
+        down = (int)((sqrtf(8.0f * in + 1) - 1) / 2);
+        while ((down + 1) * (down + 2) / 2 <= in) down++;
+        while (down * (down + 1) / 2 > in) down--;
+        across = in - down * (down + 1) / 2;
+    } else {
+        int rows = (g.m + PAIR * TILE_M - 1) / (PAIR * TILE_M);
+        down = in % rows;
+        across = in / rows;
+    }
+    return { at / each, (down * PAIR + cluster_rank()) * TILE_M, across * TILE_N };
+}
+
+typedef tile_ring<batch_tile> batch_ring;
+
+/* ---- copying: one thread ----------------------------------------------------------------------------- */
+template <bool SYMMETRIC>
+static __device__ __forceinline__ void copy_batch_stage(const batch_args &g, const batch_tile &t,
+                                                        int k, const batch_ring &r) {
+    char *a = r.stage(), *b = a + A_BYTES;
+    uint64_t *full = &r.full[r.at];
+    int rank = cluster_rank();
+    barrier_expect(full, STAGE_BYTES);
+    for (int i = 0; i < TILE_M / 64; i++)
+        copy_box_async(a + i * BOX_BYTES, &g.a, k, t.m + 64 * i, t.z, full);
+    for (int i = rank; SYMMETRIC && i < TILE_N / HALF_LINES; i += PAIR)
+        copy_box_to_both(b + i * HALF_BYTES, &g.b, k, t.n + i * HALF_LINES, t.z, full);
+    for (int i = 0; !SYMMETRIC && i < TILE_N / 64; i++) /* half of the depth */
+        copy_box_to_both(b + i * BOX_BYTES + rank * HALF_BYTES, &g.b, t.n + 64 * i,
+                         k + rank * HALF_LINES, t.z, full);
+}
+
+template <bool SYMMETRIC>
+static __device__ void copy_batch_tiles(const batch_args &g, batch_ring r) {
+    int end = pairs_of<SYMMETRIC>(g) * g.batch;
+    for (int at = blockIdx.x / PAIR; at < end; at += gridDim.x / PAIR) {
+        batch_tile t = tile_at<SYMMETRIC>(g, at);
+        for (int k = 0; k < g.depth; k += DEPTH, r.next()) {
+            barrier_wait(&r.empty[r.at], r.phase ^ 1);
+            copy_batch_stage<SYMMETRIC>(g, t, k, r);
+        }
+    }
+}
+
+/* ---- multiplying ----------------------------------------------------------------------------------- */
+/* Sums 64 rows of the tile over its depth. @param half which 64 */
+template <class T, int TB>
+static __device__ __forceinline__ void multiply_batch_depth(float (&d)[SUMS], batch_ring &r,
+                                                            int half, int depth) {
+    /* 16 deep: 32 bytes of a line where the depth is contiguous, else 16 lines */
+    constexpr int A_STEP = 32 >> 4, B_STEP = (TB ? 16 * LINE_BYTES : 32) >> 4;
+    int before = -1; /* the stage whose multiplications are in flight */
+#pragma unroll 1
+    for (int k = 0; k < depth; k += DEPTH, r.next()) {
+        barrier_wait(&r.full[r.at], r.phase);
+        uint64_t a = smem_descriptor(r.stage() + half * BOX_BYTES, BOX_BYTES);
+        uint64_t b = smem_descriptor(r.stage() + A_BYTES, BOX_BYTES);
+        multiply_begin();
+#pragma unroll
+        for (int i = 0; i < DEPTH / 16; i++)
+            multiplier<T, TILE_N>::template multiply16<0, TB>(d, a + i * A_STEP, b + i * B_STEP,
+                                                              k > 0 || i > 0);
+        multiply_commit();
+        multiply_wait<1>();
+        if (before >= 0) free_stage(r, before);
+        before = r.at;
+    }
+    multiply_wait<0>();
+    free_stage(r, before);
+}
+
+static __device__ __forceinline__ float2 two_of(const bf16 *p) {
+    return __bfloat1622float2(*(const __nv_bfloat162 *)p);
+}
+static __device__ __forceinline__ float2 two_of(const half *p) {
+    return __half22float2(*(const half2 *)p);
+}
+
+/* d = alpha d + beta C + diagonal I, of 64 columns: see put_transposed for which elements a thread has. */
+template <class T>
+static __device__ __forceinline__ void add_to_sums(const batch_args &g, float *d, int z, int m,
+                                                   int n) {
+    int warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
+    m += warp * 16 + lane / 4, n += lane % 4 * 2;
+    const T *add = (const T *)g.add + ((int64_t)z * g.m + m) * g.n + n;
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float *v = &d[4 * j + 2 * h];
+            int row = m + 8 * h, col = n + 8 * j;
+            float2 c = { 0, 0 };
+            if (g.add && row < g.m && col < g.n) c = two_of(add + 8 * h * g.n + 8 * j);
+            v[0] = g.alpha * v[0] + g.beta * c.x + (row == col ? g.diagonal : 0);
+            v[1] = g.alpha * v[1] + g.beta * c.y + (row == col + 1 ? g.diagonal : 0);
+        }
+}
+
+/* Copies what is below the diagonal of a chunk of 64 x 64 to above it. */
+template <class T> static __device__ __forceinline__ void mirror_chunk(char *chunk) {
+    for (int i = threadIdx.x % GROUP_THREADS; i < 64 * 64; i += GROUP_THREADS) {
+        int row = i / 64, col = i % 64;
+        if (col > row)
+            ((T *)swizzled(chunk, row, col / 8))[col % 8] =
+                ((T *)swizzled(chunk, col, row / 8))[row % 8];
+    }
+}
+
+/* Writes this warp group's 64 rows of the tile, in chunks of 64 columns: of a symmetric matrix those below the
+ * diagonal also transposed, and none above it.
+ * @param chunks two buffers of its own, of which the turn's is free once the store before the last has read it */
+template <class T, bool SYMMETRIC>
+static __device__ void write_batch_tile(const batch_args &g, float (&d)[SUMS], const batch_tile &t,
+                                        int half, char *chunks, int &turn) {
+    int m = t.m + 64 * half;
+    bool one = threadIdx.x % GROUP_THREADS == 0;
+    if (m >= g.m) return;
+#pragma unroll
+    for (int c = 0; c < TILE_N / 64; c++) {
+        int n = t.n + 64 * c, sides = SYMMETRIC && n < m ? 2 : 1;
+        if (n >= g.n || (SYMMETRIC && n > m)) break;
+        if (SYMMETRIC) add_to_sums<T>(g, &d[32 * c], t.z, m, n);
+#pragma unroll 1
+        for (int side = 0; side < sides; side++, turn ^= 1) {
+            char *chunk = chunks + turn * BOX_BYTES;
+            if (one) stores_wait_read<CHUNK_BUFFERS - 1>();
+            barrier_sync(1 + half, GROUP_THREADS);
+            if (side)
+                put_transposed<T>(chunk, &d[32 * c]);
+            else
+                put_lines<T>(chunk, &d[32 * c]);
+            if (SYMMETRIC && n == m) {
+                barrier_sync(1 + half, GROUP_THREADS);
+                mirror_chunk<T>(chunk);
+            }
+            fence_async();
+            barrier_sync(1 + half, GROUP_THREADS);
+            if (!one) continue;
+            store_box_async(&g.to, chunk, side ? m : n, side ? n : m, t.z);
+            stores_commit();
+        }
+    }
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------ */
+template <class T, bool SYMMETRIC>
+static __device__ void multiply_batch_tiles(const batch_args &g, batch_ring r, char *chunks) {
+    /* from one lane, so that the compiler knows it to be one for the warp */
+    int half = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0), turn = 0;
+    int end = pairs_of<SYMMETRIC>(g) * g.batch;
+    chunks += half * CHUNK_BUFFERS * BOX_BYTES;
+    for (int at = blockIdx.x / PAIR; at < end; at += gridDim.x / PAIR) {
+        float d[SUMS];
+        multiply_batch_depth<T, !SYMMETRIC>(d, r, half, g.depth);
+        write_batch_tile<T, SYMMETRIC>(g, d, tile_at<SYMMETRIC>(g, at), half, chunks, turn);
+    }
+    stores_wait();
+}
+
+template <class T, bool SYMMETRIC>
+static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1)
+    multiply_batch_hopper(const __grid_constant__ batch_args g) {
+    DYNAMIC_SHARED(char, memory);
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    batch_ring r = {
+        (char *)(((uintptr_t)memory + ALIGN - 1) / ALIGN * ALIGN), full, empty, NULL, 0, 0
+    };
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(&full[i], 1);
+            barrier_init(&empty[i], 2 * PAIR); /* warp groups that multiply */
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    cluster_sync();
+    if (threadIdx.x < GROUP_THREADS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) copy_batch_tiles<SYMMETRIC>(g, r);
+        __syncwarp();
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        multiply_batch_tiles<T, SYMMETRIC>(g, r, r.stages + STAGES * STAGE_BYTES);
+        __syncwarp();
+    }
+    cluster_sync(); /* the other block still copies to this one's memory until it is done */
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------- */
+/* Describes t, [batch, rows, cols]. */
+static bool encode_batch(CUtensorMap *map, const tensor *t, int lines) {
+    int64_t dim[] = { t->dim[0] * t->dim[1], t->dim[2] };
+    tensor flat = tensor_of(t->data, t->dt, 2, dim);
+    return is_aligned(&flat) && encode_map(map, &flat, t->dim[0], lines);
+}
+
+extern "C" bool cuda_batch_gemm_hopper(cuda_context *x, const cuda_batch_gemm *c) {
+    batch_args g;
+    if (x->device->capability != 9 || (c->a.dt != DT_BF16 && c->a.dt != DT_F16) ||
+        !encode_batch(&g.a, &c->a, 64) || !encode_batch(&g.b, &c->b, HALF_LINES) ||
+        !encode_batch(&g.to, &c->to, 64))
+        return false;
+    g.add = c->add.data;
+    g.alpha = c->alpha, g.beta = c->beta, g.diagonal = c->diagonal;
+    g.batch = (int)c->to.dim[0];
+    g.m = (int)c->to.dim[1], g.n = (int)c->to.dim[2], g.depth = (int)c->a.dim[2];
+    launch_shape s = { (unsigned)x->device->sms / PAIR * PAIR, THREADS, SHARED_BYTES };
+    if (c->symmetric && c->a.dt == DT_BF16)
+        LAUNCH(x, s, multiply_batch_hopper<bf16, true>, g);
+    else if (c->symmetric)
+        LAUNCH(x, s, multiply_batch_hopper<half, true>, g);
+    else if (c->a.dt == DT_BF16)
+        LAUNCH(x, s, multiply_batch_hopper<bf16, false>, g);
+    else
+        LAUNCH(x, s, multiply_batch_hopper<half, false>, g);
+    return true;
+}
