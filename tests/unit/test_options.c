@@ -25,7 +25,6 @@ static const struct {
     { "parallelism.reduce_dtype", "several ranks" },
     { "comm.timeout_seconds", "a limit that a healthy run keeps" },
     { "comm.shared_memory", "several processes" },
-    { "comm.nccl_algorithm", "several GPUs" },
     { "precision.tf32", "a GPU" },
     { "data.epoch_offset", "a second epoch" },
     { "data.prefetch", "results do not depend on it" },
