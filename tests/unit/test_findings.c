@@ -318,19 +318,23 @@ static void add_blocks(str *s, const line *l) {
 static void add_line(str *s, const line *l, int i) {
     str_add(s, "{\"step\":%d,\"tokens\":%.0f,\"loss\":", i + 1, l->tokens);
     str_add(s, isfinite(l->loss) ? "%.6f" : "null", l->loss);
-#define NUMBER(key) add_number(s, #key, l->key);
-    NUMBER(val_loss)
-    NUMBER(is_spike)
-    NUMBER(grad_norm)
-    NUMBER(lr)
-    NUMBER(clipped) NUMBER(update_ratio) NUMBER(windows) NUMBER(batch) NUMBER(seq_len) NUMBER(tok_s)
-        NUMBER(step_s) NUMBER(data_s) NUMBER(eval_s) NUMBER(ckpt_s) NUMBER(comm_s)
-            NUMBER(comm_hidden) NUMBER(bubble) NUMBER(host_mem) NUMBER(gpu_mem) NUMBER(gpu_util)
-                NUMBER(gpu_throttled) NUMBER(gpu_ecc) NUMBER(gpu_xid) NUMBER(epoch) NUMBER(rejected)
-                    NUMBER(skipped) NUMBER(loss_scale) NUMBER(noise_scale) NUMBER(expert_load)
-                        NUMBER(expert_drop)
+    const struct {
+        const char *key;
+        double value;
+    } numbers[] = {
+#define NUMBER(key) { #key, l->key }
+        NUMBER(val_loss),      NUMBER(is_spike),     NUMBER(grad_norm),  NUMBER(lr),
+        NUMBER(clipped),       NUMBER(update_ratio), NUMBER(windows),    NUMBER(batch),
+        NUMBER(seq_len),       NUMBER(tok_s),        NUMBER(step_s),     NUMBER(data_s),
+        NUMBER(eval_s),        NUMBER(ckpt_s),       NUMBER(comm_s),     NUMBER(comm_hidden),
+        NUMBER(bubble),        NUMBER(host_mem),     NUMBER(gpu_mem),    NUMBER(gpu_util),
+        NUMBER(gpu_throttled), NUMBER(gpu_ecc),      NUMBER(gpu_xid),    NUMBER(epoch),
+        NUMBER(rejected),      NUMBER(skipped),      NUMBER(loss_scale), NUMBER(noise_scale),
+        NUMBER(expert_load),   NUMBER(expert_drop)
 #undef NUMBER
-                            add_group(s, "ranks", "ratio", l->ratio, RANKS);
+    };
+    for (size_t k = 0; k < COUNT_OF(numbers); k++) add_number(s, numbers[k].key, numbers[k].value);
+    add_group(s, "ranks", "ratio", l->ratio, RANKS);
     add_blocks(s, l);
     if (isfinite(l->source[0]) && l->source[0] != 0)
         str_add(s, ",\"sources\":{\"a\":{\"loss\":%.5f},\"b\":{\"loss\":%.5f}}", l->source[0],

@@ -30,8 +30,8 @@ typedef struct tokenizer tokenizer; /* read-only once open: shared by threads */
 err tokenizer_open(const char *path, const char *pattern, tokenizer **out) MUST_USE;
 void tokenizer_free(tokenizer *t); /* takes NULL */
 
-int64_t tokenizer_vocab(const tokenizer *t);    /* ids are below it */
-int32_t tokenizer_eos(const tokenizer *t);      /* the last id of its suffix, else the one that the
+int64_t tokenizer_vocab(const tokenizer *t); /* ids are below it */
+int32_t tokenizer_eos(const tokenizer *t);   /* the last id of its suffix, else the one that the
                                                  * files beside it name, else the token that is
                                                  * called the end of a document; -1: none known */
 /* Names the id that ends documents, where data was made with another. */

@@ -427,7 +427,8 @@ struct tokenizer {
     token_affixes affixes;
     bool affixes_changed; /* they are not those of `source` */
     int32_t eos;
-    bool eos_is_named; /* by the files beside it or by tokenizer_set_eos, which affixes do not change */
+    bool
+        eos_is_named; /* by the files beside it or by tokenizer_set_eos, which affixes do not change */
     uint64_t hash;
     char *source; /* the tokenizer.json it came from; NULL: made by us */
     size_t source_len;
