@@ -148,7 +148,7 @@ static err bench_processes(comm_job *j, int64_t count) {
 int main(int argc, char **argv) {
     int64_t megabytes = argc > 1 ? atoll(argv[1]) : 256, count = MAX(megabytes, 1) * 250000;
     comm_job *j = NULL;
-    err e = comm_job_open(60, &j);
+    err e = comm_job_open(60, abort, &j);
     if (!e) e = j ? bench_processes(j, count) : bench_threads(count);
     if (e) err_print(stderr, e, true);
     if (!e) comm_job_close(j, false);

@@ -78,19 +78,16 @@ static const layout layouts[] = {
     { .name = "zero3 over 2, selective", .dp = 2, .tp = 1, .zero = 3, .selective = true },
 };
 
-/* Faults of a layout do not depend on the model's ops: under sanitizers one model runs on all layouts, and the eight
- * others share them. */
-enum { SHARES = SANITIZED ? 8 : 1 };
 #ifdef __SANITIZE_THREAD__
 enum { THREAD_CHECK = true };
 #else
 enum { THREAD_CHECK = false };
 #endif
 
-static void compare_on(size_t first, size_t step, const char *model_name, const model_config *c) {
+static void compare_all(const char *model_name, const model_config *c) {
     outcome one;
     run_layout(c, &(layout){ .name = "one", .dp = 1, .tp = 1 }, &one);
-    for (size_t i = first; i < COUNT_OF(layouts); i += step) {
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
         outcome o;
         char what[128];
         snprintf(what, sizeof what, "%s on %s", model_name, layouts[i].name);
@@ -102,14 +99,9 @@ static void compare_on(size_t first, size_t step, const char *model_name, const 
     outcome_free(&one);
 }
 
-/* @param share which part of the layouts, where models share them. */
-static void compare_all(size_t share, const char *model_name, const model_config *c) {
-    compare_on(share % SHARES, SHARES, model_name, c);
-}
-
 static void llama_agrees_on_every_layout(void **state) {
     model_config c = small_llama();
-    compare_on(0, 1, "llama", &c);
+    compare_all("llama", &c);
 }
 
 static void tied_llama_with_dropout_agrees_on_every_layout(void **state) {
@@ -120,31 +112,31 @@ static void tied_llama_with_dropout_agrees_on_every_layout(void **state) {
     c.attn_dropout = 0.2;
     c.qknorm = QKNORM_HEAD;
     c.qkv_bias = true;
-    compare_all(0, "llama, tied, qk-norm, dropout", &c);
+    compare_all("llama, tied, qk-norm, dropout", &c);
 }
 
 static void gpt2_agrees_on_every_layout(void **state) {
     model_config c = small_gpt2();
     c.kv_heads = c.heads;
-    compare_all(1, "gpt2", &c);
+    compare_all("gpt2", &c);
 }
 
 static void neox_agrees_on_every_layout(void **state) {
     model_config c = small_neox();
     c.rope_fraction = 0.25;
-    compare_all(2, "neox", &c);
+    compare_all("neox", &c);
 }
 
 static void biased_swiglu_agrees_on_every_layout(void **state) {
     model_config c = small_llama();
     c.bias = true;
-    compare_all(3, "llama with biases", &c);
+    compare_all("llama with biases", &c);
 }
 
 static void post_norm_agrees_on_every_layout(void **state) {
     model_config c = small_llama();
     c.norm_position = NORM_POST;
-    compare_all(4, "norm on the output", &c);
+    compare_all("norm on the output", &c);
 }
 
 /* ---- a sharded vocabulary ----------------------------------------------------------------------
@@ -345,10 +337,10 @@ static const layout expert_layouts[] = {
       .context = CONTEXT_RING },
 };
 
-static void compare_expert_layouts(size_t step, const model_config *c) {
+static void compare_expert_layouts(const model_config *c) {
     outcome one, o;
     run_layout(c, &(layout){ .name = "one" }, &one);
-    for (size_t i = 0; i < COUNT_OF(expert_layouts); i += step) {
+    for (size_t i = 0; i < COUNT_OF(expert_layouts); i++) {
         run_layout(c, &expert_layouts[i], &o);
         assert_true(o.replicas_agree);
         same_within(expert_layouts[i].name, &o, &one, 1e-5);
@@ -360,8 +352,8 @@ static void compare_expert_layouts(size_t step, const model_config *c) {
 static void experts_agree_on_every_layout(void **state) {
     model_config c = small_moe();
     c.shared_experts = 1;
-    compare_all(5, "experts", &c);
-    compare_expert_layouts(1, &c);
+    compare_all("experts", &c);
+    compare_expert_layouts(&c);
 }
 
 /* Dense layers among those with experts: at the start, in between, and so that pipeline stages differ. */
@@ -447,8 +439,8 @@ static void dropless_sigmoid_experts_agree_on_every_layout(void **state) {
     c.router_bias = true;
     c.shared_experts = 1;
     c.dropout = 0.2;
-    compare_all(6, "sigmoid experts without capacity, one shared", &c);
-    compare_expert_layouts(1, &c);
+    compare_all("sigmoid experts without capacity, one shared", &c);
+    compare_expert_layouts(&c);
 }
 
 /* Every token chooses all experts: as many rows come to each rank as memory is for. */
@@ -456,14 +448,14 @@ static void as_many_rows_may_come_as_there_can_be(void **state) {
     model_config c = small_moe();
     c.capacity_factor = 0;
     c.experts_per_token = c.experts;
-    compare_expert_layouts(SHARES, &c);
+    compare_expert_layouts(&c);
 }
 
 /* A window that spans ranks, and no documents that end it. */
 static void a_sliding_window_agrees_on_every_layout(void **state) {
     model_config c = small_llama();
     c.window = 7;
-    compare_all(7, "llama with a window", &c);
+    compare_all("llama with a window", &c);
 }
 
 /* ---- context parallelism ----------------------------------------------------------------- */

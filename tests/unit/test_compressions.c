@@ -16,7 +16,7 @@ static const struct {
 
 static void add_lines(str *out, int n) {
     for (int i = 0; i < n; i++)
-        str_add(out, "{\"id\":%d,\"text\":\"line %d of a file\"}\n", i, i * i);
+        str_add(out, "{\"id\":%d,\"text\":\"line %lld of a file\"}\n", i, (long long)i * i);
 }
 
 static void files_of_other_programs_are_read(void **state) {
