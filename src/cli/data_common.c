@@ -34,7 +34,7 @@ static bool ends_in_one_of(const char *path, const char *const *endings) {
     return false;
 }
 
-/* What a rerun does, for Ctrl-C. */
+/* States what a rerun of the command does; printed on Ctrl-C. */
 static const char *rerun_text(const char *out) {
     static const char *const documents[] = { ".jsonl",   ".jsonl.gz", ".jsonl.zst",
                                              ".parquet", ".tok",      NULL };

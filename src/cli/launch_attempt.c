@@ -138,7 +138,7 @@ static bool relay_output(attempt *a) {
     return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-/* What was printed before the last process ended; a daemon that outlives it does not hold us up. */
+/* Reads the output up to the end of the last process. A daemon that outlives it does not delay the launcher. */
 static void relay_remaining_output(attempt *a) {
     enum { MOST_BYTES = 64 << 20, BYTES_PER_CALL = 64 << 10 };
     struct pollfd output = { .fd = a->errors, .events = POLLIN };

@@ -488,7 +488,6 @@ static void test_wrong_options(void **state) {
     }
 }
 
-/* One after the other through the same worker is as each alone. */
 /* A row of FILTER_RULES that no step judges would be an option without an effect: with a limit that nothing meets,
  * each rule of the table drops a document that all others keep. */
 static void test_every_rule_is_judged(void **state) {
@@ -528,6 +527,7 @@ static void test_every_rule_is_judged(void **state) {
     str_free(&text);
 }
 
+/* One after the other through the same worker is as each alone. */
 static void test_documents_in_a_row(void **state) {
     str a = with_words(50, "word"), b = { 0 };
     add_lines(&b, 40, 0, 6, ".");

@@ -240,7 +240,7 @@ typedef struct comm_gpu {
  * every rank and in every run, but not those of the CPU. On a narrower wire they run in rank order in fp32, as
  * the CPU's. */
 err comm_nccl(comm *host, const comm_gpu *gpu, comm **out) MUST_USE;
-/* All-reduces over NCCL run this way from here on: its communicators are made again when they are next used. On all ranks
+/* All-reduces over NCCL run this way from here on: its communicators are re-created at their next use. On all ranks
  * together, with nothing open. Does nothing where there is no NCCL. */
 void comm_set_algorithm(comm *c, nccl_algorithm algorithm);
 

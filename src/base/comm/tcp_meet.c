@@ -368,7 +368,7 @@ static void replace_loopback(rank_address *a, int first) {
     a->at.sin6_port = port;
 }
 
-/* What rank 0 says to this one. The addresses come when all ranks have connected to it. */
+/* Rank 0's reply to this rank. Addresses are sent once all ranks have connected to rank 0. */
 static err read_welcome(meeting_state *m, int first) {
     answer a = { 0 };
     wait_state *w = &m->w;

@@ -108,7 +108,7 @@ err config_from_args(config *c, int argc, char **argv, const config_flag *flags,
 
 /* @return whether an option has a value other than its default, given by a file or an argument. */
 bool config_is_set(const config *c, const char *name);
-/* What was set so far counts as a file's, which what follows overrides; reading a file ends with it. */
+/* Marks the options set so far as a file's, so that later ones override them. Reading a file ends with this call. */
 void config_begin_overrides(config *c);
 /* An option that was set and turns out to have no effect, for a reason that only its user knows (the
  * length of the run): an error "has no effect: it needs ..."; or a note and OK, where it comes from a

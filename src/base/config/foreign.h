@@ -17,7 +17,7 @@ typedef struct foreign_rule {
     const char *
         map; /* "theirs=ours,..."; a value that is not in it has no equivalent; NULL or "*": as it is */
 } foreign_rule;
-/* What `ingot config convert` reads of each system; each ends in { 0 }. */
+/* Keys that `ingot config convert` reads, one table per system; each ends in { 0 }. */
 extern const foreign_rule foreign_megatron[];
 extern const foreign_rule foreign_deepspeed[];
 extern const foreign_rule foreign_neox[];

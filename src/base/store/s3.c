@@ -83,8 +83,8 @@ static void add_address(const store *s, const s3_object *o, const char *query, s
 }
 
 /* ---- sending, and sending again ---------------------------------------------------------------------------- */
-/* What a failure calls for. A session's keys are often renewed by another process, a moment late: the request is repeated
- * until they are. Keys that are wrong may have been replaced since they were read. */
+/* How to proceed after a failure. A session's keys are often renewed by another process, a moment late: the request
+ * is repeated until they are. Keys that are wrong may have been replaced since they were read. */
 typedef enum { FAIL, REPEAT, RENEW_AND_REPEAT, REPEAT_IF_RENEWED } failure_kind;
 
 static failure_kind kind_of_failure(const http_request *q, const http_reply *r) {

@@ -218,7 +218,7 @@ static err fill_shuffled(void *ctx, int part, text_part *to, text_progress *p) {
             e = read_key_section(s->spills[i], k, range, &skipped, &d);
     if (!e) e = write_shuffled(&d, to);
     if (!e) e = text_progress_add(p, s->part_bytes[part]);
-    /* What could not be read belongs to no part in particular. */
+    /* Unreadable inputs are counted once, for no part in particular. */
     if (part == 0) to->report->read = s->read;
     to->report->read.documents = d.n;
     to->report->read.bytes = d.text_bytes;

@@ -127,7 +127,7 @@ static size_t last_sample_end(const char *p, size_t n) {
         at += (size_t)e.length;
         if (e.zeros) end = at;
     }
-    /* What is not a header goes to the parser, which looks for the next one. */
+    /* A block that is not a header is passed to the parser, which searches for the next header. */
     return damaged && n - at >= TAR_BLOCK ? at + TAR_BLOCK : end;
 }
 

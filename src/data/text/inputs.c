@@ -66,7 +66,7 @@ static err read_head(const char *path, text_compression compression, file_head *
     return e;
 }
 
-/* What a file system leaves of a file that was being written when the machine went down. */
+/* Detects the zeros that a file system leaves of a file that was being written when the machine lost power. */
 static bool is_zeros(const file_head *head) {
     size_t i = 0;
     while (i < head->n && head->bytes[i] == 0) i++;

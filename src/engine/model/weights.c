@@ -45,7 +45,7 @@ static bool shared_by_stages(const model *m, int b) {
     return m->info[b].where == BUCKET_TIED && m->l.pipe.ranks > 1;
 }
 
-/* What this rank updates of a table that two stages hold. @return false: it holds none */
+/* Finds the part of a table held by two stages that this rank updates. @return false: it holds none */
 static bool tied_view(const model *m, bucket_view *out) {
     for (int i = 0; i < model_buckets(m); i++) {
         *out = model_bucket(m, i);

@@ -40,7 +40,7 @@ static inline const float *polar_coefficients(polar_kind kind, int step) {
     return coefficients[kind][step];
 }
 
-/* What x is divided by beside its norm: Polar Express converges below 1 only. */
+/* x is divided by this in addition to its norm: Polar Express converges below 1 only. */
 static inline double polar_margin(polar_kind kind) { return kind == POLAR_EXPRESS ? 1.01 : 1; }
 
 /* The smallest norm that x is divided by. */

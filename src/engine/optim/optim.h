@@ -42,7 +42,7 @@ typedef struct optimizer optimizer;
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) MUST_USE;
 void optim_free(optimizer *o); /* takes NULL */
 
-/* What a training step ends with, for its chain (chain.end_list). @param n how many. @return borrowed */
+/* Returns the lists that end a training step, for its chain (chain.end_list). @param n their number. @return borrowed */
 const chain_end *optim_ends(const optimizer *o, int *n);
 /* The programs among these that are not beside the next step, in their order. @param out [OPTIM_PROGRAMS],
  * borrowed. @return how many. */

@@ -1,4 +1,4 @@
-/* What the optimizer is made of: rules, the ranges they run over, the programs that they are recorded as. */
+/* The parts of the optimizer: rules, the ranges they run over, the programs that they are recorded as. */
 #ifndef INGOT_OPTIM_INTERNAL_H
 #define INGOT_OPTIM_INTERNAL_H
 

@@ -353,7 +353,7 @@ void exec_params_changed(exec *x) {
     for (int i = 0; i < p->params_cap; i++) p->params[i] = PARAMS_IN_SLICES;
 }
 
-/* What another chain has gathered since the update is not gathered again. */
+/* Skips buckets that another chain has gathered since the update. */
 static err gather_updated(const chain_run *r, const instr *i) {
     plan *p = r->x->plan;
     const instance *in = &r->k->chunk[i->chunk].inst[i->slot][i->instance];
@@ -400,7 +400,7 @@ uint64_t exec_progress(const exec *x) {
     return __atomic_load_n(&x->instructions, __ATOMIC_RELAXED);
 }
 
-/* What a step begins or ends with, on every rank. */
+/* Runs an instruction that begins or ends a step, on every rank. */
 static err run_around(const chain_run *r, const instance *in, const instr *i) {
     open_comm ring[4];
     open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
@@ -435,7 +435,7 @@ static err run_beside(const chain_run *r, const instr *i) {
     return OK;
 }
 
-/* What is not a list of a chunk's program. */
+/* Runs an instruction that is not a list of a chunk's program. */
 static err run_simple(const chain_run *r, const instr *i) {
     exec *x = r->x;
     const exec_hooks *h = r->hooks;
@@ -519,7 +519,7 @@ static err run_instr(const chain_run *r, const instr *i) {
     return e;
 }
 
-/* What the host takes part in: no tape records it. */
+/* Marks instructions that involve the host, which no tape records. */
 static bool is_host_instr(instr_kind k) {
     return k == DO_FEED || k == DO_LOSS || k == DO_GRADS || k == DO_SEND || k == DO_SENT ||
            k == DO_RECV || k == DO_DECIDE || k == DO_BESIDE;

@@ -25,7 +25,7 @@
 
 /* Blocks may be of two kinds, each with a program of its own. */
 enum { CHAIN_KINDS = 2 };
-/* What a step ends with, after its microbatches: programs of plan_program. */
+/* The programs of plan_program that run after a step's microbatches. */
 typedef enum {
     END_TIED,   /* a table that two stages hold: they add up their gradients */
     END_DECIDE, /* the caller sets what the update reads (exec_hooks.update) */

@@ -56,7 +56,7 @@ typedef enum {
     DO_GRADS, /* the caller reads the gradients of the first one */
     DO_BEGIN, /* the program that every rank begins a step with */
     DO_END,   /* ... and ends its microbatches with; waits for what is still being reduced */
-    /* What a step ends with: end_kind. */
+    /* The programs that end a step, by end_kind. */
     DO_TIED,
     DO_DECIDE,
     DO_NORM,

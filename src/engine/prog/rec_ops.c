@@ -379,8 +379,8 @@ val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h) {
 
 val rec_swiglu_(prog *p, val gu) { return rec_unary(p, OP_SWIGLU, gu, (op_attr){ 0 }); }
 
-/* What every rank's chunks of the sequences chose, where ranks along an axis share their tokens. In generation, which
- * has no sequences to balance, every rank has all tokens. */
+/* Gathers the choices of every rank's chunks of the sequences, where ranks along an axis share their tokens. In
+ * generation, which has no sequences to balance, every rank has all tokens. */
 static val record_choice_counts(prog *p, val logits, val bias, const route_spec *s) {
     if (mesh_size(&p->m, s->shared) == 1 || s->seq == 0) return VAL_NONE;
     rec_request r = { OP_ROUTE_COUNT, { logits, bias } };

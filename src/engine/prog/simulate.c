@@ -309,7 +309,7 @@ static void play_list(const sim_run *s, int rank, const instr *i) {
     if (i->kind == DO_WEIGHTS) watch_event(s, SIM_WEIGHTS, rank, i, layer, begin);
 }
 
-/* What a step begins or ends with. */
+/* Prices an instruction that begins or ends a step. */
 static void play_around(const sim_run *s, sim_rank *r, const priced_prog *g) {
     const priced_list *l = &g->list[LIST_FWD];
     for (int n = 0; n < l->n; n++) play_item(s, r, l, n, s->own);

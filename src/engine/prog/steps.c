@@ -264,7 +264,7 @@ static void add_microbatches(const chain *c, step_list *l, int micros) {
     free(one.list);
 }
 
-/* What every rank begins with, once the first inputs are there: it is replayed with what follows. */
+/* Every rank begins with these once the first inputs are there; they are replayed with the microbatch that follows. */
 static void add_begin(step_list *l) {
     push_instr(l, plain_instr(DO_BEGIN, 0));
     for (int i = l->n - 1; i > 1; i--) {

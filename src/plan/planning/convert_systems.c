@@ -48,7 +48,7 @@ static err set_megatron_chunks(convert_source *s) {
                               "");
 }
 
-/* What Megatron uses where its command line is silent and our default differs. */
+/* Megatron's defaults, where ours differ: used for keys that its command line leaves out. */
 static err set_megatron_defaults(convert_source *s) {
     static const struct {
         const char *key, *option, *value;

@@ -23,7 +23,7 @@ enum {
     SHARD_SIZES = 4
 };
 
-/* What is tried of activation_checkpoint.mode. */
+/* The modes of activation_checkpoint that the search tries. */
 static const cfg_recompute recomputes[] = { CFG_AC_NONE, CFG_AC_SELECTIVE, CFG_AC_FULL };
 const char *recompute_name(cfg_recompute k) {
     return config_choice("activation_checkpoint.mode", (int)k);

@@ -21,7 +21,7 @@ static int64_t listed_id(const hf_export *x, const json_t *generation, const cha
     return id < model_conf(x->m)->vocab ? id : -1;
 }
 
-/* What the imported files of a run hold; empty objects where there are none. */
+/* The contents of a run's imported files; empty objects where there are none. */
 typedef struct imported_files {
     json_t *settings, *generation, *config;
     char *chat_template; /* its path; NULL: none */

@@ -101,7 +101,7 @@ static void note_outcome(ckpt_uploader *u, err e) {
     u->failed = e;
 }
 
-/* What the run has left was cancelled, and is not a failure; what a signal cut short at the end of a run is. */
+/* An upload that the run itself cancelled is not a failure; one that a signal cut short at the end of a run is. */
 static bool is_unwanted(const ckpt_uploader *u) { return atomic_load(&u->cancelled) && !u->ends; }
 
 /* These two work without the lock, which is held on entry and exit. */
@@ -240,7 +240,7 @@ bool ckpt_uploader_poll(ckpt_uploader *u, ckpt_upload *out, err *failed) {
     return completed;
 }
 
-/* What is not in the store. The lock is held. */
+/* Lists the steps that are not in the store. The lock is held. */
 static err not_uploaded(ckpt_uploader *u, const char *why) {
     int64_t step = MAX(u->waiting[CKPT_FULL], u->waiting[CKPT_WEIGHTS]);
     if (u->goes_back) step = MAX(step, u->back_to);

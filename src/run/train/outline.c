@@ -88,7 +88,7 @@ static err print_timetable(const pipeline *p, int micros, str *out) {
     return OK;
 }
 
-/* What each rank runs, gathers and reduces, in its order. */
+/* Lists what each rank runs, gathers and reduces, in order. */
 static err print_instructions(const chain *c, int ranks, int micros, str *out) {
     for (int r = 0; r < ranks; r++) TRY(chain_print_steps(c, r, micros, out));
     str_add(

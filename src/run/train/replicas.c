@@ -9,7 +9,7 @@
 
 #include "util/fault.h"
 
-/* What a rank shares with others, by the axes along which these are. */
+/* The parts that a rank holds copies of, by the axes along which the other copies are. */
 enum { MOST_SETS = 16 };
 typedef struct held_sets {
     axis_set axes[MOST_SETS]; /* 0: none */

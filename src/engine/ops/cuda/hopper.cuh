@@ -1,4 +1,4 @@
-/* What the kernels on Hopper's tensor cores share (compute capability 9.0): tiles of 128 x 256 that the two blocks of
+/* Shared by the kernels on Hopper's tensor cores (compute capability 9.0): tiles of 128 x 256 that the two blocks of
  * a cluster compute side by side, the ring of stages in shared memory between the warp group that copies operands
  * (TMA) and the two that multiply (wgmma), and the PTX of both. */
 #ifndef INGOT_OPS_CUDA_HOPPER_CUH
@@ -140,7 +140,7 @@ template <int AFTER> static __device__ __forceinline__ void stores_wait_read() {
 static __device__ __forceinline__ void stores_wait() {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
-/* What threads wrote to shared memory is seen by TMA and wgmma. */
+/* Makes the threads' writes to shared memory visible to TMA and wgmma. */
 static __device__ __forceinline__ void fence_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

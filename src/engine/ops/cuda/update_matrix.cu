@@ -1,4 +1,4 @@
-/* What precedes the updates of Adafactor and adaptive clipping: sums by row and column, and
+/* The passes before the updates of Adafactor and adaptive clipping: sums by row and column, and
  * directions. What changes from step to step is read from the step block on the device. Kernels have blocks
  * of 256 threads; where not stated otherwise, a grid of CUDA_PARTIALS blocks loops over the elements.
  * Deterministic: every sum is split into a fixed number of partial sums. */
