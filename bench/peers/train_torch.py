@@ -3,13 +3,14 @@
 weights, clipping, the loss of every step.
 
     train_torch.py MODEL ROWS SEQ STEPS [--device cuda|cpu] [--dtype bf16|fp32] [--vocab N] [--eager]
-                   [--no-onednn] [--tokens FILE] [--bf16-weights] [--checkpoint]
+                   [--no-onednn] [--tokens FILE] [--bf16-weights] [--checkpoint] [--dropout P] [--no-bias]
 
 Prints one line of JSON: tokens per second of the median step on random tokens and, with --tokens, on
 those of a file; on a GPU also the peak of allocated memory and what the whole process held. At its best
 on a GPU: torch.compile, bf16 autocast, cuDNN's attention, fused AdamW. On a CPU what is best depends on
 the machine: --eager and --no-onednn are there to be tried. --bf16-weights keeps weights and moments in
-bf16, for a model that would not fit otherwise; --checkpoint saves only the inputs of blocks.
+bf16, for a model that would not fit otherwise; --checkpoint saves only the inputs of blocks. --dropout is
+that of nanoGPT: of embeddings, attention's probabilities and both branches; PyTorch chooses the attention then.
 """
 import argparse
 import dataclasses
@@ -34,6 +35,8 @@ class Size:
     kv_heads: int
     hidden: int
     vocab: int
+    bias: bool = True  # of GPTs
+    dropout: float = 0
 
     @property
     def head(self):
@@ -74,12 +77,16 @@ def rotate(x, cos, sin):
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
 
 
+def norm_of(s):
+    return RmsNorm(s.width) if s.llama else nn.LayerNorm(s.width, bias=s.bias)
+
+
 class Block(nn.Module):
     def __init__(self, s):
         super().__init__()
-        norm, bias = (RmsNorm, False) if s.llama else (nn.LayerNorm, True)
+        bias = s.bias and not s.llama
         self.size = s
-        self.norm1, self.norm2 = norm(s.width), norm(s.width)
+        self.norm1, self.norm2 = norm_of(s), norm_of(s)
         self.qkv = nn.Linear(s.width, s.width + 2 * s.kv_heads * s.head, bias=bias)
         self.out = nn.Linear(s.width, s.width, bias=bias)
         self.up = nn.Linear(s.width, s.hidden * (2 if s.llama else 1), bias=bias)
@@ -94,12 +101,15 @@ class Block(nn.Module):
         if s.llama:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         shared = {"enable_gqa": True} if s.kv_heads < s.heads else {}
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, **shared)
-        return self.out(y.transpose(1, 2).flatten(-2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=s.dropout, **shared)
+        return self.dropped(self.out(y.transpose(1, 2).flatten(-2)))
+
+    def dropped(self, x):
+        return F.dropout(x, self.size.dropout) if self.size.dropout else x
 
     def feed_forward(self, x):
         if not self.size.llama:
-            return self.down(F.gelu(self.up(x), approximate="tanh"))
+            return self.dropped(self.down(F.gelu(self.up(x), approximate="tanh")))
         gate, up = self.up(x).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
 
@@ -111,11 +121,11 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self, s, seq, recompute):
         super().__init__()
-        self.recompute = recompute
+        self.recompute, self.dropout = recompute, s.dropout
         self.tokens = nn.Embedding(s.vocab, s.width)
         self.positions = None if s.llama else nn.Embedding(max(seq, 1024), s.width)
         self.blocks = nn.ModuleList(Block(s) for _ in range(s.layers))
-        self.norm = RmsNorm(s.width) if s.llama else nn.LayerNorm(s.width)
+        self.norm = norm_of(s)
         self.head = nn.Linear(s.width, s.vocab, bias=False)
         if not s.llama:
             self.head.weight = self.tokens.weight
@@ -130,6 +140,8 @@ class Model(nn.Module):
         x = self.tokens(ids)
         if self.positions is not None:
             x = x + self.positions.weight[: ids.shape[1]]
+        if self.dropout:
+            x = F.dropout(x, self.dropout)
         for block in self.blocks:
             if self.recompute:
                 x = checkpoint(block, x, self.cos, self.sin, use_reentrant=False)
@@ -161,13 +173,15 @@ def arguments():
     a.add_argument("--tokens")
     a.add_argument("--bf16-weights", action="store_true")
     a.add_argument("--checkpoint", action="store_true")
+    a.add_argument("--dropout", type=float, default=0)
+    a.add_argument("--no-bias", action="store_true")
     return a.parse_args()
 
 
 class Trainer:
     def __init__(self, a):
         self.a = a
-        self.size = MODELS[a.model]
+        self.size = dataclasses.replace(MODELS[a.model], bias=not a.no_bias, dropout=a.dropout)
         if a.vocab:
             self.size = dataclasses.replace(self.size, vocab=a.vocab)
         torch.manual_seed(0)
@@ -213,8 +227,8 @@ def main():
     a = arguments()
     if a.device == "cuda":
         torch.set_float32_matmul_precision("high")
-        torch.backends.cuda.enable_flash_sdp(False)
-        torch.backends.cuda.enable_mem_efficient_sdp(False)
+        torch.backends.cuda.enable_flash_sdp(a.dropout > 0)
+        torch.backends.cuda.enable_mem_efficient_sdp(a.dropout > 0)
     if a.no_onednn:
         torch._C._set_mkldnn_enabled(False)
     file = read_tokens(a.tokens) if a.tokens else None

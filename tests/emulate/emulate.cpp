@@ -59,6 +59,7 @@ struct fiber {
 struct warp {
     gate meet;
     uint32_t value[2][WARP]; /* of this exchange, of the one before */
+    uint32_t words[2][WARP][EMULATED_WORDS];
 };
 
 struct {
@@ -242,6 +243,14 @@ __attribute__((flatten)) const uint32_t *emulate_warp(uint32_t value) {
     values[gpu.now % WARP] = value;
     wait_at(&w->meet, WARP);
     return values;
+}
+
+const uint32_t (*emulate_warp_words(const uint32_t *value, int n))[EMULATED_WORDS] {
+    warp *w = &gpu.warps[gpu.now / WARP];
+    uint32_t(*words)[EMULATED_WORDS] = w->words[w->meet.opened & 1];
+    memcpy(words[gpu.now % WARP], value, (size_t)n * sizeof *value);
+    emulate_warp(0);
+    return words;
 }
 
 uint32_t emulate_shuffle(uint32_t value, int lane) { return emulate_warp(value)[lane % WARP]; }

@@ -63,6 +63,9 @@ void *emulate_shared();
 void emulate_sync(int which, int threads);
 /* @return the values that the 32 lanes of the warp passed; valid until the second next such call. */
 const uint32_t *emulate_warp(uint32_t value);
+/* The same for up to EMULATED_WORDS words of each lane, which lie one after another. */
+enum { EMULATED_WORDS = 6 };
+const uint32_t (*emulate_warp_words(const uint32_t *value, int n))[EMULATED_WORDS];
 /* @return the value of another lane of the warp; _up: this lane's own where there is none. */
 uint32_t emulate_shuffle(uint32_t value, int lane);
 uint32_t emulate_shuffle_xor(uint32_t value, int by);
@@ -138,6 +141,49 @@ static inline unsigned __ballot_sync(unsigned mask, bool yes) {
 static inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
     const uint32_t *all = emulated_lanes(mask, value);
     return *std::max_element(all, all + 32);
+}
+
+/* Where `line` of shared memory lies, from each lane. */
+static inline const uint16_t *emulated_line(const uint32_t *lines, int lane) {
+    return (const uint16_t *)((const char *)emulate_shared() + lines[lane]);
+}
+static inline const uint32_t *emulated_lines(const void *line) {
+    if ((uintptr_t)line % 16) emulate_fault("a line of a matrix is not aligned");
+    return emulate_warp((uint32_t)((const char *)line - (const char *)emulate_shared()));
+}
+static inline void load_matrices(uint32_t (&v)[4], const void *line) {
+    const uint32_t *lines = emulated_lines(line);
+    int lane = (int)threadIdx.x % 32;
+    for (int m = 0; m < 4; m++) {
+        const uint16_t *from = emulated_line(lines, 8 * m + lane / 4) + lane % 4 * 2;
+        v[m] = from[0] | (uint32_t)from[1] << 16;
+    }
+}
+static inline void load_matrices_transposed(uint32_t (&v)[4], const void *line) {
+    const uint32_t *lines = emulated_lines(line);
+    int lane = (int)threadIdx.x % 32;
+    for (int m = 0; m < 4; m++) {
+        int at = 8 * m + lane % 4 * 2;
+        v[m] = emulated_line(lines, at)[lane / 4] | (uint32_t)emulated_line(lines, at + 1)[lane / 4]
+                                                        << 16;
+    }
+}
+template <typename T> static float emulated_half_word(uint32_t word, int high) {
+    return emulated_bits<T>((uint16_t)(word >> 16 * high));
+}
+template <typename T>
+static void multiply_16x8x16(T, float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    uint32_t own[EMULATED_WORDS] = { a[0], a[1], a[2], a[3], b0, b1 };
+    const uint32_t(*all)[EMULATED_WORDS] = emulate_warp_words(own, EMULATED_WORDS);
+    int lane = (int)threadIdx.x % 32;
+    for (int e = 0; e < 4; e++) {
+        int h = e / 2, column = lane % 4 * 2 + e % 2;
+        float sum = 0;
+        for (int k = 0; k < 16; k++)
+            sum += emulated_half_word<T>(all[lane / 4 * 4 + k % 8 / 2][k / 8 * 2 + h], k % 2) *
+                   emulated_half_word<T>(all[column * 4 + k % 8 / 2][4 + k / 8], k % 2);
+        d[e] += sum;
+    }
 }
 
 /* Plain operations: no other thread runs in between. */

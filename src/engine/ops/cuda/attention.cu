@@ -19,13 +19,7 @@
  * N / QUERIES times by each head that sees all of them. Deterministic: no atomics, and every sum runs in
  * an order fixed by the shapes and documents.
  */
-#include "device.cuh"
-#include "philox.cuh"
-
-extern "C" {
-#include "ops/attention_drop.h"
-#include "ops/op_table.h"
-}
+#include "attention.cuh"
 
 enum {
     TILE = 32, /* keys in shared memory, one per lane */
@@ -37,45 +31,7 @@ enum {
     SETS_OF_REMAINDER = 64
 };
 
-typedef struct att {
-    int64_t n, n_keys;
-    int q, kv, dim, window;
-    float scale;
-    const int32_t *start; /* training: [n] the first token that each token attends to */
-    const int32_t *pos;   /* decoding: [n] the token's row in the cache */
-    const int32_t *range; /* a block of keys: [2, n] first key and end of each query's */
-    const int32_t *from;  /* first token to process, the start of a document; NULL: 0 */
-    int64_t lse_head, lse_token;
-    const void *qkv, *keys; /* keys: qkv itself, the cache, or k|v; then qkv is q alone */
-    int qkv_t, key_t;
-    int64_t stride, key_stride; /* elements of a row */
-    int key_col;                /* first column of k; v follows all heads of k */
-    attention_drop drop;
-    const int64_t *key_id;  /* with dropout */
-    const step_block *step; /* with dropout: has the key */
-} att;
-
-/* What the keys of other blocks gave. */
-typedef struct att_before {
-    const void *o;
-    int dt;
-    const float *lse; /* NULL: there were none */
-} att_before;
-
 static __device__ __forceinline__ int64_t first_token(const att &a) { return a.from ? *a.from : 0; }
-static __device__ __forceinline__ int64_t lse_at(const att &a, int head, int64_t i) {
-    return head * a.lse_head + i * a.lse_token;
-}
-static __device__ __forceinline__ int64_t last_key(const att &a, int64_t i) {
-    if (a.range) return (int64_t)a.range[a.n + i] - 1;
-    return a.pos ? a.pos[i] : i;
-}
-static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
-    if (a.range) return a.range[i];
-    int64_t lo = a.start ? a.start[i] : 0, last = last_key(a, i);
-    if (a.window > 0 && last - a.window + 1 > lo) lo = last - a.window + 1;
-    return lo;
-}
 
 /* @return what dropout multiplies the probability of query i and key j of a head by. */
 template <bool DROPS>
@@ -216,6 +172,7 @@ static unsigned set_blocks(const att &a, int64_t n) {
 
 static void launch_attend(const op_call *c, const att &a, const att_before &before, const tensor *o,
                           float *lse) {
+    if (attend_by_mma(c, a, before, o, lse)) return;
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
     dim3 grid(set_blocks(a, a.n), (unsigned)a.q);
     if (a.drop.id)
@@ -427,14 +384,6 @@ static __global__ void grad_keys(att a, mixed dout, const float *lse, const floa
     FOR_EACH_SET(a, first, a.n_keys) grad_key_set<DROPS>(a, dout, lse, rowdot, dkv, first);
 }
 
-/* The operands of a backward; dq and dkv may be one tensor. */
-typedef struct att_grad {
-    mixed dout, o, dq, dkv;
-    const float *lse;
-    float *rowdot; /* [H, N] workspace */
-    bool add;      /* to dq */
-} att_grad;
-
 template <bool DROPS>
 static void launch_grad_as(const op_call *c, const att &a, const att_grad &g) {
     size_t shared = (size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
@@ -446,6 +395,7 @@ static void launch_grad_as(const op_call *c, const att &a, const att_grad &g) {
 }
 
 static void launch_grad(const op_call *c, const att &a, const att_grad &g) {
+    if (attention_grad_by_mma(c, a, g)) return;
     if (a.drop.id)
         launch_grad_as<true>(c, a, g);
     else

@@ -81,6 +81,16 @@ __device__ __forceinline__ void write8(half *p, const float v[8]) {
     *(pack16 *)p = a;
 }
 
+/* Two elements of the type of the first argument, in one word. */
+__device__ __forceinline__ uint32_t pack_two(bf16, float x, float y) {
+    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+    return *(const uint32_t *)&v;
+}
+__device__ __forceinline__ uint32_t pack_two(half, float x, float y) {
+    half2 v = __floats2half2_rn(x, y);
+    return *(const uint32_t *)&v;
+}
+
 __device__ __forceinline__ float read1(const void *p, int dt, int64_t i) {
     switch (dt) {
     case DT_BF16: return __bfloat162float(((const bf16 *)p)[i]);

@@ -262,15 +262,6 @@ static __device__ __forceinline__ void free_stage(const tile_ring<TILE> &r, int 
 }
 
 /* ---- writing --------------------------------------------------------------------------------------- */
-static __device__ __forceinline__ uint32_t pack_two(bf16, float x, float y) {
-    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-    return *(uint32_t *)&v;
-}
-static __device__ __forceinline__ uint32_t pack_two(half, float x, float y) {
-    __half2 v = __floats2half2_rn(x, y);
-    return *(uint32_t *)&v;
-}
-
 /* Where the 16 bytes `piece` of a line lie: TMA swizzles lines of 128 bytes so. */
 static __device__ __forceinline__ char *swizzled(char *chunk, int line, int piece) {
     return chunk + line * LINE_BYTES + ((piece ^ line) & 7) * 16;

@@ -29,6 +29,38 @@ template <int AFTER> static __device__ __forceinline__ void copies_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(AFTER) : "memory");
 }
 
+/* ---- tensor cores: products of a warp ------------------------------------------------------------- */
+/* Loads four matrices of 8 x 8 16-bit elements from shared memory; lane i gives the address of line i % 8 of matrix
+ * i / 8, and gets elements lane % 4 * 2 and the next of line lane / 4 of each. */
+static __device__ __forceinline__ void load_matrices(uint32_t (&v)[4], const void *line) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(line);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(at)
+                 : "memory");
+}
+/* The same, transposed. */
+static __device__ __forceinline__ void load_matrices_transposed(uint32_t (&v)[4],
+                                                                const void *line) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(line);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(at)
+                 : "memory");
+}
+/* d += A B, 16 x 8 with a depth of 16. d[2 h + i]: row lane / 4 + 8 h, column lane % 4 * 2 + i. a[2 k + h]: row
+ * lane / 4 + 8 h, depths 8 k + lane % 4 * 2 and the next. b0, b1: column lane / 4, the same depths. */
+#define MULTIPLY_16X8X16(type, name)                                                               \
+    static __device__ __forceinline__ void multiply_16x8x16(                                       \
+        type, float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) {                     \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name                        \
+                     ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"        \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));              \
+    }
+MULTIPLY_16X8X16(__nv_bfloat16, "bf16")
+MULTIPLY_16X8X16(__half, "f16")
+
 /* ---- approximate functions, correct to a few units in the last place ------------------------------ */
 static __device__ __forceinline__ float exp2_approx(float x) {
     float y;

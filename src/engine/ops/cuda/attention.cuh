@@ -1,0 +1,66 @@
+/* Shared by the attention kernels of attention.cu and attention_mma.cu: which keys a query sees, and where the
+ * operands of a call lie. */
+#ifndef INGOT_OPS_CUDA_ATTENTION_CUH
+#define INGOT_OPS_CUDA_ATTENTION_CUH
+
+#include "device.cuh"
+#include "philox.cuh"
+
+extern "C" {
+#include "ops/attention_drop.h"
+#include "ops/op_table.h"
+}
+
+typedef struct att {
+    int64_t n, n_keys;
+    int q, kv, dim, window;
+    float scale;
+    const int32_t *start; /* training: [n] the first token that each token attends to */
+    const int32_t *pos;   /* decoding: [n] the token's row in the cache */
+    const int32_t *range; /* a block of keys: [2, n] first key and end of each query's */
+    const int32_t *from;  /* first token to process, the start of a document; NULL: 0 */
+    int64_t lse_head, lse_token;
+    const void *qkv, *keys; /* keys: qkv itself, the cache, or k|v; then qkv is q alone */
+    int qkv_t, key_t;
+    int64_t stride, key_stride; /* elements of a row */
+    int key_col;                /* first column of k; v follows all heads of k */
+    attention_drop drop;
+    const int64_t *key_id;  /* with dropout */
+    const step_block *step; /* with dropout: has the key */
+} att;
+
+/* What the keys of other blocks gave. */
+typedef struct att_before {
+    const void *o;
+    int dt;
+    const float *lse; /* NULL: there were none */
+} att_before;
+
+static __device__ __forceinline__ int64_t lse_at(const att &a, int head, int64_t i) {
+    return head * a.lse_head + i * a.lse_token;
+}
+static __device__ __forceinline__ int64_t last_key(const att &a, int64_t i) {
+    if (a.range) return (int64_t)a.range[a.n + i] - 1;
+    return a.pos ? a.pos[i] : i;
+}
+static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
+    if (a.range) return a.range[i];
+    int64_t lo = a.start ? a.start[i] : 0, last = last_key(a, i);
+    if (a.window > 0 && last - a.window + 1 > lo) lo = last - a.window + 1;
+    return lo;
+}
+
+/* The operands of a backward; dq and dkv may be one tensor. */
+typedef struct att_grad {
+    mixed dout, o, dq, dkv;
+    const float *lse;
+    float *rowdot; /* [H, N] workspace */
+    bool add;      /* to dq */
+} att_grad;
+
+/* attention_mma.cu: @return false where the tensor cores do not fit the call, and nothing was done. */
+bool attend_by_mma(const op_call *c, const att &a, const att_before &before, const tensor *o,
+                   float *lse);
+bool attention_grad_by_mma(const op_call *c, const att &a, const att_grad &g);
+
+#endif
