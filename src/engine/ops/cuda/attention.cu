@@ -1,6 +1,5 @@
-/* Attention by tiles with online softmax, in fp32 arithmetic whatever the operands' type. Used for fp32
- * runs, for decoding, for dropout (backend.c), for blocks of keys, and for what cuDNN does not support
- * (attention_cudnn.c). The matrix of scores never exists as a whole.
+/* Attention by tiles with online softmax, in fp32 arithmetic whatever the operands' type. Used for
+ * fp32 runs, for decoding, and for what neither cuDNN (attention_cudnn.c) nor attention_mma.cuh supports. The matrix of scores never exists as a whole.
  *
  *     attend         grid: sets of QUERIES tokens x query heads. Tiles of TILE keys and values pass
  *                    through shared memory; lane j of a warp scores key j, then the lanes divide the

@@ -311,7 +311,7 @@ static const device_table functions = {
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
 /* cuDNN draws dropout masks of its own, which no other backend could repeat: calls with dropout always run
- * on our own tiles, forward and backward alike. */
+ * on our own kernels, forward and backward alike. */
 static bool may_use_cudnn(const op_call *c) { return c->attr.dropout.p == 0; }
 
 static void run_attention(const op_call *c) {

@@ -1,0 +1,267 @@
+/* Attention on tensor cores (mma, compute capability 8.0 and above) for 16-bit operands: with dropout, whose mask must
+ * be the same on every backend and layout, and for blocks of keys. cuDNN does neither. attention.cu has what these
+ * kernels do not take (fp32, decoding, other head sizes) and defines what they compute.
+ *
+ *     attend_mma          grid: sets of ROWS queries x query heads; o and lse
+ *     grad_queries_mma    the same grid; dq, and rowdot = sum of do x o for the next kernel
+ *     grad_keys_mma       grid: sets of ROWS keys x key heads; dk and dv over all queries that see them
+ *
+ * A block has four warps with 16 rows of the set each. The other side of the scores passes through shared memory in
+ * tiles, of which the next is copied while this one is multiplied:
+ *
+ *     stays in shared memory            passes through it in tiles, twice buffered
+ *     queries (and do)                  64 keys and their values
+ *     keys and values                   64 queries and their do, 32 where heads are wide
+ *
+ * Scores stay in the registers of the product that made them, whose layout is that of a left operand of the next one.
+ *
+ * Dropout draws one Philox block for each query and eight keys that share a counter (ops/attention_drop.h), as a byte
+ * in shared memory: bit k is set where key k of the eight is kept. Deterministic: no atomics, every sum has an order
+ * that the shapes and documents fix. */
+#ifndef INGOT_OPS_CUDA_ATTENTION_MMA_CUH
+#define INGOT_OPS_CUDA_ATTENTION_MMA_CUH
+
+#include "attention.cuh"
+
+enum {
+    MMA_WARPS = 4,
+    MMA_THREADS = MMA_WARPS * WARP,
+    ROWS = 16 * MMA_WARPS, /* of a set */
+    KEYS = 64,             /* of a tile */
+    PAD = 8 /* elements at the end of a row in shared memory, against bank conflicts */
+};
+#define LOG2E 1.4426950408889634f
+#define LN2   0.6931471805599453f
+
+/* ---- tiles in shared memory ---------------------------------------------------------------------- */
+/* Queues copies of `lines` rows of DIM elements from row `row` on; rows from `end` on are zeros. */
+template <class T, int DIM>
+static __device__ __forceinline__ void queue_rows(T *to, const void *p, int64_t stride, int64_t col,
+                                                  int64_t row, int64_t end, int lines) {
+    enum { PIECES = DIM / EIGHT };
+    for (int e = threadIdx.x; e < lines * PIECES; e += MMA_THREADS) {
+        int r = e / PIECES, c = e % PIECES * EIGHT;
+        T *at = to + r * (DIM + PAD) + c;
+        if (row + r < end)
+            copy_async(at, (const T *)p + (row + r) * stride + col + c);
+        else
+            *(pack16 *)at = pack16();
+    }
+}
+
+/* Which of eight keys from j on a query keeps, a bit each. */
+static __device__ uint32_t kept_keys(const att &a, int head, uint64_t query, int64_t j) {
+    int64_t left = min(a.n_keys - j, (int64_t)EIGHT), id[EIGHT];
+    bool together = left == EIGHT;
+    uint32_t word[4], kept = 0, drawn = 0;
+    uint2 key = make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]);
+#pragma unroll
+    for (int k = 0; k < EIGHT; k++) {
+        id[k] = k < left ? a.key_id[j + k] : 0;
+        together = together && id[k] == id[0] + k;
+    }
+    if (together && id[0] % ATTENTION_DROP_KEYS == 0) {
+        philox(key,
+               make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
+                          attention_drop_counter(&a.drop, head, id[0])),
+               word);
+#pragma unroll
+        for (int k = 0; k < EIGHT; k++)
+            kept |= (uint32_t)((word[k / 2] >> k % 2 * 16 & 0xffff) >= a.drop.below) << k;
+        return kept;
+    }
+#pragma unroll
+    for (int k = 0; k < EIGHT; k++) {
+        uint32_t counter = attention_drop_counter(&a.drop, head, id[k]);
+        if (k == 0 || counter != drawn)
+            philox(key, make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32), counter),
+                   word);
+        drawn = counter;
+        int half = (int)((uint64_t)id[k] % ATTENTION_DROP_KEYS);
+        uint32_t own = half < 2 ? word[0] : half < 4 ? word[1] : half < 6 ? word[2] : word[3];
+        kept |= (uint32_t)((own >> half % 2 * 16 & 0xffff) >= a.drop.below) << k;
+    }
+    return kept;
+}
+
+/* Draws the decisions of queries [row, row + lines) and KEYS keys from j on: kept[line][KEYS / 8]. */
+static __device__ void draw_kept(const att &a, int head, int64_t row, int lines, int64_t j,
+                                 uint8_t *kept) {
+    for (int e = threadIdx.x; e < lines * (KEYS / EIGHT); e += MMA_THREADS) {
+        int64_t i = row + e / (KEYS / EIGHT), from = j + e % (KEYS / EIGHT) * EIGHT;
+        bool seen =
+            i < a.n && from < a.n_keys && from <= last_key(a, i) && from + EIGHT > first_key(a, i);
+        kept[e] = (uint8_t)(seen ? kept_keys(a, head, (uint64_t)a.drop.id[i], from) : 0);
+    }
+}
+
+/* ---- products ------------------------------------------------------------------------------------ */
+/* The left operand of a product: 16 rows from `row`, 16 columns from `col`. */
+template <class T>
+static __device__ __forceinline__ void load_left(uint32_t (&a)[4], const T *tile, int ld, int row,
+                                                 int col) {
+    int lane = threadIdx.x % WARP;
+    load_matrices(a, tile + (row + lane % 16) * ld + col + lane / 16 * 8);
+}
+/* Right operands for 16 columns of the result: b[0], b[1] for the first 8 and b[2], b[3] for the others. The tile has
+ * the result's columns as rows ... */
+template <class T>
+static __device__ __forceinline__ void load_right(uint32_t (&b)[4], const T *tile, int ld, int n,
+                                                  int depth) {
+    int lane = threadIdx.x % WARP;
+    load_matrices(b, tile + (n + lane / 16 * 8 + lane % 8) * ld + depth + lane / 8 % 2 * 8);
+}
+/* ... or as columns. */
+template <class T>
+static __device__ __forceinline__ void load_right_across(uint32_t (&b)[4], const T *tile, int ld,
+                                                         int depth, int n) {
+    int lane = threadIdx.x % WARP;
+    load_matrices_transposed(b, tile + (depth + lane % 16) * ld + n + lane / 16 * 8);
+}
+
+/* s = rows [row, row + 16) of `left` times the N rows of `right`, transposed. s[n][2 h + i] is row lane / 4 + 8 h,
+ * column 8 n + lane % 4 * 2 + i. */
+template <class T, int DIM, int N>
+static __device__ __forceinline__ void multiply_rows(float (&s)[N / 8][4], const T *left, int row,
+                                                     const T *right) {
+    enum { LD = DIM + PAD };
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < DIM; k += 16) {
+        uint32_t a[4], b[4];
+        load_left(a, left, LD, row, k);
+#pragma unroll
+        for (int n = 0; n < N; n += 16) {
+            load_right(b, right, LD, n, k);
+            multiply_16x8x16(T(), s[n / 8], a, b[0], b[1]);
+            multiply_16x8x16(T(), s[n / 8 + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+/* out += s (rounded to T) times the N rows of `right`. */
+template <class T, int DIM, int N>
+static __device__ __forceinline__ void add_product(float (&out)[DIM / 8][4],
+                                                   const float (&s)[N / 8][4], const T *right) {
+    enum { LD = DIM + PAD };
+#pragma unroll
+    for (int k = 0; k < N; k += 16) {
+        uint32_t a[4], b[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[i] = pack_two(T(), s[k / 8 + i / 2][i % 2 * 2], s[k / 8 + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+        for (int n = 0; n < DIM; n += 16) {
+            load_right_across(b, right, LD, k, n);
+            multiply_16x8x16(T(), out[n / 8], a, b[0], b[1]);
+            multiply_16x8x16(T(), out[n / 8 + 1], a, b[2], b[3]);
+        }
+    }
+}
+
+/* Over the four lanes that have columns of one row. */
+static __device__ __forceinline__ float quad_max(float v) {
+    v = fmaxf(v, __shfl_xor_sync(~0u, v, 1));
+    return fmaxf(v, __shfl_xor_sync(~0u, v, 2));
+}
+static __device__ __forceinline__ float quad_sum(float v) {
+    v += __shfl_xor_sync(~0u, v, 1);
+    return v + __shfl_xor_sync(~0u, v, 2);
+}
+
+static __device__ __forceinline__ void write_two(mixed to, int64_t at, float x, float y, bool add) {
+    if (add) x += read1(to.p, to.dt, at), y += read1(to.p, to.dt, at + 1);
+    if (to.dt == DT_BF16)
+        *(uint32_t *)((bf16 *)to.p + at) = pack_two(bf16(), x, y);
+    else if (to.dt == DT_F16)
+        *(uint32_t *)((half *)to.p + at) = pack_two(half(), x, y);
+    else
+        *(float2 *)((float *)to.p + at) = make_float2(x, y);
+}
+
+/* ---- queries: which keys they see ---------------------------------------------------------------- */
+/* The keys that any of the set's queries sees; the first is rounded down so that dropout's eights stay together.
+ * Ends with the block at a barrier. */
+static __device__ void keys_of_set(const att &a, int64_t first, int count, int (&at)[2][MMA_WARPS],
+                                   int *begin, int *end) {
+    int lo = INT32_MAX, hi = 0, r = threadIdx.x % ROWS;
+    if (r < count) {
+        lo = (int)first_key(a, first + r);
+        hi = (int)last_key(a, first + r) + 1;
+    }
+    for (int o = WARP / 2; o; o >>= 1) {
+        lo = min(lo, __shfl_xor_sync(~0u, lo, o));
+        hi = max(hi, __shfl_xor_sync(~0u, hi, o));
+    }
+    if (threadIdx.x % WARP == 0) at[0][threadIdx.x / WARP] = lo, at[1][threadIdx.x / WARP] = hi;
+    __syncthreads();
+    *begin = at[0][0], *end = at[1][0];
+    for (int w = 1; w < MMA_WARPS; w++) *begin = min(*begin, at[0][w]), *end = max(*end, at[1][w]);
+    *begin = *begin / EIGHT * EIGHT;
+}
+
+/* The two rows of scores of a lane: lane / 4 and 8 below. */
+typedef struct two_rows {
+    int64_t i[2];
+    bool live[2];
+    int lo[2], hi[2]; /* first and last key */
+} two_rows;
+
+static __device__ __forceinline__ two_rows rows_of_lane(const att &a, int64_t first, int count) {
+    two_rows t;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int r = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4 + 8 * h;
+        t.i[h] = first + r;
+        t.live[h] = r < count;
+        t.lo[h] = t.live[h] ? (int)first_key(a, t.i[h]) : 1;
+        t.hi[h] = t.live[h] ? (int)last_key(a, t.i[h]) : 0;
+    }
+    return t;
+}
+
+/* Loads a tile of keys and of values of a key head. */
+template <class T, int DIM>
+static __device__ __forceinline__ void load_key_tile(const att &a, int group, int64_t row,
+                                                     int64_t end, T *ks, T *vs) {
+    int64_t k = a.key_col + group * DIM, v = a.key_col + (a.kv + group) * DIM;
+    queue_rows<T, DIM>(ks, a.keys, a.key_stride, k, row, end, KEYS);
+    queue_rows<T, DIM>(vs, a.keys, a.key_stride, v, row, end, KEYS);
+}
+
+/* The set of this block: the last ones, which see most keys, begin first. */
+static __device__ __forceinline__ int64_t first_of_set() {
+    return (int64_t)(gridDim.x - 1 - blockIdx.x) * ROWS;
+}
+
+/* ---- launches ------------------------------------------------------------------------------------ */
+/* Rows that 16 bytes at a time can be copied of. */
+static inline bool in_sixteens(const void *p, int64_t stride, int64_t col) {
+    return (uintptr_t)p % 16 == 0 && stride % EIGHT == 0 && col % EIGHT == 0;
+}
+
+static inline bool takes_mma(const op_call *c, const att &a) {
+    return cuda_of(c)->device->capability >= 8 && !a.pos && !a.from &&
+           (a.qkv_t == DT_BF16 || a.qkv_t == DT_F16) && a.key_t == a.qkv_t &&
+           (a.dim == 32 || a.dim == 64 || a.dim == 96 || a.dim == 128) &&
+           in_sixteens(a.qkv, a.stride, 0) && in_sixteens(a.keys, a.key_stride, a.key_col);
+}
+
+/* WITH_HEAD(dim, call): with DIM as a constant. */
+#define WITH_HEAD(dim, ...)                                                                        \
+    do switch (dim) {                                                                              \
+            AS_HEAD(32, __VA_ARGS__);                                                              \
+            AS_HEAD(64, __VA_ARGS__);                                                              \
+            AS_HEAD(96, __VA_ARGS__);                                                              \
+            AS_HEAD(128, __VA_ARGS__);                                                             \
+        default: BUG("a head of another size");                                                    \
+        }                                                                                          \
+    while (0)
+#define AS_HEAD(size, ...)                                                                         \
+    case size: {                                                                                   \
+        enum { DIM = size };                                                                       \
+        __VA_ARGS__;                                                                               \
+    } break
+
+#endif
