@@ -17,7 +17,6 @@ static_assert(ATTR_COUNT <= 64, "a set of attributes is a uint64_t");
 static const op_row rows[OP_COUNT] = {
 #define OP(id, op_name, sig, ...) [OP_##id] = { .name = op_name, .signature = sig, __VA_ARGS__ },
 #include "ops/ops.def"
-#undef OP
 };
 
 const op_row *op_row_of(op_code op) {

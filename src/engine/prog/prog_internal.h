@@ -169,22 +169,8 @@ static inline move_kind op_move_kind(const prog_op *o) {
 bool prog_fetches(const prog *p);
 
 /* ---- rec_ops.c: one op, for the record calls ----------------------------------------------- */
-/* Sizes of a signature's letters, 0: not known; and the segments of the dims they stand for. */
-typedef struct letter_sizes {
-    int64_t of[128];
-    uint16_t segments[128];
-} letter_sizes;
-/* What a caller adds to the row. */
-typedef struct rec_request {
-    op_code op;
-    val in[OP_MAX_IN];
-    op_attr attr;
-    uint32_t want;      /* optional results to have, by bit */
-    letter_sizes sizes; /* letters that no operand has */
-} rec_request;
 /* Records an op. @param out its results; VAL_NONE after an error. @return the op, or NULL. */
 prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]);
-val rec_first(prog *p, rec_request r); /* @return its first result */
 /* Divides the model's heads over the ranks that share them, and sets attr->heads. @return false after an
  * error. */
 bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr);
