@@ -12,6 +12,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/op_table.h"
+
 typedef struct builder {
     const model *m;
     const model_config *c;

@@ -24,7 +24,6 @@ const op_row *op_row_of(op_code op) {
     return &rows[op];
 }
 const char *op_name(op_code op) { return op_row_of(op)->name; }
-int op_count(void) { return OP_COUNT; }
 
 /* ---- signatures ---------------------------------------------------------------------------------- */
 int op_find(const op_operand *list, int n, const char *name) {

@@ -32,7 +32,6 @@
  * that a new row does not rebuild the tree. */
 typedef int op_code;
 const char *op_name(op_code op);
-int op_count(void);
 
 typedef enum { ACT_GELU_TANH, ACT_GELU_ERF } act_kind;
 /* Muon's polynomials: those of Jordan et al. (2024), or of Polar Express (Amsel et al., 2025). */
@@ -191,7 +190,7 @@ struct op_backend {
     dtype polar;                /* the type in which ORTHOGONALIZE is fastest */
     const device_table *device; /* NULL: the CPU */
     void *context;
-    const op_impl *const *impl; /* [op_count()], from 1 on */
+    const op_impl *const *impl; /* [OP_COUNT], from 1 on */
     /* Multiply-adds of this type on registers only, on the calling thread. @return FLOPs done. */
     double (*burn)(dtype dt, int64_t rounds);
 };

@@ -22,7 +22,7 @@
 #define INGOT_RECORD_H
 
 #include "comm/comm.h"
-#include "ops/op_table.h"
+#include "ops/ops.h"
 
 typedef struct prog prog;
 typedef int val;
@@ -178,7 +178,7 @@ typedef struct rec_request {
     uint32_t want;      /* optional results to have, by bit */
     letter_sizes sizes; /* letters that no operand has */
 } rec_request;
-/* Records any op whose sizes and attributes the caller has: rec(p, OP_SCALE, { x }, { .scale.by = 2 }). The calls below
+/* Records any op of op_table.h whose sizes and attributes the caller has: rec(p, OP_SCALE, { x }, { .scale.by = 2 }). The calls below
  * are for ops that need more than that. @return its first result */
 val rec_first(prog *p, rec_request r);
 #define rec(p, ...) rec_first(HERE(p), (rec_request){ __VA_ARGS__ })
@@ -324,6 +324,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
  * Programs of the optimizer: lists that change memory of the plan in place. Given `mesh m`, the plan's regions `int grads`
  * and `int params`, and `int64_t n`:
  *
+ *     #include "ops/op_table.h"
  *     prog *p = prog_new("update", PROG_UPDATE, &m, &(param_set){ 0 }, &(prog_options){ 0 });
  *     change_request c = change_of(OP_UPDATE_SGD);
  *     c.in[0] = prog_region(p, "w", grads, 0, DT_F32, n, (placement){ 0 });
