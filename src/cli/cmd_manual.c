@@ -191,6 +191,8 @@ void manual_page(const manual_entry *e, str *out) {
         str_add(out, "list the commands; after a command, describe it\n");
         add_option("version", 0, NULL, out);
         str_add(out, "print the version, the revision and the features of this build\n");
+        add_option("log-level", 0, "debug|info|warning|error", out);
+        str_add(out, "print messages of this severity and above; info is the default\n");
         add_option("debug", 0, NULL, out);
         str_add(out, "add source locations to error messages\n");
         add_exit_codes(out);

@@ -299,6 +299,7 @@ static void print_overview(FILE *to) {
     fprintf(
         to,
         "\nRun \"ingot COMMAND --help\" for details on a command. --version prints the version;\n"
+        "--log-level=debug|info|warning|error sets the least severe message that is printed (info);\n"
         "--debug adds source locations to error messages.\n");
 }
 
@@ -369,20 +370,38 @@ static err dispatch_command(int argc, char **argv) {
     return OK;
 }
 
-/* Takes --debug out of the arguments, up to a "--". @return whether it was there. */
-static bool take_debug(int *argc, char **argv) {
-    int kept = 0;
-    bool found = false, literal = false;
-    for (int i = 0; i < *argc; i++) {
-        literal = literal || strcmp(argv[i], "--") == 0;
-        if (!literal && strcmp(argv[i], "--debug") == 0)
-            found = true;
-        else
-            argv[kept++] = argv[i];
+static err set_log_level(const char *text) {
+    static const char *const names[] = { "debug", "info", "warning", "error" }; /* as log_level */
+    for (int i = 0; i < (int)COUNT_OF(names); i++) {
+        if (!text || strcmp(text, names[i]) != 0) continue;
+        log_set_level((log_level)i);
+        return OK;
     }
+    return ERR_USAGE("--log-level: expected debug, info, warning or error; got %s%s%s",
+                     text ? "\"" : "", text ? text : "the end of the command line",
+                     text ? "\"" : "");
+}
+
+/* Takes the options of all commands out of the arguments, up to a "--". @param debug set where --debug is among them */
+static err take_common_options(int *argc, char **argv, bool *debug) {
+    static const char level[] = "--log-level";
+    const size_t length = sizeof level - 1;
+    int kept = 0, i = 0;
+    for (; i < *argc && strcmp(argv[i], "--") != 0; i++) {
+        char *a = argv[i];
+        if (strcmp(a, "--debug") == 0)
+            *debug = true;
+        else if (strcmp(a, level) == 0)
+            TRY(set_log_level(++i < *argc ? argv[i] : NULL));
+        else if (strncmp(a, level, length) == 0 && a[length] == '=')
+            TRY(set_log_level(a + length + 1));
+        else
+            argv[kept++] = a;
+    }
+    for (; i < *argc; i++) argv[kept++] = argv[i];
     argv[kept] = NULL;
     *argc = kept;
-    return found;
+    return OK;
 }
 
 /* A descriptor that the caller closed would be given to the next file that is opened, and what is
@@ -431,13 +450,14 @@ int main(int argc, char **argv) {
     open_standard_files();
     catch_file_signals();
     cli_catch_interrupt();
-    bool debug = take_debug(&argc, argv);
-    if (argc < 2) {
+    bool debug = false;
+    err e = take_common_options(&argc, argv, &debug);
+    if (!e && argc < 2) {
         print_overview(stderr);
         return EXIT_USAGE;
     }
     launch_beat_start();
-    err e = dispatch_command(argc - 1, argv + 1);
+    if (!e) e = dispatch_command(argc - 1, argv + 1);
     if (!e) e = check_output();
     if (!e) return EXIT_DONE;
     int code = err_exit_code(e);

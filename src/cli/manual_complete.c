@@ -91,7 +91,7 @@ static void add_bash(const manual_entry *all, int n, str *out) {
         "echo '");
     for (int i = 0; i < n; i++)
         if (!strchr(all[i].words, ' ')) str_add(out, "%s ", all[i].words);
-    str_add(out, "help --help --version --debug' ;;\n");
+    str_add(out, "help --help --version --log-level --debug' ;;\n");
     for (int i = 0; i < n; i++) {
         const manual_entry *e = &all[i];
         str_add(out, "    '%s') echo \"", e->words);

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <pthread.h>
 
-#include "model/model.h"
+#include "model/model_internal.h"
 
 enum { RUN_SEQ = 16, RUN_ROWS = 4, RUN_MICROS = 2, RUN_MOST_MICROS = 8, RUN_MAX_RANKS = 8 };
 
@@ -296,10 +296,9 @@ static inline err rank_run(rank_job *j) {
         valid += r.batch[k].valid;
     }
     x.step = (step_block){ .loss_grad = 1.0f / (float)valid, .dropout = rng_key_of(5, 5) };
-    comm_counters_reset(j->end);
     TRY(exec_microbatches(&x, chain_id, micros,
                           &(exec_hooks){ feed_batch, add_losses, .ctx = &r }));
-    TRY(model_sum_tied(m, &x));
+    if (m->tied.p) TRY(exec_program(&x, m->tied.id));
     collect(j, m, p);
     /* every tp rank has the same losses: count one */
     if (mesh_coord(&me, AX_TP) == 0) j->loss = r.loss / valid;

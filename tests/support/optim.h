@@ -24,10 +24,10 @@ static void count_call(const op_call *c) {
 }
 static const op_backend *counting(void) {
     static op_backend b;
-    static op_impl impls[OP_COUNT];
+    static watched_kernels kernels;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
-    if (!b.name) b = backend_watched(impls, count_call);
+    if (!b.name) b = backend_watched(&kernels, count_call);
     pthread_mutex_unlock(&lock);
     return &b;
 }

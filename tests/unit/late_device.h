@@ -215,8 +215,8 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
                                          .seconds_between = late_seconds,
                                          .peak_flops = late_peak };
     op_backend *b = *out = mem_alloc(sizeof *b);
-    static op_impl impls[OP_COUNT];
-    *b = backend_watched(impls, late_call);
+    static watched_kernels kernels;
+    *b = backend_watched(&kernels, late_call);
     b->device = &device;
     return OK;
 }

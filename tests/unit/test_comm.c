@@ -526,8 +526,7 @@ static err run_counters(rank *r) {
                  fabs(k[i].bytes - 2 * all[j].bytes) > 1e-9 ||
                  k[i].wait_seconds > k[i].open_seconds))
                 return ERR("%s: %g bytes, not %g", move_name(k[i].kind), k[i].bytes, all[j].bytes);
-    comm_counters_reset(r->c);
-    return comm_counters(r->c, k, 16) ? ERR("not reset") : OK;
+    return OK;
 }
 /* Bytes that moved before a rank waited were hidden from it: of a collective that another rank completes all,
  * of one that it completes alone none. Messages (`what` is set) arrive when they do. */

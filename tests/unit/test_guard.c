@@ -114,7 +114,7 @@ static const guard_options TEXT_ONLY = { .on = true, .malformed = 0.1 };
 
 static guard_verdict judge_bytes(const char *bytes, size_t n) {
     int32_t *ids = malloc(n * sizeof *ids);
-    byte_encode(bytes, n, ids);
+    for (size_t i = 0; i < n; i++) ids[i] = (unsigned char)bytes[i];
     guard_text *text = guard_text_new(&(data_info){ .tokenizer = TOKENIZER_BYTES }, NULL);
     guard_verdict v = judge_ids(&TEXT_ONLY, text, ids, (int64_t)n);
     guard_text_free(text);

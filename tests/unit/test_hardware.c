@@ -45,7 +45,7 @@ static void is_complete(void **state) {
         assert_true(p->usd > 0.5 && p->usd < 10 && strlen(p->date) == 10 && *p->source);
     }
     for (int i = 0; i < h.n_prices; i++) find(&h, h.prices[i].accelerator);
-    assert_true(hardware_find_store(&h, "aws")->usd_gb_egress > 0);
+    assert_true(h.n_stores > 0 && h.stores[0].usd_gb_egress > 0);
     hardware_free(&h);
 }
 

@@ -2,6 +2,7 @@
  * do not depend on the layout. How they lie in memory is tested in test_optim_memory.c, the kernels
  * themselves in test_update.c. */
 #include "support/optim.h"
+#include "optim/optim_internal.h"
 
 /* ---- on any layout --------------------------------------------------------------------------- */
 typedef struct spread {
@@ -508,8 +509,26 @@ static void rounds_of_muon_share_their_memory(void **state) {
     assert_int_equal(bytes[0], bytes[1]);
 }
 
+/* A direction and the length of it may be kept by two ops: states are those of both signatures, in their order. */
+static void states_come_from_the_signatures_of_all_ops_that_keep_them(void **state) {
+    rule_states x =
+        rule_states_of(&(rule){ OP_UPDATE_ALONG, { OP_MUON_MOMENTUM, OP_FACTOR_MOMENTS } });
+    const char *name[] = { "m", "row", "col" };
+    state_shape shape[] = { AS_PARAM, AS_ROWS, AS_COLS };
+    assert_int_equal(x.n, 3);
+    for (int k = 0; k < x.n; k++) {
+        op_signature sig = op_signature_of(x.state[k].op);
+        assert_string_equal(x.state[k].name, name[k]);
+        assert_int_equal(x.state[k].shape, shape[k]);
+        assert_string_equal(sig.out[x.state[k].out].name, name[k]);
+    }
+    assert_int_equal(rule_states_of(&(rule){ OP_UPDATE_ADAM8 }).n, 2);
+    assert_int_equal(rule_states_of(&(rule){ OP_UPDATE_SGD }).n, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(states_come_from_the_signatures_of_all_ops_that_keep_them),
         cmocka_unit_test(layouts_take_the_same_steps),
         cmocka_unit_test(only_matrices_decay),
         cmocka_unit_test(mup_scales_the_rates),

@@ -442,8 +442,8 @@ static const device_table fake_device = { .map = fake_map,
 
 static void make_on_fake(optim_fixture *r, const model_config *c, optim_settings s, comm *end,
                          op_backend *b) {
-    static op_impl impls[OP_COUNT];
-    *b = backend_watched(impls, watch_call);
+    static watched_kernels kernels;
+    *b = backend_watched(&kernels, watch_call);
     b->device = &fake_device;
     model_layout l = { .dt = DT_BF16 };
     s.backend = b;
@@ -467,8 +467,8 @@ static void train_on_fake(const model_config *c, double offload, float *losses, 
     optim_settings s = settings_of(OPTIM_ADAMW);
     model_layout l = { .dt = DT_BF16, .seq = SEQ };
     memset(&asked, 0, sizeof asked);
-    static op_impl impls[OP_COUNT];
-    *b = backend_watched(impls, watch_call);
+    static watched_kernels kernels;
+    *b = backend_watched(&kernels, watch_call);
     b->device = &fake_device;
     s.backend = b;
     s.offload = offload;

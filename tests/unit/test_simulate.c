@@ -2,7 +2,7 @@
  * from them alone once costs are known. */
 #include "support/model.h"
 
-#include "ops/op_table.h"
+#include "support/watch.h"
 #include "prog/simulate.h"
 
 /* ---- costs in units of time ---------------------------------------------------------------------- */
@@ -224,11 +224,9 @@ static err trace_loss(void *ctx, int micro) {
 }
 
 static err run_traced(rank_trace *t) {
-    op_backend traced = *ops_cpu(OPS_ISA_BEST);
-    op_impl *impl = mem_alloc((size_t)op_count() * sizeof *impl);
-    memcpy(impl, traced.impl, (size_t)op_count() * sizeof *impl);
-    impl[OP_ATTENTION].run = impl[OP_ATTENTION_BWD].run = trace_call;
-    traced.impl = impl;
+    watched_kernels *kernels = mem_alloc(sizeof *kernels);
+    op_backend traced = backend_copied(kernels);
+    kernels->own[OP_ATTENTION].run = kernels->own[OP_ATTENTION_BWD].run = trace_call;
     traced.context = t;
     model *m;
     chain train;
@@ -244,7 +242,7 @@ static err run_traced(rank_trace *t) {
     TRY(exec_microbatches(&x, id, t->micros, &(exec_hooks){ trace_feed, trace_loss, .ctx = t }));
     plan_free(p);
     model_free(m);
-    free(impl);
+    free(kernels);
     return OK;
 }
 

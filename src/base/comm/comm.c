@@ -94,7 +94,6 @@ double comm_wait_seconds(const comm *c) {
     return sum;
 }
 
-void comm_counters_reset(comm *c) { memset(c->count, 0, sizeof c->count); }
 
 /* ---- the verb ---------------------------------------------------------------------------- */
 /* Whether no other rank takes part: the bytes stay, or the group is this rank alone. */

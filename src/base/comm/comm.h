@@ -154,7 +154,6 @@ typedef struct comm_counter {
 } comm_counter;
 /* Fills up to `cap` counters that are not zero, in order of axes and kind. @return how many there are. */
 int comm_counters(const comm *c, comm_counter *out, int cap);
-void comm_counters_reset(comm *c);
 double comm_wait_seconds(const comm *c); /* of all counters, and of values of the host */
 /* "rank 3 (host-b)", or without its host where ranks are threads: written into buf, which is returned. */
 char *comm_rank_name(const comm *c, int rank, char *buf, size_t n);

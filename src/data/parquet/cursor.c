@@ -178,7 +178,6 @@ err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, boo
     return OK;
 }
 
-int64_t parquet_cursor_row(const parquet_cursor *c) { return c->row; }
 
 static err open_chunk(parquet_cursor *c) {
     const parquet_file *f = c->f;

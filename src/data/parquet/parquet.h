@@ -129,8 +129,6 @@ err parquet_cursor_open(const parquet_file *f, int group, int column,
                         parquet_cursor **out) MUST_USE;
 /* Reads whole pages until they hold `bytes` bytes, decompressed; *more is false at the end. */
 err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, bool *more) MUST_USE;
-/* @return the row of the next page. */
-int64_t parquet_cursor_row(const parquet_cursor *c);
 void parquet_cursor_close(parquet_cursor *c); /* takes NULL */
 /* Checks, decompresses and decodes. May run on any thread. @return the first error, if a page cannot be
  * read: its values are PARQUET_LOST, which parquet_is_lost detects, and those of other pages are there. */

@@ -5,10 +5,6 @@
 
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
-void byte_encode(const char *text, size_t n, int32_t *out) {
-    for (size_t i = 0; i < n; i++) out[i] = (unsigned char)text[i];
-}
-
 /* @return the length of the character this byte begins, 0 when it begins none. */
 static int sequence_length(unsigned char lead) {
     if (lead < 0x80) return 1;

@@ -27,8 +27,6 @@
  * load, every text can be written. */
 enum { BYTE_EOS = 256, BYTE_VOCAB = 257 };
 
-/* @param out [n] */
-void byte_encode(const char *text, size_t n, int32_t *out);
 /* Appends the text of n ids; an end of document becomes a separator line. Bytes that are not
  * UTF-8 become U+FFFD. */
 void byte_decode(const int32_t *ids, size_t n, str *out);

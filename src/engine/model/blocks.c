@@ -12,6 +12,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/op_table.h"
+
 typedef struct builder {
     const model *m;
     const model_config *c;
@@ -238,7 +240,10 @@ static val feed_forward(builder *b, val x) {
     enter_module(b, M_MLP);
     val w = prog_use(p, "mlp.up", x), bias = USE_IF(b, "mlp.up.b", x), h = VAL_NONE;
     switch (b->c->mlp) {
-    case MLP_SWIGLU: h = rec_swiglu(p, linear(b, LINEAR_UP, rec_linear(p, x, w, bias))); break;
+    case MLP_SWIGLU:
+        h = linear(b, LINEAR_UP, rec_linear(p, x, w, bias));
+        h = rec(p, OP_SWIGLU, { h });
+        break;
     case MLP_GELU_TANH:
         h = linear(b, LINEAR_UP, rec_linear_gelu(p, x, w, bias, ACT_GELU_TANH));
         break;
@@ -299,16 +304,17 @@ static val mixture(builder *b, val x) {
     routing to = route(b, x);
     enter_module(b, M_MLP);
     val weight = rec_comm(p, to.weight, AX_TP, PLACE_R);
-    val h = rec_dispatch(p, rec_comm(p, x, AX_TP, PLACE_R), to);
+    val h = rec_comm(p, x, AX_TP, PLACE_R);
+    h = rec(p, OP_DISPATCH, { h, to.row, to.source });
     expert_rows at = { .rows = h, .offset = to.offset };
     if (!decode) at = rec_to_experts(p, h, to, own);
     val up = prog_use(p, "expert.up", at.rows);
     h = rec_grouped_linear(p, at.rows, decode ? rec_gather_experts(p, up) : up, at.offset, experts);
-    h = rec_swiglu(p, h);
+    h = rec(p, OP_SWIGLU, { h });
     val down = prog_use(p, "expert.down", h);
     h = rec_grouped_linear(p, h, decode ? rec_gather_experts(p, down) : down, at.offset, experts);
     if (!decode) h = rec_from_experts(p, h, &at);
-    val y = rec_combine(p, h, weight, to);
+    val y = rec(p, OP_COMBINE, { h, weight, to.row, to.source });
     if (!b->c->shared_experts) return y;
     val shared = feed_forward(b, rec_comm(p, x, AX_TP, PLACE_R));
     return rec_add(p, y, shared);

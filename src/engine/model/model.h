@@ -258,9 +258,6 @@ void model_keep_tied(const model *m, exec *x);
 err model_sum_first_tied(const model *m, exec *x, tensor *out) MUST_USE;
 /* Whether both ends of a pipeline hold the parameter. */
 bool model_param_tied(const model *m, int param);
-/* Adds to the gradient of a table that the first and the last stage of a pipeline hold what the other one
- * has of it. After a step's microbatches, before anything reads gradients. */
-err model_sum_tied(const model *m, exec *x) MUST_USE;
 
 /* A microbatch of this rank's sequences, in loader order: n tokens. Ranks along cp and, with sequence
  * parallelism, tp have the same sequences and divide their tokens. */

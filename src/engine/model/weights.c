@@ -415,7 +415,6 @@ bool model_param_tied(const model *m, int param) {
     return shared_by_stages(m, m->param[param].bucket);
 }
 
-err model_sum_tied(const model *m, exec *x) { return m->tied.p ? exec_program(x, m->tied.id) : OK; }
 
 void model_keep_tied(const model *m, exec *x) {
     bucket_view b;

@@ -17,7 +17,6 @@ static_assert(ATTR_COUNT <= 64, "a set of attributes is a uint64_t");
 static const op_row rows[OP_COUNT] = {
 #define OP(id, op_name, sig, ...) [OP_##id] = { .name = op_name, .signature = sig, __VA_ARGS__ },
 #include "ops/ops.def"
-#undef OP
 };
 
 const op_row *op_row_of(op_code op) {
@@ -25,7 +24,6 @@ const op_row *op_row_of(op_code op) {
     return &rows[op];
 }
 const char *op_name(op_code op) { return op_row_of(op)->name; }
-int op_count(void) { return OP_COUNT; }
 
 /* ---- signatures ---------------------------------------------------------------------------------- */
 int op_find(const op_operand *list, int n, const char *name) {

@@ -8,29 +8,25 @@
 static const char *backend_kind(const op_backend *b) { return b->device ? "CUDA" : "CPU"; }
 
 err ops_check(const op_backend *b, const op_call *c) {
-    const op_impl *impl = &b->impl[c->op];
-    const char *hint = b->device
-                           ? "use --device=cpu, or add the kernel to src/engine/ops/cuda/backend.c"
-                           : "add the kernel to src/engine/ops/cpu/backend.c";
-    if (!impl->run)
-        return err_hint(ERR("%s has no %s kernel", op_name(c->op), backend_kind(b)), "%s", hint);
+    const op_impl *impl = b->impl[c->op];
     uint64_t missing = op_row_of(c->op)->attrs & op_attrs_set(&c->attr) & ~impl->attrs;
     for (int i = 0; i < ATTR_COUNT; i++)
         if (missing >> i & 1)
             return err_hint(ERR("the %s kernel of %s does not support %s", backend_kind(b),
                                 op_name(c->op), attr_name((attr_id)i)),
-                            "%s", hint);
+                            "%sadd it to the KERNEL line of the op in src/engine/ops/%s",
+                            b->device ? "use --device=cpu, or " : "", b->device ? "cuda" : "cpu");
     return OK;
 }
 
 void ops_run(const op_backend *b, const op_call *c) {
-    BUG_IF(!b->impl[c->op].run);
+    BUG_IF(!b->impl[c->op]->run);
     BUG_IF(c->run->workspace_bytes < ops_workspace(b, c, pool_size(c->run->pool)));
-    b->impl[c->op].run(c);
+    b->impl[c->op]->run(c);
 }
 
 size_t ops_workspace(const op_backend *b, const op_call *c, int threads) {
-    const op_impl *impl = &b->impl[c->op];
+    const op_impl *impl = b->impl[c->op];
     return impl->workspace ? impl->workspace(b, c, threads) : 0;
 }
 
@@ -86,16 +82,17 @@ static double call_flops(const op_call *c, op_cost cost) {
 }
 
 static double call_bytes(const op_call *c, op_cost cost) {
+    op_signature sig = op_signature_of(c->op);
     double bytes = 0;
+    int copy = op_find(sig.out, sig.outs, "copy");
     if (cost == COST_GATHER)
         return count_of(&c->out[0]) * (double)(dt_size(c->in[1].dt) + dt_size(c->out[0].dt));
     for (int i = 0; i < OP_MAX_IN; i++)
         if (c->in[i].dt != DT_NONE) bytes += (double)tensor_bytes(&c->in[i]);
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (c->out[i].dt == DT_NONE) continue;
-        bool also_read = cost == COST_UPDATE
-                             ? i == 0 || c->out[i].dt == DT_F32 || c->out[i].dt == DT_U8
-                             : (c->accumulate >> i & 1) && c->out[i].dt == DT_F32;
+        bool also_read =
+            cost == COST_UPDATE ? i != copy : (c->accumulate >> i & 1) && c->out[i].dt == DT_F32;
         bytes += (double)tensor_bytes(&c->out[i]) * (also_read ? 2 : 1);
     }
     return bytes;

@@ -32,7 +32,6 @@
  * that a new row does not rebuild the tree. */
 typedef int op_code;
 const char *op_name(op_code op);
-int op_count(void);
 
 typedef enum { ACT_GELU_TANH, ACT_GELU_ERF } act_kind;
 /* Muon's polynomials: those of Jordan et al. (2024), or of Polar Express (Amsel et al., 2025). */
@@ -175,13 +174,23 @@ typedef struct op_impl {
     uint64_t
         attrs; /* set of attributes it honors (op_table.h); others are refused when they are set */
 } op_impl;
+/* Defines a backend's op_impl of an op. */
+#ifdef __cplusplus
+#define OP_KERNEL(symbol, ...)                                                                     \
+    extern "C" const op_impl symbol;                                                               \
+    const op_impl symbol = { __VA_ARGS__ }
+#else
+#define OP_KERNEL(symbol, ...)                                                                     \
+    extern const op_impl symbol;                                                                   \
+    const op_impl symbol = { __VA_ARGS__ }
+#endif
 struct op_backend {
     const char *name;
     bool bf16_gemm;             /* GEMMs are faster in bf16 than in fp32 */
     dtype polar;                /* the type in which ORTHOGONALIZE is fastest */
     const device_table *device; /* NULL: the CPU */
     void *context;
-    const op_impl *impl; /* [op_count()] */
+    const op_impl *const *impl; /* [OP_COUNT], from 1 on */
     /* Multiply-adds of this type on registers only, on the calling thread. @return FLOPs done. */
     double (*burn)(dtype dt, int64_t rounds);
 };

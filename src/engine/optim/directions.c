@@ -65,15 +65,18 @@ void directions_reserve(optimizer *o) {
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
         param_slot *t = &o->slot[i];
-        bool factored = t->r->kind == BY_FACTORS;
+        bool sums = t->r->kind == BY_FACTORS || clips_rows(o, i);
         if (t->r->kind != BY_ELEMENT || clips_rows(o, i)) o->parts |= parts_over(o, i);
-        if ((!factored && !clips_rows(o, i)) || !bucket_is_here(o, i)) continue;
-        t->sums = o->sum_count;
-        o->sum_count += q->dim[0] + MAX(q->dim[0], q->dim[1]);
+        if (!bucket_is_here(o, i)) continue;
+        if (sums) t->sums = o->sum_count;
+        if (sums) o->sum_count += q->dim[0] + MAX(q->dim[0], q->dim[1]);
         bool host = t->range >= 0 && o->range[t->range].attr.update.host_state;
-        for (int k = 0; k < t->states.n && factored; k++)
-            t->whole[k] = (host ? plan_region_host : plan_region)(
-                o->p, "optimizer", (size_t)q->dim[k] * sizeof(float));
+        for (int k = 0; k < t->states.n; k++) {
+            const struct rule_state *x = &t->states.state[k];
+            if (state_is_whole(x))
+                t->whole[k] = (host ? plan_region_host : plan_region)(
+                    o->p, "optimizer", (size_t)q->dim[x->shape == AS_COLS] * sizeof(float));
+        }
     }
 }
 
@@ -165,15 +168,10 @@ static val record_factors(const optimizer *o, prog *p) {
     }
     all = rec_moved(p, all, o->parts, PLACE_I);
     for (int i = 0; i < o->params; i++) {
-        const param_slot *t = &o->slot[i];
-        const model_param *q = model_param_at(o->m, i);
-        if (t->whole[0] < 0) continue;
-        change_request c = change_of(t->r->keeps);
-        for (int k = 0; k < 2; k++) {
-            c.out[k] = sums_of(o, p, all, i, k, k);
-            c.out[t->states.state[k].out] =
-                prog_region(p, q->name, t->whole[k], 0, DT_F32, q->dim[k], (placement){ 0 });
-        }
+        if (o->slot[i].r->kind != BY_FACTORS || o->slot[i].whole[0] < 0) continue;
+        change_request c = change_of(OP_FACTOR_MOMENTS);
+        for (int k = 0; k < 2; k++) c.out[k] = sums_of(o, p, all, i, k, k);
+        record_states(o, p, i, &c);
         rec_change(p, c);
     }
     return all;
@@ -184,13 +182,14 @@ static void record_direction(const optimizer *o, prog *p, val factors, int param
     const param_slot *t = &o->slot[param];
     const update_range *s = &o->range[t->range];
     bool matrix = t->r->kind == BY_FACTORS;
-    change_request c = matrix ? change_part(o, OP_FACTOR_MATRIX, param) : change_of(t->r->keeps);
+    change_request c =
+        matrix ? change_part(o, OP_FACTOR_MATRIX, param) : change_of(OP_FACTOR_VECTOR);
     c.out[0] = param_elements(o, p, param, PARAM_GRAD);
     if (matrix) {
         for (int k = 0; k < 2; k++) c.in[k] = sums_of(o, p, factors, param, k, k);
     } else {
         c.attr.update.eps = s->attr.update.eps;
-        c.out[t->states.state[0].out] = record_range_state(o, p, s, 0);
+        record_states(o, p, param, &c);
     }
     rec_change(p, c);
 }
@@ -345,13 +344,13 @@ static val direction_of(const optimizer *o, prog *p, const bucket_layers *b, val
 }
 
 static void record_momentum(const optimizer *o, prog *p, const update_range *s, val direction) {
-    change_request c = change_of(s->r->keeps);
+    change_request c = change_of(OP_MUON_MOMENTUM);
     c.attr.update.momentum = s->attr.update.momentum;
     c.attr.update.nesterov = s->attr.update.nesterov;
     c.attr.update.host_state = s->attr.update.host_state;
     c.in[0] = record_elements(o, p, s->param, s->b.grad, DT_F32, s->at, s->count);
     c.out[0] = direction;
-    c.out[o->slot[s->param].states.state[0].out] = record_range_state(o, p, s, 0);
+    record_states(o, p, s->param, &c);
     rec_change(p, c);
 }
 

@@ -11,21 +11,22 @@
 typedef enum { BY_ELEMENT, BY_FACTORS, BY_FACTORS_VECTOR, BY_ORTHOGONAL } rule_kind;
 
 typedef struct rule {
-    op_code op;    /* steps the weights */
-    op_code keeps; /* the op whose signature names the state; OP_NONE: the same */
+    op_code op;       /* steps the weights */
+    op_code keeps[2]; /* the ops whose signatures name the state; none: op itself */
     rule_kind kind;
 } rule;
 
 /* Rows and columns are of the whole matrix, on every rank that has a part of its bucket. */
 typedef enum { AS_PARAM, AS_ROWS, AS_COLS, AS_BYTES, AS_SIGNED_BYTES } state_shape;
-enum { MAX_STATES = OP_MAX_OUT - 1 };
-/* The state that a rule keeps for a parameter: what the signature of its op marks as such. */
+enum { MAX_STATES = 2 * (OP_MAX_OUT - 1) };
+/* The state that a rule keeps for a parameter: the results that the signatures of its ops mark as state. */
 typedef struct rule_states {
     int n;
     struct rule_state {
         char name[OPERAND_NAME];
         state_shape shape;
-        int out; /* which result of rule.keeps it is */
+        op_code op; /* the op that keeps it, and which of its results it is */
+        int out;
     } state[MAX_STATES];
 } rule_states;
 rule_states rule_states_of(const rule *r);
@@ -99,7 +100,8 @@ err optim_record(optimizer *o) MUST_USE;
 /* Elements of what a bucket's view has in a region. */
 val record_elements(const optimizer *o, prog *p, int param, region_part in, dtype dt, int64_t at,
                     int64_t n);
-val record_range_state(const optimizer *o, prog *p, const update_range *s, int k);
+/* Binds a parameter's states, those that the op keeps, to its results. */
+void record_states(const optimizer *o, prog *p, int param, change_request *c);
 /* Binds the range's weights, and their copy, to the results of an op that steps them. */
 void record_weights(const optimizer *o, prog *p, const update_range *s, change_request *c);
 /* The square sum of gradients that `copies` ranks have. @param add to what `sum` is */

@@ -11,13 +11,24 @@ val record_elements(const optimizer *o, prog *p, int param, region_part in, dtyp
                        placement_on(parts_over(o, param), PLACE_S(0)));
 }
 
-val record_range_state(const optimizer *o, prog *p, const update_range *s, int k) {
-    const struct rule_state *t = &o->slot[s->param].states.state[k];
-    region_part in = { state_is_whole(t) ? o->slot[s->param].whole[k] : s->state[k], 0 };
-    int64_t n = s->count;
-    if (state_is_whole(t)) n = model_param_at(o->m, s->param)->dim[t->shape == AS_COLS];
-    if (state_in_bytes(t)) n = (int64_t)block8_bytes(s->count);
-    return record_elements(o, p, s->param, in, state_in_bytes(t) ? DT_U8 : DT_F32, 0, n);
+static val record_state_of(const optimizer *o, prog *p, int param, int k) {
+    const param_slot *t = &o->slot[param];
+    const struct rule_state *x = &t->states.state[k];
+    const model_param *q = model_param_at(o->m, param);
+    if (state_is_whole(x))
+        return prog_region(p, q->name, t->whole[k], 0, DT_F32, q->dim[x->shape == AS_COLS],
+                           (placement){ 0 });
+    const update_range *s = &o->range[t->range];
+    int64_t n = state_in_bytes(x) ? (int64_t)block8_bytes(s->count) : s->count;
+    return record_elements(o, p, s->param, (region_part){ s->state[k], 0 },
+                           state_in_bytes(x) ? DT_U8 : DT_F32, 0, n);
+}
+
+void record_states(const optimizer *o, prog *p, int param, change_request *c) {
+    const rule_states *states = &o->slot[param].states;
+    for (int k = 0; k < states->n; k++)
+        if (states->state[k].op == c->op)
+            c->out[states->state[k].out] = record_state_of(o, p, param, k);
 }
 
 /* ---- the norm ------------------------------------------------------------------------------ */
@@ -108,13 +119,11 @@ static device_queue queue_of(const update_range *s) {
 }
 
 static void record_range(const optimizer *o, prog *p, const update_range *s) {
-    const rule_states *states = &o->slot[s->param].states;
     change_request c = change_of(s->r->op);
     c.attr = s->attr;
     c.queue = queue_of(s);
     c.in[0] = record_elements(o, p, s->param, s->b.grad, DT_F32, s->at, s->count);
-    for (int k = 0; k < states->n; k++)
-        c.out[states->state[k].out] = record_range_state(o, p, s, k);
+    record_states(o, p, s->param, &c);
     record_weights(o, p, s, &c);
     rec_change(p, c);
 }

@@ -6,26 +6,32 @@
 
 static const rule sgd = { OP_UPDATE_SGD }, momentum = { OP_UPDATE_MOMENTUM };
 static const rule adam = { OP_UPDATE_ADAM }, adam8 = { OP_UPDATE_ADAM8 }, lion = { OP_UPDATE_LION };
-static const rule muon = { OP_UPDATE_ALONG, OP_MUON_MOMENTUM, BY_ORTHOGONAL };
-static const rule factors = { OP_UPDATE_ALONG, OP_FACTOR_MOMENTS, BY_FACTORS };
-static const rule factors_vector = { OP_UPDATE_ALONG, OP_FACTOR_VECTOR, BY_FACTORS_VECTOR };
+static const rule muon = { OP_UPDATE_ALONG, { OP_MUON_MOMENTUM }, BY_ORTHOGONAL };
+static const rule factors = { OP_UPDATE_ALONG, { OP_FACTOR_MOMENTS }, BY_FACTORS };
+static const rule factors_vector = { OP_UPDATE_ALONG, { OP_FACTOR_VECTOR }, BY_FACTORS_VECTOR };
 static const rule router_bias = { OP_UPDATE_ROUTER_BIAS }; /* alone in its bucket */
 
-rule_states rule_states_of(const rule *r) {
-    op_signature sig = op_signature_of(r->keeps ? r->keeps : r->op);
-    rule_states out = { 0 };
+static void add_states(op_code op, rule_states *to) {
+    op_signature sig = op_signature_of(op);
     for (int i = 0; i < sig.outs; i++) {
         const op_operand *x = &sig.out[i];
-        struct rule_state *s = &out.state[out.n];
+        struct rule_state *s = &to->state[to->n];
         if (!x->state) continue;
         memcpy(s->name, x->name, sizeof s->name);
+        s->op = op;
         s->out = i;
         s->shape = x->type == KIND_U8        ? x->sign ? AS_SIGNED_BYTES : AS_BYTES
                    : x->dim[0].symbol == 'R' ? AS_ROWS
                    : x->dim[0].symbol == 'C' ? AS_COLS
                                              : AS_PARAM;
-        out.n++;
+        to->n++;
     }
+}
+
+rule_states rule_states_of(const rule *r) {
+    rule_states out = { 0 };
+    if (!r->keeps[0]) add_states(r->op, &out);
+    for (size_t i = 0; i < COUNT_OF(r->keeps) && r->keeps[i]; i++) add_states(r->keeps[i], &out);
     return out;
 }
 

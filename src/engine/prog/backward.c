@@ -345,13 +345,8 @@ static void reduce_shared_rows(prog *p, int b, op_when when) {
         size_t from = (size_t)(q->offset + (q->dim[0] - q->rep_rows) * width) * sizeof(float);
         val part = val_alias(p, p->bucket_grad[b], from, DT_F32, 1, &n, (placement){ 0 });
         val sum = val_alias(p, part, 0, DT_F32, 1, &n, (placement){ 0 });
-        prog_op *o = op_emit(p, OP_COMM);
-        o->in[0] = part;
-        o->out[0] = sum;
-        o->when = when;
-        o->attr.comm.axes = AXES_TP_REP;
-        o->attr.comm.from = PLACE_P;
-        o->attr.comm.to = PLACE_I;
+        comm_move m = { .axes = AXES_TP_REP, .from = PLACE_P, .to = PLACE_I };
+        emit_move(p, part, sum, m)->when = when;
     }
 }
 

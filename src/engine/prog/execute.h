@@ -55,7 +55,7 @@ typedef struct exec {
     exec_finding *finding;   /* check_finite: do not stop, since other ranks would wait; NULL: do */
     exec_sample *activation; /* [layers], of the next first microbatch; NULL: none is taken */
     op_profile
-        *profile; /* [op_count()], owned by the caller: add up the time of each op; NULL: do not */
+        *profile; /* [OP_COUNT], owned by the caller: add up the time of each op; NULL: do not */
     task_times *times; /* of the microbatches that run next (task_times_begin); NULL: nobody asks */
     exec_trace *trace; /* records what runs (trace_begin sets it); NULL: nothing does */
     uint64_t

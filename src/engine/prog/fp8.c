@@ -50,11 +50,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int which) {
 
 /* Rows differ between ranks in what these saw of their parts of a tensor: the largest of it is kept. */
 static prog_op largest_over(val rows, axis_set axes, rec_site site) {
-    prog_op o = op_blank(OP_COMM, site);
-    o.in[0] = o.out[0] = rows;
-    o.attr.comm.axes = axes;
-    o.attr.comm.kind = MOVE_ALL_MAX;
-    return o;
+    return op_of_move(rows, rows, (comm_move){ .axes = axes, .kind = MOVE_ALL_MAX }, site);
 }
 
 static val fp8_rows(prog *p, int layers) {

@@ -101,7 +101,6 @@ void plan_add_input(plan *p, const prog_val *v, int layers) {
     p->region[at].bytes = MAX(p->region[at].bytes, stride * slots);
 }
 
-int plan_threads(const plan *p) { return p->threads; }
 
 void *plan_data(const plan *p, int index) {
     BUG_IF(!p->arena);

@@ -151,40 +151,31 @@ val val_as(prog *p, val x, dtype dt);
 val param_grad(prog *p, val param, op_acc *acc);
 /* The bucket as programs read it, gathered when it is stored in slices. */
 val bucket_read(prog *p, int bucket);
+/* Whether it reads parameters from host memory. */
+bool prog_fetches(const prog *p);
+
+/* ---- rec_comm.c: communication ------------------------------------------------------------- */
+/* x towards a placement; x itself where nothing changes. */
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
-/* Lets the communication recorded last cross between ranks in this type, if it is a narrower one. */
-void set_wire(prog *p, dtype wire);
 /* What x is `by` ranks before along the axis. */
 val emit_shift(prog *p, val x, mesh_axis axis, int by);
 /* Rows to the ranks along ep, by counts (COMM in ops.def); `rows` at most come. */
 val emit_rows(prog *p, val x, val send, val back, int64_t rows);
-/* The move of a communication, without who asks for it. */
+/* Any move from x into y, unchecked. @return the op, until the next is recorded. */
+prog_op *emit_move(prog *p, val x, val y, comm_move m);
+/* Lets the communication recorded last cross between ranks in this type, if it is a narrower one. */
+void set_wire(prog *p, dtype wire);
+/* The op of a move, and the move of a COMM op, without who asks for it. */
+prog_op op_of_move(val x, val y, comm_move m, rec_site site);
 comm_move op_move(const prog_op *o);
 static inline move_kind op_move_kind(const prog_op *o) {
     comm_move m = op_move(o);
     return comm_kind(&m);
 }
 
-/* Whether it reads parameters from host memory. */
-bool prog_fetches(const prog *p);
-
 /* ---- rec_ops.c: one op, for the record calls ----------------------------------------------- */
-/* Sizes of a signature's letters, 0: not known; and the segments of the dims they stand for. */
-typedef struct letter_sizes {
-    int64_t of[128];
-    uint16_t segments[128];
-} letter_sizes;
-/* What a caller adds to the row. */
-typedef struct rec_request {
-    op_code op;
-    val in[OP_MAX_IN];
-    op_attr attr;
-    uint32_t want;      /* optional results to have, by bit */
-    letter_sizes sizes; /* letters that no operand has */
-} rec_request;
 /* Records an op. @param out its results; VAL_NONE after an error. @return the op, or NULL. */
 prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]);
-val rec_first(prog *p, rec_request r); /* @return its first result */
 /* Divides the model's heads over the ranks that share them, and sets attr->heads. @return false after an
  * error. */
 bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr);

@@ -30,23 +30,6 @@ static val exchange_padded(prog *p, val x, int experts, bool to_experts) {
 }
 
 /* ---- parts by count ------------------------------------------------------------------------- */
-val emit_rows(prog *p, val x, val send, val back, int64_t rows) {
-    prog_val v = p->val[x];
-    int64_t dim[] = { rows, v.dim[1] };
-    val y = val_new(p, VC_TEMP, v.dt, 2, dim, v.pl);
-    p->val[y].needs_grad = v.needs_grad;
-    prog_op *o = op_emit(p, OP_COMM);
-    o->in[0] = x;
-    o->in[1] = send;
-    o->in[2] = back;
-    o->out[0] = y;
-    o->attr.comm.axes = AXIS(AX_EP);
-    o->attr.comm.from = o->attr.comm.to = v.pl.on[AX_EP];
-    o->attr.comm.kind = MOVE_ROWS;
-    if (p->emit == &p->fwd) p->val[y].producer = p->fwd.n - 1;
-    return y;
-}
-
 /* How many rows of each rank come for each of this rank's experts. */
 static val exchange_counts(prog *p, val sent) {
     if (p->error) return VAL_NONE;

@@ -239,11 +239,6 @@ val rec_first(prog *p, rec_request r) {
     return out[0];
 }
 
-/* An op of one operand, and of nothing else but attributes. */
-static val rec_unary(prog *p, op_code op, val x, op_attr attr) {
-    return rec_first(p, (rec_request){ op, { x }, attr });
-}
-
 /* ---- the ops ----------------------------------------------------------------------------- */
 val rec_embed_(prog *p, val tok, val table) {
     rec_request r = { OP_EMBED, { tok, table } };
@@ -377,8 +372,6 @@ val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h) {
     return rec_first(p, r);
 }
 
-val rec_swiglu_(prog *p, val gu) { return rec_unary(p, OP_SWIGLU, gu, (op_attr){ 0 }); }
-
 /* Gathers the choices of every rank's chunks of the sequences, where ranks along an axis share their tokens. In
  * generation, which has no sequences to balance, every rank has all tokens. */
 static val record_choice_counts(prog *p, val logits, val bias, const route_spec *s) {
@@ -417,10 +410,6 @@ routing rec_route_(prog *p, val logits, val bias, route_spec s) {
     return (routing){ out[0], out[1], out[2], out[3], s.padded };
 }
 
-val rec_dispatch_(prog *p, val x, routing to) {
-    return rec_first(p, (rec_request){ OP_DISPATCH, { x, to.row, to.source } });
-}
-
 /* Segments are within an expert, and experts stay whole: nothing interleaves. */
 val rec_gather_experts_(prog *p, val w) {
     int ep = mesh_size(&p->m, AX_EP);
@@ -445,12 +434,8 @@ val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts) {
     return y;
 }
 
-val rec_combine_(prog *p, val y, val weight, routing from) {
-    return rec_first(p, (rec_request){ OP_COMBINE, { y, weight, from.row, from.source } });
-}
-
 val rec_scale_(prog *p, val x, float by) {
-    return by == 1 ? x : rec_unary(p, OP_SCALE, x, (op_attr){ .scale.by = by });
+    return by == 1 ? x : rec_first(p, (rec_request){ OP_SCALE, { x }, { .scale.by = by } });
 }
 
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site) {

@@ -122,25 +122,21 @@ void rec_move_into_(prog *p, val x, axis_set axes, place to, val into) {
     p->fwd.op[p->fwd.n - 1].out[0] = into;
 }
 
-static void push_message(prog *p, val x, const op_attr *a, comm_phase phase, int pair) {
-    prog_op *o = op_emit(p, OP_COMM);
-    o->in[0] = o->out[0] = x;
-    o->attr = *a;
-    o->phase = phase;
-    o->pair = pair;
-}
-
 void rec_exchange_(prog *p, val mine, val theirs, exchange_spec e) {
     if (p->error) return;
     val of[] = { e.sends_first ? mine : theirs, e.sends_first ? theirs : mine };
-    op_attr attr[2] = { 0 };
-    int first = p->fwd.n;
+    prog_op o[2];
     for (int i = 0; i < 2; i++) {
-        attr[i].comm.axes = e.axes;
-        attr[i].comm.kind = of[i] == mine ? MOVE_SEND : MOVE_RECV;
-        attr[i].comm.peer = e.peer;
-        attr[i].comm.channel = e.channel;
-        push_message(p, of[i], &attr[i], COMM_START, -1);
+        comm_move m = { .axes = e.axes,
+                        .kind = of[i] == mine ? MOVE_SEND : MOVE_RECV,
+                        .peer = e.peer,
+                        .channel = e.channel };
+        o[i] = op_of_move(of[i], of[i], m, p->site);
     }
-    for (int i = 0; i < 2; i++) push_message(p, of[i], &attr[i], COMM_WAIT, first + i);
+    for (int i = 0; i < 4; i++) {
+        prog_op *x = &o[i % 2];
+        x->phase = i < 2 ? COMM_START : COMM_WAIT;
+        x->pair = i < 2 ? -1 : p->fwd.n - 2;
+        list_push(p->emit, x);
+    }
 }

@@ -165,6 +165,24 @@ val prog_use_once_(prog *p, const char *name, val x);
 #define prog_use_once(p, ...) prog_use_once_(HERE(p), __VA_ARGS__)
 
 /* ---- ops ----------------------------------------------------------------------------------- */
+/* Sizes of a signature's letters, 0: not known; and the segments of the dims they stand for. */
+typedef struct letter_sizes {
+    int64_t of[128];
+    uint16_t segments[128];
+} letter_sizes;
+/* An op and what its row leaves open. */
+typedef struct rec_request {
+    op_code op;
+    val in[OP_MAX_IN]; /* all operands of the signature, VAL_NONE where one is absent */
+    op_attr attr;
+    uint32_t want;      /* optional results to have, by bit */
+    letter_sizes sizes; /* letters that no operand has */
+} rec_request;
+/* Records any op of op_table.h whose sizes and attributes the caller has: rec(p, OP_SCALE, { x }, { .scale.by = 2 }). The calls below
+ * are for ops that need more than that. @return its first result */
+val rec_first(prog *p, rec_request r);
+#define rec(p, ...) rec_first(HERE(p), (rec_request){ __VA_ARGS__ })
+
 typedef struct norm_spec {
     bool rms; /* else layer norm */
     val w, b; /* b: VAL_NONE for none */
@@ -251,10 +269,8 @@ typedef struct ring_inputs {
 } ring_inputs;
 val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_shape h);
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h);
-val rec_swiglu_(prog *p, val gate_up);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
-val rec_dispatch_(prog *p, val x, routing to);
 /* Over ep (rec_experts.c): rows of this rank's sequences to the ranks of their experts, and back. @param
  * experts of this rank */
 expert_rows rec_to_experts_(prog *p, val x, routing to, int experts);
@@ -263,7 +279,6 @@ val rec_from_experts_(prog *p, val x, const expert_rows *from);
 val rec_gather_experts_(prog *p, val w);
 /* @param w the matrices of `experts` experts (of this rank), one after another */
 val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts);
-val rec_combine_(prog *p, val y, val weight, routing from);
 val rec_add_(prog *p, val a, val b);
 val rec_scale_(prog *p, val x, float by);
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site);
@@ -293,14 +308,11 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_heads_to_tokens(p, ...)  rec_heads_to_tokens_(HERE(p), __VA_ARGS__)
 #define rec_ring_attention(p, ...)   rec_ring_attention_(HERE(p), __VA_ARGS__)
 #define rec_attention_cached(p, ...) rec_attention_cached_(HERE(p), __VA_ARGS__)
-#define rec_swiglu(p, ...)           rec_swiglu_(HERE(p), __VA_ARGS__)
 #define rec_route(p, ...)            rec_route_(HERE(p), __VA_ARGS__)
-#define rec_dispatch(p, ...)         rec_dispatch_(HERE(p), __VA_ARGS__)
 #define rec_gather_experts(p, ...)   rec_gather_experts_(HERE(p), __VA_ARGS__)
 #define rec_to_experts(p, ...)       rec_to_experts_(HERE(p), __VA_ARGS__)
 #define rec_from_experts(p, ...)     rec_from_experts_(HERE(p), __VA_ARGS__)
 #define rec_grouped_linear(p, ...)   rec_grouped_linear_(HERE(p), __VA_ARGS__)
-#define rec_combine(p, ...)          rec_combine_(HERE(p), __VA_ARGS__)
 #define rec_add(p, ...)              rec_add_(HERE(p), __VA_ARGS__)
 #define rec_scale(p, ...)            rec_scale_(HERE(p), __VA_ARGS__)
 #define rec_dropout(p, ...)          rec_dropout_(HERE(p), __VA_ARGS__)

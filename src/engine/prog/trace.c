@@ -253,7 +253,6 @@ void trace_free(exec_trace *t) {
     free(t);
 }
 
-int trace_events(const exec_trace *t) { return t->n; }
 
 /* A file of the model's source without its folder, which depends on where it was compiled. */
 static const char *source_name(const char *file) {

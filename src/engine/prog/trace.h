@@ -34,7 +34,6 @@ void trace_span_end(exec_trace *t, int span);
 /* Appends all events, each as a line that ends in a comma. Processes are ranks; the threads of one are its
  * queues, and one more for what is in flight between ranks. */
 void trace_write(const exec_trace *t, int process, str *out);
-int trace_events(const exec_trace *t);
 
 /* Calls of one op at one place of the model's source, together. */
 typedef struct trace_row {

@@ -312,12 +312,6 @@ err hardware_find_price(const hardware *h, const accelerator *a, const char *pro
     return e;
 }
 
-const storage_price *hardware_find_store(const hardware *h, const char *provider) {
-    for (int i = 0; i < h->n_stores; i++)
-        if (!strcmp(h->stores[i].provider, provider)) return &h->stores[i];
-    return NULL;
-}
-
 const char *hardware_fastest_type(const accelerator *a) {
     bool fp16 = !a->shared && !isnan(a->peak[PEAK_FP16]);
     if (!isnan(a->peak[PEAK_BF16])) return peak_names[PEAK_BF16];

@@ -152,7 +152,6 @@ err hardware_find(const hardware *h, const char *name, const accelerator **out) 
 /* @param provider NULL: the cheapest. An error when nobody, or not this provider, rents it. */
 err hardware_find_price(const hardware *h, const accelerator *a, const char *provider,
                         const hardware_price **out) MUST_USE;
-const storage_price *hardware_find_store(const hardware *h, const char *provider); /* NULL: none */
 const char *peak_name(peak_kind k);                                                /* "bf16" */
 /* As an entry of an accelerator's `calls` in the catalogue. */
 void call_cost_print(const call_cost *c, str *out);

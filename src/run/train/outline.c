@@ -21,8 +21,6 @@ static err set_lengths(trainer *t, train_outline *out) {
     return OK;
 }
 
-err train_mesh(const config *c, int ranks, mesh *out) { return ranks_mesh(c, ranks, out); }
-
 err train_batch(const config *c, int ranks, step_batch *out) {
     trainer *t = mem_alloc(sizeof *t);
     t->cfg = c;

@@ -79,8 +79,6 @@ typedef struct step_batch {
 } step_batch;
 /* @param ranks as in outline_options */
 err train_batch(const config *c, int ranks, step_batch *out) MUST_USE;
-/* The mesh of the parallelism section, as rank 0 sees it. @param ranks as in outline_options */
-err train_mesh(const config *c, int ranks, mesh *out) MUST_USE;
 void train_outline_free(train_outline *o); /* takes a zeroed one */
 
 /* ---- from a config to what runs ---------------------------------------------------------- */

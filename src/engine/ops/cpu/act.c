@@ -381,3 +381,8 @@ void CPU(swiglu_bwd)(const op_call *c) {
     int64_t tasks = ceil_div(dy->dim[0], rows_per_task(dy->dim[1]));
     pool_run(c->run->pool, tasks, swiglu_bwd_task, (void *)c);
 }
+
+KERNEL(GELU, CPU(gelu), NULL, ATTR(ACT));
+KERNEL(GELU_BWD, CPU(gelu_bwd), NULL, ATTR(ACT));
+KERNEL(SWIGLU, CPU(swiglu));
+KERNEL(SWIGLU_BWD, CPU(swiglu_bwd));

@@ -351,7 +351,7 @@ static void run_backward(bwd *b) {
     pool_run(threads, (int64_t)p->kv * p->n_key_tiles, key_task, b);
 }
 
-void CPU(attention_bwd)(const op_call *c) {
+static void CPU(attention_bwd)(const op_call *c) {
     const tensor *in = c->in, *dqkv = &c->out[0];
     bwd b = { bwd_layout(c), c, &in[0], &in[1], &in[1], &in[2], &in[3], dqkv, dqkv };
     BUG_IF(in[1].dim[1] != (int64_t)(b.layout.heads + 2 * b.layout.kv) * b.layout.dim);
@@ -360,7 +360,7 @@ void CPU(attention_bwd)(const op_call *c) {
     run_backward(&b);
 }
 
-void CPU(attention_block_bwd)(const op_call *c) {
+static void CPU(attention_block_bwd)(const op_call *c) {
     const tensor *in = c->in;
     bwd b = { bwd_layout(c), c,        &in[DOUT],  &in[QUERIES], &in[KEYS],
               &in[OUT],      &in[LSE], &c->out[0], &c->out[1],   c->accumulate & 1 };
@@ -368,3 +368,8 @@ void CPU(attention_block_bwd)(const op_call *c) {
     CPU(att_drop_init)(&b.layout, c, &in[ID], &in[KEY_ID]);
     run_backward(&b);
 }
+
+KERNEL(ATTENTION_BWD, CPU(attention_bwd), CPU(attention_workspace),
+       ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT);
+KERNEL(ATTENTION_BLOCK_BWD, CPU(attention_block_bwd), CPU(attention_workspace),
+       ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT);

@@ -199,7 +199,7 @@ static bool is_run(const int32_t *pos, int64_t n) {
     return n >= PROMPT;
 }
 
-void CPU(attention_cached)(const op_call *c) {
+static void CPU(attention_cached)(const op_call *c) {
     cached a = { .layout = cached_layout(c), .c = c, .pos = c->in[2].data, .cache = c->in[1] };
     const att_layout *p = &a.layout;
     BUG_IF(c->in[0].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
@@ -213,3 +213,6 @@ void CPU(attention_cached)(const op_call *c) {
     else
         pool_run(c->run->pool, p->n * p->kv, cached_row_task, &a);
 }
+
+KERNEL(ATTENTION_CACHED, CPU(attention_cached), CPU(attention_workspace),
+       ATTRS_HEADS | ATTRS_ATTENTION);

@@ -279,7 +279,7 @@ size_t CPU(att_fwd_workspace)(const op_call *c, int threads) {
            (size_t)threads * CPU(att_state_bytes)(&p);
 }
 
-void CPU(attention)(const op_call *c) {
+static void CPU(attention)(const op_call *c) {
     const tensor *qkv = &c->in[0], *id = &c->in[2];
     fwd f = { .layout = CPU(att_layout_of)(c, qkv->dim[0], qkv->dt), .c = c, .q = qkv, .kv = qkv };
     att_layout *p = &f.layout;
@@ -290,7 +290,7 @@ void CPU(attention)(const op_call *c) {
     run_forward(&f);
 }
 
-void CPU(attention_block)(const op_call *c) {
+static void CPU(attention_block)(const op_call *c) {
     fwd f = { .layout = block_layout(c), .c = c, .q = &c->in[QUERIES], .kv = &c->in[KEYS] };
     if (c->in[BEFORE].data) {
         BUG_IF(!c->in[LSE_BEFORE].data);
@@ -301,3 +301,8 @@ void CPU(attention_block)(const op_call *c) {
     CPU(att_drop_init)(&f.layout, c, &c->in[ID], &c->in[KEY_ID]);
     run_forward(&f);
 }
+
+KERNEL(ATTENTION, CPU(attention), CPU(attention_workspace),
+       ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT);
+KERNEL(ATTENTION_BLOCK, CPU(attention_block), CPU(attention_workspace),
+       ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT);

@@ -5,7 +5,7 @@
 #ifndef INGOT_OPS_CPU_INTERNAL_H
 #define INGOT_OPS_CPU_INTERNAL_H
 
-#include "ops/ops.h"
+#include "ops/op_attrs.h"
 
 #ifndef CPU_ISA
 #define CPU_ISA portable /* for editors; the build always sets it */
@@ -13,6 +13,10 @@
 #define CPU_PASTE2(a, b) a##_##b
 #define CPU_PASTE(a, b)  CPU_PASTE2(a, b)
 #define CPU(name)        CPU_PASTE(name, CPU_ISA)
+
+/* Registers the kernel of an op, at the end of the file that has it: its id in ops.def, the function, its workspace, the
+ * attributes that it honors. */
+#define KERNEL(id, ...) OP_KERNEL(CPU(kernel_##id), __VA_ARGS__)
 
 enum { CPU_MAX_THREADS = 256 };
 
@@ -64,77 +68,12 @@ void CPU(sum_columns)(const tensor *t, const tensor *out, bool add, pool *p, voi
 size_t CPU(sum_columns_bytes)(int64_t rows, int64_t cols);
 
 /* The kernels, one op per line. */
-void CPU(embed)(const op_call *c);
-void CPU(embed_bwd)(const op_call *c);
-void CPU(linear)(const op_call *c); /* also LINEAR_GELU */
-void CPU(linear_bwd_x)(const op_call *c);
-void CPU(linear_bwd_x_gelu)(const op_call *c);
-void CPU(linear_bwd_w)(const op_call *c);
-void CPU(rmsnorm)(const op_call *c);
-void CPU(rmsnorm_bwd)(const op_call *c);
-void CPU(layernorm)(const op_call *c);
-void CPU(layernorm_bwd)(const op_call *c);
-void CPU(qknorm)(const op_call *c);
-void CPU(qknorm_bwd)(const op_call *c);
-void CPU(rope)(const op_call *c); /* also ROPE_BWD */
-void CPU(attention)(const op_call *c);
-void CPU(attention_bwd)(const op_call *c);
-void CPU(attention_block)(const op_call *c);
-void CPU(attention_block_bwd)(const op_call *c);
-void CPU(attention_cached)(const op_call *c);
-void CPU(group_heads)(const op_call *c); /* reorder.c: also GROUP_HEADS_BWD */
-void CPU(swap_rows)(const op_call *c);   /* also SWAP_ROWS_BWD */
-void CPU(split_heads)(const op_call *c); /* also SPLIT_HEADS_BWD */
 void CPU(gelu)(const op_call *c);
 void CPU(gelu_bwd)(const op_call *c);
 void CPU(swiglu)(const op_call *c);
 void CPU(swiglu_bwd)(const op_call *c);
-void CPU(add)(const op_call *c); /* also CAST */
-void CPU(dropout)(const op_call *c);
-void CPU(accumulate)(const op_call *c);
-void CPU(scale)(const op_call *c);
-void CPU(route)(const op_call *c);
-void CPU(route_bwd)(const op_call *c);
-void CPU(route_count)(const op_call *c);
-void CPU(expert_rows)(const op_call *c);
-void CPU(group_rows)(const op_call *c); /* also UNGROUP_ROWS, and both backward */
-void CPU(dispatch)(const op_call *c);
-void CPU(dispatch_bwd)(const op_call *c);
-void CPU(combine)(const op_call *c);
-void CPU(combine_bwd)(const op_call *c);
-void CPU(grouped_linear)(const op_call *c); /* also BWD_X */
-void CPU(grouped_linear_bwd_w)(const op_call *c);
-void CPU(quantize)(const op_call *c); /* and all that begin with its name */
-void CPU(fp8_commit)(const op_call *c);
-void CPU(linear_ce)(const op_call *c);
-void CPU(ce_stat)(const op_call *c);
-void CPU(ce_loss)(const op_call *c);
-void CPU(sqnorm)(const op_call *c);
-void CPU(zero)(const op_call *c);
-void CPU(update)(const op_call *c); /* SGD, momentum, Adam, Lion, ALONG */
-void CPU(update_adam8)(const op_call *c);
-void CPU(factor_sums)(const op_call *c);
-void CPU(factor_moments)(const op_call *c);
-void CPU(factor_matrix)(const op_call *c);
-void CPU(factor_vector)(const op_call *c);
-void CPU(muon_momentum)(const op_call *c);
-void CPU(muon_pack)(const op_call *c);
-void CPU(orthogonalize)(const op_call *c);
-void CPU(muon_unpack)(const op_call *c);
-void CPU(update_router_bias)(const op_call *c);
-void CPU(clip)(const op_call *c);
-void CPU(agc_sums)(const op_call *c);
-void CPU(agc)(const op_call *c);
 
-size_t CPU(linear_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(norm_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(attention_workspace)(const op_backend *b, const op_call *c, int threads);
-size_t CPU(route_workspace)(const op_backend *b, const op_call *c, int threads);
-size_t CPU(grouped_workspace)(const op_backend *b, const op_call *c, int threads);
-size_t CPU(quantize_workspace)(const op_backend *b, const op_call *c, int threads);
-size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads);
-size_t CPU(factor_workspace)(const op_backend *b, const op_call *c, int threads);
-size_t CPU(muon_pack_workspace)(const op_backend *b, const op_call *c, int threads);
-size_t CPU(orthogonalize_workspace)(const op_backend *b, const op_call *c, int threads);
 
 #endif

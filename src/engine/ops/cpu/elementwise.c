@@ -57,7 +57,7 @@ static void add_vectors_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(add)(const op_call *c) {
+static void CPU(add)(const op_call *c) {
     bool onto_itself = c->in[0].data == c->out[0].data && c->in[0].dt == c->out[0].dt;
     if (!c->in[1].data && onto_itself) return;
     int64_t n = tensor_count(&c->in[0]);
@@ -65,7 +65,7 @@ void CPU(add)(const op_call *c) {
              (void *)c);
 }
 
-void CPU(accumulate)(const op_call *c) {
+static void CPU(accumulate)(const op_call *c) {
     op_call sum = { .in = { c->in[0] }, .out = { c->out[0] }, .run = c->run };
     if (c->accumulate & 1) sum.in[1] = c->out[0];
     CPU(add)(&sum);
@@ -87,7 +87,7 @@ static void scale_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(scale)(const op_call *c) {
+static void CPU(scale)(const op_call *c) {
     int64_t n = tensor_count(&c->in[0]);
     pool_run(c->run->pool, ceil_div(n, TASK_ELEMENTS), scale_task, (void *)c);
 }
@@ -184,7 +184,7 @@ static void dropout_task(void *ctx, int64_t i, int worker) {
     for (int64_t row = rows.lo; row < rows.hi; row++) drop_row(c, &d, row, id[row]);
 }
 
-void CPU(dropout)(const op_call *c) {
+static void CPU(dropout)(const op_call *c) {
     const tensor *x = &c->in[0];
     pool_run(c->run->pool, ceil_div(x->dim[0], rows_per_task(x->dim[1])), dropout_task, (void *)c);
 }
@@ -224,7 +224,7 @@ static void sqnorm_task(void *ctx, int64_t i, int worker) {
     j->part[i] = sum;
 }
 
-void CPU(sqnorm)(const op_call *c) {
+static void CPU(sqnorm)(const op_call *c) {
     sqnorm_job j = { .x = &c->in[0], .n = tensor_count(&c->in[0]) };
     j.each = MAX(TASK_ELEMENTS, ceil_div(j.n, SQNORM_CHUNKS));
     int64_t chunks = ceil_div(j.n, j.each);
@@ -237,3 +237,11 @@ void CPU(sqnorm)(const op_call *c) {
     out[0] = (float)sum;
     out[1] = (float)(sum - out[0]);
 }
+
+KERNEL(ADD, CPU(add));
+KERNEL(CAST, CPU(add));
+KERNEL(DROPOUT, CPU(dropout), NULL, ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE));
+KERNEL(SCALE, CPU(scale), NULL, ATTR(SCALE_BY));
+KERNEL(FETCH, CPU(add));
+KERNEL(ACCUMULATE, CPU(accumulate));
+KERNEL(SQNORM, CPU(sqnorm), NULL, ATTR(SCALE_BY));

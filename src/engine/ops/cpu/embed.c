@@ -64,7 +64,7 @@ static void embed_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(embed)(const op_call *c) {
+static void CPU(embed)(const op_call *c) {
     embed_job j = embed_job_of(c, c->in[0].data, &c->out[0], &c->in[1]);
     pool_run(c->run->pool, ceil_div(j.n, j.each), embed_task, &j);
 }
@@ -96,7 +96,7 @@ static void embed_bwd_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(embed_bwd)(const op_call *c) {
+static void CPU(embed_bwd)(const op_call *c) {
     embed_job j = embed_job_of(c, c->in[1].data, &c->in[0], &c->out[0]);
     j.dtable = c->out[0].data;
     BUG_IF(c->out[0].dt != DT_F32);
@@ -104,3 +104,6 @@ void CPU(embed_bwd)(const op_call *c) {
         pool_run(c->run->pool, ceil_div(j.rows, j.each), embed_clear_task, &j);
     pool_run(c->run->pool, ceil_div(j.d, SLICE), embed_bwd_task, &j);
 }
+
+KERNEL(EMBED, CPU(embed), NULL, ATTRS_VOCAB);
+KERNEL(EMBED_BWD, CPU(embed_bwd), NULL, ATTRS_VOCAB);

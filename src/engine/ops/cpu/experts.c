@@ -72,18 +72,18 @@ static void sum_task(void *ctx, int64_t i, int worker) {
         }
 }
 
-void CPU(dispatch)(const op_call *c) {
+static void CPU(dispatch)(const op_call *c) {
     rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[1]);
     j.source = c->in[2].data;
     run_rows(&j, spread_task);
 }
 
-void CPU(dispatch_bwd)(const op_call *c) {
+static void CPU(dispatch_bwd)(const op_call *c) {
     rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[1]);
     run_rows(&j, sum_task);
 }
 
-void CPU(combine)(const op_call *c) {
+static void CPU(combine)(const op_call *c) {
     rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[2]);
     j.weight = c->in[1].data;
     run_rows(&j, sum_task);
@@ -110,7 +110,7 @@ static void dot_task(void *ctx, int64_t i, int worker) {
         }
 }
 
-void CPU(combine_bwd)(const op_call *c) {
+static void CPU(combine_bwd)(const op_call *c) {
     const tensor *dz = &c->in[0];
     rows_job j = rows_job_of(c, dz, &c->out[0], &c->in[3]);
     j.weight = c->in[2].data;
@@ -123,7 +123,7 @@ void CPU(combine_bwd)(const op_call *c) {
 }
 
 /* ---- rows between ranks ------------------------------------------------------------------------- */
-void CPU(expert_rows)(const op_call *c) {
+static void CPU(expert_rows)(const op_call *c) {
     const int32_t *offset = c->in[0].data;
     int32_t *count = c->out[0].data;
     for (int64_t e = 0; e < c->out[0].dim[0]; e++) count[e] = offset[e + 1] - offset[e];
@@ -141,7 +141,7 @@ static void copy_rows(const tensor *from, int64_t at, const tensor *to, int64_t 
 static void clear_rows(const tensor *t, int64_t first, int64_t rows);
 
 /* Also of gradients: the backward of one order is the other. */
-void CPU(group_rows)(const op_call *c) {
+static void CPU(group_rows)(const op_call *c) {
     const tensor *x = &c->in[0], *y = &c->out[0];
     const int32_t *count = c->in[1].data;
     int64_t experts = c->in[1].dim[0], ranks = c->in[1].dim[1], grouped = 0;
@@ -210,7 +210,7 @@ static void clear_rows(const tensor *t, int64_t first, int64_t rows) {
     memset(part.data, 0, tensor_bytes(&part));
 }
 
-void CPU(grouped_linear)(const op_call *c) {
+static void CPU(grouped_linear)(const op_call *c) {
     int64_t end = 0;
     for (int64_t e = 0; e < c->attr.experts; e++) {
         expert_group g = expert_group_of(c, e);
@@ -220,7 +220,7 @@ void CPU(grouped_linear)(const op_call *c) {
     clear_rows(&c->out[0], end, c->out[0].dim[0] - end);
 }
 
-void CPU(grouped_linear_bwd_w)(const op_call *c) {
+static void CPU(grouped_linear_bwd_w)(const op_call *c) {
     int64_t f = c->out[0].dim[0] / c->attr.experts;
     for (int64_t e = 0; e < c->attr.experts; e++) {
         expert_group g = expert_group_of(c, e);
@@ -232,7 +232,20 @@ void CPU(grouped_linear_bwd_w)(const op_call *c) {
 }
 
 /* An expert may have any number of rows. */
-size_t CPU(grouped_workspace)(const op_backend *b, const op_call *c, int threads) {
+static size_t CPU(grouped_workspace)(const op_backend *b, const op_call *c, int threads) {
     gemm m = expert_gemm(c, 0, (expert_group){ 0, c->in[0].dim[0] });
     return CPU(gemm_workspace_most)(&m, threads);
 }
+
+KERNEL(EXPERT_ROWS, CPU(expert_rows));
+KERNEL(GROUP_ROWS, CPU(group_rows));
+KERNEL(GROUP_ROWS_BWD, CPU(group_rows));
+KERNEL(UNGROUP_ROWS, CPU(group_rows));
+KERNEL(UNGROUP_ROWS_BWD, CPU(group_rows));
+KERNEL(DISPATCH, CPU(dispatch));
+KERNEL(DISPATCH_BWD, CPU(dispatch_bwd));
+KERNEL(COMBINE, CPU(combine));
+KERNEL(COMBINE_BWD, CPU(combine_bwd));
+KERNEL(GROUPED_LINEAR, CPU(grouped_linear), CPU(grouped_workspace), ATTR(EXPERTS));
+KERNEL(GROUPED_LINEAR_BWD_X, CPU(grouped_linear), CPU(grouped_workspace), ATTR(EXPERTS));
+KERNEL(GROUPED_LINEAR_BWD_W, CPU(grouped_linear_bwd_w), CPU(grouped_workspace), ATTR(EXPERTS));

@@ -51,15 +51,15 @@ static void run_gemm(const op_call *c) {
     CPU(gemm_run)(&g, c->run->pool, c->run->workspace, c->run->workspace_bytes);
 }
 
-void CPU(linear)(const op_call *c) {
+static void CPU(linear)(const op_call *c) {
     const tensor *pre = &c->out[1];
     BUG_IF(c->op == OP_LINEAR_GELU && pre->data && pre->dt != c->out[0].dt);
     run_gemm(c);
 }
 
-void CPU(linear_bwd_x)(const op_call *c) { run_gemm(c); }
+static void CPU(linear_bwd_x)(const op_call *c) { run_gemm(c); }
 
-void CPU(linear_bwd_x_gelu)(const op_call *c) {
+static void CPU(linear_bwd_x_gelu)(const op_call *c) {
     run_gemm(c);
     op_call slope = *c; /* in place */
     slope.in[0] = c->out[0];
@@ -122,15 +122,21 @@ size_t CPU(sum_columns_bytes)(int64_t rows, int64_t cols) {
     return (size_t)(ceil_div(rows, BIAS_SPAN) * cols) * sizeof(float) + 64;
 }
 
-void CPU(linear_bwd_w)(const op_call *c) {
+static void CPU(linear_bwd_w)(const op_call *c) {
     run_gemm(c);
     if (c->out[1].data)
         CPU(sum_columns)(&c->in[0], &c->out[1], c->accumulate & 2, c->run->pool, c->run->workspace);
 }
 
-size_t CPU(linear_workspace)(const op_backend *b, const op_call *c, int threads) {
+static size_t CPU(linear_workspace)(const op_backend *b, const op_call *c, int threads) {
     gemm g = gemm_of_op(c);
     size_t bytes = CPU(gemm_workspace)(&g, threads);
     if (c->op != OP_LINEAR_BWD_W) return bytes;
     return MAX(bytes, CPU(sum_columns_bytes)(c->in[0].dim[0], c->in[0].dim[1]));
 }
+
+KERNEL(LINEAR, CPU(linear), CPU(linear_workspace), ATTRS_FP8);
+KERNEL(LINEAR_GELU, CPU(linear), CPU(linear_workspace), ATTRS_FP8 | ATTR(ACT));
+KERNEL(LINEAR_BWD_X, CPU(linear_bwd_x), CPU(linear_workspace), ATTRS_FP8);
+KERNEL(LINEAR_BWD_X_GELU, CPU(linear_bwd_x_gelu), CPU(linear_workspace), ATTR(ACT));
+KERNEL(LINEAR_BWD_W, CPU(linear_bwd_w), CPU(linear_workspace), ATTRS_FP8);

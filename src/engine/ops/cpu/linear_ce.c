@@ -82,7 +82,7 @@ static gemm grad_w_gemm(const ce_job *s) {
     return g;
 }
 
-size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads) {
+static size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads) {
     ce_job s = ce_job_of(c);
     s.count = s.rows;
     gemm g[3] = { logits_gemm(&s) };
@@ -171,7 +171,7 @@ static void loss_row_task(void *ctx, int64_t i, int worker) {
     row_grad(z, s->v, (float)((double)unit / sum), target, unit, c->in[0].dt);
 }
 
-void CPU(linear_ce)(const op_call *c) {
+static void CPU(linear_ce)(const op_call *c) {
     ce_job s = ce_job_of(c);
     BUG_IF(c->out[0].dt != DT_F32 || (c->out[2].data && c->out[2].dt != DT_F32));
     s.z = (float *)align_up((uintptr_t)c->run->workspace, 64);
@@ -236,7 +236,7 @@ static void stat_task(void *ctx, int64_t i, int worker) {
     if (at >= 0 && at < j->own) stat[STAT_TARGET] = z[at] * scale;
 }
 
-void CPU(ce_stat)(const op_call *c) {
+static void CPU(ce_stat)(const op_call *c) {
     shard_job j = shard_job_of(c, &c->in[1]);
     pool_run(c->run->pool, j.n, stat_task, &j);
 }
@@ -283,8 +283,12 @@ static void loss_task(void *ctx, int64_t i, int worker) {
     memset(to + (size_t)j->own * size, 0, (size_t)(j->v - j->own) * size);
 }
 
-void CPU(ce_loss)(const op_call *c) {
+static void CPU(ce_loss)(const op_call *c) {
     shard_job j = shard_job_of(c, &c->in[2]);
     BUG_IF(c->in[1].dim[0] % j.n);
     pool_run(c->run->pool, j.n, loss_task, &j);
 }
+
+KERNEL(LINEAR_CE, CPU(linear_ce), CPU(linear_ce_workspace), ATTR(LOGIT_SCALE));
+KERNEL(CE_STAT, CPU(ce_stat), NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB);
+KERNEL(CE_LOSS, CPU(ce_loss), NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB);

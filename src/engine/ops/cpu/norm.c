@@ -247,8 +247,8 @@ static void norm_run(const op_call *c, bool centered) {
     pool_run(c->run->pool, ceil_div(j.n, j.each), norm_task, &j);
 }
 
-void CPU(rmsnorm)(const op_call *c) { norm_run(c, false); }
-void CPU(layernorm)(const op_call *c) { norm_run(c, true); }
+static void CPU(rmsnorm)(const op_call *c) { norm_run(c, false); }
+static void CPU(layernorm)(const op_call *c) { norm_run(c, true); }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 typedef struct back_rows {
@@ -353,5 +353,10 @@ static void norm_bwd_run(const op_call *c, bool centered) {
     if (centered) CPU(norm_reduce)(c, &j.space, j.space.ld, 2);
 }
 
-void CPU(rmsnorm_bwd)(const op_call *c) { norm_bwd_run(c, false); }
-void CPU(layernorm_bwd)(const op_call *c) { norm_bwd_run(c, true); }
+static void CPU(rmsnorm_bwd)(const op_call *c) { norm_bwd_run(c, false); }
+static void CPU(layernorm_bwd)(const op_call *c) { norm_bwd_run(c, true); }
+
+KERNEL(RMSNORM, CPU(rmsnorm), CPU(norm_workspace), ATTR(EPS));
+KERNEL(RMSNORM_BWD, CPU(rmsnorm_bwd), CPU(norm_workspace));
+KERNEL(LAYERNORM, CPU(layernorm), CPU(norm_workspace), ATTR(EPS));
+KERNEL(LAYERNORM_BWD, CPU(layernorm_bwd), CPU(norm_workspace));

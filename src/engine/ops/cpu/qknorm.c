@@ -72,7 +72,7 @@ static void qknorm_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(qknorm)(const op_call *c) {
+static void CPU(qknorm)(const op_call *c) {
     qknorm_job j = qknorm_job_of(c);
     pool_run(c->run->pool, ceil_div(j.n, j.each), qknorm_task, &j);
 }
@@ -117,9 +117,12 @@ static void qknorm_bwd_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(qknorm_bwd)(const op_call *c) {
+static void CPU(qknorm_bwd)(const op_call *c) {
     qknorm_job j = qknorm_job_of(c);
     pool_run(c->run->pool, j.space.chunks, qknorm_bwd_task, &j);
     CPU(norm_reduce)(c, &j.space, 0, 1);
     CPU(norm_reduce)(c, &j.space, j.space.ld, 2);
 }
+
+KERNEL(QKNORM, CPU(qknorm), CPU(norm_workspace), ATTRS_HEADS | ATTR(EPS) | ATTR(NORM_FULL));
+KERNEL(QKNORM_BWD, CPU(qknorm_bwd), CPU(norm_workspace), ATTRS_HEADS | ATTR(NORM_FULL));

@@ -122,12 +122,12 @@ static size_t x_bytes(const op_call *c) {
     return c->op == OP_QUANTIZE ? 0 : align_up(tensor_bytes(&x), 64) + 64;
 }
 
-size_t CPU(quantize_workspace)(const op_backend *b, const op_call *c, int threads) {
+static size_t CPU(quantize_workspace)(const op_backend *b, const op_call *c, int threads) {
     tensor x = shape_of_x(c);
     return x_bytes(c) + (c->out[2].dt ? CPU(sum_columns_bytes)(x.dim[0], x.dim[1]) : 0);
 }
 
-void CPU(quantize)(const op_call *c) {
+static void CPU(quantize)(const op_call *c) {
     tensor x = shape_of_x(c);
     if (c->op != OP_QUANTIZE) {
         x.data = (void *)align_up((uintptr_t)c->run->workspace, 64);
@@ -140,7 +140,14 @@ void CPU(quantize)(const op_call *c) {
     (&x, &c->out[2], c->accumulate & 4, c->run->pool, (char *)c->run->workspace + x_bytes(c));
 }
 
-void CPU(fp8_commit)(const op_call *c) {
+static void CPU(fp8_commit)(const op_call *c) {
     float *rows = c->out[0].data;
     for (int64_t i = 0; i < c->out[0].dim[0]; i++) fp8_commit_row(rows + i * FP8_ROW);
 }
+
+KERNEL(QUANTIZE, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8);
+KERNEL(QUANTIZE_SWIGLU, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8);
+KERNEL(QUANTIZE_SWIGLU_BWD, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8);
+KERNEL(QUANTIZE_GELU, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8 | ATTR(ACT));
+KERNEL(QUANTIZE_GELU_BWD, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8 | ATTR(ACT));
+KERNEL(FP8_COMMIT, CPU(fp8_commit));

@@ -41,7 +41,7 @@ static void group_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(group_heads)(const op_call *c) {
+static void CPU(group_heads)(const op_call *c) {
     const tensor *x = &c->in[0];
     int q = c->attr.heads.q, kv = c->attr.heads.kv, parts = c->attr.reorder.parts;
     BUG_IF(parts < 1 || q % parts || kv % parts);
@@ -61,7 +61,7 @@ static void swap_task(void *ctx, int64_t i, int worker) {
     copy_elements(&j->c->in[0], i * j->run, &j->c->out[0], (k * j->outer + o) * j->run, j->run);
 }
 
-void CPU(swap_rows)(const op_call *c) {
+static void CPU(swap_rows)(const op_call *c) {
     bool back = c->op == OP_SWAP_ROWS_BWD;
     int64_t a = c->attr.reorder.outer, b = c->attr.reorder.inner;
     BUG_IF(a < 1 || b < 1 || c->in[0].dim[0] % (a * b));
@@ -88,7 +88,7 @@ static void split_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(split_heads)(const op_call *c) {
+static void CPU(split_heads)(const op_call *c) {
     bool back = c->op == OP_SPLIT_HEADS_BWD;
     const tensor *all = back ? &c->out[0] : &c->in[0];
     int64_t parts = back ? c->in[0].dim[1] + c->in[1].dim[1] : c->out[0].dim[1] + c->out[1].dim[1];
@@ -96,3 +96,10 @@ void CPU(split_heads)(const op_call *c) {
     pool_run(c->run->pool, ceil_div(all->dim[0], rows_per_task(all->dim[1])), split_task,
              (void *)c);
 }
+
+KERNEL(SPLIT_HEADS, CPU(split_heads));
+KERNEL(SPLIT_HEADS_BWD, CPU(split_heads));
+KERNEL(GROUP_HEADS, CPU(group_heads), NULL, ATTRS_HEADS | ATTR(PARTS));
+KERNEL(GROUP_HEADS_BWD, CPU(group_heads), NULL, ATTRS_HEADS | ATTR(PARTS));
+KERNEL(SWAP_ROWS, CPU(swap_rows), NULL, ATTRS_SWAP);
+KERNEL(SWAP_ROWS_BWD, CPU(swap_rows), NULL, ATTRS_SWAP);

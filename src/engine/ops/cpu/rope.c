@@ -118,7 +118,7 @@ static void rope_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(rope)(const op_call *c) {
+static void CPU(rope)(const op_call *c) {
     const tensor *in = &c->in[0], *table = &c->in[2];
     int q = c->attr.heads.q, kv = c->attr.heads.kv, dim = c->attr.heads.dim;
     rope_job j = { .in = in,
@@ -136,3 +136,6 @@ void CPU(rope)(const op_call *c) {
     BUG_IF(j.rot % 2 || j.rot > dim || table->dim[1] != j.rot || dim > ROPE_BLOCK);
     pool_run(c->run->pool, ceil_div(j.n, j.each), rope_task, &j);
 }
+
+KERNEL(ROPE, CPU(rope), NULL, ATTRS_HEADS | ATTR(ROT));
+KERNEL(ROPE_BWD, CPU(rope), NULL, ATTRS_HEADS | ATTR(ROT));

@@ -152,7 +152,7 @@ static route_job route_job_of(const op_call *c, const tensor *logits, const tens
     return j;
 }
 
-void CPU(route)(const op_call *c) {
+static void CPU(route)(const op_call *c) {
     route_job j = route_job_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
     j.parts = route_parts_of(c, &c->in[2], j.s.experts);
     j.bias = c->in[1].data;
@@ -167,7 +167,7 @@ void CPU(route)(const op_call *c) {
 }
 
 /* Chunks are in the order of the tokens, counts by chunk first. */
-void CPU(route_count)(const op_call *c) {
+static void CPU(route_count)(const op_call *c) {
     const tensor *logits = &c->in[0], *count = &c->out[0];
     route_job j = { .attr = c->attr, .logits = logits->data, .bias = c->in[1].data };
     j.s = route_sizes_of(logits->dim[0], logits->dim[1], c->attr.route.k, 0, c->attr.route.seq, 0);
@@ -238,7 +238,7 @@ static void backward_task(void *ctx, int64_t b, int worker) {
     for (int64_t t = tokens.lo; t < tokens.hi; t++) token_gradient(j, t, chosen, per_choice);
 }
 
-void CPU(route_bwd)(const op_call *c) {
+static void CPU(route_bwd)(const op_call *c) {
     const step_block *step = c->run->step;
     route_job j = route_job_of(c, &c->in[1], &c->in[2], 0);
     j.parts = route_parts_of(c, &c->in[4], j.s.experts);
@@ -256,14 +256,14 @@ void CPU(route_bwd)(const op_call *c) {
     }
 }
 
-size_t CPU(route_workspace)(const op_backend *b, const op_call *c, int threads) {
+static size_t CPU(route_workspace)(const op_backend *b, const op_call *c, int threads) {
     const tensor *logits = c->op == OP_ROUTE_BWD ? &c->in[1] : &c->in[0];
     route_sizes s = route_sizes_of(logits->dim[0], logits->dim[1], 1, 0, c->attr.route.seq, 0);
     return (size_t)(s.seqs * (s.experts + 1)) * sizeof(int32_t) + 64;
 }
 
 /* ---- the bias ------------------------------------------------------------------------------------- */
-void CPU(update_router_bias)(const op_call *c) {
+static void CPU(update_router_bias)(const op_call *c) {
     const float *load = c->in[0].data;
     float *bias = c->out[0].data, mean = 0;
     int64_t experts = c->in[0].dim[0] - 1;
@@ -273,3 +273,8 @@ void CPU(update_router_bias)(const op_call *c) {
     for (int64_t e = 0; e < experts; e++)
         bias[e] += c->attr.update.lr_mul * (float)((load[e] < mean) - (load[e] > mean));
 }
+
+KERNEL(ROUTE, CPU(route), CPU(route_workspace), ATTRS_ROUTE);
+KERNEL(ROUTE_BWD, CPU(route_bwd), CPU(route_workspace), ATTRS_ROUTE);
+KERNEL(ROUTE_COUNT, CPU(route_count), CPU(route_workspace), ATTRS_ROUTE_COUNT);
+KERNEL(UPDATE_ROUTER_BIAS, CPU(update_router_bias), NULL, ATTRS_UPDATE);

@@ -59,18 +59,10 @@ SWEEP(lion, true, false)
 
 /* ---- the pass -------------------------------------------------------------------------------- */
 typedef void (*sweep_fn)(const update_factors *f, elements e);
-static const struct {
-    sweep_fn decoupled, l2; /* by how decay is applied; equal for rules with only one way */
-    int states;
-} rules[OP_COUNT] = {
-    [OP_UPDATE_SGD] = { sgd, sgd, 0 },       [OP_UPDATE_MOMENTUM] = { momentum, momentum, 1 },
-    [OP_UPDATE_ADAM] = { adam, adam_l2, 2 }, [OP_UPDATE_LION] = { lion, lion, 1 },
-    [OP_UPDATE_ALONG] = { along, along, 0 },
-};
-
 typedef struct update_job {
     const op_call *c;
     int64_t n, each;
+    int states;
     sweep_fn sweep;
     update_factors f;
 } update_job;
@@ -78,9 +70,8 @@ typedef struct update_job {
 static void update_task(void *ctx, int64_t i, int worker) {
     const update_job *j = ctx;
     const op_call *c = j->c;
-    int states = rules[c->op].states;
-    const tensor *copy = &c->out[states + 1];
-    float *m = states > 0 ? c->out[1].data : NULL, *v = states > 1 ? c->out[2].data : NULL;
+    const tensor *copy = &c->out[j->states + 1];
+    float *m = j->states > 0 ? c->out[1].data : NULL, *v = j->states > 1 ? c->out[2].data : NULL;
     float tmp[BLOCK];
     span e = span_of(i, j->each, j->n);
     for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
@@ -96,17 +87,25 @@ static void update_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(update)(const op_call *c) {
-    int states = rules[c->op].states;
-    if (!update_due(c, states, states + 1)) return;
-    update_job j = { .c = c, .n = tensor_count(&c->in[0]), .f = update_factors_of(c) };
+static void sweep_update(const op_call *c, sweep_fn sweep) {
+    update_job j = { .c = c, .n = tensor_count(&c->in[0]), .states = op_states(c->op) };
+    BUG_IF(j.states > 2);
+    if (!update_due(c, j.states, j.states + 1)) return;
     j.each = ceil_div(bandwidth_task(j.n, c->run->pool), BLOCK) * BLOCK;
-    j.sweep = c->attr.update.l2 ? rules[c->op].l2 : rules[c->op].decoupled;
+    j.f = update_factors_of(c);
+    j.sweep = sweep;
     pool_run(c->run->pool, ceil_div(j.n, j.each), update_task, &j);
 }
+static void CPU(update_sgd)(const op_call *c) { sweep_update(c, sgd); }
+static void CPU(update_momentum)(const op_call *c) { sweep_update(c, momentum); }
+static void CPU(update_adam)(const op_call *c) {
+    sweep_update(c, c->attr.update.l2 ? adam_l2 : adam);
+}
+static void CPU(update_lion)(const op_call *c) { sweep_update(c, lion); }
+static void CPU(update_along)(const op_call *c) { sweep_update(c, along); }
 
 /* ---- clipping --------------------------------------------------------------------------------- */
-void CPU(clip)(const op_call *c) {
+static void CPU(clip)(const op_call *c) {
     const step_block *step = c->run->step;
     BUG_IF(tensor_count(&c->in[0]) != 2 || tensor_bytes(&c->out[0]) != sizeof(step_state));
     clip_state(c->out[0].data, c->in[0].data, step->update.max_norm, step->update.skip_norm,
@@ -156,7 +155,7 @@ static void agc_sums_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(agc_sums)(const op_call *c) {
+static void CPU(agc_sums)(const op_call *c) {
     agc_job j = agc_job_of(c, &c->in[1]);
     BUG_IF(j.m.row0 + j.m.end > c->out[0].dim[0]);
     for (int k = 0; k < 2; k++) memset(c->out[k].data, 0, tensor_bytes(&c->out[k]));
@@ -180,8 +179,17 @@ static void agc_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(agc)(const op_call *c) {
+static void CPU(agc)(const op_call *c) {
     agc_job j = agc_job_of(c, &c->out[0]);
     if (c->run->step->now.skip) return;
     agc_run(&j, agc_task);
 }
+
+KERNEL(UPDATE_SGD, CPU(update_sgd), NULL, ATTRS_UPDATE);
+KERNEL(UPDATE_MOMENTUM, CPU(update_momentum), NULL, ATTRS_UPDATE);
+KERNEL(UPDATE_ADAM, CPU(update_adam), NULL, ATTRS_UPDATE);
+KERNEL(UPDATE_LION, CPU(update_lion), NULL, ATTRS_UPDATE_DECOUPLED);
+KERNEL(UPDATE_ALONG, CPU(update_along), NULL, ATTRS_UPDATE_DECOUPLED);
+KERNEL(CLIP, CPU(clip), NULL, ATTR(GROWTH_INTERVAL));
+KERNEL(AGC_SUMS, CPU(agc_sums), NULL, ATTRS_PART);
+KERNEL(AGC, CPU(agc), NULL, ATTRS_PART | ATTR(AGC_FACTOR) | ATTR(AGC_EPS));

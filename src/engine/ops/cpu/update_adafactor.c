@@ -47,7 +47,7 @@ static span chunk_rows(const factor_job *j, int64_t i) {
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
-size_t CPU(factor_workspace)(const op_backend *b, const op_call *c, int threads) {
+static size_t CPU(factor_workspace)(const op_backend *b, const op_call *c, int threads) {
     factor_job j = factor_job_of(c, &c->in[0]);
     return (size_t)(j.chunks * j.m.cols) * sizeof(float);
 }
@@ -83,7 +83,7 @@ static void columns_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(factor_sums)(const op_call *c) {
+static void CPU(factor_sums)(const op_call *c) {
     factor_job j = factor_job_of(c, &c->in[0]);
     BUG_IF(j.m.row0 + j.m.end > c->out[0].dim[0] || j.m.col0 + j.m.cols > c->out[1].dim[0]);
     j.sums = c->run->workspace;
@@ -106,7 +106,7 @@ static double add_moments(const factor_job *j, const tensor *sum, const tensor *
     return total / (double)state->dim[0];
 }
 
-void CPU(factor_moments)(const op_call *c) {
+static void CPU(factor_moments)(const op_call *c) {
     const tensor *rows = &c->out[2], *cols = &c->out[3];
     factor_job j = { .c = c };
     if (c->run->step->now.skip) return;
@@ -133,7 +133,7 @@ static void matrix_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(factor_matrix)(const op_call *c) {
+static void CPU(factor_matrix)(const op_call *c) {
     factor_job j = factor_job_of(c, &c->out[0]);
     if (c->run->step->now.skip) return;
     pool_run(c->run->pool, j.chunks, matrix_task, &j);
@@ -152,9 +152,14 @@ static void vector_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(factor_vector)(const op_call *c) {
+static void CPU(factor_vector)(const op_call *c) {
     factor_job j = { .c = c, .scale = c->run->step->now.grad_scale };
     if (c->run->step->now.skip) return;
     set_decay(&j);
     pool_run(c->run->pool, ceil_div(tensor_count(&c->out[0]), TASK_ELEMENTS), vector_task, &j);
 }
+
+KERNEL(FACTOR_SUMS, CPU(factor_sums), CPU(factor_workspace), ATTRS_PART | ATTR(UPDATE_EPS));
+KERNEL(FACTOR_MOMENTS, CPU(factor_moments));
+KERNEL(FACTOR_MATRIX, CPU(factor_matrix), NULL, ATTRS_PART);
+KERNEL(FACTOR_VECTOR, CPU(factor_vector), NULL, ATTR(UPDATE_EPS));

@@ -32,10 +32,12 @@ static void adam8_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(update_adam8)(const op_call *c) {
+static void CPU(update_adam8)(const op_call *c) {
     adam8_job j = { c, update_factors_of(c), tensor_count(&c->in[0]) };
     bool due = update_due(c, 0, 3);
     for (int i = 1; i <= 2; i++)
         BUG_IF(c->out[i].dt != DT_U8 || tensor_bytes(&c->out[i]) != block8_bytes(j.n));
     if (due) pool_run(c->run->pool, ceil_div(block8_count(j.n), TASK_BLOCKS), adam8_task, &j);
 }
+
+KERNEL(UPDATE_ADAM8, CPU(update_adam8), NULL, ATTRS_UPDATE_DECOUPLED);

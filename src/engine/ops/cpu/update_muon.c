@@ -37,7 +37,7 @@ static void momentum_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-void CPU(muon_momentum)(const op_call *c) {
+static void CPU(muon_momentum)(const op_call *c) {
     if (c->run->step->now.skip) return;
     pool_run(c->run->pool, ceil_div(tensor_count(&c->in[0]), TASK_ELEMENTS), momentum_task,
              (void *)c);
@@ -96,7 +96,7 @@ static void pack_task(void *ctx, int64_t i, int worker) {
         }
 }
 
-void CPU(muon_pack)(const op_call *c) {
+static void CPU(muon_pack)(const op_call *c) {
     muon_packing p = packing_of(c, &c->in[0], &c->out[0]);
     double sum = 0;
     if (c->run->step->now.skip) return;
@@ -107,7 +107,7 @@ void CPU(muon_pack)(const op_call *c) {
     pool_run(c->run->pool, ceil_div(p.x->dim[0], TILE), pack_task, &p);
 }
 
-size_t CPU(muon_pack_workspace)(const op_backend *b, const op_call *c, int threads) {
+static size_t CPU(muon_pack_workspace)(const op_backend *b, const op_call *c, int threads) {
     return MAX_CHUNKS * sizeof(double);
 }
 
@@ -126,7 +126,7 @@ static void unpack_task(void *ctx, int64_t i, int worker) {
         }
 }
 
-void CPU(muon_unpack)(const op_call *c) {
+static void CPU(muon_unpack)(const op_call *c) {
     muon_packing p = packing_of(c, &c->out[0], &c->in[0]);
     double tall = (double)p.u->dim[0] / (double)p.u->dim[1];
     if (c->run->step->now.skip) return;
@@ -178,7 +178,7 @@ static size_t gemm_bytes(const tensor *x, int threads) {
     return align_up(most, 64);
 }
 
-size_t CPU(orthogonalize_workspace)(const op_backend *b, const op_call *c, int threads) {
+static size_t CPU(orthogonalize_workspace)(const op_backend *b, const op_call *c, int threads) {
     tensor x = matrix_of(c, 0);
     if (!is_one_task(c)) return polar_bytes(&x) + gemm_bytes(&x, threads);
     return (size_t)threads * (polar_bytes(&x) + gemm_bytes(&x, 1));
@@ -254,7 +254,7 @@ static void polar_task(void *ctx, int64_t i, int worker) {
     orthogonalize_matrix(c, i, NULL, (char *)c->run->workspace + (size_t)worker * each);
 }
 
-void CPU(orthogonalize)(const op_call *c) {
+static void CPU(orthogonalize)(const op_call *c) {
     int64_t n = c->out[0].dim[0];
     if (c->run->step->now.skip) return;
     if (is_one_task(c)) {
@@ -263,3 +263,8 @@ void CPU(orthogonalize)(const op_call *c) {
     }
     for (int64_t i = 0; i < n; i++) orthogonalize_matrix(c, i, c->run->pool, c->run->workspace);
 }
+
+KERNEL(MUON_MOMENTUM, CPU(muon_momentum), NULL, ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE));
+KERNEL(MUON_PACK, CPU(muon_pack), CPU(muon_pack_workspace), ATTR(POLAR));
+KERNEL(ORTHOGONALIZE, CPU(orthogonalize), CPU(orthogonalize_workspace), ATTR(POLAR));
+KERNEL(MUON_UNPACK, CPU(muon_unpack));

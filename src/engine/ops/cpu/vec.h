@@ -134,7 +134,6 @@ VEC_INLINE void vec_store(dtype dt, void *p, int64_t k, vf x) {
     memcpy((uint16_t *)p + k, &h, sizeof h);
 }
 /* What a stored x reads back as. */
-VEC_INLINE vf vec_round(dtype dt, vf x) { return dt == DT_F32 ? x : vec_from_bf16(vec_to_bf16(x)); }
 
 /* Two vectors at once, which narrow types load and store in half the instructions. */
 #if defined(__ARM_NEON)
@@ -193,12 +192,6 @@ VEC_INLINE void elem_put(dtype dt, void *p, int64_t k, float f) {
         ((float *)p)[k] = f;
     else
         ((uint16_t *)p)[k] = (uint16_t)((f == f ? even : quiet) >> 16);
-}
-VEC_INLINE float elem_round(dtype dt, float f) {
-    uint16_t h;
-    if (dt == DT_F32) return f;
-    elem_put(dt, &h, 0, f);
-    return elem_get(dt, &h, 0);
 }
 
 /* table[at[0]], table[at[1]], ... */

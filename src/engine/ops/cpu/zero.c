@@ -2,4 +2,6 @@
 
 #include <string.h>
 
-void CPU(zero)(const op_call *c) { memset(c->out[0].data, 0, tensor_bytes(&c->out[0])); }
+static void CPU(zero)(const op_call *c) { memset(c->out[0].data, 0, tensor_bytes(&c->out[0])); }
+
+KERNEL(ZERO, CPU(zero));

@@ -37,7 +37,7 @@ static void run_gelu(cuda_context *ctx, act_kind act, const tensor *xt, const te
     WITH_TYPE(common_type(n, all, 3), launch_gelu<A>(ctx, x, dy, y, act == ACT_GELU_TANH));
 }
 
-extern "C" void cuda_gelu(const op_call *c) {
+static void cuda_gelu(const op_call *c) {
     run_gelu(cuda_of(c), c->attr.act, &c->in[0], NULL, &c->out[0]);
 }
 extern "C" void cuda_gelu_bwd(const op_call *c) {
@@ -78,14 +78,14 @@ static __global__ void __launch_bounds__(THREADS) swiglu_bwd(A dy, A gu, A dgu, 
     }
 }
 
-extern "C" void cuda_swiglu(const op_call *c) {
+static void cuda_swiglu(const op_call *c) {
     const tensor *gu = &c->in[0], *y = &c->out[0], *all[] = { gu, y };
     int f = (int)(gu->dim[1] / 2);
     WITH_TYPE(common_type(f, all, 2), LAUNCH(cuda_of(c), { blocks_for(gu->dim[0], 1), THREADS },
                                              swiglu<A>, A(*gu, f), A(*y, f), f));
 }
 
-extern "C" void cuda_swiglu_bwd(const op_call *c) {
+static void cuda_swiglu_bwd(const op_call *c) {
     const tensor *dy = &c->in[0], *gu = &c->in[1], *dgu = &c->out[0], *y = &c->out[1];
     const tensor *all[] = { dy, gu, dgu, y };
     int f = (int)(gu->dim[1] / 2);
@@ -124,3 +124,8 @@ extern "C" void cuda_bias_gelu(cuda_context *x, const tensor *z, const tensor *b
               LAUNCH(x, { blocks_for(z->dim[0], 1), THREADS }, bias_gelu<A>, A(*z), mixed(*bias),
                      A(*y), cols, act));
 }
+
+KERNEL(GELU, cuda_gelu, NULL, ATTR(ACT));
+KERNEL(GELU_BWD, cuda_gelu_bwd, NULL, ATTR(ACT));
+KERNEL(SWIGLU, cuda_swiglu);
+KERNEL(SWIGLU_BWD, cuda_swiglu_bwd);

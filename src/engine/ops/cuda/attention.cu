@@ -207,7 +207,7 @@ static att att_block_of(const op_call *c, const tensor *q, const tensor *kv, con
     return a;
 }
 
-extern "C" void cuda_attention_block(const op_call *c) {
+static void cuda_attention_block(const op_call *c) {
     enum { BEFORE, Q, KV, RANGE, ID, KEY_ID, LSE_BEFORE };
     att a = att_block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
     att_before before = { c->in[BEFORE].data, c->in[BEFORE].dt,
@@ -226,7 +226,7 @@ static __global__ void store_keys(att a, void *cache, int cache_t) {
                read1(a.qkv, a.qkv_t, row * a.stride + a.q * a.dim + c));
 }
 
-extern "C" void cuda_attention_cached(const op_call *c) {
+static void cuda_attention_cached(const op_call *c) {
     att a = att_of(c, &c->in[0]);
     a.pos = (const int32_t *)c->in[2].data;
     const tensor *cache = &c->in[1];
@@ -417,7 +417,7 @@ extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
     launch_grad(c, a, att_grad_of(c, c->run->workspace));
 }
 
-extern "C" void cuda_attention_block_bwd(const op_call *c) {
+static void cuda_attention_block_bwd(const op_call *c) {
     enum { DOUT, Q, KV, O, LSE, RANGE, ID, KEY_ID };
     att a = att_block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
     att_grad g = {};
@@ -511,3 +511,13 @@ extern "C" void cuda_attention_remainder(const op_call *c, const int32_t *from, 
     else
         launch_attend(c, a, att_before(), &c->out[0], (float *)c->out[1].data);
 }
+
+static size_t block_workspace(const op_backend *b, const op_call *c, int threads) {
+    return cuda_attention_tiles_bytes(c);
+}
+
+KERNEL(ATTENTION_BLOCK, cuda_attention_block, block_workspace,
+       ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT);
+KERNEL(ATTENTION_BLOCK_BWD, cuda_attention_block_bwd, block_workspace,
+       ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT);
+KERNEL(ATTENTION_CACHED, cuda_attention_cached, NULL, ATTRS_HEADS | ATTRS_ATTENTION);

@@ -326,100 +326,19 @@ static size_t attention_workspace(const op_backend *b, const op_call *c, int thr
     return MAX(cuda_attention_tiles_bytes(c), cudnn);
 }
 
-static size_t block_workspace(const op_backend *b, const op_call *c, int threads) {
-    return cuda_attention_tiles_bytes(c);
-}
+KERNEL(ATTENTION, run_attention, attention_workspace,
+       ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT);
+KERNEL(ATTENTION_BWD, run_attention_bwd, attention_workspace,
+       ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT);
 
-/* One row per op: kernel, workspace, the attributes it honors. */
-static const op_impl impls[OP_COUNT] = {
-    [OP_EMBED] = { cuda_embed, NULL, ATTRS_VOCAB },
-    [OP_EMBED_BWD] = { cuda_embed_bwd, cuda_embed_workspace, ATTRS_VOCAB },
-    [OP_LINEAR] = { cuda_linear, cuda_linear_workspace, ATTRS_FP8 },
-    [OP_LINEAR_GELU] = { cuda_linear, cuda_linear_workspace, ATTRS_FP8 | ATTR(ACT) },
-    [OP_LINEAR_BWD_X] = { cuda_linear_bwd_x, cuda_linear_workspace, ATTRS_FP8 },
-    [OP_LINEAR_BWD_X_GELU] = { cuda_linear_bwd_x_gelu, cuda_linear_workspace, ATTR(ACT) },
-    [OP_LINEAR_BWD_W] = { cuda_linear_bwd_w, cuda_linear_workspace, ATTRS_FP8 },
-    [OP_RMSNORM] = { cuda_norm, NULL, ATTR(EPS) },
-    [OP_RMSNORM_BWD] = { cuda_norm_bwd, cuda_norm_workspace },
-    [OP_LAYERNORM] = { cuda_norm, NULL, ATTR(EPS) },
-    [OP_LAYERNORM_BWD] = { cuda_norm_bwd, cuda_norm_workspace },
-    [OP_QKNORM] = { cuda_qknorm, NULL, ATTRS_HEADS | ATTR(EPS) | ATTR(NORM_FULL) },
-    [OP_QKNORM_BWD] = { cuda_qknorm_bwd, cuda_norm_workspace, ATTRS_HEADS | ATTR(NORM_FULL) },
-    [OP_ROPE] = { cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT) },
-    [OP_ROPE_BWD] = { cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT) },
-    [OP_ATTENTION] = { run_attention, attention_workspace,
-                       ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT },
-    [OP_ATTENTION_BWD] = { run_attention_bwd, attention_workspace,
-                           ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT },
-    [OP_ATTENTION_BLOCK] = { cuda_attention_block, block_workspace,
-                             ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT },
-    [OP_ATTENTION_BLOCK_BWD] = { cuda_attention_block_bwd, block_workspace,
-                                 ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT },
-    [OP_SPLIT_HEADS] = { cuda_split_heads },
-    [OP_SPLIT_HEADS_BWD] = { cuda_split_heads },
-    [OP_ATTENTION_CACHED] = { cuda_attention_cached, NULL, ATTRS_HEADS | ATTRS_ATTENTION },
-    [OP_GROUP_HEADS] = { cuda_group_heads, NULL, ATTRS_HEADS | ATTR(PARTS) },
-    [OP_GROUP_HEADS_BWD] = { cuda_group_heads, NULL, ATTRS_HEADS | ATTR(PARTS) },
-    [OP_SWAP_ROWS] = { cuda_swap_rows, NULL, ATTRS_SWAP },
-    [OP_SWAP_ROWS_BWD] = { cuda_swap_rows, NULL, ATTRS_SWAP },
-    [OP_GELU] = { cuda_gelu, NULL, ATTR(ACT) },
-    [OP_GELU_BWD] = { cuda_gelu_bwd, NULL, ATTR(ACT) },
-    [OP_SWIGLU] = { cuda_swiglu },
-    [OP_SWIGLU_BWD] = { cuda_swiglu_bwd },
-    [OP_ADD] = { cuda_add },
-    [OP_FETCH] = { cuda_fetch },
-    [OP_ACCUMULATE] = { cuda_accumulate },
-    [OP_CAST] = { cuda_add },
-    [OP_DROPOUT] = { cuda_dropout, NULL, ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) },
-    [OP_SCALE] = { cuda_scale, NULL, ATTR(SCALE_BY) },
-    [OP_ROUTE] = { cuda_route, cuda_route_workspace, ATTRS_ROUTE },
-    [OP_ROUTE_BWD] = { cuda_route_bwd, cuda_route_workspace, ATTRS_ROUTE },
-    [OP_ROUTE_COUNT] = { cuda_route_count, cuda_route_workspace, ATTRS_ROUTE_COUNT },
-    [OP_EXPERT_ROWS] = { cuda_expert_rows },
-    [OP_GROUP_ROWS] = { cuda_group_rows },
-    [OP_GROUP_ROWS_BWD] = { cuda_group_rows },
-    [OP_UNGROUP_ROWS] = { cuda_group_rows },
-    [OP_UNGROUP_ROWS_BWD] = { cuda_group_rows },
-    [OP_DISPATCH] = { cuda_dispatch },
-    [OP_DISPATCH_BWD] = { cuda_dispatch_bwd },
-    [OP_COMBINE] = { cuda_combine },
-    [OP_COMBINE_BWD] = { cuda_combine_bwd },
-    [OP_GROUPED_LINEAR] = { cuda_grouped_linear, cuda_grouped_workspace, ATTR(EXPERTS) },
-    [OP_GROUPED_LINEAR_BWD_X] = { cuda_grouped_linear, cuda_grouped_workspace, ATTR(EXPERTS) },
-    [OP_GROUPED_LINEAR_BWD_W] = { cuda_grouped_linear_bwd_w, cuda_grouped_workspace,
-                                  ATTR(EXPERTS) },
-    [OP_QUANTIZE] = { cuda_quantize, cuda_quantize_workspace, ATTRS_FP8 },
-    [OP_QUANTIZE_SWIGLU] = { cuda_quantize_activation, cuda_quantize_workspace, ATTRS_FP8 },
-    [OP_QUANTIZE_SWIGLU_BWD] = { cuda_quantize_activation_bwd, cuda_quantize_workspace, ATTRS_FP8 },
-    [OP_QUANTIZE_GELU] = { cuda_quantize_activation, cuda_quantize_workspace,
-                           ATTRS_FP8 | ATTR(ACT) },
-    [OP_QUANTIZE_GELU_BWD] = { cuda_quantize_activation_bwd, cuda_quantize_workspace,
-                               ATTRS_FP8 | ATTR(ACT) },
-    [OP_FP8_COMMIT] = { cuda_fp8_commit },
-    [OP_LINEAR_CE] = { cuda_linear_ce, cuda_linear_ce_workspace, ATTR(LOGIT_SCALE) },
-    [OP_CE_STAT] = { cuda_ce_stat, NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB },
-    [OP_CE_LOSS] = { cuda_ce_loss, NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB },
-    [OP_SQNORM] = { cuda_sqnorm, cuda_reduce_workspace, ATTR(SCALE_BY) },
-    [OP_ZERO] = { cuda_zero },
-    [OP_UPDATE_SGD] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE },
-    [OP_UPDATE_MOMENTUM] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE },
-    [OP_UPDATE_ADAM] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE },
-    [OP_UPDATE_LION] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED },
-    [OP_UPDATE_ADAM8] = { cuda_update_adam8, cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED },
-    [OP_UPDATE_ALONG] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED },
-    [OP_FACTOR_SUMS] = { cuda_factor_sums, cuda_factor_workspace, ATTRS_PART | ATTR(UPDATE_EPS) },
-    [OP_FACTOR_MOMENTS] = { cuda_factor_moments },
-    [OP_FACTOR_MATRIX] = { cuda_factor_matrix, NULL, ATTRS_PART },
-    [OP_FACTOR_VECTOR] = { cuda_factor_vector, NULL, ATTR(UPDATE_EPS) },
-    [OP_MUON_MOMENTUM] = { cuda_muon_momentum, NULL,
-                           ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE) },
-    [OP_MUON_PACK] = { cuda_muon_pack, cuda_muon_pack_workspace, ATTR(POLAR) },
-    [OP_ORTHOGONALIZE] = { cuda_orthogonalize, cuda_orthogonalize_workspace, ATTR(POLAR) },
-    [OP_MUON_UNPACK] = { cuda_muon_unpack },
-    [OP_UPDATE_ROUTER_BIAS] = { cuda_update_router_bias, NULL, ATTRS_UPDATE },
-    [OP_CLIP] = { cuda_clip, NULL, ATTR(GROWTH_INTERVAL) },
-    [OP_AGC_SUMS] = { cuda_agc_sums, NULL, ATTRS_PART },
-    [OP_AGC] = { cuda_agc, NULL, ATTRS_PART | ATTR(AGC_FACTOR) | ATTR(AGC_EPS) },
+/* The kernel of every op: an op without one does not link, and the linker names it. */
+#define OP(id, ...) extern const op_impl cuda_kernel_##id;
+#define OP_EXTERN(id, ...)
+#include "ops/ops.def"
+static const op_impl *const kernels[OP_COUNT] = {
+#define OP(id, ...)        [OP_##id] = &cuda_kernel_##id,
+#define OP_EXTERN(id, ...) [OP_##id] = &(const op_impl){ 0 },
+#include "ops/ops.def"
 };
 
 static const op_backend table = {
@@ -427,7 +346,7 @@ static const op_backend table = {
     .bf16_gemm = true,
     .polar = DT_F16,
     .device = &functions,
-    .impl = impls,
+    .impl = kernels,
 };
 
 /* ---- opening and closing ----------------------------------------------------------------------- */

@@ -18,7 +18,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "ops/ops.h"
+#include "ops/op_attrs.h"
 
 /* What the calls of one queue run in: the device, and the queue's stream. */
 typedef struct cuda_context {
@@ -51,6 +51,10 @@ static inline cudaStream_t cuda_stream(const op_call *c) { return cuda_of(c)->st
 /* Most blocks that a sum over rows is split into, each of which leaves a partial sum: fixed, so that the
  * result does not depend on the number of SMs. */
 enum { CUDA_PARTIALS = 396 };
+
+/* Registers the kernel of an op, at the end of the file that has it: its id in ops.def, the function, its workspace, the
+ * attributes that it honors. */
+#define KERNEL(id, ...) OP_KERNEL(cuda_kernel_##id, __VA_ARGS__)
 
 /* Keeps an error as the device's fault, unless it has one. @return true when the call succeeded. */
 bool cuda_ok(cuda_context *x, cudaError_t status, const char *file, int line);
@@ -97,14 +101,6 @@ void cuda_gemm_require(cuda_context *x, const cuda_gemm *g, void *workspace);
  * NaN when it cannot run. */
 double cuda_measure_gemm_rate(cuda_context *x, dtype dt);
 
-void cuda_linear(const op_call *c); /* also LINEAR_GELU */
-void cuda_linear_bwd_x(const op_call *c);
-void cuda_linear_bwd_x_gelu(const op_call *c);
-void cuda_linear_bwd_w(const op_call *c);
-void cuda_linear_ce(const op_call *c);
-size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads);
-size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads);
-
 /* ---- host memory and queues: queues.c, members of device_table ---------------------------------- */
 err cuda_map_host(void *context, size_t bytes, void **out) MUST_USE;
 void cuda_unmap_host(void *context, void *p, size_t bytes);
@@ -116,7 +112,6 @@ err cuda_queues_open(cuda_device *d) MUST_USE;
 void cuda_queues_close(cuda_device *d); /* also after a cuda_queues_open that failed */
 
 /* ---- state and parameters in host memory: offload.c --------------------------------------------- */
-void cuda_fetch(const op_call *c);
 /* Runs the update piece by piece: `kernel` is called with what lies in host memory copied to the device. The
  * copies run on QUEUE_COPY_IN and QUEUE_COPY_OUT. Whoever queues a call on another queue than
  * QUEUE_COMPUTE orders those two himself: see offload.c. */
@@ -125,80 +120,20 @@ size_t cuda_offload_workspace(const op_backend *b, const op_call *c, int threads
 void cuda_offload_free(struct cuda_offload *f); /* takes NULL */
 
 /* ---- kernels, by file ------------------------------------------------------------------------ */
-void cuda_embed(const op_call *c); /* embed.cu */
-void cuda_embed_bwd(const op_call *c);
-size_t cuda_embed_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_norm(const op_call *c); /* norm.cu: RMSNORM and LAYERNORM */
-void cuda_norm_bwd(const op_call *c);
-void cuda_qknorm(const op_call *c);
-void cuda_qknorm_bwd(const op_call *c);
-size_t cuda_norm_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_rope(const op_call *c);            /* rope.cu: also ROPE_BWD */
 void cuda_attention_tiles(const op_call *c); /* attention.cu */
 void cuda_attention_tiles_bwd(const op_call *c);
 size_t cuda_attention_tiles_bytes(const op_call *c);
-void cuda_attention_block(const op_call *c);
-void cuda_attention_block_bwd(const op_call *c);
-void cuda_attention_cached(const op_call *c);
 /* attention_cudnn.c: @return false when cuDNN does not support the call, and nothing was done. */
 bool cuda_attention_cudnn(const op_call *c);
 size_t cuda_attention_cudnn_bytes(const cuda_device *d, const op_call *c);
 err cuda_attention_new(struct cuda_attention **out) MUST_USE;
 void cuda_attention_free(struct cuda_attention *a); /* takes NULL */
 size_t cuda_attention_version(void);                /* 0 without cuDNN */
-void cuda_group_heads(const op_call *c);            /* reorder.cu: also GROUP_HEADS_BWD */
-void cuda_swap_rows(const op_call *c);              /* also SWAP_ROWS_BWD */
-void cuda_split_heads(const op_call *c);            /* also SPLIT_HEADS_BWD */
-void cuda_gelu(const op_call *c);                   /* act.cu */
 void cuda_gelu_bwd(const op_call *c);
-void cuda_swiglu(const op_call *c);
-void cuda_swiglu_bwd(const op_call *c);
-void cuda_add(const op_call *c); /* elementwise.cu: also CAST */
-void cuda_accumulate(const op_call *c);
-void cuda_dropout(const op_call *c);
-void cuda_scale(const op_call *c);
 void cuda_add_on_stream(void *context, void *stream, const tensor *a, const tensor *b,
                         const tensor *out); /* of device_table */
-void cuda_zero(const op_call *c);
-void cuda_quantize(const op_call *c); /* quantize.cu */
-void cuda_quantize_activation(const op_call *c);
-void cuda_quantize_activation_bwd(const op_call *c);
-size_t cuda_quantize_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_fp8_commit(const op_call *c);
-void cuda_route(const op_call *c); /* route.cu */
-void cuda_route_bwd(const op_call *c);
-size_t cuda_route_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_update_router_bias(const op_call *c);
-void cuda_route_count(const op_call *c);
-void cuda_expert_rows(const op_call *c); /* experts.cu */
-void cuda_group_rows(const op_call *c);  /* also UNGROUP_ROWS, and both backward */
-void cuda_dispatch(const op_call *c);
-void cuda_dispatch_bwd(const op_call *c);
-void cuda_combine(const op_call *c);
-void cuda_combine_bwd(const op_call *c);
-void cuda_grouped_linear(const op_call *c); /* also BWD_X */
-void cuda_grouped_linear_bwd_w(const op_call *c);
 /* grouped_hopper.cu: @return false when it does not support the call, and nothing was done. */
 bool cuda_grouped_hopper(const op_call *c);
-size_t cuda_grouped_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_sqnorm(const op_call *c); /* reduce.cu */
-size_t cuda_reduce_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_update(const op_call *c); /* update.cu: SGD, momentum, Adam, Lion, ALONG */
-void cuda_update_adam8(const op_call *c);
-void cuda_clip(const op_call *c);
-void cuda_factor_sums(const op_call *c); /* update_matrix.cu */
-void cuda_factor_moments(const op_call *c);
-void cuda_factor_matrix(const op_call *c);
-void cuda_factor_vector(const op_call *c);
-size_t cuda_factor_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_muon_momentum(const op_call *c); /* update_muon.cu */
-void cuda_muon_pack(const op_call *c);
-size_t cuda_muon_pack_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_orthogonalize(const op_call *c);
-size_t cuda_orthogonalize_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_muon_unpack(const op_call *c);
-void cuda_agc_sums(const op_call *c);
-void cuda_agc(const op_call *c);
 
 /* orthogonalize_hopper.cu: GEMMs of matrices [batch, rows, cols] of one type.
  *   symmetric: to = alpha a b^T + beta add + diagonal I, which is known to be symmetric; add may be absent
@@ -237,8 +172,6 @@ typedef struct cuda_softmax {
     bool grad;
 } cuda_softmax;
 void cuda_softmax_rows(const cuda_softmax *s);
-void cuda_ce_stat(const op_call *c);
-void cuda_ce_loss(const op_call *c);
 /* attention.cu: the first key that each of n queries attends to, as an index in its row of `seq`
  * tokens. */
 void cuda_find_first_keys(const op_call *c, const int32_t *start, int64_t n, int64_t seq,

@@ -37,16 +37,16 @@ static void launch_add(cuda_context *x, const tensor *at, const tensor *bt, cons
                                              add_scaled<A>, A(a), A(b), A(y), n, by));
 }
 
-extern "C" void cuda_add(const op_call *c) {
+static void cuda_add(const op_call *c) {
     bool onto_itself = c->in[0].data == c->out[0].data && c->in[0].dt == c->out[0].dt;
     if (!c->in[1].data && onto_itself) return;
     launch_add(cuda_of(c), &c->in[0], &c->in[1], &c->out[0], 1);
 }
-extern "C" void cuda_accumulate(const op_call *c) {
+static void cuda_accumulate(const op_call *c) {
     tensor none = {};
     launch_add(cuda_of(c), &c->in[0], c->accumulate & 1 ? &c->out[0] : &none, &c->out[0], 1);
 }
-extern "C" void cuda_scale(const op_call *c) {
+static void cuda_scale(const op_call *c) {
     tensor none = {};
     launch_add(cuda_of(c), &c->in[0], &none, &c->out[0], c->attr.scale.by);
 }
@@ -61,7 +61,7 @@ extern "C" void cuda_add_on_stream(void *context, void *stream, const tensor *a,
     launch_add(&x, a, b, out, 1);
 }
 
-extern "C" void cuda_zero(const op_call *c) {
+static void cuda_zero(const op_call *c) {
     CUDA_OK(cuda_of(c),
             cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), cuda_stream(c)));
 }
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" void cuda_dropout(const op_call *c) {
+static void cuda_dropout(const op_call *c) {
     const tensor *x = &c->in[0], *y = &c->out[0], *all[] = { x, y };
     double p = c->attr.dropout.p;
     BUG_IF(!(p >= 0 && p < 1) || c->attr.dropout.site >> 16);
@@ -104,3 +104,10 @@ extern "C" void cuda_dropout(const op_call *c) {
               LAUNCH(cuda_of(c), { blocks_for(x->dim[0], 1), THREADS }, dropout<A>, A(*x), A(*y),
                      (const int64_t *)c->in[1].data, c->run->step, cols, site, below, keep));
 }
+
+KERNEL(ADD, cuda_add);
+KERNEL(ACCUMULATE, cuda_accumulate);
+KERNEL(CAST, cuda_add);
+KERNEL(DROPOUT, cuda_dropout, NULL, ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE));
+KERNEL(SCALE, cuda_scale, NULL, ATTR(SCALE_BY));
+KERNEL(ZERO, cuda_zero);

@@ -60,7 +60,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     }
 }
 
-extern "C" void cuda_embed(const op_call *c) {
+static void cuda_embed(const op_call *c) {
     const tensor *table = &c->in[1], *x = &c->out[0], *all[] = { table, x };
     int64_t n = x->dim[0], d = x->dim[1];
     int blocks = grid_for(cuda_of(c), n, WARPS, PER_SM);
@@ -188,13 +188,13 @@ static size_t sort_bytes(int64_t n) {
 
 static size_t lists_bytes(int64_t n) { return align_up(4 * (size_t)n * sizeof(int32_t), 256); }
 
-extern "C" size_t cuda_embed_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_embed_workspace(const op_backend *b, const op_call *c, int threads) {
     int64_t n = c->in[0].dim[0], d = c->in[0].dim[1];
     size_t partials = 2 * (size_t)(ceil_div(n, SEGMENT) * d) * sizeof(float);
     return lists_bytes(n) + align_up(sort_bytes(n), 256) + partials;
 }
 
-extern "C" void cuda_embed_bwd(const op_call *c) {
+static void cuda_embed_bwd(const op_call *c) {
     const tensor *dx = &c->in[0], *all[] = { dx };
     int64_t n = dx->dim[0], d = dx->dim[1];
     cuda_context *x = cuda_of(c);
@@ -218,3 +218,6 @@ extern "C" void cuda_embed_bwd(const op_call *c) {
     WITH_TYPE(common_type(d, all, 1), LAUNCH(x, { blocks, WARPS * WARP }, add_runs<A>, A(*dx), r));
     LAUNCH(x, { blocks, WARPS * WARP }, add_partial_runs, r);
 }
+
+KERNEL(EMBED, cuda_embed, NULL, ATTRS_VOCAB);
+KERNEL(EMBED_BWD, cuda_embed_bwd, cuda_embed_workspace, ATTRS_VOCAB);

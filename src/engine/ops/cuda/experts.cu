@@ -89,16 +89,16 @@ static void launch_sum(const op_call *c, const tensor *from, const tensor *to, c
                      (const int32_t *)row->data, weight, tokens, d, (int)row->dim[1]));
 }
 
-extern "C" void cuda_dispatch(const op_call *c) {
+static void cuda_dispatch(const op_call *c) {
     launch_spread(c, &c->in[0], &c->out[0], &c->in[2], NULL, c->in[1].dim[1]);
 }
-extern "C" void cuda_dispatch_bwd(const op_call *c) {
+static void cuda_dispatch_bwd(const op_call *c) {
     launch_sum(c, &c->in[0], &c->out[0], &c->in[1], NULL);
 }
-extern "C" void cuda_combine(const op_call *c) {
+static void cuda_combine(const op_call *c) {
     launch_sum(c, &c->in[0], &c->out[0], &c->in[2], (const float *)c->in[1].data);
 }
-extern "C" void cuda_combine_bwd(const op_call *c) {
+static void cuda_combine_bwd(const op_call *c) {
     const tensor *dz = &c->in[0], *y = &c->in[1], *row = &c->in[3], *all[] = { dz, y };
     int64_t choices = tensor_count(row), d = dz->dim[1];
     launch_spread(c, dz, &c->out[0], &c->in[4], (const float *)c->in[2].data, row->dim[1]);
@@ -115,7 +115,7 @@ static __global__ void count_rows(const int32_t *offset, int32_t *count, int64_t
     if (e < experts) count[e] = offset[e + 1] - offset[e];
 }
 
-extern "C" void cuda_expert_rows(const op_call *c) {
+static void cuda_expert_rows(const op_call *c) {
     int64_t experts = c->out[0].dim[0];
     LAUNCH(cuda_of(c), { blocks_for(experts, WARP), WARP }, count_rows,
            (const int32_t *)c->in[0].data, (int32_t *)c->out[0].data, experts);
@@ -153,7 +153,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
 }
 
 /* Also of gradients: the backward of one order is the other. */
-extern "C" void cuda_group_rows(const op_call *c) {
+static void cuda_group_rows(const op_call *c) {
     const tensor *from = &c->in[0], *to = &c->out[0], *all[] = { from, to };
     int64_t rows = to->dim[0], d = to->dim[1];
     bool to_groups = c->op == OP_GROUP_ROWS || c->op == OP_UNGROUP_ROWS_BWD;
@@ -279,11 +279,11 @@ static expert_groups groups_of(const op_call *c) {
 }
 
 /* grouped_hopper.cu counts in it which tiles are taken. */
-extern "C" size_t cuda_grouped_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_grouped_workspace(const op_backend *b, const op_call *c, int threads) {
     return sizeof(int);
 }
 
-extern "C" void cuda_grouped_linear(const op_call *c) {
+static void cuda_grouped_linear(const op_call *c) {
     if (cuda_grouped_hopper(c)) return;
     const tensor *y = &c->out[0];
     dim3 blocks(blocks_for(y->dim[1], TILE),
@@ -292,7 +292,7 @@ extern "C" void cuda_grouped_linear(const op_call *c) {
            c->op == OP_GROUPED_LINEAR_BWD_X);
 }
 
-extern "C" void cuda_grouped_linear_bwd_w(const op_call *c) {
+static void cuda_grouped_linear_bwd_w(const op_call *c) {
     if (cuda_grouped_hopper(c)) return;
     const tensor *dw = &c->out[0];
     int64_t f = dw->dim[0] / c->attr.experts;
@@ -300,3 +300,16 @@ extern "C" void cuda_grouped_linear_bwd_w(const op_call *c) {
     LAUNCH(cuda_of(c), { blocks, THREADS }, multiply_group_gradients, c->in[0], c->in[1], *dw,
            groups_of(c), (bool)(c->accumulate & 1));
 }
+
+KERNEL(EXPERT_ROWS, cuda_expert_rows);
+KERNEL(GROUP_ROWS, cuda_group_rows);
+KERNEL(GROUP_ROWS_BWD, cuda_group_rows);
+KERNEL(UNGROUP_ROWS, cuda_group_rows);
+KERNEL(UNGROUP_ROWS_BWD, cuda_group_rows);
+KERNEL(DISPATCH, cuda_dispatch);
+KERNEL(DISPATCH_BWD, cuda_dispatch_bwd);
+KERNEL(COMBINE, cuda_combine);
+KERNEL(COMBINE_BWD, cuda_combine_bwd);
+KERNEL(GROUPED_LINEAR, cuda_grouped_linear, cuda_grouped_workspace, ATTR(EXPERTS));
+KERNEL(GROUPED_LINEAR_BWD_X, cuda_grouped_linear, cuda_grouped_workspace, ATTR(EXPERTS));
+KERNEL(GROUPED_LINEAR_BWD_W, cuda_grouped_linear_bwd_w, cuda_grouped_workspace, ATTR(EXPERTS));

@@ -113,7 +113,7 @@ static void gemm_into(const op_call *c, cuda_gemm g, const tensor *to, scratch *
 
 /* ---- linear ------------------------------------------------------------------------------------ */
 
-size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads) {
     const tensor *x = &c->in[0], *w = &c->in[1];
     const tensor *y = &c->out[c->op == OP_LINEAR_GELU ? 1 : 0]; /* what the GEMM writes */
     dtype operands = x->dt == w->dt || dt_is_fp8(x->dt) ? x->dt : DT_F32;
@@ -150,7 +150,7 @@ static tensor bias_as(cuda_context *x, const tensor *bias, dtype dt, scratch *me
     return b;
 }
 
-void cuda_linear(const op_call *c) {
+static void cuda_linear(const op_call *c) {
     cuda_context *x = cuda_of(c);
     bool gelu = c->op == OP_LINEAR_GELU;
     const tensor *bias = &c->in[2], *y = &c->out[0], *pre = gelu ? &c->out[1] : y;
@@ -172,13 +172,13 @@ void cuda_linear(const op_call *c) {
     if (bias->data || gelu) cuda_bias_gelu(x, pre, bias, gelu ? (int)c->attr.act : -1, y);
 }
 
-void cuda_linear_bwd_x(const op_call *c) {
+static void cuda_linear_bwd_x(const op_call *c) {
     scratch mem = scratch_of(c);
     cuda_gemm g = op_gemm(c, false, false, &mem);
     gemm_into(c, g, &c->out[0], &mem);
 }
 
-void cuda_linear_bwd_x_gelu(const op_call *c) {
+static void cuda_linear_bwd_x_gelu(const op_call *c) {
     scratch mem = scratch_of(c);
     const tensor *pre = &c->in[2], *dpre = &c->out[0];
     cuda_gemm g = op_gemm(c, false, false, &mem), fused = g;
@@ -194,7 +194,7 @@ void cuda_linear_bwd_x_gelu(const op_call *c) {
     cuda_gelu_bwd(&slope);
 }
 
-void cuda_linear_bwd_w(const op_call *c) {
+static void cuda_linear_bwd_w(const op_call *c) {
     cuda_context *x = cuda_of(c);
     const tensor *dy = &c->in[0], *dw = &c->out[0], *db = &c->out[1];
     scratch mem = scratch_of(c);
@@ -227,7 +227,7 @@ static ce_shape ce_shape_of(const op_call *c) {
     return s;
 }
 
-size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads) {
     ce_shape s = ce_shape_of(c);
     size_t z = (size_t)(s.rows * s.stride) * dt_size(s.zt);
     size_t dh = c->out[1].dt != DT_NONE && c->out[1].dt != s.zt && c->out[1].dt != DT_F32
@@ -265,7 +265,7 @@ static tensor logits_of(const ce_shape *s, void *z, int64_t rows, columns k) {
                      (int64_t[]){ rows, k.count });
 }
 
-void cuda_linear_ce(const op_call *c) {
+static void cuda_linear_ce(const op_call *c) {
     cuda_context *x = cuda_of(c);
     ce_shape s = ce_shape_of(c);
     scratch mem = scratch_of(c);
@@ -310,3 +310,10 @@ void cuda_linear_ce(const op_call *c) {
         }
     }
 }
+
+KERNEL(LINEAR, cuda_linear, cuda_linear_workspace, ATTRS_FP8);
+KERNEL(LINEAR_GELU, cuda_linear, cuda_linear_workspace, ATTRS_FP8 | ATTR(ACT));
+KERNEL(LINEAR_BWD_X, cuda_linear_bwd_x, cuda_linear_workspace, ATTRS_FP8);
+KERNEL(LINEAR_BWD_X_GELU, cuda_linear_bwd_x_gelu, cuda_linear_workspace, ATTR(ACT));
+KERNEL(LINEAR_BWD_W, cuda_linear_bwd_w, cuda_linear_workspace, ATTRS_FP8);
+KERNEL(LINEAR_CE, cuda_linear_ce, cuda_linear_ce_workspace, ATTR(LOGIT_SCALE));

@@ -248,7 +248,7 @@ static shard_args shard_args_of(const op_call *c, const tensor *target) {
     return a;
 }
 
-extern "C" void cuda_ce_stat(const op_call *c) {
+static void cuda_ce_stat(const op_call *c) {
     shard_args a = shard_args_of(c, &c->in[1]);
     const tensor *all[] = { &c->in[0] };
     a.stat = (float *)c->out[0].data;
@@ -257,7 +257,7 @@ extern "C" void cuda_ce_stat(const op_call *c) {
                      typename A::fp32(c->in[0]), a));
 }
 
-extern "C" void cuda_ce_loss(const op_call *c) {
+static void cuda_ce_loss(const op_call *c) {
     const tensor *z = &c->in[0], *dz = c->out[0].data ? &c->out[0] : z, *one[] = { dz };
     shard_args a = shard_args_of(c, &c->in[2]);
     a.stat_in = (const float *)c->in[1].data;
@@ -268,3 +268,6 @@ extern "C" void cuda_ce_loss(const op_call *c) {
     WITH_TYPE(dt, LAUNCH(cuda_of(c), { (unsigned)a.n, THREADS }, loss_rows<A>, typename A::fp32(*z),
                          A(*dz), a));
 }
+
+KERNEL(CE_STAT, cuda_ce_stat, NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB);
+KERNEL(CE_LOSS, cuda_ce_loss, NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB);

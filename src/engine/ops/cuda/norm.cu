@@ -231,7 +231,7 @@ static void run_fwd(const op_call *c, const norm_args &a, const norm_shape &s) {
     WITH_TYPE(common_row_type(s, all, 4, a.w, a.b), launch_fwd_by_width<A>(c, a, s));
 }
 
-extern "C" void cuda_norm(const op_call *c) {
+static void cuda_norm(const op_call *c) {
     bool rms = c->op == OP_RMSNORM;
     const tensor *x = &c->in[0];
     norm_shape s = norm_shape_of(c, x->dim[0], 1, x->dim[1], 0, x->dim[1], rms);
@@ -467,7 +467,7 @@ static void run_bwd(const op_call *c, const norm_bwd_args &a, const norm_shape &
     cuda_add_partials(cuda_of(c), (const float *)c->run->workspace, blocks, a.db ? 2 : 1, &o);
 }
 
-extern "C" void cuda_norm_bwd(const op_call *c) {
+static void cuda_norm_bwd(const op_call *c) {
     bool rms = c->op == OP_RMSNORM_BWD;
     const tensor *x = &c->in[1];
     norm_shape s = norm_shape_of(c, x->dim[0], 1, x->dim[1], 0, x->dim[1], rms);
@@ -518,7 +518,7 @@ static void copy_v(const op_call *c, const tensor *x, const tensor *y) {
                          A(*y, width), rows, stride, first));
 }
 
-extern "C" void cuda_qknorm(const op_call *c) {
+static void cuda_qknorm(const op_call *c) {
     for (int part = 0; part < 2; part++) {
         norm_args a = {};
         a.x = c->in[0], a.w = c->in[1 + part], a.y = c->out[0];
@@ -528,7 +528,7 @@ extern "C" void cuda_qknorm(const op_call *c) {
     copy_v(c, &c->in[0], &c->out[0]);
 }
 
-extern "C" void cuda_qknorm_bwd(const op_call *c) {
+static void cuda_qknorm_bwd(const op_call *c) {
     for (int part = 0; part < 2; part++) {
         norm_bwd_args a = {};
         a.dy = c->in[0], a.x = c->in[1], a.w = c->in[3 + part], a.dx = c->out[0];
@@ -539,7 +539,14 @@ extern "C" void cuda_qknorm_bwd(const op_call *c) {
     copy_v(c, &c->in[0], &c->out[0]);
 }
 
-extern "C" size_t cuda_norm_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_norm_workspace(const op_backend *b, const op_call *c, int threads) {
     size_t outputs = c->op == OP_LAYERNORM_BWD ? 2 : 1;
     return BLOCKS * outputs * align_up((size_t)c->in[1].dim[1], EIGHT) * sizeof(float);
 }
+
+KERNEL(RMSNORM, cuda_norm, NULL, ATTR(EPS));
+KERNEL(RMSNORM_BWD, cuda_norm_bwd, cuda_norm_workspace);
+KERNEL(LAYERNORM, cuda_norm, NULL, ATTR(EPS));
+KERNEL(LAYERNORM_BWD, cuda_norm_bwd, cuda_norm_workspace);
+KERNEL(QKNORM, cuda_qknorm, NULL, ATTRS_HEADS | ATTR(EPS) | ATTR(NORM_FULL));
+KERNEL(QKNORM_BWD, cuda_qknorm_bwd, cuda_norm_workspace, ATTRS_HEADS | ATTR(NORM_FULL));

@@ -167,8 +167,10 @@ void cuda_update_offloaded(const op_call *c, op_kernel kernel) {
 }
 
 /* ---- parameters that programs read -------------------------------------------------------------- */
-void cuda_fetch(const op_call *c) {
+static void cuda_fetch(const op_call *c) {
     BUG_IF(c->in[0].dt != c->out[0].dt);
     CUDA_OK(cuda_of(c), cudaMemcpyAsync(c->out[0].data, c->in[0].data, tensor_bytes(&c->in[0]),
                                         cudaMemcpyDefault, cuda_stream(c)));
 }
+
+KERNEL(FETCH, cuda_fetch);

@@ -330,7 +330,7 @@ static __global__ void add_tile_sums(const float *sums, int64_t rows, int64_t wi
     out[col] = accumulate ? out[col] + sum : sum;
 }
 
-extern "C" size_t cuda_quantize_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_quantize_workspace(const op_backend *b, const op_call *c, int threads) {
     if (c->out[2].dt == DT_NONE) return 0;
     return (size_t)(ceil_div(c->in[0].dim[0], TILE) * c->out[2].dim[0]) * sizeof(float);
 }
@@ -373,7 +373,7 @@ template <class S> static void launch_quantize(const op_call *c, S source, int64
         launch_quantize_as<S, __NV_E4M3>(c, source, n, k, from);
 }
 
-extern "C" void cuda_quantize(const op_call *c) {
+static void cuda_quantize(const op_call *c) {
     const tensor *x = &c->in[0];
     int64_t n = x->dim[0], k = x->dim[1];
     WITH_ONE_TYPE(x->dt, launch_quantize(c, tensor_source<A>{ A(*x), k }, n, k));
@@ -387,7 +387,7 @@ extern "C" void cuda_quantize(const op_call *c) {
         }                                                                                          \
     while (0)
 
-extern "C" void cuda_quantize_activation(const op_call *c) {
+static void cuda_quantize_activation(const op_call *c) {
     const tensor *x = &c->in[0];
     bool swiglu = c->op == OP_QUANTIZE_SWIGLU, tanh_form = c->attr.act == ACT_GELU_TANH;
     int64_t n = x->dim[0], k = swiglu ? x->dim[1] / 2 : x->dim[1];
@@ -397,7 +397,7 @@ extern "C" void cuda_quantize_activation(const op_call *c) {
         WITH_BF16(x->dt, launch_quantize(c, gelu_of<A>{ A(*x), k, tanh_form }, n, k));
 }
 
-extern "C" void cuda_quantize_activation_bwd(const op_call *c) {
+static void cuda_quantize_activation_bwd(const op_call *c) {
     const tensor *dy = &c->in[0], *x = &c->in[2];
     bool swiglu = c->op == OP_QUANTIZE_SWIGLU_BWD, tanh_form = c->attr.act == ACT_GELU_TANH;
     int64_t n = dy->dim[0], k = dy->dim[1];
@@ -414,8 +414,16 @@ static __global__ void commit_rows(float *rows, int64_t n) {
     if (i < n) fp8_commit_row(rows + i * FP8_ROW);
 }
 
-extern "C" void cuda_fp8_commit(const op_call *c) {
+static void cuda_fp8_commit(const op_call *c) {
     int64_t n = c->out[0].dim[0];
     LAUNCH(cuda_of(c), { (unsigned)ceil_div(n, WARP), WARP }, commit_rows, (float *)c->out[0].data,
            n);
 }
+
+KERNEL(QUANTIZE, cuda_quantize, cuda_quantize_workspace, ATTRS_FP8);
+KERNEL(QUANTIZE_SWIGLU, cuda_quantize_activation, cuda_quantize_workspace, ATTRS_FP8);
+KERNEL(QUANTIZE_SWIGLU_BWD, cuda_quantize_activation_bwd, cuda_quantize_workspace, ATTRS_FP8);
+KERNEL(QUANTIZE_GELU, cuda_quantize_activation, cuda_quantize_workspace, ATTRS_FP8 | ATTR(ACT));
+KERNEL(QUANTIZE_GELU_BWD, cuda_quantize_activation_bwd, cuda_quantize_workspace,
+       ATTRS_FP8 | ATTR(ACT));
+KERNEL(FP8_COMMIT, cuda_fp8_commit);

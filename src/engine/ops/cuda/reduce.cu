@@ -52,11 +52,11 @@ static __global__ void sum_partial_squares(const double *partial, int n, float b
     out[1] = (float)(sum - out[0]);
 }
 
-extern "C" size_t cuda_reduce_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_reduce_workspace(const op_backend *b, const op_call *c, int threads) {
     return CUDA_PARTIALS * sizeof(double);
 }
 
-extern "C" void cuda_sqnorm(const op_call *c) {
+static void cuda_sqnorm(const op_call *c) {
     static_assert((int)CUDA_PARTIALS <= (int)THREADS, "one block adds the partial sums");
     const tensor *x = &c->in[0];
     BUG_IF(x->dt != DT_F32 || tensor_count(&c->out[0]) != 2);
@@ -68,3 +68,5 @@ extern "C" void cuda_sqnorm(const op_call *c) {
     LAUNCH(cuda_of(c), { 1, THREADS }, sum_partial_squares, partial, (int)blocks, c->attr.scale.by,
            (float *)c->out[0].data, c->accumulate & 1);
 }
+
+KERNEL(SQNORM, cuda_sqnorm, cuda_reduce_workspace, ATTR(SCALE_BY));

@@ -40,7 +40,7 @@ static void launch_reorder(const op_call *c, reorder r) {
            mixed(c->out[0]), r);
 }
 
-extern "C" void cuda_group_heads(const op_call *c) {
+static void cuda_group_heads(const op_call *c) {
     reorder r = {};
     r.q = (int64_t)c->attr.heads.q * c->attr.heads.dim;
     r.kv = (int64_t)c->attr.heads.kv * c->attr.heads.dim;
@@ -50,7 +50,7 @@ extern "C" void cuda_group_heads(const op_call *c) {
     launch_reorder(c, r);
 }
 
-extern "C" void cuda_swap_rows(const op_call *c) {
+static void cuda_swap_rows(const op_call *c) {
     bool back = c->op == OP_SWAP_ROWS_BWD;
     int64_t a = c->attr.reorder.outer, b = c->attr.reorder.inner;
     reorder r = {};
@@ -72,10 +72,17 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" void cuda_split_heads(const op_call *c) {
+static void cuda_split_heads(const op_call *c) {
     bool join = c->op == OP_SPLIT_HEADS_BWD;
     const tensor *all = join ? &c->out[0] : &c->in[0], *q = join ? &c->in[0] : &c->out[0],
                  *kv = join ? &c->in[1] : &c->out[1];
     LAUNCH(cuda_of(c), { (unsigned)all->dim[0], THREADS }, copy_parts, mixed(*all), mixed(*q),
            mixed(*kv), q->dim[1], kv->dim[1], join);
 }
+
+KERNEL(SPLIT_HEADS, cuda_split_heads);
+KERNEL(SPLIT_HEADS_BWD, cuda_split_heads);
+KERNEL(GROUP_HEADS, cuda_group_heads, NULL, ATTRS_HEADS | ATTR(PARTS));
+KERNEL(GROUP_HEADS_BWD, cuda_group_heads, NULL, ATTRS_HEADS | ATTR(PARTS));
+KERNEL(SWAP_ROWS, cuda_swap_rows, NULL, ATTRS_SWAP);
+KERNEL(SWAP_ROWS_BWD, cuda_swap_rows, NULL, ATTRS_SWAP);

@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" void cuda_rope(const op_call *c) {
+static void cuda_rope(const op_call *c) {
     const tensor *x = &c->in[0], *y = &c->out[0], *all[] = { x, y };
     rope_shape s = {};
     s.rows = x->dim[0], s.stride = x->dim[1];
@@ -91,3 +91,6 @@ extern "C" void cuda_rope(const op_call *c) {
                          A(*x, unit), A(*y, unit), (const int32_t *)c->in[1].data,
                          typename A::fp32(c->in[2], s.rot / 2), s));
 }
+
+KERNEL(ROPE, cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT));
+KERNEL(ROPE_BWD, cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT));

@@ -273,7 +273,7 @@ static __global__ void __launch_bounds__(THREADS)
         bias[e] += rate * (float)((load[e] < mean) - (load[e] > mean));
 }
 
-extern "C" void cuda_update_router_bias(const op_call *c) {
+static void cuda_update_router_bias(const op_call *c) {
     LAUNCH(cuda_of(c), { 1, THREADS }, update_bias, (const float *)c->in[0].data,
            (float *)c->out[0].data, c->in[0].dim[0] - 1, c->attr.update.lr_mul, c->run->step);
 }
@@ -303,7 +303,7 @@ static launch_shape by_token(const route_args &a) {
     return { blocks_for(a.s.n, WARPS), WARPS * WARP, WARPS * (size_t)a.s.experts * sizeof(float) };
 }
 
-extern "C" void cuda_route(const op_call *c) {
+static void cuda_route(const op_call *c) {
     cuda_context *x = cuda_of(c);
     route_args a = args_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
     a.parts = route_parts_of(c, &c->in[2], a.s.experts);
@@ -330,7 +330,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* Workspace: as of routing, then row [N, K]. */
-extern "C" void cuda_route_count(const op_call *c) {
+static void cuda_route_count(const op_call *c) {
     cuda_context *x = cuda_of(c);
     const tensor *count_out = &c->out[0];
     tensor row = {};
@@ -346,7 +346,7 @@ extern "C" void cuda_route_count(const op_call *c) {
            count_out->dim[1]);
 }
 
-extern "C" void cuda_route_bwd(const op_call *c) {
+static void cuda_route_bwd(const op_call *c) {
     cuda_context *x = cuda_of(c);
     route_args a = args_of(c, &c->in[1], &c->in[2], 0);
     a.parts = route_parts_of(c, &c->in[4], a.s.experts);
@@ -360,9 +360,14 @@ extern "C" void cuda_route_bwd(const op_call *c) {
     if (a.load) LAUNCH(x, { 1, THREADS }, sum_load, a);
 }
 
-extern "C" size_t cuda_route_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_route_workspace(const op_backend *b, const op_call *c, int threads) {
     const tensor *logits = c->op == OP_ROUTE_BWD ? &c->in[1] : &c->in[0];
     route_sizes s = route_sizes_of(logits->dim[0], logits->dim[1], 1, 0, c->attr.route.seq, 0);
     int64_t rows = c->op == OP_ROUTE_COUNT ? s.n * c->attr.route.k : 0;
     return (size_t)(s.seqs * (2 * s.experts + 1) + rows) * sizeof(int32_t);
 }
+
+KERNEL(ROUTE, cuda_route, cuda_route_workspace, ATTRS_ROUTE);
+KERNEL(ROUTE_BWD, cuda_route_bwd, cuda_route_workspace, ATTRS_ROUTE);
+KERNEL(ROUTE_COUNT, cuda_route_count, cuda_route_workspace, ATTRS_ROUTE_COUNT);
+KERNEL(UPDATE_ROUTER_BIAS, cuda_update_router_bias, NULL, ATTRS_UPDATE);

@@ -106,27 +106,16 @@ template <class R, class P> static void launch_update_as(const op_call *c) {
     LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, update<R, P, VECS>, o);
 }
 
-template <class R> static void launch_update(const op_call *c) {
-    if (c->out[0].dt == DT_BF16)
-        launch_update_as<R, bf16>(c);
-    else
-        launch_update_as<R, float>(c);
-}
-
-extern "C" void cuda_update(const op_call *c) {
+/* @param R the rule, L2 its rule with decay through the gradient: equal where the rule has one way to decay */
+template <class R, class L2 = R> static void cuda_update(const op_call *c) {
+    bool bf16_weights = c->out[0].dt == DT_BF16;
+    BUG_IF(R::states != op_states(c->op));
     if (c->attr.update.host_state || c->attr.update.host_params)
-        return cuda_update_offloaded(c, cuda_update);
-    switch (c->op) {
-    case OP_UPDATE_SGD: launch_update<sgd>(c); break;
-    case OP_UPDATE_MOMENTUM: launch_update<momentum>(c); break;
-    case OP_UPDATE_LION: launch_update<lion>(c); break;
-    case OP_UPDATE_ALONG: launch_update<along>(c); break;
-    default:
-        if (c->attr.update.l2)
-            launch_update<adam<true>>(c);
-        else
-            launch_update<adam<false>>(c);
-    }
+        cuda_update_offloaded(c, cuda_update<R, L2>);
+    else if (c->attr.update.l2)
+        bf16_weights ? launch_update_as<L2, bf16>(c) : launch_update_as<L2, float>(c);
+    else
+        bf16_weights ? launch_update_as<R, bf16>(c) : launch_update_as<R, float>(c);
 }
 
 /* ---- clipping ----------------------------------------------------------------------------------- */
@@ -136,7 +125,14 @@ static __global__ void clip_gradient(step_state *now, const float *sum, const st
     clip_state(now, sum, s->update.max_norm, s->update.skip_norm, interval);
 }
 
-extern "C" void cuda_clip(const op_call *c) {
+static void cuda_clip(const op_call *c) {
     LAUNCH(cuda_of(c), { 1, 1 }, clip_gradient, (step_state *)c->out[0].data,
            (const float *)c->in[0].data, c->run->step, c->attr.clip.growth_interval);
 }
+
+KERNEL(UPDATE_SGD, (cuda_update<sgd>), cuda_offload_workspace, ATTRS_UPDATE);
+KERNEL(UPDATE_MOMENTUM, (cuda_update<momentum>), cuda_offload_workspace, ATTRS_UPDATE);
+KERNEL(UPDATE_ADAM, (cuda_update<adam<false>, adam<true>>), cuda_offload_workspace, ATTRS_UPDATE);
+KERNEL(UPDATE_LION, (cuda_update<lion>), cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED);
+KERNEL(UPDATE_ALONG, (cuda_update<along>), cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED);
+KERNEL(CLIP, cuda_clip, NULL, ATTR(GROWTH_INTERVAL));

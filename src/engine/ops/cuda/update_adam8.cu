@@ -84,7 +84,7 @@ template <class P> static void launch_adam8(const op_call *c) {
     LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, update_adam8<P>, o);
 }
 
-extern "C" void cuda_update_adam8(const op_call *c) {
+static void cuda_update_adam8(const op_call *c) {
     if (c->attr.update.host_state || c->attr.update.host_params)
         return cuda_update_offloaded(c, cuda_update_adam8);
     if (c->out[0].dt == DT_BF16)
@@ -92,3 +92,5 @@ extern "C" void cuda_update_adam8(const op_call *c) {
     else
         launch_adam8<float>(c);
 }
+
+KERNEL(UPDATE_ADAM8, cuda_update_adam8, cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED);

@@ -104,7 +104,7 @@ static int column_parts(const matrix_part &m) {
     return (int)(m.rows < CUDA_PARTIALS ? m.rows : CUDA_PARTIALS);
 }
 
-extern "C" void cuda_factor_sums(const op_call *c) {
+static void cuda_factor_sums(const op_call *c) {
     matrix_part m = matrix_part_of(c, tensor_count(&c->in[0]));
     const float *g = (const float *)c->in[0].data;
     float *parts = (float *)c->run->workspace, eps = c->attr.update.eps;
@@ -121,7 +121,7 @@ extern "C" void cuda_factor_sums(const op_call *c) {
            (float *)c->out[1].data, m, n);
 }
 
-extern "C" size_t cuda_factor_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_factor_workspace(const op_backend *b, const op_call *c, int threads) {
     matrix_part m = matrix_part_of(c, tensor_count(&c->in[0]));
     return (size_t)(column_parts(m) * m.cols) * sizeof(float);
 }
@@ -147,7 +147,7 @@ static __global__ void factor_moments(float *row_sum, float *col_sum, float *row
     for (int64_t i = threadIdx.x; i < r; i += THREADS) row_sum[i] = 1 / sqrtf(rows[i] / mean);
 }
 
-extern "C" void cuda_factor_moments(const op_call *c) {
+static void cuda_factor_moments(const op_call *c) {
     LAUNCH(cuda_of(c), { 1, THREADS }, factor_moments, (float *)c->out[0].data,
            (float *)c->out[1].data, (float *)c->out[2].data, (float *)c->out[3].data,
            c->out[2].dim[0], c->out[3].dim[0], c->run->step);
@@ -164,7 +164,7 @@ static __global__ void factor_matrix(float *u, const float *row, const float *co
     }
 }
 
-extern "C" void cuda_factor_matrix(const op_call *c) {
+static void cuda_factor_matrix(const op_call *c) {
     matrix_part m = matrix_part_of(c, tensor_count(&c->out[0]));
     LAUNCH(cuda_of(c), { CUDA_PARTIALS * 4, THREADS }, factor_matrix, (float *)c->out[0].data,
            (const float *)c->in[0].data, (const float *)c->in[1].data, m, c->run->step);
@@ -182,7 +182,7 @@ static __global__ void factor_vector(float *u, float *v, int64_t n, float eps,
     }
 }
 
-extern "C" void cuda_factor_vector(const op_call *c) {
+static void cuda_factor_vector(const op_call *c) {
     LAUNCH(cuda_of(c), { CUDA_PARTIALS, THREADS }, factor_vector, (float *)c->out[0].data,
            (float *)c->out[1].data, tensor_count(&c->out[0]), c->attr.update.eps, c->run->step);
 }
@@ -205,7 +205,7 @@ static __global__ void agc_sums(const float *p, const float *g, float *p_sum, fl
     g_sum[m.row0 + m.begin + blockIdx.x] = gg;
 }
 
-extern "C" void cuda_agc_sums(const op_call *c) {
+static void cuda_agc_sums(const op_call *c) {
     matrix_part m = matrix_part_of(c, tensor_count(&c->in[1]));
     fill_zero(c, &c->out[0]);
     fill_zero(c, &c->out[1]);
@@ -225,9 +225,16 @@ static __global__ void agc_clip_rows(const float *p_sum, const float *g_sum, flo
     for (int64_t k = r.lo + threadIdx.x; k < r.hi; k += blockDim.x) g[r.at + k] *= by;
 }
 
-extern "C" void cuda_agc(const op_call *c) {
+static void cuda_agc(const op_call *c) {
     matrix_part m = matrix_part_of(c, tensor_count(&c->out[0]));
     LAUNCH(cuda_of(c), { (unsigned)m.rows, THREADS }, agc_clip_rows, (const float *)c->in[0].data,
            (const float *)c->in[1].data, (float *)c->out[0].data, m, c->attr.agc.factor,
            c->attr.agc.eps, c->run->step);
 }
+
+KERNEL(FACTOR_SUMS, cuda_factor_sums, cuda_factor_workspace, ATTRS_PART | ATTR(UPDATE_EPS));
+KERNEL(FACTOR_MOMENTS, cuda_factor_moments);
+KERNEL(FACTOR_MATRIX, cuda_factor_matrix, NULL, ATTRS_PART);
+KERNEL(FACTOR_VECTOR, cuda_factor_vector, NULL, ATTR(UPDATE_EPS));
+KERNEL(AGC_SUMS, cuda_agc_sums, NULL, ATTRS_PART);
+KERNEL(AGC, cuda_agc, NULL, ATTRS_PART | ATTR(AGC_FACTOR) | ATTR(AGC_EPS));

@@ -53,7 +53,7 @@ static __global__ void muon_momentum(const float *g, float *u, float *m, int64_t
     }
 }
 
-extern "C" void cuda_muon_momentum(const op_call *c) {
+static void cuda_muon_momentum(const op_call *c) {
     const float *g = (const float *)c->in[0].data;
     float *u = (float *)c->out[0].data, *m = (float *)c->out[1].data;
     int64_t n = tensor_count(&c->in[0]);
@@ -179,7 +179,7 @@ static launch_shape packing_shape(const muon_matrix &m) {
     return { dim3(blocks_for(m.l, TILE), blocks_for(m.s, TILE)), THREADS };
 }
 
-extern "C" void cuda_muon_pack(const op_call *c) {
+static void cuda_muon_pack(const op_call *c) {
     const tensor *u = &c->in[0], *x = &c->out[0];
     muon_matrix m = muon_matrix_of(u, x);
     double *partial = (double *)c->run->workspace, margin = polar_margin(c->attr.update.polar);
@@ -190,11 +190,11 @@ extern "C" void cuda_muon_pack(const op_call *c) {
                      m.rows > m.cols, (const double *)partial, margin));
 }
 
-extern "C" size_t cuda_muon_pack_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_muon_pack_workspace(const op_backend *b, const op_call *c, int threads) {
     return CUDA_PARTIALS * sizeof(double);
 }
 
-extern "C" void cuda_muon_unpack(const op_call *c) {
+static void cuda_muon_unpack(const op_call *c) {
     const tensor *x = &c->in[0], *u = &c->out[0];
     muon_matrix m = muon_matrix_of(u, x);
     double tall = (double)m.rows / (double)m.cols;
@@ -278,7 +278,7 @@ static void multiply_plain(void *context, const tensor *q, const tensor *x, cons
 }
 
 /* A step that is skipped is orthogonalized too, and then not applied: GEMMs read no step block. */
-extern "C" void cuda_orthogonalize(const op_call *c) {
+static void cuda_orthogonalize(const op_call *c) {
     const tensor *x = &c->out[0];
     muon_job j = { c };
     polar_run r = { &j, *x, *x };
@@ -298,9 +298,14 @@ extern "C" void cuda_orthogonalize(const op_call *c) {
                                             cudaMemcpyDeviceToDevice, cuda_stream(c)));
 }
 
-extern "C" size_t cuda_orthogonalize_workspace(const op_backend *b, const op_call *c, int threads) {
+static size_t cuda_orthogonalize_workspace(const op_backend *b, const op_call *c, int threads) {
     const tensor *x = &c->out[0];
     size_t square = (size_t)(x->dim[0] * x->dim[1] * x->dim[1]) * dt_size(x->dt);
     return align_up(tensor_bytes(x), 256) + POLAR_SQUARES * align_up(square, 256) +
            CUDA_GEMM_WORKSPACE;
 }
+
+KERNEL(MUON_MOMENTUM, cuda_muon_momentum, NULL, ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE));
+KERNEL(MUON_PACK, cuda_muon_pack, cuda_muon_pack_workspace, ATTR(POLAR));
+KERNEL(ORTHOGONALIZE, cuda_orthogonalize, cuda_orthogonalize_workspace, ATTR(POLAR));
+KERNEL(MUON_UNPACK, cuda_muon_unpack);
