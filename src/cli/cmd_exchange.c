@@ -1,4 +1,4 @@
-/* ingot import, ingot export: models from and to Hugging Face folders. */
+/* ingot import, ingot export: models from and to Hugging Face folders, and to files of llama.cpp. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,20 +7,24 @@
 #include "io/io.h"
 
 typedef struct exchange_args {
-    const char *family, *dtype;
+    const char *family, *dtype, *format;
     int64_t shard;
 } exchange_args;
 
 #define AT(member) offsetof(exchange_args, member)
 static const cli_arg export_args[] = {
-    { "dtype", ARG_TEXT, AT(dtype), "TYPE", "fp32, bf16 or fp16 (default fp32)" },
+    { "dtype", ARG_TEXT, AT(dtype), "TYPE",
+      "fp32, bf16 or fp16, of gguf also q8_0 (default fp32, of gguf fp16)" },
     { "family", ARG_TEXT, AT(family), "NAME",
       "model_type to write (default: the first that fits)" },
+    { "format", ARG_TEXT, AT(format), "NAME",
+      "hf, a folder for transformers, or gguf, a file for llama.cpp (default: gguf where the name "
+      "ends in .gguf)" },
     { "max-file-bytes", ARG_COUNT, AT(shard), "N",
       "split the weights into files of at most N bytes" },
 };
 static const cli_spec import_spec = { "import", "HF_FOLDER RUN", NULL, 0, 2 };
-const cli_spec cmd_export_spec = { "export", "RUN HF_FOLDER [options]", export_args,
+const cli_spec cmd_export_spec = { "export", "RUN FOLDER|FILE.gguf [options]", export_args,
                                    (int)COUNT_OF(export_args), 2 };
 
 static void report_written(const char *verb, const model *m, const hf_family *f, const char *to) {
@@ -106,20 +110,43 @@ static err get_param(void *ctx, int i, float *values) {
     return ckpt_read(s->from, at, 0, n, values);
 }
 
+/* What is written, and how. */
+typedef struct export_form {
+    bool gguf;
+    gguf_type type;
+} export_form;
+
+static err choose_export(const exchange_args *a, const char *to, hf_export *x, export_form *out) {
+    const char *format = a->format ? a->format : str_ends(to, ".gguf") ? "gguf" : "hf";
+    out->gguf = !strcmp(format, "gguf");
+    const char *type = a->dtype ? a->dtype : out->gguf ? "fp16" : "fp32";
+    if (!out->gguf && strcmp(format, "hf"))
+        return err_hint(ERR_USAGE("--format: expected hf or gguf; got \"%s\"", format),
+                        "choose one of the two");
+    if (out->gguf && a->shard)
+        return err_hint(ERR_USAGE("--max-file-bytes: a gguf file is one file"), "leave it out");
+    if (out->gguf && !gguf_type_from_name(type, &out->type))
+        return err_hint(ERR_USAGE("--dtype: expected fp32, bf16, fp16 or q8_0; got \"%s\"", type),
+                        "choose one of the four");
+    if (out->gguf) return OK;
+    x->dt = dt_from_name(type);
+    if (x->dt == DT_F32 || x->dt == DT_BF16 || x->dt == DT_F16) return OK;
+    return err_hint(ERR_USAGE("--dtype: expected fp32, bf16 or fp16; got \"%s\"", type),
+                    "choose one of the three, or --format=gguf for q8_0");
+}
+
 err cmd_export(int argc, char **argv) {
     const char *path[2];
-    exchange_args a = { .dtype = "fp32" };
+    exchange_args a = { 0 };
+    export_form form = { 0 };
     weights w = { 0 };
     export_source from = { 0 };
     hf_export x = { .get = get_param, .ctx = &from };
     tokenizer *tok = NULL;
     err e = OK;
     TRY(cli_parse(&cmd_export_spec, argc - 1, argv + 1, &a, path));
-    x.dt = dt_from_name(a.dtype);
     x.max_file_bytes = (size_t)a.shard;
-    if (x.dt != DT_F32 && x.dt != DT_BF16 && x.dt != DT_F16)
-        return err_hint(ERR_USAGE("--dtype: expected fp32, bf16 or fp16; got \"%s\"", a.dtype),
-                        "choose one of the three");
+    TRY(choose_export(&a, path[1], &x, &form));
     TRY_CLEAN(weights_describe(path[0], &w));
     TRY_CLEAN(ckpt_open(w.path, &from.from));
     from.m = w.m;
@@ -128,7 +155,10 @@ err cmd_export(int argc, char **argv) {
     x.m = w.m;
     x.tok = tok;
     x.from = w.path;
-    TRY_CLEAN(hf_export_folder(path[1], &x));
+    if (form.gguf)
+        TRY_CLEAN(gguf_export_file(path[1], &x, form.type));
+    else
+        TRY_CLEAN(hf_export_folder(path[1], &x));
     report_written("exported", w.m, x.family, path[1]);
 cleanup:
     ckpt_close(from.from);

@@ -94,23 +94,17 @@ json_t *norms_json(const norm_step *norms, int n) {
     return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
 }
 
-/* The document it came from, with other affixes. */
-static err save_changed_source(const tokenizer *t, const char *path) {
-    json_t *doc = NULL;
-    TRY(io_json_parse(t->source, t->source_len, path, &doc));
-    json_object_set_new(doc, "post_processor", affixes_json(t));
-    err e = io_json_write(path, doc);
-    json_decref(doc);
-    return e;
-}
-
-err tokenizer_save(const tokenizer *t, const char *path) {
-    if (t->source && t->affixes_changed) return save_changed_source(t, path);
-    if (t->source) return io_write(path, t->source, t->source_len);
+err tokenizer_json(const tokenizer *t, json_t **out) {
+    if (t->source) { /* the document it came from */
+        TRY(io_json_parse(t->source, t->source_len, "the tokenizer's source", out));
+        if (t->affixes_changed) json_object_set_new(*out, "post_processor", affixes_json(t));
+        return OK;
+    }
     if (t->n_splits && t->splits[0].find.re && t->splits[0].find.flavor == REGEX_RUST)
-        return ERR("cannot write %s: Hugging Face reads the pattern %s otherwise", path,
+        return ERR("the tokenizer has no tokenizer.json: Hugging Face reads the pattern %s "
+                   "otherwise",
                    t->splits[0].find.source);
-    json_t *doc =
+    *out =
         json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:{s:s, s:n, s:n, s:n, s:n, "
                   "s:b, s:b, s:b, s:o, s:o}}",
                   "version", "1.0", "truncation", "padding", "added_tokens", added_tokens(t),
@@ -119,7 +113,14 @@ err tokenizer_save(const tokenizer *t, const char *path) {
                   "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
                   "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", t->bpe.whole_first, "vocab",
                   vocabulary_json(t), "merges", merges_json(t));
-    BUG_IF(!doc);
+    BUG_IF(!*out);
+    return OK;
+}
+
+err tokenizer_save(const tokenizer *t, const char *path) {
+    json_t *doc = NULL;
+    if (t->source && !t->affixes_changed) return io_write(path, t->source, t->source_len);
+    TRY(tokenizer_json(t, &doc));
     err e = io_json_write(path, doc);
     json_decref(doc);
     return e;

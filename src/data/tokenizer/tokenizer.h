@@ -14,6 +14,8 @@
 #ifndef INGOT_TOKENIZER_H
 #define INGOT_TOKENIZER_H
 
+#include <jansson.h>
+
 #include "util/util.h"
 
 typedef struct tokenizer tokenizer; /* read-only once open: shared by threads */
@@ -42,6 +44,7 @@ const char *tokenizer_kind(const tokenizer *t); /* "bytes", "byte-level BPE", ..
 int32_t tokenizer_find(const tokenizer *t, const char *text, size_t n);
 /* Writes it as a tokenizer.json that Hugging Face loads and tokenizer_open reads the same. */
 err tokenizer_save(const tokenizer *t, const char *path) MUST_USE;
+err tokenizer_json(const tokenizer *t, json_t **out) MUST_USE; /* what it writes; owned */
 
 /* The ids around every text, such as BOS and EOS: what the post_processor of a tokenizer.json adds, or
  * add_bos_token and add_eos_token of the tokenizer_config.json beside other files. No part of the hash. */

@@ -97,6 +97,11 @@ void model_to_config(const model_config *c, config *cfg);
 /* An error when facts contradict one another: heads and width, rope and head size, ... */
 err model_check(const model_config *c) MUST_USE;
 
+/* The dimensions of a head that rotate, two by two, and the angle by which pair j turns per position.
+ * @param scaled with the model's rope_scaling */
+int64_t rope_dims(const model_config *c);
+double rope_frequency(const model_config *c, int64_t j, bool scaled);
+
 /* ---- the parameter table ----------------------------------------------------------------- */
 typedef enum { INIT_NORMAL, INIT_NORMAL_DEPTH, INIT_ONES, INIT_ZEROS } init_kind;
 /* The roles of matrices in µP, and everything that is not a matrix. */

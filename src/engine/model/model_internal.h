@@ -89,6 +89,5 @@ model_config model_like_layer(const model_config *c, int layer);
 /* The part of a head that rotary positions span, which sets the frequencies; and the dims that they
  * rotate, in pairs: one more where the width is odd, as in Hugging Face models. */
 int64_t rope_width(const model_config *c);
-int64_t rope_dims(const model_config *c);
 
 #endif

@@ -415,7 +415,6 @@ bool model_param_tied(const model *m, int param) {
     return shared_by_stages(m, m->param[param].bucket);
 }
 
-
 void model_keep_tied(const model *m, exec *x) {
     bucket_view b;
     if (!tied_view(m, &b)) return;
@@ -459,19 +458,22 @@ static double scaled_frequency(const model_config *c, double f) {
     return (1 - blend) * f / c->rope_factor + blend * f;
 }
 
+double rope_frequency(const model_config *c, int64_t j, bool scaled) {
+    double f = pow(c->rope_theta, -2.0 * (double)j / (double)rope_width(c));
+    return scaled ? scaled_frequency(c, f) : f;
+}
+
 void model_fill_constants(const model *m, plan *p) {
     void *at = plan_input(p, "rope", 0);
     if (!at) return;
     int64_t rot = rope_dims(&m->c), half = rot / 2, rows = 0;
-    double width = (double)rope_width(&m->c);
     tensor shape;
     for (int i = 0; i < m->records; i++)
         if (prog_input_shape(m->recorded[i], "rope", &shape)) rows = MAX(rows, shape.dim[0]);
     size_t bytes = (size_t)(rows * rot) * sizeof(float);
     float *table = mem_alloc(bytes); /* [positions, rot]: cos | sin */
     for (int64_t j = 0; j < half; j++) {
-        double f = pow(m->c.rope_theta, -2.0 * (double)j / width);
-        f = scaled_frequency(&m->c, f);
+        double f = rope_frequency(&m->c, j, true);
         for (int64_t t = 0; t < rows; t++) {
             table[t * rot + j] = (float)cos((double)t * f);
             table[t * rot + half + j] = (float)sin((double)t * f);

@@ -192,6 +192,11 @@ typedef struct hf_export {
 } hf_export;
 err hf_export_folder(const char *folder, const hf_export *x) MUST_USE;
 
+/* The same model as a file of llama.cpp, tokenizer included. */
+typedef enum { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 } gguf_type;
+bool gguf_type_from_name(const char *name, gguf_type *out); /* "fp16"; false: none of them */
+err gguf_export_file(const char *path, const hf_export *x, gguf_type type) MUST_USE;
+
 /* Files of an imported folder that a run keeps for its exports: how text is generated, chat template, names of tokens.
  * The config.json of the folder is called otherwise in a run, which is not such a folder. */
 #define HF_TOKENIZER_CONFIG  "tokenizer_config.json"

@@ -71,6 +71,23 @@ static hf_tokens find_tokens(const hf_export *x, const imported_files *f) {
     return t;
 }
 
+err hf_find_tokens(const hf_export *x, hf_tokens *out, str *chat_template) {
+    enum { MOST_BYTES = 1 << 20 };
+    imported_files f = { 0 };
+    char *text = NULL;
+    err e = open_imported(x->from, &f);
+    if (!e) *out = find_tokens(x, &f);
+    const char *chat = json_string_value(json_object_get(f.settings, "chat_template"));
+    if (!e && !chat && f.chat_template) {
+        e = io_read(f.chat_template, MOST_BYTES, &text, NULL);
+        chat = text;
+    }
+    if (!e && chat) str_add(chat_template, "%s", chat);
+    free(text);
+    close_imported(&f);
+    return e;
+}
+
 /* Members of config.json that name tokens: several ends, and padding. @return owned */
 static json_t *other_tokens(const hf_export *x, const imported_files *f, int64_t eos) {
     json_t *out = json_object(), *ends = json_object_get(f->config, "eos_token_id");

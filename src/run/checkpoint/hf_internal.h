@@ -60,7 +60,8 @@ typedef struct hf_demand {
  *   Q, K, V     a third of a tensor with three times the rows, the thirds contiguous
  *   BY_HEAD     with Q, K or V: the thirds alternate by head, q0 k0 v0 q1 k1 v1 ...
  *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number
- *   GATE, UP    with EXPERT: the first and the second half of such a matrix's rows           */
+ *   GATE, UP    with EXPERT: the first and the second half of such a matrix's rows
+ *   PAIRED      rows of a head that rotate together are adjacent, where ours are half a head apart */
 enum {
     HF_TRANSPOSED = 1,
     HF_Q = 2,
@@ -70,6 +71,7 @@ enum {
     HF_EXPERT = 32,
     HF_GATE = 64,
     HF_UP = 128,
+    HF_PAIRED = 256,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {
@@ -96,6 +98,32 @@ struct hf_family {
     const hf_param *others;
     int n_others;
 };
+
+/* The tensors that a model is written as, whatever the format of the file. */
+typedef struct hf_tensor {
+    const char *name;
+    int ndim;
+    int64_t dim[3], count;
+} hf_tensor;
+typedef struct hf_getter { /* gives parameter i, whole */
+    err (*get)(void *ctx, int i, float *values);
+    void *ctx;
+} hf_getter;
+typedef struct hf_tensors hf_tensors;
+/* @param type of the models, for messages @param rows names and layouts */
+err hf_tensors_open(const hf_family *family, const char *type, const hf_param *rows, int n_rows,
+                    const model *m, hf_getter get, hf_tensors **out) MUST_USE;
+void hf_tensors_close(hf_tensors *x); /* takes NULL */
+int hf_tensors_count(const hf_tensors *x);
+const hf_tensor *hf_tensors_at(const hf_tensors *x, int i);
+/* @param values of tensor i, until the next call */
+err hf_tensors_read(hf_tensors *x, int i, const float **values) MUST_USE;
+/* Refuses values that became infinite in a narrower type. @param at of the first, for the message */
+err hf_check_narrow(const char *name, dtype dt, int64_t at, const float *from, const void *to,
+                    int64_t n) MUST_USE;
+
+/* The tokens that begin and end documents, and the chat template of an imported model (empty: none). */
+err hf_find_tokens(const hf_export *x, hf_tokens *out, str *chat_template) MUST_USE;
 
 /* Demands of every family: models that are not decoders, or whose weights are not plain numbers. */
 extern const hf_demand hf_common_demands[];

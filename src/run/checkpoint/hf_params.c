@@ -61,8 +61,8 @@ static char *fill_numbers(arena *mem, const char *pattern, name_numbers n) {
     return text;
 }
 
-static err no_such_param(const hf_family *family, const char *ours) {
-    return err_hint(ERR("models of type %s have no parameter \"%s\"", family->model_type, ours),
+static err no_such_param(const char *type, const char *ours) {
+    return err_hint(ERR("models of type %s have no parameter \"%s\"", type, ours),
                     "choose another family with --family");
 }
 
@@ -108,6 +108,10 @@ static layout stacked_layout(const model_param *p, int how, int expert, int expe
 static int64_t their_row(const layout *l, int64_t r) {
     int64_t third = l->how & HF_V ? 2 : l->how & HF_K ? 1 : 0;
     if (l->how & HF_BY_HEAD) return (r / l->head_dim * 3 + third) * l->head_dim + r % l->head_dim;
+    if (l->how & HF_PAIRED) {
+        int64_t half = l->head_dim / 2, at = r % l->head_dim;
+        return r - at + at % half * 2 + at / half;
+    }
     return l->first + third * l->rows + r;
 }
 
@@ -170,7 +174,7 @@ static err locate_param(hf_source *s, const model_param *p, layout *l, const cha
     const hf_family *family = s->family;
     name_numbers n, other;
     const hf_param *r = param_named(family, p->name, &n);
-    if (!r) return no_such_param(family, p->name);
+    if (!r) return no_such_param(family->model_type, p->name);
     *name = present_name(s->mem, family, s->f, r->theirs, n);
     const hf_param *o = find_param_row(family->others, family->n_others, p->name, &other);
     if (o && !st_find(s->f, *name)) {
@@ -302,133 +306,156 @@ err hf_import_params(const hf_family *family, const st_file *f, const model *m,
 
 /* ---- export ------------------------------------------------------------------------------ */
 
-/* One tensor of theirs and the parameters of ours it is made of. */
-typedef struct export_parts {
-    int part[3], n;
-} export_parts;
-
-typedef struct exporter {
-    const model *m;    /* that is written */
-    const model *full; /* the same with every bias that the family's models have */
-    dtype dt;
-    st_spec *specs;
-    export_parts *parts; /* of each spec, parameters of `full` */
-    layout *layouts;     /* of each parameter of `full` */
+/* What a file of another format is made of: its tensors, each of one or several parameters of ours. */
+struct hf_tensors {
+    arena *mem;
+    const model *m; /* borrowed: that is written */
+    model *full;    /* the same with every bias that the family's models have */
+    hf_tensor *t;
+    int *first_part; /* of each tensor: a parameter of `full` ... */
+    int *next_part;  /* ... and after each parameter the next of the same tensor; -1: none */
+    layout *layouts; /* of each parameter */
     int n;
-    float *ours, *theirs;
-    err (*get)(void *ctx, int i, float *values);
-    void *ctx;
-} exporter;
+    void *ours, *theirs;
+    size_t our_bytes, their_bytes;
+    hf_getter get;
+};
 
 /* Values of a parameter of the full model: zeros where ours lacks it. */
-static err get_param_values(exporter *x, int i) {
+static err get_param_values(hf_tensors *x, int i) {
     const model_param *p = model_param_at(x->full, i);
     int own = model_find_param(x->m, p->name);
-    if (own >= 0) return x->get(x->ctx, own, x->ours);
-    BUG_IF(!str_ends(p->name, ".b")); /* hf_export_config has refused all other differences */
-    memset(x->ours, 0, (size_t)(p->dim[0] * p->dim[1]) * sizeof *x->ours);
+    if (own >= 0) return x->get.get(x->get.ctx, own, x->ours);
+    BUG_IF(!str_ends(p->name, ".b")); /* the family's config has refused all other differences */
+    memset(x->ours, 0, (size_t)(p->dim[0] * p->dim[1]) * sizeof(float));
     return OK;
 }
 
-/* Weights that the file's type cannot hold would be infinite in it. */
-static err check_narrow(const exporter *x, int i, int64_t at, const float *from, const void *to,
-                        int64_t n) {
-    float back[4096];
-    BUG_IF(n > (int64_t)COUNT_OF(back));
-    dt_to_f32(x->dt, to, back, n);
+err hf_tensors_read(hf_tensors *x, int i, const float **values) {
+    for (int p = x->first_part[i]; p >= 0; p = x->next_part[p]) {
+        TRY(get_param_values(x, p));
+        write_layout(&x->layouts[p], x->ours, x->theirs);
+    }
+    *values = x->theirs;
+    return OK;
+}
+
+int hf_tensors_count(const hf_tensors *x) { return x->n; }
+const hf_tensor *hf_tensors_at(const hf_tensors *x, int i) { return &x->t[i]; }
+
+/* @return the tensor of that name, new where there was none. Parts of one follow each other closely. */
+static int tensor_named(hf_tensors *x, const char *name, const layout *l) {
+    for (int i = x->n - 1; i >= 0; i--)
+        if (strcmp(x->t[i].name, name) == 0) return i;
+    hf_tensor *t = &x->t[x->n];
+    *t = (hf_tensor){ .name = name, .ndim = l->ndim, .count = 1 };
+    for (int k = 0; k < l->ndim; k++) t->count *= t->dim[k] = l->their_dim[k];
+    x->first_part[x->n] = -1;
+    return x->n++;
+}
+
+static err list_tensors(hf_tensors *x, const char *type, const hf_param *rows, int n_rows) {
+    size_t n = (size_t)model_params(x->full) + 1;
+    x->t = arena_alloc(x->mem, n * sizeof *x->t);
+    x->first_part = arena_alloc(x->mem, n * sizeof *x->first_part);
+    x->next_part = arena_alloc(x->mem, n * sizeof *x->next_part);
+    x->layouts = arena_alloc(x->mem, n * sizeof *x->layouts);
+    for (int i = 0; i < model_params(x->full); i++) {
+        const model_param *p = model_param_at(x->full, i);
+        name_numbers numbers;
+        if (p->role == ROLE_STATE) continue;
+        const hf_param *q = find_param_row(rows, n_rows, p->name, &numbers);
+        if (!q) return no_such_param(type, p->name);
+        layout *l = &x->layouts[i];
+        *l = q->how & HF_EXPERT
+                 ? stacked_layout(p, q->how, numbers.at[1], model_conf(x->full)->experts)
+                 : layout_of(p, q->how, head_dim_of(x->full));
+        int at = tensor_named(x, fill_numbers(x->mem, q->theirs, numbers), l);
+        x->next_part[i] = x->first_part[at];
+        x->first_part[at] = i;
+        x->their_bytes = MAX(x->their_bytes, (size_t)x->t[at].count * sizeof(float));
+    }
+    return OK;
+}
+
+err hf_tensors_open(const hf_family *family, const char *type, const hf_param *rows, int n_rows,
+                    const model *m, hf_getter get, hf_tensors **out) {
+    err e = OK;
+    hf_tensors *x = mem_alloc(sizeof *x);
+    model_config c = *model_conf(m);
+    *x = (hf_tensors){ .mem = arena_new(), .m = m, .get = get };
+    x->our_bytes = (size_t)largest_param(m) * sizeof(float);
+    hf_add_biases(family, &c);
+    TRY_CLEAN(model_new(&c, &(model_layout){ .dt = DT_F32 }, &x->full));
+    TRY_CLEAN(list_tensors(x, type, rows, n_rows));
+    TRY_CLEAN(mem_map(x->our_bytes, &x->ours));
+    TRY_CLEAN(mem_map(x->their_bytes, &x->theirs));
+    *out = x;
+    return OK;
+cleanup:
+    hf_tensors_close(x);
+    return e;
+}
+
+void hf_tensors_close(hf_tensors *x) {
+    if (!x) return;
+    if (x->theirs) mem_unmap(x->theirs, x->their_bytes);
+    if (x->ours) mem_unmap(x->ours, x->our_bytes);
+    model_free(x->full);
+    arena_free(x->mem);
+    free(x);
+}
+
+err hf_check_narrow(const char *name, dtype dt, int64_t at, const float *from, const void *to,
+                    int64_t n) {
     for (int64_t k = 0; k < n; k++) {
-        if (isfinite(back[k])) continue;
-        err e = ERR("%s: element %lld is %g, which %s cannot hold", x->specs[i].name,
-                    (long long)(at + k), (double)from[k], dt_name(x->dt));
+        float back;
+        dt_to_f32(dt, (const char *)to + (size_t)k * dt_size(dt), &back, 1);
+        if (isfinite(back)) continue;
+        err e = ERR("%s: element %lld is %g, which %s cannot hold", name, (long long)(at + k),
+                    (double)from[k], dt_name(dt));
         if (isfinite(from[k])) return err_hint(e, "export with --dtype=bf16 or --dtype=fp32");
         return err_hint(e, "export an earlier checkpoint: the training of this one has failed");
     }
     return OK;
 }
 
+typedef struct tensor_fill {
+    hf_tensors *x;
+    dtype dt;
+} tensor_fill;
+
 static err fill_tensor(void *ctx, int i, st_sink *sink) {
-    exporter *x = ctx;
-    const layout *l = NULL;
-    for (int k = 0; k < x->parts[i].n; k++) {
-        int p = x->parts[i].part[k];
-        l = &x->layouts[p];
-        TRY(get_param_values(x, p));
-        write_layout(l, x->ours, x->theirs);
-    }
+    const tensor_fill *f = ctx;
+    const hf_tensor *t = hf_tensors_at(f->x, i);
+    const float *values;
     uint8_t piece[4096];
-    int64_t count = l->their_dim[0] * l->their_dim[1];
-    int64_t step = (int64_t)(sizeof piece / dt_size(x->dt));
-    for (int64_t at = 0; at < count; at += step) {
-        int64_t n = MIN(step, count - at);
-        dt_from_f32(x->dt, x->theirs + at, piece, n);
-        TRY(check_narrow(x, i, at, x->theirs + at, piece, n));
-        TRY(st_emit(sink, piece, (size_t)n * dt_size(x->dt)));
+    int64_t step = (int64_t)(sizeof piece / dt_size(f->dt));
+    TRY(hf_tensors_read(f->x, i, &values));
+    for (int64_t at = 0; at < t->count; at += step) {
+        int64_t n = MIN(step, t->count - at);
+        dt_from_f32(f->dt, values + at, piece, n);
+        TRY(hf_check_narrow(t->name, f->dt, at, values + at, piece, n));
+        TRY(st_emit(sink, piece, (size_t)n * dt_size(f->dt)));
     }
-    return OK;
-}
-
-/* @return the tensor of that name, new where there was none. Thirds come in sequence. */
-static int tensor_named(exporter *x, const char *name, const layout *l) {
-    for (int i = x->n - 1; i >= 0; i--)
-        if (strcmp(x->specs[i].name, name) == 0) return i;
-    st_spec *s = &x->specs[x->n];
-    *s = (st_spec){ .name = name, .dt = x->dt, .ndim = l->ndim };
-    s->dim[0] = l->their_dim[0];
-    if (l->ndim == 2) s->dim[1] = l->their_dim[1];
-    return x->n++;
-}
-
-static err list_tensors(arena *mem, const hf_family *family, exporter *x) {
-    size_t n = (size_t)model_params(x->full) + 1;
-    x->specs = arena_alloc(mem, n * sizeof *x->specs);
-    x->parts = arena_alloc(mem, n * sizeof *x->parts);
-    x->layouts = arena_alloc(mem, n * sizeof *x->layouts);
-    for (int i = 0; i < model_params(x->full); i++) {
-        const model_param *p = model_param_at(x->full, i);
-        name_numbers numbers;
-        if (p->role == ROLE_STATE) continue;
-        const hf_param *q = param_named(family, p->name, &numbers);
-        if (!q) return no_such_param(family, p->name);
-        x->layouts[i] = layout_of(p, q->how, head_dim_of(x->full));
-        export_parts *m =
-            &x->parts[tensor_named(x, fill_numbers(mem, q->theirs, numbers), &x->layouts[i])];
-        BUG_IF(m->n == 3);
-        m->part[m->n++] = i;
-    }
-    for (int i = 0; i < x->n; i++)
-        BUG_IF(x->parts[i].n != (x->layouts[x->parts[i].part[0]].how & HF_THIRD ? 3 : 1));
     return OK;
 }
 
 err hf_export_params(const hf_family *family, const char *folder, const model *m, dtype dt,
                      size_t max_file_bytes, err (*get)(void *ctx, int i, float *values),
                      void *ctx) {
-    err e = OK;
-    arena *mem = arena_new();
-    exporter x = { .m = m, .dt = dt, .get = get, .ctx = ctx };
-    model_config c = *model_conf(m);
-    model *full = NULL;
-    size_t bytes = (size_t)largest_param(m) * sizeof(float), their_bytes = 0;
-    void *ours = NULL, *theirs = NULL;
+    hf_tensors *x;
     BUG_IF(!dt_is_float(dt));
-    hf_add_biases(family, &c);
-    TRY_CLEAN(model_new(&c, &(model_layout){ .dt = DT_F32 }, &full));
-    x.full = full;
-    TRY_CLEAN(list_tensors(mem, family, &x));
-    TRY_CLEAN(mem_map(bytes, &ours));
-    for (int i = 0; i < x.n; i++) {
-        const layout *l = &x.layouts[x.parts[i].part[0]];
-        their_bytes = MAX(their_bytes, (size_t)(l->their_rows * l->cols) * sizeof(float));
+    TRY(hf_tensors_open(family, family->model_type, family->params, family->n_params, m,
+                        (hf_getter){ get, ctx }, &x));
+    tensor_fill fill = { x, dt };
+    st_spec *specs = mem_alloc((size_t)(x->n + 1) * sizeof *specs);
+    for (int i = 0; i < x->n; i++) {
+        specs[i] = (st_spec){ .name = x->t[i].name, .dt = dt, .ndim = x->t[i].ndim };
+        for (int k = 0; k < x->t[i].ndim; k++) specs[i].dim[k] = x->t[i].dim[k];
     }
-    TRY_CLEAN(mem_map(their_bytes, &theirs));
-    x.ours = ours;
-    x.theirs = theirs;
-    TRY_CLEAN(
-        st_write_folder(folder, x.specs, x.n, max_file_bytes, (st_source){ fill_tensor, &x }));
-cleanup:
-    if (theirs) mem_unmap(theirs, their_bytes);
-    if (ours) mem_unmap(ours, bytes);
-    model_free(full);
-    arena_free(mem);
+    err e = st_write_folder(folder, specs, x->n, max_file_bytes, (st_source){ fill_tensor, &fill });
+    free(specs);
+    hf_tensors_close(x);
     return e;
 }

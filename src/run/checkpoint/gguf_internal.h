@@ -1,0 +1,41 @@
+/* GGUF, the file format of llama.cpp: metadata as pairs of key and value, then tensors. Written only. */
+#ifndef INGOT_GGUF_INTERNAL_H
+#define INGOT_GGUF_INTERNAL_H
+
+#include "checkpoint/hf_internal.h"
+
+/* ---- metadata, gguf_meta.c ------------------------------------------------------------------- */
+typedef struct gguf_meta {
+    str bytes;
+    uint64_t pairs;
+} gguf_meta;
+void gguf_add_integer(gguf_meta *m, const char *key, int64_t value); /* unsigned, 32 bits */
+void gguf_add_real(gguf_meta *m, const char *key, double value);
+void gguf_add_bool(gguf_meta *m, const char *key, bool value);
+void gguf_add_text(gguf_meta *m, const char *key, const char *value);
+/* Arrays of n members. */
+void gguf_add_integers(gguf_meta *m, const char *key, const int32_t *value, size_t n);
+void gguf_add_reals(gguf_meta *m, const char *key, const float *value, size_t n);
+void gguf_add_texts(gguf_meta *m, const char *key, const char *const *value, size_t n);
+/* Numbers in the file's order of bytes, and texts behind their lengths. */
+void gguf_put(str *to, uint64_t value, int bytes);
+void gguf_put_text(str *to, const char *text);
+
+/* ---- architectures, gguf_models.c ------------------------------------------------------------ */
+/* A family of ours as llama.cpp calls it. */
+typedef struct gguf_model {
+    const char *family, *name;
+    const hf_param *params;
+    int n_params;
+    bool own_head; /* it reads no model whose head is the embedding */
+} gguf_model;
+const gguf_model *gguf_model_of(const hf_family *family); /* NULL: llama.cpp has none */
+/* Refuses what llama.cpp would compute otherwise. */
+err gguf_check_model(const gguf_model *g, const model_config *c) MUST_USE;
+void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c);
+
+/* ---- the tokenizer, gguf_tokenizer.c --------------------------------------------------------- */
+/* @param vocab ids of the model; those beyond the tokenizer's are called unused */
+err gguf_add_tokenizer(gguf_meta *m, const tokenizer *t, hf_tokens tokens, int64_t vocab) MUST_USE;
+
+#endif

@@ -1,0 +1,148 @@
+/* Which of our families llama.cpp computes, under which names of parameters and facts. */
+#include "checkpoint/gguf_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* clang-format off */
+/* ---- parameters ---------------------------------------------------------------------------- */
+#define EMBEDDING_AND_HEAD                                                                       \
+    { "embed.tokens",   "token_embd.weight",                 0 },                                \
+    { "norm.w",         "output_norm.weight",                0 },                                \
+    { "head",           "output.weight",                     0 }
+#define NORMS                                                                                    \
+    { "l%d.norm1.w",    "blk.%d.attn_norm.weight",           0 },                                \
+    { "l%d.norm2.w",    "blk.%d.ffn_norm.weight",            0 }
+#define NORM_BIASES                                                                              \
+    { "l%d.norm1.b",    "blk.%d.attn_norm.bias",             0 },                                \
+    { "l%d.norm2.b",    "blk.%d.ffn_norm.bias",              0 },                                \
+    { "norm.b",         "output_norm.bias",                  0 }
+#define ATTENTION(HOW)                                                                           \
+    { "l%d.attn.q",     "blk.%d.attn_q.weight",              HOW },                              \
+    { "l%d.attn.k",     "blk.%d.attn_k.weight",              HOW },                              \
+    { "l%d.attn.v",     "blk.%d.attn_v.weight",              0 },                                \
+    { "l%d.attn.o",     "blk.%d.attn_output.weight",         0 }
+#define FUSED_ATTENTION                                                                          \
+    { "l%d.attn.q",     "blk.%d.attn_qkv.weight",            HF_Q },                             \
+    { "l%d.attn.k",     "blk.%d.attn_qkv.weight",            HF_K },                             \
+    { "l%d.attn.v",     "blk.%d.attn_qkv.weight",            HF_V },                             \
+    { "l%d.attn.q.b",   "blk.%d.attn_qkv.bias",              HF_Q },                             \
+    { "l%d.attn.k.b",   "blk.%d.attn_qkv.bias",              HF_K },                             \
+    { "l%d.attn.v.b",   "blk.%d.attn_qkv.bias",              HF_V },                             \
+    { "l%d.attn.o",     "blk.%d.attn_output.weight",         0 },                                \
+    { "l%d.attn.o.b",   "blk.%d.attn_output.bias",           0 }
+#define QKV_BIASES                                                                               \
+    { "l%d.attn.q.b",   "blk.%d.attn_q.bias",                0 },                                \
+    { "l%d.attn.k.b",   "blk.%d.attn_k.bias",                0 },                                \
+    { "l%d.attn.v.b",   "blk.%d.attn_v.bias",                0 }
+#define QK_NORMS                                                                                 \
+    { "l%d.attn.qnorm", "blk.%d.attn_q_norm.weight",         0 },                                \
+    { "l%d.attn.knorm", "blk.%d.attn_k_norm.weight",         0 }
+#define FEED_FORWARD                                                                             \
+    { "l%d.mlp.gate",   "blk.%d.ffn_gate.weight",            0 },                                \
+    { "l%d.mlp.up",     "blk.%d.ffn_up.weight",              0 },                                \
+    { "l%d.mlp.down",   "blk.%d.ffn_down.weight",            0 }
+#define FEED_FORWARD_BIASES                                                                      \
+    { "l%d.mlp.up.b",   "blk.%d.ffn_up.bias",                0 },                                \
+    { "l%d.mlp.down.b", "blk.%d.ffn_down.bias",              0 }
+#define EXPERTS                                                                                  \
+    { "l%d.moe.router",    "blk.%d.ffn_gate_inp.weight",     0 },                                \
+    { "l%d.expert%d.gate", "blk.%d.ffn_gate_exps.weight",    HF_EXPERT },                        \
+    { "l%d.expert%d.up",   "blk.%d.ffn_up_exps.weight",      HF_EXPERT },                        \
+    { "l%d.expert%d.down", "blk.%d.ffn_down_exps.weight",    HF_EXPERT }
+
+/* llama.cpp rotates neighboring rows of a head in models of the type llama. */
+static const hf_param llama[]    = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAIRED), FEED_FORWARD, EXPERTS };
+static const hf_param qwen2[]    = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(0), QKV_BIASES, FEED_FORWARD };
+static const hf_param qwen3[]    = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(0), QK_NORMS, FEED_FORWARD };
+static const hf_param qwen3moe[] = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(0), QK_NORMS, EXPERTS };
+static const hf_param olmo2[]    = { EMBEDDING_AND_HEAD, ATTENTION(0), QK_NORMS, FEED_FORWARD,
+    { "l%d.norm1.w",     "blk.%d.post_attention_norm.weight", 0 },
+    { "l%d.norm2.w",     "blk.%d.post_ffw_norm.weight",       0 },
+};
+static const hf_param gpt2[]     = { EMBEDDING_AND_HEAD, NORMS, NORM_BIASES, FUSED_ATTENTION, FEED_FORWARD,
+    FEED_FORWARD_BIASES, { "embed.positions", "position_embd.weight", 0 },
+};
+static const hf_param gptneox[]  = { EMBEDDING_AND_HEAD, NORMS, NORM_BIASES, FUSED_ATTENTION, FEED_FORWARD,
+    FEED_FORWARD_BIASES,
+};
+
+#define ROWS(table) table, (int)COUNT_OF(table)
+static const gguf_model models[] = {
+    { "llama",     "llama",    ROWS(llama),    false },
+    { "mistral",   "llama",    ROWS(llama),    false },
+    { "mixtral",   "llama",    ROWS(llama),    false },
+    { "qwen2",     "qwen2",    ROWS(qwen2),    false },
+    { "qwen3",     "qwen3",    ROWS(qwen3),    false },
+    { "qwen3_moe", "qwen3moe", ROWS(qwen3moe), false },
+    { "olmo2",     "olmo2",    ROWS(olmo2),    true },
+    { "gpt2",      "gpt2",     ROWS(gpt2),     false },
+    { "gpt_neox",  "gptneox",  ROWS(gptneox),  true },
+};
+
+/* ---- facts --------------------------------------------------------------------------------- */
+/* Keys behind the architecture's name, and the facts they hold (config/model_facts.def). */
+static const struct { const char *theirs, *ours; } facts[] = {
+    { "vocab_size",              "vocab_size" },
+    { "embedding_length",        "dim" },
+    { "block_count",             "layers" },
+    { "feed_forward_length",     "ffn_dim" },
+    { "attention.head_count",    "heads" },
+    { "attention.head_count_kv", "kv_heads" },
+    { "attention.key_length",    "head_dim" },
+    { "attention.value_length",  "head_dim" },
+};
+/* clang-format on */
+
+const gguf_model *gguf_model_of(const hf_family *family) {
+    for (size_t i = 0; i < COUNT_OF(models); i++)
+        if (!strcmp(models[i].family, hf_family_type(family))) return &models[i];
+    return NULL;
+}
+
+err gguf_check_model(const gguf_model *g, const model_config *c) {
+    const char *fact = NULL;
+    if (c->tied && g->own_head) fact = "a head that is the embedding (model.tie_embeddings)";
+    if (c->experts && !c->router_normalize)
+        fact = "experts whose weights are not divided by their sum (model.router_normalize=false)";
+    if (c->experts && (c->first_dense || c->moe_step != 1))
+        fact = "layers without experts among those with them";
+    if (c->rope_scaling != ROPE_PLAIN && strcmp(g->name, "llama"))
+        fact = "stretched rotary frequencies (model.rope_scaling)";
+    if (!fact) return OK;
+    return err_hint(ERR("llama.cpp reads no %s models with %s", g->name, fact),
+                    "export to a Hugging Face folder instead");
+}
+
+/* Longer texts than a window would be attended to otherwise: llama.cpp has no windows in models of the type llama. */
+static int64_t context_of(const model_config *c) {
+    return c->window ? MIN(c->window, c->max_seq) : c->max_seq;
+}
+
+static const char *key_of(char *buf, size_t n, const gguf_model *g, const char *name) {
+    snprintf(buf, n, "%s.%s", g->name, name);
+    return buf;
+}
+
+void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c) {
+    char key[64];
+#define KEY(name) key_of(key, sizeof key, g, name)
+    for (size_t i = 0; i < COUNT_OF(facts); i++)
+        gguf_add_integer(m, KEY(facts[i].theirs),
+                         (int64_t)model_fact_get(model_fact_find(facts[i].ours), c));
+    gguf_add_integer(m, KEY("context_length"), context_of(c));
+    gguf_add_real(m,
+                  KEY(c->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon"
+                                          : "attention.layer_norm_epsilon"),
+                  c->norm_eps);
+    if (c->pos == POS_ROPE) {
+        gguf_add_real(m, KEY("rope.freq_base"), c->rope_theta);
+        gguf_add_integer(m, KEY("rope.dimension_count"), rope_dims(c));
+    }
+    if (!strcmp(g->name, "gptneox")) gguf_add_bool(m, KEY("use_parallel_residual"), c->parallel);
+    if (!c->experts) return;
+    gguf_add_integer(m, KEY("expert_count"), c->experts);
+    gguf_add_integer(m, KEY("expert_used_count"), c->experts_per_token);
+    if (c->expert_dim) gguf_add_integer(m, KEY("expert_feed_forward_length"), c->expert_dim);
+#undef KEY
+}

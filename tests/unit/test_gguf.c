@@ -1,0 +1,235 @@
+/* GGUF files, read back by a reader that knows the format alone: header, metadata, names, shapes, offsets, and every
+ * element where llama.cpp expects it. */
+#include "support/hf.h"
+
+#include "io/io.h"
+
+#include <math.h>
+
+typedef struct gguf_tensor {
+    char name[64];
+    uint32_t ndim, type;
+    uint64_t dim[4], count;
+    const uint8_t *data;
+} gguf_tensor;
+
+typedef struct gguf_file {
+    char *bytes;
+    size_t len, at;
+    gguf_tensor t[256];
+    uint64_t n;
+    uint64_t context, heads, tokens, merges;
+    char architecture[256];
+} gguf_file;
+
+static uint64_t take(gguf_file *f, int bytes) {
+    uint64_t v = 0;
+    assert_true(f->at + (size_t)bytes <= f->len);
+    for (int i = 0; i < bytes; i++) v |= (uint64_t)(uint8_t)f->bytes[f->at++] << 8 * i;
+    return v;
+}
+static void take_text(gguf_file *f, char *out, size_t cap) {
+    uint64_t n = take(f, 8);
+    assert_true(f->at + n <= f->len);
+    snprintf(out, cap, "%.*s", (int)n, f->bytes + f->at);
+    f->at += n;
+}
+static uint64_t take_value(gguf_file *f, uint64_t type, char *text, size_t cap) {
+    if (type == 8) {
+        take_text(f, text, cap);
+        return 0;
+    }
+    assert_true(type == 4 || type == 5 || type == 6 || type == 7);
+    return take(f, type == 7 ? 1 : 4);
+}
+
+static void read_pair(gguf_file *f) {
+    char key[128], text[256] = "";
+    take_text(f, key, sizeof key);
+    uint64_t type = take(f, 4), value = 0;
+    if (type == 9) {
+        uint64_t of = take(f, 4), n = take(f, 8);
+        for (uint64_t i = 0; i < n; i++) take_value(f, of, text, sizeof text);
+        if (strcmp(key, "tokenizer.ggml.tokens") == 0) f->tokens = n;
+        if (strcmp(key, "tokenizer.ggml.merges") == 0) f->merges = n;
+        return;
+    }
+    value = take_value(f, type, text, sizeof text);
+    if (str_ends(key, ".context_length")) f->context = value;
+    if (str_ends(key, ".attention.head_count")) f->heads = value;
+    if (strcmp(key, "general.architecture") == 0)
+        snprintf(f->architecture, sizeof f->architecture, "%s", text);
+}
+
+static void gguf_read(const char *path, gguf_file *f) {
+    memset(f, 0, sizeof *f);
+    assert_ok(io_read(path, 1 << 28, &f->bytes, &f->len));
+    assert_memory_equal(f->bytes, "GGUF", 4);
+    f->at = 4;
+    assert_int_equal(take(f, 4), 3);
+    f->n = take(f, 8);
+    assert_in_range(f->n, 1, COUNT_OF(f->t));
+    for (uint64_t pairs = take(f, 8); pairs; pairs--) read_pair(f);
+    uint64_t offset[COUNT_OF(f->t)];
+    for (uint64_t i = 0; i < f->n; i++) {
+        gguf_tensor *t = &f->t[i];
+        take_text(f, t->name, sizeof t->name);
+        t->ndim = (uint32_t)take(f, 4);
+        t->count = 1;
+        for (uint32_t k = 0; k < t->ndim; k++) t->count *= t->dim[k] = take(f, 8);
+        t->type = (uint32_t)take(f, 4);
+        offset[i] = take(f, 8);
+        assert_int_equal(offset[i] % 32, 0);
+    }
+    size_t data = align_up(f->at, 32);
+    for (uint64_t i = 0; i < f->n; i++) {
+        f->t[i].data = (uint8_t *)f->bytes + data + offset[i];
+        assert_true(data + offset[i] < f->len);
+    }
+}
+
+static const gguf_tensor *find_tensor(const gguf_file *f, const char *name) {
+    for (uint64_t i = 0; i < f->n; i++)
+        if (strcmp(f->t[i].name, name) == 0) return &f->t[i];
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+static double element(const gguf_tensor *t, int64_t i) {
+    float x;
+    switch (t->type) {
+    case 0: memcpy(&x, t->data + 4 * i, 4); return x;
+    case 1: dt_to_f32(DT_F16, t->data + 2 * i, &x, 1); return x;
+    case 30: dt_to_f32(DT_BF16, t->data + 2 * i, &x, 1); return x;
+    case 8:
+        dt_to_f32(DT_F16, t->data + i / 32 * 34, &x, 1);
+        return x * (double)(int8_t)t->data[i / 32 * 34 + 2 + i % 32];
+    default: fail_msg("type %u", t->type); return 0;
+    }
+}
+
+static err export_loaded(const loaded *l, const char *path, gguf_type type) {
+    tokenizer *tok = NULL;
+    assert_ok(tokenizer_open("bytes", NULL, &tok));
+    hf_export x = {
+        .family = l->family, .m = l->m, .tok = tok, .get = give_param, .ctx = (void *)l
+    };
+    err e = gguf_export_file(path, &x, type);
+    tokenizer_free(tok);
+    return e;
+}
+
+/* Row r of a head's q or k as llama.cpp's type llama has it: pairs that rotate together are neighbors. */
+static int64_t paired_row(int64_t r, int64_t head) {
+    int64_t in = r % head, half = head / 2;
+    return r - in + (in < half ? 2 * in : 2 * (in - half) + 1);
+}
+
+/* Compares parameter `ours` with rows [first, ...) of a tensor. */
+static void expect_param(const loaded *l, const gguf_file *f, const char *ours, const char *theirs,
+                         int64_t first, bool paired, double error) {
+    int at = model_find_param(l->m, ours);
+    const gguf_tensor *t = find_tensor(f, theirs);
+    assert_true(at >= 0);
+    const model_param *p = model_param_at(l->m, at);
+    int64_t cols = p->ndim == 2 ? p->dim[1] : 1;
+    if (p->ndim == 2) assert_int_equal(t->dim[0], cols);
+    for (int64_t r = 0; r < p->dim[0]; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            int64_t to = first + (paired ? paired_row(r, model_conf(l->m)->head_dim) : r);
+            double want = l->values[at][r * cols + c], got = element(t, to * cols + c);
+            if (fabs(got - want) > error * fmax(1e-3, fabs(want)))
+                fail_msg("%s: row %lld column %lld is %g in %s; expected %g", ours, (long long)r,
+                         (long long)c, got, theirs, want);
+        }
+}
+
+static void every_family_is_written_where_llama_cpp_reads(void **state) {
+    int written = 0;
+    for (size_t i = 0; i < COUNT_OF(hf_fixtures); i++) {
+        char path[128];
+        loaded l;
+        gguf_file f;
+        const hf_family *family = hf_family_of(hf_fixtures[i].family);
+        const model_config *c = &hf_fixtures[i].want;
+        assert_ok(load_params(c, family, fixture_path(i), &l));
+        snprintf(path, sizeof path, "%s", in_folder(*state, "m.gguf"));
+        err e = export_loaded(&l, path, GGUF_F32);
+        if (e) { /* refused with the fact that llama.cpp does not compute */
+            assert_true(c->tied || c->experts || c->rope_scaling != ROPE_PLAIN);
+            assert_non_null(strstr(err_message(e), "llama.cpp reads no"));
+            err_free(e);
+            unload(&l);
+            continue;
+        }
+        written++;
+        gguf_read(path, &f);
+        assert_int_equal(f.tokens, c->vocab);
+        assert_int_equal(f.heads, c->heads);
+        assert_int_equal(f.context, c->window ? MIN(c->window, c->max_seq) : c->max_seq);
+        bool fused = c->norm == NORM_LAYER, llama = strcmp(f.architecture, "llama") == 0;
+        int64_t width = c->heads * c->head_dim;
+        expect_param(&l, &f, "embed.tokens", "token_embd.weight", 0, false, 0);
+        expect_param(&l, &f, "norm.w", "output_norm.weight", 0, false, 0);
+        expect_param(&l, &f, "l1.attn.q", fused ? "blk.1.attn_qkv.weight" : "blk.1.attn_q.weight",
+                     0, llama, 0);
+        expect_param(&l, &f, "l1.attn.k", fused ? "blk.1.attn_qkv.weight" : "blk.1.attn_k.weight",
+                     fused ? width : 0, llama, 0);
+        expect_param(&l, &f, "l1.attn.v", fused ? "blk.1.attn_qkv.weight" : "blk.1.attn_v.weight",
+                     fused ? 2 * width : 0, false, 0);
+        if (c->experts) {
+            int64_t rows = c->expert_dim ? c->expert_dim : c->ffn;
+            expect_param(&l, &f, "l1.expert2.up", "blk.1.ffn_up_exps.weight", 2 * rows, false, 0);
+            expect_param(&l, &f, "l1.expert2.down", "blk.1.ffn_down_exps.weight", 2 * c->dim, false,
+                         0);
+        } else
+            expect_param(&l, &f, "l0.mlp.down", "blk.0.ffn_down.weight", 0, false, 0);
+        free(f.bytes);
+        unload(&l);
+    }
+    assert_true(written >= 6);
+}
+
+/* Vectors stay in fp32; the rest is as close as its type allows. */
+static void types_are_as_precise_as_they_can_be(void **state) {
+    static const double error[] = { [GGUF_F16] = 1e-3, [GGUF_BF16] = 4e-3 };
+    for (size_t i = 0; i < COUNT_OF(hf_fixtures); i++) {
+        if (strcmp(hf_fixtures[i].family, "qwen2")) continue;
+        loaded l;
+        gguf_file f;
+        char path[128];
+        snprintf(path, sizeof path, "%s", in_folder(*state, "t.gguf"));
+        assert_ok(load_params(&hf_fixtures[i].want, hf_family_of("qwen2"), fixture_path(i), &l));
+        for (gguf_type type = GGUF_F16; type <= GGUF_BF16; type++) {
+            assert_ok(export_loaded(&l, path, type));
+            gguf_read(path, &f);
+            expect_param(&l, &f, "norm.w", "output_norm.weight", 0, false, 0);
+            expect_param(&l, &f, "l0.mlp.up", "blk.0.ffn_up.weight", 0, false, error[type]);
+            free(f.bytes);
+        }
+        assert_ok(export_loaded(&l, path, GGUF_Q8_0));
+        gguf_read(path, &f);
+        const gguf_tensor *t = find_tensor(&f, "blk.0.ffn_up.weight");
+        const float *want = l.values[model_find_param(l.m, "l0.mlp.up")];
+        assert_int_equal(t->type, t->dim[0] % 32 ? 1 : 8);
+        for (uint64_t b = 0; b + 32 <= t->count; b += 32) {
+            double most = 0;
+            for (uint64_t k = 0; k < 32; k++) most = fmax(most, fabs((double)want[b + k]));
+            for (uint64_t k = 0; k < 32; k++)
+                assert_true(fabs(element(t, (int64_t)(b + k)) - want[b + k]) <=
+                            most / 127 * 0.57 /* half a step, and its factor in fp16 */);
+        }
+        free(f.bytes);
+        unload(&l);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_family_is_written_where_llama_cpp_reads, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(types_are_as_precise_as_they_can_be, folder_setup,
+                                        folder_teardown),
+    };
+    return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
+}
