@@ -124,61 +124,6 @@ static val attend(builder *b, val qkv, head_shape h) {
     return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, whole), AX_CP, h);
 }
 
-/* ---- chunks of rows ------------------------------------------------------------------------
- * Between two communications over tp a layer may work on a chunk of the rows after another, so that the
- * communication of a chunk overlaps the GEMMs of others. Under sequence parallelism a chunk consists of rows of
- * every rank, gathered in the order of the ranks: of two chunks on two ranks,
- *
- *     rows of the batch    | rank 0: chunk 0 | chunk 1 | rank 1: chunk 0 | chunk 1 |
- *     gathered             chunk 0: | rank 0 | rank 1 |     chunk 1: | rank 0 | rank 1 |
- *
- * To a feed-forward layer the order does not matter. Attention needs that of the batch, so GEMMs before and
- * after it are of a rank's rows of a chunk each. Scales of fp8 are of whole tensors: these are not divided. */
-
-/* The ranks whose rows a gathered chunk consists of. */
-static int chunk_ranks(const builder *b) {
-    return mesh_span(&b->m->l.mesh, residual_token_axes(b, AXIS(AX_TP)));
-}
-
-static int tp_chunks(const builder *b) {
-    const model_layout *l = &b->m->l;
-    bool divides = mesh_size(&l->mesh, AX_TP) > 1 && l->fp8 == FP8_OFF && b->mode != PROG_DECODE;
-    int64_t n = b->n / mesh_span(&l->mesh, residual_token_axes(b, AS_RESIDUAL));
-    int chunks = divides && !b->c->parallel ? l->tp_chunks : 1;
-    while (chunks > 1 &&
-           (n % chunks || n / chunks < l->tp_chunk_rows || chunks * chunk_ranks(b) > MAX_ROW_PARTS))
-        chunks--;
-    return MAX(1, chunks);
-}
-
-static row_parts gather_chunks(builder *b, val x) {
-    row_parts r = rec_split_rows(b->p, x, tp_chunks(b));
-    for (int i = 0; i < r.n; i++) r.part[i] = rec_comm(b->p, r.part[i], AX_TP, PLACE_R);
-    return r;
-}
-
-/* A layer that works row by row. */
-typedef val (*row_layer)(builder *b, val x);
-
-/* @return what the layer yields of all chunks, summed over tp into the residual's placement. */
-static val sum_chunks(builder *b, row_parts r, row_layer layer) {
-    for (int i = 0; i < r.n; i++) {
-        val partial = layer(b, r.part[i]); /* first: each records where it is called */
-        r.part[i] = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
-    }
-    return rec_join_rows(b->p, &r);
-}
-
-/* @return the same in the order of the batch, not summed. */
-static val batch_from_chunks(builder *b, row_parts chunk, row_layer layer) {
-    row_parts out = { .n = chunk.n * chunk_ranks(b) };
-    for (int c = 0; c < chunk.n; c++) {
-        row_parts of = rec_split_rows(b->p, chunk.part[c], chunk_ranks(b));
-        for (int r = 0; r < of.n; r++) out.part[r * chunk.n + c] = layer(b, of.part[r]);
-    }
-    return rec_join_rows(b->p, &out);
-}
-
 static val qkv_layer(builder *b, val x) {
     val w = prog_use(b->p, "attn.qkv", x), bias = USE_IF(b, "attn.qkv.b", x);
     return linear(b, LINEAR_QKV, rec_linear(b->p, x, w, bias));
@@ -189,27 +134,12 @@ static val output_projection(builder *b, val o) {
     return linear(b, LINEAR_O, rec_linear(b->p, o, w, bias));
 }
 
-/* The same of attention's result, chunk after chunk, summed over tp. */
-static val project_chunks(builder *b, val o) {
-    int chunks = tp_chunks(b), ranks = chunk_ranks(b);
-    row_parts from = rec_split_rows(b->p, o, chunks * ranks), sum = { .n = chunks };
-    for (int c = 0; c < chunks; c++) {
-        row_parts part = { .n = ranks };
-        for (int r = 0; r < ranks; r++)
-            part.part[r] = output_projection(b, from.part[r * chunks + c]);
-        sum.part[c] = rec_comm(b->p, rec_join_rows(b->p, &part), AX_TP, b->residual.on[AX_TP]);
-    }
-    return rec_join_rows(b->p, &sum);
-}
-
-/* @return the branch's output, a partial sum over tp, or in chunks already the sum. */
+/* @return the branch's output, a partial sum over tp. */
 static val attention(builder *b, val x) {
     prog *p = b->p;
     head_shape h = shape_of_heads(b);
     dtype dt = enter_module(b, M_ATTN);
-    bool chunks = tp_chunks(b) > 1;
-    val qkv = chunks ? batch_from_chunks(b, gather_chunks(b, x), qkv_layer)
-                     : qkv_layer(b, rec_comm(p, x, AX_TP, PLACE_R));
+    val qkv = qkv_layer(b, rec_comm(p, x, AX_TP, PLACE_R));
     CHOICE_DECIDED(qknorm_kind, 3);
     CHOICE_DECIDED(pos_kind, 2);
     if (b->c->qknorm != QKNORM_NONE) {
@@ -231,7 +161,7 @@ static val attention(builder *b, val x) {
     } else {
         o = attend(b, qkv, h);
     }
-    return chunks ? project_chunks(b, o) : output_projection(b, o);
+    return output_projection(b, o);
 }
 
 /* @param x R over tp @return a partial sum over tp */
@@ -320,10 +250,9 @@ static val mixture(builder *b, val x) {
     return rec_add(p, y, shared);
 }
 
-/* @return a partial sum over tp, or already the sum. */
+/* @return a partial sum over tp */
 static val second_branch(builder *b, val x) {
     if (b->c->experts) return mixture(b, x);
-    if (tp_chunks(b) > 1) return sum_chunks(b, gather_chunks(b, x), feed_forward);
     return feed_forward(b, rec_comm(b->p, x, AX_TP, PLACE_R));
 }
 
@@ -414,7 +343,12 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
                                         b->mode == PROG_TRAIN && which < 2,
                        .block_kind = b->block_kind,
                        .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS,
-                       .logit_bytes = m->l.logit_bytes };
+                       .logit_bytes = m->l.logit_bytes,
+                       .chunk_axes = AXIS(AX_TP),
+                       .chunk_rows = m->l.tp_chunk_rows };
+    /* scales of fp8 are of whole tensors, and of two branches in parallel one overlaps the other */
+    if (which == 1 && m->l.fp8 == FP8_OFF && b->mode != PROG_DECODE && !b->c->parallel)
+        o.row_chunks = m->l.tp_chunks;
     prog *p = new_program(m, b->mode, name, &o);
     b->p = p;
     if (which == 0 && m->c.tied && m->l.pipe.ranks == 1)

@@ -84,12 +84,12 @@ static bool only_param_grads(const prog *p, const prog_op *o) {
 
 /* ---- where communications start ------------------------------------------------------------------- */
 /* Whether a communication may start before this op, on which it does not depend. Reductions of gradients pass
- * everything. Those over tp pass what works on other rows (rec_rows.c), but no other communication: all
+ * everything. Those of layers pass what works on other rows (chunk_rows.c), but no other communication: all
  * complete in the order they began. Others pass gradients of weights. */
 static bool starts_before(const prog *p, const prog_op *o, const prog_op *op) {
     bool reduction = o->when == WHEN_LAST && p->val[val_root(p, o->in[0])].cls == VC_GRAD;
     if (reduction || is_nothing(op)) return true;
-    if (o->attr.comm.axes == AXIS(AX_TP)) return !moves_bytes(op);
+    if (o->attr.comm.axes == p->o.chunk_axes) return !moves_bytes(op);
     return only_param_grads(p, op);
 }
 

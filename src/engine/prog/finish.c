@@ -18,6 +18,7 @@ static void append_ops(op_list *to, op_list *from) {
 }
 
 err prog_finish(prog *p) {
+    if (!p->error) pass_chunk_rows(p);
     if (!p->error && p->mode == PROG_TRAIN) pass_backward(p);
     if (p->error) {
         err e = p->error;

@@ -101,7 +101,6 @@ void plan_add_input(plan *p, const prog_val *v, int layers) {
     p->region[at].bytes = MAX(p->region[at].bytes, stride * slots);
 }
 
-
 void *plan_data(const plan *p, int index) {
     BUG_IF(!p->arena);
     return (char *)(p->region[index].host ? p->host : p->arena) + p->region[index].at;

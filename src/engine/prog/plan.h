@@ -73,7 +73,7 @@ static inline prog *chain_block(const chain *c, int layer) {
 
 typedef struct plan plan;
 plan *plan_new(const mesh *m, const op_backend *backend, int threads);
-void plan_free(plan *p); /* takes NULL */
+void plan_free(plan *p);             /* takes NULL */
 bool plan_has_device(const plan *p); /* else its memory is the process's own */
 /* Reserves bytes. @return the region's index. Regions lie in the order they were reserved, each at a
  * page boundary; the rest of a region's last page is zero, and stays so. */

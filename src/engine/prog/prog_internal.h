@@ -89,8 +89,14 @@ typedef struct op_list {
     int n, cap;
 } op_list;
 
+/* The rows of a value in equal parts, in order. */
+enum { MAX_ROW_PARTS = 32 };
+typedef struct row_parts {
+    val part[MAX_ROW_PARTS];
+    int n;
+} row_parts;
 /* A value and the parts that are all of its rows, in order. Either the parts alias a value that an op yielded
- * (rec_split_rows), or the value consists of what ops yielded as its parts (rec_join_rows). */
+ * (split_rows), or the value consists of what ops yielded as its parts (join_rows). */
 typedef struct row_division {
     val whole, part[MAX_ROW_PARTS];
     int parts;
@@ -185,6 +191,10 @@ void rec_set_vocab(const prog *p, val table, op_attr *attr);
 bool set_attention_dropout(prog *p, val qkv, val id, head_shape h, op_attr *attr);
 
 /* ---- rec_rows.c ------------------------------------------------------------------------------ */
+/* Equal parts of a value, and the value that consists of them: `into`, or a new one where that is VAL_NONE. Neither
+ * moves bytes. */
+row_parts split_rows(prog *p, val x, int n);
+val join_rows(prog *p, const row_parts *of, val into);
 /* n rows of x from row `from` on. */
 val slice_rows(prog *p, val x, int64_t from, int64_t n);
 /* Makes v, which an op has just yielded, rows of a larger value. */
@@ -199,6 +209,7 @@ typedef struct blocks_grad {
 blocks_grad rec_blocks_backward(prog *p, const prog_op *last, val dout);
 
 /* ---- the passes, in order ---------------------------------------------------------------- */
+void pass_chunk_rows(prog *p);             /* chunk_rows.c: layers by chunks of their rows */
 void pass_backward(prog *p);               /* backward.c */
 void pass_fp8(prog *p);                    /* fp8.c: marked linear layers in fp8 */
 void pass_save(prog *p);                   /* recompute.c: what is saved, what is recomputed */

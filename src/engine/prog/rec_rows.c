@@ -1,5 +1,4 @@
-/* Parts of a value's rows. A layer that is recorded for one part after another lets the communication of a part
- * overlap the work on the next. Splitting and joining are aliases: no op runs for them, and backward
+/* Parts of a value's rows (chunk_rows.c). Splitting and joining are aliases: no op runs for them, and backward
  * (pass_rows_gradient) splits what was joined and joins what was split. */
 #include "prog_internal.h"
 
@@ -31,10 +30,8 @@ static void note_division(prog *p, val whole, const row_parts *of) {
     memcpy(g->part, of->part, sizeof g->part);
 }
 
-row_parts rec_split_rows_(prog *p, val x, int n) {
+row_parts split_rows(prog *p, val x, int n) {
     row_parts out = { .n = n };
-    for (int i = 0; i < MAX_ROW_PARTS; i++) out.part[i] = VAL_NONE;
-    if (p->error || x == VAL_NONE) return out;
     BUG_IF(n < 1 || n > MAX_ROW_PARTS || p->val[x].dim[0] % n);
     int64_t rows = p->val[x].dim[0] / n;
     for (int i = 0; i < n; i++) {
@@ -45,16 +42,15 @@ row_parts rec_split_rows_(prog *p, val x, int n) {
     return out;
 }
 
-val rec_join_rows_(prog *p, const row_parts *of) {
-    for (int i = 0; i < of->n; i++)
-        if (p->error || of->part[i] == VAL_NONE) return VAL_NONE;
+val join_rows(prog *p, const row_parts *of, val into) {
     prog_val v = p->val[of->part[0]];
     int64_t dim[TENSOR_MAX_DIM], rows = v.dim[0];
     memcpy(dim, v.dim, sizeof dim);
     dim[0] = rows * of->n;
-    val whole = val_new(p, VC_TEMP, v.dt, v.ndim, dim, v.pl);
+    val whole = into == VAL_NONE ? val_new(p, VC_TEMP, v.dt, v.ndim, dim, v.pl) : into;
     memcpy(p->val[whole].segments, v.segments, sizeof v.segments);
     p->val[whole].needs_grad = v.needs_grad;
+    p->val[whole].producer = -1;
     for (int i = 0; i < of->n; i++) {
         prog_val *x = &p->val[of->part[i]];
         BUG_IF(x->cls != VC_TEMP || x->dt != v.dt || !placement_same(x->pl, v.pl));

@@ -105,6 +105,9 @@ typedef struct prog_options {
     int block_kind;      /* 1 + the kind of block that this is: whose parameters it uses; 0: none */
     int fp8_sites;       /* linear layers that prog_fp8 may mark, numbered from 0; 0: none */
     int64_t logit_bytes; /* most logits of a sharded vocabulary at a time; 0: LOGIT_BYTES */
+    axis_set chunk_axes; /* those over which a layer's weights are sharded */
+    int row_chunks; /* most chunks of rows whose communication over them overlaps; 0 reads as 1 */
+    int64_t chunk_rows; /* least rows of a chunk, on a rank */
 } prog_options;
 
 /* @param name borrowed. */
@@ -233,18 +236,7 @@ typedef struct expert_rows {
     int experts;     /* of this rank */
 } expert_rows;
 
-/* The rows of a value in equal parts, in order. */
-enum { MAX_ROW_PARTS = 32 };
-typedef struct row_parts {
-    val part[MAX_ROW_PARTS];
-    int n;
-} row_parts;
-
 val rec_cast_(prog *p, val x, dtype dt);
-/* Parts of a value and a value of parts, so that communication of one part overlaps work on another. Neither
- * moves bytes. */
-row_parts rec_split_rows_(prog *p, val x, int n);
-val rec_join_rows_(prog *p, const row_parts *of);
 val rec_comm_(prog *p, val x, mesh_axis axis, place to);
 val rec_embed_(prog *p, val tok, val table); /* of a table sharded by rows: a partial sum */
 val rec_linear_(prog *p, val x, val w, val b);
@@ -293,8 +285,6 @@ void rec_fp8_share_(prog *p, int layers);
 void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 
 #define rec_cast(p, ...)             rec_cast_(HERE(p), __VA_ARGS__)
-#define rec_split_rows(p, ...)       rec_split_rows_(HERE(p), __VA_ARGS__)
-#define rec_join_rows(p, ...)        rec_join_rows_(HERE(p), __VA_ARGS__)
 #define rec_comm(p, ...)             rec_comm_(HERE(p), __VA_ARGS__)
 #define rec_embed(p, ...)            rec_embed_(HERE(p), __VA_ARGS__)
 #define rec_linear(p, ...)           rec_linear_(HERE(p), __VA_ARGS__)
