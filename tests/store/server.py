@@ -296,8 +296,9 @@ def main():
     parser.add_argument("--faults", type=float, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--refuse-part", type=int, default=0, help="of every multipart upload")
+    parser.add_argument("--address", default="127.0.0.1")
     options = parser.parse_args()
-    server = Server(("127.0.0.1", 0), Handler)
+    server = Server((options.address, 0), Handler)
     server.store = Store(options.faults, options.seed)
     server.refuse_part = options.refuse_part
     threading.Thread(target=server.serve_forever, daemon=True).start()

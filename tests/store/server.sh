@@ -9,13 +9,13 @@ stop_server() {
     [ -n "$server" ] && wait "$server" 2> /dev/null
     server=
 }
-# start_ours [OPTION...]: server.py, until stop_server
+# start_ours [OPTION...]: server.py, until stop_server; at $address where that is set
 start_ours() {
     mkfifo input.$$ port.$$ || exit 1
-    python3 "$store_dir/server.py" "$@" < input.$$ > port.$$ &
+    python3 "$store_dir/server.py" --address "${address:=127.0.0.1}" "$@" < input.$$ > port.$$ &
     server=$!
     exec 9> input.$$
     read -r port < port.$$
     rm input.$$ port.$$
-    export AWS_ENDPOINT_URL="http://127.0.0.1:$port"
+    export AWS_ENDPOINT_URL="http://$address:$port"
 }

@@ -291,6 +291,33 @@ static void compares_other_models(void **state) {
     hardware_free(&h);
 }
 
+/* Rings and trees are compared where NCCL would choose, and all-reduces take time. */
+static void compares_algorithms(void **state) {
+    hardware h;
+    config c;
+    capacity now;
+    run_target on = { .ops = ops_cpu(OPS_ISA_BEST), .device = true, .ranks = 16 };
+    assert_ok(hardware_open(NULL, &h));
+    assert_ok(hardware_find(&h, "h100", &on.gpu));
+    config_init(&c);
+    set_all(&c, (const char *const[]){ "model.preset", "gpt-small", "precision.dtype", "bf16",
+                                       "parallelism.data_parallel_replicate_degree", "16", NULL });
+    for (int chosen = 0; chosen < 2; chosen++) {
+        capacity_variant *list = NULL;
+        int n = 0, found = 0;
+        if (chosen) assert_ok(config_set(&c, "comm.nccl_algorithm", "ring"));
+        assert_ok(capacity_of(&c, &on, &now));
+        assert_ok(capacity_compare(&c, &on, &now, &list, &n));
+        for (int i = 0; i < n; i++)
+            found +=
+                list[i].settings.text && strstr(list[i].settings.text, "nccl_algorithm") != NULL;
+        assert_true(chosen ? found == 0 : found > 0);
+        capacity_variants_free(list, n);
+    }
+    config_free(&c);
+    hardware_free(&h);
+}
+
 /* ZeRO's memory per rank: what stage n and later ones shard is an eighth of the whole, on eight ranks. */
 static void zero_shards_by_its_stage(void **state) {
     static const struct {
@@ -352,6 +379,7 @@ int main(void) {
         cmocka_unit_test(proposes_in_fp32),
         cmocka_unit_test(compares_variants),
         cmocka_unit_test(compares_other_models),
+        cmocka_unit_test(compares_algorithms),
         cmocka_unit_test(zero_shards_by_its_stage),
         cmocka_unit_test(tensor_parallelism_shards_every_matrix),
     };

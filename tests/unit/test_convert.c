@@ -73,6 +73,11 @@ static void units_and_defaults(void **state) {
     assert_has(out, "ffn_dim: 256");
     assert_has(out, "steps: \"2 epochs\"");
     free(out);
+    out = convert("{\"max_steps\": 100, \"warmup_steps\": 30, \"warmup_ratio\": 0.0, "
+                  "\"per_device_train_batch_size\": 2, \"gradient_accumulation_steps\": 4}",
+                  "x", "hf");
+    assert_has(out, "warmup: 30"); /* the ratio is not set */
+    free(out);
     out = convert("{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 10}}", "x", "deepspeed");
     assert_has(out, "dtype: fp16");
     assert_has(out, "loss_scale: 1024");
@@ -117,6 +122,11 @@ static void toml(void **state) {
     free(text);
     json_decref(doc);
     assert_error(toml_to_json("a = [1, [", "x", &doc), "x:1");
+    str deep = { 0 };
+    str_add(&deep, "a = ");
+    for (int i = 0; i < 100000; i++) str_add(&deep, "[");
+    assert_error(toml_to_json(deep.text, "x", &doc), "x:1");
+    str_free(&deep);
 }
 
 /* Bytes changed, inserted, removed and repeated: an error or a config, never more than that. */

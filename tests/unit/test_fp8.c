@@ -532,6 +532,9 @@ static void test_which(void **state) {
     check_quantized(small_neox(), NULL, 4, 2);
     odd.ffn = 56; /* no multiple of 16: down's input; up has 112 rows */
     check_quantized(odd, NULL, 3, 1);
+    odd = gpt2;
+    odd.ffn = 56; /* up's output as well */
+    check_quantized(odd, NULL, 2, 0);
 }
 
 static void refused(model_layout l, const char *why) {

@@ -121,6 +121,18 @@ static void repeated_data(void **state) {
         assert_true(p.loss <= law_loss(l, p.params * f, p.tokens / f, 2e10) + 1e-12);
 }
 
+/* As soon as tokens repeat, the best split of a budget is no longer the frontier's. */
+static void a_budget_that_repeats_a_little(void **state) {
+    const scaling_law *l = law_default();
+    scaling_point free_of_limits, limited;
+    assert_ok(law_solve(l, &(scaling_query){ 1e22, NAN, NAN, NAN, INFINITY }, &free_of_limits));
+    double unique = free_of_limits.tokens / 1.1;
+    assert_ok(law_solve(l, &(scaling_query){ 1e22, NAN, NAN, NAN, unique }, &limited));
+    assert_true(fabs(limited.params / free_of_limits.params - 1) > 1e-3);
+    assert_true(law_loss(l, limited.params, limited.tokens, unique) <
+                law_loss(l, free_of_limits.params, free_of_limits.tokens, unique));
+}
+
 static void over_its_life(void **state) {
     const scaling_law *l = law_default();
     scaling_point best = solve(l, NAN, NAN, NAN, 2.1), p;
@@ -179,6 +191,31 @@ static void fit_recovers_a_law(void **state) {
     }
 }
 
+/* Whose terms are small numbers beside E, as where losses are in bits per byte of easy text. */
+static void fit_recovers_small_terms(void **state) {
+    scaling_law l = *law_default();
+    fit_run runs[SIZES * LENGTHS];
+    law_fit f;
+    l.e = 0.5, l.a = 0.9, l.alpha = 0.09, l.b = 0.8, l.beta = 0.05;
+    make_runs(&l, 0, runs);
+    assert_ok(law_fit_runs(runs, SIZES * LENGTHS, 3, 1, &f));
+    assert_near(law_loss(&f.law, 70e9, 1.4e12, INFINITY), law_loss(&l, 70e9, 1.4e12, INFINITY),
+                0.01);
+    law_fit_free(&f);
+}
+
+/* One run that went wrong changes nothing that all others agree on. */
+static void fit_passes_over_an_outlier(void **state) {
+    const scaling_law *l = law_default();
+    fit_run runs[SIZES * LENGTHS];
+    law_fit f;
+    make_runs(l, 0, runs);
+    runs[7].loss *= 1.3;
+    assert_ok(law_fit_runs(runs, SIZES * LENGTHS, 3, 1, &f));
+    assert_near(law_loss(&f.law, 1e11, 2e12, INFINITY), law_loss(l, 1e11, 2e12, INFINITY), 0.003);
+    law_fit_free(&f);
+}
+
 static void fit_with_noise_has_bands(void **state) {
     const scaling_law *l = law_default();
     fit_run runs[SIZES * LENGTHS];
@@ -222,6 +259,15 @@ static void reads_runs(void **state) {
     assert_true(runs[0].loss == logged_number(steps, 7, "val_loss"));
     assert_true(runs[0].params > 1000 && runs[0].params < 20000);
     json_decref(steps);
+    str lines = { 0 }; /* without held-out losses: the mean of the last tenth, that of line 18 on */
+    for (int i = 1; i <= 20; i++)
+        str_add(&lines, "{\"step\":%d,\"tokens\":%d,\"loss\":%d}\n", i, i, i);
+    folder_write(f, "run/metrics.jsonl", lines.text);
+    str_free(&lines);
+    fit_runs_free(runs, n);
+    runs = NULL, n = 0;
+    assert_ok(fit_read(in_folder(f, "run"), &runs, &n));
+    assert_true(runs[0].tokens == 20 && runs[0].loss == 19);
     folder_write(f, "t.csv", "name,params,tokens,loss\na,125M,2.5e9,3.12\nb,1.3B,26G,2.6\n");
     assert_ok(fit_read(in_folder(f, "t.csv"), &runs, &n));
     assert_int_equal(n, 3);
@@ -240,9 +286,12 @@ int main(void) {
         cmocka_unit_test(every_direction),
         cmocka_unit_test(frontier_is_the_minimum),
         cmocka_unit_test(repeated_data),
+        cmocka_unit_test(a_budget_that_repeats_a_little),
         cmocka_unit_test(over_its_life),
         cmocka_unit_test(refusals),
         cmocka_unit_test(fit_recovers_a_law),
+        cmocka_unit_test(fit_recovers_small_terms),
+        cmocka_unit_test(fit_passes_over_an_outlier),
         cmocka_unit_test(fit_with_noise_has_bands),
         cmocka_unit_test(fit_refuses_too_little),
         cmocka_unit_test_setup_teardown(reads_runs, folder_setup, folder_teardown),

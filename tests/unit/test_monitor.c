@@ -303,6 +303,15 @@ static void blocks_are_named(void **state) {
     s.activation_rms = small;
     add(&w, &s);
     assert_int_equal(find(&w, MONITOR_activation_small)->block, 1);
+    monitor_free(w.m);
+    w = watch_new(MONITOR_NORMAL, "", "");
+    small[1] = 0.015; /* above the limit of 0.01, as 99 is below that of 100 */
+    rms[2] = 99;
+    add(&w, &s);
+    assert_null(find(&w, MONITOR_activation_small));
+    s.activation_rms = rms;
+    add(&w, &s);
+    assert_null(find(&w, MONITOR_activation_large));
     assert_null(find(&w, MONITOR_param_norm)); /* still */
     monitor_free(w.m);
 }

@@ -34,24 +34,78 @@ static bool measures_noise(test_folder *f, const char *name) {
     return measured;
 }
 
-/* Of what is smaller than a batch there is more than one kind (the gradient of a rank, of all ranks'
- * first microbatch), so that the estimates differ; each is a number of the same size. Tensor-parallel ranks
- * and those of a pipeline have no batches of their own: theirs is that of one rank. */
-static void the_noise_scale_is_measured_on_every_layout(void **state) {
+static void has_the_noise_of(test_folder *f, const char *base, settings own, const layout_case *l,
+                             const char *name) {
+    settings all;
+    lay_out(all, own, l);
+    assert_ok(run_on_ranks(f, name, small, all, l->ranks));
+    same_as(f, base, name, l, "noise_scale", 1e-3);
+}
+
+/* The first half of a step's sequences is the same on every layout and for every microbatch: so is the noise scale. */
+static void the_noise_scale_does_not_depend_on_the_layout(void **state) {
+    static const layout_case rows[] = {
+        { 1, "1", { NULL } },
+        { 1, "8", { NULL } },
+        { 2, "1", { "parallelism.zero_stage", "0" } },
+        { 4, "2", { "parallelism.zero_stage", "1" } },
+        { 4, "1", { "parallelism.tensor_parallel_degree", "2", "parallelism.zero_stage", "0" } },
+        { 2, "1", { "parallelism.context_parallel_degree", "2", "parallelism.zero_stage", "0" } },
+    };
     test_folder *f = *state;
-    settings own = { "training.noise_scale", "true", STEPS(12), "training.global_batch_size", "16",
-                     "model.tie_embeddings", "false" };
-    assert_ok(run_on_ranks(f, "one", small, own, 1));
-    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+    for (int tied = 0; tied < 2; tied++) {
+        settings own = { "training.noise_scale",
+                         "true",
+                         STEPS(6),
+                         "training.global_batch_size",
+                         "16",
+                         "model.tie_embeddings",
+                         tied ? "true" : "false",
+                         "validation.every",
+                         "0",
+                         "model.qk_norm",
+                         tied ? "head" : "none" };
+        const char *one = tied ? "tied" : "one";
         char name[NAME];
-        assert_ok(run_on_layout(f, own, i, name));
-        if (i == TENSOR_ALONE || i == FIRST_PIPELINE)
-            same_figures(f, name, &layouts[i], "noise_scale", 1e-3);
-        assert_true(measures_noise(f, name));
+        assert_ok(run_on_ranks(f, one, small, own, 1));
+        assert_true(measures_noise(f, one));
+        for (size_t i = 0; i < COUNT_OF(layouts) + (SANITIZED ? 0 : COUNT_OF(rows)); i++) {
+            snprintf(name, NAME, "%s%zu", one, i);
+            has_the_noise_of(f, one, own,
+                             i < COUNT_OF(layouts) ? &layouts[i] : &rows[i - COUNT_OF(layouts)],
+                             name);
+        }
     }
 }
 
-/* A pipeline computes what these ranks compute without one: each list's gradients of the first microbatch are read
+static void the_noise_scale_of_experts_does_not_depend_on_the_layout(void **state) {
+    static const layout_case cases[] = {
+        { 2, "2", { "parallelism.expert_parallel_degree", "2", "parallelism.zero_stage", "0" } },
+        { 4, "1", { "parallelism.expert_parallel_degree", "2", "parallelism.zero_stage", "1" } },
+        { 4, "2", { "parallelism.expert_parallel_degree", "2", "parallelism.zero_stage", "2" } },
+        { 4, "1", { "parallelism.expert_parallel_degree", "4", "parallelism.zero_stage", "3" } },
+    };
+    settings own = { "training.noise_scale",
+                     "true",
+                     STEPS(6),
+                     "training.global_batch_size",
+                     "16",
+                     "model.experts",
+                     "4",
+                     "model.expert_dim",
+                     "16",
+                     "validation.every",
+                     "0" };
+    assert_ok(run_on_ranks(*state, "one", small, own, 1));
+    assert_true(measures_noise(*state, "one"));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char name[NAME];
+        snprintf(name, NAME, "experts%zu", i);
+        has_the_noise_of(*state, "one", own, &cases[i], name);
+    }
+}
+
+/* A pipeline computes what these ranks compute without one: each list's gradients of the first half are read
  * before another adds to them, in whatever order the schedule runs the lists, and of a tied table, of which both
  * ends have a part, their sum is. */
 static void the_noise_scale_does_not_depend_on_the_schedule(void **state) {
@@ -113,7 +167,8 @@ int main(void) {
         T(sgd_does_not_depend_on_the_layout),
         T(adafactor_does_not_depend_on_the_layout),
         T(muon_does_not_depend_on_the_layout),
-        T(the_noise_scale_is_measured_on_every_layout),
+        T(the_noise_scale_does_not_depend_on_the_layout),
+        T(the_noise_scale_of_experts_does_not_depend_on_the_layout),
         T(the_noise_scale_does_not_depend_on_the_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -148,9 +148,9 @@ static settings kinds[] = {
     { "training.local_batch_size", "6", "validation.every", "0" }, /* one microbatch a step */
     { "validation.every", "1", "sample.every", "1", "checkpoint.every", "1" },
     { "training.stop", "6", "checkpoint.every", "2", "training.max_norm", "0" },
-    { "model.dropout", "0.2", "training.noise_scale", "true", "training.batch_ramp_start", "2",
-      "training.batch_ramp", "5", "training.seq_curriculum_start", "8", "training.seq_curriculum",
-      "4" },
+    { "model.dropout", "0.2", "training.noise_scale", "true", "training.local_batch_size", "1",
+      "training.batch_ramp_start", "2", "training.batch_ramp", "5", "training.seq_curriculum_start",
+      "8", "training.seq_curriculum", "4" },
     { "precision", "fp16", "precision.loss_scale", "8388608",
       "precision.loss_scale_growth_interval", "3" },
     { "precision", "bf16", "precision.fp8", "delayed", "model.dropout", "0.1" },

@@ -100,6 +100,10 @@ static void batch_sizes_may_be_tokens(void **state) {
     assert_true(logged_number(steps, 0, "batch") == 4);
     assert_true(logged_number(steps, 7, "batch") == 16);
     json_decref(steps);
+    assert_error(
+        try_train(*state, "no",
+                  (settings){ "training.noise_scale", "true", "training.global_batch_size", "12" }),
+        "first half of a step");
     assert_error(try_train(*state, "no", (settings){ "training.local_batch_size", "63 tokens" }),
                  "training.local_batch_size", "64 tokens");
     assert_error(try_train(*state, "no", (settings){ "training.global_batch_size", "6" }),

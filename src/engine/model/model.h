@@ -151,13 +151,13 @@ typedef struct model_layout {
         whole_below; /* ZeRO-3, offload_params: parameters of fewer elements stay whole on the device */
     int64_t bucket_bytes; /* most of a bucket, as fp32, but for a single parameter; 0: no limit */
     dtype gather_wire, reduce_wire; /* as in prog_bucket; of gathers while programs run */
-    bool keeps_first_grad; /* that of a step's first microbatch is asked for (model_keep_tied) */
-    bool selective;        /* recompute cheap ops */
-    fp8_recipe fp8;        /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
-    const char *fp8_skip;  /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
-    int64_t seq;           /* tokens in a row of a training batch; 0: not known */
-    bool documents;        /* a row may hold several documents */
-    int64_t logit_bytes;   /* as in prog_options */
+    bool keeps_half_grad; /* that of the first half of a step is measured (model_keep_tied) */
+    bool selective;       /* recompute cheap ops */
+    fp8_recipe fp8;       /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
+    const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
+    int64_t seq;          /* tokens in a row of a training batch; 0: not known */
+    bool documents;       /* a row may hold several documents */
+    int64_t logit_bytes;  /* as in prog_options */
 } model_layout;
 
 /* The largest tensor_parallel_degree up to tp, and the smallest above it, that the model can be sharded over; 0:
@@ -212,6 +212,8 @@ typedef struct bucket_view {
 } bucket_view;
 int model_buckets(const model *m);
 bucket_view model_bucket(const model *m, int i);
+bucket_view model_bucket_grads(const model *m,
+                               int i); /* all of it that this rank has gradients of */
 
 /* The part of a parameter that lies in a bucket view: elements [from, to) of the local parameter,
  * flattened, at offset `at` of the view. @return false when none does. */
@@ -240,8 +242,13 @@ axis_set model_param_divided(const model *m,
                              int param); /* ... along which they update others of it */
 int model_param_copies(const model *m, int param);
 int model_param_copy_index(const model *m, int param);
-/* Whether a gradient is a partial sum over tp until it is reduced; once the training programs are recorded. */
-bool model_grad_partial(const model *m, int param);
+/* Axes along which ranks hold parts of the sum that is a parameter's gradient, before a step's last microbatch reduces
+ * it: ranks that have other data, and then tensor-parallel ranks (these form a set of their own, AXES_TP_REP among
+ * them). Once the training programs are recorded. */
+typedef struct grad_parts {
+    axis_set data, tensor;
+} grad_parts;
+grad_parts model_grad_parts(const model *m, int param);
 /* @return the flat index of a local element in the whole parameter. */
 int64_t model_global_index(const model *m, int param, int64_t local);
 
@@ -256,11 +263,11 @@ void model_fill_constants(const model *m, plan *p);
 /* Makes written master weights what programs read: converts them to the copies that GEMMs read, and
  * gathers what other ranks update (ZeRO 1 and 2). */
 err model_publish(const model *m, exec *x) MUST_USE;
-/* The same table's gradient of the first microbatch, with model_layout.keeps_first_grad: keep copies what this stage has
- * of it, sum adds the other stage's. @return its elements that this rank updates, summed; no data where there is no
- * such table here. Both stages call sum. */
-void model_keep_tied(const model *m, exec *x);
-err model_sum_first_tied(const model *m, exec *x, tensor *out) MUST_USE;
+/* The same table's gradient of the first half of a step, with model_layout.keeps_half_grad: keep copies n elements of
+ * what this stage has of it, from element `at` of those that this rank updates on; sum adds the other stage's. @return
+ * these elements, summed; no data where there is no such table here. Both stages call sum. */
+void model_keep_tied(const model *m, exec *x, const float *grad, int64_t at, int64_t n);
+err model_sum_half_tied(const model *m, exec *x, tensor *out) MUST_USE;
 /* Whether both ends of a pipeline hold the parameter. */
 bool model_param_tied(const model *m, int param);
 

@@ -44,10 +44,10 @@ struct model {
     prog_bucket bucket[MAX_BUCKETS];
     bucket_info info[MAX_BUCKETS];
     int buckets;
-    chain_end tied, first_tied; /* add up the gradients of a table that two stages hold */
-    int tied_first;             /* region for model_keep_tied; -1: none */
-    model_param *param;         /* every part of every layer */
-    model_param **by_name;      /* [params] sorted by name: there may be tens of thousands */
+    chain_end tied, half_tied; /* add up the gradients of a table that two stages hold */
+    int tied_half;             /* region for model_keep_tied; -1: none */
+    model_param *param;        /* every part of every layer */
+    model_param **by_name;     /* [params] sorted by name: there may be tens of thousands */
     int params;
     prog **recorded; /* owned */
     int records, record_cap;

@@ -81,13 +81,13 @@ static chain_end record_tied(model *m, plan *p, region_part in, int64_t count) {
 
 static void reserve_tied(model *m, plan *p) {
     bucket_view b;
-    m->tied = m->first_tied = (chain_end){ 0 };
-    m->tied_first = -1;
+    m->tied = m->half_tied = (chain_end){ 0 };
+    m->tied_half = -1;
     if (!tied_view(m, &b)) return;
     m->tied = record_tied(m, p, b.grad, b.count);
-    if (!m->l.keeps_first_grad) return;
-    m->tied_first = plan_region(p, "pipeline", (size_t)b.count * sizeof(float));
-    m->first_tied = record_tied(m, p, (region_part){ m->tied_first, 0 }, b.count);
+    if (!m->l.keeps_half_grad) return;
+    m->tied_half = plan_region(p, "pipeline", (size_t)b.count * sizeof(float));
+    m->half_tied = record_tied(m, p, (region_part){ m->tied_half, 0 }, b.count);
 }
 
 void model_reserve(model *m, plan *p, bool train) {
@@ -164,6 +164,7 @@ static bucket_view view_bucket(const model *m, int i, bucket_part part) {
 }
 
 bucket_view model_bucket(const model *m, int i) { return view_bucket(m, i, HOLDS_STATE); }
+bucket_view model_bucket_grads(const model *m, int i) { return view_bucket(m, i, HOLDS_GRADS); }
 
 bool model_param_range(const model *m, int param, const bucket_view *b, param_range *out) {
     const model_param *p = &m->param[param];
@@ -237,7 +238,8 @@ axis_set model_param_divided(const model *m, int param) {
     return mesh_axes(&m->l.mesh) & (placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices);
 }
 
-bool model_grad_partial(const model *m, int param) {
+/* Whether the gradient is a partial sum over tp until it is reduced. */
+static bool is_partial_over_tp(const model *m, int param) {
     const model_param *p = &m->param[param];
     for (int i = 0; i < m->records; i++)
         for (int k = 0; k < m->fuseds; k++) {
@@ -247,6 +249,16 @@ bool model_grad_partial(const model *m, int param) {
             if (in && prog_grad_partial(m->recorded[i], k)) return true;
         }
     return false;
+}
+
+grad_parts model_grad_parts(const model *m, int param) {
+    const model_param *p = &m->param[param];
+    const prog_bucket *b = &m->bucket[p->bucket];
+    axis_set several = mesh_axes(&m->l.mesh);
+    if (bucket_is_sliced(b, &m->l.mesh, HOLDS_GRADS)) /* every microbatch is reduced to slices */
+        return (grad_parts){ b->reduced & ~b->slices & several, 0 };
+    axis_set tp = is_partial_over_tp(m, param) ? AXIS(AX_TP) & several : 0;
+    return (grad_parts){ b->reduced & several, p->repeated ? AXES_TP_REP : tp };
 }
 
 int model_param_copies(const model *m, int param) {
@@ -415,22 +427,19 @@ bool model_param_tied(const model *m, int param) {
     return shared_by_stages(m, m->param[param].bucket);
 }
 
-void model_keep_tied(const model *m, exec *x) {
-    bucket_view b;
-    if (!tied_view(m, &b)) return;
+void model_keep_tied(const model *m, exec *x, const float *grad, int64_t at, int64_t n) {
     op_call copy = { .op = OP_ACCUMULATE };
-    copy.in[0] =
-        tensor_of((float *)plan_data(x->plan, b.grad.region) + b.grad.at, DT_F32, 1, &b.count);
-    copy.out[0] = tensor_of(plan_data(x->plan, m->tied_first), DT_F32, 1, &b.count);
+    copy.in[0] = tensor_of((float *)grad, DT_F32, 1, &n);
+    copy.out[0] = tensor_of((float *)plan_data(x->plan, m->tied_half) + at, DT_F32, 1, &n);
     exec_call(x, &copy);
 }
 
-err model_sum_first_tied(const model *m, exec *x, tensor *out) {
+err model_sum_half_tied(const model *m, exec *x, tensor *out) {
     bucket_view b;
     *out = (tensor){ 0 };
-    if (!m->first_tied.p || !tied_view(m, &b)) return OK;
-    *out = tensor_of(plan_data(x->plan, m->tied_first), DT_F32, 1, &b.count);
-    return exec_program(x, m->first_tied.id);
+    if (!m->half_tied.p || !tied_view(m, &b)) return OK;
+    *out = tensor_of(plan_data(x->plan, m->tied_half), DT_F32, 1, &b.count);
+    return exec_program(x, m->half_tied.id);
 }
 
 err model_publish(const model *m, exec *x) {

@@ -1,5 +1,5 @@
 /* Norms and values that are read of gradients and parameters now and then, beside the step's list: of the first
- * microbatch, of each block. */
+ * half of a step, of each block. */
 #include "optim_internal.h"
 
 #include <math.h>
@@ -55,79 +55,111 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) {
     return norm_of(x, (double)sum[0] + sum[1], norm);
 }
 
-/* ---- of the first microbatch ------------------------------------------------------------------ */
-/* Whether tensor-parallel ranks have parts of a sum as the parameter's gradient until they add them up. */
-static bool is_partial(const optimizer *o, int param) {
-    bool sliced = model_lay(o->m)->zero >= 2 && mesh_span(&o->mesh, AXES_DATA) > 1;
-    return !sliced && (model_param_at(o->m, param)->repeated || model_grad_partial(o->m, param));
+/* ---- of the first half of a step -------------------------------------------------------------- */
+/* Ranks hold parts of a gradient until the last microbatch reduces it. These are summed here into memory of their own,
+ * a piece of a parameter at a time, so that what accumulates is left as it is. */
+enum { HALF_PIECE = 1 << 22 };
+
+void half_reserve(optimizer *o) {
+    int64_t most = 0;
+    o->piece = -1;
+    for (int i = 0; i < o->params && model_lay(o->m)->keeps_half_grad; i++) {
+        const model_param *q = model_param_at(o->m, i);
+        most = MAX(most, MIN(HALF_PIECE, q->local[0] * q->local[1]));
+    }
+    o->piece_count = most;
+    if (most && mesh_world(&o->mesh) > 1)
+        o->piece = plan_region(o->p, "work", (size_t)most * sizeof(float));
+}
+
+/* Gradients that no rank has to sum, of the lists that have completed. */
+typedef struct half_grads {
+    const optimizer *o;
+    const exec_grads *complete; /* NULL: all of them */
+} half_grads;
+
+static bool is_in_parts(const optimizer *o, int param) {
+    grad_parts parts = model_grad_parts(o->m, param);
+    return mesh_span(&o->mesh, parts.data) > 1 || mesh_span(&o->mesh, parts.tensor) > 1;
 }
 
 static bool is_complete(const optimizer *o, int param, const exec_grads *g) {
     const model_param *q = model_param_at(o->m, param);
-    return !g || exec_grads_has(g, q->layer, q->bucket, q->offset);
+    return has_gradient(o, param) && (!g || exec_grads_has(g, q->layer, q->bucket, q->offset));
 }
 
-/* Gradients of the first microbatch that are complete and not partial. */
-typedef struct first_grads {
-    const optimizer *o;
-    const exec_grads *complete; /* NULL: all of them */
-} first_grads;
-
-static bool is_first_and_whole(const void *ctx, int param) {
-    const first_grads *f = ctx;
-    return has_gradient(f->o, param) && is_complete(f->o, param, f->complete) &&
-           !is_partial(f->o, param) && !model_param_tied(f->o->m, param);
+static bool is_complete_and_whole(const void *ctx, int param) {
+    const half_grads *f = ctx;
+    return is_complete(f->o, param, f->complete) && !is_in_parts(f->o, param) &&
+           !model_param_tied(f->o->m, param);
 }
 
-static float *grad_data(const optimizer *o, const param_slot *t) {
+static err sum_over_parts(exec *x, axis_set axes, tensor *piece) {
+    comm_move move = { axes, PLACE_P, PLACE_I, .name = "gradient noise" };
+    comm_ticket ticket;
+    if (!axes) return OK;
+    TRY(comm_start(x->comm, &move, piece, piece, &ticket));
+    return comm_wait(x->comm, &ticket);
+}
+
+/* Counts n elements of a gradient that is summed, from element `from` of the parameter on, as far as this rank
+ * updates them. Those of a table that both ends of a pipeline hold are kept until both are known. */
+static void count_piece(const optimizer *o, exec *x, int param, float *piece, int64_t from,
+                        int64_t n) {
+    const param_slot *t = &o->slot[param];
+    if (t->range < 0) return;
     const update_range *s = &o->range[t->range];
-    return (float *)plan_data(o->p, s->b.grad.region) + s->b.grad.at + s->at + t->at;
+    param_range own;
+    if (!model_param_range(o->m, param, &s->b, &own)) return;
+    int64_t begin = MAX(from, own.from), end = MIN(from + n, own.to);
+    if (begin >= end) return;
+    if (model_param_tied(o->m, param))
+        model_keep_tied(o->m, x, piece + (begin - from), own.at + begin - own.from, end - begin);
+    else
+        add_squares(o, x, piece + (begin - from), end - begin, t->copies);
 }
 
-/* Square sums of the gradients that are partial, summed over tensor-parallel ranks, or over those that share
- * key/value heads. They are small: the host sums them. */
-static err add_partial_squares(const optimizer *o, const exec *x, const exec_grads *g,
-                               double *sum) {
-    err e = OK;
-    for (int i = 0; i < o->ordered && !e; i++) {
-        const param_slot *t = &o->slot[o->order[i]];
-        if (!is_partial(o, o->order[i]) || !is_complete(o, o->order[i], g)) continue;
-        float *values = mem_alloc((size_t)t->count * sizeof *values);
-        e = plan_get(o->p, values, grad_data(o, t), (size_t)t->count * sizeof *values);
-        bool repeated = model_param_at(o->m, o->order[i])->repeated;
-        axis_set axes = repeated ? AXES_TP_REP : AXIS(AX_TP);
-        if (!e) e = comm_sum(x->comm, axes, values, t->count);
-        for (int64_t k = 0; k < t->count; k++)
-            *sum += (double)values[k] * values[k] / (double)t->copies;
-        free(values);
+/* Sums the parts of one parameter's gradient, of which this rank has those in `b`. */
+static err add_in_parts(const optimizer *o, exec *x, int param, const bucket_view *b) {
+    grad_parts parts = model_grad_parts(o->m, param);
+    bool whole = !is_in_parts(o, param);
+    param_range held;
+    if (!model_param_range(o->m, param, b, &held)) return OK;
+    float *grad = (float *)plan_data(o->p, b->grad.region) + b->grad.at + held.at;
+    for (int64_t at = held.from; at < held.to; at += HALF_PIECE) {
+        int64_t n = MIN(HALF_PIECE, held.to - at);
+        tensor from = tensor_of(grad + (at - held.from), DT_F32, 1, &n), sum = from;
+        if (!whole) {
+            sum.data = plan_data(o->p, o->piece);
+            exec_call(x, &(op_call){ .op = OP_ACCUMULATE, .in = { from }, .out = { sum } });
+            TRY(sum_over_parts(x, parts.data, &sum));
+            TRY(sum_over_parts(x, parts.tensor, &sum));
+        }
+        count_piece(o, x, param, sum.data, at, n);
     }
-    return e;
+    return OK;
 }
 
-static bool completes_tied(const optimizer *o, const exec_grads *g) {
-    for (int i = 0; i < o->ordered; i++)
-        if (model_param_tied(o->m, o->order[i]) && is_complete(o, o->order[i], g)) return true;
-    return false;
-}
+void optim_half_begin(optimizer *o, exec *x) { begin_squares(o, x); }
 
-void optim_first_begin(optimizer *o, exec *x) {
-    o->first_partial = 0;
-    begin_squares(o, x);
-}
-
-err optim_first_add(optimizer *o, exec *x, const exec_grads *g) {
-    first_grads f = { o, g };
+err optim_half_add(optimizer *o, exec *x, const exec_grads *g) {
+    half_grads f = { o, g };
     grad_run run;
-    for (int i = 0; next_grad_run(o, is_first_and_whole, &f, &i, &run);)
+    for (int i = 0; next_grad_run(o, is_complete_and_whole, &f, &i, &run);)
         add_squares(o, x, (float *)plan_data(o->p, run.region) + run.at, run.n, run.copies);
-    if (completes_tied(o, g)) model_keep_tied(o->m, x);
-    return add_partial_squares(o, x, g, &o->first_partial);
+    for (int i = 0; i < model_buckets(o->m); i++) {
+        bucket_view b = model_bucket_grads(o->m, i);
+        for (int k = 0; k < o->params; k++)
+            if (is_complete(o, k, g) && (is_in_parts(o, k) || model_param_tied(o->m, k)))
+                TRY(add_in_parts(o, x, k, &b));
+    }
+    return OK;
 }
 
 /* Both ends of a pipeline have a part of the tied table's gradient: its square is that of their sum. */
 static err add_tied_squares(const optimizer *o, exec *x) {
     tensor sum;
-    TRY(model_sum_first_tied(o->m, x, &sum));
+    TRY(model_sum_half_tied(o->m, x, &sum));
     for (int i = 0; i < o->ordered && sum.data; i++) {
         const param_slot *t = &o->slot[o->order[i]];
         if (!model_param_tied(o->m, o->order[i])) continue;
@@ -136,10 +168,10 @@ static err add_tied_squares(const optimizer *o, exec *x) {
     return OK;
 }
 
-err optim_first_norm(optimizer *o, exec *x, double *norm) {
+err optim_half_norm(optimizer *o, exec *x, double *norm) {
     double sum;
     TRY(add_tied_squares(o, x));
-    TRY(sum_over_ranks(o, x, o->first_partial, &sum));
+    TRY(sum_over_ranks(o, x, 0, &sum));
     return norm_of(x, sum, norm);
 }
 

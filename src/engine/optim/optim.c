@@ -145,6 +145,7 @@ static void reserve_states(optimizer *o) {
     }
     directions_reserve(o);
     o->sum = plan_region(o->p, "work", 2 * sizeof(float));
+    half_reserve(o);
 }
 
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {

@@ -81,13 +81,14 @@ struct optimizer {
     int params, ordered;
     update_range *range;
     int ranges;
-    bool on_host;         /* some of them have state or parameters in host memory */
-    bool params_on_host;  /* ... parameters */
-    int sum;              /* plan region: the gradient's square sum */
-    double first_partial; /* of optim_first_add: what the host summed */
-    axis_set parts;       /* ranks along these hold different parts of some matrix */
-    int64_t sum_count;    /* rows and columns of all matrices that are summed over */
-    dtype polar;          /* in which Muon's iterations run */
+    bool on_host;        /* some of them have state or parameters in host memory */
+    bool params_on_host; /* ... parameters */
+    int sum;             /* plan region: the gradient's square sum */
+    int piece;           /* plan region: gradients that optim_half_add sums over ranks; -1: none */
+    int64_t piece_count;
+    axis_set parts;    /* ranks along these hold different parts of some matrix */
+    int64_t sum_count; /* rows and columns of all matrices that are summed over */
+    dtype polar;       /* in which Muon's iterations run */
     prog *program[PROGRAMS];
     int norm;       /* of plan_program */
     chain_end *end; /* [ends] what a step ends with */
@@ -122,6 +123,10 @@ bool has_gradient(const optimizer *o, int param);
 /* Whether padding between gradients is zero: gradients kept in slices come through a buffer whose padding may
  * hold anything; else it is zero from the start. */
 bool padding_is_zero(const optimizer *o);
+
+/* ---- norms.c ------------------------------------------------------------------------------- */
+/* Reserves what optim_half_add sums gradients in. */
+void half_reserve(optimizer *o);
 
 /* ---- directions.c -------------------------------------------------------------------------- */
 /* Axes along which ranks hold different parts of a parameter. Ranks of another pipeline stage have other

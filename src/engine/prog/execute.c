@@ -435,6 +435,11 @@ static err run_beside(const chain_run *r, const instr *i) {
     return OK;
 }
 
+/* Whether the caller reads the gradients that this instruction's microbatch and those before it have left. */
+static bool shows_grads(const chain_run *r, const instr *i) {
+    return r->hooks && r->hooks->grads && i->micro == r->hooks->grads_micro;
+}
+
 /* Runs an instruction that is not a list of a chunk's program. */
 static err run_simple(const chain_run *r, const instr *i) {
     exec *x = r->x;
@@ -442,7 +447,7 @@ static err run_simple(const chain_run *r, const instr *i) {
     switch (i->kind) {
     case DO_FEED: return h ? h->feed(h->ctx, i->micro, i->inputs) : OK;
     case DO_LOSS: return h ? h->loss(h->ctx, i->micro) : OK;
-    case DO_GRADS: return h && h->grads ? h->grads(h->ctx, NULL) : OK;
+    case DO_GRADS: return shows_grads(r, i) ? h->grads(h->ctx, NULL) : OK;
     case DO_SEND: return send_boundary(x, r->k, i);
     case DO_SENT: return comm_wait(x->comm, &r->k->chunk[i->chunk].ticket[i->slot][i->pass]);
     case DO_RECV: return receive_boundary(x, r->k, i);
@@ -475,12 +480,12 @@ bool exec_grads_has(const exec_grads *g, int layer, int bucket, int64_t offset) 
     return false;
 }
 
-/* A list has completed the gradients that it writes, of the first microbatch: no other list writes them. */
-static err show_first_grads(const chain_run *r, const instr *i, const instance *in) {
+/* A list has accumulated the gradients that it writes over the microbatches so far: no other list writes them. */
+static err show_list_grads(const chain_run *r, const instr *i, const instance *in) {
     bool writes =
         i->kind == DO_FWD || i->kind == DO_BWD || i->kind == DO_WEIGHTS || i->kind == DO_REDUCED;
     bool overlap = r->k->c.pipe.ranks > 1; /* else DO_GRADS comes before the next microbatch */
-    if (!overlap || !r->hooks || !r->hooks->grads || !writes || i->micro > 0) return OK;
+    if (!overlap || !writes || !shows_grads(r, i)) return OK;
     return r->hooks->grads(r->hooks->ctx, &(exec_grads){ in->p, in->layer, (int)i->kind });
 }
 
@@ -496,7 +501,7 @@ static err run_program(const chain_run *r, const instr *i) {
     open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
     TRY(run_list(r, in, i, open ? open : &own));
     settle_fetch(r, i, in->p);
-    return show_first_grads(r, i, in);
+    return show_list_grads(r, i, in);
 }
 
 /* @return its event, where a trace records. */

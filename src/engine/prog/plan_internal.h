@@ -53,7 +53,7 @@ typedef enum {
     DO_SENT, /* waits until it is sent */
     DO_RECV,
     DO_LOSS,  /* the caller reads the losses of a microbatch */
-    DO_GRADS, /* the caller reads the gradients of the first one */
+    DO_GRADS, /* the caller may read the gradients that it and those before it left */
     DO_BEGIN, /* the program that every rank begins a step with */
     DO_END,   /* ... and ends its microbatches with; waits for what is still being reduced */
     /* The programs that end a step, by end_kind. */

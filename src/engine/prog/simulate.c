@@ -507,15 +507,6 @@ static double list_seconds(const sim_run *s, const priced_list *l, instr_kind ki
     return r.now;
 }
 
-static double comm_seconds(const priced_list *l, op_when when) {
-    double sum = 0;
-    for (int i = 0; i < l->n; i++)
-        if (l->item[i].kind != ITEM_CALLS && l->item[i].kind != ITEM_WAIT &&
-            l->item[i].when == when)
-            sum += l->item[i].seconds;
-    return sum;
-}
-
 prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool accumulates) {
     priced_prog g = price_program(p, m, costs, accumulates);
     sim_run s = { .costs = costs };
@@ -525,15 +516,12 @@ prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool 
                        .again = list_seconds(&s, &g.list[LIST_FWD], DO_FWD_SAVES),
                        .backward = list_seconds(&s, &g.list[LIST_BWD], DO_BWD),
                        .weights = list_seconds(&s, &g.list[LIST_WEIGHTS], DO_WEIGHTS),
-                       .gather = comm_seconds(&g.list[LIST_GATHER], WHEN_ALWAYS),
-                       .reduce = comm_seconds(&g.list[LIST_REDUCE], WHEN_ALWAYS),
                        .saved = (double)p->saved_bytes,
                        .temp = (double)p->temp_bytes,
                        .gathered = (double)p->gathered_bytes,
                        .whole_grad = (double)p->whole_grad_bytes };
     if (p->block_input != VAL_NONE) out.block_input = (double)val_bytes(&p->val[p->block_input]);
     if (p->res_in != VAL_NONE) out.residual = (double)val_bytes(&p->val[p->res_in]);
-    for (int i = 0; i < LISTS; i++) out.late += comm_seconds(&g.list[i], WHEN_LAST);
     priced_free(&g);
     free(s.own);
     return out;

@@ -62,8 +62,6 @@ err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_w
 typedef struct prog_price {
     double forward, again, backward; /* again: the last forward of a segment that is recomputed */
     double weights;                  /* where backward puts them off */
-    double gather, reduce;           /* communications of parameters that are stored in slices */
-    double late;                     /* reductions with a step's last microbatch */
     double saved, block_input, residual, temp, gathered, whole_grad;
 } prog_price;
 /* @param accumulates a step has several microbatches */

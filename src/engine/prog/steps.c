@@ -257,8 +257,7 @@ static void add_microbatches(const chain *c, step_list *l, int micros) {
         }
         if (last) push_instr(l, plain_instr(DO_END, micro));
         if (c->first->mode != PROG_DECODE) push_instr(l, plain_instr(DO_LOSS, micro));
-        if (first && !last && c->first->mode == PROG_TRAIN)
-            push_instr(l, plain_instr(DO_GRADS, micro));
+        if (!last && c->first->mode == PROG_TRAIN) push_instr(l, plain_instr(DO_GRADS, micro));
         if (!first && !last) l->repeat_to = l->n, l->repeats = micros - 2;
     }
     free(one.list);

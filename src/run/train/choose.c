@@ -86,7 +86,7 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
                            .fp8_skip = c->precision.fp8_skip,
                            .seq = seq,
                            .documents = c->data.documents,
-                           .keeps_first_grad = c->training.noise_scale,
+                           .keeps_half_grad = c->training.noise_scale,
                            .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
 }
 

@@ -38,12 +38,24 @@ static err whole_microbatches(const trainer *t, const char *name, cfg_amount a, 
 
 int64_t trainer_micro_rows(const trainer *t) { return t->rows * ranks_with_rows(t); }
 
+/* The noise scale compares the first half of a step's sequences with all of them: a layout divides both. */
+static err check_halves(const trainer *t, const char *name, int64_t sequences) {
+    int64_t unit = trainer_micro_rows(t);
+    if (!t->cfg->training.noise_scale || sequences / unit % 2 == 0) return OK;
+    return err_hint(
+        ERR("training.noise_scale compares the first half of a step's sequences with all of "
+            "them; %s is %lld sequences, an odd number of microbatches of %lld",
+            name, (long long)sequences, (long long)unit),
+        "use %lld, or a smaller training.local_batch_size",
+        (long long)(ceil_div(sequences, 2 * unit) * 2 * unit));
+}
+
 /* A size of the ramp in whole sequences, which does not depend on the layout: the layout must divide it. */
 static err ramp_amount(const trainer *t, const char *name, cfg_amount a, int64_t *out) {
     double sequences = sequences_of(t, a);
     int64_t unit = trainer_micro_rows(t), n = *out = llround(sequences);
     if (sequences > 0 && n == 0) *out = n = 1;
-    if (n % unit == 0) return OK;
+    if (n % unit == 0) return check_halves(t, name, n);
     return err_hint(ERR("%s is %lld sequences, which training.local_batch_size (%lld) x %d "
                         "data-parallel ranks do not divide",
                         name, (long long)n, (long long)t->rows, ranks_with_rows(t)),
@@ -115,11 +127,7 @@ err trainer_set_batch(trainer *t) {
     TRY(set_full_batch(t));
     t->micros = t->ramp.full / trainer_micro_rows(t);
     TRY(set_ramp_sizes(t));
-    if (c->training.noise_scale && t->micros < 2)
-        return err_hint(
-            ERR("training.noise_scale needs at least two microbatches per step; got one"),
-            "set training.global_batch_size to at least twice local_batch_size");
-    return OK;
+    return check_halves(t, "training.global_batch_size", t->ramp.full);
 }
 
 /* ---- conversions ------------------------------------------------------------------------- */

@@ -60,16 +60,12 @@ static void keep_rows(trainer *t, int micro, const data_batch *b) {
     memcpy(k->row_valid + (size_t)micro * rows, b->row_valid, rows * sizeof *k->row_valid);
 }
 
-/* The gradient of the first microbatch alone stands in its accumulator before the second adds to
- * it: its norm against the whole step's gives the noise scale. Gradients kept in slices are summed over
- * the ranks that share them; else each rank has that of its own tokens. The mean of the squared norms
- * is then that of as small a batch. */
-static err small_batch_norm(trainer *t, double targets, queued_step *q) {
+/* The norm of the gradient of the first half of the step's sequences, against that of all of them, gives the noise
+ * scale. Which sequences these are does not depend on the layout: microbatches consume them in order. */
+static err half_batch_norm(trainer *t, double targets, queued_step *q) {
     double norm;
-    TRY(optim_first_norm(t->o, &t->x, &norm));
+    TRY(optim_half_norm(t->o, &t->x, &norm));
     TRY(ranks_sum_targets(t, &targets));
-    bool summed = model_lay(t->m)->zero >= 2; /* over all but replicas */
-    targets /= summed ? mesh_size(&t->mesh, AX_DP_REPLICATE) : mesh_span(&t->mesh, AXES_DATA);
     norm *= (double)q->valid / MAX(targets, 1.0); /* as a mean over its own targets */
     q->small_sq = norm * norm;
     q->small = targets;
@@ -84,8 +80,8 @@ typedef struct queueing {
     int64_t step, before;      /* steps and tokens before it */
     queued_step q;
     data_batch b;     /* the last one read */
-    double targets;   /* of this rank's rows in the first microbatch */
-    bool has_squares; /* some of its gradient's have been summed */
+    double targets;   /* of this rank's rows in the first half of the step */
+    bool has_squares; /* some of their gradient's have been summed */
     double began, waited,
         before_data; /* when its microbatches began, and waits and data until then */
     double decided;  /* when its update began */
@@ -126,7 +122,7 @@ static err feed_microbatch(void *ctx, int micro, int slot) {
     if (micro > 0) TRY(next_batch(u));
     const data_batch *b = &u->b;
     int64_t n = t->rows * t->seq;
-    if (micro == 0) u->targets = (double)b->valid_here;
+    if (micro < u->q.micros / 2) u->targets += (double)b->valid_here;
     if (t->cfg->training.seq_curriculum_start > 0)
         for (int64_t i = 0; i < n; i++) u->q.longest = MAX(u->q.longest, b->pos[i] + 1);
     model_batch batch = { b->tokens, b->targets, b->pos, b->start, b->id, n, slot };
@@ -158,12 +154,11 @@ static err take_losses(void *ctx, int micro) {
     return OK;
 }
 
-static err take_first_gradient(void *ctx, const exec_grads *g) {
+static err take_half_gradient(void *ctx, const exec_grads *g) {
     queueing *u = ctx;
-    if (u->q.micros < 2) return OK;
-    if (!u->has_squares) optim_first_begin(u->t->o, &u->t->x);
+    if (!u->has_squares) optim_half_begin(u->t->o, &u->t->x);
     u->has_squares = true;
-    return optim_first_add(u->t->o, &u->t->x, g);
+    return optim_half_add(u->t->o, &u->t->x, g);
 }
 
 /* A step that is still in flight when the next one fails is finished first: nothing else would do it,
@@ -241,7 +236,7 @@ static err decide_update(void *ctx) {
     int64_t tokens = q->micros * trainer_micro_rows(t) * t->seq;
     t->x.activation = NULL;
     t->x.times = NULL;
-    if (u->has_squares) TRY(small_batch_norm(t, u->targets, q));
+    if (u->has_squares) TRY(half_batch_norm(t, u->targets, q));
     mark_step(u, MARK_COMPUTED);
     q->compute_s = time_now() - u->began - (q->data_s - u->before_data);
     q->pipeline_wait_s = ranks_pipeline_wait(t) - u->waited;
@@ -265,9 +260,13 @@ static err queue_instructions(queueing *u, bool updates) {
     u->before_data = u->q.data_s;
     u->waited = ranks_pipeline_wait(t);
     mark_step(u, MARK_BEGIN);
-    exec_hooks hooks = { feed_microbatch, take_losses,
-                         t->cfg->training.noise_scale ? take_first_gradient : NULL,
-                         updates ? decide_update : NULL, u };
+    bool halves = t->cfg->training.noise_scale && u->q.micros % 2 == 0;
+    exec_hooks hooks = { feed_microbatch,
+                         take_losses,
+                         halves ? take_half_gradient : NULL,
+                         updates ? decide_update : NULL,
+                         u,
+                         (int)u->q.micros / 2 - 1 };
     err e = exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks);
     t->x.activation = NULL;
     t->x.times = NULL;
