@@ -132,9 +132,15 @@ static const char *const attention_names[ATTENTION_KERNELS] = {
 
 /* Switches and links beside their bandwidths, with defaults: one tier that all share. */
 static err read_topology(const json_t *o, const char *where, accelerator *a) {
-    int64_t pod = 0, torus = 0;
+    int64_t pod = 0, torus = 0, domain = a->per_node;
     a->oversubscription = 1;
     if (json_object_get(o, "pod")) TRY(io_json_int(o, where, "pod", &pod));
+    if (json_object_get(o, "domain")) TRY(io_json_int(o, where, "domain", &domain));
+    if (domain < a->per_node || domain > 1 << 24)
+        return err_hint(
+            ERR("%s: domain: expected %d, the accelerators of a node, to 16777216; got %lld", where,
+                a->per_node, (long long)domain),
+            "leave it out where links join one node");
     if (json_object_get(o, "torus")) TRY(io_json_int(o, where, "torus", &torus));
     if (json_object_get(o, "oversubscription"))
         TRY(read_hardware_number(o, where, "oversubscription", 1, &a->oversubscription));
@@ -143,6 +149,7 @@ static err read_topology(const json_t *o, const char *where, accelerator *a) {
             ERR("%s: expected pod up to 16777216, torus up to 3, oversubscription of 1 or more; got %lld, %lld, %g",
                 where, (long long)pod, (long long)torus, a->oversubscription),
             "leave them out for one tier of switches");
+    a->domain = (int)domain;
     a->pod = (int)pod;
     a->torus = (int)torus;
     return OK;

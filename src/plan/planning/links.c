@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* How a group of ranks lies on hosts. */
+/* How a group of ranks lies on hosts, or on the racks and slices that one domain of links joins. */
 typedef struct group_shape {
     double n, local, hosts; /* members; of one host; hosts */
     double
@@ -13,14 +13,14 @@ typedef struct group_shape {
 
 static group_shape shape_of_group(const cost_model *k, const mesh *m, axis_set axes) {
     group_shape g = { .n = mesh_span(m, axes), .local = 1 };
-    int per_node = k->gpu->per_node;
+    int domain = k->gpu->domain;
     for (int a = 0; a < AX_COUNT; a++) {
         int stride = mesh_stride(m, (mesh_axis)a), size = mesh_size(m, (mesh_axis)a);
         if (!(axes & AXIS(a))) continue;
-        if (stride < per_node) g.local *= MIN(size, per_node / stride);
+        if (stride < domain) g.local *= MIN(size, domain / stride);
         g.apart = MAX(g.apart, (double)stride * size);
     }
-    if (axes == AXES_TP_REP) g.local = MIN(g.n, per_node);
+    if (axes == AXES_TP_REP) g.local = MIN(g.n, domain);
     g.local = MIN(g.local, g.n);
     g.hosts = ceil(g.n / g.local);
     return g;

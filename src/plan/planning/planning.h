@@ -135,7 +135,8 @@ typedef struct accelerator {
         gemm[PEAKS]; /* FLOP/s of the best GEMM that was measured; NaN: none, a share of the peak */
     double attention
         [ATTENTION_KERNELS]; /* FLOP/s at long sequences and wide heads; NaN: a share of the peak */
-    int per_node;
+    int per_node;            /* of one host */
+    int domain;              /* that `link` joins: a host, or a rack or slice of several */
     int pod; /* accelerators below one tier of switches without oversubscription; 0: all */
     double oversubscription; /* by which the tier above has less bandwidth. 1: none */
     int torus;               /* dimensions of a torus that links all of them; 0: switches */
