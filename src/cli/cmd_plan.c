@@ -48,7 +48,7 @@ static const cli_arg args[] = {
     { "check", ARG_FLAG, offsetof(plan_args, check), "",
       "of a config: exit with 1 unless it fits, and show the cheapest change that makes it fit" },
     { "as", ARG_TEXT, offsetof(plan_args, as), "SYSTEM",
-      "of a config: simulate the loss as another system computes it (megatron-lm)" },
+      "of a config: simulate the step and the memory of another system, such as megatron-2024 or torchtitan" },
     { "what-if", ARG_FLAG, offsetof(plan_args, what_if), "",
       "of a config: memory, time and cost with other recompute, ZeRO stage, attention, packing or experts" },
     { "search", ARG_FLAG, offsetof(plan_args, search), "",

@@ -33,7 +33,8 @@ err plan_report_laws(const plan_args *a) MUST_USE;
 
 /* plan_cost.c: what it runs on, as --gpu and its companions describe it. */
 machine_query plan_machine_query(const plan_args *a);
-/* Time and cost of the point's operations, as far as the options ask for them. @param doc NULL: prints. */
+/* Time and cost of the point's operations, and unless its parameters are NaN their states by a formula, as far as the
+ * options ask for them. @param doc NULL: prints. */
 void plan_report_cost(const plan_machine *m, const scaling_point *p, json_t *doc);
 /* plan_goodput.c: the same with failures, where the options ask for it. Simulated before anything is printed,
  * so that a mistake in an option comes first. */

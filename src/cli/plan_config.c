@@ -117,9 +117,12 @@ static void print_data(const config_plan *p) {
         print_plan_line("reading", "%s tokens/s, %.3g MB/s", show_count(rate),
                         rate * c->token_bytes / 1e6);
     }
-    print_plan_line("checkpoint", "%s, %.3g s at %.3g GB/s",
-                    show_volume(text, sizeof text, c->checkpoint), c->checkpoint / disk,
-                    disk / 1e9);
+    double nodes = p->m.gpu ? ceil(mesh_world(&c->layout) / (double)p->m.gpu->per_node) : 1;
+    char of_nodes[48] = "";
+    if (nodes > 1) snprintf(of_nodes, sizeof of_nodes, " on each of %s nodes", show_whole(nodes));
+    print_plan_line("checkpoint", "%s, %.3g s at %.3g GB/s%s",
+                    show_volume(text, sizeof text, c->checkpoint), c->checkpoint / (disk * nodes),
+                    disk / 1e9, of_nodes);
 }
 
 /* Data, and as many checkpoints as are kept; what leaves the provider is the last one. */
@@ -327,7 +330,8 @@ static err report_config(const plan_args *a, config_plan *p) {
     report_step(p, doc);
     err e = a->check || p->m.gpu ? report_memory_fit(p, doc, &fits) : OK;
     if (!e) e = report_advice(p, doc);
-    if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &work, doc);
+    scaling_point cost = { .compute = work.compute, .params = NAN }; /* memory is the plan's */
+    if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &cost, doc);
     if (!e) plan_report_failures(&f, &p->m, doc);
     if (!e && a->what_if) e = report_what_if(p, doc);
     if (!e && a->json)

@@ -42,9 +42,10 @@ static void print_states(double params, double gpus) {
 
 void plan_report_cost(const plan_machine *m, const scaling_point *p, json_t *doc) {
     if (!doc && m->gpu) print_cost(m, p->compute);
-    if (!doc && m->gpus_given) print_states(p->params, m->gpus);
+    bool states_asked = m->gpus_given && !isnan(p->params);
+    if (!doc && states_asked) print_states(p->params, m->gpus);
     if (doc && m->gpu) json_object_set_new(doc, "time", plan_cost_json(m, p->compute));
-    if (!doc || !m->gpus_given) return;
+    if (!doc || !states_asked) return;
     json_t *states = json_array();
     for (int stage = 0; stage <= 3; stage++)
         json_array_append_new(states, io_json_number(zero_state_bytes(p->params, m->gpus, stage)));

@@ -252,6 +252,56 @@ static void *traced_main(void *arg) {
     return NULL;
 }
 
+/* Communications of two axes on one link take longer than on a link each; where they never meet, as long. */
+static unsigned one_link(void *ctx, const mesh *m, const comm_move *move) {
+    return SIM_LINK_NETWORK;
+}
+static unsigned link_of_axes(void *ctx, const mesh *m, const comm_move *move) {
+    return move->axes & AXIS(AX_TP) ? SIM_LINK_HOST : SIM_LINK_NETWORK;
+}
+static double seconds_with(const layout *l, sim_costs costs) {
+    laid_out o = lay_out(l, 6, 2);
+    sim_result r;
+    assert_ok(sim_chain(&o.train, &o.me, &costs, NULL, &r));
+    model_free(o.m);
+    return r.seconds;
+}
+
+static void axes_share_a_link(void **state) {
+    move_cost both = { .axes = ~0u, .seconds = 0.4 };
+    layout crossed = { .dp = 2, .tp = 2, .zero = 3 }, alone = { .dp = 2, .zero = 3 };
+    sim_costs apart = units(&both), shared = units(&both);
+    apart.links = link_of_axes;
+    shared.links = one_link;
+    double free_of_each_other = seconds_with(&crossed, units(&both));
+    assert_near(seconds_with(&crossed, apart), free_of_each_other);
+    assert_true(seconds_with(&crossed, shared) > free_of_each_other + 0.4);
+    assert_near(seconds_with(&alone, shared), seconds_with(&alone, units(&both)));
+}
+
+/* Reductions that follow the last task are all exposed: six blocks and what is around them. */
+static void late_reductions_are_exposed(void **state) {
+    move_cost cost = { .axes = AXIS(AX_DP_SHARD), .seconds = 0.01 };
+    layout l = { .dp = 2, .zero = 0 };
+    sim_costs late = units(&cost);
+    late.late = AXES_DATA;
+    double beside = seconds_with(&l, units(&cost)), after = seconds_with(&l, late);
+    assert_true(after > 2 * 6 * 3 + 6 * 0.01 - 1e-9);
+    assert_true(after > beside);
+}
+
+/* A host that starts calls more slowly than they run determines the time; one that is faster is not noticed. */
+static void calls_wait_for_the_host(void **state) {
+    layout l = { .dp = 1 };
+    move_cost none = { 0 };
+    sim_costs slow = units(&none), fast = units(&none);
+    fast.launch = 1e-6;
+    slow.launch = 1;
+    double ideal = seconds_with(&l, units(&none));
+    assert_true(seconds_with(&l, fast) < ideal + 1e-3);
+    assert_true(seconds_with(&l, slow) > 2 * ideal);
+}
+
 static void trace_event(void *ctx, const sim_event *e) {
     str *of = &((str *)ctx)[e->rank];
     assert_true(e->end >= e->begin);
@@ -304,6 +354,9 @@ int main(void) {
         cmocka_unit_test(communication_is_hidden_or_waited_for),
         cmocka_unit_test(later_microbatches_take_the_same_time),
         cmocka_unit_test(interference_delays_compute),
+        cmocka_unit_test(axes_share_a_link),
+        cmocka_unit_test(late_reductions_are_exposed),
+        cmocka_unit_test(calls_wait_for_the_host),
         cmocka_unit_test(the_order_is_the_executed_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

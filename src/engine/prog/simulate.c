@@ -11,12 +11,14 @@
 enum { PLAYED_MICROS = 4 };
 
 /* ---- priced lists ------------------------------------------------------------------------------ */
-typedef enum { ITEM_CALLS, ITEM_START, ITEM_WAIT, ITEM_BOTH, ITEM_LATE } item_kind;
+typedef enum { ITEM_CALLS, ITEM_START, ITEM_WAIT, ITEM_BOTH, ITEM_LATE, ITEM_LAST } item_kind;
 /* Queues of communications: one for each set of axes, and one of what host memory yields. */
 enum { AXIS_SETS = AXES_TP_REP * 2, FROM_HOST = AXIS_SETS, SIM_QUEUES };
 typedef struct priced_item {
     item_kind kind;
     double seconds;
+    double host;    /* ITEM_CALLS: seconds in which the host starts them */
+    unsigned links; /* that it occupies */
     int queue;
     op_when when;
     bool saves;
@@ -48,6 +50,7 @@ static void push_item(priced_list *l, const priced_item *i) {
     if (i->kind == ITEM_CALLS && last && last->kind == ITEM_CALLS && last->when == i->when &&
         last->saves == i->saves) {
         last->seconds += i->seconds;
+        last->host += i->host;
         return;
     }
     mem_reserve((void **)&l->item, &l->cap, l->n, sizeof *l->item);
@@ -64,10 +67,13 @@ static priced_item price_comm(const prog *p, const prog_op *o, const mesh *m,
     op_call c = call_of(p, o, NULL);
     priced_item i = { .kind = kinds[o->phase], .queue = (int)move.axes, .when = o->when };
     i.saves = o->saves;
-    if (o->phase == COMM_WAIT)
+    if (o->phase == COMM_WAIT) {
         i.pair = start_of[o->pair];
-    else
-        i.seconds = costs->move(costs->ctx, m, &move, larger_tensor(&c, move.wire));
+        return i;
+    }
+    if (!(move.axes & ~costs->late)) i.kind = ITEM_LAST;
+    i.seconds = costs->move(costs->ctx, m, &move, larger_tensor(&c, move.wire));
+    i.links = costs->links ? costs->links(costs->ctx, m, &move) : 0;
     return i;
 }
 
@@ -102,6 +108,7 @@ static void price_list(const prog *p, const op_list *l, const mesh *m, const sim
         c.accumulate = o->acc == ACC_ADD || (o->acc == ACC_MICRO && accumulates) ? ~0u : 0;
         push_item(out, &(priced_item){ .kind = ITEM_CALLS,
                                        .seconds = costs->call(costs->ctx, p->name, &c),
+                                       .host = costs->launch,
                                        .when = o->when,
                                        .saves = o->saves });
     }
@@ -113,6 +120,11 @@ static void price_list(const prog *p, const op_list *l, const mesh *m, const sim
 static double price_updated(const prog_bucket *b, const mesh *m, const sim_costs *costs) {
     comm_move move = updated_move(b);
     return costs->move(costs->ctx, m, &move, (double)b->count * (double)dt_size(b->dt));
+}
+
+static unsigned links_of_updated(const prog_bucket *b, const mesh *m, const sim_costs *costs) {
+    comm_move move = updated_move(b);
+    return costs->links ? costs->links(costs->ctx, m, &move) : 0;
 }
 
 static priced_prog price_program(const prog *p, const mesh *m, const sim_costs *costs,
@@ -158,9 +170,12 @@ typedef struct sim_slot {
 
 typedef struct sim_rank {
     step_list l;
-    step_cursor at;  /* next instruction */
-    double now;      /* of the compute queue */
-    double *free_at; /* [SIM_QUEUES] of each communication queue */
+    step_cursor at;         /* next instruction */
+    double now;             /* of the compute queue */
+    double last;            /* of reductions that follow the last task */
+    double host;            /* when the host has started all calls so far */
+    double busy[SIM_LINKS]; /* when each link is free */
+    double *free_at;        /* [SIM_QUEUES] of each communication queue */
     double link[PASSES];
     in_flight late[MOST_LATE];
     int late_begun, late_ended;
@@ -188,9 +203,16 @@ typedef struct sim_run {
     int micros;     /* that are played */
 } sim_run;
 
-/* @param ready when what it reads is there */
-static in_flight start_move(sim_rank *r, int queue, double seconds, double ready) {
-    double begin = MAX(MAX(r->now, ready), r->free_at[queue]);
+/* Communications of other queues that are still on one of its links share it, so both take longer: the whole of that is
+ * counted with the later one. @param ready when what it reads is there */
+static in_flight start_move(sim_rank *r, int queue, unsigned links, double seconds, double ready) {
+    if (seconds <= 0) return (in_flight){ 0, ready };
+    double begin = MAX(MAX(r->now, ready), r->free_at[queue]), shared = 0;
+    for (int i = 0; i < SIM_LINKS; i++)
+        if (links >> i & 1) shared = MAX(shared, MIN(seconds, r->busy[i] - begin));
+    seconds += shared;
+    for (int i = 0; i < SIM_LINKS; i++)
+        if (links >> i & 1) r->busy[i] = MAX(r->busy[i], begin + seconds);
     r->free_at[queue] = begin + seconds;
     return (in_flight){ seconds, begin + seconds };
 }
@@ -214,20 +236,25 @@ static void play_item(const sim_run *s, sim_rank *r, const priced_list *l, int k
     const priced_item *i = &l->item[k];
     switch (i->kind) {
     case ITEM_CALLS:
-        r->now += i->seconds;
-        r->compute += i->seconds;
+        r->host += i->host;
+        r->compute += MAX(i->seconds, r->host - r->now);
+        r->now = MAX(r->now + i->seconds, r->host);
         break;
     case ITEM_START:
-        open[k] = start_move(r, i->queue, i->seconds, i->after ? open[i->after - 1].end : 0);
+        open[k] =
+            start_move(r, i->queue, i->links, i->seconds, i->after ? open[i->after - 1].end : 0);
         break;
-    case ITEM_WAIT: wait_move(s, r, &open[i->pair]); break;
+    case ITEM_WAIT:
+        if (l->item[i->pair].kind != ITEM_LAST) wait_move(s, r, &open[i->pair]);
+        break;
     case ITEM_BOTH:
-        open[k] = start_move(r, i->queue, i->seconds, 0);
+        open[k] = start_move(r, i->queue, i->links, i->seconds, 0);
         wait_move(s, r, &open[k]);
         break;
+    case ITEM_LAST: r->last += i->seconds; break;
     case ITEM_LATE:
         end_late(s, r, MOST_LATE - 1);
-        r->late[r->late_begun++ % MOST_LATE] = start_move(r, i->queue, i->seconds, 0);
+        r->late[r->late_begun++ % MOST_LATE] = start_move(r, i->queue, i->links, i->seconds, 0);
         break;
     }
 }
@@ -244,7 +271,8 @@ static void play_updated(const sim_run *s, sim_rank *r, const instr *i, const pr
     const prog_bucket *b = &p->set.bucket[i->bucket];
     if (i->kind == DO_GATHER_UPDATED)
         r->updated[r->updated_begun++ % MOST_AHEAD] =
-            start_move(r, (int)b->slices, price_updated(b, &s->m, s->costs), 0);
+            start_move(r, (int)b->slices, links_of_updated(b, &s->m, s->costs),
+                       price_updated(b, &s->m, s->costs), 0);
     else
         wait_move(s, r, &r->updated[r->updated_ended++ % MOST_AHEAD]);
 }
@@ -347,6 +375,8 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
     case DO_END:
         play_around(s, r, &s->prog[PROG_END]);
         end_late(s, r, 0);
+        r->now += r->last;
+        r->exposed += r->last;
         return true;
     default: return true;
     }
@@ -420,7 +450,9 @@ static void play_microbatches(sim_run *s) {
             r->exposed += more * (to->exposed - from->exposed);
             r->hidden += more * (to->hidden - from->hidden);
             r->now += longer;
+            r->host += longer;
             for (int a = 0; a < SIM_QUEUES; a++) r->free_at[a] += longer;
+            for (int a = 0; a < SIM_LINKS; a++) r->busy[a] += longer;
             for (int k = 0; k < MOST_LATE; k++) r->late[k].end += longer;
         }
         play_instr(s, 0, &i);

@@ -22,16 +22,23 @@
 
 #include "prog/plan.h"
 
+enum { SIM_LINK_HOST = 1, SIM_LINK_NETWORK = 2, SIM_LINKS = 2 };
 typedef struct sim_costs {
     /* Seconds that a call keeps the compute queue busy. @param program its program's name */
     double (*call)(void *ctx, const char *program, const op_call *c);
     /* Seconds that a communication keeps its queue busy. @param bytes of the larger of its two tensors, as they
      * cross between ranks */
     double (*move)(void *ctx, const mesh *m, const comm_move *move, double bytes);
+    /* The physical links that it occupies, bits of sim_link; NULL: none. Communications on one link share it. */
+    unsigned (*links)(void *ctx, const mesh *m, const comm_move *move);
     /* Seconds that a fetch keeps the bus from host memory busy; NULL: none. */
     double (*fetch)(void *ctx, double bytes);
     /* Seconds of compute lost to each second of communication that it hides: both need SMs and memory. */
     double interference;
+    /* Seconds of the host per call that it starts; calls wait for it. */
+    double launch;
+    /* Reductions over these axes run after the step's last task, and nothing beside them. */
+    axis_set late;
     void *ctx;
 } sim_costs;
 

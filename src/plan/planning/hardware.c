@@ -106,6 +106,55 @@ void call_cost_print(const call_cost *c, str *out) {
     str_add(out, "}");
 }
 
+/* Rates by name, TFLOP/s; those that are left out stay NaN. @param names [n], NULL: cannot be given */
+static err read_rates(const json_t *o, const char *where, const char *key, const char *const *names,
+                      int n, double *out) {
+    json_t *rates = NULL, *value;
+    const char *name;
+    char within[200];
+    for (int k = 0; k < n; k++) out[k] = NAN;
+    if (!json_object_get(o, key)) return OK;
+    TRY(io_json_object(o, where, key, &rates));
+    snprintf(within, sizeof within, "%s: %s", where, key);
+    json_object_foreach(rates, name, value) {
+        int k = 0;
+        while (k < n && (!names[k] || strcmp(names[k], name) != 0)) k++;
+        if (k == n)
+            return err_hint(ERR("%s: unknown name \"%.20s\"", within, name), "%s", names[n - 1]);
+        TRY(read_hardware_number(rates, within, name, 1e12, &out[k]));
+    }
+    return OK;
+}
+
+static const char *const attention_names[ATTENTION_KERNELS] = {
+    [ATTENTION_CUDNN] = "cudnn", [ATTENTION_FLASH2] = "flash2", [ATTENTION_FLASH1] = "flash1"
+};
+
+/* Switches and links beside their bandwidths, with defaults: one tier that all share. */
+static err read_topology(const json_t *o, const char *where, accelerator *a) {
+    int64_t pod = 0, torus = 0, domain = a->per_node;
+    a->oversubscription = 1;
+    if (json_object_get(o, "pod")) TRY(io_json_int(o, where, "pod", &pod));
+    if (json_object_get(o, "domain")) TRY(io_json_int(o, where, "domain", &domain));
+    if (domain < a->per_node || domain > 1 << 24)
+        return err_hint(
+            ERR("%s: domain: expected %d, the accelerators of a node, to 16777216; got %lld", where,
+                a->per_node, (long long)domain),
+            "leave it out where links join one node");
+    if (json_object_get(o, "torus")) TRY(io_json_int(o, where, "torus", &torus));
+    if (json_object_get(o, "oversubscription"))
+        TRY(read_hardware_number(o, where, "oversubscription", 1, &a->oversubscription));
+    if (pod < 0 || pod > 1 << 24 || torus < 0 || torus > 3 || a->oversubscription < 1)
+        return err_hint(
+            ERR("%s: expected pod up to 16777216, torus up to 3, oversubscription of 1 or more; got %lld, %lld, %g",
+                where, (long long)pod, (long long)torus, a->oversubscription),
+            "leave them out for one tier of switches");
+    a->domain = (int)domain;
+    a->pod = (int)pod;
+    a->torus = (int)torus;
+    return OK;
+}
+
 static err read_accelerator(const json_t *o, const char *where, void *into) {
     accelerator *a = into;
     const struct {
@@ -133,6 +182,10 @@ static err read_accelerator(const json_t *o, const char *where, void *into) {
     if (a->power > 1) return ERR("%s: power: expected a share, up to 1; got %g", where, a->power);
     a->shared = json_is_true(json_object_get(o, "shared"));
     TRY(read_call_costs(o, where, a));
+    TRY(read_rates(o, where, "gemm", peak_names, PEAKS, a->gemm));
+    TRY(read_rates(o, where, "attention", attention_names, ATTENTION_KERNELS, a->attention));
+    a->attention[ATTENTION_OURS] = a->attention[ATTENTION_CUDNN];
+    TRY(read_topology(o, where, a));
     return read_peaks(o, where, a);
 }
 

@@ -115,16 +115,32 @@ typedef struct call_cost {
     double call, flop, byte, exp;
 } call_cost;
 enum { MOST_CALL_COSTS = 192 };
+/* Kernels of attention whose rates the catalogue has. */
+typedef enum {
+    ATTENTION_OURS, /* ours on a GPU, which is cuDNN's where it is present */
+    ATTENTION_CUDNN,
+    ATTENTION_FLASH2, /* FlashAttention-2 */
+    ATTENTION_FLASH1, /* the first generation, and its Triton variants */
+    ATTENTION_STORED, /* scores in memory: two GEMMs, a softmax and a dropout */
+    ATTENTION_KERNELS
+} attention_kernel;
 typedef struct accelerator {
     const char *name, *title, *chip, *source;
     double memory;           /* bytes */
     double memory_bandwidth; /* bytes per second, as all bandwidths here */
     double peak[PEAKS];      /* FLOP/s; NaN: it has no such unit */
     double link, host, network, disk;
+    double power; /* share of its rated power that it may draw. 1: all */
     double
-        power; /* share of its rated power that it may draw; GEMMs slow down by as much. 1: all */
-    int per_node;
-    bool shared; /* a CPU: the ranks of a node divide its cores and its memory */
+        gemm[PEAKS]; /* FLOP/s of the best GEMM that was measured; NaN: none, a share of the peak */
+    double attention
+        [ATTENTION_KERNELS]; /* FLOP/s at long sequences and wide heads; NaN: a share of the peak */
+    int per_node;            /* of one host */
+    int domain;              /* that `link` joins: a host, or a rack or slice of several */
+    int pod; /* accelerators below one tier of switches without oversubscription; 0: all */
+    double oversubscription; /* by which the tier above has less bandwidth. 1: none */
+    int torus;               /* dimensions of a torus that links all of them; 0: switches */
+    bool shared;             /* a CPU: the ranks of a node divide its cores and its memory */
     call_cost calls[MOST_CALL_COSTS]; /* instead of the roofline, for these ops */
     int n_calls;
 } accelerator;
@@ -244,14 +260,34 @@ typedef enum {
 } memory_kind;
 const char *memory_name(memory_kind k);
 
-/* What another system computes otherwise than our programs do, as its source shows: for comparisons with what it
- * published. */
+/* How a source counts operations: attention in full or causally, or with every block's forward pass twice. */
+typedef enum { COUNT_FULL, COUNT_CAUSAL, COUNT_RECOMPUTED } flop_count;
+
+/* What another system does differently from our programs, as its source shows: for plans of its runs and for
+ * comparisons with what it published (systems.c). */
+typedef enum { AS_OURS, COMPILED, EAGER_FUSED, EAGER, PASS_KINDS } pass_kind;
+/* Messages between stages: as they are; each tensor-parallel rank sends a part, and the receivers gather it; beside
+ * computing, received one task early. */
+typedef enum { MESSAGES_WHOLE, MESSAGES_SCATTERED, MESSAGES_EARLY } message_kind;
 typedef struct other_system {
-    const char *name;
-    double logit_bytes; /* that its loss moves for each logit, beside its GEMMs */
+    const char *name, *about;
+    attention_kernel attention;
+    pass_kind passes;   /* how often elementwise ops go through memory, relative to ours */
+    double gemm;        /* share of the best GEMM's rate that its libraries reach */
+    double logit_bytes; /* that its loss moves per logit, beside its GEMMs */
+    double launch;      /* seconds of the host per op that it starts */
+    int tp_overlap; /* chunks into which tensor-parallel communication is divided beside GEMMs; 0: none */
+    bool whole_logits;   /* all logits of a microbatch are in memory, and their gradient */
+    bool late_gradients; /* data-parallel reductions follow the pipeline's last backward */
+    bool bf16_gradients; /* stored and reduced in bf16 */
+    bool fp8_gather;     /* sharded weights of fp8 GEMMs are gathered in fp8 */
+    message_kind messages;
+    flop_count count;
 } other_system;
 /* An unknown name is an error that lists the names. */
 err other_system_find(const char *name, const other_system **out) MUST_USE;
+/* Operations per token as it counts them. @param as NULL: ours, attention in full */
+double other_system_flops(const other_system *as, const model_config *mc, int64_t seq);
 
 /* What a run is laid out for. */
 typedef struct run_target {
@@ -332,6 +368,7 @@ typedef struct step_time {
     sim_result run;           /* ... and the microbatches */
     double tokens_per_second; /* of all ranks */
     double flops_causal, flops_full; /* model FLOP/s per rank, with attention counted either way */
+    double flops_counted;            /* ... as the system that is simulated counts them */
 } step_time;
 /* Plays the instruction lists of the run that `cfg` describes on this accelerator. @param watch NULL: nobody */
 err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,

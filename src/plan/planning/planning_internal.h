@@ -14,18 +14,51 @@ static inline double bytes_per_token(int64_t vocab) { return vocab <= 65536 ? 2 
 /* Lays out one stage of the pipeline (capacity.c). */
 err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) MUST_USE;
 
-/* ---- what ops and communications cost (roofline.c) ------------------------------------------------- */
+/* ---- what ops and communications cost (roofline.c, links.c) ----------------------------------------- */
+/* The constants of the simulator. They hold for every accelerator, model, layout and system; what differs between chips is in
+ * the catalogue, what differs between systems in systems.c. Those marked * were fitted to the calibration half of
+ * bench/plan/rows.txt within what is plausible, the others are what their comments say. */
+typedef struct cost_constants {
+    double gemm_sustained; /* * share of the best GEMM's rate that large GEMMs keep in a step */
+    double gemm_half;      /* a dim at which GEMMs in bf16 run at half of that on an H100 */
+    double gemm_peak[2];   /* share of the peak for chips without a measured GEMM */
+    double
+        power; /* * exponent: a chip at a share p of its power runs GEMMs at p^power of the rate */
+    double memory;             /* share of the memory's bandwidth, H200 copies */
+    double call;               /* seconds of the shortest kernel */
+    double logit_passes;       /* of our loss over the logits of a chunk */
+    double passes[PASS_KINDS]; /* * traffic of elementwise ops, relative to ours */
+    double stored_scores
+        [2]; /* bytes per score that attention with stored scores moves, forward and backward */
+    double link, network; /* share of a link's and the network's bandwidth that collectives reach */
+    double tree;          /* share of that for algorithms of few steps */
+    double link_hop, network_hop, switch_hop; /* seconds per step; more for each tier of switches */
+    double start;                             /* seconds to start a collective */
+    double interference;                      /* * sim_costs.interference */
+    double chips; /* * standard deviation of the speed of chips, as a share */
+    double
+        hosts; /* * mean delay of a step by one host's noise, as a share; exponentially distributed */
+} cost_constants;
+extern const cost_constants constants;
+
 typedef struct cost_model {
     const accelerator *gpu;
-    bool tf32;    /* fp32 GEMMs run in TF32 */
-    dtype dt;     /* that the run computes in */
-    double share; /* of the accelerator's rates that a rank has: below 1 where ranks share one */
+    bool tf32; /* fp32 GEMMs run in TF32 */
+    bool fp8;
+    bool selective; /* attention's scores are recomputed where they would be stored */
+    dtype dt;       /* that the run computes in */
+    double share;   /* of the accelerator's rates that a rank has: below 1 where ranks share one */
     const other_system *as; /* NULL: our programs */
     nccl_algorithm algorithm;
 } cost_model;
 /* @param ranks of the whole run. @param k outlives the costs. */
 sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,
                         cost_model *k);
+/* Seconds of a communication, and the links that it occupies: bits of sim_link (links.c). */
+double price_move(void *ctx, const mesh *m, const comm_move *move, double bytes);
+unsigned links_of_move(void *ctx, const mesh *m, const comm_move *move);
+/* Seconds by which a step of `seconds` waits for its slowest chip and host. */
+double straggler_seconds(const accelerator *gpu, double seconds, int ranks);
 /* Seconds of a rank's update, by its recorded programs. */
 double update_seconds(const optimizer *o, const mesh *m, const sim_costs *costs);
 

@@ -1,8 +1,6 @@
-/* What ops and communications cost on an accelerator: a roofline for calls, algorithms by message size for
- * collectives. One set of constants holds for every accelerator, model and layout; no published run has one of
- * its own. Efficiencies of calls started from shares of a data sheet's peak that kernels reach on an H200 (GEMMs
- * of 8192 and of transformer shapes, cuDNN's attention, copies), those of links from what collectives reach on
- * NVLink and InfiniBand; they were adjusted within that range, once for all runs that test_published lists. */
+/* What calls of ops cost on an accelerator, and what a step of them takes. Rates of GEMMs and of attention are the
+ * catalogue's: the best that was measured on the chip, by size; other ops move bytes. Communications are in links.c. One set
+ * of constants holds for every accelerator, model, layout and system (cost_constants). */
 #include "planning_internal.h"
 
 #include <math.h>
@@ -10,103 +8,134 @@
 
 #include "ops/op_table.h"
 
-/* A GEMM of m x n x k runs at `large` of the peak, times d / (d + half) for each of its three dims. */
-typedef struct gemm_efficiency {
-    double large, half;
-} gemm_efficiency;
-static const gemm_efficiency gemm_wide = { 0.82, 224 }, gemm_fp8 = { 0.81, 320 };
+const cost_constants constants = {
+    .gemm_sustained = 1.02,
+    .gemm_half = 224,
+    .gemm_peak = { 0.80, 0.71 },
+    .power = 0.85,
+    .memory = 0.85,
+    .call = 3e-6,
+    .logit_passes = 4,
+    .passes = { [AS_OURS] = 1, [COMPILED] = 1.2, [EAGER_FUSED] = 2, [EAGER] = 3 },
+    .stored_scores = { 13, 22 },
+    .link = 0.82,
+    .network = 0.90,
+    .tree = 0.70,
+    .link_hop = 2e-6,
+    .network_hop = 8e-6,
+    .switch_hop = 2e-6,
+    .start = 10e-6,
+    .interference = 0.20,
+    .chips = 0.01,
+    .hosts = 0.01,
+};
 
-/* Attention, counted causally, at `large` times T / (T + keys) times D / (D + head): sequence, head size. */
+/* A kernel of attention runs, operations counted causally, at the chip's rate times T / (T + keys) times D / (D + head):
+ * sequence, head size. `peak` is the share of the chip's peak where the catalogue has no rate. */
 typedef struct attention_efficiency {
-    double large, keys, head;
+    double peak, keys, head;
 } attention_efficiency;
-static const attention_efficiency attention_forward = { 0.715, 600, 30 },
-                                  attention_backward = { 0.535, 900, 17 };
-
-static const double memory_share = 0.85;  /* of the memory's bandwidth */
-static const double call_seconds = 3e-6;  /* at least, for any kernel */
-static const double logit_passes = 4;     /* over the logits of a chunk, in the loss */
-static const double link_share = 0.82;    /* of a link's bandwidth, in one direction */
-static const double network_share = 0.90; /* of the network's */
-static const double tree_share = 0.70;    /* of the bandwidth, for algorithms of few steps */
-static const double link_hop = 2e-6, network_hop = 8e-6; /* seconds per step of an algorithm */
-static const double move_seconds = 10e-6;                /* to start a collective */
-static const double interference = 0.20;                 /* sim_costs.interference */
-
-static const double rank_deviation = 0.01; /* standard deviation of ranks' speeds, as a share */
-
-/* Megatron-LM (core/tensor_parallel/cross_entropy.py) widens logits to fp32 and computes maximum, difference,
- * exponential, sum, quotient and, backward, product and narrowing as a kernel each: 6 + 4 + 8 + 8 + 4 + 8 + 8 + 6 bytes
- * for each logit. */
-static const other_system other_systems[] = { { "megatron-lm", 52 } };
-
-err other_system_find(const char *name, const other_system **out) {
-    for (size_t i = 0; i < COUNT_OF(other_systems); i++)
-        if (!strcmp(other_systems[i].name, name)) {
-            *out = &other_systems[i];
-            return OK;
-        }
-    return err_hint(ERR_USAGE("--as: \"%.40s\" is not a system whose steps are known", name),
-                    "--as %s", other_systems[0].name);
-}
+static const attention_efficiency attention_kernels[ATTENTION_KERNELS][2] = {
+    /* forward, backward */
+    [ATTENTION_OURS] = { { 0.715, 600, 30 }, { 0.535, 900, 17 } },
+    [ATTENTION_CUDNN] = { { 0.715, 600, 30 }, { 0.535, 900, 17 } },
+    [ATTENTION_FLASH2] = { { 0.405, 520, 20 }, { 0.405, 520, 20 } },
+    [ATTENTION_FLASH1] = { { 0.20, 300, 0 }, { 0.20, 300, 0 } },
+};
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 /* In a type that it has no unit for, an accelerator computes as fast as in the nearest that it has. */
-static double peak_of(const cost_model *k, dtype dt) {
+static peak_kind unit_for(const cost_model *k, dtype dt) {
     const double *peak = k->gpu->peak;
-    double fp16 = isnan(peak[PEAK_FP16]) ? peak[PEAK_BF16] : peak[PEAK_FP16];
-    double bf16 = isnan(peak[PEAK_BF16]) ? fp16 : peak[PEAK_BF16];
-    double fp32 = k->tf32 && !isnan(peak[PEAK_TF32]) ? peak[PEAK_TF32] : peak[PEAK_FP32];
-    double rate = dt == DT_F32 ? fp32 : dt == DT_F16 ? fp16 : bf16;
-    if (dt_is_fp8(dt) && !isnan(peak[PEAK_FP8])) rate = peak[PEAK_FP8];
-    double nearest = isnan(bf16) ? fp32 : bf16;
-    return (isnan(rate) ? nearest : rate) * k->gpu->power * k->share;
+    peak_kind half = dt == DT_F16 ? PEAK_FP16 : PEAK_BF16,
+              other = dt == DT_F16 ? PEAK_BF16 : PEAK_FP16;
+    if (isnan(peak[half])) half = other;
+    if (dt_is_fp8(dt) && !isnan(peak[PEAK_FP8])) return PEAK_FP8;
+    if (dt == DT_F32) half = k->tf32 && !isnan(peak[PEAK_TF32]) ? PEAK_TF32 : PEAK_FP32;
+    return isnan(peak[half]) ? PEAK_FP32 : half;
+}
+
+/* The rate of the largest GEMMs in this type. */
+static double large_gemm_rate(const cost_model *k, dtype dt) {
+    peak_kind unit = unit_for(k, dt);
+    double best = k->gpu->gemm[unit];
+    if (isnan(best)) best = k->gpu->peak[unit] * constants.gemm_peak[unit == PEAK_FP8];
+    if (k->as) best *= k->as->gemm;
+    return best * constants.gemm_sustained * pow(k->gpu->power, constants.power) * k->share;
 }
 
 static double copy_seconds(const cost_model *k, double bytes) {
-    return bytes / (k->gpu->memory_bandwidth * memory_share * k->share);
+    return bytes / (k->gpu->memory_bandwidth * constants.memory * k->share);
 }
 
 static double saturation_of(double size, double half) { return size / (size + half); }
 
 /* Of a[m,k] b[k,n] = c[m,n] from element counts, whichever are transposed. */
-static double gemm_share(const gemm_efficiency *e, double a, double b, double c) {
-    return e->large * saturation_of(sqrt(a * c / b), e->half) *
-           saturation_of(sqrt(a * b / c), e->half) * saturation_of(sqrt(b * c / a), e->half);
+static double gemm_share(double half, double a, double b, double c) {
+    return saturation_of(sqrt(a * c / b), half) * saturation_of(sqrt(a * b / c), half) *
+           saturation_of(sqrt(b * c / a), half);
 }
 
-static double attention_share(const attention_efficiency *e, const op_call *c) {
-    double keys = c->attr.heads.seq ? c->attr.heads.seq : (double)c->in[0].dim[0];
-    return e->large * saturation_of(keys, e->keys) * saturation_of(c->attr.heads.dim, e->head);
+static double attention_keys(const op_call *c) {
+    return c->attr.heads.seq ? c->attr.heads.seq : (double)c->in[0].dim[0];
 }
 
-/* Share of the peak at which the call's operations run. */
-static double compute_share(const op_call *c, op_cost cost) {
-    const gemm_efficiency *e = dt_is_fp8(c->in[0].dt) ? &gemm_fp8 : &gemm_wide;
+/* Scores in memory: GEMMs over all of them, though the mask leaves half, and passes over the scores of every head.
+ * @param flops of causal attention */
+static double stored_attention_seconds(const cost_model *k, const op_call *c, double flops,
+                                       bool backward) {
+    double dim = c->attr.heads.dim, scores = flops / (backward ? 5 : 2) / dim;
+    double gemm = large_gemm_rate(k, k->dt) * saturation_of(dim, constants.gemm_half / 2);
+    double seconds = 2 * flops / gemm + copy_seconds(k, scores * constants.stored_scores[backward]);
+    if (backward && k->selective) seconds += stored_attention_seconds(k, c, flops * 2 / 5, false);
+    return seconds;
+}
+
+/* A ring's blocks run at the kernel's rate for the keys of one block, whatever type the running result has. */
+static double attention_seconds(const cost_model *k, const op_call *c, op_cost cost, double flops) {
+    bool backward = cost == COST_ATTENTION_BWD || cost == COST_ATTENTION_BLOCK_BWD;
+    bool block = cost == COST_ATTENTION_BLOCK || cost == COST_ATTENTION_BLOCK_BWD;
+    attention_kernel kernel = k->as ? k->as->attention : ATTENTION_OURS;
+    if (kernel == ATTENTION_STORED) return stored_attention_seconds(k, c, flops, backward);
+    const attention_efficiency *e = &attention_kernels[kernel][backward];
+    double keys = block ? (double)c->in[2].dim[0] : attention_keys(c),
+           rate = k->gpu->attention[kernel];
+    if (isnan(rate) || k->dt == DT_F32) rate = e->peak * k->gpu->peak[unit_for(k, k->dt)];
+    rate *= pow(k->gpu->power, constants.power) * k->share;
+    return flops /
+           (rate * saturation_of(keys, e->keys) * saturation_of(c->attr.heads.dim, e->head));
+}
+
+/* A GEMM's fill and drain take a constant time, which is more of it the faster the unit is: half of the rate is lost at
+ * dims that grow with the cube root of the unit's. */
+static double half_rate_dim(const cost_model *k, dtype dt) {
+    static const double hopper_bf16 = 989.4e12;
+    return constants.gemm_half * cbrt(k->gpu->peak[unit_for(k, dt)] / hopper_bf16);
+}
+
+/* Share of the large GEMMs' rate at which the call's operations run. */
+static double compute_share(const cost_model *k, const op_call *c, op_cost cost) {
+    double half = half_rate_dim(k, c->in[0].dt);
     const tensor *in = c->in, *out = c->out;
     switch (cost) {
-    case COST_ATTENTION:
-    case COST_ATTENTION_BLOCK: return attention_share(&attention_forward, c);
-    case COST_ATTENTION_BWD:
-    case COST_ATTENTION_BLOCK_BWD: return attention_share(&attention_backward, c);
     case COST_GROUPED: {
         double experts = MAX(1, c->attr.experts), rows = (double)in[0].dim[0] / experts;
         double wide = (double)in[0].dim[1], other = (double)tensor_count(&in[1]) / experts / wide;
         if (op_flags(c->op) & OPF_WEIGHT_GRAD) other = (double)in[1].dim[1];
-        return gemm_share(e, rows * wide, wide * other, rows * other);
+        return gemm_share(half, rows * wide, wide * other, rows * other);
     }
     case COST_ORTHOGONALIZE: { /* most of its GEMMs are of the matrix and a square of its shorter side */
         double rows = (double)out[0].dim[out[0].ndim - 2],
                cols = (double)out[0].dim[out[0].ndim - 1];
         double side = MIN(rows, cols);
-        return gemm_share(e, rows * cols, side * side, rows * cols);
+        return gemm_share(half, rows * cols, side * side, rows * cols);
     }
     case COST_LOSS: {
         double n = (double)in[0].dim[0], d = (double)in[0].dim[1], v = (double)in[1].dim[0];
-        return gemm_share(e, n * d, d * v, n * v);
+        return gemm_share(half, n * d, d * v, n * v);
     }
     default:
-        return gemm_share(e, (double)tensor_count(&in[0]), (double)tensor_count(&in[1]),
+        return gemm_share(half, (double)tensor_count(&in[0]), (double)tensor_count(&in[1]),
                           (double)tensor_count(&out[0]));
     }
 }
@@ -130,92 +159,22 @@ static double price_call(void *ctx, const char *program, const op_call *c) {
     const call_cost *measured = find_call_cost(k, c->op);
     if (measured) return measured_seconds(k, measured, &w);
     if (cost == COST_LOSS) {
-        double each = k->as ? k->as->logit_bytes : logit_passes * (double)dt_size(c->in[1].dt);
+        double each =
+            k->as ? k->as->logit_bytes : constants.logit_passes * (double)dt_size(c->in[1].dt);
         w.bytes += each * (double)c->in[0].dim[0] * (double)c->in[1].dim[0];
     } else if (k->as && op_row_of(c->op)->bwd == BWD_LOSS) { /* of logits that tp ranks share */
         w.bytes = k->as->logit_bytes * (double)tensor_count(&c->in[0]);
+    } else if (k->as && w.flops == 0 && !(op_flags(c->op) & OPF_UPDATE)) {
+        w.bytes *= constants.passes[k->as->passes];
     }
     double bytes = copy_seconds(k, w.bytes), flops = 0;
     dtype type = c->in[0].dt == DT_NONE ? c->out[0].dt : c->in[0].dt;
-    if (w.flops > 0) flops = w.flops / (peak_of(k, type) * compute_share(c, cost));
-    return cost == COST_LOSS ? flops + bytes : MAX(call_seconds, MAX(flops, bytes));
-}
-
-/* ---- communication ----------------------------------------------------------------------------- */
-/* How a group of ranks lies on hosts. */
-typedef struct group_shape {
-    double n, local, hosts; /* members; of one host; hosts */
-} group_shape;
-
-static group_shape shape_of_group(const cost_model *k, const mesh *m, axis_set axes) {
-    group_shape g = { .n = mesh_span(m, axes), .local = 1 };
-    int per_node = k->gpu->per_node;
-    for (int a = 0; a < AX_COUNT; a++) {
-        int stride = mesh_stride(m, (mesh_axis)a), size = mesh_size(m, (mesh_axis)a);
-        if ((axes & AXIS(a)) && stride < per_node) g.local *= MIN(size, per_node / stride);
-    }
-    if (axes == AXES_TP_REP) g.local = MIN(g.n, per_node);
-    g.local = MIN(g.local, g.n);
-    g.hosts = ceil(g.n / g.local);
-    return g;
-}
-
-/* Bytes per second through each member, all members sending at once. A host's members each have a network
- * adapter, and rings cross between hosts on all of them. */
-static double group_bandwidth(const cost_model *k, const group_shape *g) {
-    double link = k->gpu->link / 2 * link_share;
-    double network = k->gpu->network * network_share * g->local;
-    return g->hosts > 1 ? MIN(network, g->local > 1 ? link : network) : link;
-}
-
-/* A ring moves the least bytes, in as many steps as there are members; a tree the other way around. `moved`
- * is what a ring sends per member. */
-static double ring_or_tree(const cost_model *k, const group_shape *g, double moved, double steps,
-                           nccl_algorithm algorithm) {
-    double rate = group_bandwidth(k, g);
-    double ring_hops = (g->hosts - 1) * network_hop + (g->local - 1) * link_hop;
-    double tree_hops = ceil(log2(g->hosts)) * network_hop + ceil(log2(g->local)) * link_hop;
-    double ring = moved / rate + steps * ring_hops;
-    double tree = moved / (rate * tree_share) + steps * tree_hops;
-    switch (algorithm) {
-    case NCCL_BY_RING: return move_seconds + ring;
-    case NCCL_BY_TREE: return move_seconds + tree;
-    case NCCL_BY_SIZE: break;
-    }
-    return move_seconds + MIN(ring, tree);
-}
-
-/* Everyone sends a part to everyone: most of it leaves the host. */
-static double exchange_seconds(const cost_model *k, const group_shape *g, double bytes) {
-    double inside = bytes * (g->local - 1) / g->n, outside = bytes * (g->n - g->local) / g->n;
-    double link = inside / (k->gpu->link / 2 * link_share);
-    double network = outside / (k->gpu->network * network_share);
-    return move_seconds + MAX(link, network) + (g->hosts > 1 ? network_hop : link_hop);
-}
-
-static double message_seconds(const cost_model *k, const group_shape *g, double bytes) {
-    bool inside = g->hosts == 1;
-    double rate = inside ? k->gpu->link / 2 * link_share : k->gpu->network * network_share;
-    return move_seconds + bytes / rate + (inside ? link_hop : network_hop);
-}
-
-static double price_move(void *ctx, const mesh *m, const comm_move *move, double bytes) {
-    const cost_model *k = ctx;
-    group_shape g = shape_of_group(k, m, move->axes);
-    double others = (g.n - 1) / g.n;
-    if (g.n <= 1) return 0;
-    switch (comm_kind(move)) {
-    case MOVE_ALL_REDUCE:
-    case MOVE_ALL_MAX: return ring_or_tree(k, &g, 2 * others * bytes, 2, k->algorithm);
-    case MOVE_ALL_GATHER:
-    case MOVE_REDUCE_SCATTER: return ring_or_tree(k, &g, others * bytes, 1, NCCL_BY_SIZE);
-    case MOVE_ALL_TO_ALL:
-    case MOVE_ROWS: return exchange_seconds(k, &g, bytes);
-    case MOVE_SHIFT:
-    case MOVE_SEND:
-    case MOVE_RECV: return message_seconds(k, &g, bytes);
-    default: return 0;
-    }
+    bool attends = cost >= COST_ATTENTION && cost <= COST_ATTENTION_BLOCK_BWD;
+    if (attends)
+        flops = attention_seconds(k, c, cost, w.flops);
+    else if (w.flops > 0)
+        flops = w.flops / (large_gemm_rate(k, type) * compute_share(k, c, cost));
+    return cost == COST_LOSS ? flops + bytes : MAX(constants.call, MAX(flops, bytes));
 }
 
 static double price_fetch(void *ctx, double bytes) {
@@ -229,9 +188,19 @@ sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_tar
                        .tf32 = cfg->precision.tf32,
                        .dt = train_layout(cfg, on->ops, cfg->training.seq_len).dt,
                        .share = gpu->shared ? 1.0 / MAX(1, MIN(ranks, gpu->per_node)) : 1,
+                       .fp8 = cfg->precision.fp8 != FP8_OFF,
+                       .selective = cfg->activation_checkpoint.mode == CFG_AC_SELECTIVE,
                        .as = on->as,
                        .algorithm = cfg->comm.nccl_algorithm };
-    return (sim_costs){ price_call, price_move, price_fetch, interference, k };
+    bool late = on->as && on->as->late_gradients && cfg->parallelism.pipeline_parallel_degree > 1;
+    return (sim_costs){ .call = price_call,
+                        .move = price_move,
+                        .links = links_of_move,
+                        .fetch = price_fetch,
+                        .interference = constants.interference,
+                        .launch = on->as ? on->as->launch : 0,
+                        .late = late ? AXES_DATA : 0,
+                        .ctx = k };
 }
 
 /* ---- a step ------------------------------------------------------------------------------------ */
@@ -263,8 +232,7 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
     if (!e) {
         out->update = out->run.update;
         double moved = 2 * (double)plan_offloaded_bytes(o.p) / gpu->host; /* beside the next step */
-        /* every step waits for its slowest rank: the largest of that many normal deviates, about */
-        out->stragglers = out->run.seconds * rank_deviation * sqrt(2 * log(mesh_world(m)));
+        out->stragglers = straggler_seconds(gpu, out->run.seconds, mesh_world(m));
         out->seconds = out->run.seconds + out->stragglers + out->update;
         out->host = MAX(0, moved - out->seconds);
         out->seconds += out->host;
@@ -274,6 +242,7 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
         double rate = out->tokens_per_second / mesh_world(m);
         out->flops_causal = rate * model_flops(model_conf(o.m), o.seq, true);
         out->flops_full = rate * model_flops(model_conf(o.m), o.seq, false);
+        out->flops_counted = rate * other_system_flops(on->as, model_conf(o.m), o.seq);
     }
     train_outline_free(&o);
     return e;

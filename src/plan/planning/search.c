@@ -16,6 +16,7 @@
 enum { MOST_CANDIDATES = 1 << 17, KEPT_CANDIDATES = 1 << 15 };
 enum {
     MOST_ROWS = 8,
+    MOST_TENSOR = 64,
     MOST_PIPELINE = 64,
     MOST_CONTEXT = 16,
     FINALISTS = 24,
@@ -89,7 +90,7 @@ static void price_programs(const searcher *s, layer_prices *p, const chain *c, c
     for (int l = 0; l < s->mc.layers; l++) p->kind[l] = c->kind ? c->kind[l] : 0;
     mesh staged = *m; /* a neighbor along pp is as far away as all other axes are wide */
     staged.size[AX_PP] = 2;
-    staged.size[AX_DP_SHARD] = MAX(1, s->k.gpu->per_node / (p->tp * p->cp));
+    staged.size[AX_DP_SHARD] = MAX(1, s->k.gpu->domain / (p->tp * p->cp));
     p->message = sim_message(c, &staged, &s->costs);
 }
 
@@ -343,7 +344,7 @@ static double consider_choice(searcher *s, const layer_prices *p, const stage_su
 /* Shards within one host, two, four ...: collectives of states stay near, at the price of memory. */
 static void consider_replicas(searcher *s, const layer_prices *p, const stage_sums *stages,
                               layout_choice c) {
-    int near = MAX(2, s->k.gpu->per_node / (c.tp * c.cp)), dp = c.dp;
+    int near = MAX(2, s->k.gpu->domain / (c.tp * c.cp)), dp = c.dp;
     for (int i = 0, size = near; i < SHARD_SIZES && size < dp; i++, size *= 2) {
         if (dp % size || size % c.ep) continue;
         c.replicas = dp / size;
@@ -354,7 +355,7 @@ static void consider_replicas(searcher *s, const layer_prices *p, const stage_su
 static void consider_states(searcher *s, const layer_prices *p, const stage_sums *stages,
                             layout_choice c) {
     bool split = c.pp > 1 && c.schedule == PIPE_ZERO_BUBBLE;
-    bool hosts = (int64_t)c.dp * c.cp * c.tp > s->k.gpu->per_node;
+    bool hosts = (int64_t)c.dp * c.cp * c.tp > s->k.gpu->domain;
     int most = c.dp * c.cp > 1 && !split ? 3 : 1;
     for (c.zero = 1; c.zero <= most; c.zero++) {
         c.offload = OFFLOAD_NONE;
@@ -419,8 +420,8 @@ static void consider_batches(searcher *s, layout_choice c) {
 }
 
 static void consider_shapes(searcher *s) {
-    int per_node = s->k.gpu->per_node, experts = MAX(1, s->mc.experts);
-    for (int tp = 1; tp <= per_node; tp *= 2)
+    int domain = MIN(s->k.gpu->domain, MOST_TENSOR), experts = MAX(1, s->mc.experts);
+    for (int tp = 1; tp <= domain; tp *= 2)
         for (int cp = 1; cp == 1 || (cp <= MOST_CONTEXT && s->seq / cp >= 1024); cp *= 2)
             for (int ep = 1; ep <= experts; ep *= 2)
                 for (int pp = 1; pp <= MIN(MOST_PIPELINE, s->mc.layers); pp++) {
@@ -486,7 +487,7 @@ static err simulate_choice(const searcher *s, layout_choice *k) {
 static void try_stages_near(const searcher *s, layout_choice *k) {
     layout_choice near = *k;
     near.stages_near = true;
-    if (k->pp == 1 || choice_ranks(k) <= s->k.gpu->per_node) return;
+    if (k->pp == 1 || choice_ranks(k) <= s->k.gpu->domain) return;
     err e = simulate_choice(s, &near);
     if (!e && near.time.tokens_per_second > 1.001 * k->time.tokens_per_second) *k = near;
     err_free(e); /* training refuses it */

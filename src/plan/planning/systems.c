@@ -1,0 +1,207 @@
+/* Profiles of other systems (`ingot plan --as`): what their steps do differently from our programs, as their sources
+ * show. The simulator still plays our instruction lists; a profile changes what calls and communications cost, what
+ * memory they need, and how operations are counted. */
+#include <string.h>
+
+#include "planning_internal.h"
+
+/* Bytes that a loss moves per logit beside its GEMMs. Megatron-LM (core/tensor_parallel/cross_entropy.py) widens
+ * logits to fp32 and runs maximum, difference, exponential, sum, quotient and, backward, product and narrowing as a kernel
+ * each: 6 + 4 + 8 + 8 + 4 + 8 + 8 + 6. PyTorch's cross entropy widens, takes a log softmax and, backward, its gradient, which
+ * is narrowed: 6 + 8 + 12 + 6. */
+enum { LOGITS_MEGATRON = 52, LOGITS_PYTORCH = 32 };
+
+/* `passes`: an eager framework runs each elementwise op as a kernel of its own, with operands in memory; ours are fused
+ * into norms and GEMMs. A compiler removes most of the difference. */
+static const other_system systems[] = {
+    { .name = "megatron-2021",
+      .about =
+          "Megatron-LM of 2020 and 2021: attention over stored scores with dropout, no sequence parallelism, gradients "
+          "all-reduced after backward",
+      .attention = ATTENTION_STORED,
+      .logit_bytes = LOGITS_MEGATRON,
+      .passes = EAGER_FUSED,
+      .launch = 8e-6,
+      .whole_logits = true,
+      .late_gradients = true,
+      .gemm = 0.87,
+      .bf16_gradients = true,
+      .messages = MESSAGES_SCATTERED,
+      .count = COUNT_RECOMPUTED },
+    { .name = "megatron-2022",
+      .about =
+          "Megatron-LM of 2022: sequence parallelism, and only the scores of attention are recomputed",
+      .attention = ATTENTION_STORED,
+      .logit_bytes = LOGITS_MEGATRON,
+      .passes = EAGER_FUSED,
+      .launch = 8e-6,
+      .whole_logits = true,
+      .late_gradients = true,
+      .gemm = 0.95,
+      .bf16_gradients = true,
+      .messages = MESSAGES_SCATTERED,
+      .count = COUNT_FULL },
+    { .name = "megatron-2024",
+      .about =
+          "Megatron-LM of 2024: Transformer Engine, tensor-parallel communication overlapped with GEMMs",
+      .attention = ATTENTION_CUDNN,
+      .logit_bytes = LOGITS_MEGATRON,
+      .passes = EAGER_FUSED,
+      .launch = 5e-6,
+      .tp_overlap = 8,
+      .whole_logits = true,
+      .bf16_gradients = true,
+      .gemm = 1,
+      .messages = MESSAGES_EARLY,
+      .count = COUNT_FULL },
+    { .name = "nemo-2024",
+      .about = "NeMo of 2024: as Megatron-LM of 2024 with a fused loss, FlashAttention-2",
+      .attention = ATTENTION_FLASH2,
+      .logit_bytes = 16,
+      .passes = COMPILED,
+      .launch = 5e-6,
+      .tp_overlap = 8,
+      .whole_logits = true,
+      .bf16_gradients = true,
+      .gemm = 1,
+      .messages = MESSAGES_EARLY,
+      .fp8_gather = true,
+      .count = COUNT_FULL },
+    { .name = "nemo",
+      .about = "NeMo and Megatron-Bridge: as Megatron-LM of 2024, with a fused loss",
+      .attention = ATTENTION_CUDNN,
+      .logit_bytes = 16,
+      .passes = COMPILED,
+      .launch = 5e-6,
+      .tp_overlap = 8,
+      .whole_logits = true,
+      .bf16_gradients = true,
+      .gemm = 1,
+      .messages = MESSAGES_EARLY,
+      .fp8_gather = true,
+      .count = COUNT_FULL },
+    { .name = "torchtitan",
+      .about = "torchtitan with torch.compile: FlashAttention-2, FSDP with prefetch",
+      .attention = ATTENTION_FLASH2,
+      .logit_bytes = LOGITS_PYTORCH,
+      .passes = COMPILED,
+      .launch = 4e-6,
+      .whole_logits = true,
+      .gemm = 0.9,
+      .fp8_gather = true,
+      .count = COUNT_FULL },
+    { .name = "torchtitan-async",
+      .about = "torchtitan with torch.compile and asynchronous tensor parallelism",
+      .attention = ATTENTION_FLASH2,
+      .logit_bytes = LOGITS_PYTORCH,
+      .passes = COMPILED,
+      .launch = 4e-6,
+      .tp_overlap = 8,
+      .whole_logits = true,
+      .gemm = 0.9,
+      .fp8_gather = true,
+      .count = COUNT_FULL },
+    { .name = "torchtitan-eager",
+      .about = "torchtitan without torch.compile",
+      .attention = ATTENTION_FLASH2,
+      .logit_bytes = LOGITS_PYTORCH,
+      .passes = EAGER,
+      .launch = 10e-6,
+      .whole_logits = true,
+      .gemm = 0.9,
+      .fp8_gather = true,
+      .count = COUNT_FULL },
+    { .name = "llm-foundry",
+      .about = "llm-foundry (MPT): eager PyTorch, FSDP, attention in Triton with ALiBi",
+      .attention = ATTENTION_FLASH1,
+      .logit_bytes = LOGITS_PYTORCH,
+      .passes = EAGER,
+      .launch = 10e-6,
+      .whole_logits = true,
+      .gemm = 0.86,
+      .count = COUNT_FULL },
+    { .name = "deepspeed",
+      .about = "DeepSpeed with an eager Hugging Face model: FlashAttention-2, ZeRO",
+      .attention = ATTENTION_FLASH2,
+      .logit_bytes = LOGITS_PYTORCH,
+      .passes = EAGER,
+      .launch = 12e-6,
+      .whole_logits = true,
+      .bf16_gradients = true,
+      .gemm = 0.92,
+      .count = COUNT_FULL },
+    { .name = "gpt-neox",
+      .about = "GPT-NeoX: Megatron-LM's layers under DeepSpeed, attention over stored scores",
+      .attention = ATTENTION_STORED,
+      .logit_bytes = LOGITS_MEGATRON,
+      .passes = EAGER_FUSED,
+      .launch = 10e-6,
+      .whole_logits = true,
+      .late_gradients = true,
+      .gemm = 0.87,
+      .bf16_gradients = true,
+      .messages = MESSAGES_SCATTERED,
+      .count = COUNT_RECOMPUTED },
+    { .name = "nanotron",
+      .about = "nanotron: eager PyTorch with FlashAttention-2 and Megatron's sharded loss",
+      .attention = ATTENTION_FLASH2,
+      .logit_bytes = LOGITS_MEGATRON,
+      .passes = EAGER,
+      .launch = 12e-6,
+      .whole_logits = true,
+      .late_gradients = true,
+      .gemm = 0.92,
+      .count = COUNT_FULL },
+    { .name = "llama3",
+      .about =
+          "Meta's system for Llama 3: cuDNN's attention, all-gathered keys under context parallelism",
+      .attention = ATTENTION_CUDNN,
+      .logit_bytes = LOGITS_PYTORCH,
+      .passes = COMPILED,
+      .launch = 5e-6,
+      .whole_logits = true,
+      .bf16_gradients = false,
+      .gemm = 0.95,
+      .messages = MESSAGES_EARLY,
+      .count = COUNT_CAUSAL },
+    { .name = "tinyllama",
+      .about = "TinyLlama: FSDP with FlashAttention-2 and fused norms, rotations and loss",
+      .attention = ATTENTION_FLASH2,
+      .logit_bytes = 16,
+      .passes = EAGER_FUSED,
+      .launch = 8e-6,
+      .whole_logits = true,
+      .gemm = 0.92,
+      .count = COUNT_FULL },
+};
+
+static const char *system_name_at(const void *ctx, int i) { return systems[i].name; }
+
+err other_system_find(const char *name, const other_system **out) {
+    str all = { 0 };
+    for (size_t i = 0; i < COUNT_OF(systems); i++) {
+        if (!strcmp(systems[i].name, name)) {
+            str_free(&all);
+            *out = &systems[i];
+            return OK;
+        }
+        str_add(&all, "%s%s", i ? ", " : "", systems[i].name);
+    }
+    const char *near = str_nearest(name, system_name_at, NULL, (int)COUNT_OF(systems));
+    err e = err_hint(
+        ERR_USAGE("--as: \"%.40s\" is not a system whose steps are known: %s", name, all.text),
+        "--as %s", near ? near : systems[0].name);
+    str_free(&all);
+    return e;
+}
+
+double other_system_flops(const other_system *as, const model_config *mc, int64_t seq) {
+    double full = model_flops(mc, seq, false), causal = model_flops(mc, seq, true);
+    double logits = 6 * (double)mc->dim * (double)mc->vocab; /* not recomputed */
+    switch (as ? as->count : COUNT_FULL) {
+    case COUNT_CAUSAL: return causal;
+    case COUNT_RECOMPUTED: return (full - logits) * 4 / 3 + logits;
+    case COUNT_FULL: break;
+    }
+    return full;
+}

@@ -1,0 +1,189 @@
+/* Simulated steps beside published ones (bench/plan/rows.txt) and beside ours. The planner's constants were fitted to the
+ * calibration half of the published rows; the bars are those of the half that nothing was fitted to. */
+#include "support/folder.h"
+
+#include <math.h>
+
+#include "../bench/plan/rows.h"
+
+#define ROWS_FOLDER FIXTURES "/../../bench/plan"
+
+static void published_rows_come_out(void **state) {
+    published_rows p;
+    assert_ok(rows_open(ROWS_FOLDER, &p));
+    assert_true(p.n >= 120);
+    assert_int_equal(rows_simulate(&p), 0); /* none is refused */
+    rows_summary fitted = rows_sum(&p, false, NULL), reported = rows_sum(&p, true, NULL);
+    printf(
+        "fitted %d rows, median %.1f %%; reported %d rows, median %.1f %%, %d within 25 %%, %d of %d pairs in order\n",
+        fitted.n, 100 * fitted.median, reported.n, 100 * reported.median, reported.within_25,
+        reported.in_order, reported.pairs);
+    assert_true(fitted.n > p.n / 3 && reported.n > p.n / 3);
+    assert_true(reported.median <= 0.12);
+    assert_true(reported.within_25 >= 0.9 * reported.n);
+    assert_true(reported.pairs >= 10 && reported.in_order >= 0.9 * reported.pairs);
+    rows_close(&p);
+}
+
+/* The half must not depend on anything but the name, or rows could move once their errors are known. */
+static void a_name_decides_the_half(void **state) {
+    published_rows p;
+    int reported = 0;
+    assert_ok(rows_open(ROWS_FOLDER, &p));
+    for (int i = 0; i < p.n; i++) {
+        assert_int_equal(p.row[i].reported, row_is_reported(p.row[i].name));
+        reported += p.row[i].reported;
+        for (int k = 0; k < i; k++) assert_string_not_equal(p.row[i].name, p.row[k].name);
+    }
+    assert_true(row_is_reported("MPT 7b 2048 on 8 h100") !=
+                row_is_reported("MPT 7b 2048 on 256 h100"));
+    assert_true(reported > p.n / 3 && reported < p.n * 2 / 3);
+    rows_close(&p);
+}
+
+/* Ours on one H200, as bench/gpu/train measured them: tokens per second. */
+static const struct {
+    const char *preset, *batch, *seq, *fp8;
+    double rate;
+} measured[] = {
+    { "gpt2-124m", "64", "1024", "off", 626500 },
+    { "gpt2-1558m", "16", "1024", "off", 53400 },
+    { "llama-1b", "4", "4096", "off", 75100 },
+    { "llama-3b", "2", "4096", "off", 27300 },
+    { "gpt2-124m", "64", "1024", "delayed", 724000 },
+    { "gpt2-1558m", "16", "1024", "delayed", 73100 },
+    { "llama-1b", "4", "4096", "delayed", 100500 },
+    { "llama-3b", "2", "4096", "delayed", 37000 },
+};
+
+static void measured_runs_come_out(void **state) {
+    hardware h;
+    const accelerator *gpu;
+    assert_ok(hardware_open(NULL, &h));
+    assert_ok(hardware_find(&h, "h200", &gpu));
+    for (size_t i = 0; i < COUNT_OF(measured); i++) {
+        config c;
+        run_target on = { .ranks = 1 };
+        step_time t;
+        double limit;
+        config_init(&c);
+        assert_ok(config_set(&c, "model.preset", measured[i].preset));
+        assert_ok(config_set(&c, "training.seq_len", measured[i].seq));
+        assert_ok(config_set(&c, "training.local_batch_size", measured[i].batch));
+        assert_ok(config_set(&c, "precision.fp8", measured[i].fp8));
+        assert_ok(plan_target_accelerator(gpu, &c, &on, &limit));
+        assert_ok(step_simulate(&c, &on, gpu, NULL, &t));
+        double off = t.tokens_per_second / measured[i].rate - 1;
+        printf("%-12s fp8 %-8s %+.1f %%\n", measured[i].preset, measured[i].fp8, 100 * off);
+        assert_true(fabs(off) <= 0.10);
+        config_free(&c);
+    }
+    hardware_free(&h);
+}
+
+/* ---- mechanisms --------------------------------------------------------------------------------- */
+/* Tokens per second and rank of a config: "key=value ..." */
+static step_time simulated(const char *catalogue, const char *gpu_name, int ranks, const char *as,
+                           const char *settings) {
+    hardware h;
+    const accelerator *gpu;
+    config c;
+    run_target on = { .ranks = ranks };
+    step_time t;
+    double limit;
+    assert_ok(hardware_open(catalogue, &h));
+    assert_ok(hardware_find(&h, gpu_name, &gpu));
+    config_init(&c);
+    assert_ok(apply_settings(settings, &c));
+    if (as) assert_ok(other_system_find(as, &on.as));
+    assert_ok(plan_target_accelerator(gpu, &c, &on, &limit));
+    assert_ok(step_simulate(&c, &on, gpu, NULL, &t));
+    config_free(&c);
+    hardware_free(&h);
+    return t;
+}
+
+/* A ring's blocks run at the attention kernel's rate: eight ranks that share a long sequence are about as fast as
+ * eight with a sequence each. */
+static void ring_attention_runs_at_the_kernels_rate(void **state) {
+    const char *base =
+        "model.preset=llama3-8b model.max_seq_len=131072 training.seq_len=131072 "
+        "training.local_batch_size=1 parallelism.zero_stage=3 activation_checkpoint.mode=full";
+    char ring[512];
+    snprintf(ring, sizeof ring, "%s parallelism.context_parallel_degree=8", base);
+    double apart = simulated(NULL, "h100", 8, NULL, base).tokens_per_second;
+    double shared = simulated(NULL, "h100", 8, NULL, ring).tokens_per_second;
+    assert_true(shared > 0.75 * apart && shared < 1.1 * apart);
+}
+
+/* Of one model with a constant share per rank, 512 ranks lose 3 to 12 % to those of one host, as published tables show. */
+static void efficiency_falls_with_ranks(void **state) {
+    const char *base =
+        "model.preset=llama2-7b training.seq_len=2048 training.local_batch_size=6 parallelism.zero_stage=3";
+    double last = 0, first = 0;
+    for (int ranks = 8; ranks <= 512; ranks *= 4) {
+        double rate = simulated(NULL, "h100", ranks, NULL, base).tokens_per_second / ranks;
+        if (ranks == 8) first = rate;
+        assert_true(ranks == 8 || rate < last);
+        last = rate;
+    }
+    assert_true(last < 0.97 * first && last > 0.88 * first);
+}
+
+/* An oversubscribed tier slows groups that cross it, and no others. */
+static void upper_tiers_may_be_oversubscribed(void **state) {
+    test_folder *f = *state;
+#define FABRIC(more)                                                                                    \
+    "accelerators:\n"                                                                                   \
+    "  - {name: mine, title: Mine, chip: NVIDIA H100, memory: 80, memory_bandwidth: 3350, link: 900,\n" \
+    "     host: 64, network: 5, disk: 7, per_node: 8, " more "source: us}\n"
+    const char *flat = folder_write(f, "flat.yaml", FABRIC(""));
+    const char *tiers = folder_write(f, "tiers.yaml", FABRIC("pod: 64, oversubscription: 4, "));
+    const char *base =
+        "model.preset=llama2-7b training.seq_len=2048 training.local_batch_size=1 parallelism.zero_stage=3";
+    assert_true(simulated(tiers, "mine", 64, NULL, base).seconds ==
+                simulated(flat, "mine", 64, NULL, base).seconds);
+    assert_true(simulated(tiers, "mine", 128, NULL, base).seconds >
+                1.5 * simulated(flat, "mine", 128, NULL, base).seconds);
+    const char *bad = folder_write(f, "bad.yaml", FABRIC("oversubscription: 0.5, "));
+    hardware h;
+    assert_error(hardware_open(bad, &h), "oversubscription of 1 or more");
+}
+
+/* Tensor-parallel communication that overlaps GEMMs costs less; scores in memory and eager kernels cost more; each source
+ * counts operations its own way. */
+static void profiles_change_the_step(void **state) {
+    const char *tp = "model.preset=llama3-8b training.seq_len=8192 training.local_batch_size=1 "
+                     "parallelism.tensor_parallel_degree=8";
+    const char *one = "model.preset=llama2-7b training.seq_len=4096 training.local_batch_size=1";
+    step_time plain = simulated(NULL, "h100", 8, "torchtitan", tp),
+              async = simulated(NULL, "h100", 8, "torchtitan-async", tp);
+    assert_true(async.run.exposed < 0.6 * plain.run.exposed && async.seconds < plain.seconds);
+    step_time ours = simulated(NULL, "a100-80gb", 1, NULL, one),
+              stored = simulated(NULL, "a100-80gb", 1, "megatron-2021", one);
+    step_time eager = simulated(NULL, "a100-80gb", 1, "torchtitan-eager", one);
+    step_time compiled = simulated(NULL, "a100-80gb", 1, "torchtitan", one);
+    assert_true(stored.seconds > 1.2 * ours.seconds);
+    assert_true(eager.seconds > compiled.seconds && compiled.seconds > ours.seconds);
+    assert_true(ours.flops_counted == ours.flops_full);
+    assert_true(stored.flops_counted > 1.3 * stored.flops_full &&
+                stored.flops_counted < 4.0 / 3 * stored.flops_full);
+    assert_true(simulated(NULL, "h100", 8, "llama3", tp).flops_counted <
+                simulated(NULL, "h100", 8, "llama3", tp).flops_full);
+    const other_system *as;
+    assert_error(other_system_find("torchtitam", &as), "torchtitan");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(published_rows_come_out),
+        cmocka_unit_test(a_name_decides_the_half),
+        cmocka_unit_test(measured_runs_come_out),
+        cmocka_unit_test(ring_attention_runs_at_the_kernels_rate),
+        cmocka_unit_test(efficiency_falls_with_ranks),
+        cmocka_unit_test_setup_teardown(upper_tiers_may_be_oversubscribed, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test(profiles_change_the_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
