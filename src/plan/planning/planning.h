@@ -411,12 +411,18 @@ err plan_advise(const config *c, const capacity *cap, advice **out, int *n) MUST
 void advice_free(advice *list, int n);
 
 /* ---- configs of other systems ------------------------------------------------------------------ */
-/* Reads a config of Megatron-LM (arguments), DeepSpeed (JSON), GPT-NeoX (YAML), torchtitan (TOML), OLMo (YAML)
- * or Hugging Face's TrainingArguments (JSON) and writes ours, as YAML, with a comment for whatever has no
- * equivalent. @param format one of convert_format's names; NULL: by the file's name and keys. */
+/* Reads a config of Megatron-LM (arguments, or the script that runs it), DeepSpeed (JSON), GPT-NeoX (YAML), torchtitan
+ * (TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON) and writes ours, as YAML, with the source's defaults. A
+ * key that would change the result and has no counterpart is an error, as is one that the system does not have. */
+typedef struct convert_options {
+    const char *format; /* one of convert_format's names; NULL: by the file's name and keys */
+    const char *allow;  /* keys to leave out although they change the result: "KEY,..."; NULL: none */
+    int64_t ranks;      /* that the source runs on; 0: as it states, or not known */
+} convert_options;
 const char *convert_format(int i); /* NULL past the end */
-err convert_config(const char *text, size_t len, const char *name, const char *format,
-                   str *out) MUST_USE;
+/* @param notes keys that were left out, with a count. */
+err convert_config(const char *text, size_t len, const char *name, const convert_options *o,
+                   str *out, str *notes) MUST_USE;
 err toml_to_json(const char *text, const char *name, json_t **out) MUST_USE;
 
 /* ---- the planning page of `ingot serve` -------------------------------------------------------------- */
