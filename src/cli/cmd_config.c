@@ -70,8 +70,7 @@ static err convert_file(const cli_subcommand *self, int argc, char **argv) {
 static const cli_subcommand config_convert = {
     .summary = "read another system's config and print it as one of ours",
     .run = convert_file,
-    .spec = { "config convert", "FILE [options]", convert_table, (int)COUNT_OF(convert_table),
-              1 },
+    .spec = { "config convert", "FILE [options]", convert_table, (int)COUNT_OF(convert_table), 1 },
     .help =
         "Reads a config of Megatron-LM (its arguments), DeepSpeed (JSON), GPT-NeoX (YAML), torchtitan\n"
         "(TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON). What it means is kept, its system's\n"
