@@ -35,11 +35,16 @@ static void list_alerts(str *out) {
 
 /* ---- ingot config convert ----------------------------------------------------------------------- */
 typedef struct convert_args {
-    const char *from;
+    const char *from, *allow;
+    int64_t ranks;
 } convert_args;
-static const cli_arg convert_options[] = {
+static const cli_arg convert_table[] = {
     { "from", ARG_TEXT, offsetof(convert_args, from), "FORMAT",
       "megatron, deepspeed, neox, torchtitan, olmo or hf (default: recognized by its keys)" },
+    { "ranks", ARG_COUNT, offsetof(convert_args, ranks), "N",
+      "ranks that the source runs on, where its batch size depends on them (default: as it states)" },
+    { "allow", ARG_TEXT, offsetof(convert_args, allow), "KEY,...",
+      "keys to leave out although they change the result" },
 };
 
 static err convert_file(const cli_subcommand *self, int argc, char **argv) {
@@ -48,12 +53,16 @@ static err convert_file(const cli_subcommand *self, int argc, char **argv) {
     const char *path = NULL;
     char *text = NULL;
     size_t len;
-    str out = { 0 };
+    str out = { 0 }, notes = { 0 };
     TRY(cli_parse(&self->spec, argc, argv, &a, &path));
     TRY(io_read(path, MOST_BYTES, &text, &len));
-    err e = convert_config(text, len, path, a.from, &out);
-    if (!e) fputs(out.text, stdout);
+    convert_options o = { .format = a.from, .allow = a.allow, .ranks = a.ranks };
+    err e = convert_config(text, len, path, &o, &out, &notes);
+    if (!e && (fputs(out.text, stdout) < 0 || fflush(stdout) != 0))
+        e = ERR("cannot write to standard output");
+    if (!e) fputs(notes.text, stderr);
     str_free(&out);
+    str_free(&notes);
     free(text);
     return e;
 }
@@ -61,14 +70,15 @@ static err convert_file(const cli_subcommand *self, int argc, char **argv) {
 static const cli_subcommand config_convert = {
     .summary = "read another system's config and print it as one of ours",
     .run = convert_file,
-    .spec = { "config convert", "FILE [--from FORMAT]", convert_options,
-              (int)COUNT_OF(convert_options), 1 },
+    .spec = { "config convert", "FILE [options]", convert_table, (int)COUNT_OF(convert_table), 1 },
     .help =
         "Reads a config of Megatron-LM (its arguments), DeepSpeed (JSON), GPT-NeoX (YAML), torchtitan\n"
-        "(TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON), and lists what has no equivalent.\n"
+        "(TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON). What it means is kept, its system's\n"
+        "defaults included. A key that would change the result and has no counterpart is an error, unless --allow\n"
+        "names it; keys without an effect on the result are listed on standard error.\n"
         "\n"
         "Example\n"
-        "  ingot config convert 20B.yml > run.yaml\n",
+        "  ingot config convert 20B.yml --ranks 96 > run.yaml\n",
 };
 static const cli_subcommand *const members[] = { &config_convert };
 const cli_family config_family = { "config", members, (int)COUNT_OF(members) };

@@ -8,15 +8,17 @@
 static const cli_arg args[] = {
     { "compute", ARG_TEXT, offsetof(plan_args, compute), "FLOPS",
       "training compute in floating point operations, such as 6.3e23" },
-    { "params", ARG_TEXT, offsetof(plan_args, params), "N", "parameters, such as 70B" },
-    { "tokens", ARG_TEXT, offsetof(plan_args, tokens), "N", "training tokens, such as 1.5T" },
+    { "params", ARG_TEXT, offsetof(plan_args, params), "N",
+      "parameters, such as 70B; of a config: the size to expect" },
+    { "tokens", ARG_TEXT, offsetof(plan_args, tokens), "N",
+      "training tokens, such as 1.5T; of a config: its length" },
     { "loss", ARG_TEXT, offsetof(plan_args, loss), "NATS", "the loss to reach, per token" },
     { "unique-tokens", ARG_TEXT, offsetof(plan_args, unique_tokens), "N",
       "tokens available; training on more repeats them, and repeats count less (default: no limit)" },
     { "inference-tokens", ARG_TEXT, offsetof(plan_args, inference_tokens), "N",
       "tokens the model will process once trained: finds the cheapest model over its life" },
     { "law", ARG_TEXT, offsetof(plan_args, law), "NAME",
-      "scaling law (default: all in the table; refit where one is needed)" },
+      "scaling law, or a file of ingot plan fit (default: all in the table; refit where one is needed)" },
     { "gpu", ARG_TEXT, offsetof(plan_args, gpu), "NAME",
       "accelerator of the catalogue: adds time and cost" },
     { "gpus", ARG_TEXT, offsetof(plan_args, gpus), "N",
@@ -27,6 +29,10 @@ static const cli_arg args[] = {
       "share of the peak that is reached (default 0.45; of a config: simulated)" },
     { "provider", ARG_TEXT, offsetof(plan_args, provider), "NAME",
       "aws, gcp, azure or lambda (default: all)" },
+    { "pue", ARG_TEXT, offsetof(plan_args, pue), "FACTOR",
+      "what the data center draws per watt of its nodes (default 1.2)" },
+    { "usd-kwh", ARG_TEXT, offsetof(plan_args, usd_kwh), "USD",
+      "price of a kilowatt-hour (default 0.10)" },
     { "catalogue", ARG_TEXT, offsetof(plan_args, catalogue), "FILE",
       "YAML file read over the built-in catalogue" },
     { "goodput", ARG_FLAG, offsetof(plan_args, goodput), "",
@@ -162,14 +168,12 @@ static int split_args(int argc, char **argv) {
 
 static err refuse_quantities(const plan_args *a) {
     const char *given[][2] = { { "compute", a->compute },
-                               { "params", a->params },
-                               { "tokens", a->tokens },
                                { "loss", a->loss },
                                { "inference-tokens", a->inference_tokens } };
     for (size_t i = 0; i < COUNT_OF(given); i++)
         if (given[i][1])
             return err_hint(ERR_USAGE("--%s: the config determines it", given[i][0]),
-                            "leave it out, or change the config: --training.steps=\"1e12 tokens\"");
+                            "leave it out, or change the config: --tokens 1T");
     return OK;
 }
 

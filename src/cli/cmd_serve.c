@@ -9,7 +9,7 @@
 #include "planning/planning.h"
 
 typedef struct serve_args {
-    const char *address, *token, *catalogue;
+    const char *address, *token, *catalogue, *law;
 } serve_args;
 
 #define AT(member) offsetof(serve_args, member)
@@ -20,6 +20,8 @@ static const cli_arg args[] = {
       "token that every request must carry, as ?token=...: env:NAME, file:PATH or itself" },
     { "catalogue", ARG_TEXT, AT(catalogue), "FILE",
       "YAML file read over the built-in catalogue of accelerators and prices" },
+    { "law", ARG_TEXT, AT(law), "FILE",
+      "scaling law that \"ingot plan fit --write\" wrote, offered before the published ones" },
 };
 const cli_spec cmd_serve_spec = { "serve", "[RUN...] [CONFIG.yaml...] [options]",
                                   args,    (int)COUNT_OF(args),
@@ -92,7 +94,8 @@ err cmd_serve(int argc, char **argv) {
                         .runs = (const char *const *)(argv + 1),
                         .n_runs = runs };
     planning_page_serve(p, &o);
-    err e = offer_configs(p, argv + 1, runs, n);
+    err e = a.law ? planning_page_add_law(p, a.law) : OK;
+    if (!e) e = offer_configs(p, argv + 1, runs, n);
     if (!e) e = serve_until_signal(&o);
     planning_page_free(p);
     free(token);

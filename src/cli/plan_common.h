@@ -12,7 +12,7 @@
 /* Quantities are texts here, so that each can complain about its own range. */
 typedef struct plan_args {
     const char *compute, *params, *tokens, *loss, *unique_tokens, *inference_tokens, *law;
-    const char *gpu, *gpus, *dtype, *mfu, *provider, *catalogue;
+    const char *gpu, *gpus, *dtype, *mfu, *provider, *catalogue, *pue, *usd_kwh;
     const char *failures, *restart, *repair, *spares, *checkpoint_time, *interval, *start;
     int64_t seed;
     const char *search_for, *cap, *write, *as;
@@ -48,6 +48,18 @@ typedef struct plan_failures {
 err plan_failures_open(const plan_args *a, const plan_machine *m, const scaling_point *p,
                        double checkpoint, plan_failures *out) MUST_USE;
 void plan_report_failures(const plan_failures *f, const plan_machine *m, json_t *doc);
+
+/* plan_source.c: the config that is planned. */
+typedef struct plan_source {
+    const char *recipe; /* that a model's name stands for; NULL: none. Static */
+    bool chosen_layout; /* by a search */
+} plan_source;
+err plan_read_config(const plan_args *a, int argc, char **args, config *c, plan_source *s) MUST_USE;
+/* Gives a recipe without a layout the best one on m's accelerators. @param ranks of it; else unchanged */
+err plan_choose_layout(const plan_machine *m, const run_target *on, double limit, config *c,
+                       plan_source *s, int *ranks) MUST_USE;
+/* @param gpus that were asked for */
+void plan_report_source(const plan_source *s, double gpus, json_t *doc);
 
 /* plan_config.c: what a config needs. @param config_args the arguments that are not plan's own. */
 err plan_report_config(const plan_args *a, int argc, char **config_args) MUST_USE;

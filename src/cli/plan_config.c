@@ -11,6 +11,7 @@ typedef struct config_plan {
     double limit;  /* bytes the plan may have */
     const char *limit_of;
     plan_machine m;
+    plan_source source;
     capacity cap;
     step_time step; /* simulated, with --gpu */
 } config_plan;
@@ -303,6 +304,25 @@ static err report_advice(const config_plan *p, json_t *doc) {
     return OK;
 }
 
+/* The loss that a scaling law expects of the run. */
+static err report_loss(const plan_args *a, const config_plan *p, json_t *doc) {
+    scaling_law own;
+    const scaling_law *law;
+    if (!a->law) return OK;
+    err e = law_choose(a->law, &own, &law);
+    if (!e && isnan(p->cap.tokens))
+        e = err_hint(ERR("the length of the run is not known: it is in epochs"), "--tokens 1T");
+    double loss = e ? NAN : law_loss(law, p->cap.params, p->cap.tokens, INFINITY);
+    if (!e && doc)
+        json_object_set_new(
+            doc, "expected_loss",
+            json_pack("{s:s, s:o}", "law", law->name, "loss", io_json_number(loss)));
+    else if (!e)
+        print_plan_line("loss", "%.3f expected by the law %s (%s)", loss, law->name, law->source);
+    law_free(&own);
+    return e;
+}
+
 /* ---- the report -------------------------------------------------------------------------------- */
 static err report_config(const plan_args *a, config_plan *p) {
     bool fits = true;
@@ -313,22 +333,26 @@ static err report_config(const plan_args *a, config_plan *p) {
     if (a->as) TRY(other_system_find(a->as, &p->on.as));
     if (a->search) return plan_report_search(a, &p->m, &p->c, &p->on, p->limit);
     if (p->m.gpus_given) p->on.ranks = (int)p->m.gpus;
+    TRY(plan_choose_layout(&p->m, &p->on, p->limit, &p->c, &p->source, &p->on.ranks));
+    double asked = p->m.gpus;
+    if (p->source.chosen_layout) p->m.gpus = p->on.ranks;
     TRY(capacity_of(&p->c, &p->on, &p->cap));
     if (!p->m.gpus_given) p->m.gpus = mesh_world(&p->cap.layout);
     TRY(simulate_config(p));
     scaling_point work = { .compute = p->cap.tokens * p->cap.flops_full, .params = p->cap.params };
     plan_failures f;
     TRY(plan_failures_open(a, &p->m, &work, p->cap.checkpoint, &f));
-    if (a->json)
-        doc = capacity_json(&p->cap);
-    else {
+    if (a->json) doc = capacity_json(&p->cap);
+    plan_report_source(&p->source, asked, doc);
+    if (!doc) {
         print_model(&p->cap);
         print_memory(p);
         print_data(p);
     }
     report_storage(p, doc);
     report_step(p, doc);
-    err e = a->check || p->m.gpu ? report_memory_fit(p, doc, &fits) : OK;
+    err e = report_loss(a, p, doc);
+    if (!e && (a->check || p->m.gpu)) e = report_memory_fit(p, doc, &fits);
     if (!e) e = report_advice(p, doc);
     scaling_point cost = { .compute = work.compute, .params = NAN }; /* memory is the plan's */
     if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &cost, doc);
@@ -348,7 +372,7 @@ err plan_report_config(const plan_args *a, int argc, char **config_args) {
     machine_query machine = plan_machine_query(a);
     TRY(plan_machine_open(a->catalogue, &machine, &p.m));
     config_init(&p.c);
-    err e = config_from_args(&p.c, argc, config_args, NULL, 0);
+    err e = plan_read_config(a, argc, config_args, &p.c, &p.source);
     model_config m;
     if (!e) e = model_from_config(&p.c, &m);
     if (!e) e = model_check_idle(&p.c, &m, true);

@@ -6,7 +6,16 @@
 
 /* ---- time and cost ---------------------------------------------------------------------------- */
 machine_query plan_machine_query(const plan_args *a) {
-    return (machine_query){ a->gpu, a->gpus, a->dtype, a->mfu, a->provider };
+    return (machine_query){ a->gpu, a->gpus, a->dtype, a->mfu, a->provider, a->pue, a->usd_kwh };
+}
+
+/* What the nodes draw at full load, and the data center for them. */
+static void print_energy(const plan_machine *m, double gpu_hours) {
+    const energy_use *u = hardware_find_energy(&m->catalogue, m->gpu);
+    if (!u) return;
+    run_energy e = energy_of(gpu_hours, u->watts, m->pue, m->usd_kwh);
+    printf("  energy   %s MWh at %.0f W per accelerator and a PUE of %g: $%s at $%g per kWh\n",
+           show_rounded(e.mwh), u->watts, m->pue, show_rounded(e.usd), m->usd_kwh);
 }
 
 static void print_cost(const plan_machine *m, double flops) {
@@ -28,6 +37,7 @@ static void print_cost(const plan_machine *m, double flops) {
         printf("  %-8s $%11s at $%.2f per GPU-hour (%s, %s)\n", p->provider,
                c.usd < 1000 ? small : show_whole(c.usd), p->usd, p->instance, p->date);
     }
+    print_energy(m, c.gpu_hours);
 }
 
 /* ---- states by ZeRO stage --------------------------------------------------------------------- */

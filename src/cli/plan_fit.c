@@ -6,7 +6,7 @@
 
 typedef struct fit_args {
     int64_t samples, seed;
-    const char *compute;
+    const char *compute, *write;
     bool json;
 } fit_args;
 static const cli_arg args[] = {
@@ -15,6 +15,8 @@ static const cli_arg args[] = {
     { "seed", ARG_COUNT, offsetof(fit_args, seed), "N", "seed of the resampling (default 0)" },
     { "compute", ARG_TEXT, offsetof(fit_args, compute), "FLOPS",
       "budget to extrapolate to (default: 100 times the largest run)" },
+    { "write", ARG_TEXT, offsetof(fit_args, write), "FILE",
+      "write the law, for --law FILE of ingot plan and ingot serve" },
     { "json", ARG_FLAG, offsetof(fit_args, json), "", "print JSON" },
 };
 
@@ -126,6 +128,7 @@ static err report_law_fit(const fit_args *a, const fit_run *runs, int n, double 
         else
             print_fit(&f, runs, n, &p, loss, &c);
     }
+    if (!e && a->write) e = law_write(&f, n, a->write);
     law_fit_free(&f);
     return e;
 }
@@ -155,5 +158,6 @@ const cli_subcommand plan_fit = {
         "\n"
         "Examples\n"
         "  ingot plan fit runs/s* runs/m* runs/l*\n"
-        "  ingot plan fit sweep.csv --compute 1e21\n",
+        "  ingot plan fit sweep.csv --compute 1e21 --write ours.yaml\n"
+        "  ingot plan --compute 1e22 --law ours.yaml\n",
 };

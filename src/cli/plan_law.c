@@ -6,10 +6,12 @@
 typedef struct law_query {
     scaling_query q;
     double inference;
+    scaling_law own;           /* of a file */
     const scaling_law *chosen; /* of --law, else the default */
     bool all;                  /* no --law: every law has a row */
 } law_query;
 
+/* @param out its law is law_free's */
 static err read_query(const plan_args *a, law_query *out) {
     law_query l = { .q.unique = INFINITY, .chosen = law_default(), .all = !a->law };
     TRY(plan_quantity("compute", a->compute, &l.q.compute));
@@ -18,9 +20,8 @@ static err read_query(const plan_args *a, law_query *out) {
     TRY(plan_quantity("loss", a->loss, &l.q.loss));
     TRY(plan_quantity("inference-tokens", a->inference_tokens, &l.inference));
     if (a->unique_tokens) TRY(plan_quantity("unique-tokens", a->unique_tokens, &l.q.unique));
-    if (a->law) TRY(law_find(a->law, &l.chosen));
     *out = l;
-    return OK;
+    return a->law ? law_choose(a->law, &out->own, &out->chosen) : OK;
 }
 
 static void print_law_row(const scaling_law *l, const scaling_point *p, bool marked) {
@@ -35,10 +36,9 @@ static void report_law_rows(const law_query *l, json_t *list) {
     if (!list)
         printf("  %-13s %10s %10s %10s %12s %8s %8s %10s\n", "law", "parameters", "tokens",
                "per param", "FLOPs", "PF-days", "loss", "of optimum");
-    for (int i = 0; i < law_count(); i++) {
-        const scaling_law *law = law_at(i);
+    for (int i = 0; i < (l->all ? law_count() : 1); i++) {
+        const scaling_law *law = l->all ? law_at(i) : l->chosen;
         scaling_point p;
-        if (!l->all && law != l->chosen) continue;
         err e = law_solve(law, &l->q, &p);
         if (e) {
             if (!list) printf("  %-13s %s\n", law->name, err_message(e));
@@ -79,12 +79,10 @@ static void print_repeats(const law_query *l, const scaling_point *p) {
         p->tokens / l->q.unique, show_count(l->q.unique), show_count(p->effective_tokens));
 }
 
-err plan_report_laws(const plan_args *a) {
-    law_query l;
+static err report_query(const plan_args *a, const law_query *l) {
     scaling_point chosen;
     plan_machine m;
-    TRY(read_query(a, &l));
-    TRY(law_solve(l.chosen, &l.q, &chosen));
+    TRY(law_solve(l->chosen, &l->q, &chosen));
     machine_query machine = plan_machine_query(a);
     TRY(plan_machine_open(a->catalogue, &machine, &m));
     json_t *list = NULL, *doc = NULL;
@@ -95,17 +93,25 @@ err plan_report_laws(const plan_args *a) {
         return e;
     }
     if (a->json) list = json_array();
-    report_law_rows(&l, list);
-    if (list) doc = json_pack("{s:s, s:o}", "chosen", l.chosen->name, "laws", list);
-    if (!a->json) print_repeats(&l, &chosen);
-    if (!e && !isnan(l.inference)) e = report_lifetime(&l, &chosen, doc);
+    report_law_rows(l, list);
+    if (list) doc = json_pack("{s:s, s:o}", "chosen", l->chosen->name, "laws", list);
+    if (!a->json) print_repeats(l, &chosen);
+    if (!e && !isnan(l->inference)) e = report_lifetime(l, &chosen, doc);
     if (!e) plan_report_cost(&m, &chosen, doc);
     if (!e) plan_report_failures(&f, &m, doc);
-    if (!e && !a->json) printf("\n* %s: %s.\n", l.chosen->title, l.chosen->source);
+    if (!e && !a->json) printf("\n* %s: %s.\n", l->chosen->title, l->chosen->source);
     if (e || !a->json)
         json_decref(doc);
     else
         plan_print_json(doc);
     plan_machine_close(&m);
+    return e;
+}
+
+err plan_report_laws(const plan_args *a) {
+    law_query l = { 0 };
+    err e = read_query(a, &l);
+    if (!e) e = report_query(a, &l);
+    law_free(&l.own);
     return e;
 }

@@ -279,6 +279,44 @@ static void reads_runs(void **state) {
     fit_runs_free(runs, n);
 }
 
+/* A law that is written reads back as the same numbers, and takes the place of a name. */
+static void law_files(void **state) {
+    test_folder *f = *state;
+    law_fit fit = { .law = { .surface = SURFACE_SUM,
+                             .e = 1.7,
+                             .a = 400.1,
+                             .alpha = 1.0 / 3,
+                             .b = 1500,
+                             .beta = 0.35 } };
+    scaling_law own;
+    const scaling_law *l = NULL;
+    assert_ok(law_write(&fit, 9, in_folder(f, "sweep.yaml")));
+    assert_ok(law_choose(in_folder(f, "sweep.yaml"), &own, &l));
+    assert_ptr_equal(l, &own);
+    assert_string_equal(own.name, "sweep");
+    assert_true(own.e == fit.law.e && own.a == fit.law.a && own.alpha == fit.law.alpha &&
+                own.b == fit.law.b && own.beta == fit.law.beta && own.surface == SURFACE_SUM);
+    assert_near(solve(l, 1e22, NAN, NAN, NAN).loss, solve(&fit.law, 1e22, NAN, NAN, NAN).loss, 0);
+    law_free(&own);
+    assert_ok(law_choose("refit", &own, &l));
+    assert_ptr_equal(l, law("refit"));
+    law_free(&own);
+    static const struct {
+        const char *text, *complaint;
+    } bad[] = {
+        { "E: 1\nA: 2\nalpha: 0.3\nB: 3\n", "beta" },
+        { "E: 1\nA: -2\nalpha: 0.3\nB: 3\nbeta: 0.3\n", "A: expected" },
+        { "E: 1\nA: 2\nalpha: 0.3\nB: 3\nbeta: 0.3\ngamma: 1\n", "gamma" },
+        { "- 1\n", "not a scaling law" },
+        { "E: [\n", "bad.yaml" },
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        folder_write(f, "bad.yaml", bad[i].text);
+        assert_error(law_choose(in_folder(f, "bad.yaml"), &own, &l), bad[i].complaint);
+        law_free(&own);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chinchilla_tables),
@@ -295,6 +333,7 @@ int main(void) {
         cmocka_unit_test(fit_with_noise_has_bands),
         cmocka_unit_test(fit_refuses_too_little),
         cmocka_unit_test_setup_teardown(reads_runs, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(law_files, folder_setup, folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,387 +1,158 @@
-/* The names of options in other systems, one table per system. `ingot config convert` reads a whole config by
- * its system's table; the error for an unknown option looks in all of them for the name that somebody is used to. */
+/* Looks up names of options in other systems. Each system's table is a file of its own, foreign_SYSTEM.c; `ingot
+ * config convert` reads a whole config by it, and the error for an unknown option looks in all of them, and among
+ * habits, for the name that somebody is used to. */
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "config/foreign.h"
 
 /* Names that several systems and many scripts share, and abbreviations. */
 static const foreign_rule habits[] = {
-    { "learning_rate", "optimizer.lr", NULL },
-    { "max_lr", "optimizer.lr", NULL },
-    { "min_lr", "lr_scheduler.min_lr_factor", NULL },
-    { "batch_size", "training.global_batch_size", NULL },
-    { "train_batch_size", "training.global_batch_size", NULL },
-    { "micro_batch_size", "training.local_batch_size", NULL },
-    { "per_device_train_batch_size", "training.local_batch_size", NULL },
-    { "gradient_accumulation_steps", "training.global_batch_size", NULL },
-    { "grad_accum_steps", "training.global_batch_size", NULL },
-    { "max_steps", "training.steps", NULL },
-    { "max_iters", "training.steps", NULL },
-    { "num_steps", "training.steps", NULL },
-    { "num_train_epochs", "training.steps", NULL },
-    { "epochs", "training.steps", NULL },
-    { "max_tokens", "training.steps", NULL },
-    { "warmup_steps", "lr_scheduler.warmup", NULL },
-    { "warmup_iters", "lr_scheduler.warmup", NULL },
-    { "warmup_ratio", "lr_scheduler.warmup", NULL },
-    { "lr_scheduler_type", "lr_scheduler.name", NULL },
-    { "optim", "optimizer.name", NULL },
-    { "max_grad_norm", "training.max_norm", NULL },
-    { "grad_clip", "training.max_norm", NULL },
-    { "gradient_clipping", "training.max_norm", NULL },
-    { "gradient_checkpointing", "activation_checkpoint.mode", NULL },
-    { "block_size", "training.seq_len", NULL },
-    { "context_length", "training.seq_len", NULL },
-    { "sequence_length", "training.seq_len", NULL },
-    { "max_seq_length", "training.seq_len", NULL },
-    { "hidden_size", "model.dim", NULL },
-    { "hidden_dim", "model.dim", NULL },
-    { "n_embd", "model.dim", NULL },
-    { "d_model", "model.dim", NULL },
-    { "n_layer", "model.layers", NULL },
-    { "n_layers", "model.layers", NULL },
-    { "num_layers", "model.layers", NULL },
-    { "num_hidden_layers", "model.layers", NULL },
-    { "n_head", "model.heads", NULL },
-    { "n_heads", "model.heads", NULL },
-    { "num_heads", "model.heads", NULL },
-    { "num_attention_heads", "model.heads", NULL },
-    { "n_kv_heads", "model.kv_heads", NULL },
-    { "num_key_value_heads", "model.kv_heads", NULL },
-    { "intermediate_size", "model.ffn_dim", NULL },
-    { "tp", "parallelism.tensor_parallel_degree", NULL },
-    { "tp_size", "parallelism.tensor_parallel_degree", NULL },
-    { "tensor_model_parallel_size", "parallelism.tensor_parallel_degree", NULL },
-    { "pp", "parallelism.pipeline_parallel_degree", NULL },
-    { "pp_size", "parallelism.pipeline_parallel_degree", NULL },
-    { "pipeline_model_parallel_size", "parallelism.pipeline_parallel_degree", NULL },
-    { "dp", "parallelism.data_parallel_shard_degree", NULL },
-    { "dp_size", "parallelism.data_parallel_shard_degree", NULL },
-    { "cp", "parallelism.context_parallel_degree", NULL },
-    { "ep", "parallelism.expert_parallel_degree", NULL },
-    { "output_dir", "run.dir", NULL },
-    { "out_dir", "run.dir", NULL },
-    { "save_steps", "checkpoint.every", NULL },
-    { "save_interval", "checkpoint.every", NULL },
-    { "eval_steps", "validation.every", NULL },
-    { "eval_interval", "validation.every", NULL },
-    { "logging_steps", "metrics.log_every", NULL },
-    { "log_interval", "metrics.log_every", NULL },
+    { "learning_rate", "optimizer.lr" },
+    { "max_lr", "optimizer.lr" },
+    { "min_lr", "lr_scheduler.min_lr_factor" },
+    { "batch_size", "training.global_batch_size" },
+    { "train_batch_size", "training.global_batch_size" },
+    { "micro_batch_size", "training.local_batch_size" },
+    { "per_device_train_batch_size", "training.local_batch_size" },
+    { "gradient_accumulation_steps", "training.global_batch_size" },
+    { "grad_accum_steps", "training.global_batch_size" },
+    { "max_steps", "training.steps" },
+    { "max_iters", "training.steps" },
+    { "num_steps", "training.steps" },
+    { "num_train_epochs", "training.steps" },
+    { "epochs", "training.steps" },
+    { "max_tokens", "training.steps" },
+    { "warmup_steps", "lr_scheduler.warmup" },
+    { "warmup_iters", "lr_scheduler.warmup" },
+    { "warmup_ratio", "lr_scheduler.warmup" },
+    { "lr_scheduler_type", "lr_scheduler.name" },
+    { "optim", "optimizer.name" },
+    { "max_grad_norm", "training.max_norm" },
+    { "grad_clip", "training.max_norm" },
+    { "gradient_clipping", "training.max_norm" },
+    { "gradient_checkpointing", "activation_checkpoint.mode" },
+    { "block_size", "training.seq_len" },
+    { "context_length", "training.seq_len" },
+    { "sequence_length", "training.seq_len" },
+    { "max_seq_length", "training.seq_len" },
+    { "hidden_size", "model.dim" },
+    { "hidden_dim", "model.dim" },
+    { "n_embd", "model.dim" },
+    { "d_model", "model.dim" },
+    { "n_layer", "model.layers" },
+    { "n_layers", "model.layers" },
+    { "num_layers", "model.layers" },
+    { "num_hidden_layers", "model.layers" },
+    { "n_head", "model.heads" },
+    { "n_heads", "model.heads" },
+    { "num_heads", "model.heads" },
+    { "num_attention_heads", "model.heads" },
+    { "n_kv_heads", "model.kv_heads" },
+    { "num_key_value_heads", "model.kv_heads" },
+    { "intermediate_size", "model.ffn_dim" },
+    { "tp", "parallelism.tensor_parallel_degree" },
+    { "tp_size", "parallelism.tensor_parallel_degree" },
+    { "tensor_model_parallel_size", "parallelism.tensor_parallel_degree" },
+    { "pp", "parallelism.pipeline_parallel_degree" },
+    { "pp_size", "parallelism.pipeline_parallel_degree" },
+    { "pipeline_model_parallel_size", "parallelism.pipeline_parallel_degree" },
+    { "dp", "parallelism.data_parallel_shard_degree" },
+    { "dp_size", "parallelism.data_parallel_shard_degree" },
+    { "cp", "parallelism.context_parallel_degree" },
+    { "ep", "parallelism.expert_parallel_degree" },
+    { "output_dir", "run.dir" },
+    { "out_dir", "run.dir" },
+    { "save_steps", "checkpoint.every" },
+    { "save_interval", "checkpoint.every" },
+    { "eval_steps", "validation.every" },
+    { "eval_interval", "validation.every" },
+    { "logging_steps", "metrics.log_every" },
+    { "log_interval", "metrics.log_every" },
     { 0 },
 };
 
-#define SAME_AS_TRUE "true=true,false=false,True=true,False=false"
+/* ---- tables of keys ---- */
+/* Steps over the entries of a list. @return false at its end. */
+static bool next_entry(const char **at, const char **entry, size_t *len) {
+    *entry = *at + strspn(*at, " ");
+    *len = strcspn(*entry, " ");
+    *at = *entry + *len;
+    return *len > 0;
+}
 
-/* ---- Megatron-LM ---- */
-const foreign_rule foreign_megatron[] = {
-    { "num_layers", "model.layers", NULL },
-    { "hidden_size", "model.dim", NULL },
-    { "num_attention_heads", "model.heads", NULL },
-    { "max_position_embeddings", "model.max_seq_len", NULL },
-    { "seq_length", "training.seq_len", NULL },
-    { "micro_batch_size", "training.local_batch_size", NULL },
-    { "global_batch_size", "training.global_batch_size", NULL },
-    { "train_iters", "training.steps", NULL },
-    { "lr", "optimizer.lr", NULL },
-    { "weight_decay", "optimizer.weight_decay", NULL },
-    { "adam_beta1", "optimizer.beta1", NULL },
-    { "adam_beta2", "optimizer.beta2", NULL },
-    { "adam_eps", "optimizer.eps", NULL },
-    { "clip_grad", "training.max_norm", NULL },
-    { "optimizer", "optimizer.name", "adam=adamw,sgd=momentum,muon=muon" },
-    { "lr_decay_style", "lr_scheduler.name",
-      "cosine=cosine,linear=linear,constant=constant,WSD=wsd" },
-    { "lr_warmup_iters", "lr_scheduler.warmup", NULL },
-    { "bf16", "precision.dtype", "true=bf16" },
-    { "fp16", "precision.dtype", "true=fp16" },
-    { "normalization", "model.norm", "LayerNorm=layer,RMSNorm=rms" },
-    { "norm_epsilon", "model.norm_eps", NULL },
-    { "layernorm_epsilon", "model.norm_eps", NULL },
-    { "swiglu", "model.activation", "true=swiglu" },
-    { "position_embedding_type", "model.positions", "rope=rope,learned_absolute=learned" },
-    { "use_rotary_position_embeddings", "model.positions", "true=rope" },
-    { "rotary_base", "model.rope_theta", NULL },
-    { "rotary_percent", "model.rope_fraction", NULL },
-    { "qk_layernorm", "model.qk_norm", "true=head" },
-    { "init_method_std", "model.init_std", NULL },
-    { "hidden_dropout", "model.dropout", NULL },
-    { "attention_dropout", "model.attention_dropout", NULL },
-    { "tensor_model_parallel_size", "parallelism.tensor_parallel_degree", NULL },
-    { "pipeline_model_parallel_size", "parallelism.pipeline_parallel_degree", NULL },
-    { "context_parallel_size", "parallelism.context_parallel_degree", NULL },
-    { "expert_model_parallel_size", "parallelism.expert_parallel_degree", NULL },
-    { "sequence_parallel", "parallelism.sequence_parallel", SAME_AS_TRUE },
-    { "use_distributed_optimizer", "parallelism.zero_stage", "true=1,false=0" },
-    { "num_experts", "model.experts", NULL },
-    { "moe_router_topk", "model.experts_per_token", NULL },
-    { "moe_ffn_hidden_size", "model.expert_dim", NULL },
-    { "moe_aux_loss_coeff", "model.balance_loss", NULL },
-    { "moe_z_loss_coeff", "model.router_z_loss", NULL },
-    { "moe_expert_capacity_factor", "model.capacity_factor", NULL },
-    { "moe_grouped_gemm", NULL, NULL },
-    { "moe_token_dispatcher_type", NULL, NULL },
-    { "overlap_grad_reduce", NULL, NULL },
-    { "overlap_param_gather", NULL, NULL },
-    { "tp_comm_overlap", NULL, NULL },
-    { "seed", "training.seed", NULL },
-    { "recompute_granularity", "activation_checkpoint.mode", "full=full,selective=selective" },
-    { "recompute_activations", "activation_checkpoint.mode", "true=selective" },
-    { "eval_interval", "validation.every", NULL },
-    { "eval_iters", "validation.batches", NULL },
-    { "save_interval", "checkpoint.every", NULL },
-    { "log_interval", "metrics.log_every", NULL },
-    { "data_path", "data.train", NULL },
-    { "group_query_attention", NULL, NULL },
-    { "use_flash_attn", NULL, NULL },
-    { "use_mcore_models", NULL, NULL },
-    { 0 },
-};
+/* How many characters of `key` an entry of a list decides by; 0: it does not match. */
+static size_t match_entry(const char *entry, size_t len, const char *key) {
+    const char *equals = memchr(entry, '=', len);
+    size_t n = equals ? (size_t)(equals - entry) : len, key_len = strlen(key);
+    bool below = n > 2 && !strncmp(entry + n - 2, ".*", 2);
+    if (below) n -= 2;
+    if (key_len < n || strncmp(entry, key, n) != 0) return 0;
+    if (key[n] == '.') return n + 1;
+    return key_len == n && !below ? n + 1 : 0;
+}
 
-/* ---- DeepSpeed ---- */
-const foreign_rule foreign_deepspeed[] = {
-    { "train_batch_size", "training.global_batch_size", NULL },
-    { "train_micro_batch_size_per_gpu", "training.local_batch_size", NULL },
-    { "optimizer.type", "optimizer.name",
-      "Adam=adamw,AdamW=adamw,Lion=lion,SGD=momentum,Muon=muon" },
-    { "optimizer.params.lr", "optimizer.lr", NULL },
-    { "optimizer.params.betas.0", "optimizer.beta1", NULL },
-    { "optimizer.params.betas.1", "optimizer.beta2", NULL },
-    { "optimizer.params.eps", "optimizer.eps", NULL },
-    { "optimizer.params.weight_decay", "optimizer.weight_decay", NULL },
-    { "scheduler.type", "lr_scheduler.name",
-      "WarmupLR=constant,WarmupDecayLR=linear,WarmupCosineLR=cosine" },
-    { "scheduler.params.warmup_num_steps", "lr_scheduler.warmup", NULL },
-    { "scheduler.params.total_num_steps", "training.steps", NULL },
-    { "scheduler.params.cos_min_ratio", "lr_scheduler.min_lr_factor", NULL },
-    { "scheduler.params.warmup_max_lr", "optimizer.lr", NULL },
-    { "bf16.enabled", "precision.dtype", "true=bf16,false=" },
-    { "fp16.enabled", "precision.dtype", "true=fp16,false=" },
-    { "fp16.loss_scale_window", "precision.loss_scale_growth_interval", NULL },
-    { "gradient_clipping", "training.max_norm", NULL },
-    { "zero_optimization.stage", "parallelism.zero_stage", NULL },
-    { "zero_optimization.overlap_comm", NULL, NULL },
-    { "zero_optimization.contiguous_gradients", NULL, NULL },
-    { "zero_optimization.stage3_param_persistence_threshold",
-      "parallelism.fsdp_persistence_threshold", NULL },
-    { "communication_data_type", "parallelism.reduce_dtype",
-      "fp32=,bf16=bf16,bfp16=bf16,fp16=fp16" },
-    { "zero_optimization.offload_optimizer.device", "optimizer.offload", "cpu=1,none=0" },
-    { "zero_optimization.offload_optimizer.pin_memory", NULL, NULL },
-    { "zero_optimization.offload_param.device", "training.offload_params", "cpu=true,none=false" },
-    { "zero_optimization.offload_param.pin_memory", NULL, NULL },
-    { "zero_optimization.offload_param.device", "training.offload_params", "cpu=true,none=false" },
-    { "zero_optimization.offload_param.pin_memory", NULL, NULL },
-    { "steps_per_print", "metrics.log_every", NULL },
-    { "wall_clock_breakdown", NULL, NULL },
-    { 0 },
-};
+static size_t match_list(const char *list, const char *key, const char **neutral) {
+    const char *entry;
+    size_t len, best = 0;
+    while (next_entry(&list, &entry, &len)) {
+        size_t n = match_entry(entry, len, key);
+        if (n <= best) continue;
+        const char *equals = memchr(entry, '=', len);
+        best = n;
+        if (neutral) *neutral = equals ? equals + 1 : "";
+    }
+    return best;
+}
 
-/* ---- GPT-NeoX ---- */
-const foreign_rule foreign_neox[] = {
-    { "num_layers", "model.layers", NULL },
-    { "hidden_size", "model.dim", NULL },
-    { "num_attention_heads", "model.heads", NULL },
-    { "max_position_embeddings", "model.max_seq_len", NULL },
-    { "seq_length", "training.seq_len", NULL },
-    { "norm", "model.norm", "layernorm=layer,rmsnorm=rms" },
-    { "layernorm_epsilon", "model.norm_eps", NULL },
-    { "rms_norm_epsilon", "model.norm_eps", NULL },
-    { "pos_emb", "model.positions", "rotary=rope,learned=learned" },
-    { "rotary_pct", "model.rope_fraction", NULL },
-    { "rotary_emb_base", "model.rope_theta", NULL },
-    { "gpt_j_residual", "model.parallel_branches", SAME_AS_TRUE },
-    { "activation", "model.activation", "gelu=gelu,swiglu=swiglu" },
-    { "hidden_dropout", "model.dropout", NULL },
-    { "attention_dropout", "model.attention_dropout", NULL },
-    { "pipe_parallel_size", "parallelism.pipeline_parallel_degree", "0=,*" },
-    { "model_parallel_size", "parallelism.tensor_parallel_degree", NULL },
-    { "sequence_parallel", "parallelism.sequence_parallel", SAME_AS_TRUE },
-    { "zero_optimization.stage", "parallelism.zero_stage", NULL },
-    { "zero_optimization.overlap_comm", NULL, NULL },
-    { "zero_optimization.contiguous_gradients", NULL, NULL },
-    { "zero_optimization.stage3_param_persistence_threshold",
-      "parallelism.fsdp_persistence_threshold", NULL },
-    { "train_iters", "training.steps", NULL },
-    { "train_batch_size", "training.global_batch_size", NULL },
-    { "optimizer.type", "optimizer.name",
-      "Adam=adamw,adam=adamw,AdamW=adamw,Lion=lion,SGD=momentum" },
-    { "optimizer.params.lr", "optimizer.lr", NULL },
-    { "optimizer.params.betas.0", "optimizer.beta1", NULL },
-    { "optimizer.params.betas.1", "optimizer.beta2", NULL },
-    { "optimizer.params.eps", "optimizer.eps", NULL },
-    { "weight_decay", "optimizer.weight_decay", NULL },
-    { "gradient_clipping", "training.max_norm", NULL },
-    { "lr_decay_style", "lr_scheduler.name", "cosine=cosine,linear=linear,constant=constant" },
-    { "checkpoint_activations", "activation_checkpoint.mode", "true=full,false=none" },
-    { "fp16.enabled", "precision.dtype", "true=fp16,false=" },
-    { "fp16.fp16", NULL, NULL },
-    { "fp16.loss_scale", NULL, "0=" },
-    { "fp16.loss_scale_window", "precision.loss_scale_growth_interval", NULL },
-    { "bf16.enabled", "precision.dtype", "true=bf16,false=" },
-    { "precision", "precision.dtype", "bfloat16=bf16,fp16=fp16,fp32=fp32" },
-    { "checkpoint_factor", "checkpoint.every", NULL },
-    { "save_interval", "checkpoint.every", NULL },
-    { "eval_interval", "validation.every", NULL },
-    { "eval_iters", "validation.batches", NULL },
-    { "log_interval", "metrics.log_every", NULL },
-    { "seed", "training.seed", NULL },
-    { "data_path", "data.train", NULL },
-    { "vocab_file", "data.tokenizer", NULL },
-    { "distributed_backend", NULL, NULL },
-    { "wall_clock_breakdown", NULL, NULL },
-    { "steps_per_print", NULL, NULL },
-    { "tensorboard_dir", NULL, NULL },
-    { "log_dir", NULL, NULL },
-    { "scaled_upper_triang_masked_softmax_fusion", NULL, NULL },
-    { "bias_gelu_fusion", NULL, NULL },
-    { 0 },
-};
+foreign_kind foreign_find(const foreign_table *t, const char *key, const char **neutral) {
+    for (const foreign_rule *r = t->rules; r->key; r++)
+        if (!strcmp(r->key, key)) return FOREIGN_RULE;
+    const char *values = "";
+    size_t read = match_list(t->read, key, NULL), idle = match_list(t->idle, key, NULL),
+           changes = match_list(t->changes, key, &values);
+    size_t best = MAX(read, MAX(idle, changes));
+    if (neutral) *neutral = best && best == changes ? values : "";
+    return !best          ? FOREIGN_UNKNOWN
+           : best == read ? FOREIGN_READ
+           : best == idle ? FOREIGN_IDLE
+                          : FOREIGN_CHANGES;
+}
 
-/* ---- torchtitan ---- */
-const foreign_rule foreign_torchtitan[] = {
-    { "training.seq_len", "training.seq_len", NULL },
-    { "training.batch_size", "training.local_batch_size", NULL },
-    { "training.local_batch_size", "training.local_batch_size", NULL },
-    { "training.global_batch_size", "training.global_batch_size", "-1=,*" },
-    { "training.steps", "training.steps", NULL },
-    { "training.max_norm", "training.max_norm", NULL },
-    { "training.warmup_steps", "lr_scheduler.warmup", NULL },
-    { "training.seed", "training.seed", NULL },
-    { "training.mixed_precision_param", "precision.dtype", "bfloat16=bf16,float32=fp32" },
-    { "training.mixed_precision_reduce", NULL, NULL },
-    { "training.compile", NULL, NULL },
-    { "optimizer.name", "optimizer.name", "AdamW=adamw,Adam=adam,Muon=muon" },
-    { "optimizer.lr", "optimizer.lr", NULL },
-    { "optimizer.eps", "optimizer.eps", NULL },
-    { "optimizer.beta1", "optimizer.beta1", NULL },
-    { "optimizer.beta2", "optimizer.beta2", NULL },
-    { "optimizer.weight_decay", "optimizer.weight_decay", NULL },
-    { "optimizer.fused", NULL, NULL },
-    { "lr_scheduler.warmup_steps", "lr_scheduler.warmup", NULL },
-    { "lr_scheduler.decay_type", "lr_scheduler.name", "linear=linear,cosine=cosine" },
-    { "lr_scheduler.min_lr_factor", "lr_scheduler.min_lr_factor", NULL },
-    { "lr_scheduler.lr_min", "lr_scheduler.min_lr_factor", NULL },
-    { "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_replicate_degree",
-      NULL },
-    { "parallelism.data_parallel_shard_degree", "parallelism.data_parallel_shard_degree", NULL },
-    { "parallelism.fsdp_reshard_after_forward", "parallelism.fsdp_reshard_after_forward", NULL },
-    { "parallelism.tensor_parallel_degree", "parallelism.tensor_parallel_degree", NULL },
-    { "parallelism.enable_async_tensor_parallel", NULL, NULL },
-    { "parallelism.disable_loss_parallel", NULL, NULL },
-    { "parallelism.pipeline_parallel_degree", "parallelism.pipeline_parallel_degree", NULL },
-    { "parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule",
-      "1F1B=1F1B,GPipe=GPipe,Interleaved1F1B=Interleaved1F1B" },
-    { "parallelism.context_parallel_degree", "parallelism.context_parallel_degree", NULL },
-    { "parallelism.context_parallel_rotate_method", NULL, NULL },
-    { "parallelism.expert_parallel_degree", "parallelism.expert_parallel_degree", NULL },
-    { "activation_checkpoint.mode", "activation_checkpoint.mode",
-      "none=none,full=full,selective=selective" },
-    { "activation_checkpoint.selective_ac_option", NULL, NULL },
-    { "checkpoint.interval", "checkpoint.every", NULL },
-    { "checkpoint.keep_latest_k", "checkpoint.keep_latest_k", NULL },
-    { "validation.freq", "validation.every", NULL },
-    { "validation.steps", "validation.batches", NULL },
-    { "metrics.log_freq", "metrics.log_every", NULL },
-    { "job.dump_folder", "run.dir", NULL },
-    { "job.description", NULL, NULL },
-    { "metrics.enable_tensorboard", NULL, NULL },
-    { "metrics.save_tb_folder", NULL, NULL },
-    { "metrics.disable_color_printing", NULL, NULL },
-    { 0 },
-};
+bool foreign_key(const foreign_table *t, int i, char *name, size_t size, foreign_kind *kind) {
+    static const foreign_kind kinds[] = { FOREIGN_READ, FOREIGN_IDLE, FOREIGN_CHANGES };
+    const char *const lists[] = { t->read, t->idle, t->changes };
+    for (const foreign_rule *r = t->rules; r->key; r++)
+        if (i-- == 0) {
+            snprintf(name, size, "%s", r->key);
+            *kind = FOREIGN_RULE;
+            return true;
+        }
+    for (size_t k = 0; k < COUNT_OF(lists); k++) {
+        const char *at = lists[k], *entry;
+        size_t len;
+        while (next_entry(&at, &entry, &len)) {
+            if (i-- != 0) continue;
+            snprintf(name, size, "%.*s", (int)MIN(strcspn(entry, "=*"), len), entry);
+            if (str_ends(name, ".")) name[strlen(name) - 1] = '\0';
+            *kind = kinds[k];
+            return true;
+        }
+    }
+    return false;
+}
 
-/* ---- OLMo ---- */
-const foreign_rule foreign_olmo[] = {
-    { "run_name", "run.name", NULL },
-    { "seed", "training.seed", NULL },
-    { "model.d_model", "model.dim", NULL },
-    { "model.n_heads", "model.heads", NULL },
-    { "model.n_layers", "model.layers", NULL },
-    { "model.weight_tying", "model.tie_embeddings", SAME_AS_TRUE },
-    { "model.rope", "model.positions", "true=rope,false=learned" },
-    { "model.rope_theta", "model.rope_theta", NULL },
-    { "model.include_bias", "model.bias", SAME_AS_TRUE },
-    { "model.layer_norm_type", "model.norm", "default=layer,low_precision=layer,rms=rms" },
-    { "model.layer_norm_eps", "model.norm_eps", NULL },
-    { "model.bias_for_layer_norm", "model.norm_bias", SAME_AS_TRUE },
-    { "model.layer_norm_with_affine", NULL, "true=" },
-    { "model.attention_layer_norm", "model.qk_norm", "true=full,false=none" },
-    { "model.norm_after", "model.norm_position", "true=post,false=pre" },
-    { "model.activation_type", "model.activation", "swiglu=swiglu,gelu=gelu" },
-    { "model.residual_dropout", "model.dropout", NULL },
-    { "model.embedding_dropout", "model.embedding_dropout", NULL },
-    { "model.max_sequence_length", "model.max_seq_len", NULL },
-    { "model.init_std", "model.init_std", NULL },
-    { "model.init_device", NULL, NULL },
-    { "model.flash_attention", NULL, NULL },
-    { "model.attention_dropout", "model.attention_dropout", NULL },
-    { "fsdp.sharding_strategy", "parallelism.zero_stage",
-      "FULL_SHARD=3,SHARD_GRAD_OP=2,NO_SHARD=0" },
-    { "fsdp.wrapping_strategy", NULL, NULL },
-    { "fsdp.precision", NULL, NULL },
-    { "model.alibi", NULL, "false=" },
-    { "model.block_type", NULL, "sequential=" },
-    { "model.eos_token_id", NULL, NULL },
-    { "model.pad_token_id", NULL, NULL },
-    { "optimizer.name", "optimizer.name", "adamw=adamw,lionw=lion" },
-    { "optimizer.learning_rate", "optimizer.lr", NULL },
-    { "optimizer.weight_decay", "optimizer.weight_decay", NULL },
-    { "optimizer.eps", "optimizer.eps", NULL },
-    { "optimizer.betas.0", "optimizer.beta1", NULL },
-    { "optimizer.betas.1", "optimizer.beta2", NULL },
-    { "optimizer.metrics_log_interval", NULL, NULL },
-    { "scheduler.name", "lr_scheduler.name",
-      "cosine_with_warmup=cosine,linear_with_warmup=linear" },
-    { "scheduler.alpha_f", "lr_scheduler.min_lr_factor", NULL },
-    { "global_train_batch_size", "training.global_batch_size", NULL },
-    { "device_train_microbatch_size", "training.local_batch_size", NULL },
-    { "precision", "precision.dtype", "amp_bf16=bf16,amp_fp16=fp16,fp32=fp32" },
-    { "max_grad_norm", "training.max_norm", NULL },
-    { "save_interval", "checkpoint.every", NULL },
-    { "eval_interval", "validation.every", "${save_interval}=,*" },
-    { "save_folder", NULL, NULL },
-    { "save_overwrite", NULL, NULL },
-    { "dry_run", NULL, NULL },
-    { "tokenizer.identifier", "data.tokenizer", NULL },
-    { 0 },
-};
-
-/* ---- Hugging Face ---- */
-const foreign_rule foreign_hf[] = {
-    { "output_dir", "run.dir", NULL },
-    { "run_name", "run.name", NULL },
-    { "learning_rate", "optimizer.lr", NULL },
-    { "weight_decay", "optimizer.weight_decay", NULL },
-    { "adam_beta1", "optimizer.beta1", NULL },
-    { "adam_beta2", "optimizer.beta2", NULL },
-    { "adam_epsilon", "optimizer.eps", NULL },
-    { "max_grad_norm", "training.max_norm", NULL },
-    { "lr_scheduler_type", "lr_scheduler.name",
-      "linear=linear,cosine=cosine,constant=constant,constant_with_warmup=constant,warmup_stable_decay=wsd" },
-    { "warmup_steps", "lr_scheduler.warmup", "0=,*" },
-    { "bf16", "precision.dtype", "true=bf16,false=" },
-    { "fp16", "precision.dtype", "true=fp16,false=" },
-    { "tf32", "precision.tf32", SAME_AS_TRUE },
-    { "seed", "training.seed", NULL },
-    { "save_steps", "checkpoint.every", NULL },
-    { "save_total_limit", "checkpoint.keep_latest_k", NULL },
-    { "eval_steps", "validation.every", NULL },
-    { "logging_steps", "metrics.log_every", NULL },
-    { "gradient_checkpointing", "activation_checkpoint.mode", "true=full,false=none" },
-    { "optim", "optimizer.name",
-      "adamw_torch=adamw,adamw_torch_fused=adamw,adamw_hf=adamw,adafactor=adafactor,sgd=momentum,adamw_8bit=adam8bit,"
-      "adamw_bnb_8bit=adam8bit,lion_32bit=lion" },
-    { "save_strategy", NULL, NULL },
-    { "eval_strategy", NULL, NULL },
-    { "evaluation_strategy", NULL, NULL },
-    { "logging_strategy", NULL, NULL },
-    { "report_to", NULL, NULL },
-    { "report_to.0", NULL, NULL },
-    { "do_train", NULL, NULL },
-    { "do_eval", NULL, NULL },
-    { 0 },
-};
+bool foreign_is_section(const foreign_table *t, const char *key) {
+    const char *const lists[] = { t->read, t->idle, t->changes };
+    size_t n = strlen(key), len;
+    for (const foreign_rule *r = t->rules; r->key; r++)
+        if (!strncmp(r->key, key, n) && r->key[n] == '.') return true;
+    for (size_t k = 0; k < COUNT_OF(lists); k++)
+        for (const char *at = lists[k], *entry; next_entry(&at, &entry, &len);)
+            if (len > n && !strncmp(entry, key, n) && entry[n] == '.') return true;
+    return false;
+}
 
 /* ---- suggestions ---- */
 static const char *last_part(const char *key) {
@@ -400,9 +171,15 @@ static bool same_foreign_name(const char *a, const char *b) {
 }
 
 const char *foreign_option(const char *key) {
-    const foreign_rule *const tables[] = { habits,       foreign_hf,         foreign_megatron,
-                                           foreign_neox, foreign_torchtitan, foreign_deepspeed,
-                                           foreign_olmo };
+    const foreign_rule *const tables[] = {
+        habits,
+        foreign_hf.rules,
+        foreign_megatron.rules,
+        foreign_neox.rules,
+        foreign_torchtitan.rules,
+        foreign_deepspeed.rules,
+        foreign_olmo.rules,
+    };
     for (size_t t = 0; t < COUNT_OF(tables); t++)
         for (const foreign_rule *r = tables[t]; r->key; r++)
             if (r->option && same_foreign_name(last_part(r->key), last_part(key))) return r->option;

@@ -1,20 +1,19 @@
-/* The configs of other systems: which key is which option. */
-#include "planning_internal.h"
+/* Other systems' configs: what several of them share, torchtitan, OLMo and Hugging Face, and the table of systems. */
+#include "convert_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- what several share --------------------------------------------------------------------------- */
-/* The floor of the learning rate, which some state as a rate. */
-static err set_min_lr(convert_source *s, const char *key, double lr) {
+err convert_min_lr(convert_source *s, const char *key, double lr) {
     double least = convert_take_number(s, key);
+    if (isnan(least)) return convert_default(s, "lr_scheduler.min_lr_factor", "0");
     return lr > 0 ? convert_set_number(s, key, "lr_scheduler.min_lr_factor", least / lr, "") : OK;
 }
 
-/* One head's width and the feed-forward's, where they follow from the model's. */
-static err set_widths(convert_source *s, double dim, double heads, double head_dim, double kv_heads,
-                      double ffn) {
+err convert_widths(convert_source *s, double dim, double heads, double head_dim, double kv_heads,
+                   double ffn) {
     if (isnan(head_dim) && heads > 0) head_dim = dim / heads;
     TRY(convert_set_number(s, "head width", "model.head_dim", head_dim, ""));
     TRY(convert_set_number(s, "key/value heads", "model.kv_heads",
@@ -23,141 +22,130 @@ static err set_widths(convert_source *s, double dim, double heads, double head_d
                               "");
 }
 
-static double round_up_to(double n, double to) { return ceil(n / to) * to; }
-
-/* Steps times ranks are not known here: the step is what one rank accumulates. */
-static err set_accumulated(convert_source *s, const char *micro_key, const char *times_key) {
-    double micro = convert_take_number(s, micro_key), times = convert_take_number(s, times_key);
-    TRY(convert_set_number(s, micro_key, "training.local_batch_size", micro, ""));
-    return convert_set_number(s, times_key, "training.global_batch_size", micro * times, "");
+err convert_vocab(convert_source *s, double vocab, double multiple) {
+    return convert_set_number(s, "vocab_size", "model.vocab_size",
+                              ceil(vocab / multiple) * multiple, "");
 }
 
-/* ---- Megatron-LM ---------------------------------------------------------------------------------- */
-
-/* Interleaved: the file states layers per chunk, or chunks per rank. */
-static err set_megatron_chunks(convert_source *s) {
-    double pp = convert_take_number(s, "pipeline_model_parallel_size"),
-           layers = convert_take_number(s, "num_layers"),
-           each = convert_take_number(s, "num_layers_per_virtual_pipeline_stage"),
-           chunks = convert_take_number(s, "num_virtual_stages_per_pipeline_rank");
-    if (isnan(chunks) && each > 0 && pp > 0) chunks = layers / pp / each;
-    if (!(chunks > 1)) return OK;
-    TRY(convert_set(s, "virtual stages", "parallelism.pipeline_parallel_schedule",
-                    "Interleaved1F1B"));
-    return convert_set_number(s, "virtual stages", "parallelism.pipeline_parallel_chunks", chunks,
-                              "");
+err convert_length(convert_source *s, const char *key, double steps, double decay, double per_step,
+                   const char *unit) {
+    if (isnan(decay)) decay = steps;
+    if (decay < steps)
+        convert_refuse(s, key, convert_take(s, key) ? convert_take(s, key) : "",
+                       "the schedule ends before the run");
+    TRY(convert_set_number(s, key, "training.steps", decay * per_step, unit));
+    return decay > steps ? convert_set_number(s, key, "training.stop", steps * per_step, unit) : OK;
 }
 
-/* Megatron's defaults, where ours differ: used for keys that its command line leaves out. */
-static err set_megatron_defaults(convert_source *s) {
-    static const struct {
-        const char *key, *option, *value;
-        bool of_experts;
-    } unset[] = {
-        { "hidden_dropout", "model.dropout", "0.1", false },
-        { "attention_dropout", "model.attention_dropout", "0.1", false },
-        { "weight_decay", "optimizer.weight_decay", "0.01", false },
-        { "adam_beta2", "optimizer.beta2", "0.999", false },
-        { "lr_decay_style", "lr_scheduler.name", "linear", false },
-        { "moe_expert_capacity_factor", "model.capacity_factor", "0", true },
-        { "moe_aux_loss_coeff", "model.balance_loss", "0", true },
-        { "moe_router_pre_softmax", "model.router_normalize", "true", true },
-    };
-    bool experts = convert_take(s, "num_experts");
-    for (size_t i = 0; i < COUNT_OF(unset); i++)
-        if ((experts || !unset[i].of_experts) && !convert_take(s, unset[i].key))
-            TRY(convert_set(s, unset[i].key, unset[i].option, unset[i].value));
+/* The ranks that a file states by its batch sizes. */
+static err ranks_of_batch(convert_source *s, double micro, double times, double global,
+                          double split) {
+    if (!(micro > 0) || !(times > 0) || !(global > 0)) return OK;
+    double groups = global / micro / times;
+    if (s->ranks ? groups * split != (double)s->ranks : groups != floor(groups))
+        return err_hint(ERR("%s: a batch of %.10g is not %.10g x %.10g on each of %s ranks",
+                            s->name, global, micro, times,
+                            s->ranks ? "these" : "a whole number of"),
+                        "--ranks %.10g", ceil(groups) * split);
+    s->ranks = (int64_t)(groups * split);
     return OK;
 }
 
-static err finish_megatron(convert_source *s) {
-    double dim = convert_take_number(s, "hidden_size"), seq = convert_take_number(s, "seq_length");
-    double vocab = convert_take_number(s, "vocab_size"),
-           to = convert_take_number(s, "make_vocab_size_divisible_by");
-    double samples = convert_take_number(s, "train_samples");
-    bool swiglu = convert_is(s, "swiglu", "true");
-    bool rms = convert_is(s, "normalization", "RMSNorm");
-    TRY(set_widths(s, dim, convert_take_number(s, "num_attention_heads"),
-                   convert_take_number(s, "kv_channels"),
-                   convert_take_number(s, "num_query_groups"),
-                   convert_take_number(s, "ffn_hidden_size")));
-    TRY(convert_set_number(s, "vocab_size", "model.vocab_size",
-                           round_up_to(vocab, isnan(to) ? 128 : to), ""));
-    TRY(convert_set_number(s, "train_samples", "training.steps", samples * seq, "tokens"));
-    TRY(convert_set_number(s, "lr_warmup_fraction", "lr_scheduler.warmup",
-                           100 * convert_take_number(s, "lr_warmup_fraction"), "%"));
-    TRY(convert_set_number(s, "lr_warmup_samples", "lr_scheduler.warmup",
-                           seq * convert_take_number(s, "lr_warmup_samples"), "tokens"));
-    TRY(set_min_lr(s, "min_lr", convert_take_number(s, "lr")));
-    TRY(set_megatron_chunks(s));
-    TRY(set_megatron_defaults(s));
-    bool tied = !convert_take(s, "untie_embeddings_and_output_weights");
-    TRY(convert_set(s, "untie-embeddings-and-output-weights", "model.tie_embeddings",
-                    tied ? "true" : "false"));
-    TRY(convert_set(s, "disable-bias-linear", "model.bias",
-                    convert_take(s, "disable_bias_linear") ? "false" : "true"));
-    if (!swiglu) TRY(convert_set(s, "swiglu", "model.activation", "gelu"));
-    if (!rms) TRY(convert_set(s, "normalization", "model.norm", "layer"));
-    if (!convert_take(s, "position_embedding_type") &&
-        !convert_take(s, "use_rotary_position_embeddings"))
-        TRY(convert_set(s, "position-embedding-type", "model.positions", "learned"));
-    const char *ramp = convert_take(s, "rampup_batch_size"); /* start, increment, samples */
-    char *end = NULL;
-    if (!ramp) return OK;
-    double start = strtod(ramp, &end), increment = strtod(end, &end);
-    TRY(convert_set_number(s, "rampup_batch_size", "training.batch_ramp_start", start, ""));
-    TRY(convert_set_number(s, "rampup_batch_size", "training.batch_ramp_increment", increment, ""));
-    return convert_set_number(s, "rampup_batch_size", "training.batch_ramp",
-                              strtod(end, NULL) * seq, "tokens");
+static double take_or_nan(convert_source *s, const char *key) {
+    return key ? convert_take_number(s, key) : NAN;
 }
 
-/* ---- DeepSpeed ------------------------------------------------------------------------------------ */
-
-static err finish_deepspeed(convert_source *s) {
-    double power = convert_take_number(s, "fp16.initial_scale_power");
-    double micro = convert_take_number(s, "train_micro_batch_size_per_gpu");
-    double times = convert_take_number(s, "gradient_accumulation_steps");
-    TRY(convert_set_number(s, "fp16.initial_scale_power", "precision.loss_scale", exp2(power), ""));
-    if (convert_take(s, "train_batch_size")) return OK;
-    return convert_set_number(s, "gradient_accumulation_steps", "training.global_batch_size",
-                              micro * times, "");
+err convert_batch(convert_source *s, const batch_keys *k, double micro, double split) {
+    double times = take_or_nan(s, k->times), global = take_or_nan(s, k->global);
+    if (!isnan(take_or_nan(s, k->micro))) micro = take_or_nan(s, k->micro);
+    TRY(ranks_of_batch(s, micro, times, global, split));
+    double groups = s->ranks ? (double)s->ranks / split : NAN;
+    if (s->ranks && groups != floor(groups))
+        return err_hint(ERR("%s: %lld ranks do not divide into groups of %.10g", s->name,
+                            (long long)s->ranks, split),
+                        "--ranks with a multiple of %.10g", split);
+    if (isnan(global) && times > 1) {
+        if (!s->ranks)
+            return err_hint(ERR("%s: %s = %.10g: the batch depends on the number of ranks", s->name,
+                                k->times, times),
+                            "--ranks N, the number that it is for");
+        global = micro * times * groups;
+    }
+    if (isnan(micro) && !isnan(global)) /* it does not change the result */
+        micro = groups > 0 && fmod(global, groups * (times > 0 ? times : 1)) == 0
+                    ? global / groups / (times > 0 ? times : 1)
+                    : 1;
+    if (s->ranks && micro > 0 && global > 0 && fmod(global, micro * groups) != 0)
+        return err_hint(ERR("%s: a batch of %.10g does not divide into microbatches of %.10g on "
+                            "%.10g data-parallel ranks",
+                            s->name, global, micro, groups),
+                        "--ranks with the number that it is for");
+    TRY(convert_set_number(s, k->micro, "training.local_batch_size", micro, ""));
+    if (s->ranks && isnan(global)) global = micro * groups; /* one microbatch per rank */
+    TRY(convert_set_number(s, k->global ? k->global : k->times, "training.global_batch_size",
+                           global, ""));
+    return convert_set_number(s, "--ranks", "parallelism.data_parallel_shard_degree", groups, "");
 }
 
-/* ---- GPT-NeoX ------------------------------------------------------------------------------------- */
+err convert_data(convert_source *s, const char *key, const char *option) {
+    const char *path = convert_take(s, key);
+    if (!path) return OK;
+    char next[256];
+    size_t n = strlen(key);
+    if (n > 2 && !strcmp(key + n - 2, ".0")) { /* a list: "train_data_paths.1" */
+        snprintf(next, sizeof next, "%.*s1", (int)n - 1, key);
+        if (convert_take(s, next)) {
+            next[n - 2] = '\0';
+            convert_refuse(s, next, path, "several: write a mix file");
+            return OK;
+        }
+    }
+    if (strchr(path, '$')) {
+        convert_leave_out(s, key, path); /* where the data is, is known when the script runs */
+        return OK;
+    }
+    if (strchr(path, ' ')) {
+        convert_refuse(s, key, path, "several: write a mix file");
+        return OK;
+    }
+    return convert_set(s, key, option, path);
+}
 
-static err finish_neox(convert_source *s) {
-    double dim = convert_take_number(s, "hidden_size");
-    TRY(set_widths(s, dim, convert_take_number(s, "num_attention_heads"), NAN,
-                   convert_take_number(s, "num_kv_heads"),
-                   convert_take_number(s, "intermediate_size")));
-    TRY(convert_set_number(s, "warmup", "lr_scheduler.warmup",
-                           100 * convert_take_number(s, "warmup"), "%"));
-    TRY(set_min_lr(s, "min_lr", convert_take_number(s, "optimizer.params.lr")));
-    bool untied = convert_is(s, "no_weight_tying", "true");
-    TRY(convert_set(s, "no-weight-tying", "model.tie_embeddings", untied ? "false" : "true"));
-    TRY(convert_set(s, "bias", "model.bias",
-                    convert_is(s, "use_bias_in_mlp", "false") ? "false" : "true"));
-    if (!convert_take(s, "activation"))
-        TRY(convert_set(s, "activation", "model.activation", "gelu"));
-    if (!convert_take(s, "norm")) TRY(convert_set(s, "norm", "model.norm", "layer"));
-    double power = convert_take_number(s, "fp16.initial_scale_power");
-    TRY(convert_set_number(s, "fp16.initial_scale_power", "precision.loss_scale", exp2(power), ""));
-    return set_accumulated(s, "train_micro_batch_size_per_gpu", "gradient_accumulation_steps");
+err convert_split(convert_source *s, const char *otherwise) {
+    const char *text = convert_take(s, "split");
+    double part[3] = { 0 }, sum = 0;
+    if (!text) text = otherwise;
+    if (!text) return OK;
+    char *end = (char *)text;
+    for (int i = 0; i < 3; i++) {
+        part[i] = strtod(end, &end);
+        end += strspn(end, ", ");
+        sum += part[i];
+    }
+    if (!(sum > 0) || !(part[0] > 0)) {
+        convert_refuse(s, "split", text, "shares of training, validation and test");
+        return OK;
+    }
+    return convert_set_number(s, "split", "data.validation_fraction", part[1] / sum, "");
+}
+
+void convert_load(convert_source *s) {
+    const char *load = convert_take(s, "load"), *save = convert_take(s, "save");
+    if (save) convert_leave_out(s, "save", save);
+    if (!load) return;
+    if (save && !strcmp(load, save))
+        convert_leave_out(s, "load", load);
+    else
+        convert_refuse(s, "load", load,
+                       "weights that are not its own; checkpoint.initial_load_path");
 }
 
 /* ---- torchtitan ----------------------------------------------------------------------------------- */
-
-/* "llama3" and "8B" are a preset here: "llama3-8b". What it offloads are parameters and optimizer state. */
-static err finish_torchtitan(convert_source *s) {
-    const char *key = "training.enable_cpu_offload", *offload = convert_take(s, key);
-    if (offload && !strcmp(offload, "true")) {
-        TRY(convert_set(s, key, "training.offload_params", "true"));
-        TRY(convert_set(s, key, "optimizer.offload", "1"));
-    }
+/* "llama3" and "8B" are a preset here: "llama3-8b". */
+static err set_preset(convert_source *s) {
     const char *name = convert_take(s, "model.name"), *flavor = convert_take(s, "model.flavor");
     model_config m;
     char preset[64];
-    TRY(convert_set(s, "fsdp", "parallelism.zero_stage", "3")); /* how it shards, if it does */
     if (!name) return OK;
     snprintf(preset, sizeof preset, "%s%s%s", name, flavor ? "-" : "", flavor ? flavor : "");
     for (char *c = preset; *c; c++)
@@ -165,79 +153,375 @@ static err finish_torchtitan(convert_source *s) {
     err e = model_preset(preset, &m);
     if (!e) return convert_set(s, "model.flavor", "model.preset", preset);
     err_free(e);
-    return err_hint(
-        ERR("there is no preset for torchtitan's model %s, %s", name, flavor ? flavor : "-"),
-        "\"ingot config --models\" lists those there are");
+    if (flavor) {
+        convert_refuse(s, "model.flavor", preset,
+                       "there is no such preset; \"ingot config --models\" lists them");
+        return OK;
+    }
+    convert_refuse(s, "model.name", preset,
+                   "there is no such preset; \"ingot config --models\" lists them");
+    return OK;
+}
+
+/* The learning rate falls over the last decay_ratio of the run; without one, from the warm-up on. */
+static err set_titan_schedule(convert_source *s) {
+    double ratio = convert_take_number(s, "lr_scheduler.decay_ratio"),
+           steps = convert_take_number(s, "training.steps"),
+           total = convert_take_number(s, "lr_scheduler.total_steps");
+    const char *shape = convert_take(s, "lr_scheduler.decay_type");
+    if (isnan(steps)) steps = 10000;
+    TRY(convert_length(s, "lr_scheduler.total_steps", steps, total, 1, ""));
+    if (ratio > 0 && ratio < 1) {
+        TRY(convert_set(s, "lr_scheduler.decay_ratio", "lr_scheduler.name", "wsd"));
+        TRY(convert_set_number(s, "lr_scheduler.decay_ratio", "lr_scheduler.decay", 100 * ratio,
+                               "%"));
+        return convert_choice(s, "lr_scheduler.decay_type", "lr_scheduler.decay_type",
+                              "linear=linear,cosine=cosine,sqrt=sqrt", "linear");
+    }
+    if (ratio == 0) {
+        if (shape) convert_leave_out(s, "lr_scheduler.decay_type", shape);
+        return convert_set(s, "lr_scheduler.decay_ratio", "lr_scheduler.name", "constant");
+    }
+    return convert_choice(s, "lr_scheduler.decay_type", "lr_scheduler.name",
+                          "linear=linear,cosine=cosine", "linear");
+}
+
+/* Whether a list of the source, or its only text, has an entry. */
+static bool list_has(const convert_source *s, const char *key, const char *entry, int *others) {
+    size_t n = strlen(key);
+    bool found = false;
+    for (int i = 0; i < s->n; i++) {
+        if (strncmp(s->at[i].key, key, n) || (s->at[i].key[n] && s->at[i].key[n] != '.')) continue;
+        if (s->at[i].empty) continue;
+        found |= !strcmp(s->at[i].value, entry);
+        *others += strcmp(s->at[i].value, entry) != 0;
+    }
+    return found;
+}
+
+/* Tensorwise scales from the tensor itself, with the head left in bf16, is what "current" does. */
+static err set_titan_fp8(convert_source *s) {
+    static const char *const prefixes[] = { "float8", "quantize.linear.float8" };
+    static const char *const scaling[] = { "float8.scaling_type_input",
+                                           "float8.scaling_type_weight",
+                                           "float8.scaling_type_grad_output" };
+    int others = 0, ignored = 0;
+    bool on = list_has(s, "model.converters", "float8", &others) ||
+              list_has(s, "model.converters", "quantize.linear.float8", &ignored) ||
+              convert_true(s, "float8.enable_float8_linear");
+    if (list_has(s, "model.converters", "quantize.linear.float8", &ignored)) others--;
+    if (others > 0)
+        convert_refuse(s, "model.converters", "a list", "only float8 has a counterpart");
+    for (size_t i = 0; i < COUNT_OF(prefixes); i++) {
+        char recipe[64], filter[64];
+        int more = 0;
+        snprintf(recipe, sizeof recipe, "%s.recipe_name", prefixes[i]);
+        snprintf(filter, sizeof filter, "%s.filter_fqns", prefixes[i]);
+        const char *name = convert_take(s, recipe);
+        bool head = list_has(s, filter, "output", &more);
+        if (!on) {
+            if (name) convert_leave_out(s, recipe, name);
+            if (head || more) convert_leave_out(s, filter, "a list");
+            continue;
+        }
+        if (name && strcmp(name, "tensorwise") != 0) convert_refuse(s, recipe, name, "");
+        if (more > 0) convert_refuse(s, filter, "a list", "here the head alone is left in bf16");
+    }
+    for (size_t i = 0; i < COUNT_OF(scaling); i++) {
+        const char *value = convert_take(s, scaling[i]);
+        if (!value) continue;
+        if (!on || !strcmp(value, "dynamic"))
+            convert_leave_out(s, scaling[i], value);
+        else
+            convert_refuse(s, scaling[i], value, "");
+    }
+    return on ? convert_set(s, "float8", "precision.fp8", "current") : OK;
+}
+
+static err set_titan_intervals(convert_source *s) {
+    const char *enable =
+        convert_take(s, "checkpoint.enable") ? "checkpoint.enable" : "checkpoint.enable_checkpoint";
+    const char *check =
+        convert_take(s, "validation.enable") ? "validation.enable" : "validation.enabled";
+    double interval = convert_take_number(s, "checkpoint.interval"),
+           freq = convert_take_number(s, "validation.freq"),
+           batches = convert_take_number(s, "validation.steps");
+    const char *unit = convert_take(s, "checkpoint.interval_type");
+    bool saves = convert_true(s, enable), checks = convert_true(s, check),
+         seconds = unit && !strcmp(unit, "seconds");
+    if (unit && !seconds) {
+        if (!strcmp(unit, "steps"))
+            convert_leave_out(s, "checkpoint.interval_type", unit);
+        else
+            convert_refuse(s, "checkpoint.interval_type", unit, "");
+    }
+    if (!saves) { /* off by default, and then nothing is saved; here the last step always is */
+        TRY(convert_set(s, enable, "checkpoint.every", "0"));
+        TRY(convert_set(s, enable, "checkpoint.weights_every", "0"));
+        if (!isnan(interval))
+            convert_leave_out(s, "checkpoint.interval", convert_take(s, "checkpoint.interval"));
+    } else
+        TRY(convert_set_number(s, "checkpoint.interval", "checkpoint.every",
+                               isnan(interval) ? 500 : interval, seconds ? "s" : ""));
+    if (!checks) {
+        static const char *const keys[] = { "validation.freq", "validation.steps",
+                                            "validation.local_batch_size" };
+        convert_leave_out_all(s, keys, COUNT_OF(keys));
+        return convert_set(s, check, "validation.every", "0");
+    }
+    if (convert_take(s, "validation.local_batch_size"))
+        convert_leave_out(s, "validation.local_batch_size",
+                          convert_take(s, "validation.local_batch_size"));
+    TRY(convert_set_number(s, "validation.freq", "validation.every", isnan(freq) ? 10 : freq, ""));
+    return convert_set_number(s, "validation.steps", "validation.batches",
+                              batches > 0 ? batches : 0, "");
+}
+
+err finish_torchtitan(convert_source *s) {
+    if (convert_true(s, "training.enable_cpu_offload")) { /* parameters and optimizer state */
+        TRY(convert_set(s, "training.enable_cpu_offload", "training.offload_params", "true"));
+        TRY(convert_set(s, "training.enable_cpu_offload", "optimizer.offload", "1"));
+    }
+    const char *master = convert_take(s, "training.dtype");
+    if (master && strcmp(master, "float32") != 0)
+        convert_refuse(s, "training.dtype", master,
+                       "master weights in bf16 are rounded stochastically here");
+    else if (master)
+        convert_leave_out(s, "training.dtype", master);
+    const char *kind = convert_take(s, "training.data_parallel_type");
+    if (kind && strcmp(kind, "fsdp") != 0)
+        TRY(convert_choice(s, "training.data_parallel_type", "parallelism.zero_stage", "ddp=0",
+                           NULL));
+    TRY(convert_default(s, "parallelism.zero_stage", "3")); /* how it shards, if it does */
+    TRY(set_preset(s));
+    TRY(set_titan_schedule(s));
+    TRY(set_titan_fp8(s));
+    TRY(set_titan_intervals(s));
+    if (s->ranks && s->c->parallelism.data_parallel_shard_degree == -1) {
+        const config *c = s->c;
+        double split = (double)c->parallelism.tensor_parallel_degree *
+                       (double)c->parallelism.pipeline_parallel_degree *
+                       (double)c->parallelism.context_parallel_degree *
+                       (double)c->parallelism.data_parallel_replicate_degree;
+        TRY(convert_set_number(s, "--ranks", "parallelism.data_parallel_shard_degree",
+                               (double)s->ranks / split, ""));
+    }
+    return convert_default(s, "data.documents", "false");
 }
 
 /* ---- OLMo ----------------------------------------------------------------------------------------- */
-
-/* "2e12T" are tokens, "1ep" epochs, a number steps. */
-static err set_duration(convert_source *s, const char *text) {
+/* "2e12T" are tokens, "1ep" epochs, "300000ba" or a number batches, which are steps. */
+static err set_duration(convert_source *s, const char *key) {
+    const char *text = convert_take(s, key);
+    static const char *const units[][2] = {
+        { "", "" }, { "ba", "" }, { "T", "tokens" }, { "ep", "epochs" }
+    };
     char *end = NULL;
-    double v = text ? strtod(text, &end) : NAN;
-    if (!text) return OK;
-    if (*end && strcmp(end, "T") != 0 && strcmp(end, "ep") != 0)
-        return convert_set(s, "max_duration", "training.steps", text);
-    return convert_set_number(s, "max_duration", "training.steps", v,
-                              *end == 'T'   ? "tokens"
-                              : *end == 'e' ? "epochs"
-                                            : "");
+    double v = text ? strtod(text, &end) : 10000;
+    for (size_t i = 0; i < COUNT_OF(units); i++)
+        if (!strcmp(text ? end : "", units[i][0]))
+            return convert_set_number(s, key, "training.steps", v, units[i][1]);
+    convert_refuse(s, key, text, "a number of steps, or with ba, T or ep");
+    return OK;
 }
 
-static err finish_olmo(convert_source *s) {
+static err set_olmo_model(convert_source *s) {
     double dim = convert_take_number(s, "model.d_model"),
-           heads = convert_take_number(s, "model.n_heads");
-    double hidden = convert_take_number(s, "model.mlp_hidden_size"),
-           kv = convert_take_number(s, "model.n_kv_heads");
-    double rows = convert_take_number(s, "model.embedding_size"),
-           vocab = convert_take_number(s, "model.vocab_size");
-    double seq = convert_take_number(s, "model.max_sequence_length");
-    bool glu = convert_is(s, "model.activation_type", "swiglu"); /* both halves are counted */
-    if (convert_is(s, "model.multi_query_attention", "true")) kv = 1;
-    TRY(set_widths(s, dim, heads, NAN, kv, glu ? hidden / 2 : hidden));
+           heads = convert_take_number(s, "model.n_heads"),
+           hidden = convert_take_number(s, "model.mlp_hidden_size"),
+           ratio = convert_take_number(s, "model.mlp_ratio"),
+           kv = convert_take_number(s, "model.n_kv_heads"),
+           rows = convert_take_number(s, "model.embedding_size"),
+           vocab = convert_take_number(s, "model.vocab_size"),
+           seq = convert_take_number(s, "model.max_sequence_length");
+    const char *activation = convert_take(s, "model.activation_type");
+    if (isnan(dim)) dim = 768;
+    if (isnan(heads)) heads = 12;
+    if (isnan(hidden)) hidden = floor(dim * (isnan(ratio) ? 4 : ratio));
+    if (convert_true(s, "model.multi_query_attention")) kv = 1;
+    bool gated = !activation || !strcmp(activation, "swiglu"); /* both halves are counted */
+    TRY(convert_choice(s, "model.activation_type", "model.activation",
+                       "swiglu=swiglu,gelu=gelu_erf", "swiglu"));
+    TRY(convert_widths(s, dim, heads, NAN, kv, gated ? floor(hidden / 2) : hidden));
     TRY(convert_set_number(s, "model.embedding_size", "model.vocab_size",
-                           isnan(rows) ? vocab : rows, ""));
-    TRY(convert_set_number(s, "model.max_sequence_length", "training.seq_len", seq, ""));
+                           !isnan(rows)                 ? rows
+                           : vocab > 0 && vocab > 50304 ? vocab
+                                                        : 50304,
+                           ""));
+    TRY(convert_set_number(s, "model.max_sequence_length", "model.max_seq_len",
+                           isnan(seq) ? 1024 : seq, ""));
+    return convert_set_number(s, "model.max_sequence_length", "training.seq_len",
+                              isnan(seq) ? 1024 : seq, "");
+}
+
+err finish_olmo(convert_source *s) {
+    double warmup = convert_take_number(s, "scheduler.t_warmup"),
+           most = convert_take_number(s, "scheduler.t_max");
+    const char *strategy = convert_take(s, "distributed_strategy"),
+               *load = convert_take(s, "load_path");
     bool tokens = convert_is(s, "scheduler.units", "tokens");
+    TRY(set_olmo_model(s));
     TRY(convert_set_number(s, "scheduler.t_warmup", "lr_scheduler.warmup",
-                           convert_take_number(s, "scheduler.t_warmup"), tokens ? "tokens" : ""));
-    return set_duration(s, convert_take(s, "max_duration"));
+                           isnan(warmup) ? 100 : warmup, tokens ? "tokens" : ""));
+    TRY(set_duration(s, "max_duration"));
+    if (!isnan(most)) { /* the schedule may be longer than the run, never shorter */
+        cfg_amount run = s->c->training.steps;
+        bool other = run.unit != (tokens ? CFG_TOKENS : CFG_STEPS);
+        if (other || most < run.value)
+            convert_refuse(s, "scheduler.t_max", convert_take(s, "scheduler.t_max"),
+                           other ? "max_duration is in another unit"
+                                 : "the schedule ends before the run");
+        else if (most > run.value) {
+            TRY(convert_set_number(s, "max_duration", "training.stop", run.value,
+                                   tokens ? "tokens" : ""));
+            TRY(convert_set_number(s, "scheduler.t_max", "training.steps", most,
+                                   tokens ? "tokens" : ""));
+        }
+    }
+    TRY(convert_set_number(s, "stop_at", "training.stop", convert_take_number(s, "stop_at"), ""));
+    TRY(convert_set_number(s, "stop_after", "training.stop", convert_take_number(s, "stop_after"),
+                           ""));
+    if (strategy && strcmp(strategy, "fsdp") != 0)
+        TRY(convert_choice(s, "distributed_strategy", "parallelism.zero_stage", "ddp=0,single=0",
+                           NULL));
+    TRY(convert_data(s, "data.paths", "data.train"));
+    TRY(convert_data(s, "data.paths.0", "data.train"));
+    const char *units = convert_take(s, "scheduler.units");
+    if (units && !tokens && strcmp(units, "steps") != 0)
+        convert_refuse(s, "scheduler.units", units, "steps or tokens");
+    if (load)
+        convert_refuse(s, "load_path", load,
+                       "weights that are not its own; checkpoint.initial_load_path");
+    if (convert_take(s, "save_folder"))
+        convert_leave_out(s, "save_folder", convert_take(s, "save_folder"));
+    static const char *const derived[] = { "device_train_grad_accum", "device_train_batch_size" };
+    convert_leave_out_all(s, derived, COUNT_OF(derived));
+    if (!convert_has(s, "optimizer.decay_embeddings"))
+        convert_note(
+            s, "optimizer.decay_embeddings = false: here embeddings decay as other matrices do");
+    return convert_set_number(s, "ranks", "parallelism.data_parallel_shard_degree",
+                              s->ranks ? (double)s->ranks : NAN, "");
 }
 
 /* ---- Hugging Face's TrainingArguments -------------------------------------------------------------- */
-
-static err finish_hf(convert_source *s) {
-    double steps = convert_take_number(s, "max_steps"),
-           epochs = convert_take_number(s, "num_train_epochs");
+static err set_hf_schedule(convert_source *s) {
     double ratio = convert_take_number(s, "warmup_ratio"),
-           times = convert_take_number(s, "gradient_accumulation_steps");
-    double micro = convert_take_number(s, "per_device_train_batch_size");
-    if (steps > 0)
-        TRY(convert_set_number(s, "max_steps", "training.steps", steps, ""));
-    else
-        TRY(convert_set_number(s, "num_train_epochs", "training.steps", epochs, "epochs"));
-    if (ratio > 0)
-        TRY(convert_set_number(s, "warmup_ratio", "lr_scheduler.warmup", 100 * ratio, "%"));
-    TRY(convert_set_number(s, "per_device_train_batch_size", "training.local_batch_size", micro,
-                           ""));
-    return convert_set_number(s, "gradient_accumulation_steps", "training.global_batch_size",
-                              micro * times, "");
+           warmup = convert_take_number(s, "warmup_steps"), least = NAN, rate = NAN;
+    const char *type = convert_take(s, "lr_scheduler_type");
+    for (int i = 0; i < s->n; i++) { /* lr_scheduler_kwargs: {"min_lr": 1e-5} */
+        const source_pair *p = &s->at[i];
+        if (!str_starts(p->key, "lr_scheduler_kwargs") || p->empty || p->refused) continue;
+        const char *name = strchr(p->key, '.') ? strchr(p->key, '.') + 1 : "";
+        bool used = type && !strcmp(type, "cosine_with_min_lr");
+        if (used && !strcmp(name, "min_lr"))
+            least = strtod(p->value, NULL);
+        else if (used && !strcmp(name, "min_lr_rate"))
+            rate = strtod(p->value, NULL);
+        else
+            convert_refuse(s, p->key, p->value, "");
+    }
+    TRY(convert_choice(s, "lr_scheduler_type", "lr_scheduler.name",
+                       "linear=linear,cosine=cosine,cosine_with_min_lr=cosine,constant=constant,"
+                       "constant_with_warmup=constant",
+                       "linear"));
+    if (!isnan(least)) {
+        double lr = convert_take_number(s, "learning_rate");
+        rate = least / (isnan(lr) ? 5e-5 : lr);
+    }
+    TRY(convert_set_number(s, "lr_scheduler_kwargs", "lr_scheduler.min_lr_factor",
+                           isnan(rate) ? 0 : rate, ""));
+    if (type && !strcmp(type, "constant")) { /* without a warm-up, whatever the others say */
+        if (ratio > 0) convert_leave_out(s, "warmup_ratio", convert_take(s, "warmup_ratio"));
+        if (warmup > 0) convert_leave_out(s, "warmup_steps", convert_take(s, "warmup_steps"));
+        return convert_set(s, "lr_scheduler_type", "lr_scheduler.warmup", "0");
+    }
+    if (warmup > 0 && warmup < 1) ratio = warmup, warmup = 0;
+    if (warmup > 0) return convert_set_number(s, "warmup_steps", "lr_scheduler.warmup", warmup, "");
+    return convert_set_number(s, "warmup_ratio", "lr_scheduler.warmup", ratio > 0 ? 100 * ratio : 0,
+                              ratio > 0 ? "%" : "");
 }
 
-/* ---- the table: the first whose telling key occurs ------------------------------------------------- */
+/* An interval in steps, or a share of the run below 1; "no" and "epoch" are strategies of their own. */
+static err set_hf_interval(convert_source *s, const char *strategy_key, const char *strategy,
+                           const char *steps_key, double otherwise, const char *option) {
+    double steps = convert_take_number(s, steps_key);
+    const char *value = convert_take(s, strategy_key);
+    if (!value) value = strategy;
+    if (!strcmp(value, "no") || !strcmp(value, "epoch")) {
+        if (!isnan(steps)) convert_leave_out(s, steps_key, convert_take(s, steps_key));
+        return convert_set(s, strategy_key, option, *value == 'n' ? "0" : "1 epochs");
+    }
+    if (strcmp(value, "steps") != 0) {
+        convert_refuse(s, strategy_key, value, "");
+        return OK;
+    }
+    if (isnan(steps)) steps = otherwise;
+    return convert_set_number(s, steps_key, option, steps < 1 ? 100 * steps : steps,
+                              steps < 1 ? "%" : "");
+}
+
+/* "full_shard auto_wrap" */
+static err set_hf_sharding(convert_source *s, const char *fsdp) {
+    static const struct {
+        const char *word, *stage;
+    } words[] = {
+        { "full_shard", "3" }, { "shard_grad_op", "2" }, { "no_shard", "0" }, { "auto_wrap", NULL }
+    };
+    const char *stage = "0";
+    for (const char *at = fsdp ? fsdp : ""; *at; at += strspn(at, " ")) {
+        size_t n = strcspn(at, " "), k = 0;
+        while (k < COUNT_OF(words) && (strlen(words[k].word) != n || strncmp(words[k].word, at, n)))
+            k++;
+        if (k == COUNT_OF(words) && strncmp(at, "false", n) != 0) {
+            convert_refuse(s, "fsdp", fsdp, "");
+            return OK;
+        }
+        if (k < COUNT_OF(words) && words[k].stage) stage = words[k].stage;
+        at += n;
+    }
+    if (fsdp && *stage == '0') convert_leave_out(s, "fsdp", fsdp);
+    return convert_set(s, "fsdp", "parallelism.zero_stage", stage);
+}
+
+err finish_hf(convert_source *s) {
+    double steps = convert_take_number(s, "max_steps"),
+           epochs = convert_take_number(s, "num_train_epochs"),
+           old = convert_take_number(s, "per_gpu_train_batch_size"),
+           every = convert_take_number(s, "logging_steps");
+    const char *fsdp = convert_take(s, "fsdp");
+    if (steps > 0) {
+        TRY(convert_set_number(s, "max_steps", "training.steps", steps, ""));
+        if (!isnan(epochs))
+            convert_leave_out(s, "num_train_epochs", convert_take(s, "num_train_epochs"));
+    } else
+        TRY(convert_set_number(s, "num_train_epochs", "training.steps", isnan(epochs) ? 3 : epochs,
+                               "epochs"));
+    TRY(set_hf_schedule(s));
+    TRY(set_hf_interval(s, "save_strategy", "steps", "save_steps", 500, "checkpoint.every"));
+    const char *eval = convert_take(s, "eval_strategy") ? "eval_strategy" : "evaluation_strategy";
+    TRY(set_hf_interval(s, eval, "no", "eval_steps", isnan(every) ? 500 : every,
+                        "validation.every"));
+    const char *other = convert_take(s, "deepspeed");
+    if (other)
+        convert_note(s, "deepspeed: a config of its own, which has the sharding; convert it too");
+    if (!other || fsdp) TRY(set_hf_sharding(s, fsdp));
+    static const batch_keys keys = { "per_device_train_batch_size", "gradient_accumulation_steps",
+                                     NULL };
+    if (convert_take(s, keys.micro) && !isnan(old))
+        convert_leave_out(s, "per_gpu_train_batch_size",
+                          convert_take(s, "per_gpu_train_batch_size"));
+    return convert_batch(s, &keys, isnan(old) ? 8 : old, 1);
+}
+
+/* ---- the table ------------------------------------------------------------------------------------- */
 const convert_system convert_systems[] = {
-    { "torchtitan", "torchtitan", SYNTAX_TOML, ".toml", "[training]", false, foreign_torchtitan,
+    { "torchtitan", "torchtitan", SYNTAX_TOML, NULL, &foreign_torchtitan, false,
       finish_torchtitan },
-    { "deepspeed", "DeepSpeed", SYNTAX_JSON, ".json", "train_micro_batch_size_per_gpu", false,
-      foreign_deepspeed, finish_deepspeed },
-    { "hf", "Hugging Face's TrainingArguments", SYNTAX_JSON, ".json", "per_device_train_batch_size",
-      false, foreign_hf, finish_hf },
-    { "olmo", "OLMo", SYNTAX_YAML, NULL, "global_train_batch_size", true, foreign_olmo,
-      finish_olmo },
-    { "neox", "GPT-NeoX", SYNTAX_YAML, NULL, "train_micro_batch_size_per_gpu", true, foreign_neox,
-      finish_neox },
-    { "megatron", "Megatron-LM", SYNTAX_ARGUMENTS, NULL, "--num-layers", true, foreign_megatron,
+    { "deepspeed", "DeepSpeed", SYNTAX_JSON, NULL, &foreign_deepspeed, true, finish_deepspeed },
+    { "hf", "Hugging Face's TrainingArguments", SYNTAX_JSON, NULL, &foreign_hf, false, finish_hf },
+    { "olmo", "OLMo", SYNTAX_YAML, "model.n_layers", &foreign_olmo, false, finish_olmo },
+    { "neox", "GPT-NeoX", SYNTAX_YAML, "num_layers", &foreign_neox, true, finish_neox },
+    { "megatron", "Megatron-LM", SYNTAX_ARGUMENTS, "num_layers", &foreign_megatron, false,
       finish_megatron },
 };
 const int convert_system_count = (int)COUNT_OF(convert_systems);

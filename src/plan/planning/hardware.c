@@ -209,6 +209,13 @@ static err read_store(const json_t *o, const char *where, void *into) {
     return read_hardware_number(o, where, "usd_gb_egress", 1, &s->usd_gb_egress);
 }
 
+static err read_energy(const json_t *o, const char *where, void *into) {
+    energy_use *u = into;
+    TRY(io_json_text(o, where, "accelerator", &u->accelerator));
+    TRY(io_json_text(o, where, "source", &u->source));
+    return read_hardware_number(o, where, "watts", 1, &u->watts);
+}
+
 static bool same_accelerator(const void *a, const void *b) {
     return !strcmp(((const accelerator *)a)->name, ((const accelerator *)b)->name);
 }
@@ -221,7 +228,11 @@ static bool same_store(const void *a, const void *b) {
     return !strcmp(((const storage_price *)a)->provider, ((const storage_price *)b)->provider);
 }
 
-/* ---- the file: three lists -------------------------------------------------------------------- */
+static bool same_energy(const void *a, const void *b) {
+    return !strcmp(((const energy_use *)a)->accelerator, ((const energy_use *)b)->accelerator);
+}
+
+/* ---- the file: four lists --------------------------------------------------------------------- */
 typedef struct entry_kind {
     const char *key;
     size_t list_at, count_at, size; /* of the list and its length in a `hardware`; of an entry */
@@ -235,6 +246,8 @@ static const entry_kind kinds[] = {
       read_price, same_price },
     { "storage", offsetof(hardware, stores), offsetof(hardware, n_stores), sizeof(storage_price),
       read_store, same_store },
+    { "energy", offsetof(hardware, energies), offsetof(hardware, n_energies), sizeof(energy_use),
+      read_energy, same_energy },
 };
 
 /* Adds an entry, or puts it over the one it names again. */
@@ -255,6 +268,7 @@ static err read_entries(hardware *h, const entry_kind *k, const json_t *list, co
             accelerator a;
             hardware_price p;
             storage_price s;
+            energy_use u;
         } entry = { 0 };
         char where[160];
         snprintf(where, sizeof where, "%s: %s[%zu]", name, k->key, i);
@@ -270,7 +284,7 @@ static err read_catalogue(hardware *h, const char *text, size_t len, const char 
     TRY(yaml_to_json(text, len, name, &doc));
     json_array_append_new(h->docs, doc);
     if (!json_is_object(doc))
-        return err_hint(ERR("%s: expected sections accelerators, prices, storage", name),
+        return err_hint(ERR("%s: expected sections accelerators, prices, storage, energy", name),
                         "`configs/hardware.yaml` shows the form");
     json_object_foreach(doc, key, value) {
         const entry_kind *k = NULL;
@@ -278,7 +292,7 @@ static err read_catalogue(hardware *h, const char *text, size_t len, const char 
             if (!strcmp(kinds[i].key, key)) k = &kinds[i];
         if (!k)
             return err_hint(ERR("%s: unknown section \"%.40s\"", name, key),
-                            "accelerators, prices or storage");
+                            "accelerators, prices, storage or energy");
         TRY(read_entries(h, k, value, name));
     }
     return OK;
@@ -304,6 +318,7 @@ void hardware_free(hardware *h) {
     free(h->accelerators);
     free(h->prices);
     free(h->stores);
+    free(h->energies);
     json_decref(h->docs);
     *h = (hardware){ 0 };
 }
@@ -400,4 +415,15 @@ double zero_state_bytes(double params, double ranks, int stage) {
     BUG_IF(stage < 0 || stage > 3);
     double weights = 2 / (stage >= 3 ? ranks : 1), gradients = 2 / (stage >= 2 ? ranks : 1);
     return params * (weights + gradients + 12 / (stage >= 1 ? ranks : 1));
+}
+
+const energy_use *hardware_find_energy(const hardware *h, const accelerator *a) {
+    for (int i = 0; i < h->n_energies; i++)
+        if (!strcmp(h->energies[i].accelerator, a->name)) return &h->energies[i];
+    return NULL;
+}
+
+run_energy energy_of(double gpu_hours, double watts, double pue, double usd_kwh) {
+    double mwh = gpu_hours * watts * pue / 1e6;
+    return (run_energy){ .mwh = mwh, .usd = mwh * 1000 * usd_kwh };
 }

@@ -27,6 +27,12 @@ static err read_machine_numbers(const machine_query *q, plan_machine *m) {
     double gpus, mfu;
     TRY(plan_quantity("gpus", q->gpus, &gpus));
     TRY(plan_quantity("mfu", q->mfu, &mfu));
+    TRY(plan_quantity("pue", q->pue, &m->pue));
+    TRY(plan_quantity("usd-kwh", q->usd_kwh, &m->usd_kwh));
+    if (isnan(m->pue)) m->pue = PUE_DEFAULT;
+    if (isnan(m->usd_kwh)) m->usd_kwh = USD_KWH_DEFAULT;
+    TRY(check_real_range("pue", m->pue, 1, 5));
+    TRY(check_real_range("usd-kwh", m->usd_kwh, 0, 10));
     m->gpus = isnan(gpus) ? 1 : gpus;
     m->mfu = isnan(mfu) ? MFU_DEFAULT : mfu;
     TRY(check_real_range("gpus", m->gpus, 1, 1e7));
@@ -37,7 +43,12 @@ static err read_machine_numbers(const machine_query *q, plan_machine *m) {
 }
 
 err plan_machine_choose(plan_machine *m, const machine_query *q) {
-    const char *lonely = q->mfu ? "mfu" : q->provider ? "provider" : q->dtype ? "dtype" : NULL;
+    const char *lonely = q->mfu        ? "mfu"
+                         : q->provider ? "provider"
+                         : q->dtype    ? "dtype"
+                         : q->pue      ? "pue"
+                         : q->usd_kwh  ? "usd-kwh"
+                                       : NULL;
     if (!q->gpu && lonely)
         return err_hint(ERR_USAGE("--%s: means nothing without --gpu", lonely),
                         "--gpu h100; \"ingot plan hardware\" lists them");
@@ -118,11 +129,13 @@ json_t *plan_cost_json(const plan_machine *m, double flops) {
                       io_json_number(cost_of_flops(flops, m->gpus, m->peak, m->mfu, p->usd).usd),
                       "date", p->date, "source", p->source));
     }
-    return json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o}", "gpu", m->gpu->name, "gpus",
-                     io_json_number(m->gpus), "dtype", m->dtype, "peak_flops",
+    const energy_use *u = hardware_find_energy(&m->catalogue, m->gpu);
+    run_energy e = energy_of(c.gpu_hours, u ? u->watts : NAN, m->pue, m->usd_kwh);
+    return json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "gpu", m->gpu->name,
+                     "gpus", io_json_number(m->gpus), "dtype", m->dtype, "peak_flops",
                      io_json_number(m->peak), "mfu", io_json_number(m->mfu), "seconds",
-                     io_json_number(c.seconds), "gpu_hours", io_json_number(c.gpu_hours), "costs",
-                     list);
+                     io_json_number(c.seconds), "gpu_hours", io_json_number(c.gpu_hours), "mwh",
+                     io_json_number(e.mwh), "energy_usd", io_json_number(e.usd), "costs", list);
 }
 
 json_t *memory_json(const capacity *c) {

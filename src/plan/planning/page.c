@@ -76,17 +76,19 @@ static void put_error(serve_answer *out, err e) {
 }
 
 /* ---- scaling laws --------------------------------------------------------------------------------- */
-static err read_scaling_query(const serve_request *r, scaling_query *q, const scaling_law **law) {
+static err read_scaling_query(const planning_page *p, const serve_request *r, scaling_query *q,
+                              const scaling_law **law) {
     double unique;
     const char *name = serve_query(r, "law");
-    *law = law_default();
+    bool own = p->law.name && (!name || !strcmp(name, p->law.name));
+    *law = own ? &p->law : law_default();
     TRY(plan_quantity("compute", serve_query(r, "compute"), &q->compute));
     TRY(plan_quantity("params", serve_query(r, "params"), &q->params));
     TRY(plan_quantity("tokens", serve_query(r, "tokens"), &q->tokens));
     TRY(plan_quantity("loss", serve_query(r, "loss"), &q->loss));
     TRY(plan_quantity("unique-tokens", serve_query(r, "unique-tokens"), &unique));
     q->unique = isnan(unique) ? INFINITY : unique;
-    return name ? law_find(name, law) : OK;
+    return name && !own ? law_find(name, law) : OK;
 }
 
 /* Losses of smaller and larger models on the same compute, for a chart. */
@@ -114,7 +116,7 @@ static err describe_scaling(planning_page *p, const serve_request *r, json_t **o
     scaling_point point, best;
     const scaling_law *law;
     TRY(page_check_names(r, names, false));
-    TRY(read_scaling_query(r, &q, &law));
+    TRY(read_scaling_query(p, r, &q, &law));
     TRY(page_choose_machine(p, r));
     TRY(law_solve(law, &q, &point));
     TRY(law_solve(law, &(scaling_query){ point.compute, NAN, NAN, NAN, q.unique }, &best));
@@ -135,11 +137,14 @@ static void answer_scaling(void *ctx, const serve_request *r, serve_answer *out)
 }
 
 /* ---- what the inputs offer ------------------------------------------------------------------------- */
-static json_t *laws_json(void) {
+static json_t *law_json(const scaling_law *l) {
+    return json_pack("{s:s, s:s, s:s}", "name", l->name, "title", l->title, "source", l->source);
+}
+
+static json_t *laws_json(const planning_page *p) {
     json_t *list = json_array();
-    for (int i = 0; i < law_count(); i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "name", law_at(i)->name, "title",
-                                              law_at(i)->title, "source", law_at(i)->source));
+    if (p->law.name) json_array_append_new(list, law_json(&p->law));
+    for (int i = 0; i < law_count(); i++) json_array_append_new(list, law_json(law_at(i)));
     return list;
 }
 
@@ -200,10 +205,10 @@ static json_t *start_json(const planning_page *p) {
 static void answer_choices(void *ctx, const serve_request *r, serve_answer *out) {
     const planning_page *p = ctx;
     put_doc(out, json_pack("{s:o, s:o, s:o, s:o, s:o, s:b, s:f, s:{s:[f,f], s:[f,f], s:[f,f]}}",
-                           "laws", laws_json(), "gpus", gpus_json(&p->machine.catalogue), "configs",
-                           configs_json(p), "inputs", inputs_json(), "start", start_json(p), "runs",
-                           p->runs, "mfu", MFU_DEFAULT, "ranges", "params", 1e6, 1e13, "tokens",
-                           1e8, 1e15, "compute", 1e16, 1e28));
+                           "laws", laws_json(p), "gpus", gpus_json(&p->machine.catalogue),
+                           "configs", configs_json(p), "inputs", inputs_json(), "start",
+                           start_json(p), "runs", p->runs, "mfu", MFU_DEFAULT, "ranges", "params",
+                           1e6, 1e13, "tokens", 1e8, 1e15, "compute", 1e16, 1e28));
 }
 
 /* ---- the page ------------------------------------------------------------------------------------- */
@@ -243,6 +248,11 @@ err planning_page_add(planning_page *p, const char *name, const char *path) {
     return OK;
 }
 
+err planning_page_add_law(planning_page *p, const char *path) {
+    law_free(&p->law);
+    return law_read(path, &p->law);
+}
+
 void planning_page_serve(planning_page *p, serve_options *o) {
     o->routes = plan_routes;
     o->n_routes = (int)COUNT_OF(plan_routes);
@@ -262,6 +272,7 @@ void planning_page_free(planning_page *p) {
         free(p->cache[i].body);
     }
     free(p->configs);
+    law_free(&p->law);
     plan_machine_close(&p->machine);
     free(p);
 }

@@ -16,6 +16,7 @@ typedef struct page_cached {
 
 struct planning_page {
     plan_machine machine; /* of the latest query; its catalogue is of all */
+    scaling_law law;      /* of a file; its name is NULL: none */
     page_config *configs; /* [n_configs], offered before the recipes */
     int n_configs, configs_cap;
     page_cached cache[PAGE_CACHED];

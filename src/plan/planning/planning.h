@@ -47,6 +47,12 @@ const scaling_law *law_default(void);
 /* An unknown name is an error that lists the names. */
 err law_find(const char *name, const scaling_law **out) MUST_USE;
 
+/* Laws in files (law_file.c). @param out freed by law_free */
+err law_read(const char *path, scaling_law *out) MUST_USE;
+void law_free(scaling_law *law); /* one that was read, or a zeroed one */
+/* A law by name or, of a text with a dot or a slash, by its file. @param own law_free frees it, after an error too */
+err law_choose(const char *name_or_path, scaling_law *own, const scaling_law **out) MUST_USE;
+
 /* What is known; NaN: to be found. `unique` tokens exist, and are repeated where more are trained on
  * (INFINITY: no limit). */
 typedef struct scaling_query {
@@ -96,6 +102,8 @@ void fit_runs_free(fit_run *runs, int n);
  * @return an error when the runs cannot determine it. */
 err law_fit_runs(const fit_run *runs, int n, int samples, uint64_t seed, law_fit *out) MUST_USE;
 void law_fit_free(law_fit *f); /* takes a zeroed one */
+/* Writes what law_read reads. @param runs that it was fitted to */
+err law_write(const law_fit *f, int runs, const char *path) MUST_USE;
 /* The loss that the resamplings span at this point. */
 fit_band law_fit_loss(const law_fit *f, double params, double tokens);
 
@@ -152,11 +160,16 @@ typedef struct storage_price {
     const char *provider, *name, *date, *source;
     double usd_gb_month, usd_gb_egress;
 } storage_price;
+typedef struct energy_use {
+    const char *accelerator, *source;
+    double watts; /* of one, with its share of the node */
+} energy_use;
 typedef struct hardware {
     accelerator *accelerators;
     hardware_price *prices;
     storage_price *stores;
-    int n_accelerators, n_prices, n_stores;
+    energy_use *energies;
+    int n_accelerators, n_prices, n_stores, n_energies;
     json_t *docs; /* owns the texts */
 } hardware;
 
@@ -168,6 +181,7 @@ err hardware_find(const hardware *h, const char *name, const accelerator **out) 
 /* @param provider NULL: the cheapest. An error when nobody, or not this provider, rents it. */
 err hardware_find_price(const hardware *h, const accelerator *a, const char *provider,
                         const hardware_price **out) MUST_USE;
+const energy_use *hardware_find_energy(const hardware *h, const accelerator *a);   /* NULL: none */
 const char *peak_name(peak_kind k);                                                /* "bf16" */
 /* As an entry of an accelerator's `calls` in the catalogue. */
 void call_cost_print(const call_cost *c, str *out);
@@ -189,6 +203,14 @@ typedef struct run_cost {
 /* Seconds = flops / (gpus x peak x mfu). */
 run_cost cost_of_flops(double flops, double gpus, double peak, double mfu, double usd_per_gpu_hour);
 
+/* Energy that a data center draws for a number of GPU-hours, and its cost. */
+#define PUE_DEFAULT     1.2  /* of what the nodes draw: cooling and conversion are the rest */
+#define USD_KWH_DEFAULT 0.10 /* about what industry pays in the United States */
+typedef struct run_energy {
+    double mwh, usd;
+} run_energy;
+run_energy energy_of(double gpu_hours, double watts, double pue, double usd_kwh);
+
 /* Bytes of weights, gradients, master weights and moments of N parameters on each of `ranks` GPUs, as the
  * ZeRO paper counts mixed-precision Adam: 2 + 2 + 12 bytes per parameter. Stage 0 replicates all, 1 shards
  * the 12, 2 also gradients, 3 also weights. A formula for tables; `--check` lays out the real programs. */
@@ -197,13 +219,14 @@ double zero_state_bytes(double params, double ranks, int stage);
 /* ---- what a run would have to itself --------------------------------------------------------------- */
 /* As `ingot plan` has its options and the planning page its queries: texts; NULL: not given. */
 typedef struct machine_query {
-    const char *gpu, *gpus, *dtype, *mfu, *provider;
+    const char *gpu, *gpus, *dtype, *mfu, *provider, *pue, *usd_kwh;
 } machine_query;
 typedef struct plan_machine {
     hardware catalogue;
     const accelerator *gpu; /* NULL: none was named */
     bool gpus_given, mfu_given;
-    double gpus, mfu, peak;       /* peak: FLOP/s in `dtype` */
+    double gpus, mfu, peak; /* peak: FLOP/s in `dtype` */
+    double pue, usd_kwh;
     const char *dtype, *provider; /* of the query, or static; provider NULL: all */
 } plan_machine;
 /* A quantity such as "70B"; NaN where there is none. @param name of the option, for the error. */
@@ -447,12 +470,19 @@ err plan_advise(const config *c, const capacity *cap, advice **out, int *n) MUST
 void advice_free(advice *list, int n);
 
 /* ---- configs of other systems ------------------------------------------------------------------ */
-/* Reads a config of Megatron-LM (arguments), DeepSpeed (JSON), GPT-NeoX (YAML), torchtitan (TOML), OLMo (YAML)
- * or Hugging Face's TrainingArguments (JSON) and writes ours, as YAML, with a comment for whatever has no
- * equivalent. @param format one of convert_format's names; NULL: by the file's name and keys. */
+/* Reads a config of Megatron-LM (arguments, or the script that runs it), DeepSpeed (JSON), GPT-NeoX (YAML), torchtitan
+ * (TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON) and writes ours, as YAML, with the source's defaults. A
+ * key that would change the result and has no counterpart is an error, as is one that the system does not have. */
+typedef struct convert_options {
+    const char *format; /* one of convert_format's names; NULL: by the file's name and keys */
+    const char
+        *allow;    /* keys to leave out although they change the result: "KEY,..."; NULL: none */
+    int64_t ranks; /* that the source runs on; 0: as it states, or not known */
+} convert_options;
 const char *convert_format(int i); /* NULL past the end */
-err convert_config(const char *text, size_t len, const char *name, const char *format,
-                   str *out) MUST_USE;
+/* @param notes keys that were left out, with a count. */
+err convert_config(const char *text, size_t len, const char *name, const convert_options *o,
+                   str *out, str *notes) MUST_USE;
 err toml_to_json(const char *text, const char *name, json_t **out) MUST_USE;
 
 /* ---- the planning page of `ingot serve` -------------------------------------------------------------- */
@@ -462,6 +492,8 @@ err planning_page_open(const char *catalogue, planning_page **out) MUST_USE;
 /* Offers a config beside the recipes. It is read now, to refuse what is not one, and again for each answer.
  * @param name of the list's entry */
 err planning_page_add(planning_page *p, const char *name, const char *path) MUST_USE;
+/* Offers a law in a file, before the others. */
+err planning_page_add_law(planning_page *p, const char *path) MUST_USE;
 /* Adds its paths to a server. @param p outlives the server */
 void planning_page_serve(planning_page *p, serve_options *o);
 void planning_page_free(planning_page *p); /* takes NULL */

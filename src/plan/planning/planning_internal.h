@@ -1,7 +1,6 @@
 #ifndef INGOT_PLANNING_INTERNAL_H
 #define INGOT_PLANNING_INTERNAL_H
 
-#include "config/foreign.h"
 #include "planning/planning.h"
 
 /* Files of configs/ that the build compiles in (cmake/embed_files.cmake), so that the program needs none at
@@ -72,30 +71,6 @@ typedef struct calibration_point {
 /* Coefficients, none of them negative, with which the points' relative errors are least. @return false: there are
  * none. */
 bool calibration_fit(const calibration_point *p, int n, double out[CALL_TERMS]);
-
-/* ---- configs of other systems (convert.c, convert_systems.c) --------------------------------------- */
-typedef struct convert_source convert_source;
-typedef enum { SYNTAX_ARGUMENTS, SYNTAX_JSON, SYNTAX_YAML, SYNTAX_TOML } convert_syntax;
-typedef struct convert_system {
-    const char *name, *title;
-    convert_syntax syntax;
-    const char *ending,
-        *telling;              /* of the file's name, NULL: any; a text that only this format has */
-    bool model;                /* it describes the model */
-    const foreign_rule *rules; /* ends in { 0 } */
-    err (*finish)(convert_source *s); /* what takes more than one key */
-} convert_system;
-extern const convert_system convert_systems[];
-extern const int convert_system_count;
-
-/* @return a key's value, which then counts as converted; NULL (NaN): it is not there. */
-const char *convert_take(convert_source *s, const char *key);
-double convert_take_number(convert_source *s, const char *key);
-bool convert_is(convert_source *s, const char *key, const char *value);
-err convert_set(convert_source *s, const char *key, const char *option, const char *value) MUST_USE;
-/* NaN sets nothing. @param unit "tokens", "%" or "" */
-err convert_set_number(convert_source *s, const char *key, const char *option, double value,
-                       const char *unit) MUST_USE;
 
 /* Appends the variants that are other runs. @param list its first entry is the config as it is. */
 void add_other_runs(const config *cfg, const run_target *on, const capacity *now,

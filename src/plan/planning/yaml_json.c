@@ -19,8 +19,14 @@ static json_t *scalar_json(const yaml_node_t *n) {
     if (plain && (!strcmp(text, "True") || !strcmp(text, "False")))
         return json_boolean(*text == 'T');
     if (plain && args_parse_bool(text, &b)) return json_boolean(b);
-    if (plain && strspn(text, "+-.0123456789eE_") == len && strpbrk(text, "0123456789")) {
-        double v = strtod(text, &end);
+    char digits[64]; /* 739_328 is a number */
+    size_t used = 0;
+    for (size_t i = 0; plain && i < len && used + 1 < sizeof digits; i++)
+        if (text[i] != '_' || !i || !strchr("0123456789", text[i - 1])) digits[used++] = text[i];
+    digits[used] = '\0';
+    if (plain && len < sizeof digits && strspn(text, "+-.0123456789eE_") == len &&
+        strpbrk(text, "0123456789")) {
+        double v = strtod(digits, &end);
         if (!*end && isfinite(v))
             return v == floor(v) && fabs(v) < 1e15 && !strpbrk(text, ".eE")
                        ? json_integer((json_int_t)v)
