@@ -74,6 +74,7 @@ needs(PC_REQUIRES libxml-2.0 libxml2-dev XML_FOUND)
 needs(PC_REQUIRES liblzma liblzma-dev LZMA_FOUND)
 needs(PC_REQUIRES liblz4 liblz4-dev LZ4_FOUND)
 needs(PC_REQUIRES libbrotlidec libbrotli-dev BROTLI_FOUND)
+needs(PC_REQUIRES icu-uc libicu-dev ICU_FOUND)
 needs(PC_LIBS -lbz2 libbz2-dev BZIP2_FOUND) # no pkg-config file everywhere
 needs(PC_REQUIRES "libcurl >= 7.88" "libcurl4-openssl-dev | libcurl4-gnutls-dev" CURL_FOUND)
 needs(PC_REQUIRES "${MPI_MODULE_NAME}" libopenmpi-dev MPI_FOUND)

@@ -71,7 +71,7 @@ static err run_filter(const cli_subcommand *self, int argc, char **argv) {
 static const cli_arg args[] = {
     DATA_COMMON_ARGS,
     { "rules", ARG_TEXT, AT(sets), "A,B", "rule sets in the order they apply, or none (default " FILTER_DEFAULT_SETS ")" },
-    { "words", ARG_TEXT, AT(words), "space|FILE", "what rule sets count as words and lines: runs without white space, or as datatrove does in English; FILE: its rules, made by tests/fixtures/datatrove/make.py --rules FILE (default space)" },
+    { "words", ARG_TEXT, AT(words), "auto|space|LANGUAGE|FILE", "what rule sets count as words and lines. auto: as datatrove does in the language of the document, by --language-model, else English; LANGUAGE: in this one, such as de; FILE: by these rules; space: runs without white space (default auto)" },
     { "bad-words", ARG_TEXT, AT(bad_words), "FILE", "drop documents with these words or phrases, one per line" },
     { "url-domains", ARG_TEXT, AT(url_domains), "FILE", "drop documents from these domains and their subdomains, one per line" },
     { "url-words", ARG_TEXT, AT(url_words), "FILE", "drop documents with these words in the URL" },
@@ -104,7 +104,7 @@ const cli_subcommand data_filter = {
         "c4 also edits documents: it removes citation marks, and lines that do not end a sentence,\n"
         "have few words, or mention javascript or cookies; c4-no-punct, which FineWeb uses, is c4\n"
         "without the rule about sentence ends, c4-paper is c4 with the limits of its paper. Words are\n"
-        "separated by white space, or with --words FILE as in datatrove; lengths are in code points.\n"
+        "those of datatrove in the document's language; lengths are in code points.\n"
         "\n"
         "`ingot launch -n N -- data filter ...`, mpirun and srun share the input among N ranks, which\n"
         "write the same parts; folders must be on a file system that all of them see.\n"

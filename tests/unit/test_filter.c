@@ -474,7 +474,8 @@ static void test_wrong_options(void **state) {
         { { .sets = "c4,c4" }, "--rules: c4 is listed twice" },
         { { .sets = "c4,c4-no-punct" },
           "--rules: only one of c4, c4-no-punct and c4-paper can be used" },
-        { { .words = "datatrove" }, "--words: expected space or a file of rules; got datatrove" },
+        { { .words = "datatrove" },
+          "--words: expected auto, space, a language such as en or deu_Latn, or a file of rules; got datatrove" },
         { { .languages = "en" }, "--language: needs --language-model" },
         { { .pii = "name" }, "--pii: unknown kind of personal data \"name\"" },
     };

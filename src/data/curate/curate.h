@@ -20,7 +20,7 @@
  * the order of `sets`, bad words, quality, PII masks. The first rule that fails drops it. Units:
  *
  *     character   a code point; lengths are in characters too
- *     word        a run of characters that are not White_Space
+ *     word        as datatrove splits text in the language (word_rules.h); a run that is not White_Space with --words space
  *     line        text up to \n, without the white space around it; blank if nothing is left
  *     paragraph   lines between blank lines
  *     sentence    see filter_sentences
@@ -217,8 +217,8 @@ typedef struct filter_options {
     const char *where;     /* comma-separated conditions on members, such as "quality_score>=0.5" */
     bool annotate;         /* write the likeliest label and its probability onto documents */
     const char *pii;       /* comma-separated kinds to mask; NULL: none */
-    const char *words; /* "space", the default if NULL; or the path of rules (english_words.h), by
-                          which the rule sets measure as datatrove's do */
+    const char *words; /* "auto", the default if NULL: datatrove's words in the document's language; a language; the
+                          path of rules (word_rules.h); or "space" */
     const char *mask[PII_KIND_COUNT];
 } filter_options;
 /* FineWeb's sets. c4-no-punct is C4 without the rule that a line must end a sentence. */

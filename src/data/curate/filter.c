@@ -22,7 +22,7 @@ static const char *const pii_masks[] = { PII_KINDS(PII_MASK) };
 static const struct {
     const char *name;
     filter_step step;
-    filter_step datatrove; /* of --words FILE; NULL: the same, or the step itself asks */
+    filter_step datatrove; /* but for --words space; NULL: the same, or the step itself asks */
 } sets[] = {
     { "gopher-repetition", filter_gopher_repetition, datatrove_gopher_repetition },
     { "gopher-quality", filter_gopher_quality, datatrove_gopher_quality },
@@ -77,7 +77,7 @@ static err take_set(filter *f, const char *name) {
     if (i == COUNT_OF(sets))
         return hint_nearest(ERR_USAGE("--rules: unknown rule set \"%s\"", name), name, set_name,
                             NULL, (int)COUNT_OF(sets), "the rule sets are " FILTER_ALL_SETS);
-    filter_step step = f->english && sets[i].datatrove ? sets[i].datatrove : sets[i].step;
+    filter_step step = f->datatrove && sets[i].datatrove ? sets[i].datatrove : sets[i].step;
     if (has_step(f, step)) return ERR_USAGE("--rules: %s is listed twice", name);
     f->steps[f->n_steps++] = step;
     if (has_step(f, filter_c4) + has_step(f, filter_c4_no_punct) + has_step(f, filter_c4_paper) > 1)
@@ -131,21 +131,6 @@ static err open_lists(filter *f) {
         uint64_t hash = phrase_list_hash(*lists[i].to) + i;
         f->hash = hash_bytes(&hash, sizeof hash, f->hash);
     }
-    return OK;
-}
-
-static err open_words(filter *f) {
-    static const char remedy[] =
-        "make a file of rules with tests/fixtures/datatrove/make.py --rules FILE; see docs/data.md";
-    const char *words = f->o.words;
-    if (!words || strcmp(words, "space") == 0) return OK;
-    if (strcmp(words, "datatrove") == 0)
-        return err_hint(ERR_USAGE("--words: expected space or a file of rules; got datatrove"),
-                        "%s", remedy);
-    err e = english_words_new(words, &f->english);
-    if (e) return err_hint(e, "%s", remedy);
-    uint64_t hash = english_words_hash(f->english);
-    f->hash = hash_bytes(&hash, sizeof hash, f->hash);
     return OK;
 }
 
@@ -211,8 +196,8 @@ err filter_new(const filter_options *o, int workers, filter **out) {
     err e = OK;
     hash_options(f);
     TRY_CLEAN(open_lists(f));
-    TRY_CLEAN(open_words(f));
     TRY_CLEAN(open_language(f));
+    TRY_CLEAN(filter_open_words(f));
     TRY_CLEAN(open_quality(f));
     TRY_CLEAN(choose_steps(f));
     f->n_workers = workers;
@@ -255,7 +240,7 @@ void filter_free(filter *f) {
     language_close(f->quality);
     free(f->kept);
     filter_conditions_free(f);
-    english_words_free(f->english);
+    filter_words_free(f);
     free(f);
 }
 
@@ -285,10 +270,25 @@ bool judgment_fails(judgment *j, int rule, double value) {
     return true;
 }
 
+static int likeliest_label(const language_model *m, const float *p) {
+    int best = 0;
+    for (int i = 1; i < language_count(m); i++)
+        if (p[i] > p[best]) best = i;
+    return best;
+}
+
+int judgment_label(judgment *j) {
+    if (j->label < 0)
+        j->label =
+            likeliest_label(j->f->model, language_predict(j->f->model, j->w->language, j->v->text));
+    return j->label;
+}
+
 bool filter_language(judgment *j) {
     const filter *f = j->f;
     const float *p = language_predict(f->model, j->w->language, j->v->text);
     float best = 0;
+    j->label = likeliest_label(f->model, p);
     if (f->n_languages == 0)
         for (int i = 0; i < language_count(f->model); i++) best = MAX(best, p[i]);
     for (int i = 0; i < f->n_languages; i++) best = MAX(best, p[f->languages[i]]);
@@ -318,7 +318,7 @@ bool filter_pii(judgment *j) {
 err filter_judge(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
     const filter *f = ctx;
     BUG_IF(worker < 0 || worker >= f->n_workers || d->text.len > UINT32_MAX);
-    judgment j = { .f = f, .w = &f->workers[worker], .doc = d, .v = v };
+    judgment j = { .f = f, .w = &f->workers[worker], .doc = d, .v = v, .label = -1 };
     j.w->scanned = false;
     j.w->members.len = 0;
     for (int i = 0; i < f->n_steps; i++)

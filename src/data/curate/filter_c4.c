@@ -178,7 +178,7 @@ static int judge_line(judgment *j, const c4_rules *rules, const scan_line *l, te
 }
 
 static bool judge_lines(judgment *j, const c4_rules *rules) {
-    if (j->f->english) return datatrove_c4(j, rules);
+    if (j->f->datatrove) return datatrove_c4(j, rules);
     const scan *s = judgment_scan(j);
     str *out = &j->w->edited;
     c4_counts c = { 0 };

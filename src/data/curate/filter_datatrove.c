@@ -1,4 +1,4 @@
-/* The rule sets as datatrove measures them, for --words FILE: its words (english_words.c), its lines, and
+/* The rule sets as datatrove measures them, unless --words is space: its words (word_rules.c), its lines, and
  * its order of checks, document by document. Lines are Python's:
  *
  *     splitlines    \n \r \r\n \v \f \x1c-\x1e U+0085 U+2028 U+2029
@@ -89,7 +89,8 @@ typedef struct word_facts {
 } word_facts;
 
 struct datatrove_words {
-    english_scratch *scratch;
+    word_scratch *scratch;
+    text_span of; /* the text that was split last */
     word_facts *at;
     int64_t n, cap;
     int64_t solid, solid_chars,
@@ -104,8 +105,7 @@ static unsigned stop_bit(const char *s, size_t n) {
     return 0;
 }
 
-static void add_datatrove_word(const english_words *w, datatrove_words *d, const char *s,
-                               size_t n) {
+static void add_datatrove_word(const word_rules *w, datatrove_words *d, const char *s, size_t n) {
     if (d->n == d->cap) {
         d->cap = MAX(1024, 2 * d->cap);
         d->at = mem_grow(d->at, (size_t)d->cap * sizeof *d->at);
@@ -119,7 +119,7 @@ static void add_datatrove_word(const english_words *w, datatrove_words *d, const
             append_hash(&f.hash, (uint8_t)s[i] + 1u, BASE);
             f.power = multiply_mod(f.power, BASE);
         }
-        solid = solid || !english_is_punctuation(w, cp);
+        solid = solid || !word_is_punctuation(w, cp);
         letter = letter || (unicode_class(cp) & CLASS_LETTER);
         f.chars++;
     }
@@ -144,26 +144,29 @@ static size_t run_end(text_span t, size_t from, bool space) {
 static datatrove_words *words_of(judgment *j) {
     if (!j->w->datatrove) {
         j->w->datatrove = mem_alloc(sizeof *j->w->datatrove);
-        j->w->datatrove->scratch = english_scratch_new();
+        j->w->datatrove->scratch = word_scratch_new();
     }
     datatrove_words *d = j->w->datatrove;
+    const word_rules *rules = judgment_words(j);
     text_span t = j->v->text;
+    if (j->split && d->of.at == t.at && d->of.len == t.len) return d;
+    j->split = true;
+    d->of = t;
     d->n = d->solid = d->solid_chars = d->letters = 0;
     d->stop_words = 0;
     for (size_t at = run_end(t, 0, true), end; at < t.len; at = run_end(t, end, true)) {
         end = run_end(t, at, false);
         size_t n, from = at;
-        const uint32_t *bytes =
-            english_words_split(j->f->english, d->scratch, t.at + at, end - at, &n);
+        const uint32_t *bytes = word_rules_split(rules, d->scratch, t.at + at, end - at, &n);
         for (size_t i = 0; i < n; from += bytes[i++])
-            add_datatrove_word(j->f->english, d, t.at + from, bytes[i]);
+            add_datatrove_word(rules, d, t.at + from, bytes[i]);
     }
     return d;
 }
 
 void datatrove_words_free(datatrove_words *d) {
     if (!d) return;
-    english_scratch_free(d->scratch);
+    word_scratch_free(d->scratch);
     free(d->at);
     free(d);
 }
@@ -175,7 +178,7 @@ typedef struct sentence_count {
     bool ended;
 } sentence_count;
 
-static void count_token(const english_words *w, sentence_count *c, const char *s, size_t n,
+static void count_token(const word_rules *w, sentence_count *c, const char *s, size_t n,
                         bool space) {
     bool punctuation = !space;
     uint32_t cp = 0;
@@ -184,7 +187,7 @@ static void count_token(const english_words *w, sentence_count *c, const char *s
         len = utf8_decode(s + i, &cp);
         punctuation = punctuation && (unicode_class(cp) & CLASS_PUNCTUATION);
     }
-    bool end = !space && (size_t)len == n && english_ends_sentence(w, cp);
+    bool end = !space && (size_t)len == n && word_ends_sentence(w, cp);
     if (c->ended && !punctuation && !end)
         c->n++, c->ended = false;
     else if (end)
@@ -193,19 +196,21 @@ static void count_token(const english_words *w, sentence_count *c, const char *s
 
 static int64_t count_sentences(judgment *j, text_span line) {
     sentence_count c = { .n = 1 };
-    english_scratch *scratch = j->w->datatrove->scratch;
+    word_scratch *scratch = j->w->datatrove->scratch;
+    const word_rules *rules = judgment_words(j);
+    if (word_rules_have_sentences(rules))
+        return word_rules_sentences(rules, scratch, line.at, line.len);
     for (size_t at = 0, end; at < line.len; at = end) {
         end = run_end(line, at, true);
         size_t space = end - at;
         if (space && at > 0 && line.at[at] == ' ') space--; /* it belongs to the word before */
-        if (space) count_token(j->f->english, &c, line.at + end - space, space, true);
+        if (space) count_token(rules, &c, line.at + end - space, space, true);
         size_t from = end, n;
         end = run_end(line, from, false);
         if (end == from) break;
-        const uint32_t *bytes =
-            english_words_split(j->f->english, scratch, line.at + from, end - from, &n);
+        const uint32_t *bytes = word_rules_split(rules, scratch, line.at + from, end - from, &n);
         for (size_t i = 0; i < n; from += bytes[i++])
-            count_token(j->f->english, &c, line.at + from, bytes[i], false);
+            count_token(rules, &c, line.at + from, bytes[i], false);
     }
     return c.n;
 }

@@ -5,7 +5,7 @@
 #define INGOT_FILTER_INTERNAL_H
 
 #include "curate/curate.h"
-#include "curate/english_words.h"
+#include "curate/word_rules.h"
 
 /* A line that is not blank, without the white space around it. */
 typedef struct scan_line {
@@ -74,6 +74,8 @@ typedef struct judgment {
     const filter *f;
     filter_worker *w;
     const text_doc *doc;
+    bool split;                          /* the worker's words are of this document */
+    int label;                           /* the language by `model`; -1: not known yet */
     text_verdict *v;                     /* v->text is the text as edited so far */
     int64_t count[FILTER_COUNTER_COUNT]; /* edits, added to the totals if the document is kept */
 } judgment;
@@ -85,7 +87,11 @@ struct filter {
     filter_step steps[16];
     int n_steps;
     phrase_list *bad_words, *url_domains, *url_words, *url_parts;
-    english_words *english; /* of --words FILE; else NULL */
+    bool datatrove; /* words and lines are datatrove's; false: --words space */
+    word_tables *tables;
+    word_rules *file_words; /* of --words FILE; NULL: none */
+    int words;              /* rules of all documents, unless their languages decide */
+    int *label_words;       /* the rules of each label of `model`; NULL: languages do not decide */
     language_model *model;
     int *languages; /* indices of the labels to keep */
     int n_languages;
@@ -102,6 +108,12 @@ struct filter {
 
 /* @return the scan of the text as edited so far. */
 const scan *judgment_scan(judgment *j);
+/* @return the label of the document's language, by the filter's model. */
+int judgment_label(judgment *j);
+/* @return the rules by which the document is split into words; filter_words.c. */
+const word_rules *judgment_words(judgment *j);
+err filter_open_words(filter *f) MUST_USE;
+void filter_words_free(filter *f);
 /* @return whether a measured value fails a rule; if so the verdict records it. */
 bool judgment_fails(judgment *j, int rule, double value);
 static inline double safe_ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }

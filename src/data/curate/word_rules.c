@@ -1,81 +1,47 @@
-/* Words as datatrove counts them in English: by spaCy's rules. Text is split at white space, and each chunk
+/* Words as datatrove counts them: by spaCy's rules for a language. Text is split at white space, and each chunk
  *
  *     1. is an exception with tokens of its own ("don't": do n't), or else
- *     2. loses prefixes and suffixes, one of each per round, until neither matches or an exception is left;
- *     3. what is left is an exception, a URL, or is split at infixes ("and/or": and / or);
+ *     2. loses prefixes and suffixes, one of each per round, until neither matches, or until an exception or a
+ *        whole word by its pattern (a number with its suffix) is left;
+ *     3. what is left is an exception, such a whole word, a URL, or is split at infixes ("and/or": and / or);
  *     4. neighboring tokens that together are an exception become it ("x-a.": x - a.).
  *
  * A chunk's tokens depend on nothing else, so that each worker remembers those of short chunks. The patterns and
- * exceptions come from a file (english_words.h has its format), so that they are checked, and a pattern can
- * only split text between characters. */
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
+ * exceptions come from tables (word_tables.c) or from a file (word_rules_read.c), so that they are checked, and a
+ * pattern can only split text between characters. Languages without such rules have Unicode's (word_breaks.c). */
+#include "curate/word_rules_internal.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "curate/english_words.h"
-#include "io/io.h"
-
 enum {
-    MAX_FILE_BYTES = 16 << 20,
-    MAX_EXCEPTIONS = 1 << 20,
-    MAX_EXCEPTION_BYTES = UINT8_MAX,
-    MAX_EXCEPTION_TOKENS = 4,
     MATCH_LIMIT = 1000000,
     SUFFIX_REACH =
         64, /* bytes that a suffix and what it looks back at have at most, but for dots */
     CACHE_SLOTS = 1 << 14,
     CACHE_CHUNK = 32, /* bytes of a chunk that is remembered, */
-    CACHE_WORDS = 14, /* and the tokens of one */
-};
-typedef enum { PREFIX, SUFFIX, INFIX, URL, PATTERNS } pattern_kind;
-
-typedef struct word_exception {
-    const char *text;
-    uint8_t n, bytes[MAX_EXCEPTION_TOKENS]; /* [n] of each token */
-} word_exception;
-
-/* What an exception is split into when exceptions do not count: step 4 looks for these tokens. */
-typedef struct exception_phrase {
-    uint8_t n; /* 0: step 4 does not look for it */
-    uint8_t bytes[15];
-} exception_phrase;
-
-typedef struct point_ranges {
-    uint32_t (*at)[2]; /* [n] first and last code point, ascending */
-    size_t n;
-} point_ranges;
-
-struct english_words {
-    arena *arena; /* has the arrays and texts below */
-    pcre2_code *pattern[PATTERNS];
-    word_exception *exceptions; /* [n_exceptions] */
-    exception_phrase *phrase;   /* [n_exceptions] */
-    size_t n_exceptions;
-    size_t longest; /* exception, in bytes */
-    uint32_t *slot; /* [slot_mask + 1] index + 1; 0: free */
-    uint64_t slot_mask;
-    point_ranges punctuation, sentence_ends;
-    uint64_t hash;
+    CACHE_WORDS = 13, /* and the tokens of one */
 };
 
 typedef struct cached_chunk {
     char text[CACHE_CHUNK];
     uint8_t len, n; /* len 0: free */
+    uint8_t rules;  /* the number of the rules that split it */
     uint8_t bytes[CACHE_WORDS];
 } cached_chunk;
 
-struct english_scratch {
+struct word_scratch {
     pcre2_match_data *match;
     pcre2_match_context *context;
     cached_chunk *cache; /* [CACHE_SLOTS] */
+    word_breaks *breaks;
     uint32_t *bytes, *suffixes, *merged;
     size_t cap;
 };
 
 /* ---- exceptions ------------------------------------------------------------------------------------ */
 
-static const word_exception *find_exception(const english_words *w, const char *s, size_t n) {
+static const word_exception *find_exception(const word_rules *w, const char *s, size_t n) {
     if (n == 0 || n > w->longest) return NULL;
     for (uint64_t i = hash_bytes(s, n, 0) & w->slot_mask; w->slot[i]; i = (i + 1) & w->slot_mask) {
         const word_exception *e = &w->exceptions[w->slot[i] - 1];
@@ -84,7 +50,7 @@ static const word_exception *find_exception(const english_words *w, const char *
     return NULL;
 }
 
-static void index_exceptions(english_words *w) {
+static void index_exceptions(word_rules *w) {
     size_t slots = 16;
     while (slots < 4 * w->n_exceptions) slots *= 2;
     w->slot = arena_alloc(w->arena, slots * sizeof *w->slot);
@@ -101,9 +67,11 @@ static void index_exceptions(english_words *w) {
 
 /* ---- patterns ---------------------------------------------------------------------------------------- */
 
-static bool find_match(const english_words *w, english_scratch *s, pattern_kind kind,
-                       const char *text, size_t n, size_t from, size_t *begin, size_t *end) {
-    uint32_t options = PCRE2_NO_UTF_CHECK | (kind == PREFIX || kind == URL ? PCRE2_ANCHORED : 0);
+static bool find_match(const word_rules *w, word_scratch *s, pattern_kind kind, const char *text,
+                       size_t n, size_t from, size_t *begin, size_t *end) {
+    bool anchored = kind == PREFIX || kind == WHOLE || kind == URL;
+    uint32_t options = PCRE2_NO_UTF_CHECK | (anchored ? PCRE2_ANCHORED : 0);
+    if (!w->pattern[kind]) return false;
     int rc =
         pcre2_match(w->pattern[kind], (PCRE2_SPTR)text, n, from, options, s->match, s->context);
     if (rc < 0)
@@ -114,13 +82,13 @@ static bool find_match(const english_words *w, english_scratch *s, pattern_kind 
     return *begin >= from && *begin <= *end; /* before PCRE2 10.38, \K in an assertion moves it */
 }
 
-static size_t prefix_length(const english_words *w, english_scratch *s, const char *t, size_t n) {
+static size_t prefix_length(const word_rules *w, word_scratch *s, const char *t, size_t n) {
     size_t begin, end;
     return find_match(w, s, PREFIX, t, n, 0, &begin, &end) ? end : 0;
 }
 
 /* The leftmost match that ends the text. Only dots make a long one, so that the search begins near the end. */
-static size_t suffix_length(const english_words *w, english_scratch *s, const char *t, size_t n) {
+static size_t suffix_length(const word_rules *w, word_scratch *s, const char *t, size_t n) {
     size_t begin, end, from = n;
     while (from > 0 && t[from - 1] == '.') from--;
     from -= MIN(from, SUFFIX_REACH);
@@ -132,14 +100,18 @@ static size_t suffix_length(const english_words *w, english_scratch *s, const ch
 
 /* A chunk being split: tokens found at its left end and, in reverse, at its right end. */
 typedef struct chunk_split {
-    const english_words *w;
-    english_scratch *s;
+    const word_rules *w;
+    word_scratch *s;
     bool with_exceptions;
     const char *left; /* what is left of it */
     size_t n;
     size_t n_tokens, n_suffixes;
 } chunk_split;
 
+static bool is_whole(const chunk_split *c) {
+    size_t begin, end;
+    return find_match(c->w, c->s, WHOLE, c->left, c->n, 0, &begin, &end);
+}
 static const word_exception *exception_at(const chunk_split *c, const char *s, size_t n) {
     return c->with_exceptions ? find_exception(c->w, s, n) : NULL;
 }
@@ -158,7 +130,7 @@ static void take_word_suffix(chunk_split *c, size_t bytes) {
 
 static void take_affixes(chunk_split *c) {
     for (size_t last = SIZE_MAX; c->n && c->n != last;) {
-        if (exception_at(c, c->left, c->n)) return;
+        if (is_whole(c) || exception_at(c, c->left, c->n)) return;
         last = c->n;
         size_t prefix = prefix_length(c->w, c->s, c->left, c->n);
         if (prefix && exception_at(c, c->left + prefix, c->n - prefix)) {
@@ -186,7 +158,7 @@ static void take_middle(chunk_split *c) {
     const word_exception *e = exception_at(c, c->left, c->n);
     for (int i = 0; e && i < e->n; i++) add_word_token(c, e->bytes[i]);
     if (e) return;
-    if (find_match(c->w, c->s, URL, c->left, c->n, 0, &begin, &end)) {
+    if (is_whole(c) || find_match(c->w, c->s, URL, c->left, c->n, 0, &begin, &end)) {
         add_word_token(c, c->n);
         return;
     }
@@ -207,7 +179,7 @@ typedef struct exception_run {
     const word_exception *e;
 } exception_run;
 
-static bool is_phrase(const english_words *w, const word_exception *e, const uint32_t *bytes,
+static bool is_phrase(const word_rules *w, const word_exception *e, const uint32_t *bytes,
                       size_t n) {
     const exception_phrase *p = &w->phrase[e - w->exceptions];
     if (p->n != n) return false;
@@ -217,7 +189,7 @@ static bool is_phrase(const english_words *w, const word_exception *e, const uin
 }
 
 /* The longest run of tokens that is an exception, the first of equals, not in a run before. */
-static exception_run next_run(const english_words *w, const english_scratch *s, const char *chunk,
+static exception_run next_run(const word_rules *w, const word_scratch *s, const char *chunk,
                               size_t n, const bool *taken) {
     exception_run best = { 0 };
     size_t at = 0;
@@ -233,8 +205,7 @@ static exception_run next_run(const english_words *w, const english_scratch *s, 
     return best;
 }
 
-static size_t join_exceptions(const english_words *w, english_scratch *s, const char *chunk,
-                              size_t n) {
+static size_t join_exceptions(const word_rules *w, word_scratch *s, const char *chunk, size_t n) {
     enum { MOST = 256 }; /* tokens of a chunk that is looked at */
     bool taken[MOST] = { 0 };
     exception_run run[MOST] = { { 0 } }; /* by first token */
@@ -257,14 +228,17 @@ static size_t join_exceptions(const english_words *w, english_scratch *s, const 
     return merged;
 }
 
-static size_t split_new_chunk(const english_words *w, english_scratch *s, const char *chunk,
-                              size_t n, bool with_exceptions) {
-    if (n + 8 > s->cap) {
-        s->cap = MAX(n + 8, 2 * s->cap);
-        s->bytes = mem_grow(s->bytes, s->cap * sizeof *s->bytes);
-        s->suffixes = mem_grow(s->suffixes, s->cap * sizeof *s->suffixes);
-        s->merged = mem_grow(s->merged, s->cap * sizeof *s->merged);
-    }
+static void reserve_word_tokens(word_scratch *s, size_t n) {
+    if (n + 8 <= s->cap) return;
+    s->cap = MAX(n + 8, 2 * s->cap);
+    s->bytes = mem_grow(s->bytes, s->cap * sizeof *s->bytes);
+    s->suffixes = mem_grow(s->suffixes, s->cap * sizeof *s->suffixes);
+    s->merged = mem_grow(s->merged, s->cap * sizeof *s->merged);
+}
+
+static size_t split_new_chunk(const word_rules *w, word_scratch *s, const char *chunk, size_t n,
+                              bool with_exceptions) {
+    reserve_word_tokens(s, n);
     chunk_split c = { .w = w, .s = s, .with_exceptions = with_exceptions, .left = chunk, .n = n };
     take_affixes(&c);
     if (c.n) take_middle(&c);
@@ -281,24 +255,25 @@ static bool is_letters(const char *s, size_t n) {
     return true;
 }
 
-static const uint32_t *recall_chunk(english_scratch *s, const cached_chunk *c, size_t *words) {
+static const uint32_t *recall_chunk(word_scratch *s, const cached_chunk *c, size_t *words) {
     for (int i = 0; i < c->n; i++) s->bytes[i] = c->bytes[i];
     *words = c->n;
     return s->bytes;
 }
 
-static void remember_chunk(cached_chunk *c, const english_scratch *s, const char *chunk, size_t n,
-                           size_t words) {
+static void remember_chunk(cached_chunk *c, const word_rules *w, const word_scratch *s,
+                           const char *chunk, size_t n, size_t words) {
     if (words > CACHE_WORDS) return;
+    c->rules = w->number;
     memcpy(c->text, chunk, n);
     c->len = (uint8_t)n;
     c->n = (uint8_t)words;
     for (size_t i = 0; i < words; i++) c->bytes[i] = (uint8_t)s->bytes[i];
 }
 
-const uint32_t *english_words_split(const english_words *w, english_scratch *s, const char *chunk,
-                                    size_t n, size_t *words) {
-    if (is_letters(chunk, n) && !find_exception(w, chunk, n)) {
+const uint32_t *word_rules_split(const word_rules *w, word_scratch *s, const char *chunk, size_t n,
+                                 size_t *words) {
+    if (!w->splits_letters && is_letters(chunk, n) && !find_exception(w, chunk, n)) {
         s->bytes[0] = (uint32_t)n;
         *words = 1;
         return s->bytes;
@@ -306,10 +281,13 @@ const uint32_t *english_words_split(const english_words *w, english_scratch *s, 
     cached_chunk *c = NULL;
     if (n <= CACHE_CHUNK) {
         c = &s->cache[hash_bytes(chunk, n, 0) & (CACHE_SLOTS - 1)];
-        if (c->len == n && memcmp(c->text, chunk, n) == 0) return recall_chunk(s, c, words);
+        if (c->len == n && c->rules == w->number && memcmp(c->text, chunk, n) == 0)
+            return recall_chunk(s, c, words);
     }
-    *words = split_new_chunk(w, s, chunk, n, true);
-    if (c) remember_chunk(c, s, chunk, n, *words);
+    reserve_word_tokens(s, n);
+    *words = w->breaks ? word_breaks_split(s->breaks, chunk, n, s->bytes)
+                       : split_new_chunk(w, s, chunk, n, true);
+    if (c) remember_chunk(c, w, s, chunk, n, *words);
     return s->bytes;
 }
 
@@ -324,108 +302,35 @@ static bool is_in_ranges(const point_ranges *r, uint32_t cp) {
     }
     return low < r->n && cp >= r->at[low][0];
 }
-bool english_is_punctuation(const english_words *w, uint32_t cp) {
+bool word_is_punctuation(const word_rules *w, uint32_t cp) {
     return is_in_ranges(&w->punctuation, cp);
 }
-bool english_ends_sentence(const english_words *w, uint32_t cp) {
+bool word_ends_sentence(const word_rules *w, uint32_t cp) {
     return is_in_ranges(&w->sentence_ends, cp);
 }
 
-/* ---- reading the rules ---------------------------------------------------------------------------------------- */
+/* ---- building ---------------------------------------------------------------------------------------------- */
 
-static err compile_word_pattern(const json_t *doc, const char *path, pattern_kind kind,
-                                pcre2_code **out) {
-    static const char *const names[PATTERNS] = {
-        [PREFIX] = "prefix", [SUFFIX] = "suffix", [INFIX] = "infix", [URL] = "url"
-    };
-    const char *text;
+err word_rules_compile(const char *text, pattern_kind kind, const char *where, const char *name,
+                       pcre2_code **out) {
     char message[128];
     int code;
     size_t at;
-    TRY(io_json_text(doc, path, names[kind], &text));
-    if (!*text) return ERR("%s: \"%s\": the pattern is empty", path, names[kind]);
+    if (!*text) return ERR("%s: \"%s\": the pattern is empty", where, name);
     uint32_t options =
         PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | (kind == SUFFIX ? PCRE2_ENDANCHORED : 0);
     *out = pcre2_compile((PCRE2_SPTR)text, strlen(text), options, &code, &at, NULL);
     if (!*out) {
         pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
-        return ERR("%s: \"%s\": the pattern does not compile: %s, at byte %zu", path, names[kind],
+        return ERR("%s: \"%s\": the pattern does not compile: %s, at byte %zu", where, name,
                    message, at);
     }
     pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without it, matching is slower */
     return OK;
 }
 
-/* @return what is wrong with an exception, or NULL. */
-static const char *read_exception(const char *text, const json_t *lengths, word_exception *out) {
-    size_t n = strlen(text), sum = 0, tokens = json_array_size(lengths);
-    if (n == 0 || n > MAX_EXCEPTION_BYTES) return "a text of 1 to 255 bytes";
-    if (tokens == 0 || tokens > MAX_EXCEPTION_TOKENS) return "an array of 1 to 4 lengths";
-    for (size_t i = 0; i < tokens; i++) {
-        json_int_t bytes = json_integer_value(json_array_get(lengths, i));
-        if (bytes < 1 || (size_t)bytes > n - sum)
-            return "lengths that sum to the bytes of the text";
-        sum += (size_t)bytes;
-        if (((unsigned char)text[sum] & 0xC0) == 0x80) return "tokens of whole characters";
-        out->bytes[i] = (uint8_t)bytes;
-    }
-    out->n = (uint8_t)tokens;
-    return sum == n ? NULL : "lengths that sum to the bytes of the text";
-}
-
-static err read_exceptions(english_words *w, const json_t *doc, const char *path) {
-    json_t *members = NULL, *lengths;
-    const char *text;
-    TRY(io_json_object(doc, path, "exceptions", &members));
-    size_t n = json_object_size(members);
-    if (n > MAX_EXCEPTIONS)
-        return ERR("%s: \"exceptions\": expected at most %d; got %zu", path, MAX_EXCEPTIONS, n);
-    w->exceptions = arena_alloc(w->arena, n * sizeof *w->exceptions);
-    json_object_foreach(members, text, lengths) {
-        word_exception *e = &w->exceptions[w->n_exceptions++];
-        const char *expected = read_exception(text, lengths, e);
-        if (expected)
-            return ERR("%s: \"exceptions\": \"%.80s\": expected %s", path, text, expected);
-        e->text = arena_strdup(w->arena, text);
-    }
-    return OK;
-}
-
-/* @return a code point of a range [from, to]; -1: it is not one. */
-static int64_t read_point(const json_t *range, size_t i) {
-    const json_t *v = json_array_get(range, i);
-    json_int_t cp = json_is_integer(v) && json_array_size(range) == 2 ? json_integer_value(v) : -1;
-    return cp >= 0 && cp <= 0x10FFFF ? cp : -1;
-}
-
-static err read_ranges(english_words *w, const json_t *doc, const char *path, const char *key,
-                       point_ranges *out) {
-    json_t *list = NULL;
-    int64_t last = -1;
-    TRY(io_json_array(doc, path, key, &list));
-    out->at = arena_alloc(w->arena, json_array_size(list) * sizeof *out->at);
-    for (; out->n < json_array_size(list); out->n++) {
-        const json_t *range = json_array_get(list, out->n);
-        int64_t from = read_point(range, 0), to = read_point(range, 1);
-        if (from <= last || to < from)
-            return ERR("%s: \"%s\"[%zu]: expected [from, to], code points above those before it",
-                       path, key, out->n);
-        out->at[out->n][0] = (uint32_t)from;
-        out->at[out->n][1] = (uint32_t)to;
-        last = to;
-    }
-    return OK;
-}
-
-static err read_rules(english_words *w, const json_t *doc, const char *path) {
-    for (int i = 0; i < PATTERNS; i++) TRY(compile_word_pattern(doc, path, i, &w->pattern[i]));
-    TRY(read_exceptions(w, doc, path));
-    TRY(read_ranges(w, doc, path, "punctuation", &w->punctuation));
-    return read_ranges(w, doc, path, "sentence_ends", &w->sentence_ends);
-}
-
 /* spaCy looks for an exception among tokens only if an affix or infix would split it. */
-static void find_phrases_of(english_words *w, english_scratch *s) {
+static void find_phrases_of(word_rules *w, word_scratch *s) {
     w->phrase = arena_alloc(w->arena, w->n_exceptions * sizeof *w->phrase);
     for (size_t k = 0; k < w->n_exceptions; k++) {
         const char *text = w->exceptions[k].text;
@@ -440,47 +345,43 @@ static void find_phrases_of(english_words *w, english_scratch *s) {
     }
 }
 
-err english_words_new(const char *path, english_words **out) {
-    char *bytes = NULL;
-    size_t n = 0;
-    json_t *doc = NULL;
-    *out = NULL;
-    TRY(io_read(path, MAX_FILE_BYTES, &bytes, &n));
-    english_words *w = mem_alloc(sizeof *w);
-    w->arena = arena_new();
-    w->hash = hash_bytes(bytes, n, 0);
-    err e = OK;
-    TRY_CLEAN(io_json_parse(bytes, n, path, &doc));
-    TRY_CLEAN(read_rules(w, doc, path));
+void word_rules_prepare(word_rules *w) {
     index_exceptions(w);
-    english_scratch *s = english_scratch_new();
+    word_scratch *s = word_scratch_new();
     find_phrases_of(w, s);
-    english_scratch_free(s);
-    *out = w;
-    w = NULL;
-cleanup:
-    english_words_free(w);
-    json_decref(doc);
-    free(bytes);
-    return e;
+    word_scratch_free(s);
 }
 
-uint64_t english_words_hash(const english_words *w) { return w->hash; }
+/* ---- sentences ------------------------------------------------------------------------------------------- */
 
-void english_words_free(english_words *w) {
+bool word_rules_have_sentences(const word_rules *w) { return w->pattern[SENTENCE]; }
+
+int64_t word_rules_sentences(const word_rules *w, word_scratch *s, const char *text, size_t n) {
+    int64_t sentences = 0;
+    size_t begin, end;
+    for (size_t at = 0; at < n && find_match(w, s, SENTENCE, text, n, at, &begin, &end) && end > at;
+         at = end)
+        sentences++;
+    return sentences;
+}
+
+uint64_t word_rules_hash(const word_rules *w) { return w->hash; }
+
+void word_rules_free(word_rules *w) {
     if (!w) return;
     for (int i = 0; i < PATTERNS; i++) pcre2_code_free(w->pattern[i]);
     arena_free(w->arena);
     free(w);
 }
 
-english_scratch *english_scratch_new(void) {
-    english_scratch *s = mem_alloc(sizeof *s);
+word_scratch *word_scratch_new(void) {
+    word_scratch *s = mem_alloc(sizeof *s);
     s->match = pcre2_match_data_create(1, NULL);
     s->context = pcre2_match_context_create(NULL);
     BUG_IF(!s->match || !s->context);
     pcre2_set_match_limit(s->context, MATCH_LIMIT);
     s->cache = mem_alloc(CACHE_SLOTS * sizeof *s->cache);
+    s->breaks = word_breaks_new();
     s->cap = 64;
     s->bytes = mem_alloc(s->cap * sizeof *s->bytes);
     s->suffixes = mem_alloc(s->cap * sizeof *s->suffixes);
@@ -488,10 +389,11 @@ english_scratch *english_scratch_new(void) {
     return s;
 }
 
-void english_scratch_free(english_scratch *s) {
+void word_scratch_free(word_scratch *s) {
     if (!s) return;
     pcre2_match_data_free(s->match);
     pcre2_match_context_free(s->context);
+    word_breaks_free(s->breaks);
     free(s->cache);
     free(s->bytes);
     free(s->suffixes);
