@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include "serve/serve_internal.h"
@@ -128,7 +129,7 @@ static void runs_are_served(void **state) {
     expect(&t, "/api/timetable?run=0", 200, "{\"stages\":2,\"tasks\":[]}");
     expect(&t, "/api/timetable?run=1", 200, "\r\n\r\nnull"); /* damaged */
     expect(&t, "/api/timetable?run=9", 404, "no such run");
-    expect(&t, "/api/runs", 200, "\"time\":1100.0,\"events\":");
+    expect(&t, "/api/runs", 200, "\"time\":1100.0,\"status\":{\"state\":\"unknown\",\"step\":100,");
     expect(&t, "/api/config?run=0", 200, "serve: \"0\"");
     char *config = ask(&t, "/api/config?run=0");
     assert_null(strstr(config, "secret"));
@@ -170,6 +171,69 @@ static bool is_served_name(const char *name, size_t n) {
 }
 
 /* Every metric that the dashboard asks for is one that is served. */
+static void the_state_of_runs_is_served(void **state) {
+    test_folder *f = *state;
+    run_status s = status_none();
+    status_begin(f->path, 3, 200, 5000, &s);
+    s.restarts = 2;
+    s.checkpoint = 90;
+    assert_ok(io_make_dirs(in_folder(f, "a")));
+    assert_ok(status_write(in_folder(f, "a"), &s));
+    site t = open_site(state, NULL);
+    expect(&t, "/api/runs", 200, "\"status\":{\"state\":\"running\",\"step\":100,\"steps\":200,");
+    expect(&t, "/metrics", 200, "ingot_run_state{run=\"a\",state=\"running\"} 1\n");
+    expect(&t, "/metrics", 200, "ingot_run_state{run=\"a\",state=\"died\"} 0\n");
+    expect(&t, "/metrics", 200, "ingot_run_steps{run=\"a\"} 200\n");
+    expect(&t, "/metrics", 200, "ingot_run_restarts{run=\"a\"} 2\n");
+    expect(&t, "/metrics", 200, "ingot_run_checkpoint_step{run=\"a\"} 90\n");
+    expect(&t, "/metrics", 200, "ingot_run_last_step_time_seconds{run=\"a\"} ");
+    serve_stop(t.s);
+}
+
+/* A page that waits for the end: told of the last state, and then served until it has read the rest. */
+typedef struct last_reader {
+    const site *t;
+    char *end, *after;
+} last_reader;
+static void *read_the_end(void *ctx) {
+    last_reader *r = ctx;
+    str text = { 0 };
+    str_add(&text, "GET /api/end HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    int fd = connect_to(r->t);
+    str got = { 0 };
+    char piece[4096];
+    ssize_t n = send(fd, text.text, text.len, MSG_NOSIGNAL);
+    while (n > 0 && (n = recv(fd, piece, sizeof piece, 0)) > 0)
+        str_add_bytes(&got, piece, (size_t)n);
+    close(fd);
+    r->end = got.text;
+    r->after = ask(r->t, "/api/series?run=0&key=loss&points=1");
+    free(ask(r->t, "/api/bye"));
+    str_free(&text);
+    return NULL;
+}
+
+static void pages_see_the_end(void **state) {
+    site t = open_site(state, NULL);
+    last_reader r[2] = { { &t }, { &t } };
+    pthread_t thread[2];
+    for (int i = 0; i < 2; i++) pthread_create(&thread[i], NULL, read_the_end, &r[i]);
+    for (int held = 0; held < 2; usleep(1000)) /* until both requests wait */
+        held = serve_held(t.s);
+    run_status s;
+    status_begin(in_folder(t.folder, "a"), 100, 100, NAN, &s);
+    s.state = RUN_FINISHED;
+    assert_ok(status_write(in_folder(t.folder, "a"), &s));
+    serve_stop(t.s);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(thread[i], NULL);
+        assert_non_null(strstr(r[i].end, "\"state\":\"finished\",\"step\":100,\"steps\":100"));
+        assert_true(str_starts(r[i].after, "HTTP/1.1 200"));
+        free(r[i].end);
+        free(r[i].after);
+    }
+}
+
 static void the_dashboard_names_metrics(void **state) {
     char *text, *at;
     int names = 0;
@@ -385,6 +449,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(runs_are_served),
         IN_FOLDER(prometheus_reads_metrics),
+        IN_FOLDER(the_state_of_runs_is_served),
+        IN_FOLDER(pages_see_the_end),
         cmocka_unit_test(the_dashboard_names_metrics),
         IN_FOLDER(new_steps_are_seen),
         IN_FOLDER(a_token_is_needed),

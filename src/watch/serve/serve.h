@@ -13,7 +13,9 @@
  *
  *     /                        the page
  *     /metrics                 the last value of every metric, as Prometheus text
- *     /api/runs                the runs, their metrics and how far they are
+ *     /api/runs                the runs, their metrics and how far they are (observe/status.h)
+ *     /api/end                 the same, answered when the server ends: a page shows the last state of its run
+ *     /api/bye                 from such a page, when it has read all it needs; the server ends without waiting further
  *     /api/series?run&key&from&to&points   a metric, reduced to `points` points
  *     /api/csv?run&key         a metric, every step
  *     /api/ranks?run&windows   what ranks measured of themselves, in the last windows of steps
@@ -67,6 +69,7 @@ typedef struct serve serve;
 err serve_start(const serve_options *o, serve **out) MUST_USE;
 /* @return "127.0.0.1:8080": where it listens. */
 const char *serve_address(const serve *s);
+/* Waits a few seconds at most for pages that show the end. */
 void serve_stop(serve *s); /* takes NULL */
 
 #endif

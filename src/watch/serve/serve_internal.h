@@ -3,6 +3,7 @@
 
 #include "observe/observe.h"
 #include "observe/series.h"
+#include "observe/status.h"
 #include "serve/serve.h"
 
 /* ---- request.c: a request, parsed ----------------------------------------------------------- */
@@ -42,6 +43,9 @@ void answer_request(const served_site *site, const serve_request *r, serve_answe
  * label, and leaves the name. @param name is overwritten. @param label [16]: "" when there is none. */
 void prometheus_name(const metric *m, str *name, char *label);
 void prometheus_text(served_run *const *runs, int n, str *out);
+
+/* @return how many requests wait for the end of the server; for tests. */
+int serve_held(const serve *s);
 
 extern const embedded_file page_files[]; /* page.html, common.html */
 

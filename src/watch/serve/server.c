@@ -29,8 +29,11 @@ enum { MOST_VALUES = 8 << 20 }; /* of a run, in memory: some 50 MB; 200,000 step
 /* Seconds: for a request to arrive; the same when all slots are taken; without progress of an answer; for
  * a whole answer; for the peer to close. */
 enum { ARRIVE = 10, CROWDED = 1, PROGRESS = 10, WHOLE = 120, LINGER = 1 };
+/* Requests for /api/end that may wait at a time; seconds that pages have to read the last state when it ends. */
+enum { MOST_HELD = SLOTS / 4, FAREWELL = 5 };
 
-typedef enum { FREE, READING, WRITING, CLOSING } connection_state;
+/* HELD: the request is answered when the server ends. */
+typedef enum { FREE, READING, HELD, WRITING, CLOSING } connection_state;
 typedef struct http_connection {
     connection_state state;
     int fd;
@@ -49,6 +52,7 @@ struct serve {
     http_connection *slots;
     pthread_t thread;
     bool running;
+    int leaving; /* pages that were told of the end and have not said /api/bye */
 };
 
 /* ---- access ---------------------------------------------------------------------------------- */
@@ -125,6 +129,12 @@ static void put_refusal(http_connection *s, int status, const char *why) {
     str_free(&a.body);
 }
 
+static int count_state(const serve *v, connection_state state) {
+    int n = 0;
+    for (int i = 0; i < SLOTS; i++) n += v->slots[i].state == state;
+    return n;
+}
+
 static void take_request(serve *v, http_connection *s, size_t n) {
     serve_request r;
     int status = request_parse(s->in, n, &r);
@@ -134,11 +144,28 @@ static void take_request(serve *v, http_connection *s, size_t n) {
         put_refusal(s, 403, "the request is for another host than this machine");
     } else if (v->token && !same_text(r.token, v->token)) {
         put_refusal(s, 401, "a token is needed: append ?token=... to the address");
+    } else if (!strcmp(r.path, "/api/end") && count_state(v, HELD) < MOST_HELD) {
+        s->state = HELD;
+        s->deadline = INFINITY;
     } else {
         serve_answer a = { 0 };
+        if (!strcmp(r.path, "/api/bye")) v->leaving--;
         answer_request(&v->what, &r, &a);
         put_answer(s, &a, r.head);
         str_free(&a.body);
+    }
+}
+
+/* Shows the last state to the pages that wait for it. */
+static void answer_held(serve *v) {
+    serve_request r = { .path = "/api/runs" };
+    for (int i = 0; i < SLOTS; i++) {
+        if (v->slots[i].state != HELD) continue;
+        serve_answer a = { 0 };
+        answer_request(&v->what, &r, &a);
+        put_answer(&v->slots[i], &a, false);
+        str_free(&a.body);
+        v->leaving++;
     }
 }
 
@@ -225,7 +252,7 @@ static void serve_slot(serve *v, http_connection *s, short events) {
         read_request(v, s);
     else if (s->state == WRITING && events & (POLLOUT | POLLHUP))
         write_answer(s);
-    else if (s->state == CLOSING)
+    else if (s->state == CLOSING || s->state == HELD)
         drain_input(s);
 }
 
@@ -233,21 +260,24 @@ static void *run_server(void *ctx) {
     serve *v = ctx;
     struct pollfd polled[SLOTS + 2];
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19); /* training comes first */
+    double end = INFINITY;                                    /* set when it is to end */
     for (;;) {
-        int taken = 0;
-        for (int i = 0; i < SLOTS; i++) taken += v->slots[i].state != FREE;
-        int wait = expire_connections(v, taken == SLOTS);
+        int left = count_state(v, FREE), wait = expire_connections(v, !left);
+        if (isfinite(end)) wait = MIN(wait, (int)ceil(1000 * fmax(0, end - time_now())));
         for (int i = 0; i < SLOTS; i++) {
             const http_connection *s = &v->slots[i];
             polled[i] = (struct pollfd){ s->state == FREE ? -1 : s->fd,
                                          s->state == WRITING ? POLLOUT : POLLIN, 0 };
         }
-        bool has_free = false;
-        for (int i = 0; i < SLOTS; i++) has_free = has_free || v->slots[i].state == FREE;
+        bool has_free = count_state(v, FREE) > 0, ends = isfinite(end);
         polled[SLOTS] = (struct pollfd){ has_free ? v->listener : -1, POLLIN, 0 };
-        polled[SLOTS + 1] = (struct pollfd){ v->wake[0], POLLIN, 0 };
+        polled[SLOTS + 1] = (struct pollfd){ ends ? -1 : v->wake[0], POLLIN, 0 };
         if (poll(polled, SLOTS + 2, wait) < 0 && errno != EINTR) return NULL;
-        if (polled[SLOTS + 1].revents) return NULL;
+        if (polled[SLOTS + 1].revents) {
+            answer_held(v);
+            end = time_now() + FAREWELL;
+        }
+        if (isfinite(end) && (v->leaving <= 0 || time_now() >= end)) return NULL;
         for (int i = 0; i < SLOTS; i++)
             if (polled[i].revents && v->slots[i].state != FREE)
                 serve_slot(v, &v->slots[i], polled[i].revents);
@@ -370,6 +400,8 @@ cleanup:
     if (!e) *out = v;
     return e;
 }
+
+int serve_held(const serve *s) { return count_state(s, HELD); }
 
 const char *serve_address(const serve *s) { return s->address; }
 
