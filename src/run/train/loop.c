@@ -45,7 +45,8 @@ static err write_sample(trainer *t) {
                          .top_k = c->sample.top_k,
                          .top_p = c->sample.top_p,
                          .seed = t->state.seed + (uint64_t)t->state.step };
-    err e = generate_text(&t->gen, &t->x, t->tokenizer, c->sample.prompt, &o, take_text, &text);
+    err e =
+        generate_text(&t->gen, &t->x, t->tokenizer, c->sample.prompt, &o, take_text, &text, NULL);
     if (!e) {
         progress_note(t->show, "step %lld, sample: %s%s", (long long)t->state.step,
                       c->sample.prompt, text.text ? text.text : "");

@@ -345,15 +345,21 @@ static const struct {
     { "/api/config", answer_config },
 };
 
+const serve_route *find_post(const served_site *site, const char *path) {
+    for (int i = 0; i < site->n_routes; i++)
+        if (!strcmp(site->routes[i].path, path) && site->routes[i].post) return &site->routes[i];
+    return NULL;
+}
+
 void answer_request(const served_site *site, const serve_request *r, serve_answer *out) {
     out->status = 200;
-    for (size_t i = 0; i < COUNT_OF(routes); i++)
+    for (size_t i = 0; i < COUNT_OF(routes) && !site->routes_only; i++)
         if (!strcmp(routes[i].path, r->path)) {
             routes[i].answer(site, r, out);
             return;
         }
     for (int i = 0; i < site->n_routes; i++)
-        if (!strcmp(site->routes[i].path, r->path)) {
+        if (!strcmp(site->routes[i].path, r->path) && site->routes[i].answer) {
             site->routes[i].answer(site->routes_ctx, r, out);
             return;
         }
