@@ -8,7 +8,7 @@
  *     TRY(generator_plan(m, p, 1024, &g));                 // its own programs and cache
  *     TRY(plan_commit(p));
  *     TRY(generate(&g, &x, prompt, n, &(sample_options){ .tokens = 200, .temperature = 0.8 },
- *                  print_token, NULL));
+ *                  print_token, NULL, NULL));
  */
 #ifndef INGOT_EVAL_H
 #define INGOT_EVAL_H
