@@ -86,6 +86,7 @@ const char *cli_subcommand_name(const cli_family *f, int i);
 /* @return the subcommand of this name; NULL: there is none. */
 const cli_subcommand *cli_find_subcommand(const cli_family *f, const char *name);
 
+err cmd_chat(int argc, char **argv) MUST_USE;
 err cmd_ckpt(int argc, char **argv) MUST_USE;
 err cmd_config(int argc, char **argv) MUST_USE;
 err cmd_data(int argc, char **argv) MUST_USE;
@@ -114,7 +115,7 @@ typedef struct train_flags {
 /* The arguments of train. @param c initialized. */
 err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
                    train_flags *flags) MUST_USE;
-extern const cli_spec cmd_config_spec, cmd_doctor_spec, cmd_eval_spec, cmd_export_spec,
+extern const cli_spec cmd_chat_spec, cmd_config_spec, cmd_doctor_spec, cmd_eval_spec, cmd_export_spec,
     cmd_launch_spec, cmd_manual_spec, cmd_plan_spec, cmd_report_spec, cmd_sample_spec,
     cmd_serve_spec, cmd_sweep_spec, cmd_train_spec, cmd_watch_spec;
 extern const cli_family ckpt_family, config_family, data_family, plan_family, tokenizer_family;

@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/serve_generate.h"
 #include "io/io.h"
 #include "planning/planning.h"
 
 typedef struct serve_args {
-    const char *address, *token, *catalogue, *law;
+    const char *address, *token, *catalogue, *law, *device;
+    int64_t index, context;
+    bool generate;
 } serve_args;
 
 #define AT(member) offsetof(serve_args, member)
@@ -22,6 +25,13 @@ static const cli_arg args[] = {
       "YAML file read over the built-in catalogue of accelerators and prices" },
     { "law", ARG_TEXT, AT(law), "FILE",
       "scaling law that \"ingot plan fit --write\" wrote, offered before the published ones" },
+    { "generate", ARG_FLAG, AT(generate), "",
+      "instead of the page, serve the model of RUN: OpenAI's /v1/completions and /v1/chat/completions" },
+    { "context", ARG_COUNT, AT(context), "N",
+      "with --generate: context length in tokens; 0: the model's maximum" },
+    { "device", ARG_TEXT, AT(device), "NAME",
+      "with --generate: auto, cpu or cuda (default auto: the GPU if there is one)" },
+    { "device.index", ARG_COUNT, AT(index), "N", "with --generate: index of the GPU, from 0" },
 };
 const cli_spec cmd_serve_spec = { "serve", "[RUN...] [CONFIG.yaml...] [options]",
                                   args,    (int)COUNT_OF(args),
@@ -77,6 +87,22 @@ static err serve_until_signal(serve_options *o) {
     return got == SIGINT ? err_exit(ERR("stopped by Ctrl-C"), EXIT_INTERRUPTED) : OK;
 }
 
+static err generate_instead(const serve_args *a, char **words, int n, const char *token) {
+    if (!a->generate)
+        return ERR_USAGE("--%s: needs --generate", a->device    ? "device"
+                                                   : a->context ? "context"
+                                                                : "device.index");
+    if (n != 1 || a->catalogue)
+        return err_hint(ERR_USAGE("--generate: expected one run and no catalogue; got %d runs", n),
+                        "ingot serve RUN --generate");
+    return serve_generate(&(serve_generate_options){ .model = words[0],
+                                                     .address = a->address,
+                                                     .token = token,
+                                                     .device = a->device,
+                                                     .index = a->index,
+                                                     .context = a->context });
+}
+
 err cmd_serve(int argc, char **argv) {
     serve_args a = { .address = "127.0.0.1:8080" };
     int n;
@@ -87,6 +113,11 @@ err cmd_serve(int argc, char **argv) {
         return err_hint(ERR_USAGE("--token: expected a secret; got nothing"),
                         "--token env:NAME or file:PATH");
     if (a.token) TRY(config_secret("token", a.token, &token));
+    if (a.generate || a.device || a.index || a.context) {
+        err e = generate_instead(&a, argv + 1, n, token);
+        free(token);
+        return e;
+    }
     TRY(planning_page_open(a.catalogue, &p));
     int runs = sort_out_runs(argv + 1, n);
     serve_options o = { .address = a.address,

@@ -87,29 +87,6 @@ static void catch_terminal_signals(void) {
 }
 
 /* ---- the run ------------------------------------------------------------------------------------------ */
-/* The last events; lines that are not whole are left out. @return owned. */
-static json_t *read_last_events(const char *run) {
-    enum { TAIL = 1 << 16 };
-    char *path = io_join(run, "events.jsonl"), *text = mem_alloc(TAIL + 1), *next = NULL;
-    json_t *list = json_array();
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && fstat(fd, &st) == 0) {
-        int64_t from = MAX(0, (int64_t)st.st_size - TAIL);
-        ssize_t n = pread(fd, text, TAIL, (off_t)from);
-        text[n > 0 ? n : 0] = '\0';
-    }
-    if (fd >= 0) close(fd);
-    for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
-        json_t *o = json_loads(line, 0, NULL);
-        if (json_is_object(o)) json_array_append(list, o);
-        json_decref(o);
-    }
-    free(text);
-    free(path);
-    return list;
-}
-
 static bool is_utf8_locale(void) {
     static const char *const names[] = { "LC_ALL", "LC_CTYPE", "LANG" };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -120,10 +97,14 @@ static bool is_utf8_locale(void) {
 }
 
 static void draw(const char *run, const series *all, bool live, int width, int height, str *out) {
-    json_t *events = read_last_events(run);
+    enum { TAIL = 1 << 16 };
+    json_t *events = status_tail(run, "events.jsonl", TAIL);
+    run_status status;
+    status_read(run, all, &status);
     run_screen s = { .name = run,
                      .all = all,
                      .events = events,
+                     .status = &status,
                      .now = (double)time(NULL),
                      .width = width,
                      .height = height,

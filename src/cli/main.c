@@ -70,8 +70,25 @@ const cli_command cli_commands[] = {
               "Examples\n"
               "  ingot sample runs/tiny --prompt \"Once upon a time\"\n"
               "  ingot sample runs/tiny --tokens 500 --temperature 0.6 --seed 7\n"
+              "  ingot sample runs/tiny --samples 4 --stop \"\\n\\n\" --repetition-penalty 1.2\n"
+              "  ingot sample runs/tiny --prompts questions.jsonl --json\n"
               "  ingot sample runs/tiny --device cpu\n"
               "\n" },
+    { .name = "chat",
+      .usage = "MODEL [options]",
+      .summary = "talk with a model that has a chat template",
+      .run = cmd_chat,
+      .spec = &cmd_chat_spec,
+      .help =
+          "MODEL is a run folder, a checkpoint inside one, or a Hugging Face folder. Its template is\n"
+          "chat_template.jinja or the one in tokenizer_config.json, which import keeps.\n"
+          "A line is a message. Where the input is not a terminal, each of its lines is answered.\n"
+          "\n"
+          "Examples\n"
+          "  ingot chat runs/tuned\n"
+          "  ingot chat qwen-folder --system \"Answer in one sentence.\" --temperature 0\n"
+          "  echo \"What is 2 + 2?\" | ingot chat runs/tuned\n"
+          "\n" },
     { .name = "eval",
       .usage = "MODEL [--data FILE,...] [--tasks FILE,...] [options]",
       .summary = "measure a model: loss on texts, answers to questions",
@@ -185,6 +202,7 @@ const cli_command cli_commands[] = {
           "  ingot serve                               to plan a run that does not exist yet\n"
           "  ingot serve my-run.yaml                   the same, beginning with a config\n"
           "  ingot serve runs/big --address 0.0.0.0:8080 --token SECRET\n"
+          "  ingot serve runs/tiny --generate          for clients of OpenAI's API: base_url http://127.0.0.1:8080/v1\n"
           "\n" },
     { .name = "data",
       .usage = "SUBCOMMAND ...",

@@ -104,16 +104,20 @@ typedef struct spoken {
     int n;
 } spoken;
 /* A model with the weights of a seed, and its generator. @return the model, freed by the caller. */
-static model *open_generator(const model_config *c, generator *g, exec *x) {
+static model *open_generator_of(const model_config *c, int64_t positions, generator *g, exec *x) {
     model *m;
     model_layout l = { .dt = DT_F32 };
     assert_ok(model_new(c, &l, &m));
     *x = (exec){ .comm = comm_self(), .plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1) };
     model_reserve(m, x->plan, false);
-    assert_ok(generator_plan(m, x->plan, POSITIONS, g));
+    assert_ok(generator_plan(m, x->plan, positions, g));
     assert_ok(plan_commit(x->plan));
     model_init(m, x->plan, 3);
     return m;
+}
+
+static model *open_generator(const model_config *c, generator *g, exec *x) {
+    return open_generator_of(c, POSITIONS, g, x);
 }
 
 static bool take_id(void *ctx, int32_t id) {
@@ -132,7 +136,7 @@ static void a_full_cache_continues_from_its_later_half(void **state) {
     spoken all = { 0 }, rest = { 0 };
     int32_t text[POSITIONS] = { 7 }, prompt[POSITIONS];
     sample_options o = { .tokens = SAID, .temperature = 0, .stop = -1 };
-    assert_ok(generate(&g, &x, text, 1, &o, take_id, &all));
+    assert_ok(generate(&g, &x, text, 1, &o, take_id, &all, NULL));
     assert_int_equal(all.n, SAID);
     memcpy(text + 1, all.id, (POSITIONS - 1) * sizeof *text);
     memcpy(prompt, text + POSITIONS / 2, POSITIONS / 2 * sizeof *prompt);
@@ -140,8 +144,47 @@ static void a_full_cache_continues_from_its_later_half(void **state) {
     assert_true(memcmp(text, prompt, POSITIONS / 2 * sizeof *text) !=
                 0);               /* or it would prove nothing */
     o.tokens = POSITIONS / 2 - 1; /* until it is full again */
-    assert_ok(generate(&g, &x, prompt, POSITIONS / 2 + 1, &o, take_id, &rest));
+    assert_ok(generate(&g, &x, prompt, POSITIONS / 2 + 1, &o, take_id, &rest, NULL));
     assert_memory_equal(rest.id, all.id + POSITIONS, (size_t)rest.n * sizeof *rest.id);
+    comm_free(x.comm);
+    plan_free(x.plan);
+    model_free(m);
+}
+
+/* A prompt that begins as the last one did continues from its cache: the same text, bit for bit, whatever came before. */
+static void a_remembered_prompt_changes_nothing(void **state) {
+    enum { ROUNDS = 24 };
+    model_config c = small_llama();
+    c.max_seq = LONG;
+    generator g;
+    exec x;
+    model *m = open_generator_of(&c, LONG, &g, &x);
+    stir_vectors(m, &x);
+    generator_memory memory = { 0 };
+    rng_key key = rng_key_of(4, 0);
+    uint64_t at = 0;
+    int32_t prompt[ROUNDS][LONG];
+    int64_t n[ROUNDS];
+    spoken said[2][ROUNDS] = { 0 };
+    for (int i = 0; i < LONG; i++) prompt[0][i] = (int32_t)rng_below(key, at++, (uint64_t)c.vocab);
+    for (int r = 0; r < ROUNDS;
+         r++) { /* each differs from the last from some place on, or is the same */
+        if (r) memcpy(prompt[r], prompt[r - 1], sizeof prompt[r]);
+        n[r] = r % 4 == 3 ? n[r - 1] : 1 + (int64_t)rng_below(key, at++, LONG - 10);
+        uint64_t where = rng_below(key, at++, LONG), id = rng_below(key, at++, (uint64_t)c.vocab);
+        if (r % 3 == 0) prompt[r][where] = (int32_t)id;
+    }
+    for (int with = 0; with < 2; with++)
+        for (int r = 0; r < ROUNDS; r++) {
+            sample_options o = { .tokens = 1 + r % 9,
+                                 .temperature = 1,
+                                 .seed = (uint64_t)r,
+                                 .stop = -1,
+                                 .memory = with ? &memory : NULL };
+            assert_ok(generate(&g, &x, prompt[r], n[r], &o, take_id, &said[with][r], NULL));
+        }
+    assert_memory_equal(said[0], said[1], sizeof said[0]);
+    generator_memory_free(&memory);
     comm_free(x.comm);
     plan_free(x.plan);
     model_free(m);
@@ -186,7 +229,7 @@ static void generated_text_ends_with_its_document(void **state) {
     size_t written = 0;
     for (uint64_t seed = 0; seed < 8; seed++) {
         sample_options o = { .tokens = 40, .temperature = 1, .seed = seed };
-        assert_ok(generate_text(&g, &x, t, "The end", &o, count_text, &written));
+        assert_ok(generate_text(&g, &x, t, "The end", &o, count_text, &written, NULL));
     }
     assert_in_range(written, 1, 8 * 5); /* one letter each is expected; to the end, 20 */
     comm_free(x.comm);
@@ -196,7 +239,8 @@ static void generated_text_ends_with_its_document(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(generated_text_ends_with_its_document),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(a_remembered_prompt_changes_nothing),
+                                        cmocka_unit_test(generated_text_ends_with_its_document),
                                         cmocka_unit_test(
                                             a_full_cache_continues_from_its_later_half),
                                         cmocka_unit_test(llama_decodes_as_it_trains),

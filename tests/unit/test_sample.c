@@ -73,6 +73,21 @@ static void equal_tokens_are_kept_by_their_id(void **state) {
     }
 }
 
+/* As transformers defines the first and OpenAI the others. */
+static void penalties_lower_what_was_there(void **state) {
+    const int32_t context[] = { 0, 1, 2, 2, 2 }; /* the last two were generated */
+    float l[VOCAB] = { 2, -3, 1, 4, 5, 0 };
+    sample_penalize(l, VOCAB, &(sample_options){ .repetition_penalty = 2 }, context, 5, 3);
+    assert_memory_equal(l, ((float[VOCAB]){ 1, -6, 0.5f, 4, 5, 0 }), sizeof l);
+    memcpy(l, (float[VOCAB]){ 2, -3, 1, 4, 5, 0 }, sizeof l);
+    sample_options o = { .frequency_penalty = 0.5, .presence_penalty = 0.25 };
+    sample_penalize(l, VOCAB, &o, context, 5, 3);
+    assert_memory_equal(l, ((float[VOCAB]){ 2, -3, 1 - 2 * 0.5f - 0.25f, 4, 5, 0 }), sizeof l);
+    memcpy(l, logits, sizeof l);
+    sample_penalize(l, VOCAB, &(sample_options){ .repetition_penalty = 1 }, context, 5, 3);
+    assert_memory_equal(l, logits, sizeof l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_tokens_are_drawn_by_their_probability),
@@ -80,6 +95,7 @@ int main(void) {
         cmocka_unit_test(top_p_keeps_the_fewest_that_hold_it),
         cmocka_unit_test(temperature_sharpens),
         cmocka_unit_test(equal_tokens_are_kept_by_their_id),
+        cmocka_unit_test(penalties_lower_what_was_there),
     };
     return cmocka_run_group_tests_name("sample", tests, NULL, NULL);
 }

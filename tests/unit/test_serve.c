@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 
 #include "serve/serve_internal.h"
@@ -128,7 +130,7 @@ static void runs_are_served(void **state) {
     expect(&t, "/api/timetable?run=0", 200, "{\"stages\":2,\"tasks\":[]}");
     expect(&t, "/api/timetable?run=1", 200, "\r\n\r\nnull"); /* damaged */
     expect(&t, "/api/timetable?run=9", 404, "no such run");
-    expect(&t, "/api/runs", 200, "\"time\":1100.0,\"events\":");
+    expect(&t, "/api/runs", 200, "\"time\":1100.0,\"status\":{\"state\":\"unknown\",\"step\":100,");
     expect(&t, "/api/config?run=0", 200, "serve: \"0\"");
     char *config = ask(&t, "/api/config?run=0");
     assert_null(strstr(config, "secret"));
@@ -170,6 +172,69 @@ static bool is_served_name(const char *name, size_t n) {
 }
 
 /* Every metric that the dashboard asks for is one that is served. */
+static void the_state_of_runs_is_served(void **state) {
+    test_folder *f = *state;
+    run_status s = status_none();
+    status_begin(f->path, 3, 200, 5000, &s);
+    s.restarts = 2;
+    s.checkpoint = 90;
+    assert_ok(io_make_dirs(in_folder(f, "a")));
+    assert_ok(status_write(in_folder(f, "a"), &s));
+    site t = open_site(state, NULL);
+    expect(&t, "/api/runs", 200, "\"status\":{\"state\":\"running\",\"step\":100,\"steps\":200,");
+    expect(&t, "/metrics", 200, "ingot_run_state{run=\"a\",state=\"running\"} 1\n");
+    expect(&t, "/metrics", 200, "ingot_run_state{run=\"a\",state=\"died\"} 0\n");
+    expect(&t, "/metrics", 200, "ingot_run_steps{run=\"a\"} 200\n");
+    expect(&t, "/metrics", 200, "ingot_run_restarts{run=\"a\"} 2\n");
+    expect(&t, "/metrics", 200, "ingot_run_checkpoint_step{run=\"a\"} 90\n");
+    expect(&t, "/metrics", 200, "ingot_run_last_step_time_seconds{run=\"a\"} ");
+    serve_stop(t.s);
+}
+
+/* A page that waits for the end: told of the last state, and then served until it has read the rest. */
+typedef struct last_reader {
+    const site *t;
+    char *end, *after;
+} last_reader;
+static void *read_the_end(void *ctx) {
+    last_reader *r = ctx;
+    str text = { 0 };
+    str_add(&text, "GET /api/end HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    int fd = connect_to(r->t);
+    str got = { 0 };
+    char piece[4096];
+    ssize_t n = send(fd, text.text, text.len, MSG_NOSIGNAL);
+    while (n > 0 && (n = recv(fd, piece, sizeof piece, 0)) > 0)
+        str_add_bytes(&got, piece, (size_t)n);
+    close(fd);
+    r->end = got.text;
+    r->after = ask(r->t, "/api/series?run=0&key=loss&points=1");
+    free(ask(r->t, "/api/bye"));
+    str_free(&text);
+    return NULL;
+}
+
+static void pages_see_the_end(void **state) {
+    site t = open_site(state, NULL);
+    last_reader r[2] = { { &t }, { &t } };
+    pthread_t thread[2];
+    for (int i = 0; i < 2; i++) pthread_create(&thread[i], NULL, read_the_end, &r[i]);
+    for (int held = 0; held < 2; usleep(1000)) /* until both requests wait */
+        held = serve_held(t.s);
+    run_status s;
+    status_begin(in_folder(t.folder, "a"), 100, 100, NAN, &s);
+    s.state = RUN_FINISHED;
+    assert_ok(status_write(in_folder(t.folder, "a"), &s));
+    serve_stop(t.s);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(thread[i], NULL);
+        assert_non_null(strstr(r[i].end, "\"state\":\"finished\",\"step\":100,\"steps\":100"));
+        assert_true(str_starts(r[i].after, "HTTP/1.1 200"));
+        free(r[i].end);
+        free(r[i].after);
+    }
+}
+
 static void the_dashboard_names_metrics(void **state) {
     char *text, *at;
     int names = 0;
@@ -349,6 +414,202 @@ static void random_bytes_do_no_harm(void **state) {
 }
 
 /* Connections that say nothing, more than there are slots: others are still served. */
+/* ---- POST ------------------------------------------------------------------------------------- */
+/* Echoes the body in pieces of three bytes from a thread of its own; a body that begins with '!' is an error. */
+typedef struct echo_job {
+    char *body;
+    size_t n;
+    serve_stream *to;
+} echo_job;
+static atomic_int echoes; /* threads that have not ended their stream */
+static void *echo_body(void *ctx) {
+    echo_job *j = ctx;
+    if (j->n && j->body[0] == '!') {
+        serve_answer a = { .status = 429, .type = "text/plain" };
+        str_add(&a.body, "busy");
+        serve_stream_answer(j->to, &a);
+    } else {
+        serve_stream_begin(j->to, "text/event-stream");
+        for (size_t at = 0; at < j->n; at += 3)
+            serve_stream_write(j->to, j->body + at, MIN(j->n - at, (size_t)3));
+        serve_stream_end(j->to);
+    }
+    free(j->body);
+    free(j);
+    atomic_fetch_sub(&echoes, 1);
+    return NULL;
+}
+static void post_echo(void *ctx, const char *body, size_t n, serve_stream *to) {
+    echo_job *j = mem_alloc(sizeof *j);
+    *j = (echo_job){ mem_alloc(n + 1), n, to };
+    memcpy(j->body, body, n);
+    atomic_fetch_add(&echoes, 1);
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, echo_body, j), 0);
+    pthread_detach(thread);
+}
+
+static site open_echo(const char *token) {
+    static const serve_route routes[] = { { .path = "/echo", .post = post_echo } };
+    site t = { 0 };
+    assert_ok(serve_start(
+        &(serve_options){
+            .address = "0", .token = token, .routes = routes, .n_routes = 1, .routes_only = true },
+        &t.s));
+    t.port = atoi(serve_address(t.s) + strlen("127.0.0.1:"));
+    return t;
+}
+
+/* Sends without closing its side, as clients do, in `pieces`. @return all that comes back, owned */
+static char *send_and_wait(const site *t, const char *bytes, size_t n, size_t piece) {
+    int fd = connect_to(t);
+    str got = { 0 };
+    str_add(&got, "%s", "");
+    char buffer[4096];
+    for (size_t at = 0; at < n; at += piece)
+        if (send(fd, bytes + at, MIN(piece, n - at), MSG_NOSIGNAL) <= 0) break;
+    for (ssize_t came; (came = recv(fd, buffer, sizeof buffer, 0)) > 0;)
+        str_add_bytes(&got, buffer, (size_t)came);
+    close(fd);
+    return got.text;
+}
+
+static char *post(const site *t, const char *headers, const char *body, size_t n, size_t piece) {
+    str text = { 0 };
+    str_add(&text, "POST /echo HTTP/1.1\r\nHost: localhost\r\n%sContent-Length: %zu\r\n\r\n",
+            headers, n);
+    str_add_bytes(&text, body, n);
+    char *got = send_and_wait(t, text.text, text.len, piece);
+    str_free(&text);
+    return got;
+}
+
+/* The body of a chunked answer, owned. */
+static str join_chunks(const char *answer) {
+    str out = { 0 };
+    str_add(&out, "%s", "");
+    const char *at = strstr(answer, "\r\n\r\n");
+    assert_non_null(at);
+    for (at += 4;;) {
+        char *end;
+        size_t n = strtoul(at, &end, 16);
+        assert_true(str_starts(end, "\r\n"));
+        if (!n) break;
+        str_add_bytes(&out, end + 2, n);
+        at = end + 2 + n + 2;
+    }
+    return out;
+}
+
+#define JSON_TYPE "Content-Type: application/json\r\n"
+static void bodies_arrive_and_answers_stream(void **state) {
+    site t = open_echo(NULL);
+    static const size_t sizes[] = { 0, 1, 2, 7, 100, 9000, 300000 };
+    for (size_t i = 0; i < COUNT_OF(sizes); i++)
+        for (int slow = 0; slow < 2; slow++) {
+            str body = { 0 };
+            str_add(&body, "%s", "");
+            for (size_t k = 0; k < sizes[i]; k++) str_add(&body, "%c", 'a' + (int)(k % 26));
+            if (sizes[i] > 1000 && slow) {
+                str_free(&body);
+                continue;
+            }
+            char *got = post(&t, JSON_TYPE, body.text, body.len, slow ? 11 : 1 << 20);
+            assert_true(str_starts(got, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream"));
+            str back = join_chunks(got);
+            assert_int_equal(back.len, body.len);
+            assert_memory_equal(back.text, body.text, body.len);
+            str_free(&back);
+            str_free(&body);
+            free(got);
+        }
+    char *busy = post(&t, JSON_TYPE, "!", 1, 1000);
+    assert_true(str_starts(busy, "HTTP/1.1 429 Too Many Requests") &&
+                str_ends(busy, "\r\n\r\nbusy"));
+    free(busy);
+    char *asked = post(&t, JSON_TYPE "Expect: 100-continue\r\n", "abc", 3, 130);
+    assert_true(strstr(asked, "200 OK") != NULL);
+    free(asked);
+    serve_stop(t.s);
+}
+
+static void bad_posts_are_refused(void **state) {
+    static const struct {
+        const char *text, *status;
+    } cases[] = {
+        { "POST /other HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE "Content-Length: 0\r\n\r\n",
+          "HTTP/1.1 405 " },
+        { "POST /echo HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE "\r\n", "HTTP/1.1 411 " },
+        { "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx", "HTTP/1.1 415 " },
+        { "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\nx",
+          "HTTP/1.1 415 " },
+        { "POST /echo HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE "Content-Length: 99999999\r\n\r\n",
+          "HTTP/1.1 413 " },
+        { "POST /echo HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE "Content-Length: -1\r\n\r\n",
+          "HTTP/1.1 400 " },
+        { "POST /echo HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE "Content-Length: +1\r\n\r\n",
+          "HTTP/1.1 400 " },
+        { "POST /echo HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE "Content-Length: 1, 2\r\n\r\n",
+          "HTTP/1.1 400 " },
+        { "POST /echo HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE
+          "Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+          "HTTP/1.1 400 " },
+        { "POST /echo HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE
+          "Transfer-Encoding: chunked\r\n\r\n",
+          "HTTP/1.1 400 " },
+        { "POST /echo HTTP/1.1\r\nHost: evil.example\r\n" JSON_TYPE "Content-Length: 1\r\n\r\nx",
+          "HTTP/1.1 403 " },
+        { "GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 404 " },
+        { "GET /api/runs HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 404 " }, /* routes alone */
+    };
+    site t = open_echo(NULL);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char *got = send_and_wait(&t, cases[i].text, strlen(cases[i].text), 1 << 20);
+        if (!str_starts(got, cases[i].status)) fail_msg("%s: %.80s", cases[i].text, got);
+        free(got);
+    }
+    serve_stop(t.s);
+    t = open_echo("secret");
+    char *got = post(&t, JSON_TYPE, "x", 1, 100);
+    assert_true(str_starts(got, "HTTP/1.1 401 "));
+    free(got);
+    got = post(&t, JSON_TYPE "Authorization: Bearer secret\r\n", "x", 1, 100);
+    assert_true(str_starts(got, "HTTP/1.1 200 "));
+    free(got);
+    serve_stop(t.s);
+}
+
+/* Headers in any order with any damage, bodies of other lengths than announced, peers that leave early. */
+static void random_posts_do_no_harm(void **state) {
+    static const char *const lines[] = { "Host: localhost\r\n",      JSON_TYPE,
+                                         "Content-Length: 5\r\n",    "Content-Length: 0\r\n",
+                                         "Expect: 100-continue\r\n", "X: \xff\r\n",
+                                         "Content-Type:\r\n",        "\n" };
+    site t = open_echo(NULL);
+    rng_key key = rng_key_of(9, 0);
+    uint64_t at = 0;
+    for (int i = 0; i < 400; i++) {
+        str text = { 0 };
+        str_add(&text, "POST /echo HTTP/1.1\r\n");
+        for (uint64_t n = rng_below(key, at++, 6); n; n--)
+            str_add(&text, "%s", lines[rng_below(key, at++, COUNT_OF(lines))]);
+        str_add(&text, "\r\n");
+        for (uint64_t n = rng_below(key, at++, 9); n; n--) str_add(&text, "b");
+        uint64_t where = rng_below(key, at++, text.len), change = 1 + rng_below(key, at++, 255);
+        if (i % 3 == 0) text.text[where] ^= (char)change;
+        int fd = connect_to(&t);
+        ssize_t sent = send(fd, text.text, text.len, MSG_NOSIGNAL);
+        assert_true(sent != 0);
+        close(fd);
+        str_free(&text);
+    }
+    char *got = post(&t, JSON_TYPE, "alive", 5, 100);
+    assert_true(str_starts(got, "HTTP/1.1 200 "));
+    free(got);
+    while (atomic_load(&echoes)) usleep(1000); /* to peers that left */
+    serve_stop(t.s);
+}
+
 static void silent_connections_do_not_block(void **state) {
     site t = open_site(state, NULL);
     int silent[200];
@@ -385,6 +646,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(runs_are_served),
         IN_FOLDER(prometheus_reads_metrics),
+        IN_FOLDER(the_state_of_runs_is_served),
+        IN_FOLDER(pages_see_the_end),
         cmocka_unit_test(the_dashboard_names_metrics),
         IN_FOLDER(new_steps_are_seen),
         IN_FOLDER(a_token_is_needed),
@@ -394,6 +657,9 @@ int main(void) {
         IN_FOLDER(hostile_requests_get_clean_errors),
         IN_FOLDER(random_bytes_do_no_harm),
         IN_FOLDER(silent_connections_do_not_block),
+        cmocka_unit_test(bodies_arrive_and_answers_stream),
+        cmocka_unit_test(bad_posts_are_refused),
+        cmocka_unit_test(random_posts_do_no_harm),
         cmocka_unit_test(addresses_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,6 +49,9 @@ err io_writer_commit(io_writer *w) MUST_USE;
 void io_writer_abort(io_writer *w); /* takes NULL */
 /* Opens, writes and commits in one call. */
 err io_write(const char *path, const void *bytes, size_t n) MUST_USE;
+/* Replaces a file at once without waiting for the disk: for a file that shows how things are now. Readers see the old one
+ * or the new one; after a power failure it may be any earlier one, or empty. */
+err io_publish(const char *path, const void *bytes, size_t n) MUST_USE;
 /* Copies a file; the copy appears complete or not at all. */
 err io_copy(const char *from, const char *to) MUST_USE;
 

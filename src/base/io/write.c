@@ -157,6 +157,18 @@ void io_writer_abort(io_writer *w) {
     io_writer_free(w);
 }
 
+err io_publish(const char *path, const void *bytes, size_t n) {
+    io_writer *w = NULL;
+    TRY(io_writer_open(path, &w));
+    err e = write_fully(w->fd, path, bytes, n);
+    if (!e && rename(w->temporary, path) != 0) e = IO_ERR("write", path);
+    if (e)
+        io_writer_abort(w);
+    else
+        io_writer_free(w);
+    return e;
+}
+
 err io_write(const char *path, const void *bytes, size_t n) {
     io_writer *w = NULL;
     TRY(io_writer_open(path, &w));

@@ -8,7 +8,7 @@
  *     TRY(generator_plan(m, p, 1024, &g));                 // its own programs and cache
  *     TRY(plan_commit(p));
  *     TRY(generate(&g, &x, prompt, n, &(sample_options){ .tokens = 200, .temperature = 0.8 },
- *                  print_token, NULL));
+ *                  print_token, NULL, NULL));
  */
 #ifndef INGOT_EVAL_H
 #define INGOT_EVAL_H
@@ -108,26 +108,59 @@ typedef struct generator {
 } generator;
 err generator_plan(model *m, plan *p, int64_t positions, generator *g) MUST_USE;
 
+/* What a prompt left in the cache: one that begins alike, as further samples and turns of a chat do, continues from there.
+ * Zeroed before the first call; valid as long as the weights are the same. */
+typedef struct generator_memory {
+    int32_t *ids;  /* of the prompt, owned */
+    float *logits; /* [vocab], of its end, owned */
+    int64_t n;
+} generator_memory;
+void generator_memory_free(generator_memory *h); /* takes a zeroed one */
+
 typedef struct sample_options {
     int64_t tokens;
     double temperature; /* 0: always the likeliest */
     int64_t top_k;      /* 0: all */
     double top_p;       /* 0 or 1: all */
     uint64_t seed;
-    int32_t stop; /* end here; -1: never */
+    int32_t stop;         /* end here; -1: never */
+    const int32_t *stops; /* [n_stops] and at any of these; borrowed, as all of these */
+    int n_stops;
+    const char *const
+        *stop_texts; /* [n_stop_texts] of generate_text: ends before the first of them */
+    int n_stop_texts;
+    double
+        repetition_penalty; /* divides logits > 0 of tokens in the context, multiplies others; 0 or 1: none */
+    double frequency_penalty,
+        presence_penalty;     /* subtracted per generated occurrence; once per generated token */
+    generator_memory *memory; /* NULL: the prompt runs from its beginning */
 } sample_options;
 
+typedef struct generated {
+    int64_t prompt, tokens; /* ids in the prompt; ids generated, without the one that ended it */
+    bool stopped;           /* by an end token, a stop text or emit, not by the number of tokens */
+} generated;
+
 /* Generates up to `tokens` tokens after the prompt and passes each to emit as it is made; emit returns
- * false to stop. The prompt holds at least one token. The same seed gives the same text. */
+ * false to stop. The prompt holds at least one token. The same seed gives the same text. @param out may be NULL */
 err generate(const generator *g, exec *x, const int32_t *prompt, int64_t n, const sample_options *o,
-             bool (*emit)(void *ctx, int32_t token), void *ctx) MUST_USE;
+             bool (*emit)(void *ctx, int32_t token), void *ctx, generated *out) MUST_USE;
 
 /* The same in text: `prompt` is not empty; emit gets whole characters as they are made. o->stop is
  * not read: the tokenizer's end of a document stops. */
 err generate_text(const generator *g, exec *x, const tokenizer *t, const char *prompt,
                   const sample_options *o, bool (*emit)(void *ctx, const char *text, size_t n),
-                  void *ctx) MUST_USE;
+                  void *ctx, generated *out) MUST_USE;
+/* The same after a prompt of ids. */
+err generate_after(const generator *g, exec *x, const tokenizer *t, const int32_t *prompt,
+                   int64_t n, const sample_options *o,
+                   bool (*emit)(void *ctx, const char *text, size_t n), void *ctx,
+                   generated *out) MUST_USE;
 
+/* Lowers the logits of tokens that were there before, as the options' penalties ask. @param context [n] ids, of which those
+ * from `made` on were generated */
+void sample_penalize(float *logits, int64_t vocab, const sample_options *o, const int32_t *context,
+                     int64_t n, int64_t made);
 /* Chooses a token from logits [vocab], which are overwritten. `u` is uniform in [0, 1). */
 int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u);
 

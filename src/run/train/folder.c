@@ -19,15 +19,16 @@
 #include <unistd.h>
 
 #include "io/io.h"
+#include "observe/status.h"
 
 #define PREVIOUS ".previous"
 #define REMOVED  ".removed"
 
 /* What a run leaves in its folder. */
-static const char *const entries[] = { "checkpoints", "weights",        "tb",
-                                       "programs",    "config.yaml",    "metrics.jsonl",
-                                       "train.log",   "events.jsonl",   "tokenizer.json",
-                                       "profile",     OBSERVE_TIMETABLE };
+static const char *const entries[] = { "checkpoints", "weights",         "tb",
+                                       "programs",    "config.yaml",     "metrics.jsonl",
+                                       "train.log",   "events.jsonl",    "tokenizer.json",
+                                       "profile",     OBSERVE_TIMETABLE, STATUS_FILE };
 
 /* Those, and the files of an imported model. @return NULL past the end */
 static const char *run_entry_at(int i) {

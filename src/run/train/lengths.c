@@ -139,6 +139,11 @@ static int64_t steps_to_tokens(const trainer *t, int64_t steps) {
     return tokens_of_windows(t, batch_ramp_windows(&t->ramp, steps));
 }
 
+int64_t trainer_tokens_at_end(const trainer *t) {
+    int64_t left = steps_to_tokens(t, t->stop) - steps_to_tokens(t, t->state.step);
+    return t->state.tokens + left;
+}
+
 /* @return the windows consumed when `tokens` were trained on, from where the run stands: what came
  * before may have had other batches and sequences. */
 static int64_t window_at_tokens(const trainer *t, int64_t tokens) {

@@ -3,6 +3,7 @@
 #include "train_internal.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +45,8 @@ static err write_sample(trainer *t) {
                          .top_k = c->sample.top_k,
                          .top_p = c->sample.top_p,
                          .seed = t->state.seed + (uint64_t)t->state.step };
-    err e = generate_text(&t->gen, &t->x, t->tokenizer, c->sample.prompt, &o, take_text, &text);
+    err e =
+        generate_text(&t->gen, &t->x, t->tokenizer, c->sample.prompt, &o, take_text, &text, NULL);
     if (!e) {
         progress_note(t->show, "step %lld, sample: %s%s", (long long)t->state.step,
                       c->sample.prompt, text.text ? text.text : "");
@@ -246,15 +248,25 @@ static err begin_run(trainer *t) {
 }
 
 /* What ended the run, for those who look at it later. @return e. */
-static err log_run_failure(trainer *t, err e) {
-    if (!e || !t->log) return e;
-    const char *message = err_message(e);
+static err log_run_end(trainer *t, err e) {
+    if (!t->log) return e;
+    if (!e && last_step(t)) return observe_event(t->log, "finish", t->state.step, NULL);
+    if (!e)
+        return observe_event(t->log, "stop", t->state.step,
+                             json_pack("{s:s, s:s}", "message",
+                                       t->stop_signal == SIGINT ? "by Ctrl-C" : "by a signal",
+                                       "remedy", "the same command continues"));
+    const char *message = err_message(e), *remedy = err_remedy(e);
     str line = { 0 };
     str_add(&line, "error: %s", message);
     log_line(line.text);
     str_free(&line);
-    json_t *details = json_pack("{s:o}", "message", io_json_string(message, strlen(message)));
-    err_free(observe_event(t->log, "failure", t->state.step, details)); /* it ends with e anyway */
+    bool on_alert = err_exit_code(e) == EXIT_ALERT; /* stopped and saved, as its policy demands */
+    json_t *details =
+        json_pack("{s:o, s:o, s:b}", "message", io_json_string(message, strlen(message)), "remedy",
+                  io_json_string(remedy, strlen(remedy)), "on_alert", (int)on_alert);
+    err_free(observe_event(t->log, on_alert ? "stop" : "failure", t->state.step,
+                           details)); /* it ends with e anyway */
     return e;
 }
 
@@ -271,5 +283,5 @@ err train_rank(trainer *t) {
     TRY(comm_agree(t->x.comm, OK)); /* all have read what the folder holds */
     TRY(begin_run(t));
     TRY(profile_memory(t));
-    return log_run_failure(t, run_steps(t));
+    return log_run_end(t, run_steps(t));
 }

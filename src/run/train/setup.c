@@ -161,6 +161,8 @@ static err start_serving(trainer *t) {
 err trainer_open_log(trainer *t) {
     observe_options o = { .dir = t->dir,
                           .first_step = t->state.step ? t->state.step + 1 : 0,
+                          .steps = t->stop,
+                          .total_tokens = (double)trainer_tokens_at_end(t),
                           .tensorboard = t->every.tensorboard.length > 0,
                           .hparams = json_object_get(t->run, "options"),
                           .gpu = t->ops->device != NULL,

@@ -400,6 +400,8 @@ err healing_stop(const trainer *t) MUST_USE;
 err trainer_repeat_step(trainer *t, str *finding) MUST_USE;
 /* @return the tokens of the last step that was queued. */
 int64_t trainer_step_tokens(const trainer *t);
+/* @return the tokens that the run will have been trained on after its last step. */
+int64_t trainer_tokens_at_end(const trainer *t);
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
  * step it calls `finish`, if the previous step is still in flight. */
 err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) MUST_USE;

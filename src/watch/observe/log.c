@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "io/io.h"
+#include "observe/status.h"
 #include "observe_internal.h"
 
 /* A file of lines. */
@@ -29,6 +30,8 @@ struct observe {
     nvml *gpu;                               /* NULL: not read */
     char *sys;                               /* owned; NULL: /sys */
     double links_began, links_now, links_at; /* link_errors; the time_now of the last look */
+    run_status status;                       /* DIR/status.json */
+    double status_at;                        /* the time_now when it was written */
 };
 
 /* ---- one step as JSON ---------------------------------------------------------------------- */
@@ -168,6 +171,28 @@ static err drop_later_metrics(observe *o, int64_t first) {
 }
 
 /* ---- the logs ------------------------------------------------------------------------------ */
+/* The mount point of a disk that was unmounted is another folder. */
+static bool is_own_folder(const observe *o) {
+    struct stat st;
+    return stat(o->dir, &st) == 0 && st.st_dev == o->folder.device && st.st_ino == o->folder.inode;
+}
+
+static void note_failure(observe *o, err e) {
+    if (!e) return;
+    err_free(o->failed);
+    o->failed = e;
+}
+
+static void write_status(observe *o) {
+    o->status_at = time_now();
+    o->status.updated = (double)time(NULL);
+    err e = is_own_folder(o) ? status_write(o->dir, &o->status) : OK;
+    if (o->failed) /* the lines matter more, and what keeps them from the disk is the same */
+        err_free(e);
+    else
+        o->failed = e;
+}
+
 err observe_open(const observe_options *options, observe **out) {
     observe *o = mem_alloc(sizeof *o);
     *o = (observe){ .metrics = { io_join(options->dir, "metrics.jsonl"), -1 },
@@ -182,17 +207,14 @@ err observe_open(const observe_options *options, observe **out) {
     if (options->gpu) o->gpu = nvml_open(options->nvml, options->gpu_index);
     if (options->sys) o->sys = strdup(options->sys);
     o->links_began = o->links_now = link_errors(o->sys);
+    status_begin(o->dir, MAX(0, options->first_step - 1), options->steps, options->total_tokens,
+                 &o->status);
+    write_status(o);
     *out = o;
     return OK;
 cleanup:
     observe_close(o);
     return e;
-}
-
-/* The mount point of a disk that was unmounted is another folder. */
-static bool is_own_folder(const observe *o) {
-    struct stat st;
-    return stat(o->dir, &st) == 0 && st.st_dev == o->folder.device && st.st_ino == o->folder.inode;
 }
 
 /* A log that was removed or moved away is begun anew: lines would go to a file without a name. When that
@@ -237,13 +259,6 @@ static void append_line(observe *o, line_log *l, const str *line) {
     o->failed = e;
 }
 
-/* Points of TensorBoard are not kept: metrics.jsonl has them too. */
-static void note_failure(observe *o, err e) {
-    if (!e) return;
-    err_free(o->failed);
-    o->failed = e;
-}
-
 err observe_take_failure(observe *o) {
     err e = o ? o->failed : OK;
     if (o) o->failed = OK;
@@ -281,8 +296,15 @@ err observe_log(observe *o, observe_step *s) {
     complete_step(o, s);
     step_as_json(s, &line);
     append_line(o, &o->metrics, &line);
+    /* Points of TensorBoard are not kept after a failure: metrics.jsonl has them too. */
     if (o->tb && s->tensorboard) note_failure(o, tb_step(o->tb, s));
     str_free(&line);
+    bool first = isnan(o->status.eta_s);
+    o->status.step = s->step;
+    o->status.tokens = (double)s->tokens;
+    o->status.eta_s = s->eta_s;
+    o->status.step_s = s->step_s;
+    if (first || time_now() - o->status_at >= 1) write_status(o);
     return OK;
 }
 
@@ -297,7 +319,9 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) {
     if (details) json_object_update(event, details);
     json_decref(details);
     char *text = json_dumps(event, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    bool changed = text && status_take_event(&o->status, event);
     json_decref(event);
+    if (changed) write_status(o);
     if (!text) return ERR("event \"%s\": a text in it is not UTF-8", kind);
     str line = { 0 };
     str_add(&line, "%s\n", text);

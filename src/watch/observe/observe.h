@@ -1,5 +1,5 @@
-/* observe: what a run reports. metrics.jsonl with one object per step, events.jsonl, and the progress
- * line. Depends on util and io.
+/* observe: what a run reports. metrics.jsonl with one object per step, events.jsonl, status.json (status.h), and
+ * the progress line. Depends on util and io.
  *
  *     observe *o = NULL;
  *     TRY(observe_open(&(observe_options){ .dir = "runs/a" }, &o));
@@ -132,6 +132,8 @@ observe_step observe_step_none(void);
 typedef struct observe_options {
     const char *dir;       /* the run folder, which exists */
     int64_t first_step;    /* the first that will be logged; 0: start from scratch */
+    int64_t steps;         /* of the whole run, for status.json; 0: not known */
+    double total_tokens;   /* of the whole run; NaN or 0: not known */
     bool tensorboard;      /* write event files to DIR/tb too */
     int64_t rotate_bytes;  /* begin a new event file after this many bytes; 0: 64 MiB */
     const json_t *hparams; /* an object of texts, for TensorBoard; borrowed; may be NULL */
@@ -149,7 +151,8 @@ err observe_open(const observe_options *options, observe **out) MUST_USE;
  * metrics.jsonl, whole or not at all as far as readers can see. */
 err observe_log(observe *o,
                 observe_step *s) MUST_USE; /* this and what follows: nothing without a log */
-/* Appends {"event": kind, "step": step, "time": unix seconds, ...details} to events.jsonl.
+/* Appends {"event": kind, "step": step, "time": unix seconds, ...details} to events.jsonl. "finish", "stop" and
+ * "failure" end the run, the last two with a "message" and a "remedy" (status.h).
  * @param details an object, consumed; may be NULL. */
 err observe_event(observe *o, const char *kind, int64_t step, json_t *details) MUST_USE;
 /* A text that the model wrote: an event of kind "sample", and a text in TensorBoard. @param text any n

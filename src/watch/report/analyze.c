@@ -183,7 +183,7 @@ static void take_event(run_report *r, const json_t *o) {
         r->events.rollbacks++;
         r->events.rollback_step = json_number_value(json_object_get(o, "from_step"));
     }
-    if (strcmp(kind, "failure")) return;
+    if (strcmp(kind, "failure") && !json_is_true(json_object_get(o, "on_alert"))) return;
     r->events.failure_step = step;
     snprintf(r->events.failure, sizeof r->events.failure, "%s", message ? message : "an error");
 }
@@ -215,6 +215,7 @@ static err analyze_run(run_report *r) {
     report_find_spikes(r);
     TRY(each_object(r, "events.jsonl", take_event));
     TRY(each_object(r, "launch.jsonl", take_attempt));
+    status_read(r->dir, r->all, &r->status);
     report_find_all(r);
     return OK;
 }

@@ -14,6 +14,7 @@
 #include <jansson.h>
 
 #include "observe/series.h"
+#include "observe/status.h"
 
 /* ---- the analysis -------------------------------------------------------------------------- */
 enum { REPORT_WINDOWS = 20, REPORT_LEAST_WINDOW = 20, REPORT_LISTED = 10 };
@@ -51,6 +52,7 @@ typedef struct loss_phase {
 typedef struct run_report {
     char *dir;   /* as it was given */
     series *all; /* owned */
+    run_status status;
     int64_t rows;
     double first_step, last_step, tokens;
     double first_loss, last_loss, best_loss; /* means of the first, last and best window */
@@ -116,10 +118,11 @@ typedef struct run_screen {
     const char *name;     /* of the run */
     const series *all;    /* up to date */
     const json_t *events; /* the last lines of events.jsonl, an array */
-    double now;           /* Unix seconds */
-    int width, height;    /* columns and lines */
-    bool color;           /* with escapes for colors */
-    bool utf8;            /* else ASCII alone */
+    const run_status *status;
+    double now;        /* Unix seconds */
+    int width, height; /* columns and lines */
+    bool color;        /* with escapes for colors */
+    bool utf8;         /* else ASCII alone */
 } run_screen;
 /* Draws curves, where a step's time goes, ranks and alerts into `height` lines of at most `width` columns, each
  * ending in a newline. What does not fit is left out, the least needed first. */

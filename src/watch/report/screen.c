@@ -1,6 +1,7 @@
 /* A run on a terminal:
  *
- *     runs/tiny  step 1200  loss 2.31  held-out 2.40  lr 3e-4  12.3 k tok/s  MFU 41 %      headline
+ *     runs/tiny  running: step 1200 of 5000 (24 %), 3 M of 12 M tokens, 2 h left              status
+ *     step 1200  loss 2.31  held-out 2.40  lr 3e-4  12.3 k tok/s  MFU 41 %      headline
  *         loss   4.2 | ..                                                                  curves
  *                    |   ''--....___
  *     time per step  data 1 %  compute 80 %  waits 12 %  optimizer 7 %                      breakdown
@@ -16,9 +17,11 @@
 #include "report_internal.h"
 
 enum { LABEL = 15 }; /* columns before a section's content */
-static const char *const red = "\033[31m", *const green = "\033[32m", *const yellow = "\033[33m",
-                         *const dim = "\033[2m", *const bold = "\033[1m",
-                         *const no_color = "\033[0m";
+#define red      "\033[31m"
+#define green    "\033[32m"
+#define yellow   "\033[33m"
+#define dim_text "\033[2m"
+static const char *const dim = dim_text, *const bold = "\033[1m", *const no_color = "\033[0m";
 
 /* ---- a line ---------------------------------------------------------------------------------------- */
 typedef struct screen_line {
@@ -84,26 +87,53 @@ static double recent_mean(const run_screen *s, const char *name, int64_t most) {
     return n ? sum / (double)n : NAN;
 }
 
+static void draw_status(const run_screen *s, str *out) {
+    static const char *const colors[RUN_STATE_COUNT] = { [RUN_UNKNOWN] = dim_text,
+                                                         [RUN_RUNNING] = green,
+                                                         [RUN_FINISHED] = green,
+                                                         [RUN_STOPPED] = yellow,
+                                                         [RUN_DIED] = red };
+    screen_line l = begin_screen_line(s, out, NULL);
+    str text = { 0 };
+    add_color(&l, bold);
+    add_text(&l, "%s  ", s->name);
+    add_color(&l, no_color);
+    add_color(&l, colors[s->status->state]);
+    status_line(s->status, &text);
+    add_columns(&l, text.text);
+    add_color(&l, no_color);
+    end_screen_line(&l);
+    str_free(&text);
+}
+
+/* @return lines drawn. */
+static int draw_cause(const run_screen *s, str *out) {
+    if (!*s->status->cause) return 0;
+    screen_line l = begin_screen_line(s, out, run_state_names[s->status->state]);
+    add_color(&l, red);
+    add_columns(&l, s->status->cause);
+    add_color(&l, no_color);
+    if (*s->status->remedy) add_text(&l, "; %s", s->status->remedy);
+    end_screen_line(&l);
+    return 1;
+}
+
 static void draw_headline(const run_screen *s, str *out) {
     char a[32];
     double val = last_value(s, "val_loss"), mfu = last_value(s, "mfu"),
            time = last_value(s, "time");
     screen_line l = begin_screen_line(s, out, NULL);
-    add_color(&l, bold);
-    add_text(&l, "%s", s->name);
-    add_color(&l, no_color);
     if (!series_rows(s->all)) {
-        add_text(&l, "  no steps yet");
+        add_text(&l, "no steps yet");
         end_screen_line(&l);
         return;
     }
-    add_text(&l, "  step %.0f", last_value(s, "step"));
-    add_text(&l, "  loss %.4f", last_value(s, "loss"));
+    add_text(&l, "loss %.4f", last_value(s, "loss"));
     if (isfinite(val)) add_text(&l, "  held-out %.4f", val);
     add_text(&l, "  lr %.2e", last_value(s, "lr"));
     add_text(&l, "  %s tok/s", str_count(a, sizeof a, recent_mean(s, "tok_s", 20)));
     if (isfinite(mfu)) add_text(&l, "  MFU %.1f %%", 100 * recent_mean(s, "mfu", 20));
-    if (s->now - time > 30) {
+    if (s->status->state == RUN_RUNNING && s->now - time > 30) {
         add_color(&l, yellow);
         add_text(&l, "  last step %s ago", str_duration(a, sizeof a, s->now - time));
         add_color(&l, no_color);
@@ -192,14 +222,19 @@ static void draw_breakdown(const run_screen *s, str *out) {
     } parts[] = {
         { "data", data }, { "compute", compute }, { "waits", wait }, { "optimizer", optim }
     };
-    double left = step;
+    /* Waits are measured over other steps than the rest, so that the sum may exceed the whole; what is printed adds up
+     * to 100.0. */
+    double sum = 0, shown = 0;
+    for (size_t i = 0; i < COUNT_OF(parts); i++) sum += fmax(0, parts[i].seconds);
+    double whole = fmax(step, sum);
     add_text(&l, "%.4g s:", step);
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         if (!isfinite(parts[i].seconds)) continue;
-        left -= parts[i].seconds;
-        add_text(&l, "  %s %.1f %%", parts[i].name, 100 * parts[i].seconds / step);
+        double share = fmin(round(1000 * fmax(0, parts[i].seconds) / whole) / 10, 100 - shown);
+        shown += share;
+        add_text(&l, "  %s %.1f %%", parts[i].name, share);
     }
-    add_text(&l, "  other %.1f %%", fmax(0, 100 * left / step));
+    add_text(&l, "  other %.1f %%", fmax(0, 100 - shown));
     end_screen_line(&l);
 }
 
@@ -268,6 +303,8 @@ static int draw_alerts(const run_screen *s, int most, str *out) {
                  name ? name : "failure");
         add_columns(&l, text ? text : "");
         add_color(&l, no_color);
+        const char *remedy = json_string_value(json_object_get(e, "remedy"));
+        if (remedy) add_columns(&l, "; "), add_columns(&l, remedy);
         end_screen_line(&l);
     }
     if (drawn || !most) return drawn;
@@ -279,14 +316,16 @@ static int draw_alerts(const run_screen *s, int most, str *out) {
 
 /* ---- all of it ----------------------------------------------------------------------------------------- */
 void report_draw_screen(const run_screen *s, str *out) {
-    int ranks = count_ranks(s), left = s->height - 1; /* lines below the headline */
+    int ranks = count_ranks(s), left = s->height - 1; /* lines below the first */
     size_t from = out->len;
+    draw_status(s, out);
+    if (left > 0) draw_headline(s, out), left--;
+    if (left >= 5) left -= draw_cause(s, out);
     bool breakdown = left >= 4, has_ranks = ranks > 0 && left >= 8;
     int rank_lines = has_ranks ? MIN(3, (ranks - 1) / MAX(1, s->width - LABEL - 6) + 1) : 0;
     int alerts = left >= 6 ? MIN(4, 1 + left / 10) : 0;
     int curves = left - breakdown - rank_lines - has_ranks - alerts;
     int second = curves >= 12 ? curves / 3 : 0;
-    draw_headline(s, out);
     draw_curve(s, "loss", "loss", curves - second, out);
     if (second) draw_curve(s, "norm", "grad_norm", second, out);
     if (breakdown) draw_breakdown(s, out);

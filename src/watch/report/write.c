@@ -67,6 +67,19 @@ static const char *const phase_names[] = { [PHASE_FAST] = "fast gain",
                                            [PHASE_STAGNANT] = "stagnant",
                                            [PHASE_RISING] = "rising" };
 
+static void write_run_status(doc *d, const run_status *s) {
+    str line = { 0 };
+    status_line(s, &line);
+    doc_line(d, "%s", line.text);
+    str_free(&line);
+    if (*s->cause)
+        doc_line(d, "%s: %s%s%s", run_state_names[s->state], s->cause,
+                 *s->remedy ? ". Remedy: " : "", s->remedy);
+    for (int i = 0; i < s->n_last; i++)
+        doc_line(d, "alert in step %lld: %s: %s. Remedy: %s", (long long)s->last[i].step,
+                 s->last[i].name, s->last[i].message, s->last[i].remedy);
+}
+
 static void write_loss(doc *d, const run_report *r) {
     char a[32];
     doc_line(d, "steps %.0f to %.0f, %s tokens; resumes: %d", r->first_step, r->last_step,
@@ -177,6 +190,7 @@ static void write_stalls(doc *d, const run_report *r) {
 
 static void write_run(doc *d, const run_report *r) {
     doc_heading(d, r->dir);
+    write_run_status(d, &r->status);
     write_loss(d, r);
     plot_runs(d, &r, 1);
     write_phases(d, r);
@@ -286,6 +300,7 @@ static json_t *run_json(const run_report *r) {
     json_object_set_new(o, "run", json_string(r->dir));
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
         json_object_set_new(o, numbers[i].key, io_json_number(numbers[i].v));
+    json_object_set_new(o, "status", status_json(&r->status));
     json_object_set_new(o, "diverged", json_boolean(r->diverged));
     json_object_set_new(o, "phases", phases_json(r));
     json_object_set_new(o, "highest_spikes", spikes_json(r));

@@ -34,9 +34,9 @@ static double query_number(const serve_request *r, const char *name, double othe
     return text && number_parse_real(text, &v) ? v : otherwise;
 }
 
-/* Reads what was appended since, at most twice a second. */
+/* Reads what was appended since, at most ten times a second. */
 static bool refresh_run(served_run *run, serve_answer *out) {
-    if (time_now() - run->updated < 0.5) return true;
+    if (time_now() - run->updated < 0.1) return true;
     err e = series_update(run->all);
     if (e) refuse_request(out, 500, err_message(e));
     run->updated = time_now();
@@ -95,11 +95,14 @@ static void answer_runs(const served_site *site, const serve_request *r, serve_a
         const series_column *when = series_find(s, "time");
         double last = step && step->n ? series_value(step, step->n - 1) : 0;
         double time = when && when->n ? series_value(when, when->n - 1) : 0;
+        run_status status;
+        status_read(site->runs[i].dir, s, &status);
         json_array_append_new(
-            list, json_pack("{s:o, s:I, s:f, s:f, s:I, s:o}", "name",
+            list, json_pack("{s:o, s:I, s:f, s:f, s:o, s:I, s:o}", "name",
                             io_json_string(site->runs[i].name, strlen(site->runs[i].name)), "rows",
-                            (json_int_t)series_rows(s), "step", last, "time", time, "events",
-                            (json_int_t)event_bytes(&site->runs[i]), "metrics", columns_json(s)));
+                            (json_int_t)series_rows(s), "step", last, "time", time, "status",
+                            status_json(&status), "events", (json_int_t)event_bytes(&site->runs[i]),
+                            "metrics", columns_json(s)));
     }
     for (int i = 0; i < METRICS; i++)
         json_object_set_new(about, metric_table[i].key,
@@ -175,24 +178,13 @@ static char *read_file_tail(const served_run *run, const char *name, int64_t mos
     return text;
 }
 
-static json_t *file_lines(const served_run *run, const char *name) {
-    enum { TAIL = 1 << 18 };
-    char *text = read_file_tail(run, name, TAIL), *next = NULL;
-    json_t *list = json_array();
-    for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
-        json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-        if (json_is_object(o)) json_array_append(list, o);
-        json_decref(o);
-    }
-    free(text);
-    return list;
-}
-
 /* Events, and of what a launch logged the attempts that failed: as events of the step they go back to. */
 static void answer_events(const served_site *site, const serve_request *r, serve_answer *out) {
+    enum { TAIL = 1 << 18 };
     served_run *run = requested_run(site, r, out);
     if (!run) return;
-    json_t *list = file_lines(run, "events.jsonl"), *launches = file_lines(run, "launch.jsonl"), *o;
+    json_t *list = status_tail(run->dir, "events.jsonl", TAIL),
+           *launches = status_tail(run->dir, "launch.jsonl", TAIL), *o;
     size_t i;
     json_array_foreach(launches, i, o) {
         if (!json_integer_value(json_object_get(o, "status"))) continue;
@@ -332,6 +324,10 @@ static void answer_page(const served_site *site, const serve_request *r, serve_a
     serve_put_page(out, page_part("page"));
 }
 
+static void answer_bye(const served_site *site, const serve_request *r, serve_answer *out) {
+    out->type = "text/plain; charset=utf-8";
+}
+
 static const struct {
     const char *path;
     void (*answer)(const served_site *site, const serve_request *r, serve_answer *out);
@@ -339,6 +335,8 @@ static const struct {
     { "/", answer_page },
     { "/metrics", answer_metrics },
     { "/api/runs", answer_runs },
+    { "/api/end", answer_runs }, /* when too many wait for the end already */
+    { "/api/bye", answer_bye },
     { "/api/series", answer_series },
     { "/api/csv", answer_csv },
     { "/api/ranks", answer_ranks },
@@ -347,15 +345,21 @@ static const struct {
     { "/api/config", answer_config },
 };
 
+const serve_route *find_post(const served_site *site, const char *path) {
+    for (int i = 0; i < site->n_routes; i++)
+        if (!strcmp(site->routes[i].path, path) && site->routes[i].post) return &site->routes[i];
+    return NULL;
+}
+
 void answer_request(const served_site *site, const serve_request *r, serve_answer *out) {
     out->status = 200;
-    for (size_t i = 0; i < COUNT_OF(routes); i++)
+    for (size_t i = 0; i < COUNT_OF(routes) && !site->routes_only; i++)
         if (!strcmp(routes[i].path, r->path)) {
             routes[i].answer(site, r, out);
             return;
         }
     for (int i = 0; i < site->n_routes; i++)
-        if (!strcmp(site->routes[i].path, r->path)) {
+        if (!strcmp(site->routes[i].path, r->path) && site->routes[i].answer) {
             site->routes[i].answer(site->routes_ctx, r, out);
             return;
         }

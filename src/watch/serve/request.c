@@ -54,12 +54,21 @@ const char *serve_query_name(const serve_request *r, int i) {
     return i < r->n_query ? r->query[i].name : NULL;
 }
 
+/* A length is digits alone: a sign or a second number may mean another length to another program. */
+static bool parse_body_length(const char *text, int64_t *out) {
+    for (const char *at = text; *at; at++)
+        if (*at < '0' || *at > '9') return false;
+    return *text && strlen(text) < 16 && number_parse_int(text, out);
+}
+
 /* "GET /path?query HTTP/1.1" */
 static int parse_line(const char *at, const char *end, serve_request *out) {
     size_t n = (size_t)(end - at);
     size_t method = n > 4 && !memcmp(at, "GET ", 4) ? 4 : n > 5 && !memcmp(at, "HEAD ", 5) ? 5 : 0;
-    if (!method) return memchr(at, ' ', n) ? 405 : 400;
     out->head = method == 5;
+    out->post = n > 5 && !memcmp(at, "POST ", 5);
+    if (out->post) method = 5;
+    if (!method) return memchr(at, ' ', n) ? 405 : 400;
     at += method;
     const char *space = memchr(at, ' ', (size_t)(end - at));
     if (!space || end - space != 9 || memcmp(space, " HTTP/1.", 8) || *at != '/') return 400;
@@ -83,9 +92,25 @@ static bool copy_header(const char *at, const char *end, const char *name, char 
     return true;
 }
 
+/* What a header tells of the body. @return 0 or a status */
+static int parse_body_header(const char *at, const char *end, serve_request *out) {
+    char text[128];
+    if (copy_header(at, end, "content-length:", text, sizeof text)) {
+        if (out->length >= 0 || !parse_body_length(text, &out->length)) return 400;
+    } else if (!strncasecmp(at, "content-length:", 15) ||
+               !strncasecmp(at, "transfer-encoding:", 18)) {
+        return 400; /* its end would not be known */
+    } else if (copy_header(at, end, "content-type:", text, sizeof text)) {
+        out->json = !strncasecmp(text, "application/json", 16) && strchr(" ;", text[16]);
+    } else if (copy_header(at, end, "expect:", text, sizeof text)) {
+        out->expects = !strcasecmp(text, "100-continue");
+    }
+    return 0;
+}
+
 int request_parse(const char *text, size_t n, serve_request *out) {
     const char *end = text + n;
-    *out = (serve_request){ 0 };
+    *out = (serve_request){ .length = -1 };
     bool first = true;
     int hosts = 0;
     for (const char *at = text; at < end;) {
@@ -100,6 +125,8 @@ int request_parse(const char *text, size_t n, serve_request *out) {
             if (hosts++ || !copy_header(at, stop, "host:", out->host, sizeof out->host)) return 400;
         }
         copy_header(at, stop, "authorization: bearer ", out->token, sizeof out->token);
+        status = first ? 0 : parse_body_header(at, stop, out);
+        if (status) return status;
         first = false;
         at = newline + 1;
     }

@@ -13,7 +13,9 @@
  *
  *     /                        the page
  *     /metrics                 the last value of every metric, as Prometheus text
- *     /api/runs                the runs, their metrics and how far they are
+ *     /api/runs                the runs, their metrics and how far they are (observe/status.h)
+ *     /api/end                 the same, answered when the server ends: a page shows the last state of its run
+ *     /api/bye                 from such a page, when it has read all it needs; the server ends without waiting further
  *     /api/series?run&key&from&to&points   a metric, reduced to `points` points
  *     /api/csv?run&key         a metric, every step
  *     /api/ranks?run&windows   what ranks measured of themselves, in the last windows of steps
@@ -44,10 +46,24 @@ const char *serve_query_name(const serve_request *r, int i);
 /* Answers with a page: `text`, in which the line "<!-- common -->" stands for the style and the script that
  * all pages share (common.html). */
 void serve_put_page(serve_answer *out, const char *text);
+/* An answer to a POST that takes time, given from any thread: whole, or piece by piece as it is made. */
+typedef struct serve_stream serve_stream;
+/* Answers at once and releases the stream. @param a its body is taken over */
+void serve_stream_answer(serve_stream *to, serve_answer *a);
+/* Begins an answer of pieces, with status 200. */
+void serve_stream_begin(serve_stream *to, const char *type);
+/* @return false when the peer is gone: the rest need not be made. */
+bool serve_stream_write(serve_stream *to, const char *bytes, size_t n);
+bool serve_stream_is_open(serve_stream *to); /* the peer is there */
+void serve_stream_end(serve_stream *to);     /* releases it */
+
 typedef struct serve_route {
     const char *path; /* "/plan" */
-    /* Called from the server's thread, one at a time: until it returns no other request is answered. */
+    /* Called from the server's thread, one at a time: until it returns no other request is answered. NULL: POST only */
     void (*answer)(void *ctx, const serve_request *r, serve_answer *out);
+    /* A POST of JSON, called from the same thread. It hands `to` to another thread, or answers. Threads have ended their
+     * streams before serve_stop. @param body n bytes and a NUL, borrowed. NULL: GET only */
+    void (*post)(void *ctx, const char *body, size_t n, serve_stream *to);
 } serve_route;
 
 typedef struct serve_options {
@@ -58,6 +74,7 @@ typedef struct serve_options {
     const serve_route *routes; /* borrowed until serve_stop, with their context */
     int n_routes;
     void *routes_ctx;
+    bool routes_only; /* serve the routes and nothing else: no page, no runs */
     const char
         *plan_path; /* of the page that plans runs, which the page of runs links to; NULL: none */
 } serve_options;
@@ -67,6 +84,7 @@ typedef struct serve serve;
 err serve_start(const serve_options *o, serve **out) MUST_USE;
 /* @return "127.0.0.1:8080": where it listens. */
 const char *serve_address(const serve *s);
+/* Waits a few seconds at most for pages that show the end. */
 void serve_stop(serve *s); /* takes NULL */
 
 #endif

@@ -29,14 +29,21 @@ enum { MOST_VALUES = 8 << 20 }; /* of a run, in memory: some 50 MB; 200,000 step
 /* Seconds: for a request to arrive; the same when all slots are taken; without progress of an answer; for
  * a whole answer; for the peer to close. */
 enum { ARRIVE = 10, CROWDED = 1, PROGRESS = 10, WHOLE = 120, LINGER = 1 };
+/* Requests for /api/end that may wait at a time; seconds that pages have to read the last state when it ends. */
+enum { MOST_HELD = SLOTS / 4, FAREWELL = 5 };
 
-typedef enum { FREE, READING, WRITING, CLOSING } connection_state;
+/* HELD: the request is answered when the server ends. STREAMING: another thread makes the answer. */
+typedef enum { FREE, READING, BODY, HELD, STREAMING, WRITING, CLOSING } connection_state;
 typedef struct http_connection {
     connection_state state;
     int fd;
     double since, deadline; /* since: when its state began */
     char in[REQUEST_BYTES];
     size_t got;
+    str body;                 /* of a POST, as far as it came */
+    size_t length;            /* that it will have */
+    const serve_route *route; /* that it is for */
+    serve_stream *stream;     /* of STREAMING */
     str out;
     size_t sent;
 } http_connection;
@@ -49,6 +56,7 @@ struct serve {
     http_connection *slots;
     pthread_t thread;
     bool running;
+    int leaving; /* pages that were told of the end and have not said /api/bye */
 };
 
 /* ---- access ---------------------------------------------------------------------------------- */
@@ -90,6 +98,10 @@ static const char *reason_of(int status) {
                     { 403, "Forbidden" },
                     { 404, "Not Found" },
                     { 405, "Method Not Allowed" },
+                    { 411, "Length Required" },
+                    { 413, "Content Too Large" },
+                    { 415, "Unsupported Media Type" },
+                    { 429, "Too Many Requests" },
                     { 414, "URI Too Long" },
                     { 431, "Request Header Fields Too Large" },
                     { 500, "Internal Server Error" } };
@@ -98,17 +110,24 @@ static const char *reason_of(int status) {
     BUG("a status without a reason");
 }
 
-static void put_answer(http_connection *s, const serve_answer *a, bool head) {
-    s->out.len = 0;
-    str_add(&s->out,
-            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n"
-            "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+void put_headers(str *out, int status, const char *type, int64_t length) {
+    str_add(out, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n", status, reason_of(status), type);
+    if (length >= 0)
+        str_add(out, "Content-Length: %lld\r\n", (long long)length);
+    else
+        str_add(out, "Transfer-Encoding: chunked\r\n");
+    str_add(out,
+            "Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
             "Referrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n"
             "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; "
-            "script-src 'unsafe-inline'; connect-src 'self'; img-src data:\r\n",
-            a->status, reason_of(a->status), a->type, a->body.len);
-    if (a->status == 401) str_add(&s->out, "WWW-Authenticate: Bearer\r\n");
-    if (a->status == 405) str_add(&s->out, "Allow: GET, HEAD\r\n");
+            "script-src 'unsafe-inline'; connect-src 'self'; img-src data:\r\n");
+    if (status == 401) str_add(out, "WWW-Authenticate: Bearer\r\n");
+    if (status == 405) str_add(out, "Allow: GET, HEAD\r\n");
+}
+
+static void put_answer(http_connection *s, const serve_answer *a, bool head) {
+    s->out.len = 0;
+    put_headers(&s->out, a->status, a->type, (int64_t)a->body.len);
     if (a->file) str_add(&s->out, "Content-Disposition: attachment; filename=\"%s\"\r\n", a->file);
     str_add(&s->out, "\r\n");
     if (!head && a->body.len) str_add_bytes(&s->out, a->body.text, a->body.len);
@@ -125,6 +144,47 @@ static void put_refusal(http_connection *s, int status, const char *why) {
     str_free(&a.body);
 }
 
+static int count_state(const serve *v, connection_state state) {
+    int n = 0;
+    for (int i = 0; i < SLOTS; i++) n += v->slots[i].state == state;
+    return n;
+}
+
+/* The whole body is there. */
+static void take_body(serve *v, http_connection *s) {
+    if (!s->body.text) str_add(&s->body, "%s", "");
+    s->state = STREAMING;
+    s->deadline = INFINITY;
+    s->out.len = s->sent = 0;
+    s->stream = stream_new(v->wake[1]);
+    s->route->post(v->what.routes_ctx, s->body.text, s->body.len, s->stream);
+    str_free(&s->body);
+}
+
+/* A POST whose headers are `n` bytes of what has come; the rest is its body. */
+static void begin_post(serve *v, http_connection *s, const serve_request *r, size_t n) {
+    s->route = find_post(&v->what, r->path);
+    if (!s->route) {
+        put_refusal(s, 405, "nothing is posted here");
+    } else if (!r->json) { /* a page of another site cannot send it unasked */
+        put_refusal(s, 415, "a body of Content-Type application/json is expected");
+    } else if (r->length < 0) {
+        put_refusal(s, 411, "a Content-Length is needed");
+    } else if (r->length > BODY_BYTES) {
+        put_refusal(s, 413, "the body is too large");
+    } else {
+        static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+        s->length = (size_t)r->length;
+        s->state = BODY;
+        s->deadline = time_now() + WHOLE;
+        str_add_bytes(&s->body, s->in + n, MIN(s->got - n, s->length));
+        if (s->body.len >= s->length)
+            take_body(v, s);
+        else if (r->expects && send(s->fd, go_on, sizeof go_on - 1, MSG_NOSIGNAL) < 0)
+            s->deadline = 0;
+    }
+}
+
 static void take_request(serve *v, http_connection *s, size_t n) {
     serve_request r;
     int status = request_parse(s->in, n, &r);
@@ -133,19 +193,43 @@ static void take_request(serve *v, http_connection *s, size_t n) {
     } else if (v->loopback && !is_local_host(r.host)) {
         put_refusal(s, 403, "the request is for another host than this machine");
     } else if (v->token && !same_text(r.token, v->token)) {
-        put_refusal(s, 401, "a token is needed: append ?token=... to the address");
+        put_refusal(
+            s, 401,
+            "a token is needed: append ?token=... to the address, or send Authorization: Bearer ...");
+    } else if (r.post) {
+        begin_post(v, s, &r, n);
+    } else if (!v->what.routes_only && !strcmp(r.path, "/api/end") &&
+               count_state(v, HELD) < MOST_HELD) {
+        s->state = HELD;
+        s->deadline = INFINITY;
     } else {
         serve_answer a = { 0 };
+        if (!strcmp(r.path, "/api/bye")) v->leaving--;
         answer_request(&v->what, &r, &a);
         put_answer(s, &a, r.head);
         str_free(&a.body);
     }
 }
 
+/* Shows the last state to the pages that wait for it. */
+static void answer_held(serve *v) {
+    serve_request r = { .path = "/api/runs" };
+    for (int i = 0; i < SLOTS; i++) {
+        if (v->slots[i].state != HELD) continue;
+        serve_answer a = { 0 };
+        answer_request(&v->what, &r, &a);
+        put_answer(&v->slots[i], &a, false);
+        str_free(&a.body);
+        v->leaving++;
+    }
+}
+
 /* ---- connections ------------------------------------------------------------------------------ */
 static void close_slot(http_connection *s) {
+    if (s->stream) stream_leave(s->stream);
     close(s->fd);
     str_free(&s->out);
+    str_free(&s->body);
     *s = (http_connection){ .fd = -1 };
 }
 
@@ -166,6 +250,46 @@ static void read_request(serve *v, http_connection *s) {
         }
     }
     if (s->got == sizeof s->in) put_refusal(s, 431, "the request is too large");
+}
+
+static void read_body(serve *v, http_connection *s) {
+    char piece[16384];
+    ssize_t n = recv(s->fd, piece, MIN(sizeof piece, s->length - s->body.len), 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+        close_slot(s);
+        return;
+    }
+    str_add_bytes(&s->body, piece, (size_t)n);
+    if (s->body.len >= s->length) take_body(v, s);
+}
+
+/* Sends what a stream has by now. The peer must take it within PROGRESS seconds; it may wait for it any time. */
+static void feed_stream(http_connection *s) {
+    bool more = stream_take(s->stream, &s->out);
+    while (s->sent < s->out.len) {
+        ssize_t n = send(s->fd, s->out.text + s->sent, s->out.len - s->sent, MSG_NOSIGNAL);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) break;
+        if (n <= 0) {
+            close_slot(s);
+            return;
+        }
+        s->sent += (size_t)n;
+        s->deadline = time_now() + PROGRESS;
+    }
+    bool behind = s->sent < s->out.len;
+    if (!behind) {
+        s->out.len = s->sent = 0;
+        s->deadline = INFINITY;
+    } else if (isinf(s->deadline)) {
+        s->deadline = time_now() + PROGRESS;
+    }
+    if (behind || more) return;
+    stream_leave(s->stream);
+    s->stream = NULL;
+    shutdown(s->fd, SHUT_WR);
+    s->state = CLOSING;
+    s->deadline = time_now() + LINGER;
 }
 
 static void write_answer(http_connection *s) {
@@ -223,31 +347,53 @@ static void serve_slot(serve *v, http_connection *s, short events) {
         close_slot(s);
     else if (s->state == READING)
         read_request(v, s);
+    else if (s->state == BODY)
+        read_body(v, s);
+    else if (s->state == STREAMING && events & POLLOUT)
+        feed_stream(s);
     else if (s->state == WRITING && events & (POLLOUT | POLLHUP))
         write_answer(s);
-    else if (s->state == CLOSING)
+    else if (s->state == CLOSING || s->state == HELD || s->state == STREAMING)
         drain_input(s);
+}
+
+/* Reads the pipe: streams that have something to send, or the end. */
+static bool asked_to_end(serve *v) {
+    char bytes[256];
+    bool end = false;
+    for (ssize_t n; (n = read(v->wake[0], bytes, sizeof bytes)) > 0;)
+        end = end || memchr(bytes, 'x', (size_t)n);
+    for (int i = 0; i < SLOTS; i++)
+        if (v->slots[i].state == STREAMING) feed_stream(&v->slots[i]);
+    return end;
 }
 
 static void *run_server(void *ctx) {
     serve *v = ctx;
     struct pollfd polled[SLOTS + 2];
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19); /* training comes first */
+    double end = INFINITY;                                    /* set when it is to end */
     for (;;) {
-        int taken = 0;
-        for (int i = 0; i < SLOTS; i++) taken += v->slots[i].state != FREE;
-        int wait = expire_connections(v, taken == SLOTS);
+        int left = count_state(v, FREE), wait = expire_connections(v, !left);
+        if (isfinite(end)) wait = MIN(wait, (int)ceil(1000 * fmax(0, end - time_now())));
         for (int i = 0; i < SLOTS; i++) {
             const http_connection *s = &v->slots[i];
+            bool behind = s->state == STREAMING && s->sent < s->out.len;
             polled[i] = (struct pollfd){ s->state == FREE ? -1 : s->fd,
-                                         s->state == WRITING ? POLLOUT : POLLIN, 0 };
+                                         s->state == WRITING ? POLLOUT
+                                         : behind            ? POLLIN | POLLOUT
+                                                             : POLLIN,
+                                         0 };
         }
-        bool has_free = false;
-        for (int i = 0; i < SLOTS; i++) has_free = has_free || v->slots[i].state == FREE;
+        bool has_free = count_state(v, FREE) > 0, ends = isfinite(end);
         polled[SLOTS] = (struct pollfd){ has_free ? v->listener : -1, POLLIN, 0 };
-        polled[SLOTS + 1] = (struct pollfd){ v->wake[0], POLLIN, 0 };
+        polled[SLOTS + 1] = (struct pollfd){ ends ? -1 : v->wake[0], POLLIN, 0 };
         if (poll(polled, SLOTS + 2, wait) < 0 && errno != EINTR) return NULL;
-        if (polled[SLOTS + 1].revents) return NULL;
+        if (polled[SLOTS + 1].revents && asked_to_end(v)) {
+            answer_held(v);
+            end = time_now() + FAREWELL;
+        }
+        if (isfinite(end) && (v->leaving <= 0 || time_now() >= end)) return NULL;
         for (int i = 0; i < SLOTS; i++)
             if (polled[i].revents && v->slots[i].state != FREE)
                 serve_slot(v, &v->slots[i], polled[i].revents);
@@ -350,6 +496,7 @@ err serve_start(const serve_options *o, serve **out) {
                              .routes = o->routes,
                              .n_routes = o->n_routes,
                              .routes_ctx = o->routes_ctx,
+                             .routes_only = o->routes_only,
                              .plan_path = o->plan_path };
     for (; v->what.n_runs < o->n_runs; v->what.n_runs++) {
         const char *dir = o->runs[v->what.n_runs];
@@ -359,7 +506,7 @@ err serve_start(const serve_options *o, serve **out) {
     }
     if (e) goto cleanup;
     TRY_CLEAN(serve_listen(v, o->address));
-    if (pipe2(v->wake, O_CLOEXEC) != 0) {
+    if (pipe2(v->wake, O_CLOEXEC | O_NONBLOCK) != 0) {
         e = ERR("cannot make a pipe: %s", strerror(errno));
         goto cleanup;
     }
@@ -371,11 +518,17 @@ cleanup:
     return e;
 }
 
+int serve_held(const serve *s) { return count_state(s, HELD); }
+
 const char *serve_address(const serve *s) { return s->address; }
 
 void serve_stop(serve *v) {
     if (!v) return;
-    if (v->running && write(v->wake[1], "x", 1) == 1) pthread_join(v->thread, NULL);
+    if (v->running) {
+        struct pollfd pipe = { .fd = v->wake[1], .events = POLLOUT };
+        while (write(v->wake[1], "x", 1) != 1 && errno == EAGAIN) poll(&pipe, 1, 100);
+        pthread_join(v->thread, NULL);
+    }
     for (int i = 0; i < SLOTS; i++)
         if (v->slots[i].state != FREE) close_slot(&v->slots[i]);
     const int fds[] = { v->listener, v->wake[0], v->wake[1] };

@@ -1,0 +1,346 @@
+/* ingot serve RUN --generate: /v1/completions and /v1/chat/completions of one model.
+ *
+ * The server's thread parses requests and queues them; the main thread generates, one request after the other, and writes to
+ * their streams. A peer that leaves ends its generation with the next token, and so does a signal. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/openai.h"
+#include "cli/serve_generate.h"
+#include "cli/weights.h"
+#include "eval/chat.h"
+#include "io/io.h"
+#include "serve/serve.h"
+
+enum { MOST_WAITING = 64 };
+
+typedef struct generate_job {
+    completion_request r;
+    serve_stream *to;
+    struct generate_job *next;
+} generate_job;
+
+typedef struct generate_server {
+    weights w;
+    generator g;
+    tokenizer *tok;
+    chat_format format;
+    generator_memory memory;
+    char *name; /* of the model */
+    pthread_mutex_t lock;
+    generate_job *first;            /* of those that wait */
+    int waiting, ready[2], signals; /* ready: a byte per job; signals: a signalfd */
+    uint64_t answered;
+    bool ends;
+} generate_server;
+
+/* ---- requests: the server's thread ------------------------------------------------------------------ */
+static void answer_error(serve_stream *to, int status, const completion_error *why) {
+    serve_answer a = { .status = status, .type = "application/json" };
+    completion_error_json(why, status == 429 ? "rate_limit_error" : "invalid_request_error",
+                          &a.body);
+    serve_stream_answer(to, &a);
+}
+
+static void queue_job(generate_server *v, bool chat, const char *body, size_t n, serve_stream *to) {
+    completion_error why;
+    generate_job *job = mem_alloc(sizeof *job), **at;
+    job->to = to;
+    if (!completion_parse(chat, body, n, model_conf(v->w.m)->vocab, &job->r, &why)) {
+        answer_error(to, 400, &why);
+        free(job);
+        return;
+    }
+    pthread_mutex_lock(&v->lock);
+    bool full = v->waiting >= MOST_WAITING;
+    for (at = &v->first; *at;) at = &(*at)->next;
+    if (!full) {
+        *at = job;
+        v->waiting++;
+    }
+    pthread_mutex_unlock(&v->lock);
+    if (full) {
+        why = (completion_error){ "too many requests are waiting: try again later", NULL };
+        answer_error(to, 429, &why);
+        completion_free(&job->r);
+        free(job);
+        return;
+    }
+    ssize_t done = write(v->ready[1], "j", 1);
+    (void)done;
+}
+
+static void post_completion(void *ctx, const char *body, size_t n, serve_stream *to) {
+    queue_job(ctx, false, body, n, to);
+}
+static void post_chat(void *ctx, const char *body, size_t n, serve_stream *to) {
+    queue_job(ctx, true, body, n, to);
+}
+
+static void answer_models(void *ctx, const serve_request *r, serve_answer *out) {
+    const generate_server *v = ctx;
+    json_t *doc = json_pack("{s:s, s:[{s:o, s:s, s:i, s:s, s:I}]}", "object", "list", "data", "id",
+                            io_json_string(v->name, strlen(v->name)), "object", "model", "created",
+                            0, "owned_by", "ingot", "max_model_len", (json_int_t)v->g.positions);
+    char *text = json_dumps(doc, JSON_COMPACT);
+    out->type = "application/json";
+    str_add(&out->body, "%s", text);
+    free(text);
+    json_decref(doc);
+}
+
+static const serve_route generate_routes[] = {
+    { .path = "/v1/models", .answer = answer_models },
+    { .path = "/v1/completions", .post = post_completion },
+    { .path = "/v1/chat/completions", .post = post_chat },
+};
+
+/* ---- generation: the main thread ----------------------------------------------------------------------- */
+typedef struct job_choice {
+    generate_server *v;
+    generate_job *job;
+    completion_answer *a;
+    int64_t index;
+    bool first;
+    str text; /* of an answer that is not streamed */
+} job_choice;
+
+static bool signal_came(generate_server *v) {
+    struct pollfd in = { .fd = v->signals, .events = POLLIN };
+    v->ends = v->ends || poll(&in, 1, 0) > 0;
+    return v->ends;
+}
+
+static bool send_event(job_choice *c, const char *text, size_t n, const char *finish) {
+    str event = { 0 };
+    completion_event(c->a, c->index, text, n, c->first, finish, &event);
+    bool open = serve_stream_write(c->job->to, event.text, event.len);
+    c->first = false;
+    str_free(&event);
+    return open;
+}
+
+static bool take_choice_text(void *ctx, const char *text, size_t n) {
+    job_choice *c = ctx;
+    if (signal_came(c->v)) return false;
+    if (c->job->r.stream) return send_event(c, text, n, NULL);
+    str_add_bytes(&c->text, text, n);
+    return serve_stream_is_open(c->job->to);
+}
+
+/* The ids of a prompt: text, ids, or the messages of a chat. */
+static err prompt_ids(generate_server *v, const generate_job *job, const json_t *prompt,
+                      token_ids *out) {
+    if (job->r.chat) return chat_prompt(&v->format, v->tok, job->r.messages, out);
+    if (json_is_string(prompt)) {
+        encoder *e = encoder_new(v->tok);
+        encoder_add_prefixed(e, json_string_value(prompt), json_string_length(prompt), true, out);
+        encoder_free(e);
+        return OK;
+    }
+    const json_t *one;
+    size_t i;
+    json_array_foreach(prompt, i, one) {
+        int32_t id = (int32_t)json_integer_value(one);
+        token_ids_add(out, &id, 1);
+    }
+    return OK;
+}
+
+static err run_choice(job_choice *c, const token_ids *ids, const json_t *prompt, int64_t number) {
+    generate_server *v = c->v;
+    sample_options o = c->job->r.o;
+    generated g;
+    int64_t left = v->g.positions - (int64_t)ids->n;
+    o.tokens = o.tokens ? MIN(o.tokens, left) : left;
+    if (!c->job->r.seeded) o.seed = hash_str(c->a->id);
+    o.seed += (uint64_t)number;
+    o.stop_texts = c->job->r.stop;
+    o.memory = &v->memory;
+    if (c->job->r.chat) {
+        o.stops = v->format.stops;
+        o.n_stops = v->format.n_stops;
+    }
+    c->text.len = 0;
+    c->first = true;
+    if (c->job->r.chat && c->job->r.stream) send_event(c, "", 0, NULL);
+    if (c->job->r.echo && json_is_string(prompt))
+        take_choice_text(c, json_string_value(prompt), json_string_length(prompt));
+    TRY(generate_after(&v->g, &v->w.x, v->tok, ids->at, (int64_t)ids->n, &o, take_choice_text, c,
+                       &g));
+    c->a->tokens += g.tokens;
+    if (c->job->r.stream)
+        send_event(c, "", 0, g.stopped ? "stop" : "length");
+    else
+        completion_add(c->a, c->text.text, c->text.len, g.stopped);
+    return OK;
+}
+
+static err run_prompts(generate_server *v, generate_job *job, completion_answer *a, bool *begun) {
+    json_t *one = json_array(); /* of a chat: a prompt that is not looked at */
+    json_array_append_new(one, json_null());
+    const json_t *prompts = job->r.chat ? one : job->r.prompts, *prompt;
+    job_choice c = { .v = v, .job = job, .a = a };
+    err e = OK;
+    size_t i;
+    json_array_foreach(prompts, i, prompt) {
+        token_ids ids = { 0 };
+        e = prompt_ids(v, job, prompt, &ids);
+        if (!e && (int64_t)ids.n >= v->g.positions)
+            e = ERR("the prompt has %zu tokens, and the context %lld", ids.n,
+                    (long long)v->g.positions);
+        if (!e && !*begun && job->r.stream) serve_stream_begin(job->to, "text/event-stream");
+        *begun = *begun || (!e && job->r.stream);
+        a->prompt_tokens += (int64_t)ids.n;
+        for (int64_t k = 0; k < job->r.n && !e && !v->ends; k++, c.index++)
+            e = run_choice(&c, &ids, prompt, k);
+        token_ids_free(&ids);
+        if (e) break;
+    }
+    json_decref(one);
+    str_free(&c.text);
+    return e;
+}
+
+static void answer_job(generate_server *v, generate_job *job) {
+    completion_answer a;
+    bool begun = false;
+    completion_begin(&a, &job->r, v->name, v->answered++);
+    err e = serve_stream_is_open(job->to) ? run_prompts(v, job, &a, &begun) : OK;
+    completion_error why = { .param = job->r.chat ? "messages" : "prompt" };
+    if (e)
+        snprintf(why.message, sizeof why.message, "%.200s%s%.150s", err_message(e),
+                 *err_remedy(e) ? ". " : "", err_remedy(e));
+    if (e && !begun) {
+        answer_error(job->to, 400, &why);
+    } else if (job->r.stream) {
+        str last = { 0 };
+        if (e) {
+            str_add(&last, "data: ");
+            completion_error_json(&why, "server_error", &last);
+            str_add(&last, "\n\n");
+        }
+        completion_done(&a, &last);
+        serve_stream_write(job->to, last.text, last.len);
+        serve_stream_end(job->to);
+        str_free(&last);
+    } else {
+        serve_answer whole = { .status = 200, .type = "application/json" };
+        completion_write(&a, &whole.body);
+        serve_stream_answer(job->to, &whole);
+    }
+    err_free(e);
+    json_decref(a.choices);
+    completion_free(&job->r);
+    free(job);
+}
+
+static generate_job *next_job(generate_server *v) {
+    pthread_mutex_lock(&v->lock);
+    generate_job *job = v->first;
+    if (job) {
+        v->first = job->next;
+        v->waiting--;
+    }
+    pthread_mutex_unlock(&v->lock);
+    return job;
+}
+
+/* Until a signal. */
+static err answer_jobs(generate_server *v) {
+    char byte;
+    while (!v->ends) {
+        struct pollfd in[] = { { .fd = v->signals, .events = POLLIN },
+                               { .fd = v->ready[0], .events = POLLIN } };
+        if (poll(in, COUNT_OF(in), -1) < 0 && errno != EINTR)
+            return ERR("cannot wait for requests: %s", strerror(errno));
+        if (in[0].revents) v->ends = true;
+        if (!in[1].revents || v->ends) continue;
+        ssize_t n = read(v->ready[0], &byte, 1);
+        generate_job *job = n == 1 ? next_job(v) : NULL;
+        if (job) answer_job(v, job);
+    }
+    for (generate_job *job; (job = next_job(v));) { /* not to be answered any more */
+        completion_free(&job->r);
+        serve_stream_end(job->to);
+        free(job);
+    }
+    struct signalfd_siginfo got = { 0 };
+    ssize_t n = read(v->signals, &got, sizeof got);
+    return n == sizeof got && got.ssi_signo == SIGINT
+               ? err_exit(ERR("stopped by Ctrl-C"), EXIT_INTERRUPTED)
+               : OK;
+}
+
+/* ---- beginning ------------------------------------------------------------------------------------------- */
+static err open_served_model(const serve_generate_options *o, generate_server *v) {
+    ops_choice on;
+    TRY(weights_device(o->device, o->index, &on));
+    TRY(weights_open(o->model, &on, &v->g, o->context, &v->w));
+    TRY(weights_tokenizer(&v->w, &v->tok));
+    if (!v->tok)
+        return err_hint(ERR("%s has no tokenizer", o->model),
+                        "put the tokenizer.json it was trained with into its folder");
+    TRY(chat_open(v->w.path, v->tok, &v->format));
+    size_t n = strlen(o->model);
+    while (n > 1 && o->model[n - 1] == '/') n--;
+    size_t from = n;
+    while (from > 0 && o->model[from - 1] != '/') from--;
+    v->name = strndup(o->model + from, n - from);
+    return OK;
+}
+
+static err listen_and_answer(const serve_generate_options *o, generate_server *v) {
+    serve *s = NULL;
+    serve_options options = { .address = o->address,
+                              .token = o->token,
+                              .routes = generate_routes,
+                              .n_routes = (int)COUNT_OF(generate_routes),
+                              .routes_ctx = v,
+                              .routes_only = true };
+    TRY(serve_start(&options, &s));
+    printf("http://%s/v1 serves %s: completions%s\n", serve_address(s), v->name,
+           v->format.template ? ", chat/completions" : " (it has no chat template)");
+    printf("Ctrl-C ends it.\n");
+    fflush(stdout);
+    err e = answer_jobs(v);
+    serve_stop(s);
+    return e;
+}
+
+err serve_generate(const serve_generate_options *o) {
+    generate_server v = { .ready = { -1, -1 }, .signals = -1 };
+    err e = OK;
+    sigset_t wanted;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGINT);
+    sigaddset(&wanted, SIGTERM);
+    pthread_mutex_init(&v.lock, NULL);
+    TRY_CLEAN(open_served_model(o, &v));
+    pthread_sigmask(SIG_BLOCK, &wanted, NULL); /* before the server's thread begins */
+    v.signals = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (v.signals < 0 || pipe2(v.ready, O_CLOEXEC | O_NONBLOCK) != 0)
+        e = ERR("cannot make a pipe: %s", strerror(errno));
+    else
+        e = listen_and_answer(o, &v);
+cleanup:
+    for (int i = 0; i < 2; i++)
+        if (v.ready[i] >= 0) close(v.ready[i]);
+    if (v.signals >= 0) close(v.signals);
+    pthread_mutex_destroy(&v.lock);
+    generator_memory_free(&v.memory);
+    chat_free(&v.format);
+    tokenizer_free(v.tok);
+    weights_free(&v.w);
+    free(v.name);
+    return e;
+}
