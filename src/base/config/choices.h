@@ -58,7 +58,7 @@ enum { FP8_KEEPS_HISTORY = 1 };
     ROW(OPS_CPU, "cpu", 0, "")                                                                     \
     ROW(OPS_CUDA, "cuda", 0, "")
 /* Traits of an optimizer: the settings that its rules read beside optimizer.lr and weight_decay. */
-enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4 };
+enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4, OPTIM_READS_POLAR = 8 };
 #define OPTIM_KINDS(ROW)                                                                           \
     ROW(OPTIM_SGD, "sgd", 0, "")                                                                   \
     ROW(OPTIM_MOMENTUM, "momentum", OPTIM_READS_MOMENTUM, "SGD with momentum")                     \
@@ -70,7 +70,8 @@ enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4 };
     ROW(OPTIM_LION, "lion", OPTIM_READS_BETAS, "the sign of a first moment")                       \
     ROW(OPTIM_ADAM8BIT, "adam8bit", OPTIM_READS_BETAS | OPTIM_READS_EPS,                           \
         "AdamW with moments of 8 bits")                                                            \
-    ROW(OPTIM_MUON, "muon", OPTIM_READS_MOMENTUM | OPTIM_READS_BETAS | OPTIM_READS_EPS,            \
+    ROW(OPTIM_MUON, "muon",                                                                        \
+        OPTIM_READS_MOMENTUM | OPTIM_READS_BETAS | OPTIM_READS_EPS | OPTIM_READS_POLAR,            \
         "orthogonalized momentum for the blocks' matrices, AdamW for the rest")
 #define CFG_MASTERS(ROW)                                                                           \
     ROW(CFG_MASTER_FP32, "fp32", 0, "")                                                            \

@@ -196,8 +196,9 @@ static void record_direction(const optimizer *o, prog *p, val factors, int param
 
 static void record_adafactor(const optimizer *o, prog *p) {
     int64_t two = 2;
-    if (!o->sum_count) return; /* a stage without matrices has no parameters */
-    val factors = record_factors(o, p), squares = new_sums(o, p, two * o->params);
+    val factors =
+        o->sum_count ? record_factors(o, p) : VAL_NONE; /* a group may have vectors only */
+    val squares = new_sums(o, p, two * o->params);
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
         if (!is_factored(o, i) || o->slot[i].range < 0) continue;

@@ -40,7 +40,7 @@ static void add_param(optimizer *o, int param, const bucket_view *b, const param
     update_range *s = o->ranges ? &o->range[o->ranges - 1] : NULL;
     int64_t n = z->to - z->from;
     update_range own = { .r = o->slot[param].r, .b = *b, .at = z->at, .count = n, .param = param };
-    own.attr = rule_attr(&o->s, model_conf(o->m), q);
+    own.attr = rule_attr(&o->s, &o->groups.group[o->groups.of[param]], model_conf(o->m), q);
     own.attr.update.site = (uint32_t)hash_str(q->name);
     own.attr.update.first = z->from;
     own.attr.update.base = model_global_index(o->m, param, 0);
@@ -75,7 +75,8 @@ static int by_bucket_place(const void *a, const void *b) {
 static void make_ranges(optimizer *o) {
     for (int i = 0; i < o->params; i++) {
         param_slot *t = &o->slot[i];
-        *t = (param_slot){ .r = rule_of(&o->s, model_param_at(o->m, i)), .range = -1 };
+        const optim_group *g = &o->groups.group[o->groups.of[i]];
+        *t = (param_slot){ .r = rule_of(g, model_param_at(o->m, i)), .range = -1 };
         t->states = rule_states_of(t->r);
         for (int k = 0; k < MAX_STATES; k++) t->whole[k] = -1;
     }
@@ -148,11 +149,14 @@ static void reserve_states(optimizer *o) {
 }
 
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
+    group_table groups;
     *out = NULL;
     TRY(rules_check(s, m));
+    TRY(groups_resolve(s, m, &groups));
     optimizer *o = mem_alloc(sizeof *o);
     o->s = *s;
     if (!o->s.backend) o->s.backend = ops_cpu(OPS_ISA_BEST);
+    o->groups = groups;
     o->m = m;
     o->p = p;
     o->mesh = model_lay(m)->mesh;
@@ -180,10 +184,16 @@ void optim_free(optimizer *o) {
     for (int i = 0; i < o->ends; i++)
         if (o->end[i].kind == END_BESIDE) prog_free((prog *)o->end[i].p);
     free(o->end);
+    free(o->groups.of);
     free(o->slot);
     free(o->order);
     free(o->range);
     free(o);
+}
+
+const optim_group *optim_groups(const optimizer *o, int *n) {
+    *n = o->groups.groups;
+    return o->groups.group;
 }
 
 const chain_end *optim_ends(const optimizer *o, int *n) {

@@ -14,6 +14,7 @@
 #ifndef INGOT_OPTIM_H
 #define INGOT_OPTIM_H
 
+#include "config/config.h"
 #include "model/model.h"
 
 /* A rule reads the settings it has a use for: SGD only the decay; Lion beta1 and beta2; Adafactor only
@@ -22,6 +23,8 @@
  * momentum and Adam. */
 typedef struct optim_settings {
     optim_kind kind;
+    double lr;             /* the schedule's highest, which the rates of groups are relative to */
+    int64_t lr_base_width; /* the rate is multiplied by sqrt(lr_base_width / width); 0: it is not */
     double beta1, beta2, eps, weight_decay;
     double momentum;  /* momentum, Muon */
     bool nesterov;    /* momentum, Muon */
@@ -30,8 +33,25 @@ typedef struct optim_settings {
                       * weights; 0: off. Vectors and the head are never clipped this way. */
     double offload;   /* share of the state kept in host memory, where the backend is a device */
     int64_t growth_interval; /* fp16: good steps before the loss scale doubles; 0: no loss scale */
-    const op_backend *backend; /* the plan's; NULL: the CPU's best */
+    const op_backend *backend;       /* the plan's; NULL: the CPU's best */
+    cfg_group group[CFG_MAX_GROUPS]; /* parameters with settings of their own */
+    int groups;
 } optim_settings;
+
+/* A group with its settings, those that it leaves to the others filled in. A parameter belongs to the first group that
+ * matches it; the last group has those that none matches. */
+typedef struct optim_group {
+    char match[64]; /* "" for the last */
+    optim_kind kind;
+    double lr_factor; /* of the schedule's rate */
+    double beta1, beta2, eps, weight_decay, momentum;
+    bool decays_vectors;
+    int params; /* of the whole model, with their elements */
+    int64_t elements;
+    char rules[32]; /* names of the optimizers that update them: "muon, adamw" */
+    int reads;      /* traits of these (choices.h) */
+    bool decays;    /* one of the parameters does */
+} optim_group;
 
 typedef struct optimizer optimizer;
 /* Reserves state in the plan ("optimizer" regions, and "work"); after model_reserve, before
@@ -41,6 +61,9 @@ typedef struct optimizer optimizer;
  * other rules, are refused there. */
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) MUST_USE;
 void optim_free(optimizer *o); /* takes NULL */
+
+/* Returns the groups that have parameters, for their user to see. @param n their number. @return borrowed */
+const optim_group *optim_groups(const optimizer *o, int *n);
 
 /* Returns the lists that end a training step, for its chain (chain.end_list). @param n their number. @return borrowed */
 const chain_end *optim_ends(const optimizer *o, int *n);
