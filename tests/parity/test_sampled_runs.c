@@ -127,6 +127,30 @@ static double draw_groups(rng_key key, uint64_t *at, double within, str *out) {
     return within;
 }
 
+/* Options of rules that some parameters of the run have, each in half of the runs. @return how many texts were added */
+static int draw_rule_options(rng_key key, uint64_t *at, bool muon, bool momentum, const char **to) {
+    static const struct {
+        bool muon, momentum;
+        const char *name, *value;
+    } options[] = {
+        { true, false, "optimizer.muon_equilibrate", "true" },
+        { true, false, "optimizer.muon_beta2", "0.9" },
+        { true, false, "optimizer.cautious_decay", "true" },
+        { true, false, "optimizer.polar_express", "true" },
+        { false, true, "optimizer.momentum_warmup", "4" },
+        { false, true, "optimizer.momentum_end", "0.8" },
+        { false, false, "optimizer.weight_decay_schedule", "cosine" },
+    };
+    int n = 0;
+    for (size_t i = 0; i < COUNT_OF(options); i++) {
+        bool drawn = draw(key, at, 2);
+        if (!drawn || (options[i].muon && !muon) || (options[i].momentum && !momentum)) continue;
+        to[n++] = options[i].name;
+        to[n++] = options[i].value;
+    }
+    return n;
+}
+
 static void try_sampled_run(test_folder *f, uint64_t seed) {
     rng_key key = rng_key_of(seed, hash_str("runs"));
     uint64_t at = 0;
@@ -141,6 +165,7 @@ static void try_sampled_run(test_folder *f, uint64_t seed) {
         describe_layout(&l[i], places[i], sizeof places[i]);
     }
     str groups = { 0 };
+    str_add(&groups, "%s", "");
     double within = draw_groups(key, &at, optimizers[which].within, &groups);
     snprintf(what, sizeof what, "seed %llu: %s %s, %s%s; %s, then %s", (unsigned long long)seed,
              optimizers[which].name, groups.len ? groups.text : "", experts ? "experts" : "dense",
@@ -156,6 +181,9 @@ static void try_sampled_run(test_folder *f, uint64_t seed) {
     ADD("validation.every", "0");
     if (experts) ADD("model.experts", "4"), ADD("model.expert_dim", "16");
     if (groups.len) ADD("optimizer.groups", groups.text);
+    bool muon = !strcmp(optimizers[which].name, "muon") || strstr(groups.text, "muon");
+    bool momentum = muon || !strcmp(optimizers[which].name, "momentum");
+    n += draw_rule_options(key, &at, muon, momentum, &common[n]);
     if (ramp) ADD("training.batch_ramp_start", "4"), ADD("training.batch_ramp", "40%");
     static const char *const runs[] = { "one", "many" };
     for (int i = 0; i < 2; i++) assert_ok(io_remove_tree(f->path, in_folder(f, runs[i])));

@@ -138,11 +138,13 @@ static void layouts_take_the_same_steps(void **state) {
     static const struct {
         optim_kind kind;
         double agc, within;
-        int groups; /* of `mixed` */
-    } rules[] = { { OPTIM_ADAMW, 0, 2e-6 },    { OPTIM_LION, 0, 2e-6 },
-                  { OPTIM_MOMENTUM, 0, 2e-6 }, { OPTIM_ADAFACTOR, 0, 2e-6 },
-                  { OPTIM_MUON, 0, 2e-6 },     { OPTIM_ADAMW, 0.02, 2e-6 },
-                  { OPTIM_MUON, 0, 2e-6, 2 },  { OPTIM_ADAMW, 0.02, 2e-6, 3 } };
+        int groups;   /* of `mixed` */
+        bool options; /* of Muon */
+    } rules[] = { { OPTIM_ADAMW, 0, 2e-6 },         { OPTIM_LION, 0, 2e-6 },
+                  { OPTIM_MOMENTUM, 0, 2e-6 },      { OPTIM_ADAFACTOR, 0, 2e-6 },
+                  { OPTIM_MUON, 0, 2e-6 },          { OPTIM_ADAMW, 0.02, 2e-6 },
+                  { OPTIM_MUON, 0, 2e-6, 2 },       { OPTIM_ADAMW, 0.02, 2e-6, 3 },
+                  { OPTIM_MUON, 0, 2e-6, 0, true }, { OPTIM_ADAMW, 0, 2e-6, 3, true } };
 #define GROUP(...)                                                                                 \
     {                                                                                              \
         .beta1 = NAN, .beta2 = NAN, .eps = NAN, .weight_decay = NAN, .momentum = NAN,              \
@@ -162,6 +164,8 @@ static void layouts_take_the_same_steps(void **state) {
         optim_settings s = settings_of(rules[k].kind);
         s.agc = rules[k].agc;
         s.lr = 0.01;
+        s.equilibrate = s.cautious = rules[k].options;
+        s.muon_beta2 = rules[k].options ? 0.9 : 0;
         s.groups = rules[k].groups;
         memcpy(s.group, mixed, (size_t)s.groups * sizeof *mixed);
         spread ones[2];

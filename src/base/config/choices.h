@@ -91,6 +91,11 @@ enum { SCHED_FALLS = 1, SCHED_FALLS_AT_END = 2 };
     ROW(DECAY_LINEAR, "linear", 0, "")                                                             \
     ROW(DECAY_EXPONENTIAL, "exponential", 0, "")                                                   \
     ROW(DECAY_SQRT, "sqrt", 0, "")
+#define WD_SCHEDULES(ROW)                                                                          \
+    ROW(WD_CONSTANT, "constant", 0, "")                                                            \
+    ROW(WD_LINEAR, "linear", 0, "to 0 at the end of the run")                                      \
+    ROW(WD_COSINE, "cosine", 0, "likewise, as a cosine")                                           \
+    ROW(WD_LR, "lr", 0, "in proportion to the learning rate")
 #define RAW_DTYPES(ROW)                                                                            \
     ROW(RAW_GUESS, "auto", 0, "inferred from the values")                                          \
     ROW(RAW_UINT16, "uint16", 0, "")                                                               \
@@ -156,6 +161,7 @@ enum { PIPE_ALL_FORWARD_FIRST = 1, PIPE_TAKES_CHUNKS = 2, PIPE_SPLITS_BACKWARD =
     TYPE(cfg_lr_scaling, CFG_LR_SCALINGS)                                                          \
     TYPE(sched_kind, SCHED_KINDS)                                                                  \
     TYPE(decay_kind, DECAY_KINDS)                                                                  \
+    TYPE(wd_schedule, WD_SCHEDULES)                                                                \
     TYPE(raw_dtype, RAW_DTYPES)                                                                    \
     TYPE(data_packing, DATA_PACKINGS)                                                              \
     TYPE(cfg_recompute, CFG_RECOMPUTES)                                                            \

@@ -55,7 +55,8 @@ static optim_group rest_of(const optim_settings *s, const model_config *c) {
                           .beta2 = s->beta2,
                           .eps = s->eps,
                           .weight_decay = s->weight_decay,
-                          .momentum = s->momentum };
+                          .momentum = s->momentum,
+                          .decay_by = s->decay_by };
 }
 
 static optim_group group_of(const optim_settings *s, const cfg_group *g, const model_config *c) {
@@ -70,6 +71,7 @@ static optim_group group_of(const optim_settings *s, const cfg_group *g, const m
     out.weight_decay = or_else(g->weight_decay, s->weight_decay);
     out.decays_vectors = !isnan(g->weight_decay);
     out.momentum = or_else(g->momentum, s->momentum);
+    if (g->weight_decay_schedule != CFG_AUTO) out.decay_by = (wd_schedule)g->weight_decay_schedule;
     return out;
 }
 
@@ -121,8 +123,8 @@ static err check_rate(const optim_settings *s, const cfg_group *g, int number,
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
-static void count_param(optim_group *g, const model_param *q) {
-    optim_kind kind = rule_kind_of(g, q);
+static void count_param(const optim_settings *s, optim_group *g, const model_param *q) {
+    optim_kind kind = rule_kind_of(s, g, q);
     size_t n = strlen(g->rules);
     g->params++;
     g->elements += q->dim[0] * q->dim[1];
@@ -146,7 +148,7 @@ static err resolve_group(const optim_settings *s, const model *m, int i, group_t
         matched |= has;
         if (!has || out->of[k] >= 0) continue;
         out->of[k] = i;
-        if (q->role != ROLE_STATE) count_param(g, q);
+        if (q->role != ROLE_STATE) count_param(s, g, q);
     }
     if (!matched) return matches_nothing(g->match, i + 1, m);
     if (!last && !g->params) return is_shadowed(g->match, i + 1);

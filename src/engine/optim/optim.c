@@ -17,7 +17,8 @@ static bool same_numbers(const op_attr *a, const op_attr *b) {
     return a->update.lr_mul == b->update.lr_mul && a->update.decay == b->update.decay &&
            a->update.beta1 == b->update.beta1 && a->update.beta2 == b->update.beta2 &&
            a->update.eps == b->update.eps && a->update.momentum == b->update.momentum &&
-           a->update.l2 == b->update.l2 && a->update.nesterov == b->update.nesterov;
+           a->update.l2 == b->update.l2 && a->update.nesterov == b->update.nesterov &&
+           a->update.decay_by == b->update.decay_by && a->update.cautious == b->update.cautious;
 }
 
 static bool can_extend(const optimizer *o, const update_range *s, const update_range *next) {
@@ -76,7 +77,7 @@ static void make_ranges(optimizer *o) {
     for (int i = 0; i < o->params; i++) {
         param_slot *t = &o->slot[i];
         const optim_group *g = &o->groups.group[o->groups.of[i]];
-        *t = (param_slot){ .r = rule_of(g, model_param_at(o->m, i)), .range = -1 };
+        *t = (param_slot){ .r = rule_of(&o->s, g, model_param_at(o->m, i)), .range = -1 };
         t->states = rule_states_of(t->r);
         for (int k = 0; k < MAX_STATES; k++) t->whole[k] = -1;
     }
@@ -157,6 +158,7 @@ err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
     o->s = *s;
     if (!o->s.backend) o->s.backend = ops_cpu(OPS_ISA_BEST);
     o->groups = groups;
+    for (int i = 0; i < wd_schedule_count; i++) o->factors.decay[i] = 1;
     o->m = m;
     o->p = p;
     o->mesh = model_lay(m)->mesh;
@@ -213,11 +215,17 @@ static void join_updates(exec *x) {
     exec_join(x, QUEUE_COMPUTE, QUEUE_COPY_OUT);
 }
 
+void optim_set_factors(optimizer *o, const optim_factors *f) { o->factors = *f; }
+
 err optim_begin(optimizer *o, exec *x, double lr, double max_norm) {
     if (!isfinite(lr) || !(max_norm >= 0))
         return ERR("the update got learning rate %g and maximum gradient norm %g", lr, max_norm);
     x->step.update.lr = (float)lr;
     x->step.update.max_norm = (float)max_norm;
+    x->step.update.momentum.toward = (float)o->factors.momentum.toward;
+    x->step.update.momentum.weight = (float)o->factors.momentum.weight;
+    for (int i = 0; i < wd_schedule_count; i++)
+        x->step.update.decay_less[i] = (float)(1 - o->factors.decay[i]);
     x->step.update.rounding =
         x->step.dropout; /* which the next step changes before this one ends */
     if (o->on_host) join_updates(x);

@@ -183,7 +183,9 @@ static err set_ramp(trainer *t, const cfg_scale *s) {
 /* ---- everything else --------------------------------------------------------------------- */
 static err set_schedule(trainer *t, const cfg_scale *s) {
     const config *c = t->cfg;
-    cfg_amount warmup, decay;
+    cfg_amount warmup, decay, momentum;
+    TRY(cfg_amount_resolve(c->optimizer.momentum_warmup, s, "optimizer.momentum_warmup",
+                           &momentum));
     TRY(cfg_amount_resolve(c->lr_scheduler.warmup, s, "lr_scheduler.warmup", &warmup));
     TRY(cfg_amount_resolve(c->lr_scheduler.decay, s, "lr_scheduler.decay", &decay));
     t->sched = (schedule){ .kind = c->lr_scheduler.name,
@@ -193,6 +195,9 @@ static err set_schedule(trainer *t, const cfg_scale *s) {
                            .warmup = in_schedule_unit(t, warmup),
                            .total = in_schedule_unit(t, s->run),
                            .decay_length = in_schedule_unit(t, decay) };
+    t->momentum = (momentum_schedule){ .warmup = in_schedule_unit(t, momentum),
+                                       .start = c->optimizer.momentum_start,
+                                       .end = c->optimizer.momentum_end };
     CHOICE_DECIDED(cfg_lr_scaling, 2);
     if (c->optimizer.lr_scaling == CFG_LR_LINEAR)
         t->sched.lr *= (double)t->ramp.full / (double)c->optimizer.lr_scaling_base_batch;

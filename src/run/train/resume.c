@@ -67,9 +67,11 @@ static void note_change(trainer *t, const char *name, const char *was, const cha
             *now ? now : "(empty)");
 }
 
-/* Whether the state that was saved is that of other rules: where groups keep theirs, new rates are only noted. */
+/* Whether the state that was saved is that of other rules: where groups keep theirs, new rates are only noted, and where
+ * Muon has second moments their decay is. */
 static bool changes_rules(const char *name, const char *was, const char *now) {
     if (!strcmp(name, "optimizer.groups")) return !config_groups_same_rules(was, now);
+    if (!strcmp(name, "optimizer.muon_beta2")) return !strcmp(was, "0") != !strcmp(now, "0");
     return !strcmp(name, "optimizer.name");
 }
 

@@ -214,6 +214,7 @@ typedef struct trainer {
     int64_t steps, stop; /* where the schedule ends, and where this run does */
     bool in_tokens;      /* the run's length was given in tokens: the schedule counts them */
     schedule sched;
+    momentum_schedule momentum;
     cadences every;
     ckpt_state state;
     run_saves saves;
