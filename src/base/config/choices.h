@@ -78,7 +78,8 @@ enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4, OPT
     ROW(CFG_MASTER_BF16, "bf16", 0, "needs precision bf16 and uses stochastic rounding")
 #define CFG_LR_SCALINGS(ROW)                                                                       \
     ROW(CFG_LR_PLAIN, "none", 0, "")                                                               \
-    ROW(CFG_LR_LINEAR, "linear", 0, "")
+    ROW(CFG_LR_LINEAR, "linear", 0, "")                                                            \
+    ROW(CFG_LR_SQRT, "sqrt", 0, "with its square root")
 /* Traits of a schedule. */
 enum { SCHED_FALLS = 1, SCHED_FALLS_AT_END = 2 };
 #define SCHED_KINDS(ROW)                                                                           \

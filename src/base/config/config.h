@@ -138,6 +138,7 @@ int config_choices(const char *name);
     KEY(eps, OPTIM_READS_EPS)                                                                      \
     KEY(weight_decay, 0)                                                                           \
     KEY(weight_decay_schedule, 0)                                                                  \
+    KEY(weight_decay_base_tokens, 0)                                                               \
     KEY(momentum, OPTIM_READS_MOMENTUM)                                                            \
     KEY(lr_base_width, 0)
 enum { CFG_MAX_GROUPS = 32 };
@@ -147,7 +148,7 @@ typedef struct cfg_group {
     int name; /* optim_kind */
     double lr, beta1, beta2, eps, weight_decay, momentum;
     int weight_decay_schedule; /* wd_schedule */
-    int64_t lr_base_width;
+    int64_t weight_decay_base_tokens, lr_base_width;
 } cfg_group;
 /* Reads the option (c->optimizer.groups). @return the number of groups. */
 int config_groups(const char *text, cfg_group out[CFG_MAX_GROUPS]);

@@ -47,6 +47,10 @@ static double width_factor(int64_t base, const model_config *c) {
     return base > 0 ? sqrt((double)base / (double)c->dim) : 1;
 }
 
+static double length_factor(int64_t base, const optim_settings *s) {
+    return base > 0 && s->decay_per_token > 0 ? (double)base * s->decay_per_token : 1;
+}
+
 /* The settings of parameters that no group matches. */
 static optim_group rest_of(const optim_settings *s, const model_config *c) {
     return (optim_group){ .kind = s->kind,
@@ -54,7 +58,7 @@ static optim_group rest_of(const optim_settings *s, const model_config *c) {
                           .beta1 = s->beta1,
                           .beta2 = s->beta2,
                           .eps = s->eps,
-                          .weight_decay = s->weight_decay,
+                          .weight_decay = s->weight_decay * length_factor(s->decay_base_tokens, s),
                           .momentum = s->momentum,
                           .decay_by = s->decay_by };
 }
@@ -64,11 +68,13 @@ static optim_group group_of(const optim_settings *s, const cfg_group *g, const m
     snprintf(out.match, sizeof out.match, "%s", g->match);
     if (g->name != CFG_AUTO) out.kind = (optim_kind)g->name;
     int64_t base = g->lr_base_width == CFG_AUTO ? s->lr_base_width : g->lr_base_width;
+    int64_t tokens = g->weight_decay_base_tokens;
+    if (tokens == CFG_AUTO) tokens = s->decay_base_tokens;
     out.lr_factor = width_factor(base, c) * (isnan(g->lr) ? 1 : g->lr / s->lr);
     out.beta1 = or_else(g->beta1, s->beta1);
     out.beta2 = or_else(g->beta2, s->beta2);
     out.eps = or_else(g->eps, s->eps);
-    out.weight_decay = or_else(g->weight_decay, s->weight_decay);
+    out.weight_decay = or_else(g->weight_decay, s->weight_decay) * length_factor(tokens, s);
     out.decays_vectors = !isnan(g->weight_decay);
     out.momentum = or_else(g->momentum, s->momentum);
     if (g->weight_decay_schedule != CFG_AUTO) out.decay_by = (wd_schedule)g->weight_decay_schedule;

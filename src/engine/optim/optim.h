@@ -29,6 +29,9 @@ typedef struct optim_settings {
     double momentum; /* momentum, Muon */
     bool nesterov;   /* momentum, Muon */
     wd_schedule decay_by;
+    /* Decay is multiplied by decay_base_tokens decay_per_token; not where one of them is 0. */
+    int64_t decay_base_tokens;
+    double decay_per_token;
     polar_kind polar;  /* Muon's polynomials */
     bool equilibrate;  /* Muon: rows get equal norms before a matrix is orthogonalized */
     double muon_beta2; /* Muon: of NorMuon's second moments; 0: there are none */

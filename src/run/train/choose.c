@@ -101,6 +101,7 @@ optim_settings train_optim(const config *c, const op_backend *ops, const model_l
                          .momentum = c->optimizer.momentum,
                          .nesterov = c->optimizer.nesterov,
                          .decay_by = c->optimizer.weight_decay_schedule,
+                         .decay_base_tokens = c->optimizer.weight_decay_base_tokens,
                          .equilibrate = c->optimizer.muon_equilibrate,
                          .muon_beta2 = c->optimizer.muon_beta2,
                          .cautious = c->optimizer.cautious_decay,

@@ -46,6 +46,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     t->p = plan_new(&l.mesh, ops, threads);
     model_reserve(t->m, t->p, true);
     optim_settings s = train_optim(c, ops, &l);
+    s.decay_per_token = trainer_decay_per_token(t);
     TRY(optim_new(&s, t->m, t->p, &t->o));
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
     TRY(train_recompute(c, &t->train));

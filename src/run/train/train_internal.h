@@ -401,6 +401,8 @@ err healing_stop(const trainer *t) MUST_USE;
 err trainer_repeat_step(trainer *t, str *finding) MUST_USE;
 /* @return the tokens of the last step that was queued. */
 int64_t trainer_step_tokens(const trainer *t);
+/* What optimizer.weight_decay_base_tokens is multiplied by to scale the decay. */
+double trainer_decay_per_token(const trainer *t);
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
  * step it calls `finish`, if the previous step is still in flight. */
 err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) MUST_USE;
