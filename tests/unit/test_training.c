@@ -245,6 +245,9 @@ static void weight_decay_scales_with_the_length_of_the_run(void **state) {
     }
     assert_true(loss[0] == loss[1] && loss[1] == loss[2]);
     assert_true(loss[3] != loss[0]);
+    assert_error(try_train(*state, "long",
+                           (settings){ SCALED_RUN, "optimizer.weight_decay_base_tokens", "1e9" }),
+                 "takes away");
 }
 
 /* A run ends with its steps, whatever training.stop is beyond them. */

@@ -60,7 +60,8 @@ static optim_group rest_of(const optim_settings *s, const model_config *c) {
                           .eps = s->eps,
                           .weight_decay = s->weight_decay * length_factor(s->decay_base_tokens, s),
                           .momentum = s->momentum,
-                          .decay_by = s->decay_by };
+                          .decay_by = s->decay_by,
+                          .scaled_decay = s->decay_base_tokens > 0 };
 }
 
 static optim_group group_of(const optim_settings *s, const cfg_group *g, const model_config *c) {
@@ -75,6 +76,7 @@ static optim_group group_of(const optim_settings *s, const cfg_group *g, const m
     out.beta2 = or_else(g->beta2, s->beta2);
     out.eps = or_else(g->eps, s->eps);
     out.weight_decay = or_else(g->weight_decay, s->weight_decay) * length_factor(tokens, s);
+    out.scaled_decay = tokens > 0;
     out.decays_vectors = !isnan(g->weight_decay);
     out.momentum = or_else(g->momentum, s->momentum);
     if (g->weight_decay_schedule != CFG_AUTO) out.decay_by = (wd_schedule)g->weight_decay_schedule;

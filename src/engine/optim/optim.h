@@ -54,7 +54,8 @@ typedef struct optim_group {
     double beta1, beta2, eps, weight_decay, momentum;
     wd_schedule decay_by;
     bool decays_vectors;
-    int params; /* of the whole model, with their elements */
+    bool scaled_decay; /* by decay_base_tokens */
+    int params;        /* of the whole model, with their elements */
     int64_t elements;
     char rules[32]; /* names of the optimizers that update them: "muon, adamw" */
     int reads;      /* traits of these (choices.h) */
