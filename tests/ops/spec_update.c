@@ -10,8 +10,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The schedules of momentum and decay, which are part of the step. */
+static void scheduled_values(op_case *c) {
+    c->step.update.momentum.toward = 0.7f, c->step.update.momentum.weight = 0.3f;
+    c->step.update.decay_less[WD_COSINE] = 0.25f;
+    c->attr.update.decay_by = c->shape.variant & 1 ? WD_COSINE : WD_LINEAR;
+}
+static double momentum_of(const op_case *c) {
+    double own = c->attr.update.momentum;
+    return own + c->step.update.momentum.weight * (c->step.update.momentum.toward - own);
+}
+static double decay_of(const op_case *c) {
+    return c->attr.update.decay * (1 - c->step.update.decay_less[c->attr.update.decay_by]);
+}
+
 static void update_values(op_case *c) {
     int variant = c->shape.variant;
+    scheduled_values(c);
     c->attr.update.lr_mul = 1.5f, c->attr.update.decay = 0.1f;
     c->attr.update.beta1 = 0.9f, c->attr.update.beta2 = 0.95f;
     c->attr.update.eps = 1e-8f, c->attr.update.momentum = 0.9f;
@@ -41,16 +56,16 @@ static double rate(const op_case *c) { return (double)c->step.update.lr * c->att
 static double sign_of(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }
 
 static void sgd_rule(const op_case *c, double g, moments *x) {
-    x->p -= rate(c) * (g + c->attr.update.decay * x->p);
+    x->p -= rate(c) * (g + decay_of(c) * x->p);
 }
 static void momentum_rule(const op_case *c, double g, moments *x) {
-    double mu = c->attr.update.momentum;
-    g += c->attr.update.decay * x->p;
+    double mu = momentum_of(c);
+    g += decay_of(c) * x->p;
     x->m = mu * x->m + g;
     x->p -= rate(c) * (c->attr.update.nesterov ? g + mu * x->m : x->m);
 }
 static void adam_rule(const op_case *c, double g, moments *x) {
-    double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2, decay = c->attr.update.decay;
+    double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2, decay = decay_of(c);
     double count = (double)c->step.now.count;
     if (c->attr.update.l2)
         g += decay * x->p;
@@ -64,7 +79,7 @@ static void adam_rule(const op_case *c, double g, moments *x) {
 static void lion_rule(const op_case *c, double g, moments *x) {
     double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2;
     double direction = sign_of(b1 * x->m + (1 - b1) * g);
-    x->p -= rate(c) * (direction + c->attr.update.decay * x->p);
+    x->p -= rate(c) * (direction + decay_of(c) * x->p);
     x->m = b2 * x->m + (1 - b2) * g;
 }
 
@@ -112,13 +127,15 @@ static void exact_values(op_case *c) {
 static void along_reference(op_case *c) {
     double size = c->in[1].v ? MAX(1.0, sqrt(c->in[1].v[0] + c->in[1].v[1])) : 1;
     for (int64_t i = 0; i < c->in[0].count && !c->step.now.skip; i++) {
-        double p = c->out[0].v[i] * (1 - rate(c) * c->attr.update.decay);
+        double p = c->out[0].v[i], step = c->in[0].v[i];
+        if (!c->attr.update.cautious || step * p >= 0) p *= 1 - rate(c) * decay_of(c);
         c->out[0].v[i] = p - rate(c) / size * c->in[0].v[i];
         if (c->out[1].v) c->out[1].v[i] = c->out[0].v[i];
     }
 }
 static void along_values(op_case *c) {
     lion_values(c);
+    c->attr.update.cautious = c->shape.variant & 2;
     if (c->in[1].v) c->in[1].v[0] = c->shape.variant & 1 ? 0.3 : 2.5, c->in[1].v[1] = 1e-3;
 }
 
@@ -194,10 +211,11 @@ static void factor_vector_reference(op_case *c) {
 }
 
 static void muon_values(op_case *c) {
+    scheduled_values(c);
     c->attr.update.momentum = 0.95f, c->attr.update.nesterov = c->shape.variant & 1;
 }
 static void muon_reference(op_case *c) {
-    double mu = c->attr.update.momentum;
+    double mu = momentum_of(c);
     for (int64_t i = 0; i < c->in[0].count; i++) {
         double g = scaled(c, c->in[0].v[i]), *m = &c->out[1].v[i];
         *m = mu * *m + (1 - mu) * g;
@@ -205,23 +223,45 @@ static void muon_reference(op_case *c) {
     }
 }
 
-/* Packed sides are those of the matrix, or longer: variant 1. 2: Polar Express. */
+/* Packed sides are those of the matrix, or longer: variant 1. 2: Polar Express. 4: rows get equal norms, and the last one
+ * is so short that it does not. */
 static void pack_sizes(op_case *c) {
     int64_t more = c->shape.variant & 1 ? 5 : 0;
     c->size['S'] = MIN(size_of(c, 'R'), size_of(c, 'C')) + more;
     c->size['L'] = MAX(size_of(c, 'R'), size_of(c, 'C')) + more;
     c->attr.update.polar = c->shape.variant & 2 ? POLAR_EXPRESS : POLAR_CLASSIC;
+    c->attr.update.equilibrate = c->shape.variant & 4;
+}
+static void pack_values(op_case *c) {
+    int64_t rows = size_of(c, 'R'), cols = size_of(c, 'C');
+    for (int64_t i = 0; i < rows * cols && rows > 1; i++)
+        c->in[0].v[i] *= i / cols == rows - 1 ? 1e-9 : 1 + 0.3 * (double)(i / cols);
+}
+/* Rows over their norms; one shorter than 1e-6 of the root of their mean square, over that. */
+static void equilibrate(double *v, int64_t rows, int64_t cols) {
+    double all = 0;
+    for (int64_t i = 0; i < rows * cols; i++) all += v[i] * v[i];
+    for (int64_t r = 0; r < rows; r++) {
+        double square = 0;
+        for (int64_t k = 0; k < cols; k++) square += pow(v[r * cols + k], 2);
+        double by = MAX(sqrt(square), 1e-6 * sqrt(all / (double)rows));
+        for (int64_t k = 0; k < cols; k++) v[r * cols + k] /= by;
+    }
 }
 static void pack_reference(op_case *c) {
     int64_t rows = size_of(c, 'R'), cols = size_of(c, 'C'), wide = size_of(c, 'L');
     double square = 0, margin = c->attr.update.polar == POLAR_EXPRESS ? 1.01 : 1;
-    for (int64_t i = 0; i < rows * cols; i++) square += pow(c->in[0].v[i], 2);
+    double *u = mem_alloc((size_t)(rows * cols) * sizeof *u);
+    memcpy(u, c->in[0].v, (size_t)(rows * cols) * sizeof *u);
+    if (c->attr.update.equilibrate) equilibrate(u, rows, cols);
+    for (int64_t i = 0; i < rows * cols; i++) square += u[i] * u[i];
     for (int64_t i = 0; i < c->out[0].count; i++) c->out[0].v[i] = 0;
     for (int64_t i = 0; i < rows * cols; i++) {
         int64_t row = i / cols, col = i % cols,
                 to = rows > cols ? col * wide + row : row * wide + col;
-        c->out[0].v[to] = c->in[0].v[i] / (margin * sqrt(square));
+        c->out[0].v[to] = u[i] / (margin * sqrt(square));
     }
+    free(u);
 }
 static void unpack_reference(op_case *c) {
     int64_t rows = size_of(c, 'R'), cols = size_of(c, 'C'), wide = size_of(c, 'L');
@@ -230,6 +270,33 @@ static void unpack_reference(op_case *c) {
         int64_t row = i / cols, col = i % cols;
         c->out[0].v[i] = by * c->in[0].v[rows > cols ? col * wide + row : row * wide + col];
     }
+}
+
+/* NorMuon as its paper has it: each line (row, or column) over the root of its moving mean square, at the norm of an
+ * orthogonal matrix. */
+static void moment_values(op_case *c) {
+    c->attr.update.beta2 = 0.9f;
+    spread_values(&c->out[1], 1, 0.1);
+}
+static void normuon_reference(op_case *c) {
+    int64_t rows = size_of(c, 'R'), cols = size_of(c, 'C'), n = c->out[1].count;
+    bool by_row = !strcmp(c->out[1].name, "row");
+    double size = (double)MIN(rows, cols), all = 0, after = 0, beta2 = c->attr.update.beta2;
+    double tall = sqrt(MAX(1.0, (double)rows / (double)cols)), *u = c->out[0].v;
+    double *mean = mem_alloc((size_t)n * sizeof *mean);
+    unpack_reference(c);
+    for (int64_t i = 0; i < rows * cols; i++) all += u[i] * u[i];
+    for (int64_t i = 0; i < rows * cols; i++) {
+        u[i] *= sqrt(size / all);
+        mean[by_row ? i / cols : i % cols] += u[i] * u[i] / (double)(by_row ? cols : rows);
+    }
+    for (int64_t i = 0; i < n; i++) c->out[1].v[i] = beta2 * c->out[1].v[i] + (1 - beta2) * mean[i];
+    for (int64_t i = 0; i < rows * cols; i++) {
+        u[i] /= sqrt(c->out[1].v[by_row ? i / cols : i % cols]);
+        after += u[i] * u[i];
+    }
+    for (int64_t i = 0; i < rows * cols; i++) u[i] *= tall * sqrt(size / after);
+    free(mean);
 }
 
 /* Matrices of a batch with norm 1. Rows fall off, so that singular values spread over a decade; the last column
@@ -398,8 +465,8 @@ const op_spec update_specs[] = {
     { .op = OP_MUON_MOMENTUM, .letters = "n", .values = muon_values, .reference = muon_reference,
       .modes = MODE_F32, .variants = 2, .small = { { 1 }, { 40003 } },
       .wide = { { 77 }, { 40003 } }, .wide_tol = { 2e-6 } },
-    { .op = OP_MUON_PACK, .letters = "RC", .sizes = pack_sizes, .reference = pack_reference,
-      .variants = 4, .small = { { 1, 1 }, { 7, 9 }, { 9, 7 }, { 70, 130 } },
+    { .op = OP_MUON_PACK, .letters = "RC", .sizes = pack_sizes, .values = pack_values,
+      .reference = pack_reference, .variants = 8, .small = { { 1, 1 }, { 7, 9 }, { 9, 7 }, { 70, 130 } },
       .wide = { { 64, 96 }, { 130, 40 }, { 300, 304 }, { 1024, 520 } }, .wide_tol = { 1e-6 }, .shift = 4 },
     { .op = OP_ORTHOGONALIZE, .letters = "BSL", .values = polar_values,
       .reference = polar_reference, .variants = 3, .looser = 25,
@@ -409,6 +476,14 @@ const op_spec update_specs[] = {
     { .op = OP_MUON_UNPACK, .letters = "RC", .sizes = pack_sizes, .reference = unpack_reference,
       .variants = 2, .small = { { 1, 1 }, { 7, 9 }, { 9, 7 }, { 70, 130 } },
       .wide = { { 64, 96 }, { 130, 40 }, { 300, 304 }, { 1024, 520 } }, .wide_tol = { 1e-6 }, .shift = 4 },
+    { .op = OP_MUON_UNPACK_ROWS, .letters = "RC", .sizes = pack_sizes, .values = moment_values,
+      .reference = normuon_reference, .variants = 2,
+      .small = { { 1, 1 }, { 7, 9 }, { 9, 7 }, { 70, 130 }, { 40, 40 } },
+      .wide = { { 64, 96 }, { 130, 40 }, { 304, 304 }, { 1024, 520 } }, .wide_tol = { 3e-6 }, .shift = 4 },
+    { .op = OP_MUON_UNPACK_COLS, .letters = "RC", .sizes = pack_sizes, .values = moment_values,
+      .reference = normuon_reference, .variants = 2,
+      .small = { { 1, 1 }, { 7, 9 }, { 9, 7 }, { 70, 130 }, { 40, 40 } },
+      .wide = { { 64, 96 }, { 130, 40 }, { 300, 304 }, { 1024, 520 } }, .wide_tol = { 3e-6 }, .shift = 4 },
     { .op = OP_AGC_SUMS, .letters = "Rc", .sizes = part_sizes, .reference = agc_sums_reference,
       .modes = MODE_F32, .variants = 4, .small = { { 1, 1 }, { 7, 33 }, { 40, 700 } }, PART_WIDE },
     { .op = OP_AGC, .letters = "Rc", .sizes = part_sizes, .values = agc_values,

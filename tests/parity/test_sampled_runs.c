@@ -109,22 +109,67 @@ static void compare_logs(test_folder *f, const char *what, double within) {
     assert_int_equal(count_samples(f, "many"), count_samples(f, "one"));
 }
 
+/* Groups that no group before them leaves without parameters, each with an optimizer and its rate. Half of the runs have
+ * none. @return how far results may differ: as far as the group that differs most */
+static double draw_groups(rng_key key, uint64_t *at, double within, str *out) {
+    static const char *const matches[] = { "l0.*",  "attn.*",  "*.down",
+                                           "embed", "vectors", "matrices" };
+    bool some = draw(key, at, 2);
+    int n = 0;
+    for (size_t i = 0; some && i < COUNT_OF(matches); i++) {
+        if (draw(key, at, 3)) continue;
+        size_t which = (size_t)draw(key, at, COUNT_OF(optimizers));
+        str_add(out, "%s{match: \"%s\", name: %s, lr: %s, weight_decay: 0.0%d}", n++ ? ", " : "[",
+                matches[i], optimizers[which].name, optimizers[which].lr, draw(key, at, 3));
+        within = MAX(within, optimizers[which].within);
+    }
+    if (n) str_add(out, "]");
+    return within;
+}
+
+/* Options of rules that some parameters of the run have, each in half of the runs. @return how many texts were added */
+static int draw_rule_options(rng_key key, uint64_t *at, bool muon, bool momentum, const char **to) {
+    static const struct {
+        bool muon, momentum;
+        const char *name, *value;
+    } options[] = {
+        { true, false, "optimizer.muon_equilibrate", "true" },
+        { true, false, "optimizer.muon_beta2", "0.9" },
+        { true, false, "optimizer.cautious_decay", "true" },
+        { true, false, "optimizer.polar_express", "true" },
+        { false, true, "optimizer.momentum_warmup", "4" },
+        { false, true, "optimizer.momentum_end", "0.8" },
+        { false, false, "optimizer.weight_decay_schedule", "cosine" },
+    };
+    int n = 0;
+    for (size_t i = 0; i < COUNT_OF(options); i++) {
+        bool drawn = draw(key, at, 2);
+        if (!drawn || (options[i].muon && !muon) || (options[i].momentum && !momentum)) continue;
+        to[n++] = options[i].name;
+        to[n++] = options[i].value;
+    }
+    return n;
+}
+
 static void try_sampled_run(test_folder *f, uint64_t seed) {
     rng_key key = rng_key_of(seed, hash_str("runs"));
     uint64_t at = 0;
     size_t which = (size_t)seed % COUNT_OF(optimizers);
     bool experts = (seed / COUNT_OF(optimizers)) % 2 == 0, ramp = draw(key, &at, 3) == 0;
     drawn_layout l[2];
-    char what[512], places[2][160];
+    char what[1024], places[2][160];
     for (int i = 0; i < 2; i++) {
         draw_axes(key, &at, i ? -1 : (int)(seed / COUNT_OF(optimizers) % 6), experts, &l[i]);
         if (ramp) l[i].interleaved = false; /* which would round its steps up */
         set_layout(&l[i]);
         describe_layout(&l[i], places[i], sizeof places[i]);
     }
-    snprintf(what, sizeof what, "seed %llu: %s, %s%s; %s, then %s", (unsigned long long)seed,
-             optimizers[which].name, experts ? "experts" : "dense", ramp ? ", ramp" : "", places[0],
-             places[1]);
+    str groups = { 0 };
+    str_add(&groups, "%s", "");
+    double within = draw_groups(key, &at, optimizers[which].within, &groups);
+    snprintf(what, sizeof what, "seed %llu: %s %s, %s%s; %s, then %s", (unsigned long long)seed,
+             optimizers[which].name, groups.len ? groups.text : "", experts ? "experts" : "dense",
+             ramp ? ", ramp" : "", places[0], places[1]);
     print_message("%s\n", what);
     settings common = { SETTINGS_FOR_RANKS("4"), "optimizer.name", optimizers[which].name };
     int n = 0;
@@ -135,6 +180,10 @@ static void try_sampled_run(test_folder *f, uint64_t seed) {
     ADD("sample.tokens", "5");
     ADD("validation.every", "0");
     if (experts) ADD("model.experts", "4"), ADD("model.expert_dim", "16");
+    if (groups.len) ADD("optimizer.groups", groups.text);
+    bool muon = !strcmp(optimizers[which].name, "muon") || strstr(groups.text, "muon");
+    bool momentum = muon || !strcmp(optimizers[which].name, "momentum");
+    n += draw_rule_options(key, &at, muon, momentum, &common[n]);
     if (ramp) ADD("training.batch_ramp_start", "4"), ADD("training.batch_ramp", "40%");
     static const char *const runs[] = { "one", "many" };
     for (int i = 0; i < 2; i++) assert_ok(io_remove_tree(f->path, in_folder(f, runs[i])));
@@ -148,7 +197,8 @@ static void try_sampled_run(test_folder *f, uint64_t seed) {
         err e = run_on_ranks(f, "many", common, own, l[i].ranks);
         if (e) fail_msg("%s: %s", what, err_message(e));
     }
-    compare_logs(f, what, optimizers[which].within);
+    compare_logs(f, what, within);
+    str_free(&groups);
 }
 
 static void every_sampled_run_agrees_with_one_rank(void **state) {

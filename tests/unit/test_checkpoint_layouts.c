@@ -110,7 +110,10 @@ static err rank_work(rank_of *r) {
     model_layout lay = {
         .mesh = *comm_mesh(r->end), .dt = DT_F32, .zero = l->zero, .seq = RUN_SEQ
     };
-    optim_settings s = { .kind = r->kind, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8 };
+    /* Muon with second moments of rows or columns, which one rank of those with slices holds */
+    optim_settings s = {
+        .kind = r->kind, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .muon_beta2 = 0.9
+    };
     model *m = NULL;
     optimizer *o = NULL;
     plan *p = plan_new(&lay.mesh, ops_cpu(OPS_ISA_BEST), 1);
@@ -221,20 +224,34 @@ static void experts_load_anywhere(void **state) {
     }
 }
 
-/* Rows and columns of a matrix are states of other shapes. */
+/* Rows and columns of a matrix are states of other shapes. Muon's are held by the ranks that orthogonalize it. */
 static void states_of_rows_and_columns_load_anywhere(void **state) {
     test_folder *f = *state;
-    model_config c = small_llama();
-    const layout some[] = { { .name = "one" },
-                            { .name = "dp2", .replicas = 2 },
-                            { .name = "tp2 x zero1 over 2", .dp = 2, .tp = 2, .zero = 1 },
-                            { .name = "pp2", .pp = 2 } };
-    for (size_t i = 0; i < COUNT_OF(some); i++) {
-        const char *dir = in_folder(f, some[i].name);
-        assert_int_equal(run_ranks(&some[i], &c, OPTIM_ADAFACTOR, dir, true), 0);
-        for (size_t k = 0; k < COUNT_OF(some); k++)
-            assert_int_equal(run_ranks(&some[k], &c, OPTIM_ADAFACTOR, dir, false), 0);
-    }
+    static const optim_kind kinds[] = { OPTIM_ADAFACTOR, OPTIM_MUON };
+    model_config dense = small_llama(), moe = small_moe();
+    const struct {
+        layout l;
+        int ep;
+    } some[] = { { { .name = "one" }, 1 },
+                 { { .name = "dp2", .replicas = 2 }, 1 },
+                 { { .name = "tp2 x zero1 over 2", .dp = 2, .tp = 2, .zero = 1 }, 1 },
+                 { { .name = "zero2 over 3", .dp = 3, .zero = 2 }, 1 },
+                 { { .name = "2 x zero3 over 2", .replicas = 2, .dp = 2, .zero = 3 }, 1 },
+                 { { .name = "pp2", .pp = 2 }, 1 },
+                 { { .name = "ep2 x zero1", .dp = 2, .zero = 1 }, 2 } };
+    for (size_t q = 0; q < COUNT_OF(kinds); q++)
+        for (size_t i = 0; i < COUNT_OF(some); i++) {
+            char name[64];
+            snprintf(name, sizeof name, "%zu %s", q, some[i].l.name);
+            const char *dir = in_folder(f, name);
+            const model_config *c = some[i].ep > 1 || i == 0 ? &moe : &dense;
+            assert_int_equal(run_ranks_with(&some[i].l, some[i].ep, c, kinds[q], dir, true), 0);
+            for (size_t k = 0; k < COUNT_OF(some); k++) {
+                if (some[k].ep > 1 && c == &dense) continue;
+                int wrong = run_ranks_with(&some[k].l, some[k].ep, c, kinds[q], dir, false);
+                if (wrong) fail_msg("%s to %s: %d elements are wrong", name, some[k].l.name, wrong);
+            }
+        }
 }
 
 /* ---- what is written and read -------------------------------------------------------------------- */

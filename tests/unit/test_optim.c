@@ -138,9 +138,23 @@ static void layouts_take_the_same_steps(void **state) {
     static const struct {
         optim_kind kind;
         double agc, within;
-    } rules[] = { { OPTIM_ADAMW, 0, 2e-6 },    { OPTIM_LION, 0, 2e-6 },
-                  { OPTIM_MOMENTUM, 0, 2e-6 }, { OPTIM_ADAFACTOR, 0, 2e-6 },
-                  { OPTIM_MUON, 0, 2e-6 },     { OPTIM_ADAMW, 0.02, 2e-6 } };
+        int groups;   /* of `mixed` */
+        bool options; /* of Muon */
+    } rules[] = { { OPTIM_ADAMW, 0, 2e-6 },         { OPTIM_LION, 0, 2e-6 },
+                  { OPTIM_MOMENTUM, 0, 2e-6 },      { OPTIM_ADAFACTOR, 0, 2e-6 },
+                  { OPTIM_MUON, 0, 2e-6 },          { OPTIM_ADAMW, 0.02, 2e-6 },
+                  { OPTIM_MUON, 0, 2e-6, 2 },       { OPTIM_ADAMW, 0.02, 2e-6, 3 },
+                  { OPTIM_MUON, 0, 2e-6, 0, true }, { OPTIM_ADAMW, 0, 2e-6, 3, true } };
+#define GROUP(...)                                                                                 \
+    {                                                                                              \
+        .beta1 = NAN, .beta2 = NAN, .eps = NAN, .weight_decay = NAN, .momentum = NAN,              \
+        .lr_base_width = CFG_AUTO, __VA_ARGS__                                                     \
+    }
+    static const cfg_group mixed[] = {
+        GROUP(.match = "mlp.*", .name = OPTIM_ADAFACTOR, .lr = 0.02),
+        GROUP(.match = "embed", .name = OPTIM_LION, .lr = 0.001),
+        GROUP(.match = "l1.attn.*", .name = OPTIM_MUON, .lr = 0.005),
+    };
     const layout single[] = { { .name = "one", .dp = 1, .tp = 1 },
                               { .name = "one in bf16", .dp = 1, .tp = 1, .dt = DT_BF16 } };
     model_config c = small_llama();
@@ -149,6 +163,11 @@ static void layouts_take_the_same_steps(void **state) {
     for (size_t k = 0; k < COUNT_OF(rules); k++) {
         optim_settings s = settings_of(rules[k].kind);
         s.agc = rules[k].agc;
+        s.lr = 0.01;
+        s.equilibrate = s.cautious = rules[k].options;
+        s.muon_beta2 = rules[k].options ? 0.9 : 0;
+        s.groups = rules[k].groups;
+        memcpy(s.group, mixed, (size_t)s.groups * sizeof *mixed);
         spread ones[2];
         for (int t = 0; t < 2; t++) {
             spread_on(&single[t], &s, &ones[t]);

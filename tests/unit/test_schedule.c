@@ -101,8 +101,38 @@ static void only_gradients_above_the_limit_are_clipped(void **state) {
     assert_true(isnan(optim_clip(NAN, 0)));
 }
 
+/* Momentum from 0.85 to its own value and to 0.9 while the rate falls; decay to 0, or with the rate. */
+static void momentum_and_decay_follow_their_schedules(void **state) {
+    const schedule s = { .kind = SCHED_WSD,
+                         .decay = DECAY_LINEAR,
+                         .lr = 0.5,
+                         .min_factor = 0.05,
+                         .warmup = 10,
+                         .total = 200,
+                         .decay_length = 100 };
+    const momentum_schedule m = { .warmup = 40, .start = 0.85, .end = 0.9 };
+    const double own = 0.97, pi = 3.14159265358979323846;
+    for (int64_t at = 0; at <= 220; at++) {
+        optim_factors f = schedule_factors(&s, &m, at, schedule_lr(&s, at, 1) / s.lr);
+        double got = own + f.momentum.weight * (f.momentum.toward - own);
+        double up = MIN((double)at / 40, 1.0), x = MIN((double)at / 200, 1.0);
+        double down = MIN(MAX((double)(at - 100) / 100, 0.0), 1.0);
+        double want = at < 40 ? (1 - up) * 0.85 + up * own : (1 - down) * own + down * 0.9;
+        assert_true(fabs(got - want) < 1e-15);
+        assert_true(f.decay[WD_CONSTANT] == 1);
+        assert_true(fabs(f.decay[WD_LINEAR] - (1 - x)) < 1e-15);
+        assert_true(fabs(f.decay[WD_COSINE] - (1 + cos(pi * x)) / 2) < 1e-15);
+        assert_true(fabs(f.decay[WD_LR] - schedule_lr(&s, at, 1) / 0.5) < 1e-15);
+    }
+    /* without them momentum stays */
+    const momentum_schedule none = { .end = NAN };
+    for (int64_t at = 0; at <= 220; at += 20)
+        assert_true(schedule_factors(&s, &none, at, 1).momentum.weight == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(momentum_and_decay_follow_their_schedules),
         cmocka_unit_test(schedules_give_the_documented_rates),
         cmocka_unit_test(the_noise_scale_is_estimated),
         cmocka_unit_test(only_gradients_above_the_limit_are_clipped),

@@ -208,13 +208,50 @@ static void the_noise_scale_compares_means_over_targets(void **state) {
 
 /* ---- options that scale, end and refuse ---------------------------------------------------- */
 static void the_learning_rate_scales_with_the_whole_batch(void **state) {
-    train_small(*state, "run",
-                (settings){ "optimizer.lr_scaling", "linear", "optimizer.lr_scaling_base_batch",
-                            "8", "training.global_batch_size", "16", "lr_scheduler", "constant",
-                            "lr_scheduler.warmup", "0", "training.steps", "2" });
-    json_t *steps = logged_steps(*state, "run");
-    assert_true(fabs(logged_number(steps, 1, "lr") / 0.02 - 1) < 1e-6);
-    json_decref(steps);
+    static const struct {
+        const char *scaling, *base;
+    } cases[] = { { "linear", "8" }, { "sqrt", "4" } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        train_small(*state, cases[i].scaling,
+                    (settings){ "optimizer.lr_scaling", cases[i].scaling,
+                                "optimizer.lr_scaling_base_batch", cases[i].base,
+                                "training.global_batch_size", "16", "lr_scheduler", "constant",
+                                "lr_scheduler.warmup", "0", "training.steps", "2" });
+        json_t *steps = logged_steps(*state, cases[i].scaling);
+        assert_true(fabs(logged_number(steps, 1, "lr") / 0.02 - 1) < 1e-6);
+        json_decref(steps);
+    }
+}
+
+/* Of 2048 tokens where 4096 are the base, in batches of four times the base, at twice the rate: four times the decay. */
+static void weight_decay_scales_with_the_length_of_the_run(void **state) {
+#define SCALED_RUN                                                                                 \
+    "training.steps", "4", "training.seq_len", "32", "training.global_batch_size", "16",           \
+        "optimizer.lr_scaling", "sqrt", "optimizer.lr_scaling_base_batch", "4"
+    static const struct {
+        const char *decay, *tokens, *groups;
+    } cases[] = { { "0.05", "4096", "[]" },
+                  { "0.2", "0", "[]" },
+                  { "0.2", "0",
+                    "[{match: embed, weight_decay: 0.05, weight_decay_base_tokens: 4096}]" },
+                  { "0.05", "4096", "[{match: embed, weight_decay_base_tokens: 0}]" } };
+    double loss[4];
+    for (int i = 0; i < 4; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "run%d", i);
+        train_small(*state, name,
+                    (settings){ SCALED_RUN, "optimizer.weight_decay", cases[i].decay,
+                                "optimizer.weight_decay_base_tokens", cases[i].tokens,
+                                "optimizer.groups", cases[i].groups });
+        json_t *steps = logged_steps(*state, name);
+        loss[i] = logged_number(steps, 3, "loss");
+        json_decref(steps);
+    }
+    assert_true(loss[0] == loss[1] && loss[1] == loss[2]);
+    assert_true(loss[3] != loss[0]);
+    assert_error(try_train(*state, "long",
+                           (settings){ SCALED_RUN, "optimizer.weight_decay_base_tokens", "1e9" }),
+                 "takes away");
 }
 
 /* A run ends with its steps, whatever training.stop is beyond them. */
@@ -384,6 +421,7 @@ int main(void) {
         T(the_logged_loss_is_a_mean_over_targets),
         T(the_noise_scale_compares_means_over_targets),
         T(the_learning_rate_scales_with_the_whole_batch),
+        T(weight_decay_scales_with_the_length_of_the_run),
         T(a_stop_beyond_the_steps_is_their_end),
         T(a_ramp_may_start_below_one_sequence),
         T(the_last_step_is_validated_when_none_is_due),

@@ -58,7 +58,7 @@ enum { FP8_KEEPS_HISTORY = 1 };
     ROW(OPS_CPU, "cpu", 0, "")                                                                     \
     ROW(OPS_CUDA, "cuda", 0, "")
 /* Traits of an optimizer: the settings that its rules read beside optimizer.lr and weight_decay. */
-enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4 };
+enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4, OPTIM_READS_POLAR = 8 };
 #define OPTIM_KINDS(ROW)                                                                           \
     ROW(OPTIM_SGD, "sgd", 0, "")                                                                   \
     ROW(OPTIM_MOMENTUM, "momentum", OPTIM_READS_MOMENTUM, "SGD with momentum")                     \
@@ -70,14 +70,16 @@ enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4 };
     ROW(OPTIM_LION, "lion", OPTIM_READS_BETAS, "the sign of a first moment")                       \
     ROW(OPTIM_ADAM8BIT, "adam8bit", OPTIM_READS_BETAS | OPTIM_READS_EPS,                           \
         "AdamW with moments of 8 bits")                                                            \
-    ROW(OPTIM_MUON, "muon", OPTIM_READS_MOMENTUM | OPTIM_READS_BETAS | OPTIM_READS_EPS,            \
+    ROW(OPTIM_MUON, "muon",                                                                        \
+        OPTIM_READS_MOMENTUM | OPTIM_READS_BETAS | OPTIM_READS_EPS | OPTIM_READS_POLAR,            \
         "orthogonalized momentum for the blocks' matrices, AdamW for the rest")
 #define CFG_MASTERS(ROW)                                                                           \
     ROW(CFG_MASTER_FP32, "fp32", 0, "")                                                            \
     ROW(CFG_MASTER_BF16, "bf16", 0, "needs precision bf16 and uses stochastic rounding")
 #define CFG_LR_SCALINGS(ROW)                                                                       \
     ROW(CFG_LR_PLAIN, "none", 0, "")                                                               \
-    ROW(CFG_LR_LINEAR, "linear", 0, "")
+    ROW(CFG_LR_LINEAR, "linear", 0, "")                                                            \
+    ROW(CFG_LR_SQRT, "sqrt", 0, "with its square root")
 /* Traits of a schedule. */
 enum { SCHED_FALLS = 1, SCHED_FALLS_AT_END = 2 };
 #define SCHED_KINDS(ROW)                                                                           \
@@ -90,6 +92,11 @@ enum { SCHED_FALLS = 1, SCHED_FALLS_AT_END = 2 };
     ROW(DECAY_LINEAR, "linear", 0, "")                                                             \
     ROW(DECAY_EXPONENTIAL, "exponential", 0, "")                                                   \
     ROW(DECAY_SQRT, "sqrt", 0, "")
+#define WD_SCHEDULES(ROW)                                                                          \
+    ROW(WD_CONSTANT, "constant", 0, "")                                                            \
+    ROW(WD_LINEAR, "linear", 0, "to 0 at the end of the run")                                      \
+    ROW(WD_COSINE, "cosine", 0, "likewise, as a cosine")                                           \
+    ROW(WD_LR, "lr", 0, "in proportion to the learning rate")
 #define RAW_DTYPES(ROW)                                                                            \
     ROW(RAW_GUESS, "auto", 0, "inferred from the values")                                          \
     ROW(RAW_UINT16, "uint16", 0, "")                                                               \
@@ -155,6 +162,7 @@ enum { PIPE_ALL_FORWARD_FIRST = 1, PIPE_TAKES_CHUNKS = 2, PIPE_SPLITS_BACKWARD =
     TYPE(cfg_lr_scaling, CFG_LR_SCALINGS)                                                          \
     TYPE(sched_kind, SCHED_KINDS)                                                                  \
     TYPE(decay_kind, DECAY_KINDS)                                                                  \
+    TYPE(wd_schedule, WD_SCHEDULES)                                                                \
     TYPE(raw_dtype, RAW_DTYPES)                                                                    \
     TYPE(data_packing, DATA_PACKINGS)                                                              \
     TYPE(cfg_recompute, CFG_RECOMPUTES)                                                            \

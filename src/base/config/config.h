@@ -67,6 +67,7 @@ typedef struct config {
 #define TRISTATE(section, key, resume, help)                     int key;
 #define TEXT(section, key, resume, def, holder, help)            const char *key;
 #define SECRET(section, key, resume, holder, help)               const char *key;
+#define LIST(section, key, resume, normalize, holder, help)      const char *key;
 #define CHOICE(section, key, resume, type, def, help)            int key;
 #define AMOUNT(section, key, resume, value_, unit_, units, help) cfg_amount key;
 #define END_SECTION(section)                                                                       \
@@ -125,6 +126,36 @@ const char *config_where(const config *c, const char *name);
 const char *config_choice(const char *name, int value);
 /* @return how many choices an option has, counted from 0; 0: it is not one of choices. */
 int config_choices(const char *name);
+
+/* ---- optimizer.groups ---------------------------------------------------------------------
+ * Parameters whose settings differ from the section's. A key of a group is the option of that name, and what the
+ * optimizer must read (choices.h) for it to have an effect. */
+#define CFG_GROUP_KEYS(KEY)                                                                        \
+    KEY(name, 0)                                                                                   \
+    KEY(lr, 0)                                                                                     \
+    KEY(beta1, OPTIM_READS_BETAS)                                                                  \
+    KEY(beta2, OPTIM_READS_BETAS)                                                                  \
+    KEY(eps, OPTIM_READS_EPS)                                                                      \
+    KEY(weight_decay, 0)                                                                           \
+    KEY(weight_decay_schedule, 0)                                                                  \
+    KEY(weight_decay_base_tokens, 0)                                                               \
+    KEY(momentum, OPTIM_READS_MOMENTUM)                                                            \
+    KEY(lr_base_width, 0)
+enum { CFG_MAX_GROUPS = 32 };
+/* What a group leaves to the section is CFG_AUTO in ints and choices, and NaN in reals. */
+typedef struct cfg_group {
+    char match[64];
+    int name; /* optim_kind */
+    double lr, beta1, beta2, eps, weight_decay, momentum;
+    int weight_decay_schedule; /* wd_schedule */
+    int64_t weight_decay_base_tokens, lr_base_width;
+} cfg_group;
+/* Reads the option (c->optimizer.groups). @return the number of groups. */
+int config_groups(const char *text, cfg_group out[CFG_MAX_GROUPS]);
+/* @return whether the section's optimizer or that of a group has one of these traits (choices.h). */
+bool config_optim_reads(const config *c, int traits);
+/* @return whether two texts of the option have the same groups, each with the same optimizer. */
+bool config_groups_same_rules(const char *a, const char *b);
 
 /* ---- secrets -------------------------------------------------------------------------------
  * A SECRET option holds env:NAME, file:PATH or the secret itself. What refers to it is printed and kept in

@@ -11,6 +11,7 @@ typedef enum {
     OPT_TRISTATE,
     OPT_TEXT,
     OPT_SECRET,
+    OPT_LIST,
     OPT_CHOICE,
     OPT_AMOUNT
 } option_type;
@@ -29,7 +30,9 @@ typedef struct option {
     int64_t int_min, int_max;  /* OPT_INT */
     double real_min, real_max; /* OPT_REAL */
     int units;                 /* OPT_AMOUNT: set of cfg_unit */
-    const char *holder;        /* OPT_TEXT: what --help calls the value */
+    const char *holder;        /* OPT_TEXT, OPT_LIST: what --help calls the value */
+    err (*normalize)(const char *text, const char *label,
+                     str *out); /* OPT_LIST: checks and rewrites it */
     bool has_auto;
     cfg_resume resume;
     const char *help;
@@ -60,6 +63,17 @@ err option_suggest(err e, const char *section_name, const char *key) MUST_USE;
  * config_where; it is borrowed and must live as long as `c`. */
 err option_set(config *c, const option *o, const char *text, const char *label,
                const char *origin) MUST_USE;
+/* The same for a value outside of a config; not of text. @return false when `text` is not a legal value. */
+bool option_parse(const option *o, const char *text, void *at);
+/* A value that is not given: CFG_AUTO, or NaN. */
+void option_unset(const option *o, void *at);
+bool option_is_unset(const option *o, const void *at);
+/* Appends the value at `at`, as option_print does. */
+void option_print_value(const option *o, const void *at, str *out);
+/* optimizer.groups: checks a text and appends it with its keys in order. */
+err groups_normalize(const char *text, const char *label, str *out) MUST_USE;
+/* An error for a key of a group that its optimizer does not read. */
+err groups_check_effects(const config *c) MUST_USE;
 /* "a whole number from 1 to 1024, or auto" */
 void option_expects(const option *o, str *out);
 /* @return what the option needs to have an effect (a NEEDS row); NULL: nothing. */

@@ -115,7 +115,7 @@ err config_check_effects(const config *c, bool log) {
         bool overridden = !on_command_line(c, o) && c->idle_in_file && !c->idle_in_file[i];
         TRY(refuse_idle(c, o, overridden, log, option_needs(o)));
     }
-    return OK;
+    return groups_check_effects(c);
 }
 
 void config_drop_idle(config *c) {

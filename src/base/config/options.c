@@ -29,6 +29,8 @@ const option option_table[] = {
 #define TEXT(s, k, r, def, placeholder, text)                                                         \
     { BASE(s, k, r, OPT_TEXT), .holder = placeholder, .help = text },
 #define SECRET(s, k, r, placeholder, text) { BASE(s, k, r, OPT_SECRET), .holder = placeholder, .help = text },
+#define LIST(s, k, r, normalize_, placeholder, text)                                                  \
+    { BASE(s, k, r, OPT_LIST), .normalize = normalize_, .holder = placeholder, .help = text },
 #define CHOICE(s, k, r, type_, def, text)                                                             \
     { BASE(s, k, r, OPT_CHOICE), .choices = type_##_choices, .n_choices = type_##_count,                \
       .has_auto = (int)(def) == CFG_AUTO, .help = text },
@@ -50,6 +52,7 @@ const config config_defaults = {
 #define TRISTATE(s, k, r, text)                      .s.k = CFG_AUTO,
 #define TEXT(s, k, r, def, placeholder, text)        .s.k = (def),
 #define SECRET(s, k, r, placeholder, text)           .s.k = "",
+#define LIST(s, k, r, normalize_, placeholder, text) .s.k = "[]",
 #define CHOICE(s, k, r, type_, def, text)            .s.k = (def),
 #define AMOUNT(s, k, r, value_, unit_, units_, text) .s.k = { (value_), (unit_) },
 #include "config/options.def"
@@ -72,7 +75,7 @@ cfg_resume config_option_resume(int i) { return option_table[i].resume; }
 void config_option_text(const config *c, int i, str *out) {
     const option *o = &option_table[i];
     const char *const *text = (const char *const *)((const char *)c + o->offset);
-    if (o->type == OPT_TEXT)
+    if (o->type == OPT_TEXT || o->type == OPT_LIST)
         str_add(out, "%s", *text);
     else if (o->type == OPT_SECRET)
         str_add(out, "%s", secret_shown(*text));
@@ -174,7 +177,8 @@ void config_copy(config *to, const config *from) {
     for (int i = 0; i < option_count; i++) {
         const option *o = &option_table[i];
         const char **text = (const char **)((char *)to + o->offset);
-        if (o->type == OPT_TEXT || o->type == OPT_SECRET) *text = arena_strdup(to->memory, *text);
+        if (o->type == OPT_TEXT || o->type == OPT_SECRET || o->type == OPT_LIST)
+            *text = arena_strdup(to->memory, *text);
         if (from->origin[i]) to->origin[i] = arena_strdup(to->memory, from->origin[i]);
     }
 }
@@ -184,7 +188,8 @@ void option_reset(config *c, const option *o) {
         [OPT_INT] = sizeof(int64_t),       [OPT_REAL] = sizeof(double),
         [OPT_BOOL] = sizeof(bool),         [OPT_TRISTATE] = sizeof(int),
         [OPT_TEXT] = sizeof(const char *), [OPT_SECRET] = sizeof(const char *),
-        [OPT_CHOICE] = sizeof(int),        [OPT_AMOUNT] = sizeof(cfg_amount),
+        [OPT_LIST] = sizeof(const char *), [OPT_CHOICE] = sizeof(int),
+        [OPT_AMOUNT] = sizeof(cfg_amount),
     };
     memcpy((char *)c + o->offset, (const char *)&config_defaults + o->offset, sizes[o->type]);
 }

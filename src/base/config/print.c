@@ -178,6 +178,7 @@ static void docs_row(const option *o, str *out) {
     add_markdown_cell(out, o->type == OPT_AMOUNT   ? length
                            : o->type == OPT_TEXT   ? "text"
                            : o->type == OPT_SECRET ? "secret"
+                           : o->type == OPT_LIST   ? "list"
                                                    : expects.text);
     str_add(out, " | %s | ", resume_names[o->resume]);
     add_markdown_cell(out, help.text);

@@ -207,6 +207,7 @@ void option_expects(const option *o, str *out) {
     case OPT_TRISTATE: str_add(out, "true, false"); break;
     case OPT_TEXT: str_add(out, "UTF-8 text"); break;
     case OPT_SECRET: str_add(out, "env:NAME, file:PATH or the secret itself"); break;
+    case OPT_LIST: str_add(out, "a list"); break;
     case OPT_AMOUNT:
         str_add(
             out, "%s",
@@ -242,7 +243,7 @@ static bool set_choice(const option *o, const char *text, int *out) {
     return false;
 }
 
-static void set_auto(const option *o, void *at) {
+void option_unset(const option *o, void *at) {
     if (o->type == OPT_INT)
         *(int64_t *)at = CFG_AUTO;
     else if (o->type == OPT_AMOUNT)
@@ -253,13 +254,20 @@ static void set_auto(const option *o, void *at) {
         *(int *)at = CFG_AUTO;
 }
 
+bool option_is_unset(const option *o, const void *at) {
+    if (o->type == OPT_INT) return *(const int64_t *)at == CFG_AUTO;
+    if (o->type == OPT_AMOUNT) return isnan(((const cfg_amount *)at)->value);
+    if (o->type == OPT_REAL) return isnan(*(const double *)at);
+    return *(const int *)at == CFG_AUTO;
+}
+
 /* @return false when the text is not a legal value; `at` is then untouched. */
 static bool parse_value(config *c, const option *o, const char *text, void *at) {
     bool b = false;
     int64_t whole = 0;
     double real = 0;
     if (o->has_auto && strcmp(text, "auto") == 0) {
-        set_auto(o, at);
+        option_unset(o, at);
         return true;
     }
     switch (o->type) {
@@ -283,10 +291,30 @@ static bool parse_value(config *c, const option *o, const char *text, void *at) 
         if (!is_utf8(text)) return false;
         *(const char **)at = arena_strdup(c->memory, text);
         return true;
+    case OPT_LIST: break; /* set_list */
     case OPT_CHOICE: return set_choice(o, text, at);
     case OPT_AMOUNT: return parse_amount(text, o->units, at);
     }
     return false;
+}
+
+bool option_parse(const option *o, const char *text, void *at) {
+    BUG_IF(o->type == OPT_TEXT || o->type == OPT_SECRET);
+    return parse_value(NULL, o, text, at);
+}
+
+/* A list is kept as its function writes it, so that equal lists have equal texts. */
+static err set_list(config *c, const option *o, const char *text, const char *label,
+                    const char *origin) {
+    str normal = { 0 };
+    if (!is_utf8(text)) return ERR("%s: expected UTF-8 text", label);
+    err e = o->normalize(text, label, &normal);
+    if (!e) {
+        *(const char **)((char *)c + o->offset) = arena_strdup(c->memory, normal.text);
+        c->origin[option_index(o)] = origin;
+    }
+    str_free(&normal);
+    return e;
 }
 
 static const char *choice_at(const void *ctx, int i) {
@@ -295,6 +323,7 @@ static const char *choice_at(const void *ctx, int i) {
 
 err option_set(config *c, const option *o, const char *text, const char *label,
                const char *origin) {
+    if (o->type == OPT_LIST) return set_list(c, o, text, label, origin);
     if (parse_value(c, o, text, (char *)c + o->offset)) {
         c->origin[option_index(o)] = origin;
         return OK;
@@ -319,7 +348,10 @@ err option_set(config *c, const option *o, const char *text, const char *label,
 }
 
 void option_print(const option *o, const config *c, str *out) {
-    const void *at = (const char *)c + o->offset;
+    option_print_value(o, (const char *)c + o->offset, out);
+}
+
+void option_print_value(const option *o, const void *at, str *out) {
     switch (o->type) {
     case OPT_INT: {
         int64_t v = *(const int64_t *)at;
@@ -345,6 +377,7 @@ void option_print(const option *o, const config *c, str *out) {
     }
     case OPT_TEXT: quote_text(out, *(const char *const *)at); break;
     case OPT_SECRET: quote_text(out, secret_shown(*(const char *const *)at)); break;
+    case OPT_LIST: str_add(out, "%s", *(const char *const *)at); break;
     case OPT_CHOICE: {
         int v = *(const int *)at;
         str_add(out, "%s", v == CFG_AUTO ? "auto" : o->choices[v].text);

@@ -42,6 +42,36 @@ static err set_twice(const yaml_reader *r, int line, const char *what, int first
                     "keep one of the two");
 }
 
+/* Appends a list or a section of a file in flow style. @return false: it is too deep or too long, as aliases can make
+ * it. */
+static bool add_flow(const yaml_reader *r, const yaml_node_t *n, int depth, str *out) {
+    enum { MOST_DEEP = 8, MOST_BYTES = 1 << 16 };
+    if (depth > MOST_DEEP || out->len > MOST_BYTES) return false;
+    bool fits = true;
+    if (n->type == YAML_SEQUENCE_NODE) {
+        str_add(out, "[");
+        for (yaml_node_item_t *i = n->data.sequence.items.start; i < n->data.sequence.items.top;
+             i++) {
+            if (i > n->data.sequence.items.start) str_add(out, ", ");
+            fits &= add_flow(r, yaml_document_get_node(r->doc, *i), depth + 1, out);
+        }
+        str_add(out, "]");
+    } else if (n->type == YAML_MAPPING_NODE) {
+        str_add(out, "{");
+        for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top;
+             p++) {
+            if (p > n->data.mapping.pairs.start) str_add(out, ", ");
+            fits &= add_flow(r, yaml_document_get_node(r->doc, p->key), depth + 1, out);
+            str_add(out, ": ");
+            fits &= add_flow(r, yaml_document_get_node(r->doc, p->value), depth + 1, out);
+        }
+        str_add(out, "}");
+    } else {
+        quote_text(out, (const char *)n->data.scalar.value);
+    }
+    return fits;
+}
+
 static err read_config_value(yaml_reader *r, const option *o, int line, const yaml_node_t *value) {
     int *seen = &r->option_line[option_index(o)];
     if (*seen) return set_twice(r, line, o->name, *seen);
@@ -49,6 +79,13 @@ static err read_config_value(yaml_reader *r, const option *o, int line, const ya
     const char *origin = arena_printf(r->c->memory, "%s:%d", r->name, line);
     const char *label = arena_printf(r->c->memory, "%s: %s", origin, o->name);
     const char *text = is_null(value) ? "" : scalar_text(value);
+    if (!text && o->type == OPT_LIST && value->type != YAML_SCALAR_NODE) {
+        str flow = { 0 };
+        err e = add_flow(r, value, 0, &flow) ? option_set(r->c, o, flow.text, label, origin)
+                                             : ERR("%s: the list is too long or too deep", label);
+        str_free(&flow);
+        return e;
+    }
     if (!text) {
         str expected = { 0 };
         option_expects(o, &expected);

@@ -37,6 +37,9 @@
     X(MOMENTUM, update.momentum, FLOAT)                                                            \
     X(L2, update.l2, BOOL)                                                                         \
     X(NESTEROV, update.nesterov, BOOL)                                                             \
+    X(DECAY_BY, update.decay_by, INT)                                                              \
+    X(CAUTIOUS, update.cautious, BOOL)                                                             \
+    X(EQUILIBRATE, update.equilibrate, BOOL)                                                       \
     X(POLAR, update.polar, INT)                                                                    \
     X(ROUND_SITE, update.site, INT)                                                                \
     X(PART_FIRST, update.first, LONG)                                                              \
@@ -82,7 +85,7 @@ typedef enum {
 #define ATTRS_PART (ATTR(PART_FIRST) | ATTR(PART_BASE) | ATTR(PART_COLS) | ATTR(PART_STRIDE))
 #define ATTRS_UPDATE                                                                               \
     (ATTR(LR_MUL) | ATTR(DECAY) | ATTR(BETA1) | ATTR(BETA2) | ATTR(UPDATE_EPS) | ATTR(MOMENTUM) |  \
-     ATTR(L2) | ATTR(NESTEROV) | ATTR(ROUND_SITE) | ATTRS_PART | ATTR(HOST_STATE) |                \
+     ATTR(L2) | ATTR(NESTEROV) | ATTR(DECAY_BY) | ATTR(ROUND_SITE) | ATTRS_PART | ATTR(HOST_STATE) |                \
      ATTR(HOST_PARAMS))
 #define ATTRS_UPDATE_DECOUPLED                                                                     \
     (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */

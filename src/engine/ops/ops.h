@@ -85,8 +85,11 @@ typedef struct op_attr {
     struct {
         float lr_mul, decay, beta1, beta2, eps, momentum;
         bool l2, nesterov;
+        wd_schedule decay_by; /* which of the step's factors the decay follows */
+        bool cautious;        /* decay only what moves towards zero anyway */
         polar_kind polar;
-        uint32_t site; /* weights in bf16: the parameter, for the stochastic rounding */
+        bool equilibrate; /* rows get equal norms before a matrix is orthogonalized */
+        uint32_t site;    /* weights in bf16: the parameter, for the stochastic rounding */
         /* Which elements of the parameter the call's are: element i is local element first + i, which
          * is element base + row * stride + column of the whole one, in rows of `cols` (0: of a single
          * row). */
@@ -139,6 +142,11 @@ typedef struct step_block {
         float max_norm;   /* gradients longer than this are scaled down to it; 0: never */
         float skip_norm;  /* a longer gradient makes no update; 0: every one does, negative: none */
         rng_key rounding; /* weights in bf16: key of this step's stochastic rounding */
+        /* Momentum is attr.momentum, moved by `weight` of the way to `toward`. */
+        struct {
+            float toward, weight;
+        } momentum;
+        float decay_less[wd_schedule_count]; /* decay is multiplied by 1 - this */
     } update;
     step_state now;
 } step_block;

@@ -46,6 +46,11 @@ static inline double polar_margin(polar_kind kind) { return kind == POLAR_EXPRES
 /* The smallest norm that x is divided by. */
 static const double POLAR_LEAST_NORM = 1e-7;
 
+/* Equilibration: the smallest norm that a row is divided by, relative to the mean square of all rows. */
+static const double POLAR_LEAST_ROW = 1e-6;
+/* NorMuon: the smallest second moment. */
+static const double POLAR_LEAST_MOMENT = 1e-10;
+
 /* x, the result and what the steps need between them: each matrix [S,L] or [S,S], or a batch of them. */
 typedef struct polar_run {
     void *context;

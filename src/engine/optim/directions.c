@@ -37,8 +37,7 @@ static bool clips_rows(const optimizer *o, int param) {
 axis_set parts_over(const optimizer *o, int param) {
     return mesh_axes(&o->mesh) & ~model_param_same(o->m, param) & ~AXIS(AX_PP);
 }
-/* Those of them that ZeRO slices it over. */
-static axis_set slices_over(const optimizer *o, int param) {
+axis_set slices_over(const optimizer *o, int param) {
     const model_param *q = model_param_at(o->m, param);
     return parts_over(o, param) & ~placement_axes(q->pl, PL_S) & ~q->apart;
 }
@@ -59,7 +58,29 @@ static bool bucket_is_here(const optimizer *o, int param) {
     return false;
 }
 
+/* The layers of a bucket are dealt out to the ranks of its slices, in order (next_layers). */
+bool orthogonalizes_here(const optimizer *o, int param) {
+    const model_param *q = model_param_at(o->m, param);
+    axis_set axes = slices_over(o, param);
+    int at = 0;
+    if (!q->local[0]) return false; /* another rank's expert */
+    for (int i = 0; i < model_buckets(o->m); i++) {
+        bucket_view b = model_bucket(o->m, i);
+        if (b.bucket != q->bucket) continue;
+        if (b.layer == q->layer)
+            return at % mesh_span(&o->mesh, axes) == mesh_index(&o->mesh, axes);
+        at++;
+    }
+    return false;
+}
+
 /* ---- memory -------------------------------------------------------------------------------- */
+/* Whether this rank keeps the parameter's states by row and column: Adafactor's follow from sums over all ranks. */
+static bool has_lines_here(const optimizer *o, int param) {
+    return o->slot[param].r->kind == BY_ORTHOGONAL ? orthogonalizes_here(o, param)
+                                                   : bucket_is_here(o, param);
+}
+
 void directions_reserve(optimizer *o) {
     o->polar = model_lay(o->m)->dt == DT_F32 ? DT_F32 : o->s.backend->polar;
     for (int i = 0; i < o->params; i++) {
@@ -67,13 +88,16 @@ void directions_reserve(optimizer *o) {
         param_slot *t = &o->slot[i];
         bool sums = t->r->kind == BY_FACTORS || clips_rows(o, i);
         if (t->r->kind != BY_ELEMENT || clips_rows(o, i)) o->parts |= parts_over(o, i);
-        if (!bucket_is_here(o, i)) continue;
-        if (sums) t->sums = o->sum_count;
-        if (sums) o->sum_count += q->dim[0] + MAX(q->dim[0], q->dim[1]);
-        bool host = t->range >= 0 && o->range[t->range].attr.update.host_state;
+        if (sums && bucket_is_here(o, i)) {
+            t->sums = o->sum_count;
+            o->sum_count += q->dim[0] + MAX(q->dim[0], q->dim[1]);
+        }
+        /* few elements, which Muon's kernels read in place */
+        bool host = t->range >= 0 && o->range[t->range].attr.update.host_state &&
+                    t->r->kind != BY_ORTHOGONAL;
         for (int k = 0; k < t->states.n; k++) {
             const struct rule_state *x = &t->states.state[k];
-            if (state_is_whole(x))
+            if (state_is_whole(x) && has_lines_here(o, i))
                 t->whole[k] = (host ? plan_region_host : plan_region)(
                     o->p, "optimizer", (size_t)q->dim[x->shape == AS_COLS] * sizeof(float));
         }
@@ -196,8 +220,9 @@ static void record_direction(const optimizer *o, prog *p, val factors, int param
 
 static void record_adafactor(const optimizer *o, prog *p) {
     int64_t two = 2;
-    if (!o->sum_count) return; /* a stage without matrices has no parameters */
-    val factors = record_factors(o, p), squares = new_sums(o, p, two * o->params);
+    val factors =
+        o->sum_count ? record_factors(o, p) : VAL_NONE; /* a group may have vectors only */
+    val squares = new_sums(o, p, two * o->params);
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
         if (!is_factored(o, i) || o->slot[i].range < 0) continue;
@@ -277,6 +302,7 @@ static val record_whole(const optimizer *o, prog *p, const muon_entry *e) {
 static void record_pack(const optimizer *o, prog *p, muon_entry *e) {
     change_request pack = change_of(OP_MUON_PACK);
     pack.attr.update.polar = o->s.polar;
+    pack.attr.update.equilibrate = o->s.equilibrate;
     pack.in[0] = e->whole = record_whole(o, p, e);
     pack.out[0] = e->packed;
     rec_change(p, pack);
@@ -286,10 +312,13 @@ static void record_pack(const optimizer *o, prog *p, muon_entry *e) {
 static void record_unpack(const optimizer *o, prog *p, const muon_entry *e) {
     const model_param *q = model_param_at(o->m, e->param);
     axis_set axes = shards_over(o, q);
-    change_request unpack = change_of(OP_MUON_UNPACK);
+    op_code keeps = o->slot[e->param].r->keeps[1];
+    change_request unpack = change_of(keeps ? keeps : OP_MUON_UNPACK);
     val whole = e->whole == e->own ? e->own : prog_scratch_like(p, e->whole);
     unpack.in[0] = e->packed;
     unpack.out[0] = whole;
+    if (keeps) unpack.attr.update.beta2 = (float)o->s.muon_beta2;
+    record_states(o, p, e->param, &unpack);
     rec_change(p, unpack);
     if (q->repeated)
         record_copy(p, prog_part(p, whole, q->first[0] * q->dim[1], 2, q->local), e->own);

@@ -17,7 +17,8 @@ static bool same_numbers(const op_attr *a, const op_attr *b) {
     return a->update.lr_mul == b->update.lr_mul && a->update.decay == b->update.decay &&
            a->update.beta1 == b->update.beta1 && a->update.beta2 == b->update.beta2 &&
            a->update.eps == b->update.eps && a->update.momentum == b->update.momentum &&
-           a->update.l2 == b->update.l2 && a->update.nesterov == b->update.nesterov;
+           a->update.l2 == b->update.l2 && a->update.nesterov == b->update.nesterov &&
+           a->update.decay_by == b->update.decay_by && a->update.cautious == b->update.cautious;
 }
 
 static bool can_extend(const optimizer *o, const update_range *s, const update_range *next) {
@@ -40,7 +41,7 @@ static void add_param(optimizer *o, int param, const bucket_view *b, const param
     update_range *s = o->ranges ? &o->range[o->ranges - 1] : NULL;
     int64_t n = z->to - z->from;
     update_range own = { .r = o->slot[param].r, .b = *b, .at = z->at, .count = n, .param = param };
-    own.attr = rule_attr(&o->s, model_conf(o->m), q);
+    own.attr = rule_attr(&o->s, &o->groups.group[o->groups.of[param]], model_conf(o->m), q);
     own.attr.update.site = (uint32_t)hash_str(q->name);
     own.attr.update.first = z->from;
     own.attr.update.base = model_global_index(o->m, param, 0);
@@ -75,7 +76,8 @@ static int by_bucket_place(const void *a, const void *b) {
 static void make_ranges(optimizer *o) {
     for (int i = 0; i < o->params; i++) {
         param_slot *t = &o->slot[i];
-        *t = (param_slot){ .r = rule_of(&o->s, model_param_at(o->m, i)), .range = -1 };
+        const optim_group *g = &o->groups.group[o->groups.of[i]];
+        *t = (param_slot){ .r = rule_of(&o->s, g, model_param_at(o->m, i)), .range = -1 };
         t->states = rule_states_of(t->r);
         for (int k = 0; k < MAX_STATES; k++) t->whole[k] = -1;
     }
@@ -149,11 +151,15 @@ static void reserve_states(optimizer *o) {
 }
 
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
+    group_table groups;
     *out = NULL;
     TRY(rules_check(s, m));
+    TRY(groups_resolve(s, m, &groups));
     optimizer *o = mem_alloc(sizeof *o);
     o->s = *s;
     if (!o->s.backend) o->s.backend = ops_cpu(OPS_ISA_BEST);
+    o->groups = groups;
+    for (int i = 0; i < wd_schedule_count; i++) o->factors.decay[i] = 1;
     o->m = m;
     o->p = p;
     o->mesh = model_lay(m)->mesh;
@@ -181,10 +187,16 @@ void optim_free(optimizer *o) {
     for (int i = 0; i < o->ends; i++)
         if (o->end[i].kind == END_BESIDE) prog_free((prog *)o->end[i].p);
     free(o->end);
+    free(o->groups.of);
     free(o->slot);
     free(o->order);
     free(o->range);
     free(o);
+}
+
+const optim_group *optim_groups(const optimizer *o, int *n) {
+    *n = o->groups.groups;
+    return o->groups.group;
 }
 
 const chain_end *optim_ends(const optimizer *o, int *n) {
@@ -204,11 +216,17 @@ static void join_updates(exec *x) {
     exec_join(x, QUEUE_COMPUTE, QUEUE_COPY_OUT);
 }
 
+void optim_set_factors(optimizer *o, const optim_factors *f) { o->factors = *f; }
+
 err optim_begin(optimizer *o, exec *x, double lr, double max_norm) {
     if (!isfinite(lr) || !(max_norm >= 0))
         return ERR("the update got learning rate %g and maximum gradient norm %g", lr, max_norm);
     x->step.update.lr = (float)lr;
     x->step.update.max_norm = (float)max_norm;
+    x->step.update.momentum.toward = (float)o->factors.momentum.toward;
+    x->step.update.momentum.weight = (float)o->factors.momentum.weight;
+    for (int i = 0; i < wd_schedule_count; i++)
+        x->step.update.decay_less[i] = (float)(1 - o->factors.decay[i]);
     x->step.update.rounding =
         x->step.dropout; /* which the next step changes before this one ends */
     if (o->on_host) join_updates(x);

@@ -14,6 +14,7 @@
 #ifndef INGOT_OPTIM_H
 #define INGOT_OPTIM_H
 
+#include "config/config.h"
 #include "model/model.h"
 
 /* A rule reads the settings it has a use for: SGD only the decay; Lion beta1 and beta2; Adafactor only
@@ -22,16 +23,44 @@
  * momentum and Adam. */
 typedef struct optim_settings {
     optim_kind kind;
+    double lr;             /* the schedule's highest, which the rates of groups are relative to */
+    int64_t lr_base_width; /* the rate is multiplied by sqrt(lr_base_width / width); 0: it is not */
     double beta1, beta2, eps, weight_decay;
-    double momentum;  /* momentum, Muon */
-    bool nesterov;    /* momentum, Muon */
-    polar_kind polar; /* Muon's polynomials */
-    double agc;       /* adaptive clipping: largest norm of a gradient row relative to its row of
+    double momentum; /* momentum, Muon */
+    bool nesterov;   /* momentum, Muon */
+    wd_schedule decay_by;
+    /* Decay is multiplied by decay_base_tokens decay_per_token; not where one of them is 0. */
+    int64_t decay_base_tokens;
+    double decay_per_token;
+    polar_kind polar;  /* Muon's polynomials */
+    bool equilibrate;  /* Muon: rows get equal norms before a matrix is orthogonalized */
+    double muon_beta2; /* Muon: of NorMuon's second moments; 0: there are none */
+    bool cautious;     /* Muon: decay only what the update moves towards zero too */
+    double agc;        /* adaptive clipping: largest norm of a gradient row relative to its row of
                       * weights; 0: off. Vectors and the head are never clipped this way. */
-    double offload;   /* share of the state kept in host memory, where the backend is a device */
+    double offload;    /* share of the state kept in host memory, where the backend is a device */
     int64_t growth_interval; /* fp16: good steps before the loss scale doubles; 0: no loss scale */
-    const op_backend *backend; /* the plan's; NULL: the CPU's best */
+    const op_backend *backend;       /* the plan's; NULL: the CPU's best */
+    cfg_group group[CFG_MAX_GROUPS]; /* parameters with settings of their own */
+    int groups;
 } optim_settings;
+
+/* A group with its settings, those that it leaves to the others filled in. A parameter belongs to the first group that
+ * matches it; the last group has those that none matches. */
+typedef struct optim_group {
+    char match[64]; /* "" for the last */
+    optim_kind kind;
+    double lr_factor; /* of the schedule's rate */
+    double beta1, beta2, eps, weight_decay, momentum;
+    wd_schedule decay_by;
+    bool decays_vectors;
+    bool scaled_decay; /* by decay_base_tokens */
+    int params;        /* of the whole model, with their elements */
+    int64_t elements;
+    char rules[32]; /* names of the optimizers that update them: "muon, adamw" */
+    int reads;      /* traits of these (choices.h) */
+    bool decays;    /* one of the parameters does */
+} optim_group;
 
 typedef struct optimizer optimizer;
 /* Reserves state in the plan ("optimizer" regions, and "work"); after model_reserve, before
@@ -41,6 +70,9 @@ typedef struct optimizer optimizer;
  * other rules, are refused there. */
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) MUST_USE;
 void optim_free(optimizer *o); /* takes NULL */
+
+/* Returns the groups that have parameters, for their user to see. @param n their number. @return borrowed */
+const optim_group *optim_groups(const optimizer *o, int *n);
 
 /* Returns the lists that end a training step, for its chain (chain.end_list). @param n their number. @return borrowed */
 const chain_end *optim_ends(const optimizer *o, int *n);
@@ -59,6 +91,14 @@ int optim_programs(const optimizer *o, const prog **out);
  * step_state for what the host reads of it later. With agc gradients are clipped in place.
  * An error, before anything is queued, when lr is not finite or max_norm negative. */
 err optim_step(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
+/* What schedules make of momentum and weight decay, for the updates that follow; nothing until it is called. */
+typedef struct optim_factors {
+    struct {
+        double toward, weight; /* a momentum is moved by `weight` of the way to `toward` */
+    } momentum;
+    double decay[wd_schedule_count];
+} optim_factors;
+void optim_set_factors(optimizer *o, const optim_factors *f);
 /* The first part of it, where a chain ends with the update: sets what the update reads (exec_hooks.update). */
 err optim_begin(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
 /* The norm now, without the loss scale; waits for it. A NaN or infinity shows in the result. */
@@ -91,6 +131,9 @@ const char *optim_state_name(const optimizer *o, int param, int k);
  * the whole matrix ("row", "col"), which are then the same on every rank that has the parameter. */
 typedef enum { STATE_OF_ELEMENTS, STATE_OF_ROWS, STATE_OF_COLS } state_kind;
 state_kind optim_state_kind(const optimizer *o, int param, int k);
+/* The axes along which ranks hold the same of a state of rows or columns. Muon's are held where the matrix is
+ * orthogonalized; other ranks have none of it. */
+axis_set optim_state_same(const optimizer *o, int param, int k);
 /* Where a state that is stored as fp32 lies in the plan; NULL when nothing lies on this rank, or when it
  * is quantized. */
 const float *optim_state_data(const optimizer *o, int param, int k);
@@ -119,6 +162,14 @@ typedef struct schedule {
  *     exponential   a (b / a)^x, taking b as 0.01 when it is 0
  */
 double schedule_lr(const schedule *s, int64_t at, int64_t size);
+/* Momentum moves linearly from `start` over `warmup`, and to `end` while the rate falls (NaN: it does not). */
+typedef struct momentum_schedule {
+    int64_t warmup;
+    double start, end;
+} momentum_schedule;
+/* @param lr_factor the step's rate, relative to the highest */
+optim_factors schedule_factors(const schedule *s, const momentum_schedule *m, int64_t at,
+                               double lr_factor);
 
 /* The fp16 loss scale as checkpoints keep it; ops/clip.h moves it. */
 typedef struct loss_scaler {

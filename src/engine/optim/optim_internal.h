@@ -38,9 +38,24 @@ static inline bool state_is_whole(const struct rule_state *s) {
 }
 
 err rules_check(const optim_settings *s, const model *m) MUST_USE;
-/* Which rule a parameter has, and with which numbers. */
-const rule *rule_of(const optim_settings *s, const model_param *q);
-op_attr rule_attr(const optim_settings *s, const model_config *c, const model_param *q);
+/* Which rule a parameter of a group has, and with which numbers. */
+const rule *rule_of(const optim_settings *s, const optim_group *g, const model_param *q);
+/* The optimizer whose rule it is: AdamW for what Muon does not orthogonalize. */
+optim_kind rule_kind_of(const optim_settings *s, const optim_group *g, const model_param *q);
+const char *rule_kind_name(optim_kind kind);
+err rules_check_group(const optim_group *g, const model *m) MUST_USE;
+op_attr rule_attr(const optim_settings *s, const optim_group *g, const model_config *c,
+                  const model_param *q);
+
+/* ---- groups.c ---------------------------------------------------------------------------------- */
+typedef struct group_table {
+    optim_group group[CFG_MAX_GROUPS + 1];
+    int groups;
+    int *of; /* [params] the group of each, owned; state belongs to the last */
+} group_table;
+/* An error for a group that has no parameters, or numbers that its rule cannot have. */
+err groups_resolve(const optim_settings *s, const model *m, group_table *out) MUST_USE;
+
 /* Adaptive clipping of rows: matrices, but for the head. */
 bool rule_clips_rows(const optim_settings *s, const model_config *c, const model_param *q);
 
@@ -73,6 +88,8 @@ enum { PROGRAM_NORM, PROGRAM_CLIP, PROGRAM_UPDATE, PROGRAMS = OPTIM_PROGRAMS };
 
 struct optimizer {
     optim_settings s;
+    group_table groups;
+    optim_factors factors; /* of the next update */
     const model *m;
     plan *p;
     mesh mesh;
@@ -132,6 +149,10 @@ void half_reserve(optimizer *o);
 /* Axes along which ranks hold different parts of a parameter. Ranks of another pipeline stage have other
  * parameters. */
 axis_set parts_over(const optimizer *o, int param);
+/* Whether this rank orthogonalizes the whole matrix. */
+bool orthogonalizes_here(const optimizer *o, int param);
+/* Those of parts_over that ZeRO slices it over. */
+axis_set slices_over(const optimizer *o, int param);
 /* Reserves states by rows and columns; after the ranges are known. */
 void directions_reserve(optimizer *o);
 /* Adaptive clipping of rows. */

@@ -7,6 +7,12 @@
 static const rule sgd = { OP_UPDATE_SGD }, momentum = { OP_UPDATE_MOMENTUM };
 static const rule adam = { OP_UPDATE_ADAM }, adam8 = { OP_UPDATE_ADAM8 }, lion = { OP_UPDATE_LION };
 static const rule muon = { OP_UPDATE_ALONG, { OP_MUON_MOMENTUM }, BY_ORTHOGONAL };
+static const rule muon_rows = { OP_UPDATE_ALONG,
+                                { OP_MUON_MOMENTUM, OP_MUON_UNPACK_ROWS },
+                                BY_ORTHOGONAL };
+static const rule muon_cols = { OP_UPDATE_ALONG,
+                                { OP_MUON_MOMENTUM, OP_MUON_UNPACK_COLS },
+                                BY_ORTHOGONAL };
 static const rule factors = { OP_UPDATE_ALONG, { OP_FACTOR_MOMENTS }, BY_FACTORS };
 static const rule factors_vector = { OP_UPDATE_ALONG, { OP_FACTOR_VECTOR }, BY_FACTORS_VECTOR };
 static const rule router_bias = { OP_UPDATE_ROUTER_BIAS }; /* alone in its bucket */
@@ -61,28 +67,21 @@ static const struct {
 static const double ADAFACTOR_EPS = 1e-30, AGC_EPS = 1e-3;
 
 /* ---- what is supported ------------------------------------------------------------------- */
-static err check_settings(const optim_settings *s) {
+err rules_check_group(const optim_group *g, const model *m) {
     const struct {
         const char *name;
         double value;
-    } below_one[] = { { "beta1", s->beta1 }, { "beta2", s->beta2 }, { "momentum", s->momentum } };
+    } below_one[] = { { "beta1", g->beta1 }, { "beta2", g->beta2 }, { "momentum", g->momentum } };
     for (size_t i = 0; i < COUNT_OF(below_one); i++)
         if (!(below_one[i].value >= 0 && (float)below_one[i].value < 1))
             return err_hint(ERR("optimizer.%s is %.10g, expected 0 or more and below 1",
                                 below_one[i].name, below_one[i].value),
                             "kernels compute in fp32, where anything closer to 1 than 6e-8 is 1");
-    if (!(s->offload >= 0 && s->offload <= 1))
-        return ERR("optimizer.offload is %g, expected 0 to 1", s->offload);
-    if (!(s->eps >= 0) || !(s->weight_decay >= 0) || !(s->agc >= 0))
-        return ERR("optimizer: eps %g, weight_decay %g and agc %g must not be negative", s->eps,
-                   s->weight_decay, s->agc);
-    return OK;
-}
-
-static err check_mup(const optim_settings *s, const model *m) {
-    const char *name = kinds[s->kind].name;
-    if (model_conf(m)->mup && !kinds[s->kind].rules->normalized)
-        return err_hint(ERR("model.mup has no learning rates for %s", name),
+    if (!(g->eps >= 0) || !(g->weight_decay >= 0))
+        return ERR("optimizer: eps %g and weight_decay %g must not be negative", g->eps,
+                   g->weight_decay);
+    if (model_conf(m)->mup && !kinds[g->kind].rules->normalized)
+        return err_hint(ERR("model.mup has no learning rates for %s", kinds[g->kind].name),
                         "use adamw, lion, adafactor, adam8bit or muon, or turn model.mup off");
     return OK;
 }
@@ -102,36 +101,51 @@ static err check_master(const optim_settings *s, const model *m) {
 }
 
 err rules_check(const optim_settings *s, const model *m) {
-    TRY(check_settings(s));
-    TRY(check_mup(s, m));
+    if (!(s->offload >= 0 && s->offload <= 1))
+        return ERR("optimizer.offload is %g, expected 0 to 1", s->offload);
+    if (!(s->muon_beta2 >= 0 && (float)s->muon_beta2 < 1))
+        return ERR("optimizer.muon_beta2 is %.10g, expected 0 or more and below 1", s->muon_beta2);
+    if (!(s->agc >= 0)) return ERR("training.agc is %g, expected 0 or more", s->agc);
     return check_master(s, m);
 }
 
 /* ---- what each parameter gets ------------------------------------------------------------ */
-const rule *rule_of(const optim_settings *s, const model_param *q) {
+const rule *rule_of(const optim_settings *s, const optim_group *g, const model_param *q) {
     if (q->role == ROLE_STATE) return &router_bias;
-    const rule_set *rules = kinds[s->kind].rules;
+    const rule_set *rules = kinds[g->kind].rules;
     if (q->ndim < 2) return rules->vector;
-    return q->role == ROLE_HIDDEN ? rules->hidden : rules->matrix;
+    const rule *r = q->role == ROLE_HIDDEN ? rules->hidden : rules->matrix;
+    /* second moments are those of neurons, of which a matrix has as many as its longer side */
+    if (r == &muon && s->muon_beta2 > 0) return q->dim[0] >= q->dim[1] ? &muon_rows : &muon_cols;
+    return r;
 }
 
 static double lr_factor(const model_config *c, const model_param *q, const rule *r) {
-    if (!c->mup || q->role != ROLE_HIDDEN || r == &muon) return 1;
+    if (!c->mup || q->role != ROLE_HIDDEN || r->kind == BY_ORTHOGONAL) return 1;
     return (double)c->mup_base / (double)c->dim;
 }
 
-op_attr rule_attr(const optim_settings *s, const model_config *c, const model_param *q) {
-    const rule *r = rule_of(s, q);
+optim_kind rule_kind_of(const optim_settings *s, const optim_group *g, const model_param *q) {
+    return rule_of(s, g, q) == &adam && !kinds[g->kind].rules->l2 ? OPTIM_ADAMW : g->kind;
+}
+
+const char *rule_kind_name(optim_kind kind) { return kinds[kind].name; }
+
+op_attr rule_attr(const optim_settings *s, const optim_group *g, const model_config *c,
+                  const model_param *q) {
+    const rule *r = rule_of(s, g, q);
     op_attr a = { 0 };
-    a.update.lr_mul = (float)lr_factor(c, q, r);
+    a.update.lr_mul = (float)(g->lr_factor * lr_factor(c, q, r));
     if (r == &router_bias) a.update.lr_mul = c->router_bias ? (float)c->router_bias_rate : 0;
-    a.update.decay = q->decay ? (float)s->weight_decay : 0;
-    a.update.beta1 = (float)s->beta1;
-    a.update.beta2 = (float)s->beta2;
+    a.update.decay = q->decay || g->decays_vectors ? (float)g->weight_decay : 0;
+    a.update.beta1 = (float)g->beta1;
+    a.update.beta2 = (float)g->beta2;
     a.update.eps =
-        (float)(kinds[s->kind].rules->hidden->kind == BY_FACTORS ? ADAFACTOR_EPS : s->eps);
-    a.update.momentum = (float)s->momentum;
-    a.update.l2 = kinds[s->kind].rules->l2;
+        (float)(kinds[g->kind].rules->hidden->kind == BY_FACTORS ? ADAFACTOR_EPS : g->eps);
+    a.update.momentum = (float)g->momentum;
+    a.update.decay_by = g->decay_by;
+    a.update.cautious = s->cautious && r->kind == BY_ORTHOGONAL;
+    a.update.l2 = kinds[g->kind].rules->l2;
     a.update.nesterov = s->nesterov;
     a.agc.factor = (float)s->agc;
     a.agc.eps = (float)AGC_EPS;

@@ -18,6 +18,13 @@ state_kind optim_state_kind(const optimizer *o, int param, int k) {
     return shape == AS_ROWS ? STATE_OF_ROWS : shape == AS_COLS ? STATE_OF_COLS : STATE_OF_ELEMENTS;
 }
 
+axis_set optim_state_same(const optimizer *o, int param, int k) {
+    axis_set same = model_param_same(o->m, param), divided = model_param_divided(o->m, param);
+    if (o->slot[param].r->kind == BY_ORTHOGONAL) return same | (divided & ~slices_over(o, param));
+    /* all of it is on every rank of the stage, those that hold other experts too: sums are taken over them */
+    return same | divided | (mesh_axes(&o->mesh) & model_param_at(o->m, param)->apart);
+}
+
 static bool is_by_element(const optimizer *o, int param, int k) {
     return optim_state_kind(o, param, k) == STATE_OF_ELEMENTS;
 }

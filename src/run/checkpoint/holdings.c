@@ -39,14 +39,11 @@ static void hold_elements(const model *m, int param, holding *h) {
         share_of(&h->part, model_param_copies(m, param), model_param_copy_index(m, param), param);
 }
 
-/* A tensor with an element for each row or column of the whole matrix: all of it, on every rank of the
- * parameter's stage, since the sums that it follows from are taken over them. That includes ranks which hold
- * other experts. */
+/* A tensor with an element for each row or column of the whole matrix: all of it, on the ranks that have it. */
 static void hold_lines(const model *m, const optimizer *o, int param, int state, int dim,
                        holding *h) {
     const mesh *me = &model_lay(m)->mesh;
-    axis_set same = model_param_same(m, param), axes = same | model_param_divided(m, param);
-    axes |= mesh_axes(me) & model_param_at(m, param)->apart;
+    axis_set same = model_param_same(m, param), axes = optim_state_same(o, param, state);
     int span = mesh_span(me, axes), of_stage = mesh_span(me, same);
     int stages = model_param_copies(m, param) / of_stage;
     int stage = model_param_copy_index(m, param) / of_stage;

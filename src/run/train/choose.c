@@ -91,19 +91,28 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
 }
 
 optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l) {
-    return (optim_settings){ .kind = c->optimizer.name,
-                             .beta1 = c->optimizer.beta1,
-                             .beta2 = c->optimizer.beta2,
-                             .eps = c->optimizer.eps,
-                             .weight_decay = c->optimizer.weight_decay,
-                             .momentum = c->optimizer.momentum,
-                             .nesterov = c->optimizer.nesterov,
-                             .polar = c->optimizer.polar_express ? POLAR_EXPRESS : POLAR_CLASSIC,
-                             .agc = c->training.agc,
-                             .offload = c->optimizer.offload,
-                             .growth_interval =
-                                 l->dt == DT_F16 ? c->precision.loss_scale_growth_interval : 0,
-                             .backend = ops };
+    optim_settings s = { .kind = c->optimizer.name,
+                         .lr = c->optimizer.lr,
+                         .lr_base_width = c->optimizer.lr_base_width,
+                         .beta1 = c->optimizer.beta1,
+                         .beta2 = c->optimizer.beta2,
+                         .eps = c->optimizer.eps,
+                         .weight_decay = c->optimizer.weight_decay,
+                         .momentum = c->optimizer.momentum,
+                         .nesterov = c->optimizer.nesterov,
+                         .decay_by = c->optimizer.weight_decay_schedule,
+                         .decay_base_tokens = c->optimizer.weight_decay_base_tokens,
+                         .equilibrate = c->optimizer.muon_equilibrate,
+                         .muon_beta2 = c->optimizer.muon_beta2,
+                         .cautious = c->optimizer.cautious_decay,
+                         .polar = c->optimizer.polar_express ? POLAR_EXPRESS : POLAR_CLASSIC,
+                         .agc = c->training.agc,
+                         .offload = c->optimizer.offload,
+                         .growth_interval =
+                             l->dt == DT_F16 ? c->precision.loss_scale_growth_interval : 0,
+                         .backend = ops };
+    s.groups = config_groups(c->optimizer.groups, s.group);
+    return s;
 }
 
 static int keep_every(const config *c, int layers) {

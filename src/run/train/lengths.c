@@ -193,10 +193,25 @@ static err set_ramp(trainer *t, const cfg_scale *s) {
     return OK;
 }
 
+/* The batch, relative to the one that rates are stated for; and what that makes of the learning rate. */
+static double batch_ratio(const trainer *t) {
+    return (double)t->ramp.full / (double)t->cfg->optimizer.lr_scaling_base_batch;
+}
+static double lr_scale(const trainer *t) {
+    switch ((cfg_lr_scaling)t->cfg->optimizer.lr_scaling) {
+    case CFG_LR_PLAIN: return 1;
+    case CFG_LR_LINEAR: return batch_ratio(t);
+    case CFG_LR_SQRT: return sqrt(batch_ratio(t));
+    }
+    BUG("not a scaling of the learning rate");
+}
+
 /* ---- everything else --------------------------------------------------------------------- */
 static err set_schedule(trainer *t, const cfg_scale *s) {
     const config *c = t->cfg;
-    cfg_amount warmup, decay;
+    cfg_amount warmup, decay, momentum;
+    TRY(cfg_amount_resolve(c->optimizer.momentum_warmup, s, "optimizer.momentum_warmup",
+                           &momentum));
     TRY(cfg_amount_resolve(c->lr_scheduler.warmup, s, "lr_scheduler.warmup", &warmup));
     TRY(cfg_amount_resolve(c->lr_scheduler.decay, s, "lr_scheduler.decay", &decay));
     t->sched = (schedule){ .kind = c->lr_scheduler.name,
@@ -206,10 +221,16 @@ static err set_schedule(trainer *t, const cfg_scale *s) {
                            .warmup = in_schedule_unit(t, warmup),
                            .total = in_schedule_unit(t, s->run),
                            .decay_length = in_schedule_unit(t, decay) };
-    CHOICE_DECIDED(cfg_lr_scaling, 2);
-    if (c->optimizer.lr_scaling == CFG_LR_LINEAR)
-        t->sched.lr *= (double)t->ramp.full / (double)c->optimizer.lr_scaling_base_batch;
+    t->momentum = (momentum_schedule){ .warmup = in_schedule_unit(t, momentum),
+                                       .start = c->optimizer.momentum_start,
+                                       .end = c->optimizer.momentum_end };
+    t->sched.lr *= lr_scale(t);
     return OK;
+}
+
+double trainer_decay_per_token(const trainer *t) {
+    double tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * (double)t->seq;
+    return tokens > 0 ? batch_ratio(t) / lr_scale(t) / tokens : 0;
 }
 
 static err set_cadence(const trainer *t, cfg_amount a, const cfg_scale *s, const char *name,

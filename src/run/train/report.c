@@ -131,6 +131,29 @@ static void ranks_line(const trainer *t) {
     str_free(&text);
 }
 
+/* A row for each group of parameters, where the config has groups. */
+static void group_lines(const trainer *t) {
+    int n;
+    const optim_group *g = optim_groups(t->o, &n);
+    if (n < 2) return;
+    print_field(t, "groups", "%-16s %-13s %-9s %-12s %-7s %-8s %-7s %s", "match", "rule", "rate",
+                "betas", "eps", "momentum", "decay", "parameters");
+    for (int i = 0; i < n; i++) {
+        char betas[32], eps[16], momentum[16], count[32];
+        int reads = g[i].reads;
+        if (!g[i].params) continue;
+        snprintf(betas, sizeof betas, reads & OPTIM_READS_BETAS ? "%g %g" : "-", g[i].beta1,
+                 g[i].beta2);
+        snprintf(eps, sizeof eps, reads & OPTIM_READS_EPS ? "%g" : "-", g[i].eps);
+        snprintf(momentum, sizeof momentum, reads & OPTIM_READS_MOMENTUM ? "%g" : "-",
+                 g[i].momentum);
+        print_field(t, "", "%-16s %-13s %-9.4g %-12s %-7s %-8s %-7.4g %s in %d",
+                    *g[i].match ? g[i].match : "(others)", g[i].rules, g[i].lr_factor * t->sched.lr,
+                    betas, eps, momentum, g[i].decays ? g[i].weight_decay : 0,
+                    str_count(count, sizeof count, (double)g[i].elements), g[i].params);
+    }
+}
+
 void trainer_describe(const trainer *t) {
     char a[32];
     if (!t->opt->quiet) puts(t->dir);
@@ -141,6 +164,7 @@ void trainer_describe(const trainer *t) {
     data_lines(t);
     batch_lines(t);
     ranks_line(t);
+    group_lines(t);
     print_field(t, "compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
                 pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");
     print_field(t, "MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,

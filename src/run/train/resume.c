@@ -67,14 +67,23 @@ static void note_change(trainer *t, const char *name, const char *was, const cha
             *now ? now : "(empty)");
 }
 
+/* Whether the state that was saved is that of other rules: where groups keep theirs, new rates are only noted, and where
+ * Muon has second moments their decay is. */
+static bool changes_rules(const char *name, const char *was, const char *now) {
+    if (!strcmp(name, "optimizer.groups")) return !config_groups_same_rules(was, now);
+    if (!strcmp(name, "optimizer.muon_beta2")) return !strcmp(was, "0") != !strcmp(now, "0");
+    return !strcmp(name, "optimizer.name");
+}
+
 /* @param option index in the table. */
 static err judge_change(trainer *t, int option, const char *was, const char *now) {
     const char *name = config_option_name(option);
-    bool allowed = config_option_resume(option) == CFG_RESUME_NOTED ||
+    bool rules = changes_rules(name, was, now);
+    bool allowed = (config_option_resume(option) == CFG_RESUME_NOTED && !rules) ||
                    config_list_names(t->cfg->checkpoint.allow_changes, option);
     if (!allowed) return refuse_change(t, name, was, now);
     note_change(t, name, was, now);
-    if (!strcmp(name, "optimizer.name")) t->new_optimizer = true;
+    if (rules) t->new_optimizer = true;
     return OK;
 }
 
@@ -137,8 +146,15 @@ static err compare_options(trainer *t) {
     for (int i = 0; i < config_option_count() && !e; i++) {
         const char *name = config_option_name(i);
         const char *text = json_string_value(json_object_get(was, name));
+        str before = { 0 };
+        if (!text && is_compared(i) && config_is_set(t->cfg, name)) {
+            /* an option that the version which saved the run did not have: the run had its default */
+            config_option_text(&saved, i, &before);
+            text = before.text;
+        }
         if (text && is_compared(i) && config_has_effect(t->cfg, i))
             e = compare_option(t, &saved, i, text, json_string_value(json_object_get(now, name)));
+        str_free(&before);
     }
     config_free(&saved);
     return e;

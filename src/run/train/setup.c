@@ -38,6 +38,23 @@ static err check_samples(const trainer *t) {
     return OK;
 }
 
+/* A decay that was scaled for a run much shorter than its base may take away more than a weight has. */
+static err check_scaled_decay(const trainer *t) {
+    int n;
+    const optim_group *g = optim_groups(t->o, &n);
+    for (int i = 0; i < n; i++) {
+        double per_step = g[i].lr_factor * t->sched.lr * g[i].weight_decay;
+        if (g[i].params && g[i].decays && g[i].scaled_decay && per_step >= 1)
+            return err_hint(ERR("optimizer.weight_decay_base_tokens makes the weight decay of this "
+                                "run %.4g, which at a rate of %.4g takes away %.3g of a weight per "
+                                "step",
+                                g[i].weight_decay, g[i].lr_factor * t->sched.lr, per_step),
+                            "the run is too short for these settings: train on more tokens, or "
+                            "lower optimizer.weight_decay or its base");
+    }
+    return OK;
+}
+
 err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     const config *c = t->cfg;
     model_layout l = train_layout(c, ops, t->seq);
@@ -46,7 +63,9 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     t->p = plan_new(&l.mesh, ops, threads);
     model_reserve(t->m, t->p, true);
     optim_settings s = train_optim(c, ops, &l);
+    s.decay_per_token = trainer_decay_per_token(t);
     TRY(optim_new(&s, t->m, t->p, &t->o));
+    TRY(check_scaled_decay(t));
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
     TRY(train_recompute(c, &t->train));
     t->train.micros = (int)t->micros;

@@ -246,6 +246,9 @@ static err decide_update(void *ctx) {
     if (t->saves.saver) ckpt_saver_before_update(t->saves.saver);
     TRY(set_skip(u));
     u->span = trace_span_begin(t->x.trace, "update");
+    optim_factors f = schedule_factors(&t->sched, &t->momentum, t->in_tokens ? u->before : u->step,
+                                       t->sched.lr > 0 ? q->lr / t->sched.lr : 1);
+    optim_set_factors(t->o, &f);
     return optim_begin(t->o, &t->x, q->lr, t->cfg->training.max_norm);
 }
 

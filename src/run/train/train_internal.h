@@ -214,6 +214,7 @@ typedef struct trainer {
     int64_t steps, stop; /* where the schedule ends, and where this run does */
     bool in_tokens;      /* the run's length was given in tokens: the schedule counts them */
     schedule sched;
+    momentum_schedule momentum;
     cadences every;
     ckpt_state state;
     run_saves saves;
@@ -402,6 +403,8 @@ err trainer_repeat_step(trainer *t, str *finding) MUST_USE;
 int64_t trainer_step_tokens(const trainer *t);
 /* @return the tokens that the run will have been trained on after its last step. */
 int64_t trainer_tokens_at_end(const trainer *t);
+/* What optimizer.weight_decay_base_tokens is multiplied by to scale the decay. */
+double trainer_decay_per_token(const trainer *t);
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
  * step it calls `finish`, if the previous step is still in flight. */
 err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) MUST_USE;

@@ -30,6 +30,12 @@ LOOP_INLINE void along_lane(const update_factors *f, update_lane *x) {
     x->p = vec_muladd(x->g, vec_of(-f->lr), x->p * f->keep);
 }
 
+/* The same, with decay only where the step has the sign of the weight, and so moves it towards zero too. */
+LOOP_INLINE void along_cautious_lane(const update_factors *f, update_lane *x) {
+    vf keep = vec_select(x->g * x->p >= (vf){ 0 }, vec_of(f->keep), vec_of(1));
+    x->p = vec_muladd(x->g, vec_of(-f->lr), x->p * keep);
+}
+
 /* Adam with decay through the gradient. */
 LOOP_INLINE void adam_l2_lane(const update_factors *f, update_lane *x) {
     x->g = vec_muladd(x->g, vec_of(f->scale), x->p * f->decay);
@@ -54,6 +60,7 @@ SWEEP(momentum, true, false)
 SWEEP(adam, true, true)
 SWEEP(adam_l2, true, true)
 SWEEP(along, false, false)
+SWEEP(along_cautious, false, false)
 SWEEP(lion, true, false)
 #undef SWEEP
 
@@ -102,7 +109,9 @@ static void CPU(update_adam)(const op_call *c) {
     sweep_update(c, c->attr.update.l2 ? adam_l2 : adam);
 }
 static void CPU(update_lion)(const op_call *c) { sweep_update(c, lion); }
-static void CPU(update_along)(const op_call *c) { sweep_update(c, along); }
+static void CPU(update_along)(const op_call *c) {
+    sweep_update(c, c->attr.update.cautious ? along_cautious : along);
+}
 
 /* ---- clipping --------------------------------------------------------------------------------- */
 static void CPU(clip)(const op_call *c) {
@@ -189,7 +198,7 @@ KERNEL(UPDATE_SGD, CPU(update_sgd), NULL, ATTRS_UPDATE);
 KERNEL(UPDATE_MOMENTUM, CPU(update_momentum), NULL, ATTRS_UPDATE);
 KERNEL(UPDATE_ADAM, CPU(update_adam), NULL, ATTRS_UPDATE);
 KERNEL(UPDATE_LION, CPU(update_lion), NULL, ATTRS_UPDATE_DECOUPLED);
-KERNEL(UPDATE_ALONG, CPU(update_along), NULL, ATTRS_UPDATE_DECOUPLED);
+KERNEL(UPDATE_ALONG, CPU(update_along), NULL, ATTRS_UPDATE_DECOUPLED | ATTR(CAUTIOUS));
 KERNEL(CLIP, CPU(clip), NULL, ATTR(GROWTH_INTERVAL));
 KERNEL(AGC_SUMS, CPU(agc_sums), NULL, ATTRS_PART);
 KERNEL(AGC, CPU(agc), NULL, ATTRS_PART | ATTR(AGC_FACTOR) | ATTR(AGC_EPS));

@@ -23,9 +23,17 @@ typedef struct update_factors {
     float step, eps;     /* Adam: p -= step m / (sqrt(v) + eps), bias corrections in them */
 } update_factors;
 
+static inline float momentum_of(const op_call *c) {
+    const step_block *s = c->run->step;
+    double mu = c->attr.update.momentum;
+    return (float)(mu + s->update.momentum.weight * (s->update.momentum.toward - mu));
+}
+
 static inline update_factors update_factors_of(const op_call *c) {
     const step_block *s = c->run->step;
     double lr = (double)s->update.lr * c->attr.update.lr_mul, decay = c->attr.update.decay;
+    decay *= 1 - (double)s->update.decay_less[c->attr.update.decay_by];
+    float mu = momentum_of(c);
     double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2, t = (double)s->now.count;
     /* L2 decay is added to the scaled gradient, so that the factors below must not scale it again */
     double scale = c->attr.update.l2 ? 1 : s->now.grad_scale;
@@ -39,9 +47,9 @@ static inline update_factors update_factors_of(const op_call *c) {
                              .lr = (float)(lr / most),
                              .keep = c->attr.update.l2 ? 1 : (float)(1 - lr * decay),
                              .decay = (float)decay,
-                             .mu = c->attr.update.momentum,
+                             .mu = mu,
                              .now = nesterov ? 1 : 0,
-                             .then = nesterov ? c->attr.update.momentum : 1,
+                             .then = nesterov ? mu : 1,
                              .b1 = (float)b1,
                              .g1 = (float)((1 - b1) * scale),
                              .b2 = (float)b2,

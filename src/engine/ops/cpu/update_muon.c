@@ -1,9 +1,16 @@
 /* Muon: momentum whose matrix is made nearly orthogonal before it is applied (Jordan et al., 2024).
  *
  *     m = mu m + (1 - mu) g,   u = (1 - mu) g + mu m  (Nesterov)  or  m        MUON_MOMENTUM
- *     x = u / |u|, its longer side across                                      MUON_PACK
+ *     rows of u get equal norms, where they are equilibrated                    MUON_PACK
+ *     x = u / |u|, its longer side across
  *     x = five polynomials of x x^T, times x: ops/polar.h                      ORTHOGONALIZE
  *     u = sqrt(max(1, R / C)) x                                                MUON_UNPACK
+ *
+ * NorMuon (Li et al., 2025) evens out the size of lines of u, which are its rows, or its columns where there are more of
+ * those. With x of norm sqrt(min(R, C)):
+ *
+ *     v = beta2 v + (1 - beta2) mean square of each line of x                  MUON_UNPACK_ROWS, MUON_UNPACK_COLS
+ *     x = x / sqrt(v), and back to norm sqrt(min(R, C))
  *
  * UPDATE_ALONG then steps along u. Small matrices of a batch are spread over the threads, one each; of large ones the
  * threads share every GEMM. The result is the same, since that of a GEMM does not depend on its threads.
@@ -50,9 +57,14 @@ typedef struct muon_packing {
     const tensor *u, *x;
     bool tall;
     int64_t each, chunks; /* of the sum of squares */
-    double *sum;          /* [chunks] */
+    double *sum;          /* [chunks], or [lines] */
     float by;             /* what elements are multiplied by */
+    const float *line;    /* ... and those of each row or column of u; NULL: by 1 */
+    bool of_rows;         /* lines are rows of u */
 } muon_packing;
+
+/* Whether the lines of u are those along which a row of x extends: columns of x are the others. */
+static bool lines_across(const muon_packing *p) { return p->of_rows == p->tall; }
 
 static muon_packing packing_of(const op_call *c, const tensor *u, const tensor *x) {
     muon_packing p = { c, u, x, .tall = u->dim[0] > u->dim[1], .sum = c->run->workspace };
@@ -72,6 +84,38 @@ static void squares_task(void *ctx, int64_t i, int worker) {
     p->sum[i] = sum;
 }
 
+/* The sum of squares of each row of u. */
+static void row_squares_task(void *ctx, int64_t i, int worker) {
+    const muon_packing *p = ctx;
+    int64_t cols = p->u->dim[1];
+    span s = span_of(i, rows_per_task(cols), p->u->dim[0]);
+    for (int64_t row = s.lo; row < s.hi; row++) {
+        const float *restrict u = (const float *)p->u->data + row * cols;
+        double sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t k = 0; k < cols; k++) sum += (double)u[k] * u[k];
+        p->sum[row] = sum;
+    }
+}
+
+/* Sets what each row of u is multiplied by so that all have the same norm, and the matrix the norm 1 / margin. */
+static void equilibrate_rows(muon_packing *p, float *line) {
+    int64_t rows = p->u->dim[0];
+    double all = 0, square = 0;
+    pool_run(p->c->run->pool, ceil_div(rows, rows_per_task(p->u->dim[1])), row_squares_task, p);
+    for (int64_t i = 0; i < rows; i++) all += p->sum[i];
+    double least = MAX(POLAR_LEAST_ROW * sqrt(all / (double)rows), POLAR_LEAST_NORM);
+    for (int64_t i = 0; i < rows; i++) {
+        double by = 1 / MAX(sqrt(p->sum[i]), least);
+        square += by * by * p->sum[i];
+        line[i] = (float)by;
+    }
+    double norm = MAX(sqrt(square), POLAR_LEAST_NORM);
+    p->by = (float)(1 / (norm * polar_margin(p->c->attr.update.polar)));
+    p->line = line;
+    p->of_rows = true;
+}
+
 /* Elements [l, l + n) of row s of x, from u; zeros beyond it. */
 static void gather_row(const muon_packing *p, int64_t s, int64_t l, int64_t n, float *restrict to) {
     int64_t rows = p->u->dim[0], cols = p->u->dim[1];
@@ -79,6 +123,8 @@ static void gather_row(const muon_packing *p, int64_t s, int64_t l, int64_t n, f
     int64_t stride = p->tall ? cols : 1, from = p->tall ? s : s * cols;
     int64_t inside = s < MIN(rows, cols) ? MIN(n, MAX(rows, cols) - l) : 0;
     for (int64_t k = 0; k < inside; k++) to[k] = p->by * u[from + (l + k) * stride];
+    if (p->line)
+        for (int64_t k = 0; k < inside; k++) to[k] *= p->line[lines_across(p) ? l + k : s];
     for (int64_t k = MAX(inside, 0); k < n; k++) to[k] = 0;
 }
 
@@ -100,15 +146,81 @@ static void CPU(muon_pack)(const op_call *c) {
     muon_packing p = packing_of(c, &c->in[0], &c->out[0]);
     double sum = 0;
     if (c->run->step->now.skip) return;
-    pool_run(c->run->pool, p.chunks, squares_task, &p);
-    for (int64_t i = 0; i < p.chunks; i++) sum += p.sum[i];
-    double norm = MAX(sqrt(sum), POLAR_LEAST_NORM);
-    p.by = (float)(1 / (norm * polar_margin(c->attr.update.polar)));
+    if (c->attr.update.equilibrate) {
+        equilibrate_rows(&p, (float *)(p.sum + p.u->dim[0]));
+    } else {
+        pool_run(c->run->pool, p.chunks, squares_task, &p);
+        for (int64_t i = 0; i < p.chunks; i++) sum += p.sum[i];
+        double norm = MAX(sqrt(sum), POLAR_LEAST_NORM);
+        p.by = (float)(1 / (norm * polar_margin(c->attr.update.polar)));
+    }
     pool_run(c->run->pool, ceil_div(p.x->dim[0], TILE), pack_task, &p);
 }
 
 static size_t CPU(muon_pack_workspace)(const op_backend *b, const op_call *c, int threads) {
-    return MAX_CHUNKS * sizeof(double);
+    size_t lines = (size_t)c->in[0].dim[0] * (sizeof(double) + sizeof(float));
+    return c->attr.update.equilibrate ? lines : MAX_CHUNKS * sizeof(double);
+}
+
+/* ---- second moments ---------------------------------------------------------------------------- */
+/* Sums of squares of columns [i BLOCK, ...) of x, each over its rows in order. */
+static void column_squares_task(void *ctx, int64_t i, int worker) {
+    const muon_packing *p = ctx;
+    float tmp[BLOCK];
+    int64_t wide = p->x->dim[1], lines = MAX(p->u->dim[0], p->u->dim[1]);
+    span s = span_of(i, BLOCK, lines);
+    memset(p->sum + s.lo, 0, (size_t)(s.hi - s.lo) * sizeof *p->sum);
+    for (int64_t k = 0; k < MIN(p->u->dim[0], p->u->dim[1]); k++) {
+        const float *x = elems_get(p->x, k * wide + s.lo, s.hi - s.lo, tmp);
+        for (int64_t j = 0; j < s.hi - s.lo; j++) p->sum[s.lo + j] += (double)x[j] * x[j];
+    }
+}
+
+/* ... and of a row of x. */
+static void packed_row_squares_task(void *ctx, int64_t i, int worker) {
+    const muon_packing *p = ctx;
+    float tmp[BLOCK];
+    int64_t wide = p->x->dim[1], length = MAX(p->u->dim[0], p->u->dim[1]);
+    double sum = 0;
+    for (int64_t l = 0; l < length; l += BLOCK) {
+        int64_t n = MIN(BLOCK, length - l);
+        const float *x = elems_get(p->x, i * wide + l, n, tmp);
+        for (int64_t j = 0; j < n; j++) sum += (double)x[j] * x[j];
+    }
+    p->sum[i] = sum;
+}
+
+/* Moves the second moments of lines, and sets what elements of each are multiplied by. */
+static void move_moments(muon_packing *p, float *moment, float *line) {
+    int64_t rows = p->u->dim[0], cols = p->u->dim[1], n = p->of_rows ? rows : cols;
+    double over = (double)(p->of_rows ? cols : rows), size = (double)MIN(rows, cols);
+    double beta2 = p->c->attr.update.beta2, all = 0, square = 0;
+    for (int64_t i = 0; i < n; i++) all += p->sum[i];
+    double norm = all > 0 ? size / all : 0; /* brings x to the norm sqrt(size) */
+    for (int64_t i = 0; i < n; i++) {
+        double mean = p->sum[i] * norm / over;
+        moment[i] = (float)(beta2 * moment[i] + (1 - beta2) * mean);
+        double by = 1 / sqrt(MAX((double)moment[i], POLAR_LEAST_MOMENT));
+        square += mean * over * by * by;
+        line[i] = (float)by;
+    }
+    p->by *= (float)(square > 0 ? sqrt(norm * size / square) : 0);
+    p->line = line;
+}
+
+static void normalize_lines(muon_packing *p) {
+    const op_call *c = p->c;
+    p->of_rows = c->op == OP_MUON_UNPACK_ROWS;
+    int64_t n = c->out[1].dim[0];
+    if (lines_across(p))
+        pool_run(c->run->pool, ceil_div(n, BLOCK), column_squares_task, p);
+    else
+        pool_run(c->run->pool, n, packed_row_squares_task, p);
+    move_moments(p, c->out[1].data, (float *)(p->sum + n));
+}
+
+static size_t CPU(muon_unpack_workspace)(const op_backend *b, const op_call *c, int threads) {
+    return (size_t)c->out[1].dim[0] * (sizeof(double) + sizeof(float));
 }
 
 static void unpack_task(void *ctx, int64_t i, int worker) {
@@ -123,6 +235,8 @@ static void unpack_task(void *ctx, int64_t i, int worker) {
             int64_t n = MIN(step, length - l), to = p->tall ? k : k * cols;
             const float *row = elems_get(p->x, k * wide + l, n, tmp);
             for (int64_t j = 0; j < n; j++) u[to + (l + j) * stride] = p->by * row[j];
+            for (int64_t j = 0; p->line && j < n; j++)
+                u[to + (l + j) * stride] *= p->line[lines_across(p) ? l + j : k];
         }
 }
 
@@ -131,6 +245,7 @@ static void CPU(muon_unpack)(const op_call *c) {
     double tall = (double)p.u->dim[0] / (double)p.u->dim[1];
     if (c->run->step->now.skip) return;
     p.by = (float)sqrt(MAX(1.0, tall));
+    if (c->op != OP_MUON_UNPACK) normalize_lines(&p);
     pool_run(c->run->pool, ceil_div(MIN(p.u->dim[0], p.u->dim[1]), TILE), unpack_task, &p);
 }
 
@@ -265,6 +380,8 @@ static void CPU(orthogonalize)(const op_call *c) {
 }
 
 KERNEL(MUON_MOMENTUM, CPU(muon_momentum), NULL, ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE));
-KERNEL(MUON_PACK, CPU(muon_pack), CPU(muon_pack_workspace), ATTR(POLAR));
+KERNEL(MUON_PACK, CPU(muon_pack), CPU(muon_pack_workspace), ATTR(POLAR) | ATTR(EQUILIBRATE));
 KERNEL(ORTHOGONALIZE, CPU(orthogonalize), CPU(orthogonalize_workspace), ATTR(POLAR));
 KERNEL(MUON_UNPACK, CPU(muon_unpack));
+KERNEL(MUON_UNPACK_ROWS, CPU(muon_unpack), CPU(muon_unpack_workspace), ATTR(BETA2));
+KERNEL(MUON_UNPACK_COLS, CPU(muon_unpack), CPU(muon_unpack_workspace), ATTR(BETA2));

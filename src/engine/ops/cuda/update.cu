@@ -49,6 +49,15 @@ struct along {
     }
 };
 
+/* The same, with decay only where the step moves the weight towards zero too. */
+struct along_cautious {
+    static constexpr int states = 0;
+    static __device__ __forceinline__ void at(const factors &f, float g, float &p, float &m,
+                                              float &v) {
+        p = p * (g * p >= 0 ? f.keep : 1.0f) - g * f.lr;
+    }
+};
+
 /* ---- the pass. Grid: a block of 256 threads per V x 1024 elements, V x 4 per thread ---------------- */
 template <int V> struct batch {
     four e[V];
@@ -118,6 +127,13 @@ template <class R, class L2 = R> static void cuda_update(const op_call *c) {
         bf16_weights ? launch_update_as<R, bf16>(c) : launch_update_as<R, float>(c);
 }
 
+static void cuda_update_along(const op_call *c) {
+    if (c->attr.update.cautious)
+        cuda_update<along_cautious>(c);
+    else
+        cuda_update<along>(c);
+}
+
 /* ---- clipping ----------------------------------------------------------------------------------- */
 /* A single thread: it reads the norm and writes the step state. */
 static __global__ void clip_gradient(step_state *now, const float *sum, const step_block *s,
@@ -134,5 +150,6 @@ KERNEL(UPDATE_SGD, (cuda_update<sgd>), cuda_offload_workspace, ATTRS_UPDATE);
 KERNEL(UPDATE_MOMENTUM, (cuda_update<momentum>), cuda_offload_workspace, ATTRS_UPDATE);
 KERNEL(UPDATE_ADAM, (cuda_update<adam<false>, adam<true>>), cuda_offload_workspace, ATTRS_UPDATE);
 KERNEL(UPDATE_LION, (cuda_update<lion>), cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED);
-KERNEL(UPDATE_ALONG, (cuda_update<along>), cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED);
+KERNEL(UPDATE_ALONG, cuda_update_along, cuda_offload_workspace,
+       ATTRS_UPDATE_DECOUPLED | ATTR(CAUTIOUS));
 KERNEL(CLIP, cuda_clip, NULL, ATTR(GROWTH_INTERVAL));

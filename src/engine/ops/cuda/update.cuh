@@ -17,6 +17,7 @@ typedef struct update_attr {
     float lr_mul, decay, beta1, beta2, eps, momentum;
     float rest1, rest2, root2; /* 1 - beta1, 1 - beta2, the square root of that */
     bool l2, nesterov;
+    int decay_by;
     uint32_t site;
     int64_t first, base, cols, stride;
     const float *squares; /* UPDATE_ALONG: of the direction; NULL: not needed */
@@ -24,23 +25,12 @@ typedef struct update_attr {
 
 static inline update_attr attr_of(const op_call *c) {
     double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2;
-    update_attr a = { c->attr.update.lr_mul,
-                      c->attr.update.decay,
-                      c->attr.update.beta1,
-                      c->attr.update.beta2,
-                      c->attr.update.eps,
-                      c->attr.update.momentum,
-                      (float)(1 - b1),
-                      (float)(1 - b2),
-                      (float)sqrt(1 - b2),
-                      c->attr.update.l2,
-                      c->attr.update.nesterov,
-                      c->attr.update.site,
-                      c->attr.update.first,
-                      c->attr.update.base,
-                      c->attr.update.cols,
-                      c->attr.update.stride,
-                      NULL };
+    update_attr a = { c->attr.update.lr_mul, c->attr.update.decay,    c->attr.update.beta1,
+                      c->attr.update.beta2,  c->attr.update.eps,      c->attr.update.momentum,
+                      (float)(1 - b1),       (float)(1 - b2),         (float)sqrt(1 - b2),
+                      c->attr.update.l2,     c->attr.update.nesterov, (int)c->attr.update.decay_by,
+                      c->attr.update.site,   c->attr.update.first,    c->attr.update.base,
+                      c->attr.update.cols,   c->attr.update.stride,   NULL };
     if (c->op == OP_UPDATE_ALONG) a.squares = (const float *)c->in[1].data;
     return a;
 }
@@ -61,17 +51,24 @@ static __device__ float bias_correction(double x, int64_t n) {
     return (float)(1 - y);
 }
 
+/* The momentum of this step. @param own the call's attribute */
+static __device__ __forceinline__ float momentum_now(float own, const step_block *s) {
+    return fmaf(s->update.momentum.weight, s->update.momentum.toward - own, own);
+}
+
 static __device__ factors factors_of(const update_attr &a, const step_block *s) {
+    float decay = a.decay * (1 - s->update.decay_less[a.decay_by]);
+    float mu = momentum_now(a.momentum, s);
     float lr = s->update.lr * a.lr_mul, all = s->now.grad_scale, scale = a.l2 ? 1 : all;
     float root_bias = sqrtf(bias_correction(a.beta2, s->now.count));
     factors f;
     f.scale = all;
     f.lr = a.squares ? lr / fmaxf(1, sqrtf(a.squares[0] + a.squares[1])) : lr;
-    f.keep = a.l2 ? 1 : fmaf(-lr, a.decay, 1);
-    f.decay = a.decay;
-    f.mu = a.momentum;
+    f.keep = a.l2 ? 1 : fmaf(-lr, decay, 1);
+    f.decay = decay;
+    f.mu = mu;
     f.now = a.nesterov ? 1 : 0;
-    f.then = a.nesterov ? a.momentum : 1;
+    f.then = a.nesterov ? mu : 1;
     f.b1 = a.beta1;
     f.g1 = a.rest1 * scale;
     f.b2 = a.beta2;

@@ -27,8 +27,9 @@ static bool is_aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 enum { EACH = 2 };
 
 static __global__ void muon_momentum(const float *g, float *u, float *m, int64_t n, bool eights,
-                                     float mu, bool nesterov, const step_block *s) {
+                                     float own, bool nesterov, const step_block *s) {
     if (s->now.skip) return;
+    float mu = momentum_now(own, s);
     float scale = s->now.grad_scale, rest = 1 - mu, now = nesterov ? rest : 0;
     float then = nesterov ? mu : 1;
     int64_t first = ((int64_t)blockIdx.x * EACH * THREADS + threadIdx.x) * EIGHT;
@@ -66,6 +67,18 @@ static void cuda_muon_momentum(const op_call *c) {
 static __device__ __forceinline__ double warp_sum_double(double v) {
 #pragma unroll
     for (int o = WARP / 2; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
+    return v;
+}
+
+/* @return the sum over the block, for all of its threads. */
+static __device__ double block_sum_double(double v) {
+    __shared__ double smem[THREADS / WARP];
+    v = warp_sum_double(v);
+    __syncthreads(); /* of the call before */
+    if (threadIdx.x % WARP == 0) smem[threadIdx.x / WARP] = v;
+    __syncthreads();
+    v = 0;
+    for (int i = 0; i < THREADS / WARP; i++) v += smem[i];
     return v;
 }
 
@@ -119,12 +132,94 @@ static __device__ __forceinline__ void write_row8(float *u, const muon_matrix &m
     write_some(u + row * m.cols, m.eights, col, row < m.rows ? m.cols : 0, v);
 }
 
+/* ---- lines: rows or columns of u that are scaled as a whole --------------------------------------------
+ * Workspace: sums of squares [lines], then factors [lines]. */
+/* A block for each row of u: its sum of squares. */
+static __global__ void row_squares(const float *u, int64_t cols, float *sum) {
+    const float *row = u + (int64_t)blockIdx.x * cols;
+    double part = 0;
+    for (int64_t k = threadIdx.x; k < cols; k += THREADS) part += (double)row[k] * row[k];
+    part = block_sum_double(part);
+    if (threadIdx.x == 0) sum[blockIdx.x] = (float)part;
+}
+
+/* One block: what each row of u is multiplied by so that all have one norm, and the matrix the norm 1 / margin. */
+static __global__ void equilibrate_rows(const float *sum, float *factor, int64_t rows,
+                                        double margin) {
+    double all = 0, square = 0;
+    for (int64_t i = threadIdx.x; i < rows; i += THREADS) all += sum[i];
+    all = block_sum_double(all);
+    double least = fmax(POLAR_LEAST_ROW * sqrt(all / (double)rows), POLAR_LEAST_NORM);
+    for (int64_t i = threadIdx.x; i < rows; i += THREADS) {
+        double by = 1 / fmax(sqrt((double)sum[i]), least);
+        square += by * by * sum[i];
+    }
+    square = block_sum_double(square);
+    double norm = margin * fmax(sqrt(square), POLAR_LEAST_NORM);
+    for (int64_t i = threadIdx.x; i < rows; i += THREADS)
+        factor[i] = (float)(1 / (fmax(sqrt((double)sum[i]), least) * norm));
+}
+
+/* Sums of squares of columns of x [s, l] with leading dimension `wide`: a block has 32 columns, and each of its warps
+ * every eighth row. */
+static __global__ void column_squares(const void *x, int dt, int64_t s, int64_t l, int64_t wide,
+                                      float *sum) {
+    __shared__ float smem[THREADS / WARP][WARP];
+    int64_t col = (int64_t)blockIdx.x * WARP + threadIdx.x % WARP;
+    float part = 0;
+    for (int64_t row = threadIdx.x / WARP; row < s && col < l; row += THREADS / WARP) {
+        float v = read1(x, dt, row * wide + col);
+        part += v * v;
+    }
+    smem[threadIdx.x / WARP][threadIdx.x % WARP] = part;
+    __syncthreads();
+    if (threadIdx.x >= WARP || col >= l) return;
+    for (int i = 1; i < THREADS / WARP; i++) part += smem[i][threadIdx.x];
+    sum[col] = part;
+}
+
+/* ... of rows of x: a block for each. */
+static __global__ void packed_row_squares(const void *x, int dt, int64_t l, int64_t wide,
+                                          float *sum) {
+    double part = 0;
+    for (int64_t k = threadIdx.x; k < l; k += THREADS) {
+        float v = read1(x, dt, (int64_t)blockIdx.x * wide + k);
+        part += (double)v * v;
+    }
+    part = block_sum_double(part);
+    if (threadIdx.x == 0) sum[blockIdx.x] = (float)part;
+}
+
+/* One block: moves NorMuon's second moments, and sets what elements of each line are multiplied by.
+ * @param over elements of a line; size: min(R, C) */
+static __global__ void move_moments(const float *sum, float *factor, float *moment, int64_t n,
+                                    double over, double size, double beta2, const step_block *s) {
+    double all = 0, square = 0;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
+        all += sum[i];
+        factor[i] = 0; /* of a step that is skipped */
+    }
+    if (s->now.skip) return;
+    all = block_sum_double(all);
+    double norm = all > 0 ? size / all : 0;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
+        double mean = sum[i] * norm / over;
+        moment[i] = (float)(beta2 * moment[i] + (1 - beta2) * mean);
+        double by = 1 / sqrt(fmax((double)moment[i], POLAR_LEAST_MOMENT));
+        square += mean * over * by * by;
+    }
+    square = block_sum_double(square);
+    double all_by = square > 0 ? sqrt(norm * size / square) : 0;
+    for (int64_t i = threadIdx.x; i < n; i += THREADS)
+        factor[i] = (float)(all_by / sqrt(fmax((double)moment[i], POLAR_LEAST_MOMENT)));
+}
+
 /* Grid: (L / 64, S / 64); a block has a tile of 64 x 64. A tile of a tall matrix is transposed in shared memory. Reads
  * are in flight while the norm is computed. */
 enum { TILE_EIGHTS = TILE / 8, TILE_TURNS = TILE * TILE_EIGHTS / THREADS };
 template <class A>
 static __global__ void muon_pack(const float *u, A x, muon_matrix m, bool tall,
-                                 const double *partial, double margin) {
+                                 const double *partial, double margin, const float *line) {
     __shared__ float tile[TILE][TILE + 1];
     int row = threadIdx.x / TILE_EIGHTS, col = threadIdx.x % TILE_EIGHTS * 8;
     int64_t s0 = (int64_t)blockIdx.y * TILE, l0 = (int64_t)blockIdx.x * TILE;
@@ -133,7 +228,14 @@ static __global__ void muon_pack(const float *u, A x, muon_matrix m, bool tall,
     for (int i = 0; i < TILE_TURNS; i++)
         read_row8(u, m, (tall ? l0 : s0) + row + i * (TILE / TILE_TURNS), (tall ? s0 : l0) + col,
                   v[i]);
-    float by = inverse_norm(partial, margin);
+    float by = line ? 1 : inverse_norm(partial, margin);
+#pragma unroll
+    for (int i = 0; i < TILE_TURNS && line; i++) {
+        int64_t at = (tall ? l0 : s0) + row + i * (TILE / TILE_TURNS);
+        float own = at < m.rows ? line[at] : 0;
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[i][k] *= own;
+    }
 #pragma unroll
     for (int i = 0; i < TILE_TURNS && tall; i++)
 #pragma unroll
@@ -150,9 +252,11 @@ static __global__ void muon_pack(const float *u, A x, muon_matrix m, bool tall,
     }
 }
 
-/* The same tiles, the other way. */
+/* The same tiles, the other way. @param line what each line of u is multiplied by; NULL: by 1. across: lines are the
+ * columns of x */
 template <class A>
-static __global__ void muon_unpack(A x, float *u, muon_matrix m, bool tall, float by) {
+static __global__ void muon_unpack(A x, float *u, muon_matrix m, bool tall, float by,
+                                   const float *line, bool across) {
     __shared__ float tile[TILE][TILE + 1];
     float v[8];
     int64_t s0 = (int64_t)blockIdx.y * TILE, l0 = (int64_t)blockIdx.x * TILE;
@@ -162,6 +266,12 @@ static __global__ void muon_unpack(A x, float *u, muon_matrix m, bool tall, floa
         x.load((s0 + row) * m.l + l0 + col, (s0 + row + 1) * m.l, v);
 #pragma unroll
         for (int k = 0; k < 8; k++) v[k] *= by;
+        int64_t lines = across == tall ? m.rows : m.cols;
+#pragma unroll
+        for (int k = 0; k < 8 && line; k++) {
+            int64_t at = across ? l0 + col + k : s0 + row;
+            v[k] *= at < lines ? line[at] : 0;
+        }
         if (!tall) write_row8(u, m, s0 + row, l0 + col, v);
 #pragma unroll
         for (int k = 0; k < 8 && tall; k++) tile[row][col + k] = v[k];
@@ -183,24 +293,59 @@ static void cuda_muon_pack(const op_call *c) {
     const tensor *u = &c->in[0], *x = &c->out[0];
     muon_matrix m = muon_matrix_of(u, x);
     double *partial = (double *)c->run->workspace, margin = polar_margin(c->attr.update.polar);
-    LAUNCH(cuda_of(c), { CUDA_PARTIALS, THREADS }, muon_squares, (const float *)u->data,
-           m.rows * m.cols, is_aligned16(u->data), partial);
+    float *sum = (float *)partial, *line = c->attr.update.equilibrate ? sum + m.rows : NULL;
+    if (line) {
+        LAUNCH(cuda_of(c), { (unsigned)m.rows, THREADS }, row_squares, (const float *)u->data,
+               m.cols, sum);
+        LAUNCH(cuda_of(c), { 1, THREADS }, equilibrate_rows, (const float *)sum, line, m.rows,
+               margin);
+    } else {
+        LAUNCH(cuda_of(c), { CUDA_PARTIALS, THREADS }, muon_squares, (const float *)u->data,
+               m.rows * m.cols, is_aligned16(u->data), partial);
+    }
     WITH_TYPE(common_type(m.l, &x, 1),
               LAUNCH(cuda_of(c), packing_shape(m), muon_pack<A>, (const float *)u->data, A(*x), m,
-                     m.rows > m.cols, (const double *)partial, margin));
+                     m.rows > m.cols, (const double *)partial, margin, (const float *)line));
 }
 
 static size_t cuda_muon_pack_workspace(const op_backend *b, const op_call *c, int threads) {
+    if (c->attr.update.equilibrate) return (size_t)c->in[0].dim[0] * 2 * sizeof(float);
     return CUDA_PARTIALS * sizeof(double);
+}
+
+/* @return what each line of u is multiplied by; NULL: the op has no second moments. */
+static const float *normalize_lines(const op_call *c, const muon_matrix &m, bool of_rows,
+                                    bool across) {
+    if (c->op == OP_MUON_UNPACK) return NULL;
+    const tensor *x = &c->in[0];
+    int64_t n = c->out[1].dim[0], shorter = m.rows < m.cols ? m.rows : m.cols;
+    int64_t longer = m.rows < m.cols ? m.cols : m.rows;
+    float *sum = (float *)c->run->workspace, *factor = sum + n;
+    if (across)
+        LAUNCH(cuda_of(c), { blocks_for(longer, WARP), THREADS }, column_squares, x->data,
+               (int)x->dt, shorter, longer, m.l, sum);
+    else
+        LAUNCH(cuda_of(c), { (unsigned)n, THREADS }, packed_row_squares, x->data, (int)x->dt,
+               longer, m.l, sum);
+    LAUNCH(cuda_of(c), { 1, THREADS }, move_moments, (const float *)sum, factor,
+           (float *)c->out[1].data, n, (double)(of_rows ? m.cols : m.rows), (double)shorter,
+           (double)c->attr.update.beta2, c->run->step);
+    return factor;
+}
+
+static size_t cuda_muon_unpack_workspace(const op_backend *b, const op_call *c, int threads) {
+    return (size_t)c->out[1].dim[0] * 2 * sizeof(float);
 }
 
 static void cuda_muon_unpack(const op_call *c) {
     const tensor *x = &c->in[0], *u = &c->out[0];
     muon_matrix m = muon_matrix_of(u, x);
-    double tall = (double)m.rows / (double)m.cols;
-    float by = (float)sqrt(tall > 1 ? tall : 1);
+    double ratio = (double)m.rows / (double)m.cols;
+    float by = (float)sqrt(ratio > 1 ? ratio : 1);
+    bool tall = m.rows > m.cols, of_rows = c->op == OP_MUON_UNPACK_ROWS, across = of_rows == tall;
+    const float *line = normalize_lines(c, m, of_rows, across);
     WITH_TYPE(common_type(m.l, &x, 1), LAUNCH(cuda_of(c), packing_shape(m), muon_unpack<A>, A(*x),
-                                              (float *)u->data, m, m.rows > m.cols, by));
+                                              (float *)u->data, m, tall, by, line, across));
 }
 
 /* ---- orthogonal matrices -----------------------------------------------------------------------------
@@ -306,6 +451,8 @@ static size_t cuda_orthogonalize_workspace(const op_backend *b, const op_call *c
 }
 
 KERNEL(MUON_MOMENTUM, cuda_muon_momentum, NULL, ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE));
-KERNEL(MUON_PACK, cuda_muon_pack, cuda_muon_pack_workspace, ATTR(POLAR));
+KERNEL(MUON_PACK, cuda_muon_pack, cuda_muon_pack_workspace, ATTR(POLAR) | ATTR(EQUILIBRATE));
 KERNEL(ORTHOGONALIZE, cuda_orthogonalize, cuda_orthogonalize_workspace, ATTR(POLAR));
 KERNEL(MUON_UNPACK, cuda_muon_unpack);
+KERNEL(MUON_UNPACK_ROWS, cuda_muon_unpack, cuda_muon_unpack_workspace, ATTR(BETA2));
+KERNEL(MUON_UNPACK_COLS, cuda_muon_unpack, cuda_muon_unpack_workspace, ATTR(BETA2));
