@@ -42,7 +42,7 @@ static err set_plan_length(const plan_args *a, config *c) {
 }
 
 /* Names of models round: 405B are 405.9B. */
-static err check_size(const plan_args *a, const config *c) {
+static err check_stated_size(const plan_args *a, const config *c) {
     const double rounding = 0.05;
     model_config m;
     double params;
@@ -61,7 +61,7 @@ err plan_read_config(const plan_args *a, int argc, char **args, config *c, plan_
     TRY(config_from_args(c, argc, args, NULL, 0));
     TRY(read_recipe(c, s));
     TRY(set_plan_length(a, c));
-    return check_size(a, c);
+    return check_stated_size(a, c);
 }
 
 err plan_choose_layout(const plan_machine *m, const run_target *on, double limit, config *c,

@@ -62,13 +62,13 @@ static bool passes_on(const chunker *c, int i) {
 }
 
 /* Ops that are divided together: those after a gather that work by row. */
-typedef struct row_span {
+typedef struct gathered_rows {
     int n, gemms;
     bool to_sum; /* the op after them sums what they yield */
-} row_span;
+} gathered_rows;
 
-static row_span span_after(const chunker *c, int gather) {
-    row_span s = { 0 };
+static gathered_rows span_after(const chunker *c, int gather) {
+    gathered_rows s = { 0 };
     while (passes_on(c, gather + s.n)) {
         const prog_op *o = &c->old.op[gather + 1 + s.n];
         s.to_sum = is_sum(c, o) && s.gemms;
@@ -125,7 +125,7 @@ static row_parts gather_chunks(prog *p, const prog_op *gather, int n) {
 }
 
 /* All from the gather to the sum. */
-static void divide_layer(prog *p, const prog_op *gather, const row_span *s, int n) {
+static void divide_layer(prog *p, const prog_op *gather, const gathered_rows *s, int n) {
     row_parts r = gather_chunks(p, gather, n);
     const prog_op *sum = gather + 1 + s->n;
     for (int i = 0; i < n; i++) {
@@ -165,7 +165,7 @@ static int divide_at(chunker *c, int i) {
     if (is_gather(c, o)) {
         int ranks = ranks_of_chunk(p, o->attr.comm.from);
         int n = chunk_count(p, p->val[o->in[0]].dim[0], ranks);
-        row_span s = span_after(c, i);
+        gathered_rows s = span_after(c, i);
         if (n > 1 && s.to_sum) divide_layer(p, o, &s, n);
         if (n > 1 && s.to_sum) return s.n + 2;
         if (n == 1 || s.gemms != 1 || !is_gemm(next)) return 0;

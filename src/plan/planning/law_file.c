@@ -19,13 +19,13 @@ typedef struct law_constant {
     const char *key;
     size_t at; /* in scaling_law */
 } law_constant;
-static const law_constant constants[] = {
+static const law_constant law_constants[] = {
     { "E", offsetof(scaling_law, e) },         { "A", offsetof(scaling_law, a) },
     { "alpha", offsetof(scaling_law, alpha) }, { "B", offsetof(scaling_law, b) },
     { "beta", offsetof(scaling_law, beta) },
 };
 
-static char *copy_of(const char *text) {
+static char *text_copy(const char *text) {
     char *out = mem_alloc(strlen(text) + 1);
     strcpy(out, text);
     return out;
@@ -49,12 +49,13 @@ static void name_of_path(const char *path, char out[64]) {
     out[strcspn(out, ".")] = '\0';
 }
 
-static err check_keys(const json_t *doc, const char *path) {
+static err check_law_keys(const json_t *doc, const char *path) {
     const char *key;
     json_t *v;
     json_object_foreach((json_t *)doc, key, v) {
         bool known = !strcmp(key, "name") || !strcmp(key, "title") || !strcmp(key, "source");
-        for (size_t i = 0; i < COUNT_OF(constants); i++) known |= !strcmp(key, constants[i].key);
+        for (size_t i = 0; i < COUNT_OF(law_constants); i++)
+            known |= !strcmp(key, law_constants[i].key);
         if (!known)
             return err_hint(ERR("%s: \"%.40s\" is not a key of a scaling law", path, key),
                             "name, title, source, E, A, alpha, B and beta are");
@@ -66,16 +67,16 @@ static err read_law(const json_t *doc, const char *path, scaling_law *out) {
     scaling_law law = { .surface = SURFACE_SUM };
     char name[64];
     if (!json_is_object(doc)) return ERR("%s: not a scaling law", path);
-    TRY(check_keys(doc, path));
-    for (size_t i = 0; i < COUNT_OF(constants); i++)
-        TRY(read_constant(doc, path, &constants[i], &law));
+    TRY(check_law_keys(doc, path));
+    for (size_t i = 0; i < COUNT_OF(law_constants); i++)
+        TRY(read_constant(doc, path, &law_constants[i], &law));
     const char *stated = json_string_value(json_object_get(doc, "name")),
                *title = json_string_value(json_object_get(doc, "title")),
                *source = json_string_value(json_object_get(doc, "source"));
     name_of_path(path, name);
-    law.name = copy_of(stated ? stated : name);
-    law.title = copy_of(title ? title : law.name);
-    law.source = copy_of(source ? source : path);
+    law.name = text_copy(stated ? stated : name);
+    law.title = text_copy(title ? title : law.name);
+    law.source = text_copy(source ? source : path);
     *out = law;
     return OK;
 }
@@ -117,9 +118,9 @@ err law_write(const law_fit *f, int runs, const char *path) {
             "name: %s\ntitle: \"%s, fitted\"\n"
             "source: \"ingot plan fit, %d runs, residuals %.2f %%\"\n",
             name, name, runs, 100 * f->error);
-    for (size_t i = 0; i < COUNT_OF(constants); i++)
-        str_add(&text, "%s: %.17g\n", constants[i].key,
-                *(const double *)((const char *)&f->law + constants[i].at));
+    for (size_t i = 0; i < COUNT_OF(law_constants); i++)
+        str_add(&text, "%s: %.17g\n", law_constants[i].key,
+                *(const double *)((const char *)&f->law + law_constants[i].at));
     err e = io_write(path, text.text, text.len);
     str_free(&text);
     return e;
