@@ -43,6 +43,10 @@ static void predicts_what_training_reserves(void **state) {
         { "precision", "bf16", "optimizer.name", "adam8bit", "optimizer.master", "bf16" },
         { "precision", "bf16", "optimizer.name", "muon", "training.threads", "2" },
         { "precision", "bf16", "optimizer.name", "adafactor", "training.seq_len", "96" },
+        { "precision", "bf16", "optimizer.name", "muon", "optimizer.muon_beta2", "0.9",
+          "optimizer.muon_equilibrate", "true", "optimizer.groups",
+          "[{match: embed, name: sgd}, {match: \"l0.*\", name: adam8bit}, {match: vectors, name: "
+          "adafactor}]" },
         { "precision", "fp16", "validation.every", "4" },
         { "precision", "bf16", "precision.fp8", "delayed", "training.global_batch_size", "8" },
         { "precision", "fp32", "sample.every", "8", "optimizer.name", "lion" },
