@@ -81,6 +81,13 @@ static void add_option_text(str *out, const json_t *v) {
     free(text);
 }
 
+/* Whether an option's value is a list, as that of optimizer.groups. */
+static bool takes_list(const char *name) {
+    for (int i = 0; i < config_option_count(); i++)
+        if (!strcmp(config_option_name(i), name)) return config_option_describe(i).is_list;
+    return false;
+}
+
 /* Every option exists, and takes its value. */
 static err check_sweep_options(const sweep *s, const json_t *options) {
     const char *key;
@@ -90,7 +97,7 @@ static err check_sweep_options(const sweep *s, const json_t *options) {
     config_init(&c);
     json_object_foreach((json_t *)(uintptr_t)options, key, v) {
         str text = { 0 };
-        if (json_is_object(v) || json_is_array(v))
+        if (json_is_object(v) || (json_is_array(v) && !takes_list(key)))
             e = err_hint(ERR("%s: %s: expected one value", s->name, key),
                          "write options as training.steps: 100; lists belong under grid");
         add_option_text(&text, v);

@@ -185,6 +185,7 @@ typedef struct config_option_info {
     const char *short_name;    /* "precision" for "precision.dtype"; NULL: there is none */
     const char *holder, *help; /* what stands for the value: "N" */
     bool is_switch;            /* true or false, and may stand alone */
+    bool is_list;
 } config_option_info;
 config_option_info config_option_describe(int i);
 /* Appends option i's help, and those of its choices. */

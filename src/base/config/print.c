@@ -90,6 +90,7 @@ config_option_info config_option_describe(int i) {
         .holder = holder_of(o),
         .help = o->help,
         .is_switch = o->type == OPT_BOOL || o->type == OPT_TRISTATE,
+        .is_list = o->type == OPT_LIST,
     };
 }
 
