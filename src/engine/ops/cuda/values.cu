@@ -59,7 +59,8 @@ static __global__ void __launch_bounds__(THREADS)
     values_fwd(A qkv, A ve, mixed x, mixed w, A y, values_shape s) {
     __shared__ values_shared m;
     int64_t first = (int64_t)blockIdx.x * ROWS;
-    int rows = (int)min((int64_t)ROWS, s.n - first), kv = s.heads * s.dim, eights = (s.dim + 7) / 8;
+    int rows = (int)(s.n - first < ROWS ? s.n - first : ROWS), kv = s.heads * s.dim,
+        eights = (s.dim + 7) / 8;
     load_gates(w, s, &m);
     compute_gates(x, s, first, &m);
     for (int i = threadIdx.x; i < rows * s.heads * eights; i += THREADS) {
@@ -89,7 +90,7 @@ static __global__ void __launch_bounds__(THREADS)
     load_gates(w, s, &m);
     for (int64_t first = (int64_t)blockIdx.x * ROWS; first < s.n;
          first += (int64_t)gridDim.x * ROWS) {
-        int rows = (int)min((int64_t)ROWS, s.n - first), kv = s.heads * s.dim;
+        int rows = (int)(s.n - first < ROWS ? s.n - first : ROWS), kv = s.heads * s.dim;
         __syncthreads(); /* nothing of the last tokens is read any more */
         compute_gates(x, s, first, &m);
         for (int i = warp; i < rows * s.heads; i += THREADS / WARP) {
