@@ -62,6 +62,7 @@ void swap_dims(op_value *x) {
 }
 double gelu_of(double x, act_kind act) {
     /* 1 + erf and 1 + tanh would round to 0 where an op's result is tiny, but not 0 */
+    if (act == ACT_RELU2) return x > 0 ? x * x : 0;
     if (act == ACT_GELU_ERF) return 0.5 * x * erfc(-x / sqrt(2));
     return x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }

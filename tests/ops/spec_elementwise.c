@@ -11,8 +11,8 @@
 
 /* ---- activations ----------------------------------------------------------------------------------- */
 static void gelu_values(op_case *c) {
-    c->attr.act = c->shape.variant ? ACT_GELU_ERF : ACT_GELU_TANH;
-    spread_values(&c->in[0], 0, 2.5); /* into both tails */
+    c->attr.act = (act_kind)c->shape.variant; /* every one in turn */
+    spread_values(&c->in[0], 0, 2.5);         /* into both tails */
 }
 static void gelu_reference(op_case *c) {
     for (int64_t i = 0; i < c->in[0].count; i++)
@@ -71,7 +71,7 @@ const op_spec elementwise_specs[] = {
       .letters = "NF",
       .values = gelu_values,
       .reference = gelu_reference,
-      .variants = 2,
+      .variants = 3,
       .small = { { 1, 1 }, { 7, 33 }, { 30, 1100 } },
       .wide = { WIDE_SHAPES },
       .wide_tol = { 3e-6 },

@@ -285,6 +285,32 @@ static void cached_reference(op_case *c) {
     }
 }
 
+/* ---- values of the tokens themselves --------------------------------------------------------------------- */
+static void add_values_sizes(op_case *c) {
+    int64_t d = size_of(c, 'd'), q = size_of(c, 'q'), k = size_of(c, 'k');
+    c->attr.heads.q = (int)q;
+    c->attr.heads.kv = (int)k;
+    c->attr.heads.dim = (int)d;
+    c->size['C'] = (q + 2 * k) * d;
+    c->size['B'] = k * d;
+    c->size['H'] = k;
+    c->size['G'] = MIN(12, size_of(c, 'D'));
+}
+static void add_values_reference(op_case *c) {
+    int64_t d = size_of(c, 'd'), k = size_of(c, 'k'), cols = size_of(c, 'C'),
+            width = size_of(c, 'D');
+    int64_t channels = size_of(c, 'G'), v = cols - k * d;
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        int64_t row = i / cols, at = i % cols - v, head = at / d;
+        double z = 0;
+        c->out[0].v[i] = c->in[0].v[i];
+        if (at < 0) continue;
+        for (int64_t e = 0; e < channels; e++)
+            z += c->in[2].v[row * width + e] * c->in[3].v[head * channels + e];
+        c->out[0].v[i] += 3 / (1 + exp(-z)) * c->in[1].v[row * k * d + at];
+    }
+}
+
 /* clang-format off */
 /* Rows of one document and of several, with their length known and not. */
 #define ROWS(rows, seq, q, kv, d, window, ...)                                                     \
@@ -358,6 +384,10 @@ const op_spec heads_specs[] = {
     { .op = OP_SPLIT_HEADS, .letters = "Ndqk", .sizes = split_sizes, .reference = split_reference,
       .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 } },
       .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 1e-9 } },
+    { .op = OP_ADD_VALUES, .letters = "NdqkD", .sizes = add_values_sizes, .reference = add_values_reference,
+      .small = { { 1, 2, 1, 1, 3 }, { 5, 3, 4, 2, 20 }, { 9, 64, 6, 3, 40 }, { 70, 16, 2, 2, 32 } },
+      .wide = { { 300, 64, 8, 4, 64 }, { 33, 80, 4, 2, 36 }, { 4000, 128, 6, 6, 768 } }, .wide_tol = { 3e-6, 1e-5 },
+      .shift = 8 },
     { .op = OP_ATTENTION_CACHED, .letters = "Ndqkw", .sizes = cached_sizes,
       .values = cached_values, .reference = cached_reference, .writes = "cache",
       .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 } },

@@ -1,5 +1,5 @@
 /* Specs: the embedding, linear layers, the loss. Variants of linear layers: 1, GELU by erf; 2, weights in
- * bf16, and the bias in fp32; 4, the bias in fp32. */
+ * bf16, and the bias in fp32; 4, the bias in fp32; 8, squared ReLU instead of GELU. */
 #include "harness.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ static void embed_reference(op_case *c) {
 /* ---- linear -------------------------------------------------------------------------------------------- */
 static void linear_values(op_case *c) {
     int variant = c->shape.variant;
-    c->attr.act = variant & 1 ? ACT_GELU_ERF : ACT_GELU_TANH;
+    c->attr.act = variant & 8 ? ACT_RELU2 : variant & 1 ? ACT_GELU_ERF : ACT_GELU_TANH;
     if (variant & 2) c->in[1].dt = DT_BF16;
     if (variant & 6) c->in[2].dt = DT_F32;
     spread_values(&c->in[1], 0, 1 / sqrt((double)size_of(c, 'K')));
@@ -70,10 +70,15 @@ static void gelu_linear_reference(op_case *c) {
     free(x);
 }
 
-/* ---- the loss. variant: 1, logits scaled; 2, dh in fp32; 4, weights in fp32 ------------------------------ */
+/* ---- the loss. variant: 1, logits scaled; 2, dh in fp32; 4, weights in fp32; 8, logits capped ---------- */
+static double seen_logit(const op_case *c, double z) {
+    double cap = c->attr.ce.cap, scaled = z * c->attr.ce.logit_scale;
+    return cap > 0 ? cap * tanh(scaled / cap) : scaled;
+}
 static void linear_ce_values(op_case *c) {
     int64_t n = size_of(c, 'N');
     c->attr.ce.logit_scale = c->shape.variant & 1 ? 0.5f : 1.0f;
+    c->attr.ce.cap = c->shape.variant & 8 ? 0.75f : 0;
     if (c->shape.variant & 2) c->in[0].grad_dt = DT_F32;
     if (c->shape.variant & 4) c->in[1].dt = DT_F32;
     spread_values(&c->in[1], 0, 1 / sqrt((double)size_of(c, 'D')));
@@ -90,7 +95,7 @@ static void linear_ce_reference(op_case *c) {
         for (int64_t j = 0; j < vocab; j++) {
             double logit = 0;
             for (int64_t k = 0; k < d; k++) logit += c->in[0].v[i * d + k] * c->in[1].v[j * d + k];
-            logit *= c->attr.ce.logit_scale;
+            logit = seen_logit(c, logit);
             sum += exp(logit);
             if (j == (int64_t)c->in[2].v[i]) chosen = logit;
         }
@@ -99,7 +104,7 @@ static void linear_ce_reference(op_case *c) {
 }
 
 /* ---- the loss of a sharded vocabulary. Of three ranks the second is at hand, whose last two columns are
- * padding where variant & 2; variant & 1: logits scaled ----------------------------------------------------- */
+ * padding where variant & 2; variant & 1: logits scaled; variant & 8: capped ----------------------------------------------------- */
 enum { CE_RANKS = 3, CE_SHARD = 1, CE_STATS = 3 };
 static int64_t own_columns(const op_case *c) {
     return size_of(c, 'V') - (c->shape.variant & 2 ? 2 : 0);
@@ -107,6 +112,7 @@ static int64_t own_columns(const op_case *c) {
 static void ce_values(op_case *c, op_value *target) {
     int64_t v = size_of(c, 'V'), padded = c->shape.variant & 2;
     c->attr.ce.logit_scale = c->shape.variant & 1 ? 0.5f : 1.0f;
+    c->attr.ce.cap = c->shape.variant & 8 ? 0.75f : 0;
     c->attr.vocab.first = CE_SHARD * v;
     /* with padding, a vocabulary that ends in this rank's columns: the third has none of it */
     c->attr.vocab.size = padded ? CE_SHARD * v + own_columns(c) : CE_RANKS * v;
@@ -116,17 +122,17 @@ static void ce_values(op_case *c, op_value *target) {
 static void ce_stat_values(op_case *c) { ce_values(c, &c->in[1]); }
 /* The maximum of a row's own logits, and the sum of their powers relative to it. */
 static void own_stat(const op_case *c, int64_t row, double *max, double *sum) {
-    const double *z = c->in[0].v + row * size_of(c, 'V'), scale = c->attr.ce.logit_scale;
+    const double *z = c->in[0].v + row * size_of(c, 'V');
     *max = -INFINITY;
     *sum = 0;
-    for (int64_t j = 0; j < own_columns(c); j++) *max = fmax(*max, scale * z[j]);
-    for (int64_t j = 0; j < own_columns(c); j++) *sum += exp(scale * z[j] - *max);
+    for (int64_t j = 0; j < own_columns(c); j++) *max = fmax(*max, seen_logit(c, z[j]));
+    for (int64_t j = 0; j < own_columns(c); j++) *sum += exp(seen_logit(c, z[j]) - *max);
 }
 /* @return the scaled logit of a row's target, 0 where it is not among the own columns. */
 static double own_target(const op_case *c, const op_value *target, int64_t row) {
     int64_t at = (int64_t)target->v[row] - c->attr.vocab.first;
     if (at < 0 || at >= own_columns(c)) return 0;
-    return c->attr.ce.logit_scale * c->in[0].v[row * size_of(c, 'V') + at];
+    return seen_logit(c, c->in[0].v[row * size_of(c, 'V') + at]);
 }
 static void ce_stat_reference(op_case *c) {
     for (int64_t i = 0; i < size_of(c, 'N'); i++) {
@@ -174,6 +180,15 @@ static void ce_loss_reference(op_case *c) {
     }
 }
 
+static void cap_logits_values(op_case *c) {
+    c->attr.ce.logit_scale = c->shape.variant & 1 ? 0.5f : 1.0f;
+    c->attr.ce.cap = 0.75f;
+    spread_values(&c->in[0], 0, 2); /* into both tails */
+}
+static void cap_logits_reference(op_case *c) {
+    for (int64_t i = 0; i < c->in[0].count; i++) c->out[0].v[i] = seen_logit(c, c->in[0].v[i]);
+}
+
 /* clang-format off */
 #define LINEAR_WIDE                                                                                \
     { 16, 64, 32 }, { 33, 24, 40, .variant = 5 }, { 128, 768, 2304, .variant = 4 }, { 71, 13, 5 },  \
@@ -195,32 +210,43 @@ const op_spec linear_specs[] = {
       .wide = { LINEAR_WIDE }, .wide_tol = { 2e-5 }, .shift = 16 },
     { .op = OP_LINEAR_GELU, .letters = "NKM", .values = linear_values,
       .reference = linear_gelu_reference,
-      .small = { { 1, 1, 1 }, { 7, 33, 19, .variant = 1 }, { 70, 40, 130 } },
-      .wide = { LINEAR_WIDE }, .wide_tol = { 2e-5 }, .shift = 16 },
+      .small = { { 1, 1, 1 }, { 7, 33, 19, .variant = 1 }, { 7, 33, 19, .variant = 8 }, { 70, 40, 130 } },
+      .wide = { LINEAR_WIDE, { 33, 24, 40, .variant = 8 }, { 64, 64, 128, .variant = 12 } },
+      .wide_tol = { 2e-5 }, .shift = 16 },
     { .op = OP_LINEAR, .name = "gelu_linear", .only = OP_LINEAR_BWD_X_GELU, .letters = "NKM",
       .values = gelu_linear_values, .reference = gelu_linear_reference,
-      .small = { { 1, 1, 1 }, { 7, 33, 19, .variant = 1 }, { 70, 40, 130 } },
-      .wide = { LINEAR_WIDE }, .wide_tol = { 2e-5 }, .shift = 16 },
+      .small = { { 1, 1, 1 }, { 7, 33, 19, .variant = 1 }, { 7, 33, 19, .variant = 8 }, { 70, 40, 130 } },
+      .wide = { LINEAR_WIDE, { 33, 24, 40, .variant = 8 }, { 64, 64, 128, .variant = 12 } },
+      .wide_tol = { 2e-5 }, .shift = 16 },
     { .op = OP_LINEAR_CE, .letters = "NDV", .values = linear_ce_values,
       .reference = linear_ce_reference,
-      .small = { { 1, 1, 2 }, { 7, 33, 19 }, { 40, 16, 130, .variant = 1 } },
+      .small = { { 1, 1, 2 }, { 7, 33, 19 }, { 40, 16, 130, .variant = 1 },
+                 { 7, 33, 19, .variant = 8 }, { 40, 16, 1300, .variant = 9 } },
       .wide = { { 33, 64, 101, .variant = 1 }, { 17, 32, 4096, .variant = 1 },
                 { 5, 16, 50257, .variant = 1 }, { 64, 24, 37, .variant = 1 },
                 { 64, 64, 64, .variant = 1 }, { 33, 64, 63, .variant = 1 },
                 { 4200, 64, 129, .variant = 1 },
+                { 33, 64, 101, .variant = 9 }, { 17, 32, 4096, .variant = 8 }, { 5, 16, 50257, .variant = 9 },
                 { 33, 64, 101, .variant = 3, .modes = MODE_BF16 },
                 { 33, 64, 101, .variant = 5, .modes = MODE_BF16 },
                 { 48, 64, 193, .variant = 1, .modes = MODE_BF16, .adds_first = true } },
       /* a GPU's logits are of the operands' type, the CPU's fp32 */
       .wide_tol = { 2e-5 }, .wide_mixed = 1e-2 },
     { .op = OP_CE_STAT, .letters = "NV", .values = ce_stat_values, .reference = ce_stat_reference,
-      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 } },
-      .wide = { { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 } },
+      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 }, { 7, 19, .variant = 9 }, { 3, 700, .variant = 10 } },
+      .wide = { { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 },
+                { 33, 101, .variant = 9 }, { 17, 4096, .variant = 11 } },
       .wide_tol = { 1e-5 }, .shift = 8 },
     { .op = OP_CE_LOSS, .letters = "NV", .sizes = ce_loss_sizes, .values = ce_loss_values,
       .reference = ce_loss_reference,
-      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 } },
-      .wide = { { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 } },
+      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 }, { 7, 19, .variant = 9 }, { 3, 700, .variant = 10 } },
+      .wide = { { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 },
+                { 33, 101, .variant = 9 }, { 17, 4096, .variant = 11 } },
       .wide_tol = { 1e-5 }, .shift = 8 },
+    { .op = OP_CAP_LOGITS, .letters = "NV", .values = cap_logits_values,
+      .reference = cap_logits_reference,
+      .small = { { 1, 1, .variant = 8 }, { 7, 33, .variant = 9 }, { 3, 1100, .variant = 8 } },
+      .wide = { { 33, 101, .variant = 9 }, { 17, 4096, .variant = 8 }, { 5, 25129, .variant = 8 } },
+      .wide_tol = { 3e-6 }, .shift = 8 },
     { 0 },
 };

@@ -21,7 +21,7 @@ static double norm_group(const double *r, const double *w, const double *b, doub
     for (int64_t k = 0; centered && k < d; k++) mean += r[k] / (double)d;
     for (int64_t k = 0; k < d; k++) var += (r[k] - mean) * (r[k] - mean) / (double)d;
     double scale = 1 / sqrt(var + eps);
-    for (int64_t k = 0; k < d; k++) y[k] = (r[k] - mean) * scale * w[k] + (b ? b[k] : 0);
+    for (int64_t k = 0; k < d; k++) y[k] = (r[k] - mean) * scale * (w ? w[k] : 1) + (b ? b[k] : 0);
     *mean_out = mean;
     return scale;
 }
@@ -71,9 +71,10 @@ static void qknorm_reference(op_case *c) {
         for (int64_t k = 0; k < cols; k++) y[k] = x[k];
         for (int64_t g = 0, at = 0; g < groups; g++) {
             const op_value *w = &c->in[g < of_q ? 1 : 2];
+            int64_t width = size_of(c, g < of_q ? 'A' : 'B');
             c->out[1].v[i * groups + g] =
-                norm_group(x + at, w->v, NULL, y + at, w->count, c->attr.eps, false, &mean);
-            at += w->count;
+                norm_group(x + at, w->v, NULL, y + at, width, c->attr.eps, false, &mean);
+            at += width;
         }
     }
 }

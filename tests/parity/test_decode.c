@@ -92,6 +92,10 @@ static void a_sliding_window_decodes_as_it_trains(void **state) {
     c.qknorm = QKNORM_HEAD;
     compare("sliding window", c, 2);
 }
+static void fast_learner_decodes_as_it_trains(void **state) {
+    compare("fast", small_fast(), 1);
+    compare("fast, two threads", small_fast(), 2);
+}
 static void gpt2_decodes_as_it_trains(void **state) {
     model_config c = small_gpt2();
     compare("gpt2", c, 2);
@@ -244,6 +248,7 @@ int main(void) {
                                         cmocka_unit_test(
                                             a_full_cache_continues_from_its_later_half),
                                         cmocka_unit_test(llama_decodes_as_it_trains),
+                                        cmocka_unit_test(fast_learner_decodes_as_it_trains),
                                         cmocka_unit_test(a_sliding_window_decodes_as_it_trains),
                                         cmocka_unit_test(gpt2_decodes_as_it_trains) };
     return cmocka_run_group_tests(tests, NULL, NULL);

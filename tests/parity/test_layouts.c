@@ -133,6 +133,12 @@ static void biased_swiglu_agrees_on_every_layout(void **state) {
     compare_all("llama with biases", &c);
 }
 
+static void fast_learner_agrees_on_every_layout(void **state) {
+    model_config c = small_fast();
+    c.kv_heads = c.heads; /* values are sharded by whole heads */
+    compare_all("fast", &c);
+}
+
 static void post_norm_agrees_on_every_layout(void **state) {
     model_config c = small_llama();
     c.norm_position = NORM_POST;
@@ -183,6 +189,7 @@ static void any_vocabulary_agrees_on_every_layout(void **state) {
     compare_vocabularies("llama", small_llama());
     if (THREAD_CHECK) return;
     compare_vocabularies("gpt2", small_gpt2()); /* tied, learned positions */
+    compare_vocabularies("fast", small_fast()); /* capped logits */
     model_config mup = small_llama();
     mup.mup = true; /* logits are scaled */
     mup.mup_base = 16;
@@ -729,6 +736,7 @@ int main(void) {
         cmocka_unit_test(neox_agrees_on_every_layout),
         cmocka_unit_test(biased_swiglu_agrees_on_every_layout),
         cmocka_unit_test(post_norm_agrees_on_every_layout),
+        cmocka_unit_test(fast_learner_agrees_on_every_layout),
         cmocka_unit_test(any_vocabulary_agrees_on_every_layout),
         cmocka_unit_test(a_sharded_vocabulary_in_16_bits_stays_close),
         cmocka_unit_test(the_logits_never_exist_as_a_whole),

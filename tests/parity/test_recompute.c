@@ -72,6 +72,12 @@ static void recompute_is_bit_exact_for_neox(void **state) {
     every_type("neox", c);
 }
 
+static void recompute_is_bit_exact_for_fast_learner(void **state) {
+    model_config c = small_fast();
+    c.embed_dropout = 0.1;
+    every_type("fast", c);
+}
+
 static void recompute_is_bit_exact_for_post_norm(void **state) {
     model_config c = small_llama();
     c.norm_position = NORM_POST;
@@ -86,6 +92,7 @@ int main(void) {
         cmocka_unit_test(recompute_is_bit_exact_for_gpt2),
         cmocka_unit_test(recompute_is_bit_exact_for_neox),
         cmocka_unit_test(recompute_is_bit_exact_for_post_norm),
+        cmocka_unit_test(recompute_is_bit_exact_for_fast_learner),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

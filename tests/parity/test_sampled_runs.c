@@ -151,6 +151,31 @@ static int draw_rule_options(rng_key key, uint64_t *at, bool muon, bool momentum
     return n;
 }
 
+/* Facts that add parameters, kinds of blocks or work outside them, each in half of the runs. @return the settings */
+static int draw_facts(rng_key key, uint64_t *at, bool experts, const char *groups,
+                      const char **to) {
+    static const struct {
+        const char *name, *value;
+    } facts[] = {
+        { "model.value_embedding_step", "2" }, { "model.weightless_norms", "true" },
+        { "model.embedding_norm", "true" },    { "model.logit_softcap", "4" },
+        { "model.sliding_window", "9" },       { "model.full_attention_step", "3" },
+        { "model.init", "uniform" },           { "model.activation", "relu2" },
+    };
+    int n = 0;
+    bool window = false;
+    for (size_t i = 0; i < COUNT_OF(facts); i++) {
+        bool on = draw(key, at, 2) == 0;
+        if (!strcmp(facts[i].name, "model.sliding_window")) window = on;
+        if (!strcmp(facts[i].name, "model.full_attention_step") && !window) on = false;
+        if (!strcmp(facts[i].name, "model.activation") && experts) on = false; /* they are gated */
+        if (!strcmp(facts[i].name, "model.weightless_norms") && strstr(groups, "vectors"))
+            on = false; /* a group that matches nothing is refused */
+        if (on) to[n++] = facts[i].name, to[n++] = facts[i].value;
+    }
+    return n;
+}
+
 static void try_sampled_run(test_folder *f, uint64_t seed) {
     rng_key key = rng_key_of(seed, hash_str("runs"));
     uint64_t at = 0;
@@ -185,6 +210,7 @@ static void try_sampled_run(test_folder *f, uint64_t seed) {
     bool momentum = muon || !strcmp(optimizers[which].name, "momentum");
     n += draw_rule_options(key, &at, muon, momentum, &common[n]);
     if (ramp) ADD("training.batch_ramp_start", "4"), ADD("training.batch_ramp", "40%");
+    n += draw_facts(key, &at, experts, groups.text, &common[n]);
     static const char *const runs[] = { "one", "many" };
     for (int i = 0; i < 2; i++) assert_ok(io_remove_tree(f->path, in_folder(f, runs[i])));
     assert_ok(run_on_ranks(f, "one", common, (settings){ "training.local_batch_size", "4" }, 1));

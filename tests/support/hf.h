@@ -11,7 +11,8 @@
 /* What tests/fixtures/make.py asked transformers for. */
 #define SMALL(EPS, SEQ, HEAD)                                                                      \
     .layers = 2, .dim = 32, .ffn = 36, .vocab = 80, .max_seq = SEQ, .heads = 4, .kv_heads = 2,     \
-    .head_dim = HEAD, .rope_theta = 10000, .rope_fraction = 1, .norm_eps = EPS, .init_std = 0.02
+    .head_dim = HEAD, .rope_theta = 10000, .rope_fraction = 1, .norm_eps = EPS, .qk_scale = 1,     \
+    .init_std = 0.02
 #define SMALL_EXPERTS(N, K)                                                                        \
     .experts = N, .experts_per_token = K, .moe_step = 1, .router_scale = 1,                        \
     .router_bias_rate = 1e-3, .capacity_factor = 0, .balance_loss = 1e-3

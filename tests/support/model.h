@@ -67,6 +67,7 @@ static inline model_config small_llama(void) {
                            .rope_theta = 10000,
                            .rope_fraction = 1,
                            .norm_eps = 1e-5,
+                           .qk_scale = 1,
                            .init_std = 0.2,
                            .mup_base = 32 };
 }
@@ -78,6 +79,22 @@ static inline model_config small_gpt2(void) {
     c.bias = true;
     c.pos = POS_LEARNED;
     c.tied = true;
+    return c;
+}
+
+/* The facts of models that learn fast, all at once. */
+static inline model_config small_fast(void) {
+    model_config c = small_llama();
+    c.mlp = MLP_RELU2;
+    c.weightless_norms = true;
+    c.embedding_norm = true;
+    c.qknorm = QKNORM_HEAD;
+    c.qk_scale = 1.2;
+    c.logit_softcap = 3;
+    c.layers = 4; /* every kind of block: with and without the window, with and without values */
+    c.window = 5;
+    c.full_step = 3;
+    c.value_step = 2;
     return c;
 }
 
@@ -201,12 +218,13 @@ static inline void collect(rank_job *j, model *m, plan *p) {
     pthread_mutex_unlock(j->lock);
 }
 
-/* Vectors start at 0 and 1, which would hide a bias added twice or a norm's weight left out. */
+/* Vectors and gates start at 0 and 1, which would hide a bias added twice or a norm's weight left out. */
 static inline void stir_vectors(model *m, exec *x) {
     for (int i = 0; i < model_params(m); i++) {
         param_range r = { 0 };
         const model_param *q = model_param_at(m, i);
-        float *v = q->ndim == 1 ? model_param_data(m, x->plan, i, PARAM_MASTER, &r) : NULL;
+        bool constant = q->ndim == 1 || q->init == INIT_ZEROS;
+        float *v = constant ? model_param_data(m, x->plan, i, PARAM_MASTER, &r) : NULL;
         rng_key key = rng_key_of(9, hash_str(q->name));
         for (int64_t e = r.from; v && e < r.to; e++)
             v[e - r.from] += 0.2f * rng_normal(key, (uint64_t)model_global_index(m, i, e));

@@ -13,7 +13,7 @@
 
 #include "train/train.h"
 
-enum { MOST_SETTINGS = 64 };
+enum { MOST_SETTINGS = 96 };
 typedef const char *settings[MOST_SETTINGS]; /* name, value, ... */
 
 /* A run that several ranks can share: heads, widths and rows that divide. */

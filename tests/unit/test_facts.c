@@ -16,6 +16,9 @@ static model_config whole(void) {
     c.experts = 4;
     c.router_bias = true;
     c.shared_experts = 1;
+    c.tied = false;
+    c.qknorm = QKNORM_HEAD;
+    c.window = 6;
     for (int i = 0; i < model_facts(); i++) assert_true(model_fact_applies(model_fact_at(i), &c));
     return c;
 }

@@ -141,6 +141,35 @@ static void initial_weights_have_their_deviation(void **state) {
     close_model(&o);
 }
 
+static double largest(const opened *o, const char *name) {
+    param_range r;
+    const float *v = model_param_data(o->m, o->p, model_find_param(o->m, name), PARAM_MASTER, &r);
+    double most = 0;
+    for (int64_t k = 0; k < r.to - r.from; k++) most = fmax(most, fabs((double)v[k]));
+    return most;
+}
+
+static void initial_weights_follow_their_role(void **state) {
+    model_config c = wide(256);
+    c.tied = false;
+    c.init = INIT_BY_FAN_IN;
+    c.init_zero_outputs = true;
+    c.init_embed_std = 0.8;
+    c.init_head_std = 0.001;
+    c.value_step = 2;
+    opened o = open_model(&c, (mesh){ 0 }, 0, 0);
+    near(deviation(&o, "embed.tokens"), 0.8);
+    near(deviation(&o, "head"), 0.001);
+    near(deviation(&o, "l0.attn.q"), 1 / sqrt(256.0));
+    near(deviation(&o, "l1.attn.values"), 1 / sqrt((double)(c.kv_heads * c.head_dim)));
+    near(largest(&o, "l0.attn.q"), sqrt(3) / sqrt(256.0)); /* uniform */
+    assert_true(largest(&o, "head") > 3 * 0.001);          /* normal */
+    assert_true(largest(&o, "l2.attn.o") == 0 && largest(&o, "l3.mlp.down") == 0);
+    assert_true(largest(&o, "l3.attn.values.gate") == 0);
+    assert_int_equal(model_find_param(o.m, "l2.attn.values"), -1);
+    close_model(&o);
+}
+
 /* Every layout starts bit-identical: weights are drawn by global element. */
 static void every_layout_starts_from_the_same_weights(void **state) {
     static const struct {
@@ -265,6 +294,7 @@ int main(void) {
         cmocka_unit_test(every_preset_is_sound),
         cmocka_unit_test(flops_count_six_per_weight_and_attention),
         cmocka_unit_test(initial_weights_have_their_deviation),
+        cmocka_unit_test(initial_weights_follow_their_role),
         cmocka_unit_test(every_layout_starts_from_the_same_weights),
         cmocka_unit_test(only_training_drops),
         cmocka_unit_test(parallel_branches_have_masks_of_their_own),

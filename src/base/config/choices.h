@@ -28,11 +28,15 @@ enum { MLP_GATED = 1 };
 #define MLP_KINDS(ROW)                                                                             \
     ROW(MLP_SWIGLU, "swiglu", MLP_GATED, "")                                                               \
     ROW(MLP_GELU_TANH, "gelu", 0, "the tanh approximation")                                        \
-    ROW(MLP_GELU_ERF, "gelu_erf", 0, "exact")
+    ROW(MLP_GELU_ERF, "gelu_erf", 0, "exact")                                                      \
+    ROW(MLP_RELU2, "relu2", 0, "max(0, x)^2")
 #define QKNORM_KINDS(ROW)                                                                          \
     ROW(QKNORM_NONE, "none", 0, "")                                                                \
     ROW(QKNORM_HEAD, "head", 0, "per head")                                                        \
     ROW(QKNORM_FULL, "full", 0, "over all heads")
+#define INIT_SCHEMES(ROW)                                                                          \
+    ROW(INIT_BY_STD, "normal", 0, "of the standard deviation model.init_std")                      \
+    ROW(INIT_BY_FAN_IN, "uniform", 0, "of the standard deviation 1/sqrt(inputs)")
 #define POS_KINDS(ROW)                                                                             \
     ROW(POS_ROPE, "rope", 0, "")                                                                   \
     ROW(POS_LEARNED, "learned", 0, "")
@@ -151,6 +155,7 @@ enum { PIPE_ALL_FORWARD_FIRST = 1, PIPE_TAKES_CHUNKS = 2, PIPE_SPLITS_BACKWARD =
     TYPE(norm_position_kind, NORM_POSITIONS)                                                       \
     TYPE(mlp_kind, MLP_KINDS)                                                                      \
     TYPE(qknorm_kind, QKNORM_KINDS)                                                                \
+    TYPE(init_scheme, INIT_SCHEMES)                                                                \
     TYPE(pos_kind, POS_KINDS)                                                                      \
     TYPE(rope_scaling_kind, ROPE_SCALING_KINDS)                                                    \
     TYPE(router_kind, ROUTER_KINDS)                                                                \

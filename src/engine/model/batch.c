@@ -120,6 +120,8 @@ static void put_tokens(const model *m, plan *p, const char *name, int slot, cons
     }
 }
 
+const char *ring_range_name(int64_t window) { return window ? "ring_range_window" : "ring_range"; }
+
 /* ---- inputs of a ring ---------------------------------------------------------------------- */
 /* The rank whose keys are here in step s. */
 static int ring_source(const model *m, int s) {
@@ -128,7 +130,8 @@ static int ring_source(const model *m, int s) {
 }
 
 /* Fills [2, n] in pieces: of each own token the first key that it sees among those of a rank, and the end. */
-static void put_ranges(const model *m, plan *p, const model_batch *b, int source, int32_t *to) {
+static void put_ranges(const model *m, plan *p, const model_batch *b, int source, int64_t window,
+                       int32_t *to) {
     enum { PIECE = 2048 };
     int64_t own = b->n / mesh_size(&m->l.mesh, AX_CP);
     int32_t first[PIECE], end[PIECE];
@@ -137,7 +140,7 @@ static void put_ranges(const model *m, plan *p, const model_batch *b, int source
         for (int64_t i = 0; i < n; i++) {
             int64_t token = context_run(m, mesh_coord(&m->l.mesh, AX_CP), at + i).from;
             int64_t begin = b->start[token];
-            if (m->c.window) begin = MAX(begin, token - m->c.window + 1);
+            if (window) begin = MAX(begin, token - window + 1);
             first[i] = (int32_t)context_before(m, source, begin);
             end[i] = (int32_t)context_before(m, source, token + 1);
         }
@@ -147,12 +150,15 @@ static void put_ranges(const model *m, plan *p, const model_batch *b, int source
 }
 
 static void put_ring(const model *m, plan *p, const model_batch *b) {
-    int32_t *range = plan_input(p, "ring_range", b->slot);
     int64_t *ids = plan_input(p, "ring_ids", b->slot);
     int cp = mesh_size(&m->l.mesh, AX_CP);
     int64_t own = b->n / cp;
-    for (int s = 0; s < cp && range; s++)
-        put_ranges(m, p, b, ring_source(m, s), range + s * 2 * own);
+    const int64_t windows[] = { 0, m->c.window }; /* of layers */
+    for (size_t w = 0; w < (m->c.window ? 2 : 1); w++) {
+        int32_t *range = plan_input(p, ring_range_name(windows[w]), b->slot);
+        for (int s = 0; s < cp && range; s++)
+            put_ranges(m, p, b, ring_source(m, s), windows[w], range + s * 2 * own);
+    }
     for (int s = 0; s < cp && ids; s++)
         for (int64_t i = 0; i < own;) {
             token_run run = context_run(m, ring_source(m, s), i);

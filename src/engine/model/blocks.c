@@ -68,7 +68,7 @@ static bool has_param(const builder *b, const char *param) {
 static norm_out norm(builder *b, int module, residual_state s, const char *w, const char *bias) {
     CHOICE_DECIDED(norm_kind, 2);
     enter_module(b, module);
-    val weight = prog_use(b->p, w, s.residual), shift = USE_IF(b, bias, s.residual);
+    val weight = USE_IF(b, w, s.residual), shift = USE_IF(b, bias, s.residual);
     return rec_norm(b->p, s,
                     (norm_spec){ b->c->norm == NORM_RMS, weight, shift, (float)b->c->norm_eps });
 }
@@ -81,7 +81,7 @@ static val linear(builder *b, block_linear which, val y) {
 }
 
 static head_shape shape_of_heads(const builder *b) {
-    double hd = (double)b->c->head_dim;
+    double hd = (double)b->c->head_dim, sharper = b->c->qknorm ? b->c->qk_scale : 1;
     return (head_shape){ .q = b->c->heads,
                          .kv = b->c->kv_heads,
                          .dim = (int)b->c->head_dim,
@@ -91,7 +91,7 @@ static head_shape shape_of_heads(const builder *b) {
                          /* held-out texts and questions share rows, whatever training does */
                          .documents = b->m->l.documents || b->mode == PROG_EVAL,
                          /* µP: 1/d, equal to 1/sqrt(d) at head size 64 */
-                         .scale = (float)(b->c->mup ? 8 / hd : 1 / sqrt(hd)),
+                         .scale = (float)((b->c->mup ? 8 / hd : 1 / sqrt(hd)) * sharper * sharper),
                          .norm_full = b->c->qknorm == QKNORM_FULL,
                          .dropout = { (float)b->c->attn_dropout, SITE_ATTENTION } };
 }
@@ -103,7 +103,7 @@ static ring_inputs ring_inputs_of(builder *b, bool drop) {
     placement of_keys = placement_on(residual_token_axes(b, AXES_ROWS), PLACE_S(1));
     int64_t ranges[] = { ranks, 2, n }, keys[] = { ranks, n };
     return (ring_inputs){
-        prog_input(b->p, "ring_range", DT_I32, 3, ranges, pl),
+        prog_input(b->p, ring_range_name(b->c->window), DT_I32, 3, ranges, pl),
         drop ? token_input(b, TOKEN_IDS, DT_I64, AS_HEADS) : VAL_NONE,
         drop ? prog_input(b->p, "ring_ids", DT_I64, 2, keys, of_keys) : VAL_NONE,
     };
@@ -134,16 +134,23 @@ static val output_projection(builder *b, val o) {
     return linear(b, LINEAR_O, rec_linear(b->p, o, w, bias));
 }
 
+/* Adds the values of the tokens themselves. @param x what qkv was computed from */
+static val with_own_values(builder *b, val qkv, val x, head_shape h) {
+    val tok = token_input(b, TOKEN_TOKENS, DT_I32, AS_HEADS);
+    val ve = rec_embed(b->p, tok, prog_use(b->p, "attn.values", tok));
+    return rec_add_values(b->p, qkv, ve, x, prog_use(b->p, "attn.values.gate", x), h);
+}
+
 /* @return the branch's output, a partial sum over tp. */
 static val attention(builder *b, val x) {
     prog *p = b->p;
     head_shape h = shape_of_heads(b);
     dtype dt = enter_module(b, M_ATTN);
-    val qkv = qkv_layer(b, rec_comm(p, x, AX_TP, PLACE_R));
+    val all = rec_comm(p, x, AX_TP, PLACE_R), qkv = qkv_layer(b, all);
     CHOICE_DECIDED(qknorm_kind, 3);
     CHOICE_DECIDED(pos_kind, 2);
     if (b->c->qknorm != QKNORM_NONE) {
-        val qnorm = prog_use(p, "attn.qnorm", qkv), knorm = prog_use(p, "attn.knorm", qkv);
+        val qnorm = USE_IF(b, "attn.qnorm", qkv), knorm = USE_IF(b, "attn.knorm", qkv);
         qkv = rec_qknorm(p, qkv, qnorm, knorm, h, (float)b->c->norm_eps);
     }
     val pos = token_input(b, TOKEN_POS, DT_I32, AS_HEADS);
@@ -152,6 +159,7 @@ static val attention(builder *b, val x) {
         qkv = rec_rope(p, qkv, pos, prog_input_shared(p, "rope", DT_F32, 2, dim, (placement){ 0 }),
                        h);
     }
+    if (b->c->value_step) qkv = with_own_values(b, qkv, all, h);
     val o;
     if (b->mode == PROG_DECODE) {
         int64_t dim[] = { b->positions, 2 * local_kv_heads(b->c, &b->m->l.mesh) * b->c->head_dim };
@@ -180,6 +188,7 @@ static val feed_forward(builder *b, val x) {
     case MLP_GELU_ERF:
         h = linear(b, LINEAR_UP, rec_linear_gelu(p, x, w, bias, ACT_GELU_ERF));
         break;
+    case MLP_RELU2: h = linear(b, LINEAR_UP, rec_linear_gelu(p, x, w, bias, ACT_RELU2)); break;
     }
     w = prog_use(p, "mlp.down", h), bias = USE_ONCE_IF(b, "mlp.down.b", h);
     return linear(b, LINEAR_DOWN, rec_linear(p, h, w, bias));
@@ -304,6 +313,12 @@ static residual_state embed(builder *b) {
         prog_compute_in(p, b->m->l.dt);
         delta = rec_embed(p, pos, prog_use(p, "embed.positions", pos));
     }
+    if (b->c->embedding_norm) {
+        norm_spec plain = { b->c->norm == NORM_RMS, VAL_NONE, VAL_NONE, (float)b->c->norm_eps };
+        prog_compute_in(p, b->m->l.residual);
+        x = rec_norm(p, (residual_state){ x, delta }, plain).y;
+        delta = VAL_NONE;
+    }
     if (b->c->embed_dropout > 0 && b->mode == PROG_TRAIN) {
         x = rec_sum(p, (residual_state){ x, delta });
         x = rec_dropout(p, x, token_input(b, TOKEN_IDS, DT_I64, AS_RESIDUAL),
@@ -321,13 +336,15 @@ static void output_layer(builder *b, residual_state s) {
     val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
     /* µP: logits are scaled by the base width over the width */
     float by = b->c->mup ? (float)b->c->mup_base / (float)b->c->dim : 1;
+    float cap = (float)b->c->logit_softcap;
     if (b->mode != PROG_DECODE) {
-        rec_linear_ce(p, (loss_spec){ h, w, token_input(b, TOKEN_TARGETS, DT_I32, AS_HEADS), by });
+        val target = token_input(b, TOKEN_TARGETS, DT_I32, AS_HEADS);
+        rec_linear_ce(p, (loss_spec){ h, w, target, by, cap });
         return;
     }
     prog_compute_in(p, DT_F32);
     val logits = rec_comm(p, rec_linear(p, h, w, VAL_NONE), AX_TP, PLACE_I);
-    prog_set_result(p, rec_scale(p, logits, by));
+    prog_set_result(p, rec_cap_logits(p, logits, by, cap));
 }
 
 static prog *new_program(model *m, prog_mode mode, const char *name, const prog_options *o) {
@@ -381,6 +398,18 @@ static err record_scales(model *m, chain *out) {
     return prog_finish(out->end);
 }
 
+/* A program's name borrows, so that kinds of blocks have names that exist: what they have that others lack. */
+static const char *block_name(const model *m, int kind) {
+    static const char *const names[2][2][2] = {
+        { { "dense block", "dense block with values" },
+          { "dense block with a window", "dense block with a window and values" } },
+        { { "moe block", "moe block with values" },
+          { "moe block with a window", "moe block with a window and values" } },
+    };
+    const model_config *c = &m->of[kind];
+    return m->kinds == 1 ? "block" : names[c->experts > 0][c->window > 0][c->value_step > 0];
+}
+
 err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out) {
     builder b = { .m = m, .c = &m->c, .mode = mode, .n = n, .positions = positions };
     if (positions > m->c.max_seq)
@@ -407,8 +436,7 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
     for (int k = 0; k < m->kinds; k++) {
         b.c = &m->of[k];
         b.block_kind = 1 + k;
-        const char *mixed = b.c->experts ? "moe block" : "dense block";
-        TRY(record_program(m, &b, m->kinds > 1 ? mixed : "block", 1, &out->block[k]));
+        TRY(record_program(m, &b, block_name(m, k), 1, &out->block[k]));
     }
     b.c = &m->c;
     b.block_kind = 0;

@@ -50,6 +50,9 @@ typedef enum fact_flag {
     FACT_OF_NO_BIAS = 64,  /* matters only where model.bias is false */
     FACT_OF_EXPERTS = 128, /* matters only where model.experts is not 0 */
     FACT_OF_ROUTER_BIAS = 256,
+    FACT_OF_QK_NORM = 512,
+    FACT_OF_UNTIED = 1024,
+    FACT_OF_WINDOW = 2048,
 } fact_flag;
 typedef struct model_fact {
     const char *key;  /* in checkpoints: "qk_norm" */

@@ -19,11 +19,11 @@ static inline bool bucket_per_layer(bucket_kind k) {
     return k == BUCKET_BLOCK || k == BUCKET_EXPERTS || k == BUCKET_STATE;
 }
 
-enum { MODEL_MAX_PARAMS = 64, MAX_BUCKETS = MODEL_MAX_PARAMS };
+enum { MODEL_MAX_PARAMS = 192, MAX_BUCKETS = MODEL_MAX_PARAMS };
 
-/* Kinds of blocks. A model whose layers are all alike has one; where dense layers and layers with experts
- * mix there are two, each with a program, parameters and buckets of its own. */
-enum { BLOCK_KINDS = 2 };
+/* Kinds of blocks, each with a program, parameters and buckets of its own. A model whose layers are all alike has one;
+ * layers may differ in whether they have experts, an attention window, a table of values. */
+enum { BLOCK_KINDS = CHAIN_KINDS };
 
 typedef struct bucket_info {
     bucket_kind where;
@@ -72,6 +72,8 @@ typedef enum {
 } token_fact;
 /* @param shared the axes over which tokens are sharded: of cp and tp */
 const char *token_input_name(token_fact fact, axis_set shared);
+/* The input with the keys that a ring's queries see: layers with a window have another than those without. */
+const char *ring_range_name(int64_t window);
 /* Runs of adjacent tokens of a sequence that a context-parallel rank has. */
 int context_chunks(const model_layout *l);
 /* Refuses a batch of n tokens that cannot be divided over the context-parallel ranks. */
@@ -84,7 +86,7 @@ static inline int local_kv_heads(const model_config *c, const mesh *m) {
 /* The type in which a module computes: the layout's, or what its overrides state. */
 err module_dtype(const model_layout *l, const char *module, dtype *out) MUST_USE;
 param_set model_set(const model *m);
-/* The model as if all its layers were dense, or all had experts, as this one does. */
+/* The model as if all its layers were like this one. */
 model_config model_like_layer(const model_config *c, int layer);
 /* The part of a head that rotary positions span, which sets the frequencies; and the dims that they
  * rotate, in pairs: one more where the width is odd, as in Hugging Face models. */

@@ -12,18 +12,22 @@
 #include <string.h>
 
 /* The sizes of a dim, by name. */
-typedef enum { NONE, D, Q, KV, F, V, P, QN, KN, E, X, B } size_name;
+typedef enum { NONE, D, Q, KV, F, V, P, QN, KN, E, X, B, H, G } size_name;
+/* Channels of a token that the gate of its values reads. */
+enum { VALUE_GATE = 12 };
 /* Properties of a model that a row needs: all of `when` must hold. */
 enum {
-    LEARNED = 1, /* learned positions */
-    LNORM = 2,   /* layer norms with biases */
-    BIAS = 4,    /* biases in every linear layer */
-    QKVB = 8,    /* biases on q, k, v */
-    QKN = 16,    /* QK-norm */
-    GATED = 32,  /* gate and up */
-    UNTIED = 64, /* an output layer of its own */
-    MLP = 128,   /* a feed-forward layer that every token goes through */
-    MOE = 256,   /* routed experts */
+    LEARNED = 1,   /* learned positions */
+    LNORM = 2,     /* layer norms with weights and biases */
+    BIAS = 4,      /* biases in every linear layer */
+    QKVB = 8,      /* biases on q, k, v */
+    QKN = 16,      /* QK-norm */
+    GATED = 32,    /* gate and up */
+    UNTIED = 64,   /* an output layer of its own */
+    MLP = 128,     /* a feed-forward layer that every token goes through */
+    MOE = 256,     /* routed experts */
+    NORMW = 512,   /* norms have weights */
+    VALUES = 1024, /* a table of values */
 };
 
 typedef struct param_row {
@@ -54,6 +58,8 @@ static const param_row table[] = {
     { "attn.k",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
     { "attn.v",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
     { "attn.o",       "attn.o",      "attn", BUCKET_BLOCK, { D, Q },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
+    { "attn.values",  "attn.values", "attn", BUCKET_BLOCK, { V, KV },   S1, INIT_NORMAL,       ROLE_INPUT,  VALUES },
+    { "attn.values.gate", "attn.values.gate", "attn", BUCKET_BLOCK, { H, G }, S0, INIT_ZEROS,  ROLE_HIDDEN, VALUES },
     { "mlp.gate",     "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, MLP | GATED },
     { "mlp.up",       "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, MLP },
     { "mlp.down",     "mlp.down",    "mlp",  BUCKET_BLOCK, { D, F },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, MLP },
@@ -68,13 +74,13 @@ static const param_row table[] = {
     { "mlp.up.b",     "mlp.up.b",    "mlp",  BUCKET_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, BIAS },
     { "attn.o.b",     "attn.o.b",    "attn", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
     { "mlp.down.b",   "mlp.down.b",  "mlp",  BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
-    { "norm1.w",      "norm1.w",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
+    { "norm1.w",      "norm1.w",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
     { "norm1.b",      "norm1.b",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
-    { "norm2.w",      "norm2.w",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
+    { "norm2.w",      "norm2.w",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
     { "norm2.b",      "norm2.b",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
     { "attn.qnorm",   "attn.qnorm",  "norm", BUCKET_BLOCK, { QN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
     { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { KN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
-    { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
+    { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
     { "norm.b",       "norm.b",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
     { "head",         "head",        "head", BUCKET_LAST,  { V, D },    S0, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
     { "moe.bias",     "moe.bias",    "mlp",  BUCKET_STATE, { B, NONE }, I_, INIT_ZEROS,        ROLE_STATE,  MOE },
@@ -90,7 +96,10 @@ bool model_has_experts(const model_config *c, int layer) {
 
 model_config model_like_layer(const model_config *c, int layer) {
     model_config like = *c;
+    bool last = layer == c->layers - 1;
     if (!model_has_experts(c, layer)) like.experts = like.shared_experts = 0;
+    if (c->full_step && (last || (layer + 1) % c->full_step == 0)) like.window = 0;
+    if (c->value_step && (c->layers - 1 - layer) % c->value_step) like.value_step = 0;
     return like;
 }
 
@@ -99,6 +108,8 @@ int64_t model_expert_dim(const model_config *c) { return c->expert_dim ? c->expe
 static int64_t size_of(const model_config *c, size_name s) {
     switch (s) {
     case NONE: return 1;
+    case H: return c->kv_heads;
+    case G: return MIN(VALUE_GATE, c->dim);
     case D: return c->dim;
     case Q: return c->heads * c->head_dim;
     case KV: return c->kv_heads * c->head_dim;
@@ -116,10 +127,12 @@ static int64_t size_of(const model_config *c, size_name s) {
 
 static int model_properties(const model_config *c) {
     return (c->pos == POS_LEARNED ? LEARNED : 0) |
-           (c->norm == NORM_LAYER && c->norm_bias ? LNORM : 0) | (c->bias ? BIAS : 0) |
-           (c->bias || c->qkv_bias ? QKVB : 0) | (c->qknorm != QKNORM_NONE ? QKN : 0) |
+           (c->norm == NORM_LAYER && c->norm_bias && !c->weightless_norms ? LNORM : 0) |
+           (c->bias ? BIAS : 0) | (c->bias || c->qkv_bias ? QKVB : 0) |
+           (c->qknorm != QKNORM_NONE && !c->weightless_norms ? QKN : 0) |
            (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
-           (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0);
+           (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0) |
+           (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0);
 }
 
 static bool row_applies(const model_config *c, const param_row *r) {
@@ -154,11 +167,16 @@ double model_flops(const model_config *c, int64_t seq, bool causal) {
     double weights = 0; /* that multiply every token */
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
-        bool is_gemm = r->dim[1] != NONE && (r->role != ROLE_INPUT || (c->tied && r->dim[0] == V));
+        bool head = c->tied && r->where == BUCKET_FIRST && r->dim[0] == V;
+        bool is_gemm = r->dim[1] != NONE && (r->role != ROLE_INPUT || head);
         if (is_gemm) weights += (double)row_count(c, r, c->experts_per_token);
     }
-    double keys = c->window ? MIN((double)seq, (double)c->window) : (double)seq;
-    double attention = 2.0 * c->layers * (double)(c->heads * c->head_dim) * keys;
+    double keys = 0; /* of all layers */
+    for (int l = 0; l < c->layers; l++) {
+        model_config like = model_like_layer(c, l);
+        keys += like.window ? MIN((double)seq, (double)like.window) : (double)seq;
+    }
+    double attention = 2.0 * (double)(c->heads * c->head_dim) * keys;
     return 6 * weights + 6 * attention * (causal ? 0.5 : 1);
 }
 
@@ -251,11 +269,14 @@ static const char *width_obstacle(const model_config *c, int tp, int64_t *size) 
 
 /* @return NULL when tp ranks can share the model, else why not: what they do not divide. */
 static const char *tp_obstacle(const model_config *c, int tp, int64_t *size) {
-    bool repeats = c->kv_heads < tp && tp % c->kv_heads == 0;
+    bool repeats = c->kv_heads < tp && tp % c->kv_heads == 0 && !c->value_step;
     *size = c->heads;
     if (c->heads % tp) return "query heads";
     *size = c->kv_heads;
-    if (c->kv_heads % tp && !repeats) return "key/value heads, nor do these divide them";
+    if (c->kv_heads % tp && !repeats)
+        return c->value_step
+                   ? "key/value heads, whose values have tables (model.value_embedding_step)"
+                   : "key/value heads, nor do these divide them";
     for (int l = 0; l < c->layers; l++) {
         model_config like = model_like_layer(c, l);
         const char *what = width_obstacle(&like, tp, size);
@@ -520,17 +541,16 @@ static err divide_experts(model *m) {
     return OK;
 }
 
-/* Which layers are dense and which have experts, where a model has both. */
+/* Which kind each layer is of, in the order in which kinds appear. */
 static void sort_layers(model *m) {
     m->kind = mem_alloc((size_t)m->c.layers);
-    m->of[0] = model_like_layer(&m->c, 0);
-    m->kinds = 1;
     for (int l = 0; l < m->c.layers; l++) {
-        bool like_first = model_has_experts(&m->c, l) == model_has_experts(&m->c, 0);
-        m->kind[l] = !like_first;
-        if (like_first) continue;
-        m->of[1] = model_like_layer(&m->c, l);
-        m->kinds = 2;
+        model_config like = model_like_layer(&m->c, l);
+        int k = 0;
+        while (k < m->kinds && model_config_diff(&like, &m->of[k], 0) >= 0) k++;
+        BUG_IF(k == BLOCK_KINDS);
+        if (k == m->kinds) m->of[m->kinds++] = like;
+        m->kind[l] = (uint8_t)k;
     }
 }
 

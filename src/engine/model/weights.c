@@ -302,12 +302,24 @@ int64_t model_global_index(const model *m, int param, int64_t local) {
 }
 
 /* ---- initial weights ------------------------------------------------------------------------ */
-/* Standard deviation: init_std, divided by sqrt(2 layers) for the outputs of branches. µP divides
- * that of hidden weights by the square root of the width relative to the base's. */
+static bool is_branch_output(const model_param *p) { return p->init == INIT_NORMAL_DEPTH; }
+/* Whether the values are uniform: within sqrt(3) deviations. */
+static bool is_uniform(const model_config *c, const model_param *p) {
+    CHOICE_DECIDED(init_scheme, 2);
+    return c->init == INIT_BY_FAN_IN && (p->role == ROLE_HIDDEN || p->layer >= 0);
+}
+
+/* Standard deviation: init_std, or what the model states for the role, divided by sqrt(2 layers) for the outputs
+ * of branches. µP divides that of hidden weights by the square root of the width relative to the base's. */
 static double init_deviation(const model_config *c, const model_param *p) {
     double std = c->init_std;
-    if (p->init == INIT_NORMAL_DEPTH) std /= sqrt(2.0 * c->layers);
-    if (c->mup && p->role == ROLE_HIDDEN) std *= sqrt((double)c->mup_base / (double)c->dim);
+    if (is_branch_output(p) && c->init_zero_outputs) return 0;
+    if (p->role == ROLE_INPUT && p->layer < 0 && c->init_embed_std > 0) std = c->init_embed_std;
+    if (p->role == ROLE_OUTPUT && c->init_head_std > 0) std = c->init_head_std;
+    if (is_uniform(c, p)) std = 1 / sqrt((double)p->fan_in);
+    if (is_branch_output(p)) std /= sqrt(2.0 * c->layers);
+    if (c->mup && p->role == ROLE_HIDDEN && !is_uniform(c, p))
+        std *= sqrt((double)c->mup_base / (double)c->dim);
     return std;
 }
 
@@ -330,8 +342,12 @@ static void init_chunk(void *ctx, int64_t i, int worker) {
     for (int64_t e = from, end; e < to; e = end) {
         end = MIN(to, (e / p->local[1] + 1) * p->local[1]);
         float *at = j->at + (e - j->range.from);
-        if (drawn)
-            rng_normals(j->key, (uint64_t)model_global_index(j->m, j->param, e), end - e, at);
+        uint64_t first = (uint64_t)model_global_index(j->m, j->param, e);
+        if (drawn && is_uniform(&j->m->c, p))
+            for (int64_t k = 0; k < end - e; k++)
+                at[k] = (float)(sqrt(3) * (2 * rng_uniform(j->key, first + (uint64_t)k) - 1));
+        else if (drawn)
+            rng_normals(j->key, first, end - e, at);
         for (int64_t k = 0; k < end - e; k++)
             at[k] = drawn ? (float)j->std * at[k] : p->init == INIT_ONES ? 1 : 0;
     }

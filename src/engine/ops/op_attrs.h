@@ -27,6 +27,7 @@
     X(SWAP_INNER, reorder.inner, INT)                                                              \
     X(SCALE_BY, scale.by, FLOAT)                                                                   \
     X(LOGIT_SCALE, ce.logit_scale, FLOAT)                                                          \
+    X(LOGIT_CAP, ce.cap, FLOAT)                                                                    \
     X(VOCAB_FIRST, vocab.first, LONG)                                                              \
     X(VOCAB_SIZE, vocab.size, LONG)                                                                \
     X(LR_MUL, update.lr_mul, FLOAT)                                                                \
@@ -78,6 +79,7 @@ typedef enum {
 /* Sets of attributes, as rows and kernels name them. */
 #define ATTR(id)    (UINT64_C(1) << ATTR_##id)
 #define ATTRS_HEADS (ATTR(HEADS_Q) | ATTR(HEADS_KV) | ATTR(HEAD_DIM))
+#define ATTRS_LOGITS (ATTR(LOGIT_SCALE) | ATTR(LOGIT_CAP))
 #define ATTRS_VOCAB (ATTR(VOCAB_FIRST) | ATTR(VOCAB_SIZE))
 #define ATTRS_FP8                                                                                  \
     (ATTR(FP8_RECIPE) | ATTR(FP8_GIVEN) | ATTR(FP8_MEASURE) | ATTR(FP8_MEASURED) | ATTR(FP8_SITE))

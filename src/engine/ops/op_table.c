@@ -153,7 +153,10 @@ static void print_INT(str *out, const char *name, int64_t v) {
 #define print_LONG print_INT
 static void print_BOOL(str *out, const char *name, bool v) { str_add(out, " %s", name); }
 static void print_ACT(str *out, const char *name, act_kind v) {
-    str_add(out, " %s=%s", name, v == ACT_GELU_ERF ? "erf" : "tanh");
+    static const char *const names[] = {
+        [ACT_GELU_TANH] = "tanh", [ACT_GELU_ERF] = "erf", [ACT_RELU2] = "relu2"
+    };
+    str_add(out, " %s=%s", name, names[v]);
 }
 
 void op_attrs_print(op_code op, const op_attr *a, str *out) {

@@ -33,7 +33,7 @@
 typedef int op_code;
 const char *op_name(op_code op);
 
-typedef enum { ACT_GELU_TANH, ACT_GELU_ERF } act_kind;
+typedef enum { ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU2 } act_kind;
 /* Muon's polynomials: those of Jordan et al. (2024), or of Polar Express (Amsel et al., 2025). */
 typedef enum { POLAR_CLASSIC, POLAR_EXPRESS, POLAR_KINDS } polar_kind;
 
@@ -76,6 +76,7 @@ typedef struct op_attr {
     } scale;
     struct {
         float logit_scale;
+        float cap; /* of the scaled logits: cap tanh(logit / cap); 0: none */
     } ce;
     struct
     { /* a token table that is sharded: the call's rows are those of tokens first, first + 1, ... */

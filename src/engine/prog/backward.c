@@ -260,9 +260,10 @@ static void bwd_norm(bwd_step *s) {
     prog *p = s->p;
     const val *in = s->o->in, *out = s->o->out; /* out: r, y, stat */
     val summed = out[0] == VAL_NONE ? in[X] : out[0];
-    op_acc acc, bias_acc = ACC_STORE;
-    val dw = param_grad(p, in[W], &acc);
+    op_acc acc = ACC_STORE, bias_acc = ACC_STORE;
+    val dw = needs_grad(s, in[W]) ? param_grad(p, in[W], &acc) : VAL_NONE;
     val db = needs_grad(s, in[B]) ? param_grad(p, in[B], &bias_acc) : VAL_NONE;
+    if (dw == VAL_NONE) acc = bias_acc;
     BUG_IF(db != VAL_NONE && bias_acc != acc);
     val dx = new_grad(s, summed);
     prog_op *o = op_emit(p, op_row_of(s->o->op)->bwd_op[0]);

@@ -52,8 +52,9 @@ static int layers_here(const chain *c, int rank) {
 }
 
 static err add_programs(plan *p, const chain_plan *k) {
-    enum { FIRST, LAST, BLOCK, BEGIN = BLOCK + CHAIN_KINDS, END };
-    prog *all[] = { k->c.first, k->c.last, k->c.block[0], k->c.block[1], k->c.begin, k->c.end };
+    enum { FIRST, LAST, BEGIN, END, BLOCK };
+    prog *all[BLOCK + CHAIN_KINDS] = { k->c.first, k->c.last, k->c.begin, k->c.end };
+    memcpy(all + BLOCK, k->c.block, sizeof k->c.block);
     bool used[COUNT_OF(all)] = { [BEGIN] = k->c.begin != NULL, [END] = k->c.end != NULL };
     for (int i = 0; i < k->c.pipe.chunks; i++) {
         const model_chunk *u = &k->chunk[i].k;
@@ -85,7 +86,7 @@ static size_t block_input_bytes(const prog *p) {
     return p->block_input == VAL_NONE ? 0 : align_up(val_bytes(&p->val[p->block_input]), ALIGN);
 }
 
-/* Bytes of the saved values of the chunk's first n slots. Blocks that share a slot may be of both kinds. */
+/* Bytes of the saved values of the chunk's first n slots. Blocks that share a slot may be of different kinds. */
 static size_t chunk_saved_bytes(const chain *c, const model_chunk *k, int n) {
     size_t sum = 0;
     for (int i = 0; i < n; i++) {
@@ -96,6 +97,11 @@ static size_t chunk_saved_bytes(const chain *c, const model_chunk *k, int n) {
         sum += most;
     }
     return sum;
+}
+
+/* ... and of the program before the blocks, behind them. It is never run again, so that it has its own. */
+static size_t first_saved_bytes(const chain *c, const model_chunk *k) {
+    return k->first ? align_up(c->first->saved_bytes, ALIGN) : 0;
 }
 
 static bool is_training(const chain_plan *k) { return k->c.first->mode == PROG_TRAIN; }
@@ -116,7 +122,8 @@ static void add_chunk(plan *p, const chain_plan *k, chunk_plan *u, int slots) {
     u->slots = slots;
     u->saved = u->block_inputs = u->passed = -1;
     if (is_training(k)) {
-        u->slot_bytes = chunk_saved_bytes(&k->c, &u->k, saved_index(&k->c, &u->k, u->k.layers));
+        u->slot_bytes = chunk_saved_bytes(&k->c, &u->k, saved_index(&k->c, &u->k, u->k.layers)) +
+                        first_saved_bytes(&k->c, &u->k);
         size_t segments = (size_t)chunk_segments(&k->c, &u->k);
         u->saved = plan_region(p, "saved", n * u->slot_bytes);
         if (k->c.keep_every)
@@ -158,7 +165,8 @@ static void drop_pool(slot_memory *s) {
 }
 
 static void add_pools(plan *p, chain_plan *k, const step_list *l) {
-    const prog *all[] = { k->c.first, k->c.last, k->c.block[0], k->c.block[1] };
+    const prog *all[2 + CHAIN_KINDS] = { k->c.first, k->c.last };
+    for (int i = 0; i < CHAIN_KINDS; i++) all[2 + i] = k->c.block[i];
     size_t gathered[POOLS] = { 0 }, whole[POOLS] = { 0 };
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         slot_pool which = i < 2 ? POOL_OUTER : POOL_BLOCKS;
@@ -227,7 +235,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     const prog *block = k->c.block[0]; /* what passes between blocks is alike */
     k->res_bytes = align_up(val_bytes(&block->val[block->res_in]), ALIGN);
     k->delta_bytes = align_up(val_bytes(&block->val[block->delta_in]), ALIGN);
-    if (is_training(k)) BUG_IF(c->last->saved_bytes); /* only blocks save */
+    if (is_training(k)) BUG_IF(c->last->saved_bytes); /* backward follows in the same list */
     for (int i = 0; i < k->c.pipe.chunks; i++) add_chunk(p, k, &k->chunk[i], l->slots[i]);
     add_pools(p, k, l);
     if (is_pipeline(k)) {
@@ -280,7 +288,8 @@ static int spot_block(const spot *s) { return s->in->layer - s->u->k.from; }
 
 static char *saved_at(const spot *s, val v) {
     const chain *c = &s->k->c;
-    size_t before = chunk_saved_bytes(c, &s->u->k, saved_index(c, &s->u->k, spot_block(s)));
+    int block = s->in->layer < 0 ? s->u->k.layers : spot_block(s);
+    size_t before = chunk_saved_bytes(c, &s->u->k, saved_index(c, &s->u->k, block));
     return (char *)plan_data(s->p, s->u->saved) + (size_t)s->slot * s->u->slot_bytes + before +
            s->in->p->val[v].at;
 }

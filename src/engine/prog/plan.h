@@ -23,8 +23,8 @@
 #include "prog/record.h"
 #include "prog/timetable.h"
 
-/* Blocks may be of two kinds, each with a program of its own. */
-enum { CHAIN_KINDS = 2 };
+/* Blocks may be of several kinds, each with a program of its own. */
+enum { CHAIN_KINDS = 8 };
 /* The programs of plan_program that run after a step's microbatches. */
 typedef enum {
     END_TIED,   /* a table that two stages hold: they add up their gradients */
@@ -44,10 +44,10 @@ typedef struct chain_end {
 typedef struct chain {
     prog *begin,
         *end; /* what every rank runs before and after a step's microbatches; NULL: nothing */
-    prog *first, *block[CHAIN_KINDS], *last; /* block[1] NULL: all blocks are of one kind */
+    prog *first, *block[CHAIN_KINDS], *last; /* block[k] NULL: there are k kinds */
     const uint8_t
-        *kind;      /* [layers] which of the two each block is; borrowed. NULL: all are the first */
-    int layers;     /* of all ranks along pp together */
+        *kind;  /* [layers] which of the kinds each block is; borrowed. NULL: all are the first */
+    int layers; /* of all ranks along pp together */
     int keep_every; /* recompute: keep the input of every n-th block only; 0: keep everything */
     int keep_last;  /* ... but keep everything of the last n blocks */
     pipeline pipe;  /* how the ranks along pp share it; all zero: there is one */

@@ -10,7 +10,10 @@
  * Gradients are computed here, in forward, because the chunk's logits are gone afterwards. */
 #include "prog_internal.h"
 
-static bool is_sharded_over_tp(const prog *p, val v) { return p->val[v].pl.on[AX_TP].kind == PL_S; }
+/* Whether a table's tokens are. */
+static bool is_sharded_over_tp(const prog *p, val v) {
+    return place_same(p->val[v].pl.on[AX_TP], PLACE_S(0));
+}
 
 void rec_set_vocab(const prog *p, val table, op_attr *attr) {
     if (table == VAL_NONE || p->val[table].param < 0) return;
@@ -71,6 +74,7 @@ static void rec_sharded_ce(prog *p, loss_spec l) {
     sharded_loss s = { l.h, l.w, l.target, VAL_NONE, VAL_NONE, VAL_NONE, ACC_STORE };
     s.h = val_as(p, l.h, p->val[l.w].dt);
     s.attr.ce.logit_scale = l.logit_scale;
+    s.attr.ce.cap = l.cap;
     rec_set_vocab(p, l.w, &s.attr);
     prog_val h = p->val[s.h];
     int64_t n = h.dim[0], columns = p->val[l.w].dim[0];
@@ -100,7 +104,7 @@ void rec_linear_ce_(prog *p, loss_spec l) {
     }
     if (train)
         dw = param_grad(p, l.w, &acc); /* may emit: before the op's own results are numbered */
-    rec_request r = { OP_LINEAR_CE, { l.h, l.w, l.target }, { .ce.logit_scale = l.logit_scale } };
+    rec_request r = { OP_LINEAR_CE, { l.h, l.w, l.target }, { .ce = { l.logit_scale, l.cap } } };
     r.want = train ? 1 << DH : 0;
     prog_op *o = rec_op(p, &r, out);
     if (!o) return;

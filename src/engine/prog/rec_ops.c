@@ -438,6 +438,16 @@ val rec_scale_(prog *p, val x, float by) {
     return by == 1 ? x : rec_first(p, (rec_request){ OP_SCALE, { x }, { .scale.by = by } });
 }
 
+val rec_add_values_(prog *p, val qkv, val ve, val x, val w, head_shape h) {
+    rec_request r = { OP_ADD_VALUES, { qkv, ve, x, w } };
+    return local_heads(p, r.op, qkv, h, &r.attr) ? rec_first(p, r) : VAL_NONE;
+}
+
+val rec_cap_logits_(prog *p, val x, float scale, float cap) {
+    if (!(cap > 0)) return rec_scale_(p, x, scale);
+    return rec_first(p, (rec_request){ OP_CAP_LOGITS, { x }, { .ce = { scale, cap } } });
+}
+
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site) {
     if (rate <= 0 || p->mode != PROG_TRAIN) return x;
     return rec_first(p, (rec_request){ OP_DROPOUT, { x, id }, { .dropout = { rate, site } } });

@@ -208,6 +208,7 @@ typedef struct head_shape {
 typedef struct loss_spec {
     val h, w, target; /* w sharded over tp by rows: h is R, target is I */
     float logit_scale;
+    float cap; /* of the logits; 0: none */
 } loss_spec;
 
 /* How tokens are routed to experts: ROUTE in ops.def. */
@@ -273,6 +274,10 @@ val rec_gather_experts_(prog *p, val w);
 val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts);
 val rec_add_(prog *p, val a, val b);
 val rec_scale_(prog *p, val x, float by);
+/* @param ve the tokens' values, x what qkv was computed from, w the gates' weights */
+val rec_add_values_(prog *p, val qkv, val ve, val x, val w, head_shape h);
+/* Logits as the loss sees them, for generation. @param cap 0: none */
+val rec_cap_logits_(prog *p, val x, float scale, float cap);
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site);
 /* Per-token loss; terminal. In TRAIN it yields the gradients of h and w too. */
 void rec_linear_ce_(prog *p, loss_spec l);
@@ -305,6 +310,8 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_grouped_linear(p, ...)   rec_grouped_linear_(HERE(p), __VA_ARGS__)
 #define rec_add(p, ...)              rec_add_(HERE(p), __VA_ARGS__)
 #define rec_scale(p, ...)            rec_scale_(HERE(p), __VA_ARGS__)
+#define rec_add_values(p, ...)       rec_add_values_(HERE(p), __VA_ARGS__)
+#define rec_cap_logits(p, ...)       rec_cap_logits_(HERE(p), __VA_ARGS__)
 #define rec_dropout(p, ...)          rec_dropout_(HERE(p), __VA_ARGS__)
 #define rec_linear_ce(p, ...)        rec_linear_ce_(HERE(p), __VA_ARGS__)
 #define rec_fp8_commit(p, ...)       rec_fp8_commit_(HERE(p), __VA_ARGS__)

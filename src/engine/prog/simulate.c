@@ -476,8 +476,8 @@ double sim_message(const chain *c, const mesh *m, const sim_costs *costs) {
 }
 
 static void open_programs(sim_run *s) {
-    const prog *all[PROGS] = { s->c.first, s->c.last,     s->c.begin,
-                               s->c.end,   s->c.block[0], s->c.block[1] };
+    const prog *all[PROGS] = { s->c.first, s->c.last, s->c.begin, s->c.end };
+    for (int i = 0; i < CHAIN_KINDS; i++) all[PROG_BLOCK + i] = s->c.block[i];
     for (int i = 0; i < PROGS; i++) {
         s->prog[i] = price_program(all[i], &s->m, s->costs, s->c.micros > 1);
         for (int k = 0; k < LISTS; k++) s->longest = MAX(s->longest, s->prog[i].list[k].n);

@@ -243,8 +243,9 @@ static double estimate_bytes(const layer_prices *p, const layout_choice *c, cons
     if (fills_slots(c)) slots += 2 * (all ? t->params : 2 * layer);
     if (c->zero >= 2) slots += 2 * 4 * layer;
     if (c->pp > 1) slots += 3 * p->block[0].residual * held;
-    double temp = MAX(p->block[0].temp, MAX(p->first.temp, p->last.temp));
-    temp = MAX(temp, p->block[1].temp) + 6 * p->block[0].residual;
+    double temp = MAX(p->first.temp, p->last.temp);
+    for (int i = 0; i < CHAIN_KINDS; i++) temp = MAX(temp, p->block[i].temp);
+    temp += 6 * p->block[0].residual;
     return state_bytes(c, t, &offloaded) + grads + activations + slots + temp;
 }
 

@@ -22,6 +22,7 @@ static const struct {
     { "gelu_new", false, MLP_GELU_TANH },  { "gelu_pytorch_tanh", false, MLP_GELU_TANH },
     { "gelu_fast", false, MLP_GELU_TANH }, { "gelu_accurate", false, MLP_GELU_TANH },
     { "gelu", false, MLP_GELU_ERF },       { "gelu_python", false, MLP_GELU_ERF },
+    { "relu2", false, MLP_RELU2 },
 };
 
 static const model_fact *fact_of(const hf_key *k) {

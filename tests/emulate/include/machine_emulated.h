@@ -91,6 +91,7 @@ static inline void copy_async(void *to, const void *from) { emulate_copy(to, fro
 static inline void copies_commit() { emulate_copies_commit(); }
 template <int AFTER> static void copies_wait() { emulate_copies_wait(AFTER); }
 static inline float exp2_approx(float x) { return exp2f(x); }
+static inline float tanh_approx(float x) { return tanhf(x); }
 static inline float rcp_approx(float x) { return 1 / x; }
 static inline float sqrt_approx(float x) { return sqrtf(x); }
 

@@ -1,4 +1,4 @@
-/* GELU (tanh and erf forms) and SwiGLU. Each is x s(x), with s a function that rises from 0 to 1: the
+/* GELU (tanh and erf forms), SwiGLU and squared ReLU. Each but the last is x s(x), with s a function that rises from 0 to 1: the
  * logistic function of x (SiLU) or of a cubic in x (GELU, tanh form), or the normal distribution's Phi
  * (GELU, erf form). Bytes moved: each operand once.
  *
@@ -68,15 +68,26 @@ LOOP_INLINE silu_pair silu_at(vf x) {
 }
 
 /* ---- tables over all bf16 numbers --------------------------------------------------------------- */
-typedef enum { GELU_TANH, GELU_TANH_SLOPE, GELU_ERF, GELU_ERF_SLOPE, GELU_TABLES } gelu_kind;
+typedef enum {
+    GELU_TANH,
+    GELU_TANH_SLOPE,
+    GELU_ERF,
+    GELU_ERF_SLOPE,
+    GELU_TABLES,
+    RELU2 = GELU_TABLES, /* from here on values are computed: a gather would take longer */
+    RELU2_SLOPE
+} gelu_kind;
+
+LOOP_INLINE vf positive_part(vf x) { return vec_select(x < 0, (vf){ 0 }, x); } /* NaN stays NaN */
 
 LOOP_INLINE vf gelu_at(gelu_kind k, vf x) {
     switch (k) {
     case GELU_TANH: return x * gate_value(GATE_TANH, x);
     case GELU_TANH_SLOPE: return gelu_slope(GATE_TANH, x);
     case GELU_ERF: return x * gate_value(GATE_ERF, x);
-    case GELU_ERF_SLOPE:
-    case GELU_TABLES: break;
+    case RELU2: return positive_part(x) * positive_part(x);
+    case RELU2_SLOPE: return positive_part(x) * 2.0f;
+    case GELU_ERF_SLOPE: break;
     }
     return gelu_slope(GATE_ERF, x);
 }
@@ -113,7 +124,7 @@ LOOP_INLINE const float *gelu_table(dtype t, gelu_kind k) {
                                                 PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT };
     static void (*const make[])(void) = { make_gelu_tanh, make_gelu_tanh_slope, make_gelu_erf,
                                           make_gelu_erf_slope };
-    if (!BY_TABLE || t != DT_BF16) return NULL;
+    if (!BY_TABLE || t != DT_BF16 || k >= GELU_TABLES) return NULL;
     pthread_once(&once[k], make[k]);
     return gelu_tables[k];
 }
@@ -129,7 +140,7 @@ typedef void (*unit_loop)(const char *const *in, char *const *out, int64_t n);
 
 LOOP_INLINE void unit_gelu(dtype t, gelu_kind k, const float *table, const char *p, int64_t at,
                            vf *out) {
-    if (BY_TABLE && t == DT_BF16) {
+    if (BY_TABLE && t == DT_BF16 && k < GELU_TABLES) {
         UNIT_EACH out[i] = vec_gather(table, (const uint16_t *)p + at + i * VEC);
     } else {
         unit_load(t, p, at, out);
@@ -215,6 +226,10 @@ UNIT_LOOP(gelu_tanh_bwd_f32, gelu_bwd_units(DT_F32, GELU_TANH_SLOPE, in, out, n)
 UNIT_LOOP(gelu_tanh_bwd_bf16, gelu_bwd_units(DT_BF16, GELU_TANH_SLOPE, in, out, n))
 UNIT_LOOP(gelu_erf_bwd_f32, gelu_bwd_units(DT_F32, GELU_ERF_SLOPE, in, out, n))
 UNIT_LOOP(gelu_erf_bwd_bf16, gelu_bwd_units(DT_BF16, GELU_ERF_SLOPE, in, out, n))
+UNIT_LOOP(relu2_f32, gelu_units(DT_F32, RELU2, in, out, n))
+UNIT_LOOP(relu2_bf16, gelu_units(DT_BF16, RELU2, in, out, n))
+UNIT_LOOP(relu2_bwd_f32, gelu_bwd_units(DT_F32, RELU2_SLOPE, in, out, n))
+UNIT_LOOP(relu2_bwd_bf16, gelu_bwd_units(DT_BF16, RELU2_SLOPE, in, out, n))
 UNIT_LOOP(swiglu_f32, swiglu_units(DT_F32, in, out, n))
 UNIT_LOOP(swiglu_bf16, swiglu_units(DT_BF16, in, out, n))
 UNIT_LOOP(swiglu_bwd_f32, swiglu_bwd_units(DT_F32, false, in, out, n))
@@ -231,10 +246,12 @@ typedef struct act_loops {
 static const act_loops gelu_fwd[] = {
     [ACT_GELU_TANH] = { gelu_tanh_f32, gelu_tanh_bf16, 1, 1 },
     [ACT_GELU_ERF] = { gelu_erf_f32, gelu_erf_bf16, 1, 1 },
+    [ACT_RELU2] = { relu2_f32, relu2_bf16, 1, 1 },
 };
 static const act_loops gelu_bwd[] = {
     [ACT_GELU_TANH] = { gelu_tanh_bwd_f32, gelu_tanh_bwd_bf16, 2, 1 },
     [ACT_GELU_ERF] = { gelu_erf_bwd_f32, gelu_erf_bwd_bf16, 2, 1 },
+    [ACT_RELU2] = { relu2_bwd_f32, relu2_bwd_bf16, 2, 1 },
 };
 static const act_loops swiglu_fwd = { swiglu_f32, swiglu_bf16, 2, 1 };
 static const act_loops swiglu_bwd = { swiglu_bwd_f32, swiglu_bwd_bf16, 3, 2 };

@@ -3,7 +3,7 @@
  *
  *     for each chunk of rows
  *         z[R,V]  = h w^T                           GEMM, fp32
- *         loss, p = softmax(scale z)                one task per row; p - onehot, times the loss's
+ *         loss, p = softmax(scale z), or of capped z   one task per row; p - onehot, times the loss's
  *                                                   gradient, replaces z in place in h's type
  *         dh[R,D] = p w,   dw[V,D] += p^T h         GEMMs
  *
@@ -131,6 +131,18 @@ static double row_exp(float *z, int64_t n, float scale, float max) {
     return sum;
 }
 
+/* The same without replacing z. */
+static double row_exp_sum(const float *z, int64_t n, float scale, float max) {
+    double sum = 0;
+    for (int64_t j = 0; j < n; j += BLOCK) {
+        float part = 0;
+        for (int64_t i = j, end = MIN(j + BLOCK, n); i < end; i++)
+            part += vm_exp(z[i] * scale - max);
+        sum += (double)part;
+    }
+    return sum;
+}
+
 /* Replaces z by (by * z - share at the target), in a type no wider than fp32: a block is read
  * before the narrower one is written, which never reaches past it. */
 static void row_grad(float *z, int64_t n, float by, int64_t target, float share, dtype dt) {
@@ -143,11 +155,43 @@ static void row_grad(float *z, int64_t n, float by, int64_t target, float share,
     }
 }
 
+/* out = the logits of n elements of z, scaled and capped; out may be z. */
+static void logits_as_seen(const op_call *c, const float *z, int64_t n, float *out) {
+    float scale = c->attr.ce.logit_scale, cap = c->attr.ce.cap, into = scale / cap;
+    if (cap > 0)
+        for (int64_t i = 0; i < n; i++) out[i] = cap * vm_tanh(z[i] * into);
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = z[i] * scale;
+}
+/* Turns gradients by capped logits into those by the logits before. */
+static void grad_through_cap(const op_call *c, float *grad, const float *capped, int64_t n) {
+    float by = 1 / c->attr.ce.cap;
+    if (!(c->attr.ce.cap > 0)) return;
+    for (int64_t i = 0; i < n; i++) grad[i] *= 1 - capped[i] * by * (capped[i] * by);
+}
+
 /* The gradient of a token's loss by its unscaled logits, but for the probabilities. */
 static float loss_gradient(const op_call *c) {
     const step_block *step = c->run->step;
     float loss_scale = step->now.loss_scale > 0 ? step->now.loss_scale : 1;
     return step->loss_grad * c->attr.ce.logit_scale * loss_scale;
+}
+
+/* The loss of a row of capped logits, and p in place of them: their slope is read beside the exponential. */
+static void capped_row(const ce_job *s, float *z, int64_t target, float *loss, bool grad) {
+    const op_call *c = s->call;
+    logits_as_seen(c, z, s->v, z);
+    float max = row_max(z, s->v, 1), at_target = z[target], block[BLOCK];
+    double sum = row_exp_sum(z, s->v, 1, max);
+    *loss = (float)(log(sum) + (double)max - (double)at_target);
+    float unit = loss_gradient(c), by = (float)((double)unit / sum);
+    for (int64_t j = 0; grad && j < s->v; j += BLOCK) {
+        int64_t count = MIN(BLOCK, s->v - j);
+        for (int64_t i = 0; i < count; i++) block[i] = vm_exp(z[j + i] - max) * by;
+        if (target >= j && target < j + count) block[target - j] -= unit;
+        grad_through_cap(c, block, z + j, count);
+        CPU(from_f32)(c->in[0].dt, block, (char *)z + j * (int64_t)dt_size(c->in[0].dt), count);
+    }
 }
 
 static void loss_row_task(void *ctx, int64_t i, int worker) {
@@ -162,6 +206,10 @@ static void loss_row_task(void *ctx, int64_t i, int worker) {
         return;
     }
     BUG_IF(target < 0 || target >= s->v);
+    if (c->attr.ce.cap > 0) {
+        capped_row(s, z, target, loss, grad);
+        return;
+    }
     float scale = c->attr.ce.logit_scale, at_target = z[target] * scale;
     float max = row_max(z, s->v, scale);
     double sum = row_exp(z, s->v, scale, max);
@@ -213,27 +261,27 @@ static int64_t target_column(const shard_job *j, int64_t i) {
     return id - j->call->attr.vocab.first;
 }
 
-static double row_exp_sum(const float *z, int64_t n, float scale, float max) {
-    double sum = 0;
-    for (int64_t j = 0; j < n; j += BLOCK) {
-        float part = 0;
-        for (int64_t i = j, end = MIN(j + BLOCK, n); i < end; i++)
-            part += vm_exp(z[i] * scale - max);
-        sum += (double)part;
-    }
-    return sum;
-}
-
 static void stat_task(void *ctx, int64_t i, int worker) {
     const shard_job *j = ctx;
     const float *z = j->z + i * j->v;
-    float *stat = (float *)j->call->out[0].data + i * STATS, scale = j->call->attr.ce.logit_scale;
+    float *stat = (float *)j->call->out[0].data + i * STATS, block[BLOCK];
     memset(stat, 0, STATS * sizeof *stat);
     if (j->target[i] == NO_TARGET) return;
     int64_t at = target_column(j, i);
-    stat[STAT_MAX] = j->own ? row_max(z, j->own, scale) : -FLT_MAX;
-    stat[STAT_SUM] = (float)row_exp_sum(z, j->own, scale, stat[STAT_MAX]);
-    if (at >= 0 && at < j->own) stat[STAT_TARGET] = z[at] * scale;
+    double sum = 0;
+    stat[STAT_MAX] =
+        -FLT_MAX; /* a row without logits has none above it; scaling and capping keep the order */
+    if (j->own) {
+        float most = row_max(z, j->own, 1);
+        logits_as_seen(j->call, &most, 1, &stat[STAT_MAX]);
+    }
+    for (int64_t k = 0; k < j->own; k += BLOCK) {
+        int64_t count = MIN(BLOCK, j->own - k);
+        logits_as_seen(j->call, z + k, count, block);
+        sum += row_exp_sum(block, count, 1, stat[STAT_MAX]);
+    }
+    stat[STAT_SUM] = (float)sum;
+    if (at >= 0 && at < j->own) logits_as_seen(j->call, z + at, 1, &stat[STAT_TARGET]);
 }
 
 static void CPU(ce_stat)(const op_call *c) {
@@ -272,12 +320,14 @@ static void loss_task(void *ctx, int64_t i, int worker) {
     *loss = (float)(log(sum) + (double)max - at_target);
     if (!to) return;
     const float *z = j->z + i * j->v;
-    float unit = loss_gradient(c), by = (float)((double)unit / sum), scale = c->attr.ce.logit_scale;
+    float unit = loss_gradient(c), by = (float)((double)unit / sum), seen[BLOCK];
     int64_t at = target_column(j, i);
     for (int64_t k = 0; k < j->own; k += BLOCK) {
         int64_t count = MIN(BLOCK, j->own - k);
-        for (int64_t e = 0; e < count; e++) block[e] = vm_exp(z[k + e] * scale - max) * by;
+        logits_as_seen(c, z + k, count, seen);
+        for (int64_t e = 0; e < count; e++) block[e] = vm_exp(seen[e] - max) * by;
         if (at >= k && at < k + count) block[at - k] -= unit;
+        grad_through_cap(c, block, seen, count);
         CPU(from_f32)(dz->dt, block, to + (size_t)k * size, count);
     }
     memset(to + (size_t)j->own * size, 0, (size_t)(j->v - j->own) * size);
@@ -289,6 +339,22 @@ static void CPU(ce_loss)(const op_call *c) {
     pool_run(c->run->pool, j.n, loss_task, &j);
 }
 
-KERNEL(LINEAR_CE, CPU(linear_ce), CPU(linear_ce_workspace), ATTR(LOGIT_SCALE));
-KERNEL(CE_STAT, CPU(ce_stat), NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB);
-KERNEL(CE_LOSS, CPU(ce_loss), NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB);
+/* ---- logits by themselves ------------------------------------------------------------------------ */
+static void cap_task(void *ctx, int64_t i, int worker) {
+    const op_call *c = ctx;
+    const tensor *from = &c->in[0], *to = &c->out[0];
+    float x[BLOCK];
+    int64_t at = i * BLOCK, n = MIN(BLOCK, tensor_count(from) - at);
+    CPU(to_f32)(from->dt, (const char *)from->data + at * (int64_t)dt_size(from->dt), x, n);
+    logits_as_seen(c, x, n, x);
+    CPU(from_f32)(to->dt, x, (char *)to->data + at * (int64_t)dt_size(to->dt), n);
+}
+
+static void CPU(cap_logits)(const op_call *c) {
+    pool_run(c->run->pool, ceil_div(tensor_count(&c->in[0]), BLOCK), cap_task, (void *)c);
+}
+
+KERNEL(LINEAR_CE, CPU(linear_ce), CPU(linear_ce_workspace), ATTRS_LOGITS);
+KERNEL(CE_STAT, CPU(ce_stat), NULL, ATTRS_LOGITS | ATTRS_VOCAB);
+KERNEL(CE_LOSS, CPU(ce_loss), NULL, ATTRS_LOGITS | ATTRS_VOCAB);
+KERNEL(CAP_LOGITS, CPU(cap_logits), NULL, ATTRS_LOGITS);

@@ -73,6 +73,13 @@ void CPU(norm_reduce)(const op_call *c, const norm_space *s, int64_t first, int 
     pool_run(c->run->pool, ceil_div(j.n, BLOCK), reduce_task, &j);
 }
 
+/* @return the weights of d columns in fp32, through tmp where they must be converted: 1 where there are none. */
+const float *CPU(norm_weights)(const tensor *w, int64_t d, float *tmp) {
+    if (w->data) return CPU(row_get)(w, 0, d, tmp);
+    for (int64_t k = 0; k < d; k++) tmp[k] = 1;
+    return tmp;
+}
+
 /* ---- rows of one type -------------------------------------------------------------------------- */
 typedef struct norm_job {
     const op_call *c;
@@ -216,7 +223,7 @@ static void norm_task(void *ctx, int64_t i, int worker) {
     const op_call *c = j->c;
     span rows = span_of(i, j->each, j->n);
     int64_t stats = j->centered ? 2 : 1;
-    norm_rows t = { .w = CPU(row_get)(&c->in[2], 0, j->d, norm_row(&j->space, worker, 2)) };
+    norm_rows t = { .w = CPU(norm_weights)(&c->in[2], j->d, norm_row(&j->space, worker, 2)) };
     if (j->centered && c->in[3].data)
         t.b = CPU(row_get)(&c->in[3], 0, j->d, norm_row(&j->space, worker, 3));
     t.stat = (float *)c->out[2].data + rows.lo * stats;
@@ -333,7 +340,7 @@ static void chunk_bwd(const norm_job *j, int64_t chunk, int worker, const float 
 
 static void norm_bwd_task(void *ctx, int64_t i, int worker) {
     const norm_job *j = ctx;
-    const float *w = CPU(row_get)(&j->c->in[3], 0, j->d, norm_row(&j->space, worker, 2));
+    const float *w = CPU(norm_weights)(&j->c->in[3], j->d, norm_row(&j->space, worker, 2));
     span chunks = span_of(i, j->each, j->space.chunks);
     for (int64_t k = chunks.lo; k < chunks.hi; k++) chunk_bwd(j, k, worker, w);
 }

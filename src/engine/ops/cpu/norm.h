@@ -29,6 +29,7 @@ static inline float *norm_row(const norm_space *s, int worker, int which) {
 }
 
 /* out[0..n) (+)= the sum over chunks, in order, of partial columns [first, first + n). */
+const float *CPU(norm_weights)(const tensor *w, int64_t d, float *tmp);
 void CPU(norm_reduce)(const op_call *c, const norm_space *s, int64_t first, int which);
 
 /* ---- rows of one type: fp32 or bf16 ------------------------------------------------------------

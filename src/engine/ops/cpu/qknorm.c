@@ -60,7 +60,7 @@ static void qknorm_task(void *ctx, int64_t i, int worker) {
     float *stat = c->out[1].data; /* [N, S] */
     const float *w[2];
     for (int k = 0; k < 2; k++)
-        w[k] = CPU(row_get)(&c->in[1 + k], 0, j->seg[k].width, norm_row(sp, worker, 2 + k));
+        w[k] = CPU(norm_weights)(&c->in[1 + k], j->seg[k].width, norm_row(sp, worker, 2 + k));
     span rows = span_of(i, j->each, j->n);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         const float *x = CPU(row_get)(xt, row, j->cols, norm_row(sp, worker, 0));
@@ -104,7 +104,7 @@ static void qknorm_bwd_task(void *ctx, int64_t i, int worker) {
     float *dw[2] = { partial, partial + sp->ld };
     const float *w[2];
     for (int k = 0; k < 2; k++)
-        w[k] = CPU(row_get)(&c->in[3 + k], 0, j->seg[k].width, norm_row(sp, worker, 3 + k));
+        w[k] = CPU(norm_weights)(&c->in[3 + k], j->seg[k].width, norm_row(sp, worker, 3 + k));
     span rows = span_of(i, sp->each, j->n);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         const float *dy = CPU(row_get)(dyt, row, j->cols, norm_row(sp, worker, 0));

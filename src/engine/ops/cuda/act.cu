@@ -7,7 +7,7 @@ enum { THREADS = 256 };
 
 /* ---- GELU ------------------------------------------------------------------------------------ */
 /* y = gelu(x), or y = dy gelu'(x). Grid: n / 2048 blocks. */
-template <class A, bool BWD, bool TANH>
+template <class A, bool BWD, act_kind ACT>
 static __global__ void __launch_bounds__(THREADS) gelu_map(A x, A dy, A y, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
     if (i >= n) return;
@@ -15,16 +15,17 @@ static __global__ void __launch_bounds__(THREADS) gelu_map(A x, A dy, A y, int64
     x.load(i, n, v);
     if (BWD) dy.load(i, n, d);
 #pragma unroll
-    for (int k = 0; k < 8; k++) v[k] = BWD ? d[k] * gelu_derivative(v[k], TANH) : gelu(v[k], TANH);
+    for (int k = 0; k < 8; k++) v[k] = BWD ? d[k] * gelu_derivative(v[k], ACT) : gelu(v[k], ACT);
     y.store(i, n, v);
 }
 
-template <class A>
+template <class A, bool BWD>
 static void launch_gelu(cuda_context *ctx, const tensor &x, const tensor &dy, const tensor &y,
-                        bool tanh_form) {
+                        act_kind act) {
     int64_t n = x.dim[0];
-    auto kernel = dy.data ? (tanh_form ? gelu_map<A, true, true> : gelu_map<A, true, false>)
-                          : (tanh_form ? gelu_map<A, false, true> : gelu_map<A, false, false>);
+    auto kernel = act == ACT_RELU2      ? gelu_map<A, BWD, ACT_RELU2>
+                  : act == ACT_GELU_ERF ? gelu_map<A, BWD, ACT_GELU_ERF>
+                                        : gelu_map<A, BWD, ACT_GELU_TANH>;
     LAUNCH(ctx, { blocks_for(n, THREADS * EIGHT), THREADS }, kernel, A(x), A(dy), A(y), n);
 }
 
@@ -34,7 +35,8 @@ static void run_gelu(cuda_context *ctx, act_kind act, const tensor *xt, const te
     tensor x = tensor_of(xt->data, xt->dt, 1, &n), y = tensor_of(yt->data, yt->dt, 1, &n);
     tensor dy = dyt ? tensor_of(dyt->data, dyt->dt, 1, &n) : tensor{};
     const tensor *all[] = { &x, &dy, &y };
-    WITH_TYPE(common_type(n, all, 3), launch_gelu<A>(ctx, x, dy, y, act == ACT_GELU_TANH));
+    WITH_TYPE(common_type(n, all, 3), dy.data ? launch_gelu<A, true>(ctx, x, dy, y, act)
+                                              : launch_gelu<A, false>(ctx, x, dy, y, act));
 }
 
 static void cuda_gelu(const op_call *c) {
@@ -111,7 +113,7 @@ static __global__ void __launch_bounds__(THREADS)
         }
         if (act < 0) continue;
 #pragma unroll
-        for (int k = 0; k < 8; k++) v[k] = gelu(v[k], act == ACT_GELU_TANH);
+        for (int k = 0; k < 8; k++) v[k] = gelu(v[k], (act_kind)act);
         y.store(base + col, end, v);
     }
 }

@@ -112,7 +112,8 @@ template <typename T> struct typed {
         pack16 w[sizeof(T) / 2];
     };
     using fp32 = typed<float>; /* the accessor of fp32 tensors used together with it */
-    enum { WHOLE = 1 };        /* rows are multiples of eight elements */
+    /* rows are multiples of eight elements; elements of 16 bits */
+    enum { WHOLE = 1, NARROW = sizeof(T) == 2 };
     T *p;
     __host__ typed(const tensor &t, int64_t width = 0) : p((T *)t.data) {}
     __device__ bool present() const { return p != nullptr; }
@@ -146,7 +147,7 @@ struct mixed {
         float v[8];
     };
     using fp32 = mixed;
-    enum { WHOLE = 0 };
+    enum { WHOLE = 0, NARROW = 0 };
     void *p;
     int dt;
     bool eights; /* all accesses are full and aligned */

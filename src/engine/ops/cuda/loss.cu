@@ -17,9 +17,14 @@ typedef struct softmax_args {
     float *loss;
     const step_block *step;
     int64_t v, stride;
-    float scale;
+    float scale, cap;
     bool grad;
 } softmax_args;
+
+/* tanh for logits. Where they are of 16 bits, whose rounding is coarser, the machine's approximation serves. */
+template <class A> static __device__ __forceinline__ float cap_tanh(float x) {
+    return A::NARROW ? tanh_approx(x) : tanhf(x);
+}
 
 /* Merges two running softmax states: a maximum and the sum of 2^(x - max). */
 static __device__ __forceinline__ void merge_softmax(float &max, float &sum, float other_max,
@@ -53,8 +58,8 @@ static __device__ __forceinline__ void merge_block_stats(float &max, float &sum,
     merge_warp(max, sum, target);
 }
 
-/* Works in powers of two: logits are multiplied by scale x log2(e) when read. */
-template <class A, bool KEEP>
+/* Works in powers of two: logits are multiplied by scale x log2(e) when read, and capped as such. */
+template <class A, bool KEEP, bool CAP>
 static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_args a) {
     DYNAMIC_SHARED(pack16, shared); /* KEEP: the row; a thread reads only what it copied itself */
     typename A::raw *kept = (typename A::raw *)shared;
@@ -74,6 +79,7 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
         copies_wait<0>();
     }
     const float log2_e = 1.44269504f, by_e = a.scale * log2_e;
+    const float cap = CAP ? a.cap * log2_e : 0, into_cap = CAP ? a.scale / a.cap : 0;
     float max = -INFINITY, sum = 0, at_target = -INFINITY, x[8];
     for (int i = threadIdx.x * EIGHT; i < v; i += THREADS * EIGHT) {
         float part = 0, most;
@@ -82,7 +88,7 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
         else
             z.load(base + i, end, x);
 #pragma unroll
-        for (int k = 0; k < 8; k++) x[k] *= by_e;
+        for (int k = 0; k < 8; k++) x[k] = CAP ? cap * cap_tanh<A>(x[k] * into_cap) : x[k] * by_e;
         if (i + 8 > v)
 #pragma unroll
             for (int k = 0; k < 8; k++) x[k] = i + k < v ? x[k] : -INFINITY;
@@ -108,11 +114,19 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
             A::widen(kept[i / EIGHT], x);
         else
             z.load(base + i, end, x);
+        float slope[8];
 #pragma unroll
-        for (int k = 0; k < 8; k++) x[k] = exp2_approx(x[k] * by_e - max) * by;
+        for (int k = 0; k < 8; k++) {
+            float t = CAP ? cap_tanh<A>(x[k] * into_cap) : 0;
+            slope[k] = 1 - t * t;
+            x[k] = exp2_approx((CAP ? cap * t : x[k] * by_e) - max) * by;
+        }
         if ((unsigned)(target - i) < 8)
 #pragma unroll
             for (int k = 0; k < 8; k++) x[k] -= i + k == target ? unit : 0;
+        if (CAP)
+#pragma unroll
+            for (int k = 0; k < 8; k++) x[k] *= slope[k];
         z.store(base + i, end, x);
     }
 }
@@ -121,7 +135,8 @@ template <class A>
 static void launch_softmax(const op_call *c, const tensor &z, const softmax_args &a) {
     size_t row = (size_t)ceil_div(a.v, EIGHT) * sizeof(typename A::raw);
     bool keep = a.grad && row <= ROW_BYTES;
-    auto kernel = keep ? softmax_rows<A, true> : softmax_rows<A, false>;
+    auto kernel = keep ? (a.cap > 0 ? softmax_rows<A, true, true> : softmax_rows<A, true, false>)
+                       : (a.cap > 0 ? softmax_rows<A, false, true> : softmax_rows<A, false, false>);
     LAUNCH(cuda_of(c), { (unsigned)z.dim[0], THREADS, keep ? row : 0 }, kernel, A(z), a);
 }
 
@@ -132,6 +147,7 @@ extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
     a.loss = (float *)c->out[0].data + s->from;
     a.step = c->run->step;
     a.v = s->v, a.stride = s->stride, a.scale = c->attr.ce.logit_scale, a.grad = s->grad;
+    a.cap = c->attr.ce.cap;
     int64_t dim[] = { s->count, s->stride };
     tensor z = tensor_of(s->z, s->zt, 2, dim);
     const tensor *all[] = { &z };
@@ -150,7 +166,7 @@ typedef struct shard_args {
     const step_block *step;
     int64_t n, v, ranks;
     int own, first; /* columns that are tokens, and the first one's id */
-    float scale;
+    float scale, cap;
     bool grad;
 } shard_args;
 
@@ -164,14 +180,19 @@ static __device__ __forceinline__ float block_max(float v, float *smem) {
     return v;
 }
 
-/* Eight scaled logits, -inf beyond the vocabulary. */
+static __device__ __forceinline__ float logit_as_seen(float x, float scale, float cap) {
+    return cap > 0 ? cap * tanhf(x * scale / cap) : x * scale;
+}
+
+/* Eight scaled and capped logits, -inf beyond the vocabulary. */
 template <class Z>
 static __device__ __forceinline__ void load_logits(const Z &z, const shard_args &a, int i,
                                                    float x[8]) {
     int64_t base = blockIdx.x * a.v;
     z.load(base + i, base + a.v, x);
 #pragma unroll
-    for (int k = 0; k < 8; k++) x[k] = i + k < a.own ? x[k] * a.scale : -INFINITY;
+    for (int k = 0; k < 8; k++)
+        x[k] = i + k < a.own ? logit_as_seen(x[k], a.scale, a.cap) : -INFINITY;
 }
 
 template <class Z> static __global__ void __launch_bounds__(THREADS) stat_rows(Z z, shard_args a) {
@@ -230,7 +251,9 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             float p = counts ? exp2_approx((x[k] - max) * log2_e) * by : 0;
-            x[k] = p - (counts && i + k == target - a.first && i + k < a.own ? unit : 0);
+            float d = p - (counts && i + k == target - a.first && i + k < a.own ? unit : 0);
+            float t = a.cap > 0 && i + k < a.own ? x[k] / a.cap : 0;
+            x[k] = d * (1 - t * t);
         }
         dz.store(base + i, base + a.v, x);
     }
@@ -245,6 +268,7 @@ static shard_args shard_args_of(const op_call *c, const tensor *target) {
     a.own = (int)(size ? MIN(a.v, MAX(size - first, 0)) : a.v);
     a.first = (int)first;
     a.scale = c->attr.ce.logit_scale;
+    a.cap = c->attr.ce.cap;
     return a;
 }
 
@@ -269,5 +293,29 @@ static void cuda_ce_loss(const op_call *c) {
                          A(*dz), a));
 }
 
-KERNEL(CE_STAT, cuda_ce_stat, NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB);
-KERNEL(CE_LOSS, cuda_ce_loss, NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB);
+/* ---- logits by themselves. Grid: n / 4096 blocks ------------------------------------------------- */
+template <class A>
+static __global__ void __launch_bounds__(THREADS)
+    cap_all(A x, A y, int64_t n, float scale, float cap) {
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
+    if (i >= n) return;
+    float v[8];
+    x.load(i, n, v);
+#pragma unroll
+    for (int k = 0; k < 8; k++) v[k] = logit_as_seen(v[k], scale, cap);
+    y.store(i, n, v);
+}
+
+static void cuda_cap_logits(const op_call *c) {
+    int64_t n = tensor_count(&c->in[0]);
+    tensor x = tensor_of(c->in[0].data, c->in[0].dt, 1, &n);
+    tensor y = tensor_of(c->out[0].data, c->out[0].dt, 1, &n);
+    const tensor *all[] = { &x, &y };
+    WITH_TYPE(common_type(n, all, 2),
+              LAUNCH(cuda_of(c), { blocks_for(n, THREADS * EIGHT), THREADS }, cap_all<A>, A(x),
+                     A(y), n, c->attr.ce.logit_scale, c->attr.ce.cap));
+}
+
+KERNEL(CE_STAT, cuda_ce_stat, NULL, ATTRS_LOGITS | ATTRS_VOCAB);
+KERNEL(CE_LOSS, cuda_ce_loss, NULL, ATTRS_LOGITS | ATTRS_VOCAB);
+KERNEL(CAP_LOGITS, cuda_cap_logits, NULL, ATTRS_LOGITS);

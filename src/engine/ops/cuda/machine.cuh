@@ -72,6 +72,12 @@ static __device__ __forceinline__ float rcp_approx(float x) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+/* Correct to 11 bits. */
+static __device__ __forceinline__ float tanh_approx(float x) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 /* Correct to two units in the last place, which no weight update shows; the exact form is a call. */
 static __device__ __forceinline__ float sqrt_approx(float x) {
     float y;

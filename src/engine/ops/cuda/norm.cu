@@ -175,8 +175,8 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
 #pragma unroll
     for (int k = 0; k < V; k++) {
         if (col + k * STEP >= s.d) continue;
-        float weight[8], bias[8] = { 0 };
-        w.load(col + k * STEP, s.d, weight);
+        float weight[8] = { 1, 1, 1, 1, 1, 1, 1, 1 }, bias[8] = { 0 };
+        if (w.present()) w.load(col + k * STEP, s.d, weight);
         if (!RMS && b.present()) b.load(col + k * STEP, s.d, bias);
 #pragma unroll
         for (int i = 0; i < 8; i++) v[k][i] = v[k][i] * scale * weight[i] + bias[i];
@@ -185,7 +185,7 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
 }
 
 typedef struct norm_args {
-    tensor x, delta, w, b, r, y; /* delta, b and r may be absent */
+    tensor x, delta, w, b, r, y; /* delta, w, b and r may be absent */
     float *stat;
 } norm_args;
 
@@ -223,7 +223,9 @@ static void launch_fwd_by_width(const op_call *c, const norm_args &a, norm_shape
 static dtype common_row_type(const norm_shape &s, const tensor *const *all, int n, const tensor &w,
                              const tensor &b) {
     const tensor *weights[] = { &w, &b };
-    return common_type(s.d, weights, 2) == DT_F32 ? common_type(access_unit(s), all, n) : DT_NONE;
+    bool none = !w.data && !b.data;
+    return none || common_type(s.d, weights, 2) == DT_F32 ? common_type(access_unit(s), all, n)
+                                                          : DT_NONE;
 }
 
 static void run_fwd(const op_call *c, const norm_args &a, const norm_shape &s) {
@@ -374,8 +376,10 @@ static __global__ void __launch_bounds__(S::threads, 1)
 #pragma unroll
     for (int k = 0; k < S::v; k++) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) t.weight[k][i] = t.dw[k][i] = t.db[k][i] = 0;
-        if (t.col + k * STEP < s.d) w.load(t.col + k * STEP, s.d, t.weight[k]);
+        for (int i = 0; i < 8; i++) t.weight[k][i] = w.present() ? 0 : 1;
+#pragma unroll
+        for (int i = 0; i < 8; i++) t.dw[k][i] = t.db[k][i] = 0;
+        if (w.present() && t.col + k * STEP < s.d) w.load(t.col + k * STEP, s.d, t.weight[k]);
     }
     for (int i = 0; i < S::stages * 3 * S::r * S::v; i++) t.slots[i * S::threads] = {};
     int64_t step = (int64_t)gridDim.x * s.rows * S::r;
@@ -421,7 +425,7 @@ static __global__ void __launch_bounds__(S::threads, 1)
 }
 
 typedef struct norm_bwd_args {
-    tensor dy, x, w, dr, dx; /* dr may be absent */
+    tensor dy, x, w, dr, dx; /* w and dr may be absent */
     const float *stat;
     float *dw, *db; /* NULL: not computed */
     bool add_w, add_b;
@@ -463,6 +467,7 @@ static void run_bwd(const op_call *c, const norm_bwd_args &a, const norm_shape &
     const tensor *all[] = { &a.dy, &a.x, &a.dr, &a.dx };
     int blocks = 0;
     WITH_TYPE(common_row_type(s, all, 4, a.w, a.w), blocks = launch_bwd_by_width<A>(c, a, s));
+    if (!a.dw && !a.db) return;
     cuda_sums o = { { a.dw, a.db }, { a.add_w, a.add_b }, s.d, (s.d + 7) / 8 * 8 };
     cuda_add_partials(cuda_of(c), (const float *)c->run->workspace, blocks, a.db ? 2 : 1, &o);
 }

@@ -94,19 +94,22 @@ template <class A> struct gelu_of {
     enum { PARTS = 1, BATCH = A::WHOLE ? 8 : 1, WHOLE = A::WHOLE };
     A x;
     int64_t k;
-    bool tanh_form;
+    act_kind act;
     typedef typename A::raw raw;
     __device__ __forceinline__ raw fetch(int64_t row, int64_t col) const {
         return x.fetch(row * k + col, row * k + k);
     }
     __device__ __forceinline__ void compute(const raw &r, float v[PARTS][8]) const {
         A::widen(r, v[0]);
-        if (tanh_form) {
+        if (act == ACT_GELU_TANH) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], true);
+            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], ACT_GELU_TANH);
+        } else if (act == ACT_GELU_ERF) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], ACT_GELU_ERF);
         } else {
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], false);
+            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], ACT_RELU2);
         }
     }
 };
@@ -115,7 +118,7 @@ template <class A> struct gelu_bwd_of {
     enum { PARTS = 1, BATCH = A::WHOLE ? 4 : 1, WHOLE = A::WHOLE };
     A dy, x;
     int64_t k;
-    bool tanh_form;
+    act_kind act;
     struct raw {
         typename A::raw dy, x;
     };
@@ -127,12 +130,15 @@ template <class A> struct gelu_bwd_of {
         float x[8];
         A::widen(r.dy, v[0]);
         A::widen(r.x, x);
-        if (tanh_form) {
+        if (act == ACT_GELU_TANH) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], true);
+            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], ACT_GELU_TANH);
+        } else if (act == ACT_GELU_ERF) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], ACT_GELU_ERF);
         } else {
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], false);
+            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], ACT_RELU2);
         }
     }
 };
@@ -389,23 +395,23 @@ static void cuda_quantize(const op_call *c) {
 
 static void cuda_quantize_activation(const op_call *c) {
     const tensor *x = &c->in[0];
-    bool swiglu = c->op == OP_QUANTIZE_SWIGLU, tanh_form = c->attr.act == ACT_GELU_TANH;
+    bool swiglu = c->op == OP_QUANTIZE_SWIGLU;
     int64_t n = x->dim[0], k = swiglu ? x->dim[1] / 2 : x->dim[1];
     if (swiglu)
         WITH_BF16(x->dt, launch_quantize(c, swiglu_of<A>{ A(*x), k }, n, k));
     else
-        WITH_BF16(x->dt, launch_quantize(c, gelu_of<A>{ A(*x), k, tanh_form }, n, k));
+        WITH_BF16(x->dt, launch_quantize(c, gelu_of<A>{ A(*x), k, c->attr.act }, n, k));
 }
 
 static void cuda_quantize_activation_bwd(const op_call *c) {
     const tensor *dy = &c->in[0], *x = &c->in[2];
-    bool swiglu = c->op == OP_QUANTIZE_SWIGLU_BWD, tanh_form = c->attr.act == ACT_GELU_TANH;
+    bool swiglu = c->op == OP_QUANTIZE_SWIGLU_BWD;
     int64_t n = dy->dim[0], k = dy->dim[1];
     dtype dt = dy->dt == x->dt ? dy->dt : DT_NONE;
     if (swiglu)
         WITH_BF16(dt, launch_quantize(c, swiglu_bwd_of<A>{ A(*dy), A(*x), k }, n, k));
     else
-        WITH_BF16(dt, launch_quantize(c, gelu_bwd_of<A>{ A(*dy), A(*x), k, tanh_form }, n, k));
+        WITH_BF16(dt, launch_quantize(c, gelu_bwd_of<A>{ A(*dy), A(*x), k, c->attr.act }, n, k));
 }
 
 /* A thread per row. */
