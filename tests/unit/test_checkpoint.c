@@ -86,6 +86,12 @@ static void a_state_comes_back_as_it_was_saved(void **state) {
     save(&s, *state, 12, 1.5, 0);
     assert_ok(ckpt_latest(*state, &path));
     assert_ok(ckpt_read_manifest(path, &c, &got, &run));
+    char *file = io_join(path, "manifest.json"), *text;
+    assert_ok(io_read(file, 1 << 20, &text, NULL));
+    assert_true(!strncmp(text, "{\n  \"", 5) &&
+                !strcmp(text + strlen(text) - 3, "\n}\n")); /* for people too */
+    free(text);
+    free(file);
     assert_int_equal(model_config_diff(&c, model_conf(s.m), 0), -1);
     /* every member; a struct comparison would see the padding */
     assert_true(got.step == want.step && got.updates == want.updates);
