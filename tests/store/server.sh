@@ -12,7 +12,8 @@ stop_server() {
 # start_ours [OPTION...]: server.py, until stop_server; at $address where that is set
 start_ours() {
     mkfifo input.$$ port.$$ || exit 1
-    python3 "$store_dir/server.py" --address "${address:=127.0.0.1}" "$@" < input.$$ > port.$$ &
+    : "${address:=127.0.0.1}"
+    python3 "$store_dir/server.py" --address "$address" "$@" < input.$$ > port.$$ &
     server=$!
     exec 9> input.$$
     read -r port < port.$$

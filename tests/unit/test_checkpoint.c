@@ -86,6 +86,12 @@ static void a_state_comes_back_as_it_was_saved(void **state) {
     save(&s, *state, 12, 1.5, 0);
     assert_ok(ckpt_latest(*state, &path));
     assert_ok(ckpt_read_manifest(path, &c, &got, &run));
+    char *file = io_join(path, "manifest.json"), *text;
+    assert_ok(io_read(file, 1 << 20, &text, NULL));
+    assert_true(!strncmp(text, "{\n  \"", 5) &&
+                !strcmp(text + strlen(text) - 3, "\n}\n")); /* for people too */
+    free(text);
+    free(file);
     assert_int_equal(model_config_diff(&c, model_conf(s.m), 0), -1);
     /* every member; a struct comparison would see the padding */
     assert_true(got.step == want.step && got.updates == want.updates);
@@ -240,6 +246,41 @@ static void a_checkpoint_of_format_2_loads(void **state) {
     ckpt_close(r);
     free(path);
     json_decref(run);
+    model_close(&s);
+}
+
+/* A manifest under a right checksum that lists a slice twice, or leaves one out, is refused all the same. */
+static void a_slice_twice_or_not_at_all_is_refused(void **state) {
+    saved_model s;
+    model_open(&s);
+    for (int twice = 0; twice < 2; twice++) {
+        char *path, hash[32];
+        json_t *doc;
+        ckpt_reader *r = NULL;
+        save(&s, *state, 12 + twice, 1.5, 0);
+        assert_ok(ckpt_latest(*state, &path));
+        char *file = io_join(path, "manifest.json");
+        assert_ok(io_json_read(file, &doc));
+        json_t *slices = json_object_get(
+            json_object_get(json_object_get(doc, "files"), "model.safetensors"), "slices");
+        if (twice)
+            json_array_append(slices, json_array_get(slices, 1));
+        else
+            json_array_remove(slices, 1);
+        json_object_del(doc, "checksum");
+        char *text = json_dumps(doc, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+        snprintf(hash, sizeof hash, "%016llx",
+                 (unsigned long long)hash_bytes(text, strlen(text), 0));
+        free(text);
+        json_object_set_new(doc, "checksum", json_string(hash));
+        text = json_dumps(doc, JSON_REAL_PRECISION(17));
+        assert_ok(io_write(file, text, strlen(text)));
+        assert_error(ckpt_open(path, &r), "slices of", "elements");
+        free(text);
+        json_decref(doc);
+        free(file);
+        free(path);
+    }
     model_close(&s);
 }
 
@@ -424,6 +465,7 @@ int main(void) {
         TEST(a_state_comes_back_as_it_was_saved),
         TEST(flipped_bits_of_a_manifest_are_found_or_harmless),
         TEST(a_checkpoint_of_format_2_loads),
+        TEST(a_slice_twice_or_not_at_all_is_refused),
         TEST(a_checkpoint_of_format_1_loads),
         TEST(a_checkpoint_of_format_3_loads),
         TEST(the_first_of_several_damaged_chunks_is_reported),

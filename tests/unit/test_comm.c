@@ -517,6 +517,9 @@ static err run_counters(rank *r) {
                    y = tensor_of(out, DT_F32, 1, &all[i].out);
             TRY(run_one(r->c, &all[i].move, &x, &y));
         }
+    k[0].calls = k[1].calls = -1; /* what does not fit is counted, and not written */
+    if (comm_counters(r->c, k, 1) != COUNT_OF(all) - 1 || k[0].calls != 2 || k[1].calls != -1)
+        return ERR("a capacity of one counter is not kept");
     int found = comm_counters(r->c, k, 16);
     if (found != COUNT_OF(all) - 1) return ERR("%d counters", found); /* a slice is local */
     for (int i = 0; i < found; i++)

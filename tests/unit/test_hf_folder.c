@@ -288,6 +288,9 @@ static void an_export_holds_its_tokenizer_and_tokens(void **state) {
     assert_int_equal(json_array_size(json_object_get(doc, "eos_token_id")), 2);
     assert_true(json_is_real(json_object_get(doc, "top_p")));
     json_decref(doc);
+    folder_write(f, "generation_config.json", "{\"eos_token_id\": 0}"); /* an id like any other */
+    assert_ok(hf_export_folder(in_folder(f, "out"), &x));
+    assert_number(f, "out/config.json", "eos_token_id", 0);
     tokenizer_free(tok);
     unload(&l);
 }

@@ -283,9 +283,32 @@ static void every_row_parses(void **state) {
     }
 }
 
+/* Each message of an exchange is awaited by the wait that names its start. */
+static void an_exchange_awaits_what_it_started(void **state) {
+    mesh m = { .size = { [AX_PP] = 2 } };
+    int64_t n = 8;
+    prog *p = prog_new("exchange", PROG_UPDATE, &m, &(param_set){ 0 }, &(prog_options){ 0 });
+    val mine = prog_region(p, "mine", 0, 0, DT_F32, n, (placement){ 0 });
+    val theirs = prog_scratch(p, 1, &n, (placement){ 0 });
+    rec_exchange(p, mine, theirs, (exchange_spec){ AXIS(AX_PP), 1, 2, true });
+    int waits = 0;
+    for (int i = 0; i < p->fwd.n; i++) {
+        const prog_op *o = &p->fwd.op[i];
+        if (o->phase != COMM_WAIT) continue;
+        assert_in_range(o->pair, 0, i - 1);
+        const prog_op *start = &p->fwd.op[o->pair];
+        assert_true(start->phase == COMM_START && start->in[0] == o->in[0]);
+        assert_int_equal(start->attr.comm.kind, o->attr.comm.kind);
+        waits++;
+    }
+    assert_int_equal(waits, 2);
+    prog_free(p);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_parses),
+        cmocka_unit_test(an_exchange_awaits_what_it_started),
         cmocka_unit_test(fused_segments_cannot_be_gathered),
         cmocka_unit_test(fused_segments_pass_where_each_is_sharded),
         cmocka_unit_test(swiglu_needs_its_halves_as_segments),

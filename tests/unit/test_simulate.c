@@ -198,6 +198,38 @@ static void interference_delays_compute(void **state) {
     model_free(o.m);
 }
 
+/* ---- the bytes ------------------------------------------------------------------------------------------- */
+static double scattered_bytes(void *ctx, const mesh *m, const comm_move *move, double bytes) {
+    bool scatters = move->from.kind == PL_P && move->to.kind == PL_S;
+    *(double *)ctx += scatters && move->axes & AXIS(AX_DP_SHARD) ? bytes : 0;
+    return 0;
+}
+
+/* A gradient that is reduced in bf16 is half as many bytes as its fp32 values. */
+static void a_narrow_wire_moves_fewer_bytes(void **state) {
+    double bytes[2] = { 0 };
+    for (int narrow = 0; narrow < 2; narrow++) {
+        model *m;
+        chain c;
+        model_config mc = small_llama();
+        mesh me = { .size = { [AX_DP_SHARD] = 2 } };
+        assert_ok(model_new(
+            &mc,
+            &(model_layout){ .mesh = me, .zero = 2, .reduce_wire = narrow ? DT_BF16 : DT_NONE },
+            &m));
+        assert_ok(model_record(m, PROG_TRAIN, 32, 16, &c));
+        c.micros = 2;
+        sim_costs costs = {
+            .call = unit_call, .move = scattered_bytes, .fetch = unit_fetch, .ctx = &bytes[narrow]
+        };
+        sim_result r;
+        assert_ok(sim_chain(&c, &me, &costs, NULL, &r));
+        model_free(m);
+    }
+    assert_true(bytes[0] > 0);
+    assert_near(bytes[1], bytes[0] / 2);
+}
+
 /* ---- the order ---------------------------------------------------------------------------------------- */
 /* What a rank did, as a line of text: f3 is block 3 forward, b3 backward, [2 a microbatch's inputs, 2] its
  * losses. */
@@ -357,6 +389,7 @@ int main(void) {
         cmocka_unit_test(axes_share_a_link),
         cmocka_unit_test(late_reductions_are_exposed),
         cmocka_unit_test(calls_wait_for_the_host),
+        cmocka_unit_test(a_narrow_wire_moves_fewer_bytes),
         cmocka_unit_test(the_order_is_the_executed_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,12 +163,14 @@ typedef struct stage_sums {
 } stage_sums;
 
 static mesh choice_mesh(const layout_choice *c) {
-    return (mesh){ .size = { [AX_PP] = c->pp,
-                             [AX_DP_REPLICATE] = c->replicas,
-                             [AX_DP_SHARD] = c->dp / c->replicas / c->ep,
-                             [AX_CP] = c->cp,
-                             [AX_EP] = c->ep,
-                             [AX_TP] = c->tp } };
+    mesh m = { .size = { [AX_PP] = c->pp,
+                         [AX_DP_REPLICATE] = c->replicas,
+                         [AX_DP_SHARD] = c->dp / c->replicas / c->ep,
+                         [AX_CP] = c->cp,
+                         [AX_EP] = c->ep,
+                         [AX_TP] = c->tp } };
+    BUG_IF(mesh_world(&m) != choice_ranks(c));
+    return m;
 }
 
 /* Ranks that share one copy of what is sharded. */
