@@ -427,9 +427,13 @@ err layout_apply(const layout_choice *k, config *c) MUST_USE;
 
 typedef struct search_options {
     const accelerator *gpu;
-    int gpus;      /* most of them */
+    int gpus;      /* all of them, unless no layout can use all */
+    bool fewer;    /* or any smaller number that is as good */
     double limit;  /* bytes of a rank */
-    bool for_cost; /* the most tokens per second and accelerator; else the most tokens per second */
+    bool for_cost; /* the most tokens per second and accelerator, with any number of them */
+    /* Called now and then: layouts estimated and simulated so far; NULL: nobody */
+    void (*progress)(void *ctx, long estimated, int simulated);
+    void *ctx;
 } search_options;
 enum { LAYOUTS_SHOWN = 5 };
 typedef struct layout_result {

@@ -218,32 +218,47 @@ static double read_seconds(const train_outline *o, const accelerator *gpu, const
     return share * bytes / gpu->disk;
 }
 
-err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
-                  const sim_watch *watch, step_time *out) {
-    train_outline o;
+/* Plays the step of a run that is laid out. */
+static err play_outline(const config *cfg, const run_target *on, const accelerator *gpu,
+                        const train_outline *o, const sim_watch *watch, step_time *out) {
     cost_model k;
+    const mesh *m = &model_lay(o->m)->mesh;
+    sim_costs costs = cost_model_of(gpu, cfg, on, mesh_world(m), &k);
+    TRY(sim_chain(o->train, m, &costs, watch, &out->run));
+    out->update = out->run.update;
+    double moved = 2 * (double)plan_offloaded_bytes(o->p) / gpu->host; /* beside the next step */
+    out->stragglers = straggler_seconds(gpu, out->run.seconds, mesh_world(m));
+    out->seconds = out->run.seconds + out->stragglers + out->update;
+    out->host = MAX(0, moved - out->seconds);
+    out->seconds += out->host;
+    out->data = MAX(0, read_seconds(o, gpu, m) - out->seconds);
+    out->seconds += out->data;
+    out->tokens_per_second = (double)o->step_tokens / out->seconds;
+    double rate = out->tokens_per_second / mesh_world(m);
+    out->flops_causal = rate * model_flops(model_conf(o->m), o->seq, true);
+    out->flops_full = rate * model_flops(model_conf(o->m), o->seq, false);
+    out->flops_counted = rate * other_system_flops(on->as, model_conf(o->m), o->seq);
+    return OK;
+}
+
+static err lay_out_and_play(const config *cfg, const run_target *on, const accelerator *gpu,
+                            const sim_watch *watch, step_time *time, capacity *memory) {
+    train_outline o;
     outline_options how = { on->ops, on->device ? 1 : 0, on->ranks, 0 };
-    sim_costs costs = { 0 };
-    *out = (step_time){ 0 };
+    *time = (step_time){ 0 };
     err e = train_outline_open(cfg, &how, &o);
-    const mesh *m = e ? NULL : &model_lay(o.m)->mesh;
-    if (!e) costs = cost_model_of(gpu, cfg, on, mesh_world(m), &k);
-    if (!e) e = sim_chain(o.train, m, &costs, watch, &out->run);
-    if (!e) {
-        out->update = out->run.update;
-        double moved = 2 * (double)plan_offloaded_bytes(o.p) / gpu->host; /* beside the next step */
-        out->stragglers = straggler_seconds(gpu, out->run.seconds, mesh_world(m));
-        out->seconds = out->run.seconds + out->stragglers + out->update;
-        out->host = MAX(0, moved - out->seconds);
-        out->seconds += out->host;
-        out->data = MAX(0, read_seconds(&o, gpu, m) - out->seconds);
-        out->seconds += out->data;
-        out->tokens_per_second = (double)o.step_tokens / out->seconds;
-        double rate = out->tokens_per_second / mesh_world(m);
-        out->flops_causal = rate * model_flops(model_conf(o.m), o.seq, true);
-        out->flops_full = rate * model_flops(model_conf(o.m), o.seq, false);
-        out->flops_counted = rate * other_system_flops(on->as, model_conf(o.m), o.seq);
-    }
+    if (!e) e = play_outline(cfg, on, gpu, &o, watch, time);
+    if (!e && memory) capacity_of_outline(&o, on, 0, memory);
     train_outline_free(&o);
     return e;
+}
+
+err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
+                  const sim_watch *watch, step_time *out) {
+    return lay_out_and_play(cfg, on, gpu, watch, out, NULL);
+}
+
+err step_of_first_stage(const config *cfg, const run_target *on, const accelerator *gpu,
+                        step_time *time, capacity *memory) {
+    return lay_out_and_play(cfg, on, gpu, NULL, time, memory);
 }
