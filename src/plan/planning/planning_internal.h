@@ -46,7 +46,7 @@ typedef struct cost_constants {
     double
         hosts; /* * mean delay of a step by one host's noise, as a share; exponentially distributed */
 } cost_constants;
-extern const cost_constants constants;
+extern const cost_constants plan_constants;
 
 typedef struct cost_model {
     const accelerator *gpu;
