@@ -102,6 +102,7 @@ void capacity_of_outline(const train_outline *o, const run_target *on, int stage
     c.token_bytes = bytes_per_token(c.mc.vocab);
     c.checkpoint = checkpoint_bytes(o);
     capacity_add_memory(o->p, on->device, &c);
+    if (on->as) other_system_memory(on->as, o, stage, &c);
     *out = c;
 }
 
