@@ -61,6 +61,8 @@ static const cli_arg args[] = {
       "of a config: the best layout on --gpus of --gpu, and what it would do" },
     { "for", ARG_TEXT, offsetof(plan_args, search_for), "WHAT",
       "--search for throughput or for cost: tokens per second, or per accelerator (default throughput)" },
+    { "fewer", ARG_FLAG, offsetof(plan_args, fewer), "",
+      "--search: also layouts that leave some of --gpus idle (default: only where none can use all)" },
     { "cap", ARG_TEXT, offsetof(plan_args, cap), "GB",
       "--search: memory that a rank may use (default: the accelerator's)" },
     { "write", ARG_TEXT, offsetof(plan_args, write), "FILE",

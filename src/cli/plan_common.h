@@ -16,7 +16,7 @@ typedef struct plan_args {
     const char *failures, *restart, *repair, *spares, *checkpoint_time, *interval, *start;
     int64_t seed;
     const char *search_for, *cap, *write, *as;
-    bool goodput, check, what_if, search, json;
+    bool goodput, check, what_if, search, fewer, json;
 } plan_args;
 
 /* Numbers in tables, written into a buffer of the function's own ring: up to eight may be in use. */

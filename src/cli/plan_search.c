@@ -4,8 +4,15 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "io/io.h"
+
+/* One line on a terminal, over itself; what is printed next overwrites it. */
+static void show_layouts_tried(void *ctx, long estimated, int simulated) {
+    fprintf(stderr, "\r%s layouts estimated, %d simulated \r", show_whole((double)estimated),
+            simulated);
+}
 
 static err read_search_options(const plan_args *a, const plan_machine *m, double limit,
                                search_options *out) {
@@ -26,6 +33,8 @@ static err read_search_options(const plan_args *a, const plan_machine *m, double
                         "--gpus 100000");
     *out = (search_options){ .gpu = m->gpu,
                              .gpus = (int)m->gpus,
+                             .fewer = a->fewer,
+                             .progress = isatty(STDERR_FILENO) ? show_layouts_tried : NULL,
                              .limit = isnan(cap) ? limit : cap * 1e9,
                              .for_cost = a->search_for && !strcmp(a->search_for, "cost") };
     return OK;
@@ -73,13 +82,13 @@ static json_t *choice_json(const plan_machine *m, const layout_choice *k) {
         io_json_number(k->time.tokens_per_second), "mfu", io_json_number(choice_mfu(m, k)));
 }
 
-/* A batch that divides badly leaves accelerators without work; and so does one for which fewer are as good. */
+/* A batch that divides badly leaves accelerators idle; and so does one for which fewer are as good. */
 static void print_idle(const search_options *o, const layout_choice *k) {
     int used = choice_ranks(k), most = o->gpus / (used / k->dp); /* data-parallel ranks */
     int64_t batch = k->dp * k->rows * k->micros;
     int64_t even = MAX((batch + most / 2) / most, 1) * most; /* the nearest that all can share */
     if (most <= k->dp) return;
-    printf("%d of %s have no work: ", o->gpus - used, show_whole(o->gpus));
+    printf("%d of %s are idle: ", o->gpus - used, show_whole(o->gpus));
     if (even == batch) {
         printf("more of them would not make %s.\n",
                o->for_cost ? "tokens cheaper" : "a step faster");
@@ -93,8 +102,9 @@ static void print_idle(const search_options *o, const layout_choice *k) {
 static void print_layouts(const plan_machine *m, const search_options *o, const layout_result *r) {
     const layout_choice *best = &r->best[0];
     bool near = false;
-    printf("Layouts of %s on up to %s x %s, %.1f GB each, for %s\n\n", best->cap.mc.name,
-           show_whole(o->gpus), o->gpu->title, o->limit / 1e9, o->for_cost ? "cost" : "throughput");
+    printf("Layouts of %s on %s%s x %s, %.1f GB each, for %s\n\n", best->cap.mc.name,
+           o->fewer || o->for_cost ? "up to " : "", show_whole(o->gpus), o->gpu->title,
+           o->limit / 1e9, o->for_cost ? "cost" : "throughput");
     printf("    tp  pp    dp  cp  ep  %-18s %-10s %4s %5s  %-9s %-7s %6s %9s %8s %10s %8s %7s\n",
            "schedule", "micro", "zero", "over", "recompute", "offload", "layers", "memory",
            "bubble", "step", "tokens/s", "MFU");

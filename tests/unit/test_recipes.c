@@ -52,6 +52,18 @@ static void sizes_are_the_published_ones(void **state) {
     }
 }
 
+/* Hundreds of hosts of eight share a step evenly. */
+static void batches_divide_among_many_ranks(void **state) {
+    for (int i = 0; i < recipe_count(); i++) {
+        config c;
+        open_recipe(i, &c);
+        cfg_amount batch = c.training.global_batch_size;
+        assert_int_equal(batch.unit, CFG_SEQUENCES);
+        assert_true((int64_t)batch.value % 512 == 0);
+        config_free(&c);
+    }
+}
+
 static void each_trains_when_tiny(void **state) {
     test_folder *f = *state;
     for (int i = 0; i < recipe_count(); i++) {
@@ -166,6 +178,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(each_trains_when_tiny, folder_setup, folder_teardown),
         cmocka_unit_test(tiny_keeps_the_family),
         cmocka_unit_test(names_classic_mistakes),
+        cmocka_unit_test(batches_divide_among_many_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

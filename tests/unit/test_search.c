@@ -6,7 +6,7 @@
 
 #include "planning/planning.h"
 
-typedef const char *search_settings[32];
+typedef const char *search_settings[40];
 
 static config config_with(search_settings set) {
     config c;
@@ -26,6 +26,7 @@ typedef struct search_case {
     int gpus;
     bool for_cost;
     search_settings set;
+    bool all; /* some layout can use all accelerators, so every one that is found does */
 } search_case;
 
 static layout_result search_for(const hardware *h, const search_case *k, double limit) {
@@ -51,7 +52,8 @@ static layout_result search_for(const hardware *h, const search_case *k, double 
         double batch = (double)(b->dp * b->rows * b->micros);
         cfg_amount wanted = c.training.global_batch_size;
         if (wanted.unit == CFG_TOKENS) wanted.value /= (double)c.training.seq_len;
-        assert_true(fabs(batch / wanted.value - 1) < (wanted.unit == CFG_TOKENS ? 0.031 : 1e-9));
+        assert_true(fabs(batch / wanted.value - 1) < (wanted.unit == CFG_TOKENS ? 0.10 : 1e-9));
+        if (r.n && k->all && !k->for_cost) assert_int_equal(choice_ranks(b), k->gpus);
         if (i) continue;
         config_copy(&own, &c);
         assert_ok(layout_apply(b, &own));
@@ -65,12 +67,13 @@ static layout_result search_for(const hardware *h, const search_case *k, double 
 }
 
 static const search_case cases[] = {
-    { "h100", 8, false, { "model.preset", "llama-1b", "training.global_batch_size", "64" } },
+    { "h100", 8, false, { "model.preset", "llama-1b", "training.global_batch_size", "64" }, true },
     { "a100-80gb",
       512,
       false,
       { "model.preset", "llama2-7b", "training.seq_len", "4096", "training.global_batch_size",
-        "4e6 tokens" } },
+        "4e6 tokens" },
+      true },
     { "h100",
       256,
       false,
@@ -309,6 +312,88 @@ static void a_slow_disk_stalls_the_step(void **state) {
     hardware_free(&h);
 }
 
+/* States of eight bits and weights without a master copy take less than AdamW's: a layout that fits without offloading
+ * is not offered with it. */
+static void states_are_those_of_the_optimizer(void **state) {
+    static const search_case small = { "a100-80gb",
+                                       8,
+                                       false,
+                                       { "model.preset", "llama2-13b", "training.seq_len", "4096",
+                                         "training.global_batch_size", "64", "optimizer.name",
+                                         "adam8bit", "optimizer.master", "bf16",
+                                         "parallelism.zero_stage", "1" },
+                                       true };
+    hardware h;
+    assert_ok(hardware_open(NULL, &h));
+    layout_result r = search_for(&h, &small, 40e9);
+    assert_true(r.n > 0);
+    bool without = false;
+    for (int i = 0; i < r.n; i++) {
+        layout_choice plain = r.best[i];
+        config c = config_with((const char **)small.set);
+        run_target on = anywhere(small.gpus);
+        capacity cap;
+        without |= plain.offload == OFFLOAD_NONE;
+        /* the estimate is near the layout, so few that do not fit are laid out */
+        assert_true(fabs(plain.bytes / plain.cap.total - 1) < 0.25);
+        if (plain.offload != OFFLOAD_NONE) {
+            plain.offload = OFFLOAD_NONE;
+            assert_ok(layout_apply(&plain, &c));
+            assert_ok(capacity_of(&c, &on, &cap));
+            assert_true(cap.total > 40e9);
+        }
+        config_free(&c);
+    }
+    assert_true(without && r.examined < 120);
+    hardware_free(&h);
+}
+
+/* Blocks of each kind are recorded once, however many layers and experts there are; and few layouts are laid out that then
+ * do not fit. */
+static void many_experts_take_few_layouts(void **state) {
+    static const search_case experts = { "h800",
+                                         2048,
+                                         false,
+                                         { "model.preset",
+                                           "custom",
+                                           "model.vocab_size",
+                                           "129280",
+                                           "model.max_seq_len",
+                                           "4096",
+                                           "model.layers",
+                                           "61",
+                                           "model.dim",
+                                           "7168",
+                                           "model.heads",
+                                           "128",
+                                           "model.kv_heads",
+                                           "128",
+                                           "model.head_dim",
+                                           "128",
+                                           "model.ffn_dim",
+                                           "18432",
+                                           "model.experts",
+                                           "256",
+                                           "model.experts_per_token",
+                                           "8",
+                                           "model.expert_dim",
+                                           "2048",
+                                           "model.first_dense_layers",
+                                           "3",
+                                           "training.seq_len",
+                                           "4096",
+                                           "training.global_batch_size",
+                                           "15360" },
+                                         true };
+    hardware h;
+    if (SANITIZED) return;
+    assert_ok(hardware_open(NULL, &h));
+    layout_result r = search_for(&h, &experts, 0);
+    assert_true(r.n > 0 && r.best[0].ep > 1);
+    assert_true(r.examined < 64);
+    hardware_free(&h);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_found_fits_and_runs),
@@ -319,6 +404,8 @@ int main(void) {
         cmocka_unit_test(fp8_may_have_a_pipeline),
         cmocka_unit_test(the_reason_names_every_choice),
         cmocka_unit_test(a_slow_disk_stalls_the_step),
+        cmocka_unit_test(states_are_those_of_the_optimizer),
+        cmocka_unit_test(many_experts_take_few_layouts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

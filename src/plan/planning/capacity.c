@@ -42,7 +42,7 @@ static memory_kind kind_of_region(const char *name) {
 }
 
 /* On the machine itself what is offloaded is in the arena; on an accelerator it is in the host. */
-static void add_memory(const plan *p, bool device, capacity *c) {
+void capacity_add_memory(const plan *p, bool device, capacity *c) {
     double counted = 0; /* of what is offloaded: in the plan's arena, there being no device here */
     for (int i = 0; i < plan_region_count(p); i++) {
         size_t bytes, away = device ? plan_region_offloaded(p, i) : 0;
@@ -79,36 +79,40 @@ static double checkpoint_bytes(const train_outline *o) {
     return 4 * floats;
 }
 
-err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) {
+void capacity_of_outline(const train_outline *o, const run_target *on, int stage, capacity *out) {
     capacity c = { .stage = stage };
+    const model_layout *lay = model_lay(o->m);
+    c.mc = *model_conf(o->m);
+    c.layout = lay->mesh;
+    for (int i = 0; i < lay->pipe.chunks; i++) {
+        int from, to;
+        pipeline_blocks(&lay->pipe, c.mc.layers, stage, i, &from, &to);
+        c.layers_of_stage += to - from;
+    }
+    c.dt = lay->dt;
+    c.params = (double)model_count(&c.mc);
+    c.flops_full = model_flops(&c.mc, o->seq, false);
+    c.flops_causal = model_flops(&c.mc, o->seq, true);
+    c.rows = o->rows;
+    c.micros = o->micros;
+    c.seq = o->seq;
+    c.step_tokens = (double)o->step_tokens;
+    c.steps = o->steps;
+    c.tokens = o->tokens;
+    c.token_bytes = bytes_per_token(c.mc.vocab);
+    c.checkpoint = checkpoint_bytes(o);
+    capacity_add_memory(o->p, on->device, &c);
+    if (on->as) other_system_memory(on->as, o, stage, &c);
+    *out = c;
+}
+
+err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) {
     train_outline o;
     outline_options how = { on->ops, on->device ? 1 : 0, on->ranks, stage };
+    *out = (capacity){ .stage = stage };
     err e = train_outline_open(cfg, &how, &o);
-    if (!e) {
-        const model_layout *lay = model_lay(o.m);
-        c.mc = *model_conf(o.m);
-        c.layout = lay->mesh;
-        for (int i = 0; i < lay->pipe.chunks; i++) {
-            int from, to;
-            pipeline_blocks(&lay->pipe, c.mc.layers, stage, i, &from, &to);
-            c.layers_of_stage += to - from;
-        }
-        c.dt = lay->dt;
-        c.params = (double)model_count(&c.mc);
-        c.flops_full = model_flops(&c.mc, o.seq, false);
-        c.flops_causal = model_flops(&c.mc, o.seq, true);
-        c.rows = o.rows;
-        c.micros = o.micros;
-        c.seq = o.seq;
-        c.step_tokens = (double)o.step_tokens;
-        c.steps = o.steps;
-        c.tokens = o.tokens;
-        c.token_bytes = bytes_per_token(c.mc.vocab);
-        c.checkpoint = checkpoint_bytes(&o);
-        add_memory(o.p, on->device, &c);
-    }
+    if (!e) capacity_of_outline(&o, on, stage, out);
     train_outline_free(&o);
-    *out = c;
     return e;
 }
 

@@ -35,19 +35,19 @@ static double torus_bandwidth(const accelerator *gpu, double members) {
 
 static double link_rate(const cost_model *k, const group_shape *g) {
     double link = k->gpu->torus ? torus_bandwidth(k->gpu, g->n) : k->gpu->link / 2;
-    return link * constants.link;
+    return link * plan_constants.link;
 }
 
 /* Of one accelerator's adapter; above a pod, its share of the oversubscribed tier. */
 static double network_rate(const cost_model *k, const group_shape *g) {
     bool above = k->gpu->pod && g->apart > k->gpu->pod;
-    return k->gpu->network * constants.network / (above ? k->gpu->oversubscription : 1);
+    return k->gpu->network * plan_constants.network / (above ? k->gpu->oversubscription : 1);
 }
 
 /* Seconds of a step between hosts: each tier of switches, 32 times as large as the one below, adds to it. */
 static double network_hop(const group_shape *g) {
     double tiers = MAX(1, ceil(log(g->hosts) / log(32)));
-    return constants.network_hop + tiers * constants.switch_hop;
+    return plan_constants.network_hop + tiers * plan_constants.switch_hop;
 }
 
 /* Bytes per second through each member, all members sending at once. A host's members each have a network
@@ -62,29 +62,31 @@ static double group_bandwidth(const cost_model *k, const group_shape *g) {
 static double ring_or_tree(const cost_model *k, const group_shape *g, double moved, double steps,
                            nccl_algorithm algorithm) {
     double rate = group_bandwidth(k, g), hop = network_hop(g);
-    double ring_hops = (g->hosts - 1) * hop + (g->n - g->hosts) * constants.link_hop;
-    double tree_hops = ceil(log2(g->hosts)) * hop + ceil(log2(g->local)) * constants.link_hop;
+    double ring_hops = (g->hosts - 1) * hop + (g->n - g->hosts) * plan_constants.link_hop;
+    double tree_hops = ceil(log2(g->hosts)) * hop + ceil(log2(g->local)) * plan_constants.link_hop;
     double ring = moved / rate + steps * ring_hops;
-    double tree = moved / (rate * constants.tree) + steps * tree_hops;
+    double tree = moved / (rate * plan_constants.tree) + steps * tree_hops;
     switch (algorithm) {
-    case NCCL_BY_RING: return constants.start + ring;
-    case NCCL_BY_TREE: return constants.start + tree;
+    case NCCL_BY_RING: return plan_constants.start + ring;
+    case NCCL_BY_TREE: return plan_constants.start + tree;
     case NCCL_BY_SIZE: break;
     }
-    return constants.start + MIN(ring, tree);
+    return plan_constants.start + MIN(ring, tree);
 }
 
 /* Everyone sends a part to everyone: most of it leaves the host. */
 static double exchange_seconds(const cost_model *k, const group_shape *g, double bytes) {
     double inside = bytes * (g->local - 1) / g->n, outside = bytes * (g->n - g->local) / g->n;
     double seconds = MAX(inside / link_rate(k, g), outside / network_rate(k, g));
-    return constants.start + seconds + (g->hosts > 1 ? network_hop(g) : constants.link_hop);
+    return plan_constants.start + seconds +
+           (g->hosts > 1 ? network_hop(g) : plan_constants.link_hop);
 }
 
 static double message_seconds(const cost_model *k, const group_shape *g, double bytes) {
     bool inside = g->hosts == 1;
     double rate = inside ? link_rate(k, g) : network_rate(k, g);
-    return constants.start + bytes / rate + (inside ? constants.link_hop : network_hop(g));
+    return plan_constants.start + bytes / rate +
+           (inside ? plan_constants.link_hop : network_hop(g));
 }
 
 static double whole_move_seconds(const cost_model *k, const group_shape *g, const comm_move *move,
@@ -114,7 +116,7 @@ static double narrowed(const cost_model *k, const comm_move *move, move_kind kin
 /* Part of a communication that a system hides beside the calls around it; the rest slows those as any hidden
  * communication does. */
 static double hidden_part(double seconds, double exposed) {
-    return seconds * (exposed + constants.interference * (1 - exposed));
+    return seconds * (exposed + plan_constants.interference * (1 - exposed));
 }
 
 static double price_message(const cost_model *k, const mesh *m, const group_shape *g,
@@ -154,5 +156,6 @@ unsigned links_of_move(void *ctx, const mesh *m, const comm_move *move) {
  * about ln n times their mean. */
 double straggler_seconds(const accelerator *gpu, double seconds, int ranks) {
     double hosts = ceil((double)ranks / gpu->per_node);
-    return seconds * (constants.chips * sqrt(2 * log(ranks)) + constants.hosts * log(hosts));
+    return seconds *
+           (plan_constants.chips * sqrt(2 * log(ranks)) + plan_constants.hosts * log(hosts));
 }

@@ -181,8 +181,8 @@ err hardware_find(const hardware *h, const char *name, const accelerator **out) 
 /* @param provider NULL: the cheapest. An error when nobody, or not this provider, rents it. */
 err hardware_find_price(const hardware *h, const accelerator *a, const char *provider,
                         const hardware_price **out) MUST_USE;
-const energy_use *hardware_find_energy(const hardware *h, const accelerator *a);   /* NULL: none */
-const char *peak_name(peak_kind k);                                                /* "bf16" */
+const energy_use *hardware_find_energy(const hardware *h, const accelerator *a); /* NULL: none */
+const char *peak_name(peak_kind k);                                              /* "bf16" */
 /* As an entry of an accelerator's `calls` in the catalogue. */
 void call_cost_print(const call_cost *c, str *out);
 /* Measures what calls cost in training steps of small models, and adds that to `a`. Takes seconds.
@@ -300,7 +300,7 @@ typedef struct other_system {
     double logit_bytes; /* that its loss moves per logit, beside its GEMMs */
     double launch;      /* seconds of the host per op that it starts */
     int tp_overlap; /* chunks into which tensor-parallel communication is divided beside GEMMs; 0: none */
-    bool whole_logits;   /* all logits of a microbatch are in memory, and their gradient */
+    bool casts_shards;   /* sharded weights are cast when they are gathered, with no copy in bf16 */
     bool late_gradients; /* data-parallel reductions follow the pipeline's last backward */
     bool bf16_gradients; /* stored and reduced in bf16 */
     bool fp8_gather;     /* sharded weights of fp8 GEMMs are gathered in fp8 */
@@ -427,9 +427,13 @@ err layout_apply(const layout_choice *k, config *c) MUST_USE;
 
 typedef struct search_options {
     const accelerator *gpu;
-    int gpus;      /* most of them */
+    int gpus;      /* all of them, unless no layout can use all */
+    bool fewer;    /* or any smaller number that is as good */
     double limit;  /* bytes of a rank */
-    bool for_cost; /* the most tokens per second and accelerator; else the most tokens per second */
+    bool for_cost; /* the most tokens per second and accelerator, with any number of them */
+    /* Called now and then: layouts estimated and simulated so far; NULL: nobody */
+    void (*progress)(void *ctx, long estimated, int simulated);
+    void *ctx;
 } search_options;
 enum { LAYOUTS_SHOWN = 5 };
 typedef struct layout_result {

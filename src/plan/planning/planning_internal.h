@@ -13,6 +13,16 @@ static inline double bytes_per_token(int64_t vocab) { return vocab <= 65536 ? 2 
 /* Lays out one stage of the pipeline (capacity.c). */
 err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) MUST_USE;
 
+/* What a run that is laid out has on this stage. */
+void capacity_of_outline(const train_outline *o, const run_target *on, int stage, capacity *out);
+/* Changes a stage's memory to what another system has (systems.c). */
+void other_system_memory(const other_system *as, const train_outline *o, int stage, capacity *c);
+/* A step's time and the memory of the pipeline's first stage, from one layout (roofline.c). */
+err step_of_first_stage(const config *cfg, const run_target *on, const accelerator *gpu,
+                        step_time *time, capacity *memory) MUST_USE;
+/* Adds a plan's regions by kind, and their total. */
+void capacity_add_memory(const plan *p, bool device, capacity *c);
+
 /* ---- what ops and communications cost (roofline.c, links.c) ----------------------------------------- */
 /* The constants of the simulator. They hold for every accelerator, model, layout and system; what differs between chips is in
  * the catalogue, what differs between systems in systems.c. Those marked * were fitted to the calibration half of
@@ -38,7 +48,7 @@ typedef struct cost_constants {
     double
         hosts; /* * mean delay of a step by one host's noise, as a share; exponentially distributed */
 } cost_constants;
-extern const cost_constants constants;
+extern const cost_constants plan_constants;
 
 typedef struct cost_model {
     const accelerator *gpu;

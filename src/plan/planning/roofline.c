@@ -8,7 +8,7 @@
 
 #include "ops/op_table.h"
 
-const cost_constants constants = {
+const cost_constants plan_constants = {
     .gemm_sustained = 1.02,
     .gemm_half = 224,
     .gemm_peak = { 0.80, 0.71 },
@@ -59,13 +59,14 @@ static peak_kind unit_for(const cost_model *k, dtype dt) {
 static double large_gemm_rate(const cost_model *k, dtype dt) {
     peak_kind unit = unit_for(k, dt);
     double best = k->gpu->gemm[unit];
-    if (isnan(best)) best = k->gpu->peak[unit] * constants.gemm_peak[unit == PEAK_FP8];
+    if (isnan(best)) best = k->gpu->peak[unit] * plan_constants.gemm_peak[unit == PEAK_FP8];
     if (k->as) best *= k->as->gemm;
-    return best * constants.gemm_sustained * pow(k->gpu->power, constants.power) * k->share;
+    return best * plan_constants.gemm_sustained * pow(k->gpu->power, plan_constants.power) *
+           k->share;
 }
 
 static double copy_seconds(const cost_model *k, double bytes) {
-    return bytes / (k->gpu->memory_bandwidth * constants.memory * k->share);
+    return bytes / (k->gpu->memory_bandwidth * plan_constants.memory * k->share);
 }
 
 static double saturation_of(double size, double half) { return size / (size + half); }
@@ -85,8 +86,9 @@ static double attention_keys(const op_call *c) {
 static double stored_attention_seconds(const cost_model *k, const op_call *c, double flops,
                                        bool backward) {
     double dim = c->attr.heads.dim, scores = flops / (backward ? 5 : 2) / dim;
-    double gemm = large_gemm_rate(k, k->dt) * saturation_of(dim, constants.gemm_half / 2);
-    double seconds = 2 * flops / gemm + copy_seconds(k, scores * constants.stored_scores[backward]);
+    double gemm = large_gemm_rate(k, k->dt) * saturation_of(dim, plan_constants.gemm_half / 2);
+    double seconds =
+        2 * flops / gemm + copy_seconds(k, scores * plan_constants.stored_scores[backward]);
     if (backward && k->selective) seconds += stored_attention_seconds(k, c, flops * 2 / 5, false);
     return seconds;
 }
@@ -101,7 +103,7 @@ static double attention_seconds(const cost_model *k, const op_call *c, op_cost c
     double keys = block ? (double)c->in[2].dim[0] : attention_keys(c),
            rate = k->gpu->attention[kernel];
     if (isnan(rate) || k->dt == DT_F32) rate = e->peak * k->gpu->peak[unit_for(k, k->dt)];
-    rate *= pow(k->gpu->power, constants.power) * k->share;
+    rate *= pow(k->gpu->power, plan_constants.power) * k->share;
     return flops /
            (rate * saturation_of(keys, e->keys) * saturation_of(c->attr.heads.dim, e->head));
 }
@@ -110,7 +112,7 @@ static double attention_seconds(const cost_model *k, const op_call *c, op_cost c
  * dims that grow with the cube root of the unit's. */
 static double half_rate_dim(const cost_model *k, dtype dt) {
     static const double hopper_bf16 = 989.4e12;
-    return constants.gemm_half * cbrt(k->gpu->peak[unit_for(k, dt)] / hopper_bf16);
+    return plan_constants.gemm_half * cbrt(k->gpu->peak[unit_for(k, dt)] / hopper_bf16);
 }
 
 /* Share of the large GEMMs' rate at which the call's operations run. */
@@ -160,12 +162,12 @@ static double price_call(void *ctx, const char *program, const op_call *c) {
     if (measured) return measured_seconds(k, measured, &w);
     if (cost == COST_LOSS) {
         double each =
-            k->as ? k->as->logit_bytes : constants.logit_passes * (double)dt_size(c->in[1].dt);
+            k->as ? k->as->logit_bytes : plan_constants.logit_passes * (double)dt_size(c->in[1].dt);
         w.bytes += each * (double)c->in[0].dim[0] * (double)c->in[1].dim[0];
     } else if (k->as && op_row_of(c->op)->bwd == BWD_LOSS) { /* of logits that tp ranks share */
         w.bytes = k->as->logit_bytes * (double)tensor_count(&c->in[0]);
     } else if (k->as && w.flops == 0 && !(op_flags(c->op) & OPF_UPDATE)) {
-        w.bytes *= constants.passes[k->as->passes];
+        w.bytes *= plan_constants.passes[k->as->passes];
     }
     double bytes = copy_seconds(k, w.bytes), flops = 0;
     dtype type = c->in[0].dt == DT_NONE ? c->out[0].dt : c->in[0].dt;
@@ -174,7 +176,7 @@ static double price_call(void *ctx, const char *program, const op_call *c) {
         flops = attention_seconds(k, c, cost, w.flops);
     else if (w.flops > 0)
         flops = w.flops / (large_gemm_rate(k, type) * compute_share(k, c, cost));
-    return cost == COST_LOSS ? flops + bytes : MAX(constants.call, MAX(flops, bytes));
+    return cost == COST_LOSS ? flops + bytes : MAX(plan_constants.call, MAX(flops, bytes));
 }
 
 static double price_fetch(void *ctx, double bytes) {
@@ -197,7 +199,7 @@ sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_tar
                         .move = price_move,
                         .links = links_of_move,
                         .fetch = price_fetch,
-                        .interference = constants.interference,
+                        .interference = plan_constants.interference,
                         .launch = on->as ? on->as->launch : 0,
                         .late = late ? AXES_DATA : 0,
                         .ctx = k };
@@ -218,32 +220,47 @@ static double read_seconds(const train_outline *o, const accelerator *gpu, const
     return share * bytes / gpu->disk;
 }
 
-err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
-                  const sim_watch *watch, step_time *out) {
-    train_outline o;
+/* Plays the step of a run that is laid out. */
+static err play_outline(const config *cfg, const run_target *on, const accelerator *gpu,
+                        const train_outline *o, const sim_watch *watch, step_time *out) {
     cost_model k;
+    const mesh *m = &model_lay(o->m)->mesh;
+    sim_costs costs = cost_model_of(gpu, cfg, on, mesh_world(m), &k);
+    TRY(sim_chain(o->train, m, &costs, watch, &out->run));
+    out->update = out->run.update;
+    double moved = 2 * (double)plan_offloaded_bytes(o->p) / gpu->host; /* beside the next step */
+    out->stragglers = straggler_seconds(gpu, out->run.seconds, mesh_world(m));
+    out->seconds = out->run.seconds + out->stragglers + out->update;
+    out->host = MAX(0, moved - out->seconds);
+    out->seconds += out->host;
+    out->data = MAX(0, read_seconds(o, gpu, m) - out->seconds);
+    out->seconds += out->data;
+    out->tokens_per_second = (double)o->step_tokens / out->seconds;
+    double rate = out->tokens_per_second / mesh_world(m);
+    out->flops_causal = rate * model_flops(model_conf(o->m), o->seq, true);
+    out->flops_full = rate * model_flops(model_conf(o->m), o->seq, false);
+    out->flops_counted = rate * other_system_flops(on->as, model_conf(o->m), o->seq);
+    return OK;
+}
+
+static err lay_out_and_play(const config *cfg, const run_target *on, const accelerator *gpu,
+                            const sim_watch *watch, step_time *time, capacity *memory) {
+    train_outline o;
     outline_options how = { on->ops, on->device ? 1 : 0, on->ranks, 0 };
-    sim_costs costs = { 0 };
-    *out = (step_time){ 0 };
+    *time = (step_time){ 0 };
     err e = train_outline_open(cfg, &how, &o);
-    const mesh *m = e ? NULL : &model_lay(o.m)->mesh;
-    if (!e) costs = cost_model_of(gpu, cfg, on, mesh_world(m), &k);
-    if (!e) e = sim_chain(o.train, m, &costs, watch, &out->run);
-    if (!e) {
-        out->update = out->run.update;
-        double moved = 2 * (double)plan_offloaded_bytes(o.p) / gpu->host; /* beside the next step */
-        out->stragglers = straggler_seconds(gpu, out->run.seconds, mesh_world(m));
-        out->seconds = out->run.seconds + out->stragglers + out->update;
-        out->host = MAX(0, moved - out->seconds);
-        out->seconds += out->host;
-        out->data = MAX(0, read_seconds(&o, gpu, m) - out->seconds);
-        out->seconds += out->data;
-        out->tokens_per_second = (double)o.step_tokens / out->seconds;
-        double rate = out->tokens_per_second / mesh_world(m);
-        out->flops_causal = rate * model_flops(model_conf(o.m), o.seq, true);
-        out->flops_full = rate * model_flops(model_conf(o.m), o.seq, false);
-        out->flops_counted = rate * other_system_flops(on->as, model_conf(o.m), o.seq);
-    }
+    if (!e) e = play_outline(cfg, on, gpu, &o, watch, time);
+    if (!e && memory) capacity_of_outline(&o, on, 0, memory);
     train_outline_free(&o);
     return e;
+}
+
+err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
+                  const sim_watch *watch, step_time *out) {
+    return lay_out_and_play(cfg, on, gpu, watch, out, NULL);
+}
+
+err step_of_first_stage(const config *cfg, const run_target *on, const accelerator *gpu,
+                        step_time *time, capacity *memory) {
+    return lay_out_and_play(cfg, on, gpu, NULL, time, memory);
 }

@@ -9,6 +9,7 @@
  * reported. So the estimate decides what is simulated, never what is reported. */
 #include "planning_internal.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,9 +21,14 @@ enum {
     MOST_PIPELINE = 64,
     MOST_CONTEXT = 16,
     FINALISTS = 24,
+    FEW_FINALISTS = 8, /* of models whose layout takes long: with so many experts of all layers */
+    SLOW_MODEL = 4096,
     PER_SHAPE = 2,
     SHARD_SIZES = 4
 };
+
+/* A batch in tokens is rounded up by less than this to use all accelerators. */
+static const double most_rounding = 0.10;
 
 /* The modes of activation_checkpoint that the search tries. */
 static const cfg_recompute recomputes[] = { CFG_AC_NONE, CFG_AC_SELECTIVE, CFG_AC_FULL };
@@ -40,18 +46,21 @@ static const char *const offload_names[OFFLOADS] = { "none", "moments", "all" };
 const char *offload_name(offload_kind k) { return offload_names[k]; }
 
 /* ---- one way to divide a layer ------------------------------------------------------------------ */
-/* What a block and its surroundings cost, for (tp, cp, ep, rows, recompute of cheap ops, split backward). */
+/* What a block and its surroundings cost, for (tp, cp, ep, rows, recompute of cheap ops). A backward pass that is split takes
+ * as long together. */
 typedef struct layer_prices {
     int tp, cp, ep;
     int64_t rows;
-    bool selective, split;
+    bool selective;
     bool possible;
     prog_price first, last, block[CHAIN_KINDS];
     double message;
     double update;                    /* seconds per element that a rank updates */
+    double bytes[MEMORY_KINDS];       /* of weights, gradients and states, per element */
     double first_params, last_params; /* elements on a rank; a tied table counts in both */
-    double *layer_params;             /* [layers] */
-    uint8_t *kind;                    /* [layers] */
+    double block_params[CHAIN_KINDS]; /* ... of a block of each kind */
+    double
+        expert_params[CHAIN_KINDS]; /* ... of which experts, which expert-parallel ranks divide */
 } layer_prices;
 
 typedef struct searcher {
@@ -62,23 +71,38 @@ typedef struct searcher {
     cost_model k;
     sim_costs costs;
     int64_t seq;
-    double batch; /* sequences per step, all ranks */
-    bool exact;   /* they may not be rounded */
+    double batch;  /* sequences per step, all ranks */
+    bool exact;    /* they may not be rounded */
+    bool all;      /* only layouts that use all accelerators */
+    uint8_t *kind; /* [layers] of each block */
+    int recorded;  /* layers of a model that has blocks of every kind */
     layer_prices *prices;
     int n_prices, prices_cap;
-    layout_choice *all;
+    layout_choice *list; /* candidates */
     int n, cap;
     long considered;
 } searcher;
 
-static void count_params(layer_prices *p, const model *m) {
+static void count_params(const searcher *s, layer_prices *p, const model *m) {
+    for (int i = 0; i < CHAIN_KINDS; i++) p->block_params[i] = 0;
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i);
         double n = (double)b.count;
-        if (b.layer >= 0) p->layer_params[b.layer] += n;
+        bool first_of_kind = b.layer >= 0;
+        for (int l = 0; l < b.layer; l++) first_of_kind &= s->kind[l] != s->kind[b.layer];
+        if (first_of_kind) p->block_params[s->kind[b.layer]] += n;
         if (b.layer < 0 && strcmp(b.name, "last") != 0) p->first_params += n;
         if (b.layer < 0 && (!strcmp(b.name, "last") || !strcmp(b.name, "tied")))
             p->last_params += n;
+    }
+}
+
+static void count_experts(const searcher *s, layer_prices *p, const model *m) {
+    for (int i = 0; i < model_params(m); i++) {
+        const model_param *q = model_param_at(m, i);
+        bool counted = (q->apart & AXIS(AX_EP)) && q->layer >= 0;
+        for (int l = 0; counted && l < q->layer; l++) counted &= s->kind[l] != s->kind[q->layer];
+        if (counted) p->expert_params[s->kind[q->layer]] += (double)(q->local[0] * q->local[1]);
     }
 }
 
@@ -87,77 +111,138 @@ static void price_programs(const searcher *s, layer_prices *p, const chain *c, c
     p->last = sim_price(c->last, m, &s->costs, true);
     for (int i = 0; i < CHAIN_KINDS; i++)
         if (c->block[i]) p->block[i] = sim_price(c->block[i], m, &s->costs, true);
-    for (int l = 0; l < s->mc.layers; l++) p->kind[l] = c->kind ? c->kind[l] : 0;
     mesh staged = *m; /* a neighbor along pp is as far away as all other axes are wide */
     staged.size[AX_PP] = 2;
     staged.size[AX_DP_SHARD] = MAX(1, s->k.gpu->domain / (p->tp * p->cp));
     p->message = sim_message(c, &staged, &s->costs);
 }
 
-/* Ranks share the update of what ZeRO shards: each takes as long per element as one rank would. */
-static err price_update(const searcher *s, layer_prices *p, model *m, plan *q,
+/* What an element takes of a rank's memory and time, by the plan of its model and optimizer. Ranks share what ZeRO shards:
+ * each takes as much per element as one rank would. */
+static err price_states(const searcher *s, layer_prices *p, model *m, plan *q,
                         const model_layout *l) {
+    static const memory_kind states[] = { MEMORY_WEIGHTS, MEMORY_GRADIENTS, MEMORY_MASTER,
+                                          MEMORY_MOMENTS };
     optim_settings settings = train_optim(s->cfg, s->on->ops, l);
     optimizer *o;
+    capacity c = { 0 };
     double elements = 0;
     for (int i = 0; i < model_buckets(m); i++) elements += (double)model_bucket(m, i).count;
     TRY(optim_new(&settings, m, q, &o));
     p->update = update_seconds(o, &l->mesh, &s->costs) / elements;
+    capacity_add_memory(q, false, &c);
+    for (size_t i = 0; i < COUNT_OF(states); i++)
+        p->bytes[states[i]] = c.memory[states[i]] / elements;
     optim_free(o);
     return OK;
 }
 
-/* Records the programs of a rank that shares layers with these others. */
-static err record_prices(const searcher *s, layer_prices *p) {
+/* The layout of a rank that shares layers with these others, and of nothing else. */
+static model_layout layout_of_prices(const searcher *s, const layer_prices *p) {
     model_layout l = train_layout(s->cfg, s->on->ops, s->seq);
-    model *m = NULL;
-    chain c;
     l.mesh = (mesh){ .size = { [AX_CP] = p->cp, [AX_EP] = p->ep, [AX_TP] = p->tp } };
     l.zero = 0;
     l.selective = p->selective;
-    l.pipe = (pipeline){ .kind = p->split ? PIPE_ZERO_BUBBLE : PIPE_1F1B, .chunks = 1 };
-    if (p->split) l.mesh.size[AX_PP] = 2;
-    TRY(model_split_tp(&s->mc, &l.mesh));
-    TRY(model_new(&s->mc, &l, &m));
+    l.pipe = (pipeline){ .kind = PIPE_1F1B, .chunks = 1 };
+    return l;
+}
+
+/* Records the programs of such a rank, of a model of so few layers that it has one block of each kind: the others are
+ * alike. */
+static err record_prices(const searcher *s, layer_prices *p) {
+    model_layout l = layout_of_prices(s, p);
+    model_config mc = s->mc;
+    model *m = NULL;
+    chain c;
+    mc.layers = s->recorded;
+    TRY(model_split_tp(&mc, &l.mesh));
+    TRY(model_new(&mc, &l, &m));
     err e = model_record(m, PROG_TRAIN, p->rows * s->seq, s->seq, &c);
     if (!e) {
         price_programs(s, p, &c, &l.mesh);
         plan *q = plan_new(&l.mesh, s->on->ops, 1);
         model_reserve(m, q, true);
-        count_params(p, m);
-        e = price_update(s, p, m, q, &l);
+        count_params(s, p, m);
+        count_experts(s, p, m);
+        e = price_states(s, p, m, q, &l);
         plan_free(q);
     }
     model_free(m);
     return e;
 }
 
+/* Finds the kind of every layer, and how many layers have all of them. */
+static err record_kinds(searcher *s) {
+    const layer_prices one = { .tp = 1, .cp = 1, .ep = 1 };
+    model_layout l = layout_of_prices(s, &one);
+    model *m = NULL;
+    chain c;
+    TRY(model_new(&s->mc, &l, &m));
+    err e = model_record(m, PROG_TRAIN, s->seq, s->seq, &c);
+    s->kind = mem_alloc((size_t)s->mc.layers);
+    s->recorded = 1;
+    for (int i = 0; !e && i < s->mc.layers; i++) {
+        bool is_new = true;
+        s->kind[i] = c.kind ? c.kind[i] : 0;
+        for (int k = 0; k < i; k++) is_new &= s->kind[k] != s->kind[i];
+        if (is_new) s->recorded = i + 1;
+    }
+    model_free(m);
+    return e;
+}
+
+static layer_prices *add_prices(searcher *s, const layer_prices *key) {
+    mem_reserve((void **)&s->prices, &s->prices_cap, s->n_prices, sizeof *s->prices);
+    s->prices[s->n_prices] = *key;
+    return &s->prices[s->n_prices++];
+}
+
+/* Of prices for one and for `many` sequences: what they take grows with the sequences. */
+static void extrapolate_price(const prog_price *one, const prog_price *many, double share,
+                              prog_price *out) {
+    const double *a = (const double *)one, *b = (const double *)many;
+    double *to = (double *)out;
+    static_assert(sizeof(prog_price) % sizeof(double) == 0, "all of its members are doubles");
+    for (size_t i = 0; i < sizeof(prog_price) / sizeof(double); i++)
+        to[i] = a[i] + share * (b[i] - a[i]);
+}
+
 static const layer_prices *find_prices(searcher *s, const layer_prices *key) {
+    enum { MANY = 4 };
     for (int i = 0; i < s->n_prices; i++) {
         const layer_prices *p = &s->prices[i];
         if (p->tp == key->tp && p->cp == key->cp && p->ep == key->ep && p->rows == key->rows &&
-            p->selective == key->selective && p->split == key->split)
+            p->selective == key->selective)
             return p;
     }
-    mem_reserve((void **)&s->prices, &s->prices_cap, s->n_prices, sizeof *s->prices);
-    layer_prices *p = &s->prices[s->n_prices++];
-    *p = *key;
-    p->layer_params = mem_alloc((size_t)s->mc.layers * sizeof *p->layer_params);
-    p->kind = mem_alloc((size_t)s->mc.layers);
-    err e = record_prices(s, p);
-    p->possible = !e;
-    if (p->split && !e) { /* its stage holds half of the layers: the others are alike */
-        for (int l = 0; l < s->mc.layers; l++)
-            if (p->layer_params[l] == 0) p->layer_params[l] = p->layer_params[0];
+    layer_prices own = *key;
+    if (key->rows == 1 || key->rows == MANY) {
+        err e = record_prices(s, &own);
+        own.possible = !e;
+        err_free(e); /* a layout that training refuses is not a candidate */
+        return add_prices(s, &own);
     }
-    err_free(e); /* a layout that training refuses is not a candidate */
-    return p;
+    layer_prices one = *key, many = *key;
+    one.rows = 1;
+    many.rows = MANY;
+    one = *find_prices(s, &one);
+    many = *find_prices(s, &many);
+    own = one;
+    own.rows = key->rows;
+    own.possible = one.possible && many.possible;
+    double share = (double)(key->rows - 1) / (MANY - 1);
+    extrapolate_price(&one.first, &many.first, share, &own.first);
+    extrapolate_price(&one.last, &many.last, share, &own.last);
+    for (int i = 0; i < CHAIN_KINDS; i++)
+        extrapolate_price(&one.block[i], &many.block[i], share, &own.block[i]);
+    own.message = one.message + share * (many.message - one.message);
+    return add_prices(s, &own);
 }
 
 /* ---- the estimate ------------------------------------------------------------------------------- */
 typedef struct stage_sums {
     double forward, backward; /* seconds of a microbatch, with recompute */
-    double params, saved, block_inputs;
+    double params, experts, saved, block_inputs;
     double one_saved; /* of the largest block */
     int layers;
 } stage_sums;
@@ -184,11 +269,12 @@ static stage_sums sum_stage(const searcher *s, const layer_prices *p, const layo
         int from, to;
         pipeline_blocks(&pipe, s->mc.layers, stage, k, &from, &to);
         for (int l = from; l < to; l++) {
-            const prog_price *b = &p->block[p->kind[l]];
+            const prog_price *b = &p->block[s->kind[l]];
             t.forward += b->forward;
             t.backward += b->backward + b->weights;
             if (c->recompute == CFG_AC_FULL) t.backward += b->again;
-            t.params += p->layer_params[l];
+            t.params += p->block_params[s->kind[l]];
+            t.experts += p->expert_params[s->kind[l]];
             t.saved += b->saved;
             t.block_inputs += b->block_input;
             t.one_saved = MAX(t.one_saved, b->saved);
@@ -216,16 +302,23 @@ static double held_micros(const layout_choice *c, int stage) {
     return MIN(micros * c->chunks, 2 * behind + (c->chunks - 1) * c->pp + 1) / c->chunks;
 }
 
+/* Elements that a rank has of what ZeRO shards. Experts are divided among expert-parallel ranks already. */
+static double sharded_params(const layout_choice *c, const stage_sums *t) {
+    double ranks = shard_ranks(c);
+    return (t->params - t->experts) / ranks + t->experts / (ranks / c->ep);
+}
+
 /* Bytes of a stage's weights and optimizer state, on a rank and, offloaded, in its host. */
-static double state_bytes(const layout_choice *c, const stage_sums *t, double *offloaded) {
-    double ranks = shard_ranks(c), sharded = c->zero >= 1 ? t->params / ranks : t->params;
-    double weights = 2 * (c->zero >= 3 ? sharded : t->params), master = 4 * sharded;
-    double moments = 8 * sharded;
+static double state_bytes(const layer_prices *p, const layout_choice *c, const stage_sums *t,
+                          double *offloaded) {
+    double sharded = c->zero >= 1 ? sharded_params(c, t) : t->params;
+    double weights = p->bytes[MEMORY_WEIGHTS] * (c->zero >= 3 ? sharded : t->params);
+    double master = p->bytes[MEMORY_MASTER] * sharded, moments = p->bytes[MEMORY_MOMENTS] * sharded;
     *offloaded = 0;
     if (c->offload == OFFLOAD_NONE) return weights + master + moments;
     *offloaded = moments;
     if (c->offload == OFFLOAD_MOMENTS) return weights + master;
-    *offloaded += master + 2 * sharded;
+    *offloaded += master + p->bytes[MEMORY_WEIGHTS] * sharded;
     return 0;
 }
 
@@ -237,18 +330,20 @@ static bool fills_slots(const layout_choice *c) {
 static double estimate_bytes(const layer_prices *p, const layout_choice *c, const stage_sums *t,
                              int stage) {
     double held = held_micros(c, stage), offloaded;
-    double grads = 4 * t->params / (c->zero >= 2 ? shard_ranks(c) : 1);
+    double grad = p->bytes[MEMORY_GRADIENTS],
+           grads = grad * (c->zero >= 2 ? sharded_params(c, t) : t->params);
     double activations = t->saved * held;
-    if (c->recompute == CFG_AC_FULL) activations = t->block_inputs * held + t->one_saved;
+    if (c->recompute == CFG_AC_FULL) /* the last block of a chunk is not recomputed */
+        activations = (t->block_inputs + c->chunks * t->one_saved) * held;
     double layer = t->params / MAX(1, t->layers), slots = 0;
     bool all = c->pp > 1 && c->offload != OFFLOAD_ALL; /* a pipeline gathers them once per step */
-    if (fills_slots(c)) slots += 2 * (all ? t->params : 2 * layer);
-    if (c->zero >= 2) slots += 2 * 4 * layer;
+    if (fills_slots(c)) slots += p->bytes[MEMORY_WEIGHTS] * (all ? t->params : 2 * layer);
+    if (c->zero >= 2) slots += 2 * grad * layer;
     if (c->pp > 1) slots += 3 * p->block[0].residual * held;
     double temp = MAX(p->first.temp, p->last.temp);
     for (int i = 0; i < CHAIN_KINDS; i++) temp = MAX(temp, p->block[i].temp);
     temp += 6 * p->block[0].residual;
-    return state_bytes(c, t, &offloaded) + grads + activations + slots + temp;
+    return state_bytes(p, c, t, &offloaded) + grads + activations + slots + temp;
 }
 
 /* Seconds of a step that data parallelism, and weights in host memory, add where nothing hides them. */
@@ -305,9 +400,9 @@ static void estimate_speed(const searcher *s, const layer_prices *p, const stage
         all += seconds;
         if (stage > 0 && same_sums(t, t - 1)) continue; /* nor does it communicate more */
         exposed = MAX(exposed, exposed_data(s, c, t));
-        double own = t->params / (c->zero ? shard_ranks(c) : 1);
+        double own = c->zero ? sharded_params(c, t) : t->params;
         update = MAX(update, p->update * own);
-        state_bytes(c, t, &offloaded);
+        state_bytes(p, c, t, &offloaded);
         moved = MAX(moved, s->costs.fetch(s->costs.ctx, 2 * offloaded));
     }
     double fill = (all - slowest) / (c->schedule == PIPE_ZERO_BUBBLE ? 3 : c->chunks);
@@ -325,11 +420,11 @@ static int by_score(const void *a, const void *b) {
 
 static void keep_candidate(searcher *s, const layout_choice *c) {
     if (s->n == MOST_CANDIDATES) {
-        sort_array(s->all, (size_t)s->n, sizeof *s->all, by_score);
+        sort_array(s->list, (size_t)s->n, sizeof *s->list, by_score);
         s->n = KEPT_CANDIDATES;
     }
-    mem_reserve((void **)&s->all, &s->cap, s->n, sizeof *s->all);
-    s->all[s->n++] = *c;
+    mem_reserve((void **)&s->list, &s->cap, s->n, sizeof *s->list);
+    s->list[s->n++] = *c;
 }
 
 /* @return the estimate's bytes. */
@@ -376,8 +471,7 @@ static void consider_schedule(searcher *s, const layout_choice *c) {
                                .cp = c->cp,
                                .ep = c->ep,
                                .rows = c->rows,
-                               .selective = c->recompute == CFG_AC_SELECTIVE,
-                               .split = c->pp > 1 && c->schedule == PIPE_ZERO_BUBBLE };
+                               .selective = c->recompute == CFG_AC_SELECTIVE };
     const layer_prices *p = find_prices(s, &key);
     if (!p->possible) return;
     for (int i = 0; i < c->pp; i++) stages[i] = sum_stage(s, p, c, i);
@@ -402,6 +496,25 @@ static void consider_schedules(searcher *s, layout_choice c) {
     }
 }
 
+/* All accelerators, and the batch rounded up to what they share evenly, as training rounds it. */
+static void consider_whole_batches(searcher *s, layout_choice c) {
+    int of_dp = c.tp * c.pp * c.cp;
+    if (s->o->gpus % of_dp || s->o->gpus / of_dp % c.ep) return;
+    c.dp = s->o->gpus / of_dp;
+    for (c.rows = 1; c.rows <= MOST_ROWS; c.rows *= 2) {
+        int64_t last = 0, micros = (int64_t)ceil(s->batch / (double)(c.rows * c.dp) - 1e-9);
+        for (int group = 1; group <= c.pp;
+             group += MAX(1, c.pp - 1)) { /* interleaving takes groups of pp */
+            c.micros = ceil_div(micros, group) * group;
+            double off = (double)(c.dp * c.rows * c.micros) / s->batch - 1;
+            bool fits = s->exact ? off == 0 : off < most_rounding;
+            if (fits && c.micros != last && c.micros >= c.pp) consider_schedules(s, c);
+            last = c.micros;
+            if (c.pp == 1) break;
+        }
+    }
+}
+
 /* As many data-parallel ranks as there are and the batch allows. */
 static void consider_batches(searcher *s, layout_choice c) {
     int most = s->o->gpus / (c.tp * c.pp * c.cp);
@@ -422,20 +535,27 @@ static void consider_batches(searcher *s, layout_choice c) {
     }
 }
 
+static void consider_shape(searcher *s, layout_choice c) {
+    int most = ceil_div(s->mc.layers, c.pp), experts = MAX(1, s->mc.experts);
+    bool even = (double)most * c.pp <= 1.13 * s->mc.layers;
+    if (!even || (int64_t)c.tp * c.cp * c.pp * c.ep > s->o->gpus) return;
+    if (experts % c.ep || model_tp_below(&s->mc, c.tp) != c.tp) return;
+    if (s->all)
+        consider_whole_batches(s, c);
+    else
+        consider_batches(s, c);
+}
+
 static void consider_shapes(searcher *s) {
     int domain = MIN(s->k.gpu->domain, MOST_TENSOR), experts = MAX(1, s->mc.experts);
     for (int tp = 1; tp <= domain; tp *= 2)
         for (int cp = 1; cp == 1 || (cp <= MOST_CONTEXT && s->seq / cp >= 1024); cp *= 2)
-            for (int ep = 1; ep <= experts; ep *= 2)
-                for (int pp = 1; pp <= MIN(MOST_PIPELINE, s->mc.layers); pp++) {
-                    int most = ceil_div(s->mc.layers, pp);
-                    bool even = (double)most * pp <= 1.13 * s->mc.layers;
-                    if (!even || (int64_t)tp * cp * pp * ep > s->o->gpus) continue;
-                    if (experts % ep || model_tp_below(&s->mc, tp) != tp) continue;
-                    consider_batches(
-                        s,
-                        (layout_choice){ .tp = tp, .cp = cp, .ep = ep, .pp = pp, .replicas = 1 });
-                }
+            for (int ep = 1; ep <= experts; ep *= 2) {
+                if (s->o->progress) s->o->progress(s->o->ctx, s->considered, 0);
+                for (int pp = 1; pp <= MIN(MOST_PIPELINE, s->mc.layers); pp++)
+                    consider_shape(s, (layout_choice){
+                                          .tp = tp, .cp = cp, .ep = ep, .pp = pp, .replicas = 1 });
+            }
 }
 
 /* ---- the finalists ------------------------------------------------------------------------------- */
@@ -473,15 +593,18 @@ static err simulate_choice(const searcher *s, layout_choice *k) {
     on.ranks = choice_ranks(k);
     config_copy(&c, s->cfg);
     err e = layout_apply(k, &c);
-    const int stages[] = { k->fullest, 0,
-                           k->pp - 1 }; /* most of those that do not fit end with the first */
+    const int stages[] = { k->fullest, 1 % k->pp,
+                           k->pp - 1 }; /* most that do not fit end with the first */
     for (size_t i = 0; i < COUNT_OF(stages) && !e && k->cap.total <= s->o->limit; i++) {
         capacity of_stage;
-        if (i && (stages[i] == stages[0] || stages[i] == stages[i - 1])) continue;
+        if (!stages[i] || (i && (stages[i] == stages[0] || stages[i] == stages[i - 1]))) continue;
         e = capacity_of_stage(&c, &on, stages[i], &of_stage);
         if (!e && of_stage.total > k->cap.total) k->cap = of_stage;
     }
-    if (!e && k->cap.total <= s->o->limit) e = step_simulate(&c, &on, s->k.gpu, NULL, &k->time);
+    capacity first = { 0 };
+    if (!e && k->cap.total <= s->o->limit)
+        e = step_of_first_stage(&c, &on, s->k.gpu, &k->time, &first);
+    if (!e && first.total > k->cap.total) k->cap = first;
     config_free(&c);
     return e;
 }
@@ -489,11 +612,17 @@ static err simulate_choice(const searcher *s, layout_choice *k) {
 /* Most of the time data parallelism makes better use of a host's links than messages between stages do. */
 static void try_stages_near(const searcher *s, layout_choice *k) {
     layout_choice near = *k;
+    config c;
+    run_target on = *s->on;
     near.stages_near = true;
     if (k->pp == 1 || choice_ranks(k) <= s->k.gpu->domain) return;
-    err e = simulate_choice(s, &near);
+    on.ranks = choice_ranks(k);
+    config_copy(&c, s->cfg);
+    err e = layout_apply(&near, &c);
+    if (!e) e = step_simulate(&c, &on, s->k.gpu, NULL, &near.time); /* memory is the same */
     if (!e && near.time.tokens_per_second > 1.001 * k->time.tokens_per_second) *k = near;
     err_free(e); /* training refuses it */
+    config_free(&c);
 }
 
 static bool same_shape(const layout_choice *a, const layout_choice *b) {
@@ -511,18 +640,20 @@ static bool offloads_needlessly(const layout_choice *c, const layout_choice *lis
 
 static err choose_finalists(searcher *s, layout_result *out) {
     layout_choice list[FINALISTS];
-    int n = 0;
-    sort_array(s->all, (size_t)s->n, sizeof *s->all, by_score);
-    for (int i = 0; i < s->n && n < FINALISTS; i++) {
+    bool slow = (int64_t)s->mc.layers * MAX(1, s->mc.experts) > SLOW_MODEL;
+    int n = 0, most = slow ? FEW_FINALISTS : FINALISTS;
+    sort_array(s->list, (size_t)s->n, sizeof *s->list, by_score);
+    for (int i = 0; i < s->n && n < most; i++) {
         int alike = 0;
-        for (int k = 0; k < n; k++) alike += same_shape(&list[k], &s->all[i]);
-        if (alike >= PER_SHAPE || offloads_needlessly(&s->all[i], list, n)) continue;
-        err e = simulate_choice(s, &s->all[i]);
+        for (int k = 0; k < n; k++) alike += same_shape(&list[k], &s->list[i]);
+        if (alike >= PER_SHAPE || offloads_needlessly(&s->list[i], list, n)) continue;
+        if (s->o->progress) s->o->progress(s->o->ctx, s->considered, out->examined);
+        err e = simulate_choice(s, &s->list[i]);
         out->examined++;
-        bool fits = !e && s->all[i].cap.total <= s->o->limit;
+        bool fits = !e && s->list[i].cap.total <= s->o->limit;
         err_free(e); /* training refuses it */
         if (!fits) continue;
-        list[n] = s->all[i];
+        list[n] = s->list[i];
         try_stages_near(s, &list[n]);
         list[n].score = score_of(s, &list[n], list[n].time.tokens_per_second);
         n++;
@@ -551,15 +682,20 @@ err layout_find(const config *cfg, const run_target *on, const search_options *o
     searcher s = { .cfg = cfg, .on = on, .o = o };
     *out = (layout_result){ 0 };
     TRY(open_searcher(&s));
-    consider_shapes(&s);
-    out->considered = s.considered;
-    err e = choose_finalists(&s, out);
-    for (int i = 0; i < s.n_prices; i++) {
-        free(s.prices[i].layer_params);
-        free(s.prices[i].kind);
+    err e = record_kinds(&s);
+    s.all = !o->for_cost && !o->fewer;
+    if (!e) consider_shapes(&s);
+    if (!e) e = choose_finalists(&s, out);
+    if (!e && !out->n && s.all) { /* no layout of all of them fits or divides the batch */
+        s.all = false;
+        s.n = 0;
+        consider_shapes(&s);
+        e = choose_finalists(&s, out);
     }
+    out->considered = s.considered;
     free(s.prices);
-    free(s.all);
+    free(s.list);
+    free(s.kind);
     return e;
 }
 

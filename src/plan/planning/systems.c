@@ -1,6 +1,7 @@
 /* Profiles of other systems (`ingot plan --as`): what their steps do differently from our programs, as their sources
  * show. The simulator still plays our instruction lists; a profile changes what calls and communications cost, what
  * memory they need, and how operations are counted. */
+#include <math.h>
 #include <string.h>
 
 #include "planning_internal.h"
@@ -22,7 +23,6 @@ static const other_system systems[] = {
       .logit_bytes = LOGITS_MEGATRON,
       .passes = EAGER_FUSED,
       .launch = 8e-6,
-      .whole_logits = true,
       .late_gradients = true,
       .gemm = 0.87,
       .bf16_gradients = true,
@@ -35,7 +35,6 @@ static const other_system systems[] = {
       .logit_bytes = LOGITS_MEGATRON,
       .passes = EAGER_FUSED,
       .launch = 8e-6,
-      .whole_logits = true,
       .late_gradients = true,
       .gemm = 0.95,
       .bf16_gradients = true,
@@ -49,7 +48,6 @@ static const other_system systems[] = {
       .passes = EAGER_FUSED,
       .launch = 5e-6,
       .tp_overlap = 8,
-      .whole_logits = true,
       .bf16_gradients = true,
       .gemm = 1,
       .messages = MESSAGES_EARLY,
@@ -61,7 +59,6 @@ static const other_system systems[] = {
       .passes = COMPILED,
       .launch = 5e-6,
       .tp_overlap = 8,
-      .whole_logits = true,
       .bf16_gradients = true,
       .gemm = 1,
       .messages = MESSAGES_EARLY,
@@ -74,7 +71,6 @@ static const other_system systems[] = {
       .passes = COMPILED,
       .launch = 5e-6,
       .tp_overlap = 8,
-      .whole_logits = true,
       .bf16_gradients = true,
       .gemm = 1,
       .messages = MESSAGES_EARLY,
@@ -86,9 +82,9 @@ static const other_system systems[] = {
       .logit_bytes = LOGITS_PYTORCH,
       .passes = COMPILED,
       .launch = 4e-6,
-      .whole_logits = true,
       .gemm = 0.9,
       .fp8_gather = true,
+      .casts_shards = true,
       .count = COUNT_FULL },
     { .name = "torchtitan-async",
       .about = "torchtitan with torch.compile and asynchronous tensor parallelism",
@@ -97,9 +93,9 @@ static const other_system systems[] = {
       .passes = COMPILED,
       .launch = 4e-6,
       .tp_overlap = 8,
-      .whole_logits = true,
       .gemm = 0.9,
       .fp8_gather = true,
+      .casts_shards = true,
       .count = COUNT_FULL },
     { .name = "torchtitan-eager",
       .about = "torchtitan without torch.compile",
@@ -107,9 +103,9 @@ static const other_system systems[] = {
       .logit_bytes = LOGITS_PYTORCH,
       .passes = EAGER,
       .launch = 10e-6,
-      .whole_logits = true,
       .gemm = 0.9,
       .fp8_gather = true,
+      .casts_shards = true,
       .count = COUNT_FULL },
     { .name = "llm-foundry",
       .about = "llm-foundry (MPT): eager PyTorch, FSDP, attention in Triton with ALiBi",
@@ -117,8 +113,8 @@ static const other_system systems[] = {
       .logit_bytes = LOGITS_PYTORCH,
       .passes = EAGER,
       .launch = 10e-6,
-      .whole_logits = true,
       .gemm = 0.86,
+      .casts_shards = true,
       .count = COUNT_FULL },
     { .name = "deepspeed",
       .about = "DeepSpeed with an eager Hugging Face model: FlashAttention-2, ZeRO",
@@ -126,7 +122,6 @@ static const other_system systems[] = {
       .logit_bytes = LOGITS_PYTORCH,
       .passes = EAGER,
       .launch = 12e-6,
-      .whole_logits = true,
       .bf16_gradients = true,
       .gemm = 0.92,
       .count = COUNT_FULL },
@@ -136,7 +131,6 @@ static const other_system systems[] = {
       .logit_bytes = LOGITS_MEGATRON,
       .passes = EAGER_FUSED,
       .launch = 10e-6,
-      .whole_logits = true,
       .late_gradients = true,
       .gemm = 0.87,
       .bf16_gradients = true,
@@ -148,7 +142,6 @@ static const other_system systems[] = {
       .logit_bytes = LOGITS_MEGATRON,
       .passes = EAGER,
       .launch = 12e-6,
-      .whole_logits = true,
       .late_gradients = true,
       .gemm = 0.92,
       .count = COUNT_FULL },
@@ -159,8 +152,6 @@ static const other_system systems[] = {
       .logit_bytes = LOGITS_PYTORCH,
       .passes = COMPILED,
       .launch = 5e-6,
-      .whole_logits = true,
-      .bf16_gradients = false,
       .gemm = 0.95,
       .messages = MESSAGES_EARLY,
       .count = COUNT_CAUSAL },
@@ -170,8 +161,8 @@ static const other_system systems[] = {
       .logit_bytes = 16,
       .passes = EAGER_FUSED,
       .launch = 8e-6,
-      .whole_logits = true,
       .gemm = 0.92,
+      .casts_shards = true,
       .count = COUNT_FULL },
 };
 
@@ -204,4 +195,51 @@ double other_system_flops(const other_system *as, const model_config *mc, int64_
     case COUNT_FULL: break;
     }
     return full;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+static double free_call(void *ctx, const char *program, const op_call *c) { return 0; }
+static double free_move(void *ctx, const mesh *m, const comm_move *move, double bytes) { return 0; }
+
+/* Microbatches whose activations a stage holds. */
+static double held_microbatches(const pipeline *p, int ranks, double micros, int stage) {
+    double behind = ranks - stage - 1;
+    if (p->chunks <= 1) return fmin(micros, behind + 1);
+    return fmin(micros * p->chunks, 2 * behind + (p->chunks - 1) * ranks + 1) / p->chunks;
+}
+
+/* Every block is recomputed from its input, which is also what a stage received: ours keeps the last block of a chunk, and
+ * buffers of messages beside. */
+static void recompute_every_block(const train_outline *o, const prog_price *b, int stage,
+                                  capacity *c) {
+    const model_layout *lay = model_lay(o->m);
+    int ranks = mesh_size(&lay->mesh, AX_PP);
+    double held = held_microbatches(&lay->pipe, ranks, (double)o->micros, stage);
+    double own = held * c->layers_of_stage * b->block_input + b->saved;
+    c->memory[MEMORY_ACTIVATIONS] = fmin(c->memory[MEMORY_ACTIVATIONS], own);
+    c->memory[MEMORY_COMMUNICATION] -=
+        fmin(c->memory[MEMORY_COMMUNICATION], (double)plan_bytes(o->p, "pipeline"));
+    c->memory[MEMORY_COMMUNICATION] += 4 * b->residual;
+}
+
+void other_system_memory(const other_system *as, const train_outline *o, int stage, capacity *c) {
+    static const sim_costs nothing = { .call = free_call, .move = free_move };
+    const model_layout *lay = model_lay(o->m);
+    const prog_price b = sim_price(o->train->block[0], &lay->mesh, &nothing, true);
+    bool narrow = c->dt != DT_F32, master = c->memory[MEMORY_MASTER] > 0;
+    if (as->bf16_gradients && narrow) c->memory[MEMORY_GRADIENTS] /= 2;
+    if (as->casts_shards && lay->zero == 3 && master) c->memory[MEMORY_WEIGHTS] = 0;
+    if (o->train->keep_every == 1 && !o->train->keep_last && mesh_size(&lay->mesh, AX_PP) > 1)
+        recompute_every_block(o, &b, stage, c);
+    if (as->attention == ATTENTION_STORED && !o->train->keep_every && !lay->selective) {
+        /* scores, their softmax and a mask of dropout: 2 + 2 + 1 bytes */
+        double tokens = (double)(o->rows * o->seq),
+               heads = (double)c->mc.heads / mesh_size(&lay->mesh, AX_TP);
+        double held =
+            held_microbatches(&lay->pipe, mesh_size(&lay->mesh, AX_PP), (double)o->micros, stage);
+        c->memory[MEMORY_ACTIVATIONS] +=
+            5 * heads * (double)o->seq * tokens * c->layers_of_stage * held;
+    }
+    c->total = 0;
+    for (int k = 0; k < MEMORY_KINDS; k++) c->total += c->memory[k];
 }
