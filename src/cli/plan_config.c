@@ -183,9 +183,8 @@ static void report_step(const config_plan *p, json_t *doc) {
         "",
         "%.1f %% computing, %.1f %% waiting for communication, %.1f %% idle, %.1f %% for stragglers, "
         "%.1f %% update",
-        100 * t->run.compute / t->seconds, 100 * t->run.exposed / t->seconds,
-        100 * t->run.bubble * t->run.seconds / t->seconds, 100 * t->stragglers / t->seconds,
-        100 * t->update / t->seconds);
+        100 * t->run.compute / t->seconds, 100 * t->run.exposed / t->seconds, 100 * step_bubble(t),
+        100 * t->stragglers / t->seconds, 100 * t->update / t->seconds);
     if (t->data > 0)
         print_plan_line(
             "", "%.1f %% waiting for data, which %.3g GB/s of disk per node cannot deliver in time",

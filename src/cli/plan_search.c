@@ -64,7 +64,7 @@ static void print_choice(const plan_machine *m, const layout_choice *k, int numb
            number, k->stages_near ? '*' : ' ', k->tp, k->pp, k->dp, k->cp, k->ep, order,
            (long long)k->micros, (long long)k->rows, k->zero, k->dp / k->replicas,
            recompute_name(k->recompute), offload_name(k->offload), k->cap.layers_of_stage, memory,
-           100 * k->time.run.bubble, k->time.seconds, show_count(k->time.tokens_per_second),
+           100 * step_bubble(&k->time), k->time.seconds, show_count(k->time.tokens_per_second),
            100 * choice_mfu(m, k));
 }
 
@@ -77,8 +77,8 @@ static json_t *choice_json(const plan_machine *m, const layout_choice *k) {
         "schedule", schedule_name(k), "chunks", k->chunks, "zero", k->zero, "recompute",
         recompute_name(k->recompute), "microbatch_sequences", (json_int_t)k->rows, "microbatches",
         (json_int_t)k->micros, "layers_per_stage", k->cap.layers_of_stage, "bytes",
-        io_json_number(k->cap.total), "bubble", io_json_number(k->time.run.bubble), "step_seconds",
-        io_json_number(k->time.seconds), "tokens_per_second",
+        io_json_number(k->cap.total), "bubble", io_json_number(step_bubble(&k->time)),
+        "step_seconds", io_json_number(k->time.seconds), "tokens_per_second",
         io_json_number(k->time.tokens_per_second), "mfu", io_json_number(choice_mfu(m, k)));
 }
 

@@ -53,7 +53,7 @@ static void units_and_defaults(void **state) {
     assert_has(out, "steps: \"2 epochs\"");
     free(out);
     out = convert("{\"max_steps\": 100, \"warmup_steps\": 30, \"warmup_ratio\": 0.0, "
-                  "\"per_device_train_batch_size\": 2, \"gradient_accumulation_steps\": 4}",
+                  "\"per_device_train_batch_size\": 2}",
                   "hf");
     assert_has(out, "warmup: 30"); /* the ratio is not set */
     free(out);

@@ -190,7 +190,7 @@ static void check_layout(const plan_site *t, const layout_case *k) {
     assert_int_equal(json_is_true(json_object_get(doc, "fits")), cap.total <= 39e9);
     expect_near(doc, "limit", 39e9);
     expect_near(doc, "step.seconds", step.seconds);
-    expect_near(doc, "step.bubble", step.run.bubble);
+    expect_near(doc, "step.bubble", step_bubble(&step));
     expect_near(doc, "time.mfu", step.flops_full / 312e12);
     expect_near(
         doc, "time.seconds",

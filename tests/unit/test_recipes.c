@@ -83,6 +83,74 @@ static void each_trains_when_tiny(void **state) {
     }
 }
 
+static void draw_setting(config *c, const char *option, const char *const *values, int n,
+                         rng_key key, uint64_t *drawn) {
+    const char *value = values[rng_below(key, (*drawn)++, (uint64_t)n)];
+    if (*value) assert_ok(config_set(c, option, value));
+}
+
+/* A layout of a large cluster, as a search writes it. */
+static void draw_layout(config *c, rng_key key, uint64_t *drawn) {
+    static const char
+        *const degrees[] = { "1", "1", "2", "4", "8" },
+               *const shards[] = { "-1", "4", "61" }, *const stages[] = { "0", "1", "2", "3" },
+               *const some[] = { "1", "1", "1", "4" },
+               *const schedules[] = { "1F1B", "GPipe", "Interleaved1F1B", "ZeroBubble" },
+               *const recomputes[] = { "none", "selective", "full" };
+    draw_setting(c, "parallelism.tensor_parallel_degree", degrees, COUNT_OF(degrees), key, drawn);
+    draw_setting(c, "parallelism.pipeline_parallel_degree", degrees, COUNT_OF(degrees), key, drawn);
+    draw_setting(c, "parallelism.context_parallel_degree", some, COUNT_OF(some), key, drawn);
+    draw_setting(c, "parallelism.data_parallel_replicate_degree", some, COUNT_OF(some), key, drawn);
+    draw_setting(c, "parallelism.data_parallel_shard_degree", shards, COUNT_OF(shards), key, drawn);
+    draw_setting(c, "parallelism.zero_stage", stages, COUNT_OF(stages), key, drawn);
+    if (c->parallelism.pipeline_parallel_degree > 1) {
+        draw_setting(c, "parallelism.pipeline_parallel_schedule", schedules,
+                     c->parallelism.zero_stage > 1 ? 3 : 4, key,
+                     drawn); /* ZeroBubble needs 0 or 1 */
+        if (c->parallelism.pipeline_parallel_schedule == PIPE_INTERLEAVED)
+            assert_ok(config_set(c, "parallelism.pipeline_parallel_chunks", "4"));
+    }
+    /* ZeroBubble keeps what weight gradients read. */
+    if (c->parallelism.pipeline_parallel_schedule != PIPE_ZERO_BUBBLE)
+        draw_setting(c, "activation_checkpoint.mode", recomputes, COUNT_OF(recomputes), key, drawn);
+    model_config m;
+    assert_ok(model_from_config(c, &m));
+    if (m.qknorm == QKNORM_FULL) /* heads that are normalized together are not divided */
+        assert_ok(config_set(c, "parallelism.tensor_parallel_degree", "1"));
+    if (m.experts > 1 && c->parallelism.data_parallel_shard_degree == 4)
+        assert_ok(config_set(c, "parallelism.expert_parallel_degree", "4"));
+}
+
+/* A config of thousands of ranks shrinks to a few threads of this process, divided along the same axes. */
+static void each_layout_trains_when_tiny(void **state) {
+    test_folder *f = *state;
+    rng_key key = rng_key_of(38, 7);
+    uint64_t drawn = 0;
+    int divided = 0;
+    for (int i = 0; i < recipe_count(); i++) {
+        config c;
+        char dir[64];
+        open_recipe(i, &c);
+        draw_layout(&c, key, &drawn);
+        bool stages = c.parallelism.pipeline_parallel_degree > 1,
+             heads = c.parallelism.tensor_parallel_degree > 1;
+        assert_ok(config_scale(&c, "tiny"));
+        assert_true(stages == (c.parallelism.pipeline_parallel_degree == 2));
+        assert_true(heads == (c.parallelism.tensor_parallel_degree == 2));
+        divided += stages + heads;
+        assert_ok(config_set(&c, "training.steps", "2"));
+        assert_ok(config_set(&c, "training.threads", "1"));
+        assert_ok(config_set(&c, "validation.every", "0"));
+        assert_ok(config_set(&c, "device.kind", "cpu"));
+        snprintf(dir, sizeof dir, "layout-%d", i);
+        assert_ok(config_set(&c, "run.dir", in_folder(f, dir)));
+        err e = train_run(&c, &(train_options){ .quiet = true });
+        if (e) fail_msg("%s: %s", recipe_name(i), err_message(e));
+        config_free(&c);
+    }
+    assert_true(divided > recipe_count() / 2);
+}
+
 /* What the shape is stays: grouped heads, one key/value head, parallel branches, the feed-forward's ratio. */
 static void tiny_keeps_the_family(void **state) {
     static const struct {
@@ -176,6 +244,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_the_published_ones),
         cmocka_unit_test_setup_teardown(each_trains_when_tiny, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(each_layout_trains_when_tiny, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test(tiny_keeps_the_family),
         cmocka_unit_test(names_classic_mistakes),
         cmocka_unit_test(batches_divide_among_many_ranks),

@@ -158,12 +158,14 @@ json_t *capacity_json(const capacity *c) {
         io_json_number(c->checkpoint), "data_bytes", io_json_number(c->tokens * c->token_bytes));
 }
 
+double step_bubble(const step_time *t) { return t->run.bubble * t->run.seconds / t->seconds; }
+
 json_t *step_time_json(const step_time *t) {
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "seconds",
                      io_json_number(t->seconds), "tokens_per_second",
                      io_json_number(t->tokens_per_second), "compute",
                      io_json_number(t->run.compute), "exposed", io_json_number(t->run.exposed),
                      "hidden", io_json_number(t->run.hidden), "bubble",
-                     io_json_number(t->run.bubble), "update", io_json_number(t->update), "data",
+                     io_json_number(step_bubble(t)), "update", io_json_number(t->update), "data",
                      io_json_number(t->data), "flops_per_gpu", io_json_number(t->flops_full));
 }

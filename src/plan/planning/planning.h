@@ -397,6 +397,8 @@ typedef struct step_time {
 err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
                   const sim_watch *watch, step_time *out) MUST_USE;
 
+/* The share of a whole step in which ranks wait for other stages of the pipeline. */
+double step_bubble(const step_time *t);
 json_t *step_time_json(const step_time *t);
 
 /* ---- the best layout --------------------------------------------------------------------------- */
@@ -459,8 +461,8 @@ const char *recipe_text(
 err recipe_find(const char *name, int *out) MUST_USE;
 /* The rest of the comment line that begins with `key`, such as "source": into `out`. */
 void recipe_note(int i, const char *key, str *out);
-/* Shrinks a config to seconds on a CPU: the same family and proportions, a few thousand weights, built-in
- * text. @param scale "tiny". */
+/* Shrinks a config to seconds on a CPU: the same family and proportions, a few thousand weights, built-in text; each
+ * parallel degree above 2 becomes 2. @param scale "tiny". */
 err config_scale(config *c, const char *scale) MUST_USE;
 
 typedef enum { ADVICE_SUGGESTION, ADVICE_WARNING } advice_kind;

@@ -45,13 +45,13 @@ static err set_count(config *c, const char *name, int64_t value) {
 
 /* The family's proportions on a width of 64: grouped and single key/value heads stay that, the feed-forward
  * layer keeps its ratio to the width. */
-static err shrink_model(config *c) {
-    enum { WIDTH = 64, HEADS = 4, LAYERS = 2, POSITIONS = 128, BYTES_VOCAB = 257, WINDOW = 32 };
+static err shrink_model(config *c, int64_t layers) {
+    enum { WIDTH = 64, HEADS = 4, POSITIONS = 128, BYTES_VOCAB = 257, WINDOW = 32 };
     model_config m;
     TRY(model_from_config(c, &m));
     int kv = m.kv_heads == m.heads ? HEADS : m.kv_heads == 1 ? 1 : HEADS / 2;
     double ratio = (double)m.ffn / (double)m.dim;
-    TRY(set_count(c, "model.layers", LAYERS));
+    TRY(set_count(c, "model.layers", layers));
     TRY(set_count(c, "model.dim", WIDTH));
     TRY(set_count(c, "model.heads", HEADS));
     TRY(set_count(c, "model.kv_heads", kv));
@@ -60,6 +60,40 @@ static err shrink_model(config *c) {
     TRY(set_count(c, "model.vocab_size", BYTES_VOCAB));
     TRY(set_count(c, "model.max_seq_len", POSITIONS));
     return m.window ? set_count(c, "model.sliding_window", WINDOW) : OK;
+}
+
+/* Every axis that is divided stays divided, in two; of chunks there are two where there were several. A microbatch is one
+ * sequence then, so that each rank has several. @param layers how many its pipeline needs */
+static err shrink_layout(config *c, int64_t *layers) {
+    static const char *const degrees[] = {
+        "data_parallel_replicate_degree", "data_parallel_shard_degree", "pipeline_parallel_degree",
+        "context_parallel_degree",        "expert_parallel_degree",     "tensor_parallel_degree",
+    };
+    const int64_t values[] = {
+        c->parallelism.data_parallel_replicate_degree, c->parallelism.data_parallel_shard_degree,
+        c->parallelism.pipeline_parallel_degree,       c->parallelism.context_parallel_degree,
+        c->parallelism.expert_parallel_degree,         c->parallelism.tensor_parallel_degree,
+    };
+    enum { LAYERS = 2 };
+    char name[64];
+    bool divided = false;
+    for (size_t i = 0; i < COUNT_OF(degrees); i++) {
+        snprintf(name, sizeof name, "parallelism.%s", degrees[i]);
+        if (values[i] > 2) TRY(set_count(c, name, 2));
+        divided |= values[i] > 1;
+    }
+    bool sharded = config_is_set(c, "parallelism.zero_stage") && c->parallelism.zero_stage > 0;
+    if (sharded && c->parallelism.data_parallel_shard_degree == -1) { /* all, which is one */
+        TRY(set_count(c, "parallelism.data_parallel_shard_degree", 2));
+        divided = true;
+    }
+    if (c->parallelism.pipeline_parallel_chunks > 2)
+        TRY(set_count(c, "parallelism.pipeline_parallel_chunks", 2));
+    bool staged = c->parallelism.pipeline_parallel_degree > 1;
+    *layers = staged ? 2 * LAYERS : LAYERS;
+    if (divided) TRY(config_set(c, "training.local_batch_size", "1"));
+    TRY(config_set(c, "parallelism.tensor_parallel_chunks", "0"));
+    return config_set(c, "training.offload_params", "false");
 }
 
 err config_scale(config *c, const char *scale) {
@@ -86,9 +120,11 @@ err config_scale(config *c, const char *scale) {
     };
     if (strcmp(scale, "tiny") != 0)
         return err_hint(ERR_USAGE("--scale: expected tiny; got \"%.40s\"", scale), "--scale tiny");
-    TRY(shrink_model(c));
+    int64_t layers = 0;
     for (size_t i = 0; i < COUNT_OF(settings); i++)
         TRY(config_set(c, settings[i][0], settings[i][1]));
+    TRY(shrink_layout(c, &layers));
+    TRY(shrink_model(c, layers));
     config_drop_idle(c); /* the length of a ramp that is off */
     config_begin_overrides(c);
     return OK;
