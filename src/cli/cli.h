@@ -123,7 +123,7 @@ extern const cli_subcommand ckpt_ls, ckpt_verify_all, ckpt_reshard_one, ckpt_dif
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,
     tokenizer_count;
 extern const cli_subcommand data_dedup, data_decontaminate;
-extern const cli_subcommand data_filter, data_quality;
+extern const cli_subcommand data_filter, data_quality, data_language;
 extern const cli_subcommand data_sample, data_shuffle, data_split_command, data_merge,
     data_export_command;
 extern const cli_subcommand data_synth, data_tokenize, data_inspect, data_stats;

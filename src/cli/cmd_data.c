@@ -6,7 +6,7 @@ static const cli_subcommand *const members[] = { &data_synth,    &data_quality, 
                                                  &data_dedup,    &data_decontaminate,  &data_sample,
                                                  &data_shuffle,  &data_split_command,  &data_merge,
                                                  &data_tokenize, &data_export_command, &data_stats,
-                                                 &data_inspect };
+                                                 &data_inspect,  &data_language };
 
 const cli_family data_family = { "data", members, (int)COUNT_OF(members) };
 

@@ -71,13 +71,13 @@ static err run_filter(const cli_subcommand *self, int argc, char **argv) {
 static const cli_arg args[] = {
     DATA_COMMON_ARGS,
     { "rules", ARG_TEXT, AT(sets), "A,B", "rule sets in the order they apply, or none (default " FILTER_DEFAULT_SETS ")" },
-    { "words", ARG_TEXT, AT(words), "auto|space|LANGUAGE|FILE", "what rule sets count as words and lines. auto: as datatrove does in the language of the document, by --language-model, else English; LANGUAGE: in this one, such as de; FILE: by these rules; space: runs without white space (default auto)" },
+    { "words", ARG_TEXT, AT(words), "auto|space|LANGUAGE|FILE", "what rule sets count as words and lines. auto: as datatrove does in the language of the document, by the language model; LANGUAGE: in this one, such as de; FILE: by these rules; space: runs without white space (default auto)" },
     { "bad-words", ARG_TEXT, AT(bad_words), "FILE", "drop documents with these words or phrases, one per line" },
     { "url-domains", ARG_TEXT, AT(url_domains), "FILE", "drop documents from these domains and their subdomains, one per line" },
     { "url-words", ARG_TEXT, AT(url_words), "FILE", "drop documents with these words in the URL" },
     { "url-parts", ARG_TEXT, AT(url_parts), "FILE", "drop documents with any of these strings in the URL, also inside a word" },
-    { "language-model", ARG_TEXT, AT(language_model), "FILE", "a fastText language model, .bin or .ftz" },
-    { "language", ARG_TEXT, AT(languages), "A,B", "keep documents in these languages, by label of the model (default: any label)" },
+    { "language-model", ARG_TEXT, AT(language_model), "FILE", "a fastText language model, .bin or .ftz (default: the one that is compiled in)" },
+    { "language", ARG_TEXT, AT(languages), "A,B", "keep documents in these languages, by label of the model, such as en,de (default: any; of a --language-model, any label that is likely enough)" },
     { "quality", ARG_TEXT, AT(quality), "FILE", "a fastText model of quality or toxicity, .bin or .ftz" },
     { "keep", ARG_TEXT, AT(keep), "A,B", "keep documents with these labels of the model of --quality" },
     { "annotate", ARG_FLAG, AT(annotate), "", "write language, language_score, quality and quality_score onto documents, from the models given" },
@@ -111,7 +111,7 @@ const cli_subcommand data_filter = {
         "\n"
         "Examples\n"
         "  ingot data filter crawl/ --out clean --dropped dropped\n"
-        "  ingot data filter wet/*.wet.gz --language-model lid.176.bin --language en --out clean\n"
+        "  ingot data filter wet/*.wet.gz --language en --out clean\n"
         "  ingot data filter scored/ --rules none --where 'quality_score>=0.8,language=en' --out best\n"
         "  ingot data filter a.jsonl --rules gopher-quality --gopher-min-words 20 > kept.jsonl\n"
         "  ingot data filter a.jsonl --rules none --pii email,ip,phone --out masked.jsonl\n",

@@ -308,6 +308,36 @@ static void verdicts_are_those_of_datatrove(void **state) {
     }
 }
 
+/* By default a document is measured by the rules of its language, and by English where none is likely. */
+static double letter_words(const char *words, const char *text) {
+    filter_options o = filter_defaults();
+    o.sets = "gopher-quality";
+    o.words = words;
+    o.limit[FILTER_gopher_min_words] = o.limit[FILTER_gopher_min_length] = 0;
+    o.limit[FILTER_gopher_letters] = 2; /* every document fails it */
+    filter *f = NULL;
+    int64_t count[FILTER_COUNTER_COUNT] = { 0 };
+    text_doc d = { .text = span_of(text) };
+    text_verdict v = { .rule = TEXT_KEEP, .text = d.text, .count = count };
+    assert_ok(filter_new(&o, 1, &f));
+    assert_ok(filter_judge(f, 0, 0, &d, &v));
+    filter_free(f);
+    assert_int_equal(v.rule, FILTER_gopher_letters);
+    return v.value;
+}
+
+static void rules_follow_the_language(void **state) {
+    static const char german[] =
+        "Das Haus am Fluss ist alt, d.h. es wurde vor langer Zeit gebaut. Die Kinder spielen u.a. im "
+        "Garten, z.T. auch im Wald, und die Eltern sehen ihnen z.B. vom Fenster aus zu.";
+    static const char none[] = "12:30 d.h. 4,5 -- 77 z.B. ** 8/9 don't";
+    assert_true(letter_words("de", german) != letter_words("en", german));
+    assert_true(letter_words(NULL, german) == letter_words("de", german));
+    assert_true(letter_words("auto", german) == letter_words("de", german));
+    assert_true(letter_words("de", none) != letter_words("en", none));
+    assert_true(letter_words(NULL, none) == letter_words("en", none));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_are_those_of_datatrove),
@@ -319,6 +349,7 @@ int main(void) {
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(rules_are_in_the_hash, folder_setup, folder_teardown),
         cmocka_unit_test(verdicts_are_those_of_datatrove),
+        cmocka_unit_test(rules_follow_the_language),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

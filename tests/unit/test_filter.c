@@ -476,7 +476,7 @@ static void test_wrong_options(void **state) {
           "--rules: only one of c4, c4-no-punct and c4-paper can be used" },
         { { .words = "datatrove" },
           "--words: expected auto, space, a language such as en or deu_Latn, or a file of rules; got datatrove" },
-        { { .languages = "en" }, "--language: needs --language-model" },
+        { { .languages = "english" }, "--language: the model has no label \"english\"" },
         { { .pii = "name" }, "--pii: unknown kind of personal data \"name\"" },
     };
     for (size_t i = 0; i < COUNT_OF(of); i++) {

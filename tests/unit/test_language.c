@@ -2,6 +2,7 @@
  * are cut off or damaged. */
 #include "support/test.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <unistd.h>
 
@@ -178,11 +179,42 @@ static void test_not_a_model(void **state) {
     err_free(e);
 }
 
+/* ---- the model that is compiled in ------------------------------------------------------------ */
+
+/* Texts of the Universal Declaration that it was not trained on, two per language. */
+static void test_builtin_model(void **state) {
+    language_model *m = NULL;
+    assert_ok(language_builtin(&m));
+    assert_true(language_count(m) >= 120);
+    language_scratch *s = language_scratch_new(m);
+    FILE *f = fopen(FIXTURES "/language/declaration.jsonl", "r");
+    char *line = NULL;
+    size_t cap = 0;
+    int n = 0, correct = 0;
+    assert_non_null(f);
+    for (ssize_t len; (len = getline(&line, &cap, f)) > 0; n++) {
+        json_t *row = json_loadb(line, (size_t)len, 0, NULL);
+        const json_t *text = json_object_get(row, "text");
+        int label = index_of(m, json_string_value(json_object_get(row, "label"))), best = 0;
+        const float *p = language_predict(
+            m, s, (text_span){ json_string_value(text), json_string_length(text) });
+        for (int i = 1; i < language_count(m); i++)
+            if (p[i] > p[best]) best = i;
+        correct += best == label;
+        json_decref(row);
+    }
+    assert_int_equal(n, 244);
+    assert_true(correct >= 234); /* 238 when it was trained */
+    free(line);
+    fclose(f);
+    language_scratch_free(s);
+    language_close(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_probabilities),
-        cmocka_unit_test(test_filter_by_language),
-        cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_builtin_model),      cmocka_unit_test(test_probabilities),
+        cmocka_unit_test(test_filter_by_language), cmocka_unit_test(test_damaged_files),
         cmocka_unit_test(test_not_a_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

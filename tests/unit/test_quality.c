@@ -90,6 +90,40 @@ static void labels_are_learned(void **state) {
     free(b);
 }
 
+/* n-grams of characters, quantized: the file is small, the labels stay, and the bytes are the same every time. */
+static void quantized_models_keep_labels(void **state) {
+    quality_options o = language_train_defaults();
+    char *bytes[2] = { 0 };
+    size_t n[2];
+    o.quiet = true;
+    o.buckets = 3000;
+    o.held_out = 0.25;
+    write_corpus(*state, 400);
+    for (int i = 0; i < 2; i++) {
+        quality_report r;
+        text_inputs *in = open_corpus(*state);
+        const char *path = in_folder(*state, "language.ftz");
+        assert_ok(quality_train(in, &o, path, &r));
+        text_inputs_close(in);
+        assert_true(r.correct > 0.95 * (double)r.held_out);
+        assert_int_equal(r.label[0].correct + r.label[1].correct, r.correct);
+        assert_ok(io_read(path, 1 << 24, &bytes[i], &n[i]));
+        language_model *m = NULL;
+        assert_ok(language_open(path, &m));
+        language_scratch *s = language_scratch_new(m);
+        int good = strcmp(language_name(m, 0), "good") == 0 ? 0 : 1;
+        assert_true(language_predict(m, s, span_of("theorems and proofs of lemmas"))[good] > 0.7f);
+        assert_true(language_predict(m, s, span_of("casinos, winners, clicks"))[good] < 0.3f);
+        language_scratch_free(s);
+        language_close(m);
+    }
+    assert_true(n[0] < 3000 * 16 * 4 / 3);
+    assert_int_equal(n[0], n[1]);
+    assert_memory_equal(bytes[0], bytes[1], n[0]);
+    free(bytes[0]);
+    free(bytes[1]);
+}
+
 static void labels_are_needed(void **state) {
     quality_options o = quality_defaults();
     quality_report r;
@@ -195,6 +229,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(auc_is_the_area),
         IN_FOLDER(labels_are_learned),
+        cmocka_unit_test_setup_teardown(quantized_models_keep_labels, folder_setup,
+                                        folder_teardown),
         IN_FOLDER(labels_are_needed),
         IN_FOLDER(documents_are_kept_by_label),
         IN_FOLDER(scores_are_written_and_filtered_on),

@@ -141,7 +141,8 @@ bool pii_mask(text_span text, const char *const *masks, str *out, int64_t *count
  * copied. */
 typedef struct language_model language_model;
 err language_open(const char *path, language_model **out) MUST_USE;
-void language_close(language_model *m); /* takes NULL */
+err language_builtin(language_model **out) MUST_USE; /* the model that is compiled in */
+void language_close(language_model *m);              /* takes NULL */
 int language_count(const language_model *m);
 const char *language_name(const language_model *m, int i); /* "en" for "__label__en" */
 uint64_t language_hash(const language_model *m);           /* of the file */
@@ -157,7 +158,9 @@ const float *language_predict(const language_model *m, language_scratch *r, text
 /* ---- training of such models ---------------------------------------------------------------- */
 typedef struct quality_options {
     int64_t dim, ngrams, buckets, min_count, max_words, epochs;
-    double rate, held_out; /* held_out: the part of the documents that AUC is measured on */
+    int64_t min_chars, max_chars; /* character n-grams of words; max_chars 0: none */
+    bool quantize;                /* write an .ftz file */
+    double rate, held_out;        /* held_out: the part of the documents that AUC is measured on */
     uint64_t seed;
     bool quiet;
 } quality_options;
@@ -171,15 +174,30 @@ static inline quality_options quality_defaults(void) {
                               .rate = 0.5,
                               .held_out = 0.1 };
 }
+/* For languages: character n-grams alone, in a file that is small. */
+static inline quality_options language_train_defaults(void) {
+    return (quality_options){ .dim = 16,
+                              .ngrams = 1,
+                              .buckets = 180000,
+                              .min_chars = 1,
+                              .max_chars = 4,
+                              .min_count = 1,
+                              .epochs = 5,
+                              .rate = 0.5,
+                              .held_out = 0.5,
+                              .quantize = true };
+}
+enum { QUALITY_LABELS = 512 };
 typedef struct quality_label {
     char name[64];
     int64_t training, held_out; /* documents */
+    int64_t correct;            /* held-out documents that get this label, their own */
     double auc;                 /* on the held-out ones; NaN: too few */
 } quality_label;
 typedef struct quality_report {
     int64_t documents, unlabelled, words, held_out, correct;
     int labels;
-    quality_label label[64];
+    quality_label label[QUALITY_LABELS];
 } quality_report;
 /* Learns from documents whose `source` is their label; writes a fastText model. */
 err quality_train(text_inputs *in, const quality_options *o, const char *path,
@@ -211,13 +229,15 @@ typedef struct filter_options {
     double setting[FILTER_SETTING_COUNT];
     /* Paths of files; NULL: the rule is off. */
     const char *bad_words, *url_domains, *url_words, *url_parts, *language_model;
-    const char *languages; /* comma-separated labels of the model; NULL: any label */
-    const char *quality;   /* path of a fastText model; NULL: none */
-    const char *keep;      /* comma-separated labels of it; NULL: documents are only annotated */
-    const char *where;     /* comma-separated conditions on members, such as "quality_score>=0.5" */
-    bool annotate;         /* write the likeliest label and its probability onto documents */
-    const char *pii;       /* comma-separated kinds to mask; NULL: none */
-    const char *words; /* "auto", the default if NULL: datatrove's words in the document's language; a language; the
+    const char *
+        languages; /* comma-separated labels of the model; NULL: any label, or no rule without a model */
+    const char *quality; /* path of a fastText model; NULL: none */
+    const char *keep;    /* comma-separated labels of it; NULL: documents are only annotated */
+    const char *where;   /* comma-separated conditions on members, such as "quality_score>=0.5" */
+    bool annotate;       /* write the likeliest label and its probability onto documents */
+    const char *pii;     /* comma-separated kinds to mask; NULL: none */
+    const char *
+        words; /* "auto", the default if NULL: datatrove's words in the document's language; a language; the
                           path of rules (word_rules.h); or "space" */
     const char *mask[PII_KIND_COUNT];
 } filter_options;

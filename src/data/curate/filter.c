@@ -134,15 +134,20 @@ static err open_lists(filter *f) {
     return OK;
 }
 
+/* The model decides which documents are kept if one or a language is given, and by which rules documents are split into
+ * words, if --words leaves that to it. */
 static err open_language(filter *f) {
-    if (f->o.languages && !f->o.language_model)
-        return err_hint(ERR_USAGE("--language: needs --language-model"),
-                        "give a fastText model, such as lid.176.bin");
-    if (!f->o.language_model) return OK;
-    TRY(language_open(f->o.language_model, &f->model));
+    const filter_options *o = &f->o;
+    bool words = !o->words || strcmp(o->words, "auto") == 0;
+    f->by_language = o->languages || o->language_model;
+    if (!f->by_language && !words && !(o->annotate && !o->quality)) return OK;
+    if (o->language_model)
+        TRY(language_open(o->language_model, &f->model));
+    else
+        TRY(language_builtin(&f->model));
     uint64_t hash = language_hash(f->model);
     f->hash = hash_bytes(&hash, sizeof hash, f->hash);
-    if (f->o.languages) TRY(for_names(f->o.languages, take_language, f));
+    if (o->languages) TRY(for_names(o->languages, take_language, f));
     return OK;
 }
 
@@ -151,9 +156,6 @@ static err open_quality(filter *f) {
     if (o->keep && !o->quality)
         return err_hint(ERR_USAGE("--keep: needs --quality"),
                         "give a fastText model, such as one of `ingot data quality train`");
-    if (o->annotate && !o->quality && !o->language_model)
-        return err_hint(ERR_USAGE("--annotate: needs a model whose scores are written"),
-                        "give --quality or --language-model");
     if (!o->quality) return OK;
     if (!o->keep && !o->annotate)
         return err_hint(ERR_USAGE("--quality: needs --keep or --annotate"),
@@ -180,7 +182,7 @@ static err choose_steps(filter *f) {
     if (o->where) TRY(for_names(o->where, filter_take_condition, f));
     if (o->where) f->steps[f->n_steps++] = filter_where;
     if (f->url_domains || f->url_words || f->url_parts) f->steps[f->n_steps++] = filter_url;
-    if (f->model) f->steps[f->n_steps++] = filter_language;
+    if (f->by_language || (o->annotate && f->model)) f->steps[f->n_steps++] = filter_language;
     const char *names = o->sets ? o->sets : FILTER_DEFAULT_SETS;
     if (strcmp(names, "none") != 0) TRY(for_names(names, take_set, f));
     if (f->bad_words) f->steps[f->n_steps++] = filter_bad_words;
@@ -277,10 +279,15 @@ static int likeliest_label(const language_model *m, const float *p) {
     return best;
 }
 
+static void see_language(judgment *j, const float *p) {
+    int best = likeliest_label(j->f->model, p);
+    j->language_known = true;
+    j->label = p[best] >= 0.5f ? best : -1;
+}
+
 int judgment_label(judgment *j) {
-    if (j->label < 0)
-        j->label =
-            likeliest_label(j->f->model, language_predict(j->f->model, j->w->language, j->v->text));
+    if (!j->language_known)
+        see_language(j, language_predict(j->f->model, j->w->language, j->v->text));
     return j->label;
 }
 
@@ -288,12 +295,12 @@ bool filter_language(judgment *j) {
     const filter *f = j->f;
     const float *p = language_predict(f->model, j->w->language, j->v->text);
     float best = 0;
-    j->label = likeliest_label(f->model, p);
+    see_language(j, p);
     if (f->n_languages == 0)
         for (int i = 0; i < language_count(f->model); i++) best = MAX(best, p[i]);
     for (int i = 0; i < f->n_languages; i++) best = MAX(best, p[f->languages[i]]);
     filter_annotate(j, "language", f->model, p);
-    return judgment_fails(j, FILTER_language, best);
+    return f->by_language && judgment_fails(j, FILTER_language, best);
 }
 
 bool filter_bad_words(judgment *j) {
@@ -318,7 +325,7 @@ bool filter_pii(judgment *j) {
 err filter_judge(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
     const filter *f = ctx;
     BUG_IF(worker < 0 || worker >= f->n_workers || d->text.len > UINT32_MAX);
-    judgment j = { .f = f, .w = &f->workers[worker], .doc = d, .v = v, .label = -1 };
+    judgment j = { .f = f, .w = &f->workers[worker], .doc = d, .v = v };
     j.w->scanned = false;
     j.w->members.len = 0;
     for (int i = 0; i < f->n_steps; i++)

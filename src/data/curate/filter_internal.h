@@ -75,7 +75,8 @@ typedef struct judgment {
     filter_worker *w;
     const text_doc *doc;
     bool split;                          /* the worker's words are of this document */
-    int label;                           /* the language by `model`; -1: not known yet */
+    bool language_known;                 /* `label` is set */
+    int label;                           /* the language by `model`; -1: none is likely */
     text_verdict *v;                     /* v->text is the text as edited so far */
     int64_t count[FILTER_COUNTER_COUNT]; /* edits, added to the totals if the document is kept */
 } judgment;
@@ -92,8 +93,9 @@ struct filter {
     word_rules *file_words; /* of --words FILE; NULL: none */
     int words;              /* rules of all documents, unless their languages decide */
     int *label_words;       /* the rules of each label of `model`; NULL: languages do not decide */
-    language_model *model;
-    int *languages; /* indices of the labels to keep */
+    language_model *model;  /* NULL: nothing needs one */
+    bool by_language;       /* documents are kept by their languages */
+    int *languages;         /* indices of the labels to keep */
     int n_languages;
     language_model *quality;
     int *kept; /* indices of the labels of `quality` that --keep names */
@@ -108,7 +110,7 @@ struct filter {
 
 /* @return the scan of the text as edited so far. */
 const scan *judgment_scan(judgment *j);
-/* @return the label of the document's language, by the filter's model. */
+/* @return the label of the document's language, by the filter's model; -1: none has half of the probability. */
 int judgment_label(judgment *j);
 /* @return the rules by which the document is split into words; filter_words.c. */
 const word_rules *judgment_words(judgment *j);

@@ -37,18 +37,18 @@ err filter_open_words(filter *f) {
     uint64_t hash = word_tables_hash();
     f->hash = hash_bytes(&hash, sizeof hash, f->hash);
     f->hash = hash_bytes(words, strlen(words), f->hash);
-    f->words = word_tables_find(f->tables, strcmp(words, "auto") == 0 ? "en" : words);
-    if (f->words < 0) return read_words_file(f, words);
-    if (strcmp(words, "auto") == 0 && f->model) find_label_rules(f);
-    return OK;
+    bool automatic = strcmp(words, "auto") ==
+                     0; /* where no language is likely, English, as datatrove's default */
+    f->words = word_tables_find(f->tables, automatic ? "en" : words);
+    if (automatic) find_label_rules(f);
+    return f->words >= 0 ? OK : read_words_file(f, words);
 }
 
 const word_rules *judgment_words(judgment *j) {
     const filter *f = j->f;
     if (f->file_words) return f->file_words;
-    int rules = f->words;
-    if (f->label_words) rules = f->label_words[judgment_label(j)];
-    return word_tables_get(f->tables, rules);
+    int label = f->label_words ? judgment_label(j) : -1;
+    return word_tables_get(f->tables, label >= 0 ? f->label_words[label] : f->words);
 }
 
 void filter_words_free(filter *f) {

@@ -256,21 +256,31 @@ static void read_language_model(model_reader *r, language_model *m) {
     if (!r->e && m->loss == FT_HIERARCHICAL) build_tree(m);
 }
 
-err language_open(const char *path, language_model **out) {
-    *out = NULL;
-    language_model *m = mem_alloc(sizeof *m);
-    err e = io_map(path, &m->file);
+/* Reads a model from m's bytes, mapped or borrowed, and takes it over. */
+static err finish_open(const char *path, err e, language_model *m, language_model **out) {
     if (!e) {
-        model_reader r = { .path = path, .p = m->file.data, .left = m->file.size };
+        model_reader r = { .path = path, .p = m->bytes, .left = m->size };
         read_language_model(&r, m);
         e = r.e;
     }
-    if (e) {
-        language_close(m);
-        return err_trail(e, __FILE__, __LINE__);
-    }
-    *out = m;
-    return OK;
+    *out = e ? NULL : m;
+    if (e) language_close(m);
+    return e ? err_trail(e, __FILE__, __LINE__) : OK;
+}
+
+err language_open(const char *path, language_model **out) {
+    language_model *m = mem_alloc(sizeof *m);
+    err e = io_map(path, &m->file);
+    m->bytes = m->file.data;
+    m->size = m->file.size;
+    return finish_open(path, e, m, out);
+}
+
+err language_read(const char *name, const uint8_t *bytes, size_t n, language_model **out) {
+    language_model *m = mem_alloc(sizeof *m);
+    m->bytes = bytes;
+    m->size = n;
+    return finish_open(name, OK, m, out);
 }
 
 void language_close(language_model *m) {
@@ -287,12 +297,10 @@ void language_close(language_model *m) {
 
 int language_count(const language_model *m) { return m->labels; }
 const char *language_name(const language_model *m, int i) { return m->label[i]; }
-uint64_t language_hash(const language_model *m) {
-    return hash_bytes(m->file.data, m->file.size, 0);
-}
+uint64_t language_hash(const language_model *m) { return hash_bytes(m->bytes, m->size, 0); }
 size_t language_bytes(const language_model *m) {
     size_t tables = ((size_t)m->word_mask + 1) * sizeof *m->word_table +
                     (m->kept ? ((size_t)m->kept_mask + 1) * sizeof *m->kept : 0);
-    return sizeof *m + m->file.size + tables + (size_t)m->words * sizeof *m->word +
+    return sizeof *m + m->size + tables + (size_t)m->words * sizeof *m->word +
            (size_t)m->labels * (sizeof *m->label + 2 * sizeof *m->tree);
 }

@@ -53,7 +53,9 @@ typedef struct ft_node {
 } ft_node;
 
 struct language_model {
-    io_mapping file;
+    io_mapping file;      /* zeroed: none is mapped */
+    const uint8_t *bytes; /* [size] of the file, or borrowed */
+    size_t size;
     int32_t dim, word_ngrams, bucket, minn, maxn;
     ft_loss loss;
     int32_t words, labels;
@@ -80,6 +82,9 @@ static inline ft_kept *ft_kept_slot(const language_model *m, int64_t bucket) {
     return &m->kept[i];
 }
 
+/* Opens a model from n bytes, which are borrowed. @param name for errors. */
+err language_read(const char *name, const uint8_t *bytes, size_t n, language_model **out) MUST_USE;
+
 /* ---- for training: quality_train.c ---- */
 /* Fills word_table from `word`. */
 void ft_index_words(language_model *m);
@@ -91,6 +96,15 @@ const float *language_predict_rows(const language_model *m, language_scratch *r,
                                    const int64_t *rows, int64_t n);
 /* @return [dim] the mean of the rows of the last prediction. */
 const float *language_hidden(const language_scratch *r);
+
+/* ---- quantizing: language_quantize.c ---- */
+typedef struct ft_quantized {
+    uint8_t *codes, *norms;
+    float *centroids, *norm_centroids;
+} ft_quantized;
+/* Quantizes a dense matrix. @param memory what the result points to. */
+void ft_quantize(const ft_matrix *m, uint64_t seed, ft_matrix *out, ft_quantized *memory);
+void ft_quantized_free(ft_quantized *memory);
 
 /* @return the index of a word; -1: not in the vocabulary. */
 int32_t ft_find_word(const language_model *m, const char *text, size_t len, uint32_t hash);

@@ -1,7 +1,7 @@
 /* Trains a fastText classifier of documents: labelled documents in, a .bin file out that fastText and
  * language_open read.
  *
- *     a document -> rows of a matrix: its words, and its word n-grams by hash -> their mean, `hidden`
+ *     a document -> rows of a matrix: its words, and word or character n-grams by hash -> their mean, `hidden`
  *                -> softmax over labels
  *
  * One pass counts words; some documents, by a hash of their text, are held out. Then stochastic gradient
@@ -13,7 +13,7 @@
 
 #include "curate/language_internal.h"
 
-enum { FT_MAGIC = 793712314, FT_VERSION = 12, FT_SUPERVISED = 3, MAX_LABELS = 64 };
+enum { FT_MAGIC = 793712314, FT_VERSION = 12, FT_SUPERVISED = 3 };
 
 /* ---- documents ------------------------------------------------------------------------------------ */
 
@@ -38,11 +38,12 @@ typedef struct quality_trainer {
     int n, cap;
     int *training, *held_out; /* indices of documents */
     int n_training, n_held_out;
-    trained_label label[MAX_LABELS];
+    trained_label label[QUALITY_LABELS];
     int n_labels;
     int64_t unlabelled;
     language_model *m;
-    float *in, *out; /* [rows][dim], [labels][dim] */
+    float *in, *out;        /* [rows][dim], [labels][dim] */
+    ft_quantized quantized; /* what an .ftz file has instead of `in` */
     char *word_bytes;
     int64_t *word_count;
 } quality_trainer;
@@ -53,8 +54,8 @@ static err find_label(quality_trainer *t, text_span name, int *out) {
         if (strlen(t->label[*out].name) == name.len + sizeof prefix - 1 &&
             memcmp(t->label[*out].name + sizeof prefix - 1, name.at, name.len) == 0)
             return OK;
-    if (t->n_labels == MAX_LABELS)
-        return err_hint(ERR("more than %d different labels", MAX_LABELS),
+    if (t->n_labels == QUALITY_LABELS)
+        return err_hint(ERR("more than %d different labels", QUALITY_LABELS),
                         "check that --label-field names the member with the label");
     for (size_t i = 0; i < name.len; i++)
         if (name.at[i] == ' ' || name.at[i] == '\n' || name.at[i] == '\t')
@@ -169,7 +170,7 @@ static counted_word *count_words(const quality_trainer *t, int64_t *n) {
     }
     free(words);
     sort_array(kept + 1, (size_t)(*n - 1), sizeof *kept, by_falling_count);
-    *n = MIN(*n, t->o->max_words);
+    *n = MIN(*n, MAX(1, t->o->max_words));
     return kept;
 }
 
@@ -180,7 +181,10 @@ static void make_model(quality_trainer *t) {
     language_model *m = t->m = mem_alloc(sizeof *m);
     *m = (language_model){ .dim = (int32_t)t->o->dim,
                            .word_ngrams = (int32_t)t->o->ngrams,
-                           .bucket = t->o->ngrams > 1 ? (int32_t)t->o->buckets : 0,
+                           .minn = t->o->max_chars ? (int32_t)t->o->min_chars : 0,
+                           .maxn = (int32_t)t->o->max_chars,
+                           .bucket =
+                               t->o->ngrams > 1 || t->o->max_chars ? (int32_t)t->o->buckets : 0,
                            .loss = FT_SOFTMAX,
                            .words = (int32_t)n,
                            .labels = t->n_labels };
@@ -299,6 +303,7 @@ static void measure(quality_trainer *t, quality_report *r) {
             if (p[k] > p[best]) best = k;
         }
         r->correct += best == d->label;
+        r->label[d->label].correct += best == d->label;
     }
     for (int k = 0; k < t->n_labels; k++) {
         quality_label *l = &r->label[k];
@@ -336,6 +341,23 @@ static void add_matrix(str *out, const ft_matrix *m) {
     str_add_bytes(out, (const char *)m->data, (size_t)(m->rows * m->columns) * sizeof(float));
 }
 
+static void add_quantizer(str *out, const ft_quantizer *q) {
+    const int32_t sizes[] = { q->dim, q->parts, q->part, q->last_part };
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) add_i32(out, sizes[i]);
+    str_add_bytes(out, (const char *)q->centroids, (size_t)q->dim * 256 * sizeof(float));
+}
+
+static void add_quantized_matrix(str *out, const ft_matrix *m) {
+    str_add_bytes(out, "\1\1", 2); /* quantized, with norms */
+    add_i64(out, m->rows);
+    add_i64(out, m->columns);
+    add_i32(out, (int32_t)(m->rows * m->q.parts));
+    str_add_bytes(out, (const char *)m->data, (size_t)(m->rows * m->q.parts));
+    add_quantizer(out, &m->q);
+    str_add_bytes(out, (const char *)m->norms, (size_t)m->rows);
+    add_quantizer(out, &m->norm);
+}
+
 static err save_model(const quality_trainer *t, const char *path) {
     const language_model *m = t->m;
     const int32_t settings[] = { FT_MAGIC,
@@ -349,8 +371,8 @@ static err save_model(const quality_trainer *t, const char *path) {
                                  m->loss,
                                  FT_SUPERVISED,
                                  m->bucket,
-                                 0,
-                                 0,
+                                 m->minn,
+                                 m->maxn,
                                  100 };
     double sampling = 1e-4;
     int64_t tokens = 0;
@@ -365,7 +387,7 @@ static err save_model(const quality_trainer *t, const char *path) {
     add_i64(&out, -1); /* not pruned */
     for (int32_t i = 0; i < m->words; i++) add_entry(&out, m->word[i].text, t->word_count[i], 0);
     for (int i = 0; i < t->n_labels; i++) add_entry(&out, t->label[i].name, t->label[i].count, 1);
-    add_matrix(&out, &m->in);
+    (m->in.quantized ? add_quantized_matrix : add_matrix)(&out, &m->in);
     add_matrix(&out, &m->out);
     err e = io_write(path, out.text, out.len);
     str_free(&out);
@@ -384,6 +406,7 @@ static void quality_trainer_free(quality_trainer *t) {
     free(t->out);
     free(t->word_bytes);
     free(t->word_count);
+    ft_quantized_free(&t->quantized);
     language_close(t->m);
 }
 
@@ -395,6 +418,7 @@ err quality_train(text_inputs *in, const quality_options *o, const char *path, q
     TRY_CLEAN(split_documents(&t));
     make_model(&t);
     learn(&t);
+    if (o->quantize) ft_quantize(&t.m->in, o->seed, &t.m->in, &t.quantized);
     measure(&t, r);
     r->documents = t.n;
     r->unlabelled = t.unlabelled;
