@@ -10,21 +10,25 @@
 #include "io/io.h"
 
 typedef struct eval_args {
-    const char *data, *tasks, *shots_from, *details, *dtype, *device;
+    const char *data, *tasks, *core, *shots_from, *details, *dtype, *device;
     int64_t limit, shots, seq, rows, batches, index;
-    bool json, watch;
+    bool json, watch, rolling;
 } eval_args;
 
 #define AT(member) offsetof(eval_args, member)
 static const cli_arg args[] = {
     { "data", ARG_TEXT, AT(data), "FILE,...",
       "texts or token files: loss, perplexity and bits per byte of each" },
-    { "tasks", ARG_TEXT, AT(tasks), "FILE,...",
-      "questions with several answers (JSON lines of HellaSwag, ARC, PIQA, MMLU)" },
+    { "rolling", ARG_FLAG, AT(rolling), "",
+      "of --data: word, byte and bits-per-byte perplexity over rolling windows, every token included" },
+    { "tasks", ARG_TEXT, AT(tasks), "[NAME=]FILE,...",
+      "questions as JSON lines of a task; a NAME alone tells where to get it, list names all" },
+    { "core", ARG_TEXT, AT(core), "FOLDER",
+      "DCLM's CORE: 22 tasks of its evaluation bundle, and their centered mean" },
     { "limit", ARG_COUNT, AT(limit), "N", "only the first N questions of each file" },
     { "shots", ARG_COUNT, AT(shots), "N", "put N answered questions before each (default 0)" },
     { "shots-from", ARG_TEXT, AT(shots_from), "FILE",
-      "file whose first N questions are used for --shots" },
+      "file that --shots draws from, such as the training split (default: the file itself)" },
     { "batches", ARG_COUNT, AT(batches), "N", "only the first N batches of each text" },
     { "seq-len", ARG_COUNT, AT(seq), "N", "tokens of context (default: at most 1024)" },
     { "batch", ARG_COUNT, AT(rows), "N", "sequences at a time (default 4)" },
@@ -37,7 +41,8 @@ static const cli_arg args[] = {
       "auto, cpu or cuda (default auto: the GPU if there is one)" },
     { "device.index", ARG_COUNT, AT(index), "N", "index of the GPU, from 0" },
 };
-const cli_spec cmd_eval_spec = { "eval", "MODEL [--data FILE,...] [--tasks FILE,...] [options]",
+const cli_spec cmd_eval_spec = { "eval",
+                                 "MODEL [--data FILE,...] [--tasks [NAME=]FILE,...] [options]",
                                  args, (int)COUNT_OF(args), 1 };
 
 /* ---- progress: a line that is rewritten on a terminal, a line every few seconds elsewhere -------- */
@@ -78,6 +83,7 @@ static err for_each(const char *list, err (*f)(void *ctx, const char *path), voi
 typedef struct eval_run {
     const eval_args *a;
     weights *w;
+    const generator *gen; /* NULL: none is planned */
     const tokenizer *tok;
     FILE *details;
     json_t *result; /* "data" and "tasks", by file */
@@ -123,8 +129,38 @@ static void print_text(eval_run *r, const char *path, const eval_text *t) {
     fflush(stdout); /* the next file may take an hour, and who reads a pipe waits for this one */
 }
 
+static task_run run_of(const eval_run *r, shown_progress *p) {
+    return (task_run){ &r->w->x, r->w->m,    r->w->eval.id,  r->w->eval.rows, r->w->eval.seq,
+                       r->tok,   r->details, progress_of(p), r->gen };
+}
+
+static err eval_one_rolling(eval_run *r, const char *path) {
+    shown_progress p = { file_name(path), "bytes" };
+    task_run run = run_of(r, &p);
+    eval_rolling t;
+    TRY(eval_rolling_file(&run, path, &t));
+    double words = exp(-t.sum / (double)t.words), bytes = exp(-t.sum / (double)t.bytes);
+    double bits = -t.sum / (double)t.bytes / log(2);
+    json_object_set_new(json_object_get(r->result, "data"), path,
+                        json_pack("{s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "word_perplexity",
+                                  words, "byte_perplexity", bytes, "bits_per_byte", bits, "loss",
+                                  -t.sum / (double)t.tokens, "documents", (json_int_t)t.documents,
+                                  "tokens", (json_int_t)t.tokens, "words", (json_int_t)t.words,
+                                  "bytes", (json_int_t)t.bytes));
+    if (r->a->json) return OK;
+    if (!r->headed)
+        printf("%-24s %15s %15s %10s %12s\n", "text", "word perplexity", "byte perplexity",
+               "bits/byte", "tokens");
+    r->headed = true;
+    printf("%-24s %15.4f %15.4f %10.4f %12lld\n", file_name(path), words, bytes, bits,
+           (long long)t.tokens);
+    fflush(stdout);
+    return OK;
+}
+
 static err eval_one_text(void *ctx, const char *path) {
     eval_run *r = ctx;
+    if (r->a->rolling) return eval_one_rolling(r, path);
     data_source *source = NULL;
     loader *l = NULL;
     eval_text t;
@@ -145,37 +181,44 @@ cleanup:
 }
 
 /* ---- tasks ---------------------------------------------------------------------------------------- */
+static void print_share(double share, int64_t n) {
+    if (isnan(share))
+        printf(" %15s", "-");
+    else
+        printf(" %6.4f ± %.4f", share, task_stderr(share, n));
+}
+
 static void print_task(eval_run *r, const char *path, const task_file *t, const task_score *s) {
-    double acc = task_stderr(s->acc, s->questions), norm = task_stderr(s->acc_norm, s->questions);
-    json_object_set_new(json_object_get(r->result, "tasks"), path,
-                        json_pack("{s:s, s:f, s:f, s:f, s:f, s:I, s:I}", "format", t->format, "acc",
-                                  s->acc, "acc_stderr", acc, "acc_norm", s->acc_norm,
-                                  "acc_norm_stderr", norm, "questions", (json_int_t)s->questions,
-                                  "shots", (json_int_t)r->a->shots));
+    json_t *one = json_pack("{s:s, s:f, s:f, s:I, s:I}", "format", t->format, "acc", s->acc,
+                            "acc_stderr", task_stderr(s->acc, s->questions), "questions",
+                            (json_int_t)s->questions, "shots", (json_int_t)r->a->shots);
+    if (!isnan(s->acc_norm)) {
+        json_object_set_new(one, "acc_norm", json_real(s->acc_norm));
+        json_object_set_new(one, "acc_norm_stderr",
+                            json_real(task_stderr(s->acc_norm, s->questions)));
+    }
+    bool greedy = task_type_of(t->row) == TASK_GREEDY;
+    if (greedy) json_object_set_new(one, "perplexity", json_real(exp(-s->likelihood)));
+    json_object_set_new(json_object_get(r->result, "tasks"), path, one);
     if (r->a->json) return;
     if (!r->headed)
-        printf("%-24s %-10s %15s %15s %10s\n", "task", "format", "acc", "acc_norm", "questions");
+        printf("%-24s %-14s %15s %15s %10s\n", "task", "format", "acc", "acc_norm", "questions");
     r->headed = true;
-    printf("%-24s %-10s %6.4f ± %.4f %6.4f ± %.4f %10lld\n", file_name(path), t->format, s->acc,
-           acc, s->acc_norm, norm, (long long)s->questions);
+    printf("%-24s %-14s", file_name(path), t->format);
+    print_share(s->acc, s->questions);
+    print_share(s->acc_norm, s->questions);
+    printf(" %10lld", (long long)s->questions);
+    if (greedy) printf("   perplexity %.4f", exp(-s->likelihood));
+    printf("\n");
     fflush(stdout);
 }
 
 static err add_shots(const eval_run *r, task_file *t) {
     task_file examples;
     if (!r->a->shots) return OK;
-    TRY(task_read(r->a->shots_from, r->a->shots, &examples));
-    err e = OK;
-    if (examples.n < r->a->shots)
-        e = err_hint(ERR("%s holds %d questions, fewer than --shots %lld", r->a->shots_from,
-                         examples.n, (long long)r->a->shots),
-                     "use --shots %d", examples.n);
-    else if (strcmp(examples.format, t->format) != 0)
-        e = err_hint(ERR("%s holds questions of %s, not of %s", r->a->shots_from, examples.format,
-                         t->format),
-                     "give examples of the same task");
-    else
-        task_add_examples(t, &examples, r->a->shots);
+    if (!r->a->shots_from) return task_add_shots(t, t, r->a->shots, TASK_DRAW_HARNESS);
+    TRY(task_read_as(t->row, r->a->shots_from, 0, &examples));
+    err e = task_add_shots(t, &examples, r->a->shots, TASK_DRAW_HARNESS);
     task_free(&examples);
     return e;
 }
@@ -190,17 +233,48 @@ static err warn_of_cuts(const eval_run *r, const char *path, const task_file *t)
     return OK;
 }
 
-static err eval_one_task(void *ctx, const char *path) {
+/* Where to get a task that is named without a file. */
+static err tell_source(const char *name) {
+    const task_row *row = task_find(name);
+    if (!strcmp(name, "list")) {
+        for (int i = 0; i < task_table_rows; i++)
+            printf("%-16s %s\n", task_row_name(task_row_at(i)), task_source(task_row_at(i)));
+        return OK;
+    }
+    if (!row) return OK;
+    return err_hint(ERR_USAGE("--tasks: %s is a task, not a file", name),
+                    "its questions are at %s; give them as JSON lines: --tasks %s=FILE.jsonl",
+                    task_source(row), name);
+}
+
+/* Splits "NAME=FILE". @param row NULL: recognized by its members */
+static err split_task_name(const char *text, const task_row **row, const char **path) {
+    const char *equals = strchr(text, '=');
+    char name[64];
+    *row = NULL;
+    *path = text;
+    if (!equals || (size_t)(equals - text) >= sizeof name || io_exists(text)) return OK;
+    snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
+    *row = task_find(name);
+    *path = equals + 1;
+    if (*row) return OK;
+    return err_hint(ERR_USAGE("--tasks: \"%s\" is not a task", name),
+                    "`ingot eval MODEL --tasks list` names all");
+}
+
+static err eval_one_task(void *ctx, const char *text) {
     eval_run *r = ctx;
     task_file t = { 0 };
     task_score s;
+    const task_row *row;
+    const char *path;
+    TRY(split_task_name(text, &row, &path));
     shown_progress p = { file_name(path), "answers" };
-    task_run run = { &r->w->x,       r->w->m, r->w->eval.id, r->w->eval.rows,
-                     r->w->eval.seq, r->tok,  r->details,    progress_of(&p) };
+    task_run run = run_of(r, &p);
     err e = OK;
-    TRY_CLEAN(task_read(path, r->a->limit, &t));
+    TRY_CLEAN(task_read_as(row, path, r->a->limit, &t));
     TRY_CLEAN(add_shots(r, &t));
-    TRY_CLEAN(warn_of_cuts(r, path, &t));
+    if (task_type_of(t.row) != TASK_GENERATE) TRY_CLEAN(warn_of_cuts(r, path, &t));
     TRY_CLEAN(task_score_all(&run, &t, &s));
     print_task(r, path, &t, &s);
 cleanup:
@@ -208,9 +282,123 @@ cleanup:
     return e;
 }
 
+static err eval_core(eval_run *r) {
+    json_t *tasks = json_object();
+    double sum = 0;
+    err e = OK;
+    if (!r->a->json) printf("%-34s %15s %10s %10s\n", "CORE", "acc", "centered", "questions");
+    for (int i = 0; i < CORE_TASKS && !e; i++) {
+        const core_task *c = &core_table[i];
+        shown_progress p = { c->name, "answers" };
+        task_run run = run_of(r, &p);
+        task_file t = { 0 };
+        task_score s;
+        e = core_read(c, r->a->core, r->a->limit, &t);
+        if (!e) e = task_score_all(&run, &t, &s);
+        task_free(&t);
+        if (e) break;
+        double centered = core_centered(c, s.acc);
+        sum += centered;
+        json_object_set_new(tasks, c->name,
+                            json_pack("{s:f, s:f, s:f, s:I}", "acc", s.acc, "acc_stderr",
+                                      task_stderr(s.acc, s.questions), "centered", centered,
+                                      "questions", (json_int_t)s.questions));
+        if (r->a->json) continue;
+        printf("%-34s", c->name);
+        print_share(s.acc, s.questions);
+        printf(" %10.4f %10lld\n", centered, (long long)s.questions);
+        fflush(stdout);
+    }
+    if (!e && !r->a->json) printf("%-34s %15s %10.4f\n", "CORE", "", sum / CORE_TASKS);
+    if (!e)
+        json_object_set_new(r->result, "core",
+                            json_pack("{s:f, s:O}", "score", sum / CORE_TASKS, "tasks", tasks));
+    json_decref(tasks);
+    return e;
+}
+
+/* ---- the run's own held-out data -------------------------------------------------------------------- */
+static err eval_own_source(eval_run *r, const char *name, data_source *source, data_range range) {
+    loader *l = NULL;
+    loader_options o = { .seq_len = r->w->eval.seq,
+                         .rows = r->w->eval.rows,
+                         .vocab_limit = model_conf(r->w->m)->vocab,
+                         .mask_documents = true,
+                         .evaluation = true,
+                         .range = range };
+    eval_text t;
+    shown_progress p = { name, "batches" };
+    TRY(loader_new(source, &o, &l));
+    err e = eval_read_text(&r->w->x, r->w->m, r->w->eval.id, l, r->a->batches, r->tok,
+                           progress_of(&p), &t);
+    if (!e) print_text(r, name, &t);
+    loader_free(l);
+    return e;
+}
+
+/* One entry of a run's data: the shards that were held out, else the part that the run split off. */
+static err eval_own_entry(eval_run *r, const config *c, const mix_entry *m, bool given) {
+    char *tok = r->w->state.bytes ? NULL : ckpt_tokenizer_path(r->w->path);
+    data_options o = { .vocab_limit = model_conf(r->w->m)->vocab,
+                       .tokenizer = tok ? tok : "bytes",
+                       .no_prefix = !r->w->state.prefixed,
+                       .held_out = !given,
+                       .raw_dtype = c->data.raw_dtype };
+    data_source *d = NULL;
+    data_range rest = { 0, 0 }, part;
+    err e = data_open_paths(m->paths, m->n_paths, &o, &d);
+    o.held_out = false;
+    if (!e && !d && c->data.validation_fraction > 0) {
+        e = data_open_paths(m->paths, m->n_paths, &o, &d);
+        if (!e) e = data_split(d, c->data.validation_fraction, c->training.seq_len, &part, &rest);
+    }
+    if (!e && d) e = eval_own_source(r, m->name, d, rest);
+    data_close(d);
+    free(tok);
+    return e;
+}
+
+static err eval_own_paths(eval_run *r, const config *c, const char *path, bool given) {
+    mix_entry only = { .name = path, .paths = &path, .n_paths = 1 };
+    mix_file file = { .entries = &only, .n = 1 };
+    bool is_mix = mix_file_is(path);
+    err e = is_mix ? mix_file_read(path, &file) : OK;
+    for (int i = 0; i < file.n && !e; i++) e = eval_own_entry(r, c, &file.entries[i], given);
+    if (is_mix) mix_file_free(&file);
+    return e;
+}
+
+static err eval_own_data(eval_run *r) {
+    config c;
+    char *path = ckpt_file(r->w->path, "config.yaml");
+    if (!path)
+        return err_hint(
+            ERR_USAGE(
+                "eval: nothing to evaluate on: %s has no config.yaml that names held-out data",
+                r->w->path),
+            "give --data TEXT, --tasks QUESTIONS.jsonl, or both");
+    config_init(&c);
+    err e = config_load(&c, path);
+    free(path);
+    if (!e && *c.data.validation) {
+        e = eval_own_paths(r, &c, c.data.validation, true);
+    } else if (!e && *c.data.train) {
+        e = eval_own_paths(r, &c, c.data.train, false);
+    } else if (!e) {
+        data_source *d = NULL;
+        data_range part, rest = { 0, 0 };
+        e = data_open_synth((uint64_t)c.training.seed, c.data.synth_documents, &d);
+        if (!e) e = data_split(d, c.data.validation_fraction, c.training.seq_len, &part, &rest);
+        if (!e) e = eval_own_source(r, "synthetic corpus", d, rest);
+        data_close(d);
+    }
+    config_free(&c);
+    return e;
+}
+
 /* ---- one model ------------------------------------------------------------------------------------- */
 static err need_tokenizer(const eval_args *a, const weights *w, const tokenizer *t) {
-    if (t || !a->tasks) return OK;
+    if (t || (!a->tasks && !a->core && !a->rolling)) return OK;
     return err_hint(ERR("%s has no tokenizer: questions cannot be read", w->path),
                     "put the tokenizer.json it was trained with into its folder");
 }
@@ -222,10 +410,11 @@ static err print_json(eval_run *r) {
     return fflush(stdout) ? ERR("cannot write: %s", strerror(errno)) : OK;
 }
 
-static err eval_weights(const eval_args *a, const char *path, FILE *details, weights *w) {
+static err eval_weights(const eval_args *a, const char *path, FILE *details, weights *w,
+                        const generator *gen) {
     tokenizer *tok = NULL;
     char n[32];
-    eval_run r = { .a = a, .w = w, .details = details };
+    eval_run r = { .a = a, .w = w, .gen = gen, .details = details };
     r.result = json_pack("{s:s, s:I, s:{}, s:{}}", "model", path, "step",
                          (json_int_t)w->state.updates, "data", "tasks");
     err e = OK;
@@ -240,6 +429,8 @@ static err eval_weights(const eval_args *a, const char *path, FILE *details, wei
     TRY_CLEAN(for_each(a->data, eval_one_text, &r));
     r.headed = false;
     TRY_CLEAN(for_each(a->tasks, eval_one_task, &r));
+    if (a->core) TRY_CLEAN(eval_core(&r));
+    if (!a->data && !a->tasks && !a->core) TRY_CLEAN(eval_own_data(&r));
     if (a->json) e = print_json(&r);
 cleanup:
     json_decref(r.result);
@@ -253,8 +444,10 @@ static err eval_model(const eval_args *a, const char *path, const ops_choice *on
     w.eval.rows = a->rows;
     w.eval.seq = a->seq;
     w.eval.dt = dt;
-    err e = weights_open(path, on, NULL, 0, &w);
-    if (!e) e = eval_weights(a, path, details, &w);
+    generator g;
+    bool generates = a->tasks || a->core; /* some of them do */
+    err e = weights_open(path, on, generates ? &g : NULL, 0, &w);
+    if (!e) e = eval_weights(a, path, details, &w, generates ? &g : NULL);
     weights_free(&w);
     return e;
 }
@@ -283,11 +476,10 @@ cleanup:
 }
 
 static err check_args(const eval_args *a, dtype *dt) {
-    if (!a->data && !a->tasks)
-        return err_hint(ERR_USAGE("eval: nothing to evaluate on"),
-                        "give --data TEXT, --tasks QUESTIONS.jsonl, or both");
-    if ((a->shots > 0) != (a->shots_from != NULL))
-        return err_hint(ERR_USAGE("--shots and --shots-from belong together"), "give both");
+    if (a->shots_from && !a->shots)
+        return err_hint(ERR_USAGE("--shots-from: needs --shots"), "give both");
+    if (a->shots && !a->tasks) return ERR_USAGE("--shots: needs --tasks");
+    if (a->rolling && !a->data) return ERR_USAGE("--rolling: needs --data");
     *dt = a->dtype ? dt_from_name(a->dtype) : DT_F32;
     if (*dt != DT_F32 && *dt != DT_BF16)
         return err_hint(ERR_USAGE("--dtype: expected fp32 or bf16; got \"%s\"", a->dtype),
@@ -304,6 +496,8 @@ err cmd_eval(int argc, char **argv) {
     FILE *details = NULL;
     TRY(cli_parse(&cmd_eval_spec, argc - 1, argv + 1, &a, &path));
     TRY(check_args(&a, &dt));
+    if (a.tasks) TRY(tell_source(a.tasks));
+    if (a.tasks && !strcmp(a.tasks, "list")) return OK;
     TRY(weights_device(a.device, a.index, &on));
     if (a.details && !(details = fopen(a.details, "w")))
         return ERR("cannot write %s: %s", a.details, strerror(errno));

@@ -90,7 +90,7 @@ const cli_command cli_commands[] = {
           "  echo \"What is 2 + 2?\" | ingot chat runs/tuned\n"
           "\n" },
     { .name = "eval",
-      .usage = "MODEL [--data FILE,...] [--tasks FILE,...] [options]",
+      .usage = "MODEL [--data FILE,...] [--tasks [NAME=]FILE,...] [options]",
       .summary = "measure a model: loss on texts, answers to questions",
       .run = cmd_eval,
       .spec = &cmd_eval_spec,
@@ -105,6 +105,10 @@ const cli_command cli_commands[] = {
           "  ingot eval runs/tiny --tasks hellaswag_val.jsonl,ARC-Easy-Test.jsonl --limit 500\n"
           "  ingot eval runs/tiny --tasks mmlu_test.jsonl --shots 5 --shots-from mmlu_dev.jsonl\n"
           "  ingot eval gpt2-folder --tasks piqa.jsonl --json\n"
+          "  ingot eval runs/tiny                                   loss on its own held-out data\n"
+          "  ingot eval runs/tiny --tasks lambada=lambada_test.jsonl,gsm8k=gsm8k_test.jsonl\n"
+          "  ingot eval runs/tiny --core eval_bundle                DCLM's CORE\n"
+          "  ingot eval runs/tiny --data wikitext.jsonl --rolling   perplexity per word and byte\n"
           "  ingot eval runs/tiny --data held-out.txt --watch       each checkpoint as it appears\n"
           "\n" },
     { .name = "plan",

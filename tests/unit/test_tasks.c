@@ -2,7 +2,8 @@
 #include "support/folder.h"
 #include "support/model.h"
 
-#include "eval/eval.h"
+#include "eval/py_random.h"
+#include "eval/tasks_internal.h"
 
 enum { ROWS = 2, SEQ = 12, VOCAB = 40 };
 
@@ -132,15 +133,182 @@ static void formats_are_recognized(void **state) {
 
 static void examples_come_before_questions(void **state) {
     task_file t = read_fixture("mmlu.jsonl", "mmlu"), same = read_fixture("mmlu.jsonl", "mmlu");
-    task_add_examples(&t, &same, 2);
-    const char *c = t.question[5].context;
-    assert_true(str_starts(c, "The following are multiple choice questions"));
-    assert_null(strstr(c + 1, "The following")); /* once */
-    assert_non_null(strstr(c, "Answer: A\n\n"));
-    assert_non_null(strstr(c, "Answer: B\n\n"));
-    assert_true(strcmp(c + strlen(c) - 8, "\nAnswer:") == 0);
+    assert_ok(task_add_shots(&t, &same, 1, TASK_DRAW_HARNESS));
+    for (int i = 0; i < t.n;
+         i++) { /* of the question's own subject, and never the question itself */
+        const char *c = t.question[i].context, *subject = t.question[i].group;
+        assert_true(str_starts(c, "The following are multiple choice questions"));
+        assert_null(strstr(c + 1, "The following")); /* once */
+        assert_true(str_ends(c, same.question[i].context + same.question[i].preamble));
+        const char *shown = c + t.question[i].preamble;
+        int k = 0;
+        while (k < same.n && (k == i || strcmp(same.question[k].group, subject) != 0 ||
+                              !strcmp(same.question[k].context, same.question[i].context)))
+            k++;
+        assert_true(k < same.n);
+        assert_true(str_starts(shown, same.question[k].context + same.question[k].preamble));
+    }
     task_free(&t);
+    assert_error(task_add_shots(&same, &same, 30, TASK_DRAW_HARNESS), "fewer than --shots 30");
     task_free(&same);
+}
+
+/* ---- every task, against what tests/fixtures/eval/tasks.py computes from the definitions ------------------- */
+static json_t *read_expected(const char *task) {
+    char path[512], *text, *next = NULL;
+    snprintf(path, sizeof path, "%s/eval/tasks/%s.expected.jsonl", FIXTURES, task);
+    assert_ok(io_read(path, 1 << 24, &text, NULL));
+    json_t *list = json_array();
+    for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
+        json_array_append_new(list, json_loads(line, 0, NULL));
+    free(text);
+    return list;
+}
+
+static task_file read_task(const char *name, const char *ending) {
+    char path[512];
+    task_file t;
+    snprintf(path, sizeof path, "%s/eval/tasks/%s%s.jsonl", FIXTURES, name, ending);
+    assert_ok(task_read_as(task_find(name), path, 0, &t));
+    return t;
+}
+
+/* The contexts of a question, with what stands before them. */
+static void expect_contexts(const char *task, const task_question *q, const json_t *want,
+                            const char *shots) {
+    const json_t *contexts = json_object_get(want, "contexts");
+    for (size_t k = 0; k < json_array_size(contexts); k++) {
+        str all = { 0 };
+        const char *got = q->other[k] ? q->other[k] : q->context;
+        str_add(&all, "%s%s", shots, json_string_value(json_array_get(contexts, k)));
+        if (strcmp(got, all.text) != 0)
+            fail_msg("%s:\nexpected \"%s\"\ngot \"%s\"", task, all.text, got);
+        str_free(&all);
+    }
+}
+
+static void expect_answers(const char *task, const task_question *q, const json_t *want) {
+    const json_t *answers = json_object_get(want, "answers");
+    size_t n = json_array_size(answers);
+    for (size_t k = 0; k < (size_t)q->choices; k++) {
+        const char *text = json_string_value(json_array_get(answers, n > 1 ? k : 0));
+        if (strcmp(q->choice[k], text) != 0)
+            fail_msg("%s: expected \"%s\", got \"%s\"", task, text, q->choice[k]);
+    }
+    assert_int_equal(q->answer, json_integer_value(json_object_get(want, "right")));
+}
+
+static void every_task_is_shown_as_defined(void **state) {
+    int tested = 0;
+    for (int i = 0; i < task_table_rows; i++) {
+        const char *name = task_row_name(task_row_at(i));
+        char path[512];
+        snprintf(path, sizeof path, "%s/eval/tasks/%s.jsonl", FIXTURES, name);
+        if (!io_exists(path)) continue; /* in the older fixtures */
+        json_t *want = read_expected(name);
+        bool core = str_starts(name, "core_");
+        for (int shots = 0; shots < 3; shots++) {
+            task_file t = read_task(name, ""), train = read_task(name, ".train");
+            const char *key = shots == 2 ? "own" : "shots";
+            if (shots == 2 && !core) assert_ok(task_add_shots(&t, &t, 3, TASK_DRAW_HARNESS));
+            if (shots == 1)
+                assert_ok(task_add_shots(&t, core ? &t : &train, 3,
+                                         core ? TASK_DRAW_CORE : TASK_DRAW_HARNESS));
+            assert_int_equal(t.n, (int)json_array_size(want));
+            for (int k = 0; k < t.n; k++) {
+                const json_t *w = json_array_get(want, (size_t)k);
+                const char *before = json_string_value(json_object_get(w, key));
+                if (shots < 2 || !core)
+                    expect_contexts(name, &t.question[k], w, shots ? before : "");
+                expect_answers(name, &t.question[k], w);
+            }
+            task_free(&t);
+            task_free(&train);
+        }
+        json_decref(want);
+        tested++;
+    }
+    assert_int_equal(tested, 16);
+}
+
+/* Those that can be told by their members are. */
+static void tasks_are_recognized(void **state) {
+    static const char *const names[] = { "boolq",       "sciq",       "commonsense_qa",
+                                         "arc",         "piqa",       "copa",
+                                         "race",        "winogrande", "squad",
+                                         "triviaqa",    "gsm8k",      "core_choices",
+                                         "core_schema", "core_greedy" };
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char path[512];
+        task_file t;
+        snprintf(path, sizeof path, "%s/eval/tasks/%s.jsonl", FIXTURES, names[i]);
+        assert_ok(task_read(path, 0, &t));
+        assert_string_equal(t.format, names[i]);
+        task_free(&t);
+    }
+}
+
+static void generated_answers_are_compared(void **state) {
+    static const struct {
+        task_match how;
+        const char *answer, *right;
+        bool matches;
+    } cases[] = {
+        { MATCH_WORDS, " The Beatles!", "the beatles", true },
+        { MATCH_WORDS, "a  b", "a b", false },
+        { MATCH_WORDS, "Paris, France", "Paris", false },
+        { MATCH_SQUAD, " an  old   Tree.", "the old tree", true },
+        { MATCH_SQUAD, "then", "the n", false },
+        { MATCH_NUMBER, "So 3 + 4 = 7.\nThe answer is $1,234.", "x = 1234\n#### 1,234", true },
+        { MATCH_NUMBER, "it is -5", "#### -5", true },
+        { MATCH_NUMBER, "it is 5", "#### -5", false },
+        { MATCH_NUMBER, "12 or 13", "#### 12", false },
+        { MATCH_NUMBER, "none", "#### 4", false },
+        { MATCH_NUMBER, "#### 4\n", "because\n#### 4", true },
+        { MATCH_NUMBER, "3.50", "#### 3.50", true },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        task_question q = { .choice = { (char *)(uintptr_t)cases[i].right }, .choices = 1 };
+        if (task_matches(cases[i].how, cases[i].answer, &q) != cases[i].matches)
+            fail_msg("\"%s\" against \"%s\"", cases[i].answer, cases[i].right);
+    }
+}
+
+static void python_draws_the_same_numbers(void **state) {
+    static const struct {
+        uint64_t n;
+        int64_t k, want[10];
+    } draws[] = { { 1000, 5, { 989, 796, 451, 119, 7 } },
+                  { 20, 10, { 2, 18, 1, 19, 3, 12, 5, 15, 0, 11 } },
+                  { 300, 10, { 8, 177, 247, 237, 76, 46, 93, 58, 7, 257 } },
+                  { 85, 10, { 62, 31, 8, 69, 59, 82, 76, 11, 65, 74 } } };
+    static const int64_t shuffled[] = { 4,  7, 28, 0, 2,  24, 3,  15, 27, 8,  14, 13, 21, 16, 1,
+                                        29, 6, 20, 9, 26, 12, 10, 5,  23, 25, 18, 11, 22, 17, 19 };
+    py_random r;
+    py_random_seed(&r, 1234);
+    for (size_t i = 0; i < COUNT_OF(draws); i++) {
+        int64_t got[10];
+        py_random_sample(&r, (int64_t)draws[i].n, draws[i].k, got);
+        assert_memory_equal(got, draws[i].want, (size_t)draws[i].k * sizeof *got);
+    }
+    int64_t list[30];
+    for (int i = 0; i < 30; i++) list[i] = i;
+    py_random_seed(&r, 1337);
+    py_random_shuffle(&r, list, 30);
+    assert_memory_equal(list, shuffled, sizeof list);
+    py_random_seed(&r, ((uint64_t)1 << 40) + 5);
+    assert_true(py_random_below(&r, (uint64_t)1 << 35) == 3976222944);
+    assert_true(py_random_below(&r, (uint64_t)1 << 35) == 3829167211);
+}
+
+static void core_is_centered(void **state) {
+    double sum = 0;
+    for (int i = 0; i < CORE_TASKS; i++)
+        sum += core_centered(&core_table[i], core_table[i].baseline / 100);
+    assert_true(fabs(sum) < 1e-12); /* chance is 0 */
+    for (int i = 0; i < CORE_TASKS; i++) assert_true(core_centered(&core_table[i], 1) == 1);
+    assert_true(fabs(core_centered(&core_table[20], 0.81) - 0.5) <
+                1e-12); /* boolq: (0.81 - 0.62) / 0.38 */
 }
 
 static void refuse(test_folder *f, const char *text, const char *words) {
@@ -152,12 +320,17 @@ static void refuse(test_folder *f, const char *text, const char *words) {
 static void bad_files_are_refused(void **state) {
     test_folder *f = *state;
     refuse(f, "", "holds no question");
-    refuse(f, "{\"text\": 1}\n", "not a question of a known format");
+    refuse(f, "{\"text\": 1}\n", "not a question of a known task");
     refuse(f, "not json\n", "bad.jsonl:1");
     refuse(f, "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"answer\": 2}\n", "names none");
-    refuse(f, "{\"context\": \"a\", \"choices\": [\"b\"], \"answer\": 0}\n", "two answers or more");
+    refuse(f, "{\"context\": \"a\", \"choices\": [\"b\"], \"answer\": 0}\n", "2 answers or more");
     refuse(f, "{\"context\": \"a\", \"choices\": [\"b\", 3], \"answer\": 0}\n", "not text");
-    refuse(f, "{\"context\": 7, \"choices\": [\"b\", \"c\"], \"answer\": 0}\n", "is not a text");
+    refuse(f, "{\"passage\": \"a\", \"question\": \"b\", \"label\": 1}\n{\"goal\": \"a\"}\n",
+           "bad.jsonl:2: not a question of boolq");
+    refuse(
+        f,
+        "{\"sentence\": \"no gap\", \"option1\": \"a\", \"option2\": \"b\", \"answer\": \"1\"}\n",
+        "bad.jsonl:1: template");
 }
 
 int main(void) {
@@ -167,6 +340,11 @@ int main(void) {
         cmocka_unit_test(long_texts_lose_their_beginning),
         cmocka_unit_test(formats_are_recognized),
         cmocka_unit_test(examples_come_before_questions),
+        cmocka_unit_test(every_task_is_shown_as_defined),
+        cmocka_unit_test(tasks_are_recognized),
+        cmocka_unit_test(generated_answers_are_compared),
+        cmocka_unit_test(python_draws_the_same_numbers),
+        cmocka_unit_test(core_is_centered),
         cmocka_unit_test_setup_teardown(bad_files_are_refused, folder_setup, folder_teardown),
     };
     return cmocka_run_group_tests_name("tasks", tests, NULL, NULL);

@@ -51,35 +51,59 @@ typedef struct score_request {
 err score_all(exec *x, const model *m, int which, int64_t rows, int64_t seq, score_request *all,
               int64_t n, void (*on_batch)(void *ctx, int64_t done), void *ctx) MUST_USE;
 
-/* ---- questions with several answers: tasks.c ------------------------------------------------ */
-enum { TASK_MAX_CHOICES = 32 };
+/* ---- tasks: task_table.c has a row for each, task_read.c reads files, tasks.c scores -------------- */
+enum { TASK_MAX_CHOICES = 32, CORE_TASKS = 22 };
+typedef enum {
+    TASK_CHOICES,  /* several answers to a context: the likeliest */
+    TASK_SCHEMA,   /* several contexts of a continuation: the one after which it is likeliest */
+    TASK_GREEDY,   /* a continuation: whether each of its tokens is the likeliest */
+    TASK_GENERATE, /* a generated answer: whether it is one of those that are right */
+} task_type;
+typedef struct task_row task_row;
+extern const int task_table_rows;
+const task_row *task_find(const char *name); /* NULL: there is none */
+const task_row *task_row_at(int i);              /* i < task_table_rows */
+const char *task_row_name(const task_row *r);
+const char *task_source(const task_row *r); /* where its files are */
+task_type task_type_of(const task_row *r);
+
 typedef struct task_question {
-    char *context; /* owned, as all texts */
-    char *choice[TASK_MAX_CHOICES];
-    int choices, answer; /* the right one */
+    char *context;                  /* owned, as all texts */
+    size_t preamble;                /* bytes at its beginning that are not repeated in examples */
+    char *choice[TASK_MAX_CHOICES]; /* TASK_GENERATE: those that are right */
+    char *other[TASK_MAX_CHOICES];  /* TASK_SCHEMA: the contexts */
+    char *target;                   /* the answer as an example shows it */
+    char *group;                    /* MMLU's subject; NULL: none */
+    int choices, answer;            /* the right one */
 } task_question;
 typedef struct task_file {
-    const char *format; /* static */
+    const task_row *row;
+    const char *format;    /* its name, static */
+    const char *delimiter; /* between contexts and answers, static */
     task_question *question;
     int n, cap;
 } task_file;
-/* Reads JSON lines in the format of HellaSwag, ARC, PIQA or MMLU, recognized by their fields, or with fields
- * "context", "choices" and "answer". The texts are those that EleutherAI's harness shows to a model.
- * @param limit questions to read; 0: all */
+/* Reads JSON lines of a task that is recognized by their members. @param limit questions to read; 0: all */
 err task_read(const char *path, int64_t limit, task_file *out) MUST_USE;
-/* Puts the first n questions of `examples`, with their answers, before every context. */
-void task_add_examples(task_file *t, const task_file *examples, int64_t n);
+/* The same of a known task. @param row NULL: recognized */
+err task_read_as(const task_row *row, const char *path, int64_t limit, task_file *out) MUST_USE;
+/* Puts n answered questions of `from` before every context, as EleutherAI's harness (TASK_DRAW_HARNESS) or DCLM's CORE as nanochat
+ * runs it (TASK_DRAW_CORE) draw them: with Python's random numbers, the first with one seed for all questions, the second with one
+ * for each. Tasks with groups take the first n of their group. @param from may be t: a question is not its own example */
+typedef enum { TASK_DRAW_HARNESS, TASK_DRAW_CORE } task_draw;
+err task_add_shots(task_file *t, const task_file *from, int64_t n, task_draw draw) MUST_USE;
 void task_free(task_file *t); /* takes a zeroed one */
 
 typedef struct task_score {
-    double acc,
-        acc_norm;      /* shares of questions whose likeliest answer is the right one; acc_norm: by
-                           * likelihood per character */
-    double likelihood; /* logarithm of that of the right answer, the mean of all questions */
+    double acc;      /* share of questions answered right */
+    double acc_norm; /* the same by likelihood per character; NaN: not of this task */
+    double
+        likelihood; /* logarithm of that of the right answer, the mean of all questions; NaN: not of this task */
     int64_t questions;
 } task_score;
 /* The standard error of a share. */
 double task_stderr(double share, int64_t n);
+struct generator;
 /* Where answers are scored; details, where it is given, gets a line of JSON per question. */
 typedef struct task_run {
     exec *x;
@@ -88,13 +112,36 @@ typedef struct task_run {
     int64_t rows, seq;
     const tokenizer *tok;
     FILE *details;
-    eval_progress show; /* counts answers */
+    eval_progress show;          /* counts answers */
+    const struct generator *gen; /* of TASK_GREEDY and TASK_GENERATE; NULL: these are refused */
 } task_run;
 err task_score_all(const task_run *r, const task_file *t, task_score *out) MUST_USE;
 /* @param longest set to the tokens of context that the longest answer needs
  * @param cut set to the number of answers that need more than `seq` */
 err task_lengths(const tokenizer *tok, const task_file *t, int64_t seq, int64_t *longest,
                  int64_t *cut) MUST_USE;
+
+/* DCLM's CORE: 22 tasks, and the mean of their scores, each centered so that chance is 0. */
+typedef struct core_task {
+    const char *name, *file; /* in the bundle's eval_data/ */
+    int shots;
+    const char *delimiter;
+    double baseline; /* percent */
+} core_task;
+extern const core_task core_table[CORE_TASKS];
+double core_centered(const core_task *t, double acc);
+/* Reads a task from the bundle's folder, shuffled and with its examples. @param limit 0: all questions */
+err core_read(const core_task *t, const char *folder, int64_t limit, task_file *out) MUST_USE;
+
+/* ---- rolling windows: rolling.c ------------------------------------------------------------------- */
+/* The likelihood of documents as EleutherAI's harness defines it: every token is predicted once, the first of a document after the
+ * prefix token, windows of `seq` tokens back to back. */
+typedef struct eval_rolling {
+    double sum; /* of the logarithms of probabilities */
+    int64_t documents, tokens, words, bytes;
+} eval_rolling;
+/* @param path JSON lines with "text" or "page", or a text file that is one document. @param r details and gen are not read */
+err eval_rolling_file(const task_run *r, const char *path, eval_rolling *out) MUST_USE;
 
 /* ---- generation -------------------------------------------------------------------------- */
 enum { PREFILL = 64 }; /* tokens of a prompt that run at once */

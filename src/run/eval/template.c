@@ -24,7 +24,7 @@ void template_fail(template_run *r, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    r->e = ERR("chat template: %s", text);
+    r->e = ERR("template: %s", text);
 }
 
 bool template_step(template_run *r) {
@@ -84,7 +84,7 @@ static err split_nodes(const char *text, node_list *out) {
             continue;
         }
         const char *body = at + 2, *close = find_close(body, end, kind == '{' ? '}' : kind);
-        if (!close) return ERR("chat template: \"{%c\" is not closed: %.40s", kind, at);
+        if (!close) return ERR("template: \"{%c\" is not closed: %.40s", kind, at);
         bool strip = body < close && *body == '-', keep = body < close && *body == '+';
         const char *before = trim_before(text, from, at, strip, kind != '{' && !keep);
         if (before > from) add_node(out, NODE_TEXT, from, before);
@@ -126,7 +126,7 @@ static int link_nodes(node_list *l, int at, int depth, err *e) {
                                              { "generation", "endgeneration" } };
     static const char *const parts[] = { "elif",     "else",   "endif",        "endfor",
                                          "endmacro", "endset", "endgeneration" };
-    if (depth > TEMPLATE_DEPTH) *e = ERR("chat template: nested deeper than %d", TEMPLATE_DEPTH);
+    if (depth > TEMPLATE_DEPTH) *e = ERR("template: nested deeper than %d", TEMPLATE_DEPTH);
     while (at < l->n && !*e) {
         template_node *node = &l->at[at];
         size_t b = 0;
@@ -145,7 +145,7 @@ static int link_nodes(node_list *l, int at, int depth, err *e) {
                 next < l->n && b <= 1 &&
                 (node_is(&l->at[next], "else") || (b == 0 && node_is(&l->at[next], "elif")));
             if (!ends && !goes_on) {
-                *e = ERR("chat template: \"%s\" without \"%s\"", blocks[b][0], blocks[b][1]);
+                *e = ERR("template: \"%s\" without \"%s\"", blocks[b][0], blocks[b][1]);
                 break;
             }
             l->at[head].next = next;
@@ -429,7 +429,7 @@ err template_render(const char *text, json_t *vars, str *out) {
     if (!e) {
         int stopped = link_nodes(&l, 0, 0, &e);
         if (!e && stopped < l.n)
-            e = ERR("chat template: \"%.*s\" without what it ends",
+            e = ERR("template: \"%.*s\" without what it ends",
                     (int)MIN(l.at[stopped].text.end - l.at[stopped].text.at, (ptrdiff_t)30),
                     l.at[stopped].text.at);
     }
@@ -442,4 +442,21 @@ err template_render(const char *text, json_t *vars, str *out) {
     }
     free(l.at);
     return e;
+}
+
+err template_evaluate(const char *text, json_t *vars, json_t **out) {
+    str unused = { 0 };
+    template_scope all = { json_copy(vars), NULL };
+    template_run r = { .scope = &all, .out = &unused };
+    template_text t = { text, text + strlen(text) };
+    *out = template_value(&r, &t);
+    if (!r.e && !template_at_end(&t)) template_fail(&r, "\"%.40s\" is not understood", t.at);
+    json_decref(all.vars);
+    str_free(&unused);
+    if (!r.e && !*out) *out = json_null();
+    if (r.e) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    return r.e;
 }

@@ -18,5 +18,7 @@
 
 /* Appends the text. @param vars an object, borrowed. */
 err template_render(const char *text, json_t *vars, str *out) MUST_USE;
+/* One expression, such as "choices.label.index(answerKey)". @param out owned; null where it is undefined */
+err template_evaluate(const char *text, json_t *vars, json_t **out) MUST_USE;
 
 #endif

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <utf8proc.h>
 
 #include "template_internal.h"
 
@@ -48,18 +49,39 @@ static json_t *strip_sides(const json_t *v, const char *set, int sides) {
 }
 
 static json_t *change_case(const json_t *v, const char *how) {
-    char *copy = strdup(json_string_value(v));
+    str out = { 0 };
+    const char *text = json_string_value(v);
+    utf8proc_ssize_t left = (utf8proc_ssize_t)json_string_length(v), n;
     bool first = true;
-    for (char *c = copy; *c; c++) {
-        bool upper = *c >= 'A' && *c <= 'Z', lower = *c >= 'a' && *c <= 'z';
-        bool up = !strcmp(how, "upper") || (first && strcmp(how, "lower") != 0);
-        if (up && lower) *c = (char)(*c - 32);
-        if (!up && upper) *c = (char)(*c + 32);
-        first = !strcmp(how, "title") ? !(upper || lower || (unsigned char)*c >= 0x80) : false;
+    for (utf8proc_int32_t c; left > 0; text += n, left -= n) {
+        utf8proc_uint8_t bytes[4];
+        n = utf8proc_iterate((const utf8proc_uint8_t *)text, left, &c);
+        if (n < 1) break;
+        bool letter = utf8proc_tolower(c) != utf8proc_toupper(c);
+        if (!strcmp(how, "upper"))
+            c = utf8proc_toupper(c);
+        else
+            c = first && strcmp(how, "lower") != 0 ? utf8proc_totitle(c) : utf8proc_tolower(c);
+        first = !strcmp(how, "title") && !letter;
+        str_add_bytes(&out, (const char *)bytes, (size_t)utf8proc_encode_char(c, bytes));
     }
-    json_t *out = json_string(copy);
-    free(copy);
-    return out;
+    json_t *changed = template_string(&out);
+    str_free(&out);
+    return changed;
+}
+
+/* Removes what stands in brackets on one line: "[step] Mix." becomes " Mix." */
+static json_t *remove_brackets(const json_t *v) {
+    str out = { 0 };
+    for (const char *at = json_string_value(v); *at;) {
+        size_t line = strcspn(at, "\n");
+        const char *close = *at == '[' ? memchr(at, ']', line) : NULL;
+        if (!close) str_add_bytes(&out, at, 1);
+        at = close ? close + 1 : at + 1;
+    }
+    json_t *left = template_string(&out);
+    str_free(&out);
+    return left;
 }
 
 static json_t *split_text(const json_t *v, const char *by, int64_t most) {
@@ -132,6 +154,13 @@ json_t *template_method(template_run *r, json_t *v, const char *name, const temp
             const json_t *most = json_array_get(a->list, 1);
             return split_text(v, one, most ? json_integer_value(most) : -1);
         }
+        const char *hit = !strcmp(name, "index") && one ? strstr(text, one) : NULL;
+        if (hit) {
+            json_t *before = json_stringn(text, (size_t)(hit - text));
+            json_t *at = json_integer((json_int_t)text_length(json_string_value(before)));
+            json_decref(before);
+            return at;
+        }
         if (!strcmp(name, "replace") && one) return replace_in_text(v, one, text_arg(a, 1, ""));
     }
     if (json_is_object(v)) {
@@ -144,6 +173,9 @@ json_t *template_method(template_run *r, json_t *v, const char *name, const temp
             return got ? json_incref(got) : other ? json_incref(other) : json_null();
         }
     }
+    for (size_t i = 0; !strcmp(name, "index") && i < json_array_size(v); i++)
+        if (template_same(json_array_get(v, i), json_array_get(a->list, 0)))
+            return json_integer((json_int_t)i);
     if (json_is_array(v) && !strcmp(name, "append") && json_array_get(a->list, 0)) {
         json_array_append(v, json_array_get(a->list, 0));
         return json_null();
@@ -234,8 +266,10 @@ static json_t *filter_list(template_run *r, const json_t *v, const char *name,
 
 /* @param v owned. @return owned */
 json_t *template_filter(template_run *r, json_t *v, const char *name, const template_args *a) {
-    static const char *const of_text[] = { "trim",       "upper",   "lower",  "title",
-                                           "capitalize", "replace", "string", "safe" };
+    static const char *const of_text[] = {
+        "without_brackets", "trim",    "upper",  "lower", "title",
+        "capitalize",       "replace", "string", "safe"
+    };
     json_t *out = NULL;
     for (size_t i = 0; i < COUNT_OF(of_text) && !json_is_string(v); i++) {
         if (strcmp(name, of_text[i]) != 0) continue;
@@ -254,6 +288,9 @@ json_t *template_filter(template_run *r, json_t *v, const char *name, const temp
         out = !use ? json_incref(v) : other ? json_incref(other) : json_string("");
     } else if (!strcmp(name, "tojson")) {
         out = to_json(v, a);
+    } else if (!strcmp(name, "without_brackets") &&
+               text) { /* Jinja has none: of the tables of tasks */
+        out = remove_brackets(v);
     } else if (!strcmp(name, "trim") && text) {
         out = strip_sides(v, text_arg(a, 0, NULL), 3);
     } else if ((!strcmp(name, "upper") || !strcmp(name, "lower") || !strcmp(name, "title") ||

@@ -259,10 +259,11 @@ static json_t *read_primary(template_run *r, template_text *t) {
 }
 
 /* ---- members --------------------------------------------------------------------------------------------------------- */
-static json_t *take_slice(const json_t *v, json_t *from, json_t *to, json_t *by) {
-    json_t *list = json_array();
-    bool text = json_is_string(v);
-    int64_t n = (int64_t)(text ? json_string_length(v) : json_array_size(v));
+/* Of a list, or of the characters of a text. */
+static json_t *take_slice(template_run *r, json_t *v, const json_t *from, const json_t *to,
+                          const json_t *by) {
+    json_t *all = template_list(r, v), *list = json_array();
+    int64_t n = (int64_t)json_array_size(all);
     int64_t step = json_is_integer(by) ? json_integer_value(by) : 1;
     int64_t a = json_is_integer(from) ? json_integer_value(from) : step < 0 ? n - 1 : 0;
     int64_t b = json_is_integer(to) ? json_integer_value(to) : step < 0 ? -n - 1 : n;
@@ -270,13 +271,18 @@ static json_t *take_slice(const json_t *v, json_t *from, json_t *to, json_t *by)
     if (b < 0) b += n;
     a = MAX(step < 0 ? -1 : 0, MIN(a, step < 0 ? n - 1 : n));
     b = MAX(-1, MIN(b, n));
-    if (text) {
-        json_decref(list);
-        return json_stringn(json_string_value(v) + MAX(a, 0), (size_t)MAX(0, b - a));
-    }
     for (int64_t i = a; step && (step > 0 ? i < b : i > b); i += step)
-        json_array_append(list, json_array_get(v, (size_t)i));
-    return list;
+        json_array_append(list, json_array_get(all, (size_t)i));
+    json_decref(all);
+    if (!json_is_string(v)) return list;
+    str text = { 0 };
+    json_t *one;
+    size_t i;
+    json_array_foreach(list, i, one) str_add(&text, "%s", json_string_value(one));
+    json_decref(list);
+    json_t *out = template_string(&text);
+    str_free(&text);
+    return out;
 }
 
 /* After the bracket. @param v owned */
@@ -299,7 +305,7 @@ static json_t *read_index(template_run *r, template_text *t, json_t *v) {
     }
     if (!r->e && !r->skipping) {
         if (slice) {
-            out = v ? take_slice(v, part[0], part[1], part[2]) : NULL;
+            out = v ? take_slice(r, v, part[0], part[1], part[2]) : NULL;
         } else if (json_is_object(v) && json_is_string(part[0])) {
             out = json_object_get(v, json_string_value(part[0]));
             json_incref(out);
@@ -310,7 +316,7 @@ static json_t *read_index(template_run *r, template_text *t, json_t *v) {
             json_incref(out);
         } else if (json_is_integer(part[0]) && json_is_string(v)) {
             json_t *end = json_integer(json_integer_value(part[0]) + 1);
-            out = take_slice(v, part[0], json_integer_value(end) ? end : NULL, NULL);
+            out = take_slice(r, v, part[0], json_integer_value(end) ? end : NULL, NULL);
             json_decref(end);
         }
     }

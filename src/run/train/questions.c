@@ -17,6 +17,12 @@ static err add_task_file(trainer *t, const char *path) {
     q->file = mem_grow(q->file, (size_t)(q->n + 1) * sizeof *q->file);
     q->score = mem_grow(q->score, (size_t)(q->n + 1) * sizeof *q->score);
     TRY(task_read(path, t->cfg->validation.tasks_limit, &q->file[q->n]));
+    if (task_type_of(q->file[q->n].row) > TASK_SCHEMA) {
+        const char *name = q->file[q->n].format;
+        task_free(&q->file[q->n]);
+        return err_hint(ERR("validation.tasks: %s needs generated text", name),
+                        "evaluate it with `ingot eval`, also as checkpoints appear: --watch");
+    }
     q->score[q->n++] = (observe_task){ .name = task_name(path) };
     for (int i = 0; i < q->n - 1; i++)
         if (!strcmp(q->score[i].name, q->score[q->n - 1].name))
