@@ -37,7 +37,7 @@ static bool fits_row(const task_row *r, const json_t *doc) {
     return true;
 }
 
-static const task_row *recognize(const json_t *doc) {
+static const task_row *recognize_task(const json_t *doc) {
     for (int i = 0; i < task_table_rows; i++)
         if (!task_table[i].by_name && fits_row(&task_table[i], doc)) return &task_table[i];
     return NULL;
@@ -165,7 +165,7 @@ static err read_line(const char *path, int64_t number, const char *text, size_t 
     snprintf(name, sizeof name, "%.400s:%lld", path, (long long)number);
     TRY(io_json_parse(text, n, name, &doc));
     err e = json_is_object(doc) ? bring_to_one_form(doc) : OK;
-    if (!e && !out->row) out->row = recognize(doc);
+    if (!e && !out->row) out->row = recognize_task(doc);
     if (!e && !out->row)
         e = err_hint(
             ERR("%s: not a question of a known task", name),
