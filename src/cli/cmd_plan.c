@@ -56,7 +56,7 @@ static const cli_arg args[] = {
     { "as", ARG_TEXT, offsetof(plan_args, as), "SYSTEM",
       "of a config: simulate the step and the memory of another system, such as megatron-2024 or torchtitan" },
     { "what-if", ARG_FLAG, offsetof(plan_args, what_if), "",
-      "of a config: memory, time and cost with other recompute, ZeRO stage, attention, packing or experts" },
+      "of a config: memory, time and cost with other recompute, ZeRO stage, attention, packing, experts, all-reduces, network or failures" },
     { "search", ARG_FLAG, offsetof(plan_args, search), "",
       "of a config: the best layout on --gpus of --gpu, and what it would do" },
     { "for", ARG_TEXT, offsetof(plan_args, search_for), "WHAT",

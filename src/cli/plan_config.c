@@ -357,6 +357,8 @@ static err report_config(const plan_args *a, config_plan *p) {
     if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &cost, doc);
     if (!e) plan_report_failures(&f, &p->m, doc);
     if (!e && a->what_if) e = report_what_if(p, doc);
+    if (!e && a->what_if && p->m.gpu && !isnan(work.compute))
+        e = plan_compare_failures(a, &p->m, &work, p->cap.checkpoint, doc);
     if (!e && a->json)
         plan_print_json(doc);
     else

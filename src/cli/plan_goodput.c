@@ -137,3 +137,28 @@ void plan_report_failures(const plan_failures *f, const plan_machine *m, json_t 
     else
         print_goodput(m, f);
 }
+
+err plan_compare_failures(const plan_args *a, const plan_machine *m, const scaling_point *p,
+                          double checkpoint, json_t *doc) {
+    static const double factors[] = { 0.25, 0.5, 1, 2, 4 };
+    double rate;
+    TRY(read_or("failures", a->failures, 0.01, &rate));
+    json_t *list = doc ? json_array() : NULL;
+    if (doc) json_object_set_new(doc, "failure_rates", list);
+    if (!doc) printf("\nOther failure rates, with failures, checkpoints and restarts\n");
+    for (size_t i = 0; i < COUNT_OF(factors); i++) {
+        plan_args changed = *a;
+        plan_failures f;
+        char text[32], label[64];
+        snprintf(text, sizeof text, "%.9g", fmin(rate * factors[i], 1));
+        changed.failures = text;
+        TRY(plan_failures_open(&changed, m, p, checkpoint, &f));
+        snprintf(label, sizeof label, "%.3g %% of nodes per day: goodput %.1f %%",
+                 100 * f.run.failures_per_node_day, 100 * f.result.goodput);
+        if (doc)
+            json_array_append_new(list, goodput_json(m, &f.run, &f.result));
+        else
+            printf("  %-58s %9.3g days\n", label, f.result.p50 / 86400);
+    }
+    return OK;
+}

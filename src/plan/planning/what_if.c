@@ -1,4 +1,5 @@
-/* Other models and other data for the same run: what attention, packing and experts would change. */
+/* Other models and other data for the same run: what attention, packing and experts would change; and the same run with
+ * other kernels and networks. */
 #include "planning_internal.h"
 
 #include <math.h>
@@ -117,9 +118,79 @@ static err try_change(const config *cfg, const run_target *on, const model_chang
     return e;
 }
 
+/* ---- other kernels and networks for the same run --------------------------------------------------- */
+/* Bytes of attention's probabilities where a kernel keeps them for backward: of all layers of the stage, or with full
+ * recompute of the one that is at work. */
+static double stored_scores(const config *cfg, const capacity *now) {
+    const mesh *m = &now->layout;
+    double layers = cfg->activation_checkpoint.mode == CFG_AC_FULL ? 1 : now->layers_of_stage;
+    double heads = (double)now->mc.heads / mesh_size(m, AX_TP);
+    return layers * (double)now->rows * heads * (double)now->seq * (double)now->seq /
+           mesh_size(m, AX_CP) * (double)dt_size(now->dt);
+}
+
+static void append_variant(capacity_variant **list, int *n, const capacity_variant *v) {
+    *list = mem_grow(*list, sizeof **list * (size_t)(*n + 1));
+    (*list)[(*n)++] = *v;
+}
+
+/* Attention over stored scores, as before FlashAttention. Both sides are simulated with one profile, so that attention is
+ * all that differs. */
+static err add_standard_attention(const config *cfg, const run_target *on, const capacity *now,
+                                  capacity_variant **list, int *n) {
+    enum { BYTES_PER_LOGIT = 16 };
+    other_system fused = { .name = "fused",
+                           .attention = ATTENTION_OURS,
+                           .gemm = 1,
+                           .logit_bytes = BYTES_PER_LOGIT },
+                 stored = fused;
+    step_time before, after;
+    run_target target = *on;
+    stored.attention = ATTENTION_STORED;
+    target.as = &fused;
+    TRY(step_simulate(cfg, &target, on->gpu, NULL, &before));
+    target.as = &stored;
+    TRY(step_simulate(cfg, &target, on->gpu, NULL, &after));
+    capacity_variant v = { .cap = *now, .slower = after.seconds / before.seconds - 1 };
+    v.seconds = (*list)[0].seconds * (1 + v.slower);
+    v.cap.memory[MEMORY_ACTIVATIONS] += stored_scores(cfg, now);
+    v.cap.total += stored_scores(cfg, now);
+    str_add(&v.what, "standard attention, which stores its scores");
+    append_variant(list, n, &v);
+    return OK;
+}
+
+static err add_fabric(const config *cfg, const run_target *on, const capacity *now, double factor,
+                      capacity_variant **list, int *n) {
+    accelerator gpu = *on->gpu;
+    run_target target = *on;
+    step_time t;
+    gpu.network *= factor;
+    target.gpu = &gpu;
+    TRY(step_simulate(cfg, &target, &gpu, NULL, &t));
+    capacity_variant v = { .cap = *now, .seconds = t.seconds };
+    v.slower = t.seconds / (*list)[0].seconds - 1;
+    str_add(&v.what, "a network of %.4g GB/s per GPU instead of %.4g", gpu.network / 1e9,
+            on->gpu->network / 1e9);
+    append_variant(list, n, &v);
+    return OK;
+}
+
+/* What the run does not decide, but whoever builds the cluster or the kernels. */
+static void add_other_machines(const config *cfg, const run_target *on, const capacity *now,
+                               capacity_variant **list, int *n) {
+    if (!on->gpu || on->gpu->shared) return;
+    err e = on->as ? OK : add_standard_attention(cfg, on, now, list, n);
+    bool nodes = mesh_world(&now->layout) > on->gpu->per_node;
+    if (!e && nodes) e = add_fabric(cfg, on, now, 2, list, n);
+    if (!e && nodes) e = add_fabric(cfg, on, now, 0.5, list, n);
+    err_free(e); /* what cannot be simulated has no row */
+}
+
 void add_other_runs(const config *cfg, const run_target *on, const capacity *now,
                     capacity_variant **list, int *n) {
     change_list changes = { .n = 0 };
+    add_other_machines(cfg, on, now, list, n);
     change_algorithm(&changes, cfg, on);
     change_attention(&changes, now);
     change_packing(&changes, cfg);
@@ -138,7 +209,6 @@ void add_other_runs(const config *cfg, const run_target *on, const capacity *now
             str_add(&v.settings, "%s--%s=%s", k ? " " : "", m->set[k].option, m->set[k].value);
         v.slower =
             on->gpu ? v.seconds / (*list)[0].seconds - 1 : v.cap.flops_full / now->flops_full - 1;
-        *list = mem_grow(*list, sizeof **list * (size_t)(*n + 1));
-        (*list)[(*n)++] = v;
+        append_variant(list, n, &v);
     }
 }
