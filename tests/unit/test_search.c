@@ -46,9 +46,9 @@ static layout_result search_for(const hardware *h, const search_case *k, double 
         assert_true(b->cap.total <= o.limit && choice_ranks(b) <= k->gpus);
         if (i) assert_true(b->score <= r.best[i - 1].score);
         /* the closed form, which chooses what is simulated, is near that */
-        assert_true(b->bytes > 0.7 * b->cap.total && b->bytes < 1.05 * b->cap.total);
+        assert_true(b->bytes > 0.65 * b->cap.total && b->bytes < 1.05 * b->cap.total);
         double fast = b->estimate / b->time.tokens_per_second;
-        assert_true(fast > 0.9 && fast < (b->pp > 8 ? 1.5 : 1.3));
+        assert_true(fast > 0.9 && fast < (b->pp > 8 || b->ep > 1 ? 1.6 : 1.3));
         double batch = (double)(b->dp * b->rows * b->micros);
         cfg_amount wanted = c.training.global_batch_size;
         if (wanted.unit == CFG_TOKENS) wanted.value /= (double)c.training.seq_len;
@@ -351,44 +351,44 @@ static void states_are_those_of_the_optimizer(void **state) {
 /* Blocks of each kind are recorded once, however many layers and experts there are; and few layouts are laid out that then
  * do not fit. */
 static void many_experts_take_few_layouts(void **state) {
-    static const search_case experts = { "h800",
-                                         2048,
-                                         false,
-                                         { "model.preset",
-                                           "custom",
-                                           "model.vocab_size",
-                                           "129280",
-                                           "model.max_seq_len",
-                                           "4096",
-                                           "model.layers",
-                                           "61",
-                                           "model.dim",
-                                           "7168",
-                                           "model.heads",
-                                           "128",
-                                           "model.kv_heads",
-                                           "128",
-                                           "model.head_dim",
-                                           "128",
-                                           "model.ffn_dim",
-                                           "18432",
-                                           "model.experts",
-                                           "256",
-                                           "model.experts_per_token",
-                                           "8",
-                                           "model.expert_dim",
-                                           "2048",
-                                           "model.first_dense_layers",
-                                           "3",
-                                           "training.seq_len",
-                                           "4096",
-                                           "training.global_batch_size",
-                                           "15360" },
-                                         true };
+    static const search_case many = { "h800",
+                                      2048,
+                                      false,
+                                      { "model.preset",
+                                        "custom",
+                                        "model.vocab_size",
+                                        "129280",
+                                        "model.max_seq_len",
+                                        "4096",
+                                        "model.layers",
+                                        "61",
+                                        "model.dim",
+                                        "7168",
+                                        "model.heads",
+                                        "128",
+                                        "model.kv_heads",
+                                        "128",
+                                        "model.head_dim",
+                                        "128",
+                                        "model.ffn_dim",
+                                        "18432",
+                                        "model.experts",
+                                        "256",
+                                        "model.experts_per_token",
+                                        "8",
+                                        "model.expert_dim",
+                                        "2048",
+                                        "model.first_dense_layers",
+                                        "3",
+                                        "training.seq_len",
+                                        "4096",
+                                        "training.global_batch_size",
+                                        "15360" },
+                                      true };
     hardware h;
     if (SANITIZED) return;
     assert_ok(hardware_open(NULL, &h));
-    layout_result r = search_for(&h, &experts, 0);
+    layout_result r = search_for(&h, &many, 0);
     assert_true(r.n > 0 && r.best[0].ep > 1);
     assert_true(r.examined < 64);
     hardware_free(&h);
