@@ -185,6 +185,9 @@ static void report_step(const config_plan *p, json_t *doc) {
         "%.1f %% update",
         100 * t->run.compute / t->seconds, 100 * t->run.exposed / t->seconds, 100 * step_bubble(t),
         100 * t->stragglers / t->seconds, 100 * t->update / t->seconds);
+    if (p->on.as)
+        print_plan_line("as", "%s; %.0f %cFLOP/s as it counts them", p->on.as->about,
+                        t->flops_counted / unit, small ? 'G' : 'T');
     if (t->data > 0)
         print_plan_line(
             "", "%.1f %% waiting for data, which %.3g GB/s of disk per node cannot deliver in time",

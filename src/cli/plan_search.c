@@ -103,7 +103,7 @@ static void print_layouts(const plan_machine *m, const search_options *o, const 
     const layout_choice *best = &r->best[0];
     bool near = false;
     printf("Layouts of %s on %s%s x %s, %.1f GB each, for %s\n\n", best->cap.mc.name,
-           o->fewer || o->for_cost ? "up to " : "", show_whole(o->gpus), o->gpu->title,
+           choice_ranks(best) < o->gpus ? "up to " : "", show_whole(o->gpus), o->gpu->title,
            o->limit / 1e9, o->for_cost ? "cost" : "throughput");
     printf("    tp  pp    dp  cp  ep  %-18s %-10s %4s %5s  %-9s %-7s %6s %9s %8s %10s %8s %7s\n",
            "schedule", "micro", "zero", "over", "recompute", "offload", "layers", "memory",

@@ -682,6 +682,7 @@ err layout_find(const config *cfg, const run_target *on, const search_options *o
     searcher s = { .cfg = cfg, .on = on, .o = o };
     *out = (layout_result){ 0 };
     TRY(open_searcher(&s));
+    log_mute_thread(true); /* layouts that are only tried */
     err e = record_kinds(&s);
     s.all = !o->for_cost && !o->fewer;
     if (!e) consider_shapes(&s);
@@ -692,6 +693,7 @@ err layout_find(const config *cfg, const run_target *on, const search_options *o
         consider_shapes(&s);
         e = choose_finalists(&s, out);
     }
+    log_mute_thread(false);
     out->considered = s.considered;
     free(s.prices);
     free(s.list);
