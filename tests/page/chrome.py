@@ -14,7 +14,7 @@ class Socket:
     def __init__(self, url):
         host, path = url.removeprefix("ws://").split("/", 1)
         name, port = host.rsplit(":", 1)
-        self.s = socket.create_connection((name, int(port)), timeout=60)
+        self.s = socket.create_connection((name, int(port)), timeout=120)
         key = base64.b64encode(os.urandom(16)).decode()
         self.s.sendall(f"GET /{path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())

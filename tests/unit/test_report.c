@@ -113,6 +113,26 @@ static void runs_are_compared(void **state) {
 }
 
 /* A folder may have any name; none gets into the page as markup, nor moves a cursor. */
+/* 720 W for 100 steps of 5 seconds are 0.1 kWh. */
+static void energy_is_integrated(void **state) {
+    str text = { 0 };
+    for (int i = 1; i <= 100; i++)
+        str_add(
+            &text,
+            "{\"step\":%d,\"tokens\":%d,\"loss\":2,\"tok_s\":9,\"step_s\":5,\"gpu_power\":720}\n",
+            i, i);
+    folder_write(*state, "metrics.jsonl", text.text);
+    str_free(&text);
+    run_report *r = NULL;
+    assert_ok(report_read(((test_folder *)*state)->path, &r));
+    assert_true(fabs(r->energy_kwh - 0.1) < 1e-9);
+    str out = { 0 };
+    report_write((const run_report *const[]){ r }, 1, REPORT_TEXT, 80, &out);
+    assert_non_null(strstr(out.text, "energy of the GPU of rank 0: 0.1 kWh"));
+    str_free(&out);
+    report_free(r);
+}
+
 static void names_are_escaped(void **state) {
     run_report *r = report_of(*state, "<script>|\033[2J&", (planted){ .spike = 50 }, 200);
     const report_format formats[] = { REPORT_TEXT, REPORT_MARKDOWN, REPORT_HTML };
@@ -150,6 +170,7 @@ int main(void) {
         IN_FOLDER(spikes_are_found_with_data_and_cause),
         IN_FOLDER(stagnation_and_divergence_are_found),
         IN_FOLDER(stalls_are_found),
+        IN_FOLDER(energy_is_integrated),
         IN_FOLDER(runs_are_compared),
         IN_FOLDER(names_are_escaped),
         IN_FOLDER(damaged_and_empty_files_are_errors_or_left_out),

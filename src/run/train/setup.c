@@ -182,6 +182,7 @@ err trainer_open_log(trainer *t) {
                           .first_step = t->state.step ? t->state.step + 1 : 0,
                           .steps = t->stop,
                           .total_tokens = (double)trainer_tokens_at_end(t),
+                          .flops_per_token = model_flops(&t->mc, t->seq, false),
                           .tensorboard = t->every.tensorboard.length > 0,
                           .hparams = json_object_get(t->run, "options"),
                           .gpu = t->ops->device != NULL,

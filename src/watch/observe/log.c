@@ -209,6 +209,7 @@ err observe_open(const observe_options *options, observe **out) {
     o->links_began = o->links_now = link_errors(o->sys);
     status_begin(o->dir, MAX(0, options->first_step - 1), options->steps, options->total_tokens,
                  &o->status);
+    o->status.flops_per_token = options->flops_per_token > 0 ? options->flops_per_token : NAN;
     write_status(o);
     *out = o;
     return OK;

@@ -130,17 +130,18 @@ observe_step observe_step_none(void);
 
 /* ---- the run's logs ------------------------------------------------------------------------ */
 typedef struct observe_options {
-    const char *dir;       /* the run folder, which exists */
-    int64_t first_step;    /* the first that will be logged; 0: start from scratch */
-    int64_t steps;         /* of the whole run, for status.json; 0: not known */
-    double total_tokens;   /* of the whole run; NaN or 0: not known */
-    bool tensorboard;      /* write event files to DIR/tb too */
-    int64_t rotate_bytes;  /* begin a new event file after this many bytes; 0: 64 MiB */
-    const json_t *hparams; /* an object of texts, for TensorBoard; borrowed; may be NULL */
-    bool gpu;              /* read the GPU's state by NVML, where that is installed */
-    int gpu_index;         /* as CUDA counts them */
-    const char *nvml;      /* path of the library; NULL: the system's */
-    const char *sys;       /* where network interfaces have their counters; NULL: /sys */
+    const char *dir;        /* the run folder, which exists */
+    int64_t first_step;     /* the first that will be logged; 0: start from scratch */
+    int64_t steps;          /* of the whole run, for status.json; 0: not known */
+    double total_tokens;    /* of the whole run; NaN or 0: not known */
+    double flops_per_token; /* of the model; 0: not known */
+    bool tensorboard;       /* write event files to DIR/tb too */
+    int64_t rotate_bytes;   /* begin a new event file after this many bytes; 0: 64 MiB */
+    const json_t *hparams;  /* an object of texts, for TensorBoard; borrowed; may be NULL */
+    bool gpu;               /* read the GPU's state by NVML, where that is installed */
+    int gpu_index;          /* as CUDA counts them */
+    const char *nvml;       /* path of the library; NULL: the system's */
+    const char *sys;        /* where network interfaces have their counters; NULL: /sys */
 } observe_options;
 typedef struct observe observe;
 /* Opens DIR/metrics.jsonl and DIR/events.jsonl for appending. Metrics of steps >= first_step, left by a

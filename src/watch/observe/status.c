@@ -79,7 +79,8 @@ json_t *status_json(const run_status *s) {
                     { "alerts", (double)s->alerts },
                     { "began", s->began ? s->began : NAN },
                     { "updated", s->updated ? s->updated : NAN },
-                    { "step_s", s->step_s } };
+                    { "step_s", s->step_s },
+                    { "flops_per_token", s->flops_per_token } };
     json_object_set_new(o, "state", json_string(run_state_names[s->state]));
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
         double v = numbers[i].v;
@@ -133,6 +134,7 @@ static void read_status_json(const json_t *o, run_status *s) {
     s->began = number_at(o, "began", 0);
     s->updated = number_at(o, "updated", 0);
     s->step_s = number_at(o, "step_s", NAN);
+    s->flops_per_token = number_at(o, "flops_per_token", NAN);
     s->pid = stored_count(o, "pid", 0);
     s->pid_began = stored_count(o, "pid_began", 0);
     FIT_TEXT(s->cause, text_at(o, "cause"));

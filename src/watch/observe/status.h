@@ -45,8 +45,9 @@ typedef struct run_status {
     int64_t restarts, rollbacks, alerts; /* counts since the first step */
     status_alert last[STATUS_ALERTS];    /* the newest alerts, the newest first */
     int n_last;
-    double began, updated;                        /* Unix seconds; 0: not known */
-    double step_s;                                /* of recent steps; NaN: not known */
+    double began, updated;  /* Unix seconds; 0: not known */
+    double step_s;          /* of recent steps; NaN: not known */
+    double flops_per_token; /* of the model, attention counted in full; NaN: not known */
     char cause[STATUS_TEXT], remedy[STATUS_TEXT]; /* why it stopped or died; "": not known */
     /* The process that writes it. */
     int64_t pid, pid_began; /* pid_began: in clock ticks since the machine's start */

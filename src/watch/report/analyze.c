@@ -121,6 +121,18 @@ static void add_stall(run_report *r, run_stall s) {
     r->stall[REPORT_LISTED - 1] = s;
 }
 
+/* Watts times the seconds of their steps. */
+static double sum_energy(const series *s) {
+    const series_column *power = series_find(s, "gpu_power"), *step = series_find(s, "step_s");
+    double joules = 0;
+    if (!power || !step) return NAN;
+    for (int64_t i = 0; i < power->n; i++) {
+        double j = series_value(power, i) * series_in_row(step, series_row(power, i));
+        if (isfinite(j)) joules += j;
+    }
+    return joules / 3.6e6;
+}
+
 /* The first steps of a process warm up: medians leave them out, and they are not stalls. */
 enum { WARM_UP = 3 };
 
@@ -136,6 +148,7 @@ static void measure_run_speed(run_report *r) {
     r->peak_share = report_quantile(series_find(s, "peak_share"), row, 0.5);
     r->grad_norm = report_quantile(series_find(s, "grad_norm"), row, 0.5);
     r->step_s = report_quantile(step, row, 0.5);
+    r->energy_kwh = sum_energy(s);
     r->seconds.step = sum_of(s, "step_s");
     r->seconds.data = sum_of(s, "data_s");
     r->seconds.compute = sum_of(s, "compute_s");

@@ -69,6 +69,7 @@ typedef struct run_report {
     double mfu, peak_share;              /* medians; NaN: not measured */
     double step_s;                       /* median */
     double grad_norm;                    /* median */
+    double energy_kwh;                   /* of the GPU of rank 0, during steps; NaN: not measured */
     struct {
         double step, data, compute, optim, eval, sample, ckpt;
     } seconds;                      /* sums */

@@ -168,6 +168,8 @@ static void write_speed(doc *d, const run_report *r) {
     }
     put_table(d, &c, 3);
     doc_line(d, "cost so far: %.3g device hours", whole / 3600);
+    if (isfinite(r->energy_kwh))
+        doc_line(d, "energy of the GPU of rank 0: %.3g kWh", r->energy_kwh);
 }
 
 static void write_stalls(doc *d, const run_report *r) {
@@ -296,6 +298,7 @@ static json_t *run_json(const run_report *r) {
                     { "data_s", r->seconds.data },
                     { "eval_s", r->seconds.eval },
                     { "ckpt_s", r->seconds.ckpt },
+                    { "energy_kwh", r->energy_kwh },
                     { "resumes", r->events.resumes } };
     json_object_set_new(o, "run", json_string(r->dir));
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
