@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct quality_args {
     data_common common;
@@ -76,21 +77,35 @@ static err check_quality(const quality_args *a, const char *command, char **argv
     return check_range("buckets", o->buckets, 1, 100000000);
 }
 
+/* GOOD=PATH: all documents of PATH have the label GOOD. A path that exists as it is written is not split. */
+static err open_labelled(const quality_args *a, char *word, quality_input *out) {
+    char *equals = strchr(word, '=');
+    if (equals > word && access(word, F_OK) != 0 && !memchr(word, '/', (size_t)(equals - word))) {
+        *equals = 0;
+        out->label = word;
+        word = equals + 1;
+    }
+    TRY(data_common_open(&a->common, &word, 1, &out->in));
+    return text_inputs_check_output(out->in, a->common.out);
+}
+
 static err run_training(const cli_subcommand *self, int argc, char **argv, quality_options o) {
     quality_args a = { .quality = o, .label_field = "label" };
-    text_inputs *in = NULL;
     int n;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
     TRY(check_quality(&a, self->spec.command, argv, n));
     a.common.in.source_field = a.label_field;
     a.quality.quiet = a.common.quiet;
-    TRY(data_common_open(&a.common, argv + 1, n - 1, &in));
     quality_report *r = mem_alloc(sizeof *r);
-    err e = text_inputs_check_output(in, a.common.out);
-    if (!e) e = quality_train(in, &a.quality, a.common.out, r);
-    text_inputs_close(in);
-    if (!e) (a.common.json ? print_quality_json : print_quality_report)(a.common.out, r);
+    quality_input *inputs = mem_alloc((size_t)n * sizeof *inputs);
+    err e = OK;
+    for (int i = 1; i < n; i++) TRY_CLEAN(open_labelled(&a, argv[i], &inputs[i - 1]));
+    TRY_CLEAN(quality_train(inputs, n - 1, &a.quality, a.common.out, r));
+    (a.common.json ? print_quality_json : print_quality_report)(a.common.out, r);
+cleanup:
+    for (int i = 0; i < n; i++) text_inputs_close(inputs[i].in);
+    free(inputs);
     free(r);
     return e;
 }
@@ -147,12 +162,14 @@ const cli_subcommand data_quality = {
     .spec = { "data quality", "train INPUT... --out MODEL.bin [options]", args, (int)COUNT_OF(args),
               2, true },
     .help =
-        "Documents with a label each, such as good and bad, become a fastText model. The report\n"
+        "Documents with a label each, such as good and bad, become a fastText model. LABEL=PATH gives\n"
+        "all documents of a file or folder one label. The report\n"
         "has the AUC of each label on documents that were held out: 0.5 is a guess, 1 is perfect.\n"
         "The file can be used with fastText's library too.\n"
         "\n"
         "Examples\n"
         "  ingot data quality train labelled.jsonl --out quality.bin\n"
+        "  ingot data quality train clean=wikipedia/ toxic=forum.jsonl --out toxic.bin\n"
         "  ingot data filter crawl/ --quality quality.bin --keep good --out clean\n"
         "  ingot data filter crawl/ --rules none --quality quality.bin --annotate --out scored\n",
 };

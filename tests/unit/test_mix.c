@@ -1,6 +1,8 @@
 /* Mixtures: exact proportions, phases, skipped windows, any place reached directly; mix files. */
 #include "support/data.h"
 
+#include <math.h>
+
 #include "shards/data_internal.h"
 
 enum { END = 9, T = 16, MOST_PARTS = 5 };
@@ -425,6 +427,57 @@ static void mix_files_are_read(void **state) {
     for (size_t i = 0; i < COUNT_OF(bad); i++) assert_error(read_mix(bad[i].text, &m), bad[i].says);
 }
 
+/* By temperature, shares are those of sizes to the power 1/T; by UniMax, equal shares of the run's tokens but for
+ * sources that would be read more often than that. */
+static void weights_follow_from_sizes(void **state) {
+    static const char sources[] =
+        "sources:\n  - {name: a, path: a}\n  - {name: b, path: b}\n  - {name: c, path: c}\n";
+    static const int64_t tokens[] = { 100, 8100, 400 };
+    static const struct {
+        const char *rule;
+        double want[3];
+    } of[] = {
+        { "temperature: 2\n", { 10, 90, 20 } },
+        { "temperature: 1\n", { 100, 8100, 400 } },
+        /* 100 has two epochs, 200; of the other 2800, 400 has two epochs, 800, and the rest is the largest's */
+        { "unimax: {tokens: 3000, epochs: 2}\n", { 200, 2000, 800 } },
+        { "unimax: {tokens: 300, epochs: 2}\n", { 100, 100, 100 } },
+        { "", { 0, 0, 0 } },
+    };
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        mix_file m;
+        str text = { 0 };
+        str_add(&text, "%s%s", of[i].rule, sources);
+        assert_ok(read_mix(text.text, &m));
+        mix_file_weigh(&m, tokens);
+        double sum = 0, want = 0;
+        for (int k = 0; k < 3; k++) sum += m.entries[k].weight, want += of[i].want[k];
+        for (int k = 0; k < 3 && want > 0; k++)
+            assert_true(fabs(m.entries[k].weight / sum - of[i].want[k] / want) < 1e-12);
+        assert_true(want > 0 || sum == 0);
+        mix_file_free(&m);
+        str_free(&text);
+    }
+}
+
+static void two_rules_for_weights_are_refused(void **state) {
+    static const char *const of[][2] = {
+        { "temperature: 2\nunimax: {tokens: 10, epochs: 1}\nsources: [{name: c4, path: a}]\n",
+          "two rules" },
+        { "temperature: 2\npreset: c4\nsources: [{name: c4, path: a}]\n", "two rules" },
+        { "temperature: 2\nsources: [{name: c4, path: a, weight: 1}]\n", "two rules" },
+        { "temperature: 0\nsources: [{name: c4, path: a}]\n", "expected a number above 0" },
+        { "unimax: {tokens: 10}\nsources: [{name: c4, path: a}]\n", "needs tokens" },
+        { "unimax: 10\nsources: [{name: c4, path: a}]\n", "expected tokens and epochs" },
+        { "unimax: {tokens: 10, passes: 1}\nsources: [{name: c4, path: a}]\n",
+          "not a member of unimax" },
+    };
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        mix_file m;
+        assert_error(read_mix(of[i][0], &m), "mix.yaml", of[i][1]);
+    }
+}
+
 static void published_mixes_add_up(void **state) {
     static const struct {
         const char *preset, *source;
@@ -458,6 +511,8 @@ int main(void) {
         WITH_CORPUS(the_end_of_all_sources_is_an_error),
         cmocka_unit_test(the_guard_takes_weight_not_place),
         cmocka_unit_test(mix_files_are_read),
+        cmocka_unit_test(weights_follow_from_sizes),
+        cmocka_unit_test(two_rules_for_weights_are_refused),
         cmocka_unit_test(published_mixes_add_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

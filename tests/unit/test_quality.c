@@ -44,7 +44,7 @@ static const char *train_model(void *folder, quality_report *r) {
     write_corpus(folder, 400);
     text_inputs *in = open_corpus(folder);
     const char *path = in_folder(folder, "quality.bin");
-    assert_ok(quality_train(in, &o, path, r));
+    assert_ok(quality_train(&(quality_input){ .in = in }, 1, &o, path, r));
     text_inputs_close(in);
     return path;
 }
@@ -103,7 +103,7 @@ static void quantized_models_keep_labels(void **state) {
         quality_report r;
         text_inputs *in = open_corpus(*state);
         const char *path = in_folder(*state, "language.ftz");
-        assert_ok(quality_train(in, &o, path, &r));
+        assert_ok(quality_train(&(quality_input){ .in = in }, 1, &o, path, &r));
         text_inputs_close(in);
         assert_true(r.correct > 0.95 * (double)r.held_out);
         assert_int_equal(r.label[0].correct + r.label[1].correct, r.correct);
@@ -124,14 +124,44 @@ static void quantized_models_keep_labels(void **state) {
     free(bytes[1]);
 }
 
+/* Two files without labels, each with the label of its argument, give what labelled documents give. */
+static void inputs_have_labels(void **state) {
+    quality_options o = quality_defaults();
+    quality_report r;
+    quality_input inputs[2] = { { .label = "good" }, { .label = "bad" } };
+    o.quiet = true;
+    o.buckets = 1000;
+    o.held_out = 0.25;
+    for (int i = 0; i < 2; i++) {
+        str s = { 0 };
+        rng_key key = rng_key_of(9, (uint64_t)i);
+        for (uint64_t k = 0; k < 200 * 12; k++)
+            str_add(&s, "%s%s%s", k % 12 ? " " : "{\"text\": \"",
+                    k % 3 ? COMMON[rng_below(key, k, 8)] : (i ? BAD : GOOD)[rng_below(key, k, 5)],
+                    k % 12 == 11 ? "\"}\n" : "");
+        const char *path = in_folder(*state, i ? "bad.jsonl" : "good.jsonl");
+        folder_write_bytes(*state, i ? "bad.jsonl" : "good.jsonl", s.text, s.len);
+        str_free(&s);
+        assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &inputs[i].in));
+    }
+    assert_ok(quality_train(inputs, 2, &o, in_folder(*state, "q.bin"), &r));
+    assert_int_equal(r.documents, 400);
+    assert_int_equal(r.unlabelled, 0);
+    assert_int_equal(r.labels, 2);
+    assert_string_equal(r.label[0].name, "good");
+    assert_string_equal(r.label[1].name, "bad");
+    assert_true(r.label[0].auc > 0.97 && r.label[1].auc > 0.97);
+    for (int i = 0; i < 2; i++) text_inputs_close(inputs[i].in);
+}
+
 static void labels_are_needed(void **state) {
     quality_options o = quality_defaults();
     quality_report r;
     folder_write_bytes(*state, "labelled.jsonl",
                        "{\"label\": \"a\", \"text\": \"b\"}\n{\"text\": \"c\"}\n", 42);
     text_inputs *in = open_corpus(*state);
-    assert_error(quality_train(in, &o, in_folder(*state, "q.bin"), &r), "label",
-                 "there must be two");
+    assert_error(quality_train(&(quality_input){ .in = in }, 1, &o, in_folder(*state, "q.bin"), &r),
+                 "label", "there must be two");
     text_inputs_close(in);
 }
 
@@ -231,6 +261,7 @@ int main(void) {
         IN_FOLDER(labels_are_learned),
         cmocka_unit_test_setup_teardown(quantized_models_keep_labels, folder_setup,
                                         folder_teardown),
+        IN_FOLDER(inputs_have_labels),
         IN_FOLDER(labels_are_needed),
         IN_FOLDER(documents_are_kept_by_label),
         IN_FOLDER(scores_are_written_and_filtered_on),

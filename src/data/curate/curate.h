@@ -199,8 +199,13 @@ typedef struct quality_report {
     int labels;
     quality_label label[QUALITY_LABELS];
 } quality_report;
-/* Learns from documents whose `source` is their label; writes a fastText model. */
-err quality_train(text_inputs *in, const quality_options *o, const char *path,
+/* Documents to learn from. @param label of all of them; NULL: the `source` of each is its label. */
+typedef struct quality_input {
+    text_inputs *in;
+    const char *label;
+} quality_input;
+/* Learns from labelled documents; writes a fastText model. */
+err quality_train(const quality_input *inputs, int n, const quality_options *o, const char *path,
                   quality_report *r) MUST_USE;
 /* Area under the ROC curve. @return NaN when all are positive or none is. */
 double quality_auc(const float *scores, const bool *positive, int64_t n);

@@ -34,6 +34,7 @@ typedef struct counted_word {
 
 typedef struct quality_trainer {
     const quality_options *o;
+    const char *of_input; /* the label of the documents being read; NULL: each has its own */
     labelled *docs;
     int n, cap;
     int *training, *held_out; /* indices of documents */
@@ -72,11 +73,12 @@ static err keep_block(void *ctx, const text_block *b, void *result) {
     for (int i = 0; i < b->n; i++) {
         const text_doc *d = &b->docs[i];
         int label;
-        if (!d->source.len) {
+        text_span name = t->of_input ? (text_span){ t->of_input, strlen(t->of_input) } : d->source;
+        if (!name.len) {
             t->unlabelled++;
             continue;
         }
-        TRY(find_label(t, d->source, &label));
+        TRY(find_label(t, name, &label));
         void *docs = t->docs;
         mem_reserve(&docs, &t->cap, t->n, sizeof *t->docs);
         t->docs = docs;
@@ -89,10 +91,14 @@ static err keep_block(void *ctx, const text_block *b, void *result) {
 
 static err pass_block(void *ctx, int worker, const text_block *b, void *result) { return OK; }
 
-static err read_labelled(quality_trainer *t, text_inputs *in) {
+static err read_labelled(quality_trainer *t, const quality_input *inputs, int n) {
     text_pipeline flow = { .ctx = t, .result_size = 1, .work = pass_block, .merge = keep_block };
     text_counts read = { 0 };
-    for (int s = 0; s < text_segments(in); s++) TRY(text_pipeline_run(in, s, &flow, 1, &read));
+    for (int i = 0; i < n; i++) {
+        t->of_input = inputs[i].label;
+        for (int s = 0; s < text_segments(inputs[i].in); s++)
+            TRY(text_pipeline_run(inputs[i].in, s, &flow, 1, &read));
+    }
     if (t->n_labels < 2)
         return err_hint(
             ERR("%d documents with %d different label%s, %lld without one: there must be two", t->n,
@@ -410,11 +416,12 @@ static void quality_trainer_free(quality_trainer *t) {
     language_close(t->m);
 }
 
-err quality_train(text_inputs *in, const quality_options *o, const char *path, quality_report *r) {
+err quality_train(const quality_input *inputs, int n, const quality_options *o, const char *path,
+                  quality_report *r) {
     quality_trainer t = { .o = o };
     err e = OK;
     *r = (quality_report){ 0 };
-    TRY_CLEAN(read_labelled(&t, in));
+    TRY_CLEAN(read_labelled(&t, inputs, n));
     TRY_CLEAN(split_documents(&t));
     make_model(&t);
     learn(&t);

@@ -289,9 +289,12 @@ typedef struct data_part {
     double epochs;    /* limit; 0: none */
 } data_part;
 
-/* A mix file: sources by name, with paths, weights and limits.
+/* A mix file: sources by name, with paths, weights and limits. Weights are those of the sources, or follow from one of
  *
- *     preset: slimpajama            # weights by the sources' names; optional
+ *     preset: slimpajama            # weights by the sources' names
+ *     temperature: 3.3              # weights by tokens to the power 1 / 3.3: 1 is by size, large is equal shares
+ *     unimax: { tokens: 1e12, epochs: 4 }   # equal shares of so many tokens, but at most 4 epochs of a source
+ *
  *     sources:
  *       - name: c4
  *         path: /disk1/c4           # or a list of paths
@@ -306,13 +309,18 @@ typedef struct mix_entry {
 typedef struct mix_file {
     mix_entry *entries;
     int n;
-    const char *preset; /* NULL: none */
-    arena *memory;      /* owned: all of the above */
+    const char *preset;                  /* NULL: none */
+    double temperature;                  /* 0: none */
+    double unimax_tokens, unimax_epochs; /* 0: none */
+    arena *memory;                       /* owned: all of the above */
 } mix_file;
 /* @return whether a path names a mix file: by its ending, .yaml or .yml. */
 bool mix_file_is(const char *path);
 err mix_file_read(const char *path, mix_file *out) MUST_USE;
 void mix_file_free(mix_file *m);
+/* Sets the weights that follow from the sizes of the sources, by temperature or UniMax. Without either nothing changes.
+ * @param tokens [n] of each source; below 0: it is not there. */
+void mix_file_weigh(mix_file *m, const int64_t *tokens);
 /* Published mixes. @return the i-th preset's name, NULL past the last. */
 const char *mix_preset_name(int i);
 /* @return the weight of a source in a preset, by name, whatever its case and punctuation; 0: none. */

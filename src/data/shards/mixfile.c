@@ -213,6 +213,76 @@ static err apply_preset(const mix_reader *r) {
     return OK;
 }
 
+/* ---- weights by size ------------------------------------------------------------------------------------ */
+
+/* { tokens: 1e12, epochs: 4 } */
+static err read_unimax(const mix_reader *r, const yaml_node_t *n) {
+    if (n->type != YAML_MAPPING_NODE)
+        return err_hint(ERR("%s:%d: unimax: expected tokens and epochs", r->path, mix_line(n)),
+                        "write unimax: { tokens: 1e12, epochs: 4 }, with the tokens of the run");
+    yaml_node_pair_t *from = n->data.mapping.pairs.start, *to = n->data.mapping.pairs.top;
+    for (yaml_node_pair_t *p = from; p < to; p++) {
+        const char *key = NULL;
+        const yaml_node_t *value = node_at(r, p->value);
+        TRY(read_mix_text(r, node_at(r, p->key), "key", &key));
+        bool tokens = strcmp(key, "tokens") == 0;
+        if (!tokens && strcmp(key, "epochs") != 0)
+            return err_hint(
+                ERR("%s:%d: \"%.40s\" is not a member of unimax", r->path, mix_line(value), key),
+                "unimax has tokens and epochs");
+        TRY(read_mix_number(r, value, key, tokens ? &r->m->unimax_tokens : &r->m->unimax_epochs));
+    }
+    if (!r->m->unimax_tokens || !r->m->unimax_epochs)
+        return ERR("%s:%d: unimax: needs tokens, those of the run, and epochs", r->path,
+                   mix_line(n));
+    return OK;
+}
+
+/* One of preset, temperature, UniMax and weights of the sources decides. A preset may be overridden by weights. */
+static err check_one_rule(const mix_reader *r) {
+    const mix_file *m = r->m;
+    int weighted = 0;
+    for (int i = 0; i < m->n; i++) weighted += m->entries[i].weight > 0;
+    bool by_size = m->temperature || m->unimax_tokens;
+    if ((m->temperature && m->unimax_tokens) || (by_size && (m->preset || weighted)))
+        return err_hint(ERR("%s: two rules for the weights of the sources", r->path),
+                        "give weights to the sources, or one of preset, temperature and unimax");
+    return OK;
+}
+
+/* UniMax (Chung et al. 2023): from the smallest source on, each gets an equal share of what is left of the tokens,
+ * but no more than its epochs. */
+static void weigh_unimax(mix_file *m, const int64_t *tokens, int present) {
+    double left = m->unimax_tokens;
+    for (int done = 0, last = -1; done < present; done++) {
+        int next = -1;
+        for (int i = 0; i < m->n; i++) {
+            bool after =
+                last < 0 || tokens[i] > tokens[last] || (tokens[i] == tokens[last] && i > last);
+            if (tokens[i] >= 0 && after && (next < 0 || tokens[i] < tokens[next])) next = i;
+        }
+        mix_entry *e = &m->entries[next];
+        double epochs = e->epochs ? e->epochs : m->unimax_epochs;
+        e->weight = MIN(left / (present - done), epochs * (double)tokens[next]);
+        left -= e->weight;
+        last = next;
+    }
+}
+
+void mix_file_weigh(mix_file *m, const int64_t *tokens) {
+    int present = 0;
+    double most = 0;
+    for (int i = 0; i < m->n; i++) {
+        present += tokens[i] >= 0;
+        most = MAX(most, (double)tokens[i]);
+    }
+    if (m->unimax_tokens) weigh_unimax(m, tokens, present);
+    for (int i = 0; i < m->n && m->temperature; i++)
+        if (tokens[i] >= 0)
+            m->entries[i].weight =
+                pow(MAX((double)tokens[i], 1) / MAX(most, 1), 1 / m->temperature);
+}
+
 static err read_mix_document(const mix_reader *r) {
     const yaml_node_t *root = yaml_document_get_root_node(r->doc);
     if (!root || root->type != YAML_MAPPING_NODE)
@@ -227,11 +297,16 @@ static err read_mix_document(const mix_reader *r) {
             TRY(read_sources(r, value));
         else if (strcmp(key, "preset") == 0)
             TRY(read_mix_text(r, value, key, &r->m->preset));
+        else if (strcmp(key, "temperature") == 0)
+            TRY(read_mix_number(r, value, key, &r->m->temperature));
+        else if (strcmp(key, "unimax") == 0)
+            TRY(read_unimax(r, value));
         else
             return err_hint(ERR("%s:%d: unknown key \"%.40s\"", r->path, mix_line(value), key),
-                            "a mix file has sources and preset");
+                            "a mix file has sources, and preset, temperature or unimax");
     }
     if (!r->m->n) return ERR("%s: the mix has no sources", r->path);
+    TRY(check_one_rule(r));
     return apply_preset(r);
 }
 

@@ -45,18 +45,26 @@ static err open_sources(trainer *t, const char *path, bool held_out, run_source 
     bool is_mix = mix_file_is(path);
     if (is_mix) TRY(mix_file_read(path, &file));
     err e = OK;
+    int from = *n;
+    int64_t *tokens = mem_alloc((size_t)file.n * sizeof *tokens);
     for (int i = 0; i < file.n; i++) {
         const mix_entry *m = &file.entries[i];
         data_source *d = NULL;
         TRY_CLEAN(open_source(t, m->paths, m->n_paths, held_out, &d));
+        tokens[i] = d ? data_source_info(d)->tokens : -1;
         if (!d) continue;
         run_source *s = add_source(list, n, m->name);
         s->data = d;
-        s->range = (data_range){ 0, data_source_info(d)->tokens };
-        s->weight = m->weight;
-        s->epochs = m->epochs;
+        s->range = (data_range){ 0, tokens[i] };
+    }
+    mix_file_weigh(&file, tokens);
+    for (int i = 0; i < file.n; i++) {
+        if (tokens[i] < 0) continue;
+        (*list)[from].weight = file.entries[i].weight;
+        (*list)[from++].epochs = file.entries[i].epochs;
     }
 cleanup:
+    free(tokens);
     if (is_mix) mix_file_free(&file);
     return e;
 }
