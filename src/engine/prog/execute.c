@@ -269,7 +269,7 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
     c.accumulate = adds_to_result(o->acc, micro) ? ~0u : 0;
-    if (o->once && mesh_coord(&in->p->m, AX_TP)) c.in[2].data = NULL;
+    if (o->once && mesh_index(&in->p->m, o->once)) c.in[2].data = NULL;
     call_part(x, &c, in, o, micro);
     if (x->check_finite && in->p->mode != PROG_UPDATE) TRY(note_not_finite(x, in, o, &c));
     if (x->activation && micro == 0) sample_activation(x, in, o, &c);
@@ -299,9 +299,9 @@ static err run_list(const chain_run *r, const instance *in, const instr *at, ope
 
 /* ---- between pipeline stages ------------------------------------------------------------------ */
 static comm_move stage_message(const chain_plan *k, const plan *p, const instr *i) {
-    return (comm_move){ .axes = AXIS(AX_PP),
+    return (comm_move){ .axes = AXES_STAGES,
                         .kind = i->kind == DO_SEND ? MOVE_SEND : MOVE_RECV,
-                        .peer = message_peer(&k->c, mesh_coord(&p->m, AX_PP), i),
+                        .peer = message_peer(&k->c, mesh_stage(&p->m), i),
                         .channel = i->pass,
                         .name =
                             i->pass == PASS_RESIDUAL ? "pipeline forward" : "pipeline backward" };

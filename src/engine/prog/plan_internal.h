@@ -208,7 +208,7 @@ struct plan {
     open_comms updated; /* gathers of updated parameters */
     uint8_t *params;    /* [params_cap] params_state, by layer + 1 and bucket */
     int params_cap;
-    uint64_t begun[AXES_TP_REP + 1]; /* communications, by set of axes */
+    uint64_t begun[AXIS_SETS]; /* communications, by set of axes */
     /* Of the last exchanges of rows: to each rank, from each rank, and what these are counted by. */
     int32_t *row_counts; /* [ROW_TURNS][row_counts_each]; NULL: there was none */
     int64_t row_counts_each;

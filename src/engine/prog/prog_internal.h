@@ -79,7 +79,8 @@ typedef struct prog_op {
     comm_phase phase;
     int pair;           /* COMM_WAIT: index of its START */
     device_queue queue; /* of an update: QUEUE_UPDATE runs beside the next step */
-    bool once;  /* LINEAR: the bias is added by tp coordinate 0 alone, the sum being partial */
+    axis_set
+        once;   /* LINEAR: axes of a partial sum, along which the first rank alone adds the bias */
     bool saves; /* forward: backward reads something that follows from it */
     rec_site site;
 } prog_op;
@@ -165,8 +166,8 @@ bool prog_fetches(const prog *p);
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
 /* What x is `by` ranks before along the axis. */
 val emit_shift(prog *p, val x, mesh_axis axis, int by);
-/* Rows to the ranks along ep, by counts (COMM in ops.def); `rows` at most come. */
-val emit_rows(prog *p, val x, val send, val back, int64_t rows);
+/* Rows to the ranks along these axes, by counts (COMM in ops.def); `rows` at most come. */
+val emit_rows(prog *p, val x, axis_set axes, val send, val back, int64_t rows);
 /* Any move from x into y, unchecked. @return the op, until the next is recorded. */
 prog_op *emit_move(prog *p, val x, val y, comm_move m);
 /* Lets the communication recorded last cross between ranks in this type, if it is a narrower one. */

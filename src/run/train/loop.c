@@ -184,7 +184,7 @@ static int stop_signal(const trainer *t) {
 static bool may_run_on(const trainer *t) {
     const due_events *due = &t->last.due;
     bool waits = due->detail || due->validate || due->sample || saving_is_due(t, due);
-    bool in_stages = mesh_size(&t->mesh, AX_PP) > 1;
+    bool in_stages = mesh_stages(&t->mesh) > 1;
     waits |= (due->tasks && t->questions.n) || profile_is_near(t);
     return t->ops->device && !in_stages && !waits && t->state.step + 1 < t->stop;
 }

@@ -352,7 +352,7 @@ static void measure_step_speed(trainer *t, double tokens, observe_step *s) {
     s->mfu = per_rank * full / peak;
     s->mfu_causal = per_rank * causal / peak;
     s->mfu_6n = per_rank * model_flops(&t->mc, 0, false) / peak;
-    if (mesh_size(&t->mesh, AX_PP) > 1)
+    if (mesh_stages(&t->mesh) > 1)
         s->bubble = q->pipeline_wait_s / (s->step_s * mesh_world(&t->mesh));
     if (mesh_world(&t->mesh) > 1) {
         const step_overlap *o = &q->overlap;

@@ -86,7 +86,7 @@ void straggler_end(trainer *t) {
 static void list_groups(const trainer *t, int *group) {
     for (int r = 0; r < mesh_world(&t->mesh); r++) {
         mesh as = mesh_as(&t->mesh, r);
-        group[r] = mesh_coord(&as, AX_PP);
+        group[r] = mesh_stage(&as);
     }
 }
 
