@@ -3,7 +3,7 @@
  *     thrift.c      the metadata's wire format, by tables
  *     footer.c      schema, row groups and column chunks; what is refused
  *     cursor.c      the pages of a column chunk, as they are in the file
- *     page.c        checksum, decompression, levels: a page becomes values
+ *     data_page.c        checksum, decompression, levels: a page becomes values
  *     encodings.c   PLAIN, dictionary, RLE, the delta encodings, BYTE_STREAM_SPLIT
  *     codec.c       codecs; snappy.c, lz4.c those that are decoded here
  *     flatbuffer.c  the wire format of Arrow's metadata

@@ -109,7 +109,7 @@ int scan_whole(const char *text, size_t n, size_t from, size_t *ends, int max);
 /* @param pattern a name or a regular expression. @return NULL: no scanner of ours does it. */
 scan_fn scanner_of(const char *pattern);
 
-/* ---- rules: rules.c ------------------------------------------------------------------------------ */
+/* ---- rules: text_rules.c ------------------------------------------------------------------------------ */
 typedef enum {
     NORM_NFC,
     NORM_NFD,

@@ -214,7 +214,7 @@ void pass_chunk_rows(prog *p);             /* chunk_rows.c: layers by chunks of 
 void pass_backward(prog *p);               /* backward.c */
 void pass_fp8(prog *p);                    /* fp8.c: marked linear layers in fp8 */
 void pass_save(prog *p);                   /* recompute.c: what is saved, what is recomputed */
-void pass_split_weights(prog *p);          /* weights.c */
+void pass_split_weights(prog *p);          /* split_weights.c */
 void pass_split_comm(prog *p, op_list *l); /* comm_split.c */
 void pass_memory(prog *p);                 /* memory.c */
 

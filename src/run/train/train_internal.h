@@ -22,7 +22,7 @@ typedef struct due_events {
     bool log, tensorboard, detail, validate, tasks, sample, save, weights;
 } due_events;
 
-/* The folder of a run: see folder.c. */
+/* The folder of a run: see run_folder.c. */
 typedef struct folder_id {
     uint64_t device, inode;
 } folder_id;
@@ -243,7 +243,7 @@ typedef struct trainer {
     float *sample;                   /* owned: the values of detail.sample */
 } trainer;
 
-/* ---- one rank of a run, from its config to its end (loop.c); started by job.c ------------------ */
+/* ---- one rank of a run, from its config to its end (loop.c); started by start_ranks.c ------------------ */
 err train_rank(trainer *t) MUST_USE;
 
 /* ranks.c: how ranks are laid out, and how they agree. All but the first three are called by all ranks
@@ -316,7 +316,7 @@ void start_free(run_start *s);
 /* The config with every choice made. @param used freed by config_free; borrows from t. */
 void trainer_used_config(const trainer *t, config *used);
 err trainer_write_config(const trainer *t) MUST_USE;
-/* folder.c: the run folder. */
+/* run_folder.c: the run folder. */
 /* Locks the folder if it is there: an error when another process has it. */
 err folder_open(run_folder *f, const char *path) MUST_USE;
 /* Makes and locks the folder, where that is not done yet. */
