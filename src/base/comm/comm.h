@@ -135,7 +135,7 @@ void comm_set_stop_patience(comm *c, double seconds);
 void comm_free(comm *c); /* takes NULL */
 
 /* ---- counters ---------------------------------------------------------------------------- */
-/* What this rank moved over one set of axes with one kind of move. Bytes are those it sends by the
+/* Counts the traffic of this rank over one set of axes with one kind of move. Bytes are those it sends by the
  * bandwidth-optimal (ring) algorithm, whatever the backend does, of the wire's type. With n members,
  *
  *     all-reduce, maximum   2 (n-1)/n of the tensor        reduce-scatter   (n-1)/n of the input

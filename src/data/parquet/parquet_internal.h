@@ -139,7 +139,7 @@ struct parquet_dictionary {
 parquet_dictionary *dictionary_hold(parquet_dictionary *d); /* takes NULL, @return d */
 void dictionary_release(parquet_dictionary *d);             /* takes NULL */
 
-/* What a page's values are decoded from. */
+/* The buffers that a page's values are decoded from. */
 typedef struct value_input {
     const uint8_t *p, *end;
     physical_type type;

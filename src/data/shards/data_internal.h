@@ -1,4 +1,4 @@
-/* What the files of data/ share: shards and sources (source.c), token files (tokfile.c, foreign_shards.c,
+/* Shared by the files of shards/: shards and sources (source.c), token files (tokfile.c, foreign_shards.c,
  * shards.c), texts (text.c), the mix (mix.c), packing (pack.c), the guard (guard*.c) and the rows of a
  * batch (token_batch.c). loader.c puts them together; data.h is what others see. */
 #ifndef INGOT_DATA_INTERNAL_H
@@ -217,7 +217,7 @@ const packed_piece *packing_window(const packing *p, int64_t w, packed *held, in
 void packed_free(packed *held);
 
 /* ---- guard.c, guard_text.c ---------------------------------------------------------------------------------- */
-/* What the ids of a source stand for; read-only, shared by threads. */
+/* The texts of a source's ids; read-only, shared by threads. */
 typedef struct guard_text guard_text;
 /* @param t of the run; may be NULL. @return NULL: the source's ids cannot be decoded. */
 guard_text *guard_text_new(const data_info *info, const struct tokenizer *t);
@@ -280,7 +280,7 @@ err window_fill(const window_source *s, const loader_options *o, window_ref w, i
                 row_maker *m, int64_t row, data_batch *b) MUST_USE;
 
 struct tokenizer;
-/* What token files call a tokenizer. */
+/* Names of tokenizers in token files. */
 token_kind token_kind_of(const struct tokenizer *t);
 
 #endif

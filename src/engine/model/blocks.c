@@ -96,7 +96,7 @@ static head_shape shape_of_heads(const builder *b) {
                          .dropout = { (float)b->c->attn_dropout, SITE_ATTENTION } };
 }
 
-/* What a rank's queries see of the keys of every rank, and the ids of these. */
+/* Ring-attention inputs: the key range visible from each source rank, and the keys' token ids. */
 static ring_inputs ring_inputs_of(builder *b, bool drop) {
     int64_t ranks = mesh_size(&b->m->l.mesh, AX_CP), n = b->n / ranks;
     placement pl = placement_on(residual_token_axes(b, AS_HEADS | AXES_ROWS), PLACE_S(2));

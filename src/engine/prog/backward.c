@@ -61,7 +61,7 @@ static val operand_by_gradient(const bwd_step *s, const char *name) {
     return i < 0 ? VAL_NONE : s->o->in[i];
 }
 
-/* What a backward op reads under this name: a gradient of a forward result, or a forward operand or
+/* Finds the value that a backward op reads under this name: a gradient of a forward result, or a forward operand or
  * result itself. */
 static val operand_by_name(const bwd_step *s, const char *name) {
     int out = name[0] == 'd' ? op_find(s->sig.out, s->sig.outs, name + 1) : -1;

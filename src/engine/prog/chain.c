@@ -107,7 +107,7 @@ static bool is_training(const chain_plan *k) { return k->c.first->mode == PROG_T
 static bool splits_backward(const chain_plan *k) { return pipeline_splits_backward(&k->c.pipe); }
 static bool is_pipeline(const chain_plan *k) { return k->c.pipe.ranks > 1; }
 
-/* What a stage passes on, in order: the sum it sends; in training the gradients, those between all
+/* Lists the values that a stage passes on, in order: the sum it sends; in training the gradients, those between all
  * its programs where weight tasks read them later, else those at its top and bottom; else the sum it
  * receives, which in training is its first block's input. */
 static size_t passed_bytes(const chain_plan *k, const model_chunk *u) {

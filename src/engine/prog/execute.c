@@ -34,7 +34,7 @@ static bool adds_to_result(op_acc acc, int micro) {
 }
 
 /* ---- communication ------------------------------------------------------------------------- */
-/* What a list of instructions runs with. */
+/* Holds the state of a list of instructions while it runs. */
 typedef struct chain_run {
     exec *x;
     const chain_plan *k;
@@ -182,7 +182,7 @@ static op_run op_run_of(const exec *x, const step_block *step, device_queue q) {
                      .queue = q };
 }
 
-/* What an op took includes waiting for it, where calls are only queued. */
+/* The time of an op includes waiting for it, where calls are only queued. */
 static void profiled_call(const exec *x, const op_call *c) {
     const op_backend *b = x->plan->backend;
     double from = time_now();
@@ -387,7 +387,7 @@ static open_comms *slot_comms(const chain_run *r, const instr *i) {
     return NULL;
 }
 
-/* What was fetched into a slot is there when the compute queue has awaited its event. */
+/* Memory fetched into a slot is complete when the compute queue has awaited its event. */
 static void settle_fetch(const chain_run *r, const instr *i, const prog *p) {
     slot_pool which = pool_of(&r->k->chunk[i->chunk].k, i->instance);
     int event = i->gathered * POOLS + (int)which;

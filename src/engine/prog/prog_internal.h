@@ -164,7 +164,7 @@ bool prog_fetches(const prog *p);
 /* ---- rec_comm.c: communication ------------------------------------------------------------- */
 /* x towards a placement; x itself where nothing changes. */
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
-/* What x is `by` ranks before along the axis. */
+/* Records a shift: the result is x of the rank `by` places before along the axis. */
 val emit_shift(prog *p, val x, mesh_axis axis, int by);
 /* Rows to the ranks along these axes, by counts (COMM in ops.def); `rows` at most come. */
 val emit_rows(prog *p, val x, axis_set axes, val send, val back, int64_t rows);

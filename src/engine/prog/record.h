@@ -90,7 +90,7 @@ typedef struct param_set {
 /* Assigns offsets and sizes: tp-sharded parameters first, each aligned, the end padded to equal
  * aligned slices. */
 void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, const mesh *m);
-/* What a rank holds of a bucket; the number is ZeRO's stage from which on that is a slice. */
+/* Parts of a bucket; the number is ZeRO's stage from which on a rank holds a slice of it. */
 typedef enum { HOLDS_STATE = 1, HOLDS_GRADS, HOLDS_PARAMS } bucket_part;
 typedef struct bucket_range {
     int64_t first, count; /* elements of the bucket */
@@ -116,7 +116,7 @@ typedef struct prog_options {
 prog *prog_new(const char *name, prog_mode mode, const mesh *m, const param_set *set,
                const prog_options *o);
 void prog_free(prog *p); /* takes NULL */
-/* What the modules recorded from here on compute in; fp32 at first. */
+/* Sets the type that modules recorded from here on compute in; fp32 at first. */
 void prog_compute_in(prog *p, dtype dt);
 /* Declares that an earlier program of the backward order writes this parameter's gradient (a tied
  * table), so that this one must add to it. */
@@ -131,7 +131,7 @@ axis_set prog_grad_partial(const prog *p, int param);
 void prog_dump(const prog *p, str *out);
 
 /* ---- inputs and outputs -------------------------------------------------------------------- */
-/* What a block passes to the next: the residual and a delta not yet added to it, so that the addition
+/* A block passes two values to the next: the residual and a delta not yet added to it, so that the addition
  * fuses with the norm that comes first in the next block. */
 typedef struct residual_state {
     val residual, delta; /* delta: VAL_NONE when it is added already */
@@ -154,7 +154,7 @@ val prog_input_all_layers(prog *p, const char *name, dtype dt, int ndim, const i
                           placement pl);
 /* The input's shape in this program. @return false when it has no such input. */
 bool prog_input_shape(const prog *p, const char *name, tensor *shape);
-/* What the chain yields, where it is not the loss: logits. */
+/* Sets the chain's result where it is not the loss: logits. */
 void prog_set_result(prog *p, val v);
 
 /* Each call below notes the line it is made from. After an error they return VAL_NONE and do nothing,
@@ -276,9 +276,9 @@ val rec_cap_logits_(prog *p, val x, float scale, float cap);
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site);
 /* Per-token loss; terminal. In TRAIN it yields the gradients of h and w too. */
 void rec_linear_ce_(prog *p, loss_spec l);
-/* What a step begins with: scales for all layers, from what earlier steps saw (FP8_DELAYED). */
+/* Records the beginning of a step: scales for all layers, from the magnitudes of earlier steps (FP8_DELAYED). */
 void rec_fp8_commit_(prog *p, int layers);
-/* What a step ends with: every rank has what any has seen of a tensor. */
+/* Records the end of a step: ranks share the largest magnitude of each tensor. */
 void rec_fp8_share_(prog *p, int layers);
 /* Marks the linear layer that computed y to run in fp8 (fp8.c). Does nothing where its types are not
  * bf16 or its sizes are not multiples of 16. */

@@ -459,7 +459,7 @@ static void play_microbatches(sim_run *s) {
     }
 }
 
-/* What a stage sends: the residual and its delta added up. */
+/* A stage sends the sum of the residual and its delta. */
 static double price_sum(const sim_run *s) {
     const prog *g = s->c.block[0];
     op_call c = { .op = OP_ADD };

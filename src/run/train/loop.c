@@ -78,7 +78,7 @@ static err report_away(trainer *t) {
     return e;
 }
 
-/* What a save that failed left in the folder is removed, and the save is tried again at once. */
+/* Removes the files of a save that failed, and tries it again at once. */
 static err report_back(trainer *t) {
     run_saves *s = &t->saves;
     monitor_clear(t->alerts.m, MONITOR_folder_gone);
@@ -247,7 +247,7 @@ static err begin_run(trainer *t) {
     return comm_agree(t->x.comm, e);
 }
 
-/* What ended the run, for those who look at it later. @return e. */
+/* Logs what ended the run, for those who look at it later. @return e. */
 static err log_run_end(trainer *t, err e) {
     if (!t->log) return e;
     if (!e && last_step(t)) return observe_event(t->log, "finish", t->state.step, NULL);
