@@ -1,4 +1,4 @@
-/* What the subcommands of `ingot ckpt` share. */
+/* Shared by the subcommands of `ingot ckpt`. */
 #ifndef INGOT_CLI_CKPT_COMMON_H
 #define INGOT_CLI_CKPT_COMMON_H
 

@@ -11,7 +11,7 @@ static const cli_arg args[] = {
     { "json", ARG_FLAG, offsetof(verify_args, json), NULL, "print JSON" },
 };
 
-/* What is in a store is downloaded, one checkpoint at a time. */
+/* Checkpoints in a store are downloaded one at a time. */
 static err verify_entry(const ckpt_entry *entry, ckpt_size *size) {
     ckpt_found found = { 0 };
     if (entry->url) TRY(ckpt_found_open(entry->url, &found));

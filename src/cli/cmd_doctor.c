@@ -139,7 +139,7 @@ static void print_rate(const char *name, double flops, const char *otherwise) {
         print_finding(name, "%s", otherwise);
 }
 
-/* What NVML reports of it; nothing where that is not installed. */
+/* Adds NVML's report of the GPU; nothing where it is not installed. */
 static void print_health(int number) {
     observe_step s = OBSERVE_STEP_NONE;
     nvml *n = nvml_open(NULL, number);
@@ -249,7 +249,7 @@ static void print_call_costs(const accelerator *a) {
     }
 }
 
-/* What the calls of training steps take, on all cores. */
+/* Times the calls of training steps on all cores. */
 static err print_cpu_calls(double seconds) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     accelerator *a = mem_alloc(sizeof *a);

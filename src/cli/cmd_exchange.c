@@ -110,7 +110,7 @@ static err get_param(void *ctx, int i, float *values) {
     return ckpt_read(s->from, at, 0, n, values);
 }
 
-/* What is written, and how. */
+/* The format of an export. */
 typedef struct export_form {
     bool gguf;
     gguf_type type;

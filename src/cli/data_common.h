@@ -1,4 +1,4 @@
-/* What `ingot data filter`, `dedup`, `decontaminate` and `tokenize` have in common: which documents
+/* Shared by `ingot data filter`, `dedup`, `decontaminate` and `tokenize`: which documents
  * are read and how, where the output goes, threads, memory. A command embeds `data_common` as the
  * first member of its arguments and begins its table with DATA_COMMON_ARGS:
  *

@@ -1,4 +1,4 @@
-/* What `ingot data inspect` and `ingot data stats` share. */
+/* Shared by `ingot data inspect` and `ingot data stats`. */
 #ifndef INGOT_CLI_DATA_LOOK_H
 #define INGOT_CLI_DATA_LOOK_H
 

@@ -79,7 +79,7 @@ static err find_token(const tokenizer *t, const char *option, const char *text, 
     return *id >= 0 ? OK : ERR_USAGE("--%s: the tokenizer has no token \"%.60s\"", option, text);
 }
 
-/* What begins and ends documents; the tokenizer that is left with the shards describes the beginning. */
+/* Chooses the tokens that begin and end documents; the tokenizer that is left with the shards describes the beginning. */
 static err choose_affixes(const tokenize_args *a, tokenizer *t, int32_t *eos) {
     token_affixes around = *tokenizer_affixes(t);
     *eos = DOCUMENT_END_OWN;

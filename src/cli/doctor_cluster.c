@@ -34,7 +34,7 @@ enum { MEMORY_BYTES = 256 << 20, DISK_BYTES = 64 << 20, STORE_BYTES = 16 << 20 }
 enum { LINK_ELEMENTS = 1 << 20, LINK_ROUNDS = 3 };
 enum { LINK_BYTES = LINK_ELEMENTS * sizeof(float) };
 
-/* What a rank found; exchanged as bytes. */
+/* The findings of a rank; exchanged as bytes. */
 typedef struct findings {
     char host[64];
     double copy, gemm, disk_write, disk_read, store_write, store_read,

@@ -83,7 +83,7 @@ typedef struct launch_history {
     int last_status;
     char last_cause[400];
 } launch_history;
-/* What to do after a failure. @param why set when the answer is no: a clause such as "the same error came
+/* Decides whether to restart after a failure. @param why set when the answer is no: a clause such as "the same error came
  * twice". @param delay_s set when it is yes. */
 bool launch_may_restart(const launch_limits *l, launch_history *h, const launch_outcome *o,
                         const char **why, double *delay_s);

@@ -455,7 +455,7 @@ static void catch_file_signals(void) {
     signal(SIGXFSZ, SIG_IGN);
 }
 
-/* What a command printed is not written before the buffer is: a full disk may show only now. A reader
+/* Output is written when its buffer is flushed, so a full disk may show only now. A reader
  * that has gone away, as `head` does, has what it wants. */
 static err check_output(void) {
     bool failed = ferror(stdout);

@@ -1,4 +1,4 @@
-/* What the files of `ingot plan` share: its options, numbers as its tables show them. */
+/* Shared by the files of `ingot plan`: its options, numbers as its tables show them. */
 #ifndef INGOT_CLI_PLAN_COMMON_H
 #define INGOT_CLI_PLAN_COMMON_H
 

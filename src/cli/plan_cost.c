@@ -9,7 +9,7 @@ machine_query plan_machine_query(const plan_args *a) {
     return (machine_query){ a->gpu, a->gpus, a->dtype, a->mfu, a->provider, a->pue, a->usd_kwh };
 }
 
-/* What the nodes draw at full load, and the data center for them. */
+/* Returns the power of the nodes at full load, with the data center's overhead. */
 static void print_energy(const plan_machine *m, double gpu_hours) {
     const energy_use *u = hardware_find_energy(&m->catalogue, m->gpu);
     if (!u) return;

@@ -1,4 +1,4 @@
-/* What the members of `ingot tokenizer` share. */
+/* Shared by the subcommands of `ingot tokenizer`. */
 #ifndef INGOT_CLI_TOKENIZER_COMMON_H
 #define INGOT_CLI_TOKENIZER_COMMON_H
 

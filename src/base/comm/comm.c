@@ -1,4 +1,4 @@
-/* What all backends share: moves that need no other rank, counters, and helpers for the host. */
+/* Code that all backends share: moves that need no other rank, counters, and helpers for the host. */
 #include "comm_internal.h"
 
 #include <limits.h>
@@ -93,7 +93,6 @@ double comm_wait_seconds(const comm *c) {
         for (int k = 0; k < MOVE_ILLEGAL; k++) sum += c->count[s][k].wait_seconds;
     return sum;
 }
-
 
 /* ---- the verb ---------------------------------------------------------------------------- */
 /* Whether no other rank takes part: the bytes stay, or the group is this rank alone. */

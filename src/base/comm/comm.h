@@ -47,8 +47,10 @@ mesh mesh_as(const mesh *m, int rank); /* as another rank sees it */
 /* A mesh with the axes of this one and fewer ranks: along each as few as divide its degree, so that what divides over
  * this one divides over that. As rank 0 sees it. */
 mesh mesh_reduced(const mesh *m);
-/* The rank with this coordinate along the axis and 0 along all others. */
-int mesh_rank_along(const mesh *m, mesh_axis a, int coord);
+/* Stages of the pipeline, and which of them this rank belongs to. */
+int mesh_stages(const mesh *m);
+int mesh_stage(const mesh *m);
+int mesh_first_of_stage(const mesh *m, int stage); /* the first rank of a stage */
 /* Ranks between neighbors along the axis: 1 for the last one. */
 int mesh_stride(const mesh *m, mesh_axis a);
 
@@ -133,7 +135,7 @@ void comm_set_stop_patience(comm *c, double seconds);
 void comm_free(comm *c); /* takes NULL */
 
 /* ---- counters ---------------------------------------------------------------------------- */
-/* What this rank moved over one set of axes with one kind of move. Bytes are those it sends by the
+/* Counts the traffic of this rank over one set of axes with one kind of move. Bytes are those it sends by the
  * bandwidth-optimal (ring) algorithm, whatever the backend does, of the wire's type. With n members,
  *
  *     all-reduce, maximum   2 (n-1)/n of the tensor        reduce-scatter   (n-1)/n of the input

@@ -1,4 +1,4 @@
-/* What a collective does to the tensors of its group, as tasks that may run in any order and at the same
+/* Divides a collective into tasks on the tensors of its group, that may run in any order and at the same
  * time, on whichever rank has time for them. In place is allowed (comm.h), so a task writes only what no
  * other task reads: a block of a sum is read from all inputs before it is stored to all outputs. */
 #include "comm_internal.h"

@@ -22,7 +22,7 @@ typedef struct comm_backend {
     const char *name;
     err (*start)(comm *c, comm_ticket *t);
     err (*wait)(comm *c, comm_ticket *t);
-    /* What no other rank takes part in; NULL: by the CPU. */
+    /* Runs a move without other ranks; NULL: on the CPU. */
     err (*local)(comm *c, const comm_ticket *t);
     void (*abort)(comm *c, const char *cause);
     void (*free)(comm *c);

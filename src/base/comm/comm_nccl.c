@@ -582,7 +582,7 @@ static bool link_is_bad(const nccl_link *l, ncclResult_t *why) {
                        (*why != ncclSuccess && *why != ncclInProgress));
 }
 
-/* What is wrong; NULL: nothing. Holds the lock. */
+/* Returns the fault; NULL: none. The caller holds the lock. */
 static const char *find_fault(nccl_end *n, double timeout, char *buf, size_t size) {
     char what[128];
     ncclResult_t why = ncclSuccess;

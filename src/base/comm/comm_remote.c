@@ -124,7 +124,7 @@ static void widen_values(const remote_op *o, const void *src, void *dst, int64_t
 static size_t wire_bytes(const remote_op *o, int64_t n) { return (size_t)n * dt_size(o->wire); }
 
 /* ---- pieces: the same number of values for every member ------------------------------------ */
-/* What a member needs of my input: the values, contiguous. */
+/* Packs the values that a member needs of this rank's input. */
 typedef struct wire_piece {
     tensor t; /* its shape */
     int64_t n;

@@ -133,7 +133,7 @@ typedef struct patience {
     wait_state w;
 } patience;
 
-/* What is awaited is mostly there within microseconds, so the first looks are busy ones where each rank has
+/* Most waits end within microseconds, so the first looks are busy ones where each rank has
  * a core. Then others run; and a rank that waits longer sleeps between looks, which a scheduler rewards: it
  * gets the core at once when it wakes, whatever else runs there. @return false when it is time to look why
  * nothing happens: often. */
@@ -294,7 +294,7 @@ static err check_partners(comm *c, shared_end *s, const comm_group *g, const com
     return OK;
 }
 
-/* What the members posted: shapes, and counts of rows. */
+/* Shapes and counts of rows that the members posted. */
 static void meet_postings(meeting *m, shared_end *s, const comm_group *g, const comm_ticket *t) {
     m->move = t->move;
     m->n = g->n;

@@ -53,7 +53,9 @@ int mesh_group_id(const mesh *m, axis_set axes) {
     return rank; /* its first member */
 }
 
-int mesh_rank_along(const mesh *m, mesh_axis a, int coord) { return coord * mesh_stride(m, a); }
+int mesh_stages(const mesh *m) { return mesh_size(m, AX_PP); }
+int mesh_stage(const mesh *m) { return mesh_coord(m, AX_PP); }
+int mesh_first_of_stage(const mesh *m, int stage) { return stage * mesh_stride(m, AX_PP); }
 
 mesh mesh_as(const mesh *m, int rank) {
     mesh other = *m;

@@ -47,7 +47,7 @@ typedef struct cfg_amount {
     cfg_unit unit;
 } cfg_amount;
 
-/* What a length in percent or epochs is measured by; a value of 0: not known. */
+/* Totals that a length in percent or epochs refers to; a value of 0: not known. */
 typedef struct cfg_scale {
     cfg_amount run; /* what 100% is: steps or tokens */
     double tokens_per_epoch;
@@ -142,7 +142,7 @@ int config_choices(const char *name);
     KEY(momentum, OPTIM_READS_MOMENTUM)                                                            \
     KEY(lr_base_width, 0)
 enum { CFG_MAX_GROUPS = 32 };
-/* What a group leaves to the section is CFG_AUTO in ints and choices, and NaN in reals. */
+/* A value that a group leaves to the section is CFG_AUTO in ints and choices, and NaN in reals. */
 typedef struct cfg_group {
     char match[64];
     int name; /* optim_kind */
@@ -168,7 +168,7 @@ err config_secret(const char *name, const char *given, char **out) MUST_USE;
 bool config_line_is_secret(const char *line);
 
 /* ---- the options as a table, for comparing two configs ------------------------------------- */
-/* What a continued run does with a changed value: see options.def. */
+/* How a continued run treats a changed value: see options.def. */
 typedef enum { CFG_RESUME_FREE, CFG_RESUME_NOTED, CFG_RESUME_FIXED, CFG_RESUME_CONTENT } cfg_resume;
 int config_option_count(void);
 const char *config_option_name(int i); /* "training.steps"; static */

@@ -1,4 +1,4 @@
-/* What people read: the resolved config, --help, and the reference page. */
+/* Prints what people read: the resolved config, --help, and the reference page. */
 #include <string.h>
 
 #include "config/config_internal.h"

@@ -161,7 +161,7 @@ static err read_config_document(yaml_reader *r) {
     return OK;
 }
 
-/* What libyaml objects to. Its reader, which checks the encoding, knows an offset but no line. */
+/* Returns libyaml's complaint. Its reader, which checks the encoding, knows an offset but no line. */
 static err syntax_error(const yaml_parser_t *p, const char *name) {
     const char *problem = p->problem ? p->problem : "out of memory";
     if (p->error == YAML_READER_ERROR)

@@ -1,4 +1,4 @@
-/* What S3 replies with, as far as we ask. */
+/* Parses the replies of S3 that we need. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -93,6 +93,10 @@ typedef uint32_t axis_set; /* bit a: mesh_axis a */
 /* A part of tp: ranks that hold the same key/value heads, where there are fewer of these than tp ranks. It is
  * a set of its own, of mesh.tp_rep adjacent tp coordinates, and no tensor has a placement on it. */
 #define AXES_TP_REP AXIS(AX_COUNT)
+/* Along these, ranks are stages of a pipeline: they hold other programs. No tensor has a placement on them. */
+#define AXES_STAGES AXIS(AX_PP)
+/* Sets that a communication may be over: any of the axes, and AXES_TP_REP. */
+enum { AXIS_SETS = 2 << AX_COUNT };
 /* Along these, ranks hold other sequences ... */
 #define AXES_ROWS (AXIS(AX_DP_REPLICATE) | AXIS(AX_DP_SHARD) | AXIS(AX_EP))
 /* ... or other tokens of them, so that a parameter's gradient is a sum over them. */

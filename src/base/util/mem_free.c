@@ -27,7 +27,7 @@ static size_t read_amount(const char *folder, const char *name) {
     return end == text ? SIZE_MAX : amount;
 }
 
-/* What a control group, as of a container or a batch job, still grants. */
+/* Returns the memory that a control group, as of a container or a batch job, still grants. */
 static size_t left_in_group(const char *folder) {
     char stat[768];
     size_t most = read_amount(folder, "memory.max"), used = read_amount(folder, "memory.current");

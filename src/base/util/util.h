@@ -45,7 +45,7 @@ err err_make(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4)
 err err_hint(err e, const char *fmt, ...) PRINTF_LIKE(2, 3) MUST_USE;
 /* Appends a place to the trail. @return e. */
 err err_trail(err e, const char *file, int line) MUST_USE;
-/* What the program exits with: exits.def. */
+/* Exit codes of the program: exits.def. */
 typedef enum {
 #define EXIT_ROW(name, code, restart, meaning) EXIT_##name = code,
 #include "util/exits.def"
@@ -223,7 +223,7 @@ bool args_parse_bool(const char *text, bool *out);
 /* ---- log --------------------------------------------------------------------------------- */
 typedef enum { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR } log_level;
 void log_set_level(log_level least);
-/* What this thread logs is not printed: another says the same. */
+/* Mutes the messages of this thread, where another prints the same. */
 void log_mute_thread(bool mute);
 void log_at(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Copies every message, with its time, to a file as well, which is borrowed. NULL: no longer. */

@@ -1,4 +1,4 @@
-/* What learned models give, and members that documents have: --quality, --annotate and --where. */
+/* Rules by learned models and by members of documents: --quality, --annotate and --where. */
 #include "curate/filter_internal.h"
 
 #include <jansson.h>

@@ -180,7 +180,7 @@ typedef struct key_record {
     uint64_t key, item;
 } key_record;
 
-/* What ranks know of one another. */
+/* Facts that ranks know about one another. */
 typedef struct rank_facts {
     uint64_t records[GROUP_PARTITIONS];
     uint64_t threads, slots, chunk;

@@ -58,7 +58,7 @@ static err check_outputs(const split_job *j) {
     return OK;
 }
 
-/* What rank 0 checks before any rank reads. */
+/* Checks by rank 0 before any rank reads. */
 static err check_job(const split_job *j) {
     TRY(check_inputs_reread(j));
     return check_outputs(j);

@@ -31,7 +31,7 @@ enum { BATCH_ROWS, BATCH_NODES, BATCH_BUFFERS, BATCH_COMPRESSION, BATCH_VARIADIC
 
 /* ---- types ----------------------------------------------------------------------------------- */
 enum { TYPE_INT = 2, TYPE_FLOAT = 3, TYPE_DATE = 8, TYPE_TIMESTAMP = 10, TYPE_UNION = 14 };
-/* What a type's children are. */
+/* Kinds of a type's children. */
 typedef enum { CHILDREN_NONE, CHILDREN_MEMBERS, CHILDREN_ITEMS, CHILDREN_HIDDEN } children_role;
 static const struct arrow_type {
     int buffers;

@@ -39,7 +39,7 @@ static const thrift_member integer_members[] = {
 static const thrift_layout integer_layout = { sizeof(integer_type), integer_members,
                                               COUNT_OF(integer_members) };
 
-/* What a type means, in the newer way; at most one member is set. */
+/* The logical type of a column; at most one member is set. */
 typedef struct logical_type {
     bool string, enumeration, decimal, date, time, json, bson, uuid, float16;
     integer_type integer;

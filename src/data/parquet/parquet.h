@@ -42,7 +42,7 @@ typedef struct parquet_limits {
     size_t page_bytes; /* the largest page accepted, decompressed; 0: 1 GiB */
 } parquet_limits;
 
-/* What a column's values are. */
+/* Types of a column's values. */
 typedef enum {
     PARQUET_OTHER, /* decimals, times of day, INT96, UUID, ...: not read */
     PARQUET_BOOL,

@@ -3,7 +3,7 @@
  *     thrift.c      the metadata's wire format, by tables
  *     footer.c      schema, row groups and column chunks; what is refused
  *     cursor.c      the pages of a column chunk, as they are in the file
- *     page.c        checksum, decompression, levels: a page becomes values
+ *     data_page.c        checksum, decompression, levels: a page becomes values
  *     encodings.c   PLAIN, dictionary, RLE, the delta encodings, BYTE_STREAM_SPLIT
  *     codec.c       codecs; snappy.c, lz4.c those that are decoded here
  *     flatbuffer.c  the wire format of Arrow's metadata
@@ -139,7 +139,7 @@ struct parquet_dictionary {
 parquet_dictionary *dictionary_hold(parquet_dictionary *d); /* takes NULL, @return d */
 void dictionary_release(parquet_dictionary *d);             /* takes NULL */
 
-/* What a page's values are decoded from. */
+/* The buffers that a page's values are decoded from. */
 typedef struct value_input {
     const uint8_t *p, *end;
     physical_type type;

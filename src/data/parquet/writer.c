@@ -128,7 +128,7 @@ static void put_page_header(str *out, int64_t rows, size_t plain, const str *pag
     put_stop(out);
 }
 
-/* What precedes the pages of packed rows, once, and for each column. */
+/* Bytes before the pages of packed rows, once, and for each column. */
 typedef struct packed_head {
     int64_t rows;
 } packed_head;

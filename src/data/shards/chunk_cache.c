@@ -192,7 +192,7 @@ static void load_next(chunk_cache *c, store *from) {
 static void *fetcher_main(void *arg) {
     chunk_cache *c = arg;
     store *from = NULL;
-    err e = store_open(&from); /* it was opened before: see store_open in remote.c */
+    err e = store_open(&from); /* it was opened before: see store_open in remote_shards.c */
     if (!e)
         store_cancel_by(from, &c->stop); /* not a signal: the step is finished and saved first */
     pthread_mutex_lock(&c->lock);

@@ -156,7 +156,7 @@ int32_t data_token(const data_source *s, int64_t i);
  * done for others. They may be read until as many releases as holds. The loader does this by itself. */
 err data_hold(const data_source *s, int64_t from, int64_t n) MUST_USE;
 void data_release(const data_source *s, int64_t from, int64_t n);
-/* What the cache of such a source did so far; zeros without one. */
+/* Counters of such a source's cache; zeros without one. */
 typedef struct chunk_cache_stats {
     int64_t fetched, evicted; /* chunks */
     int64_t waited;           /* times that a reader found a chunk not there yet */
@@ -171,7 +171,7 @@ typedef struct data_range {
     int64_t from, to; /* [from, to) */
 } data_range;
 
-/* What one shard is and where it came from; all borrowed from the source. */
+/* Describes one shard and its origin; all borrowed from the source. */
 typedef struct data_shard_info {
     const char *path;
     int64_t tokens, documents; /* documents -1: not counted */
@@ -484,7 +484,7 @@ int64_t loader_windows(const loader *l); /* in one epoch of every part */
 int64_t loader_total(const loader *l);
 /* @return microbatches of a rank in an epoch, rounded up: what an evaluation runs. */
 int64_t loader_batches(const loader *l);
-/* What the loader makes of a part. */
+/* A part's share of the windows, and when it leaves the mix. */
 typedef struct loader_part {
     double share;    /* of the windows, while all parts are in; the shares' sum is 1 */
     int64_t windows; /* in an epoch */

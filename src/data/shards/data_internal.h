@@ -1,6 +1,6 @@
-/* What the files of data/ share: shards and sources (source.c), token files (tokfile.c, foreign.c,
+/* Shared by the files of shards/: shards and sources (source.c), token files (tokfile.c, foreign_shards.c,
  * shards.c), texts (text.c), the mix (mix.c), packing (pack.c), the guard (guard*.c) and the rows of a
- * batch (batch.c). loader.c puts them together; data.h is what others see. */
+ * batch (token_batch.c). loader.c puts them together; data.h is what others see. */
 #ifndef INGOT_DATA_INTERNAL_H
 #define INGOT_DATA_INTERNAL_H
 
@@ -73,7 +73,7 @@ static inline int32_t shard_token(const data_shard *s, int64_t i) {
                          : (int32_t)((const uint32_t *)s->tokens)[i];
 }
 
-/* ---- tokfile.c, foreign.c: token files, recognized by their first bytes ----------------------------- */
+/* ---- tokfile.c, foreign_shards.c: token files, recognized by their first bytes ----------------------------- */
 /* A parser recognizes a file mapped at shard->file and fills in the shard and what is known of it.
  * @param found false when the file is not of this kind, which is not an error. */
 typedef err (*file_parser)(data_shard *s, data_info *info, bool *found);
@@ -102,7 +102,7 @@ enum { TOKFILE_HEADER = 32, TOKFILE_TRAILER = 48, TOKFILE_CHUNK = 1 << 20 };
 err tokfile_tokens(const char *path, const uint8_t *header, const uint8_t *trailer, int64_t bytes,
                    int64_t *from, int64_t *to) MUST_USE;
 
-/* ---- remote.c: shards in an object store ------------------------------------------------------------- */
+/* ---- remote_shards.c: shards in an object store ------------------------------------------------------------- */
 bool remote_is(const char *path);
 /* Opens a URL into `s`, whose cache is made where need be. @param found false when the URL is neither a folder
  * of shards nor a .tok file. */
@@ -217,7 +217,7 @@ const packed_piece *packing_window(const packing *p, int64_t w, packed *held, in
 void packed_free(packed *held);
 
 /* ---- guard.c, guard_text.c ---------------------------------------------------------------------------------- */
-/* What the ids of a source stand for; read-only, shared by threads. */
+/* The texts of a source's ids; read-only, shared by threads. */
 typedef struct guard_text guard_text;
 /* @param t of the run; may be NULL. @return NULL: the source's ids cannot be decoded. */
 guard_text *guard_text_new(const data_info *info, const struct tokenizer *t);
@@ -238,7 +238,7 @@ bool guard_text_is_malformed(const guard_text *g, const token_view *v, double sh
 guard_verdict guard_judge(const guard_options *g, const guard_text *text, const token_view *v,
                           guard_buffer *buffer);
 
-/* ---- batch.c: one row of a batch -------------------------------------------------------------- */
+/* ---- token_batch.c: one row of a batch -------------------------------------------------------------- */
 /* The windows of one part of the mix. */
 typedef struct window_source {
     const data_source *source;
@@ -280,7 +280,7 @@ err window_fill(const window_source *s, const loader_options *o, window_ref w, i
                 row_maker *m, int64_t row, data_batch *b) MUST_USE;
 
 struct tokenizer;
-/* What token files call a tokenizer. */
+/* Names of tokenizers in token files. */
 token_kind token_kind_of(const struct tokenizer *t);
 
 #endif

@@ -70,7 +70,7 @@ int64_t data_document_of(const data_source *s, int64_t i) {
     return shard->first_doc + low;
 }
 
-/* What an index would find, for one token of a shard that has none. */
+/* Searches for one token's document in a shard that has no index. */
 static data_range scan_document(const data_source *s, int64_t i) {
     enum { MOST = 1 << 20 };
     int64_t from = i, to = i;

@@ -1,6 +1,6 @@
 /* Token files for other systems, from any source of tokens. Each format is a row of the table at the end.
  *
- *     megatron   PREFIX.bin, PREFIX.idx: ids, and where documents begin (foreign.c reads them back)
+ *     megatron   PREFIX.bin, PREFIX.idx: ids, and where documents begin (foreign_shards.c reads them back)
  *     llm.c      PREFIX_000000.bin ...: a header of 1024 bytes and ids
  *     nanogpt    FILE.bin: uint16 ids alone
  *     arrow      FOLDER/data-00000-of-00001.arrow ..., dataset_info.json, state.json: what Hugging Face's

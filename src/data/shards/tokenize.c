@@ -320,7 +320,7 @@ static err refuse_foreign_files(const char *folder) {
     return e;
 }
 
-/* What an earlier run left: shards, and temporary files of one that was killed. */
+/* Removes the files of an earlier run: shards, and temporary files of one that was killed. */
 static err remove_leftovers(const char *folder, bool all) {
     char **names;
     int n;
@@ -385,7 +385,7 @@ static err run_shards(void *ctx, int segment, text_progress *p) {
     return make_shards(w->t, w->in, w->folder, segment);
 }
 
-/* What rank 0 does before any rank reads. */
+/* Prepares the output on rank 0 before any rank reads. */
 static err prepare_and_find(const folder_work *w) {
     TRY(prepare_folder(w->folder, w->t->o, w->identity, w->t->layout.eos));
     for (int i = 0; i < text_segments(w->in); i++)

@@ -28,7 +28,7 @@ static json_t *object_of_members(text_span members, str *scratch) {
     return o ? o : json_object();
 }
 
-/* What stands for the text while its line is parsed: as no text has a NUL, it is found again. */
+/* Placeholder for the text while its line is parsed; it is found again, since no text has a NUL. */
 #define MARK "\\u0000text"
 
 static json_t *line_without_text(const text_doc *d, str *scratch) {

@@ -122,7 +122,7 @@ static void split_row(parser *p, text_span row, char separator, csv_row *out) {
     }
 }
 
-/* What a file's header declares: for each column the field that it is, or FIELDS. */
+/* The header of a file: for each column the field that it is, or FIELDS. */
 typedef struct csv_header {
     csv_row names;
     int *field;

@@ -1,4 +1,4 @@
-/* What all formats share: checking, repairing and collecting the documents of a block. Also the
+/* Code that all formats share: checking, repairing and collecting the documents of a block. Also the
  * table of formats and how one is detected from a name or from content. */
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * request, what is dropped with the reason.
  *
  *     text_stage_run
- *       per part               on one of the ranks (tasks.c); skipped if it is complete (parts.c). Mostly a part is a
+ *       per part               on one of the ranks (stage_tasks.c); skipped if it is complete (output_parts.c). Mostly a part is a
  *                              segment; it may be several, and some stages fill their parts themselves
  *         text_pipeline_run    workers parse and judge blocks in parallel (pipeline.c)
  *           judge_block        judge each document; format and compress the output of the block

@@ -85,7 +85,7 @@ typedef struct text_input_options {
 /* @return whether it is one of them. */
 bool text_format_exists(const char *name);
 
-/* What happened to the records that were read. */
+/* Counts of the records that were read, by outcome. */
 typedef struct text_counts {
     int64_t documents, bytes; /* documents passed on, and the bytes of their text */
     int64_t repaired;         /* documents with invalid bytes replaced */

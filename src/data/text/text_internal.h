@@ -5,8 +5,8 @@
  *     text_format    where records end; records to documents    format_*.c, json_scan.c
  *                    (Parquet: rows instead of bytes            format_parquet.c)
  *     pipeline       workers: read, parse, work, merge in order pipeline.c
- *     stage          a pipeline that writes what is kept        stage.c, sink.c, parts.c, report.c
- *     tasks          segments shared among the ranks of a job   tasks.c, lock.c, progress.c
+ *     stage          a pipeline that writes what is kept        stage.c, sink.c, output_parts.c, stage_report.c
+ *     tasks          segments shared among the ranks of a job   stage_tasks.c, output_lock.c, stage_progress.c
  */
 #ifndef INGOT_TEXT_INTERNAL_H
 #define INGOT_TEXT_INTERNAL_H
@@ -421,7 +421,7 @@ struct text_progress {
     double began, shown;
     int64_t total, skipped; /* bytes of input; skipped: completed by an earlier run */
     _Atomic int64_t done;   /* of this rank */
-    struct comm *comm;      /* with several ranks the heartbeat shows the sum (tasks.c) */
+    struct comm *comm;      /* with several ranks the heartbeat shows the sum (stage_tasks.c) */
     atomic_bool stop;       /* another rank has failed */
 };
 void text_progress_init(text_progress *p, const char *name, int64_t total);

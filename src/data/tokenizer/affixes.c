@@ -1,4 +1,4 @@
-/* What a tokenizer puts around every text: BOS, EOS, [CLS], [SEP].
+/* Adds the tokens around every text: BOS, EOS, [CLS], [SEP].
  *
  * A tokenizer.json has it in its post_processor. SentencePiece models and GPT-2's two files do not state it:
  * add_bos_token and add_eos_token of the tokenizer_config.json beside them do. As in transformers (5.22), these are

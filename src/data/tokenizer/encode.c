@@ -213,7 +213,7 @@ static bool begins_with(text_span s, const char *prefix) {
     return s.len >= strlen(prefix) && memcmp(s.at, prefix, strlen(prefix)) == 0;
 }
 
-/* What a step does to a piece before it splits it. */
+/* Changes a piece as the step asks, before it is split. */
 static text_span apply_split_step(const split_step *c, text_span piece, bool first, str out[2]) {
     if (c->space) {
         out[0].len = 0;

@@ -364,7 +364,7 @@ static void share_ranks(const sp_merges *merges, tokenizer *t) {
     }
 }
 
-/* What the unknown piece decodes to. */
+/* The text that the unknown piece decodes to. */
 static void set_unknown_surface(const sp_model *m, tokenizer *t) {
     text_span s = m->unknown_surface;
     if (utf8_valid(s.at, s.len) < s.len) return;

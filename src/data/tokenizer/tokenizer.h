@@ -65,7 +65,7 @@ typedef struct token_ids {
 void token_ids_free(token_ids *ids);
 void token_ids_add(token_ids *ids, const int32_t *more, size_t n); /* appends */
 
-/* What one thread needs to encode: buffers and a cache of pieces seen. */
+/* State of one encoding thread: buffers and a cache of pieces seen. */
 typedef struct encoder encoder;
 encoder *encoder_new(const tokenizer *t);
 /* Appends the ids of any n bytes: of UTF-8 the same as the tokenizer's original gives. A byte that is

@@ -1,4 +1,4 @@
-/* What the files of tokenizer/ share. A tokenizer is three things, put together once and then only
+/* Shared by the files of tokenizer/. A tokenizer is three things, put together once and then only
  * read:
  *
  *     rules     what happens to text before the model sees it: added tokens, normalizers, splits
@@ -27,7 +27,7 @@ typedef struct bpe_pair {
 /* Whose regular expressions: Hugging Face's (^ and $ also match at line ends), or tiktoken's. */
 typedef enum { REGEX_ONIGURUMA, REGEX_RUST } regex_flavor;
 
-/* What a trainer learns, or a file holds: everything is borrowed. */
+/* A learned or loaded vocabulary: everything is borrowed. */
 typedef struct bpe_parts {
     const char *pattern;   /* a name that splitter_pattern knows, or a regular expression */
     const char *normalize; /* as norms_parse reads it; NULL: nothing */
@@ -109,7 +109,7 @@ int scan_whole(const char *text, size_t n, size_t from, size_t *ends, int max);
 /* @param pattern a name or a regular expression. @return NULL: no scanner of ours does it. */
 scan_fn scanner_of(const char *pattern);
 
-/* ---- rules: rules.c ------------------------------------------------------------------------------ */
+/* ---- rules: text_rules.c ------------------------------------------------------------------------------ */
 typedef enum {
     NORM_NFC,
     NORM_NFD,

@@ -63,7 +63,7 @@ err too_many_chars(const tokenizer_options *o, int64_t chars) MUST_USE;
  * Words lie in order of falling counts, so that a few runs hold how often a cell's word was seen. */
 #define CELL_NONE UINT32_MAX
 
-/* What words begin as. */
+/* The symbols of words before any merge. */
 typedef struct bpe_symbols {
     bool chars;    /* not bytes */
     uint32_t *ids; /* owned: [256] by byte, or [CODE_POINTS] by code point; CELL_NONE: no token */

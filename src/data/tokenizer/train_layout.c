@@ -86,7 +86,7 @@ static void lay_out(unigram_words *w, const raw_words *r, const bool *covered) {
         }
         close_word(w, r->at[i].count);
     }
-    /* What was reserved for the worst case goes back. */
+    /* Returns memory that was reserved for the worst case. */
     w->text = mem_grow(w->text, ((size_t)w->n + 1) * sizeof *w->text);
     w->word = mem_grow(w->word, ((size_t)w->n + 1) * sizeof *w->word);
     w->first = mem_grow(w->first, ((size_t)w->n_words + 1) * sizeof *w->first);

@@ -28,7 +28,7 @@ typedef struct neighbor {
     uint32_t *to;   /* where the pair's next position goes; NULL: too rare */
 } neighbor;
 
-/* What a new token has on one side. */
+/* The neighbors of a new token on one side. */
 typedef struct token_side {
     neighbor *by_id;
     uint32_t *seen; /* [n_seen] ids whose n is not 0 */

@@ -96,7 +96,7 @@ static head_shape shape_of_heads(const builder *b) {
                          .dropout = { (float)b->c->attn_dropout, SITE_ATTENTION } };
 }
 
-/* What a rank's queries see of the keys of every rank, and the ids of these. */
+/* Ring-attention inputs: the key range visible from each source rank, and the keys' token ids. */
 static ring_inputs ring_inputs_of(builder *b, bool drop) {
     int64_t ranks = mesh_size(&b->m->l.mesh, AX_CP), n = b->n / ranks;
     placement pl = placement_on(residual_token_axes(b, AS_HEADS | AXES_ROWS), PLACE_S(2));
@@ -203,10 +203,7 @@ static int64_t expert_capacity(const builder *b) {
     return MIN((int64_t)ceil(c->capacity_factor * even), b->positions);
 }
 
-/* Routes whole sequences, since capacity and balance are per sequence: on every tp rank alike, and where ranks
- * share a sequence they exchange what their tokens chose. Rows are padded to the capacity where experts are on
- * other ranks, which then exchange equal parts; a part of a sequence may have all rows of an expert, so that
- * padding would not pay. */
+/* Routes whole sequences, since capacity and balance are per sequence, on every tp rank alike. */
 static routing route(builder *b, val x) {
     const model_config *c = b->c;
     prog *p = b->p;
@@ -214,45 +211,31 @@ static routing route(builder *b, val x) {
     prog_compute_in(p, DT_F32);
     val logits = rec_linear(p, x, prog_use(p, "moe.router", x), VAL_NONE);
     logits = rec_comm(p, logits, AX_TP, PLACE_I);
-    int64_t cp = b->mode == PROG_DECODE ? 1 : mesh_size(&b->m->l.mesh, AX_CP);
-    int chunks = cp > 1 ? context_chunks(&b->m->l) : 1;
-    bool apart = mesh_size(&b->m->l.mesh, AX_EP) > 1 && b->mode != PROG_DECODE;
     CHOICE_DECIDED(router_kind, 2);
-    int64_t capacity = expert_capacity(b);
     route_spec s = { .sigmoid = c->router_score == ROUTER_SIGMOID,
                      .normalize = c->router_normalize,
                      .scale = (float)c->router_scale,
                      .k = c->experts_per_token,
-                     .seq = b->mode == PROG_DECODE ? 0 : b->positions / (cp * chunks),
-                     .shared = AX_CP,
-                     .chunks = chunks,
-                     .capacity = capacity,
-                     .padded = apart && cp == 1 && capacity > 0,
+                     .seq = b->positions,
+                     .capacity = expert_capacity(b),
                      .balance = (float)c->balance_loss,
                      .z = (float)c->router_z_loss };
     return rec_route(p, logits, prog_use(p, "moe.bias", logits), s);
 }
 
-/* Routed experts, each a gated feed-forward layer, and those that every token goes to. In training, rows
- * go to the ranks that have their experts; in generation, where every rank has the same few, the weights
- * of all experts come to the rows. */
+/* Routed experts, each a gated feed-forward layer, and those that every token goes to. */
 static val mixture(builder *b, val x) {
     prog *p = b->p;
-    bool decode = b->mode == PROG_DECODE;
-    int own = b->m->experts, experts = decode ? b->c->experts : own;
     routing to = route(b, x);
     enter_module(b, M_MLP);
     val weight = rec_comm(p, to.weight, AX_TP, PLACE_R);
     val h = rec_comm(p, x, AX_TP, PLACE_R);
     h = rec(p, OP_DISPATCH, { h, to.row, to.source });
-    expert_rows at = { .rows = h, .offset = to.offset };
-    if (!decode) at = rec_to_experts(p, h, to, own);
-    val up = prog_use(p, "expert.up", at.rows);
-    h = rec_grouped_linear(p, at.rows, decode ? rec_gather_experts(p, up) : up, at.offset, experts);
+    expert_rows at = rec_to_experts(p, h, to, b->m->experts);
+    h = rec_expert_linear(p, at.rows, prog_use(p, "expert.up", at.rows), &at);
     h = rec(p, OP_SWIGLU, { h });
-    val down = prog_use(p, "expert.down", h);
-    h = rec_grouped_linear(p, h, decode ? rec_gather_experts(p, down) : down, at.offset, experts);
-    if (!decode) h = rec_from_experts(p, h, &at);
+    h = rec_expert_linear(p, h, prog_use(p, "expert.down", h), &at);
+    h = rec_from_experts(p, h, &at);
     val y = rec(p, OP_COMBINE, { h, weight, to.row, to.source });
     if (!b->c->shared_experts) return y;
     val shared = feed_forward(b, rec_comm(p, x, AX_TP, PLACE_R));
@@ -361,6 +344,7 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
                        .block_kind = b->block_kind,
                        .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS,
                        .logit_bytes = m->l.logit_bytes,
+                       .sequence_runs = context_chunks(&m->l),
                        .chunk_axes = AXIS(AX_TP),
                        .chunk_rows = m->l.tp_chunk_rows };
     /* scales of fp8 are of whole tensors, and of two branches in parallel one overlaps the other */

@@ -252,6 +252,8 @@ typedef struct grad_parts {
     axis_set data, tensor;
 } grad_parts;
 grad_parts model_grad_parts(const model *m, int param);
+/* Whether this rank keeps a slice of some bucket only. */
+bool model_keeps_slices(const model *m, bucket_part part);
 /* @return the flat index of a local element in the whole parameter. */
 int64_t model_global_index(const model *m, int param, int64_t local);
 

@@ -431,7 +431,7 @@ static void fuse_kind(model *m, int kind) {
             BUG_IF(last->rep_rows && !shard.repeated); /* they are the last rows */
             last->dim[0] += dim[0];
             last->segments++;
-            if (shard.repeated) last->rep_rows += dim[0];
+            if (shard.repeated) last->rep_rows += dim[0], last->rep_axes = AXES_TP_REP;
             continue;
         }
         BUG_IF(m->fuseds == MODEL_MAX_PARAMS);

@@ -14,7 +14,7 @@ static int bucket_instances(const model *m, int b) {
 /* Whether this rank's pipeline stage has this bucket. */
 static bool has_bucket(const model *m, int b, int layer) {
     const pipeline *p = &m->l.pipe;
-    int rank = mesh_coord(&m->l.mesh, AX_PP), from, to;
+    int rank = mesh_stage(&m->l.mesh), from, to;
     bool first = rank == 0, last = rank == p->ranks - 1;
     switch (m->info[b].where) {
     case BUCKET_FIRST: return first;
@@ -58,13 +58,13 @@ static bool tied_view(const model *m, bucket_view *out) {
 static chain_end record_tied(model *m, plan *p, region_part in, int64_t count) {
     enum { CHANNEL = 2 }; /* beside those of the pipeline */
     chain_end e = { .kind = END_TIED, .layer = -1 };
-    bool first = mesh_coord(&m->l.mesh, AX_PP) == 0;
+    bool first = mesh_stage(&m->l.mesh) == 0;
     prog *g =
         prog_new("tied table", PROG_UPDATE, &m->l.mesh, &(param_set){ 0 }, &(prog_options){ 0 });
     val mine = prog_region(g, "tied", in.region, in.at, DT_F32, count, (placement){ 0 });
     val theirs = prog_scratch(g, 1, &count, (placement){ 0 });
     rec_exchange(g, mine, theirs,
-                 (exchange_spec){ AXIS(AX_PP), first ? m->l.pipe.ranks - 1 : 0, CHANNEL, first });
+                 (exchange_spec){ AXES_STAGES, first ? m->l.pipe.ranks - 1 : 0, CHANNEL, first });
     change_request add = change_of(OP_ACCUMULATE);
     add.in[0] = theirs;
     add.out[0] = mine;
@@ -229,7 +229,7 @@ param_range model_weights_range(const model *m, int param) {
 axis_set model_param_same(const model *m, int param) {
     const model_param *p = &m->param[param];
     axis_set others =
-        placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices | AXIS(AX_PP) | p->apart;
+        placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices | AXES_STAGES | p->apart;
     return (mesh_axes(&m->l.mesh) & ~others) | (p->repeated ? AXES_TP_REP : 0);
 }
 
@@ -238,17 +238,26 @@ axis_set model_param_divided(const model *m, int param) {
     return mesh_axes(&m->l.mesh) & (placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices);
 }
 
-/* Whether the gradient is a partial sum over tp until it is reduced. */
-static bool is_partial_over_tp(const model *m, int param) {
+/* The axes over which the gradient is a partial sum when backward has ended, besides those that its bucket is reduced
+ * over. */
+static axis_set partial_over(const model *m, int param) {
     const model_param *p = &m->param[param];
-    for (int i = 0; i < m->records; i++)
+    axis_set axes = p->repeated ? AXES_TP_REP : 0;
+    for (int i = 0; i < m->records && !p->repeated; i++)
         for (int k = 0; k < m->fuseds; k++) {
             const prog_param *q = &m->fused[k]; /* that which the part lies in */
             int64_t n = q->dim[0] * (q->ndim > 1 ? q->dim[1] : 1);
             bool in = q->bucket == p->bucket && p->offset >= q->offset && p->offset < q->offset + n;
-            if (in && prog_grad_partial(m->recorded[i], k)) return true;
+            if (in) axes |= prog_grad_partial(m->recorded[i], k);
         }
-    return false;
+    return axes;
+}
+
+bool model_keeps_slices(const model *m, bucket_part part) {
+    bool sliced = false;
+    for (int b = 0; b < m->buckets; b++)
+        sliced |= bucket_is_sliced(&m->bucket[b], &m->l.mesh, part);
+    return sliced;
 }
 
 grad_parts model_grad_parts(const model *m, int param) {
@@ -257,8 +266,7 @@ grad_parts model_grad_parts(const model *m, int param) {
     axis_set several = mesh_axes(&m->l.mesh);
     if (bucket_is_sliced(b, &m->l.mesh, HOLDS_GRADS)) /* every microbatch is reduced to slices */
         return (grad_parts){ b->reduced & ~b->slices & several, 0 };
-    axis_set tp = is_partial_over_tp(m, param) ? AXIS(AX_TP) & several : 0;
-    return (grad_parts){ b->reduced & several, p->repeated ? AXES_TP_REP : tp };
+    return (grad_parts){ b->reduced & several, partial_over(m, param) };
 }
 
 int model_param_copies(const model *m, int param) {
@@ -267,7 +275,7 @@ int model_param_copies(const model *m, int param) {
 }
 
 int model_param_copy_index(const model *m, int param) {
-    bool second = shared_by_stages(m, m->param[param].bucket) && mesh_coord(&m->l.mesh, AX_PP) > 0;
+    bool second = shared_by_stages(m, m->param[param].bucket) && mesh_stage(&m->l.mesh) > 0;
     axis_set same = model_param_same(m, param);
     return mesh_index(&m->l.mesh, same) + (second ? mesh_span(&m->l.mesh, same) : 0);
 }

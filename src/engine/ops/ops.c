@@ -82,9 +82,12 @@ static double call_flops(const op_call *c, op_cost cost) {
 }
 
 static double call_bytes(const op_call *c, op_cost cost) {
-    op_signature sig = op_signature_of(c->op);
     double bytes = 0;
-    int copy = op_find(sig.out, sig.outs, "copy");
+    int copy = -1;
+    if (cost == COST_UPDATE) {
+        op_signature sig = op_signature_of(c->op);
+        copy = op_find(sig.out, sig.outs, "copy");
+    }
     if (cost == COST_GATHER)
         return count_of(&c->out[0]) * (double)(dt_size(c->in[1].dt) + dt_size(c->out[0].dt));
     for (int i = 0; i < OP_MAX_IN; i++)

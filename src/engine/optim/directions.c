@@ -35,7 +35,7 @@ static bool clips_rows(const optimizer *o, int param) {
 }
 
 axis_set parts_over(const optimizer *o, int param) {
-    return mesh_axes(&o->mesh) & ~model_param_same(o->m, param) & ~AXIS(AX_PP);
+    return mesh_axes(&o->mesh) & ~model_param_same(o->m, param) & ~AXES_STAGES;
 }
 axis_set slices_over(const optimizer *o, int param) {
     const model_param *q = model_param_at(o->m, param);
@@ -46,7 +46,7 @@ axis_set slices_over(const optimizer *o, int param) {
  * same one does. */
 static bool contributes_sums(const optimizer *o, int param) {
     return o->slot[param].range >= 0 &&
-           mesh_index(&o->mesh, (o->parts | AXES_TP_REP) & model_param_same(o->m, param)) == 0;
+           mesh_index(&o->mesh, (o->parts | ~AXES_ALL) & model_param_same(o->m, param)) == 0;
 }
 
 static bool bucket_is_here(const optimizer *o, int param) {
@@ -290,13 +290,13 @@ static place shard_place(axis_set axes, const model_param *q) {
 static val record_whole(const optimizer *o, prog *p, const muon_entry *e) {
     const model_param *q = model_param_at(o->m, e->param);
     if (!q->repeated) return rec_moved(p, e->own, shards_over(o, q), PLACE_I);
-    val sum = prog_scratch(p, 2, q->dim, placement_on(AXIS(AX_TP), PLACE_P));
+    val sum = prog_scratch(p, 2, q->dim, placement_on(shards_over(o, q), PLACE_P));
     change_request zero = change_of(OP_ZERO);
     zero.out[0] = sum;
     rec_change(p, zero);
-    if (mesh_index(&o->mesh, AXES_TP_REP) == 0)
+    if (mesh_index(&o->mesh, model_param_same(o->m, e->param) & ~AXES_ALL) == 0)
         record_copy(p, e->own, prog_part(p, sum, q->first[0] * q->dim[1], 2, q->local));
-    return rec_moved(p, sum, AXIS(AX_TP), PLACE_I);
+    return rec_moved(p, sum, shards_over(o, q), PLACE_I);
 }
 
 static void record_pack(const optimizer *o, prog *p, muon_entry *e) {

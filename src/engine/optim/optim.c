@@ -8,9 +8,7 @@
 #include "ops/block8.h"
 
 /* ---- ranges ------------------------------------------------------------------------------ */
-bool padding_is_zero(const optimizer *o) {
-    return model_lay(o->m)->zero < 2 || mesh_span(&o->mesh, AXES_DATA) == 1;
-}
+bool padding_is_zero(const optimizer *o) { return !model_keeps_slices(o->m, HOLDS_GRADS); }
 
 /* Whether one call can update both: the same rule with the same numbers, whatever the elements are. */
 static bool same_numbers(const op_attr *a, const op_attr *b) {

@@ -51,7 +51,7 @@ static int64_t gap_between(const optimizer *o, const grad_run *a, const grad_run
 /* Whether there is nothing but zeros between the gradients of two parameters: not where another rank's
  * slice of the first one's bucket follows. */
 static bool zeros_between(const optimizer *o, const grad_run *a, const grad_run *b) {
-    bool alone = model_lay(o->m)->zero == 0 || mesh_span(&o->mesh, AXES_DATA) == 1;
+    bool alone = !model_keeps_slices(o->m, HOLDS_STATE);
     return padding_is_zero(o) && (alone || a->region == b->region);
 }
 

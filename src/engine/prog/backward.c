@@ -61,7 +61,7 @@ static val operand_by_gradient(const bwd_step *s, const char *name) {
     return i < 0 ? VAL_NONE : s->o->in[i];
 }
 
-/* What a backward op reads under this name: a gradient of a forward result, or a forward operand or
+/* Finds the value that a backward op reads under this name: a gradient of a forward result, or a forward operand or
  * result itself. */
 static val operand_by_name(const bwd_step *s, const char *name) {
     int out = name[0] == 'd' ? op_find(s->sig.out, s->sig.outs, name + 1) : -1;
@@ -156,8 +156,8 @@ static void bwd_comm(bwd_step *s) {
         return; /* a gathered parameter: its bucket is reduced as one */
     if (s->o->attr.comm.kind == MOVE_ROWS) { /* the way back */
         add_grad(s, s->o->in[0],
-                 emit_rows(s->p, grad_of(s, s->o->out[0]), s->o->in[2], s->o->in[1],
-                           s->p->val[s->o->in[0]].dim[0]));
+                 emit_rows(s->p, grad_of(s, s->o->out[0]), s->o->attr.comm.axes, s->o->in[2],
+                           s->o->in[1], s->p->val[s->o->in[0]].dim[0]));
         return;
     }
     BUG_IF(s->o->attr.comm.kind); /* composites record their own backward */
@@ -305,12 +305,13 @@ static val reduce_in_place(prog *p, val x, axis_set axes, bool scatter, dtype wi
     return sum;
 }
 
-/* Sums the runs of parameters whose gradient is partial over tp (they are the same on every tp
- * rank, but each rank used them on its own tokens or heads). Neighbours go together. */
-static void reduce_over_tp(prog *p, int b, const uint8_t *partial, op_when when) {
+/* Sums the runs of parameters whose gradient is partial over axes that shard others (they are the same on every
+ * rank along these, but each rank used them on its own tokens or heads). Neighbors go together. */
+static void reduce_partial(prog *p, int b, const axis_set *partial, op_when when) {
     const prog_bucket *k = &p->set.bucket[b];
     for (int64_t at = k->tp_same; at < k->count;) {
         int64_t from = -1, to = -1;
+        axis_set axes = 0;
         for (int64_t next = at; next < k->count;) { /* the parameter that starts at `next` */
             int i = 0;
             while (i < p->set.params &&
@@ -320,11 +321,11 @@ static void reduce_over_tp(prog *p, int b, const uint8_t *partial, op_when when)
             const prog_param *q = &p->set.param[i];
             int64_t n = q->dim[0] * (q->ndim > 1 ? q->dim[1] : 1);
             int64_t end = next + (int64_t)align_up((size_t)n, PARAM_ALIGN);
+            if (from >= 0 && partial[i] != axes) break;
             if (partial[i]) {
                 if (from < 0) from = next;
+                axes = partial[i];
                 to = end;
-            } else if (from >= 0) {
-                break;
             }
             next = end;
         }
@@ -332,21 +333,21 @@ static void reduce_over_tp(prog *p, int b, const uint8_t *partial, op_when when)
         int64_t n = to - from;
         val run = val_alias(p, p->bucket_grad[b], (size_t)from * sizeof(float), DT_F32, 1, &n,
                             (placement){ 0 });
-        reduce_in_place(p, run, AXIS(AX_TP), false, DT_NONE, when);
+        reduce_in_place(p, run, axes, false, DT_NONE, when);
         at = to;
     }
 }
 
-/* Sums the gradients of rows that some tp ranks share: each used them for its own query heads. */
+/* Sums the gradients of rows that some ranks share: each used them for its own query heads. */
 static void reduce_shared_rows(prog *p, int b, op_when when) {
-    for (int i = 0; i < p->set.params && mesh_span(&p->m, AXES_TP_REP) > 1; i++) {
+    for (int i = 0; i < p->set.params; i++) {
         const prog_param *q = &p->set.param[i];
-        if (q->bucket != b || !q->rep_rows) continue;
+        if (q->bucket != b || !q->rep_rows || mesh_span(&p->m, q->rep_axes) == 1) continue;
         int64_t width = q->ndim > 1 ? q->dim[1] : 1, n = q->rep_rows * width;
         size_t from = (size_t)(q->offset + (q->dim[0] - q->rep_rows) * width) * sizeof(float);
         val part = val_alias(p, p->bucket_grad[b], from, DT_F32, 1, &n, (placement){ 0 });
         val sum = val_alias(p, part, 0, DT_F32, 1, &n, (placement){ 0 });
-        comm_move m = { .axes = AXES_TP_REP, .from = PLACE_P, .to = PLACE_I };
+        comm_move m = { .axes = q->rep_axes, .from = PLACE_P, .to = PLACE_I };
         emit_move(p, part, sum, m)->when = when;
     }
 }
@@ -364,13 +365,13 @@ static bool is_whole_grad(const prog *p, int b) {
     return p->bucket_grad[b] != VAL_NONE && p->val[p->bucket_grad[b]].cls == VC_WHOLE_GRAD;
 }
 
-static void reduce_bucket(prog *p, int b, const uint8_t *partial) {
+static void reduce_bucket(prog *p, int b, const axis_set *partial) {
     const prog_bucket *k = &p->set.bucket[b];
     bool slices = is_whole_grad(p, b);
     bool waits =
         k->tied && !is_second_writer(p, b); /* the other program reduces it, after its own share */
     if (slices || !waits) {
-        reduce_over_tp(p, b, partial, slices ? WHEN_ALWAYS : WHEN_LAST);
+        reduce_partial(p, b, partial, slices ? WHEN_ALWAYS : WHEN_LAST);
         reduce_shared_rows(p, b, slices ? WHEN_ALWAYS : WHEN_LAST);
     }
     if (slices || waits) return;
@@ -415,13 +416,16 @@ static void reduce_to_slices(prog *p) {
 }
 
 /* Gradient aliases carry the dual of how the parameter was used. */
-bool prog_grad_partial(const prog *p, int param) {
+axis_set prog_grad_partial(const prog *p, int param) {
+    axis_set shards = 0, partial = 0;
+    if (param >= p->set.params) return 0; /* a program without parameters */
+    for (int i = 0; i < p->set.params; i++) shards |= placement_axes(p->set.param[i].pl, PL_S);
     for (val v = 0; v < p->vals; v++)
-        if (p->val[v].param == param && p->val[v].pl.on[AX_TP].kind == PL_P) return true;
-    return false;
+        if (p->val[v].param == param) partial |= placement_axes(p->val[v].pl, PL_P);
+    return partial & shards & ~p->set.bucket[p->set.param[param].bucket].reduced;
 }
 
-static void reduce_all(prog *p, uint8_t *partial) {
+static void reduce_all(prog *p, axis_set *partial) {
     for (int i = 0; i < p->set.params; i++) partial[i] = prog_grad_partial(p, i);
     for (int b = 0; b < p->set.buckets; b++)
         if (p->bucket_grad[b] != VAL_NONE) reduce_bucket(p, b, partial);
@@ -498,7 +502,7 @@ void pass_backward(prog *p) {
     seed_gradients(p);
     p->emit = &p->bwd;
     for (int i = p->fwd.n - 1; i >= 0 && !p->error; i--) derive_op(p, i);
-    uint8_t *partial = mem_alloc((size_t)p->set.params + 1);
+    axis_set *partial = mem_alloc(((size_t)p->set.params + 1) * sizeof *partial);
     if (!p->error) reduce_all(p, partial);
     free(partial);
     pass_on_gradient(p);

@@ -69,9 +69,8 @@ static err add_programs(plan *p, const chain_plan *k) {
         for (val v = 0; v < all[i]->vals; v++)
             if (all[i]->val[v].cls == VC_INPUT)
                 plan_add_input(p, &all[i]->val[v],
-                               all[i]->val[v].all_layers
-                                   ? k->c.layers
-                                   : layers_here(&k->c, mesh_coord(&p->m, AX_PP)));
+                               all[i]->val[v].all_layers ? k->c.layers
+                                                         : layers_here(&k->c, mesh_stage(&p->m)));
     }
     return OK;
 }
@@ -108,7 +107,7 @@ static bool is_training(const chain_plan *k) { return k->c.first->mode == PROG_T
 static bool splits_backward(const chain_plan *k) { return pipeline_splits_backward(&k->c.pipe); }
 static bool is_pipeline(const chain_plan *k) { return k->c.pipe.ranks > 1; }
 
-/* What a stage passes on, in order: the sum it sends; in training the gradients, those between all
+/* Lists the values that a stage passes on, in order: the sum it sends; in training the gradients, those between all
  * its programs where weight tasks read them later, else those at its top and bottom; else the sum it
  * receives, which in training is its first block's input. */
 static size_t passed_bytes(const chain_plan *k, const model_chunk *u) {
@@ -192,7 +191,7 @@ static err add_list(const plan *p, chain_plan *k, int micros, step_list **out) {
         }
     mem_reserve((void **)&k->list, &k->list_cap, k->lists, sizeof *k->list);
     *out = &k->list[k->lists];
-    int rank = mesh_coord(&p->m, AX_PP);
+    int rank = mesh_stage(&p->m);
     k->c.beside = p->awaits;
     k->c.besides = p->awaits_cap;
     TRY(step_list_make(&k->c, rank, micros, *out));
@@ -223,8 +222,8 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     chain_plan *k = &p->chain[p->chains];
     *k = (chain_plan){ .c = chain_normal(c), .find = find, .find_ctx = ctx };
     TRY(check_recompute(&k->c));
-    int rank = mesh_coord(&p->m, AX_PP);
-    BUG_IF(k->c.pipe.ranks != mesh_size(&p->m, AX_PP));
+    int rank = mesh_stage(&p->m);
+    BUG_IF(k->c.pipe.ranks != mesh_stages(&p->m));
     *which = p->chains++; /* freed with the plan from here on */
     k->chunk = mem_alloc((size_t)k->c.pipe.chunks * sizeof *k->chunk);
     for (int i = 0; i < k->c.pipe.chunks; i++) k->chunk[i].k = chain_chunk(&k->c, rank, i);

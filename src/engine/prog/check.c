@@ -65,10 +65,10 @@ static void trace_list(trace *t, const prog *p, instr_kind kind, int micro, int 
 static void trace_message(trace *t, const chain *c, const instr *i) {
     int members[1024];
     BUG_IF(c->pipe.ranks > (int)COUNT_OF(members));
-    int me = mesh_group(&t->m, AXIS(AX_PP), members);
+    int me = mesh_group(&t->m, AXES_STAGES, members);
     int peer = members[message_peer(c, me, i)];
     trace_add(t, &(trace_entry){ .message = i->kind,
-                                 .move.axes = AXIS(AX_PP),
+                                 .move.axes = AXES_STAGES,
                                  .elements = value_elements(c->block[0], c->block[0]->res_in),
                                  .peer = peer,
                                  .channel = (int)i->pass,
@@ -85,7 +85,7 @@ static void trace_updated(trace *t, const prog *p, const instr *i) {
 
 static err trace_rank(trace *t, const chain *c, int micros) {
     step_list l;
-    int rank = mesh_coord(&t->m, AX_PP);
+    int rank = mesh_stage(&t->m);
     TRY(step_list_make(c, rank, micros, &l));
     err e = step_list_check_slots(c, rank, &l);
     step_cursor at = { &l };

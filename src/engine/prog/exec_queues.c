@@ -1,4 +1,4 @@
-/* What the executor and those around it ask of the device beside op calls: the step block, the order of its queues,
+/* Calls to the device beside ops, for the executor and those around it: the step block, the order of its queues,
  * and tapes, which replay calls that are the same in every step. */
 #include "plan_internal.h"
 

@@ -34,7 +34,7 @@ static bool adds_to_result(op_acc acc, int micro) {
 }
 
 /* ---- communication ------------------------------------------------------------------------- */
-/* What a list of instructions runs with. */
+/* Holds the state of a list of instructions while it runs. */
 typedef struct chain_run {
     exec *x;
     const chain_plan *k;
@@ -182,7 +182,7 @@ static op_run op_run_of(const exec *x, const step_block *step, device_queue q) {
                      .queue = q };
 }
 
-/* What an op took includes waiting for it, where calls are only queued. */
+/* The time of an op includes waiting for it, where calls are only queued. */
 static void profiled_call(const exec *x, const op_call *c) {
     const op_backend *b = x->plan->backend;
     double from = time_now();
@@ -269,7 +269,7 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
     c.accumulate = adds_to_result(o->acc, micro) ? ~0u : 0;
-    if (o->once && mesh_coord(&in->p->m, AX_TP)) c.in[2].data = NULL;
+    if (o->once && mesh_index(&in->p->m, o->once)) c.in[2].data = NULL;
     call_part(x, &c, in, o, micro);
     if (x->check_finite && in->p->mode != PROG_UPDATE) TRY(note_not_finite(x, in, o, &c));
     if (x->activation && micro == 0) sample_activation(x, in, o, &c);
@@ -299,9 +299,9 @@ static err run_list(const chain_run *r, const instance *in, const instr *at, ope
 
 /* ---- between pipeline stages ------------------------------------------------------------------ */
 static comm_move stage_message(const chain_plan *k, const plan *p, const instr *i) {
-    return (comm_move){ .axes = AXIS(AX_PP),
+    return (comm_move){ .axes = AXES_STAGES,
                         .kind = i->kind == DO_SEND ? MOVE_SEND : MOVE_RECV,
-                        .peer = message_peer(&k->c, mesh_coord(&p->m, AX_PP), i),
+                        .peer = message_peer(&k->c, mesh_stage(&p->m), i),
                         .channel = i->pass,
                         .name =
                             i->pass == PASS_RESIDUAL ? "pipeline forward" : "pipeline backward" };
@@ -387,7 +387,7 @@ static open_comms *slot_comms(const chain_run *r, const instr *i) {
     return NULL;
 }
 
-/* What was fetched into a slot is there when the compute queue has awaited its event. */
+/* Memory fetched into a slot is complete when the compute queue has awaited its event. */
 static void settle_fetch(const chain_run *r, const instr *i, const prog *p) {
     slot_pool which = pool_of(&r->k->chunk[i->chunk].k, i->instance);
     int event = i->gathered * POOLS + (int)which;

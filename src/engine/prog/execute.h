@@ -78,7 +78,7 @@ typedef struct exec_grads {
 /* Whether that of the parameter at this offset of a bucket is one of them. */
 bool exec_grads_has(const exec_grads *g, int layer, int bucket, int64_t offset);
 
-/* What the caller does for each microbatch of a step: puts its inputs into a slot of them (plan_input)
+/* Hooks of the caller for each microbatch of a step: one puts its inputs into a slot of them (plan_input)
  * before it begins; reads its losses (exec_result) before the next one overwrites them. Ranks that do
  * not compute losses are not asked to. */
 typedef struct exec_hooks {
@@ -114,7 +114,7 @@ typedef struct exec_tape {
 err exec_program(exec *x, int which) MUST_USE;
 /* Runs what a step ends with, without a chain. @param tape [2], dropped by the caller */
 err exec_ends(exec *x, const chain_end *end, int n, exec_tape *tape) MUST_USE;
-/* What the chain yields: the loss per token, or logits. Its data is an address in the plan. */
+/* Returns the chain's result: the loss per token, or logits. Its data is an address in the plan. */
 tensor exec_result(const exec *x, int which);
 /* How it lies on the mesh: with sequence parallelism each rank has the losses of its own tokens. */
 placement exec_result_placement(const exec *x, int which);

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* What leaves the program must outlive its temporaries. */
+/* Values that leave the program must outlive its temporaries. */
 static void mark_outputs(prog *p) {
     val out[] = { p->res_out, p->delta_out, p->result };
     for (size_t i = 0; i < COUNT_OF(out); i++)

@@ -138,7 +138,7 @@ int chunk_rerun(const chain *c, const model_chunk *k);
 int chunk_segments(const chain *c, const model_chunk *k);
 
 /* ---- a chain's memory (chain.c) ------------------------------------------------------------------ */
-/* What a stage hands to its neighbors, one of each for every slot. */
+/* Memory of a chunk of layers: saved values, and those that a stage passes to its neighbors, one of each per slot. */
 typedef struct chunk_plan {
     model_chunk k;
     int slots;
@@ -208,7 +208,7 @@ struct plan {
     open_comms updated; /* gathers of updated parameters */
     uint8_t *params;    /* [params_cap] params_state, by layer + 1 and bucket */
     int params_cap;
-    uint64_t begun[AXES_TP_REP + 1]; /* communications, by set of axes */
+    uint64_t begun[AXIS_SETS]; /* communications, by set of axes */
     /* Of the last exchanges of rows: to each rank, from each rank, and what these are counted by. */
     int32_t *row_counts; /* [ROW_TURNS][row_counts_each]; NULL: there was none */
     int64_t row_counts_each;
@@ -241,7 +241,7 @@ step_block *exec_step_at(exec *x);
 void chain_bind_inputs(const plan *p, chunk_plan *u, int slot, int inputs);
 /* Binds the instance of an instruction to its slots of gathered parameters and whole gradients. */
 void chain_bind_slots(const chain_plan *k, const instr *i);
-/* What chunk `u` passes on, or receives, in a slot. */
+/* Returns the address of the value that chunk `u` sends or receives in a slot. */
 tensor passed_in(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,
                  int slot);
 tensor passed_out(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,

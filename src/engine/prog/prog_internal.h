@@ -79,7 +79,8 @@ typedef struct prog_op {
     comm_phase phase;
     int pair;           /* COMM_WAIT: index of its START */
     device_queue queue; /* of an update: QUEUE_UPDATE runs beside the next step */
-    bool once;  /* LINEAR: the bias is added by tp coordinate 0 alone, the sum being partial */
+    axis_set
+        once;   /* LINEAR: axes of a partial sum, along which the first rank alone adds the bias */
     bool saves; /* forward: backward reads something that follows from it */
     rec_site site;
 } prog_op;
@@ -163,10 +164,10 @@ bool prog_fetches(const prog *p);
 /* ---- rec_comm.c: communication ------------------------------------------------------------- */
 /* x towards a placement; x itself where nothing changes. */
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
-/* What x is `by` ranks before along the axis. */
+/* Records a shift: the result is x of the rank `by` places before along the axis. */
 val emit_shift(prog *p, val x, mesh_axis axis, int by);
-/* Rows to the ranks along ep, by counts (COMM in ops.def); `rows` at most come. */
-val emit_rows(prog *p, val x, val send, val back, int64_t rows);
+/* Rows to the ranks along these axes, by counts (COMM in ops.def); `rows` at most come. */
+val emit_rows(prog *p, val x, axis_set axes, val send, val back, int64_t rows);
 /* Any move from x into y, unchecked. @return the op, until the next is recorded. */
 prog_op *emit_move(prog *p, val x, val y, comm_move m);
 /* Lets the communication recorded last cross between ranks in this type, if it is a narrower one. */
@@ -213,7 +214,7 @@ void pass_chunk_rows(prog *p);             /* chunk_rows.c: layers by chunks of 
 void pass_backward(prog *p);               /* backward.c */
 void pass_fp8(prog *p);                    /* fp8.c: marked linear layers in fp8 */
 void pass_save(prog *p);                   /* recompute.c: what is saved, what is recomputed */
-void pass_split_weights(prog *p);          /* weights.c */
+void pass_split_weights(prog *p);          /* split_weights.c */
 void pass_split_comm(prog *p, op_list *l); /* comm_split.c */
 void pass_memory(prog *p);                 /* memory.c */
 

@@ -121,11 +121,11 @@ val emit_shift(prog *p, val x, mesh_axis axis, int by) {
     return y;
 }
 
-val emit_rows(prog *p, val x, val send, val back, int64_t rows) {
+val emit_rows(prog *p, val x, axis_set axes, val send, val back, int64_t rows) {
     prog_val v = p->val[x];
     val y = val_new(p, VC_TEMP, v.dt, 2, (int64_t[]){ rows, v.dim[1] }, v.pl);
     p->val[y].needs_grad = v.needs_grad;
-    prog_op *o = emit_move(p, x, y, (comm_move){ .axes = AXIS(AX_EP), .kind = MOVE_ROWS });
+    prog_op *o = emit_move(p, x, y, (comm_move){ .axes = axes, .kind = MOVE_ROWS });
     o->in[1] = send;
     o->in[2] = back;
     return y;

@@ -15,6 +15,69 @@
 
 #include <string.h>
 
+/* ---- routing ------------------------------------------------------------------------------- */
+/* How ranks share the sequences of a batch: those that each have some tokens of every sequence, in runs. */
+typedef struct sequence_share {
+    axis_set axes;
+    int64_t run; /* tokens of a run; 0: there are no sequences to balance */
+    int runs;    /* of a sequence, on a rank */
+} sequence_share;
+
+static sequence_share share_of_sequences(const prog *p, val logits, int64_t seq) {
+    axis_set axes = placement_axes(p->val[logits].pl, PL_S) & mesh_axes(&p->m) & ~AXES_ROWS;
+    int runs = axes ? p->o.sequence_runs : 1;
+    if (p->mode == PROG_DECODE) seq = 0;
+    return (sequence_share){ axes, seq / (mesh_span(&p->m, axes) * runs), runs };
+}
+
+/* Gathers the choices of every rank's runs of the sequences. */
+static val record_choice_counts(prog *p, val logits, val bias, const route_spec *s,
+                                sequence_share q) {
+    if (!q.axes) return VAL_NONE;
+    rec_request r = { OP_ROUTE_COUNT, { logits, bias } };
+    r.attr.route.sigmoid = s->sigmoid;
+    r.attr.route.seq = (int)q.run;
+    r.attr.route.k = (int)s->k;
+    r.attr.route.chunks = q.runs;
+    r.sizes.of['C'] = q.runs;
+    r.sizes.of['S'] = p->val[logits].dim[0] / (q.run * q.runs);
+    val own = rec_first(p, r);
+    return p->error ? VAL_NONE : emit_comm(p, own, q.axes, PLACE_R, WHEN_ALWAYS);
+}
+
+/* Rows are padded to the capacity where experts are on other ranks, which then exchange equal parts. A part of a
+ * sequence may have all rows of an expert, so that padding would not pay there. */
+static bool pads_rows(const prog *p, const route_spec *s, sequence_share q) {
+    bool apart = mesh_size(&p->m, AX_EP) > 1 && p->mode != PROG_DECODE;
+    return apart && !q.axes && s->capacity > 0;
+}
+
+routing rec_route_(prog *p, val logits, val bias, route_spec s) {
+    val out[OP_MAX_OUT];
+    if (p->error || logits == VAL_NONE) return (routing){ VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE };
+    int64_t n = p->val[logits].dim[0], experts = p->val[logits].dim[1];
+    sequence_share q = share_of_sequences(p, logits, s.seq);
+    bool padded = pads_rows(p, &s, q);
+    rec_request r = { OP_ROUTE, { logits, bias, record_choice_counts(p, logits, bias, &s, q) } };
+    if (q.axes) {
+        r.attr.route.chunks = q.runs;
+        r.attr.route.part = mesh_index(&p->m, q.axes);
+    }
+    r.attr.route.sigmoid = s.sigmoid;
+    r.attr.route.normalize = s.normalize;
+    r.attr.route.scale = s.scale;
+    r.attr.route.seq = (int)q.run;
+    r.attr.route.capacity = (int)s.capacity;
+    r.attr.route.balance = s.balance;
+    r.attr.route.z = s.z;
+    r.attr.route.padded = padded;
+    r.sizes.of['K'] = s.k;
+    r.sizes.of['M'] = padded ? experts * (n / q.run) * s.capacity : n * s.k;
+    r.sizes.of['O'] = experts + 1;
+    rec_op(p, &r, out);
+    return (routing){ out[0], out[1], out[2], out[3], padded };
+}
+
 /* ---- equal parts --------------------------------------------------------------------------- */
 static val exchange_padded(prog *p, val x, int experts, bool to_experts) {
     int groups = to_experts ? experts * mesh_size(&p->m, AX_EP) : experts;
@@ -50,6 +113,10 @@ expert_rows rec_to_experts_(prog *p, val x, routing to, int experts) {
     enum { ROWS, OFFSET };
     expert_rows r = { x, to.offset, VAL_NONE, VAL_NONE, { 0 }, experts };
     if (p->error || x == VAL_NONE || mesh_size(&p->m, AX_EP) == 1) return r;
+    if (p->mode == PROG_DECODE) { /* every rank has the same few rows: the weights come to them */
+        r.experts *= mesh_size(&p->m, AX_EP);
+        return r;
+    }
     if (to.padded) {
         r.rows = exchange_padded(p, x, experts, true);
         r.offset = VAL_NONE;
@@ -68,7 +135,8 @@ expert_rows rec_to_experts_(prog *p, val x, routing to, int experts) {
     r.sent = rec_first(p, count);
     r.came = exchange_counts(p, r.sent);
     if (p->error) return r;
-    rec_request group = { OP_GROUP_ROWS, { emit_rows(p, x, r.sent, r.came, most), r.came } };
+    rec_request group = { OP_GROUP_ROWS,
+                          { emit_rows(p, x, AXIS(AX_EP), r.sent, r.came, most), r.came } };
     group.sizes.of['O'] = experts + 1;
     val out[OP_MAX_OUT];
     rec_op(p, &group, out);
@@ -78,8 +146,38 @@ expert_rows rec_to_experts_(prog *p, val x, routing to, int experts) {
 }
 
 val rec_from_experts_(prog *p, val x, const expert_rows *from) {
-    if (p->error || x == VAL_NONE || mesh_size(&p->m, AX_EP) == 1) return x;
+    if (p->error || x == VAL_NONE || mesh_size(&p->m, AX_EP) == 1 || p->mode == PROG_DECODE)
+        return x;
     if (from->sent == VAL_NONE) return exchange_padded(p, x, from->experts, false);
     val apart = rec_first(p, (rec_request){ OP_UNGROUP_ROWS, { x, from->came } });
-    return p->error ? VAL_NONE : emit_rows(p, apart, from->came, from->sent, from->home[0]);
+    return p->error ? VAL_NONE
+                    : emit_rows(p, apart, AXIS(AX_EP), from->came, from->sent, from->home[0]);
+}
+
+/* ---- their layers -------------------------------------------------------------------------- */
+/* The matrices of all experts, from those of the ranks along ep. Segments are within an expert, and experts stay
+ * whole: nothing interleaves. */
+static val gather_experts(prog *p, val w) {
+    int ep = mesh_size(&p->m, AX_EP);
+    if (ep == 1) return w;
+    uint16_t segments = p->val[w].segments[0];
+    p->val[w].segments[0] = 0;
+    val all = emit_comm(p, w, AXIS(AX_EP), PLACE_I, WHEN_ALWAYS);
+    p->val[w].segments[0] = segments;
+    if (all != VAL_NONE) p->val[all].segments[0] = (uint16_t)(segments * ep);
+    return all;
+}
+
+val rec_expert_linear_(prog *p, val x, val w, const expert_rows *at) {
+    if (p->error || w == VAL_NONE) return VAL_NONE;
+    if (p->mode == PROG_DECODE) w = gather_experts(p, w);
+    if (p->error) return VAL_NONE;
+    rec_request r = { OP_GROUPED_LINEAR, { x, w, at->offset }, { .experts = at->experts } };
+    if (p->val[w].dim[0] % at->experts)
+        prog_fail(p, NULL, "grouped_linear: w has %lld rows, which %d experts do not divide",
+                  (long long)p->val[w].dim[0], at->experts);
+    r.sizes.of['F'] = p->val[w].dim[0] / at->experts;
+    val y = rec_first(p, r);
+    if (y != VAL_NONE) p->val[y].segments[1] = (uint16_t)(p->val[w].segments[0] / at->experts);
+    return y;
 }

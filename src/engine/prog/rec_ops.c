@@ -250,7 +250,7 @@ static val rec_linear_op(prog *p, op_code op, val x, val w, val b, act_kind act)
     val out[OP_MAX_OUT];
     rec_request r = { op, { x, w, b, VAL_NONE, VAL_NONE }, { .act = act } };
     prog_op *o = rec_op(p, &r, out);
-    if (o) o->once = b != VAL_NONE && p->val[out[0]].pl.on[AX_TP].kind == PL_P;
+    if (o && b != VAL_NONE) o->once = placement_axes(p->val[out[0]].pl, PL_P);
     return out[0];
 }
 
@@ -370,68 +370,6 @@ val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h) {
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
     r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
     return rec_first(p, r);
-}
-
-/* Gathers the choices of every rank's chunks of the sequences, where ranks along an axis share their tokens. In
- * generation, which has no sequences to balance, every rank has all tokens. */
-static val record_choice_counts(prog *p, val logits, val bias, const route_spec *s) {
-    if (mesh_size(&p->m, s->shared) == 1 || s->seq == 0) return VAL_NONE;
-    rec_request r = { OP_ROUTE_COUNT, { logits, bias } };
-    r.attr.route.sigmoid = s->sigmoid;
-    r.attr.route.seq = (int)s->seq;
-    r.attr.route.k = (int)s->k;
-    r.attr.route.chunks = s->chunks;
-    r.sizes.of['C'] = s->chunks;
-    r.sizes.of['S'] = p->val[logits].dim[0] / (s->seq * s->chunks);
-    return rec_comm_(p, rec_first(p, r), s->shared, PLACE_R);
-}
-
-routing rec_route_(prog *p, val logits, val bias, route_spec s) {
-    val out[OP_MAX_OUT];
-    if (p->error || logits == VAL_NONE) return (routing){ VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE };
-    int64_t n = p->val[logits].dim[0], experts = p->val[logits].dim[1];
-    rec_request r = { OP_ROUTE, { logits, bias, record_choice_counts(p, logits, bias, &s) } };
-    if (r.in[2] != VAL_NONE) {
-        r.attr.route.chunks = s.chunks;
-        r.attr.route.part = mesh_coord(&p->m, s.shared);
-    }
-    r.attr.route.sigmoid = s.sigmoid;
-    r.attr.route.normalize = s.normalize;
-    r.attr.route.scale = s.scale;
-    r.attr.route.seq = (int)s.seq;
-    r.attr.route.capacity = (int)s.capacity;
-    r.attr.route.balance = s.balance;
-    r.attr.route.z = s.z;
-    r.attr.route.padded = s.padded;
-    r.sizes.of['K'] = s.k;
-    r.sizes.of['M'] = s.padded ? experts * (n / s.seq) * s.capacity : n * s.k;
-    r.sizes.of['O'] = experts + 1;
-    rec_op(p, &r, out);
-    return (routing){ out[0], out[1], out[2], out[3], s.padded };
-}
-
-/* Segments are within an expert, and experts stay whole: nothing interleaves. */
-val rec_gather_experts_(prog *p, val w) {
-    int ep = mesh_size(&p->m, AX_EP);
-    if (p->error || w == VAL_NONE || ep == 1) return w;
-    uint16_t segments = p->val[w].segments[0];
-    p->val[w].segments[0] = 0;
-    val all = rec_comm_(p, w, AX_EP, PLACE_I);
-    p->val[w].segments[0] = segments;
-    if (all != VAL_NONE) p->val[all].segments[0] = (uint16_t)(segments * ep);
-    return all;
-}
-
-val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts) {
-    if (p->error || w == VAL_NONE) return VAL_NONE;
-    rec_request r = { OP_GROUPED_LINEAR, { x, w, offset }, { .experts = experts } };
-    if (p->val[w].dim[0] % experts)
-        prog_fail(p, NULL, "grouped_linear: w has %lld rows, which %d experts do not divide",
-                  (long long)p->val[w].dim[0], experts);
-    r.sizes.of['F'] = p->val[w].dim[0] / experts;
-    val y = rec_first(p, r);
-    if (y != VAL_NONE) p->val[y].segments[1] = (uint16_t)(p->val[w].segments[0] / experts);
-    return y;
 }
 
 val rec_scale_(prog *p, val x, float by) {

@@ -282,7 +282,7 @@ static int param_index(prog *p, const char *name) {
     return -1;
 }
 
-static val use_param(prog *p, const char *name, val x, bool once_over_tp) {
+static val use_param(prog *p, const char *name, val x, bool once) {
     if (p->error) return VAL_NONE;
     int i = param_index(p, name);
     if (i < 0) return VAL_NONE;
@@ -293,7 +293,7 @@ static val use_param(prog *p, const char *name, val x, bool once_over_tp) {
         place_kind beside = (place_kind)p->val[x].pl.on[a].kind;
         if (q->pl.on[a].kind == PL_S)
             pl.on[a] = q->pl.on[a];
-        else if (beside != PL_I && !(a == AX_TP && once_over_tp))
+        else if (beside != PL_I && !(once && place_same(p->val[x].pl.on[a], PLACE_S(1))))
             pl.on[a] = PLACE_R;
     }
     dtype dt = p->set.bucket[q->bucket].dt;

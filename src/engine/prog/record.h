@@ -54,8 +54,9 @@ enum { PARAM_ALIGN = 256, PARAM_NAME = 48 };
 typedef struct prog_param {
     char name[PARAM_NAME]; /* within the program: "attn.qkv" */
     int ndim;
-    int64_t dim[2];   /* of this tp rank, with padding where tp does not divide it */
-    int64_t rep_rows; /* last rows, which ranks of AXES_TP_REP share: their gradient is a sum */
+    int64_t dim[2];    /* of this tp rank, with padding where tp does not divide it */
+    int64_t rep_rows;  /* last rows, which ranks along rep_axes share: their gradient is a sum */
+    axis_set rep_axes; /* AXES_TP_REP where there are any */
     int64_t first,
         whole;    /* sharded over tp: its first row in the whole parameter, and rows of that */
     int segments; /* parts fused along dim 0 (q|k|v, gate|up), each sharded on its own; 0 reads as 1 */
@@ -89,7 +90,7 @@ typedef struct param_set {
 /* Assigns offsets and sizes: tp-sharded parameters first, each aligned, the end padded to equal
  * aligned slices. */
 void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, const mesh *m);
-/* What a rank holds of a bucket; the number is ZeRO's stage from which on that is a slice. */
+/* Parts of a bucket; the number is ZeRO's stage from which on a rank holds a slice of it. */
 typedef enum { HOLDS_STATE = 1, HOLDS_GRADS, HOLDS_PARAMS } bucket_part;
 typedef struct bucket_range {
     int64_t first, count; /* elements of the bucket */
@@ -105,6 +106,7 @@ typedef struct prog_options {
     int block_kind;      /* 1 + the kind of block that this is: whose parameters it uses; 0: none */
     int fp8_sites;       /* linear layers that prog_fp8 may mark, numbered from 0; 0: none */
     int64_t logit_bytes; /* most logits of a sharded vocabulary at a time; 0: LOGIT_BYTES */
+    int sequence_runs; /* adjacent runs of a sequence that a rank has, where ranks share its tokens */
     axis_set chunk_axes; /* those over which a layer's weights are sharded */
     int row_chunks; /* most chunks of rows whose communication over them overlaps; 0 reads as 1 */
     int64_t chunk_rows; /* least rows of a chunk, on a rank */
@@ -114,7 +116,7 @@ typedef struct prog_options {
 prog *prog_new(const char *name, prog_mode mode, const mesh *m, const param_set *set,
                const prog_options *o);
 void prog_free(prog *p); /* takes NULL */
-/* What the modules recorded from here on compute in; fp32 at first. */
+/* Sets the type that modules recorded from here on compute in; fp32 at first. */
 void prog_compute_in(prog *p, dtype dt);
 /* Declares that an earlier program of the backward order writes this parameter's gradient (a tied
  * table), so that this one must add to it. */
@@ -122,13 +124,14 @@ void prog_param_shared(prog *p, const char *name);
 /* Derives backward (TRAIN), applies recompute, splits communication, lays out memory. @return the
  * first error of recording, with the file and line of the op. */
 err prog_finish(prog *p) MUST_USE;
-/* Whether the gradient that the program adds up for a parameter (of its set) is a partial sum over tp. */
-bool prog_grad_partial(const prog *p, int param);
+/* The axes that shard other parameters over which the gradient that the program adds up for this one (of its set) is a
+ * partial sum. */
+axis_set prog_grad_partial(const prog *p, int param);
 /* The lists as text, one op per line. */
 void prog_dump(const prog *p, str *out);
 
 /* ---- inputs and outputs -------------------------------------------------------------------- */
-/* What a block passes to the next: the residual and a delta not yet added to it, so that the addition
+/* A block passes two values to the next: the residual and a delta not yet added to it, so that the addition
  * fuses with the norm that comes first in the next block. */
 typedef struct residual_state {
     val residual, delta; /* delta: VAL_NONE when it is added already */
@@ -151,7 +154,7 @@ val prog_input_all_layers(prog *p, const char *name, dtype dt, int ndim, const i
                           placement pl);
 /* The input's shape in this program. @return false when it has no such input. */
 bool prog_input_shape(const prog *p, const char *name, tensor *shape);
-/* What the chain yields, where it is not the loss: logits. */
+/* Sets the chain's result where it is not the loss: logits. */
 void prog_set_result(prog *p, val v);
 
 /* Each call below notes the line it is made from. After an error they return VAL_NONE and do nothing,
@@ -162,7 +165,7 @@ prog *prog_here(prog *p, const char *file, int line, const char *function);
 /* The parameter, ready for use beside x: gathered if stored in slices, R where x differs between
  * ranks that hold the same weights (so that its gradient is a sum over them). */
 val prog_use_(prog *p, const char *name, val x);
-/* The same, but invariant over tp whatever x is: a bias added once to a partial sum. */
+/* The same, but invariant where the columns of x are sharded: a bias added once to a partial sum. */
 val prog_use_once_(prog *p, const char *name, val x);
 #define prog_use(p, ...)      prog_use_(HERE(p), __VA_ARGS__)
 #define prog_use_once(p, ...) prog_use_once_(HERE(p), __VA_ARGS__)
@@ -215,14 +218,8 @@ typedef struct loss_spec {
 typedef struct route_spec {
     bool sigmoid, normalize;
     float scale;
-    int64_t k, seq, capacity;
-    bool
-        padded; /* rows of every expert and sequence up to the capacity, so that ranks exchange equal parts */
+    int64_t k, seq, capacity; /* seq, capacity: of whole sequences, whichever ranks share them */
     float balance, z;
-    /* Where ranks along this axis share a sequence: seq is then that of a chunk, of which each rank has so
-     * many. */
-    mesh_axis shared;
-    int chunks;
 } route_spec;
 typedef struct routing {
     val weight, row, source, offset;
@@ -234,7 +231,7 @@ typedef struct expert_rows {
     val sent,
         came; /* counts by expert, and by rank: what the way back needs; VAL_NONE: equal parts */
     int64_t home[2]; /* their shape before */
-    int experts;     /* of this rank */
+    int experts;     /* whose rows they are: those of this rank; in generation all */
 } expert_rows;
 
 val rec_cast_(prog *p, val x, dtype dt);
@@ -264,14 +261,12 @@ val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_s
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
-/* Over ep (rec_experts.c): rows of this rank's sequences to the ranks of their experts, and back. @param
- * experts of this rank */
+/* Over ep (rec_experts.c): rows of this rank's sequences to the ranks of their experts, and back. In generation, where
+ * every rank has the same few, they stay, and the weights of all experts come to them. @param experts of this rank */
 expert_rows rec_to_experts_(prog *p, val x, routing to, int experts);
 val rec_from_experts_(prog *p, val x, const expert_rows *from);
-/* The matrices of all experts, from those of the ranks along ep. */
-val rec_gather_experts_(prog *p, val w);
-/* @param w the matrices of `experts` experts (of this rank), one after another */
-val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts);
+/* @param x rows at their experts @param w the matrices of this rank's experts, one after another */
+val rec_expert_linear_(prog *p, val x, val w, const expert_rows *at);
 val rec_add_(prog *p, val a, val b);
 val rec_scale_(prog *p, val x, float by);
 /* @param ve the tokens' values, x what qkv was computed from, w the gates' weights */
@@ -281,9 +276,9 @@ val rec_cap_logits_(prog *p, val x, float scale, float cap);
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site);
 /* Per-token loss; terminal. In TRAIN it yields the gradients of h and w too. */
 void rec_linear_ce_(prog *p, loss_spec l);
-/* What a step begins with: scales for all layers, from what earlier steps saw (FP8_DELAYED). */
+/* Records the beginning of a step: scales for all layers, from the magnitudes of earlier steps (FP8_DELAYED). */
 void rec_fp8_commit_(prog *p, int layers);
-/* What a step ends with: every rank has what any has seen of a tensor. */
+/* Records the end of a step: ranks share the largest magnitude of each tensor. */
 void rec_fp8_share_(prog *p, int layers);
 /* Marks the linear layer that computed y to run in fp8 (fp8.c). Does nothing where its types are not
  * bf16 or its sizes are not multiples of 16. */
@@ -304,10 +299,9 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_ring_attention(p, ...)   rec_ring_attention_(HERE(p), __VA_ARGS__)
 #define rec_attention_cached(p, ...) rec_attention_cached_(HERE(p), __VA_ARGS__)
 #define rec_route(p, ...)            rec_route_(HERE(p), __VA_ARGS__)
-#define rec_gather_experts(p, ...)   rec_gather_experts_(HERE(p), __VA_ARGS__)
 #define rec_to_experts(p, ...)       rec_to_experts_(HERE(p), __VA_ARGS__)
 #define rec_from_experts(p, ...)     rec_from_experts_(HERE(p), __VA_ARGS__)
-#define rec_grouped_linear(p, ...)   rec_grouped_linear_(HERE(p), __VA_ARGS__)
+#define rec_expert_linear(p, ...)    rec_expert_linear_(HERE(p), __VA_ARGS__)
 #define rec_add(p, ...)              rec_add_(HERE(p), __VA_ARGS__)
 #define rec_scale(p, ...)            rec_scale_(HERE(p), __VA_ARGS__)
 #define rec_add_values(p, ...)       rec_add_values_(HERE(p), __VA_ARGS__)

@@ -13,7 +13,7 @@ enum { PLAYED_MICROS = 4 };
 /* ---- priced lists ------------------------------------------------------------------------------ */
 typedef enum { ITEM_CALLS, ITEM_START, ITEM_WAIT, ITEM_BOTH, ITEM_LATE, ITEM_LAST } item_kind;
 /* Queues of communications: one for each set of axes, and one of what host memory yields. */
-enum { AXIS_SETS = AXES_TP_REP * 2, FROM_HOST = AXIS_SETS, SIM_QUEUES };
+enum { FROM_HOST = AXIS_SETS, SIM_QUEUES };
 typedef struct priced_item {
     item_kind kind;
     double seconds;
@@ -459,7 +459,7 @@ static void play_microbatches(sim_run *s) {
     }
 }
 
-/* What a stage sends: the residual and its delta added up. */
+/* A stage sends the sum of the residual and its delta. */
 static double price_sum(const sim_run *s) {
     const prog *g = s->c.block[0];
     op_call c = { .op = OP_ADD };
@@ -470,7 +470,7 @@ static double price_sum(const sim_run *s) {
 
 double sim_message(const chain *c, const mesh *m, const sim_costs *costs) {
     const prog *g = c->block[0];
-    comm_move move = { .axes = AXIS(AX_PP), .kind = MOVE_SEND };
+    comm_move move = { .axes = AXES_STAGES, .kind = MOVE_SEND };
     tensor t = val_tensor(&g->val[g->res_in]);
     return costs->move(costs->ctx, m, &move, (double)tensor_bytes(&t));
 }

@@ -65,7 +65,7 @@ typedef struct sim_result {
 err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_watch *watch,
               sim_result *out) MUST_USE;
 
-/* What one instance of a program takes and holds: the terms of closed forms. Seconds and bytes. */
+/* Holds the time and memory of one instance of a program: the terms of closed forms. Seconds and bytes. */
 typedef struct prog_price {
     double forward, again, backward; /* again: the last forward of a segment that is recomputed */
     double weights;                  /* where backward puts them off */

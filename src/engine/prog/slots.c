@@ -158,7 +158,7 @@ static pool_use pool_new_use(int cap) {
     return (pool_use){ .cap = cap, .slot = mem_alloc((size_t)cap * sizeof(slot_use)) };
 }
 
-/* What a slot holds first is gathered at the list's beginning in a step's first microbatch alone. For the next one
+/* The first content of a slot is gathered at the list's beginning in a step's first microbatch alone. For the next one
  * it is still there at the end, or is gathered there. @param near the end: after which instruction */
 static void gather_ahead(additions *a, const step_list *l, const slot_use *s, int near) {
     const instr *use = &l->list[s->first];

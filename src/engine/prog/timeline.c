@@ -1,4 +1,4 @@
-/* What is live when: see timeline.h. Every op reads and writes addresses. Sorted by address, the accesses of one
+/* Finds which values are live during each op: see timeline.h. Every op reads and writes addresses. Sorted by address, the accesses of one
  * address are a row of lives:
  *
  *     write  read  read | write  read | ...        a life lasts from a write to the last read before the next

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What has happened so far on one rank. */
+/* Counts the tasks that one rank has been given so far. */
 typedef struct player {
     int done[3]; /* tasks begun, by kind; each kind is taken in a fixed order */
     int limit;   /* microbatches that may be held at once, counted by chunk */

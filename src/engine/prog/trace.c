@@ -225,7 +225,7 @@ void trace_pause(exec_trace *t) {
     if (t->x->comm) comm_watch(t->x->comm, NULL);
 }
 
-/* What is still open is not known: it ends where it began. */
+/* An event that is still open has no end yet: it ends where it began. */
 static void close_event(const exec_trace *t, trace_event *e) {
     const device_table *d = t->b->device;
     e->open = NULL;
@@ -312,7 +312,7 @@ static void add_shapes(str *out, const trace_event *e) {
     str_free(&shapes);
 }
 
-/* What a viewer shows of the event: where it comes from, its work, and the rate at which it was done. */
+/* Adds the details that a viewer shows of the event: where it comes from, its work, and the rate at which it was done. */
 static void add_args(str *out, const trace_event *e) {
     double seconds = e->to - e->from;
     str_add(out, "\"args\":{\"kind\":\"%s\"", kind_names[e->kind]);

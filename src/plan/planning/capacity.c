@@ -118,7 +118,7 @@ err capacity_of_stage(const config *cfg, const run_target *on, int stage, capaci
 
 err capacity_of(const config *cfg, const run_target *on, capacity *out) {
     TRY(capacity_of_stage(cfg, on, 0, out));
-    int stages = mesh_size(&out->layout, AX_PP);
+    int stages = mesh_stages(&out->layout);
     double sum = out->total;
     for (int stage = 1; stage < stages; stage++) {
         capacity c;
@@ -197,7 +197,7 @@ static err apply_fit_step(config *c, const fit_step *s) {
 
 static bool can_shard(const config *c, const capacity *now, int stage) {
     bool split =
-        mesh_size(&now->layout, AX_PP) > 1 &&
+        mesh_stages(&now->layout) > 1 &&
         pipeline_schedule_traits[c->parallelism.pipeline_parallel_schedule] & PIPE_SPLITS_BACKWARD;
     axis_set data = AXES_DATA & ~AXIS(AX_DP_REPLICATE);
     return stage > c->parallelism.zero_stage && mesh_span(&now->layout, data) > 1 &&

@@ -23,7 +23,7 @@ err step_of_first_stage(const config *cfg, const run_target *on, const accelerat
 /* Adds a plan's regions by kind, and their total. */
 void capacity_add_memory(const plan *p, bool device, capacity *c);
 
-/* ---- what ops and communications cost (roofline.c, links.c) ----------------------------------------- */
+/* ---- what ops and communications cost (roofline.c, network_links.c) ----------------------------------------- */
 /* The constants of the simulator. They hold for every accelerator, model, layout and system; what differs between chips is in
  * the catalogue, what differs between systems in systems.c. Those marked * were fitted to the calibration half of
  * bench/plan/rows.txt within what is plausible, the others are what their comments say. */
@@ -63,7 +63,7 @@ typedef struct cost_model {
 /* @param ranks of the whole run. @param k outlives the costs. */
 sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,
                         cost_model *k);
-/* Seconds of a communication, and the links that it occupies: bits of sim_link (links.c). */
+/* Seconds of a communication, and the links that it occupies: bits of sim_link (network_links.c). */
 double price_move(void *ctx, const mesh *m, const comm_move *move, double bytes);
 unsigned links_of_move(void *ctx, const mesh *m, const comm_move *move);
 /* Seconds by which a step of `seconds` waits for its slowest chip and host. */

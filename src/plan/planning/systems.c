@@ -213,7 +213,7 @@ static double held_microbatches(const pipeline *p, int ranks, double micros, int
 static void recompute_every_block(const train_outline *o, const prog_price *b, int stage,
                                   capacity *c) {
     const model_layout *lay = model_lay(o->m);
-    int ranks = mesh_size(&lay->mesh, AX_PP);
+    int ranks = mesh_stages(&lay->mesh);
     double held = held_microbatches(&lay->pipe, ranks, (double)o->micros, stage);
     double own = held * c->layers_of_stage * b->block_input + b->saved;
     c->memory[MEMORY_ACTIVATIONS] = fmin(c->memory[MEMORY_ACTIVATIONS], own);
@@ -229,14 +229,14 @@ void other_system_memory(const other_system *as, const train_outline *o, int sta
     bool narrow = c->dt != DT_F32, master = c->memory[MEMORY_MASTER] > 0;
     if (as->bf16_gradients && narrow) c->memory[MEMORY_GRADIENTS] /= 2;
     if (as->casts_shards && lay->zero == 3 && master) c->memory[MEMORY_WEIGHTS] = 0;
-    if (o->train->keep_every == 1 && !o->train->keep_last && mesh_size(&lay->mesh, AX_PP) > 1)
+    if (o->train->keep_every == 1 && !o->train->keep_last && mesh_stages(&lay->mesh) > 1)
         recompute_every_block(o, &b, stage, c);
     if (as->attention == ATTENTION_STORED && !o->train->keep_every && !lay->selective) {
         /* scores, their softmax and a mask of dropout: 2 + 2 + 1 bytes */
         double tokens = (double)(o->rows * o->seq),
                heads = (double)c->mc.heads / mesh_size(&lay->mesh, AX_TP);
         double held =
-            held_microbatches(&lay->pipe, mesh_size(&lay->mesh, AX_PP), (double)o->micros, stage);
+            held_microbatches(&lay->pipe, mesh_stages(&lay->mesh), (double)o->micros, stage);
         c->memory[MEMORY_ACTIVATIONS] +=
             5 * heads * (double)o->seq * tokens * c->layers_of_stage * held;
     }

@@ -317,7 +317,7 @@ typedef struct ckpt_request {
     ckpt_keep keep;
     bool wait; /* write in the caller's thread, without a copy */
 } ckpt_request;
-/* What became of a save. */
+/* The outcome of a save. */
 typedef struct ckpt_report {
     bool completed; /* since the last call */
     ckpt_kind kind;
@@ -427,7 +427,7 @@ char *ckpt_file(const char *checkpoint, const char *name);
 char *ckpt_tokenizer_path(const char *checkpoint);
 
 /* ---- reading -------------------------------------------------------------------------------- */
-/* What the checkpoint at `path` holds; files are verified as they are read. @param run as ckpt_save got it:
+/* Opens the checkpoint at `path`; files are verified as they are read. @param run as ckpt_save got it:
  * owned (json_decref), NULL when there is none; may be NULL itself. */
 err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t **run) MUST_USE;
 /* Loads weights (and optimizer state, unless o is NULL or the checkpoint has none) after
@@ -466,7 +466,7 @@ typedef struct ckpt_size {
 } ckpt_size;
 err ckpt_verify(const char *path, int part, int parts, ckpt_size *size) MUST_USE;
 
-/* What a manifest says of its checkpoint, without reading tensors. */
+/* Facts that a manifest states about its checkpoint, without reading tensors. */
 typedef struct ckpt_info {
     int64_t format, step, bytes;
     int files, tensors;

@@ -176,7 +176,7 @@ char *step_path(const char *root, const char *prefix, int64_t step, const char *
 #define STEP_REPLACED  ".old" /* while the same step is saved once more */
 /* Removes what need not be kept. */
 err folders_remove_old(const char *root, const ckpt_keep *keep) MUST_USE;
-/* What retention knows of a checkpoint. */
+/* Facts about a checkpoint that retention decides by. */
 typedef struct kept_step {
     int64_t step, saves;
     bool finite, kept;

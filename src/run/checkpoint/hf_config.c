@@ -401,7 +401,7 @@ static bool has_activation(const hf_family *family, mlp_kind mlp) {
     return false;
 }
 
-/* What a value means: an expert_dim of 0 is the width of the dense layers. */
+/* Resolves the value of a fact: an expert_dim of 0 is the width of the dense layers. */
 static double resolve_value(const model_config *c, const model_fact *f, double v) {
     return f->at == offsetof(model_config, expert_dim) && v == 0 ? (double)c->ffn : v;
 }

@@ -13,7 +13,7 @@
 static const char *const kept[] = { "bos_token",     "eos_token",    "unk_token",      "pad_token",
                                     "chat_template", "padding_side", "truncation_side" };
 
-/* What generation_config.json names: one id, or a list of which the first counts. */
+/* Reads the end token of generation_config.json: one id, or a list of which the first counts. */
 static int64_t listed_id(const hf_export *x, const json_t *generation, const char *key) {
     const json_t *v = json_object_get(generation, key);
     if (json_is_array(v)) v = json_array_get(v, 0);
@@ -120,7 +120,7 @@ static err write_json(const char *folder, const char *name, const json_t *doc) {
     return e;
 }
 
-/* What was imported, with the tokens where it has none. */
+/* Copies the imported generation config, and adds the tokens where it has none. */
 static err write_generation(const char *folder, const json_t *from, hf_tokens tokens) {
     json_t *doc = json_deep_copy(from);
     if (tokens.bos >= 0 && !json_object_get(doc, "bos_token_id"))
@@ -175,7 +175,7 @@ static bool is_of_a_model(const char *name) {
     return str_starts(name, "model") && str_ends(name, ".safetensors");
 }
 
-/* What is there is replaced only where an export wrote it. */
+/* Existing files are replaced only where an export wrote them. */
 static err check_replaceable(const char *folder) {
     const char *slash = strrchr(folder, '/'), *last = slash ? slash + 1 : folder;
     char **names;

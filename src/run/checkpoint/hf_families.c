@@ -50,7 +50,7 @@ static const hf_key gpt_neox_keys[] = {
     ZEROS(bias), ZEROS(norm_bias), ZEROS(qkv_bias),
 };
 
-/* What Llama and the families derived from it share. */
+/* Rows that Llama and the families derived from it share. */
 #define LLAMA_KEYS(EPS)                                                                          \
     SIZE("vocab_size", vocab),                                                                   \
     SIZE("max_position_embeddings", max_seq),                                                    \

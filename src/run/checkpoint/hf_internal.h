@@ -19,7 +19,7 @@ void hf_set_token(const tokenizer *tok, json_t *doc, const char *key, int64_t id
 bool hf_lists_id(const json_t *v, int64_t id);
 
 /* ---- config.json --------------------------------------------------------------------------- */
-/* What a key that is missing, or null, stands for. */
+/* Values that a missing or null key stands for. */
 typedef enum {
     HF_REFUSED,
     HF_VALUE,    /* `value` */

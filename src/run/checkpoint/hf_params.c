@@ -16,7 +16,7 @@ static const char *const buffers[] = {
 
 /* ---- names ------------------------------------------------------------------------------- */
 
-/* What the "%d" of a name stand for: the layer, then the expert. */
+/* Numbers for the "%d" of a name: the layer, then the expert. */
 typedef struct name_numbers {
     int at[2];
 } name_numbers;
@@ -306,7 +306,7 @@ err hf_import_params(const hf_family *family, const st_file *f, const model *m,
 
 /* ---- export ------------------------------------------------------------------------------ */
 
-/* What a file of another format is made of: its tensors, each of one or several parameters of ours. */
+/* Describes a file of another format: its tensors, each of one or several parameters of ours. */
 struct hf_tensors {
     arena *mem;
     const model *m; /* borrowed: that is written */

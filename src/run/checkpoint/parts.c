@@ -1,4 +1,4 @@
-/* What two ranks hold of a tensor, and where both lie in it. See checkpoint_internal.h for the form. */
+/* Intersects the parts of a tensor that two ranks hold. See checkpoint_internal.h for the form. */
 #include "checkpoint/checkpoint_internal.h"
 
 #include <string.h>

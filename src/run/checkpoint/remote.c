@@ -181,7 +181,7 @@ static err upload_files(const remote_job *j, const char *folder, const char *url
     return e;
 }
 
-/* What resuming on another machine needs besides the checkpoint. */
+/* Files that resuming on another machine needs besides the checkpoint. */
 static err upload_run_files(store *s, const char *run_dir, const char *url, int64_t *bytes) {
     static const char *const names[] = { "config.yaml", "tokenizer.json" };
     for (int i = 0, n = (int)COUNT_OF(names); i < n || hf_kept_file_at(i - n); i++) {

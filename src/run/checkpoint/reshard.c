@@ -25,7 +25,7 @@ static err get_resharded(void *ctx, int i, int64_t first, int64_t n, float *to) 
     return index_read(j->from, t, t->ndim, t->dim, &want, to);
 }
 
-/* What file k of n holds of a tensor. */
+/* Returns the part of a tensor that file k of n holds. */
 static ckpt_part part_in_file(const ckpt_tensor *t, int number, int k, int n) {
     ckpt_part p = part_whole(t->ndim, t->dim);
     if (t->count < DIVIDED_FROM) {

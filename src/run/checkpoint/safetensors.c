@@ -38,7 +38,7 @@ static const struct {
     { "F64", 64 },    { "C64", 64 }, { "F4", 4 },   { "F6_E2M3", 6 }, { "F6_E3M2", 6 },
 };
 
-/* What people hand over instead of a safetensors file. */
+/* Formats that people pass instead of a safetensors file. */
 static const struct {
     const char *begins, *is, *remedy;
 } foreign_files[] = {

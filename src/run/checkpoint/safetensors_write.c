@@ -11,7 +11,7 @@ struct st_sink {
     size_t left; /* bytes the tensor being written still lacks */
 };
 
-/* What one file holds: `order` lists indices into specs, in the order of the data. */
+/* The contents of one file: `order` lists indices into specs, in the order of the data. */
 typedef struct file_layout {
     const st_spec *specs;
     int *order;

@@ -150,7 +150,7 @@ static err copy_tensor(ckpt_saver *v, int i, device_queue q) {
     return OK;
 }
 
-/* What the forward pass changes (the scales of fp8) and what must be read at once (quantized states) is
+/* State that the forward pass changes (the scales of fp8) or that must be read at once (quantized states) is
  * copied in the compute queue's order, all else beside what is queued next. */
 static bool copies_beside(const ckpt_saver *v, const holding *h) {
     dtype dt;

@@ -22,7 +22,7 @@
 err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches,
               double *loss) MUST_USE;
 
-/* What a model makes of a text. Sums over ranks of one process only. */
+/* The loss of a model on a text. Sums over ranks of one process only. */
 typedef struct eval_text {
     double loss;    /* nats per token, NaN without targets */
     int64_t tokens; /* that were predicted */

@@ -84,10 +84,10 @@ static err run_tokens(const generator *g, exec *x, const int32_t *tokens, int64_
     const float *last = (const float *)all.data + (n - 1) * all.dim[1];
     int64_t vocab = model_conf(g->m)->vocab;
     TRY(plan_get(x->plan, logits, last, (size_t)vocab * sizeof *logits));
-    if (mesh_size(&model_lay(g->m)->mesh, AX_PP) == 1) return OK;
+    if (mesh_stages(&model_lay(g->m)->mesh) == 1) return OK;
     /* every stage continues from the token that the last one's logits give */
     if (!exec_has_result(x, which)) memset(logits, 0, (size_t)vocab * sizeof *logits);
-    return comm_sum(x->comm, AXIS(AX_PP), logits, vocab);
+    return comm_sum(x->comm, AXES_STAGES, logits, vocab);
 }
 
 static err run_prompt(const generator *g, exec *x, const int32_t *tokens, int64_t from, int64_t n,

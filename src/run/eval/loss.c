@@ -64,7 +64,7 @@ err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches, do
     TRY(sum_losses(x, m, which, l, batches, NULL, (eval_progress){ 0 }, &own));
     const mesh *me = &model_lay(m)->mesh;
     /* of ranks that know the same, one counts; of a pipeline it is one that has the losses */
-    axis_set others = AXES_ALL & ~AXES_ROWS & ~AXIS(AX_PP);
+    axis_set others = AXES_ALL & ~AXES_ROWS & ~AXES_STAGES;
     bool last = exec_has_result(x, which);
     bool has_sum = last && mesh_index(me, others & ~result_token_axes(x, which)) == 0;
     bool has_valid = last && mesh_index(me, others) == 0;

@@ -80,7 +80,7 @@ static err share_scores(exec *x, const model *m, int which, score_request *all, 
     const mesh *me = &model_lay(m)->mesh;
     if (mesh_world(me) == 1) return OK;
     axis_set sharded = placement_axes(exec_result_placement(x, which), PL_S);
-    axis_set alike = AXES_ALL & ~AXES_ROWS & ~AXIS(AX_PP) & ~sharded;
+    axis_set alike = AXES_ALL & ~AXES_ROWS & ~AXES_STAGES & ~sharded;
     bool counts = exec_has_result(x, which) && mesh_index(me, alike) == 0;
     double *sums = mem_alloc(CHUNK * sizeof *sums);
     err e = OK;

@@ -262,7 +262,7 @@ static const judge judges[MONITOR_ALERTS] = {
 };
 
 /* ---- the state ------------------------------------------------------------------------------------------ */
-/* What a step adds before it is judged: the ends of spans are judged with the step that ends them. */
+/* Adds a step to the state before it is judged: the ends of spans are judged with the step that ends them. */
 static void add_spans(monitor *m, const monitor_step *s) {
     monitor_state *n = &m->now;
     span_add(&n->plateau, s->loss);

@@ -30,7 +30,7 @@ typedef enum {
 } monitor_id;
 typedef enum { MONITOR_NOTE, MONITOR_ALERT } monitor_level;
 typedef enum { MONITOR_STEP, MONITOR_STATE, MONITOR_MACHINE } monitor_scope;
-/* What is done about an alert, the mildest first. */
+/* Policies: actions upon an alert, the mildest first. */
 typedef enum {
     MONITOR_LOG,       /* an event, a line, and its delivery: as with all of them */
     MONITOR_SKIP,      /* the step's update is left out */
@@ -67,7 +67,7 @@ err monitor_settings_read(monitor_preset preset, const char *thresholds, const c
                           monitor_settings *out) MUST_USE;
 
 /* ---- one step --------------------------------------------------------------------------------- */
-/* What is not measured is NaN or NULL. Norms and losses are those of all ranks. */
+/* A figure that is not measured is NaN or NULL. Norms and losses are those of all ranks. */
 typedef struct monitor_step {
     int64_t step;
     double loss, grad_norm;

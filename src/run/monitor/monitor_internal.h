@@ -17,7 +17,7 @@ typedef struct span_mean {
     int64_t n;
 } span_mean;
 
-/* What the next step is judged by. All of it but the shares of time, which no two runs have alike, is saved. */
+/* State that the next step is judged by. All of it but the shares of time, which no two runs have alike, is saved. */
 typedef struct monitor_state {
     rolling loss, norm;
     span_mean plateau, rise;
@@ -36,7 +36,7 @@ struct monitor {
     monitor_state now;
 };
 
-/* What a judge finds. `judged` false: it had nothing to judge by. */
+/* The verdict of a judge. `judged` false: it had nothing to judge by. */
 typedef struct verdict {
     bool judged, holds;
     double value, limit, mean, deviation;

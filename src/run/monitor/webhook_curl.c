@@ -13,7 +13,7 @@ err webhook_check(const char *address) {
         "give an http:// or https:// address, or where it stands: env:NAME or file:PATH");
 }
 
-/* What is answered does not matter. */
+/* The answer does not matter. */
 static size_t drop_answer(char *bytes, size_t size, size_t n, void *ctx) { return size * n; }
 
 static void set_webhook_options(CURL *c, const char *address, const char *text, double seconds,

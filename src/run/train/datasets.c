@@ -133,7 +133,7 @@ static err check_ids(const trainer *t, const run_source *list, int n) {
     return OK;
 }
 
-/* What a rollback reads in place of what it skips: after the sources that are mixed. */
+/* Sources that a rollback reads in place of the batches it skips: after the sources that are mixed. */
 static err open_clean(trainer *t) {
     const char *path = t->cfg->alerts.clean_source;
     int n = t->n_sources;

@@ -88,7 +88,7 @@ static err measure_activations(trainer *t) {
     return OK;
 }
 
-/* What ranks exchange of a layer's fp8 tensors. */
+/* Figures of a layer's fp8 tensors that ranks exchange. */
 typedef struct fp8_layer {
     double amax; /* of the inputs of its linear layers */
     double seen,

@@ -1,4 +1,4 @@
-/* What is done about alerts.
+/* Acts on alerts.
  *
  *     log         nothing more
  *     skip        the update is left out, by the kernel that clips (ops/clip.h): decided before it runs, from
@@ -133,7 +133,7 @@ cleanup:
     return e;
 }
 
-/* What was to be skipped before the checkpoint was loaded still is, and now this range too. */
+/* Ranges that were to be skipped before the checkpoint was loaded are still skipped, and now this one too. */
 static err skip_data(trainer *t, const ckpt_state *before, data_range bad) {
     int64_t now = data_skips_position(&t->state.skips, t->state.windows);
     bool clean = *t->cfg->alerts.clean_source != '\0';

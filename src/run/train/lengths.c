@@ -123,7 +123,7 @@ err trainer_set_batch(trainer *t) {
     t->rows = (int64_t)local;
     t->ramp = (batch_ramp){ .unit = trainer_micro_rows(t), .full = trainer_micro_rows(t) };
     if (pipeline_schedule_traits[c->parallelism.pipeline_parallel_schedule] & PIPE_TAKES_CHUNKS)
-        t->ramp.unit *= mesh_size(&t->mesh, AX_PP); /* a step has microbatches in such groups */
+        t->ramp.unit *= mesh_stages(&t->mesh); /* a step has microbatches in such groups */
     TRY(set_full_batch(t));
     t->micros = t->ramp.full / trainer_micro_rows(t);
     TRY(set_ramp_sizes(t));

@@ -78,7 +78,7 @@ static err report_away(trainer *t) {
     return e;
 }
 
-/* What a save that failed left in the folder is removed, and the save is tried again at once. */
+/* Removes the files of a save that failed, and tries it again at once. */
 static err report_back(trainer *t) {
     run_saves *s = &t->saves;
     monitor_clear(t->alerts.m, MONITOR_folder_gone);
@@ -184,7 +184,7 @@ static int stop_signal(const trainer *t) {
 static bool may_run_on(const trainer *t) {
     const due_events *due = &t->last.due;
     bool waits = due->detail || due->validate || due->sample || saving_is_due(t, due);
-    bool in_stages = mesh_size(&t->mesh, AX_PP) > 1;
+    bool in_stages = mesh_stages(&t->mesh) > 1;
     waits |= (due->tasks && t->questions.n) || profile_is_near(t);
     return t->ops->device && !in_stages && !waits && t->state.step + 1 < t->stop;
 }
@@ -247,7 +247,7 @@ static err begin_run(trainer *t) {
     return comm_agree(t->x.comm, e);
 }
 
-/* What ended the run, for those who look at it later. @return e. */
+/* Logs what ended the run, for those who look at it later. @return e. */
 static err log_run_end(trainer *t, err e) {
     if (!t->log) return e;
     if (!e && last_step(t)) return observe_event(t->log, "finish", t->state.step, NULL);

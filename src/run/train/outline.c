@@ -37,7 +37,7 @@ err train_outline_open(const config *c, const outline_options *o, train_outline 
     *out = (train_outline){ .owner = t };
     t->cfg = c;
     TRY(ranks_mesh(c, o->ranks, &t->mesh));
-    t->mesh.rank = mesh_rank_along(&t->mesh, AX_PP, o->stage);
+    t->mesh.rank = mesh_first_of_stage(&t->mesh, o->stage);
     TRY(model_from_config(c, &t->mc));
     TRY(trainer_set_batch(t));
     TRY(set_lengths(t, out));

@@ -1,4 +1,4 @@
-/* What the device can do: the 100% of MFU where the vendor publishes no figure, as for CPUs.
+/* Measures the peak rate of the device: the 100% of MFU where the vendor publishes no figure, as for CPUs.
  *
  * A peak measured once, while another process had the cores, let MFU read 311%. So it is measured again with
  * validations, the best counts, and it is never less than what a step achieved. */

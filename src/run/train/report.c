@@ -79,7 +79,7 @@ static void data_lines(const trainer *t) {
             (long long)(data_skips_position(&t->state.skips, INT64_MAX / 2) - INT64_MAX / 2));
 }
 
-/* What a run began with stays: to change it in mid-epoch would repeat and omit tokens. */
+/* data.epoch_offset is kept as the run began: to change it in mid-epoch would repeat and omit tokens. */
 static void offset_line(const trainer *t) {
     if (t->state.epoch_offset == t->cfg->data.epoch_offset) return;
     print_field(t, "epochs", "data.epoch_offset stays %s, as in the checkpoint",

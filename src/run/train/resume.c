@@ -1,4 +1,4 @@
-/* What a continued run may change. A checkpoint keeps the options, the data and the tokenizer it was
+/* Checks which options a continued run may change. A checkpoint keeps the options, the data and the tokenizer it was
  * trained with; the next process compares its own. options.def classes every option:
  *
  *     free     not compared

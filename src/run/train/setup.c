@@ -113,7 +113,7 @@ static err build_programs(trainer *t) {
     return OK;
 }
 
-/* What the vendor of the device states that it can do; NaN for a CPU. */
+/* Returns the peak rate that the vendor publishes for the device; NaN for a CPU. */
 static double published_peak(const trainer *t) {
     ops_gpu_info gpu;
     if (!t->ops->device) return NAN;

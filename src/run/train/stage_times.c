@@ -150,10 +150,10 @@ err stage_times_after_step(trainer *t) {
     timetable s;
     task_times_read(&t->x, &w->own);
     TRY(timetable_make(pipe_of(t), (int)t->last.micros, &s));
-    int stage = mesh_coord(&t->mesh, AX_PP), n = 2 * s.p.ranks * s.tasks;
+    int stage = mesh_stage(&t->mesh), n = 2 * s.p.ranks * s.tasks;
     BUG_IF(w->own.n != s.tasks);
     float *at = mem_alloc((size_t)n * sizeof *at);
-    if (mesh_index(&t->mesh, AXES_ALL & ~AXIS(AX_PP)) == 0)
+    if (mesh_index(&t->mesh, AXES_ALL & ~AXES_STAGES) == 0)
         for (int i = 0; i < s.tasks; i++)
             for (int k = 0; k < 2; k++)
                 at[2 * (stage * s.tasks + i) + k] = (float)(w->own.at[i][k] + w->offset);

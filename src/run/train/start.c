@@ -1,4 +1,4 @@
-/* What a run begins with: its own last checkpoint, the weights of another run, a Hugging Face model, or
+/* Chooses how a run begins: from its own last checkpoint, the weights of another run, a Hugging Face model, or
  * nothing at all.
  *
  *     RUN has a checkpoint                    resume: its model, optimizer state and position

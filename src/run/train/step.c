@@ -131,7 +131,7 @@ static err feed_microbatch(void *ctx, int micro, int slot) {
     return OK;
 }
 
-/* What was queued before is read when something new is: a device is never idle meanwhile. */
+/* A queued step is read when the next one is queued, so that the device is never idle. */
 static err begin_losses(queueing *u, int micro) {
     trainer *t = u->t;
     TRY(read_pending_losses(t)); /* of the previous microbatch */
@@ -179,7 +179,7 @@ static double rate_of(const trainer *t, int64_t step, int64_t before, int64_t to
     return t->in_tokens ? schedule_lr(&t->sched, before, tokens) : schedule_lr(&t->sched, step, 1);
 }
 
-/* What comes due in the step, once the number of its microbatches is known. */
+/* Decides the work that is due in the step, once the number of its microbatches is known. */
 static err set_due(queueing *u) {
     trainer *t = u->t;
     queued_step *q = &u->q;
@@ -202,7 +202,7 @@ static void mark_step(const queueing *u, int which) {
     if (b->device) b->device->mark(b->context, QUEUE_COMPUTE, u->q.marks + which);
 }
 
-/* What was queued before the step's result is done by now: nothing is waited for. */
+/* Work that was queued before the step's result is complete by now: nothing is waited for. */
 static void read_step_marks(const trainer *t, observe_step *s) {
     const device_table *d = t->ops->device;
     int first = t->last.marks;
@@ -352,7 +352,7 @@ static void measure_step_speed(trainer *t, double tokens, observe_step *s) {
     s->mfu = per_rank * full / peak;
     s->mfu_causal = per_rank * causal / peak;
     s->mfu_6n = per_rank * model_flops(&t->mc, 0, false) / peak;
-    if (mesh_size(&t->mesh, AX_PP) > 1)
+    if (mesh_stages(&t->mesh) > 1)
         s->bubble = q->pipeline_wait_s / (s->step_s * mesh_world(&t->mesh));
     if (mesh_world(&t->mesh) > 1) {
         const step_overlap *o = &q->overlap;

@@ -1,4 +1,4 @@
-/* What ranks measure of themselves. Every few steps they exchange how long they compute, how long they wait for
+/* Ranks measure themselves. Every few steps they exchange how long they compute, how long they wait for
  * others, and what their collectives moved: one exchange of a few hundred bytes per rank. The one that computes
  * longer than those with the same work is named (observe/stragglers.c judges), and all of it becomes metrics.
  *
@@ -18,7 +18,7 @@ typedef struct rank_moved {
     uint32_t axes, kind;
     float seconds, bytes;
 } rank_moved;
-/* What a rank sends to all others. */
+/* The message of a rank to all others. */
 typedef struct rank_figures {
     double busy_s, wait_s; /* per step */
     rank_moved moved[MOST_MOVED];
@@ -86,7 +86,7 @@ void straggler_end(trainer *t) {
 static void list_groups(const trainer *t, int *group) {
     for (int r = 0; r < mesh_world(&t->mesh); r++) {
         mesh as = mesh_as(&t->mesh, r);
-        group[r] = mesh_coord(&as, AX_PP);
+        group[r] = mesh_stage(&as);
     }
 }
 

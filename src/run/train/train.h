@@ -62,7 +62,7 @@ typedef struct train_outline {
     double steps, tokens;     /* length of the run; NaN: in epochs of data that is not known */
     struct trainer *owner;
 } train_outline;
-/* What the run is laid out for. */
+/* The device, ranks and stage that a run is outlined for. */
 typedef struct outline_options {
     const op_backend *ops; /* whose kernels and workspace count; borrowed */
     int threads;           /* 0: as the config, all ranks being on this machine */
@@ -82,7 +82,7 @@ err train_batch(const config *c, int ranks, step_batch *out) MUST_USE;
 void train_outline_free(train_outline *o); /* takes a zeroed one */
 
 /* ---- from a config to what runs ---------------------------------------------------------- */
-/* What computes; ops_close. Ranks of a machine take its GPUs in turn, from device.index on. */
+/* Opens the device that computes; close it with ops_close. Ranks of a machine take its GPUs in turn, from device.index on. */
 err train_device(const config *c, int local_rank, const op_backend **out) MUST_USE;
 int train_gpu(const config *c, int local_rank); /* the number of that GPU */
 /* How the model lies on it, in rows of `seq` tokens. */

@@ -17,12 +17,12 @@ typedef struct cadence {
 typedef struct cadences {
     cadence log, tensorboard, detail, validate, tasks, sample, save, weights;
 } cadences;
-/* What comes due in a step: decided once, when it is queued, since the clock runs on. */
+/* Marks the work that is due in a step: decided once, when it is queued, since the clock runs on. */
 typedef struct due_events {
     bool log, tensorboard, detail, validate, tasks, sample, save, weights;
 } due_events;
 
-/* The folder of a run: see folder.c. */
+/* The folder of a run: see run_folder.c. */
 typedef struct folder_id {
     uint64_t device, inode;
 } folder_id;
@@ -63,14 +63,14 @@ typedef struct pending_losses {
     int64_t *row_valid;
 } pending_losses;
 
-/* What is kept of the batches of a step until their losses are there. */
+/* Keeps the facts of a step's batches until their losses are read. */
 typedef struct step_rows {
     int32_t *part; /* [microbatches][rows], as in data_batch; owned */
     int64_t *row_valid;
 } step_rows;
 
 /* A step that is queued: what the host knew when it queued it, and what it reads later. */
-/* What a layer routed to its experts in the last step, in flight. */
+/* Counts of the tokens that a layer routed to each expert in the last step, in flight. */
 typedef struct expert_load {
     const float *at; /* in the plan; NULL: another rank has the layer */
     device_ticket ticket;
@@ -98,7 +98,7 @@ typedef struct queued_step {
     double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
 } queued_step;
 
-/* What a run begins with. */
+/* Holds the source that a run begins with. */
 typedef struct run_start {
     char *path;           /* of a checkpoint or a Hugging Face folder, owned; NULL: nothing */
     bool resume;          /* training continues from there: optimizer state, step and data */
@@ -112,7 +112,7 @@ typedef struct run_start {
     char *tokenizer_path; /* its file or folder, owned; NULL: bytes, or not known */
 } run_start;
 
-/* What is being saved, and what is to be tried again: see saving.c. */
+/* Tracks the save in progress and those to be tried again: see saving.c. */
 typedef struct run_saves {
     ckpt_saver *saver;
     ckpt_uploader *uploader; /* of rank 0; NULL: nothing is uploaded */
@@ -153,7 +153,7 @@ typedef struct run_stage_times {
 typedef struct watchdog watchdog;               /* watchdog.c */
 typedef struct straggler_watch straggler_watch; /* straggler.c */
 
-/* What the monitor is shown, and what is to be done about what it found: see alerts.c and healing.c. */
+/* Holds the monitor's input and the actions it asked for: see alerts.c and healing.c. */
 typedef struct run_alerts {
     monitor *m;
     monitor_sender *sender; /* of rank 0; NULL: nothing is delivered */
@@ -243,7 +243,7 @@ typedef struct trainer {
     float *sample;                   /* owned: the values of detail.sample */
 } trainer;
 
-/* ---- one rank of a run, from its config to its end (loop.c); started by job.c ------------------ */
+/* ---- one rank of a run, from its config to its end (loop.c); started by start_ranks.c ------------------ */
 err train_rank(trainer *t) MUST_USE;
 
 /* ranks.c: how ranks are laid out, and how they agree. All but the first three are called by all ranks
@@ -277,7 +277,7 @@ err ranks_sum_losses(trainer *t) MUST_USE;
 err ranks_sum_stages(const trainer *t, double *values, int n) MUST_USE;
 /* Sums what only those that have losses know. */
 err ranks_sum_rows(trainer *t, double *row, int64_t n) MUST_USE;
-/* What the rank found that met it first, on every rank. */
+/* Shares the finding of the first rank that has one with every rank. */
 err ranks_share_finding(trainer *t, exec_finding *f) MUST_USE;
 /* Seconds that this rank has waited for communication so far. */
 double ranks_comm_wait(const trainer *t);
@@ -316,7 +316,7 @@ void start_free(run_start *s);
 /* The config with every choice made. @param used freed by config_free; borrows from t. */
 void trainer_used_config(const trainer *t, config *used);
 err trainer_write_config(const trainer *t) MUST_USE;
-/* folder.c: the run folder. */
+/* run_folder.c: the run folder. */
 /* Locks the folder if it is there: an error when another process has it. */
 err folder_open(run_folder *f, const char *path) MUST_USE;
 /* Makes and locks the folder, where that is not done yet. */
@@ -403,7 +403,7 @@ err trainer_repeat_step(trainer *t, str *finding) MUST_USE;
 int64_t trainer_step_tokens(const trainer *t);
 /* @return the tokens that the run will have been trained on after its last step. */
 int64_t trainer_tokens_at_end(const trainer *t);
-/* What optimizer.weight_decay_base_tokens is multiplied by to scale the decay. */
+/* Returns the factor of the weight decay that optimizer.weight_decay_base_tokens asks for. */
 double trainer_decay_per_token(const trainer *t);
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
  * step it calls `finish`, if the previous step is still in flight. */

@@ -138,7 +138,7 @@ static err run_process(comm_job *j, const config *c, const train_options *o) {
         comm_job_close(j, false);
         return OK;
     }
-    /* What others may still be reading stays mapped until the process ends. */
+    /* Memory that others may still be reading stays mapped until the process ends. */
     if (t.x.comm) comm_abort(t.x.comm, err_message(e));
     let_others_report(j, t.x.comm, o);
     e = comm_job_name_rank(j, e);

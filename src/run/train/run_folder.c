@@ -24,7 +24,7 @@
 #define PREVIOUS ".previous"
 #define REMOVED  ".removed"
 
-/* What a run leaves in its folder. */
+/* Files and folders that a run writes into its folder. */
 static const char *const entries[] = { "checkpoints", "weights",         "tb",
                                        "programs",    "config.yaml",     "metrics.jsonl",
                                        "train.log",   "events.jsonl",    "tokenizer.json",
