@@ -115,9 +115,9 @@ typedef struct train_flags {
 /* The arguments of train. @param c initialized. */
 err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
                    train_flags *flags) MUST_USE;
-extern const cli_spec cmd_chat_spec, cmd_config_spec, cmd_doctor_spec, cmd_eval_spec, cmd_export_spec,
-    cmd_launch_spec, cmd_manual_spec, cmd_plan_spec, cmd_report_spec, cmd_sample_spec,
-    cmd_serve_spec, cmd_sweep_spec, cmd_train_spec, cmd_watch_spec;
+extern const cli_spec cmd_chat_spec, cmd_config_spec, cmd_doctor_spec, cmd_eval_spec,
+    cmd_export_spec, cmd_launch_spec, cmd_manual_spec, cmd_plan_spec, cmd_report_spec,
+    cmd_sample_spec, cmd_serve_spec, cmd_sweep_spec, cmd_train_spec, cmd_watch_spec;
 extern const cli_family ckpt_family, config_family, data_family, plan_family, tokenizer_family;
 extern const cli_subcommand ckpt_ls, ckpt_verify_all, ckpt_reshard_one, ckpt_diff, ckpt_upload_one;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,

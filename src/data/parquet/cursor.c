@@ -178,7 +178,6 @@ err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, boo
     return OK;
 }
 
-
 static err open_chunk(parquet_cursor *c) {
     const parquet_file *f = c->f;
     const column_chunk *k = file_chunk(f, c->group, c->column);

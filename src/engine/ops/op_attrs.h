@@ -77,18 +77,18 @@ typedef enum {
         ATTR_COUNT
 } attr_id;
 /* Sets of attributes, as rows and kernels name them. */
-#define ATTR(id)    (UINT64_C(1) << ATTR_##id)
-#define ATTRS_HEADS (ATTR(HEADS_Q) | ATTR(HEADS_KV) | ATTR(HEAD_DIM))
+#define ATTR(id)     (UINT64_C(1) << ATTR_##id)
+#define ATTRS_HEADS  (ATTR(HEADS_Q) | ATTR(HEADS_KV) | ATTR(HEAD_DIM))
 #define ATTRS_LOGITS (ATTR(LOGIT_SCALE) | ATTR(LOGIT_CAP))
-#define ATTRS_VOCAB (ATTR(VOCAB_FIRST) | ATTR(VOCAB_SIZE))
+#define ATTRS_VOCAB  (ATTR(VOCAB_FIRST) | ATTR(VOCAB_SIZE))
 #define ATTRS_FP8                                                                                  \
     (ATTR(FP8_RECIPE) | ATTR(FP8_GIVEN) | ATTR(FP8_MEASURE) | ATTR(FP8_MEASURED) | ATTR(FP8_SITE))
 /* Which elements of a parameter a call has. */
 #define ATTRS_PART (ATTR(PART_FIRST) | ATTR(PART_BASE) | ATTR(PART_COLS) | ATTR(PART_STRIDE))
 #define ATTRS_UPDATE                                                                               \
     (ATTR(LR_MUL) | ATTR(DECAY) | ATTR(BETA1) | ATTR(BETA2) | ATTR(UPDATE_EPS) | ATTR(MOMENTUM) |  \
-     ATTR(L2) | ATTR(NESTEROV) | ATTR(DECAY_BY) | ATTR(ROUND_SITE) | ATTRS_PART | ATTR(HOST_STATE) |                \
-     ATTR(HOST_PARAMS))
+     ATTR(L2) | ATTR(NESTEROV) | ATTR(DECAY_BY) | ATTR(ROUND_SITE) | ATTRS_PART |                  \
+     ATTR(HOST_STATE) | ATTR(HOST_PARAMS))
 #define ATTRS_UPDATE_DECOUPLED                                                                     \
     (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */
 #define ATTRS_ROUTE                                                                                \

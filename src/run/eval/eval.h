@@ -62,7 +62,7 @@ typedef enum {
 typedef struct task_row task_row;
 extern const int task_table_rows;
 const task_row *task_find(const char *name); /* NULL: there is none */
-const task_row *task_row_at(int i);              /* i < task_table_rows */
+const task_row *task_row_at(int i);          /* i < task_table_rows */
 const char *task_row_name(const task_row *r);
 const char *task_source(const task_row *r); /* where its files are */
 task_type task_type_of(const task_row *r);
