@@ -20,6 +20,7 @@ static const foreign_rule habits[] = {
     { "grad_accum_steps", "training.global_batch_size" },
     { "max_steps", "training.steps" },
     { "max_iters", "training.steps" },
+    { "train_iters", "training.steps" },
     { "num_steps", "training.steps" },
     { "num_train_epochs", "training.steps" },
     { "epochs", "training.steps" },
