@@ -88,11 +88,11 @@ static err split_nodes(const char *text, node_list *out) {
         bool strip = body < close && *body == '-', keep = body < close && *body == '+';
         const char *before = trim_before(text, from, at, strip, kind != '{' && !keep);
         if (before > from) add_node(out, NODE_TEXT, from, before);
-        const char *stop = close;
-        bool strip_after = stop > body && stop[-1] == '-',
-             keep_after = stop > body && stop[-1] == '+';
+        const char *stop = close, *begin = body + (strip || keep); /* one sign is not both */
+        bool strip_after = stop > begin && stop[-1] == '-',
+             keep_after = stop > begin && stop[-1] == '+';
         if (kind != '#')
-            add_node(out, kind == '{' ? NODE_VALUE : NODE_STATEMENT, body + (strip || keep),
+            add_node(out, kind == '{' ? NODE_VALUE : NODE_STATEMENT, begin,
                      stop - (strip_after || keep_after));
         at = from = close + 2;
         if (strip_after)
