@@ -79,7 +79,8 @@ static void names_are_synced(void **state) {
     int entries = 0;
     for (int i = 0; i < n_notes; i++) {
         if (notes[i].synced) continue;
-        if (str_ends(notes[i].path, "/status.json")) continue; /* io_publish: shows the present only */
+        if (str_ends(notes[i].path, "/status.json"))
+            continue; /* io_publish: shows the present only */
         entries++;
         if (!is_synced(i)) fail_msg("%s is named, and its folder is not synced", notes[i].path);
     }
