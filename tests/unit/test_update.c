@@ -733,8 +733,63 @@ static void bf16_adam_follows_fp32_adam(void **state) {
     }
 }
 
+/* A matrix of rank 1 or 2 and a little noise, as a router's gradient is: [rows, 8 rows]. */
+static tensor matrix_of_low_rank(rng_key key, int64_t rows) {
+    int64_t dim[] = { rows, 8 * rows }, rank = 1 + (int64_t)rng_below(key, 0, 2);
+    tensor t = tensor_of(mem_alloc((size_t)(8 * rows * rows) * sizeof(float)), DT_F32, 2, dim);
+    float *v = t.data, noise = powf(10, -6 * rng_uniform(key, 1));
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < dim[1]; j++) {
+            uint64_t at = (uint64_t)(1000 + 2000 * i + j);
+            float sum = noise * rng_normal(key, at);
+            for (int64_t k = 0; k < rank; k++)
+                sum += rng_normal(key, (uint64_t)(100 + 10 * k + i)) *
+                       rng_normal(key, (uint64_t)(200 + 300 * k + j));
+            v[i * dim[1] + j] = sum;
+        }
+    return t;
+}
+
+/* Singular values end near 1, whatever the rank of a matrix, its type and the polynomials. */
+static void orthogonal_directions_never_grow(void **state) {
+    static const dtype types[] = { DT_F32, DT_BF16, DT_F16 };
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    pool *threads = pool_new(1);
+    for (uint64_t seed = 0; seed < 300; seed++)
+        for (int kind = 0; kind < POLAR_KINDS; kind++)
+            for (size_t k = 0; k < COUNT_OF(types); k++) {
+                subject s = { .run = { .pool = threads } };
+                s.run.step = &s.step;
+                rng_key key = rng_key_of(90478, seed);
+                tensor u = matrix_of_low_rank(key, 2 + (int64_t)rng_below(key, 2, 7));
+                int64_t dim[] = { 1, u.dim[0], u.dim[1] }, n = u.dim[0] * u.dim[1];
+                tensor batch = tensor_of(NULL, types[k], 3, dim);
+                batch.data = mem_alloc(tensor_bytes(&batch));
+                tensor x = tensor_of(batch.data, types[k], 2, dim + 1);
+                op_call pack = { .op = OP_MUON_PACK, .in = { u }, .out = { x } };
+                op_call steps = { .op = OP_ORTHOGONALIZE, .out = { batch } };
+                pack.attr.update.polar = steps.attr.update.polar = (polar_kind)kind;
+                subject_call(&s, b, pack);
+                subject_call(&s, b, steps);
+                double square = 0;
+                for (int64_t i = 0; i < n; i++) {
+                    float value;
+                    dt_to_f32(types[k], (char *)batch.data + (size_t)i * dt_size(types[k]), &value,
+                              1);
+                    square += (double)value * value;
+                }
+                if (!(square <= 1.5 * 1.5 * (double)dim[1]))
+                    fail_msg("seed %d, %s, polynomials %d: %lld rows have the norm %g", (int)seed,
+                             dt_name(types[k]), kind, (long long)dim[1], sqrt(square));
+                free(u.data);
+                free(batch.data);
+            }
+    pool_free(threads);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(orthogonal_directions_never_grow),
         cmocka_unit_test(trajectories_match_pytorch),
         cmocka_unit_test(adam_adds_eps_to_the_corrected_root),
         cmocka_unit_test(block8_codes_survive_a_round_trip),

@@ -15,7 +15,8 @@
  * symmetric again after each product of different matrices. Relative to fp64, five steps of 384 x 1536 whose singular
  * values fall from 1 to 1e-5 evenly are off by 0.076 in bf16 without any of this; 0.062 with G of steps 0, 2 and 4;
  * 0.14 with G of 0 and 2. In fp16, whose range suffices since everything is between 1e-7 and 100, they are off by
- * 0.018 with G of 0 and 2. */
+ * 0.018 with G of 0 and 2. The first polynomial of Polar Express multiplies by 8: in bf16 a G that follows x then has
+ * eigenvalues of matrices of low rank that are far off, and the next steps diverge. There G is computed in every step. */
 #ifndef INGOT_OPS_POLAR_H
 #define INGOT_OPS_POLAR_H
 
@@ -64,9 +65,10 @@ typedef struct polar_run {
 } polar_run;
 
 /* Whether G is computed from x in this step. */
-static inline bool polar_restarts(const tensor *x, int step) {
-    bool wide = x->dim[x->ndim - 1] >= 2 * x->dim[x->ndim - 2];
-    return !wide || step == 0 || step == 2 || (step == 4 && x->dt == DT_BF16);
+static inline bool polar_restarts(polar_kind kind, const tensor *x, int step) {
+    bool wide = x->dim[x->ndim - 1] >= 2 * x->dim[x->ndim - 2], coarse = x->dt == DT_BF16;
+    if (!wide || (coarse && kind == POLAR_EXPRESS)) return true;
+    return step == 0 || step == 2 || (step == 4 && coarse);
 }
 
 static inline void polar_swap(tensor *a, tensor *b) {
@@ -82,8 +84,8 @@ static inline void polar_iterate(polar_run *r, polar_kind kind) {
     tensor *g = &r->square[0], *p = &r->square[1], *q = &r->square[2], *t = &r->square[3];
     for (int i = 0; i < POLAR_STEPS; i++) {
         const float *c = polar_coefficients(kind, i), f[3] = { c[2], c[1], c[0] };
-        bool fresh = polar_restarts(&r->x, i);
-        bool last = i + 1 == POLAR_STEPS || polar_restarts(&r->x, i + 1);
+        bool fresh = polar_restarts(kind, &r->x, i);
+        bool last = i + 1 == POLAR_STEPS || polar_restarts(kind, &r->x, i + 1);
         if (fresh) r->symmetric(r->context, &r->x, &r->x, &none, product, g);
         r->symmetric(r->context, g, g, g, f, p);
         if (!last) {
