@@ -2,7 +2,7 @@
  * bench/plan/rows, which prints all of them, and by test_rows, which holds both halves to their bars.
  *
  * Constants of the planner (planning/roofline.c, planning/systems.c) are chosen by the rows of the calibration half
- * alone. A hash of a row's name decides which half it belongs to, so nobody does. */
+ * alone. A hash of a row's name decides which half it belongs to, so that no one chooses. */
 #ifndef INGOT_BENCH_PLAN_ROWS_H
 #define INGOT_BENCH_PLAN_ROWS_H
 
@@ -149,7 +149,7 @@ static inline err apply_settings(const char *settings, config *c) {
     return e;
 }
 
-/* What was published, of the simulated step. */
+/* The published figures of the simulated step. */
 static inline double row_speed(const published_row *r, const step_time *t, double peak) {
     switch (r->measure) {
     case MEASURE_TOKENS: return t->tokens_per_second / r->ranks;

@@ -103,7 +103,7 @@ static bool is_mid_number(int c) {
     return c == WB_MIDNUM || c == WB_MIDNUMLET || c == WB_SINGLE_QUOTE;
 }
 
-/* What the rules see at a place: the classes around it, without those that WB4 hides. -1: the text ends. */
+/* The classes around a place, without those that WB4 hides from the rules. -1: the text ends. */
 typedef struct break_context {
     int before, last, next, after;
     size_t indicators; /* regional indicators in a row up to `last` */

@@ -16,7 +16,7 @@ typedef struct word_exception {
     uint8_t n, bytes[MAX_EXCEPTION_TOKENS]; /* [n] of each token */
 } word_exception;
 
-/* What an exception is split into when exceptions do not count: step 4 looks for these tokens. */
+/* The tokens that an exception is split into when exceptions do not count; step 4 looks for them. */
 typedef struct exception_phrase {
     uint8_t n; /* 0: step 4 does not look for it */
     uint8_t bytes[15];

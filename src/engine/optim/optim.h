@@ -91,7 +91,7 @@ int optim_programs(const optimizer *o, const prog **out);
  * step_state for what the host reads of it later. With agc gradients are clipped in place.
  * An error, before anything is queued, when lr is not finite or max_norm negative. */
 err optim_step(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
-/* What schedules make of momentum and weight decay, for the updates that follow; nothing until it is called. */
+/* Momentum and weight decay as the schedules have them, for the updates that follow. */
 typedef struct optim_factors {
     struct {
         double toward, weight; /* a momentum is moved by `weight` of the way to `toward` */

@@ -29,7 +29,7 @@ typedef struct att {
     const step_block *step; /* with dropout: has the key */
 } att;
 
-/* What the keys of other blocks gave. */
+/* The result of the keys of other blocks, which this one is added to. */
 typedef struct att_before {
     const void *o;
     int dt;

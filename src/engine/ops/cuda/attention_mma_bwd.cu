@@ -116,7 +116,7 @@ static __device__ tile_of_queries next_tile(const att &a, tile_of_queries t, int
     }
 }
 
-/* What grad_keys_mma reads of each query of a tile. */
+/* The queries of a tile, as grad_keys_mma reads them from shared memory. */
 template <int LINES> struct query_stats {
     float lse[LINES], dot[LINES];
     int lo[LINES], hi[LINES];

@@ -12,7 +12,7 @@ typedef struct values_shape {
     bool copy;                                /* q and k too: results have memory of their own */
 } values_shape;
 
-/* What a block has of its tokens. */
+/* The tokens of a block, in shared memory. */
 typedef struct values_shared {
     float w[MOST_HEADS * MOST_CHANNELS], x[ROWS * MOST_CHANNELS], gate[ROWS * MOST_HEADS];
 } values_shared;
