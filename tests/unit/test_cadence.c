@@ -1,7 +1,7 @@
 /* When validation, samples, saves and log lines come due: in steps, tokens or time. */
 #include "support/train.h"
 
-#include "train/train_internal.h"
+#include "train/lengths_internal.h"
 
 static void steps_tokens_and_seconds_come_due(void **state) {
     cadences every = { .log = { 3, CFG_STEPS },

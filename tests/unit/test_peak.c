@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "train/train_internal.h"
+#include "train/measure_internal.h"
 
 typedef struct meter {
     double value;

@@ -1,7 +1,7 @@
 /* Which of several replicas is corrupt, from hashes. */
 #include "support/test.h"
 
-#include "train/train_internal.h"
+#include "train/health_internal.h"
 
 static void the_odd_one_of_a_group_is_named(void **state) {
     bool bad[6];

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../src/run/train/train_internal.h"
+#include "train/saving_internal.h"
 
 /* ---- files of checkpoints -------------------------------------------------------------------- */
 static const char *file_of(test_folder *f, const char *run, const char *root, int step,

@@ -2,7 +2,8 @@
  * of them does, and plays their lists of training, evaluation and generation side by side, the update included. A
  * step that would hang is refused with both places. Ranks that differ in nothing but their coordinate run programs of
  * the same kind, so a mesh too large to play is played with fewer ranks along each axis. */
-#include "train_internal.h"
+#include "setup_internal.h"
+#include "trainer_internal.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -5,7 +5,9 @@
  * per rank, on one clock that starts when all ranks have met before step A. A table of the ops that took longest,
  * against what the machine can do, goes to steps-A-B.txt and is printed. A step that is profiled is complete before
  * the next one is queued, and validation, samples and saves after it are not part of the trace. Without --profile nothing here costs anything. */
-#include "train_internal.h"
+#include "profile_internal.h"
+#include "ranks_internal.h"
+#include "trainer_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* Questions with several answers during training (validation.tasks): the files are read once, and all ranks answer
  * them together with the programs that compute held-out losses, in any layout. */
-#include "train_internal.h"
+#include "questions_internal.h"
+#include "ranks_internal.h"
+#include "trainer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,9 @@
 /* The summary printed before the first step, and RUN/programs. */
-#include "train_internal.h"
+#include "datasets_internal.h"
+#include "lengths_internal.h"
+#include "measure_internal.h"
+#include "setup_internal.h"
+#include "trainer_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

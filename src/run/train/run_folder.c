@@ -9,7 +9,7 @@
  *
  * Each arrow is a rename, so that a crash leaves one of these states; folder_open continues from any
  * of them. */
-#include "train_internal.h"
+#include "run_folder_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint/checkpoint.h"
 #include "io/io.h"
+#include "observe/observe.h"
 #include "observe/status.h"
 
 #define PREVIOUS ".previous"

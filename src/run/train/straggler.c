@@ -4,7 +4,9 @@
  *
  * On a GPU the time that a collective waits inside a kernel is not known to the host, so only what delays the host
  * of a rank is seen there. */
-#include "train_internal.h"
+#include "health_internal.h"
+#include "ranks_internal.h"
+#include "trainer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,33 @@
+/* Metrics of a step that cost something: the peak of the device (peak.c), a pass over the parameters (detail.c), and
+ * the load of experts (expert_load.c). */
+#ifndef INGOT_TRAIN_MEASURE_INTERNAL_H
+#define INGOT_TRAIN_MEASURE_INTERNAL_H
+
+#include "observe/observe.h"
+#include "train/train.h"
+#include "train/step_internal.h"
+
+typedef struct trainer trainer;
+
+/* Measures it, if that is due, and keeps the best: whatever else runs on the machine
+ * only ever slows it down. */
+void trainer_measure_peak(trainer *t);
+/* @return whether the peak is to be measured again at `now`. */
+bool peak_is_due(double measured_at, double now);
+/* @return the peak once a step has reached `achieved`: where that is more, the measurement was taken
+ * while the device was busy. It is taken again, and is at least what was achieved. */
+double peak_after(double peak, double achieved, double (*measure)(void *ctx), void *ctx);
+/* Raises the peak to what a step shows. @param achieved floating point operations per second. */
+void trainer_raise_peak(trainer *t, double achieved);
+/* @return what 100% of MFU is. */
+double trainer_mfu_peak(const trainer *t);
+/* Between the last microbatch and the update of a step that is to be measured. */
+err detail_before_update(trainer *t) MUST_USE;
+/* After that step, before the next begins. */
+err detail_measure(trainer *t, observe_step *s) MUST_USE;
+void detail_free(trainer *t);
+void expert_load_fetch(trainer *t, queued_step *q);
+err expert_load_measure(trainer *t, observe_step *s) MUST_USE;
+void expert_load_free(trainer *t);
+
+#endif

@@ -1,0 +1,29 @@
+/* Everything up to the first step (setup.c, check_lists.c), the config as used (used.c) and the summary (report.c). */
+#ifndef INGOT_TRAIN_SETUP_INTERNAL_H
+#define INGOT_TRAIN_SETUP_INTERNAL_H
+
+#include "train/train.h"
+
+typedef struct trainer trainer;
+
+/* Checks config, data and device, builds and loads. Leaves the run folder as it is. */
+err trainer_setup(trainer *t) MUST_USE;
+/* Records the run's programs and lays out its memory, without mapping it. After trainer_set_batch; reads
+ * t->mc, n_sets and every.sample. */
+err trainer_lay_out(trainer *t, const op_backend *ops, int threads) MUST_USE;
+/* Plays the lists of all ranks together: check_lists.c. @param played how many ranks that were */
+err trainer_check_lists(const trainer *t, int *played) MUST_USE;
+/* Opens the logs, from the step after t->state's on: what they have of later ones is removed. */
+err trainer_open_log(trainer *t) MUST_USE;
+/* Takes the folder over: from here on it holds this run. */
+err trainer_begin(trainer *t) MUST_USE;
+void trainer_free(trainer *t);
+/* The config with every choice made. @param used freed by config_free; borrows from t. */
+void trainer_used_config(const trainer *t, config *used);
+err trainer_write_config(const trainer *t) MUST_USE;
+void trainer_describe(const trainer *t);
+/* One line for each difference from the run that is continued. */
+void trainer_report_changes(const trainer *t);
+err trainer_write_programs(const trainer *t) MUST_USE;
+
+#endif

@@ -1,0 +1,96 @@
+/* One rank of a run, from its config to its end (loop.c; start_ranks.c starts it). Each part of the state has an owner,
+ * whose header declares it:
+ *
+ *     datasets -> step -> alerts, measure -> saving        a batch from its shard to its loss, and what follows it
+ *     start, resume, setup, lengths, ranks                 before the first step
+ *     questions, profile, health                           beside the steps
+ */
+#ifndef INGOT_TRAINER_INTERNAL_H
+#define INGOT_TRAINER_INTERNAL_H
+
+#include "io/io.h"
+#include "monitor/monitor.h"
+#include "serve/serve.h"
+#include "train/train.h"
+#include "train/alerts_internal.h"
+#include "train/datasets_internal.h"
+#include "train/health_internal.h"
+#include "train/lengths_internal.h"
+#include "train/profile_internal.h"
+#include "train/questions_internal.h"
+#include "train/run_folder_internal.h"
+#include "train/saving_internal.h"
+#include "train/start_internal.h"
+#include "train/step_internal.h"
+
+typedef struct trainer {
+    const config *cfg;
+    const train_options *opt;
+    mesh mesh; /* of all ranks, as this one sees it */
+    run_folder folder;
+    const char *dir; /* folder.path */
+    run_start start;
+
+    const op_backend *ops; /* from ops_open */
+    model_config mc;
+    bool grow_vocab; /* the model takes the vocabulary the data has */
+    model *m;
+    plan *p;
+    optimizer *o;
+    exec x;
+    chain train, eval;
+    int train_id, eval_id;
+    generator gen;
+    tokenizer *tokenizer; /* of the data, for samples; NULL: not known */
+    float *losses;        /* [2][rows * seq], of a microbatch, and as this rank has them */
+    pending_losses pending;
+    step_rows rows_of;
+    queued_step last; /* the last step that was queued */
+    double since;     /* when the step before it was done */
+    double average_s; /* of a step */
+
+    run_source *sources, *sets; /* to train on; to validate on; owned */
+    int n_sources, n_sets;
+    bool has_clean;      /* sources has one more: alerts.clean_source */
+    loader *batches;     /* of all sources */
+    observe_part *parts; /* [n_sources + n_sets], of the last step */
+
+    int64_t rows, micros,
+        seq;             /* a rank's microbatch; microbatches in a full step; tokens in a row */
+    batch_ramp ramp;     /* the windows of every step */
+    int64_t curriculum;  /* length of the sequence curriculum, in windows */
+    int64_t steps, stop; /* where the schedule ends, and where this run does */
+    bool in_tokens;      /* the run's length was given in tokens: the schedule counts them */
+    schedule sched;
+    momentum_schedule momentum;
+    cadences every;
+    ckpt_state state;
+    run_saves saves;
+    run_alerts alerts;
+    bool new_optimizer;      /* another one than the checkpoint's, whose states are left behind */
+    json_t *run;             /* owned: resume_snapshot, for checkpoints */
+    str changes;             /* what differs from the checkpoint that is continued; lines */
+    double peak_flops;       /* the most this device can do in the run's type, as measured */
+    double peak_measured_at; /* by time_now; it is measured again with validations */
+    double published; /* the vendor's figure for it; NaN: not known, and MFU is of peak_flops */
+
+    watchdog *dog;               /* NULL: none */
+    straggler_watch *stragglers; /* NULL: no step yet */
+    run_profile profile;
+    run_stage_times stage_times;
+    run_questions questions;
+    observe *log;
+    serve *page; /* NULL: not served */
+    progress *show;
+    double began;    /* the time_now of rank 0 */
+    FILE *text_log;  /* RUN/train.log, of rank 0 */
+    int stop_signal; /* that one rank at least had got by the end of the last step; 0: none */
+    double val_loss;
+    double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */
+    observe_detail detail;           /* arrays owned, NULL until the first */
+    float *sample;                   /* owned: the values of detail.sample */
+} trainer;
+
+err train_rank(trainer *t) MUST_USE;
+
+#endif
