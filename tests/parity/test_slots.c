@@ -2,7 +2,7 @@
  * that would use one at the wrong time is refused. */
 #include "support/model.h"
 
-#include "prog/plan_internal.h"
+#include "prog/step_list_internal.h"
 
 /* When parameters are gathered, and how many are there at once, is a matter of time and memory alone. */
 static void prefetching_changes_no_bit(void **state) {

@@ -7,7 +7,10 @@
  *     gathered       per slot of a pool      parameters that are stored in slices (slots.c)
  *     whole grads    per slot of a pool      gradients on their way to the slices
  */
+#include "chain_internal.h"
+#include "exec_internal.h"
 #include "plan_internal.h"
+#include "step_list_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Calls to the device beside ops, for the executor and those around it: the step block, the order of its queues,
  * and tapes, which replay calls that are the same in every step. */
+#include "exec_internal.h"
 #include "plan_internal.h"
 
 #include <stddef.h>

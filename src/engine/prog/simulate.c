@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec_internal.h"
 #include "plan_internal.h"
+#include "step_list_internal.h"
 
 enum { PLAYED_MICROS = 4 };
 

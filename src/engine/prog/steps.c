@@ -15,7 +15,7 @@
  * The same ops on the same inputs are bit-exact. F' is the block with the kept sum as its residual and
  * no delta; the last forward of a segment runs only what backward reads. The first block of a later
  * pipeline stage is such an F', too: stages pass on the sum. */
-#include "plan_internal.h"
+#include "step_list_internal.h"
 
 #include <stdlib.h>
 

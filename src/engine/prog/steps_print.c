@@ -1,6 +1,6 @@
 /* The instructions of a rank as text: what --dump-schedule shows of programs, and of parameters and gradients that are
  * kept in slices. */
-#include "plan_internal.h"
+#include "step_list_internal.h"
 
 /* "first", "last", or the number of a block in the model. */
 static void add_block_name(str *out, const chain *c, const model_chunk *k, const instr *i) {

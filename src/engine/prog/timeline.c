@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec_internal.h"
 #include "plan_internal.h"
+#include "step_list_internal.h"
 
 const char *const live_names[LIVE_KINDS] = {
     [LIVE_TEMP] = "temporary",        [LIVE_SAVED] = "saved for backward",

@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "exec_internal.h"
 #include "plan_internal.h"
+#include "step_list_internal.h"
 
 typedef enum { EVENT_CALL, EVENT_COMM, EVENT_WAIT, EVENT_INSTR, EVENT_SPAN } event_kind;
 static const char *const kind_names[] = { [EVENT_CALL] = "op",

@@ -1,0 +1,127 @@
+/* The list of instructions of a step: what it consists of, who makes it (steps.c, slots.c) and how it is read
+ * (step_cursor). */
+#ifndef INGOT_PROG_STEP_LIST_INTERNAL_H
+#define INGOT_PROG_STEP_LIST_INTERNAL_H
+
+#include "prog/execute.h"
+#include "prog/prog_internal.h"
+
+/* Consecutive blocks that a rank runs, with what comes before the first and after the last of them. Their
+ * instances are numbered: 0 is first, 1 to layers are the blocks, layers + 1 is last; then restarts,
+ * one per segment that is recomputed. */
+typedef struct model_chunk {
+    int from, layers; /* its blocks */
+    int before;       /* blocks of this rank's chunks before it */
+    int stage;        /* virtual */
+    bool first, last; /* it begins with the embedding, ends with the loss */
+} model_chunk;
+
+/* @param rank along pp */
+model_chunk chain_chunk(const chain *c, int rank, int index);
+
+typedef enum {
+    DO_FEED,      /* the caller puts a microbatch's inputs in place */
+    DO_FWD,       /* a program's forward list */
+    DO_FWD_SAVES, /* forward again, only what backward will read */
+    DO_BWD,
+    DO_WEIGHTS, /* gradients of weights that backward put off */
+    DO_GATHER, /* starts to gather the parameters of a program that are stored in slices, into a slot */
+    DO_GATHERED, /* waits until they are */
+    DO_REDUCE,   /* starts to reduce the whole gradients that a list left in a slot */
+    DO_REDUCED,  /* waits for that, and adds this rank's slice to the one it accumulates */
+    /* The same of parameters that the last update left in slices (ZeRO 1 and 2), into their place. */
+    DO_GATHER_UPDATED,
+    DO_GATHERED_UPDATED,
+    DO_SEND, /* begins to send what passes to the next virtual stage, or back */
+    DO_SENT, /* waits until it is sent */
+    DO_RECV,
+    DO_LOSS,  /* the caller reads the losses of a microbatch */
+    DO_GRADS, /* the caller may read the gradients that it and those before it left */
+    DO_BEGIN, /* the program that every rank begins a step with */
+    DO_END,   /* ... and ends its microbatches with; waits for what is still being reduced */
+    /* The programs that end a step, by end_kind. */
+    DO_TIED,
+    DO_DECIDE,
+    DO_NORM,
+    DO_UPDATE,
+    DO_BESIDE
+} instr_kind;
+
+typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
+
+typedef struct instr {
+    instr_kind kind;
+    task_kind task;  /* of the timetable, that it is a part of */
+    stage_pass pass; /* DO_SEND, DO_SENT, DO_RECV */
+    int chunk, instance;
+    int slot;   /* of the chunk's memory */
+    int inputs; /* slot of the microbatch's inputs */
+    int micro;
+    /* Slots of gathered parameters and of whole gradients, of the pool of its program; -1: none. */
+    int gathered, whole_grad;
+    int bucket;           /* DO_GATHER_UPDATED, DO_GATHERED_UPDATED */
+    const chain_end *end; /* DO_TIED and those after it */
+    /* While the list of a microbatch is made (slots.c): */
+    bool once;  /* in a step's first one alone: what it brings stays */
+    bool ahead; /* for the next microbatch: not in the last one */
+} instr;
+
+/* Blocks have slots of one size; the programs around them share others. */
+typedef enum { POOL_BLOCKS, POOL_OUTER, POOLS } slot_pool;
+
+static inline slot_pool pool_of(const model_chunk *k, int at) {
+    return at == 0 || at == k->layers + 1 ? POOL_OUTER : POOL_BLOCKS;
+}
+
+enum { MAX_CHUNKS = 16 };
+
+/* All instructions of a rank for one step. Without a pipeline the microbatches between the first and the last run
+ * the same ones, which are repeated. */
+typedef struct step_list {
+    int micros;
+    instr *list;
+    int n, cap;
+    int repeat_from, repeat_to, repeats; /* [from, to) run so many times; 0: nothing is repeated */
+    int slots[MAX_CHUNKS];               /* how many slots it uses */
+    int inputs;
+    int gathered[POOLS], whole_grads[POOLS];
+} step_list;
+
+/* Walks the instructions of a step in the order in which they run: all who read a list do it with this. */
+typedef struct step_cursor {
+    const step_list *l;
+    int at, again;
+} step_cursor;
+
+/* @param out the next instruction, of its microbatch. @return false: the step has ended. */
+bool step_next(step_cursor *c, instr *out);
+/* @param c with its pipeline given */
+err step_list_make(const chain *c, int rank, int micros, step_list *out) MUST_USE;
+/* The same, of a timetable that was made already: all ranks have one. It is that of a single microbatch where there
+ * is no pipeline. */
+void step_list_from(const chain *c, int rank, const timetable *s, int micros, step_list *out);
+void step_list_free(step_list *l);
+/* Adds what a step ends with. */
+void step_list_add_ends(step_list *l, const chain_end *end, int n);
+/* slots.c: adds the instructions that gather parameters and reduce whole gradients. */
+void step_list_add_slots(const chain *c, int rank, step_list *l);
+/* Adds those that gather what the last update left in slices, before the programs that read it. */
+void step_list_add_updated(const chain *c, int rank, step_list *l);
+/* Plays a list and refuses one that uses a slot before its gather ended, with other parameters than the program's,
+ * or that overwrites a gather or a gradient in flight. */
+err step_list_check_slots(const chain *c, int rank, const step_list *l) MUST_USE;
+/* The chain with what reads as 1 written as 1. */
+chain chain_normal(const chain *c);
+const op_list *instr_list(const prog *p, instr_kind kind);
+/* Whether it runs a list of a chunk's program. */
+bool instr_runs_list(instr_kind kind);
+/* The virtual stage that a message of a pipeline goes to or comes from, as the rank along pp. */
+int message_peer(const chain *c, int rank, const instr *i);
+/* The gather of a bucket that the update leaves in slices: its move and, of this rank, its elements. */
+comm_move updated_move(const prog_bucket *b);
+prog *chunk_program(const chain *c, const model_chunk *k, int at);
+/* Blocks of a chunk that run forward again, but for the last segment of them: the first n. */
+int chunk_rerun(const chain *c, const model_chunk *k);
+int chunk_segments(const chain *c, const model_chunk *k);
+
+#endif
