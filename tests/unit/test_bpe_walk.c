@@ -2,6 +2,7 @@
  * ways, and for merges out of order, where there is no walk. */
 #include "support/test.h"
 
+#include "tokenizer/bpe_internal.h"
 #include "tokenizer/tokenizer_internal.h"
 
 enum { MERGES = 120, TOKENS = 256 + MERGES, LONGEST = 200 };

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/chars_internal.h"
+#include "tokenizer/text_rules_internal.h"
 
 /* ---- the set ------------------------------------------------------------------------------------ */
 

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/bpe.h"
+#include "tokenizer/bpe_internal.h"
+#include "tokenizer/chars_internal.h"
 
 enum { SHORT_PIECE = 48 }; /* symbols, from which on the heap is faster */
 

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/bpe.h"
+#include "tokenizer/bpe_internal.h"
 
 enum { NOT_MADE = WALK_NOT_MADE, A_BYTE = -1, NO_TOKEN = -1 };
 

@@ -1,5 +1,5 @@
 /* Characters of text that may be broken, GPT-2's alphabet of bytes, and base64. */
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/chars_internal.h"
 
 /* ---- broken text ------------------------------------------------------------------------------ */
 

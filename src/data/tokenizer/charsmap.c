@@ -12,7 +12,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/charsmap_internal.h"
 
 struct charsmap {
     uint32_t *units; /* [n_units] */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "io/io.h"
+#include "tokenizer/open_internal.h"
 #include "tokenizer/tokenizer_internal.h"
 
 /* The first of the names that the folder has. @return owned (free), NULL: none. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/regex_internal.h"
 
 struct regex {
     pcre2_code *code;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tokenizer/scan.h"
+#include "tokenizer/splitter_internal.h"
 
 /* ---- runs ------------------------------------------------------------------------------------- */
 

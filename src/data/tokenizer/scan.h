@@ -2,7 +2,7 @@
 #ifndef INGOT_TOKENIZER_SCAN_H
 #define INGOT_TOKENIZER_SCAN_H
 
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/chars_internal.h"
 
 enum {
     LETTER = CLASS_LETTER,

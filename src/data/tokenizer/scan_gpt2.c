@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "tokenizer/scan.h"
+#include "tokenizer/splitter_internal.h"
 
 enum {
     BLOCK = 64,

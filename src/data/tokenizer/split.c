@@ -2,7 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/chars_internal.h"
+#include "tokenizer/regex_internal.h"
+#include "tokenizer/splitter_internal.h"
+#include "tokenizer/tokenizer.h"
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 /* What follows the words and the digits in the younger patterns. */

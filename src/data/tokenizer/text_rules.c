@@ -3,7 +3,10 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/chars_internal.h"
+#include "tokenizer/charsmap_internal.h"
+#include "tokenizer/regex_internal.h"
+#include "tokenizer/text_rules_internal.h"
 
 /* ---- finding --------------------------------------------------------------------------------------- */
 

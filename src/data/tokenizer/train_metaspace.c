@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "io/io.h"
+#include "tokenizer/open_internal.h"
 #include "tokenizer/train_internal.h"
 
 #define SPACE_MARK "\xE2\x96\x81" /* U+2581 */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/trie_internal.h"
 
 enum { FREE = -1, NO_TOKEN = -1 };
 

@@ -16,7 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/bpe_internal.h"
+#include "tokenizer/chars_internal.h"
+#include "tokenizer/trie_internal.h"
+#include "tokenizer/unigram_internal.h"
 
 static const double UNKNOWN_PENALTY = 10;
 enum { NO_TOKEN = -1, UNREACHED = -2 };

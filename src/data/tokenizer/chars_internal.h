@@ -1,0 +1,37 @@
+/* Characters of text that may be broken, and alphabets for bytes (chars.c). */
+#ifndef INGOT_TOKENIZER_CHARS_INTERNAL_H
+#define INGOT_TOKENIZER_CHARS_INTERNAL_H
+
+#include "text/text.h"
+
+/* The code point at p, which has n > 0 bytes. @return its bytes; 1 and U+FFFD for a broken byte. */
+int char_decode_any(const char *p, size_t n, uint32_t *cp);
+
+/* The same, fast for what is common. */
+static inline int char_decode(const char *p, size_t n, uint32_t *cp) {
+    const uint8_t *s = (const uint8_t *)p;
+    if (s[0] < 0x80) return *cp = s[0], 1;
+    if (s[0] >= 0xC2 && s[0] < 0xE0 && n > 1 && (s[1] & 0xC0) == 0x80)
+        return *cp = (s[0] & 31u) << 6 | (s[1] & 63u), 2;
+    if (s[0] > 0xE0 && s[0] < 0xED && n > 2 && (s[1] & 0xC0) == 0x80 && (s[2] & 0xC0) == 0x80)
+        return *cp = (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u), 3;
+    return char_decode_any(p, n, cp);
+}
+
+/* Bytes of the last character before p[n], n > 0. */
+int char_back(const char *p, size_t n, uint32_t *cp);
+/* Broken text as valid UTF-8 for those who need it: each broken byte becomes a code point of
+ * U+10FF00..U+10FFFF, and so do the bytes of such code points in the text. Undone exactly. */
+void chars_escape(const char *text, size_t n, str *out);
+void chars_unescape(const char *text, size_t n, str *out);
+/* GPT-2's alphabet: each byte written as a printable character. */
+uint32_t byte_to_char(uint8_t byte);
+/* Appends the bytes that a text of that alphabet stands for. @return false, and nothing appended,
+ * when a character is not of it. */
+bool alphabet_to_bytes(const char *text, size_t n, str *out);
+void alphabet_from_bytes(const char *bytes, size_t n, str *out);
+/* Appends the bytes that base64 stands for. @return false when it is not base64. */
+bool base64_to_bytes(const char *s, size_t n, str *out);
+void base64_from_bytes(const char *bytes, size_t n, str *out);
+
+#endif
