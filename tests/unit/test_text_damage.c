@@ -2,7 +2,7 @@
  * an error or a counted skip, never a crash and never silence. */
 #include "support/text.h"
 
-#include "text/text_internal.h"
+#include "text/json_scan_internal.h"
 
 static const text_input_options plain = { 0 };
 

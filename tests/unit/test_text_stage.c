@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 
 #include "comm/comm.h"
-#include "text/text_internal.h"
+#include "text/inputs_internal.h"
+#include "text/stage_report_internal.h"
 
 enum { MOST_WORKERS = 256 };
 

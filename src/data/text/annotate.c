@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/text_internal.h"
+#include "text/output_internal.h"
 
 static bool has_one_of(const json_t *object, const json_t *names) {
     const char *name;

@@ -8,7 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/text_internal.h"
+#include "text/block_reader_internal.h"
+#include "text/byte_reader_internal.h"
+#include "text/inputs_internal.h"
+#include "text/parser_internal.h"
+#include "text/span_internal.h"
 
 enum { PIECE_BYTES = 64 << 10 };
 

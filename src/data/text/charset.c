@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "text/html.h"
-#include "text/text_internal.h"
+#include "text/span_internal.h"
 
 enum { META_WITHIN = 4096, NAME_BYTES = 32 };
 #define UNKNOWN "\xEF\xBF\xBD"

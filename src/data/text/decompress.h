@@ -3,7 +3,7 @@
 #ifndef INGOT_TEXT_DECOMPRESS_H
 #define INGOT_TEXT_DECOMPRESS_H
 
-#include "text/text_internal.h"
+#include "text/byte_reader_internal.h"
 
 /* One call of a decoder: it consumes and produces what it can, and advances both. */
 typedef struct codec_step {

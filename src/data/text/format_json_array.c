@@ -3,7 +3,9 @@
  * from its beginning; so a file is one segment, and one too long to hold ends what can be read. */
 #include <string.h>
 
-#include "text/text_internal.h"
+#include "text/json_scan_internal.h"
+#include "text/parser_internal.h"
+#include "text/span_internal.h"
 
 /* @return bytes of the JSON string at p, quotes included; 0: its end is not in the buffer. */
 static size_t string_length(const char *p, size_t n) {

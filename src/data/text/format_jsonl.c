@@ -2,7 +2,10 @@
  * text with escapes is copied. */
 #include <string.h>
 
-#include "text/text_internal.h"
+#include "text/json_scan_internal.h"
+#include "text/parser_internal.h"
+#include "text/span_internal.h"
+#include "text/inputs_internal.h"
 
 static size_t first_record_end(const char *p, size_t n, bool line_start) {
     const char *brk = memchr(p, '\n', n);

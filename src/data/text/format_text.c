@@ -2,7 +2,8 @@
  * such lines is one document, split at a line end if it exceeds the longest document allowed. */
 #include <string.h>
 
-#include "text/text_internal.h"
+#include "text/parser_internal.h"
+#include "text/span_internal.h"
 
 enum { SEPARATOR_BYTES = sizeof TEXT_SEPARATOR - 1 };
 

@@ -6,7 +6,10 @@
 #include <string.h>
 
 #include "text/html.h"
-#include "text/text_internal.h"
+#include "text/http_internal.h"
+#include "text/parser_internal.h"
+#include "text/span_internal.h"
+#include "text/inputs_internal.h"
 
 enum {
     LONGEST_HEAD = 64 << 10,

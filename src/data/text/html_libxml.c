@@ -8,7 +8,7 @@
 #include <strings.h>
 
 #include "text/html.h"
-#include "text/text_internal.h"
+#include "text/text.h"
 
 /* ---- elements -------------------------------------------------------------------------------- */
 typedef enum {

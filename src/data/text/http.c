@@ -3,7 +3,8 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "text/text_internal.h"
+#include "text/http_internal.h"
+#include "text/span_internal.h"
 
 size_t header_length(const char *p, size_t n) {
     for (size_t at = 0; at < n;) {

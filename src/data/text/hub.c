@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "io/io.h"
-#include "text/text_internal.h"
+#include "text/inputs_internal.h"
 
 #define HUB_PREFIX "hf://datasets/"
 

@@ -2,7 +2,8 @@
  * and no tree is built, since of most lines only the text is needed. */
 #include <string.h>
 
-#include "text/text_internal.h"
+#include "text/json_scan_internal.h"
+#include "text/span_internal.h"
 
 enum { MOST_DEPTH = 1000, LONGEST_NAME = 256 };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "store/store.h"
-#include "text/text_internal.h"
+#include "text/byte_reader_internal.h"
 
 enum { FIRST_BYTES = 64 << 10, MOST_BYTES = 8 << 20 };
 

@@ -4,8 +4,8 @@
 
 #include "comm/comm.h"
 #include "io/io.h"
-#include "text/text_internal.h"
 #include "util/wait.h"
+#include "text/text.h"
 
 enum { SIGNATURE = 256 };
 

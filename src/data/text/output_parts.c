@@ -13,7 +13,11 @@
 #include <unistd.h>
 
 #include "io/io.h"
-#include "text/text_internal.h"
+#include "text/byte_reader_internal.h"
+#include "text/output_internal.h"
+#include "text/parser_internal.h"
+#include "text/stage_report_internal.h"
+#include "text/inputs_internal.h"
 
 #define STATE_NAME "state.json"
 

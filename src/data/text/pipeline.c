@@ -23,7 +23,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/text_internal.h"
+#include "text/block_reader_internal.h"
+#include "text/inputs_internal.h"
+#include "text/parser_internal.h"
+#include "text/span_internal.h"
 
 typedef struct pipeline_run {
     text_inputs *in;

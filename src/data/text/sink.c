@@ -8,7 +8,9 @@
 #include <zstd.h>
 
 #include "io/io.h"
-#include "text/text_internal.h"
+#include "text/byte_reader_internal.h"
+#include "text/output_internal.h"
+#include "text/parser_internal.h"
 
 enum { ZSTD_LEVEL = 3, GZIP_LEVEL = 6 };
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/text_internal.h"
+#include "text/span_internal.h"
 
 bool span_is(text_span s, const char *word) {
     return strlen(word) == s.len && memcmp(s.at, word, s.len) == 0;

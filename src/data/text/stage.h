@@ -1,8 +1,20 @@
-/* A stage while it runs: shared by the runner (stage.c) and what writes packed documents (packer.c). */
+/* A stage while it runs: shared by the runner (stage.c) and what writes packed documents (packer.c). From bytes on disk
+ * to documents that are kept:
+ *
+ *     byte_reader    decompressed bytes of one input            byte_reader.c, decompress.h
+ *     block_reader   splits them into blocks of whole records   block_reader.c
+ *     text_format    where records end; records to documents    parser.c, format_*.c, json_scan.c
+ *                    (Parquet: rows instead of bytes            format_parquet.c)
+ *     pipeline       workers: read, parse, work, merge in order pipeline.c
+ *     stage          a pipeline that writes what is kept        stage.c, sink.c, output_parts.c, stage_report.c
+ *     tasks          segments shared among the ranks of a job   stage_tasks.c, output_lock.c, stage_progress.c
+ */
 #ifndef INGOT_TEXT_STAGE_H
 #define INGOT_TEXT_STAGE_H
 
-#include "text/text_internal.h"
+#include "text/inputs_internal.h"
+#include "text/output_internal.h"
+#include "text/stage_report_internal.h"
 
 typedef struct stage_worker {
     compressor *kept, *dropped;

@@ -5,7 +5,7 @@
 
 #include "comm/comm.h"
 #include "io/io.h"
-#include "text/text_internal.h"
+#include "text/stage_report_internal.h"
 
 void report_init(text_stage_report *r, const text_stage *s) {
     size_t rules = (size_t)s->n_rules, counters = (size_t)s->n_counters;

@@ -14,7 +14,8 @@
 #include <time.h>
 
 #include "comm/comm.h"
-#include "text/text_internal.h"
+#include "text/inputs_internal.h"
+#include "text/stage_report_internal.h"
 #include "util/fault.h"
 
 /* ---- who runs what --------------------------------------------------------------------------- */

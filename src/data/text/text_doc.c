@@ -2,7 +2,9 @@
  * byte, apart from an edited text, so that members unknown to ingot survive every stage. */
 #include <string.h>
 
-#include "text/text_internal.h"
+#include "text/json_scan_internal.h"
+#include "text/parser_internal.h"
+#include "text/span_internal.h"
 
 static void add_escape(char c, str *out) {
     static const char shorts[32] = {

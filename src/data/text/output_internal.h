@@ -1,0 +1,70 @@
+/* Where documents are written: rows (doc_rows.c, annotate.c), sinks (sink.c), folders of parts (output_parts.c). */
+#ifndef INGOT_TEXT_OUTPUT_INTERNAL_H
+#define INGOT_TEXT_OUTPUT_INTERNAL_H
+
+#include "parquet/parquet.h"
+#include "text/text.h"
+#include "text/byte_reader_internal.h"
+
+enum { DOC_COLUMNS = 6, DOC_COLUMNS_DROPPED = 8 }; /* of kept and of dropped documents */
+extern const parquet_column doc_columns[DOC_COLUMNS_DROPPED];
+/* @param dropped_by NULL: kept. @param scratch reused. */
+void doc_add_row(const text_inputs *in, const text_doc *d, text_span text, const char *dropped_by,
+                 double value, str *scratch, parquet_rows *rows);
+/* The document with the members of a verdict, as text_verdict describes them; it is the same if there are
+ * none. @param scratch what it borrows, until the next call. */
+text_doc doc_annotate(const text_doc *d, text_span members, str scratch[2]);
+typedef struct compressor compressor;
+compressor *compressor_new(text_compression compression);
+/* Replaces the text by its compressed form, a complete gzip member or zstd frame. */
+void compressor_run(compressor *p, str *text);
+void compressor_free(compressor *p); /* takes NULL */
+
+typedef struct sink {
+    enum { SINK_NOWHERE, SINK_STDOUT, SINK_FILE, SINK_FOLDER } kind;
+    const char *path; /* borrowed */
+    text_compression compression;
+    struct io_writer *writer;
+    bool wrote;
+    parquet_target target; /* of a Parquet file */
+    parquet_writer *table;
+} sink;
+
+/* @param compress method for the parts of a folder. */
+err sink_init(sink *s, const char *path, const char *compress) MUST_USE;
+char *sink_part_path(const sink *s, int segment); /* owned */
+err sink_begin_part(sink *s, int segment) MUST_USE;
+err sink_write(sink *s, const void *bytes, size_t n) MUST_USE;
+err sink_end_part(sink *s) MUST_USE; /* the part is complete */
+err sink_finish(sink *s) MUST_USE;   /* the whole output is complete */
+void sink_abort(sink *s);            /* removes incomplete files */
+
+/* Parts, one per segment in most stages, each with a report that is written after it: where the report exists,
+ * the part is complete. state.json records the stage and the inputs. */
+typedef struct parts {
+    const text_stage *stage;
+    const text_inputs *in;
+    const char *folder; /* of state.json and the reports */
+    const sink *out;    /* [n_out] */
+    int n_out;
+    const sink *dropped;
+    int n; /* parts; -1: not known yet */
+} parts;
+
+/* Creates the folders and checks that what they hold may be continued, or with `fresh` discarded.
+ * Changes nothing in them. */
+err parts_check(const parts *p, bool fresh) MUST_USE;
+/* The same; then discards what is to be discarded, and begins. */
+err parts_open(const parts *p, bool fresh) MUST_USE;
+/* Checks a folder that a stage has written against its state.json, before it is read as input: the
+ * stage has finished, and all of its parts are there in their full size. */
+err parts_verify(const char *folder, const char *state) MUST_USE;
+/* *whole: whether the segment's part is complete; *r is then its report. */
+err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) MUST_USE;
+err parts_add(const parts *p, int segment, const text_stage_report *r) MUST_USE;
+/* @return bytes of a part in all outputs, or -1 if it is missing in one. */
+int64_t parts_size(const parts *p, int part);
+/* All parts are complete. */
+err parts_close(const parts *p) MUST_USE;
+
+#endif

@@ -1,0 +1,36 @@
+/* What a stage reports while it runs (stage_progress.c, stage_tasks.c) and when it has ended (stage_report.c). */
+#ifndef INGOT_TEXT_STAGE_REPORT_INTERNAL_H
+#define INGOT_TEXT_STAGE_REPORT_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "text/text.h"
+
+void report_init(text_stage_report *r, const text_stage *s);
+void report_add(text_stage_report *to, const text_stage_report *from, const text_stage *s);
+/* @param part_bytes size of the part it belongs to. */
+err report_save(const text_stage_report *r, const text_stage *s, int64_t part_bytes,
+                const char *path) MUST_USE;
+err report_load(const char *path, const text_stage *s, text_stage_report *r,
+                int64_t *part_bytes) MUST_USE;
+/* Adds up the reports of all ranks. */
+err report_total(text_stage_report *r, const text_stage *s, struct comm *c) MUST_USE;
+
+struct text_progress {
+    const char *name; /* NULL: no progress */
+    bool live, drawn; /* on a terminal, one line is rewritten */
+    double began, shown;
+    int64_t total, skipped; /* bytes of input; skipped: completed by an earlier run */
+    _Atomic int64_t done;   /* of this rank */
+    struct comm *comm;      /* with several ranks the heartbeat shows the sum (stage_tasks.c) */
+    atomic_bool stop;       /* another rank has failed */
+};
+
+void text_progress_init(text_progress *p, const char *name, int64_t total);
+/* Shows that `done` bytes are done, unless that was shown a moment ago. */
+void text_progress_show(text_progress *p, int64_t done);
+void text_progress_end(text_progress *p);
+/* An error that says so; err_is_echo. */
+err text_other_rank_failed(const struct comm *c) MUST_USE;
+
+#endif
