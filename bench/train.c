@@ -224,9 +224,9 @@ static double one_queued_step(run *r, int step, double *since) {
 static speed time_steps(run *r, int steps) {
     int warm_up = r->f.losses ? 0 : r->f.cuda ? 5 : 2;
     double *t = mem_alloc((size_t)steps * sizeof *t), sum = 0, since = time_now();
-    r->x.profile = NULL;
+    r->x.probe.profile = NULL;
     for (int i = 0; i < warm_up + steps; i++) {
-        if (i == warm_up && r->f.profile) r->x.profile = r->profile;
+        if (i == warm_up && r->f.profile) r->x.probe.profile = r->profile;
         double own = r->f.queued ? one_queued_step(r, i, &since) : one_step(r, i);
         if (i >= warm_up) sum += t[i - warm_up] = own;
     }

@@ -191,7 +191,7 @@ static void profiled_call(const exec *x, const op_call *c) {
     if (b->device) b->device->mark(b->context, c->run->queue, MARKS_OF_STEPS);
     ops_run(b, c);
     if (b->device) b->device->mark(b->context, c->run->queue, MARKS_OF_STEPS + 1);
-    op_profile *sum = &x->profile[c->op];
+    op_profile *sum = &x->probe.profile[c->op];
     op_work w = ops_work(c);
     sum->seconds += b->device
                         ? b->device->seconds_between(b->context, MARKS_OF_STEPS, MARKS_OF_STEPS + 1)
@@ -204,11 +204,11 @@ static void profiled_call(const exec *x, const op_call *c) {
 
 /* @param in, o what it is a part of; NULL: of no program. */
 static void call_part(exec *x, const op_call *c, const instance *in, const prog_op *o, int micro) {
-    if (x->trace) {
-        int at = trace_call_begin(x->trace, c);
+    if (x->probe.trace) {
+        int at = trace_call_begin(x->probe.trace, c);
         ops_run(x->plan->backend, c);
-        trace_call_end(x->trace, at, c, in, o, micro);
-    } else if (x->profile) {
+        trace_call_end(x->probe.trace, at, c, in, o, micro);
+    } else if (x->probe.profile) {
         profiled_call(x, c);
     } else {
         ops_run(x->plan->backend, c);
@@ -228,7 +228,7 @@ void exec_call(exec *x, const op_call *c) {
 
 /* @return an error only where none is to be noted. */
 static err note_not_finite(exec *x, const instance *in, const prog_op *o, const op_call *c) {
-    exec_finding *f = x->finding;
+    exec_finding *f = x->probe.finding;
     if (!f) return check_finite(x->plan, in, o, c);
     f->ops++;
     if (f->at) return OK;
@@ -248,7 +248,7 @@ static void sample_activation(exec *x, const instance *in, const prog_op *o, con
     while (k < OP_MAX_OUT && (o->out[k] == VAL_NONE || o->out[k] != in->p->block_input)) k++;
     if (k == OP_MAX_OUT || in->layer < 0) return;
     const tensor *t = &c->out[k];
-    exec_sample *s = &x->activation[in->layer];
+    exec_sample *s = &x->probe.activation[in->layer];
     if (s->n) return;
     s->n = MIN(tensor_count(t), (int64_t)SAMPLED);
     s->dt = t->dt;
@@ -273,8 +273,8 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     c.accumulate = adds_to_result(o->acc, micro) ? ~0u : 0;
     if (o->once && mesh_index(&in->p->m, o->once)) c.in[2].data = NULL;
     call_part(x, &c, in, o, micro);
-    if (x->check_finite && in->p->mode != PROG_UPDATE) TRY(note_not_finite(x, in, o, &c));
-    if (x->activation && micro == 0) sample_activation(x, in, o, &c);
+    if (x->probe.check_finite && in->p->mode != PROG_UPDATE) TRY(note_not_finite(x, in, o, &c));
+    if (x->probe.activation && micro == 0) sample_activation(x, in, o, &c);
     return OK;
 }
 
@@ -509,20 +509,21 @@ static err run_program(const chain_run *r, const instr *i) {
 /* @return its event, where a trace records. */
 static int begin_instr(exec *x) {
     __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
-    return x->trace ? trace_instr_begin(x->trace) : 0;
+    return x->probe.trace ? trace_instr_begin(x->probe.trace) : 0;
 }
 
 static err run_instr(const chain_run *r, const instr *i) {
     exec *x = r->x;
     bool lists = instr_runs_list(i->kind);
     int at = begin_instr(x);
-    exec_trace *began = x->trace; /* hooks may end it */
-    if (x->times && lists) task_times_note(x, i, false);
+    exec_trace *began = x->probe.trace; /* hooks may end it */
+    if (x->probe.times && lists) task_times_note(x, i, false);
     err e = lists ? run_program(r, i) : run_simple(r, i);
-    if (x->times && lists) task_times_note(x, i, true);
+    if (x->probe.times && lists) task_times_note(x, i, true);
     const instance *in = lists ? &r->k->chunk[i->chunk].inst[i->slot][i->instance] : NULL;
     if (i->end && i->end->p) in = &x->plan->program[i->end->id];
-    if (x->trace && x->trace == began) trace_instr_end(x->trace, at, i, in, i->micro);
+    if (x->probe.trace && x->probe.trace == began)
+        trace_instr_end(x->probe.trace, at, i, in, i->micro);
     return e;
 }
 

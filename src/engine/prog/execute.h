@@ -45,19 +45,24 @@ typedef struct task_times {
     double zero; /* the time_now of task_times_begin */
 } task_times;
 
-typedef struct exec {
-    plan *plan;
-    comm *comm;
-    pool *pool;
-    step_block step;         /* `now` is the CPU's; a device has its own: exec_state_get */
-    bool scaled;             /* a step has been taken, which set the scales of fp8 */
+/* Lists what the caller wants noted about what runs; all zero: nothing. */
+typedef struct exec_probes {
     bool check_finite;       /* stop at the first op that yields a NaN or infinity, and name it */
     exec_finding *finding;   /* check_finite: do not stop, since other ranks would wait; NULL: do */
     exec_sample *activation; /* [layers], of the next first microbatch; NULL: none is taken */
     op_profile
         *profile; /* [OP_COUNT], owned by the caller: add up the time of each op; NULL: do not */
-    task_times *times; /* of the microbatches that run next (task_times_begin); NULL: nobody asks */
+    task_times *times; /* of the microbatches that run next (task_times_begin); NULL: disabled */
     exec_trace *trace; /* records what runs (trace_begin sets it); NULL: nothing does */
+} exec_probes;
+
+typedef struct exec {
+    plan *plan;
+    comm *comm;
+    pool *pool;
+    step_block step; /* `now` is the CPU's; a device has its own: exec_state_get */
+    bool scaled;     /* a step has been taken, which set the scales of fp8 */
+    exec_probes probe;
     uint64_t
         instructions; /* begun so far; a watchdog reads it from another thread (exec_progress) */
 } exec;
@@ -95,7 +100,7 @@ typedef struct exec_hooks {
 } exec_hooks;
 /* Runs all microbatches of a step, in the order of the chain's schedule, and what the chain ends with. */
 err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) MUST_USE;
-/* From here on the tasks of a pipeline are timed into t, until x->times is NULL again. Ranks that are to be
+/* From here on the tasks of a pipeline are timed into t, until x->probe.times is NULL again. Ranks that are to be
  * compared call it together. Does nothing while a trace records, which times everything. */
 void task_times_begin(exec *x, task_times *t);
 /* Waits for the tasks, and completes their times. */

@@ -19,10 +19,10 @@ static void set_task_time(const exec *x, task_times *t, bool ends) {
 void task_times_begin(exec *x, task_times *t) {
     const op_backend *b = x->plan->backend;
     t->n = 0;
-    if (x->trace) return; /* its marks have the same numbers */
+    if (x->probe.trace) return; /* its marks have the same numbers */
     t->zero = time_now();
     if (b->device) b->device->mark(b->context, QUEUE_COMPUTE, MARKS_OF_STEPS);
-    x->times = t;
+    x->probe.times = t;
 }
 
 /* Gathers and reductions of parameters run beside tasks, and may belong to another than the one around them. */
@@ -31,7 +31,7 @@ static bool is_task_work(instr_kind k) {
 }
 
 void task_times_note(exec *x, const instr *i, bool ends) {
-    task_times *t = x->times;
+    task_times *t = x->probe.times;
     if (!is_task_work(i->kind)) return;
     bool same = t->n && t->kind == i->task && t->chunk == i->chunk && t->micro == i->micro;
     if (same && !ends) return;

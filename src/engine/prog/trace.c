@@ -217,13 +217,13 @@ exec_trace *trace_begin(exec *x) {
 
 void trace_resume(exec_trace *t) {
     if (!t || t->ended) return;
-    t->x->trace = t;
+    t->x->probe.trace = t;
     if (t->x->comm) comm_watch(t->x->comm, &t->watcher);
 }
 
 void trace_pause(exec_trace *t) {
     if (!t || t->ended) return;
-    t->x->trace = NULL;
+    t->x->probe.trace = NULL;
     if (t->x->comm) comm_watch(t->x->comm, NULL);
 }
 

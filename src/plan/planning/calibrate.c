@@ -132,11 +132,11 @@ static err time_one_step(calibration_run *r, int64_t seq, int step) {
     memset(r->profile, 0, sizeof r->profile);
     set_random_batch(r, seq, step);
     r->x.step.loss_grad = 1.0f / (float)r->n;
-    r->x.profile = r->profile;
+    r->x.probe.profile = r->profile;
     double from = time_now();
     TRY(exec_chain(&r->x, r->train_id, 0, 1));
     TRY(optim_step(r->o, &r->x, 1e-4, 1));
-    r->x.profile = NULL;
+    r->x.probe.profile = NULL;
     double to = time_now();
     if (step < WARM_UP_STEPS) return OK;
     timed_step *s = &r->step[step - WARM_UP_STEPS];

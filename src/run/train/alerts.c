@@ -74,7 +74,7 @@ static json_t *text_json(const trainer *t, const data_source *d, int64_t token) 
     }
     data_read(d, token, n, ids);
     data_release(d, token, n);
-    tokenizer_decode(t->tokenizer, ids, (size_t)n, true, &text);
+    tokenizer_decode(t->data.tokenizer, ids, (size_t)n, true, &text);
     json_t *clean = io_json_string(text.text ? text.text : "", text.len);
     str_free(&text);
     return clean;
@@ -86,8 +86,8 @@ static int64_t sequence_at(const trainer *t, int64_t consumed) {
 }
 
 static json_t *document_json(const trainer *t, int64_t row, double loss) {
-    loader_place at = loader_find(t->batches, t->alerts.from + row);
-    const run_source *s = &t->sources[at.part];
+    loader_place at = loader_find(t->data.batches, t->alerts.from + row);
+    const run_source *s = &t->data.sources[at.part];
     int64_t number;
     data_range r = data_look_up_document(s->data, at.token, &number);
     json_t *o = json_pack("{s:I, s:o, s:I, s:[I, I]}", "sequence",
@@ -96,7 +96,7 @@ static json_t *document_json(const trainer *t, int64_t row, double loss) {
                           "document_tokens", (json_int_t)r.from, (json_int_t)r.to);
     if (number >= 0) json_object_set_new(o, "document", json_integer(number));
     if (isfinite(loss)) json_object_set_new(o, "loss", json_real(loss));
-    if (t->tokenizer) json_object_set_new(o, "text", text_json(t, s->data, at.token));
+    if (t->data.tokenizer) json_object_set_new(o, "text", text_json(t, s->data, at.token));
     return o;
 }
 
@@ -114,7 +114,7 @@ static err add_documents(trainer *t, json_t *details) {
         for (int64_t i = 0; i < n; i++)
             if (!(loss[i] <= loss[worst]) && !isnan(loss[worst])) worst = i;
         if (loss[worst] == -INFINITY) break;
-        json_array_append_new(list, document_json(t, worst, loss[worst] / (double)t->seq));
+        json_array_append_new(list, document_json(t, worst, loss[worst] / (double)t->len.seq));
         loss[worst] = -INFINITY;
     }
     free(loss);
@@ -217,7 +217,7 @@ static void show_clock(trainer *t, const observe_step *o, monitor_step *s) {
     if (!is_first_rank(t) || !(o->step_s > 0) || t->average_s < least) return;
     s->data_share = o->data_s / o->step_s;
     if (mesh_world(&t->mesh) > 1) s->comm_share = in_step / o->step_s;
-    if (isfinite(t->published)) s->mfu = o->mfu;
+    if (isfinite(t->peak.published)) s->mfu = o->mfu;
 }
 
 static monitor_step show_step(trainer *t, const observe_step *o) {

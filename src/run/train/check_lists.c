@@ -14,13 +14,10 @@ static err lay_out_rank(const trainer *t, const mesh *m, int rank, trainer *out)
     *out = (trainer){ .cfg = t->cfg,
                       .mesh = mesh_as(m, rank),
                       .mc = t->mc,
-                      .seq = t->seq,
-                      .rows = t->rows,
-                      .micros = t->micros,
-                      .every = t->every,
-                      .n_sets = t->n_sets };
+                      .len = t->len,
+                      .data.n_sets = t->data.n_sets };
     err e = trainer_lay_out(out, t->ops ? t->ops : ops_cpu(OPS_ISA_BEST), 1);
-    out->n_sets = 0; /* counted, never opened */
+    out->data.n_sets = 0; /* counted, never opened */
     return e;
 }
 

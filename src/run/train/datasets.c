@@ -74,20 +74,20 @@ cleanup:
 }
 
 static bool is_held_out(const trainer *t, const char *name) {
-    for (int i = 0; i < t->n_sets; i++)
-        if (strcmp(t->sets[i].name, name) == 0) return true;
+    for (int i = 0; i < t->data.n_sets; i++)
+        if (strcmp(t->data.sets[i].name, name) == 0) return true;
     return false;
 }
 
 /* Sources that came without a held-out part give up a fraction of their own. */
 static err split_sources(trainer *t) {
     double fraction = t->cfg->data.validation_fraction;
-    for (int i = 0; i < t->n_sources && fraction > 0; i++) {
-        run_source *s = &t->sources[i];
+    for (int i = 0; i < t->data.n_sources && fraction > 0; i++) {
+        run_source *s = &t->data.sources[i];
         data_range rest;
         if (is_held_out(t, s->name)) continue;
-        TRY(data_split(s->data, fraction, t->seq, &s->range, &rest));
-        run_source *set = add_source(&t->sets, &t->n_sets, s->name);
+        TRY(data_split(s->data, fraction, t->len.seq, &s->range, &rest));
+        run_source *set = add_source(&t->data.sets, &t->data.n_sets, s->name);
         set->data = s->data;
         set->borrowed = true;
         set->range = rest;
@@ -115,18 +115,18 @@ static err check_tokenizers(const run_source *list, int n, const data_info **kno
 static err open_all(trainer *t) {
     const config *c = t->cfg;
     if (*c->data.train) {
-        TRY(open_sources(t, c->data.train, false, &t->sources, &t->n_sources));
+        TRY(open_sources(t, c->data.train, false, &t->data.sources, &t->data.n_sources));
     } else {
         data_source *d;
         TRY(data_open_synth((uint64_t)c->training.seed, c->data.synth_documents, &d));
-        run_source *s = add_source(&t->sources, &t->n_sources, "synthetic corpus");
+        run_source *s = add_source(&t->data.sources, &t->data.n_sources, "synthetic corpus");
         s->data = d;
         s->range = (data_range){ 0, data_source_info(d)->tokens };
         TRY(check_vocab(t, d));
     }
     if (*c->data.validation)
-        return open_sources(t, c->data.validation, false, &t->sets, &t->n_sets);
-    if (*c->data.train) TRY(open_sources(t, c->data.train, true, &t->sets, &t->n_sets));
+        return open_sources(t, c->data.validation, false, &t->data.sets, &t->data.n_sets);
+    if (*c->data.train) TRY(open_sources(t, c->data.train, true, &t->data.sets, &t->data.n_sets));
     return split_sources(t);
 }
 
@@ -140,16 +140,16 @@ static err check_ids(const trainer *t, const run_source *list, int n) {
 /* Sources that a rollback reads in place of the batches it skips: after the sources that are mixed. */
 static err open_clean(trainer *t) {
     const char *path = t->cfg->alerts.clean_source;
-    int n = t->n_sources;
+    int n = t->data.n_sources;
     if (!*path) return OK;
-    TRY(open_sources(t, path, false, &t->sources, &n));
-    if (n == t->n_sources + 1) {
-        t->has_clean = true;
+    TRY(open_sources(t, path, false, &t->data.sources, &n));
+    if (n == t->data.n_sources + 1) {
+        t->data.has_clean = true;
         return OK;
     }
-    while (n > t->n_sources) {
-        data_close(t->sources[--n].data);
-        free(t->sources[n].name);
+    while (n > t->data.n_sources) {
+        data_close(t->data.sources[--n].data);
+        free(t->data.sources[n].name);
     }
     return err_hint(ERR("alerts.clean_source: %s is several sources", path),
                     "name one: a file or a folder of shards");
@@ -163,15 +163,15 @@ int64_t datasets_tokens(const run_source *list, int n) {
 
 bool datasets_are_bytes(const trainer *t) {
     bool bytes = true;
-    for (int i = 0; i < t->n_sources; i++)
-        bytes = bytes && data_source_info(t->sources[i].data)->tokenizer == TOKENIZER_BYTES;
+    for (int i = 0; i < t->data.n_sources; i++)
+        bytes = bytes && data_source_info(t->data.sources[i].data)->tokenizer == TOKENIZER_BYTES;
     return bytes;
 }
 
 uint64_t datasets_tokenizer_hash(const trainer *t) {
     uint64_t hash = datasets_are_bytes(t) ? hash_str("bytes") : 0;
-    for (int i = 0; i < t->n_sources && !hash; i++)
-        hash = data_source_info(t->sources[i].data)->tokenizer_hash;
+    for (int i = 0; i < t->data.n_sources && !hash; i++)
+        hash = data_source_info(t->data.sources[i].data)->tokenizer_hash;
     return hash;
 }
 
@@ -179,46 +179,46 @@ uint64_t datasets_tokenizer_hash(const trainer *t) {
  * the data names none, the one of the weights the run starts from. */
 static err open_tokenizer(trainer *t) {
     const char *named = start_tokenizer_name(t);
-    if (datasets_are_bytes(t)) return tokenizer_open("bytes", NULL, &t->tokenizer);
-    for (int i = 0; i < t->n_sources && !t->tokenizer; i++) {
-        const data_info *d = data_source_info(t->sources[i].data);
-        if (d->tokenizer_path) return tokenizer_open(d->tokenizer_path, NULL, &t->tokenizer);
+    if (datasets_are_bytes(t)) return tokenizer_open("bytes", NULL, &t->data.tokenizer);
+    for (int i = 0; i < t->data.n_sources && !t->data.tokenizer; i++) {
+        const data_info *d = data_source_info(t->data.sources[i].data);
+        if (d->tokenizer_path) return tokenizer_open(d->tokenizer_path, NULL, &t->data.tokenizer);
         if (d->tokenizer_hash == 0 || strcmp(named, "bytes") == 0) continue;
-        TRY(tokenizer_open(named, NULL, &t->tokenizer));
-        if (tokenizer_hash(t->tokenizer) == d->tokenizer_hash) continue;
-        tokenizer_free(t->tokenizer);
-        t->tokenizer = NULL;
+        TRY(tokenizer_open(named, NULL, &t->data.tokenizer));
+        if (tokenizer_hash(t->data.tokenizer) == d->tokenizer_hash) continue;
+        tokenizer_free(t->data.tokenizer);
+        t->data.tokenizer = NULL;
     }
-    if (t->tokenizer || !t->start.tokenizer_path) return OK;
-    return tokenizer_open(t->start.tokenizer_path, NULL, &t->tokenizer);
+    if (t->data.tokenizer || !t->start.tokenizer_path) return OK;
+    return tokenizer_open(t->start.tokenizer_path, NULL, &t->data.tokenizer);
 }
 
 /* Takes the prefix from the tokenizer unless documents begin with it, as those of shards made without do not:
  * samples and questions must begin as the documents did. */
 static err match_prefix(trainer *t) {
-    if (!t->tokenizer) return OK;
-    token_affixes a = *tokenizer_affixes(t->tokenizer);
+    if (!t->data.tokenizer) return OK;
+    token_affixes a = *tokenizer_affixes(t->data.tokenizer);
     int with = 0;
-    for (int i = 0; i < t->n_sources && a.n_prefix; i++) {
+    for (int i = 0; i < t->data.n_sources && a.n_prefix; i++) {
         bool begins = false;
-        TRY(data_begins_with(t->sources[i].data, a.prefix, a.n_prefix, &begins));
+        TRY(data_begins_with(t->data.sources[i].data, a.prefix, a.n_prefix, &begins));
         with += begins;
     }
-    if (with && with < t->n_sources && is_first_rank(t))
+    if (with && with < t->data.n_sources && is_first_rank(t))
         log_warn("documents of %d of %d sources begin with the tokenizer's prefix, those of the "
                  "others do not",
-                 with, t->n_sources);
+                 with, t->data.n_sources);
     if (!with) a.n_prefix = 0;
-    tokenizer_set_affixes(t->tokenizer, &a);
+    tokenizer_set_affixes(t->data.tokenizer, &a);
     t->state.prefixed = a.n_prefix > 0;
     return OK;
 }
 
 /* @return the id that ends the documents of all sources; -1: none, or more than one */
 static int32_t common_end(const trainer *t) {
-    int32_t end = data_source_info(t->sources[0].data)->eos;
-    for (int i = 1; i < t->n_sources; i++)
-        if (data_source_info(t->sources[i].data)->eos != end) end = -1;
+    int32_t end = data_source_info(t->data.sources[0].data)->eos;
+    for (int i = 1; i < t->data.n_sources; i++)
+        if (data_source_info(t->data.sources[i].data)->eos != end) end = -1;
     return end;
 }
 
@@ -226,21 +226,21 @@ static int32_t common_end(const trainer *t) {
  * it. */
 static void match_end(trainer *t) {
     int32_t end = common_end(t);
-    if (!t->tokenizer || end < 0 || end >= tokenizer_vocab(t->tokenizer)) return;
-    token_affixes a = *tokenizer_affixes(t->tokenizer);
+    if (!t->data.tokenizer || end < 0 || end >= tokenizer_vocab(t->data.tokenizer)) return;
+    token_affixes a = *tokenizer_affixes(t->data.tokenizer);
     if (a.n_suffix && a.suffix[a.n_suffix - 1] != end) a.n_suffix = 0;
-    tokenizer_set_affixes(t->tokenizer, &a);
-    if (tokenizer_eos(t->tokenizer) != end) tokenizer_set_eos(t->tokenizer, end);
+    tokenizer_set_affixes(t->data.tokenizer, &a);
+    if (tokenizer_eos(t->data.tokenizer) != end) tokenizer_set_eos(t->data.tokenizer, end);
 }
 
 err datasets_open(trainer *t) {
     const data_info *known = NULL;
     TRY(open_all(t));
     TRY(open_clean(t));
-    TRY(check_ids(t, t->sources, t->n_sources + t->has_clean));
-    TRY(check_ids(t, t->sets, t->n_sets));
-    TRY(check_tokenizers(t->sources, t->n_sources + t->has_clean, &known));
-    TRY(check_tokenizers(t->sets, t->n_sets, &known));
+    TRY(check_ids(t, t->data.sources, t->data.n_sources + t->data.has_clean));
+    TRY(check_ids(t, t->data.sets, t->data.n_sets));
+    TRY(check_tokenizers(t->data.sources, t->data.n_sources + t->data.has_clean, &known));
+    TRY(check_tokenizers(t->data.sets, t->data.n_sets, &known));
     if (known) TRY(start_check_tokenizer(t, known));
     TRY(open_tokenizer(t));
     match_end(t);
@@ -249,7 +249,7 @@ err datasets_open(trainer *t) {
 
 err datasets_save_tokenizer(const trainer *t) {
     bool bytes = datasets_are_bytes(t), is_new = !t->start.resume || t->start.branch;
-    const tokenizer *tok = bytes ? NULL : t->tokenizer;
+    const tokenizer *tok = bytes ? NULL : t->data.tokenizer;
     int32_t end = tok ? tokenizer_eos(tok) : common_end(t);
     if (is_new && t->start.path) TRY(hf_keep_files(t->start.path, t->dir));
     if (!bytes) TRY(hf_name_end(t->dir, tok, end));
@@ -263,10 +263,10 @@ err datasets_save_tokenizer(const trainer *t) {
 /* ---- loaders ----------------------------------------------------------------------------------- */
 
 static err open_sets(trainer *t) {
-    int64_t rows = ranks_eval_rows(t, t->rows, t->seq);
-    for (int i = 0; i < t->n_sets; i++) {
-        run_source *s = &t->sets[i];
-        loader_options o = { .seq_len = t->seq,
+    int64_t rows = ranks_eval_rows(t, t->len.rows, t->len.seq);
+    for (int i = 0; i < t->data.n_sets; i++) {
+        run_source *s = &t->data.sets[i];
+        loader_options o = { .seq_len = t->len.seq,
                              .rows = rows,
                              .rank = ranks_rows_index(t),
                              .ranks = ranks_with_rows(t),
@@ -281,21 +281,21 @@ static err open_sets(trainer *t) {
 
 /* A run that needs more data than the mix allows fails now, not at the end. */
 static err check_enough(const trainer *t) {
-    int64_t total = loader_total(t->batches);
-    if (batch_ramp_windows(&t->ramp, t->stop) <= total) return OK;
+    int64_t total = loader_total(t->data.batches);
+    if (batch_ramp_windows(&t->len.ramp, t->len.stop) <= total) return OK;
     return err_hint(ERR("the mix allows %lld steps of data, but the run has %lld",
-                        (long long)batch_ramp_steps(&t->ramp, 0, total + 1) - 1,
-                        (long long)t->stop),
+                        (long long)batch_ramp_steps(&t->len.ramp, 0, total + 1) - 1,
+                        (long long)t->len.stop),
                     "lower training.steps, or raise `epochs` in %s", t->cfg->data.train);
 }
 
 err datasets_load(trainer *t) {
     const config *c = t->cfg;
-    loader_options o = { .seq_len = t->seq,
-                         .rows = t->rows,
+    loader_options o = { .seq_len = t->len.seq,
+                         .rows = t->len.rows,
                          .rank = ranks_rows_index(t),
                          .ranks = ranks_with_rows(t),
-                         .step_windows = t->ramp.full,
+                         .step_windows = t->len.ramp.full,
                          .seed = (uint64_t)c->training.seed,
                          .vocab_limit = t->mc.vocab,
                          .mask_documents = c->data.documents,
@@ -305,21 +305,21 @@ err datasets_load(trainer *t) {
                                     .repeated = c->data.guard_repeated,
                                     .few_ids = c->data.guard_few_ids,
                                     .malformed = c->data.guard_malformed,
-                                    .tokenizer = t->tokenizer },
+                                    .tokenizer = t->data.tokenizer },
                          .curriculum_start = c->training.seq_curriculum_start,
-                         .curriculum_windows = t->curriculum,
-                         .ramp = t->ramp,
+                         .curriculum_windows = t->len.curriculum,
+                         .ramp = t->len.ramp,
                          .prefetch = (int)c->data.prefetch,
                          .workers = (int)c->data.workers };
-    int all = t->n_sources + t->has_clean;
+    int all = t->data.n_sources + t->data.has_clean;
     data_part *parts = mem_alloc((size_t)all * sizeof *parts);
     for (int i = 0; i < all; i++) {
-        run_source *s = &t->sources[i];
+        run_source *s = &t->data.sources[i];
         if (o.packing == PACK_BEST_FIT) data_index_documents(s->data);
         parts[i] = (data_part){ s->name, s->data, s->range, s->weight, s->epochs };
     }
-    if (t->has_clean) o.clean = &parts[t->n_sources];
-    err e = loader_new_mix(parts, t->n_sources, &o, &t->batches);
+    if (t->data.has_clean) o.clean = &parts[t->data.n_sources];
+    err e = loader_new_mix(parts, t->data.n_sources, &o, &t->data.batches);
     free(parts);
     TRY(e);
     TRY(check_enough(t));
@@ -331,30 +331,30 @@ err datasets_begin(trainer *t) {
     TRY(data_skips_parse(t->cfg->data.skip, &wanted));
     int64_t now = data_skips_position(&t->state.skips, t->state.windows);
     for (int i = 0; i < wanted.n; i++) TRY(data_skips_add(&t->state.skips, wanted.at[i], now));
-    if (t->state.replaced.n && !t->has_clean)
+    if (t->state.replaced.n && !t->data.has_clean)
         return err_hint(ERR("the run reads a clean source in place of some of its data, but "
                             "alerts.clean_source is empty"),
                         "name the one that it was trained with");
-    loader_set_skips(t->batches, &t->state.skips);
-    if (t->has_clean) loader_set_replaced(t->batches, &t->state.replaced);
-    loader_set_epoch_offset(t->batches, t->state.epoch_offset);
-    loader_seek(t->batches, t->state.windows);
+    loader_set_skips(t->data.batches, &t->state.skips);
+    if (t->data.has_clean) loader_set_replaced(t->data.batches, &t->state.replaced);
+    loader_set_epoch_offset(t->data.batches, t->state.epoch_offset);
+    loader_seek(t->data.batches, t->state.windows);
     return OK;
 }
 
 /* ---- figures ------------------------------------------------------------------------------------ */
 
 void datasets_step_begin(trainer *t) {
-    for (int i = 0; i < t->n_sources + t->has_clean; i++)
-        t->sources[i].sum = 0, t->sources[i].valid = 0;
+    for (int i = 0; i < t->data.n_sources + t->data.has_clean; i++)
+        t->data.sources[i].sum = 0, t->data.sources[i].valid = 0;
 }
 
 double datasets_add_losses(trainer *t, const pending_losses *f, const float *losses) {
     double sum = 0;
-    for (int64_t row = 0; row < t->rows; row++) {
-        run_source *s = &t->sources[f->part[row]];
+    for (int64_t row = 0; row < t->len.rows; row++) {
+        run_source *s = &t->data.sources[f->part[row]];
         double part = 0;
-        for (int64_t i = 0; i < t->seq; i++) part += losses[row * t->seq + i];
+        for (int64_t i = 0; i < t->len.seq; i++) part += losses[row * t->len.seq + i];
         s->sum += part;
         s->valid += f->row_valid[row];
         sum += part;
@@ -364,43 +364,47 @@ double datasets_add_losses(trainer *t, const pending_losses *f, const float *los
 
 err datasets_log_rejected(trainer *t, const data_batch *b, int64_t step, int64_t *rejected) {
     enum { EVENTS_PER_STEP = 8 }; /* one bad file must not fill the disk */
-    for (int64_t row = 0; row < t->rows; row++) {
+    for (int64_t row = 0; row < t->len.rows; row++) {
         if (b->guard[row] == GUARD_FINE) continue;
         if ((*rejected)++ >= EVENTS_PER_STEP) continue;
         int part = b->part[row];
-        int64_t token = loader_row_token(t->batches, b, row);
+        int64_t token = loader_row_token(t->data.batches, b, row);
         TRY(observe_event(
             t->log, "guard", step,
-            json_pack("{s:s, s:o, s:I, s:I}", "why", guard_verdict_name(b->guard[row]), "source",
-                      io_json_string(t->sources[part].name, strlen(t->sources[part].name)),
-                      "window", (json_int_t)b->window[row], "token", (json_int_t)token)));
+            json_pack(
+                "{s:s, s:o, s:I, s:I}", "why", guard_verdict_name(b->guard[row]), "source",
+                io_json_string(t->data.sources[part].name, strlen(t->data.sources[part].name)),
+                "window", (json_int_t)b->window[row], "token", (json_int_t)token)));
     }
     return OK;
 }
 
 void datasets_measure(trainer *t, observe_step *out) {
-    t->parts = mem_grow(t->parts, (size_t)(t->n_sources + t->n_sets) * sizeof *t->parts);
-    for (int i = 0; i < t->n_sources; i++) {
-        const run_source *s = &t->sources[i];
-        t->parts[i] =
-            (observe_part){ s->name, loader_part_consumed(t->batches, i, t->state.windows) * t->seq,
+    t->data.parts = mem_grow(t->data.parts,
+                             (size_t)(t->data.n_sources + t->data.n_sets) * sizeof *t->data.parts);
+    for (int i = 0; i < t->data.n_sources; i++) {
+        const run_source *s = &t->data.sources[i];
+        t->data.parts[i] =
+            (observe_part){ s->name,
+                            loader_part_consumed(t->data.batches, i, t->state.windows) * t->len.seq,
                             s->valid ? s->sum / (double)s->valid : NAN };
     }
-    for (int i = 0; i < t->n_sets; i++)
-        t->parts[t->n_sources + i] = (observe_part){ t->sets[i].name, 0, t->sets[i].loss };
-    out->sources = t->parts;
-    out->n_sources = t->n_sources > 1 ? t->n_sources : 0;
-    out->validation = t->parts + t->n_sources;
-    out->n_validation = t->n_sets > 1 && !isnan(out->val_loss) ? t->n_sets : 0;
+    for (int i = 0; i < t->data.n_sets; i++)
+        t->data.parts[t->data.n_sources + i] =
+            (observe_part){ t->data.sets[i].name, 0, t->data.sets[i].loss };
+    out->sources = t->data.parts;
+    out->n_sources = t->data.n_sources > 1 ? t->data.n_sources : 0;
+    out->validation = t->data.parts + t->data.n_sources;
+    out->n_validation = t->data.n_sets > 1 && !isnan(out->val_loss) ? t->data.n_sets : 0;
 }
 
 err datasets_validate(trainer *t, double *loss) {
     double sum = 0, weights = 0;
-    int64_t parts = t->rows / ranks_eval_rows(t, t->rows, t->seq);
+    int64_t parts = t->len.rows / ranks_eval_rows(t, t->len.rows, t->len.seq);
     int64_t micros =
-        t->cfg->validation.batches * t->micros * parts; /* on every layout the same text */
-    for (int i = 0; i < t->n_sets; i++) {
-        run_source *s = &t->sets[i];
+        t->cfg->validation.batches * t->len.micros * parts; /* on every layout the same text */
+    for (int i = 0; i < t->data.n_sets; i++) {
+        run_source *s = &t->data.sets[i];
         TRY(eval_loss(&t->x, t->m, t->eval_id, s->batches, micros, &s->loss));
         double weight = s->weight > 0 ? s->weight : (double)(s->range.to - s->range.from);
         sum += weight * s->loss;
@@ -420,8 +424,8 @@ static void free_sources(run_source *list, int n) {
 }
 
 void datasets_free(trainer *t) {
-    loader_free(t->batches);
-    free_sources(t->sets, t->n_sets); /* first: some read the sources' data */
-    free_sources(t->sources, t->n_sources + t->has_clean);
-    free(t->parts);
+    loader_free(t->data.batches);
+    free_sources(t->data.sets, t->data.n_sets); /* first: some read the sources' data */
+    free_sources(t->data.sources, t->data.n_sources + t->data.has_clean);
+    free(t->data.parts);
 }

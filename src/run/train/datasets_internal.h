@@ -21,6 +21,15 @@ typedef struct run_source {
     int64_t valid;         /* ... over this many targets */
 } run_source;
 
+typedef struct run_data {
+    run_source *sources, *sets; /* to train on; to validate on; owned */
+    int n_sources, n_sets;
+    bool has_clean;       /* sources has one more: alerts.clean_source */
+    loader *batches;      /* of all sources */
+    observe_part *parts;  /* [n_sources + n_sets], of the last step */
+    tokenizer *tokenizer; /* for samples; NULL: not known */
+} run_data;
+
 err datasets_open(trainer *t) MUST_USE;
 int64_t datasets_tokens(const run_source *list, int n);
 bool datasets_are_bytes(const trainer *t);

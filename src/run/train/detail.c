@@ -32,19 +32,21 @@ static err read_sample(trainer *t, param_part part, float *to) {
 
 static void allocate_samples(trainer *t) {
     static const char *const names[] = { "weights", "gradients", "updates" };
-    observe_detail *d = &t->detail;
+    observe_detail *d = &t->detail.last;
     if (d->grad_norm) return;
     int64_t all = 0;
     for (int i = 0; i < model_params(t->m); i++) all += sampled_count(t, i);
     d->blocks = t->mc.layers;
     d->grad_norm = mem_alloc((size_t)(d->blocks + 1) * sizeof(double));
     d->param_norm = mem_alloc((size_t)(d->blocks + 1) * sizeof(double));
-    t->sample = mem_alloc(COUNT_OF(names) * (size_t)MAX(all, 1) * sizeof(float));
+    t->detail.values = mem_alloc(COUNT_OF(names) * (size_t)MAX(all, 1) * sizeof(float));
     for (int k = 0; k < (int)COUNT_OF(names); k++)
-        d->sample[k] = (observe_sample){ names[k], t->sample + k * all, all };
+        d->sample[k] = (observe_sample){ names[k], t->detail.values + k * all, all };
 }
 
-static float *sample_of(trainer *t, int k) { return t->sample + k * t->detail.sample[k].n; }
+static float *sample_of(trainer *t, int k) {
+    return t->detail.values + k * t->detail.last.sample[k].n;
+}
 
 err detail_before_update(trainer *t) {
     allocate_samples(t);
@@ -111,7 +113,7 @@ static void read_fp8_layers(const float *rows, int64_t n, int layers, fp8_layer 
 
 /* Of all ranks. @param all [ranks][layers] */
 static void join_fp8_layers(trainer *t, const fp8_layer *all) {
-    observe_detail *d = &t->detail;
+    observe_detail *d = &t->detail.last;
     int layers = t->mc.layers;
     double seen = 0, above = 0;
     if (!d->fp8_amax) {
@@ -154,7 +156,7 @@ static err measure_fp8(trainer *t) {
 }
 
 err detail_measure(trainer *t, observe_step *s) {
-    observe_detail *d = &t->detail;
+    observe_detail *d = &t->detail.last;
     float *weight = sample_of(t, WEIGHTS), *grad = sample_of(t, GRADIENTS);
     float *update = sample_of(t, UPDATES); /* still the weights before */
     double scale = isnan(s->loss_scale) ? 1 : s->loss_scale, squares = 0;
@@ -179,9 +181,9 @@ err detail_measure(trainer *t, observe_step *s) {
 }
 
 void detail_free(trainer *t) {
-    free(t->detail.grad_norm);
-    free(t->detail.param_norm);
-    free(t->detail.fp8_amax);
-    free(t->detail.fp8_saturated);
-    free(t->sample);
+    free(t->detail.last.grad_norm);
+    free(t->detail.last.param_norm);
+    free(t->detail.last.fp8_amax);
+    free(t->detail.last.fp8_saturated);
+    free(t->detail.values);
 }

@@ -202,7 +202,7 @@ static err roll_back(trainer *t, const monitor_alert *a) {
         log_warn("step %lld: there is no checkpoint before it to go back to: the learning rate is "
                  "lowered instead",
                  (long long)a->step);
-        loader_seek(t->batches, t->state.windows);
+        loader_seek(t->data.batches, t->state.windows);
         return OK;
     }
     data_range bad = bad_range(t);
@@ -235,7 +235,7 @@ err healing_act(trainer *t) {
     }
     if (worst->policy == MONITOR_ROLLBACK) return roll_back(t, worst);
     if (worst->policy < MONITOR_ROLLBACK) {
-        loader_seek(t->batches, t->state.windows);
+        loader_seek(t->data.batches, t->state.windows);
         return OK;
     }
     if (worst->id == MONITOR_nonfinite) return stop_not_finite(t, worst);

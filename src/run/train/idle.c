@@ -9,16 +9,16 @@
 static err check_schedule(const trainer *t, bool log) {
     const config *c = t->cfg;
     char needs[128];
-    const char *unit = t->in_tokens ? "tokens" : "steps";
-    if (t->sched.warmup > t->sched.total) {
+    const char *unit = t->len.in_tokens ? "tokens" : "steps";
+    if (t->len.sched.warmup > t->len.sched.total) {
         snprintf(needs, sizeof needs, "a run longer than the warm-up of %lld %s; it has %lld",
-                 (long long)t->sched.warmup, unit, (long long)t->sched.total);
+                 (long long)t->len.sched.warmup, unit, (long long)t->len.sched.total);
         TRY(config_refuse_idle(c, "lr_scheduler.warmup", "training.steps", log, needs));
     }
-    int64_t batch = t->ramp.full * t->seq;
-    if (t->in_tokens && t->sched.total < batch) {
+    int64_t batch = t->len.ramp.full * t->len.seq;
+    if (t->len.in_tokens && t->len.sched.total < batch) {
         snprintf(needs, sizeof needs, "a run of at least one batch, %lld tokens; it has %lld",
-                 (long long)batch, (long long)t->sched.total);
+                 (long long)batch, (long long)t->len.sched.total);
         TRY(config_refuse_idle(c, "training.global_batch_size", "training.steps", log, needs));
     }
     return OK;
@@ -26,10 +26,10 @@ static err check_schedule(const trainer *t, bool log) {
 
 static err check_growth(const trainer *t, bool log) {
     const config *c = t->cfg;
-    if (t->ramp.start == t->ramp.full)
+    if (t->len.ramp.start == t->len.ramp.full)
         TRY(config_refuse_idle(c, "training.batch_ramp_start", "training", log,
                                "a training.global_batch_size above it"));
-    if (c->training.seq_curriculum_start >= t->seq)
+    if (c->training.seq_curriculum_start >= t->len.seq)
         TRY(config_refuse_idle(c, "training.seq_curriculum_start", "training", log,
                                "a training.seq_len above it"));
     return OK;

@@ -14,14 +14,14 @@
 /* ---- the batch --------------------------------------------------------------------------- */
 /* Sequences in a batch size; tokens may leave a fraction. */
 static double sequences_of(const trainer *t, cfg_amount a) {
-    return a.unit == CFG_TOKENS ? a.value / (double)t->seq : a.value;
+    return a.unit == CFG_TOKENS ? a.value / (double)t->len.seq : a.value;
 }
 
 static err check_batch(const char *name, double sequences, const trainer *t) {
     static const double most = 16777216;
     if (sequences >= 1 && sequences <= most) return OK;
     return err_hint(ERR("%s is %g sequences of %lld tokens; expected 1 to %.0f", name, sequences,
-                        (long long)t->seq, most),
+                        (long long)t->len.seq, most),
                     "give a number of sequences, or of tokens such as \"512K tokens\"");
 }
 
@@ -33,13 +33,13 @@ static err whole_microbatches(const trainer *t, const char *name, cfg_amount a, 
         return err_hint(
             ERR("%s (%.0f) is not a multiple of training.local_batch_size (%lld) x %d data-parallel "
                 "ranks",
-                name, sequences, (long long)t->rows, ranks_with_rows(t)),
+                name, sequences, (long long)t->len.rows, ranks_with_rows(t)),
             "choose a multiple, or give the batch size in tokens, which are rounded");
     *out = MAX(1, (int64_t)llround(micros)) * trainer_micro_rows(t);
     return OK;
 }
 
-int64_t trainer_micro_rows(const trainer *t) { return t->rows * ranks_with_rows(t); }
+int64_t trainer_micro_rows(const trainer *t) { return t->len.rows * ranks_with_rows(t); }
 
 /* The noise scale compares the first half of a step's sequences with all of them: a layout divides both. */
 static err check_halves(const trainer *t, const char *name, int64_t sequences) {
@@ -61,14 +61,14 @@ static err ramp_amount(const trainer *t, const char *name, cfg_amount a, int64_t
     if (n % unit == 0) return check_halves(t, name, n);
     return err_hint(ERR("%s is %lld sequences, which training.local_batch_size (%lld) x %d "
                         "data-parallel ranks do not divide",
-                        name, (long long)n, (long long)t->rows, ranks_with_rows(t)),
+                        name, (long long)n, (long long)t->len.rows, ranks_with_rows(t)),
                     "use %lld, or a smaller training.local_batch_size or data-parallel degree: "
                     "the ramp is the same on every layout",
                     (long long)(ceil_div(n, unit) * unit));
 }
 
 static err set_ramp_sizes(trainer *t) {
-    batch_ramp *r = &t->ramp;
+    batch_ramp *r = &t->len.ramp;
     const char *start = "training.batch_ramp_start", *by = "training.batch_ramp_increment";
     TRY(ramp_amount(t, start, t->cfg->training.batch_ramp_start, &r->start));
     TRY(ramp_amount(t, by, t->cfg->training.batch_ramp_increment, &r->increment));
@@ -102,16 +102,16 @@ static int64_t batch_before(const trainer *t) {
 /* `auto` is one microbatch per rank in a new run. One that is continued keeps its batch, on however many ranks. */
 static err set_full_batch(trainer *t) {
     cfg_amount given = t->cfg->training.global_batch_size;
-    int64_t before = batch_before(t), unit = trainer_micro_rows(t), local = t->rows;
+    int64_t before = batch_before(t), unit = trainer_micro_rows(t), local = t->len.rows;
     if (!isnan(given.value))
-        return whole_microbatches(t, "training.global_batch_size", given, &t->ramp.full);
+        return whole_microbatches(t, "training.global_batch_size", given, &t->len.ramp.full);
     if (!before) return OK;
-    t->ramp.full = before;
+    t->len.ramp.full = before;
     if (before % unit == 0) return OK;
     while (local > 1 && before % (local * ranks_with_rows(t))) local--;
     err e = ERR("the run has %lld sequences per step, which training.local_batch_size (%lld) x %d "
                 "data-parallel ranks do not divide",
-                (long long)before, (long long)t->rows, ranks_with_rows(t));
+                (long long)before, (long long)t->len.rows, ranks_with_rows(t));
     if (before % (local * ranks_with_rows(t)) == 0)
         e = err_hint(e, "use training.local_batch_size=%lld", (long long)local);
     return err_hint(e, "training.global_batch_size=%lld continues with another batch",
@@ -120,30 +120,30 @@ static err set_full_batch(trainer *t) {
 
 err trainer_set_batch(trainer *t) {
     const config *c = t->cfg;
-    t->seq = c->training.seq_len;
+    t->len.seq = c->training.seq_len;
     double local = sequences_of(t, c->training.local_batch_size);
     TRY(check_batch("training.local_batch_size", local, t));
-    t->rows = (int64_t)local;
-    t->ramp = (batch_ramp){ .unit = trainer_micro_rows(t), .full = trainer_micro_rows(t) };
+    t->len.rows = (int64_t)local;
+    t->len.ramp = (batch_ramp){ .unit = trainer_micro_rows(t), .full = trainer_micro_rows(t) };
     if (pipeline_schedule_traits[c->parallelism.pipeline_parallel_schedule] & PIPE_TAKES_CHUNKS)
-        t->ramp.unit *= mesh_stages(&t->mesh); /* a step has microbatches in such groups */
+        t->len.ramp.unit *= mesh_stages(&t->mesh); /* a step has microbatches in such groups */
     TRY(set_full_batch(t));
-    t->micros = t->ramp.full / trainer_micro_rows(t);
+    t->len.micros = t->len.ramp.full / trainer_micro_rows(t);
     TRY(set_ramp_sizes(t));
-    return check_halves(t, "training.global_batch_size", t->ramp.full);
+    return check_halves(t, "training.global_batch_size", t->len.ramp.full);
 }
 
 /* ---- conversions ------------------------------------------------------------------------- */
 static int64_t tokens_of_windows(const trainer *t, int64_t windows) {
-    return windows > INT64_MAX / t->seq ? INT64_MAX : windows * t->seq;
+    return windows > INT64_MAX / t->len.seq ? INT64_MAX : windows * t->len.seq;
 }
 
 static int64_t steps_to_tokens(const trainer *t, int64_t steps) {
-    return tokens_of_windows(t, batch_ramp_windows(&t->ramp, steps));
+    return tokens_of_windows(t, batch_ramp_windows(&t->len.ramp, steps));
 }
 
 int64_t trainer_tokens_at_end(const trainer *t) {
-    int64_t left = steps_to_tokens(t, t->stop) - steps_to_tokens(t, t->state.step);
+    int64_t left = steps_to_tokens(t, t->len.stop) - steps_to_tokens(t, t->state.step);
     return t->state.tokens + left;
 }
 
@@ -151,28 +151,28 @@ int64_t trainer_tokens_at_end(const trainer *t) {
  * before may have had other batches and sequences. */
 static int64_t window_at_tokens(const trainer *t, int64_t tokens) {
     if (tokens <= t->state.tokens) return 0;
-    return t->state.windows + ceil_div(tokens - t->state.tokens, t->seq);
+    return t->state.windows + ceil_div(tokens - t->state.tokens, t->len.seq);
 }
 
 /* @return the steps after which `tokens` were trained on. */
 static int64_t tokens_to_steps(const trainer *t, int64_t tokens) {
     if (tokens <= t->state.tokens)
-        return MIN(t->state.step, batch_ramp_steps(&t->ramp, 0, ceil_div(tokens, t->seq)));
+        return MIN(t->state.step, batch_ramp_steps(&t->len.ramp, 0, ceil_div(tokens, t->len.seq)));
     return t->state.step +
-           batch_ramp_steps(&t->ramp, t->state.windows, window_at_tokens(t, tokens));
+           batch_ramp_steps(&t->len.ramp, t->state.windows, window_at_tokens(t, tokens));
 }
 
 /* A resolved length in the unit of the schedule. */
 static int64_t in_schedule_unit(const trainer *t, cfg_amount a) {
     int64_t n = (int64_t)a.value;
-    if (t->in_tokens) return a.unit == CFG_TOKENS ? n : steps_to_tokens(t, n);
-    return a.unit == CFG_TOKENS ? batch_ramp_steps(&t->ramp, 0, ceil_div(n, t->seq)) : n;
+    if (t->len.in_tokens) return a.unit == CFG_TOKENS ? n : steps_to_tokens(t, n);
+    return a.unit == CFG_TOKENS ? batch_ramp_steps(&t->len.ramp, 0, ceil_div(n, t->len.seq)) : n;
 }
 
 /* ---- the ramp ---------------------------------------------------------------------------- */
 /* @return the windows over which a ramp of `steps` steps grows: the fewest that last so long. */
 static int64_t ramp_windows_for(const trainer *t, int64_t steps) {
-    batch_ramp r = t->ramp;
+    batch_ramp r = t->len.ramp;
     int64_t low = 0, high = steps > INT64_MAX / r.full ? INT64_MAX : steps * r.full;
     while (low < high) {
         r.windows = low + (high - low) / 2;
@@ -188,17 +188,19 @@ static err set_ramp(trainer *t, const cfg_scale *s) {
     cfg_amount a;
     TRY(cfg_amount_resolve(t->cfg->training.batch_ramp, s, "training.batch_ramp", &a));
     int64_t n = (int64_t)a.value;
-    if (t->ramp.start > 0)
-        t->ramp.windows = a.unit == CFG_TOKENS ? ceil_div(n, t->seq) : ramp_windows_for(t, n);
+    if (t->len.ramp.start > 0)
+        t->len.ramp.windows =
+            a.unit == CFG_TOKENS ? ceil_div(n, t->len.seq) : ramp_windows_for(t, n);
     TRY(cfg_amount_resolve(t->cfg->training.seq_curriculum, s, "training.seq_curriculum", &a));
     n = (int64_t)a.value;
-    t->curriculum = a.unit == CFG_TOKENS ? ceil_div(n, t->seq) : batch_ramp_windows(&t->ramp, n);
+    t->len.curriculum =
+        a.unit == CFG_TOKENS ? ceil_div(n, t->len.seq) : batch_ramp_windows(&t->len.ramp, n);
     return OK;
 }
 
 /* The batch, relative to the one that rates are stated for; and what that makes of the learning rate. */
 static double batch_ratio(const trainer *t) {
-    return (double)t->ramp.full / (double)t->cfg->optimizer.lr_scaling_base_batch;
+    return (double)t->len.ramp.full / (double)t->cfg->optimizer.lr_scaling_base_batch;
 }
 static double lr_scale(const trainer *t) {
     switch ((cfg_lr_scaling)t->cfg->optimizer.lr_scaling) {
@@ -217,22 +219,22 @@ static err set_schedule(trainer *t, const cfg_scale *s) {
                            &momentum));
     TRY(cfg_amount_resolve(c->lr_scheduler.warmup, s, "lr_scheduler.warmup", &warmup));
     TRY(cfg_amount_resolve(c->lr_scheduler.decay, s, "lr_scheduler.decay", &decay));
-    t->sched = (schedule){ .kind = c->lr_scheduler.name,
-                           .decay = c->lr_scheduler.decay_type,
-                           .lr = c->optimizer.lr,
-                           .min_factor = c->lr_scheduler.min_lr_factor,
-                           .warmup = in_schedule_unit(t, warmup),
-                           .total = in_schedule_unit(t, s->run),
-                           .decay_length = in_schedule_unit(t, decay) };
-    t->momentum = (momentum_schedule){ .warmup = in_schedule_unit(t, momentum),
-                                       .start = c->optimizer.momentum_start,
-                                       .end = c->optimizer.momentum_end };
-    t->sched.lr *= lr_scale(t);
+    t->len.sched = (schedule){ .kind = c->lr_scheduler.name,
+                               .decay = c->lr_scheduler.decay_type,
+                               .lr = c->optimizer.lr,
+                               .min_factor = c->lr_scheduler.min_lr_factor,
+                               .warmup = in_schedule_unit(t, warmup),
+                               .total = in_schedule_unit(t, s->run),
+                               .decay_length = in_schedule_unit(t, decay) };
+    t->len.momentum = (momentum_schedule){ .warmup = in_schedule_unit(t, momentum),
+                                           .start = c->optimizer.momentum_start,
+                                           .end = c->optimizer.momentum_end };
+    t->len.sched.lr *= lr_scale(t);
     return OK;
 }
 
 double trainer_decay_per_token(const trainer *t) {
-    double tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * (double)t->seq;
+    double tokens = (double)batch_ramp_windows(&t->len.ramp, t->len.steps) * (double)t->len.seq;
     return tokens > 0 ? batch_ratio(t) / lr_scale(t) / tokens : 0;
 }
 
@@ -245,35 +247,36 @@ static err set_cadence(const trainer *t, cfg_amount a, const cfg_scale *s, const
 
 static err set_cadences(trainer *t, const cfg_scale *s) {
     const config *c = t->cfg;
-    TRY(set_cadence(t, c->metrics.log_every, s, "metrics.log_every", &t->every.log));
+    TRY(set_cadence(t, c->metrics.log_every, s, "metrics.log_every", &t->len.every.log));
     TRY(set_cadence(t, c->metrics.tensorboard_every, s, "metrics.tensorboard_every",
-                    &t->every.tensorboard));
-    TRY(set_cadence(t, c->metrics.detail_every, s, "metrics.detail_every", &t->every.detail));
-    TRY(set_cadence(t, c->validation.every, s, "validation.every", &t->every.validate));
-    TRY(set_cadence(t, c->validation.tasks_every, s, "validation.tasks_every", &t->every.tasks));
-    TRY(set_cadence(t, c->sample.every, s, "sample.every", &t->every.sample));
+                    &t->len.every.tensorboard));
+    TRY(set_cadence(t, c->metrics.detail_every, s, "metrics.detail_every", &t->len.every.detail));
+    TRY(set_cadence(t, c->validation.every, s, "validation.every", &t->len.every.validate));
+    TRY(set_cadence(t, c->validation.tasks_every, s, "validation.tasks_every",
+                    &t->len.every.tasks));
+    TRY(set_cadence(t, c->sample.every, s, "sample.every", &t->len.every.sample));
     TRY(set_cadence(t, c->checkpoint.weights_every, s, "checkpoint.weights_every",
-                    &t->every.weights));
-    return set_cadence(t, c->checkpoint.every, s, "checkpoint.every", &t->every.save);
+                    &t->len.every.weights));
+    return set_cadence(t, c->checkpoint.every, s, "checkpoint.every", &t->len.every.save);
 }
 
 static err set_stop(trainer *t, const cfg_scale *s) {
     cfg_amount stop;
     TRY(cfg_amount_resolve(t->cfg->training.stop, s, "training.stop", &stop));
     int64_t n = (int64_t)stop.value;
-    t->stop = stop.unit == CFG_TOKENS ? tokens_to_steps(t, n) : n;
-    t->stop = stop.value > 0 ? MIN(t->stop, t->steps) : t->steps;
+    t->len.stop = stop.unit == CFG_TOKENS ? tokens_to_steps(t, n) : n;
+    t->len.stop = stop.value > 0 ? MIN(t->len.stop, t->len.steps) : t->len.steps;
     return OK;
 }
 
 /* Interleaved1F1B runs microbatches in groups of as many as there are stages: steps of the ramp, and the last
  * one of a length in tokens, are rounded up to whole groups. Other schedules take smaller steps. */
 static void note_rounded_steps(const trainer *t, int64_t length) {
-    const batch_ramp *r = &t->ramp;
+    const batch_ramp *r = &t->len.ramp;
     int64_t micro = trainer_micro_rows(t), group = r->unit / micro;
     if (group == 1 || !is_first_rank(t)) return;
     bool ramps = r->start && (r->start % r->unit || r->increment % r->unit);
-    bool ends = t->in_tokens && ceil_div(window_at_tokens(t, length), micro) % group;
+    bool ends = t->len.in_tokens && ceil_div(window_at_tokens(t, length), micro) % group;
     if (ramps || ends)
         log_info(
             "Interleaved1F1B takes microbatches in groups of %lld: %s rounded up to a multiple of "
@@ -286,16 +289,18 @@ static void note_rounded_steps(const trainer *t, int64_t length) {
 }
 
 err trainer_set_lengths(trainer *t) {
-    cfg_scale s = { .tokens_per_epoch = (double)datasets_tokens(t->sources, t->n_sources) };
+    cfg_scale s = { .tokens_per_epoch =
+                        (double)datasets_tokens(t->data.sources, t->data.n_sources) };
     TRY(cfg_amount_resolve(t->cfg->training.steps, &s, "training.steps", &s.run));
     if (s.run.value < 1)
         return err_hint(ERR("training.steps is 0: there is nothing to train"),
                         "give at least one step, such as 1000 or \"2e9 tokens\"");
-    t->in_tokens = s.run.unit == CFG_TOKENS;
+    t->len.in_tokens = s.run.unit == CFG_TOKENS;
     TRY(set_ramp(t, &s));
     int64_t n = (int64_t)s.run.value;
-    if (t->in_tokens) t->ramp.end = ceil_div(window_at_tokens(t, n), t->ramp.unit) * t->ramp.unit;
-    t->steps = t->in_tokens ? tokens_to_steps(t, n) : n;
+    if (t->len.in_tokens)
+        t->len.ramp.end = ceil_div(window_at_tokens(t, n), t->len.ramp.unit) * t->len.ramp.unit;
+    t->len.steps = t->len.in_tokens ? tokens_to_steps(t, n) : n;
     note_rounded_steps(t, n);
     TRY(set_stop(t, &s));
     TRY(set_schedule(t, &s));

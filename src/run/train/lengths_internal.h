@@ -3,7 +3,8 @@
 #define INGOT_TRAIN_LENGTHS_INTERNAL_H
 
 #include "config/config.h"
-#include "util/util.h"
+#include "optim/optim.h"
+#include "shards/data.h"
 
 typedef struct trainer trainer;
 
@@ -27,6 +28,19 @@ typedef struct due_events {
 
 /* @return sequences in a microbatch of all ranks. */
 int64_t trainer_micro_rows(const trainer *t);
+/* How much a step takes, when the run ends and what is due on the way: set by lengths.c, then only read. */
+typedef struct run_lengths {
+    int64_t rows, micros,
+        seq;             /* a rank's microbatch; microbatches in a full step; tokens in a row */
+    batch_ramp ramp;     /* the windows of every step */
+    int64_t curriculum;  /* length of the sequence curriculum, in windows */
+    int64_t steps, stop; /* where the schedule ends, and where this run does */
+    bool in_tokens;      /* the run's length was given in tokens: the schedule counts them */
+    schedule sched;
+    momentum_schedule momentum;
+    cadences every;
+} run_lengths;
+
 err trainer_set_batch(trainer *t) MUST_USE;
 /* After datasets_open: epochs are counted in the data's tokens. Reads where t->state stands. */
 err trainer_set_lengths(trainer *t) MUST_USE;

@@ -33,9 +33,9 @@ static err validate_sets(trainer *t, observe_step *s) {
     progress_note(t->show, "step %lld: held-out loss %.4f (perplexity %.2f)",
                   (long long)t->state.step, t->val_loss, exp(t->val_loss));
     json_t *details = json_pack("{s:f}", "loss", isfinite(t->val_loss) ? t->val_loss : -1.0);
-    json_t *sets = t->n_sets > 1 ? json_object() : NULL;
-    for (int i = 0; i < t->n_sets && sets; i++) {
-        const run_source *set = &t->sets[i];
+    json_t *sets = t->data.n_sets > 1 ? json_object() : NULL;
+    for (int i = 0; i < t->data.n_sets && sets; i++) {
+        const run_source *set = &t->data.sets[i];
         progress_note(t->show, "    %-20s %.4f", set->name, set->loss);
         json_object_set_new(sets, set->name, json_real(isfinite(set->loss) ? set->loss : -1.0));
     }
@@ -57,8 +57,8 @@ static err write_sample(trainer *t) {
                          .top_k = c->sample.top_k,
                          .top_p = c->sample.top_p,
                          .seed = t->state.seed + (uint64_t)t->state.step };
-    err e =
-        generate_text(&t->gen, &t->x, t->tokenizer, c->sample.prompt, &o, take_text, &text, NULL);
+    err e = generate_text(&t->gen, &t->x, t->data.tokenizer, c->sample.prompt, &o, take_text, &text,
+                          NULL);
     if (!e) {
         progress_note(t->show, "step %lld, sample: %s%s", (long long)t->state.step,
                       c->sample.prompt, text.text ? text.text : "");
@@ -73,7 +73,7 @@ static err write_sample(trainer *t) {
  * On a device the loop runs a step ahead of what it knows: a step is finished (read, logged) when
  * the next one has been queued. Where something is to be done with a step's weights it is finished
  * first. */
-static bool last_step(const trainer *t) { return t->state.step == t->stop; }
+static bool last_step(const trainer *t) { return t->state.step == t->len.stop; }
 
 static err report_away(trainer *t) {
     str what = { 0 };
@@ -170,7 +170,7 @@ static err finish_step(trainer *t) {
     TRY(alerts_after_step(t, &s));
     if (t->alerts.interrupts) return OK; /* what comes of it, healing_act decides */
     set_patience(t, false);
-    bool validates = t->n_sets && t->every.validate.length > 0;
+    bool validates = t->data.n_sets && t->len.every.validate.length > 0;
     if (validates && (last_step(t) || t->last.due.validate)) TRY(validate_sets(t, &s));
     if (t->questions.n && (last_step(t) || t->last.due.tasks)) TRY(questions_answer(t, &s));
     TRY(log_step(t, &s));
@@ -198,7 +198,7 @@ static bool may_run_on(const trainer *t) {
     bool waits = due->detail || due->validate || due->sample || saving_is_due(t, due);
     bool in_stages = mesh_stages(&t->mesh) > 1;
     waits |= (due->tasks && t->questions.n) || profile_is_near(t);
-    return t->ops->device && !in_stages && !waits && t->state.step + 1 < t->stop;
+    return t->ops->device && !in_stages && !waits && t->state.step + 1 < t->len.stop;
 }
 
 static err finish_and_act(trainer *t) {
@@ -220,7 +220,7 @@ static err one_step(trainer *t) {
 
 /* Whether another step is to be queued. */
 static bool goes_on(const trainer *t) {
-    return t->state.step + t->last.open < t->stop && !stop_signal(t) && !t->alerts.stops;
+    return t->state.step + t->last.open < t->len.stop && !stop_signal(t) && !t->alerts.stops;
 }
 
 static err run_steps(trainer *t) {
@@ -284,11 +284,11 @@ static err log_run_end(trainer *t, err e) {
 
 err train_rank(trainer *t) {
     TRY(trainer_setup(t));
-    if (t->state.step >= t->stop) {
+    if (t->state.step >= t->len.stop) {
         if (is_first_rank(t))
             printf("already at step %lld of %lld: nothing to do. Raise training.steps to continue, "
                    "or pass --fresh to start over.\n",
-                   (long long)t->state.step, (long long)t->stop);
+                   (long long)t->state.step, (long long)t->len.stop);
         if (is_first_rank(t)) TRY(saving_upload_last(t));
         return OK;
     }

@@ -9,6 +9,18 @@
 
 typedef struct trainer trainer;
 
+/* What 100 % of MFU is, in floating point operations per second. */
+typedef struct run_peak {
+    double flops;       /* the most this device can do in the run's type, as measured */
+    double measured_at; /* by time_now; it is measured again with validations */
+    double published;   /* the vendor's figure for it; NaN: not known, and MFU is of flops */
+} run_peak;
+
+typedef struct run_detail {
+    observe_detail last; /* arrays owned, NULL until the first */
+    float *values;       /* owned: of last.sample */
+} run_detail;
+
 /* Measures it, if that is due, and keeps the best: whatever else runs on the machine
  * only ever slows it down. */
 void trainer_measure_peak(trainer *t);

@@ -14,13 +14,13 @@ static err set_lengths(trainer *t, train_outline *out) {
     const config *c = t->cfg;
     out->steps = out->tokens = NAN;
     if (c->training.steps.unit == CFG_EPOCHS) {
-        t->every.validate.length = c->validation.every.value > 0;
-        t->every.sample.length = c->sample.every.value > 0;
+        t->len.every.validate.length = c->validation.every.value > 0;
+        t->len.every.sample.length = c->sample.every.value > 0;
         return OK;
     }
     TRY(trainer_set_lengths(t));
-    out->steps = (double)t->steps;
-    out->tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * (double)t->seq;
+    out->steps = (double)t->len.steps;
+    out->tokens = (double)batch_ramp_windows(&t->len.ramp, t->len.steps) * (double)t->len.seq;
     return OK;
 }
 
@@ -30,7 +30,8 @@ err train_batch(const config *c, int ranks, step_batch *out) {
     err e = ranks_mesh(c, ranks, &t->mesh);
     if (!e) e = trainer_set_batch(t);
     if (!e)
-        *out = (step_batch){ t->mesh, t->rows, t->micros, (int)(trainer_micro_rows(t) / t->rows) };
+        *out = (step_batch){ t->mesh, t->len.rows, t->len.micros,
+                             (int)(trainer_micro_rows(t) / t->len.rows) };
     free(t);
     return e;
 }
@@ -44,7 +45,7 @@ err train_outline_open(const config *c, const outline_options *o, train_outline 
     TRY(model_from_config(c, &t->mc));
     TRY(trainer_set_batch(t));
     TRY(set_lengths(t, out));
-    t->n_sets = *c->data.validation || *c->data.train || c->data.validation_fraction > 0;
+    t->data.n_sets = *c->data.validation || *c->data.train || c->data.validation_fraction > 0;
     int threads = o->threads;
     if (threads <= 0) { /* ranks of this machine share its cores */
         threads = c->training.threads ? (int)c->training.threads : thread_cores();
@@ -55,16 +56,16 @@ err train_outline_open(const config *c, const outline_options *o, train_outline 
     out->p = t->p;
     out->o = t->o;
     out->train = &t->train;
-    out->rows = t->rows;
-    out->micros = t->micros;
-    out->seq = t->seq;
-    out->step_tokens = t->ramp.full * t->seq;
+    out->rows = t->len.rows;
+    out->micros = t->len.micros;
+    out->seq = t->len.seq;
+    out->step_tokens = t->len.ramp.full * t->len.seq;
     return OK;
 }
 
 void train_outline_free(train_outline *o) {
     if (o->owner) {
-        o->owner->n_sets = 0; /* counted, never opened */
+        o->owner->data.n_sets = 0; /* counted, never opened */
         trainer_free(o->owner);
     }
     free(o->owner);

@@ -13,7 +13,7 @@ static double measure_peak(void *ctx) {
 }
 
 double trainer_mfu_peak(const trainer *t) {
-    return isnan(t->published) ? t->peak_flops : t->published;
+    return isnan(t->peak.published) ? t->peak.flops : t->peak.published;
 }
 
 bool peak_is_due(double measured_at, double now) {
@@ -23,10 +23,10 @@ bool peak_is_due(double measured_at, double now) {
 
 void trainer_measure_peak(trainer *t) {
     double now = time_now();
-    if (t->peak_flops > 0 && !peak_is_due(t->peak_measured_at, now)) return;
+    if (t->peak.flops > 0 && !peak_is_due(t->peak.measured_at, now)) return;
     double peak = measure_peak(t);
-    t->peak_flops = MAX(t->peak_flops, peak);
-    t->peak_measured_at = now;
+    t->peak.flops = MAX(t->peak.flops, peak);
+    t->peak.measured_at = now;
 }
 
 double peak_after(double peak, double achieved, double (*again)(void *ctx), void *ctx) {
@@ -36,5 +36,5 @@ double peak_after(double peak, double achieved, double (*again)(void *ctx), void
 }
 
 void trainer_raise_peak(trainer *t, double achieved) {
-    t->peak_flops = peak_after(t->peak_flops, achieved, measure_peak, t);
+    t->peak.flops = peak_after(t->peak.flops, achieved, measure_peak, t);
 }

@@ -171,7 +171,7 @@ static err write_profile(trainer *t, const str *events, const rank_profile *mine
     err e = comm_collect(t->x.comm, mine, sizeof *mine, all);
     if (!e) e = write_events(t, json, events);
     if (!e && is_first_rank(t)) {
-        roofline top = { t->peak_flops, ops_copy_rate(t->ops, t->x.pool, OPS_COPY_BYTES), steps };
+        roofline top = { t->peak.flops, ops_copy_rate(t->ops, t->x.pool, OPS_COPY_BYTES), steps };
         describe_ops(t, p->trace, &top, &text);
         describe_ranks(t, all, steps, &text);
         str_add(&text, "%s opens in https://ui.perfetto.dev and chrome://tracing\n", json);
@@ -295,7 +295,7 @@ err profile_memory(trainer *t) {
     timeline l;
     str events = { 0 }, text = { 0 };
     char *json = profile_path(t, "memory.json"), *table = profile_path(t, "memory.txt");
-    err e = timeline_make(t->p, t->train_id, (int)t->micros, &l);
+    err e = timeline_make(t->p, t->train_id, (int)t->len.micros, &l);
     if (!e) add_memory_events(&l, t->mesh.rank, &events);
     e = comm_agree(t->x.comm, e);
     if (!e) e = write_events(t, json, &events);

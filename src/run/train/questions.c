@@ -42,26 +42,26 @@ bool questions_are_asked(const config *c) {
  * which every layout divides: of the lengths that suffice the one with the fewest tokens in a batch is taken. */
 static err fit_rows(trainer *t) {
     run_questions *q = &t->questions;
-    int64_t longest = 1, all_cut = 0, most = MAX(1, t->mc.max_seq / t->seq);
+    int64_t longest = 1, all_cut = 0, most = MAX(1, t->mc.max_seq / t->len.seq);
     for (int i = 0; i < q->n; i++) {
         int64_t here, cut;
-        TRY(task_lengths(t->tokenizer, &q->file[i], most * t->seq, &here, &cut));
+        TRY(task_lengths(t->data.tokenizer, &q->file[i], most * t->len.seq, &here, &cut));
         longest = MAX(longest, here);
         all_cut += cut;
     }
     q->rows = 0;
-    for (int64_t k = MIN(ceil_div(longest, t->seq), most); k <= most; k++) {
+    for (int64_t k = MIN(ceil_div(longest, t->len.seq), most); k <= most; k++) {
         int64_t rows = 1;
-        while (rows * k % t->rows) rows++;
-        if (q->rows && rows * k * t->seq >= q->rows * q->seq) continue;
+        while (rows * k % t->len.rows) rows++;
+        if (q->rows && rows * k * t->len.seq >= q->rows * q->seq) continue;
         q->rows = rows;
-        q->seq = k * t->seq;
+        q->seq = k * t->len.seq;
     }
     if (all_cut && is_first_rank(t))
         log_warn(
             "validation.tasks: %lld answers have more than %lld tokens, for which the model has "
             "no positions: their beginnings are left out",
-            (long long)all_cut, (long long)(most * t->seq));
+            (long long)all_cut, (long long)(most * t->len.seq));
     return OK;
 }
 
@@ -70,7 +70,7 @@ err questions_plan(trainer *t) {
     q->eval_id = t->eval_id;
     if (!q->n) return OK;
     q->rows = ranks_eval_rows(t, q->rows, q->seq);
-    if (q->seq == t->seq) return OK;
+    if (q->seq == t->len.seq) return OK;
     TRY(model_record(t->m, PROG_EVAL, q->rows * q->seq, q->seq, &q->eval));
     return plan_chain(t->p, &q->eval, model_bucket_regions, t->m, &q->eval_id);
 }
@@ -78,11 +78,11 @@ err questions_plan(trainer *t) {
 err questions_open(trainer *t) {
     const config *c = t->cfg;
     if (!questions_are_asked(c)) return OK;
-    if (!t->tokenizer)
-        return err_hint(
-            ERR("validation.tasks: %s has no tokenizer to read questions with", t->sources[0].name),
-            "train on plain text or on shards of `ingot data tokenize`, or leave "
-            "validation.tasks out");
+    if (!t->data.tokenizer)
+        return err_hint(ERR("validation.tasks: %s has no tokenizer to read questions with",
+                            t->data.sources[0].name),
+                        "train on plain text or on shards of `ingot data tokenize`, or leave "
+                        "validation.tasks out");
     char *copy = strdup(c->validation.tasks), *rest = copy;
     err e = OK;
     for (char *path; !e && (path = strsep(&rest, ","));)
@@ -98,7 +98,7 @@ err questions_answer(trainer *t, observe_step *s) {
     err e = OK;
     for (int i = 0; i < q->n && !e; i++) {
         task_score score;
-        task_run run = { &t->x, t->m, q->eval_id, q->rows, q->seq, t->tokenizer, NULL, { 0 } };
+        task_run run = { &t->x, t->m, q->eval_id, q->rows, q->seq, t->data.tokenizer, NULL, { 0 } };
         e = task_score_all(&run, &q->file[i], &score);
         if (e) break;
         q->score[i].acc = score.acc;

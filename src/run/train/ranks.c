@@ -135,7 +135,7 @@ err ranks_begin(trainer *t) {
 }
 
 err ranks_agree_clock(const trainer *t, double *now) {
-    const cadences *e = &t->every;
+    const cadences *e = &t->len.every;
     const cadence *all[] = { &e->log,   &e->tensorboard, &e->detail, &e->validate,
                              &e->tasks, &e->sample,      &e->save,   &e->weights };
     bool by_clock = false;
@@ -168,7 +168,7 @@ err ranks_sum_losses(trainer *t) {
     if (world_size(t) == 1) return OK;
     queued_step *q = &t->last;
     enum { OVERLAP = 3, OTHERS = OVERLAP + 2 * OVERLAPS };
-    int n = OTHERS + 2 * t->n_sources;
+    int n = OTHERS + 2 * t->data.n_sources;
     double *sums = mem_alloc((size_t)n * sizeof *sums);
     axis_set losses = placement_axes(exec_result_placement(&t->x, t->train_id), PL_S);
     bool has_losses = speaks_for(t, ~losses), has_rows = speaks_for(t, ~AXES_ROWS);
@@ -176,18 +176,18 @@ err ranks_sum_losses(trainer *t) {
     sums[1] = has_rows ? (double)q->rejected : 0;
     sums[2] = q->pipeline_wait_s;
     memcpy(&sums[OVERLAP], &q->overlap, sizeof q->overlap);
-    for (int i = 0; i < t->n_sources; i++) {
-        sums[OTHERS + 2 * i] = has_losses ? t->sources[i].sum : 0;
-        sums[OTHERS + 1 + 2 * i] = has_rows ? (double)t->sources[i].valid : 0;
+    for (int i = 0; i < t->data.n_sources; i++) {
+        sums[OTHERS + 2 * i] = has_losses ? t->data.sources[i].sum : 0;
+        sums[OTHERS + 1 + 2 * i] = has_rows ? (double)t->data.sources[i].valid : 0;
     }
     err e = comm_total(t->x.comm, sums, n);
     q->loss_sum = sums[0];
     q->rejected = (int64_t)sums[1];
     q->pipeline_wait_s = sums[2];
     memcpy(&q->overlap, &sums[OVERLAP], sizeof q->overlap);
-    for (int i = 0; i < t->n_sources; i++) {
-        t->sources[i].sum = sums[OTHERS + 2 * i];
-        t->sources[i].valid = (int64_t)sums[OTHERS + 1 + 2 * i];
+    for (int i = 0; i < t->data.n_sources; i++) {
+        t->data.sources[i].sum = sums[OTHERS + 2 * i];
+        t->data.sources[i].valid = (int64_t)sums[OTHERS + 1 + 2 * i];
     }
     free(sums);
     return e;

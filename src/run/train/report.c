@@ -59,18 +59,18 @@ static void memory_line(const trainer *t) {
 /* One source in a line; of a mixture, each with the share it has of every batch. */
 static void data_lines(const trainer *t) {
     char a[32], b[32];
-    int64_t tokens = datasets_tokens(t->sources, t->n_sources);
+    int64_t tokens = datasets_tokens(t->data.sources, t->data.n_sources);
     str_count(a, sizeof a, (double)tokens);
-    str_count(b, sizeof b, (double)datasets_tokens(t->sets, t->n_sets));
-    if (t->n_sources == 1)
-        print_field(t, "data", "%s (%s), %s tokens, %s held out", t->sources[0].name,
-                    data_source_info(t->sources[0].data)->format, a, b);
+    str_count(b, sizeof b, (double)datasets_tokens(t->data.sets, t->data.n_sets));
+    if (t->data.n_sources == 1)
+        print_field(t, "data", "%s (%s), %s tokens, %s held out", t->data.sources[0].name,
+                    data_source_info(t->data.sources[0].data)->format, a, b);
     else
-        print_field(t, "data", "%d sources, %s tokens, %s held out", t->n_sources, a, b);
-    for (int i = 0; i < t->n_sources && t->n_sources > 1; i++) {
-        const run_source *s = &t->sources[i];
-        loader_part p = loader_part_at(t->batches, i);
-        double windows = p.share * (double)batch_ramp_windows(&t->ramp, t->steps);
+        print_field(t, "data", "%d sources, %s tokens, %s held out", t->data.n_sources, a, b);
+    for (int i = 0; i < t->data.n_sources && t->data.n_sources > 1; i++) {
+        const run_source *s = &t->data.sources[i];
+        loader_part p = loader_part_at(t->data.batches, i);
+        double windows = p.share * (double)batch_ramp_windows(&t->len.ramp, t->len.steps);
         double epochs = MIN(windows, (double)p.most) / (double)p.windows;
         char limit[48] = "";
         if (s->epochs > 0) snprintf(limit, sizeof limit, " of at most %g", s->epochs);
@@ -92,17 +92,18 @@ static void offset_line(const trainer *t) {
 
 static void batch_lines(const trainer *t) {
     char a[32];
-    double seq = (double)t->seq, tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * seq;
+    double seq = (double)t->len.seq,
+           tokens = (double)batch_ramp_windows(&t->len.ramp, t->len.steps) * seq;
     print_field(t, "batch", "%lld x %lld sequences of %lld tokens = %s tokens per step",
-                (long long)t->micros, (long long)trainer_micro_rows(t), (long long)t->seq,
-                str_count(a, sizeof a, (double)t->ramp.full * seq));
-    if (t->ramp.start)
+                (long long)t->len.micros, (long long)trainer_micro_rows(t), (long long)t->len.seq,
+                str_count(a, sizeof a, (double)t->len.ramp.full * seq));
+    if (t->len.ramp.start)
         print_field(t, "ramp", "from %lld sequences per step, over the first %s tokens",
-                    (long long)batch_ramp_size(&t->ramp, 0),
-                    str_count(a, sizeof a, (double)t->ramp.windows * seq));
-    print_field(t, "length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
+                    (long long)batch_ramp_size(&t->len.ramp, 0),
+                    str_count(a, sizeof a, (double)t->len.ramp.windows * seq));
+    print_field(t, "length", "%lld steps, %s tokens, %.2f epochs", (long long)t->len.steps,
                 str_count(a, sizeof a, tokens),
-                tokens / (double)MAX(datasets_tokens(t->sources, t->n_sources), 1));
+                tokens / (double)MAX(datasets_tokens(t->data.sources, t->data.n_sources), 1));
 }
 
 static void ranks_line(const trainer *t) {
@@ -115,7 +116,7 @@ static void ranks_line(const trainer *t) {
     const pipeline *pipe = &model_lay(t->m)->pipe;
     if (pipe->ranks > 1) {
         timetable table;
-        err e = timetable_make(pipe, (int)t->micros, &table);
+        err e = timetable_make(pipe, (int)t->len.micros, &table);
         BUG_IF(e); /* the plan has made it */
         str_add(&text, ", pipeline over %d (%s, %.1f%% idle)", pipe->ranks,
                 config_choice("parallelism.pipeline_parallel_schedule", (int)pipe->kind),
@@ -152,8 +153,9 @@ static void group_lines(const trainer *t) {
         snprintf(momentum, sizeof momentum, reads & OPTIM_READS_MOMENTUM ? "%g" : "-",
                  g[i].momentum);
         print_field(t, "", "%-16s %-13s %-9.4g %-12s %-7s %-8s %-7.4g %s in %d",
-                    *g[i].match ? g[i].match : "(others)", g[i].rules, g[i].lr_factor * t->sched.lr,
-                    betas, eps, momentum, g[i].decays ? g[i].weight_decay : 0,
+                    *g[i].match ? g[i].match : "(others)", g[i].rules,
+                    g[i].lr_factor * t->len.sched.lr, betas, eps, momentum,
+                    g[i].decays ? g[i].weight_decay : 0,
                     str_count(count, sizeof count, (double)g[i].elements), g[i].params);
     }
 }
@@ -172,8 +174,8 @@ void trainer_describe(const trainer *t) {
     print_field(t, "compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
                 pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");
     print_field(t, "MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,
-                isnan(t->published) ? "measured: no peak is published for this device"
-                                    : "the published peak of this device");
+                isnan(t->peak.published) ? "measured: no peak is published for this device"
+                                         : "the published peak of this device");
     memory_line(t);
     if (t->page) print_field(t, "live page", "http://%s/", serve_address(t->page));
     offset_line(t);

@@ -49,8 +49,8 @@ json_t *resume_snapshot(const trainer *t) {
     }
     config_free(&used);
     str_free(&text);
-    for (int i = 0; i < t->n_sources; i++)
-        json_array_append_new(sources, source_json(&t->sources[i]));
+    for (int i = 0; i < t->data.n_sources; i++)
+        json_array_append_new(sources, source_json(&t->data.sources[i]));
     json_t *run = json_pack("{s:o, s:o}", "options", options, "sources", sources);
     BUG_IF(!run);
     return run;

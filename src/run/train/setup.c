@@ -40,10 +40,11 @@ static err open_run_folder(trainer *t) {
 
 /* ---- model, memory, programs ------------------------------------------------------------- */
 static err check_samples(const trainer *t) {
-    if (t->every.sample.length == 0) return OK;
-    if (!t->tokenizer)
+    if (t->len.every.sample.length == 0) return OK;
+    if (!t->data.tokenizer)
         return err_hint(
-            ERR("sample.every: %s has no tokenizer to decode samples with", t->sources[0].name),
+            ERR("sample.every: %s has no tokenizer to decode samples with",
+                t->data.sources[0].name),
             "train on plain text or on shards of `ingot data tokenize`, or set sample.every=0");
     if (!*t->cfg->sample.prompt)
         return err_hint(ERR("sample.prompt is empty"),
@@ -56,12 +57,12 @@ static err check_scaled_decay(const trainer *t) {
     int n;
     const optim_group *g = optim_groups(t->o, &n);
     for (int i = 0; i < n; i++) {
-        double per_step = g[i].lr_factor * t->sched.lr * g[i].weight_decay;
+        double per_step = g[i].lr_factor * t->len.sched.lr * g[i].weight_decay;
         if (g[i].params && g[i].decays && g[i].scaled_decay && per_step >= 1)
             return err_hint(ERR("optimizer.weight_decay_base_tokens makes the weight decay of this "
                                 "run %.4g, which at a rate of %.4g takes away %.3g of a weight per "
                                 "step",
-                                g[i].weight_decay, g[i].lr_factor * t->sched.lr, per_step),
+                                g[i].weight_decay, g[i].lr_factor * t->len.sched.lr, per_step),
                             "the run is too short for these settings: train on more tokens, or "
                             "lower optimizer.weight_decay or its base");
     }
@@ -70,7 +71,7 @@ static err check_scaled_decay(const trainer *t) {
 
 err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     const config *c = t->cfg;
-    model_layout l = train_layout(c, ops, t->seq);
+    model_layout l = train_layout(c, ops, t->len.seq);
     l.mesh = t->mesh;
     TRY(model_new(&t->mc, &l, &t->m));
     t->p = plan_new(&l.mesh, ops, threads);
@@ -79,18 +80,18 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     s.decay_per_token = trainer_decay_per_token(t);
     TRY(optim_new(&s, t->m, t->p, &t->o));
     TRY(check_scaled_decay(t));
-    TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
+    TRY(model_record(t->m, PROG_TRAIN, t->len.rows * t->len.seq, t->len.seq, &t->train));
     TRY(train_recompute(c, &t->train));
-    t->train.micros = (int)t->micros;
+    t->train.micros = (int)t->len.micros;
     t->train.end_list = optim_ends(t->o, &t->train.ends);
     TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));
-    if ((t->n_sets && t->every.validate.length > 0) || questions_are_asked(c)) {
-        int64_t rows = ranks_eval_rows(t, t->rows, t->seq);
-        TRY(model_record(t->m, PROG_EVAL, rows * t->seq, t->seq, &t->eval));
+    if ((t->data.n_sets && t->len.every.validate.length > 0) || questions_are_asked(c)) {
+        int64_t rows = ranks_eval_rows(t, t->len.rows, t->len.seq);
+        TRY(model_record(t->m, PROG_EVAL, rows * t->len.seq, t->len.seq, &t->eval));
         TRY(plan_chain(t->p, &t->eval, model_bucket_regions, t->m, &t->eval_id));
     }
     TRY(questions_plan(t));
-    return t->every.sample.length ? generator_plan(t->m, t->p, t->seq, &t->gen) : OK;
+    return t->len.every.sample.length ? generator_plan(t->m, t->p, t->len.seq, &t->gen) : OK;
 }
 
 /* From here on tensors travel between GPUs. */
@@ -120,9 +121,9 @@ static err build_programs(trainer *t) {
     if (is_first_rank(t) && mesh_world(&t->mesh) > 1) TRY(trainer_check_lists(t, &played));
     plan_share(t->p, t->x.comm);
     TRY(plan_commit(t->p));
-    t->losses = mem_alloc((size_t)(2 * t->rows * t->seq) * sizeof *t->losses);
+    t->losses = mem_alloc((size_t)(2 * t->len.rows * t->len.seq) * sizeof *t->losses);
     t->x.plan = t->p;
-    t->x.check_finite = c->debug.check_finite;
+    t->x.probe.check_finite = c->debug.check_finite;
     return OK;
 }
 
@@ -140,7 +141,7 @@ static double published_peak(const trainer *t) {
 }
 
 static err load_state(trainer *t) {
-    t->published = published_peak(t);
+    t->peak.published = published_peak(t);
     t->state.bytes = datasets_are_bytes(t);
     t->state.tokenizer = datasets_tokenizer_hash(t);
     if (t->new_optimizer) t->state.updates = 0;
@@ -193,10 +194,10 @@ static err start_serving(trainer *t) {
 err trainer_open_log(trainer *t) {
     observe_options o = { .dir = t->dir,
                           .first_step = t->state.step ? t->state.step + 1 : 0,
-                          .steps = t->stop,
+                          .steps = t->len.stop,
                           .total_tokens = (double)trainer_tokens_at_end(t),
-                          .flops_per_token = model_flops(&t->mc, t->seq, false),
-                          .tensorboard = t->every.tensorboard.length > 0,
+                          .flops_per_token = model_flops(&t->mc, t->len.seq, false),
+                          .tensorboard = t->len.every.tensorboard.length > 0,
                           .hparams = json_object_get(t->run, "options"),
                           .gpu = t->ops->device != NULL,
                           .gpu_index = (int)t->cfg->device.index };
@@ -249,7 +250,7 @@ void trainer_free(trainer *t) {
     observe_close(t->log);
     progress_free(t->show);
     datasets_free(t);
-    tokenizer_free(t->tokenizer);
+    tokenizer_free(t->data.tokenizer);
     start_free(&t->start);
     optim_free(t->o);
     if (t->p) {

@@ -79,7 +79,7 @@ void stage_times_open(trainer *t) {
         free(path);
         return;
     }
-    err e = timetable_make(pipe_of(t), (int)t->micros, &s);
+    err e = timetable_make(pipe_of(t), (int)t->len.micros, &s);
     BUG_IF(e); /* the plan has made it */
     float *at = mem_alloc((size_t)(2 * s.p.ranks * s.tasks) * sizeof *at);
     for (int r = 0; r < s.p.ranks; r++)
@@ -108,7 +108,7 @@ err stage_times_step_begin(trainer *t, bool detail) {
     task_times_begin(&t->x, &w->own);
     double ahead = w->own.zero - now;
     w->offset = ahead >= 0 && ahead < 1 ? ahead : 0; /* else it is another host's clock */
-    w->taken = t->x.times != NULL;
+    w->taken = t->x.probe.times != NULL;
     return OK;
 }
 

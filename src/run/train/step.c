@@ -19,11 +19,11 @@
 /* ---- microbatches ------------------------------------------------------------------------ */
 /* Sums by sequence, in the order in which the step's were consumed. */
 static void keep_row_losses(trainer *t, int micro) {
-    int64_t unit = trainer_micro_rows(t), first = micro * unit + ranks_rows_index(t) * t->rows;
+    int64_t unit = trainer_micro_rows(t), first = micro * unit + ranks_rows_index(t) * t->len.rows;
     double *to = t->alerts.row_loss + first;
-    for (int64_t row = 0; row < t->rows; row++) {
+    for (int64_t row = 0; row < t->len.rows; row++) {
         to[row] = 0;
-        for (int64_t i = 0; i < t->seq; i++) to[row] += t->losses[row * t->seq + i];
+        for (int64_t i = 0; i < t->len.seq; i++) to[row] += t->losses[row * t->len.seq + i];
     }
 }
 
@@ -32,7 +32,7 @@ static err read_pending_losses(trainer *t) {
     if (!f->open) return OK;
     f->open = false;
     /* of its sequences' tokens a rank may have computed a part */
-    int64_t all = t->rows * t->seq, own = exec_result(&t->x, t->train_id).dim[0];
+    int64_t all = t->len.rows * t->len.seq, own = exec_result(&t->x, t->train_id).dim[0];
     placement pl = exec_result_placement(&t->x, t->train_id);
     float *mine = t->losses + all;
     memset(t->losses, 0, (size_t)all * sizeof *t->losses);
@@ -46,7 +46,7 @@ static err read_pending_losses(trainer *t) {
 static void fetch_losses(trainer *t, int micro) {
     pending_losses *f = &t->pending;
     f->micro = micro;
-    size_t rows = (size_t)t->rows, from = (size_t)micro * rows;
+    size_t rows = (size_t)t->len.rows, from = (size_t)micro * rows;
     f->part = mem_grow(f->part, rows * sizeof *f->part);
     f->row_valid = mem_grow(f->row_valid, rows * sizeof *f->row_valid);
     memcpy(f->part, t->rows_of.part + from, rows * sizeof *f->part);
@@ -57,7 +57,7 @@ static void fetch_losses(trainer *t, int micro) {
 }
 
 static void keep_rows(trainer *t, int micro, const data_batch *b) {
-    size_t rows = (size_t)t->rows, n = (size_t)b->microbatches * rows;
+    size_t rows = (size_t)t->len.rows, n = (size_t)b->microbatches * rows;
     step_rows *k = &t->rows_of;
     if (micro == 0) {
         k->part = mem_grow(k->part, n * sizeof *k->part);
@@ -100,9 +100,9 @@ typedef struct queueing {
 static err next_batch(queueing *u) {
     trainer *t = u->t;
     data_batch *b = &u->b;
-    int64_t passed = 0, most = loader_windows(t->batches);
+    int64_t passed = 0, most = loader_windows(t->data.batches);
     double from = time_now();
-    int span = trace_span_begin(t->x.trace, "data");
+    int span = trace_span_begin(t->x.probe.trace, "data");
     do {
         if (passed > most)
             return err_hint(ERR("none of the last %lld sequences has a token to learn from: the "
@@ -110,7 +110,7 @@ static err next_batch(queueing *u) {
                                 (long long)passed),
                             "`ingot data inspect` shows what the data is like; data.guard=false "
                             "trains on it as it is");
-        TRY(loader_next(t->batches, b));
+        TRY(loader_next(t->data.batches, b));
         TRY(datasets_log_rejected(t, b, u->step + 1, &u->q.rejected));
         passed += trainer_micro_rows(t);
         if (b->microbatch > 0) continue;
@@ -119,7 +119,7 @@ static err next_batch(queueing *u) {
         u->q.valid = (int64_t)targets;
     } while (u->q.valid == 0);
     u->q.data_s += time_now() - from;
-    trace_span_end(t->x.trace, span);
+    trace_span_end(t->x.probe.trace, span);
     return OK;
 }
 
@@ -128,7 +128,7 @@ static err feed_microbatch(void *ctx, int micro, int slot) {
     trainer *t = u->t;
     if (micro > 0) TRY(next_batch(u));
     const data_batch *b = &u->b;
-    int64_t n = t->rows * t->seq;
+    int64_t n = t->len.rows * t->len.seq;
     if (micro < u->q.micros / 2) u->targets += (double)b->valid_here;
     if (t->cfg->training.seq_curriculum_start > 0)
         for (int64_t i = 0; i < n; i++) u->q.longest = MAX(u->q.longest, b->pos[i] + 1);
@@ -178,23 +178,24 @@ static err finish_before_error(trainer *t, err (*finish)(trainer *t), err e) {
 }
 
 int64_t trainer_step_tokens(const trainer *t) {
-    return t->last.micros * trainer_micro_rows(t) * t->seq;
+    return t->last.micros * trainer_micro_rows(t) * t->len.seq;
 }
 
 /* The learning rate of step `step`, which begins after `before` tokens. */
 static double rate_of(const trainer *t, int64_t step, int64_t before, int64_t tokens) {
-    return t->in_tokens ? schedule_lr(&t->sched, before, tokens) : schedule_lr(&t->sched, step, 1);
+    return t->len.in_tokens ? schedule_lr(&t->len.sched, before, tokens)
+                            : schedule_lr(&t->len.sched, step, 1);
 }
 
 /* Decides the work that is due in the step, once the number of its microbatches is known. */
 static err set_due(queueing *u) {
     trainer *t = u->t;
     queued_step *q = &u->q;
-    int64_t tokens = q->micros * trainer_micro_rows(t) * t->seq;
+    int64_t tokens = q->micros * trainer_micro_rows(t) * t->len.seq;
     double now = time_now();
     TRY(ranks_agree_clock(t, &now));
-    q->due = cadences_due(&t->every, u->step + 1, u->before + tokens, tokens, now);
-    t->x.activation = q->due.detail ? t->alerts.sampled : NULL;
+    q->due = cadences_due(&t->len.every, u->step + 1, u->before + tokens, tokens, now);
+    t->x.probe.activation = q->due.detail ? t->alerts.sampled : NULL;
     for (int l = 0; l < t->mc.layers; l++) t->alerts.sampled[l].n = 0;
     return stage_times_step_begin(t, q->due.detail);
 }
@@ -240,9 +241,9 @@ static err decide_update(void *ctx) {
     queueing *u = ctx;
     trainer *t = u->t;
     queued_step *q = &u->q;
-    int64_t tokens = q->micros * trainer_micro_rows(t) * t->seq;
-    t->x.activation = NULL;
-    t->x.times = NULL;
+    int64_t tokens = q->micros * trainer_micro_rows(t) * t->len.seq;
+    t->x.probe.activation = NULL;
+    t->x.probe.times = NULL;
     if (u->has_squares) TRY(half_batch_norm(t, u->targets, q));
     mark_step(u, MARK_COMPUTED);
     q->compute_s = time_now() - u->began - (q->data_s - u->before_data);
@@ -252,9 +253,10 @@ static err decide_update(void *ctx) {
     u->decided = time_now();
     if (t->saves.saver) ckpt_saver_before_update(t->saves.saver);
     TRY(set_skip(u));
-    u->span = trace_span_begin(t->x.trace, "update");
-    optim_factors f = schedule_factors(&t->sched, &t->momentum, t->in_tokens ? u->before : u->step,
-                                       t->sched.lr > 0 ? q->lr / t->sched.lr : 1);
+    u->span = trace_span_begin(t->x.probe.trace, "update");
+    optim_factors f =
+        schedule_factors(&t->len.sched, &t->len.momentum, t->len.in_tokens ? u->before : u->step,
+                         t->len.sched.lr > 0 ? q->lr / t->len.sched.lr : 1);
     optim_set_factors(t->o, &f);
     return optim_begin(t->o, &t->x, q->lr, t->cfg->training.max_norm);
 }
@@ -278,11 +280,11 @@ static err queue_instructions(queueing *u, bool updates) {
                          u,
                          (int)u->q.micros / 2 - 1 };
     err e = exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks);
-    t->x.activation = NULL;
-    t->x.times = NULL;
+    t->x.probe.activation = NULL;
+    t->x.probe.times = NULL;
     TRY(e);
     if (!updates) return OK;
-    trace_span_end(t->x.trace, u->span);
+    trace_span_end(t->x.probe.trace, u->span);
     mark_step(u, MARK_UPDATED);
     u->q.optim_s = time_now() - u->decided;
     return OK;
@@ -291,7 +293,7 @@ static err queue_instructions(queueing *u, bool updates) {
 err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     int64_t step = t->state.step + t->last.open;
     int64_t before = t->state.tokens + (t->last.open ? trainer_step_tokens(t) : 0);
-    cadences every = t->every;
+    cadences every = t->len.every;
     queueing u = { .t = t, .finish = finish, .step = step, .before = before, .q.small_sq = NAN };
     queued_step *q = &u.q;
     step_overlap was = ranks_overlap(t);
@@ -299,7 +301,7 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     t->x.step.dropout = dropout_key(t, step);
     err e = queue_instructions(&u, true);
     if (t->alerts.interrupts) { /* nothing is in flight any more */
-        t->every = every;
+        t->len.every = every;
         err_free(e);
         return OK;
     }
@@ -324,16 +326,16 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
 
 err trainer_repeat_step(trainer *t, str *finding) {
     exec_finding found = { 0 };
-    bool checked = t->x.check_finite;
+    bool checked = t->x.probe.check_finite;
     queueing u = { .t = t, .step = t->state.step - 1 };
-    loader_seek(t->batches, t->alerts.from);
+    loader_seek(t->data.batches, t->alerts.from);
     t->x.step.dropout = dropout_key(t, u.step);
-    t->x.check_finite = true;
-    t->x.finding = &found;
+    t->x.probe.check_finite = true;
+    t->x.probe.finding = &found;
     err e = queue_instructions(&u, false);
     if (!e) e = read_pending_losses(t);
-    t->x.check_finite = checked;
-    t->x.finding = NULL;
+    t->x.probe.check_finite = checked;
+    t->x.probe.finding = NULL;
     if (!e) e = ranks_share_finding(t, &found);
     if (!e && found.at) str_add(finding, "%s", found.text);
     return e;
@@ -341,18 +343,19 @@ err trainer_repeat_step(trainer *t, str *finding) {
 
 static void measure_step_speed(trainer *t, double tokens, observe_step *s) {
     const queued_step *q = &t->last;
-    double full = model_flops(&t->mc, t->seq, false), causal = model_flops(&t->mc, t->seq, true);
+    double full = model_flops(&t->mc, t->len.seq, false),
+           causal = model_flops(&t->mc, t->len.seq, true);
     s->data_s = q->data_s;
     if (t->ops->device)
         read_step_marks(t, s);
     else
         s->compute_s = q->compute_s, s->optim_s = q->optim_s;
     s->tok_s = tokens / s->step_s;
-    s->samples_s = s->tok_s / (double)t->seq;
+    s->samples_s = s->tok_s / (double)t->len.seq;
     double per_rank = s->tok_s / mesh_world(&t->mesh);
     if (mesh_world(&t->mesh) > 1) {
         s->tok_s_rank = per_rank;
-        s->samples_s_rank = per_rank / (double)t->seq;
+        s->samples_s_rank = per_rank / (double)t->len.seq;
     }
     trainer_raise_peak(t, per_rank * causal);
     double peak = trainer_mfu_peak(t);
@@ -368,7 +371,7 @@ static void measure_step_speed(trainer *t, double tokens, observe_step *s) {
         s->comm_hidden_dp = o->hidden[OVERLAP_DP] / o->moving[OVERLAP_DP];
         s->comm_hidden_tp = o->hidden[OVERLAP_TP] / o->moving[OVERLAP_TP];
     }
-    s->peak_share = per_rank * causal / t->peak_flops;
+    s->peak_share = per_rank * causal / t->peak.flops;
     s->host_mem = (double)mem_peak();
     s->plan_mem = (double)(plan_bytes(t->p, NULL) + plan_host_bytes(t->p));
 }
@@ -386,12 +389,12 @@ static void measure_step(trainer *t, const step_state *now, observe_step *s) {
     s->lr = q->lr;
     s->step_s = seconds;
     if (is_first_rank(t)) measure_step_speed(t, tokens, s);
-    s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->batches), 1);
+    s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->data.batches), 1);
     s->batch = (double)(q->micros * trainer_micro_rows(t));
     if (q->longest) s->seq_len = (double)q->longest;
     if (t->cfg->data.guard) s->rejected = (double)q->rejected;
-    s->total_steps = t->stop;
-    s->eta_s = t->average_s * (double)(t->stop - t->state.step);
+    s->total_steps = t->len.stop;
+    s->eta_s = t->average_s * (double)(t->len.stop - t->state.step);
     if (t->cfg->training.max_norm > 0 && !now->skip)
         s->clipped = optim_clip(now->norm, t->cfg->training.max_norm);
     if (q->small > 0 && isfinite(now->norm) && isfinite(q->small_sq))

@@ -16,6 +16,7 @@
 #include "train/datasets_internal.h"
 #include "train/health_internal.h"
 #include "train/lengths_internal.h"
+#include "train/measure_internal.h"
 #include "train/profile_internal.h"
 #include "train/questions_internal.h"
 #include "train/run_folder_internal.h"
@@ -41,41 +42,26 @@ typedef struct trainer {
     chain train, eval;
     int train_id, eval_id;
     generator gen;
-    tokenizer *tokenizer; /* of the data, for samples; NULL: not known */
-    float *losses;        /* [2][rows * seq], of a microbatch, and as this rank has them */
+    float *losses; /* [2][rows * seq], of a microbatch, and as this rank has them */
     pending_losses pending;
     step_rows rows_of;
     queued_step last; /* the last step that was queued */
     double since;     /* when the step before it was done */
     double average_s; /* of a step */
 
-    run_source *sources, *sets; /* to train on; to validate on; owned */
-    int n_sources, n_sets;
-    bool has_clean;      /* sources has one more: alerts.clean_source */
-    loader *batches;     /* of all sources */
-    observe_part *parts; /* [n_sources + n_sets], of the last step */
-
-    int64_t rows, micros,
-        seq;             /* a rank's microbatch; microbatches in a full step; tokens in a row */
-    batch_ramp ramp;     /* the windows of every step */
-    int64_t curriculum;  /* length of the sequence curriculum, in windows */
-    int64_t steps, stop; /* where the schedule ends, and where this run does */
-    bool in_tokens;      /* the run's length was given in tokens: the schedule counts them */
-    schedule sched;
-    momentum_schedule momentum;
-    cadences every;
+    run_data data;
+    run_lengths len;
     ckpt_state state;
     run_saves saves;
     run_alerts alerts;
-    bool new_optimizer;      /* another one than the checkpoint's, whose states are left behind */
-    json_t *run;             /* owned: resume_snapshot, for checkpoints */
-    str changes;             /* what differs from the checkpoint that is continued; lines */
-    double peak_flops;       /* the most this device can do in the run's type, as measured */
-    double peak_measured_at; /* by time_now; it is measured again with validations */
-    double published; /* the vendor's figure for it; NaN: not known, and MFU is of peak_flops */
+    bool new_optimizer; /* another one than the checkpoint's, whose states are left behind */
+    json_t *run;        /* owned: resume_snapshot, for checkpoints */
+    str changes;        /* what differs from the checkpoint that is continued; lines */
 
     watchdog *dog;               /* NULL: none */
     straggler_watch *stragglers; /* NULL: no step yet */
+    run_peak peak;
+    run_detail detail;
     run_profile profile;
     run_stage_times stage_times;
     run_questions questions;
@@ -87,8 +73,6 @@ typedef struct trainer {
     int stop_signal; /* that one rank at least had got by the end of the last step; 0: none */
     double val_loss;
     double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */
-    observe_detail detail;           /* arrays owned, NULL until the first */
-    float *sample;                   /* owned: the values of detail.sample */
 } trainer;
 
 err train_rank(trainer *t) MUST_USE;

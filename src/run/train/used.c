@@ -20,7 +20,7 @@ static int used_precision(const trainer *t) {
 }
 
 static const char *used_tokenizer(const trainer *t, arena *memory) {
-    bool copied = t->tokenizer && !datasets_are_bytes(t);
+    bool copied = t->data.tokenizer && !datasets_are_bytes(t);
     if (strcmp(t->cfg->data.tokenizer, "auto") != 0) return t->cfg->data.tokenizer;
     return copied ? arena_printf(memory, "%s/tokenizer.json", t->dir) : "bytes";
 }
@@ -32,10 +32,10 @@ void trainer_used_config(const trainer *t, config *used) {
     used->device.kind = t->ops->device ? OPS_CUDA : OPS_CPU;
     used->precision.dtype = used_precision(t);
     used->data.tokenizer = used_tokenizer(t, used->memory);
-    set_batch(&used->training.local_batch_size, t->rows);
-    set_batch(&used->training.global_batch_size, t->ramp.full);
-    set_batch(&used->training.batch_ramp_start, t->ramp.start);
-    set_batch(&used->training.batch_ramp_increment, t->ramp.increment);
+    set_batch(&used->training.local_batch_size, t->len.rows);
+    set_batch(&used->training.global_batch_size, t->len.ramp.full);
+    set_batch(&used->training.batch_ramp_start, t->len.ramp.start);
+    set_batch(&used->training.batch_ramp_increment, t->len.ramp.increment);
     config_drop_idle(used);
 }
 
