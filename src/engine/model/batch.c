@@ -51,6 +51,8 @@ static token_run run_at(const model *m, axis_set shared, int64_t n, int64_t i) {
     return run;
 }
 
+axis_set model_row_axes(const model *m) { return AXES_ROWS & mesh_axes(&m->l.mesh); }
+
 static axis_set token_axes(placement pl) { return placement_axes(pl, PL_S) & ~AXES_ROWS; }
 
 int64_t model_token_index(const model *m, placement pl, int64_t n, int64_t i) {

@@ -118,12 +118,12 @@ typedef struct model_param {
     char base[32]; /* "attn.q" */
     int layer;     /* -1: outside the blocks */
     int ndim;
-    int64_t dim[2];   /* of the whole model */
-    int64_t local[2]; /* of this tp rank; of a token table, a rank may have none */
-    int64_t first[2]; /* where its elements begin in the whole one */
-    placement pl;     /* I, or S over tp */
-    axis_set apart;   /* along these, ranks hold other experts: local is 0 where this one is not */
-    bool repeated;    /* ranks of AXES_TP_REP hold the same elements */
+    int64_t dim[2];    /* of the whole model */
+    int64_t local[2];  /* of this tp rank; of a token table, a rank may have none */
+    int64_t first[2];  /* where its elements begin in the whole one */
+    placement pl;      /* I, or S over tp */
+    axis_set apart;    /* along these, ranks hold other experts: local is 0 where this one is not */
+    axis_set repeated; /* ranks along these hold the same elements of a sharded one */
     init_kind init;
     param_role role;
     int64_t fan_in;
@@ -252,6 +252,9 @@ typedef struct grad_parts {
     axis_set data, tensor;
 } grad_parts;
 grad_parts model_grad_parts(const model *m, int param);
+/* The axes along which ranks have different sequences; those that ZeRO slices parameters over. */
+axis_set model_row_axes(const model *m);
+axis_set model_slice_axes(const mesh *m);
 /* Whether this rank keeps a slice of some bucket only. */
 bool model_keeps_slices(const model *m, bucket_part part);
 /* @return the flat index of a local element in the whole parameter. */

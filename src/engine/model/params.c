@@ -351,6 +351,10 @@ static tp_shard shard_part(const model *m, const param_row *r, int kind) {
     return shard;
 }
 
+axis_set model_slice_axes(const mesh *m) {
+    return AXES_DATA & ~AXIS(AX_DP_REPLICATE) & mesh_axes(m);
+}
+
 /* The bucket for a parameter of n elements (here; of `whole` in the model), as far as it has space for it. */
 static int find_bucket(model *m, bucket_kind where, dtype dt, int kind, int64_t n, int64_t whole) {
     static const char *const names[] = { "first", "tied", "block", "experts", "last", "state" };
@@ -373,7 +377,7 @@ static int find_bucket(model *m, bucket_kind where, dtype dt, int kind, int64_t 
                                            .dt = dt,
                                            .tied = where == BUCKET_TIED && m->l.pipe.ranks == 1,
                                            .reduced = data,
-                                           .slices = zero ? data & ~AXIS(AX_DP_REPLICATE) : 0,
+                                           .slices = zero ? data & model_slice_axes(&m->l.mesh) : 0,
                                            .zero = zero,
                                            .host = host,
                                            .gather_wire = m->l.gather_wire,
@@ -470,7 +474,7 @@ static int64_t add_param_part(model *m, const param_row *r, int layer, int exper
     *p = (model_param){ .layer = layer,
                         .ndim = q->ndim,
                         .pl = row_placement(r),
-                        .repeated = shard.repeated,
+                        .repeated = shard.repeated ? AXES_TP_REP : 0,
                         .init = r->init,
                         .role = r->role,
                         .decay = q->ndim == 2,

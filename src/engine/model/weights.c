@@ -230,7 +230,7 @@ axis_set model_param_same(const model *m, int param) {
     const model_param *p = &m->param[param];
     axis_set others =
         placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices | AXES_STAGES | p->apart;
-    return (mesh_axes(&m->l.mesh) & ~others) | (p->repeated ? AXES_TP_REP : 0);
+    return (mesh_axes(&m->l.mesh) & ~others) | p->repeated;
 }
 
 axis_set model_param_divided(const model *m, int param) {
@@ -242,7 +242,7 @@ axis_set model_param_divided(const model *m, int param) {
  * over. */
 static axis_set partial_over(const model *m, int param) {
     const model_param *p = &m->param[param];
-    axis_set axes = p->repeated ? AXES_TP_REP : 0;
+    axis_set axes = p->repeated;
     for (int i = 0; i < m->records && !p->repeated; i++)
         for (int k = 0; k < m->fuseds; k++) {
             const prog_param *q = &m->fused[k]; /* that which the part lies in */

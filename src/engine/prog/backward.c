@@ -309,7 +309,7 @@ static val reduce_in_place(prog *p, val x, axis_set axes, bool scatter, dtype wi
  * rank along these, but each rank used them on its own tokens or heads). Neighbors go together. */
 static void reduce_partial(prog *p, int b, const axis_set *partial, op_when when) {
     const prog_bucket *k = &p->set.bucket[b];
-    for (int64_t at = k->tp_same; at < k->count;) {
+    for (int64_t at = k->replicated; at < k->count;) {
         int64_t from = -1, to = -1;
         axis_set axes = 0;
         for (int64_t next = at; next < k->count;) { /* the parameter that starts at `next` */

@@ -46,8 +46,9 @@ enum { NOT_RECORDABLE = -1 };
 
 static bool can_replay(const exec *x, const exec_tape *t) {
     const device_table *d = x->plan->backend->device;
-    return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->probe.profile && !x->probe.trace &&
-           !x->probe.check_finite && !x->probe.activation && mesh_world(&x->plan->m) == 1;
+    return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->probe.profile &&
+           !x->probe.trace && !x->probe.check_finite && !x->probe.activation &&
+           mesh_world(&x->plan->m) == 1;
 }
 
 err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) {

@@ -92,8 +92,8 @@ void plan_add_input(plan *p, const prog_val *v, int layers) {
         p->region[at].input = (input_info){ v->dt, v->pl };
     }
     /* one input, one part of it; rows are dealt out before */
-    const axis_set parts = AXES_ALL & ~AXES_ROWS;
-    BUG_IF((placement_axes(p->region[at].input.pl, PL_S) ^ placement_axes(v->pl, PL_S)) & parts);
+    axis_set differs = placement_axes(p->region[at].input.pl, PL_S) ^ placement_axes(v->pl, PL_S);
+    BUG_IF(differs & sequence_axes());
     bool one = v->shared || (v->per_layer && !v->per_micro);
     size_t slots = one ? 1 : (size_t)p->input_slots;
     size_t stride = MAX(p->region[at].stride, slots > 1 ? align_up(bytes, INPUT_ALIGN) : bytes);

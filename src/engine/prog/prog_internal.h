@@ -183,9 +183,6 @@ static inline move_kind op_move_kind(const prog_op *o) {
 /* ---- rec_ops.c: one op, for the record calls ----------------------------------------------- */
 /* Records an op. @param out its results; VAL_NONE after an error. @return the op, or NULL. */
 prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]);
-/* Divides the model's heads over the ranks that share them, and sets attr->heads. @return false after an
- * error. */
-bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr);
 /* Which tokens the rows of a table are: where they are sharded, some of the vocabulary (rec_loss.c). */
 void rec_set_vocab(const prog *p, val table, op_attr *attr);
 /* Sets the dropout of attention, after local_heads. @return whether there is any. */
@@ -202,6 +199,14 @@ val slice_rows(prog *p, val x, int64_t from, int64_t n);
 void become_rows(prog *p, val v, val of, int64_t from);
 
 /* ---- rec_context.c ------------------------------------------------------------------------- */
+/* The axes along which ranks share the tokens of a sequence. */
+axis_set sequence_axes(void);
+/* The axes along which ranks share the heads of qkv, and the index of this rank's share. */
+axis_set head_axes(const prog *p, val qkv);
+int head_share(const prog *p, axis_set axes);
+/* Divides the model's heads over the ranks that share them, and sets attr->heads. @return false after an
+ * error. */
+bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr);
 /* The backward of attention to blocks of keys, given its last op. @param dout the gradient of its result
  * @param q, kv the values whose gradients are dq and dkv */
 typedef struct blocks_grad {

@@ -18,6 +18,50 @@
 
 #include <stdlib.h>
 
+/* ---- what ranks share of sequences and heads ----------------------------------------------- */
+axis_set sequence_axes(void) { return AXES_ALL & ~AXES_ROWS; }
+
+axis_set head_axes(const prog *p, val qkv) {
+    axis_set axes = 0;
+    for (int a = 0; a < AX_COUNT; a++)
+        if (place_same(p->val[qkv].pl.on[a], PLACE_S(1))) axes |= AXIS(a);
+    return axes;
+}
+
+/* tp divides the heads first, cp the heads of a tp rank. */
+int head_share(const prog *p, axis_set axes) {
+    axis_set rest = axes & ~AXIS(AX_TP);
+    return mesh_index(&p->m, axes & AXIS(AX_TP)) * mesh_span(&p->m, rest) + mesh_index(&p->m, rest);
+}
+
+bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
+    if (p->error || qkv == VAL_NONE) return false;
+    axis_set axes = head_axes(p, qkv);
+    int ranks = mesh_span(&p->m, axes);
+    int kv = h.kv * mesh_span(&p->m, axes & AXIS(AX_TP) ? AXES_TP_REP : 0); /* with repetitions */
+    if (h.q % ranks || kv % ranks || h.q % h.kv) {
+        prog_fail(p, "use a tensor_parallel_degree that divides the key/value heads",
+                  "%s: %d query and %d key/value heads do not divide over %d ranks", op_name(op),
+                  h.q, h.kv, ranks);
+        return false;
+    }
+    attr->heads.q = h.q / ranks;
+    attr->heads.kv = kv / ranks;
+    attr->heads.dim = h.dim;
+    attr->heads.rot = h.rot;
+    attr->heads.window = h.window;
+    attr->heads.seq = h.seq;
+    attr->heads.documents = h.documents;
+    attr->heads.scale = h.scale;
+    attr->heads.norm_full = h.norm_full;
+    int64_t width = (int64_t)(attr->heads.q + 2 * attr->heads.kv) * h.dim;
+    if (p->val[qkv].dim[1] == width) return true;
+    prog_fail(p, NULL, "%s: the width of qkv is %lld, expected %lld", op_name(op),
+              (long long)p->val[qkv].dim[1], (long long)width);
+    return false;
+}
+
+/* ---- all-to-all ---------------------------------------------------------------------------- */
 /* Sequences in the batch. @param n tokens of a rank */
 static int sequences_per_rank(const prog *p, int64_t n, mesh_axis axis, head_shape h) {
     int64_t all = n * mesh_size(&p->m, axis);

@@ -46,11 +46,8 @@ static const char *parse_rule(const char *s, place_rule *r) {
     return s;
 }
 
-/* Axes over which ranks hold different sequences. */
-static bool divides_batch(mesh_axis axis) { return AXIS(axis) & AXES_ROWS; }
-
 static bool rule_fits(const prog *p, const place_rule *r, const val *in, mesh_axis axis) {
-    if (r->batch_only && !divides_batch(axis)) return false;
+    if (r->batch_only && AXIS(axis) & sequence_axes()) return false;
     for (int i = 0; i < OP_MAX_IN; i++) {
         if (r->in[i].kind == PLACE_ANY) continue;
         if (in[i] == VAL_NONE ? r->given : !place_same(r->in[i], p->val[in[i]].pl.on[axis]))
@@ -287,51 +284,10 @@ val rec_sum_(prog *p, residual_state s) {
     return sum;
 }
 
-/* The axes whose ranks share the heads of qkv. */
-static axis_set head_axes(const prog *p, val qkv) {
-    axis_set axes = 0;
-    for (int a = 0; a < AX_COUNT; a++)
-        if (place_same(p->val[qkv].pl.on[a], PLACE_S(1))) axes |= AXIS(a);
-    return axes;
-}
-
-/* Which of these ranks' shares of the heads is this one's: tp divides the heads first, cp a tp rank's. */
-static int head_share(const prog *p, axis_set axes) {
-    axis_set rest = axes & ~AXIS(AX_TP);
-    return mesh_index(&p->m, axes & AXIS(AX_TP)) * mesh_span(&p->m, rest) + mesh_index(&p->m, rest);
-}
-
-bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
-    if (p->error || qkv == VAL_NONE) return false;
-    axis_set axes = head_axes(p, qkv);
-    int ranks = mesh_span(&p->m, axes);
-    int kv = h.kv * mesh_span(&p->m, axes & AXIS(AX_TP) ? AXES_TP_REP : 0); /* with repetitions */
-    if (h.q % ranks || kv % ranks || h.q % h.kv) {
-        prog_fail(p, "use a tensor_parallel_degree that divides the key/value heads",
-                  "%s: %d query and %d key/value heads do not divide over %d ranks", op_name(op),
-                  h.q, h.kv, ranks);
-        return false;
-    }
-    attr->heads.q = h.q / ranks;
-    attr->heads.kv = kv / ranks;
-    attr->heads.dim = h.dim;
-    attr->heads.rot = h.rot;
-    attr->heads.window = h.window;
-    attr->heads.seq = h.seq;
-    attr->heads.documents = h.documents;
-    attr->heads.scale = h.scale;
-    attr->heads.norm_full = h.norm_full;
-    int64_t width = (int64_t)(attr->heads.q + 2 * attr->heads.kv) * h.dim;
-    if (p->val[qkv].dim[1] == width) return true;
-    prog_fail(p, NULL, "%s: the width of qkv is %lld, expected %lld", op_name(op),
-              (long long)p->val[qkv].dim[1], (long long)width);
-    return false;
-}
-
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps) {
     rec_request r = { OP_QKNORM, { qkv, wq, wk }, { .eps = eps } };
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
-    if (h.norm_full && p->val[qkv].pl.on[AX_TP].kind == PL_S) {
+    if (h.norm_full && mesh_span(&p->m, head_axes(p, qkv)) > 1) {
         prog_fail(p, "use tensor_parallel_degree 1 for this model",
                   "qknorm: over all heads together, but the heads are sharded over tp");
         return VAL_NONE;

@@ -361,9 +361,9 @@ void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int bucke
     for (int b = 0; b < buckets; b++) {
         int64_t at = 0;
         for (int same = 0; same < 2; same++) {
-            if (same) bucket[b].tp_same = at;
+            if (same) bucket[b].replicated = at;
             for (int i = 0; i < params; i++) {
-                if (param[i].bucket != b || (param[i].pl.on[AX_TP].kind != PL_S) != same) continue;
+                if (param[i].bucket != b || same != !placement_axes(param[i].pl, PL_S)) continue;
                 param[i].offset = at;
                 int64_t n = param[i].dim[0] * (param[i].ndim > 1 ? param[i].dim[1] : 1);
                 at += (int64_t)align_up((size_t)n, PARAM_ALIGN);

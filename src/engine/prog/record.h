@@ -77,7 +77,8 @@ typedef struct prog_bucket {
     dtype gather_wire,
         reduce_wire; /* types of its communication over `reduced`; DT_NONE: its own */
     int64_t count;   /* elements, padded; of one tp rank, all slices */
-    int64_t tp_same; /* from here on parameters are identical on every tp rank */
+    int64_t
+        replicated; /* from here on parameters are not sharded: identical on ranks that shard others */
 } prog_bucket;
 
 typedef struct param_set {
@@ -87,7 +88,7 @@ typedef struct param_set {
     int buckets;
 } param_set;
 
-/* Assigns offsets and sizes: tp-sharded parameters first, each aligned, the end padded to equal
+/* Assigns offsets and sizes: sharded parameters first, each aligned, the end padded to equal
  * aligned slices. */
 void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, const mesh *m);
 /* Parts of a bucket; the number is ZeRO's stage from which on a rank holds a slice of it. */

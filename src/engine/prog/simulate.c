@@ -59,6 +59,13 @@ static void push_item(priced_list *l, const priced_item *i) {
     l->item[l->n++] = *i;
 }
 
+/* The axes that gradients are reduced over. */
+static axis_set reduced_axes(const prog *p) {
+    axis_set axes = 0;
+    for (int b = 0; b < p->set.buckets; b++) axes |= p->set.bucket[b].reduced;
+    return axes;
+}
+
 static priced_item price_comm(const prog *p, const prog_op *o, const mesh *m,
                               const sim_costs *costs, const int *start_of) {
     static const item_kind kinds[] = { [COMM_BOTH] = ITEM_BOTH,
@@ -73,7 +80,7 @@ static priced_item price_comm(const prog *p, const prog_op *o, const mesh *m,
         i.pair = start_of[o->pair];
         return i;
     }
-    if (!(move.axes & ~costs->late)) i.kind = ITEM_LAST;
+    if (costs->late && !(move.axes & ~reduced_axes(p))) i.kind = ITEM_LAST;
     i.seconds = costs->move(costs->ctx, m, &move, larger_tensor(&c, move.wire));
     i.links = costs->links ? costs->links(costs->ctx, m, &move) : 0;
     return i;

@@ -37,8 +37,8 @@ typedef struct sim_costs {
     double interference;
     /* Seconds of the host per call that it starts; calls wait for it. */
     double launch;
-    /* Reductions over these axes run after the step's last task, and nothing beside them. */
-    axis_set late;
+    /* Communication over the axes that gradients are reduced over runs after the step's last task, and nothing beside it. */
+    bool late;
     void *ctx;
 } sim_costs;
 

@@ -199,9 +199,8 @@ static bool can_shard(const config *c, const capacity *now, int stage) {
     bool split =
         mesh_stages(&now->layout) > 1 &&
         pipeline_schedule_traits[c->parallelism.pipeline_parallel_schedule] & PIPE_SPLITS_BACKWARD;
-    axis_set data = AXES_DATA & ~AXIS(AX_DP_REPLICATE);
-    return stage > c->parallelism.zero_stage && mesh_span(&now->layout, data) > 1 &&
-           (stage < 2 || !split);
+    return stage > c->parallelism.zero_stage &&
+           mesh_span(&now->layout, model_slice_axes(&now->layout)) > 1 && (stage < 2 || !split);
 }
 
 /* Whether the step changes anything and the run can take it. */

@@ -201,7 +201,7 @@ sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_tar
                         .fetch = price_fetch,
                         .interference = plan_constants.interference,
                         .launch = on->as ? on->as->launch : 0,
-                        .late = late ? AXES_DATA : 0,
+                        .late = late,
                         .ctx = k };
 }
 
@@ -213,9 +213,10 @@ double update_seconds(const optimizer *o, const mesh *m, const sim_costs *costs)
 
 /* Seconds to read a step's tokens from the disk of each node. Ranks that share sequences on a node read them once. */
 static double read_seconds(const train_outline *o, const accelerator *gpu, const mesh *m) {
-    double groups = mesh_span(m, AXES_ROWS);
+    axis_set rows = model_row_axes(o->m);
+    double groups = mesh_span(m, rows);
     double bytes = (double)o->step_tokens * bytes_per_token(model_conf(o->m)->vocab);
-    double on_node = gpu->per_node / (mesh_size(m, AX_TP) * (double)mesh_size(m, AX_CP));
+    double on_node = gpu->per_node / (double)mesh_span(m, AXES_ALL & ~rows & ~AXES_STAGES);
     double share = MAX(1, MIN(groups, on_node)) / groups;
     return share * bytes / gpu->disk;
 }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 /* The axes that share the tokens of a sequence: a rank gets the losses of its own. */
-static axis_set result_token_axes(const exec *x, int which) {
-    return placement_axes(exec_result_placement(x, which), PL_S) & ~AXES_ROWS;
+static axis_set result_token_axes(const exec *x, const model *m, int which) {
+    return placement_axes(exec_result_placement(x, which), PL_S) & ~model_row_axes(m);
 }
 
 /* Adds a batch's losses to *sum. @param losses a buffer, one per token. */
@@ -14,7 +14,7 @@ static err add_batch(exec *x, const model *m, int which, const data_batch *d, fl
                      double *sum) {
     tensor result = exec_result(x, which);
     int64_t n = result.dim[0],
-            all = n * mesh_span(&model_lay(m)->mesh, result_token_axes(x, which));
+            all = n * mesh_span(&model_lay(m)->mesh, result_token_axes(x, m, which));
     model_batch batch = { d->tokens, d->targets, d->pos, d->start, d->id, all };
     model_set_batch(m, x->plan, &batch);
     TRY(exec_chain(x, which, 0, 1));
@@ -64,9 +64,9 @@ err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches, do
     TRY(sum_losses(x, m, which, l, batches, NULL, (eval_progress){ 0 }, &own));
     const mesh *me = &model_lay(m)->mesh;
     /* of ranks that know the same, one counts; of a pipeline it is one that has the losses */
-    axis_set others = AXES_ALL & ~AXES_ROWS & ~AXES_STAGES;
+    axis_set others = AXES_ALL & ~model_row_axes(m) & ~AXES_STAGES;
     bool last = exec_has_result(x, which);
-    bool has_sum = last && mesh_index(me, others & ~result_token_axes(x, which)) == 0;
+    bool has_sum = last && mesh_index(me, others & ~result_token_axes(x, m, which)) == 0;
     bool has_valid = last && mesh_index(me, others) == 0;
     double sums[] = { has_sum ? own.loss : 0, has_valid ? (double)own.tokens : 0 };
     TRY(comm_total(x->comm, sums, COUNT_OF(sums)));

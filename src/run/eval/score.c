@@ -53,7 +53,8 @@ static err run_score_batch(exec *x, const model *m, int which, const score_batch
     const mesh *me = &model_lay(m)->mesh;
     tensor result = exec_result(x, which);
     placement pl = exec_result_placement(x, which);
-    int64_t n = b->own * b->seq, first = mesh_index(me, AXES_ROWS) * n, here = result.dim[0];
+    int64_t n = b->own * b->seq, first = mesh_index(me, model_row_axes(m)) * n,
+            here = result.dim[0];
     float *mine = losses + n;
     model_batch batch = { b->tokens + first,
                           b->targets + first,
@@ -80,7 +81,7 @@ static err share_scores(exec *x, const model *m, int which, score_request *all, 
     const mesh *me = &model_lay(m)->mesh;
     if (mesh_world(me) == 1) return OK;
     axis_set sharded = placement_axes(exec_result_placement(x, which), PL_S);
-    axis_set alike = AXES_ALL & ~AXES_ROWS & ~AXES_STAGES & ~sharded;
+    axis_set alike = AXES_ALL & ~model_row_axes(m) & ~AXES_STAGES & ~sharded;
     bool counts = exec_has_result(x, which) && mesh_index(me, alike) == 0;
     double *sums = mem_alloc(CHUNK * sizeof *sums);
     err e = OK;
@@ -96,7 +97,7 @@ static err share_scores(exec *x, const model *m, int which, score_request *all, 
 
 err score_all(exec *x, const model *m, int which, int64_t rows, int64_t seq, score_request *all,
               int64_t n, void (*on_batch)(void *ctx, int64_t done), void *ctx) {
-    int64_t whole = rows * mesh_span(&model_lay(m)->mesh, AXES_ROWS);
+    int64_t whole = rows * mesh_span(&model_lay(m)->mesh, model_row_axes(m));
     size_t size = (size_t)(whole * seq);
     score_batch b = { .rows = whole, .seq = seq, .own = rows };
     int32_t *words = mem_alloc(4 * size * sizeof *words);
