@@ -36,14 +36,62 @@ static const layout layouts[] = {
     { .name = "pp2, selective", .pp = 2, .selective = true, .schedule = PIPE_ZERO_BUBBLE },
 };
 
-static void compare_all(const char *model_name, model_config c) {
+/* Stages of the embedding alone and of the head alone among them: 5 layers are too few for 6 stages without. */
+static const layout uneven[] = {
+    { .name = "pp2, the embedding counts", .pp = 2, .first_less = 2 },
+    { .name = "pp2, the head counts", .pp = 2, .last_less = 3 },
+    { .name = "pp3, embedding and head counted", .pp = 3, .first_less = 1, .last_less = 1 },
+    { .name = "pp2, the embedding alone", .pp = 2, .split = { 0, 5 } },
+    { .name = "pp2, the head alone", .pp = 2, .split = { 5, 0 } },
+    { .name = "pp3, both alone", .pp = 3, .split = { 0, 5, 0 } },
+    { .name = "pp3, both alone, GPipe", .pp = 3, .split = { 0, 5, 0 }, .schedule = PIPE_GPIPE },
+    { .name = "pp3, both alone, ZeroBubble",
+      .pp = 3,
+      .split = { 0, 5, 0 },
+      .schedule = PIPE_ZERO_BUBBLE },
+    { .name = "pp4, ZeroBubble, 0 2 3 0",
+      .pp = 4,
+      .split = { 0, 2, 3, 0 },
+      .schedule = PIPE_ZERO_BUBBLE },
+    { .name = "pp2 x 3 chunks, the embedding alone", /* 5 + 1 layers are 6 stages of one */
+      .pp = 2,
+      .chunks = 3,
+      .schedule = PIPE_INTERLEAVED,
+      .first_less = 1 },
+    { .name = "pp2 x 3 chunks, both alone",
+      .pp = 2,
+      .chunks = 3,
+      .schedule = PIPE_INTERLEAVED,
+      .split = { 0, 1, 2, 1, 1, 0 } },
+    { .name = "pp2 x zero1 over 2, the head alone",
+      .pp = 2,
+      .dp = 2,
+      .zero = 1,
+      .split = { 5, 0 } },
+    { .name = "pp2 x zero2 over 2, the embedding alone",
+      .pp = 2,
+      .dp = 2,
+      .zero = 2,
+      .split = { 0, 5 } },
+    { .name = "pp2 x zero3 over 2, the head alone",
+      .pp = 2,
+      .dp = 2,
+      .zero = 3,
+      .split = { 5, 0 } },
+    { .name = "pp3 x tp2+sp, both alone", .pp = 3, .tp = 2, .sp = true, .split = { 0, 5, 0 } },
+    { .name = "pp2 x cp2, 4 and 1", .pp = 2, .cp = 2, .split = { 4, 1 } },
+    { .name = "pp3, both alone, full recompute", .pp = 3, .split = { 0, 5, 0 }, .keep_every = 1 },
+    { .name = "pp3, both alone, selective", .pp = 3, .split = { 0, 5, 0 }, .selective = true },
+};
+
+static void compare_layouts(const char *model_name, model_config c, const layout *list, size_t n) {
     c.layers = 5;
     outcome one;
     run_layout(&c, &(layout){ .name = "one", .micros = 4 }, &one);
-    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+    for (size_t i = 0; i < n; i++) {
         outcome o;
         char what[128];
-        layout l = layouts[i];
+        layout l = list[i];
         l.micros = 4;
         snprintf(what, sizeof what, "%s on %s", model_name, l.name);
         run_layout(&c, &l, &o);
@@ -52,6 +100,28 @@ static void compare_all(const char *model_name, model_config c) {
         outcome_free(&o);
     }
     outcome_free(&one);
+}
+
+static void compare_all(const char *model_name, model_config c) {
+    compare_layouts(model_name, c, layouts, COUNT_OF(layouts));
+}
+
+static void llama_agrees_on_uneven_stages(void **state) {
+    compare_layouts("llama", small_llama(), uneven, COUNT_OF(uneven));
+}
+
+/* A delta leaves the embedding, a table is at both ends, and blocks have dropout. */
+static void tied_gpt2_agrees_on_uneven_stages(void **state) {
+    model_config c = small_gpt2();
+    c.dropout = c.embed_dropout = c.attn_dropout = 0.1;
+    c.kv_heads = c.heads;
+    compare_layouts("gpt2", c, uneven, COUNT_OF(uneven));
+}
+
+static void post_norm_agrees_on_uneven_stages(void **state) {
+    model_config c = small_llama();
+    c.norm_position = NORM_POST;
+    compare_layouts("norm on the output", c, uneven, COUNT_OF(uneven));
 }
 
 static void llama_agrees_on_every_pipeline(void **state) { compare_all("llama", small_llama()); }
@@ -108,11 +178,33 @@ static void a_stage_holds_its_share(void **state) {
     outcome_free(&all);
 }
 
+static void refuse_splits(model_config c) {
+    static const struct {
+        layout l;
+        const char *because;
+    } cases[] = {
+        { { .split = { 2, 2, 2, 2 } }, "8 layers, the model 6" },
+        { { .split = { 3, 0, 2, 1 } }, "stage 1 of 4 has no layers" },
+        { { .first_less = 9 }, "stage 1 of 4 has no layers" },
+        { { .split = { 1, 1, 1, 1, 1, 1 }, .chunks = 2, .pp = 3 }, "6 stages" },
+    };
+    c.layers = 6;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        model *m;
+        layout l = cases[i].l;
+        if (!l.pp) l.pp = 4;
+        model_layout lay = { .mesh.size = { [AX_PP] = 4 }, .pipe = layout_pipe(&l) };
+        lay.pipe.chunks = 1;
+        assert_error(model_new(&c, &lay, &m), cases[i].because);
+    }
+}
+
 static void what_a_pipeline_cannot_do_is_refused(void **state) {
     model_config c = small_llama();
     model *m;
     mesh me = { .size = { [AX_PP] = 4 } };
     assert_error(model_new(&c, &(model_layout){ .mesh = me }, &m), "2 blocks", "4 pipeline stages");
+    refuse_splits(c);
     c.layers = 4;
     model_layout zb = { .mesh = me, .zero = 3, .pipe.kind = PIPE_ZERO_BUBBLE };
     assert_error(model_new(&c, &zb, &m), "ZeroBubble", "ZeRO stage 3");
@@ -173,6 +265,9 @@ static void lists_of_all_ranks_meet(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_agrees_on_uneven_stages),
+        cmocka_unit_test(tied_gpt2_agrees_on_uneven_stages),
+        cmocka_unit_test(post_norm_agrees_on_uneven_stages),
         cmocka_unit_test(llama_agrees_on_every_pipeline),
         cmocka_unit_test(tied_gpt2_agrees_on_every_pipeline),
         cmocka_unit_test(parallel_branches_agree_on_every_pipeline),

@@ -9,7 +9,7 @@ static uint64_t first_seed = 1;
 typedef struct sample {
     layout l;
     model_config c;
-    char text[256];
+    char text[320];
 } sample;
 
 static int draw(rng_key key, uint64_t *at, int n) {
@@ -29,7 +29,8 @@ static bool can_run(const sample *s) {
     bool split = l->pp > 1 && l->schedule == PIPE_ZERO_BUBBLE;
     if (l->replicas * l->dp * l->ep > RUN_ROWS) return false;
     if (s->c.experts ? s->c.experts % l->ep : l->ep > 1) return false;
-    if (l->pp * (l->chunks ? l->chunks : 1) > s->c.layers) return false;
+    if (l->pp * (l->chunks ? l->chunks : 1) > s->c.layers + l->first_less + l->last_less)
+        return false;
     if (split && (l->zero >= 2 || l->keep_every)) return false;
     if (s->c.heads % l->tp) return false;
     if (s->c.kv_heads % l->tp && l->tp % s->c.kv_heads) return false;
@@ -63,6 +64,8 @@ static void draw_layout(rng_key key, uint64_t *at, layout *l) {
     l->context = draw(key, at, 2) ? CONTEXT_RING : CONTEXT_ULYSSES;
     l->schedule = (pipeline_schedule)draw(key, at, 4);
     l->chunks = l->pp > 1 && l->schedule == PIPE_INTERLEAVED ? 2 : 1;
+    if (l->pp > 1 && draw(key, at, 2))
+        l->first_less = draw(key, at, 2), l->last_less = draw(key, at, 2);
     l->keep_every = draw(key, at, 3);
     l->keep_last = l->keep_every ? draw(key, at, 2) : 0;
     l->selective = draw(key, at, 2);
@@ -74,6 +77,15 @@ static void draw_layout(rng_key key, uint64_t *at, layout *l) {
     l->offload_params = draw(key, at, 3) == 0;
 }
 
+/* Every stage between has a layer; the others go anywhere, the ends included, which may have none. */
+static void draw_split(rng_key key, uint64_t *at, int layers, layout *l) {
+    int stages = l->pp * l->chunks;
+    l->first_less = l->last_less = 0;
+    for (int i = 1; i < stages - 1; i++) l->split[i] = 1;
+    for (int left = layers - MAX(0, stages - 2); left > 0; left--)
+        l->split[draw(key, at, stages)]++;
+}
+
 static sample draw_sample(uint64_t seed) {
     static const char *const orders[] = { "1F1B", "GPipe", "interleaved", "zero bubble" };
     rng_key key = rng_key_of(seed, hash_str("layouts"));
@@ -82,15 +94,20 @@ static sample draw_sample(uint64_t seed) {
     do {
         draw_layout(key, &at, &s.l);
         draw_model(key, &at, &s.c);
+        if (s.l.pp > 1 && draw(key, &at, 3) == 0) draw_split(key, &at, s.c.layers, &s.l);
     } while (!can_run(&s));
     const layout *l = &s.l;
+    char stages[64] = "";
+    for (int i = 0; i < l->pp * l->chunks; i++)
+        snprintf(stages + strlen(stages), sizeof stages - strlen(stages), " %d", l->split[i]);
     snprintf(
         s.text, sizeof s.text,
-        "seed %llu: pp%d (%s) x %d replicas x dp%d (zero%d%s, prefetch %d%s%s%s) x cp%d (%s) x ep%d x tp%d%s in %d, "
+        "seed %llu: pp%d (%s, less %d and %d, split%s) x %d replicas x dp%d (zero%d%s, prefetch %d%s%s%s) x cp%d (%s) x ep%d x tp%d%s in %d, "
         "recompute %d/%d%s, %d layers, %d kv heads, %d experts, vocabulary %d%s%s",
-        (unsigned long long)seed, l->pp, orders[l->schedule], l->replicas, l->dp, l->zero,
-        l->offload_params ? " in host memory" : "", l->prefetch, l->keep_gathered ? ", kept" : "",
-        l->whole_below ? ", small ones whole" : "", l->bucket_bytes ? ", small buckets" : "", l->cp,
+        (unsigned long long)seed, l->pp, orders[l->schedule], l->first_less, l->last_less, stages,
+        l->replicas, l->dp, l->zero, l->offload_params ? " in host memory" : "", l->prefetch,
+        l->keep_gathered ? ", kept" : "", l->whole_below ? ", small ones whole" : "",
+        l->bucket_bytes ? ", small buckets" : "", l->cp,
         l->context == CONTEXT_RING ? "ring" : "ulysses", l->ep, l->tp, l->sp ? "+sp" : "",
         l->tp_chunks, l->keep_every, l->keep_last, l->selective ? " selective" : "", s.c.layers,
         s.c.kv_heads, (int)s.c.experts, (int)s.c.vocab, s.c.tied ? ", tied" : "",

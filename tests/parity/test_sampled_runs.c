@@ -24,8 +24,9 @@ static const struct {
 typedef struct drawn_layout {
     int pp, replicas, dp, cp, ep, tp, zero;
     bool ulysses, interleaved;
+    int first_less, last_less; /* layers that the ends of a pipeline count as */
     settings s;
-    char text[10][24];
+    char text[12][24];
     int ranks;
 } drawn_layout;
 
@@ -45,7 +46,12 @@ static void draw_axes(rng_key key, uint64_t *at, int first, bool experts, drawn_
     l->zero = draw(key, at, 4);
     l->ulysses = l->tp == 1 && draw(key, at, 2);
     l->interleaved = draw(key, at, 2);
+    l->first_less = l->pp > 1 ? draw(key, at, 2) : 0;
+    l->last_less = l->pp > 1 ? draw(key, at, 2) : 0;
 }
+
+#define FIRST_LESS "parallelism.pipeline_parallel_first_stage_less_layers"
+#define LAST_LESS  "parallelism.pipeline_parallel_last_stage_less_layers"
 
 static void add_setting(drawn_layout *l, int *n, const char *name, const char *value) {
     l->s[(*n)++] = name;
@@ -75,12 +81,14 @@ static void set_layout(drawn_layout *l) {
     if (l->pp > 1)
         add_setting(l, &n, "parallelism.pipeline_parallel_schedule",
                     l->interleaved ? "Interleaved1F1B" : "1F1B");
+    if (l->first_less) add_number(l, &n, FIRST_LESS, l->first_less);
+    if (l->last_less) add_number(l, &n, LAST_LESS, l->last_less);
 }
 
 static void describe_layout(const drawn_layout *l, char *to, size_t n) {
-    snprintf(to, n, "pp%d%s x %d replicas x dp%d (zero%d) x cp%d%s x ep%d x tp%d", l->pp,
-             l->interleaved ? " interleaved" : "", l->replicas, l->dp, l->zero, l->cp,
-             l->ulysses ? " ulysses" : "", l->ep, l->tp);
+    snprintf(to, n, "pp%d%s (less %d and %d) x %d replicas x dp%d (zero%d) x cp%d%s x ep%d x tp%d",
+             l->pp, l->interleaved ? " interleaved" : "", l->first_less, l->last_less, l->replicas,
+             l->dp, l->zero, l->cp, l->ulysses ? " ulysses" : "", l->ep, l->tp);
 }
 
 static int count_samples(test_folder *f, const char *run) {

@@ -18,6 +18,8 @@ typedef struct layout {
     context_mode context;
     pipeline_schedule schedule;
     int chunks;
+    int first_less, last_less; /* as in pipeline */
+    int split[9];              /* layers of each virtual stage; all 0: not given */
     int ep;
     int micros; /* 0: RUN_MICROS */
     bool sp;
@@ -269,6 +271,19 @@ static inline err add_losses(void *ctx, int micro) {
     return OK;
 }
 
+static inline pipeline layout_pipe(const layout *l) {
+    pipeline p = { .chunks = l->chunks,
+                   .kind = l->schedule,
+                   .first_less = l->first_less,
+                   .last_less = l->last_less };
+    int stages = MAX(1, l->pp) * MAX(1, l->chunks), all = 0;
+    for (size_t i = 0; i < COUNT_OF(l->split); i++) all += l->split[i];
+    for (int i = 0; all && i < stages; i++)
+        p.split_from[i + 1] = (uint16_t)(p.split_from[i] + l->split[i]);
+    p.split_stages = all ? stages : 0;
+    return p;
+}
+
 static inline err rank_run(rank_job *j) {
     const layout *l = j->l;
     mesh me = *comm_mesh(j->end);
@@ -279,7 +294,7 @@ static inline err rank_run(rank_job *j) {
                          .tp_chunks = l->tp_chunks,
                          .context = l->context,
                          .seq = l->cp > 1 ? RUN_SEQ : 0,
-                         .pipe = { .chunks = l->chunks, .kind = l->schedule },
+                         .pipe = layout_pipe(l),
                          .zero = l->zero,
                          .prefetch = l->prefetch ? MAX(l->prefetch, 0) : 1,
                          .keep_gathered = l->keep_gathered,

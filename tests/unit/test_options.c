@@ -100,7 +100,9 @@ static int draw_values(const option *o, uint64_t seed, option_values out) {
         break;
     case OPT_AMOUNT: ADD("%d", 2 + (int)(seed % 2)), ADD("1"), ADD("0"); break;
     case OPT_SECRET: ADD("text"); break;
-    case OPT_LIST: ADD("[{match: vectors, lr: 0.1}]"); break;
+    case OPT_LIST:
+        ADD(!strcmp(o->section, "optimizer") ? "[{match: vectors, lr: 0.1}]" : "[1, 1]");
+        break;
     case OPT_TEXT:
         for (size_t i = 0; i < COUNT_OF(texts); i++)
             if (!strcmp(texts[i].name, o->name)) ADD("%s", texts[i].value);

@@ -157,6 +157,15 @@ bool config_optim_reads(const config *c, int traits);
 /* @return whether two texts of the option have the same groups, each with the same optimizer. */
 bool config_groups_same_rules(const char *a, const char *b);
 
+/* ---- lists of counts (option_counts.c) ------------------------------------------------------ */
+enum { CFG_MAX_COUNTS = 512, CFG_MOST_COUNT = 65535 };
+typedef struct cfg_counts {
+    int n;
+    int of[CFG_MAX_COUNTS];
+} cfg_counts;
+/* Reads an option such as c->parallelism.pipeline_parallel_split. */
+cfg_counts config_counts(const char *text);
+
 /* ---- secrets -------------------------------------------------------------------------------
  * A SECRET option holds env:NAME, file:PATH or the secret itself. What refers to it is printed and kept in
  * config.yaml; a secret itself never is: CONFIG_WITHHELD stands for it there. */

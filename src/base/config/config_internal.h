@@ -74,6 +74,8 @@ void option_print_value(const option *o, const void *at, str *out);
 err groups_normalize(const char *text, const char *label, str *out) MUST_USE;
 /* An error for a key of a group that its optimizer does not read. */
 err groups_check_effects(const config *c) MUST_USE;
+/* A list of counts: checks a text and appends it as "[1, 2]". */
+err counts_normalize(const char *text, const char *label, str *out) MUST_USE;
 /* "a whole number from 1 to 1024, or auto" */
 void option_expects(const option *o, str *out);
 /* @return what the option needs to have an effect (a NEEDS row); NULL: nothing. */

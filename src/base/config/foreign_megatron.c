@@ -53,6 +53,8 @@ static const foreign_rule rules[] = {
     /* layout */
     { "tensor_model_parallel_size", "parallelism.tensor_parallel_degree", NULL, "1" },
     { "pipeline_model_parallel_size", "parallelism.pipeline_parallel_degree", NULL, "1" },
+    { "account_for_embedding_in_pipeline_split", "parallelism.pipeline_parallel_first_stage_less_layers", "true=1,false=" },
+    { "account_for_loss_in_pipeline_split", "parallelism.pipeline_parallel_last_stage_less_layers", "true=1,false=" },
     { "context_parallel_size", "parallelism.context_parallel_degree", NULL, "1" },
     { "expert_model_parallel_size", "parallelism.expert_parallel_degree", NULL, "1" },
     { "sequence_parallel", "parallelism.sequence_parallel", FOREIGN_BOOL, "false" },
@@ -151,7 +153,7 @@ const foreign_table foreign_megatron = {
             "use_mp_args_from_checkpoint_args use_nccl_ub use_persistent_ckpt_worker use_pytorch_profiler "
             "use_ring_exchange_p2p use_sharp use_te_activation_func use_torch_optimizer_for_cpu_offload "
             "use_tp_pp_dp_mapping vocab_file wandb_entity wandb_exp_name wandb_project wandb_save_dir "
-            "hysteresis mock_data wgrad_deferral_limit account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split "
+            "hysteresis mock_data wgrad_deferral_limit "
             "standalone_embedding_stage exit_duration_in_mins "
             "allow_ambiguous_pad_tokens ckpt_drop_redundant_extra_state create_all_gather_group cuda_graph_modules "
             "dataloader_defer_npy_index_mmap dataloader_fast_cache_load "

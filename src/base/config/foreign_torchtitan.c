@@ -41,6 +41,8 @@ static const foreign_rule rules[] = {
       "default=default,always=always,never=never" },
     { "parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule", SCHEDULES },
     { "experimental.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule", SCHEDULES },
+    { "parallelism.pipeline_parallel_first_stage_less_layers", "parallelism.pipeline_parallel_first_stage_less_layers" },
+    { "parallelism.pipeline_parallel_last_stage_less_layers", "parallelism.pipeline_parallel_last_stage_less_layers" },
     { "parallelism.expert_parallel_degree", "parallelism.expert_parallel_degree" },
     { "activation_checkpoint.mode", "activation_checkpoint.mode", "none=none,full=full,selective=selective", "selective" },
     { "checkpoint.keep_latest_k", "checkpoint.keep_latest_k", NULL, "10" },
@@ -91,8 +93,7 @@ const foreign_table foreign_torchtitan = {
             "comm.save_traces_file_prefix comm.mode memory_estimation fault_tolerance validation.dataset "
             "validation.dataset_path validation.seq_len validation.dataloader debug.deterministic_warn_only debug.print_config "
             "debug.save_config_file activation_offload.mode=none",
-    .changes = "parallelism.module_fqns_per_model_part parallelism.pipeline_parallel_first_stage_less_layers=0 "
-            "parallelism.pipeline_parallel_last_stage_less_layers=0 parallelism.pipeline_parallel_layers_per_stage "
+    .changes = "parallelism.module_fqns_per_model_part parallelism.pipeline_parallel_layers_per_stage "
             "parallelism.pipeline_parallel_split_points experimental.pipeline_parallel_split_points "
             "checkpoint.initial_load_path checkpoint.initial_load_model_only=true checkpoint.initial_load_in_hf "
             "checkpoint.initial_load_in_hf_quantized checkpoint.exclude_from_loading checkpoint.load_only "

@@ -558,15 +558,39 @@ static void sort_layers(model *m) {
     }
 }
 
-static err pipeline_check(const model *m) {
+/* Only the embedding and the head make up a stage without blocks. */
+static err split_check(const model *m, int stages) {
     const pipeline *p = &m->l.pipe;
-    int stages = p->ranks * p->chunks;
-    if (p->ranks == 1) return OK;
-    if (m->c.layers < stages)
+    if (p->split_stages && p->split_stages != stages)
+        return err_hint(ERR("parallelism.pipeline_parallel_split has %d stages, but %d pipeline "
+                            "ranks with %d chunks have %d",
+                            p->split_stages, p->ranks, p->chunks, stages),
+                        "give each chunk of each rank its number of layers");
+    if (p->split_stages && p->split_from[stages] != m->c.layers)
+        return err_hint(ERR("parallelism.pipeline_parallel_split has %d layers, the model %d",
+                            p->split_from[stages], m->c.layers),
+                        "change the counts so that they add up to %d", m->c.layers);
+    if (!p->split_stages && m->c.layers + p->first_less + p->last_less < stages)
         return err_hint(
             ERR("%d blocks do not divide over %d pipeline stages (%d ranks with %d chunks)",
                 m->c.layers, stages, p->ranks, p->chunks),
             "lower parallelism.pipeline_parallel_degree or pipeline_parallel_chunks");
+    for (int stage = 1; stage < stages - 1; stage++) {
+        int from, to;
+        pipeline_blocks(p, m->c.layers, stage % p->ranks, stage / p->ranks, &from, &to);
+        if (from == to)
+            return err_hint(ERR("pipeline stage %d of %d has no layers", stage, stages),
+                            "only the first stage, with the embedding, and the last one, with the "
+                            "head, may have none");
+    }
+    return OK;
+}
+
+static err pipeline_check(const model *m) {
+    const pipeline *p = &m->l.pipe;
+    int stages = p->ranks * p->chunks;
+    if (p->ranks == 1) return OK;
+    TRY(split_check(m, stages));
     if (pipeline_splits_backward(p) && m->l.zero >= 2)
         return err_hint(ERR("the schedule ZeroBubble puts weight gradients off, and ZeRO stage %d "
                             "would keep a whole gradient for each of them",
@@ -598,6 +622,8 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     if (m->l.residual == DT_NONE) m->l.residual = m->l.dt;
     m->l.pipe.ranks = mesh_size(&l->mesh, AX_PP);
     m->l.pipe.chunks = MAX(1, l->pipe.chunks);
+    if (m->l.pipe.ranks == 1) /* nothing is divided */
+        m->l.pipe.first_less = m->l.pipe.last_less = m->l.pipe.split_stages = 0;
     sort_layers(m);
     if (!e) e = fp8_check(&m->l);
     if (!e) e = pipeline_check(m);

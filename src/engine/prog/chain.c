@@ -110,13 +110,21 @@ static bool is_training(const chain_plan *k) { return k->c.first->mode == PROG_T
 static bool splits_backward(const chain_plan *k) { return pipeline_splits_backward(&k->c.pipe); }
 static bool is_pipeline(const chain_plan *k) { return k->c.pipe.ranks > 1; }
 
+/* Whether the sum that a stage receives has memory of its own: in training its first block's input is kept anyway. */
+static bool keeps_entry(const chain_plan *k, const model_chunk *u) {
+    return !is_training(k) || u->layers == 0;
+}
+
 /* Lists the values that a stage passes on, in order: the sum it sends; in training the gradients, those between all
- * its programs where weight tasks read them later, else those at its top and bottom; else the sum it
- * receives, which in training is its first block's input. */
-static size_t passed_bytes(const chain_plan *k, const model_chunk *u) {
-    if (!is_pipeline(k)) return 0;
+ * its programs where weight tasks read them later, else those at its top and bottom; and the sum it
+ * receives, unless that is its first block's input. */
+static int passed_values(const chain_plan *k, const model_chunk *u) {
     int gradients = !is_training(k) ? 0 : splits_backward(k) ? u->layers + 1 : 2;
-    return k->res_bytes * (size_t)(1 + gradients + !is_training(k));
+    return 1 + gradients + keeps_entry(k, u);
+}
+
+static size_t passed_bytes(const chain_plan *k, const model_chunk *u) {
+    return is_pipeline(k) ? k->res_bytes * (size_t)passed_values(k, u) : 0;
 }
 
 static void add_chunk(plan *p, const chain_plan *k, chunk_plan *u, int slots) {
@@ -240,8 +248,9 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     if (is_training(k)) BUG_IF(c->last->saved_bytes); /* backward follows in the same list */
     for (int i = 0; i < k->c.pipe.chunks; i++) add_chunk(p, k, &k->chunk[i], l->slots[i]);
     add_pools(p, k, l);
-    if (is_pipeline(k)) {
-        op_call sum = sum_passed(p, k, &k->chunk[0], -1);
+    for (int i = 0; is_pipeline(k) && i < k->c.pipe.chunks; i++) {
+        if (k->chunk[i].k.last) continue;
+        op_call sum = sum_passed(p, k, &k->chunk[i], -1);
         TRY(measure_call(p, &sum, QUEUE_COMPUTE));
     }
     /* two of each, taken in turn: residual, delta, and in training the gradient */
@@ -351,7 +360,8 @@ static void bind_instance(const spot *s, instance *in, void *res, void *delta) {
 /* Where a chunk finds the sum that the stage before it passed on. */
 static char *entry_at(const plan *p, const chain_plan *k, const chunk_plan *u, int slot) {
     const spot s = { p, k, u, slot, &u->inst[slot][1], 1 };
-    return is_training(k) ? block_input_at(&s) : passed_at(p, k, u, slot, 1);
+    if (keeps_entry(k, &u->k)) return passed_at(p, k, u, slot, passed_values(k, &u->k) - 1);
+    return block_input_at(&s);
 }
 
 static void resolve_slot(const plan *p, const chain_plan *k, chunk_plan *u, int slot) {
@@ -455,7 +465,7 @@ tensor passed_out(const plan *p, const chain_plan *k, const chunk_plan *u, stage
 }
 
 op_call sum_passed(const plan *p, const chain_plan *k, const chunk_plan *u, int slot) {
-    const prog *g = chain_block(&k->c, u->k.from + u->k.layers - 1);
+    const prog *g = chunk_program(&k->c, &u->k, u->k.layers); /* the embedding, without blocks */
     void *const *addr = slot < 0 ? NULL : u->inst[slot][u->k.layers].addr;
     op_call c = { .op = OP_ADD };
     c.in[0] = residual_tensor(k, addr ? addr[g->res_out] : NULL);

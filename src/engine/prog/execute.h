@@ -36,12 +36,16 @@ typedef struct exec_sample {
 
 typedef struct exec_trace exec_trace; /* trace.h */
 
-/* When a rank of a pipeline ran the tasks of its timetable, in their order: all zero at first. */
-typedef struct task_times {
-    double (*at)[2]; /* [n] owned: where each began and ended, in seconds since task_times_begin */
-    int n, cap;
-    task_kind kind; /* of the last one */
+/* When a rank of a pipeline ran the tasks of its timetable, in their order: all zero at first. A task that computes
+ * nothing is left out: the backward task of a stage that has the head alone. */
+typedef struct task_time {
+    task_kind kind;
     int chunk, micro;
+    double at[2]; /* where it began and ended, in seconds since task_times_begin */
+} task_time;
+typedef struct task_times {
+    task_time *of; /* [n] owned */
+    int n, cap;
     double zero; /* the time_now of task_times_begin */
 } task_times;
 

@@ -171,6 +171,8 @@ static void add_forward(maker *m) {
     take_slot(&m->chunk[t->chunk], t->micro, l->micros, &l->slots[t->chunk]);
     if (new_micro) add_instr(m, DO_FEED, 0);
     if (!m->k.first) add_pass(m, DO_RECV, PASS_RESIDUAL, slot_now(m));
+    /* the loss of a stage without blocks writes the gradient that it sends */
+    if (m->k.last && !m->k.layers) finish_sending(m, PASS_GRADIENT, slot_now(m));
     for (int i = 0; i <= m->k.layers + 1; i++)
         if (chunk_program(m->c, &m->k, i)) add_instr(m, DO_FWD, i);
     bool pipelined = m->c->pipe.ranks > 1; /* else its losses are read when it has ended */

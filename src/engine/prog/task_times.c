@@ -13,7 +13,7 @@ static void set_task_time(const exec *x, task_times *t, bool ends) {
     if (b->device)
         b->device->mark(b->context, QUEUE_COMPUTE, mark_number(t->n - 1, ends));
     else
-        t->at[t->n - 1][ends] = time_now() - t->zero;
+        t->of[t->n - 1].at[ends] = time_now() - t->zero;
 }
 
 void task_times_begin(exec *x, task_times *t) {
@@ -33,13 +33,12 @@ static bool is_task_work(instr_kind k) {
 void task_times_note(exec *x, const instr *i, bool ends) {
     task_times *t = x->probe.times;
     if (!is_task_work(i->kind)) return;
-    bool same = t->n && t->kind == i->task && t->chunk == i->chunk && t->micro == i->micro;
+    const task_time *last = t->n ? &t->of[t->n - 1] : NULL;
+    bool same = last && last->kind == i->task && last->chunk == i->chunk && last->micro == i->micro;
     if (same && !ends) return;
     if (!same) {
-        mem_reserve((void **)&t->at, &t->cap, t->n++, sizeof *t->at);
-        t->kind = i->task;
-        t->chunk = i->chunk;
-        t->micro = i->micro;
+        mem_reserve((void **)&t->of, &t->cap, t->n, sizeof *t->of);
+        t->of[t->n++] = (task_time){ .kind = i->task, .chunk = i->chunk, .micro = i->micro };
     }
     set_task_time(x, t, ends);
 }
@@ -48,6 +47,6 @@ void task_times_read(const exec *x, task_times *t) {
     const op_backend *b = x->plan->backend;
     for (int i = 0; i < t->n && b->device; i++)
         for (int ends = 0; ends < 2; ends++)
-            t->at[i][ends] =
+            t->of[i].at[ends] =
                 b->device->seconds_between(b->context, MARKS_OF_STEPS, mark_number(i, ends));
 }

@@ -30,10 +30,18 @@ bool pipeline_splits_backward(const pipeline *p) {
     return has_trait(p, PIPE_SPLITS_BACKWARD) && p->ranks > 1 && !p->forward_only;
 }
 
+/* The first block of a virtual stage; of the stage after the last one: the number of blocks. */
+static int first_block(const pipeline *p, int layers, int stage) {
+    int stages = p->ranks * p->chunks, all = layers + p->first_less + p->last_less;
+    if (p->split_stages) return p->split_from[stage];
+    int from = (int)((int64_t)all * stage / stages) - p->first_less;
+    return MAX(0, MIN(layers, from));
+}
+
 void pipeline_blocks(const pipeline *p, int layers, int rank, int chunk, int *from, int *to) {
-    int stages = p->ranks * p->chunks, stage = chunk * p->ranks + rank;
-    *from = (int)((int64_t)layers * stage / stages);
-    *to = (int)((int64_t)layers * (stage + 1) / stages);
+    int stage = chunk * p->ranks + rank;
+    *from = first_block(p, layers, stage);
+    *to = first_block(p, layers, stage + 1);
 }
 
 /* ---- the order of one kind of task on a rank ------------------------------------------------ */

@@ -23,11 +23,19 @@
 #include "config/choices.h"
 #include "util/util.h"
 
+/* Virtual stages that may be divided one by one. */
+enum { MOST_SPLIT_STAGES = 512 };
+
 typedef struct pipeline {
     int ranks;  /* along pp */
     int chunks; /* of each rank */
     pipeline_schedule kind;
     bool forward_only;
+    /* Layers are divided as if the embedding and the head were so many of them. */
+    int first_less, last_less;
+    /* Or as given, by virtual stage: the first block of each, and where the last one ends. 0: not given */
+    int split_stages;
+    uint16_t split_from[MOST_SPLIT_STAGES + 1];
 } pipeline;
 
 typedef enum {
@@ -50,7 +58,8 @@ typedef struct timetable {
     int length;         /* units of time until the last task ends */
 } timetable;
 
-/* The blocks of a chunk are [*from, *to) of all: as equal shares as there are. */
+/* The blocks of a chunk are [*from, *to) of all: equal shares, unless the pipeline states others. Only the first and
+ * the last virtual stage may have none. */
 void pipeline_blocks(const pipeline *p, int layers, int rank, int chunk, int *from, int *to);
 /* @return an error, with the remedy, for a pipeline that this schedule cannot run. */
 err timetable_make(const pipeline *p, int micros, timetable *out) MUST_USE;

@@ -11,7 +11,12 @@ static err set_chunks(convert_source *s) {
            layers = convert_take_number(s, "num_layers"),
            each = convert_take_number(s, "num_layers_per_virtual_pipeline_stage"),
            chunks = convert_take_number(s, "num_virtual_stages_per_pipeline_rank");
-    if (isnan(chunks) && each > 0 && pp > 0) chunks = layers / pp / each;
+    if (isnan(chunks) && each > 0 && pp > 0) {
+        /* the embedding and the loss count as a layer each where the file says so */
+        layers += convert_true(s, "account_for_embedding_in_pipeline_split");
+        layers += convert_true(s, "account_for_loss_in_pipeline_split");
+        chunks = layers / pp / each;
+    }
     if (!(chunks > 1)) return OK;
     TRY(convert_set(s, "virtual stages", "parallelism.pipeline_parallel_schedule",
                     "Interleaved1F1B"));

@@ -412,6 +412,8 @@ typedef struct layout_choice {
     int tp, pp, dp, cp, ep; /* ep is part of dp */
     int replicas; /* of the sharded states among the dp ranks (HSDP); 1: all of them share one */
     int chunks, zero;
+    bool
+        ends_counted; /* the embedding and the head count as a layer each when layers are divided */
     pipeline_schedule schedule;
     cfg_recompute recompute;
     offload_kind offload;

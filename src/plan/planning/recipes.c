@@ -74,6 +74,12 @@ static err shrink_layout(config *c, int64_t *layers) {
         c->parallelism.pipeline_parallel_degree,       c->parallelism.context_parallel_degree,
         c->parallelism.expert_parallel_degree,         c->parallelism.tensor_parallel_degree,
     };
+    static const char *const less[] = {
+        "parallelism.pipeline_parallel_first_stage_less_layers",
+        "parallelism.pipeline_parallel_last_stage_less_layers",
+    };
+    const int64_t counted[] = { c->parallelism.pipeline_parallel_first_stage_less_layers,
+                                c->parallelism.pipeline_parallel_last_stage_less_layers };
     enum { LAYERS = 2 };
     char name[64];
     bool divided = false;
@@ -89,6 +95,9 @@ static err shrink_layout(config *c, int64_t *layers) {
     }
     if (c->parallelism.pipeline_parallel_chunks > 2)
         TRY(set_count(c, "parallelism.pipeline_parallel_chunks", 2));
+    TRY(config_set(c, "parallelism.pipeline_parallel_split", "[]"));
+    for (size_t i = 0; i < COUNT_OF(less); i++)
+        if (counted[i] > 1) TRY(set_count(c, less[i], 1));
     bool staged = c->parallelism.pipeline_parallel_degree > 1;
     *layers = staged ? 2 * LAYERS : LAYERS;
     if (divided) TRY(config_set(c, "training.local_batch_size", "1"));

@@ -264,7 +264,11 @@ static double shard_ranks(const layout_choice *c) { return (double)c->dp / c->re
 static stage_sums sum_stage(const searcher *s, const layer_prices *p, const layout_choice *c,
                             int stage) {
     stage_sums t = { 0 };
-    pipeline pipe = { .ranks = c->pp, .chunks = c->chunks, .kind = c->schedule };
+    pipeline pipe = { .ranks = c->pp,
+                      .chunks = c->chunks,
+                      .kind = c->schedule,
+                      .first_less = c->ends_counted,
+                      .last_less = c->ends_counted };
     for (int k = 0; k < c->chunks; k++) {
         int from, to;
         pipeline_blocks(&pipe, s->mc.layers, stage, k, &from, &to);
@@ -465,7 +469,7 @@ static void consider_states(searcher *s, const layer_prices *p, const stage_sums
     }
 }
 
-static void consider_schedule(searcher *s, const layout_choice *c) {
+static void consider_split(searcher *s, const layout_choice *c) {
     stage_sums stages[MOST_PIPELINE];
     const layer_prices key = { .tp = c->tp,
                                .cp = c->cp,
@@ -478,8 +482,14 @@ static void consider_schedule(searcher *s, const layout_choice *c) {
     consider_states(s, p, stages, *c);
 }
 
-static bool can_interleave(const searcher *s, const layout_choice *c, int chunks) {
-    return c->pp > 1 && c->micros % c->pp == 0 && s->mc.layers >= c->pp * chunks;
+/* Equal shares of the layers; where that leaves some stages with more than others, the ends also count as layers, as in
+ * Llama 3's 126 layers on 128 virtual stages. */
+static void consider_schedule(searcher *s, layout_choice c) {
+    int stages = c.pp * c.chunks;
+    c.ends_counted = false;
+    if (s->mc.layers >= stages) consider_split(s, &c);
+    c.ends_counted = true;
+    if (c.pp > 1 && s->mc.layers % stages && s->mc.layers + 2 >= stages) consider_split(s, &c);
 }
 
 static void consider_schedules(searcher *s, layout_choice c) {
@@ -487,12 +497,12 @@ static void consider_schedules(searcher *s, layout_choice c) {
         c.recompute = recomputes[r];
         c.chunks = 1;
         c.schedule = PIPE_1F1B;
-        consider_schedule(s, &c);
+        consider_schedule(s, c);
         c.schedule = PIPE_ZERO_BUBBLE;
-        if (c.pp > 1 && c.recompute != CFG_AC_FULL) consider_schedule(s, &c);
+        if (c.pp > 1 && c.recompute != CFG_AC_FULL) consider_schedule(s, c);
         c.schedule = PIPE_INTERLEAVED;
-        for (c.chunks = 2; c.chunks <= 8; c.chunks *= 2)
-            if (can_interleave(s, &c, c.chunks)) consider_schedule(s, &c);
+        for (c.chunks = 2; c.pp > 1 && c.micros % c.pp == 0 && c.chunks <= 8; c.chunks *= 2)
+            consider_schedule(s, c);
     }
 }
 
@@ -578,6 +588,11 @@ err layout_apply(const layout_choice *k, config *c) {
     TRY(config_set(c, "training.offload_params", offload_settings[k->offload][1]));
     TRY(set_layout_number(c, "parallelism.zero_stage", k->zero));
     TRY(set_layout_number(c, "parallelism.pipeline_parallel_chunks", k->chunks));
+    TRY(config_set(c, "parallelism.pipeline_parallel_split", "[]"));
+    TRY(set_layout_number(c, "parallelism.pipeline_parallel_first_stage_less_layers",
+                          k->ends_counted));
+    TRY(set_layout_number(c, "parallelism.pipeline_parallel_last_stage_less_layers",
+                          k->ends_counted));
     TRY(config_set(c, "parallelism.pipeline_parallel_schedule",
                    config_choice("parallelism.pipeline_parallel_schedule", (int)k->schedule)));
     TRY(config_set(c, "activation_checkpoint.mode", recompute_name(k->recompute)));

@@ -10,8 +10,8 @@
 
 enum { MOST_PLAYED = 64 };
 
-static err lay_out_rank(const trainer *t, const mesh *m, int rank, trainer *out) {
-    *out = (trainer){ .cfg = t->cfg,
+static err lay_out_rank(const trainer *t, const config *c, const mesh *m, int rank, trainer *out) {
+    *out = (trainer){ .cfg = c,
                       .mesh = mesh_as(m, rank),
                       .mc = t->mc,
                       .len = t->len,
@@ -36,14 +36,19 @@ static err play_chains(const mesh *m, const trainer *ranks, int n) {
 }
 
 err trainer_check_lists(const trainer *t, int *played) {
-    mesh m = mesh_world(&t->mesh) > MOST_PLAYED ? mesh_reduced(&t->mesh) : t->mesh;
+    bool reduced = mesh_world(&t->mesh) > MOST_PLAYED;
+    mesh m = reduced ? mesh_reduced(&t->mesh) : t->mesh;
     int world = mesh_world(&m), n = 0;
     trainer *ranks = mem_alloc((size_t)world * sizeof *ranks);
-    err e = OK;
-    for (; n < world && !e; n++) e = lay_out_rank(t, &m, n, &ranks[n]);
+    config c;
+    config_copy(&c, t->cfg);
+    /* fewer stages than the split states: they have equal shares */
+    err e = reduced ? config_set(&c, "parallelism.pipeline_parallel_split", "[]") : OK;
+    for (; n < world && !e; n++) e = lay_out_rank(t, &c, &m, n, &ranks[n]);
     if (!e) e = play_chains(&m, ranks, world);
     for (int r = 0; r < n; r++) trainer_free(&ranks[r]);
     free(ranks);
+    config_free(&c);
     *played = world;
     return e;
 }

@@ -1,6 +1,7 @@
 /* From a config to the device, the layout of the model, the optimizer and recompute. */
 #include "train/train.h"
 
+#include <assert.h>
 #include <math.h>
 
 int train_gpu(const config *c, int local_rank) {
@@ -23,6 +24,19 @@ static int pipeline_chunks(const config *c) {
     bool interleaved = pipeline_schedule_traits[kind] & PIPE_TAKES_CHUNKS;
     int asked = (int)c->parallelism.pipeline_parallel_chunks;
     return asked > 0 ? asked : interleaved && c->parallelism.pipeline_parallel_degree > 1 ? 2 : 1;
+}
+
+static pipeline pipeline_of(const config *c) {
+    pipeline p = { .chunks = pipeline_chunks(c),
+                   .kind = c->parallelism.pipeline_parallel_schedule,
+                   .first_less = (int)c->parallelism.pipeline_parallel_first_stage_less_layers,
+                   .last_less = (int)c->parallelism.pipeline_parallel_last_stage_less_layers };
+    const cfg_counts split = config_counts(c->parallelism.pipeline_parallel_split);
+    static_assert((int)CFG_MAX_COUNTS <= (int)MOST_SPLIT_STAGES, "each has an entry");
+    p.split_stages = split.n;
+    for (int i = 0; i < split.n; i++)
+        p.split_from[i + 1] = (uint16_t)MIN(UINT16_MAX, p.split_from[i] + split.of[i]);
+    return p;
 }
 
 static bool keeps_gathered(const config *c) {
@@ -70,8 +84,7 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
                                                       : 4,
                            .tp_chunk_rows = chunks ? 1 : LEAST_CHUNK_ROWS,
                            .context = c->parallelism.context_parallel_mode,
-                           .pipe = { .chunks = pipeline_chunks(c),
-                                     .kind = c->parallelism.pipeline_parallel_schedule },
+                           .pipe = pipeline_of(c),
                            .zero = (int)c->parallelism.zero_stage,
                            .prefetch = (int)c->parallelism.fsdp_prefetch,
                            .keep_gathered = keeps_gathered(c),
