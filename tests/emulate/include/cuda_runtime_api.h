@@ -24,7 +24,11 @@ enum {
     cudaEventWaitExternal = 1,
     cudaStreamNonBlocking = 1
 };
-enum { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75 };
+enum {
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
 enum { cudaStreamCaptureModeThreadLocal = 1 };
 enum {
     cudaMemcpyHostToDevice = 1,
@@ -85,7 +89,9 @@ static inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
 static inline cudaError_t cudaSetDevice(int number) { return cudaSuccess; }
 static inline cudaError_t cudaDeviceGetAttribute(int *value, int which, int number) {
     /* SMs of an H200: they decide how many blocks a kernel has */
-    *value = which == cudaDevAttrMultiProcessorCount ? 132 : 9;
+    *value = which == cudaDevAttrMultiProcessorCount      ? 132
+             : which == cudaDevAttrComputeCapabilityMajor ? 9
+                                                          : 227 << 10;
     return cudaSuccess;
 }
 static inline cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute which,

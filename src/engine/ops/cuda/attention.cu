@@ -30,8 +30,6 @@ enum {
     SETS_OF_REMAINDER = 64
 };
 
-static __device__ __forceinline__ int64_t first_token(const att &a) { return a.from ? *a.from : 0; }
-
 /* @return what dropout multiplies the probability of query i and key j of a head by. */
 template <bool DROPS>
 static __device__ __forceinline__ float drop_factor(const att &a, int head, int64_t i, int64_t j) {

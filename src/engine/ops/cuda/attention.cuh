@@ -36,6 +36,7 @@ typedef struct att_before {
     const float *lse; /* NULL: there were none */
 } att_before;
 
+static __device__ __forceinline__ int64_t first_token(const att &a) { return a.from ? *a.from : 0; }
 static __device__ __forceinline__ int64_t lse_at(const att &a, int head, int64_t i) {
     return head * a.lse_head + i * a.lse_token;
 }

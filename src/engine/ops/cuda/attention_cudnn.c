@@ -14,12 +14,15 @@
  *
  *     rows        B sequences of T tokens; lse is [B, H, T]
  *     first keys  the same with a mask: for each query the first key it attends to, as an index in its
- *                 row. For sliding windows, and for documents in short rows. Costs as much as no mask
+ *                 row. For documents in short rows. Costs as much as no mask
  *     documents   B slots for documents of at most T tokens, anywhere among the tokens; nothing is
  *                 computed between documents. Their lengths and offsets are found on the device, an
  *                 unused slot has length 0; lse is [N, H]. Also for rows that are not documents, where
  *                 cuDNN needs explicit lengths (KEY_TILE). Documents past the slots, which are always
  *                 the last ones, are left to the kernels of attention.cu
+ *
+ * A sliding window is a mask of its own that engines know, in rows and in documents: what it hides is not
+ * computed. Where no engine has it, it becomes part of the first keys (graph_for).
  *
  * lse has another layout in each form. Forward and backward choose the same form, and both engines must
  * exist before either is used (graph_for), so that no other code needs to know the layout.
@@ -58,9 +61,10 @@ enum {
     T_OFFSET_QKV, /* documents: [B + 1], where each begins, in elements of that tensor */
     T_OFFSET_O,
     T_OFFSET_STATS,
-    T_SCALE,
+    T_SCALE, /* from here to T_ONE: host scalars */
     T_NEG_INF,
-    T_ONE,    /* host scalars */
+    T_WINDOW,
+    T_ONE,
     T_DQ_SUM, /* from here: in the workspace */
     T_ROWDOT,
     T_DK_EACH,
@@ -81,11 +85,12 @@ typedef enum { BY_ROWS, BY_FIRST_KEYS, BY_DOCUMENTS } sequence_form;
 
 typedef struct att_shape {
     int64_t n, b, h, kv, t, d; /* n: tokens */
+    int64_t window;            /* that the engine masks; 0: none */
     double scale;
     int32_t type; /* dtype */
     int32_t by, backward, deterministic;
 } att_shape;
-_Static_assert(sizeof(att_shape) == 7 * 8 + 4 * 4, "compared as bytes");
+_Static_assert(sizeof(att_shape) == 8 * 8 + 4 * 4, "compared as bytes");
 
 /* The graph of a shape and the engine that runs it. Owned by cuda_attention. */
 typedef struct att_graph {
@@ -96,9 +101,9 @@ typedef struct att_graph {
     desc mem[T_MEMORY]; /* the tensors in memory */
     desc engine;        /* NULL: cuDNN does not support the shape */
     int64_t next_virtual;
-    size_t offset[T_MEMORY], bytes; /* offsets in the workspace after index_bytes; the total */
-    float scale, neg_inf, one;      /* host scalars, read by every run */
-    char error[512];                /* the first failure; "": none so far */
+    size_t offset[T_MEMORY], bytes;    /* offsets in the workspace after index_bytes; the total */
+    float scale, neg_inf, window, one; /* host scalars, read by every run */
+    char error[512];                   /* the first failure; "": none so far */
 } att_graph;
 
 struct cuda_attention {
@@ -292,6 +297,13 @@ static desc mask_causal(att_graph *g, desc score) {
     desc row = score_index(g, score, 2), column = score_index(g, score, 3);
     return keep_where(g, score, PW_BOOL(CMP_GE, row, column));
 }
+/* Engines know the window in this form alone: column + window > row, summed in fp32. */
+static desc mask_window(att_graph *g, desc score) {
+    if (!g->shape.window) return score;
+    desc row = score_index(g, score, 2), column = score_index(g, score, 3);
+    column = PW(ADD, column, scalar_tensor(g, T_WINDOW), new_scores(g, F32));
+    return keep_where(g, score, PW_BOOL(CMP_GT, column, row));
+}
 /* Masks keys before a query's first key, or outside its document. */
 static desc mask_before_first(att_graph *g, desc score) {
     const att_shape *s = &g->shape;
@@ -324,7 +336,7 @@ static void forward_graph(att_graph *g) {
     desc z = matmul_desc(g, q, kt, new_scores(g, F32), Q_, K_, ALL);
     z = PW(MUL, z, scalar_tensor(g, T_SCALE), new_scores(g, F32));
     z = mask_before_first(g, z);
-    z = mask_causal(g, z);
+    z = mask_window(g, mask_causal(g, z));
     desc max = reduce_columns(g, CUDNN_REDUCE_TENSOR_MAX, z, row_tensor(g, g->next_virtual++));
     desc e = PW(SUB, z, max, new_scores(g, F32));
     e = PW(EXP, e, NULL, new_scores(g, F32));
@@ -384,7 +396,7 @@ static void backward_graph(att_graph *g) {
     z = PW(MUL, z, scale, new_scores(g, F32));
     z = mask_before_first(g, z);
     z = PW(SUB, z, row_tensor(g, T_STATS), new_scores(g, F32));
-    z = mask_causal(g, z);
+    z = mask_window(g, mask_causal(g, z));
     desc prob = PW(EXP, z, NULL, new_scores(g, F32));
     key_gradient(g, transpose_scores(g, prob), dout, T_DV, T_DV_EACH);
     /* dS = P (dO V^T - dot) scale; dK = dS^T Q. */
@@ -450,6 +462,7 @@ static att_graph *build_graph(cudnnHandle_t dnn, const att_shape *s) {
     g->next_virtual = T_VIRTUAL;
     g->scale = (float)s->scale;
     g->neg_inf = -INFINITY;
+    g->window = (float)s->window;
     g->one = 1;
     (s->backward ? backward_graph : forward_graph)(g);
     g->engine = build_engine(g, dnn);
@@ -509,26 +522,28 @@ void cuda_attention_free(struct cuda_attention *a) {
     free(a);
 }
 
-/* Sets s->by. @return false where no form is safe. */
-static bool choose_form(const cuda_device *d, const op_call *c, att_shape *s) {
+/* Sets s->by. @param masks engines have a mask for the window. @return false where no form is safe. */
+static bool choose_form(const cuda_device *d, const op_call *c, bool masks, att_shape *s) {
     bool documents = c->attr.heads.documents;
     bool window = c->attr.heads.window > 0 && c->attr.heads.window < s->t;
     bool lengths = s->t % KEY_TILE && cudnnGetVersion() <= LAST_OF_WHOLE_TILES;
     /* The deterministic engine needs memory for all scores of every slot: too much. */
-    bool slots = !window && !d->deterministic;
+    bool slots = (!window || masks) && !d->deterministic;
     if (lengths && !slots) return false;
+    if (window && masks) s->window = c->attr.heads.window;
     if (slots && (lengths || (documents && s->t >= LONG_ROW))) {
         s->by = BY_DOCUMENTS;
         s->b = MIN(s->b + (documents ? s->n / SLOT_TOKENS : 0), CUDA_MAX_DOCUMENTS);
         s->t = (int64_t)align_up((size_t)s->t, KEY_TILE);
-    } else {
-        s->by = documents || window ? BY_FIRST_KEYS : BY_ROWS;
+        return true;
     }
+    s->by = documents || (window && !masks) ? BY_FIRST_KEYS : BY_ROWS;
+    if (s->by == BY_FIRST_KEYS) s->window = 0; /* it is part of these */
     return true;
 }
 
 /* @return false for calls that are left to attention.cu. */
-static bool cudnn_shape(const cuda_device *d, const op_call *c, att_shape *s) {
+static bool cudnn_shape(const cuda_device *d, const op_call *c, bool masks, att_shape *s) {
     bool bwd = c->op == OP_ATTENTION_BWD;
     const tensor *qkv = &c->in[bwd ? 1 : 0];
     int64_t seq = c->attr.heads.seq;
@@ -538,13 +553,14 @@ static bool cudnn_shape(const cuda_device *d, const op_call *c, att_shape *s) {
             return false;
     if (c->out[0].dt != qkv->dt || (bwd && (c->in[0].dt != qkv->dt || c->in[2].dt != qkv->dt)))
         return false;
-    s->n = qkv->dim[0], s->b = s->n / seq, s->t = seq;
+    *s = (att_shape){ .n = qkv->dim[0], .b = qkv->dim[0] / seq, .t = seq };
     s->h = c->attr.heads.q, s->kv = c->attr.heads.kv, s->d = c->attr.heads.dim;
     s->scale = c->attr.heads.scale;
     s->type = (int32_t)qkv->dt;
     s->backward = bwd;
     s->deterministic = bwd && d->deterministic;
-    return s->d % 8 == 0 && s->d <= 128 && choose_form(d, c, s);
+    int64_t widest = d->capability == 9 ? 256 : 128;
+    return s->d % 8 == 0 && s->d <= widest && choose_form(d, c, masks, s);
 }
 
 static att_graph *find_or_build(struct cuda_attention *a, const att_shape *s) {
@@ -558,13 +574,17 @@ static att_graph *find_or_build(struct cuda_attention *a, const att_shape *s) {
 
 /* @return NULL unless cuDNN supports both directions: they share lse. */
 static att_graph *graph_for(const cuda_device *d, const op_call *c) {
-    att_shape s, other;
-    if (!d->attention || !cudnn_shape(d, c, &s)) return NULL;
-    other = s;
-    other.backward = !s.backward;
-    other.deterministic = other.backward && d->deterministic;
-    att_graph *g = find_or_build(d->attention, &s), *opposite = find_or_build(d->attention, &other);
-    return g->engine && opposite->engine ? g : NULL;
+    for (int masks = c->attr.heads.window > 0; d->attention && masks >= 0; masks--) {
+        att_shape s, other;
+        if (!cudnn_shape(d, c, masks, &s)) continue;
+        other = s;
+        other.backward = !s.backward;
+        other.deterministic = other.backward && d->deterministic;
+        att_graph *g = find_or_build(d->attention, &s),
+                  *opposite = find_or_build(d->attention, &other);
+        if (g->engine && opposite->engine) return g;
+    }
+    return NULL;
 }
 
 /* Bytes of the first keys or documents, which precede cuDNN's workspace. */
@@ -634,6 +654,7 @@ bool cuda_attention_cudnn(const op_call *c) {
                                  [T_OFFSET_STATS] = documents->offset[2],
                                  [T_SCALE] = &g->scale,
                                  [T_NEG_INF] = &g->neg_inf,
+                                 [T_WINDOW] = &g->window,
                                  [T_ONE] = &g->one,
                                  [T_DQ_SUM] = work + g->offset[T_DQ_SUM],
                                  [T_ROWDOT] = work + g->offset[T_ROWDOT],

@@ -51,9 +51,10 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     uint8_t *kept = (uint8_t *)(vs + 2 * TILE_ELEMENTS);
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int head = blockIdx.y, group = head / (a.q / a.kv), begin, end;
-    int64_t first = first_of_set();
+    int64_t first = first_of_set(a);
+    if (first >= a.n) return;
     int count = (int)min((int64_t)ROWS, a.n - first);
-    queue_rows<T, DIM>(qs, a.qkv, a.stride, (int64_t)head * DIM, first, a.n, ROWS);
+    queue_rows<T, DIM>(qs, a.qkv, a.stride, (int64_t)head * a.dim, first, a.n, ROWS, a.dim);
     keys_of_set(a, first, count, bounds, &begin, &end);
     load_key_tile<T, DIM>(a, group, begin, end, ks, vs);
     copies_commit();
@@ -69,9 +70,10 @@ static __global__ void __launch_bounds__(MMA_THREADS)
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 out[n][2 * h + i] =
-                    more ? read1(before.o, before.dt,
-                                 (t.i[h] * a.q + head) * DIM + 8 * n + lane % 4 * 2 + i)
-                         : 0;
+                    more && 8 * n < a.dim
+                        ? read1(before.o, before.dt,
+                                (t.i[h] * a.q + head) * a.dim + 8 * n + lane % 4 * 2 + i)
+                        : 0;
     }
     for (int tile = begin, buffer = 0; tile < end; tile += KEYS, buffer ^= 1) {
         if (tile + KEYS < end)
@@ -94,8 +96,9 @@ static __global__ void __launch_bounds__(MMA_THREADS)
         if (!t.live[h]) continue;
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++)
-            write_two(o, (t.i[h] * a.q + head) * DIM + 8 * n + lane % 4 * 2, out[n][2 * h] * part,
-                      out[n][2 * h + 1] * part, false);
+            if (8 * n < a.dim)
+                write_two(o, (t.i[h] * a.q + head) * a.dim + 8 * n + lane % 4 * 2,
+                          out[n][2 * h] * part, out[n][2 * h + 1] * part, false);
         if (lse && lane % 4 == 0) lse[lse_at(a, head, t.i[h])] = (most[h] + log2f(all)) * LN2;
     }
 }

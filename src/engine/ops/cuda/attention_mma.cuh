@@ -1,6 +1,6 @@
 /* Attention on tensor cores (mma, compute capability 8.0 and above) for 16-bit operands: with dropout, whose mask must
- * be the same on every backend and layout, and for blocks of keys. cuDNN does neither. attention.cu has what these
- * kernels do not take (fp32, decoding, other head sizes) and defines what they compute.
+ * be the same on every backend and layout, for blocks of keys, and for documents past the slots that cuDNN has.
+ * attention.cu has what these kernels do not take (fp32, decoding) and defines what they compute.
  *
  *     attend_mma          grid: sets of ROWS queries x query heads; o and lse
  *     grad_queries_mma    the same grid; dq, and rowdot = sum of do x o for the next kernel
@@ -12,6 +12,9 @@
  *     stays in shared memory            passes through it in tiles, twice buffered
  *     queries (and do)                  64 keys and their values
  *     keys and values                   64 queries and their do, 32 where heads are wide
+ *
+ * Heads have DIM columns in shared memory, of which those past the head's size are zeros. Registers do not hold dk
+ * and dv of heads wider than 128: grad_keys_mma then computes one of the two at a time.
  *
  * Scores stay in the registers of the product that made them, whose layout is that of a left operand of the next one.
  *
@@ -28,21 +31,22 @@ enum {
     MMA_THREADS = MMA_WARPS * WARP,
     ROWS = 16 * MMA_WARPS, /* of a set */
     KEYS = 64,             /* of a tile */
-    PAD = 8 /* elements at the end of a row in shared memory, against bank conflicts */
+    PAD = 8,             /* elements at the end of a row in shared memory, against bank conflicts */
+    STATIC_SHARED = 1024 /* bytes besides, at most */
 };
 #define LOG2E 1.4426950408889634f
 #define LN2   0.6931471805599453f
 
 /* ---- tiles in shared memory ---------------------------------------------------------------------- */
-/* Queues copies of `lines` rows of DIM elements from row `row` on; rows from `end` on are zeros. */
+/* Queues copies of `lines` rows of a head from row `row` on; rows from `end` on are zeros. */
 template <class T, int DIM>
 static __device__ __forceinline__ void queue_rows(T *to, const void *p, int64_t stride, int64_t col,
-                                                  int64_t row, int64_t end, int lines) {
+                                                  int64_t row, int64_t end, int lines, int dim) {
     enum { PIECES = DIM / EIGHT };
     for (int e = threadIdx.x; e < lines * PIECES; e += MMA_THREADS) {
         int r = e / PIECES, c = e % PIECES * EIGHT;
         T *at = to + r * (DIM + PAD) + c;
-        if (row + r < end)
+        if (row + r < end && c < dim)
             copy_async(at, (const T *)p + (row + r) * stride + col + c);
         else
             *(pack16 *)at = pack16();
@@ -225,14 +229,14 @@ static __device__ __forceinline__ two_rows rows_of_lane(const att &a, int64_t fi
 template <class T, int DIM>
 static __device__ __forceinline__ void load_key_tile(const att &a, int group, int64_t row,
                                                      int64_t end, T *ks, T *vs) {
-    int64_t k = a.key_col + group * DIM, v = a.key_col + (a.kv + group) * DIM;
-    queue_rows<T, DIM>(ks, a.keys, a.key_stride, k, row, end, KEYS);
-    queue_rows<T, DIM>(vs, a.keys, a.key_stride, v, row, end, KEYS);
+    int64_t k = a.key_col + group * a.dim, v = a.key_col + (a.kv + group) * a.dim;
+    queue_rows<T, DIM>(ks, a.keys, a.key_stride, k, row, end, KEYS, a.dim);
+    queue_rows<T, DIM>(vs, a.keys, a.key_stride, v, row, end, KEYS, a.dim);
 }
 
 /* The set of this block: the last ones, which see most keys, begin first. */
-static __device__ __forceinline__ int64_t first_of_set() {
-    return (int64_t)(gridDim.x - 1 - blockIdx.x) * ROWS;
+static __device__ __forceinline__ int64_t first_of_set(const att &a) {
+    return first_token(a) + (int64_t)(gridDim.x - 1 - blockIdx.x) * ROWS;
 }
 
 /* ---- launches ------------------------------------------------------------------------------------ */
@@ -241,20 +245,32 @@ static inline bool in_sixteens(const void *p, int64_t stride, int64_t col) {
     return (uintptr_t)p % 16 == 0 && stride % EIGHT == 0 && col % EIGHT == 0;
 }
 
+static inline int head_columns(int dim) {
+    return dim <= 128 ? (int)align_up((size_t)dim, 32) : (int)align_up((size_t)dim, 64);
+}
+
+/* Bytes of shared memory of the largest kernel: grad_queries_mma. */
+static inline size_t most_shared(int dim) {
+    return (2 * ROWS + 4 * KEYS) * (dim + PAD) * 2 + ROWS * (KEYS / EIGHT);
+}
+
 static inline bool takes_mma(const op_call *c, const att &a) {
-    return cuda_of(c)->device->capability >= 8 && !a.pos && !a.from &&
-           (a.qkv_t == DT_BF16 || a.qkv_t == DT_F16) && a.key_t == a.qkv_t &&
-           (a.dim == 32 || a.dim == 64 || a.dim == 96 || a.dim == 128) &&
+    const cuda_device *d = cuda_of(c)->device;
+    return d->capability >= 8 && !a.pos && (a.qkv_t == DT_BF16 || a.qkv_t == DT_F16) &&
+           a.key_t == a.qkv_t && a.dim % EIGHT == 0 && a.dim <= 256 &&
+           most_shared(head_columns(a.dim)) + STATIC_SHARED <= (size_t)d->shared &&
            in_sixteens(a.qkv, a.stride, 0) && in_sixteens(a.keys, a.key_stride, a.key_col);
 }
 
-/* WITH_HEAD(dim, call): with DIM as a constant. */
+/* WITH_HEAD(dim, call): with DIM, the columns of a head in shared memory, as a constant. */
 #define WITH_HEAD(dim, ...)                                                                        \
-    do switch (dim) {                                                                              \
+    do switch (head_columns(dim)) {                                                                \
             AS_HEAD(32, __VA_ARGS__);                                                              \
             AS_HEAD(64, __VA_ARGS__);                                                              \
             AS_HEAD(96, __VA_ARGS__);                                                              \
             AS_HEAD(128, __VA_ARGS__);                                                             \
+            AS_HEAD(192, __VA_ARGS__);                                                             \
+            AS_HEAD(256, __VA_ARGS__);                                                             \
         default: BUG("a head of another size");                                                    \
         }                                                                                          \
     while (0)

@@ -8,9 +8,9 @@ static __device__ void sum_output_dots(const att &a, mixed o, const T *ds, int h
                                        int count, float *rowdot, float *global) {
     int r = threadIdx.x / 2;
     float s = 0;
-    for (int c = threadIdx.x % 2 * EIGHT; r < count && c < DIM; c += 2 * EIGHT) {
+    for (int c = threadIdx.x % 2 * EIGHT; r < count && c < a.dim; c += 2 * EIGHT) {
         float x[EIGHT], y[EIGHT];
-        int64_t at = ((first + r) * a.q + head) * DIM + c;
+        int64_t at = ((first + r) * a.q + head) * a.dim + c;
         read8(ds + r * (DIM + PAD) + c, x);
         o.load(at, at + EIGHT, y);
 #pragma unroll
@@ -34,10 +34,12 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     uint8_t *kept = (uint8_t *)(vs + 2 * TILE_ELEMENTS);
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int head = blockIdx.y, group = head / (a.q / a.kv), begin, end;
-    int64_t first = first_of_set();
+    int64_t first = first_of_set(a);
+    if (first >= a.n) return;
     int count = (int)min((int64_t)ROWS, a.n - first);
-    queue_rows<T, DIM>(qs, a.qkv, a.stride, (int64_t)head * DIM, first, a.n, ROWS);
-    queue_rows<T, DIM>(ds, dout.p, (int64_t)a.q * DIM, (int64_t)head * DIM, first, a.n, ROWS);
+    queue_rows<T, DIM>(qs, a.qkv, a.stride, (int64_t)head * a.dim, first, a.n, ROWS, a.dim);
+    queue_rows<T, DIM>(ds, dout.p, (int64_t)a.q * a.dim, (int64_t)head * a.dim, first, a.n, ROWS,
+                       a.dim);
     copies_commit();
     copies_wait<0>();
     keys_of_set(a, first, count, bounds, &begin, &end);
@@ -89,9 +91,9 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++)
-            if (t.live[h])
-                write_two(dq, t.i[h] * a.stride + head * DIM + 8 * n + lane % 4 * 2, sum[n][2 * h],
-                          sum[n][2 * h + 1], add);
+            if (t.live[h] && 8 * n < a.dim)
+                write_two(dq, t.i[h] * a.stride + head * a.dim + 8 * n + lane % 4 * 2,
+                          sum[n][2 * h], sum[n][2 * h + 1], add);
 }
 
 /* A tile of queries that a set of keys is seen by. */
@@ -103,7 +105,7 @@ typedef struct tile_of_queries {
 template <int LINES>
 static __device__ tile_of_queries next_tile(const att &a, tile_of_queries t, int last_head,
                                             int64_t first, int64_t last, bool begins) {
-    int64_t from = a.range ? 0 : first / LINES * LINES;
+    int64_t from = a.range ? 0 : first;
     t.row = begins ? from : t.row + LINES;
     for (;;) {
         if (t.row >= a.n || first_key(a, t.row) > last) {
@@ -125,8 +127,9 @@ template <int LINES> struct query_stats {
 template <class T, int DIM, int LINES>
 static __device__ __forceinline__ void load_query_tile(const att &a, mixed dout, tile_of_queries q,
                                                        T *qs, T *ds) {
-    queue_rows<T, DIM>(qs, a.qkv, a.stride, (int64_t)q.head * DIM, q.row, a.n, LINES);
-    queue_rows<T, DIM>(ds, dout.p, (int64_t)a.q * DIM, (int64_t)q.head * DIM, q.row, a.n, LINES);
+    queue_rows<T, DIM>(qs, a.qkv, a.stride, (int64_t)q.head * a.dim, q.row, a.n, LINES, a.dim);
+    queue_rows<T, DIM>(ds, dout.p, (int64_t)a.q * a.dim, (int64_t)q.head * a.dim, q.row, a.n, LINES,
+                       a.dim);
 }
 
 template <int LINES>
@@ -143,7 +146,10 @@ static __device__ __forceinline__ void load_stats(const att &a, const float *lse
     out->hi[r] = live ? (int)last_key(a, i) : 0;
 }
 
-template <class T, int DIM, int LINES>
+/* Which of the two gradients of keys a launch computes. */
+typedef enum { DK = 1, DV = 2 } key_grads;
+
+template <class T, int DIM, int LINES, int GRADS>
 static __global__ void __launch_bounds__(MMA_THREADS)
     grad_keys_mma(att a, mixed dout, const float *lse, const float *rowdot, mixed dkv) {
     enum { LD = DIM + PAD, TILE_ELEMENTS = LINES * LD };
@@ -153,12 +159,14 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     uint8_t *kept = (uint8_t *)(ds + 2 * TILE_ELEMENTS);
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int group = blockIdx.y, heads = a.q / a.kv, last_head = (group + 1) * heads - 1;
-    int64_t first = (int64_t)blockIdx.x * ROWS, last = min(first + ROWS, a.n_keys) - 1;
-    int64_t col = a.key_col + group * DIM;
+    int64_t first = first_token(a) + (int64_t)blockIdx.x * ROWS,
+            last = min(first + ROWS, a.n_keys) - 1;
+    int64_t col = a.key_col + group * a.dim;
+    if (first >= a.n_keys) return;
     tile_of_queries now = { group * heads, 0 };
     now = next_tile<LINES>(a, now, last_head, first, last, true);
-    queue_rows<T, DIM>(ks, a.keys, a.key_stride, col, first, a.n_keys, ROWS);
-    queue_rows<T, DIM>(vs, a.keys, a.key_stride, col + a.kv * DIM, first, a.n_keys, ROWS);
+    queue_rows<T, DIM>(ks, a.keys, a.key_stride, col, first, a.n_keys, ROWS, a.dim);
+    queue_rows<T, DIM>(vs, a.keys, a.key_stride, col + a.kv * a.dim, first, a.n_keys, ROWS, a.dim);
     if (now.head <= last_head) load_query_tile<T, DIM, LINES>(a, dout, now, qs, ds);
     copies_commit();
     float dk[DIM / 8][4] = { { 0 } }, dv[DIM / 8][4] = { { 0 } };
@@ -175,7 +183,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
         const T *q = qs + buffer * TILE_ELEMENTS, *d = ds + buffer * TILE_ELEMENTS;
         float p[LINES / 8][4], g[LINES / 8][4];
         multiply_rows<T, DIM, LINES>(p, ks, warp * 16, q);
-        multiply_rows<T, DIM, LINES>(g, vs, warp * 16, d);
+        if (GRADS & DK) multiply_rows<T, DIM, LINES>(g, vs, warp * 16, d);
 #pragma unroll
         for (int n = 0; n < LINES / 8; n++)
 #pragma unroll
@@ -192,12 +200,12 @@ static __global__ void __launch_bounds__(MMA_THREADS)
                                      ? a.drop.keep
                                      : 0;
                     x = seen ? exp2_approx(x * (a.scale * LOG2E) - stat) : 0;
-                    y = x * (y * factor - dot) * a.scale;
+                    if (GRADS & DK) y = x * (y * factor - dot) * a.scale;
                     x *= factor;
                 }
             }
-        add_product<T, DIM, LINES>(dv, p, d);
-        add_product<T, DIM, LINES>(dk, g, q);
+        if (GRADS & DV) add_product<T, DIM, LINES>(dv, p, d);
+        if (GRADS & DK) add_product<T, DIM, LINES>(dk, g, q);
         __syncthreads();
         now = next;
     }
@@ -209,26 +217,32 @@ static __global__ void __launch_bounds__(MMA_THREADS)
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++) {
             int64_t at = j * a.key_stride + col + 8 * n + lane % 4 * 2;
-            write_two(dkv, at, dk[n][2 * h], dk[n][2 * h + 1], false);
-            write_two(dkv, at + a.kv * DIM, dv[n][2 * h], dv[n][2 * h + 1], false);
+            if (8 * n >= a.dim) continue;
+            if (GRADS & DK) write_two(dkv, at, dk[n][2 * h], dk[n][2 * h + 1], false);
+            if (GRADS & DV)
+                write_two(dkv, at + a.kv * a.dim, dv[n][2 * h], dv[n][2 * h + 1], false);
         }
     }
 }
 
+template <class T, int DIM, int GRADS>
+static void launch_grad_keys(const op_call *c, const att &a, const att_grad &g) {
+    enum { LINES = DIM > 64 ? 32 : 64 };
+    size_t shared = (2 * ROWS + 4 * LINES) * (DIM + PAD) * sizeof(T) + LINES * (KEYS / EIGHT);
+    dim3 keys((unsigned)ceil_div(a.n_keys, ROWS), (unsigned)a.kv);
+    auto kernel = grad_keys_mma<T, DIM, LINES, GRADS>;
+    LAUNCH(cuda_of(c), { keys, MMA_THREADS, shared }, kernel, a, g.dout, g.lse,
+           (const float *)g.rowdot, g.dkv);
+}
+
 template <class T, int DIM>
 static void launch_grad_mma(const op_call *c, const att &a, const att_grad &g) {
-    enum { LINES = DIM > 64 ? 32 : 64 };
-    size_t row = (DIM + PAD) * sizeof(T);
-    size_t for_queries = (2 * ROWS + 4 * KEYS) * row + ROWS * (KEYS / EIGHT);
-    size_t for_keys = (2 * ROWS + 4 * LINES) * row + LINES * (KEYS / EIGHT);
     dim3 queries((unsigned)ceil_div(a.n, ROWS), (unsigned)a.q);
-    dim3 keys((unsigned)ceil_div(a.n_keys, ROWS), (unsigned)a.kv);
     auto dq = grad_queries_mma<T, DIM>;
-    auto dkv = grad_keys_mma<T, DIM, LINES>;
-    LAUNCH(cuda_of(c), { queries, MMA_THREADS, for_queries }, dq, a, g.dout, g.o, g.lse, g.dq,
+    LAUNCH(cuda_of(c), { queries, MMA_THREADS, most_shared(DIM) }, dq, a, g.dout, g.o, g.lse, g.dq,
            g.add, g.rowdot);
-    LAUNCH(cuda_of(c), { keys, MMA_THREADS, for_keys }, dkv, a, g.dout, g.lse,
-           (const float *)g.rowdot, g.dkv);
+    launch_grad_keys<T, DIM, DIM <= 128 ? DK | DV : DK>(c, a, g);
+    if (DIM > 128) launch_grad_keys<T, DIM, DIM <= 128 ? DK | DV : DV>(c, a, g);
 }
 
 bool attention_grad_by_mma(const op_call *c, const att &a, const att_grad &g) {

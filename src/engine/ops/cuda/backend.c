@@ -358,6 +358,9 @@ static err open_device(cuda_device *d, int number) {
         status = cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, number);
     if (status == cudaSuccess)
         status = cudaDeviceGetAttribute(&d->capability, cudaDevAttrComputeCapabilityMajor, number);
+    if (status == cudaSuccess)
+        status =
+            cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, number);
     if (status != cudaSuccess)
         return err_hint(ERR("cannot open GPU %d: %s", number, cudaGetErrorString(status)),
                         "nvidia-smi lists the GPUs; --device cpu runs without one");

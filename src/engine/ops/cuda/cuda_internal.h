@@ -31,6 +31,7 @@ typedef struct cuda_device {
     int number;
     int sms;                            /* streaming multiprocessors */
     int capability;                     /* compute capability, its major number */
+    int shared;                         /* bytes of shared memory that a block may use */
     cuda_context queue[QUEUE_COUNT];    /* queues.c */
     struct cuda_events *events;         /* queues.c: what queues wait for */
     struct cuda_gemm_cache *gemm_cache; /* gemm.c: cuBLASLt and its tuned GEMMs */
