@@ -303,11 +303,22 @@ typedef struct dedup_options {
     int ngram, bands, rows; /* of NEAR */
     bool lines;             /* a paragraph ends at every line end, not only at blank lines */
     int paragraph_words;    /* paragraphs of fewer words are never removed */
+    /* PARAGRAPH, Dolma's rule: a paragraph is removed if at least this fraction of its n-grams, which begin `stride`
+     * words apart, were seen before. paragraph_ngram 0: if the whole paragraph was. */
+    int paragraph_ngram, stride;
+    double overlap;
+    const char *index;      /* file with the keys of an earlier corpus: what it has is a copy */
+    const char *save_index; /* where to write those of this one, and of `index`; NULL: nowhere */
+    double index_error;     /* probability that a key that is not in the index is found there */
     const char *work;       /* folder for spill files, from which a rerun resumes */
     bool keep_work, fresh;
     struct comm *comm;  /* the ranks that share the work, and call this together; NULL: alone */
     const char *report; /* JSON lines, one per cluster; NULL: none. Not with PARAGRAPH */
     const text_stage_options *to; /* checked before anything is read; NULL: not known yet */
+    /* Deduplication against an existing corpus: the first `first_segment` segments of the input are that corpus, which
+     * is only compared with; the stage reads the others, `stage_in`. 0 and NULL: the stage reads all. */
+    int first_segment;
+    const text_inputs *stage_in;
     int threads;
     size_t memory; /* for tables; memory for reading comes on top */
     bool quiet;
@@ -330,6 +341,35 @@ text_stage dedup_stage(dedup *d);
 /* Removes the work folder, after the stage has run. */
 err dedup_finish(dedup *d) MUST_USE;
 void dedup_free(dedup *d); /* takes NULL */
+
+/* ---- repeated substrings (Lee et al. 2022) ---------------------------------------------------
+ * Every substring of `length` bytes, or tokens, that occurs more than once in all documents is removed. Used like
+ * dedup_find_copies. */
+typedef struct substring_options {
+    int length;                        /* symbols of a repeat, at least 2 */
+    const struct tokenizer *tokenizer; /* symbols are its tokens; NULL: bytes */
+    bool keep_first;                   /* the first occurrence stays; else none does */
+    const text_inputs *stage_in;       /* as in dedup_options */
+    int first_segment;
+    const char *work;
+    bool keep_work, fresh;
+    struct comm *comm;
+    const text_stage_options *to;
+    int threads;
+    size_t memory; /* for tables; memory for reading comes on top */
+    bool quiet;
+} substring_options;
+typedef struct substring_summary {
+    int64_t documents;
+    int64_t candidates; /* windows that were compared */
+    int64_t windows;    /* windows that are removed */
+} substring_summary;
+typedef struct substring substring;
+err substring_find(const substring_options *o, text_inputs *in, substring **out) MUST_USE;
+const substring_summary *substring_get_summary(const substring *s);
+text_stage substring_stage(substring *s);
+err substring_finish(substring *s) MUST_USE;
+void substring_free(substring *s); /* takes NULL */
 
 /* @return the folder for spill files: `work`, or else one beside the output; owned (free). */
 char *curate_work_folder(const char *work, const char *out);

@@ -32,17 +32,24 @@
 
 #include <stdlib.h>
 
-enum { SPILL_FORMAT = 3 };      /* version of the spill files, part of their settings */
+enum { SPILL_FORMAT = 4 };      /* version of the spill files, part of their settings */
 enum { LEAST_TABLE = 4 << 20 }; /* minimum bytes per thread for grouping */
 
-static const char *const document_rules[] = { "duplicate", "near-duplicate" };
+enum { RULE_EARLIER = 2 };
+static const char *const document_rules[] = {
+    "duplicate", "near-duplicate", [RULE_EARLIER] = "in-earlier-corpus"
+};
 static const char *const paragraph_rules[] = { "duplicate paragraphs" };
 static const char *const paragraph_counters[] = { "paragraphs removed", "bytes removed" };
 
 dedup_options dedup_defaults(void) {
-    return (dedup_options){
-        .ngram = 5, .bands = 14, .rows = 8, .paragraph_words = 10, .memory = (size_t)1 << 30
-    };
+    return (dedup_options){ .ngram = 5,
+                            .bands = 14,
+                            .rows = 8,
+                            .paragraph_words = 10,
+                            .overlap = 1,
+                            .index_error = 1e-6,
+                            .memory = (size_t)1 << 30 };
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
@@ -62,7 +69,7 @@ static uint64_t cluster_bytes(const dedup *d) {
     if (d->o.method == DEDUP_PARAGRAPH) return docs * sizeof *d->paragraph + items / 8 + 1;
     int arrays = d->o.method == DEDUP_NEAR ? 3 : 2; /* cluster, same, and a temporary one */
     if (d->o.keep == DEDUP_LONGEST) arrays++;
-    return docs * (uint64_t)arrays * sizeof *d->cluster.parent;
+    return docs * (uint64_t)arrays * sizeof *d->cluster.parent + (d->index ? docs / 8 + 1 : 0);
 }
 
 size_t dedup_memory_left(const dedup *d) { return d->o.memory - (size_t)cluster_bytes(d); }
@@ -160,6 +167,38 @@ static void count_clusters(dedup *d, uint32_t *size) {
     }
 }
 
+/* Calls `mark` for each item of which the index has a key, on the rank that has read it. */
+static err for_each_known(dedup *d, void (*mark)(dedup *d, uint64_t item)) {
+    for (int i = 0; i < d->splits.n; i++) {
+        spill_reader r;
+        if (!d->spills[i]) continue;
+        uint64_t n = spill_bytes(d->spills[i], SECTION_KNOWN) / sizeof(uint32_t);
+        TRY(spill_reader_open(d->spills[i], SECTION_KNOWN, &r));
+        err e = OK;
+        for (uint32_t item; n > 0 && !e; n--) {
+            e = spill_read(&r, &item, sizeof item);
+            if (!e) mark(d, d->split_item[i] + item);
+        }
+        spill_reader_close(&r);
+        TRY(e);
+    }
+    return OK;
+}
+
+static void mark_known_cluster(dedup *d, uint64_t item) {
+    uint32_t kept = d->cluster.parent[item];
+    d->known[kept / 8] |= (uint8_t)(1 << kept % 8);
+}
+
+/* A cluster with a document that the index has is not kept at all. */
+static err find_known_clusters(dedup *d) {
+    size_t bytes = (size_t)d->summary.documents / 8 + 1;
+    if (!d->index) return OK;
+    d->known = mem_alloc(bytes);
+    TRY(for_each_known(d, mark_known_cluster));
+    return comm_merge(d->o.comm, d->known, bytes);
+}
+
 static err find_clusters(dedup *d) {
     uint32_t n = (uint32_t)d->summary.documents;
     TRY(disjoint_sets_init(&d->cluster, n));
@@ -177,6 +216,7 @@ static err find_clusters(dedup *d) {
     disjoint_sets_flatten(&d->cluster);
     disjoint_sets_flatten(&d->same);
     if (!e) e = choose_kept_documents(d, temporary);
+    if (!e) e = find_known_clusters(d);
     if (!e) count_clusters(d, temporary);
     mem_unmap(temporary, (size_t)n * sizeof(uint32_t));
     return e;
@@ -189,6 +229,10 @@ static void mark_repeated(void *ctx, const group_pair *pairs, int n) {
     for (int i = 0; i < n; i++) {
         d->repeated[pairs[i].item / 8] |= (uint8_t)(1 << pairs[i].item % 8);
     }
+}
+
+static void mark_known_item(dedup *d, uint64_t item) {
+    d->repeated[item / 8] |= (uint8_t)(1 << item % 8);
 }
 
 /* Turns paragraphs per document into paragraphs before each document in its segment. */
@@ -216,6 +260,7 @@ static err find_paragraphs(dedup *d) {
     TRY(sum_paragraphs(d));
     group_job job = group_job_of(d, SECTION_SAME, mark_repeated);
     TRY(group_run(&job));
+    TRY(for_each_known(d, mark_known_item));
     TRY(comm_merge(d->o.comm, d->repeated, d->repeated_bytes));
     for (size_t i = 0; i < d->repeated_bytes; i++)
         d->summary.copies += __builtin_popcount(d->repeated[i]);
@@ -233,31 +278,48 @@ static err input_changed(const dedup *d, int segment) {
 static err drop_duplicate(void *ctx, int worker, int segment, const text_doc *doc,
                           text_verdict *v) {
     dedup *d = ctx;
+    segment += d->o.first_segment;
     uint64_t number = d->first_doc[segment] + (uint64_t)doc->number;
     if (number >= d->first_doc[segment + 1]) return input_changed(d, segment);
     uint32_t kept = d->cluster.parent[number];
-    if (kept == number) return OK;
+    bool earlier =
+        kept < d->first_doc[d->o.first_segment] || (d->known && d->known[kept / 8] >> kept % 8 & 1);
+    if (kept == number && !earlier) return OK;
     bool same = !d->same.parent || d->same.parent[number] == d->same.parent[kept];
-    v->rule = same ? 0 : 1;
+    v->rule = earlier ? RULE_EARLIER : same ? 0 : 1;
     v->value = kept; /* the number of the document that is kept */
     return OK;
 }
 
+static bool item_repeats(const dedup *d, uint64_t item) {
+    return d->repeated[item / 8] >> item % 8 & 1;
+}
+
+/* Decides about a paragraph by its items, of which the first is number `item`. */
+static bool paragraph_repeats(const dedup *d, uint64_t item, paragraph_items of) {
+    int seen = 0;
+    if (of.n == 0) return false;
+    if (of.whole) return item_repeats(d, item + (uint64_t)of.n - 1);
+    for (int i = 0; i < of.n; i++) seen += item_repeats(d, item + (uint64_t)i);
+    return seen >= d->o.overlap * of.n;
+}
+
 /* Appends the paragraphs that are kept. @param item the number of the first one that was
  * compared. @return how many were compared. */
-static uint64_t remove_paragraphs(dedup *d, const text_doc *doc, uint64_t item, str *out,
-                                  int64_t *removed) {
+static uint64_t remove_paragraphs(dedup *d, int worker, const text_doc *doc, uint64_t item,
+                                  str *out, int64_t *removed) {
+    paragraph_rule rule = { d->o.paragraph_words, d->o.paragraph_ngram, d->o.stride };
+    uint64_list *keys = &d->workers[worker].keys;
     uint64_t first = item;
     size_t at = 0, begin = 0;
     bool last = false; /* the last paragraph was removed */
     paragraph p;
     for (; paragraph_next(doc->text, d->o.lines, &at, &p); begin = p.end) {
-        uint64_t key;
-        last = paragraph_key(d->words, p.text, d->o.paragraph_words, &key);
-        if (last) {
-            last = d->repeated[item / 8] >> item % 8 & 1;
-            item++;
-        }
+        keys->n = 0;
+        paragraph_items of = paragraph_keys(d->words, p.text, &rule, keys);
+        if (item + (uint64_t)of.n > d->first_item[d->segments]) break; /* the input has changed */
+        last = paragraph_repeats(d, item, of);
+        item += (uint64_t)of.n;
         if (last)
             ++*removed;
         else
@@ -270,6 +332,7 @@ static uint64_t remove_paragraphs(dedup *d, const text_doc *doc, uint64_t item, 
 static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *doc,
                             text_verdict *v) {
     dedup *d = ctx;
+    segment += d->o.first_segment;
     uint64_t number = d->first_doc[segment] + (uint64_t)doc->number;
     if (number >= d->first_doc[segment + 1]) return input_changed(d, segment);
     uint64_t item = d->first_item[segment] + d->paragraph[number];
@@ -277,12 +340,12 @@ static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *
                        ? d->first_item[segment] + d->paragraph[number + 1]
                        : d->first_item[segment + 1];
     bool any = false;
-    for (uint64_t i = item; i < end && !any; i++) any = d->repeated[i / 8] >> i % 8 & 1;
+    for (uint64_t i = item; i < end && !any; i++) any = item_repeats(d, i);
     if (!any) return OK;
     str *out = &d->workers[worker].text;
     int64_t removed = 0;
     out->len = 0;
-    if (remove_paragraphs(d, doc, item, out, &removed) != end - item)
+    if (remove_paragraphs(d, worker, doc, item, out, &removed) != end - item)
         return input_changed(d, segment);
     v->count[0] += removed;
     v->count[1] += (int64_t)(doc->text.len - out->len);
@@ -295,15 +358,19 @@ static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *
 }
 
 text_stage dedup_stage(dedup *d) {
-    int choice[] = { (int)d->settings, d->o.keep };
+    double choice[] = { (int)d->settings, d->o.keep,
+                        d->o.method == DEDUP_PARAGRAPH ? d->o.overlap : 0, d->o.first_segment };
     text_stage s = { .name = "dedup",
                      .hash = hash_bytes(choice, sizeof choice, d->settings),
                      .ctx = d,
                      .rules = document_rules,
-                     .n_rules = d->o.method == DEDUP_NEAR ? 2 : 1,
+                     .n_rules = d->index || d->o.first_segment ? RULE_EARLIER + 1
+                                : d->o.method == DEDUP_NEAR    ? 2
+                                                               : 1,
                      .judge = drop_duplicate };
     if (d->o.method != DEDUP_PARAGRAPH) return s;
     s.rules = paragraph_rules;
+    s.n_rules = (int)COUNT_OF(paragraph_rules);
     s.counters = paragraph_counters;
     s.n_counters = (int)COUNT_OF(paragraph_counters);
     s.judge = judge_paragraphs;
@@ -312,7 +379,8 @@ text_stage dedup_stage(dedup *d) {
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-static uint64_t settings_of(const dedup_options *o, const text_inputs *in) {
+/* Hashes what the keys of a text depend on. */
+static uint64_t key_settings(const dedup_options *o) {
     bool near = o->method == DEDUP_NEAR, paragraphs = o->method == DEDUP_PARAGRAPH;
     const normalization *w = &o->words;
     int rules =
@@ -324,16 +392,23 @@ static uint64_t settings_of(const dedup_options *o, const text_inputs *in) {
                         near ? o->rows : 0,
                         paragraphs && o->lines,
                         paragraphs ? o->paragraph_words : 0,
-                        o->report != NULL,
+                        paragraphs ? o->paragraph_ngram : 0,
+                        paragraphs ? o->stride : 0,
                         near || paragraphs ? rules : 0 };
-    return hash_bytes(facts, sizeof facts, text_inputs_hash(in));
+    return hash_bytes(facts, sizeof facts, 0);
+}
+
+/* Hashes what the spill files depend on. */
+static uint64_t spill_settings(const dedup *d) {
+    uint64_t facts[] = { key_settings(&d->o), d->o.report != NULL,
+                         d->index ? key_index_hash(d->index) : 0 };
+    return hash_bytes(facts, sizeof facts, text_inputs_hash(d->in));
 }
 
 static dedup *dedup_new(const dedup_options *o, text_inputs *in) {
     dedup *d = mem_alloc(sizeof *d);
     d->o = *o;
     d->in = in;
-    d->settings = settings_of(o, in);
     d->segments = text_segments(in);
     d->splits = input_splits_new(in);
     d->first_doc = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_doc);
@@ -344,6 +419,52 @@ static dedup *dedup_new(const dedup_options *o, text_inputs *in) {
     if (o->method == DEDUP_NEAR) d->hashes = minhash_new(o->ngram, o->bands, o->rows, o->words);
     if (o->method == DEDUP_PARAGRAPH) d->words = normalizer_new(o->words);
     return d;
+}
+
+/* Adds the keys of one partition of one spill file. Near-duplicates are found by their bands. */
+static err add_partition_keys(const spill *from, int section, key_filter *f) {
+    spill_reader r;
+    uint64_t n = spill_bytes(from, section) / GROUP_RECORD_BYTES;
+    TRY(spill_reader_open(from, section, &r));
+    err e = OK;
+    for (; n > 0 && !e; n--) {
+        char record[GROUP_RECORD_BYTES];
+        uint64_t key;
+        e = spill_read(&r, record, sizeof record);
+        memcpy(&key, record, sizeof key);
+        if (!e) key_filter_add(f, key);
+    }
+    spill_reader_close(&r);
+    return e;
+}
+
+static err fill_filter(dedup *d, key_filter *f) {
+    int section = d->o.method == DEDUP_NEAR ? SECTION_NEAR : SECTION_SAME;
+    size_t bytes = 0;
+    for (int i = 0; i < d->splits.n; i++)
+        for (int k = 0; k < GROUP_PARTITIONS && d->spills[i]; k++)
+            TRY(add_partition_keys(d->spills[i], section + k, f));
+    void *bits = key_filter_bits(f, &bytes);
+    return comm_merge(d->o.comm, bits, bytes);
+}
+
+err dedup_write_index(dedup *d) {
+    uint64_t keys =
+        d->first_item[d->segments] * (d->o.method == DEDUP_NEAR ? (uint64_t)d->o.bands : 1);
+    size_t need = key_filter_bytes(keys, d->o.index_error);
+    char cap[32], needed[32];
+    key_filter *f = NULL;
+    if (need > dedup_memory_left(d))
+        return err_hint(ERR_USAGE("--memory: the index needs %s, of which %s for tables are left",
+                                  str_bytes(needed, sizeof needed, (double)need),
+                                  str_bytes(cap, sizeof cap, (double)dedup_memory_left(d))),
+                        "raise --memory or --index-error; the next run reuses %s", d->o.work);
+    TRY(key_filter_new(keys, d->o.index_error, key_settings(&d->o), &f));
+    err e = fill_filter(d, f);
+    bool first = comm_rank(d->o.comm) == 0;
+    if (!e) e = comm_agree(d->o.comm, first ? key_filter_write(f, d->index, d->o.save_index) : OK);
+    key_filter_free(f);
+    return e;
 }
 
 /* Names of documents are in the spill files of all ranks. */
@@ -357,12 +478,16 @@ err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
     *out = NULL;
     BUG_IF(o->threads < 1 || !o->work || (o->report && o->method == DEDUP_PARAGRAPH));
     dedup *d = dedup_new(o, in);
+    err e = OK;
+    if (o->index) TRY_CLEAN(key_index_open(o->index, key_settings(o), &d->index));
+    d->settings = spill_settings(d);
     d->reading = (split_job){ .comm = o->comm,
                               .in = in,
                               .splits = &d->splits,
                               .spills = d->spills,
                               .reading = "dedup, first pass",
                               .stage = dedup_stage(d),
+                              .stage_in = o->stage_in,
                               .to = o->to,
                               .folder = o->work,
                               .report = o->report,
@@ -372,11 +497,11 @@ err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
                               .quiet = o->quiet,
                               .ctx = d,
                               .make = dedup_read };
-    err e = OK;
     TRY_CLEAN(split_job_run(&d->reading, &d->lock));
     TRY_CLEAN(read_sizes(d));
     TRY_CLEAN(check_cluster_memory(d));
     TRY_CLEAN(o->method == DEDUP_PARAGRAPH ? find_paragraphs(d) : find_clusters(d));
+    if (o->save_index) TRY_CLEAN(dedup_write_index(d));
     if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_dedup_report, d));
     *out = d;
     d = NULL;
@@ -403,7 +528,12 @@ void dedup_free(dedup *d) {
     text_unlock_folder(d->lock);
     for (int i = 0; i < d->splits.n; i++) spill_close(d->spills[i]);
     input_splits_free(&d->splits);
-    for (int i = 0; i < d->o.threads; i++) str_free(&d->workers[i].text);
+    for (int i = 0; i < d->o.threads; i++) {
+        str_free(&d->workers[i].text);
+        free(d->workers[i].keys.at);
+    }
+    key_index_close(d->index);
+    free(d->known);
     minhash_free(d->hashes);
     normalizer_free(d->words);
     free(d->workers);

@@ -159,7 +159,9 @@ typedef struct split_job {
     const input_splits *splits;
     spill **spills;               /* [splits] NULL where another rank has it */
     const char *reading;          /* shown with the progress: "dedup, first pass" */
-    text_stage stage;             /* the stage that follows; its name is that of the files */
+    text_stage stage;             /* the stage that follows */
+    const text_inputs *stage_in;  /* what that stage reads; NULL: `in` */
+    const char *files;            /* name of the spill files; NULL: that of the stage */
     const text_stage_options *to; /* where that stage writes; NULL: not known yet */
     const char *folder, *report;  /* folder of the spill files; path of the report, NULL: none */
     int sections;
@@ -199,6 +201,58 @@ void disjoint_sets_free(disjoint_sets *f);    /* takes a zeroed one */
 /* Joins on every rank what is joined on any. @param temporary [n]. */
 err disjoint_sets_merge(disjoint_sets *f, uint32_t *temporary, struct comm *c) MUST_USE;
 
+/* ---- paragraphs --------------------------------------------------------------------------- */
+/* Iterates over paragraphs. @param at position, 0 at first. @return false at the end. */
+typedef struct paragraph {
+    text_span text;
+    size_t end; /* end, in the document, of the blank that separates it from the next */
+} paragraph;
+bool paragraph_next(text_span text, bool lines, size_t *at, paragraph *out);
+typedef struct uint64_list {
+    uint64_t *at; /* owned: free */
+    int n, cap;
+} uint64_list;
+static inline void uint64_list_add(uint64_list *l, uint64_t value) {
+    mem_reserve((void **)&l->at, &l->cap, l->n, sizeof *l->at);
+    l->at[l->n++] = value;
+}
+/* What is compared of a paragraph: the whole, or its n-grams. */
+typedef struct paragraph_rule {
+    int least;         /* paragraphs of fewer words are not compared */
+    int ngram, stride; /* ngram 0: the whole paragraph */
+} paragraph_rule;
+typedef struct paragraph_grams {
+    rolling_ngram roll;
+    uint64_t last[NGRAM_MAX]; /* hashes of the last words */
+    size_t begin;             /* word with which the last n-gram that was added begins */
+    int stride, n;
+} paragraph_grams;
+typedef struct paragraph_items {
+    int n; /* keys; 0: not compared */
+    bool
+        whole; /* the last key is of the whole paragraph, and it alone counts; else the n-grams do */
+} paragraph_items;
+/* Appends the keys of a paragraph. One with fewer than two n-grams is compared as a whole. */
+paragraph_items paragraph_keys(const normalizer *t, text_span text, const paragraph_rule *rule,
+                               uint64_list *out);
+
+/* ---- keys of an existing corpus -------------------------------------------------------------- */
+typedef struct key_index key_index;
+/* @param settings hash of the options that make keys; a file of others is refused. */
+err key_index_open(const char *path, uint64_t settings, key_index **out) MUST_USE;
+void key_index_close(key_index *x); /* takes NULL */
+uint64_t key_index_hash(const key_index *x);
+/* @return whether the key is one of the corpus, or with a small probability (--index-error) another one. */
+bool key_index_has(const key_index *x, uint64_t key);
+typedef struct key_filter key_filter; /* a Bloom filter that is being filled */
+size_t key_filter_bytes(uint64_t keys, double error);
+err key_filter_new(uint64_t keys, double error, uint64_t settings, key_filter **out) MUST_USE;
+void key_filter_add(key_filter *f, uint64_t key);
+void *key_filter_bits(key_filter *f, size_t *bytes); /* which ranks merge; borrowed */
+/* @param before an index that the new one includes; NULL: none. */
+err key_filter_write(key_filter *f, const key_index *before, const char *path) MUST_USE;
+void key_filter_free(key_filter *f); /* takes NULL */
+
 /* ---- deduplication, inside ------------------------------------------------------------------- */
 enum {
     SECTION_NEAR = 0,                               /* keys of bands: (key, document) */
@@ -207,12 +261,14 @@ enum {
         SECTION_SAME + GROUP_PARTITIONS, /* u32 per document: bytes, or paragraphs compared */
     SECTION_COUNTS,                      /* 2 x u64 per segment: documents, items */
     SECTION_NAMES,                       /* u32 length and text per document, for the report */
+    SECTION_KNOWN,                       /* u32: items with a key in the index, in the split */
     SECTION_COUNT
 };
 
 typedef struct dedup_worker {
     minhash_scratch hashes;
-    str text; /* of the document last judgment */
+    str text;         /* of the document last judgment */
+    uint64_list keys; /* of its paragraphs */
 } dedup_worker;
 
 struct dedup {
@@ -232,26 +288,21 @@ struct dedup {
     dedup_worker *workers; /* [threads] */
     /* Results. After dedup_find_copies parent[i] is the document kept for i. */
     disjoint_sets cluster, same; /* same: sets of identical texts */
-    uint8_t *repeated;           /* bit per paragraph: repeats an earlier one */
+    key_index *index;            /* of an earlier corpus; NULL: none */
+    uint8_t *known; /* bit per document that is kept: the earlier corpus has it; NULL: no index */
+    uint8_t *repeated; /* bit per item of a paragraph: repeats an earlier one */
     size_t repeated_bytes;
-    uint32_t *paragraph; /* [documents] paragraphs compared before the document, in its segment */
+    uint32_t *paragraph; /* [documents] items before the document, in its segment */
     size_t paragraph_bytes;
     dedup_summary summary;
 };
 
 /* Pass 1: fills the spill file of one split. */
 err dedup_read(void *d, int split, spill_writer *out, text_progress *p) MUST_USE;
+/* Writes the index of all keys; adds to it the one that was read. */
+err dedup_write_index(dedup *d) MUST_USE;
 /* @return bytes of the memory cap that the clusters leave. */
 size_t dedup_memory_left(const dedup *d);
 err dedup_report_write(const dedup *d) MUST_USE;
-
-/* Iterates over paragraphs. @param at position, 0 at first. @return false at the end. */
-typedef struct paragraph {
-    text_span text;
-    size_t end; /* end, in the document, of the blank that separates it from the next */
-} paragraph;
-bool paragraph_next(text_span text, bool lines, size_t *at, paragraph *out);
-/* @return false if it has fewer than `least` words and is not compared. */
-bool paragraph_key(const normalizer *t, text_span text, int least, uint64_t *key);
 
 #endif

@@ -39,6 +39,8 @@ void input_splits_free(input_splits *s) {
 }
 
 /* ---- spill files ----------------------------------------------------------------------------- */
+static const char *spill_name(const split_job *j) { return j->files ? j->files : j->stage.name; }
+
 static err check_inputs_reread(const split_job *j) {
     for (int i = 0; i < text_segments(j->in); i++)
         if (strcmp(text_segment_path(j->in, i), "-") == 0)
@@ -50,7 +52,9 @@ static err check_inputs_reread(const split_job *j) {
 
 static err check_outputs(const split_job *j) {
     io_writer *probe = NULL;
-    if (j->to) TRY(text_stage_check(&j->stage, j->in, j->to));
+    if (j->to) TRY(text_stage_check(&j->stage, j->stage_in ? j->stage_in : j->in, j->to));
+    if (j->to && j->to->out && strcmp(j->to->out, "-") != 0)
+        TRY(text_inputs_check_output(j->in, j->to->out));
     if (!j->report) return OK;
     TRY(text_inputs_check_output(j->in, j->report));
     TRY(io_writer_open(j->report, &probe));
@@ -87,7 +91,7 @@ static err open_split(const split_job *j, int split, const char *path, text_prog
 
 static err run_split(void *ctx, int split, text_progress *p) {
     const split_job *j = ctx;
-    char *path = spill_path(j->folder, j->stage.name, split);
+    char *path = spill_path(j->folder, spill_name(j), split);
     err e = open_split(j, split, path, p);
     free(path);
     return e;
@@ -96,9 +100,9 @@ static err run_split(void *ctx, int split, text_progress *p) {
 err split_job_run(const split_job *j, text_lock **lock) {
     bool first = comm_rank(j->comm) == 0;
     TRY(comm_agree(j->comm, first ? check_job(j) : OK));
-    TRY(text_lock_folder(j->comm, j->folder, lock));
+    if (!*lock) TRY(text_lock_folder(j->comm, j->folder, lock)); /* else an earlier job's */
     bool clear = first && j->fresh;
-    TRY(comm_agree(j->comm, clear ? spill_clear(j->folder, j->stage.name) : OK));
+    TRY(comm_agree(j->comm, clear ? spill_clear(j->folder, spill_name(j)) : OK));
     text_tasks tasks = { .comm = j->comm,
                          .name = j->quiet ? NULL : j->reading,
                          .n = j->splits->n,
@@ -157,7 +161,7 @@ err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t 
 err split_job_open_others(const split_job *j) {
     enum { PATIENCE_S = 30 }; /* a network file system shows new files with a delay */
     for (int i = 0; i < j->splits->n; i++) {
-        char *path = spill_path(j->folder, j->stage.name, i);
+        char *path = spill_path(j->folder, spill_name(j), i);
         wait_state w;
         wait_begin(&w, PATIENCE_S, "%s, which another rank has written", path);
         err e = j->spills[i] ? OK : spill_open(path, j->sections, j->settings, &j->spills[i]);

@@ -37,14 +37,37 @@ bool paragraph_next(text_span text, bool lines, size_t *at, paragraph *out) {
     }
 }
 
-bool paragraph_key(const normalizer *t, text_span text, int least, uint64_t *key) {
+/* Adds a word to the n-grams. As in Dolma, n-grams begin at the first two words, and then `stride` words apart. */
+static void push_gram_word(paragraph_grams *g, uint64_t word, size_t number, uint64_list *out) {
+    uint64_t *slot = &g->last[number % (size_t)g->roll.n];
+    rolling_ngram_push(&g->roll, word, *slot);
+    *slot = word;
+    if (g->roll.have < g->roll.n) return;
+    size_t begin = number + 1 - (size_t)g->roll.n;
+    if (g->begin && begin - g->begin < (size_t)g->stride) return;
+    g->begin = begin;
+    g->n++;
+    uint64_list_add(out, hash_mix(g->roll.sum));
+}
+
+paragraph_items paragraph_keys(const normalizer *t, text_span text, const paragraph_rule *rule,
+                               uint64_list *out) {
+    enum { WHOLE_SALT = 0x5D }; /* a whole paragraph is not equal to an n-gram of the same words */
     normalized_word words[256];
     size_t at = 0, got, count = 0;
     uint64_t sum = 0;
-    while ((got = normalizer_next_words(t, text, &at, words, COUNT_OF(words))) > 0) {
-        for (size_t i = 0; i < got; i++) sum = sum * NGRAM_BASE + words[i].hash;
-        count += got;
+    int first = out->n;
+    paragraph_grams g = { .stride = rule->stride };
+    if (rule->ngram) g.roll = rolling_ngram_new(rule->ngram);
+    while ((got = normalizer_next_words(t, text, &at, words, COUNT_OF(words))) > 0)
+        for (size_t i = 0; i < got; i++, count++) {
+            sum = sum * NGRAM_BASE + words[i].hash;
+            if (rule->ngram) push_gram_word(&g, words[i].hash, count, out);
+        }
+    if (count < (size_t)rule->least) {
+        out->n = first;
+        return (paragraph_items){ 0 };
     }
-    *key = hash_mix(sum);
-    return count >= (size_t)least;
+    if (g.n < 2) uint64_list_add(out, hash_mix(sum) ^ (rule->ngram ? WHOLE_SALT : 0));
+    return (paragraph_items){ .n = out->n - first, .whole = g.n < 2 };
 }
