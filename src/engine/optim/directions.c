@@ -132,9 +132,7 @@ static val sums_of(const optimizer *o, prog *p, val all, int param, int which, b
 /* Partial sums, zero where other ranks have the parts. */
 static val new_sums(const optimizer *o, prog *p, int64_t n) {
     val all = prog_scratch(p, 1, &n, placement_on(o->parts, PLACE_P));
-    change_request zero = change_of(OP_ZERO);
-    zero.out[0] = all;
-    if (o->parts) rec_change(p, zero);
+    if (o->parts) record_zero(p, all);
     return all;
 }
 
@@ -291,9 +289,7 @@ static val record_whole(const optimizer *o, prog *p, const muon_entry *e) {
     const model_param *q = model_param_at(o->m, e->param);
     if (!q->repeated) return rec_moved(p, e->own, shards_over(o, q), PLACE_I);
     val sum = prog_scratch(p, 2, q->dim, placement_on(shards_over(o, q), PLACE_P));
-    change_request zero = change_of(OP_ZERO);
-    zero.out[0] = sum;
-    rec_change(p, zero);
+    record_zero(p, sum);
     if (mesh_index(&o->mesh, model_param_same(o->m, e->param) & ~AXES_ALL) == 0)
         record_copy(p, e->own, prog_part(p, sum, q->first[0] * q->dim[1], 2, q->local));
     return rec_moved(p, sum, shards_over(o, q), PLACE_I);

@@ -22,15 +22,12 @@ static void add_squares(const optimizer *o, exec *x, float *from, int64_t n, int
     exec_call(x, &c);
 }
 
-/* The square sum on this rank, with what the host has added up, over all ranks. */
-static err sum_over_ranks(const optimizer *o, exec *x, double host, double *sum) {
+/* The square sum on this rank, over all ranks. */
+static err sum_over_ranks(const optimizer *o, exec *x, double *sum) {
     float now[2];
     tensor t = sum_tensor(o);
     comm_move move = { mesh_axes(&o->mesh), PLACE_P, PLACE_I, .name = "gradient norm" };
     comm_ticket ticket;
-    TRY(plan_get(o->p, now, t.data, sizeof now));
-    now[1] += (float)host;
-    plan_put(o->p, t.data, now, sizeof now);
     if (move.axes) {
         TRY(comm_start(x->comm, &move, &t, &t, &ticket));
         TRY(comm_wait(x->comm, &ticket));
@@ -171,7 +168,7 @@ static err add_tied_squares(const optimizer *o, exec *x) {
 err optim_half_norm(optimizer *o, exec *x, double *norm) {
     double sum;
     TRY(add_tied_squares(o, x));
-    TRY(sum_over_ranks(o, x, 0, &sum));
+    TRY(sum_over_ranks(o, x, &sum));
     return norm_of(x, sum, norm);
 }
 
@@ -195,46 +192,16 @@ static err read_elements(const optimizer *o, const param_slot *t, param_part par
     return OK;
 }
 
-/* The square sum where no kernel reads the type: bf16 master weights. */
-static err host_square_sum(const optimizer *o, const param_slot *t, param_part part, double *sum) {
-    enum { PIECE = 65536 };
-    float *raw = mem_alloc(2 * PIECE * sizeof *raw), *value = raw + PIECE;
-    err e = OK;
-    for (int64_t from = 0; from < t->count && !e; from += PIECE) {
-        int64_t n = MIN(PIECE, t->count - from);
-        e = read_elements(o, t, part, from, n, raw, value);
-        for (int64_t i = 0; i < n && !e; i++)
-            *sum += (double)value[i] * value[i] / (double)t->copies;
-    }
-    free(raw);
-    return e;
-}
-
-/* The square sum over the parameters of one block, on all ranks. */
-static err block_square_sum(const optimizer *o, exec *x, int layer, param_part part,
-                            double *square) {
-    double host = 0;
-    begin_squares(o, x);
-    for (int i = 0; i < o->ordered; i++) {
-        const param_slot *t = &o->slot[o->order[i]];
-        dtype dt;
-        if (o->range[t->range].b.layer != layer || !has_gradient(o, o->order[i])) continue;
-        void *at = part_data(o, t, part, &dt);
-        if (dt == DT_F32)
-            add_squares(o, x, at, t->count, t->copies);
-        else
-            TRY(host_square_sum(o, t, part, &host));
-    }
-    return sum_over_ranks(o, x, host, square);
-}
-
 err optim_block_norms(optimizer *o, exec *x, param_part part, double *norm) {
-    int layers = model_conf(o->m)->layers;
-    for (int i = 0; i <= layers; i++) {
-        TRY(block_square_sum(o, x, i < layers ? i : -1, part, &norm[i]));
-        norm[i] = sqrt(norm[i]);
-    }
-    return OK;
+    int blocks = model_conf(o->m)->layers + 1;
+    float *sums = mem_alloc((size_t)blocks * 2 * sizeof *sums);
+    err e = exec_program(x, o->block_norm[part]);
+    if (!e)
+        e = plan_get(o->p, sums, (float *)plan_data(o->p, o->sum) + 2,
+                     (size_t)blocks * 2 * sizeof *sums);
+    for (int i = 0; i < blocks && !e; i++) norm[i] = sqrt((double)sums[2 * i] + sums[2 * i + 1]);
+    free(sums);
+    return e;
 }
 
 int64_t optim_param_count(const optimizer *o, int param) {

@@ -144,7 +144,8 @@ static void reserve_states(optimizer *o) {
                     o->p, "optimizer", one_state_bytes(o, s, k));
     }
     directions_reserve(o);
-    o->sum = plan_region(o->p, "work", 2 * sizeof(float));
+    size_t sums = 1 + (size_t)model_conf(o->m)->layers + 1;
+    o->sum = plan_region(o->p, "work", sums * 2 * sizeof(float));
     half_reserve(o);
 }
 
@@ -182,6 +183,7 @@ void optim_free(optimizer *o) {
     if (!o) return;
     for (size_t i = 0; i < COUNT_OF(o->tape); i++) exec_tape_drop(o->p, &o->tape[i]);
     for (int i = 0; i < PROGRAMS; i++) prog_free(o->program[i]);
+    for (size_t i = 0; i < COUNT_OF(o->block_norms); i++) prog_free(o->block_norms[i]);
     for (int i = 0; i < o->ends; i++)
         if (o->end[i].kind == END_BESIDE) prog_free((prog *)o->end[i].p);
     free(o->end);

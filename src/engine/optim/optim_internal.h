@@ -100,15 +100,17 @@ struct optimizer {
     int ranges;
     bool on_host;        /* some of them have state or parameters in host memory */
     bool params_on_host; /* ... parameters */
-    int sum;             /* plan region: the gradient's square sum */
-    int piece;           /* plan region: gradients that optim_half_add sums over ranks; -1: none */
+    int sum; /* plan region: square sums, of the gradient and of each block (record_block_norms) */
+    int piece; /* plan region: gradients that optim_half_add sums over ranks; -1: none */
     int64_t piece_count;
     axis_set parts;    /* ranks along these hold different parts of some matrix */
     int64_t sum_count; /* rows and columns of all matrices that are summed over */
     dtype polar;       /* in which Muon's iterations run */
     prog *program[PROGRAMS];
-    int norm;       /* of plan_program */
-    chain_end *end; /* [ends] what a step ends with */
+    int norm;                          /* of plan_program */
+    prog *block_norms[PARAM_GRAD + 1]; /* by param_part */
+    int block_norm[PARAM_GRAD + 1];    /* of plan_program */
+    chain_end *end;                    /* [ends] what a step ends with */
     int ends;
     exec_tape tape[2]; /* of optim_step */
 };
@@ -122,6 +124,7 @@ val record_elements(const optimizer *o, prog *p, int param, region_part in, dtyp
 void record_states(const optimizer *o, prog *p, int param, change_request *c);
 /* Binds the range's weights, and their copy, to the results of an op that steps them. */
 void record_weights(const optimizer *o, prog *p, const update_range *s, change_request *c);
+void record_zero(prog *p, val x);
 /* The square sum of gradients that `copies` ranks have. @param add to what `sum` is */
 void record_squares(prog *p, val grad, int64_t copies, val sum, bool add);
 /* Gradients that are contiguous in the arena: n elements of a region, and of those after it. */

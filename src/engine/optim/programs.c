@@ -89,17 +89,62 @@ static val record_sum(const optimizer *o, prog *p, place_kind kind) {
                        placement_on(mesh_axes(&o->mesh), (place){ .kind = kind }));
 }
 
+void record_zero(prog *p, val x) {
+    change_request zero = change_of(OP_ZERO);
+    zero.out[0] = x;
+    rec_change(p, zero);
+}
+
 /* Counts each element of the whole model once, whatever the layout. */
 static void record_norm(const optimizer *o, prog *p) {
     val sum = record_sum(o, p, PL_P);
-    change_request zero = change_of(OP_ZERO);
-    zero.out[0] = sum;
-    rec_change(p, zero);
+    record_zero(p, sum);
     grad_run r;
     for (int i = 0; next_grad_run(o, is_any_gradient, o, &i, &r);)
         record_squares(p, prog_region(p, "grads", r.region, r.at, DT_F32, r.n, (placement){ 0 }),
                        r.copies, sum, true);
     rec_moved(p, sum, mesh_axes(&o->mesh), PLACE_I);
+}
+
+/* The weights of a parameter, in pieces where they are not fp32: squares are taken of a cast. */
+static void record_weight_squares(const optimizer *o, prog *p, int param, val sum) {
+    enum { PIECE = 1 << 20 };
+    const param_slot *t = &o->slot[param];
+    const update_range *s = &o->range[t->range];
+    int64_t piece = s->b.master_dt == DT_F32 ? t->count : PIECE;
+    for (int64_t at = 0, n; at < t->count; at += n) {
+        n = MIN(piece, t->count - at);
+        val own = record_elements(o, p, param, s->b.master, s->b.master_dt, s->at + t->at + at, n);
+        change_request cast = change_of(OP_CAST);
+        cast.in[0] = own;
+        if (s->b.master_dt != DT_F32) {
+            cast.out[0] = own = prog_scratch(p, 1, &n, (placement){ 0 });
+            rec_change(p, cast);
+        }
+        record_squares(p, own, t->copies, sum, true);
+    }
+}
+
+/* For metrics: a square sum of gradients or weights for each block, and one for what is outside of them, behind that of
+ * the norm. */
+static void record_block_norms(const optimizer *o, prog *p, param_part part) {
+    int layers = model_conf(o->m)->layers;
+    placement partial = placement_on(mesh_axes(&o->mesh), PLACE_P);
+    val sums = prog_region(p, "block norms", o->sum, 2, DT_F32, 2 * (layers + 1), partial);
+    record_zero(p, sums);
+    for (int i = 0; i < o->ordered; i++) {
+        int layer = o->range[o->slot[o->order[i]].range].b.layer;
+        if (!has_gradient(o, o->order[i])) continue;
+        val sum = prog_part(p, sums, 2 * (layer < 0 ? layers : layer), 1, (int64_t[]){ 2 });
+        grad_run r = run_of_param(o, o->order[i]);
+        if (part == PARAM_GRAD)
+            record_squares(p,
+                           prog_region(p, "grads", r.region, r.at, DT_F32, r.n, (placement){ 0 }),
+                           r.copies, sum, true);
+        else
+            record_weight_squares(o, p, o->order[i], sum);
+    }
+    rec_moved(p, sums, mesh_axes(&o->mesh), PLACE_I);
 }
 
 static void record_clip(const optimizer *o, prog *p) {
@@ -181,6 +226,12 @@ err optim_record(optimizer *o) {
     for (int i = 0; i < PROGRAMS; i++) {
         o->program[i] = new_update_program(o, programs[i].name);
         programs[i].record(o, o->program[i]);
+    }
+    for (int i = 0; i < (int)COUNT_OF(o->block_norms); i++) {
+        o->block_norms[i] = new_update_program(o, "block norms");
+        record_block_norms(o, o->block_norms[i], (param_part)i);
+        TRY(prog_finish(o->block_norms[i]));
+        TRY(plan_program(o->p, o->block_norms[i], -1, &o->block_norm[i]));
     }
     o->end = mem_alloc((size_t)(model_conf(o->m)->layers + 2 + PROGRAMS) * sizeof *o->end);
     TRY(add_step_end(o, END_DECIDE, NULL, -1));
