@@ -139,10 +139,6 @@ static bool row_applies(const model_config *c, const param_row *r) {
     return (model_properties(c) & r->when) == r->when;
 }
 
-static bucket_kind bucket_kind_of(const model_config *c, const param_row *r) {
-    return c->tied && !strcmp(r->name, "embed.tokens") ? BUCKET_TIED : r->where;
-}
-
 /* Elements of a row in the whole model. @param experts how many count of those a row has */
 static int64_t row_count(const model_config *c, const param_row *r, int experts) {
     int64_t n = 0;
@@ -416,7 +412,8 @@ static err choose_bucket(model *m, prog_param *q) {
     }
     int64_t n = q->dim[0] * (q->ndim == 2 ? q->dim[1] : 1);
     int64_t whole = n * mesh_span(&m->l.mesh, placement_axes(q->pl, PL_S));
-    q->bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt, kind, n, whole);
+    bool tied = m->c.tied && !strcmp(r->name, "embed.tokens");
+    q->bucket = find_bucket(m, tied ? BUCKET_TIED : r->where, dt, kind, n, whole);
     return OK;
 }
 
@@ -449,13 +446,6 @@ static void fuse_kind(model *m, int kind) {
                            .pl = row_placement(r) };
         snprintf(q->name, sizeof q->name, "%s", r->fused);
     }
-}
-
-static err fuse_params(model *m) {
-    for (int kind = 0; kind < m->kinds; kind++) fuse_kind(m, kind);
-    for (int i = 0; i < m->fuseds; i++) TRY(choose_bucket(m, &m->fused[i]));
-    bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, &m->l.mesh);
-    return OK;
 }
 
 static const prog_param *find_fused(const model *m, const char *name, int block_kind) {
@@ -603,12 +593,6 @@ static int by_param_name(const void *a, const void *b) {
     return strcmp((*(model_param *const *)a)->name, (*(model_param *const *)b)->name);
 }
 
-static void index_params(model *m) {
-    m->by_name = mem_alloc((size_t)(m->params + 1) * sizeof *m->by_name);
-    for (int i = 0; i < m->params; i++) m->by_name[i] = &m->param[i];
-    sort_array(m->by_name, (size_t)m->params, sizeof *m->by_name, by_param_name);
-}
-
 err model_new(const model_config *c, const model_layout *l, model **out) {
     *out = NULL;
     TRY(model_check(c));
@@ -628,13 +612,17 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     if (!e) e = fp8_check(&m->l);
     if (!e) e = pipeline_check(m);
     if (!e) e = divide_experts(m);
-    if (!e) e = fuse_params(m);
+    for (int kind = 0; kind < m->kinds && !e; kind++) fuse_kind(m, kind);
+    for (int i = 0; i < m->fuseds && !e; i++) e = choose_bucket(m, &m->fused[i]);
     if (e) {
         model_free(m);
         return err_trail(e, __FILE__, __LINE__);
     }
+    bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, &m->l.mesh);
     list_param_parts(m);
-    index_params(m);
+    m->by_name = mem_alloc((size_t)(m->params + 1) * sizeof *m->by_name);
+    for (int i = 0; i < m->params; i++) m->by_name[i] = &m->param[i];
+    sort_array(m->by_name, (size_t)m->params, sizeof *m->by_name, by_param_name);
     *out = m;
     return OK;
 }

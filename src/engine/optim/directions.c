@@ -295,15 +295,6 @@ static val record_whole(const optimizer *o, prog *p, const muon_entry *e) {
     return rec_moved(p, sum, shards_over(o, q), PLACE_I);
 }
 
-static void record_pack(const optimizer *o, prog *p, muon_entry *e) {
-    change_request pack = change_of(OP_MUON_PACK);
-    pack.attr.update.polar = o->s.polar;
-    pack.attr.update.equilibrate = o->s.equilibrate;
-    pack.in[0] = e->whole = record_whole(o, p, e);
-    pack.out[0] = e->packed;
-    rec_change(p, pack);
-}
-
 /* Makes this rank's shard that of the packed matrix. */
 static void record_unpack(const optimizer *o, prog *p, const muon_entry *e) {
     const model_param *q = model_param_at(o->m, e->param);
@@ -337,7 +328,12 @@ static void record_batch(const optimizer *o, prog *p, muon_entry *first, int beh
         muon_entry *e = &first[++last];
         if (e->packed != VAL_NONE || !packs_alike(o, first, e)) continue;
         e->packed = prog_part(p, all, k++ * each, 2, x.dim);
-        record_pack(o, p, e);
+        change_request pack = change_of(OP_MUON_PACK);
+        pack.attr.update.polar = o->s.polar;
+        pack.attr.update.equilibrate = o->s.equilibrate;
+        pack.in[0] = e->whole = record_whole(o, p, e);
+        pack.out[0] = e->packed;
+        rec_change(p, pack);
     }
     change_request c = change_of(OP_ORTHOGONALIZE);
     c.attr.update.polar = o->s.polar;

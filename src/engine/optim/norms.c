@@ -9,11 +9,6 @@ static tensor sum_tensor(const optimizer *o) {
     return tensor_of(plan_data(o->p, o->sum), DT_F32, 1, (int64_t[]){ 2 });
 }
 
-static void begin_squares(const optimizer *o, exec *x) {
-    op_call none = { .op = OP_ZERO, .out = { sum_tensor(o) } };
-    exec_call(x, &none);
-}
-
 static void add_squares(const optimizer *o, exec *x, float *from, int64_t n, int64_t copies) {
     op_call c = { .op = OP_SQNORM, .accumulate = 1 };
     c.attr.scale.by = (float)(1.0 / (double)copies);
@@ -137,7 +132,10 @@ static err add_in_parts(const optimizer *o, exec *x, int param, const bucket_vie
     return OK;
 }
 
-void optim_half_begin(optimizer *o, exec *x) { begin_squares(o, x); }
+void optim_half_begin(optimizer *o, exec *x) {
+    op_call none = { .op = OP_ZERO, .out = { sum_tensor(o) } };
+    exec_call(x, &none);
+}
 
 err optim_half_add(optimizer *o, exec *x, const exec_grads *g) {
     half_grads f = { o, g };

@@ -210,12 +210,6 @@ int optim_programs(const optimizer *o, const prog **out) {
 }
 
 /* ---- a step: the norm, the updates, and beside them those whose state is in host memory ------ */
-/* Before the step block changes, which the last step's updates read, and before their state is read. */
-static void join_updates(exec *x) {
-    exec_join(x, QUEUE_COMPUTE, QUEUE_UPDATE);
-    exec_join(x, QUEUE_COMPUTE, QUEUE_COPY_OUT);
-}
-
 void optim_set_factors(optimizer *o, const optim_factors *f) { o->factors = *f; }
 
 err optim_begin(optimizer *o, exec *x, double lr, double max_norm) {
@@ -229,7 +223,9 @@ err optim_begin(optimizer *o, exec *x, double lr, double max_norm) {
         x->step.update.decay_less[i] = (float)(1 - o->factors.decay[i]);
     x->step.update.rounding =
         x->step.dropout; /* which the next step changes before this one ends */
-    if (o->on_host) join_updates(x);
+    /* the last step's updates read the step block, and change state in host memory */
+    if (o->on_host) exec_join(x, QUEUE_COMPUTE, QUEUE_UPDATE);
+    if (o->on_host) exec_join(x, QUEUE_COMPUTE, QUEUE_COPY_OUT);
     exec_step(x);
     return OK;
 }

@@ -425,13 +425,6 @@ axis_set prog_grad_partial(const prog *p, int param) {
     return partial & shards & ~p->set.bucket[p->set.param[param].bucket].reduced;
 }
 
-static void reduce_all(prog *p, axis_set *partial) {
-    for (int i = 0; i < p->set.params; i++) partial[i] = prog_grad_partial(p, i);
-    for (int b = 0; b < p->set.buckets; b++)
-        if (p->bucket_grad[b] != VAL_NONE) reduce_bucket(p, b, partial);
-    reduce_to_slices(p);
-}
-
 /* ---- the pass ---------------------------------------------------------------------------- */
 static void seed_gradients(prog *p) {
     if (p->res_out == VAL_NONE) return;
@@ -503,7 +496,10 @@ void pass_backward(prog *p) {
     p->emit = &p->bwd;
     for (int i = p->fwd.n - 1; i >= 0 && !p->error; i--) derive_op(p, i);
     axis_set *partial = mem_alloc(((size_t)p->set.params + 1) * sizeof *partial);
-    if (!p->error) reduce_all(p, partial);
+    for (int i = 0; i < p->set.params && !p->error; i++) partial[i] = prog_grad_partial(p, i);
+    for (int b = 0; b < p->set.buckets && !p->error; b++)
+        if (p->bucket_grad[b] != VAL_NONE) reduce_bucket(p, b, partial);
+    if (!p->error) reduce_to_slices(p);
     free(partial);
     pass_on_gradient(p);
     p->site = site;

@@ -31,10 +31,6 @@ op_call call_of(const prog *p, const prog_op *o, void *const *addr) {
     return c;
 }
 
-static bool adds_to_result(op_acc acc, int micro) {
-    return acc == ACC_ADD || (acc == ACC_MICRO && micro);
-}
-
 /* ---- communication ------------------------------------------------------------------------- */
 /* Holds the state of a list of instructions while it runs. */
 typedef struct chain_run {
@@ -270,7 +266,7 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     if (op_flags(o->op) & OPF_FETCH) run.queue = begin_fetch(x, in->layer);
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
-    c.accumulate = adds_to_result(o->acc, micro) ? ~0u : 0;
+    c.accumulate = o->acc == ACC_ADD || (o->acc == ACC_MICRO && micro) ? ~0u : 0;
     if (o->once && mesh_index(&in->p->m, o->once)) c.in[2].data = NULL;
     call_part(x, &c, in, o, micro);
     if (x->probe.check_finite && in->p->mode != PROG_UPDATE) TRY(note_not_finite(x, in, o, &c));
@@ -506,17 +502,12 @@ static err run_program(const chain_run *r, const instr *i) {
     return show_list_grads(r, i, in);
 }
 
-/* @return its event, where a trace records. */
-static int begin_instr(exec *x) {
-    __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
-    return x->probe.trace ? trace_instr_begin(x->probe.trace) : 0;
-}
-
 static err run_instr(const chain_run *r, const instr *i) {
     exec *x = r->x;
     bool lists = instr_runs_list(i->kind);
-    int at = begin_instr(x);
     exec_trace *began = x->probe.trace; /* hooks may end it */
+    __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
+    int at = began ? trace_instr_begin(began) : 0;
     if (x->probe.times && lists) task_times_note(x, i, false);
     err e = lists ? run_program(r, i) : run_simple(r, i);
     if (x->probe.times && lists) task_times_note(x, i, true);

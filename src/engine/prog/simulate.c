@@ -125,17 +125,6 @@ static void price_list(const prog *p, const op_list *l, const mesh *m, const sim
     free(start_of);
 }
 
-/* Seconds to gather a bucket that the update left in slices. */
-static double price_updated(const prog_bucket *b, const mesh *m, const sim_costs *costs) {
-    comm_move move = updated_move(b);
-    return costs->move(costs->ctx, m, &move, (double)b->count * (double)dt_size(b->dt));
-}
-
-static unsigned links_of_updated(const prog_bucket *b, const mesh *m, const sim_costs *costs) {
-    comm_move move = updated_move(b);
-    return costs->links ? costs->links(costs->ctx, m, &move) : 0;
-}
-
 static priced_prog price_program(const prog *p, const mesh *m, const sim_costs *costs,
                                  bool accumulates) {
     priced_prog g = { .p = p };
@@ -278,12 +267,15 @@ static const priced_prog *program_at(const sim_run *s, const model_chunk *k, int
 
 static void play_updated(const sim_run *s, sim_rank *r, const instr *i, const prog *p) {
     const prog_bucket *b = &p->set.bucket[i->bucket];
-    if (i->kind == DO_GATHER_UPDATED)
-        r->updated[r->updated_begun++ % MOST_AHEAD] =
-            start_move(r, (int)b->slices, links_of_updated(b, &s->m, s->costs),
-                       price_updated(b, &s->m, s->costs), 0);
-    else
+    if (i->kind == DO_GATHERED_UPDATED) {
         wait_move(s, r, &r->updated[r->updated_ended++ % MOST_AHEAD]);
+        return;
+    }
+    comm_move move = updated_move(b);
+    const sim_costs *c = s->costs;
+    unsigned links = c->links ? c->links(c->ctx, &s->m, &move) : 0;
+    double seconds = c->move(c->ctx, &s->m, &move, (double)b->count * (double)dt_size(b->dt));
+    r->updated[r->updated_begun++ % MOST_AHEAD] = start_move(r, (int)b->slices, links, seconds, 0);
 }
 
 /* ---- instructions -------------------------------------------------------------------------------- */
@@ -352,13 +344,6 @@ static void play_around(const sim_run *s, sim_rank *r, const priced_prog *g) {
     for (int n = 0; n < l->n; n++) play_item(s, r, l, n, s->own);
 }
 
-/* A program that the step ends with: what it takes is counted apart. */
-static void play_end(const sim_run *s, sim_rank *r, const prog *p) {
-    const prog *list[] = { p };
-    double seconds = sim_programs(list, 1, &s->m, s->costs);
-    r->update += seconds;
-}
-
 /* @return false when it waits for a message that has not been sent. */
 static bool play_instr(const sim_run *s, int rank, const instr *i) {
     sim_rank *r = &s->rank[rank];
@@ -379,7 +364,9 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
         return true;
     case DO_TIED:
     case DO_NORM:
-    case DO_UPDATE: play_end(s, r, i->end->p); return true;
+    case DO_UPDATE: /* counted apart */
+        r->update += sim_programs(&i->end->p, 1, &s->m, s->costs);
+        return true;
     case DO_BEGIN: play_around(s, r, &s->prog[PROG_BEGIN]); return true;
     case DO_END:
         play_around(s, r, &s->prog[PROG_END]);

@@ -36,11 +36,6 @@ static int param_key(const chain *c, const model_chunk *k, const instr *i) {
     return i->chunk * (c->layers + 2) + program_index(c, k, i->instance);
 }
 
-static bool is_compute(const instr *i) {
-    return i->kind == DO_FWD || i->kind == DO_FWD_SAVES || i->kind == DO_BWD ||
-           i->kind == DO_WEIGHTS;
-}
-
 static bool list_touches(const prog *p, const op_list *l, val_class cls) {
     for (int i = 0; i < l->n; i++) {
         for (int k = 0; k < OP_MAX_IN; k++)
@@ -69,7 +64,7 @@ typedef struct touched {
 
 /* Whether the instruction computes with gathered parameters, or leaves whole gradients. */
 static bool instr_touches(touched *t, const instr *i) {
-    if (!is_compute(i)) return false;
+    if (!instr_computes(i->kind)) return false;
     model_chunk k = chain_chunk(t->c, t->rank, i->chunk);
     const prog *p = chunk_program(t->c, &k, program_index(t->c, &k, i->instance));
     const op_list *list = instr_list(p, i->kind);

@@ -115,6 +115,8 @@ chain chain_normal(const chain *c);
 const op_list *instr_list(const prog *p, instr_kind kind);
 /* Whether it runs a list of a chunk's program. */
 bool instr_runs_list(instr_kind kind);
+/* ... that computes: neither a gather nor a reduction. */
+bool instr_computes(instr_kind kind);
 /* The virtual stage that a message of a pipeline goes to or comes from, as the rank along pp. */
 int message_peer(const chain *c, int rank, const instr *i);
 /* The gather of a bucket that the update leaves in slices: its move and, of this rank, its elements. */

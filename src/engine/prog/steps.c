@@ -74,6 +74,7 @@ const op_list *instr_list(const prog *p, instr_kind kind) {
 }
 
 bool instr_runs_list(instr_kind k) { return k >= DO_FWD && k <= DO_REDUCED; }
+bool instr_computes(instr_kind k) { return k >= DO_FWD && k <= DO_WEIGHTS; }
 
 /* Residuals go to the next virtual stage, gradients back to the one before. */
 int message_peer(const chain *c, int rank, const instr *i) {

@@ -25,14 +25,10 @@ void task_times_begin(exec *x, task_times *t) {
     x->probe.times = t;
 }
 
-/* Gathers and reductions of parameters run beside tasks, and may belong to another than the one around them. */
-static bool is_task_work(instr_kind k) {
-    return k == DO_FWD || k == DO_FWD_SAVES || k == DO_BWD || k == DO_WEIGHTS;
-}
-
 void task_times_note(exec *x, const instr *i, bool ends) {
     task_times *t = x->probe.times;
-    if (!is_task_work(i->kind)) return;
+    /* gathers and reductions run beside tasks, and may belong to another than the one around them */
+    if (!instr_computes(i->kind)) return;
     const task_time *last = t->n ? &t->of[t->n - 1] : NULL;
     bool same = last && last->kind == i->task && last->chunk == i->chunk && last->micro == i->micro;
     if (same && !ends) return;

@@ -60,15 +60,10 @@ static void set_time(exec_trace *t, trace_event *e, int end) {
     }
 }
 
-static trace_event *new_event(exec_trace *t, event_kind kind, device_queue queue) {
+static int begin_trace_event(exec_trace *t, event_kind kind, device_queue queue) {
     mem_reserve((void **)&t->event, &t->cap, t->n, sizeof *t->event);
     trace_event *e = &t->event[t->n++];
     *e = (trace_event){ .kind = kind, .queue = queue, .layer = -1, .micro = -1 };
-    return e;
-}
-
-static int begin_trace_event(exec_trace *t, event_kind kind, device_queue queue) {
-    trace_event *e = new_event(t, kind, queue);
     set_time(t, e, 0);
     return t->n - 1;
 }

@@ -134,12 +134,9 @@ err trainer_set_batch(trainer *t) {
 }
 
 /* ---- conversions ------------------------------------------------------------------------- */
-static int64_t tokens_of_windows(const trainer *t, int64_t windows) {
-    return windows > INT64_MAX / t->len.seq ? INT64_MAX : windows * t->len.seq;
-}
-
 static int64_t steps_to_tokens(const trainer *t, int64_t steps) {
-    return tokens_of_windows(t, batch_ramp_windows(&t->len.ramp, steps));
+    int64_t windows = batch_ramp_windows(&t->len.ramp, steps);
+    return windows > INT64_MAX / t->len.seq ? INT64_MAX : windows * t->len.seq;
 }
 
 int64_t trainer_tokens_at_end(const trainer *t) {

@@ -83,13 +83,6 @@ static void data_lines(const trainer *t) {
             (long long)(data_skips_position(&t->state.skips, INT64_MAX / 2) - INT64_MAX / 2));
 }
 
-/* data.epoch_offset is kept as the run began: to change it in mid-epoch would repeat and omit tokens. */
-static void offset_line(const trainer *t) {
-    if (t->state.epoch_offset == t->cfg->data.epoch_offset) return;
-    print_field(t, "epochs", "data.epoch_offset stays %s, as in the checkpoint",
-                t->state.epoch_offset ? "true" : "false");
-}
-
 static void batch_lines(const trainer *t) {
     char a[32];
     double seq = (double)t->len.seq,
@@ -178,7 +171,9 @@ void trainer_describe(const trainer *t) {
                                          : "the published peak of this device");
     memory_line(t);
     if (t->page) print_field(t, "live page", "http://%s/", serve_address(t->page));
-    offset_line(t);
+    if (t->state.epoch_offset != t->cfg->data.epoch_offset) /* else epochs repeat and omit tokens */
+        print_field(t, "epochs", "data.epoch_offset stays %s, as in the checkpoint",
+                    t->state.epoch_offset ? "true" : "false");
     if (t->state.step) print_field(t, "resume", "at step %lld", (long long)t->state.step);
     fflush(stdout);
 }

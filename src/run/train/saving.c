@@ -181,11 +181,6 @@ err saving_finish_uploads(trainer *t) {
 }
 
 /* ---- saving -------------------------------------------------------------------------------- */
-static ckpt_saver *saver_of(trainer *t) {
-    if (!t->saves.saver) t->saves.saver = ckpt_saver_new(t->dir, t->m, &t->x, t->o);
-    return t->saves.saver;
-}
-
 /* Nothing is written where the run's folder is not: a mount point without its disk is another's. */
 static err check_reach(const trainer *t) {
     if (t->folder.state != FOLDER_AWAY) return OK;
@@ -196,7 +191,8 @@ static err check_reach(const trainer *t) {
 
 /* Begins a save, after the one in flight. @return an error of either. */
 static err begin_save(trainer *t, ckpt_kind kind, bool wait) {
-    ckpt_saver *v = saver_of(t);
+    if (!t->saves.saver) t->saves.saver = ckpt_saver_new(t->dir, t->m, &t->x, t->o);
+    ckpt_saver *v = t->saves.saver;
     ckpt_report report;
     double from = time_now();
     TRY(ckpt_saver_wait(v, &report));

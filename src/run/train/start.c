@@ -162,13 +162,6 @@ static err find_given(trainer *t, const char *option, const char *path,
     return e;
 }
 
-static ckpt_state first_state(const config *c) {
-    return (ckpt_state){ .seed = (uint64_t)c->training.seed,
-                         .epoch_offset = c->data.epoch_offset,
-                         .scaler = { c->precision.loss_scale, 0,
-                                     c->precision.loss_scale_growth_interval } };
-}
-
 err start_find(trainer *t) {
     run_start *s = &t->start;
     const char *from = t->cfg->checkpoint.initial_load_path;
@@ -183,7 +176,12 @@ err start_find(trainer *t) {
     if (!s->path && *branch) TRY(find_given(t, "checkpoint.branch_path", branch, find_branch));
     if (!s->path && *from) TRY(find_given(t, "checkpoint.initial_load_path", from, find_weights));
     if (s->path && !s->hf) TRY(ckpt_read_manifest(s->path, &s->saved, &there, &s->run));
-    t->state = s->resume ? there : first_state(t->cfg);
+    t->state = s->resume
+                   ? there
+                   : (ckpt_state){ .seed = (uint64_t)t->cfg->training.seed,
+                                   .epoch_offset = t->cfg->data.epoch_offset,
+                                   .scaler = { t->cfg->precision.loss_scale, 0,
+                                               t->cfg->precision.loss_scale_growth_interval } };
     s->bytes = there.bytes;
     if (s->hf) there.prefixed = true; /* as its tokenizer does it */
     s->no_prefix = s->path && !there.prefixed;

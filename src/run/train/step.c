@@ -181,12 +181,6 @@ int64_t trainer_step_tokens(const trainer *t) {
     return t->last.micros * trainer_micro_rows(t) * t->len.seq;
 }
 
-/* The learning rate of step `step`, which begins after `before` tokens. */
-static double rate_of(const trainer *t, int64_t step, int64_t before, int64_t tokens) {
-    return t->len.in_tokens ? schedule_lr(&t->len.sched, before, tokens)
-                            : schedule_lr(&t->len.sched, step, 1);
-}
-
 /* Decides the work that is due in the step, once the number of its microbatches is known. */
 static err set_due(queueing *u) {
     trainer *t = u->t;
@@ -248,7 +242,9 @@ static err decide_update(void *ctx) {
     mark_step(u, MARK_COMPUTED);
     q->compute_s = time_now() - u->began - (q->data_s - u->before_data);
     q->pipeline_wait_s = ranks_pipeline_wait(t) - u->waited;
-    q->lr = rate_of(t, u->step, u->before, tokens) * healing_rate(t, u->step + 1);
+    q->lr = t->len.in_tokens ? schedule_lr(&t->len.sched, u->before, tokens)
+                             : schedule_lr(&t->len.sched, u->step, 1);
+    q->lr *= healing_rate(t, u->step + 1);
     if (q->due.detail) TRY(detail_before_update(t));
     u->decided = time_now();
     if (t->saves.saver) ckpt_saver_before_update(t->saves.saver);

@@ -84,14 +84,6 @@ void straggler_end(trainer *t) {
     w->seconds += seconds;
 }
 
-/* Ranks with the same work: those of one stage of a pipeline. */
-static void list_groups(const trainer *t, int *group) {
-    for (int r = 0; r < mesh_world(&t->mesh); r++) {
-        mesh as = mesh_as(&t->mesh, r);
-        group[r] = mesh_stage(&as);
-    }
-}
-
 static err report_rank(trainer *t, int r) {
     const straggler *s = &t->stragglers->rank[r];
     char name[128];
@@ -173,7 +165,10 @@ static err take_window(trainer *t, const rank_figures *all, observe_step *out) {
     straggler_watch *w = t->stragglers;
     int n = mesh_world(&t->mesh), *group = mem_alloc((size_t)n * sizeof *group);
     double *busy = w->values, *wait = busy + n, *ratio = wait + n;
-    list_groups(t, group);
+    for (int r = 0; r < n; r++) { /* ranks of one stage of a pipeline have the same work */
+        mesh as = mesh_as(&t->mesh, r);
+        group[r] = mesh_stage(&as);
+    }
     w->n_comm = 0;
     for (int r = 0; r < n; r++) {
         busy[r] = all[r].busy_s;

@@ -14,11 +14,6 @@ static void set_batch(cfg_amount *to, int64_t sequences) {
     *to = (cfg_amount){ (double)sequences, CFG_SEQUENCES };
 }
 
-static int used_precision(const trainer *t) {
-    dtype dt = model_lay(t->m)->dt;
-    return dt == DT_BF16 ? CFG_BF16 : dt == DT_F16 ? CFG_FP16 : CFG_FP32;
-}
-
 static const char *used_tokenizer(const trainer *t, arena *memory) {
     bool copied = t->data.tokenizer && !datasets_are_bytes(t);
     if (strcmp(t->cfg->data.tokenizer, "auto") != 0) return t->cfg->data.tokenizer;
@@ -30,7 +25,8 @@ void trainer_used_config(const trainer *t, config *used) {
     model_to_config(&t->mc, used);
     used->run.dir = t->dir;
     used->device.kind = t->ops->device ? OPS_CUDA : OPS_CPU;
-    used->precision.dtype = used_precision(t);
+    dtype dt = model_lay(t->m)->dt;
+    used->precision.dtype = dt == DT_BF16 ? CFG_BF16 : dt == DT_F16 ? CFG_FP16 : CFG_FP32;
     used->data.tokenizer = used_tokenizer(t, used->memory);
     set_batch(&used->training.local_batch_size, t->len.rows);
     set_batch(&used->training.global_batch_size, t->len.ramp.full);
