@@ -133,7 +133,9 @@ int message_peer(const chain *c, int rank, const instr *i);
 /* The gather of a bucket that the update leaves in slices: its move and, of this rank, its elements. */
 comm_move updated_move(const prog_bucket *b);
 prog *chunk_program(const chain *c, const model_chunk *k, int at);
-/* Blocks of a chunk that run forward again, but for the last segment of them: the first n. */
+/* Whether the last segment runs forward again, too: microbatches share the memory of its values. */
+bool chain_reruns_last(const chain *c);
+/* Blocks of a chunk that run forward again, but perhaps for the last segment of them: the first n. */
 int chunk_rerun(const chain *c, const model_chunk *k);
 int chunk_segments(const chain *c, const model_chunk *k);
 
@@ -143,7 +145,7 @@ typedef struct chunk_plan {
     model_chunk k;
     int slots;
     int saved, block_inputs, passed; /* regions, -1: none */
-    size_t slot_bytes;               /* of the values that a slot's blocks save */
+    size_t slot_bytes;               /* of the values that a slot's blocks save until backward */
     instance **inst;                 /* [slots][insts] */
     int insts;
     int *inputs;                   /* [slots] the slot of inputs that its instances are bound to */
@@ -174,6 +176,7 @@ typedef struct chain_plan {
     chunk_plan *chunk;   /* [c.pipe.chunks] */
     instance begin, end; /* of those of the chain */
     int residual, result;
+    int shared; /* region of what blocks save until a task ends (chain_reruns_last); -1: none */
     slot_memory gathered[POOLS], whole_grad[POOLS];
     size_t res_bytes, delta_bytes;
     step_list *list; /* by number of microbatches, as they came up */
