@@ -178,6 +178,31 @@ static void a_stage_holds_its_share(void **state) {
     outcome_free(&all);
 }
 
+/* Microbatches in flight keep block inputs; the values of one block are there for all of them and for all chunks. */
+static void a_recomputed_pipeline_saves_one_block(void **state) {
+    model_config c = small_llama();
+    c.layers = 8;
+    const layout kinds[] = {
+        { .micros = 8, .pp = 4 },
+        { .micros = 8, .pp = 4, .schedule = PIPE_GPIPE },
+        { .micros = 8, .pp = 2, .schedule = PIPE_INTERLEAVED, .chunks = 4 },
+    };
+    const int kept[] = { 4 * 2, 8 * 2, 4 * 4 }; /* block inputs */
+    const size_t input = RUN_ROWS * RUN_SEQ * (size_t)c.dim * sizeof(float);
+    outcome one;
+    run_layout(&c, &(layout){ .micros = 1 }, &one);
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        outcome o;
+        layout l = kinds[i];
+        l.keep_every = 1;
+        run_layout(&c, &l, &o);
+        size_t inputs = o.saved_bytes - one.saved_bytes / 8;
+        assert_true(inputs % input == 0 && inputs <= (size_t)kept[i] * input);
+        outcome_free(&o);
+    }
+    outcome_free(&one);
+}
+
 static void refuse_splits(model_config c) {
     static const struct {
         layout l;
@@ -274,6 +299,7 @@ int main(void) {
         cmocka_unit_test(post_norm_agrees_on_every_pipeline),
         cmocka_unit_test(a_pipeline_is_bit_exact),
         cmocka_unit_test(a_stage_holds_its_share),
+        cmocka_unit_test(a_recomputed_pipeline_saves_one_block),
         cmocka_unit_test(what_a_pipeline_cannot_do_is_refused),
         cmocka_unit_test(the_bubble_is_that_of_the_formula),
         cmocka_unit_test(a_timetable_is_printed),

@@ -106,6 +106,23 @@ static size_t first_saved_bytes(const chain *c, const model_chunk *k) {
     return k->first ? align_up(c->first->saved_bytes, ALIGN) : 0;
 }
 
+/* Slots of saved values that microbatches in flight share, the first n: backward recomputes those of every segment. */
+static int shared_slots(const chain *c, const model_chunk *k) {
+    return chain_reruns_last(c) ? MIN(c->keep_every, chunk_rerun(c, k)) : 0;
+}
+
+static size_t shared_bytes(const chain *c, const model_chunk *k) {
+    return chunk_saved_bytes(c, k, shared_slots(c, k));
+}
+
+/* All chunks of a rank share it: a task ends before the next begins. */
+static void add_shared(plan *p, chain_plan *k) {
+    size_t most = 0;
+    for (int i = 0; i < k->c.pipe.chunks; i++)
+        most = MAX(most, shared_bytes(&k->c, &k->chunk[i].k));
+    k->shared = most ? plan_region(p, "saved", most) : -1;
+}
+
 static bool is_training(const chain_plan *k) { return k->c.first->mode == PROG_TRAIN; }
 static bool splits_backward(const chain_plan *k) { return pipeline_splits_backward(&k->c.pipe); }
 static bool is_pipeline(const chain_plan *k) { return k->c.pipe.ranks > 1; }
@@ -133,7 +150,7 @@ static void add_chunk(plan *p, const chain_plan *k, chunk_plan *u, int slots) {
     u->saved = u->block_inputs = u->passed = -1;
     if (is_training(k)) {
         u->slot_bytes = chunk_saved_bytes(&k->c, &u->k, saved_index(&k->c, &u->k, u->k.layers)) +
-                        first_saved_bytes(&k->c, &u->k);
+                        first_saved_bytes(&k->c, &u->k) - shared_bytes(&k->c, &u->k);
         size_t segments = (size_t)chunk_segments(&k->c, &u->k);
         u->saved = plan_region(p, "saved", n * u->slot_bytes);
         if (k->c.keep_every)
@@ -247,6 +264,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     k->delta_bytes = align_up(val_bytes(&block->val[block->delta_in]), ALIGN);
     if (is_training(k)) BUG_IF(c->last->saved_bytes); /* backward follows in the same list */
     for (int i = 0; i < k->c.pipe.chunks; i++) add_chunk(p, k, &k->chunk[i], l->slots[i]);
+    add_shared(p, k);
     add_pools(p, k, l);
     for (int i = 0; is_pipeline(k) && i < k->c.pipe.chunks; i++) {
         if (k->chunk[i].k.last) continue;
@@ -300,9 +318,11 @@ static int spot_block(const spot *s) { return s->in->layer - s->u->k.from; }
 static char *saved_at(const spot *s, val v) {
     const chain *c = &s->k->c;
     int block = s->in->layer < 0 ? s->u->k.layers : spot_block(s);
-    size_t before = chunk_saved_bytes(c, &s->u->k, saved_index(c, &s->u->k, block));
-    return (char *)plan_data(s->p, s->u->saved) + (size_t)s->slot * s->u->slot_bytes + before +
-           s->in->p->val[v].at;
+    int index = saved_index(c, &s->u->k, block);
+    size_t before = chunk_saved_bytes(c, &s->u->k, index) + s->in->p->val[v].at;
+    if (index < shared_slots(c, &s->u->k)) return (char *)plan_data(s->p, s->k->shared) + before;
+    return (char *)plan_data(s->p, s->u->saved) + (size_t)s->slot * s->u->slot_bytes + before -
+           shared_bytes(c, &s->u->k);
 }
 
 static char *block_input_at(const spot *s) {

@@ -18,7 +18,7 @@ typedef struct chunk_plan {
     model_chunk k;
     int slots;
     int saved, block_inputs, passed; /* regions, -1: none */
-    size_t slot_bytes;               /* of the values that a slot's blocks save */
+    size_t slot_bytes;               /* of the values that a slot's blocks save until backward */
     instance **inst;                 /* [slots][insts] */
     int insts;
     int *inputs;                   /* [slots] the slot of inputs that its instances are bound to */
@@ -50,6 +50,7 @@ typedef struct chain_plan {
     chunk_plan *chunk;   /* [c.pipe.chunks] */
     instance begin, end; /* of those of the chain */
     int residual, result;
+    int shared; /* region of what blocks save until a task ends (chain_reruns_last); -1: none */
     slot_memory gathered[POOLS], whole_grad[POOLS];
     size_t res_bytes, delta_bytes;
     step_list *list; /* by number of microbatches, as they came up */

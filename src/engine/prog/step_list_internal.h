@@ -122,7 +122,9 @@ int message_peer(const chain *c, int rank, const instr *i);
 /* The gather of a bucket that the update leaves in slices: its move and, of this rank, its elements. */
 comm_move updated_move(const prog_bucket *b);
 prog *chunk_program(const chain *c, const model_chunk *k, int at);
-/* Blocks of a chunk that run forward again, but for the last segment of them: the first n. */
+/* Whether the last segment runs forward again, too: microbatches share the memory of its values. */
+bool chain_reruns_last(const chain *c);
+/* Blocks of a chunk that run forward again, but perhaps for the last segment of them: the first n. */
 int chunk_rerun(const chain *c, const model_chunk *k);
 int chunk_segments(const chain *c, const model_chunk *k);
 

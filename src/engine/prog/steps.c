@@ -12,6 +12,9 @@
  *     keep_every 2:   F0 F1 | F2 F3 | F4 F5 | last | B5 B4 | F2' F3 B3 B2 | F0' F1 B1 B0 | first
  *                     in0     in2     in4                    from in2       from in0
  *
+ * A pipeline runs the last segment again, too: others of its microbatches are in flight, and would each keep a
+ * segment's values until then. So they share one segment's memory, and each keeps block inputs alone.
+ *
  * The same ops on the same inputs are bit-exact. F' is the block with the kept sum as its residual and
  * no delta; the last forward of a segment runs only what backward reads. The first block of a later
  * pipeline stage is such an F', too: stages pass on the sum. */
@@ -55,6 +58,10 @@ prog *chunk_program(const chain *c, const model_chunk *k, int at) {
 int chunk_rerun(const chain *c, const model_chunk *k) {
     if (!c->keep_every) return 0;
     return MAX(0, MIN(k->layers, c->layers - c->keep_last - k->from));
+}
+
+bool chain_reruns_last(const chain *c) {
+    return c->keep_every && c->pipe.ranks > 1 && !c->pipe.forward_only;
 }
 
 int chunk_segments(const chain *c, const model_chunk *k) {
@@ -188,9 +195,10 @@ static void add_backward(maker *m) {
     finish_sending(m, PASS_GRADIENT, slot_now(m));
     if (!m->k.last) add_pass(m, DO_RECV, PASS_GRADIENT, slot_now(m));
     for (int l = n - 1; l >= 0; l--) {
-        int s = keep ? l / keep : 0;
-        bool segment_end = s < chunk_segments(m->c, &m->k) - 1 && l % keep == keep - 1;
-        if (segment_end) /* the last one's values still lie in the slots */
+        int s = keep ? l / keep : 0, rerun = chunk_rerun(m->c, &m->k);
+        bool segment_end = l < rerun && (l % keep == keep - 1 || l == rerun - 1);
+        bool saved = s == chunk_segments(m->c, &m->k) - 1 && !chain_reruns_last(m->c);
+        if (segment_end && !saved)
             for (int f = s * keep; f <= l; f++)
                 add_instr(m, f == l ? DO_FWD_SAVES : DO_FWD, f == s * keep ? n + 2 + s : f + 1);
         add_instr(m, DO_BWD, l + 1);

@@ -337,8 +337,7 @@ static double estimate_bytes(const layer_prices *p, const layout_choice *c, cons
     double grad = p->bytes[MEMORY_GRADIENTS],
            grads = grad * (c->zero >= 2 ? sharded_params(c, t) : t->params);
     double activations = t->saved * held;
-    if (c->recompute == CFG_AC_FULL) /* the last block of a chunk is not recomputed */
-        activations = (t->block_inputs + c->chunks * t->one_saved) * held;
+    if (c->recompute == CFG_AC_FULL) activations = t->block_inputs * held + t->one_saved;
     double layer = t->params / MAX(1, t->layers), slots = 0;
     bool all = c->pp > 1 && c->offload != OFFLOAD_ALL; /* a pipeline gathers them once per step */
     if (fills_slots(c)) slots += p->bytes[MEMORY_WEIGHTS] * (all ? t->params : 2 * layer);
