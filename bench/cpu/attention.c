@@ -66,17 +66,22 @@ static void bench_cached(const bench_target *t, int tokens, dtype dt) {
     tensor cache = random_values(t, dt, s.seq, 2 * s.kv * s.dim);
     tensor o = random_values(t, dt, tokens, s.q * s.dim);
     tensor pos = tensor_of(bench_map(t, (size_t)tokens * 4), DT_I32, 1, (int64_t[]){ tokens });
-    for (int i = 0; i < tokens; i++) ((int32_t *)pos.data)[i] = s.seq - tokens + i;
-    op_call c = {
-        .op = OP_ATTENTION_CACHED, .attr = attr_of(&s), .in = { qkv, cache, pos }, .out = { o }
-    };
+    tensor start = tensor_of(bench_map(t, (size_t)tokens * 4), DT_I32, 1, (int64_t[]){ tokens });
+    for (int i = 0; i < tokens; i++) {
+        ((int32_t *)pos.data)[i] = s.seq - tokens + i;
+        ((int32_t *)start.data)[i] = 0;
+    }
+    op_call c = { .op = OP_ATTENTION_CACHED,
+                  .attr = attr_of(&s),
+                  .in = { qkv, cache, pos, start },
+                  .out = { o } };
     double seconds = bench_call_seconds(t, &c);
     printf("cache of %d, H%d/%d hd%d, %2d tokens %-5s %8.3f ms  %5.1f GB/s of cache  %6.1f "
            "GFLOP/s\n",
            s.seq, s.q, s.kv, s.dim, tokens, dt_name(dt), seconds * 1e3,
            (double)tensor_bytes(&cache) / seconds * 1e-9,
            4.0 * tokens * s.seq * s.q * s.dim / seconds * 1e-9);
-    tensor *all[] = { &qkv, &cache, &o, &pos };
+    tensor *all[] = { &qkv, &cache, &o, &pos, &start };
     for (size_t i = 0; i < COUNT_OF(all); i++) bench_tensor_free(t, all[i]);
 }
 

@@ -34,8 +34,7 @@ static const cli_arg args[] = {
 const cli_spec cmd_chat_spec = { "chat", "MODEL [options]", args, (int)COUNT_OF(args), 1 };
 
 typedef struct conversation {
-    weights *w;
-    const generator *g;
+    generation *d;
     const tokenizer *tok;
     chat_format format;
     sample_options o;
@@ -60,9 +59,7 @@ static err answer_turn(conversation *c) {
     token_ids ids = { 0 };
     c->answer.len = 0;
     err e = chat_prompt(&c->format, c->tok, c->messages, &ids);
-    if (!e)
-        e = generate_after(c->g, &c->w->x, c->tok, ids.at, (int64_t)ids.n, &c->o, print_answer, c,
-                           NULL);
+    if (!e) e = generate_after(c->d, c->tok, ids.at, (int64_t)ids.n, &c->o, print_answer, c, NULL);
     printf("\n");
     if (!e) add_message(c, "assistant", c->answer.text ? c->answer.text : "", c->answer.len);
     c->o.seed++;
@@ -105,8 +102,7 @@ static err talk(conversation *c, const char *system) {
 
 static err run_chat(const chat_args *a, weights *w, const generator *g) {
     tokenizer *tok = NULL;
-    generator_memory memory = { 0 };
-    conversation c = { .w = w, .g = g, .messages = json_array() };
+    conversation c = { .d = generation_new(g, &w->x), .messages = json_array() };
     err e = OK;
     TRY_CLEAN(weights_tokenizer(w, &tok));
     if (!tok) {
@@ -128,12 +124,11 @@ static err run_chat(const chat_args *a, weights *w, const generator *g) {
                             .seed = (uint64_t)a->seed,
                             .repetition_penalty = a->penalty,
                             .stops = c.format.stops,
-                            .n_stops = c.format.n_stops,
-                            .memory = &memory };
+                            .n_stops = c.format.n_stops };
     e = talk(&c, a->system);
 cleanup:
     chat_free(&c.format);
-    generator_memory_free(&memory);
+    generation_free(c.d);
     json_decref(c.messages);
     str_free(&c.answer);
     tokenizer_free(tok);
@@ -151,7 +146,10 @@ err cmd_chat(int argc, char **argv) {
         return ERR_USAGE("--repetition-penalty: expected more than 0 and at most 100; got %g",
                          a.penalty);
     TRY(weights_device(a.device, a.index, &on));
-    err e = weights_open(folder, &on, &g, a.context, &w);
+    w.generate.g = &g;
+    w.generate.positions = a.context;
+    w.generate.slots = 1;
+    err e = weights_open(folder, &on, &w);
     if (!e) e = run_chat(&a, &w, &g);
     weights_free(&w);
     return e;

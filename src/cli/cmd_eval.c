@@ -83,7 +83,7 @@ static err for_each(const char *list, err (*f)(void *ctx, const char *path), voi
 typedef struct eval_run {
     const eval_args *a;
     weights *w;
-    const generator *gen; /* NULL: none is planned */
+    generation *gen; /* NULL: none is planned */
     const tokenizer *tok;
     FILE *details;
     json_t *result; /* "data" and "tasks", by file */
@@ -411,7 +411,7 @@ static err print_json(eval_run *r) {
 }
 
 static err eval_weights(const eval_args *a, const char *path, FILE *details, weights *w,
-                        const generator *gen) {
+                        generation *gen) {
     tokenizer *tok = NULL;
     char n[32];
     eval_run r = { .a = a, .w = w, .gen = gen, .details = details };
@@ -440,14 +440,19 @@ cleanup:
 
 static err eval_model(const eval_args *a, const char *path, const ops_choice *on, dtype dt,
                       FILE *details) {
+    enum { EVAL_SEQUENCES = 8 }; /* answers that are generated together */
     weights w = { 0 };
     w.eval.rows = a->rows;
     w.eval.seq = a->seq;
     w.eval.dt = dt;
     generator g;
     bool generates = a->tasks || a->core; /* some of them do */
-    err e = weights_open(path, on, generates ? &g : NULL, 0, &w);
-    if (!e) e = eval_weights(a, path, details, &w, generates ? &g : NULL);
+    if (generates) w.generate.g = &g;
+    w.generate.slots = EVAL_SEQUENCES;
+    err e = weights_open(path, on, &w);
+    generation *d = !e && generates ? generation_new(&g, &w.x) : NULL;
+    if (!e) e = eval_weights(a, path, details, &w, d);
+    generation_free(d);
     weights_free(&w);
     return e;
 }

@@ -9,7 +9,7 @@
 
 typedef struct sample_args {
     const char *prompt, *prompts, *ids, *stop, *device;
-    int64_t tokens, samples, seed, top_k, context, index;
+    int64_t tokens, samples, batch, seed, top_k, context, index;
     double temperature, top_p, penalty;
     bool greedy, json;
 } sample_args;
@@ -21,6 +21,8 @@ static const cli_arg args[] = {
       "a prompt per line, as text or as JSON with \"prompt\"; -: standard input" },
     { "samples", ARG_COUNT, AT(samples), "N",
       "texts per prompt (default 1); the i-th is that of seed + i" },
+    { "batch", ARG_COUNT, AT(batch), "N",
+      "texts that are generated together (default 8, at most 64)" },
     { "tokens", ARG_COUNT, AT(tokens), "N", "maximum number of tokens (default 256)" },
     { "temperature", ARG_REAL, AT(temperature), "X", "sampling temperature (default 0.8)" },
     { "top-k", ARG_COUNT, AT(top_k), "N",
@@ -45,9 +47,7 @@ const cli_spec cmd_sample_spec = { "sample", "RUN [--prompt TEXT] [options]", ar
                                    (int)COUNT_OF(args), 1 };
 
 /* ---- prompts ----------------------------------------------------------------------------- */
-static err read_ids(const char *text, int64_t vocab, int32_t **ids, int64_t *n) {
-    *ids = mem_alloc((strlen(text) / 2 + 2) * sizeof **ids);
-    *n = 0;
+static err read_ids(const char *text, int64_t vocab, token_ids *out) {
     for (const char *at = text; *at;) {
         char *end;
         long long id = strtoll(at, &end, 10);
@@ -56,11 +56,11 @@ static err read_ids(const char *text, int64_t vocab, int32_t **ids, int64_t *n) 
                                       at, (long long)vocab),
                             "write ids separated by spaces");
         }
-        (*ids)[(*n)++] = (int32_t)id;
+        int32_t one = (int32_t)id;
+        token_ids_add(out, &one, 1);
         at = end + strspn(end, " ,\t\n");
     }
-    if (!*n) return ERR_USAGE("--ids: no id is given");
-    return OK;
+    return out->n ? OK : ERR_USAGE("--ids: no id is given");
 }
 
 typedef struct text_list {
@@ -142,114 +142,139 @@ static err read_prompts(const char *path, text_list *out) {
     return e;
 }
 
-/* ---- output, as it is made --------------------------------------------------------------- */
+/* ---- output: in order; of the first text that has not ended as it is made -------------------- */
+typedef struct sample_text {
+    struct sample_run *r;
+    int64_t prompt, sample;
+    token_ids ids; /* of the prompt */
+    str text;
+    generated g;
+    bool ended;
+} sample_text;
+
 typedef struct sample_run {
     const sample_args *a;
-    weights *w;
-    const generator *g;
-    const tokenizer *tok;
+    const text_list *prompts;
+    const tokenizer *tok; /* NULL: ids */
+    generation *d;
     sample_options o;
-    str text; /* of one sample, for --json */
-    int64_t printed;
+    int64_t vocab, n, next; /* texts, and the first that is not wholly printed */
+    sample_text *all;
+    bool begun; /* something of that text is printed */
 } sample_run;
 
-static bool print_sample_text(void *ctx, const char *text, size_t n) {
-    sample_run *r = ctx;
-    if (r->a->json) {
-        str_add_bytes(&r->text, text, n);
-        return true;
-    }
-    fwrite(text, 1, n, stdout);
-    fflush(stdout);
-    return !ferror(stdout);
-}
-
-static bool print_id(void *ctx, int32_t id) {
-    printf(" %d", id);
-    fflush(stdout);
-    return !ferror(stdout);
-}
-
-static err sample_ids(sample_run *r) {
-    int32_t *prompt = NULL;
-    int64_t n = 0;
-    err e = OK;
-    TRY_CLEAN(read_ids(r->a->ids, model_conf(r->w->m)->vocab, &prompt, &n));
-    for (int64_t i = 0; i < r->a->samples && !e; i++) {
-        printf("%s", r->a->ids);
-        r->o.seed = (uint64_t)(r->a->seed + i);
-        e = generate(r->g, &r->w->x, prompt, n, &r->o, print_id, NULL, NULL);
-        printf("\n");
-    }
-cleanup:
-    free(prompt);
-    return e;
-}
-
-static err print_json_line(sample_run *r, const char *prompt, int64_t sample, const generated *g) {
+static void print_json_line(const sample_run *r, const sample_text *t) {
+    const char *prompt = r->prompts->at[t->prompt];
     json_t *doc = json_pack("{s:o, s:I, s:o, s:I, s:I, s:s}", "prompt",
-                            io_json_string(prompt, strlen(prompt)), "sample", (json_int_t)sample,
-                            "text", io_json_string(r->text.text ? r->text.text : "", r->text.len),
-                            "prompt_tokens", (json_int_t)g->prompt, "tokens", (json_int_t)g->tokens,
-                            "finish", g->stopped ? "stop" : "length");
+                            io_json_string(prompt, strlen(prompt)), "sample", (json_int_t)t->sample,
+                            "text", io_json_string(t->text.text ? t->text.text : "", t->text.len),
+                            "prompt_tokens", (json_int_t)t->g.prompt, "tokens",
+                            (json_int_t)t->g.tokens, "finish", t->g.stopped ? "stop" : "length");
     char *line = json_dumps(doc, JSON_COMPACT);
     puts(line);
-    fflush(stdout);
     free(line);
     json_decref(doc);
-    r->text.len = 0;
-    return ferror(stdout) ? ERR("cannot write") : OK;
+}
+
+static void begin_text(sample_run *r, const sample_text *t) {
+    if (r->begun || r->a->json) return;
+    if (r->a->ids)
+        printf("%s", r->a->ids);
+    else
+        printf("%s%s", t > r->all ? "---\n" : "", r->prompts->at[t->prompt]);
+    r->begun = true;
+}
+
+/* Prints what has been made of the first text that has not ended, and of those after it that have. */
+static bool print_made(sample_run *r) {
+    for (; r->next < r->n; r->next++) {
+        sample_text *t = &r->all[r->next];
+        if (!t->r) break; /* it has not begun */
+        begin_text(r, t);
+        if (!r->a->json && t->text.len) fwrite(t->text.text, 1, t->text.len, stdout);
+        if (t->ended && r->a->json) print_json_line(r, t);
+        if (!r->a->json || t->ended) t->text.len = 0;
+        if (!t->ended) break;
+        if (!r->a->json) printf("\n");
+        r->begun = false;
+    }
+    fflush(stdout);
+    return !ferror(stdout);
+}
+
+static bool take_sample_text(void *ctx, const char *text, size_t n) {
+    sample_text *t = ctx;
+    str_add_bytes(&t->text, text, n);
+    return print_made(t->r);
+}
+static bool take_sample_id(void *ctx, int32_t id) {
+    sample_text *t = ctx;
+    str_add(&t->text, " %d", id);
+    return print_made(t->r);
+}
+static void end_sample(void *ctx, const generated *g) {
+    sample_text *t = ctx;
+    t->g = *g;
+    t->ended = true;
+    token_ids_free(&t->ids);
+    print_made(t->r);
 }
 
 /* No separator comes before the prompt: in training, a document does not see the end of the one before
  * it. */
-static err sample_text(sample_run *r, const char *prompt) {
-    for (int64_t i = 0; i < r->a->samples; i++) {
-        generated g;
-        r->o.seed = (uint64_t)(r->a->seed + i);
-        if (!r->a->json) printf("%s%s", r->printed++ ? "---\n" : "", prompt);
-        TRY(generate_text(r->g, &r->w->x, r->tok, prompt, &r->o, print_sample_text, r, &g));
-        if (r->a->json)
-            TRY(print_json_line(r, prompt, i, &g));
-        else
-            printf("\n");
+static err add_sample_text(void *ctx, int64_t i) {
+    sample_run *r = ctx;
+    sample_text *t = &r->all[i];
+    *t = (sample_text){ .r = r, .prompt = i / r->a->samples, .sample = i % r->a->samples };
+    decode_sink to = { .done = end_sample, .ctx = t };
+    sample_options o = r->o;
+    o.seed = (uint64_t)(r->a->seed + t->sample);
+    if (r->tok) {
+        const char *prompt = r->prompts->at[t->prompt];
+        encoder *e = encoder_new(r->tok);
+        encoder_add_prefixed(e, prompt, strlen(prompt), true, &t->ids);
+        encoder_free(e);
+        to.emit_text = take_sample_text;
+    } else {
+        TRY(read_ids(r->a->ids, r->vocab, &t->ids));
+        to.emit = take_sample_id;
     }
-    return OK;
-}
-
-static err sample_all(sample_run *r, const text_list *prompts) {
-    tokenizer *t = NULL;
-    err e = OK;
-    TRY(weights_tokenizer(r->w, &t));
-    if (!t)
-        return err_hint(ERR("%s has no tokenizer: its tokens cannot be shown as text", r->w->path),
-                        "put the tokenizer.json it was trained with into the run's folder, or give "
-                        "the prompt as token ids: --ids \"1 2 3\"");
-    r->tok = t;
-    for (int i = 0; i < prompts->n && !e; i++) e = sample_text(r, prompts->at[i]);
-    tokenizer_free(t);
-    return e;
+    TRY(generation_add(r->d, r->tok, t->ids.at, (int64_t)t->ids.n, &o, to));
+    return print_made(r) ? OK : ERR("cannot write");
 }
 
 static err run_sample(const sample_args *a, const text_list *prompts, weights *w,
                       const generator *g) {
     text_list stops = { 0 };
-    generator_memory memory = { 0 };
-    read_stops(a->stop, &stops);
-    sample_run r = { .a = a, .w = w, .g = g };
+    tokenizer *tok = NULL;
+    sample_run r = { .a = a, .prompts = prompts, .vocab = model_conf(w->m)->vocab };
     r.o = (sample_options){ .tokens = a->tokens,
                             .temperature = a->greedy ? 0 : a->temperature,
                             .top_k = a->top_k,
                             .top_p = a->top_p,
                             .stop = -1,
-                            .repetition_penalty = a->penalty,
-                            .stop_texts = (const char *const *)stops.at,
-                            .n_stop_texts = stops.n,
-                            .memory = &memory };
-    err e = a->ids ? sample_ids(&r) : sample_all(&r, prompts);
-    generator_memory_free(&memory);
+                            .repetition_penalty = a->penalty };
+    read_stops(a->stop, &stops);
+    r.o.stop_texts = (const char *const *)stops.at;
+    r.o.n_stop_texts = stops.n;
+    r.n = (a->ids ? 1 : prompts->n) * a->samples;
+    r.all = mem_alloc((size_t)r.n * sizeof *r.all);
+    r.d = generation_new(g, &w->x);
+    err e = a->ids ? OK : weights_tokenizer(w, &tok);
+    r.tok = tok;
+    if (!e && !a->ids && !tok)
+        e = err_hint(ERR("%s has no tokenizer: its tokens cannot be shown as text", w->path),
+                     "put the tokenizer.json it was trained with into the run's folder, or give "
+                     "the prompt as token ids: --ids \"1 2 3\"");
+    if (!e) e = generation_run(r.d, r.n, add_sample_text, &r);
+    generation_free(r.d);
+    for (int64_t i = 0; i < r.n; i++) {
+        token_ids_free(&r.all[i].ids);
+        str_free(&r.all[i].text);
+    }
+    free(r.all);
     text_list_free(&stops);
-    str_free(&r.text);
+    tokenizer_free(tok);
     return e;
 }
 
@@ -268,11 +293,16 @@ static err check_generation_args(const sample_args *a) {
                       a->penalty),
             "1 is none, 1.1 to 1.3 is usual");
     if (a->samples < 1) return ERR_USAGE("--samples: at least 1");
+    if (a->batch < 1 || a->batch > GENERATOR_SLOTS)
+        return ERR_USAGE("--batch: expected 1 to %d; got %lld", GENERATOR_SLOTS,
+                         (long long)a->batch);
     return OK;
 }
 
 err cmd_sample(int argc, char **argv) {
-    sample_args a = { .tokens = 256, .samples = 1, .temperature = 0.8, .top_p = 1, .penalty = 1 };
+    sample_args a = {
+        .tokens = 256, .samples = 1, .batch = 8, .temperature = 0.8, .top_p = 1, .penalty = 1
+    };
     const char *folder;
     weights w = { 0 };
     generator g;
@@ -283,7 +313,10 @@ err cmd_sample(int argc, char **argv) {
     err e = a.prompts ? read_prompts(a.prompts, &prompts) : OK;
     if (!a.prompts) text_list_add(&prompts, a.prompt ? a.prompt : "The ", SIZE_MAX / 2);
     if (!e) e = weights_device(a.device, a.index, &on);
-    if (!e) e = weights_open(folder, &on, &g, a.context, &w);
+    w.generate.g = &g;
+    w.generate.positions = a.context;
+    w.generate.slots = (int)MIN(a.batch, (a.ids ? 1 : prompts.n) * a.samples);
+    if (!e) e = weights_open(folder, &on, &w);
     if (!e) e = run_sample(&a, &prompts, &w, &g);
     weights_free(&w);
     text_list_free(&prompts);

@@ -6,12 +6,13 @@
 
 #include "cli/cli.h"
 #include "cli/serve_generate.h"
+#include "eval/eval.h"
 #include "io/io.h"
 #include "planning/planning.h"
 
 typedef struct serve_args {
     const char *address, *token, *catalogue, *law, *device;
-    int64_t index, context;
+    int64_t index, context, batch;
     bool generate;
 } serve_args;
 
@@ -29,6 +30,8 @@ static const cli_arg args[] = {
       "instead of the page, serve the model of RUN: OpenAI's /v1/completions and /v1/chat/completions" },
     { "context", ARG_COUNT, AT(context), "N",
       "with --generate: context length in tokens; 0: the model's maximum" },
+    { "batch", ARG_COUNT, AT(batch), "N",
+      "with --generate: answers that are generated together (default 8, at most 64)" },
     { "device", ARG_TEXT, AT(device), "NAME",
       "with --generate: auto, cpu or cuda (default auto: the GPU if there is one)" },
     { "device.index", ARG_COUNT, AT(index), "N", "with --generate: index of the GPU, from 0" },
@@ -91,16 +94,21 @@ static err generate_instead(const serve_args *a, char **words, int n, const char
     if (!a->generate)
         return ERR_USAGE("--%s: needs --generate", a->device    ? "device"
                                                    : a->context ? "context"
+                                                   : a->batch   ? "batch"
                                                                 : "device.index");
     if (n != 1 || a->catalogue)
         return err_hint(ERR_USAGE("--generate: expected one run and no catalogue; got %d runs", n),
                         "ingot serve RUN --generate");
+    if (a->batch > GENERATOR_SLOTS)
+        return ERR_USAGE("--batch: expected 1 to %d; got %lld", GENERATOR_SLOTS,
+                         (long long)a->batch);
     return serve_generate(&(serve_generate_options){ .model = words[0],
                                                      .address = a->address,
                                                      .token = token,
                                                      .device = a->device,
                                                      .index = a->index,
-                                                     .context = a->context });
+                                                     .context = a->context,
+                                                     .batch = a->batch ? a->batch : 8 });
 }
 
 err cmd_serve(int argc, char **argv) {
@@ -113,7 +121,7 @@ err cmd_serve(int argc, char **argv) {
         return err_hint(ERR_USAGE("--token: expected a secret; got nothing"),
                         "--token env:NAME or file:PATH");
     if (a.token) TRY(config_secret("token", a.token, &token));
-    if (a.generate || a.device || a.index || a.context) {
+    if (a.generate || a.device || a.index || a.context || a.batch) {
         err e = generate_instead(&a, argv + 1, n, token);
         free(token);
         return e;

@@ -26,11 +26,10 @@ static err check_positions(const model_config *c, const char *option, int64_t as
                     "use at most %lld", (long long)c->max_seq);
 }
 
-/* Makes a model of these facts, without values. With `g`, also records the generation of up to
- * `positions` tokens (0: as many as the model has positions). */
-static err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
-                       weights *w) {
+/* Makes a model of these facts, without values. */
+static err weights_new(const model_config *c, const ops_choice *on, weights *w) {
     enum { EVAL_CONTEXT = 1024 };
+    int64_t positions = w->generate.positions;
     TRY(check_positions(c, "--context", positions));
     TRY(check_positions(c, "--seq-len", w->eval.seq));
     model_layout l = { .dt = w->eval.dt ? w->eval.dt : DT_F32 };
@@ -40,7 +39,9 @@ static err weights_new(const model_config *c, const ops_choice *on, generator *g
     w->x.comm = comm_self();
     w->p = w->x.plan = plan_new(&l.mesh, w->ops, pool_size(w->x.pool));
     model_reserve(w->m, w->p, false);
-    if (g) TRY(generator_plan(w->m, w->p, positions ? positions : c->max_seq, g));
+    if (w->generate.g)
+        TRY(generator_plan(w->m, w->p, positions ? positions : c->max_seq, w->generate.slots,
+                           w->generate.g));
     if (w->eval.rows > 0) {
         if (w->eval.seq == 0) w->eval.seq = MIN((int64_t)EVAL_CONTEXT, c->max_seq);
         TRY(model_record(w->m, PROG_EVAL, w->eval.rows * w->eval.seq, w->eval.seq, &w->eval.c));
@@ -56,24 +57,22 @@ static bool is_hf_folder(const char *path) {
     return there;
 }
 
-static err open_hf(const char *folder, const ops_choice *on, generator *g, int64_t positions,
-                   weights *w) {
+static err open_hf(const char *folder, const ops_choice *on, weights *w) {
     model_config c;
     const hf_family *family;
     TRY(hf_import_config(folder, &c, &family, NULL));
     w->path = strdup(folder);
     w->state.prefixed = true; /* as its tokenizer does it */
-    TRY(weights_new(&c, on, g, positions, w));
+    TRY(weights_new(&c, on, w));
     return hf_load(family, folder, w->m, &w->x);
 }
 
-err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
-                 weights *w) {
+err weights_open(const char *run, const ops_choice *on, weights *w) {
     model_config c;
-    if (is_hf_folder(run)) return open_hf(run, on, g, positions, w);
+    if (is_hf_folder(run)) return open_hf(run, on, w);
     TRY(ckpt_find(run, &w->path));
     TRY(ckpt_read_manifest(w->path, &c, &w->state, NULL));
-    TRY(weights_new(&c, on, g, positions, w));
+    TRY(weights_new(&c, on, w));
     return ckpt_load(w->path, w->m, &w->x, NULL);
 }
 

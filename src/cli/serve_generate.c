@@ -1,7 +1,11 @@
 /* ingot serve RUN --generate: /v1/completions and /v1/chat/completions of one model.
  *
- * The server's thread parses requests and queues them; the main thread generates, one request after the other, and writes to
- * their streams. A peer that leaves ends its generation with the next token, and so does a signal. */
+ * The server's thread parses requests and queues them; the main thread decodes the choices of several requests together and writes to
+ * their streams:
+ *
+ *     waiting (queue) -> open_job -> open -> choices are added as slots become free -> the last one ends -> end_job
+ *
+ * A peer that leaves ends its generation with the next token, and so does a signal. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -23,10 +27,23 @@
 
 enum { MOST_WAITING = 64 };
 
+typedef struct job_choice {
+    struct generate_job *job;
+    int64_t index;
+    bool first;
+    str text; /* of an answer that is not streamed */
+    generated g;
+} job_choice;
+
 typedef struct generate_job {
     completion_request r;
     serve_stream *to;
-    struct generate_job *next;
+    struct generate_server *v;
+    completion_answer a;
+    token_ids *prompt;  /* [prompts] */
+    job_choice *choice; /* [choices]: those of the first prompt, of the second, ... */
+    int64_t prompts, choices, added, ended;
+    struct generate_job *next; /* in the queue, or among those that are open */
 } generate_job;
 
 typedef struct generate_server {
@@ -34,8 +51,9 @@ typedef struct generate_server {
     generator g;
     tokenizer *tok;
     chat_format format;
-    generator_memory memory;
-    char *name; /* of the model */
+    generation *d;
+    generate_job *open; /* of those whose choices are decoded or will be, in the order they came */
+    char *name;         /* of the model */
     pthread_mutex_t lock;
     generate_job *first;            /* of those that wait */
     int waiting, ready[2], signals; /* ready: a byte per job; signals: a signalfd */
@@ -105,15 +123,6 @@ static const serve_route generate_routes[] = {
 };
 
 /* ---- generation: the main thread ----------------------------------------------------------------------- */
-typedef struct job_choice {
-    generate_server *v;
-    generate_job *job;
-    completion_answer *a;
-    int64_t index;
-    bool first;
-    str text; /* of an answer that is not streamed */
-} job_choice;
-
 static bool signal_came(generate_server *v) {
     struct pollfd in = { .fd = v->signals, .events = POLLIN };
     v->ends = v->ends || poll(&in, 1, 0) > 0;
@@ -122,7 +131,7 @@ static bool signal_came(generate_server *v) {
 
 static bool send_event(job_choice *c, const char *text, size_t n, const char *finish) {
     str event = { 0 };
-    completion_event(c->a, c->index, text, n, c->first, finish, &event);
+    completion_event(&c->job->a, c->index, text, n, c->first, finish, &event);
     bool open = serve_stream_write(c->job->to, event.text, event.len);
     c->first = false;
     str_free(&event);
@@ -131,7 +140,7 @@ static bool send_event(job_choice *c, const char *text, size_t n, const char *fi
 
 static bool take_choice_text(void *ctx, const char *text, size_t n) {
     job_choice *c = ctx;
-    if (signal_came(c->v)) return false;
+    if (signal_came(c->job->v)) return false;
     if (c->job->r.stream) return send_event(c, text, n, NULL);
     str_add_bytes(&c->text, text, n);
     return serve_stream_is_open(c->job->to);
@@ -156,92 +165,111 @@ static err prompt_ids(generate_server *v, const generate_job *job, const json_t 
     return OK;
 }
 
-static err run_choice(job_choice *c, const token_ids *ids, const json_t *prompt, int64_t number) {
-    generate_server *v = c->v;
-    sample_options o = c->job->r.o;
-    generated g;
-    int64_t left = v->g.positions - (int64_t)ids->n;
-    o.tokens = o.tokens ? MIN(o.tokens, left) : left;
-    if (!c->job->r.seeded) o.seed = hash_str(c->a->id);
-    o.seed += (uint64_t)number;
-    o.stop_texts = c->job->r.stop;
-    o.memory = &v->memory;
-    if (c->job->r.chat) {
-        o.stops = v->format.stops;
-        o.n_stops = v->format.n_stops;
+static void free_job(generate_job *job) {
+    for (int64_t i = 0; i < job->prompts; i++) token_ids_free(&job->prompt[i]);
+    for (int64_t i = 0; i < job->choices; i++) str_free(&job->choice[i].text);
+    free(job->prompt);
+    free(job->choice);
+    json_decref(job->a.choices);
+    completion_free(&job->r);
+    free(job);
+}
+
+/* The prompts of a request as ids. */
+static err read_job(generate_server *v, generate_job *job) {
+    job->prompts = job->r.chat ? 1 : (int64_t)json_array_size(job->r.prompts);
+    job->choices = job->prompts * job->r.n;
+    job->prompt = mem_alloc((size_t)job->prompts * sizeof *job->prompt);
+    job->choice = mem_alloc((size_t)job->choices * sizeof *job->choice);
+    for (int64_t i = 0; i < job->prompts; i++) {
+        token_ids *ids = &job->prompt[i];
+        TRY(prompt_ids(v, job, json_array_get(job->r.prompts, (size_t)i), ids));
+        if ((int64_t)ids->n >= v->g.positions)
+            return ERR("the prompt has %zu tokens, and the context %lld", ids->n,
+                       (long long)v->g.positions);
+        job->a.prompt_tokens += (int64_t)ids->n;
     }
-    c->text.len = 0;
-    c->first = true;
-    if (c->job->r.chat && c->job->r.stream) send_event(c, "", 0, NULL);
-    if (c->job->r.echo && json_is_string(prompt))
-        take_choice_text(c, json_string_value(prompt), json_string_length(prompt));
-    TRY(generate_after(&v->g, &v->w.x, v->tok, ids->at, (int64_t)ids->n, &o, take_choice_text, c,
-                       &g));
-    c->a->tokens += g.tokens;
-    if (c->job->r.stream)
-        send_event(c, "", 0, g.stopped ? "stop" : "length");
-    else
-        completion_add(c->a, c->text.text, c->text.len, g.stopped);
     return OK;
 }
 
-static err run_prompts(generate_server *v, generate_job *job, completion_answer *a, bool *begun) {
-    json_t *one = json_array(); /* of a chat: a prompt that is not looked at */
-    json_array_append_new(one, json_null());
-    const json_t *prompts = job->r.chat ? one : job->r.prompts, *prompt;
-    job_choice c = { .v = v, .job = job, .a = a };
-    err e = OK;
-    size_t i;
-    json_array_foreach(prompts, i, prompt) {
-        token_ids ids = { 0 };
-        e = prompt_ids(v, job, prompt, &ids);
-        if (!e && (int64_t)ids.n >= v->g.positions)
-            e = ERR("the prompt has %zu tokens, and the context %lld", ids.n,
-                    (long long)v->g.positions);
-        if (!e && !*begun && job->r.stream) serve_stream_begin(job->to, "text/event-stream");
-        *begun = *begun || (!e && job->r.stream);
-        a->prompt_tokens += (int64_t)ids.n;
-        for (int64_t k = 0; k < job->r.n && !e && !v->ends; k++, c.index++)
-            e = run_choice(&c, &ids, prompt, k);
-        token_ids_free(&ids);
-        if (e) break;
-    }
-    json_decref(one);
-    str_free(&c.text);
-    return e;
-}
-
-static void answer_job(generate_server *v, generate_job *job) {
-    completion_answer a;
-    bool begun = false;
-    completion_begin(&a, &job->r, v->name, v->answered++);
-    err e = serve_stream_is_open(job->to) ? run_prompts(v, job, &a, &begun) : OK;
-    completion_error why = { .param = job->r.chat ? "messages" : "prompt" };
-    if (e)
+/* Makes a request that waited one of those that are open, or refuses it. */
+static void open_job(generate_server *v, generate_job *job) {
+    completion_begin(&job->a, &job->r, v->name, v->answered++);
+    job->v = v;
+    job->next = NULL;
+    err e = read_job(v, job);
+    if (e) {
+        completion_error why = { .param = job->r.chat ? "messages" : "prompt" };
         snprintf(why.message, sizeof why.message, "%.200s%s%.150s", err_message(e),
                  *err_remedy(e) ? ". " : "", err_remedy(e));
-    if (e && !begun) {
         answer_error(job->to, 400, &why);
-    } else if (job->r.stream) {
+        err_free(e);
+        free_job(job);
+        return;
+    }
+    if (job->r.stream) serve_stream_begin(job->to, "text/event-stream");
+    generate_job **at = &v->open;
+    while (*at) at = &(*at)->next;
+    *at = job;
+}
+
+/* Answers a request whose choices have all ended. */
+static void end_job(generate_server *v, generate_job *job) {
+    generate_job **at = &v->open;
+    while (*at != job) at = &(*at)->next;
+    *at = job->next;
+    if (job->r.stream) {
         str last = { 0 };
-        if (e) {
-            str_add(&last, "data: ");
-            completion_error_json(&why, "server_error", &last);
-            str_add(&last, "\n\n");
-        }
-        completion_done(&a, &last);
+        completion_done(&job->a, &last);
         serve_stream_write(job->to, last.text, last.len);
         serve_stream_end(job->to);
         str_free(&last);
     } else {
         serve_answer whole = { .status = 200, .type = "application/json" };
-        completion_write(&a, &whole.body);
+        for (int64_t i = 0; i < job->choices; i++)
+            completion_add(&job->a, job->choice[i].text.text, job->choice[i].text.len,
+                           job->choice[i].g.stopped);
+        completion_write(&job->a, &whole.body);
         serve_stream_answer(job->to, &whole);
     }
-    err_free(e);
-    json_decref(a.choices);
-    completion_free(&job->r);
-    free(job);
+    free_job(job);
+}
+
+static void end_choice(void *ctx, const generated *g) {
+    job_choice *c = ctx;
+    generate_job *job = c->job;
+    c->g = *g;
+    job->a.tokens += g->tokens;
+    if (job->r.stream) send_event(c, "", 0, g->stopped ? "stop" : "length");
+    if (++job->ended == job->choices) end_job(job->v, job);
+}
+
+static err add_choice(generate_server *v, generate_job *job) {
+    job_choice *c = &job->choice[job->added];
+    int64_t number = job->added % job->r.n, which = job->added / job->r.n;
+    const token_ids *ids = &job->prompt[which];
+    sample_options o = job->r.o;
+    int64_t left = v->g.positions - (int64_t)ids->n;
+    *c = (job_choice){ .job = job, .index = job->added++, .first = true };
+    o.tokens = o.tokens ? MIN(o.tokens, left) : left;
+    if (!job->r.seeded) o.seed = hash_str(job->a.id);
+    o.seed += (uint64_t)number;
+    o.stop_texts = job->r.stop;
+    if (job->r.chat) {
+        o.stops = v->format.stops;
+        o.n_stops = v->format.n_stops;
+    }
+    if (!serve_stream_is_open(job->to)) { /* the peer has left */
+        end_choice(c, &(generated){ .stopped = true });
+        return OK;
+    }
+    const json_t *prompt = json_array_get(job->r.prompts, (size_t)which);
+    if (job->r.chat && job->r.stream) send_event(c, "", 0, NULL);
+    if (job->r.echo && json_is_string(prompt))
+        take_choice_text(c, json_string_value(prompt), json_string_length(prompt));
+    return generation_add(
+        v->d, v->tok, ids->at, (int64_t)ids->n, &o,
+        (decode_sink){ .emit_text = take_choice_text, .done = end_choice, .ctx = c });
 }
 
 static generate_job *next_job(generate_server *v) {
@@ -255,25 +283,45 @@ static generate_job *next_job(generate_server *v) {
     return job;
 }
 
+/* The first request with a choice that has no slot yet, of those that are open or wait. @return NULL: there is none */
+static generate_job *job_to_begin(generate_server *v) {
+    for (generate_job *job;; open_job(v, job)) {
+        for (generate_job *o = v->open; o; o = o->next)
+            if (o->added < o->choices) return o;
+        job = next_job(v);
+        if (!job) return NULL;
+    }
+}
+
+/* Ends a request that will not be answered any more. */
+static void drop_job(generate_job *job) {
+    serve_stream_end(job->to);
+    free_job(job);
+}
+
 /* Until a signal. */
 static err answer_jobs(generate_server *v) {
-    char byte;
-    while (!v->ends) {
+    char bytes[MOST_WAITING];
+    err e = OK;
+    while (!v->ends && !e) {
         struct pollfd in[] = { { .fd = v->signals, .events = POLLIN },
                                { .fd = v->ready[0], .events = POLLIN } };
-        if (poll(in, COUNT_OF(in), -1) < 0 && errno != EINTR)
+        if (poll(in, COUNT_OF(in), generation_busy(v->d) ? 0 : -1) < 0 && errno != EINTR)
             return ERR("cannot wait for requests: %s", strerror(errno));
-        if (in[0].revents) v->ends = true;
-        if (!in[1].revents || v->ends) continue;
-        ssize_t n = read(v->ready[0], &byte, 1);
-        generate_job *job = n == 1 ? next_job(v) : NULL;
-        if (job) answer_job(v, job);
+        v->ends = v->ends || in[0].revents;
+        ssize_t n = in[1].revents ? read(v->ready[0], bytes, sizeof bytes) : 0;
+        (void)n; /* whether one waits is asked of the queue */
+        generate_job *job;
+        while (!e && !v->ends && generation_has_slot(v->d) && (job = job_to_begin(v)))
+            e = add_choice(v, job);
+        if (!e && !v->ends) e = generation_step(v->d);
     }
-    for (generate_job *job; (job = next_job(v));) { /* not to be answered any more */
-        completion_free(&job->r);
-        serve_stream_end(job->to);
-        free(job);
+    for (generate_job *job, *next = v->open; (job = next);) {
+        next = job->next;
+        drop_job(job);
     }
+    for (generate_job *job; (job = next_job(v));) drop_job(job);
+    if (e) return e;
     struct signalfd_siginfo got = { 0 };
     ssize_t n = read(v->signals, &got, sizeof got);
     return n == sizeof got && got.ssi_signo == SIGINT
@@ -285,7 +333,11 @@ static err answer_jobs(generate_server *v) {
 static err open_served_model(const serve_generate_options *o, generate_server *v) {
     ops_choice on;
     TRY(weights_device(o->device, o->index, &on));
-    TRY(weights_open(o->model, &on, &v->g, o->context, &v->w));
+    v->w.generate.g = &v->g;
+    v->w.generate.positions = o->context;
+    v->w.generate.slots = (int)o->batch;
+    TRY(weights_open(o->model, &on, &v->w));
+    v->d = generation_new(&v->g, &v->w.x);
     TRY(weights_tokenizer(&v->w, &v->tok));
     if (!v->tok)
         return err_hint(ERR("%s has no tokenizer", o->model),
@@ -337,7 +389,7 @@ cleanup:
         if (v.ready[i] >= 0) close(v.ready[i]);
     if (v.signals >= 0) close(v.signals);
     pthread_mutex_destroy(&v.lock);
-    generator_memory_free(&v.memory);
+    generation_free(v.d);
     chat_free(&v.format);
     tokenizer_free(v.tok);
     weights_free(&v.w);

@@ -11,6 +11,12 @@ typedef struct weights {
     exec x;
     ckpt_state state;
     char *path; /* of the checkpoint, owned */
+    /* Given before opening: with g, generation is recorded too. */
+    struct {
+        generator *g;
+        int64_t positions; /* 0: as many as the model has */
+        int slots;         /* sequences at a time */
+    } generate;
     /* Given before opening: with rows > 0 a chain for the loss of rows of seq tokens is recorded too. */
     struct {
         int64_t rows, seq; /* seq 0: the default, at most 1024 */
@@ -25,10 +31,8 @@ typedef struct weights {
 err weights_tokenizer(const weights *w, tokenizer **out) MUST_USE;
 /* The device that --device and --device.index choose. @param kind NULL: auto. */
 err weights_device(const char *kind, int64_t index, ops_choice *out) MUST_USE;
-/* Opens a run's newest checkpoint, or a Hugging Face folder. With `g`, also records the generation of up to
- * `positions` tokens (0: as many as the model has positions). */
-err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
-                 weights *w) MUST_USE;
+/* Opens a run's newest checkpoint, or a Hugging Face folder. */
+err weights_open(const char *run, const ops_choice *on, weights *w) MUST_USE;
 /* The same without memory for the weights: w->m has their names and shapes. */
 err weights_describe(const char *run, weights *w) MUST_USE;
 void weights_free(weights *w); /* takes a zeroed one */

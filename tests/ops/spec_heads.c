@@ -264,17 +264,24 @@ static void split_reference(op_case *c) {
 
 static void cached_sizes(op_case *c) {
     attention_sizes(c);
-    c->size['P'] = size_of(c, 'N') + 20;
+    c->size['P'] = (size_of(c, 'N') + 20) * MAX(1, size_of(c, 's'));
     c->size['B'] = 2 * size_of(c, 'k') * size_of(c, 'd');
 }
 static void cached_values(op_case *c) {
-    for (int64_t i = 0; i < size_of(c, 'N'); i++) c->in[2].v[i] = (double)(i + 17);
+    int64_t sequences = MAX(1, size_of(c, 's')), n = size_of(c, 'N');
+    for (int64_t i = 0; i < n; i++) { /* one sequence, or the next tokens of several */
+        int64_t s = i * sequences / n;
+        c->in[2].v[i] = (double)(i + 17 - s * n / sequences);
+        c->in[3].v[i] = (double)(s * (n + 20));
+    }
 }
 static void cached_reference(op_case *c) {
     int64_t cols = size_of(c, 'C'), width = size_of(c, 'B'), d = size_of(c, 'd');
     int64_t q = size_of(c, 'q'), kv = size_of(c, 'k'), window = size_of(c, 'w');
     for (int64_t i = 0; i < size_of(c, 'N'); i++) {
-        int64_t p = (int64_t)c->in[2].v[i], from = window ? MAX(0, p - window + 1) : 0;
+        int64_t first = (int64_t)c->in[3].v[i], p = (int64_t)c->in[2].v[i];
+        int64_t from = first + (window ? MAX(0, p - window + 1) : 0);
+        p += first;
         for (int64_t e = 0; e < width; e++)
             c->in[1].v[p * width + e] = c->in[0].v[i * cols + q * d + e];
         for (int64_t h = 0; h < q; h++) {
@@ -397,10 +404,11 @@ const op_spec heads_specs[] = {
       .small = { { 1, 2, 1, 1, 3 }, { 5, 3, 4, 2, 20 }, { 9, 64, 6, 3, 40 }, { 70, 16, 2, 2, 32 } },
       .wide = { { 300, 64, 8, 4, 64 }, { 33, 80, 4, 2, 36 }, { 4000, 128, 6, 6, 768 } }, .wide_tol = { 3e-6, 1e-5 },
       .shift = 8 },
-    { .op = OP_ATTENTION_CACHED, .letters = "Ndqkw", .sizes = cached_sizes,
+    { .op = OP_ATTENTION_CACHED, .letters = "Ndqkws", .sizes = cached_sizes,
       .values = cached_values, .reference = cached_reference, .writes = "cache",
-      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 } },
-      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 1, 64, 4, 2, 11 }, { 41, 64, 4, 2, 11 } },
+      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 }, { 3, 12, 4, 2, 0, 3 }, { 8, 16, 2, 2, 6, 4 } },
+      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 1, 64, 4, 2, 11 }, { 41, 64, 4, 2, 11 }, { 8, 64, 4, 2, 0, 8 },
+                { 40, 64, 4, 2, 11, 4 } },
       .wide_tol = { 1e-5 } },
     { 0 },
 };

@@ -20,13 +20,15 @@ static double loss_of(const float *logits, int64_t vocab, int32_t target) {
 
 static void feed(exec *x, model *m, const generator *g, const int32_t *tok, const int32_t *pos,
                  int64_t from, int64_t n, const int32_t *target, decoded *out) {
-    int which = n == 1 ? g->one_id : g->many_id;
-    int32_t t[PREFILL], p[PREFILL];
+    int which = n == 1 ? g->step_id[0] : g->many_id;
+    int32_t t[PREFILL], p[PREFILL], start[PREFILL] = { 0 };
     for (int64_t i = 0; i < (n == 1 ? 1 : PREFILL); i++) {
         t[i] = tok[from + MIN(i, n - 1)];
         p[i] = pos[from + MIN(i, n - 1)];
     }
-    model_set_batch(m, x->plan, &(model_batch){ .tokens = t, .pos = p, .n = n == 1 ? 1 : PREFILL });
+    model_set_batch(
+        m, x->plan,
+        &(model_batch){ .tokens = t, .pos = p, .start = start, .n = n == 1 ? 1 : PREFILL });
     assert_ok(exec_chain(x, which, 0, 1));
     const float *logits = exec_result(x, which).data;
     int64_t vocab = model_conf(m)->vocab;
@@ -47,7 +49,7 @@ static void compare(const char *name, model_config c, int threads) {
     assert_ok(model_record(m, PROG_EVAL, LONG, LONG, &e));
     int eval;
     assert_ok(plan_chain(x.plan, &e, model_bucket_regions, m, &eval));
-    assert_ok(generator_plan(m, x.plan, 512, &g));
+    assert_ok(generator_plan(m, x.plan, 512, 1, &g));
     assert_ok(plan_commit(x.plan));
     model_init(m, x.plan, 3);
     stir_vectors(m, &x);
@@ -108,20 +110,21 @@ typedef struct spoken {
     int n;
 } spoken;
 /* A model with the weights of a seed, and its generator. @return the model, freed by the caller. */
-static model *open_generator_of(const model_config *c, int64_t positions, generator *g, exec *x) {
+static model *open_generator_of(const model_config *c, int64_t positions, int slots, generator *g,
+                                exec *x) {
     model *m;
     model_layout l = { .dt = DT_F32 };
     assert_ok(model_new(c, &l, &m));
     *x = (exec){ .comm = comm_self(), .plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1) };
     model_reserve(m, x->plan, false);
-    assert_ok(generator_plan(m, x->plan, positions, g));
+    assert_ok(generator_plan(m, x->plan, positions, slots, g));
     assert_ok(plan_commit(x->plan));
     model_init(m, x->plan, 3);
     return m;
 }
 
 static model *open_generator(const model_config *c, generator *g, exec *x) {
-    return open_generator_of(c, POSITIONS, g, x);
+    return open_generator_of(c, POSITIONS, 1, g, x);
 }
 
 static bool take_id(void *ctx, int32_t id) {
@@ -140,7 +143,8 @@ static void a_full_cache_continues_from_its_later_half(void **state) {
     spoken all = { 0 }, rest = { 0 };
     int32_t text[POSITIONS] = { 7 }, prompt[POSITIONS];
     sample_options o = { .tokens = SAID, .temperature = 0, .stop = -1 };
-    assert_ok(generate(&g, &x, text, 1, &o, take_id, &all, NULL));
+    generation *d = generation_new(&g, &x);
+    assert_ok(generate(d, text, 1, &o, take_id, &all, NULL));
     assert_int_equal(all.n, SAID);
     memcpy(text + 1, all.id, (POSITIONS - 1) * sizeof *text);
     memcpy(prompt, text + POSITIONS / 2, POSITIONS / 2 * sizeof *prompt);
@@ -148,8 +152,9 @@ static void a_full_cache_continues_from_its_later_half(void **state) {
     assert_true(memcmp(text, prompt, POSITIONS / 2 * sizeof *text) !=
                 0);               /* or it would prove nothing */
     o.tokens = POSITIONS / 2 - 1; /* until it is full again */
-    assert_ok(generate(&g, &x, prompt, POSITIONS / 2 + 1, &o, take_id, &rest, NULL));
+    assert_ok(generate(d, prompt, POSITIONS / 2 + 1, &o, take_id, &rest, NULL));
     assert_memory_equal(rest.id, all.id + POSITIONS, (size_t)rest.n * sizeof *rest.id);
+    generation_free(d);
     comm_free(x.comm);
     plan_free(x.plan);
     model_free(m);
@@ -162,9 +167,8 @@ static void a_remembered_prompt_changes_nothing(void **state) {
     c.max_seq = LONG;
     generator g;
     exec x;
-    model *m = open_generator_of(&c, LONG, &g, &x);
+    model *m = open_generator_of(&c, LONG, 1, &g, &x);
     stir_vectors(m, &x);
-    generator_memory memory = { 0 };
     rng_key key = rng_key_of(4, 0);
     uint64_t at = 0;
     int32_t prompt[ROUNDS][LONG];
@@ -178,20 +182,108 @@ static void a_remembered_prompt_changes_nothing(void **state) {
         uint64_t where = rng_below(key, at++, LONG), id = rng_below(key, at++, (uint64_t)c.vocab);
         if (r % 3 == 0) prompt[r][where] = (int32_t)id;
     }
-    for (int with = 0; with < 2; with++)
-        for (int r = 0; r < ROUNDS; r++) {
-            sample_options o = { .tokens = 1 + r % 9,
-                                 .temperature = 1,
-                                 .seed = (uint64_t)r,
-                                 .stop = -1,
-                                 .memory = with ? &memory : NULL };
-            assert_ok(generate(&g, &x, prompt[r], n[r], &o, take_id, &said[with][r], NULL));
-        }
+    generation *with = generation_new(&g, &x);
+    for (int r = 0; r < ROUNDS; r++) {
+        sample_options o = {
+            .tokens = 1 + r % 9, .temperature = 1, .seed = (uint64_t)r, .stop = -1
+        };
+        assert_ok(generate(with, prompt[r], n[r], &o, take_id, &said[0][r], NULL));
+    }
+    generation_free(with);
+    for (int r = 0; r < ROUNDS; r++) {
+        sample_options o = {
+            .tokens = 1 + r % 9, .temperature = 1, .seed = (uint64_t)r, .stop = -1
+        };
+        generation *without = generation_new(&g, &x);
+        assert_ok(generate(without, prompt[r], n[r], &o, take_id, &said[1][r], NULL));
+        generation_free(without);
+    }
     assert_memory_equal(said[0], said[1], sizeof said[0]);
-    generator_memory_free(&memory);
     comm_free(x.comm);
     plan_free(x.plan);
     model_free(m);
+}
+
+/* ---- several sequences -------------------------------------------------------------------------- */
+enum { TEXTS = 30, ROWS_EACH = 100 };
+typedef struct batch_case {
+    generation *d;
+    int32_t prompt[TEXTS][ROWS_EACH];
+    int64_t n[TEXTS];
+    sample_options o[TEXTS];
+    spoken together[TEXTS], alone[TEXTS];
+    int most; /* sequences that were decoded at the same time */
+} batch_case;
+
+/* Prompts of all lengths, some of which begin alike or are the same; options of all kinds. */
+static void draw_texts(batch_case *b, int64_t vocab) {
+    rng_key key = rng_key_of(11, 0);
+    uint64_t at = 0;
+    for (int r = 0; r < TEXTS; r++) {
+        for (int i = 0; i < ROWS_EACH; i++)
+            b->prompt[r][i] = (int32_t)rng_below(key, at++, (uint64_t)vocab);
+        b->n[r] = 1 + (int64_t)rng_below(key, at++, ROWS_EACH);
+        int like = r ? (int)rng_below(key, at++, (uint64_t)r) : 0;
+        int64_t same = (int64_t)rng_below(key, at++, 2 * ROWS_EACH);
+        if (r % 3 == 1) memcpy(b->prompt[r], b->prompt[like], (size_t)MIN(same, ROWS_EACH) * 4);
+        if (r % 3 == 1 && same > ROWS_EACH) b->n[r] = b->n[like];
+        b->o[r] = (sample_options){ .tokens = (int64_t)rng_below(key, at++, SAID),
+                                    .temperature = r % 4 ? 1 : 0,
+                                    .top_k = r % 5 ? 0 : 20,
+                                    .repetition_penalty = r % 7 ? 1 : 1.3,
+                                    .seed = (uint64_t)(r % 6),
+                                    .stop = r % 2 ? -1 : 5 };
+    }
+}
+
+static err add_text(void *ctx, int64_t i) {
+    batch_case *b = ctx;
+    b->most = MAX(b->most, generation_busy(b->d) + 1);
+    return generation_add(b->d, NULL, b->prompt[i], b->n[i], &b->o[i],
+                          (decode_sink){ .emit = take_id, .ctx = &b->together[i] });
+}
+
+/* The tokens of a sequence do not depend on the others that are decoded in the same steps, nor on what its slot held before;
+ * slots that are full start over one at a time. */
+static void compare_together(const char *name, model_config c, int slots, int threads) {
+    c.max_seq = ROWS_EACH;
+    generator g;
+    exec x;
+    batch_case *b = mem_alloc(sizeof *b);
+    model *m = open_generator_of(&c, ROWS_EACH, slots, &g, &x);
+    x.pool = threads > 1 ? pool_new(threads) : NULL;
+    stir_vectors(m, &x);
+    draw_texts(b, c.vocab);
+    b->d = generation_new(&g, &x);
+    assert_ok(generation_run(b->d, TEXTS, add_text, b));
+    generation_free(b->d);
+    assert_int_equal(b->most, slots);
+    for (int r = 0; r < TEXTS; r++) {
+        generation *d = generation_new(&g, &x);
+        assert_ok(generate(d, b->prompt[r], b->n[r], &b->o[r], take_id, &b->alone[r], NULL));
+        generation_free(d);
+        if (b->alone[r].n != b->together[r].n ||
+            memcmp(b->alone[r].id, b->together[r].id, (size_t)b->alone[r].n * 4) != 0)
+            fail_msg("%s, %d slots: text %d differs from the one decoded alone", name, slots, r);
+    }
+    free(b);
+    pool_free(x.pool);
+    comm_free(x.comm);
+    plan_free(x.plan);
+    model_free(m);
+}
+
+static void sequences_decoded_together_are_those_decoded_alone(void **state) {
+    model_config window = small_llama();
+    window.window = 30;
+    static const int slots[] = { 2, 3, 8 };
+    for (size_t i = 0; i < COUNT_OF(slots); i++) {
+        compare_together("llama", small_llama(), slots[i], 1);
+        compare_together("window", window, slots[i], 1);
+        compare_together("gpt2", small_gpt2(), slots[i], 1);
+        compare_together("fast", small_fast(), slots[i], 1);
+        compare_together("experts", small_moe(), slots[i], 1);
+    }
 }
 
 /* ---- the end of a document ------------------------------------------------------------------- */
@@ -233,7 +325,9 @@ static void generated_text_ends_with_its_document(void **state) {
     size_t written = 0;
     for (uint64_t seed = 0; seed < 8; seed++) {
         sample_options o = { .tokens = 40, .temperature = 1, .seed = seed };
-        assert_ok(generate_text(&g, &x, t, "The end", &o, count_text, &written, NULL));
+        generation *d = generation_new(&g, &x);
+        assert_ok(generate_text(d, t, "The end", &o, count_text, &written, NULL));
+        generation_free(d);
     }
     assert_in_range(written, 1, 8 * 5); /* one letter each is expected; to the end, 20 */
     comm_free(x.comm);
@@ -243,13 +337,15 @@ static void generated_text_ends_with_its_document(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(a_remembered_prompt_changes_nothing),
-                                        cmocka_unit_test(generated_text_ends_with_its_document),
-                                        cmocka_unit_test(
-                                            a_full_cache_continues_from_its_later_half),
-                                        cmocka_unit_test(llama_decodes_as_it_trains),
-                                        cmocka_unit_test(fast_learner_decodes_as_it_trains),
-                                        cmocka_unit_test(a_sliding_window_decodes_as_it_trains),
-                                        cmocka_unit_test(gpt2_decodes_as_it_trains) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_remembered_prompt_changes_nothing),
+        cmocka_unit_test(sequences_decoded_together_are_those_decoded_alone),
+        cmocka_unit_test(generated_text_ends_with_its_document),
+        cmocka_unit_test(a_full_cache_continues_from_its_later_half),
+        cmocka_unit_test(llama_decodes_as_it_trains),
+        cmocka_unit_test(fast_learner_decodes_as_it_trains),
+        cmocka_unit_test(a_sliding_window_decodes_as_it_trains),
+        cmocka_unit_test(gpt2_decodes_as_it_trains)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

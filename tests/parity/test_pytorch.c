@@ -85,7 +85,7 @@ static void open_subject_with(const char *name, double capacity, subject *s) {
     assert_ok(plan_chain(s->p, &s->train, model_bucket_regions, s->m, &s->train_id));
     assert_ok(model_record(s->m, PROG_EVAL, s->rows * s->seq, s->seq, &s->eval));
     assert_ok(plan_chain(s->p, &s->eval, model_bucket_regions, s->m, &s->eval_id));
-    assert_ok(generator_plan(s->m, s->p, s->c.max_seq, &s->g));
+    assert_ok(generator_plan(s->m, s->p, s->c.max_seq, 1, &s->g));
     assert_ok(plan_commit(s->p));
     st_file *f;
     assert_ok(st_open(dir, &f));
@@ -234,21 +234,25 @@ static void logits_match_pytorch(void **state) {
         double worst = 0;
         open_subject(families[i], &s);
         for (int row = 0; row < s.rows; row++) {
-            int32_t tok[PREFILL], pos[PREFILL];
+            int32_t tok[PREFILL], pos[PREFILL], start[PREFILL] = { 0 };
             for (int64_t t = 0; t < PREFILL; t++) {
                 tok[t] = s.tokens[row * s.seq + MIN(t, s.seq - 1)];
                 pos[t] = (int32_t)MIN(t, s.seq - 1);
             }
-            model_set_batch(s.m, s.p, &(model_batch){ .tokens = tok, .pos = pos, .n = PREFILL });
+            model_set_batch(
+                s.m, s.p,
+                &(model_batch){ .tokens = tok, .pos = pos, .start = start, .n = PREFILL });
             assert_ok(exec_chain(&s.x, s.g.many_id, 0, 1));
             const float *all = exec_result(&s.x, s.g.many_id).data;
             for (int64_t t = 0; t < s.seq; t++)
                 compare_logits(families[i], &s, row, t, all + t * s.c.vocab, &worst);
             for (int64_t t = 0; t < s.seq; t++) {
-                model_set_batch(s.m, s.p,
-                                &(model_batch){ .tokens = tok + t, .pos = pos + t, .n = 1 });
-                assert_ok(exec_chain(&s.x, s.g.one_id, 0, 1));
-                compare_logits(families[i], &s, row, t, exec_result(&s.x, s.g.one_id).data, &worst);
+                model_set_batch(
+                    s.m, s.p,
+                    &(model_batch){ .tokens = tok + t, .pos = pos + t, .start = start, .n = 1 });
+                assert_ok(exec_chain(&s.x, s.g.step_id[0], 0, 1));
+                compare_logits(families[i], &s, row, t, exec_result(&s.x, s.g.step_id[0]).data,
+                               &worst);
             }
         }
         close_subject(&s);

@@ -453,7 +453,7 @@ typedef struct cache_case {
 static void run_cached(cache_case *k, const int *order, int at, int n, int threads) {
     const problem *p = &k->p;
     double *part = mem_alloc((size_t)n * p->cols * sizeof *part);
-    int32_t *pos = mem_alloc((size_t)n * sizeof *pos);
+    int32_t *pos = mem_alloc((size_t)n * sizeof *pos), *start = mem_alloc((size_t)n * sizeof *pos);
     for (int i = 0; i < n; i++) {
         pos[i] = order[at + i];
         memcpy(part + (size_t)i * p->cols, p->qkv + (size_t)pos[i] * p->cols,
@@ -465,12 +465,13 @@ static void run_cached(cache_case *k, const int *order, int at, int n, int threa
     c.in[0] = rows_of(qkv, p->t.qkv, n, p->cols);
     c.in[1] = rows_of(k->cache, k->dt, k->rows, 2 * p->s.kv * p->s.dim);
     c.in[2] = tensor_of(pos, DT_I32, 1, (int64_t[]){ n });
+    c.in[3] = tensor_of(start, DT_I32, 1, (int64_t[]){ n });
     c.out[0] = rows_of(o, p->t.o, n, p->width);
     run_call(k->isa, &c, threads, 0xff);
     size_t row = (size_t)p->width * dt_size(p->t.o);
     for (int i = 0; i < n; i++) memcpy(k->o.data + pos[i] * row, o.data + i * row, row);
     buffer_free(&qkv), buffer_free(&o);
-    free(part), free(pos);
+    free(part), free(pos), free(start);
 }
 
 static cache_case cache_make(const problem *p, const char *isa, dtype dt) {

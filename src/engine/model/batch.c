@@ -173,7 +173,8 @@ void model_set_batch(const model *m, plan *p, const model_batch *b) {
     const axis_set ways[] = { 0, AXIS(AX_CP), AXIS(AX_TP), AXIS(AX_CP) | AXIS(AX_TP) };
     /* Generation has no documents, and every rank has all of its tokens: inputs that ranks divide belong to
      * the training programs of the same plan, whose shapes these tokens do not have. */
-    size_t n_ways = b->start ? COUNT_OF(ways) : 1;
+    bool documents = b->ids != NULL;
+    size_t n_ways = documents ? COUNT_OF(ways) : 1;
     const void *facts[TOKEN_FACTS] = { [TOKEN_TOKENS] = b->tokens,
                                        [TOKEN_TARGETS] = b->targets,
                                        [TOKEN_POS] = b->pos,
@@ -182,5 +183,5 @@ void model_set_batch(const model *m, plan *p, const model_batch *b) {
     for (int i = 0; i < TOKEN_FACTS; i++)
         for (size_t k = 0; k < n_ways; k++)
             put_tokens(m, p, token_input_name((token_fact)i, ways[k]), b->slot, facts[i], b->n);
-    if (b->start) put_ring(m, p, b);
+    if (documents) put_ring(m, p, b);
 }

@@ -19,9 +19,9 @@ typedef struct builder {
     const model_config *c;
     prog *p;
     prog_mode mode;
-    int block_kind; /* as in prog_options */
-    int64_t n, positions;
-    placement residual; /* how the residual lies */
+    int block_kind;                  /* as in prog_options */
+    int64_t n, positions, sequences; /* sequences: of a cache */
+    placement residual;              /* how the residual lies */
 } builder;
 
 /* Dropouts of a program draw different masks. */
@@ -162,10 +162,11 @@ static val attention(builder *b, val x) {
     if (b->c->value_step) qkv = with_own_values(b, qkv, all, h);
     val o;
     if (b->mode == PROG_DECODE) {
-        int64_t dim[] = { b->positions, 2 * local_kv_heads(b->c, &b->m->l.mesh) * b->c->head_dim };
+        int64_t dim[] = { b->sequences * b->positions,
+                          2 * local_kv_heads(b->c, &b->m->l.mesh) * b->c->head_dim };
         val cache =
             prog_input_per_layer(p, "cache", dt, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
-        o = rec_attention_cached(p, qkv, cache, pos, h);
+        o = rec_attention_cached(p, qkv, cache, pos, token_input(b, TOKEN_START, DT_I32, WHOLE), h);
     } else {
         o = attend(b, qkv, h);
     }
@@ -394,8 +395,9 @@ static const char *block_name(const model *m, int kind) {
     return m->kinds == 1 ? "block" : names[c->experts > 0][c->window > 0][c->value_step > 0];
 }
 
-err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out) {
-    builder b = { .m = m, .c = &m->c, .mode = mode, .n = n, .positions = positions };
+static err record_chain(model *m, builder b, chain *out) {
+    prog_mode mode = b.mode;
+    int64_t n = b.n, positions = b.positions;
     if (positions > m->c.max_seq)
         return err_hint(ERR("sequences of %lld tokens, but the model's positions end at %lld",
                             (long long)positions, (long long)m->c.max_seq),
@@ -426,4 +428,17 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
     b.block_kind = 0;
     TRY(record_program(m, &b, "last", 2, &out->last));
     return OK;
+}
+
+err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out) {
+    builder b = {
+        .m = m, .c = &m->c, .mode = mode, .n = n, .positions = positions, .sequences = 1
+    };
+    return record_chain(m, b, out);
+}
+
+err model_record_decode(model *m, int64_t n, int64_t positions, int64_t sequences, chain *out) {
+    builder b = { .m = m, .c = &m->c, .mode = PROG_DECODE, .n = n, .positions = positions };
+    b.sequences = sequences;
+    return record_chain(m, b, out);
 }

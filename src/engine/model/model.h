@@ -192,6 +192,9 @@ double model_flops(const model_config *c, int64_t seq, bool causal);
 
 /* Records a chain for n tokens (of this rank's sequences), positions below `positions`. */
 err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out) MUST_USE;
+/* Records a DECODE chain with a cache of several sequences, each of `positions` rows. */
+err model_record_decode(model *m, int64_t n, int64_t positions, int64_t sequences,
+                        chain *out) MUST_USE;
 /* Reserves regions of the plan for parameters (the master weights and, where GEMMs read another
  * type, a copy) and, when training, for gradients. */
 void model_reserve(model *m, plan *p, bool train);

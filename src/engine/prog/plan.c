@@ -94,6 +94,7 @@ void plan_add_input(plan *p, const prog_val *v, int layers) {
     /* one input, one part of it; rows are dealt out before */
     axis_set differs = placement_axes(p->region[at].input.pl, PL_S) ^ placement_axes(v->pl, PL_S);
     BUG_IF(differs & sequence_axes());
+    if (v->per_layer) p->region[at].layer_bytes = val_bytes(v);
     bool one = v->shared || (v->per_layer && !v->per_micro);
     size_t slots = one ? 1 : (size_t)p->input_slots;
     size_t stride = MAX(p->region[at].stride, slots > 1 ? align_up(bytes, INPUT_ALIGN) : bytes);
@@ -182,6 +183,21 @@ void plan_unmap_spare(const plan *p, void *at, size_t bytes) {
 
 void plan_copy(const plan *p, device_queue q, void *to, const void *from, size_t bytes) {
     p->backend->device->copy(p->backend->context, q, to, from, bytes);
+}
+
+void plan_copy_rows(const plan *p, const char *name, int64_t rows, int64_t to, int64_t from,
+                    int64_t n) {
+    int at = find_input(p, name);
+    BUG_IF(at < 0 || !p->region[at].layer_bytes);
+    size_t row = p->region[at].layer_bytes / (size_t)rows, bytes = row * (size_t)n;
+    char *base = plan_data(p, at), *end = base + p->region[at].bytes;
+    for (char *layer = base; layer < end; layer += p->region[at].layer_bytes) {
+        char *dst = layer + row * (size_t)to, *src = layer + row * (size_t)from;
+        if (p->backend->device)
+            plan_copy(p, QUEUE_COMPUTE, dst, src, bytes);
+        else
+            memcpy(dst, src, bytes);
+    }
 }
 
 err plan_pull(const plan *p, device_queue q, device_ticket *t, const void *from, size_t bytes,

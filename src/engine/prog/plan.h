@@ -142,6 +142,9 @@ void plan_drop(const plan *p, device_ticket *t);
 void *plan_map_spare(const plan *p, size_t bytes);
 void plan_unmap_spare(const plan *p, void *at, size_t bytes); /* takes NULL */
 void plan_copy(const plan *p, device_queue q, void *to, const void *from, size_t bytes);
+/* Copies n rows within an input that every layer has its own of, in each layer. @param rows of a layer's */
+void plan_copy_rows(const plan *p, const char *name, int64_t rows, int64_t to, int64_t from,
+                    int64_t n);
 err plan_pull(const plan *p, device_queue q, device_ticket *t, const void *from, size_t bytes,
               void *to) MUST_USE;
 

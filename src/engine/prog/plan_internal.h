@@ -9,11 +9,12 @@ enum { REGION_NAME = 32 };
 
 typedef struct region {
     char name[REGION_NAME];
-    size_t bytes, at; /* at: offset in the arena, set by plan_commit */
-    bool host;        /* ... or in the host's */
-    bool offloaded;   /* reserved for the host, whether or not there is a device */
-    input_info input; /* of an input's region */
-    size_t stride;    /* of its slots; 0: there is one */
+    size_t bytes, at;   /* at: offset in the arena, set by plan_commit */
+    bool host;          /* ... or in the host's */
+    bool offloaded;     /* reserved for the host, whether or not there is a device */
+    input_info input;   /* of an input's region */
+    size_t stride;      /* of its slots; 0: there is one */
+    size_t layer_bytes; /* of each layer's part; 0: layers share it */
 } region;
 
 enum { MOST_LATE = 16 };

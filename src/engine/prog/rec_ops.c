@@ -321,8 +321,8 @@ val rec_attention_(prog *p, val qkv, val start, val id, head_shape h) {
     return rec_first(p, r);
 }
 
-val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h) {
-    rec_request r = { OP_ATTENTION_CACHED, { qkv, cache, pos } };
+val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, head_shape h) {
+    rec_request r = { OP_ATTENTION_CACHED, { qkv, cache, pos, start } };
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
     r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
     return rec_first(p, r);

@@ -259,7 +259,7 @@ typedef struct ring_inputs {
     val range, id, key_id;
 } ring_inputs;
 val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_shape h);
-val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h);
+val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, head_shape h);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
 /* Over ep (rec_experts.c): rows of this rank's sequences to the ranks of their experts, and back. In generation, where

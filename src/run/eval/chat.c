@@ -56,21 +56,21 @@ static void set_tokens(chat_format *f, const json_t *settings, const tokenizer *
 }
 
 err chat_open(const char *folder, const tokenizer *tok, chat_format *out) {
-    json_t *settings = NULL, *generation = NULL;
+    json_t *settings = NULL, *defaults = NULL;
     err e = OK;
     *out = (chat_format){ .vars = json_object() };
     char *path = ckpt_file(folder, "chat_template.jinja");
     if (path) TRY_CLEAN(io_read(path, 1 << 20, &out->template, NULL));
     TRY_CLEAN(read_beside(folder, HF_TOKENIZER_CONFIG, &settings));
-    TRY_CLEAN(read_beside(folder, HF_GENERATION_CONFIG, &generation));
+    TRY_CLEAN(read_beside(folder, HF_GENERATION_CONFIG, &defaults));
     const char *template = find_template(settings);
     if (!out->template && template) out->template = strdup(template);
     set_tokens(out, settings, tok);
-    add_stops(out, json_object_get(generation, "eos_token_id"), tokenizer_vocab(tok));
+    add_stops(out, json_object_get(defaults, "eos_token_id"), tokenizer_vocab(tok));
 cleanup:
     free(path);
     json_decref(settings);
-    json_decref(generation);
+    json_decref(defaults);
     if (e) chat_free(out);
     return e;
 }

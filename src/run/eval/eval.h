@@ -5,10 +5,11 @@
  * `bool (*print_token)(void *ctx, int32_t token)`:
  *
  *     generator g;
- *     TRY(generator_plan(m, p, 1024, &g));                 // its own programs and cache
+ *     TRY(generator_plan(m, p, 1024, 1, &g));              // its own programs and cache
  *     TRY(plan_commit(p));
- *     TRY(generate(&g, &x, prompt, n, &(sample_options){ .tokens = 200, .temperature = 0.8 },
- *                  print_token, NULL, NULL));
+ *     generation *d = generation_new(&g, &x);
+ *     TRY(generate(d, prompt, n, &(sample_options){ .tokens = 200, .temperature = 0.8 }, print_token, NULL, NULL));
+ *     generation_free(d);
  */
 #ifndef INGOT_EVAL_H
 #define INGOT_EVAL_H
@@ -103,7 +104,7 @@ typedef struct task_score {
 } task_score;
 /* The standard error of a share. */
 double task_stderr(double share, int64_t n);
-struct generator;
+struct generation;
 /* Where answers are scored; details, where it is given, gets a line of JSON per question. */
 typedef struct task_run {
     exec *x;
@@ -112,8 +113,8 @@ typedef struct task_run {
     int64_t rows, seq;
     const tokenizer *tok;
     FILE *details;
-    eval_progress show;          /* counts answers */
-    const struct generator *gen; /* of TASK_GREEDY and TASK_GENERATE; NULL: these are refused */
+    eval_progress show;     /* counts answers */
+    struct generation *gen; /* of TASK_GREEDY and TASK_GENERATE; NULL: these are refused */
 } task_run;
 err task_score_all(const task_run *r, const task_file *t, task_score *out) MUST_USE;
 /* @param longest set to the tokens of context that the longest answer needs
@@ -143,26 +144,25 @@ typedef struct eval_rolling {
 /* @param path JSON lines with "text" or "page", or a text file that is one document. @param r details and gen are not read */
 err eval_rolling_file(const task_run *r, const char *path, eval_rolling *out) MUST_USE;
 
-/* ---- generation -------------------------------------------------------------------------- */
-enum { PREFILL = 64 }; /* tokens of a prompt that run at once */
+/* ---- generation: generation.c, generate.c ------------------------------------------------------ */
+enum {
+    PREFILL = 64,         /* tokens of a prompt that run at once */
+    GENERATOR_SLOTS = 64, /* most sequences that are decoded together */
+    GENERATOR_WIDTHS = 7  /* 1, 2, 4, ... 64 */
+};
 
-/* Two DECODE chains over one key/value cache: one for the chunks of a prompt, one for single tokens. */
+/* DECODE chains over one key/value cache, which holds several sequences: one chain for the chunks of a prompt, the others for
+ * the next token of 1, 2, 4, ... sequences. */
 typedef struct generator {
     model *m;
-    int64_t positions; /* rows of the cache; when it is full, the older half is dropped */
-    chain many, one;
-    int many_id, one_id;
+    int64_t
+        positions; /* rows of the cache per sequence; when they are full, the older half is dropped */
+    int slots;     /* sequences */
+    chain many, step[GENERATOR_WIDTHS];
+    int many_id, step_id[GENERATOR_WIDTHS], widths;
 } generator;
-err generator_plan(model *m, plan *p, int64_t positions, generator *g) MUST_USE;
-
-/* What a prompt left in the cache: one that begins alike, as further samples and turns of a chat do, continues from there.
- * Zeroed before the first call; valid as long as the weights are the same. */
-typedef struct generator_memory {
-    int32_t *ids;  /* of the prompt, owned */
-    float *logits; /* [vocab], of its end, owned */
-    int64_t n;
-} generator_memory;
-void generator_memory_free(generator_memory *h); /* takes a zeroed one */
+/* @param slots sequences that are decoded together, at most GENERATOR_SLOTS */
+err generator_plan(model *m, plan *p, int64_t positions, int slots, generator *g) MUST_USE;
 
 typedef struct sample_options {
     int64_t tokens;
@@ -179,8 +179,7 @@ typedef struct sample_options {
     double
         repetition_penalty; /* divides logits > 0 of tokens in the context, multiplies others; 0 or 1: none */
     double frequency_penalty,
-        presence_penalty;     /* subtracted per generated occurrence; once per generated token */
-    generator_memory *memory; /* NULL: the prompt runs from its beginning */
+        presence_penalty; /* subtracted per generated occurrence; once per generated token */
 } sample_options;
 
 typedef struct generated {
@@ -188,21 +187,44 @@ typedef struct generated {
     bool stopped;           /* by an end token, a stop text or emit, not by the number of tokens */
 } generated;
 
+/* Decodes up to g->slots sequences together, each with its own options. A sequence gets the tokens that it would get alone: on the
+ * CPU bit for bit with up to 8 of them. Prompts that begin alike, as those of several samples or of the turns of a chat, share
+ * the work on what they have in common, as long as it lives; the weights must not change meanwhile. */
+typedef struct generation generation;
+generation *generation_new(const generator *g, exec *x); /* borrows both */
+void generation_free(generation *d);                     /* takes NULL */
+/* What becomes of a sequence: emit gets each token, or whole characters, as they are made, and returns false to stop; done is
+ * called once, at the end. One of the two emits is given; done may be NULL. */
+typedef struct decode_sink {
+    bool (*emit)(void *ctx, int32_t token);
+    bool (*emit_text)(void *ctx, const char *text, size_t n);
+    void (*done)(void *ctx, const generated *g);
+    void *ctx;
+} decode_sink;
+bool generation_has_slot(const generation *d);
+int generation_busy(const generation *d); /* sequences that are not at their end */
+/* Adds a sequence, which runs its prompt of at least one token. Needs a free slot. @param t of emit_text; its end of a document
+ * ends the sequence, and o->stop is not read. NULL: emit gets ids. @param o texts and ids in it are borrowed until the end */
+err generation_add(generation *d, const tokenizer *t, const int32_t *prompt, int64_t n,
+                   const sample_options *o, decode_sink to) MUST_USE;
+/* The next token of every sequence. */
+err generation_step(generation *d) MUST_USE;
+/* Calls add for 0 ... n - 1, each when there is a slot, and ends when all sequences have ended. */
+err generation_run(generation *d, int64_t n, err (*add)(void *ctx, int64_t i), void *ctx) MUST_USE;
+
 /* Generates up to `tokens` tokens after the prompt and passes each to emit as it is made; emit returns
  * false to stop. The prompt holds at least one token. The same seed gives the same text. @param out may be NULL */
-err generate(const generator *g, exec *x, const int32_t *prompt, int64_t n, const sample_options *o,
+err generate(generation *d, const int32_t *prompt, int64_t n, const sample_options *o,
              bool (*emit)(void *ctx, int32_t token), void *ctx, generated *out) MUST_USE;
-
 /* The same in text: `prompt` is not empty; emit gets whole characters as they are made. o->stop is
  * not read: the tokenizer's end of a document stops. */
-err generate_text(const generator *g, exec *x, const tokenizer *t, const char *prompt,
-                  const sample_options *o, bool (*emit)(void *ctx, const char *text, size_t n),
-                  void *ctx, generated *out) MUST_USE;
+err generate_text(generation *d, const tokenizer *t, const char *prompt, const sample_options *o,
+                  bool (*emit)(void *ctx, const char *text, size_t n), void *ctx,
+                  generated *out) MUST_USE;
 /* The same after a prompt of ids. */
-err generate_after(const generator *g, exec *x, const tokenizer *t, const int32_t *prompt,
-                   int64_t n, const sample_options *o,
-                   bool (*emit)(void *ctx, const char *text, size_t n), void *ctx,
-                   generated *out) MUST_USE;
+err generate_after(generation *d, const tokenizer *t, const int32_t *prompt, int64_t n,
+                   const sample_options *o, bool (*emit)(void *ctx, const char *text, size_t n),
+                   void *ctx, generated *out) MUST_USE;
 
 /* Lowers the logits of tokens that were there before, as the options' penalties ask. @param context [n] ids, of which those
  * from `made` on were generated */

@@ -78,9 +78,46 @@ bool task_matches(task_match how, const char *answer, const task_question *q) {
 }
 
 /* ---- generating ----------------------------------------------------------------------------------------- */
+typedef struct task_answer {
+    struct answer_run *of;
+    token_ids ids;
+    str text;
+    bool right;
+} task_answer;
+
+typedef struct answer_run {
+    const task_run *r;
+    const task_file *t;
+    task_answer *all; /* [questions] */
+    int64_t done;
+    sample_options o;
+} answer_run;
+
 static bool keep_text(void *ctx, const char *text, size_t n) {
-    str_add_bytes(ctx, text, n);
+    str_add_bytes(&((task_answer *)ctx)->text, text, n);
     return true;
+}
+
+static void judge_answer(void *ctx, const generated *g) {
+    task_answer *a = ctx;
+    answer_run *run = a->of;
+    const eval_progress *show = &run->r->show;
+    a->right = task_matches(run->t->row->match, a->text.text, &run->t->question[a - run->all]);
+    token_ids_free(&a->ids);
+    if (show->on_batch) show->on_batch(show->ctx, ++run->done, run->t->n);
+}
+
+static err add_question(void *ctx, int64_t i) {
+    answer_run *run = ctx;
+    task_answer *a = &run->all[i];
+    const char *context = run->t->question[i].context;
+    a->of = run;
+    str_add(&a->text, "%s", "");
+    encoder *enc = encoder_new(run->r->tok);
+    encoder_add_prefixed(enc, context, strlen(context), true, &a->ids);
+    encoder_free(enc);
+    return generation_add(run->r->gen, run->r->tok, a->ids.at, (int64_t)a->ids.n, &run->o,
+                          (decode_sink){ .emit_text = keep_text, .done = judge_answer, .ctx = a });
 }
 
 static err print_generated(const task_run *r, const task_question *q, const str *text, bool right) {
@@ -100,24 +137,20 @@ err task_generate_all(const task_run *r, const task_file *t, task_score *out) {
     const task_row *row = t->row;
     int64_t right = 0;
     int stops = 0;
-    str text = { 0 };
-    err e = OK;
     while (stops < (int)COUNT_OF(row->stop) && row->stop[stops]) stops++;
-    sample_options o = {
+    answer_run run = { .r = r, .t = t, .all = mem_alloc((size_t)t->n * sizeof *run.all) };
+    run.o = (sample_options){
         .tokens = row->tokens, .temperature = 0, .stop_texts = row->stop, .n_stop_texts = stops
     };
+    err e = generation_run(r->gen, t->n, add_question, &run);
     for (int64_t i = 0; i < t->n; i++) {
-        const task_question *q = &t->question[i];
-        text.len = 0;
-        str_add(&text, "%s", "");
-        TRY_CLEAN(generate_text(r->gen, r->x, r->tok, q->context, &o, keep_text, &text, NULL));
-        bool is_right = task_matches(row->match, text.text, q);
-        right += is_right;
-        TRY_CLEAN(print_generated(r, q, &text, is_right));
-        if (r->show.on_batch) r->show.on_batch(r->show.ctx, i + 1, t->n);
+        task_answer *a = &run.all[i];
+        right += a->right;
+        if (!e) e = print_generated(r, &t->question[i], &a->text, a->right);
+        token_ids_free(&a->ids);
+        str_free(&a->text);
     }
+    free(run.all);
     *out = (task_score){ (double)right / (double)t->n, NAN, NAN, t->n };
-cleanup:
-    str_free(&text);
     return e;
 }

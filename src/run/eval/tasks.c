@@ -157,30 +157,51 @@ static err requests_make(const tokenizer *tok, const task_file *t, task_requests
 }
 
 /* Whether greedy decoding yields the tokens. */
-typedef struct greedy_check {
-    const int32_t *expected;
-    int64_t n, at;
-} greedy_check;
+typedef struct greedy_run {
+    const task_run *r;
+    const score_request *requests;
+    struct greedy_check {
+        struct greedy_run *of;
+        int64_t at; /* tokens that were right */
+    } * all;
+    int64_t n, done;
+} greedy_run;
+
 static bool check_greedy(void *ctx, int32_t id) {
-    greedy_check *c = ctx;
-    return c->expected[c->at] == id && ++c->at < c->n;
+    struct greedy_check *c = ctx;
+    const score_request *s = &c->of->requests[c - c->of->all];
+    return s->tokens[s->from + c->at] == id && ++c->at < s->n - s->from;
+}
+static void count_checked(void *ctx, const generated *g) {
+    greedy_run *run = ((struct greedy_check *)ctx)->of;
+    const eval_progress *show = &run->r->show;
+    if (show->on_batch) show->on_batch(show->ctx, ++run->done, run->n);
+}
+static err add_greedy(void *ctx, int64_t i) {
+    greedy_run *run = ctx;
+    const score_request *s = &run->requests[i];
+    run->all[i].of = run;
+    sample_options o = { .tokens = s->n - s->from, .temperature = 0, .stop = -1 };
+    return generation_add(
+        run->r->gen, NULL, s->tokens, s->from, &o,
+        (decode_sink){ .emit = check_greedy, .done = count_checked, .ctx = &run->all[i] });
 }
 
 static err count_greedy(const task_run *r, const task_file *t, const score_request *s,
                         task_score *out) {
     int64_t right = 0;
     double sum = 0;
-    for (int64_t i = 0; i < t->n; i++, s++) {
-        greedy_check c = { s->tokens + s->from, s->n - s->from, 0 };
-        sample_options o = { .tokens = c.n, .temperature = 0, .stop = -1 };
-        if (c.n) TRY(generate(r->gen, r->x, s->tokens, s->from, &o, check_greedy, &c, NULL));
-        right += c.at == c.n;
-        sum += s->sum;
-        TRY(print_details(r, &t->question[i], s, c.at == c.n ? 0 : -1, -1));
-        if (r->show.on_batch) r->show.on_batch(r->show.ctx, i + 1, t->n);
+    greedy_run run = { r, s, mem_alloc((size_t)t->n * sizeof *run.all), t->n, 0 };
+    err e = generation_run(r->gen, t->n, add_greedy, &run);
+    for (int64_t i = 0; i < t->n && !e; i++) {
+        bool whole = run.all[i].at == s[i].n - s[i].from;
+        right += whole;
+        sum += s[i].sum;
+        e = print_details(r, &t->question[i], &s[i], whole ? 0 : -1, -1);
     }
+    free(run.all);
     *out = (task_score){ (double)right / (double)t->n, NAN, sum / (double)t->n, t->n };
-    return OK;
+    return e;
 }
 
 err task_score_all(const task_run *r, const task_file *t, task_score *out) {

@@ -57,8 +57,9 @@ static err write_sample(trainer *t) {
                          .top_k = c->sample.top_k,
                          .top_p = c->sample.top_p,
                          .seed = t->state.seed + (uint64_t)t->state.step };
-    err e = generate_text(&t->gen, &t->x, t->data.tokenizer, c->sample.prompt, &o, take_text, &text,
-                          NULL);
+    generation *d = generation_new(&t->gen, &t->x);
+    err e = generate_text(d, t->data.tokenizer, c->sample.prompt, &o, take_text, &text, NULL);
+    generation_free(d);
     if (!e) {
         progress_note(t->show, "step %lld, sample: %s%s", (long long)t->state.step,
                       c->sample.prompt, text.text ? text.text : "");

@@ -91,7 +91,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
         TRY(plan_chain(t->p, &t->eval, model_bucket_regions, t->m, &t->eval_id));
     }
     TRY(questions_plan(t));
-    return t->len.every.sample.length ? generator_plan(t->m, t->p, t->len.seq, &t->gen) : OK;
+    return t->len.every.sample.length ? generator_plan(t->m, t->p, t->len.seq, 1, &t->gen) : OK;
 }
 
 /* From here on tensors travel between GPUs. */

@@ -1,6 +1,6 @@
-/* ATTENTION_CACHED: keys and values lie in a cache, one row per position. Several consecutive tokens (a
- * prompt) use the same tiles as training; single tokens go row by row, as fast as the cache can be
- * read. */
+/* ATTENTION_CACHED: keys and values are stored in a cache, one row per position, the sequences back to back. Several
+ * consecutive tokens of one sequence (a prompt) use the same tiles as training; single tokens go row by row, as fast as
+ * the cache can be read. */
 #include "attention_internal.h"
 
 #include <string.h>
@@ -10,14 +10,17 @@ enum { PROMPT = 8 }; /* fewest tokens for which tiles are faster */
 typedef struct cached {
     att_layout layout; /* without tile_row and start: positions define what is seen */
     const op_call *c;
-    const int32_t *pos;
+    const int32_t *pos, *start;
     tensor cache;
     char *worker;
     size_t worker_bytes;
 } cached;
 
-static int64_t first_row(const att_layout *p, int64_t pos) {
-    return p->window > 0 ? MAX(0, pos - p->window + 1) : 0;
+/* The row of a token in the cache, and the first row that it sees. */
+static int64_t row_of(const cached *a, int64_t i) { return (int64_t)a->start[i] + a->pos[i]; }
+static int64_t first_row(const cached *a, int64_t i) {
+    int64_t window = a->layout.window;
+    return a->start[i] + (window > 0 ? MAX(0, a->pos[i] - window + 1) : 0);
 }
 static tile_src cache_src(const cached *a, int64_t row, int kv, bool value, int rows) {
     int64_t col = (int64_t)(kv + (value ? a->layout.kv : 0)) * a->layout.dim;
@@ -31,11 +34,11 @@ static void store_tokens(const cached *a) {
     int64_t width = 2 * (int64_t)p->kv * p->dim;
     float part[ATT_TILE];
     for (int64_t i = 0; i < p->n; i++) {
-        BUG_IF(a->pos[i] < 0 || a->pos[i] >= a->cache.dim[0]);
+        BUG_IF(a->pos[i] < 0 || a->start[i] < 0 || row_of(a, i) >= a->cache.dim[0]);
         for (int64_t c = 0; c < width; c += ATT_TILE) {
             int n = (int)MIN(ATT_TILE, width - c);
             tile_src from = att_src(qkv, i, att_k_col(p, 0) + c, 1, n);
-            tile_src to = att_src(&a->cache, a->pos[i], c, 1, n);
+            tile_src to = att_src(&a->cache, row_of(a, i), c, 1, n);
             CPU(to_f32)(from.dt, from.data, part, n);
             CPU(from_f32)(to.dt, part, (void *)to.data, n);
         }
@@ -51,8 +54,8 @@ static void tile_task(void *ctx, int64_t task, int worker) {
     int nq = (int)MIN(ATT_TILE, p->n - row);
     int64_t lo[ATT_TILE], end[ATT_TILE];
     for (int q = 0; q < nq; q++) {
-        lo[q] = first_row(p, a->pos[row + q]);
-        end[q] = a->pos[row + q] + 1;
+        lo[q] = first_row(a, row + q);
+        end[q] = row_of(a, row + q) + 1;
     }
     char *buffer = a->worker + worker * a->worker_bytes, *k = buffer + CPU(att_state_bytes)(p);
     char *v = k + p->tile_bytes;
@@ -154,7 +157,7 @@ static void cached_row_task(void *ctx, int64_t task, int worker) {
     const cached *a = ctx;
     const att_layout *p = &a->layout;
     int kv = (int)(task % p->kv), dim = p->dim;
-    int64_t i = task / p->kv, pos = a->pos[i];
+    int64_t i = task / p->kv, last = row_of(a, i);
     row_state *st = (row_state *)(a->worker + worker * a->worker_bytes);
     float *k = (float *)(st + p->group);
     float *v = k + (size_t)ATT_TILE * dim, *q = v + (size_t)ATT_TILE * dim;
@@ -165,8 +168,8 @@ static void cached_row_task(void *ctx, int64_t task, int worker) {
     memset(out, 0, (size_t)qs.cols * sizeof *out);
     for (int h = 0; h < p->group; h++)
         st[h] = (row_state){ q + (size_t)h * dim, out + (size_t)h * dim, ATT_MASKED, 0 };
-    for (int64_t key = first_row(p, pos); key <= pos; key += ATT_TILE) {
-        int keys = (int)MIN(ATT_TILE, pos + 1 - key);
+    for (int64_t key = first_row(a, i); key <= last; key += ATT_TILE) {
+        int keys = (int)MIN(ATT_TILE, last + 1 - key);
         tile_src ks = cache_src(a, key, kv, false, keys), vs = cache_src(a, key, kv, true, keys);
         rows kr = load_rows(&ks, k), vr = load_rows(&vs, v);
         for (int h = 0; h < p->group; h++) row_add(&st[h], kr, vr, keys, dim);
@@ -193,14 +196,17 @@ size_t CPU(att_cached_workspace)(const op_call *c, int threads) {
     return (size_t)threads * cached_worker_bytes(&p);
 }
 
-static bool is_run(const int32_t *pos, int64_t n) {
+/* Whether the tokens are consecutive ones of a sequence. */
+static bool is_run(const cached *a, int64_t n) {
     for (int64_t i = 1; i < n; i++)
-        if (pos[i] <= pos[i - 1]) return false;
+        if (a->pos[i] <= a->pos[i - 1] || a->start[i] != a->start[0]) return false;
     return n >= PROMPT;
 }
 
 static void CPU(attention_cached)(const op_call *c) {
-    cached a = { .layout = cached_layout(c), .c = c, .pos = c->in[2].data, .cache = c->in[1] };
+    cached a = { .layout = cached_layout(c), .c = c, .cache = c->in[1] };
+    a.pos = c->in[2].data;
+    a.start = c->in[3].data;
     const att_layout *p = &a.layout;
     BUG_IF(c->in[0].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
     BUG_IF(a.cache.dim[1] != 2 * (int64_t)p->kv * p->dim);
@@ -208,7 +214,7 @@ static void CPU(attention_cached)(const op_call *c) {
     a.worker_bytes = cached_worker_bytes(p);
     store_tokens(&a);
     int64_t tiles = (p->n + ATT_TILE - 1) / ATT_TILE;
-    if (is_run(a.pos, p->n))
+    if (is_run(&a, p->n))
         pool_run(c->run->pool, tiles * p->heads, tile_task, &a);
     else
         pool_run(c->run->pool, p->n * p->kv, cached_row_task, &a);

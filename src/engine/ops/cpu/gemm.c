@@ -17,7 +17,7 @@
  * waits for panels or writes cache lines that other cores hold, which costs many times the copy itself.
  * And where A is transposed and the kernel asks for it (the weight gradient on AMX), tasks pack both operands
  * for themselves (task_packs_a): every part is packed several times, by blocks that are chosen to be few,
- * but into the thread's own memory. A GEMM with a single row of A goes to gemm_row.c.
+ * but into the thread's own memory. A GEMM with few rows of A goes to gemm_row.c.
  *
  * Deterministic: each element of C is summed over K in one order, however M and N are split, and the
  * split of K depends on K alone, so that the result does not depend on the number of threads. Between

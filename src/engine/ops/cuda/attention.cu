@@ -27,7 +27,8 @@ enum {
     QUERIES = WARPS * EACH,
     MAX_DIM = 256,
     LANE_COLS = MAX_DIM / 32, /* columns of a head per lane */
-    SETS_OF_REMAINDER = 64
+    SETS_OF_REMAINDER = 64,
+    FEW_TOKENS = 32 /* of a step of generation; the chunks of a prompt are longer */
 };
 
 /* @return what dropout multiplies the probability of query i and key j of a head by. */
@@ -78,7 +79,7 @@ static __device__ void attend_set(const att &a, att_before before, mixed o, floa
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *qs = shared, *ks = qs + QUERIES * ld, *vs = ks + TILE * ld;
     int head = blockIdx.y, group = head / (a.q / a.kv);
-    int64_t count = min((int64_t)QUERIES, a.n - first);
+    int64_t count = min(a.set, a.n - first);
     __syncthreads(); /* the readers of the last set are done */
     for (int e = threadIdx.x; e < QUERIES * dim; e += blockDim.x) {
         int r = e / dim, c = e % dim;
@@ -144,12 +145,15 @@ static __device__ void attend_set(const att &a, att_before before, mixed o, floa
 
 template <bool DROPS>
 static __global__ void attend_tiles(att a, att_before before, mixed o, float *lse) {
-    FOR_EACH_SET(a, first, a.n) attend_set<DROPS>(a, before, o, lse, first);
+    for (int64_t first = first_token(a) + blockIdx.x * a.set; first < a.n;
+         first += gridDim.x * a.set)
+        attend_set<DROPS>(a, before, o, lse, first);
 }
 
 static att att_of(const op_call *c, const tensor *qkv) {
     att a = {};
     a.n = a.n_keys = qkv->dim[0];
+    a.set = QUERIES;
     a.q = c->attr.heads.q, a.kv = c->attr.heads.kv, a.dim = c->attr.heads.dim;
     a.window = c->attr.heads.window, a.scale = c->attr.heads.scale;
     a.qkv = a.keys = qkv->data;
@@ -169,9 +173,10 @@ static unsigned set_blocks(const att &a, int64_t n) {
 
 static void launch_attend(const op_call *c, const att &a, const att_before &before, const tensor *o,
                           float *lse) {
-    if (attend_by_mma(c, a, before, o, lse)) return;
+    if (a.set == QUERIES && attend_by_mma(c, a, before, o, lse)) return;
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
-    dim3 grid(set_blocks(a, a.n), (unsigned)a.q);
+    dim3 grid(a.set == QUERIES ? set_blocks(a, a.n) : (unsigned)ceil_div(a.n, a.set),
+              (unsigned)a.q);
     if (a.drop.id)
         LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend_tiles<true>, a, before, mixed(*o),
                lse);
@@ -220,13 +225,15 @@ static __global__ void store_keys(att a, void *cache, int cache_t) {
     int64_t row = blockIdx.x;
     int width = 2 * a.kv * a.dim;
     for (int c = threadIdx.x; c < width; c += blockDim.x)
-        write1(cache, cache_t, a.pos[row] * (int64_t)width + c,
+        write1(cache, cache_t, last_key(a, row) * width + c,
                read1(a.qkv, a.qkv_t, row * a.stride + a.q * a.dim + c));
 }
 
 static void cuda_attention_cached(const op_call *c) {
     att a = att_of(c, &c->in[0]);
     a.pos = (const int32_t *)c->in[2].data;
+    a.start = (const int32_t *)c->in[3].data;
+    if (a.n <= FEW_TOKENS) a.set = 1; /* most likely of several sequences, which lie apart */
     const tensor *cache = &c->in[1];
     LAUNCH(cuda_of(c), { (unsigned)a.n, 128 }, store_keys, a, cache->data, cache->dt);
     a.keys = cache->data;

@@ -13,10 +13,13 @@ extern "C" {
 
 typedef struct att {
     int64_t n, n_keys;
+    int64_t
+        set; /* tokens per block of attention.cu: QUERIES, or 1 where each is of another sequence */
     int q, kv, dim, window;
     float scale;
-    const int32_t *start; /* training: [n] the first token that each token attends to */
-    const int32_t *pos;   /* decoding: [n] the token's row in the cache */
+    const int32_t *
+        start; /* [n] the first token that each token attends to; decoding: the sequence's first row of the cache */
+    const int32_t *pos;   /* decoding: [n] the token's row after that */
     const int32_t *range; /* a block of keys: [2, n] first key and end of each query's */
     const int32_t *from;  /* first token to process, the start of a document; NULL: 0 */
     int64_t lse_head, lse_token;
@@ -42,7 +45,7 @@ static __device__ __forceinline__ int64_t lse_at(const att &a, int head, int64_t
 }
 static __device__ __forceinline__ int64_t last_key(const att &a, int64_t i) {
     if (a.range) return (int64_t)a.range[a.n + i] - 1;
-    return a.pos ? a.pos[i] : i;
+    return a.pos ? (int64_t)a.start[i] + a.pos[i] : i;
 }
 static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
     if (a.range) return a.range[i];
