@@ -155,7 +155,7 @@ typedef struct generator {
 } generator;
 err generator_plan(model *m, plan *p, int64_t positions, generator *g) MUST_USE;
 
-/* What a prompt left in the cache: one that begins alike, as further samples and turns of a chat do, continues from there.
+/* Records the prompt that is in the cache: one that begins alike, as further samples and turns of a chat do, continues from there.
  * Zeroed before the first call; valid as long as the weights are the same. */
 typedef struct generator_memory {
     int32_t *ids;  /* of the prompt, owned */
