@@ -73,7 +73,7 @@ static err check_groups(const config *c, const launch_args *a, const launch_host
                     "let each host have a multiple of parallelism.tensor_parallel_degree");
 }
 
-/* What is supervised: of a run its folder, whose checkpoints a restart continues from. */
+/* The job that is supervised: of a run its folder, whose checkpoints a restart continues from. */
 typedef struct launched {
     char *run_dir; /* owned; NULL: not a run */
     bool fresh;

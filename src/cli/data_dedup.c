@@ -225,7 +225,7 @@ static json_t *dedup_json(const dedup_options *o, const dedup_summary *s) {
 
 /* ---- the command --------------------------------------------------------------------------- */
 
-/* What the command reads: the inputs, and with --against an earlier corpus before them. */
+/* Inputs of the command: the documents, and with --against an earlier corpus before them. */
 typedef struct dedup_inputs {
     text_inputs *in;  /* what the stage reads */
     text_inputs *all; /* what is compared: `in` itself, or with the earlier corpus */

@@ -119,6 +119,12 @@ static err run_language(const cli_subcommand *self, int argc, char **argv) {
 
 #define AT(member) offsetof(quality_args, quality.member)
 /* clang-format off */
+#define READ_ARGS \
+    { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: detected from name and content)" }, \
+    { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member, Parquet or Arrow column that holds the text (default text)" }, \
+    { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" }, \
+    { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show the loss of each epoch" }, \
+    { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" }
 static const cli_arg args[] = {
     { "out", ARG_TEXT, DATA_AT(out), "FILE", "the model to write, ending in .bin; .ftz with --quantize", 'o' },
     { "label-field", ARG_TEXT, offsetof(quality_args, label_field), "NAME", "JSON member, a string, with the label (default label)" },
@@ -132,11 +138,7 @@ static const cli_arg args[] = {
     { "min-count", ARG_COUNT, AT(min_count), "N", "a word of the dictionary is seen at least N times (default 3)" },
     { "epochs", ARG_COUNT, AT(epochs), "N", "passes over the documents (default 10)" },
     { "rate", ARG_REAL, AT(rate), "X", "learning rate at the beginning; it falls to 0 (default 0.5)" },
-    { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: detected from name and content)" },
-    { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member, Parquet or Arrow column that holds the text (default text)" },
-    { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" },
-    { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show the loss of each epoch" },
-    { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" },
+    READ_ARGS,
 };
 static const cli_arg language_args[] = {
     { "out", ARG_TEXT, DATA_AT(out), "FILE", "the model to write, ending in .ftz", 'o' },
@@ -148,11 +150,7 @@ static const cli_arg language_args[] = {
     { "buckets", ARG_COUNT, AT(buckets), "N", "rows that n-grams share, by hash (default 180000)" },
     { "epochs", ARG_COUNT, AT(epochs), "N", "passes over the documents (default 5)" },
     { "rate", ARG_REAL, AT(rate), "X", "learning rate at the beginning; it falls to 0 (default 0.5)" },
-    { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: detected from name and content)" },
-    { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member, Parquet or Arrow column that holds the text (default text)" },
-    { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" },
-    { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show the loss of each epoch" },
-    { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" },
+    READ_ARGS,
 };
 /* clang-format on */
 

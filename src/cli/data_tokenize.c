@@ -12,7 +12,7 @@ typedef struct tokenize_args {
     double held_out;
 } tokenize_args;
 
-/* What a thread holds for each byte of the longest document at worst: ids as they are made, the
+/* Bytes that a thread holds for each byte of the longest document at worst: ids as they are made, the
  * same as they are stored, and both once more while they grow. */
 enum { BYTES_PER_BYTE = 16, TOKENIZER_BYTES_AT_MOST = 64 << 20 };
 

@@ -80,7 +80,7 @@ typedef struct comm_move {
     axis_set axes;
     place from, to;
     move_kind kind; /* MOVE_NONE: the one of from -> to */
-    /* What crosses between ranks: DT_NONE, the tensors' type. Another float type rounds: each rank's
+    /* The type that crosses between ranks: DT_NONE, the tensors' type. Another float type rounds: each rank's
      * contribution once, to nearest even, also the one a rank keeps itself; sums and maxima then run in
      * fp32. An all-reduce rounds the sum once more, since it too crosses; a reduce-scatter does not. */
     dtype wire;
@@ -161,7 +161,7 @@ double comm_wait_seconds(const comm *c); /* of all counters, and of values of th
 char *comm_rank_name(const comm *c, int rank, char *buf, size_t n);
 
 /* ---- watching ------------------------------------------------------------------------------ */
-/* What is called, in the thread that communicates, for every communication that moves bytes: when it has been
+/* Called, in the thread that communicates, for every communication that moves bytes: when it has been
  * started, when the rank begins to wait for it, and when that wait is over. */
 typedef struct comm_watcher {
     void (*started)(void *ctx, const comm_ticket *t);
@@ -217,7 +217,7 @@ err comm_job_compare(comm_job *j, const char *what, const char *text) MUST_USE;
 err comm_job_compare_program(comm_job *j) MUST_USE;
 /* @return the error with the rank and host it occurred on in front; takes ownership. */
 err comm_job_name_rank(const comm_job *j, err e) MUST_USE;
-/* @return seconds that a rank which failed leaves the word to others: its error may follow from theirs, or be
+/* @return seconds that a failed rank waits before it reports: its error may follow from theirs, or be
  * the same as rank 0's, and whatever started the job ends it meanwhile. @param c NULL: not known yet. */
 double comm_job_wait_seconds(const comm_job *j, const comm *c);
 /* This rank's end. Ranks of a host share memory unless `shared_memory` is false; others exchange messages.

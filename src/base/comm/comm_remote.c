@@ -156,7 +156,7 @@ static bool receives_in_place(const remote_op *o) {
            !comm_rounds(o->dt, o->wire);
 }
 
-/* What is packed is sent from `out`, what is not received in place comes to `in`; each again where types
+/* Packed elements are sent from `out`, those that are not received in place arrive in `in`; each again where types
  * differ. */
 static void reserve_pieces(remote_op *o, int64_t n) {
     bool rounds = comm_rounds(o->dt, o->wire),

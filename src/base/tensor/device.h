@@ -46,7 +46,7 @@ enum { MARKS_OF_STEPS = 6 };
 typedef struct device_table {
     err (*map)(void *context, size_t bytes, void **out); /* zeroed */
     void (*unmap)(void *context, void *p, size_t bytes);
-    /* Memory as map's, for a purpose that can do without: *out is NULL where too little would be left to
+    /* Memory as map's, for an optional purpose: *out is NULL where too little would be left to
      * others. Not zeroed. May be NULL, as copy and pull, which belong to it. */
     void (*map_spare)(void *context, size_t bytes, void **out);
     /* Host memory that kernels can also reach, over the bus; zeroed. */

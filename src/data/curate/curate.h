@@ -82,7 +82,7 @@
     X(c4_word_length, "c4-word-length", 1000, "c4: remove lines with a longer word")                   \
     X(short_line, "fineweb-short-line", 30, "fineweb: a line of at most this many characters is short")
 
-/* What filters change in documents they keep, and what else they count: X(id, name). */
+/* Changes that filters make in documents they keep, and other counts: X(id, name). */
 #define FILTER_COUNTERS(X)                                                                          \
     X(line_length, "lines removed: overlong word")                                                \
     X(line_end, "lines removed: no sentence end")                                              \
@@ -287,7 +287,7 @@ bool filter_is_terminal(uint32_t code_point);
 enum { NGRAM_MAX = 64, MINHASH_MAX = 4096 }; /* limits: words of an n-gram; hash functions */
 typedef enum { DEDUP_NEAR, DEDUP_EXACT, DEDUP_PARAGRAPH } dedup_method;
 typedef enum { DEDUP_FIRST, DEDUP_LAST, DEDUP_LONGEST } dedup_keep;
-/* What of a word does not count when words are compared. Zeroed: case, accents and punctuation do
+/* Selects which parts of a word are ignored when words are compared. Zeroed: case, accents and punctuation do
  * not, numbers do. */
 typedef struct normalization {
     bool keep_case, keep_accents;

@@ -216,7 +216,7 @@ static inline void uint64_list_add(uint64_list *l, uint64_t value) {
     mem_reserve((void **)&l->at, &l->cap, l->n, sizeof *l->at);
     l->at[l->n++] = value;
 }
-/* What is compared of a paragraph: the whole, or its n-grams. */
+/* Selects what is compared of a paragraph: the whole, or its n-grams. */
 typedef struct paragraph_rule {
     int least;         /* paragraphs of fewer words are not compared */
     int ngram, stride; /* ngram 0: the whole paragraph */

@@ -38,7 +38,7 @@ typedef struct substring_worker {
     str text;
 } substring_worker;
 
-/* What was found in a phase: which of its items, numbered in input order, repeat. */
+/* Findings of a phase: which of its items, numbered in input order, repeat. */
 typedef struct substring_phase {
     split_job reading;
     spill **spills;

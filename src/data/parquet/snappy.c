@@ -38,7 +38,7 @@ static uint32_t snappy_read_bytes(snappy_state *s, int n) {
     return v;
 }
 
-/* What decode_fast knows of an element by its tag: the bytes that it yields in bits 0 to 7, and above them
+/* Table of facts about an element, by its tag, for decode_fast: the bytes that it yields in bits 0 to 7, and above them
  * a part of the distance back to the bytes that it copies:
  *
  *     tag & 3   0: literal                 as many as it yields: the check of distances accepts it

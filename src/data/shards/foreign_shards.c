@@ -74,7 +74,7 @@ err raw_dtype_parse(const char *name, raw_dtype *out) {
     return OK;
 }
 
-/* What a sample of 32-bit words shows, spread over the whole file. */
+/* Statistics of a sample of 32-bit words, spread over the whole file. */
 typedef struct raw_look {
     uint32_t largest_low, largest_high; /* halves of the even words */
     bool odd_zero;                      /* every second word is zero */

@@ -93,7 +93,7 @@ static void tally_read(source_tally *t, const json_t *o) {
 
 /* ---- one block ------------------------------------------------------------------------------------ */
 
-/* What a thread needs, and the block it has made of it, which is written before it begins another:
+/* Buffers of a thread, and the block it has made, which is written before it begins another:
  * so buffers serve from block to block, and no memory is asked of the system. */
 typedef struct tokenize_worker {
     encoder *encoder;

@@ -1,4 +1,4 @@
-/* What a stage reports while it runs (stage_progress.c, stage_tasks.c) and when it has ended (stage_report.c). */
+/* Reports of a stage while it runs (stage_progress.c, stage_tasks.c) and when it has ended (stage_report.c). */
 #ifndef INGOT_TEXT_STAGE_REPORT_INTERNAL_H
 #define INGOT_TEXT_STAGE_REPORT_INTERNAL_H
 

@@ -118,7 +118,7 @@ static err read_cls_sep(const json_t *o, const step_kind *k, void *into) {
     return set_affixes_once(into, k->type, &a);
 }
 
-/* Changes where tokens lie in the text, which nobody asks here. */
+/* Changes the offsets of tokens in the text, which nothing reads here. */
 static err read_offsets_step(const json_t *o, const step_kind *k, void *into) { return OK; }
 
 static const step_kind processors[] = {

@@ -142,7 +142,7 @@ cleanup:
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
 
-/* Members that change ids in ways we do not do: missing, null, "" and 0 mean that nobody asks. */
+/* Members that change ids in ways we do not do: missing, null, "" and 0 mean that it is disabled. */
 static err refuse_if_set(const json_t *model, const char *key) {
     const json_t *v = json_object_get(model, key);
     bool unset = !v || json_is_null(v) || (json_is_string(v) && !json_string_length(v)) ||

@@ -196,7 +196,7 @@ static void add_without_marks(const char *text, size_t n, str *out) {
     }
 }
 
-/* What SentencePiece's rule "nmt" removes, and what it reads as a space. */
+/* Characters that SentencePiece's rule "nmt" removes, and those that it reads as a space. */
 static bool nmt_removes(uint32_t cp) {
     return (cp >= 1 && cp <= 8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F ||
            cp == 0x8F || cp == 0x9F;

@@ -1,4 +1,4 @@
-/* What happens to text before the model sees it: normalizers and splits (text_rules.c), added tokens (added.c). */
+/* Rules that change text before the model sees it: normalizers and splits (text_rules.c), added tokens (added.c). */
 #ifndef INGOT_TOKENIZER_TEXT_RULES_INTERNAL_H
 #define INGOT_TOKENIZER_TEXT_RULES_INTERNAL_H
 

@@ -261,7 +261,7 @@ static void count_best(void *ctx, int64_t task, int worker) {
     }
 }
 
-/* What the likelihood of the text loses without the piece, whose text is then written in the best other way. */
+/* Returns how much likelihood the text loses without the piece, whose text is then written in the best other way. */
 static double piece_loss(const em_job *j, uint32_t i, em_worker *w) {
     const learned_piece *p = &j->l->pieces[i];
     double freq = (double)j->freq[i];

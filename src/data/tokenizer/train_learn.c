@@ -111,7 +111,7 @@ static void add_byte_tokens(learner *l) {
         l->symbols.ids[bytes[i]] = id_of_bytes(l, (text_span){ (const char *)bytes + i, 1 }, 1);
 }
 
-/* What characters without a token are written as. No merge makes these. */
+/* Adds the tokens of single bytes, which characters without a token are written as. No merge makes these. */
 static void add_fallback_tokens(learner *l) {
     enum { NAME = 6 };
     for (int i = 0; i < 256; i++) {

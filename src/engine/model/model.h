@@ -26,7 +26,7 @@
 #include "config/config.h"
 #include "prog/execute.h"
 
-/* What a model is, whatever it runs on. The members are those of config/model_facts.def. */
+/* Describes a model, whatever it runs on. The members are those of config/model_facts.def. */
 typedef struct model_config {
     char name[48];
 #define MODEL_INT(key, member, type, ...)    type member;
@@ -205,7 +205,7 @@ typedef struct region_part {
     int region; /* -1: none */
     int64_t at; /* element of its beginning */
 } region_part;
-/* What this rank updates of one bucket of one layer: what optimizers and checkpoints iterate over. */
+/* The elements of one bucket of one layer that this rank updates: optimizers and checkpoints iterate over these. */
 typedef struct bucket_view {
     const char *name;
     int bucket, layer;

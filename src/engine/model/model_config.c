@@ -10,7 +10,7 @@ double model_fact_option(const model_fact *f, const config *cfg) {
     return v == CFG_AUTO ? NAN : (double)v;
 }
 
-/* What a preset derives from width and heads follows them where they were changed and it was not
+/* Sizes that a preset derives from width and heads follow them where these were changed and they were not
  * set itself. */
 static err derive_sizes(const config *cfg, const model_config *preset, model_config *c) {
     bool wider = c->dim != preset->dim, resized = wider || c->heads != preset->heads;

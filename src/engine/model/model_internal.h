@@ -61,7 +61,7 @@ fp8_recipe linear_recipe(const model_layout *l, block_linear which);
 /* An error when the layout asks for fp8 together with what fp8 cannot be combined with. */
 err fp8_check(const model_layout *l) MUST_USE;
 
-/* What programs read about tokens: one input per fact and way to divide the tokens of a sequence. */
+/* Facts that programs read about tokens: one input per fact and way to divide the tokens of a sequence. */
 typedef enum {
     TOKEN_TOKENS,
     TOKEN_TARGETS,

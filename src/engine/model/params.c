@@ -313,7 +313,7 @@ err model_split_tp(const model_config *c, mesh *m) {
     return OK;
 }
 
-/* What a tp rank has of a part, per dim. */
+/* The shard of a part that a tp rank has, per dim. */
 typedef struct tp_shard {
     int64_t slots[2]; /* elements that programs see */
     int64_t own[2];   /* those of them that are the part's; the rest is padding */

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* What the sizes of a family share, as far as it differs from the defaults of the fact table: a
+/* Values that the sizes of a family share, as far as they differ from the defaults of the fact table: a
  * member that is 0 here has its default. */
 static const model_config gpt2 = { .norm = NORM_LAYER,
                                    .mlp = MLP_GELU_TANH,

@@ -34,7 +34,7 @@ static dtype master_of(const model *m, int b) {
     return m->l.master == DT_BF16 && m->bucket[b].dt == DT_BF16 ? DT_BF16 : DT_F32;
 }
 
-/* What programs read is the copy, where there is one: then the master weights are the update's alone. */
+/* Programs read the copy, where there is one: then the master weights are the update's alone. */
 static bool has_copy(const model *m, int b) { return m->bucket[b].dt != master_of(m, b); }
 static bucket_range master_range(const model *m, int b) {
     return bucket_holds(&m->bucket[b], &m->l.mesh, has_copy(m, b) ? HOLDS_STATE : HOLDS_PARAMS);

@@ -34,7 +34,7 @@ typedef enum {
     BWD_COUNT
 } op_bwd;
 
-/* What a call costs (ops_cost). */
+/* Classes of cost of a call (ops_cost). */
 typedef enum {
     COST_BYTES,  /* every operand and result moved once */
     COST_GATHER, /* reads as many table rows as it writes */

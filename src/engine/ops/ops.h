@@ -37,7 +37,7 @@ typedef enum { ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU2 } act_kind;
 /* Muon's polynomials: those of Jordan et al. (2024), or of Polar Express (Amsel et al., 2025). */
 typedef enum { POLAR_CLASSIC, POLAR_EXPRESS, POLAR_KINDS } polar_kind;
 
-/* What is fixed when an op is recorded. An op reads only the members that its row in ops.def lists. */
+/* Attributes that are fixed when an op is recorded. An op reads only the members that its row in ops.def lists. */
 typedef struct op_attr {
     float eps;    /* norms */
     act_kind act; /* LINEAR_GELU, GELU */
@@ -132,7 +132,7 @@ typedef struct step_state {
     int64_t good;     /* steps in a row that were not skipped, for the loss scale */
 } step_state;
 
-/* What changes from step to step: one block, read by kernels. The host writes all of it but `now`, before
+/* Values that change from step to step: one block, read by kernels. The host writes all of it but `now`, before
  * the calls that read it are queued: `update` before those of the update, the rest before a microbatch,
  * while the previous update may still be reading its part. */
 typedef struct step_block {

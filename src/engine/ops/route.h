@@ -1,4 +1,4 @@
-/* What every backend's routing agrees on: sizes, scores, which expert a row belongs to. One token at a
+/* Rules of routing that every backend follows: sizes, scores, which expert a row belongs to. One token at a
  * time; the order of sums is fixed, so that all kernels choose the same experts from the same logits.
  * __device__ where CUDA includes it. */
 #ifndef INGOT_OPS_ROUTE_H
@@ -50,7 +50,7 @@ ROUTE_FN int32_t route_choices(const route_parts *p, int64_t unit, int64_t exper
     return sum;
 }
 
-/* What an expert takes of a unit in which n choices fall on it. */
+/* Returns how many of n choices in a unit an expert takes. */
 ROUTE_FN int32_t route_taken(const route_parts *p, int64_t capacity, int64_t unit, int64_t expert,
                              int32_t n) {
     int64_t left = capacity - (p->count ? route_choices(p, unit, expert, false) : 0);

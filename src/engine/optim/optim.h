@@ -127,7 +127,7 @@ err optim_read(const optimizer *o, int param, param_part part, int64_t n, float 
  * 8-bit moments are read and written dequantized; writing back what was read is bit-exact. */
 int optim_states(const optimizer *o, int param);
 const char *optim_state_name(const optimizer *o, int param, int k);
-/* What the elements of a state belong to: those of the parameter ("m", "v"), or the rows or the columns of
+/* Names what the elements of a state belong to: those of the parameter ("m", "v"), or the rows or the columns of
  * the whole matrix ("row", "col"), which are then the same on every rank that has the parameter. */
 typedef enum { STATE_OF_ELEMENTS, STATE_OF_ROWS, STATE_OF_COLS } state_kind;
 state_kind optim_state_kind(const optimizer *o, int param, int k);

@@ -171,10 +171,10 @@ static err check_finite(const plan *p, const instance *in, const prog_op *o, con
 /* ---- calls ------------------------------------------------------------------------------- */
 static op_run op_run_of(const exec *x, const step_block *step, device_queue q) {
     const plan *p = x->plan;
-    bool aside = q == QUEUE_UPDATE;
+    bool beside = q == QUEUE_UPDATE;
     return (op_run){ .pool = x->pool,
-                     .workspace = plan_data(p, aside ? p->update_work : p->work),
-                     .workspace_bytes = aside ? p->update_work_bytes : p->work_bytes,
+                     .workspace = plan_data(p, beside ? p->update_work : p->work),
+                     .workspace_bytes = beside ? p->update_work_bytes : p->work_bytes,
                      .step = step,
                      .context = p->backend->context,
                      .queue = q };

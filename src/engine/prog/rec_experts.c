@@ -3,14 +3,14 @@
  * Padded to a capacity all parts are equal: rows are [experts, rows of each, width], sharded along the second
  * dim before, by sequence, and along the first after.
  *
- * Else parts are as large as it happens: ranks tell each other how many rows come for each expert, an
- * all-to-all moves as many, and what came is put in the order of the experts:
+ * Else parts differ in size: ranks exchange how many rows each expert receives, an all-to-all moves that many,
+ * and the received rows are put in the order of the experts:
  *
  *     rank 0   | e0 e0 | e1 | e2 e3 |    counts         | e0 e0 e1 | e0 e1 e1 |    | e0 e0 e0 | e1 e1 e1 |
  *     rank 1   | e0 | e1 e1 | e2 e2 |  ----------->     from rank 0  from rank 1
  *
- * Memory is for the most that can come: every token of every rank chooses as many of this rank's experts as it
- * can. */
+ * Memory is reserved for the largest possible number: every token of every rank chooses as many of this rank's
+ * experts as it can. */
 #include "prog_internal.h"
 
 #include <string.h>

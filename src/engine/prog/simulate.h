@@ -61,7 +61,7 @@ typedef struct sim_result {
     double compute, exposed, hidden; /* of a rank, on average: calls; communication */
     double bubble;                   /* share of the time in which a rank waits for another stage */
 } sim_result;
-/* Plays a step of c->micros microbatches. @param watch NULL: nobody */
+/* Plays a step of c->micros microbatches. @param watch NULL: disabled */
 err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_watch *watch,
               sim_result *out) MUST_USE;
 

@@ -1,4 +1,4 @@
-/* What calls cost on the CPU of this machine, for its entry in the catalogue (`ingot doctor --calibrate`).
+/* Measures what calls cost on the CPU of this machine, for its entry in the catalogue (`ingot doctor --calibrate`).
  *
  * Small models of several families and widths take a few training steps while the executor times each op. What a
  * call of an op takes is then fitted over these models as

@@ -1,4 +1,4 @@
-/* What one rank of a run holds, by laying out its real programs, and what would make it fit. */
+/* Computes what one rank of a run holds, by laying out its real programs, and suggests what would make it fit. */
 #include "planning_internal.h"
 
 #include <math.h>
@@ -180,7 +180,7 @@ static const fit_step optimizers[] = {
       0.15 },
 };
 
-/* What the ranks of a data-parallel group shard beside optimizer state. Stage 2 reduces gradients with every
+/* State that the ranks of a data-parallel group may shard beside optimizer state. Stage 2 reduces gradients with every
  * microbatch, stage 3 gathers parameters too. */
 static const fit_step shardings[] = {
     { { { 0 } }, "", 0, 0 },

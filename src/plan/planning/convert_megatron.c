@@ -174,7 +174,7 @@ static err set_megatron_batch(convert_source *s) {
                               strtod(end, NULL) * seq, "tokens");
 }
 
-/* What data-parallel ranks share, and where the optimizer state is. */
+/* Converts how data-parallel ranks shard state, and where the optimizer state is. */
 static err set_sharding(convert_source *s) {
     bool fsdp = convert_true(s, "use_megatron_fsdp") || convert_true(s, "use_custom_fsdp");
     const char *key = "data_parallel_sharding_strategy";

@@ -1,4 +1,4 @@
-/* What a run would have to itself: accelerators of the catalogue, how many, and how well they are used. Read
+/* The machine that a run would have to itself: accelerators of the catalogue, how many, and how well they are used. Read
  * from texts, as options of `ingot plan` and queries of the planning page give them. */
 #include <math.h>
 #include <string.h>

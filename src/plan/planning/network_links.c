@@ -1,4 +1,4 @@
-/* What communications cost: collectives by ring or tree and the size of their messages, over the links of a host, the
+/* The cost of communications: collectives by ring or tree and the size of their messages, over the links of a host, the
  * network's switches or a torus; and how long a synchronous step waits for its slowest chip and host. */
 #include "planning_internal.h"
 
@@ -104,7 +104,7 @@ static double whole_move_seconds(const cost_model *k, const group_shape *g, cons
     }
 }
 
-/* What crosses where another system's tensors are narrower than ours. */
+/* Returns the bytes that cross where another system's tensors are narrower than ours. */
 static double narrowed(const cost_model *k, const comm_move *move, move_kind kind, double bytes) {
     if (!k->as || (move->axes & ~AXES_DATA)) return bytes;
     bool sums = kind == MOVE_ALL_REDUCE || kind == MOVE_REDUCE_SCATTER;

@@ -30,7 +30,7 @@ const int page_setting_count = (int)COUNT_OF(page_settings);
 /* Microbatches x (layers + stages x chunks) that are laid out and simulated: half a second of one core. */
 enum { MOST_PIPELINE_WORK = 1 << 16, MOST_MICROS = 1 << 16, MOST_CONFIG_BYTES = 1 << 20 };
 
-/* What is asked for, and how it comes out. */
+/* A layout that the page asks for, and its simulated step. */
 typedef struct page_layout {
     config c;
     run_target on;
@@ -200,7 +200,7 @@ static err advice_json(const page_layout *l, json_t **out) {
     return OK;
 }
 
-/* What prints the same on a terminal. */
+/* Appends the command that prints the same on a terminal. */
 static void describe_command(const planning_page *p, const char *name, const page_layout *l,
                              str *out) {
     const char *path = NULL;

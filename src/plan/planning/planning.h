@@ -53,7 +53,7 @@ void law_free(scaling_law *law); /* one that was read, or a zeroed one */
 /* A law by name or, of a text with a dot or a slash, by its file. @param own law_free frees it, after an error too */
 err law_choose(const char *name_or_path, scaling_law *own, const scaling_law **out) MUST_USE;
 
-/* What is known; NaN: to be found. `unique` tokens exist, and are repeated where more are trained on
+/* The known quantities; NaN: to be found. `unique` tokens exist, and are repeated where more are trained on
  * (INFINITY: no limit). */
 typedef struct scaling_query {
     double compute, params, tokens, loss;
@@ -115,7 +115,7 @@ err yaml_to_json(const char *text, size_t len, const char *name, json_t **out) M
 /* ---- hardware and prices ----------------------------------------------------------------------
  * The catalogue is configs/hardware.yaml, compiled in; users extend it with a file of the same form. */
 typedef enum { PEAK_FP32, PEAK_TF32, PEAK_FP16, PEAK_BF16, PEAK_FP8, PEAKS } peak_kind;
-/* What a call of an op takes where it has been measured, in seconds: for itself, per floating-point operation of its
+/* The measured time of a call of an op, in seconds: for itself, per floating-point operation of its
  * GEMMs, per byte and per exponential (op_work). */
 typedef struct call_cost {
     op_code op;
@@ -286,7 +286,7 @@ const char *memory_name(memory_kind k);
 /* How a source counts operations: attention in full or causally, or with every block's forward pass twice. */
 typedef enum { COUNT_FULL, COUNT_CAUSAL, COUNT_RECOMPUTED } flop_count;
 
-/* What another system does differently from our programs, as its source shows: for plans of its runs and for
+/* How another system differs from our programs, as its source shows: for plans of its runs and for
  * comparisons with what it published (systems.c). */
 typedef enum { AS_OURS, COMPILED, EAGER_FUSED, EAGER, PASS_KINDS } pass_kind;
 /* Messages between stages: as they are; each tensor-parallel rank sends a part, and the receivers gather it; beside
@@ -312,7 +312,7 @@ err other_system_find(const char *name, const other_system **out) MUST_USE;
 /* Operations per token as it counts them. @param as NULL: ours, attention in full */
 double other_system_flops(const other_system *as, const model_config *mc, int64_t seq);
 
-/* What a run is laid out for. */
+/* The machine that a run is laid out for. */
 typedef struct run_target {
     const op_backend *ops; /* whose kernels and workspace count; borrowed */
     bool device; /* an accelerator: one host thread's workspace, and offloaded state in the host */
@@ -326,7 +326,7 @@ typedef struct run_target {
  * @param limit bytes that a rank's plan may have */
 err plan_target_accelerator(const accelerator *gpu, config *c, run_target *on,
                             double *limit) MUST_USE;
-/* What its driver leaves of a GPU's memory to the plan. */
+/* Returns the part of a GPU's memory that its driver leaves to the plan. */
 double plan_limit_of_gpu(double memory);
 
 /* One rank of a run, from its recorded programs. Bytes, tokens and operations. Of a pipeline it is the rank
@@ -349,7 +349,7 @@ typedef struct capacity {
 err capacity_of(const config *cfg, const run_target *on, capacity *out) MUST_USE;
 /* The most memory that a process which trains on the CPU, with all ranks as its threads, has resident. */
 double capacity_process_bytes(const capacity *c);
-/* What counts against a target's limit: a rank, and on a CPU the whole process. */
+/* Returns the bytes that count against a target's limit: a rank, and on a CPU the whole process. */
 double capacity_needed(const run_target *on, const capacity *c);
 json_t *memory_json(const capacity *c); /* bytes by memory_name */
 json_t *capacity_json(const capacity *c);
@@ -393,7 +393,7 @@ typedef struct step_time {
     double flops_causal, flops_full; /* model FLOP/s per rank, with attention counted either way */
     double flops_counted;            /* ... as the system that is simulated counts them */
 } step_time;
-/* Plays the instruction lists of the run that `cfg` describes on this accelerator. @param watch NULL: nobody */
+/* Plays the instruction lists of the run that `cfg` describes on this accelerator. @param watch NULL: disabled */
 err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
                   const sim_watch *watch, step_time *out) MUST_USE;
 
@@ -404,7 +404,7 @@ json_t *step_time_json(const step_time *t);
 /* ---- the best layout --------------------------------------------------------------------------- */
 const char *recompute_name(cfg_recompute k); /* as activation_checkpoint.mode takes it */
 
-/* What is kept in host memory: nothing; moments; moments, weights and their master copies. */
+/* Selects what is kept in host memory: nothing; moments; moments, weights and their master copies. */
 typedef enum { OFFLOAD_NONE, OFFLOAD_MOMENTS, OFFLOAD_ALL, OFFLOADS } offload_kind;
 const char *offload_name(offload_kind k);
 
@@ -435,7 +435,7 @@ typedef struct search_options {
     bool fewer;    /* or any smaller number that is as good */
     double limit;  /* bytes of a rank */
     bool for_cost; /* the most tokens per second and accelerator, with any number of them */
-    /* Called now and then: layouts estimated and simulated so far; NULL: nobody */
+    /* Called now and then: layouts estimated and simulated so far; NULL: disabled */
     void (*progress)(void *ctx, long estimated, int simulated);
     void *ctx;
 } search_options;
@@ -472,7 +472,7 @@ typedef struct advice {
     advice_kind kind;
     char *text; /* owned */
 } advice;
-/* What published recipes of this size did, and classic mistakes in the config. @param out owned:
+/* Reports what published recipes of this size did, and classic mistakes in the config. @param out owned:
  * advice_free. */
 err plan_advise(const config *c, const capacity *cap, advice **out, int *n) MUST_USE;
 void advice_free(advice *list, int n);

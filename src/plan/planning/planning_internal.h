@@ -13,7 +13,7 @@ static inline double bytes_per_token(int64_t vocab) { return vocab <= 65536 ? 2 
 /* Lays out one stage of the pipeline (capacity.c). */
 err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) MUST_USE;
 
-/* What a run that is laid out has on this stage. */
+/* The memory of one stage of a run that is laid out. */
 void capacity_of_outline(const train_outline *o, const run_target *on, int stage, capacity *out);
 /* Changes a stage's memory to what another system has (systems.c). */
 void other_system_memory(const other_system *as, const train_outline *o, int stage, capacity *c);
@@ -73,7 +73,7 @@ double update_seconds(const optimizer *o, const mesh *m, const sim_costs *costs)
 
 /* ---- calibration (calibrate.c) --------------------------------------------------------------------- */
 enum { CALL_TERMS = 4 };
-/* What an op did in one step of one model. */
+/* Calls and work of an op in one step of one model. */
 typedef struct calibration_point {
     double x[CALL_TERMS]; /* calls, operations of GEMMs, bytes, exponentials */
     double seconds;

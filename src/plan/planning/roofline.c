@@ -1,4 +1,4 @@
-/* What calls of ops cost on an accelerator, and what a step of them takes. Rates of GEMMs and of attention are the
+/* The cost of calls of ops on an accelerator, and the time of a step of them. Rates of GEMMs and of attention are the
  * catalogue's: the best that was measured on the chip, by size; other ops move bytes. Communications are in network_links.c. One set
  * of constants holds for every accelerator, model, layout and system (cost_constants). */
 #include "planning_internal.h"

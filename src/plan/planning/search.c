@@ -46,7 +46,7 @@ static const char *const offload_names[OFFLOADS] = { "none", "moments", "all" };
 const char *offload_name(offload_kind k) { return offload_names[k]; }
 
 /* ---- one way to divide a layer ------------------------------------------------------------------ */
-/* What a block and its surroundings cost, for (tp, cp, ep, rows, recompute of cheap ops). A backward pass that is split takes
+/* The cost of a block and its surroundings, for (tp, cp, ep, rows, recompute of cheap ops). A backward pass that is split takes
  * as long together. */
 typedef struct layer_prices {
     int tp, cp, ep;
@@ -117,7 +117,7 @@ static void price_programs(const searcher *s, layer_prices *p, const chain *c, c
     p->message = sim_message(c, &staged, &s->costs);
 }
 
-/* What an element takes of a rank's memory and time, by the plan of its model and optimizer. Ranks share what ZeRO shards:
+/* Memory and time per element of a parameter, by the plan of its model and optimizer. Ranks share what ZeRO shards:
  * each takes as much per element as one rank would. */
 static err price_states(const searcher *s, layer_prices *p, model *m, plan *q,
                         const model_layout *l) {
@@ -733,7 +733,7 @@ static void add_difference(str *out, const char *text) {
     str_add(out, "%s%s", out->len ? ", " : "", text);
 }
 
-/* What the second keeps elsewhere than the best does: states in host memory, replicas, neighbors. */
+/* Describes what the second layout keeps elsewhere than the best does: states in host memory, replicas, neighbors. */
 static void describe_differences(const layout_choice *a, const layout_choice *b, str *out) {
     char text[96];
     if (a->offload != b->offload) {
@@ -769,7 +769,7 @@ void layout_explain(const layout_choice *best, const layout_choice *second, bool
     for (size_t i = 1; i < COUNT_OF(parts); i++)
         if (parts[i].more > parts[most].more) most = i;
     str_add(out, "%.1f %% %s, most of it by %s (%+.1f %% of a step)", 100 * (b.whole / a.whole - 1),
-            for_cost ? "dearer" : "slower", parts[most].what, 100 * parts[most].more / a.whole);
+            for_cost ? "more expensive" : "slower", parts[most].what, 100 * parts[most].more / a.whole);
     describe_differences(best, second, &differences);
     if (differences.len) str_add(out, ", with %s", differences.text);
     str_free(&differences);

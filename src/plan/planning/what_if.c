@@ -176,7 +176,7 @@ static err add_fabric(const config *cfg, const run_target *on, const capacity *n
     return OK;
 }
 
-/* What the run does not decide, but whoever builds the cluster or the kernels. */
+/* Adds changes that the run does not decide, but whoever builds the cluster or the kernels. */
 static void add_other_machines(const config *cfg, const run_target *on, const capacity *now,
                                capacity_variant **list, int *n) {
     if (!on->gpu || on->gpu->shared) return;

@@ -22,7 +22,7 @@ static int64_t count_split_words(const char *text, size_t n) {
     return words;
 }
 
-/* What begins a text: the last token of the tokenizer's prefix, else the one that ends documents. */
+/* Returns the token that begins a text: the last token of the tokenizer's prefix, else the one that ends documents. */
 static int32_t prefix_token(const tokenizer *tok) {
     const token_affixes *a = tokenizer_affixes(tok);
     return a->n_prefix ? a->prefix[a->n_prefix - 1] : tokenizer_eos(tok);

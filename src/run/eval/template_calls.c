@@ -1,4 +1,4 @@
-/* What templates can call: methods, functions, filters and tests. */
+/* Callables of templates: methods, functions, filters and tests. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

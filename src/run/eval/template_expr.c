@@ -526,7 +526,7 @@ json_t *template_plain_value(template_run *r, template_text *t) {
     return template_step(r) ? read_logic(r, t, true) : NULL;
 }
 
-/* What is before an "if" is computed only when that holds, so it is parsed first to find the "if". */
+/* The value before an "if" is computed only when the condition holds, so it is parsed first to find the "if". */
 json_t *template_value(template_run *r, template_text *t) {
     json_t *v = NULL;
     bool before = r->skipping, taken = false;

@@ -1,4 +1,4 @@
-/* What the monitor is shown of a step and how its findings are reported (alerts.c), and what is done about them
+/* Shows the monitor each step and reports its findings (alerts.c), and acts on them
  * (healing.c). */
 #ifndef INGOT_TRAIN_ALERTS_INTERNAL_H
 #define INGOT_TRAIN_ALERTS_INTERNAL_H

@@ -9,7 +9,7 @@
 
 typedef struct trainer trainer;
 
-/* What 100 % of MFU is, in floating point operations per second. */
+/* The peak that MFU is relative to, in floating point operations per second. */
 typedef struct run_peak {
     double flops;       /* the most this device can do in the run's type, as measured */
     double measured_at; /* by time_now; it is measured again with validations */

@@ -1,4 +1,4 @@
-/* What a continued run may change (resume.c). */
+/* Compares a continued run with the saved one (resume.c). */
 #ifndef INGOT_TRAIN_RESUME_INTERNAL_H
 #define INGOT_TRAIN_RESUME_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* What a run begins with (start.c): a checkpoint, a Hugging Face folder, or nothing. */
+/* The source that a run begins with (start.c): a checkpoint, a Hugging Face folder, or nothing. */
 #ifndef INGOT_TRAIN_START_INTERNAL_H
 #define INGOT_TRAIN_START_INTERNAL_H
 

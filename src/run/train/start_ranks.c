@@ -96,7 +96,7 @@ static err train_threads(const config *c, const train_options *o) {
 
 /* ---- ranks as processes ----------------------------------------------------------------------
  * A rank that fails ends with its error, and whatever started the job then ends the others. Those whose error
- * only follows from it leave the word to the first, and would say theirs if nothing ended them. */
+ * only follows from it defer to the first, and report theirs if nothing ends them. */
 static err check_same(comm_job *j, const config *c) {
     str text = { 0 };
     err e = comm_job_compare_program(j);

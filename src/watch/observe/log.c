@@ -283,7 +283,7 @@ static void read_links(observe *o, observe_step *s) {
     if (o->links_now > o->links_began) s->link_errors = o->links_now - o->links_began;
 }
 
-/* What follows from the figures of the step. */
+/* Fills in metrics that follow from others, or are read from the machine. */
 static void complete_step(observe *o, observe_step *s) {
     s->perplexity = exp(s->loss);
     s->val_ppl = exp(s->val_loss);

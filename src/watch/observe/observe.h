@@ -58,7 +58,7 @@ typedef struct observe_sample {
     int64_t n;
 } observe_sample;
 
-/* What is measured now and then, because it takes a pass over the parameters. */
+/* Metrics that are measured now and then, because they take a pass over the parameters. */
 typedef struct observe_detail {
     int blocks; /* of the model; the arrays have one more element, for what is outside of them */
     double *grad_norm, *param_norm; /* [blocks + 1] */
@@ -73,7 +73,7 @@ typedef struct observe_task {
     double acc, acc_norm;
 } observe_task;
 
-/* What ranks measured of themselves in the last STRAGGLER_WINDOW steps, per step. */
+/* Times that ranks measured of themselves in the last STRAGGLER_WINDOW steps, per step. */
 typedef struct observe_ranks {
     int n;
     const double *busy_s, *wait_s, *ratio; /* [n] */
@@ -159,7 +159,7 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) M
 /* A text that the model wrote: an event of kind "sample", and a text in TensorBoard. @param text any n
  * bytes. */
 err observe_text(observe *o, int64_t step, const char *text, size_t n) MUST_USE;
-/* What kept a line from being written since the last call, owned; OK: nothing did. Lines are kept in memory
+/* Returns the error that kept a line from being written since the last call, owned; OK: all were. Lines are kept in memory
  * meanwhile and written later: a full disk does not end a run. */
 err observe_take_failure(observe *o) MUST_USE;
 /* The folder was out of reach and is back, maybe as another file of the system: a log that is not in it begins

@@ -7,7 +7,7 @@
 #include "report_internal.h"
 
 /* ---- text ------------------------------------------------------------------------------------ */
-/* What could move a terminal's cursor, or end a row of a table. */
+/* Whether a character could move a terminal's cursor or end a row of a table. */
 static bool breaks_layout(char c) { return (unsigned char)c < ' ' || c == 127; }
 
 static void add_html(str *out, const char *text) {

@@ -92,7 +92,7 @@ static bool copy_header(const char *at, const char *end, const char *name, char 
     return true;
 }
 
-/* What a header tells of the body. @return 0 or a status */
+/* Reads what a header declares about the body. @return 0 or a status */
 static int parse_body_header(const char *at, const char *end, serve_request *out) {
     char text[128];
     if (copy_header(at, end, "content-length:", text, sizeof text)) {

@@ -32,7 +32,7 @@ typedef struct served_run {
     series *all;
     double updated; /* time_now of the last series_update */
 } served_run;
-/* What requests are answered from. */
+/* Holds the runs and routes that requests are answered from. */
 typedef struct served_site {
     served_run *runs;
     int n_runs;

@@ -99,7 +99,7 @@ typedef struct att_band {
         queries[ATT_TILE / ATT_GROUP]; /* of a group of keys: union of the queries that see them */
 } att_band;
 
-/* What the rows and columns of a GEMM are, and so what a band allows it to skip. */
+/* Names what the rows and columns of a GEMM stand for, which determines what a band allows it to skip. */
 typedef enum {
     TILE_SCORES,   /* C[key,q]: parts of the result */
     TILE_BY_QUERY, /* C[*,q], sum over keys */

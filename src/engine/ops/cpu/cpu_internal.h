@@ -1,4 +1,4 @@
-/* What the CPU ops share. Every file of this folder but ops_cpu.c is compiled once for each
+/* Shared by the CPU ops. Every file of this folder but ops_cpu.c is compiled once for each
  * instruction set, with CPU_ISA naming it and the compiler's flags allowing it; CPU(f) gives each
  * copy its own symbol. Only ops_cpu.c looks at the processor at run time, and chooses a copy.
  */

@@ -1,4 +1,4 @@
-/* What the norms share: sums over a row, and weight gradients summed over rows.
+/* Shared by the norms: sums over a row, and weight gradients summed over rows.
  *
  * Workspace of a norm:
  *     partial[chunks][width]          backward: one weight gradient per chunk of rows

@@ -1,4 +1,4 @@
-/* What the update kernels share: the scalars of a step, the loop over vectors of elements, the copy that
+/* Shared by the update kernels: the scalars of a step, the loop over vectors of elements, the copy that
  * GEMMs read, and stochastic rounding of bf16 weights. */
 #ifndef INGOT_OPS_CPU_UPDATE_H
 #define INGOT_OPS_CPU_UPDATE_H
@@ -89,7 +89,7 @@ LOOP_INLINE void adam_lane(const update_factors *f, update_lane *x) {
 }
 
 /* Elements [0, n) of a block; m and v are NULL where the rule has none. `copy` is written in the same loop
- * when it is bf16: other types are left to update_copy. */
+ * when it is bf16; the caller converts to other types. */
 typedef struct elements {
     const float *g;
     float *p, *m, *v;
@@ -150,10 +150,6 @@ LOOP_INLINE void sweep_elements(lane_rule rule, const update_factors *f, element
     if (k < e.n) sweep_rest(rule, &own, e, k);
 }
 
-/* Converts elements [at, at + n) of p into the copy, while they are in the cache. */
-static inline void update_copy(const tensor *copy, const float *p, int64_t at, int64_t n) {
-    if (copy->data) elems_put(copy, at, n, p + at);
-}
 /* @return the copy that `sweep` writes itself; NULL: there is none, or one of another type. */
 static inline uint16_t *copy_at(const tensor *copy, int64_t at) {
     return copy->data && copy->dt == DT_BF16 ? (uint16_t *)copy->data + at : NULL;

@@ -133,8 +133,6 @@ VEC_INLINE void vec_store(dtype dt, void *p, int64_t k, vf x) {
     vh h = vec_to_bf16(x);
     memcpy((uint16_t *)p + k, &h, sizeof h);
 }
-/* What a stored x reads back as. */
-
 /* Two vectors at once, which narrow types load and store in half the instructions. */
 #if defined(__ARM_NEON)
 VEC_INLINE void vec_widen2(uint16x8_t h, vf x[2]) {

@@ -1,4 +1,4 @@
-/* What the CUDA ops share: the context they run in, error checks, and functions that one file calls in
+/* Shared by the CUDA ops: the context they run in, error checks, and functions that one file calls in
  * another. C and C++ both include it: kernels are in .cu files, GEMMs (cuBLASLt), attention (cuDNN) and
  * everything else that only talks to the host API in .c files. Depends on ops.
  *
@@ -20,7 +20,7 @@ extern "C" {
 #endif
 #include "ops/op_attrs.h"
 
-/* What the calls of one queue run in: the device, and the queue's stream. */
+/* The context that the calls of one queue run in: the device, and the queue's stream. */
 typedef struct cuda_context {
     struct cuda_device *device;
     cudaStream_t stream;

@@ -1,4 +1,4 @@
-/* What kernels share: access to eight elements at a time, in fp32 whatever their type; sums over a warp
+/* Shared by kernels: access to eight elements at a time, in fp32 whatever their type; sums over a warp
  * and over a block; launches.
  *
  *     template <class A> static __global__ void negate(A x, A y, int64_t n) {

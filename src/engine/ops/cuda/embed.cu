@@ -69,7 +69,7 @@ static void cuda_embed(const op_call *c) {
                      (const int32_t *)c->in[0].data, A(*table), A(*x), n, d, shard_of(c, table)));
 }
 
-/* What is sorted: each token's row of the table (or the number of rows, where it has none), and its index. */
+/* The pairs that are sorted: each token's row of the table (or the number of rows, where it has none), and its index. */
 static __global__ void fill_keys(const int32_t *tok, int32_t *key, int32_t *index, int64_t n,
                                  table_shard s) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -66,7 +66,7 @@ void cuda_gemm_cache_free(struct cuda_gemm_cache *cache) {
 
 /* ---- keys and descriptors ---------------------------------------------------------------------- */
 
-/* What cuBLASLt may assume of the addresses: their lowest set bit, 256 at most. */
+/* Returns the alignment that cuBLASLt may assume of the addresses: their lowest set bit, 256 at most. */
 static int64_t alignment_of(const cuda_gemm *g) {
     uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->c | 256;
     if (g->bias) all |= (uintptr_t)g->bias;

@@ -21,7 +21,7 @@
 #define HEADER "ingot gemm 1"
 enum { MAX_FILE_BYTES = 1 << 20, MAX_ENTRIES = 4096 };
 
-/* What distinguishes one algorithm from another, with the size in bytes of each setting. */
+/* Settings that distinguish one algorithm from another, with the size of each in bytes. */
 static const struct {
     cublasLtMatmulAlgoConfigAttributes_t name;
     size_t bytes;

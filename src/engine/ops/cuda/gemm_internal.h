@@ -1,4 +1,4 @@
-/* What the GEMM files share: a GEMM whose algorithm has been chosen, and the key it is found by.
+/* Shared by the GEMM files: a GEMM whose algorithm has been chosen, and the key it is found by.
  *
  *     gemm.c             looks a GEMM up by its key and runs it
  *     gemm_autotune.c    chooses its algorithm by timing those that cuBLASLt offers
@@ -11,7 +11,7 @@
 
 #include "cuda_internal.h"
 
-/* What the choice of an algorithm depends on. All fields have one type, so that keys can be compared
+/* Key by which the algorithm of a GEMM is chosen. All fields have one type, so that keys can be compared
  * as bytes and written as a row of numbers.
  *   align  a power of two that divides all addresses, in bytes; at most 256 */
 /* clang-format off */

@@ -12,7 +12,7 @@
 /* Logits computed at a time: chunks of 4096 rows measured fastest. */
 enum { LOGIT_BYTES = 512 << 20, LOGIT_ROWS = 4096, LINE = 64, ROWS = 128 };
 
-/* What is left of the workspace after cuBLASLt's part; allocations never return it. */
+/* The rest of the workspace after cuBLASLt's part; allocations never return it. */
 typedef struct scratch {
     char *at, *end;
 } scratch;

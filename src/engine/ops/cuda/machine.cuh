@@ -1,4 +1,4 @@
-/* What plain C++ cannot express: kernel launches, dynamic shared memory, PTX. Kernels use these only
+/* Wraps what plain C++ cannot express: kernel launches, dynamic shared memory, PTX. Kernels use these only
  * through the names below, so that tests/emulate can define the same names for a CPU
  * (machine_emulated.h) and run the kernels there. */
 #ifndef INGOT_OPS_CUDA_MACHINE_CUH

@@ -1,4 +1,4 @@
-/* What the update kernels share: the scalars of a step, loads and stores of four elements, and stochastic
+/* Shared by the update kernels: the scalars of a step, loads and stores of four elements, and stochastic
  * rounding of bf16 weights. */
 #ifndef INGOT_OPS_CUDA_UPDATE_CUH
 #define INGOT_OPS_CUDA_UPDATE_CUH

@@ -1,4 +1,4 @@
-/* What a GEMM kernel is, and the memory layout of its operands.
+/* The interface of a GEMM kernel, and the memory layout of its operands.
  *
  * gemm.c splits C into tiles of mr x nr and copies A and B into panels: mr rows of A (nr columns of B) over
  * a range of K, with the elements in exactly the order in which the kernel reads them. Within a panel `ga`
