@@ -28,6 +28,18 @@ static void swiglu_reference(op_case *c) {
     }
 }
 
+static void geglu_values(op_case *c) {
+    c->attr.act = (act_kind)c->shape.variant;
+    spread_values(&c->in[0], 0, 2);
+}
+static void geglu_reference(op_case *c) {
+    int64_t f = size_of(c, 'F');
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        const double *row = c->in[0].v + i / f * 2 * f;
+        c->out[0].v[i] = gelu_of(row[i % f], c->attr.act) * row[f + i % f];
+    }
+}
+
 /* ---- the rest ---------------------------------------------------------------------------------------- */
 static void add_reference(op_case *c) {
     for (int64_t i = 0; i < c->in[0].count; i++)
@@ -80,6 +92,15 @@ const op_spec elementwise_specs[] = {
       .letters = "NF",
       .values = swiglu_values,
       .reference = swiglu_reference,
+      .small = { { 1, 1 }, { 7, 33 }, { 40, 700 } },
+      .wide = { WIDE_SHAPES },
+      .wide_tol = { 3e-6 },
+      .shift = 8 },
+    { .op = OP_GEGLU,
+      .letters = "NF",
+      .values = geglu_values,
+      .reference = geglu_reference,
+      .variants = 3,
       .small = { { 1, 1 }, { 7, 33 }, { 40, 700 } },
       .wide = { WIDE_SHAPES },
       .wide_tol = { 3e-6 },

@@ -98,6 +98,11 @@ static void fast_learner_decodes_as_it_trains(void **state) {
     compare("fast", small_fast(), 1);
     compare("fast, two threads", small_fast(), 2);
 }
+
+static void newer_families_decode_as_they_train(void **state) {
+    for (size_t i = 0; i < COUNT_OF(new_models); i++)
+        compare(new_models[i].name, new_models[i].make(), 1);
+}
 static void gpt2_decodes_as_it_trains(void **state) {
     model_config c = small_gpt2();
     compare("gpt2", c, 2);
@@ -344,6 +349,7 @@ int main(void) {
         cmocka_unit_test(a_full_cache_continues_from_its_later_half),
         cmocka_unit_test(llama_decodes_as_it_trains),
         cmocka_unit_test(fast_learner_decodes_as_it_trains),
+        cmocka_unit_test(newer_families_decode_as_they_train),
         cmocka_unit_test(a_sliding_window_decodes_as_it_trains),
         cmocka_unit_test(gpt2_decodes_as_it_trains)
     };

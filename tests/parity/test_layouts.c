@@ -145,6 +145,49 @@ static void post_norm_agrees_on_every_layout(void **state) {
     compare_all("norm on the output", &c);
 }
 
+/* Each on tp with fewer key/value heads than ranks, a pipeline with stages of unequal length, both kinds of context
+ * parallelism, ZeRO and recompute. */
+static void newer_families_agree_on_every_layout(void **state) {
+    static const layout some[] = {
+        { .name = "tp2+sp", .tp = 2, .sp = true },
+        { .name = "tp4 in chunks, selective", .tp = 4, .tp_chunks = 2, .selective = true },
+        { .name = "zero3 over 2 x tp2+sp, full recompute",
+          .dp = 2,
+          .tp = 2,
+          .sp = true,
+          .zero = 3,
+          .keep_every = 1 },
+        { .name = "hsdp 2 x zero2 over 2", .replicas = 2, .dp = 2, .zero = 2 },
+        { .name = "ring of 2 x tp2+sp", .cp = 2, .tp = 2, .sp = true, .context = CONTEXT_RING },
+        { .name = "ring of 4, zero1", .cp = 4, .zero = 1, .context = CONTEXT_RING },
+        { .name = "pp2 x ring of 2", .pp = 2, .cp = 2, .context = CONTEXT_RING },
+        { .name = "pp2 x tp2+sp, ZeroBubble",
+          .pp = 2,
+          .tp = 2,
+          .sp = true,
+          .schedule = PIPE_ZERO_BUBBLE },
+        { .name = "all-to-all over 2 x zero3 over 2", .cp = 2, .dp = 2, .zero = 3 },
+    };
+    for (size_t k = 0; k < COUNT_OF(new_models); k++) {
+        model_config c = new_models[k].make();
+        outcome one;
+        c.layers++; /* which two stages do not divide */
+        run_layout(&c, &(layout){ .name = "one" }, &one);
+        for (size_t i = 0; i < COUNT_OF(some); i++) {
+            outcome o;
+            char what[128];
+            bool exchanges = some[i].cp > 1 && some[i].context == CONTEXT_ULYSSES;
+            if (exchanges && c.kv_heads < some[i].cp) continue; /* refused: heads do not divide */
+            snprintf(what, sizeof what, "%s on %s", new_models[k].name, some[i].name);
+            run_layout(&c, &some[i], &o);
+            assert_true(o.replicas_agree);
+            same_within(what, &o, &one, 1e-5);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+    }
+}
+
 /* ---- a sharded vocabulary ----------------------------------------------------------------------
  * A table of `vocab` rows over tp ranks: 41 leaves the last rank with less, 5 one with nothing, and from 64
  * rows per rank on they are padded to a multiple of that, here to 128 of which the last has 2. */
@@ -737,6 +780,7 @@ int main(void) {
         cmocka_unit_test(biased_swiglu_agrees_on_every_layout),
         cmocka_unit_test(post_norm_agrees_on_every_layout),
         cmocka_unit_test(fast_learner_agrees_on_every_layout),
+        cmocka_unit_test(newer_families_agree_on_every_layout),
         cmocka_unit_test(any_vocabulary_agrees_on_every_layout),
         cmocka_unit_test(a_sharded_vocabulary_in_16_bits_stays_close),
         cmocka_unit_test(the_logits_never_exist_as_a_whole),

@@ -86,6 +86,11 @@ static void recompute_is_bit_exact_for_post_norm(void **state) {
     every_type("olmo2", c);
 }
 
+static void recompute_is_bit_exact_for_newer_families(void **state) {
+    for (size_t i = 0; i < COUNT_OF(new_models); i++)
+        every_type(new_models[i].name, new_models[i].make());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recompute_is_bit_exact_for_llama),
@@ -93,6 +98,7 @@ int main(void) {
         cmocka_unit_test(recompute_is_bit_exact_for_neox),
         cmocka_unit_test(recompute_is_bit_exact_for_post_norm),
         cmocka_unit_test(recompute_is_bit_exact_for_fast_learner),
+        cmocka_unit_test(recompute_is_bit_exact_for_newer_families),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

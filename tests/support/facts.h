@@ -8,6 +8,7 @@
 static inline double other_value(const model_fact *f, const model_config *c) {
     double v = model_fact_get(f, c);
     if (f->at == offsetof(model_config, first_dense)) return 1; /* not all of them */
+    if (f->at == offsetof(model_config, layer_pattern)) return v == 24 ? 4 : 24;
     switch (f->type) {
     case FACT_BOOL: return !v;
     case FACT_CHOICE: return v < f->max ? v + 1 : f->min;

@@ -9,10 +9,11 @@
 #define NO_TOKENS ((hf_tokens){ -1, -1 })
 
 /* What tests/fixtures/make.py asked transformers for. */
+#define UNSCALED .embedding_scale = 1, .residual_scale = 1, .logit_scale = 1
 #define SMALL(EPS, SEQ, HEAD)                                                                      \
     .layers = 2, .dim = 32, .ffn = 36, .vocab = 80, .max_seq = SEQ, .heads = 4, .kv_heads = 2,     \
     .head_dim = HEAD, .rope_theta = 10000, .rope_fraction = 1, .norm_eps = EPS, .qk_scale = 1,     \
-    .init_std = 0.02
+    .init_std = 0.02, UNSCALED
 #define SMALL_EXPERTS(N, K)                                                                        \
     .experts = N, .experts_per_token = K, .moe_step = 1, .router_scale = 1,                        \
     .router_bias_rate = 1e-3, .capacity_factor = 0, .balance_loss = 1e-3
@@ -37,7 +38,8 @@ static const struct {
         .norm_bias = true,
         .pos = POS_LEARNED,
         .norm_eps = 1e-5,
-        .init_std = 0.02 } },
+        .init_std = 0.02,
+        UNSCALED } },
     { "gpt_neox",
       "gpt_neox",
       { .layers = 2,
@@ -56,7 +58,8 @@ static const struct {
         .rope_theta = 10000,
         .rope_fraction = 0.25,
         .norm_eps = 1e-5,
-        .init_std = 0.02 } },
+        .init_std = 0.02,
+        UNSCALED } },
     { "llama", "llama", { SMALL(1e-5, 64, 8) } },
     { "llama3",
       "llama",
@@ -92,7 +95,8 @@ static const struct {
         .rope_theta = 10000,
         .rope_fraction = 0.25,
         .norm_eps = 1e-5,
-        .init_std = 0.02 } },
+        .init_std = 0.02,
+        UNSCALED } },
 };
 
 static inline void assert_same_config(const model_config *a, const model_config *b) {

@@ -57,21 +57,21 @@ typedef struct outcome {
 } outcome;
 
 static inline model_config small_llama(void) {
-    return (model_config){ .name = "test",
-                           .layers = 2,
-                           .dim = 32,
-                           .ffn = 48,
-                           .vocab = 40,
-                           .max_seq = 64,
-                           .heads = 4,
-                           .kv_heads = 2,
-                           .head_dim = 8,
-                           .rope_theta = 10000,
-                           .rope_fraction = 1,
-                           .norm_eps = 1e-5,
-                           .qk_scale = 1,
-                           .init_std = 0.2,
-                           .mup_base = 32 };
+    model_config c;
+    model_config_init(&c);
+    snprintf(c.name, sizeof c.name, "test");
+    c.layers = 2;
+    c.dim = 32;
+    c.ffn = 48;
+    c.vocab = 40;
+    c.max_seq = 64;
+    c.heads = 4;
+    c.kv_heads = 2;
+    c.head_dim = 8;
+    c.norm_bias = false;
+    c.init_std = 0.2;
+    c.mup_base = 32;
+    return c;
 }
 
 static inline model_config small_gpt2(void) {
@@ -109,6 +109,74 @@ static inline model_config small_neox(void) {
     c.rope_fraction = 0.5;
     return c;
 }
+
+/* The facts of models of 2024 and later, in four groups that cannot be combined in one model. Every kind of layer
+ * occurs, each with other positions. */
+static inline model_config small_gemma(void) {
+    model_config c = small_llama();
+    c.norm_position = NORM_BOTH;
+    c.mlp = MLP_GEGLU;
+    c.qknorm = QKNORM_HEAD;
+    c.tied = true;
+    c.embedding_scale = 5.5;
+    c.attention_scale = 0.4;
+    c.logit_softcap = 3;
+    c.layers = 4;
+    c.window = 5;
+    c.layer_pattern = 112;
+    c.rope_local = 100;
+    c.rope_scaling = ROPE_LINEAR;
+    return c;
+}
+
+static inline model_config small_cohere(void) {
+    model_config c = small_llama();
+    c.norm = NORM_LAYER;
+    c.parallel = c.shared_norm = true;
+    c.qkv_bias = c.o_bias = true;
+    c.logit_scale = 0.3;
+    c.layers = 4;
+    c.window = 5;
+    c.layer_pattern = 1432;
+    return c;
+}
+
+static inline model_config small_granite(void) {
+    model_config c = small_llama();
+    c.mlp_bias = true;
+    c.mlp = MLP_GEGLU_ERF;
+    c.embedding_scale = 12;
+    c.residual_scale = 0.22;
+    c.attention_scale = 0.1;
+    c.logit_scale = 0.5;
+    c.rope_fraction = 0.5;
+    c.rope_scaling = ROPE_YARN;
+    c.rope_factor = 4;
+    c.rope_original = 16;
+    return c;
+}
+
+static inline model_config small_falcon(void) {
+    model_config c = small_llama();
+    c.norm = NORM_LAYER;
+    c.norm_bias = true;
+    c.mlp = MLP_GELU_ERF;
+    c.parallel = true;
+    c.o_bias = true;
+    c.kv_heads = 1;
+    c.rope_scaling = ROPE_DYNAMIC;
+    return c;
+}
+
+static const struct {
+    const char *name;
+    model_config (*make)(void);
+} new_models[] = {
+    { "gemma", small_gemma },
+    { "cohere", small_cohere },
+    { "granite", small_granite },
+    { "falcon", small_falcon },
+};
 
 static inline model_config small_moe(void) {
     model_config c = small_llama();

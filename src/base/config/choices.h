@@ -22,14 +22,17 @@
     ROW(NORM_LAYER, "layer", 0, "")
 #define NORM_POSITIONS(ROW)                                                                        \
     ROW(NORM_PRE, "pre", 0, "each branch's input")                                                 \
-    ROW(NORM_POST, "post", 0, "its output")
+    ROW(NORM_POST, "post", 0, "its output")                                                        \
+    ROW(NORM_BOTH, "both", 0, "each branch's input and its output")
 /* Traits of an activation. */
 enum { MLP_GATED = 1 };
 #define MLP_KINDS(ROW)                                                                             \
     ROW(MLP_SWIGLU, "swiglu", MLP_GATED, "")                                                               \
     ROW(MLP_GELU_TANH, "gelu", 0, "the tanh approximation")                                        \
     ROW(MLP_GELU_ERF, "gelu_erf", 0, "exact")                                                      \
-    ROW(MLP_RELU2, "relu2", 0, "max(0, x)^2")
+    ROW(MLP_RELU2, "relu2", 0, "max(0, x)^2")                                                      \
+    ROW(MLP_GEGLU, "geglu", MLP_GATED, "GELU of the gate, the tanh approximation")                 \
+    ROW(MLP_GEGLU_ERF, "geglu_erf", MLP_GATED, "exact GELU of the gate")
 #define QKNORM_KINDS(ROW)                                                                          \
     ROW(QKNORM_NONE, "none", 0, "")                                                                \
     ROW(QKNORM_HEAD, "head", 0, "per head")                                                        \
@@ -39,10 +42,15 @@ enum { MLP_GATED = 1 };
     ROW(INIT_BY_FAN_IN, "uniform", 0, "of the standard deviation 1/sqrt(inputs)")
 #define POS_KINDS(ROW)                                                                             \
     ROW(POS_ROPE, "rope", 0, "")                                                                   \
-    ROW(POS_LEARNED, "learned", 0, "")
+    ROW(POS_LEARNED, "learned", 0, "")                                                             \
+    ROW(POS_NONE, "none", 0, "")
 #define ROPE_SCALING_KINDS(ROW)                                                                    \
     ROW(ROPE_PLAIN, "none", 0, "")                                                                 \
-    ROW(ROPE_LLAMA3, "llama3", 0, "")
+    ROW(ROPE_LLAMA3, "llama3", 0, "")                                                              \
+    ROW(ROPE_LINEAR, "linear", 0, "all by one factor")                                             \
+    ROW(ROPE_DYNAMIC, "dynamic", 0,                                                                \
+        "none up to model.max_seq_len; programs that go beyond it stretch by the factor")          \
+    ROW(ROPE_YARN, "yarn", 0, "")
 #define ROUTER_KINDS(ROW)                                                                          \
     ROW(ROUTER_SOFTMAX, "softmax", 0, "")                                                          \
     ROW(ROUTER_SIGMOID, "sigmoid", 0, "")

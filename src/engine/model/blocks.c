@@ -6,6 +6,8 @@
  *   d = attn(norm1 r)           d = norm1 attn(r)               d = attn(norm1 r) + mlp(norm2 r)
  *   r2 = r + d                  r2 = r + d
  *   out r2, mlp(norm2 r2)       out r2, norm2 mlp(r2)           out r, d
+ *
+ * With norms on both sides (Gemma) a branch is attn.norm attn(norm1 r). Branches in parallel may share norm1 (Cohere).
  */
 #include "model_internal.h"
 
@@ -82,6 +84,9 @@ static val linear(builder *b, block_linear which, val y) {
 
 static head_shape shape_of_heads(const builder *b) {
     double hd = (double)b->c->head_dim, sharper = b->c->qknorm ? b->c->qk_scale : 1;
+    /* µP: 1/d, equal to 1/sqrt(d) at head size 64 */
+    double scale = b->c->mup ? 8 / hd : 1 / sqrt(hd);
+    if (b->c->attention_scale != 0) scale = b->c->attention_scale;
     return (head_shape){ .q = b->c->heads,
                          .kv = b->c->kv_heads,
                          .dim = (int)b->c->head_dim,
@@ -90,8 +95,7 @@ static head_shape shape_of_heads(const builder *b) {
                          .seq = (int)b->m->l.seq,
                          /* held-out texts and questions share rows, whatever training does */
                          .documents = b->m->l.documents || b->mode == PROG_EVAL,
-                         /* µP: 1/d, equal to 1/sqrt(d) at head size 64 */
-                         .scale = (float)((b->c->mup ? 8 / hd : 1 / sqrt(hd)) * sharper * sharper),
+                         .scale = (float)(scale * sharper * sharper),
                          .norm_full = b->c->qknorm == QKNORM_FULL,
                          .dropout = { (float)b->c->attn_dropout, SITE_ATTENTION } };
 }
@@ -148,7 +152,7 @@ static val attention(builder *b, val x) {
     dtype dt = enter_module(b, M_ATTN);
     val all = rec_comm(p, x, AX_TP, PLACE_R), qkv = qkv_layer(b, all);
     CHOICE_DECIDED(qknorm_kind, 3);
-    CHOICE_DECIDED(pos_kind, 2);
+    CHOICE_DECIDED(pos_kind, 3);
     if (b->c->qknorm != QKNORM_NONE) {
         val qnorm = USE_IF(b, "attn.qnorm", qkv), knorm = USE_IF(b, "attn.knorm", qkv);
         qkv = rec_qknorm(p, qkv, qnorm, knorm, h, (float)b->c->norm_eps);
@@ -156,8 +160,8 @@ static val attention(builder *b, val x) {
     val pos = token_input(b, TOKEN_POS, DT_I32, AS_HEADS);
     if (b->c->pos == POS_ROPE) {
         int64_t dim[] = { b->positions, h.rot };
-        qkv = rec_rope(p, qkv, pos, prog_input_shared(p, "rope", DT_F32, 2, dim, (placement){ 0 }),
-                       h);
+        val table = prog_input_shared(p, rope_input_name(b->c), DT_F32, 2, dim, (placement){ 0 });
+        qkv = rec_rope(p, qkv, pos, table, h);
     }
     if (b->c->value_step) qkv = with_own_values(b, qkv, all, h);
     val o;
@@ -182,6 +186,14 @@ static val feed_forward(builder *b, val x) {
     case MLP_SWIGLU:
         h = linear(b, LINEAR_UP, rec_linear(p, x, w, bias));
         h = rec(p, OP_SWIGLU, { h });
+        break;
+    case MLP_GEGLU:
+        h = linear(b, LINEAR_UP, rec_linear(p, x, w, bias));
+        h = rec_geglu(p, h, ACT_GELU_TANH);
+        break;
+    case MLP_GEGLU_ERF:
+        h = linear(b, LINEAR_UP, rec_linear(p, x, w, bias));
+        h = rec_geglu(p, h, ACT_GELU_ERF);
         break;
     case MLP_GELU_TANH:
         h = linear(b, LINEAR_UP, rec_linear_gelu(p, x, w, bias, ACT_GELU_TANH));
@@ -249,28 +261,35 @@ static val second_branch(builder *b, val x) {
     return feed_forward(b, rec_comm(b->p, x, AX_TP, PLACE_R));
 }
 
-/* Sums a branch over tp into the residual's placement, where it is not yet, with dropout. */
+/* Sums a branch over tp into the residual's placement, where it is not yet, and scales it, with dropout. */
 static val join_branch(builder *b, val partial, uint32_t site) {
     val d = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
+    if (b->c->residual_scale != 1) d = rec_scale(b->p, d, (float)b->c->residual_scale);
     if (b->c->dropout > 0)
         d = rec_dropout(b->p, d, token_input(b, TOKEN_IDS, DT_I64, AS_RESIDUAL),
                         (float)b->c->dropout, site);
     return d;
 }
 
+/* Normalizes a branch's output where norms are on both sides. */
+static val norm_output(builder *b, int module, val d, const char *w, const char *bias) {
+    if (b->c->norm_position != NORM_BOTH) return d;
+    return norm(b, module, (residual_state){ d, VAL_NONE }, w, bias).y;
+}
+
 static residual_state block(builder *b, residual_state s) {
     if (b->c->parallel) {
         norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
         s = (residual_state){ n1.r, VAL_NONE };
-        norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
-        val a = attention(b, n1.y), f = second_branch(b, n2.y);
+        val second = b->c->shared_norm ? n1.y : norm(b, M_MLP, s, "norm2.w", "norm2.b").y;
+        val a = attention(b, n1.y), f = second_branch(b, second);
         if (!(b->c->dropout > 0) || b->mode != PROG_TRAIN) /* one sum over tp is enough */
             return (residual_state){ n1.r, join_branch(b, rec_add(b->p, a, f), SITE_BRANCH) };
         a = join_branch(b, a, SITE_BRANCH);
         f = join_branch(b, f, SITE_SECOND_BRANCH);
         return (residual_state){ n1.r, rec_add(b->p, a, f) };
     }
-    CHOICE_DECIDED(norm_position_kind, 2);
+    CHOICE_DECIDED(norm_position_kind, 3);
     if (b->c->norm_position == NORM_POST) {
         val r = rec_sum(b->p, s), d = join_branch(b, attention(b, r), SITE_BRANCH);
         residual_state branch = { d, VAL_NONE };
@@ -280,9 +299,11 @@ static residual_state block(builder *b, residual_state s) {
         return (residual_state){ r2, norm(b, M_MLP, branch, "norm2.w", "norm2.b").y };
     }
     norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
-    s = (residual_state){ n1.r, join_branch(b, attention(b, n1.y), SITE_BRANCH) };
+    val d = join_branch(b, attention(b, n1.y), SITE_BRANCH);
+    s = (residual_state){ n1.r, norm_output(b, M_ATTN, d, "attn.norm.w", "attn.norm.b") };
     norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
-    return (residual_state){ n2.r, join_branch(b, second_branch(b, n2.y), SITE_SECOND_BRANCH) };
+    val d2 = join_branch(b, second_branch(b, n2.y), SITE_SECOND_BRANCH);
+    return (residual_state){ n2.r, norm_output(b, M_MLP, d2, "mlp.norm.w", "mlp.norm.b") };
 }
 
 static residual_state embed(builder *b) {
@@ -292,6 +313,7 @@ static residual_state embed(builder *b) {
     prog_compute_in(p, b->m->l.residual);
     val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok)); /* a partial sum over tp */
     x = rec_comm(p, x, AX_TP, b->residual.on[AX_TP]);
+    if (b->c->embedding_scale != 1) x = rec_scale(p, x, (float)b->c->embedding_scale);
     if (b->c->pos == POS_LEARNED) {
         val pos = token_input(b, TOKEN_POS, DT_I32, AS_RESIDUAL);
         prog_compute_in(p, b->m->l.dt);
@@ -319,7 +341,8 @@ static void output_layer(builder *b, residual_state s) {
     h = rec_comm(p, h, AX_TP, PLACE_R);
     val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
     /* µP: logits are scaled by the base width over the width */
-    float by = b->c->mup ? (float)b->c->mup_base / (float)b->c->dim : 1;
+    double width = b->c->mup ? (double)b->c->mup_base / (double)b->c->dim : 1;
+    float by = (float)(b->c->logit_scale * width);
     float cap = (float)b->c->logit_softcap;
     if (b->mode != PROG_DECODE) {
         val target = token_input(b, TOKEN_TARGETS, DT_I32, AS_HEADS);
@@ -385,14 +408,23 @@ static err record_scales(model *m, chain *out) {
 
 /* A program's name borrows, so that kinds of blocks have names that exist: what they have that others lack. */
 static const char *block_name(const model *m, int kind) {
-    static const char *const names[2][2][2] = {
-        { { "dense block", "dense block with values" },
-          { "dense block with a window", "dense block with a window and values" } },
-        { { "moe block", "moe block with values" },
-          { "moe block with a window", "moe block with a window and values" } },
-    };
+#define WITH(what)                                                                                 \
+    {                                                                                              \
+        { { what, what " with values" },                                                           \
+          { what " with a window", what " with a window and values" } },                           \
+        {                                                                                          \
+            { what " without positions", what " without positions, with values" }, {               \
+                what " without positions, with a window",                                          \
+                    what " without positions, with a window and values"                            \
+            }                                                                                      \
+        }                                                                                          \
+    }
+    static const char *const names[2][2][2][2] = { WITH("dense block"), WITH("moe block") };
+#undef WITH
     const model_config *c = &m->of[kind];
-    return m->kinds == 1 ? "block" : names[c->experts > 0][c->window > 0][c->value_step > 0];
+    bool bare = c->pos == POS_NONE && m->c.pos != POS_NONE;
+    if (m->kinds == 1) return "block";
+    return names[c->experts > 0][bare][c->window > 0][c->value_step > 0];
 }
 
 static err record_chain(model *m, builder b, chain *out) {

@@ -70,13 +70,20 @@ void model_fact_set(const model_fact *f, model_config *c, double value) {
 /* @return what a fact needs to matter that this model does not have; NULL: nothing is missing. */
 static const char *missing_of(const model_fact *f, const model_config *c) {
     bool rope = c->pos == POS_ROPE;
+    rope_scaling_kind scaling = rope ? c->rope_scaling : ROPE_PLAIN;
+    CHOICE_DECIDED(rope_scaling_kind, 5);
     const struct {
         int flag;
         bool holds;
         const char *needs;
     } conditions[] = {
         { FACT_OF_ROPE, rope, "model.positions=rope" },
-        { FACT_OF_LLAMA3, rope && c->rope_scaling == ROPE_LLAMA3, "model.rope_scaling=llama3" },
+        { FACT_OF_SCALED_ROPE, scaling != ROPE_PLAIN, "model.rope_scaling other than none" },
+        { FACT_OF_ROPE_CONTEXT, scaling == ROPE_LLAMA3 || scaling == ROPE_YARN,
+          "model.rope_scaling=llama3 or yarn" },
+        { FACT_OF_LLAMA3, scaling == ROPE_LLAMA3, "model.rope_scaling=llama3" },
+        { FACT_OF_YARN, scaling == ROPE_YARN, "model.rope_scaling=yarn" },
+        { FACT_OF_PARALLEL, c->parallel, "model.parallel_branches=true" },
         { FACT_OF_MUP, c->mup, "model.mup=true" },
         { FACT_OF_LAYER_NORM, c->norm == NORM_LAYER, "model.norm=layer" },
         { FACT_OF_NO_BIAS, !c->bias, "model.bias=false" },
@@ -157,4 +164,5 @@ void model_config_init(model_config *c) {
 void model_config_normalize(model_config *c) {
     for (size_t i = 0; i < COUNT_OF(facts); i++)
         if (!model_fact_applies(&facts[i], c)) model_fact_set(&facts[i], c, facts[i].fallback);
+    if (c->rope_local == c->rope_theta && c->rope_scaling == ROPE_PLAIN) c->rope_local = 0;
 }

@@ -53,6 +53,12 @@ typedef enum fact_flag {
     FACT_OF_QK_NORM = 512,
     FACT_OF_UNTIED = 1024,
     FACT_OF_WINDOW = 2048,
+    FACT_OF_PARALLEL = 4096,      /* matters only with parallel branches */
+    FACT_OF_SCALED_ROPE = 8192,   /* matters only with rope scaling of any kind */
+    FACT_OF_ROPE_CONTEXT = 16384, /* ... of a kind that reads the original context length */
+    FACT_OF_YARN = 32768,
+    FACT_OF_ANY_ROPE =
+        FACT_OF_ROPE | FACT_OF_LLAMA3 | FACT_OF_SCALED_ROPE | FACT_OF_ROPE_CONTEXT | FACT_OF_YARN,
 } fact_flag;
 typedef struct model_fact {
     const char *key;  /* in checkpoints: "qk_norm" */
@@ -85,7 +91,8 @@ char *model_fact_expects(const model_fact *f, char *buf, size_t n);
 int model_config_diff(const model_config *a, const model_config *b, int from);
 /* Sets every fact to its default, and the name to "". */
 void model_config_init(model_config *c);
-/* Sets the facts that do not matter to this model to their defaults. */
+/* Sets the facts that do not matter to this model to their defaults, and a base of the layers with a window that is
+ * that of all layers to 0. */
 void model_config_normalize(model_config *c);
 
 /* Fills c from a preset; an unknown name is an error that lists near ones. MODEL_CUSTOM is one without
@@ -103,6 +110,8 @@ err model_check(const model_config *c) MUST_USE;
 /* The dimensions of a head that rotate, two by two, and the angle by which pair j turns per position.
  * @param scaled with the model's rope_scaling */
 int64_t rope_dims(const model_config *c);
+double rope_factor_of(
+    const model_config *c); /* of rotated queries and keys, where scaling has one */
 double rope_frequency(const model_config *c, int64_t j, bool scaled);
 
 /* ---- the parameter table ----------------------------------------------------------------- */
@@ -184,6 +193,8 @@ int64_t model_count_active(
     const model_config *c); /* those that one token uses: of experts, its own */
 /* Whether this layer has experts; else its feed-forward layer is dense. */
 bool model_has_experts(const model_config *c, int layer);
+/* The digit of model.layer_pattern that describes a layer, whether or not the model has a pattern. */
+int model_layer_kind(const model_config *c, int layer);
 /* The experts' hidden dimension. */
 int64_t model_expert_dim(const model_config *c);
 /* Floating point operations per token, forward and backward. Attention counts all of `seq` keys, or

@@ -87,9 +87,63 @@ static err check_experts(const model_config *c) {
                             "and model.moe_layer_step=%d",
                             c->layers, c->first_dense, c->moe_step),
                         "lower one of the two, or set model.experts=0");
-    if (c->mlp != MLP_SWIGLU || c->bias)
-        return err_hint(ERR("model.experts needs model.activation=swiglu and model.bias=false"),
-                        "set those two, or model.experts=0");
+    if (c->mlp != MLP_SWIGLU || c->bias || c->mlp_bias)
+        return err_hint(ERR("model.experts needs model.activation=swiglu, model.bias=false and "
+                            "model.mlp_bias=false"),
+                        "set those three, or model.experts=0");
+    return OK;
+}
+
+static err check_pattern(const model_config *c) {
+    bool windows = false, unrotated = false;
+    for (int64_t rest = c->layer_pattern; rest; rest /= 10) {
+        if (rest % 10 < 1 || rest % 10 > 4)
+            return err_hint(ERR("model.layer_pattern: %lld has the digit %lld",
+                                (long long)c->layer_pattern, (long long)(rest % 10)),
+                            "use the digits 1 to 4, one per layer, such as 1112");
+        windows |= rest % 2;
+        unrotated |= rest % 10 > 2;
+    }
+    if (c->layer_pattern && c->full_step)
+        return err_hint(ERR("model.layer_pattern and model.full_attention_step cannot be combined"),
+                        "state with the pattern which layers have the window");
+    if (unrotated && c->pos != POS_ROPE)
+        return err_hint(ERR("model.layer_pattern %lld has layers without positions, which needs "
+                            "model.positions=rope",
+                            (long long)c->layer_pattern),
+                        "use the digits 1 and 2");
+    if (windows && !c->window)
+        return err_hint(ERR("model.layer_pattern %lld has layers with a window, but there is none",
+                            (long long)c->layer_pattern),
+                        "set model.sliding_window, or use the digits 2 and 4");
+    return OK;
+}
+
+/* Yarn blends between two frequencies, and divides by the logarithm of the base. */
+static err check_rope(const model_config *c) {
+    if (c->pos != POS_ROPE) return OK;
+    if (rope_dims(c) < 2)
+        return err_hint(
+            ERR("model.rope_fraction %g of a head of %lld rotates nothing", c->rope_fraction,
+                (long long)c->head_dim),
+            "raise model.rope_fraction or model.head_dim, or set model.positions=learned");
+    if (rope_dims(c) > c->head_dim)
+        return err_hint(
+            ERR("a head of %lld dims, which is odd, cannot rotate whole", (long long)c->head_dim),
+            "set an even model.head_dim, or a smaller model.rope_fraction");
+    if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_high > c->rope_low))
+        return err_hint(ERR("model.rope_high_freq_factor (%g) must exceed "
+                            "model.rope_low_freq_factor (%g)",
+                            c->rope_high, c->rope_low),
+                        "raise the one or lower the other; the defaults are 4 and 1");
+    if (c->rope_scaling == ROPE_YARN && !(c->rope_fast > c->rope_slow && c->rope_theta > 1))
+        return err_hint(ERR("yarn with model.rope_beta_fast %g, model.rope_beta_slow %g and "
+                            "model.rope_theta %g",
+                            c->rope_fast, c->rope_slow, c->rope_theta),
+                        "let the first exceed the second, and the third exceed 1");
+    if (c->rope_local != 0 && c->rope_local < 1)
+        return err_hint(ERR("model.rope_local_theta: %g is below 1", c->rope_local),
+                        "use 0, for the base of the other layers, or 1 or more");
     return OK;
 }
 
@@ -99,24 +153,11 @@ err model_check(const model_config *c) {
         return err_hint(
             ERR("model.kv_heads (%d) does not divide model.heads (%d)", c->kv_heads, c->heads),
             "choose a number of key/value heads that divides the query heads");
-    if (c->pos == POS_ROPE && rope_dims(c) < 2)
-        return err_hint(
-            ERR("model.rope_fraction %g of a head of %lld rotates nothing", c->rope_fraction,
-                (long long)c->head_dim),
-            "raise model.rope_fraction or model.head_dim, or set model.positions=learned");
-    if (c->pos == POS_ROPE && rope_dims(c) > c->head_dim)
-        return err_hint(
-            ERR("a head of %lld dims, which is odd, cannot rotate whole", (long long)c->head_dim),
-            "set an even model.head_dim, or a smaller model.rope_fraction");
-    if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_high > c->rope_low))
-        return err_hint(ERR("model.rope_high_freq_factor (%g) must exceed "
-                            "model.rope_low_freq_factor (%g)",
-                            c->rope_high, c->rope_low),
-                        "raise the one or lower the other; the defaults are 4 and 1");
+    TRY(check_rope(c));
+    TRY(check_pattern(c));
     TRY(check_experts(c));
-    if (c->parallel && c->norm_position == NORM_POST)
-        return err_hint(
-            ERR("model.parallel_branches and model.norm_position=post cannot be combined"),
-            "choose one of the two");
+    if (c->parallel && c->norm_position != NORM_PRE)
+        return err_hint(ERR("model.parallel_branches needs model.norm_position=pre"),
+                        "choose one of the two");
     return OK;
 }

@@ -91,5 +91,7 @@ model_config model_like_layer(const model_config *c, int layer);
 /* The part of a head that rotary positions span, which sets the frequencies; and the dims that they
  * rotate, in pairs: one more where the width is odd, as in Hugging Face models. */
 int64_t rope_width(const model_config *c);
+/* The input with the table of rotations: layers with a window may have one of their own. */
+const char *rope_input_name(const model_config *c);
 
 #endif

@@ -19,7 +19,7 @@ enum { VALUE_GATE = 12 };
 enum {
     LEARNED = 1,   /* learned positions */
     LNORM = 2,     /* layer norms with weights and biases */
-    BIAS = 4,      /* biases in every linear layer */
+    MLPB = 4,      /* biases in the feed-forward layers */
     QKVB = 8,      /* biases on q, k, v */
     QKN = 16,      /* QK-norm */
     GATED = 32,    /* gate and up */
@@ -28,6 +28,9 @@ enum {
     MOE = 256,     /* routed experts */
     NORMW = 512,   /* norms have weights */
     VALUES = 1024, /* a table of values */
+    OB = 2048,     /* a bias in the attention's output projection */
+    NORM2 = 4096,  /* the second branch has a norm of its own */
+    BOTH = 8192,   /* norms on the branches' outputs beside those on their inputs */
 };
 
 typedef struct param_row {
@@ -70,14 +73,18 @@ static const param_row table[] = {
     { "attn.q.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
     { "attn.k.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
     { "attn.v.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
-    { "mlp.gate.b",   "mlp.up.b",    "mlp",  BUCKET_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, BIAS | GATED },
-    { "mlp.up.b",     "mlp.up.b",    "mlp",  BUCKET_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, BIAS },
-    { "attn.o.b",     "attn.o.b",    "attn", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
-    { "mlp.down.b",   "mlp.down.b",  "mlp",  BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
+    { "mlp.gate.b",   "mlp.up.b",    "mlp",  BUCKET_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, MLP | MLPB | GATED },
+    { "mlp.up.b",     "mlp.up.b",    "mlp",  BUCKET_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, MLP | MLPB },
+    { "attn.o.b",     "attn.o.b",    "attn", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, OB },
+    { "mlp.down.b",   "mlp.down.b",  "mlp",  BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, MLP | MLPB },
     { "norm1.w",      "norm1.w",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
     { "norm1.b",      "norm1.b",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
-    { "norm2.w",      "norm2.w",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
-    { "norm2.b",      "norm2.b",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
+    { "norm2.w",      "norm2.w",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW | NORM2 },
+    { "norm2.b",      "norm2.b",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM | NORM2 },
+    { "attn.norm.w",  "attn.norm.w", "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW | BOTH },
+    { "attn.norm.b",  "attn.norm.b", "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM | BOTH },
+    { "mlp.norm.w",   "mlp.norm.w",  "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW | BOTH },
+    { "mlp.norm.b",   "mlp.norm.b",  "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM | BOTH },
     { "attn.qnorm",   "attn.qnorm",  "norm", BUCKET_BLOCK, { QN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
     { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { KN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
     { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
@@ -94,13 +101,35 @@ bool model_has_experts(const model_config *c, int layer) {
     return c->experts && layer >= c->first_dense && (layer + 1) % c->moe_step == 0;
 }
 
+/* The digit of the pattern for a layer. */
+static int pattern_digit(int64_t pattern, int layer) {
+    int digits = 0;
+    for (int64_t rest = pattern; rest; rest /= 10) digits++;
+    for (int skip = digits - 1 - layer % digits; skip > 0; skip--) pattern /= 10;
+    return (int)(pattern % 10);
+}
+
 model_config model_like_layer(const model_config *c, int layer) {
     model_config like = *c;
     bool last = layer == c->layers - 1;
+    if (c->layer_pattern) {
+        int kind = pattern_digit(c->layer_pattern, layer);
+        if (kind % 2 == 0) like.window = 0;
+        if (kind > 2 && c->pos == POS_ROPE) like.pos = POS_NONE;
+    }
+    if (c->pos == POS_ROPE && like.window && c->rope_local != 0) {
+        like.rope_theta = c->rope_local;
+        like.rope_scaling = ROPE_PLAIN;
+    }
     if (!model_has_experts(c, layer)) like.experts = like.shared_experts = 0;
     if (c->full_step && (last || (layer + 1) % c->full_step == 0)) like.window = 0;
     if (c->value_step && (c->layers - 1 - layer) % c->value_step) like.value_step = 0;
     return like;
+}
+
+int model_layer_kind(const model_config *c, int layer) {
+    model_config like = model_like_layer(c, layer);
+    return (like.window ? 1 : 2) + (like.pos == POS_NONE ? 2 : 0);
 }
 
 int64_t model_expert_dim(const model_config *c) { return c->expert_dim ? c->expert_dim : c->ffn; }
@@ -128,7 +157,9 @@ static int64_t size_of(const model_config *c, size_name s) {
 static int model_properties(const model_config *c) {
     return (c->pos == POS_LEARNED ? LEARNED : 0) |
            (c->norm == NORM_LAYER && c->norm_bias && !c->weightless_norms ? LNORM : 0) |
-           (c->bias ? BIAS : 0) | (c->bias || c->qkv_bias ? QKVB : 0) |
+           (c->bias || c->mlp_bias ? MLPB : 0) | (c->bias || c->qkv_bias ? QKVB : 0) |
+           (c->bias || c->o_bias ? OB : 0) | (c->parallel && c->shared_norm ? 0 : NORM2) |
+           (c->norm_position == NORM_BOTH ? BOTH : 0) |
            (c->qknorm != QKNORM_NONE && !c->weightless_norms ? QKN : 0) |
            (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
            (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0) |

@@ -481,9 +481,7 @@ int64_t rope_dims(const model_config *c) { return (rope_width(c) + 1) / 2 * 2; }
 
 /* Llama 3: frequencies of few turns within the original context are divided by the factor, those of
  * many are kept, and those between are interpolated. */
-static double scaled_frequency(const model_config *c, double f) {
-    CHOICE_DECIDED(rope_scaling_kind, 2);
-    if (c->rope_scaling != ROPE_LLAMA3) return f;
+static double llama3_frequency(const model_config *c, double f) {
     double turns = (double)c->rope_original * f / 6.283185307179586;
     if (turns <= c->rope_low) return f / c->rope_factor;
     if (turns >= c->rope_high) return f;
@@ -491,27 +489,67 @@ static double scaled_frequency(const model_config *c, double f) {
     return (1 - blend) * f / c->rope_factor + blend * f;
 }
 
-double rope_frequency(const model_config *c, int64_t j, bool scaled) {
-    double f = pow(c->rope_theta, -2.0 * (double)j / (double)rope_width(c));
-    return scaled ? scaled_frequency(c, f) : f;
+/* Yarn interpolates by the number of the frequency, between those that turn beta_fast and beta_slow times within
+ * the original context. */
+static double yarn_bound(const model_config *c, double turns) {
+    double ratio = (double)c->rope_original / (turns * 6.283185307179586);
+    return (double)rope_width(c) * log(ratio) / (2 * log(c->rope_theta));
 }
 
-void model_fill_constants(const model *m, plan *p) {
-    void *at = plan_input(p, "rope", 0);
-    if (!at) return;
-    int64_t rot = rope_dims(&m->c), half = rot / 2, rows = 0;
+static double yarn_frequency(const model_config *c, double f, int64_t j) {
+    double low = yarn_bound(c, c->rope_fast), high = yarn_bound(c, c->rope_slow);
+    if (c->rope_truncate) low = floor(low), high = ceil(high);
+    low = fmax(low, 0);
+    high = fmin(high, (double)rope_width(c) - 1);
+    if (low == high) high += 0.001; /* as the reference implementation avoids the division by 0 */
+    double stretched = fmin(fmax(((double)j - low) / (high - low), 0), 1);
+    return stretched * f / c->rope_factor + (1 - stretched) * f;
+}
+
+double rope_factor_of(const model_config *c) {
+    if (c->pos != POS_ROPE || c->rope_scaling != ROPE_YARN) return 1;
+    return c->rope_attention != 0 ? c->rope_attention : 0.1 * log(c->rope_factor) + 1;
+}
+
+double rope_frequency(const model_config *c, int64_t j, bool scaled) {
+    double f = pow(c->rope_theta, -2.0 * (double)j / (double)rope_width(c));
+    switch (scaled ? c->rope_scaling : ROPE_PLAIN) {
+    case ROPE_PLAIN:
+    case ROPE_DYNAMIC: break; /* positions end where it would begin to stretch */
+    case ROPE_LINEAR: return f / c->rope_factor;
+    case ROPE_LLAMA3: return llama3_frequency(c, f);
+    case ROPE_YARN: return yarn_frequency(c, f, j);
+    }
+    return f;
+}
+
+const char *rope_input_name(const model_config *c) {
+    return c->window && c->rope_local != 0 ? "rope_local" : "rope";
+}
+
+/* Fills the table of the layers that are like `c`. */
+static void fill_rope(const model *m, plan *p, const model_config *c) {
+    const char *name = rope_input_name(c);
+    void *at = plan_input(p, name, 0);
+    if (!at || c->pos != POS_ROPE) return;
+    int64_t rot = rope_dims(c), half = rot / 2, rows = 0;
+    double factor = rope_factor_of(c);
     tensor shape;
     for (int i = 0; i < m->records; i++)
-        if (prog_input_shape(m->recorded[i], "rope", &shape)) rows = MAX(rows, shape.dim[0]);
+        if (prog_input_shape(m->recorded[i], name, &shape)) rows = MAX(rows, shape.dim[0]);
     size_t bytes = (size_t)(rows * rot) * sizeof(float);
     float *table = mem_alloc(bytes); /* [positions, rot]: cos | sin */
     for (int64_t j = 0; j < half; j++) {
-        double f = rope_frequency(&m->c, j, true);
+        double f = rope_frequency(c, j, true);
         for (int64_t t = 0; t < rows; t++) {
-            table[t * rot + j] = (float)cos((double)t * f);
-            table[t * rot + half + j] = (float)sin((double)t * f);
+            table[t * rot + j] = (float)(factor * cos((double)t * f));
+            table[t * rot + half + j] = (float)(factor * sin((double)t * f));
         }
     }
     plan_put(p, at, table, bytes);
     free(table);
+}
+
+void model_fill_constants(const model *m, plan *p) {
+    for (int k = 0; k < m->kinds; k++) fill_rope(m, p, &m->of[k]);
 }

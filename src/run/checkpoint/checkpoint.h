@@ -175,6 +175,9 @@ err hf_load(const hf_family *family, const char *folder, model *m, exec *x) MUST
 err hf_export_params(const hf_family *family, const char *folder, const model *m, dtype dt,
                      size_t max_file_bytes, err (*get)(void *ctx, int i, float *values),
                      void *ctx) MUST_USE;
+/* The same with the parameters' gradients, in fp32: a weight that files hold less 1 has a gradient all the same. */
+err hf_export_gradients(const hf_family *family, const char *folder, const model *m,
+                        err (*get)(void *ctx, int i, float *values), void *ctx) MUST_USE;
 
 /* A whole folder: config.json, generation_config.json, the weights and, where there is a tokenizer,
  * tokenizer.json and tokenizer_config.json. It is written beside `folder` and renamed when complete,

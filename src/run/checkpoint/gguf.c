@@ -182,7 +182,7 @@ err gguf_export_file(const char *path, const hf_export *x, gguf_type type) {
     TRY(gguf_check_model(g, c));
     TRY_CLEAN(describe_file(&meta, g, x, type));
     TRY_CLEAN(hf_tensors_open(x->family, g->name, g->params, g->n_params, x->m,
-                              (hf_getter){ x->get, x->ctx }, &tensors));
+                              (hf_getter){ x->get, x->ctx, false }, &tensors));
     list_file(&head, &meta, tensors, type, &frequencies);
     TRY_CLEAN(io_writer_open(path, &w));
     TRY_CLEAN(io_writer_write(w, head.text, head.len));

@@ -18,11 +18,14 @@ static const struct {
     bool gated;
     mlp_kind ours;
 } activations[] = {
-    { "silu", true, MLP_SWIGLU },          { "swish", true, MLP_SWIGLU },
-    { "gelu_new", false, MLP_GELU_TANH },  { "gelu_pytorch_tanh", false, MLP_GELU_TANH },
-    { "gelu_fast", false, MLP_GELU_TANH }, { "gelu_accurate", false, MLP_GELU_TANH },
-    { "gelu", false, MLP_GELU_ERF },       { "gelu_python", false, MLP_GELU_ERF },
-    { "relu2", false, MLP_RELU2 },
+    { "silu", true, MLP_SWIGLU },           { "swish", true, MLP_SWIGLU },
+    { "gelu_new", false, MLP_GELU_TANH },   { "gelu_pytorch_tanh", false, MLP_GELU_TANH },
+    { "gelu_fast", false, MLP_GELU_TANH },  { "gelu_accurate", false, MLP_GELU_TANH },
+    { "gelu", false, MLP_GELU_ERF },        { "gelu_python", false, MLP_GELU_ERF },
+    { "relu2", false, MLP_RELU2 },          { "gelu_pytorch_tanh", true, MLP_GEGLU },
+    { "gelu_new", true, MLP_GEGLU },        { "gelu_fast", true, MLP_GEGLU },
+    { "gelu_accurate", true, MLP_GEGLU },   { "gelu", true, MLP_GEGLU_ERF },
+    { "gelu_python", true, MLP_GEGLU_ERF },
 };
 
 static const model_fact *fact_of(const hf_key *k) {
@@ -39,22 +42,15 @@ static double default_value(const model_config *c, const hf_key *k, hf_default w
     case HF_HEADS: return c->heads;
     case HF_HEAD_DIM: return (double)(c->dim / MAX(c->heads, 1));
     case HF_4_DIM: return 4 * (double)c->dim;
+    case HF_SQRT_DIM: return sqrt((double)c->dim);
+    case HF_MAX_SEQ: return (double)c->max_seq;
     }
     return k->value;
 }
 
 /* ---- import ------------------------------------------------------------------------------ */
 
-typedef struct hf_reader {
-    const char *path;
-    const hf_family *family;
-    json_t *doc;
-    model_config *c;
-    str *unknown; /* keys that we do not know */
-} hf_reader;
-
-static err wrong_value(const hf_reader *r, const char *name, const json_t *got,
-                       const char *expected) {
+err hf_wrong_value(const hf_reader *r, const char *name, const json_t *got, const char *expected) {
     char *text = json_dumps(got, JSON_ENCODE_ANY | JSON_COMPACT);
     err e =
         ERR("%s: \"%s\": expected %s; got %s", r->path, name, expected, text ? text : "nothing");
@@ -62,9 +58,9 @@ static err wrong_value(const hf_reader *r, const char *name, const json_t *got,
     return e;
 }
 
-static const char other_model[] = "import a model without it: ours have no counterpart";
+const char hf_other_model[] = "import a model without it: ours have no counterpart";
 
-static double json_number_of(const model_fact *f, const json_t *v) {
+double hf_json_number(const model_fact *f, const json_t *v) {
     switch (f->type) {
     case FACT_INT: return json_is_integer(v) ? (double)json_integer_value(v) : NAN;
     case FACT_REAL: return json_is_number(v) ? json_number_value(v) : NAN;
@@ -83,8 +79,8 @@ static err read_first_n(const hf_reader *r, const char *name, const json_t *v, d
     }
     *out = (double)json_array_size(v);
     if (first) return OK;
-    return err_hint(wrong_value(r, name, v, "the first layers in order, such as [0, 1]"), "%s",
-                    other_model);
+    return err_hint(hf_wrong_value(r, name, v, "the first layers in order, such as [0, 1]"), "%s",
+                    hf_other_model);
 }
 
 static err read_hf_value(const hf_reader *r, const char *name, const json_t *v, const hf_key *k,
@@ -94,9 +90,11 @@ static err read_hf_value(const hf_reader *r, const char *name, const json_t *v, 
     if (k->use == HF_FIRST_N)
         TRY(read_first_n(r, name, v, out));
     else
-        *out = json_number_of(f, v);
+        *out = hf_json_number(f, v);
+    if (k->use == HF_INVERSE) *out = 1 / *out;
+    if (k->use == HF_INVERSE_SQUARE) *out = 1 / sqrt(*out);
     if (!isnan(*out) && model_fact_legal(f, *out)) return OK;
-    return err_hint(wrong_value(r, name, v, model_fact_expects(f, expects, sizeof expects)),
+    return err_hint(hf_wrong_value(r, name, v, model_fact_expects(f, expects, sizeof expects)),
                     "check that the file is complete and its values are those of a model");
 }
 
@@ -114,7 +112,7 @@ static err find_hf_key(const hf_reader *r, const json_t *object, const hf_key *k
     return OK;
 }
 
-static err read_hf_key(const hf_reader *r, const json_t *object, const hf_key *k) {
+err hf_read_key(const hf_reader *r, const json_t *object, const hf_key *k) {
     const char *name = NULL;
     json_t *v = NULL;
     double value;
@@ -131,7 +129,7 @@ static err read_hf_key(const hf_reader *r, const json_t *object, const hf_key *k
     if (v && fixed && value != default_value(r->c, k, k->absent)) {
         char want[64];
         model_fact_text(fact_of(k), default_value(r->c, k, k->absent), want, sizeof want);
-        return err_hint(wrong_value(r, name, v, want), "%s", other_model);
+        return err_hint(hf_wrong_value(r, name, v, want), "%s", hf_other_model);
     }
     model_fact_set(fact_of(k), r->c, value);
     return OK;
@@ -144,7 +142,8 @@ static err read_demands(const hf_reader *r, const hf_demand *demands, int n) {
         json_t *want = json_loads(d->json, JSON_DECODE_ANY, NULL);
         bool same = !got || json_is_null(got) || d->any || json_equal(got, want);
         json_decref(want);
-        if (!same) return err_hint(wrong_value(r, d->theirs, got, d->json), "%s", other_model);
+        if (!same)
+            return err_hint(hf_wrong_value(r, d->theirs, got, d->json), "%s", hf_other_model);
     }
     return OK;
 }
@@ -161,149 +160,16 @@ static err read_activation(const hf_reader *r) {
         str_free(&known);
         return OK;
     }
-    err e = err_hint(wrong_value(r, r->family->act_key, v, known.text), "%s", other_model);
+    err e = err_hint(hf_wrong_value(r, r->family->act_key, v, known.text), "%s", hf_other_model);
     str_free(&known);
     return e;
 }
 
-/* ---- rotary positions */
-
-/* Reads a number that a file may hold in several places, which must agree. */
-static err read_place(const hf_reader *r, const json_t *object, const char *key, const char *fact,
-                      bool *found, double *value) {
-    const model_fact *f = model_fact_find(fact);
-    json_t *v = json_object_get(object, key);
-    char expects[256];
-    if (!v || json_is_null(v)) return OK;
-    double got = json_number_of(f, v);
-    if (isnan(got) || !model_fact_legal(f, got))
-        return err_hint(wrong_value(r, key, v, model_fact_expects(f, expects, sizeof expects)),
-                        "check that the file is complete and its values are those of a model");
-    if (*found && got != *value)
-        return err_hint(
-            ERR("%s: \"%s\" is %g, but another key gives %g", r->path, key, got, *value),
-            "remove the one that does not fit the weights");
-    *found = true;
-    *value = got;
-    return OK;
-}
-
-/* A number from the object `rope` or from the family's own key `outside`. Models of a family with a
- * key of its own do not read the common one at the top level, which must agree all the same. */
-static err read_rope_number(const hf_reader *r, const json_t *rope, const char *inside,
-                            const char *outside, const char *fact, double absent, double *out) {
-    bool found = false;
-    *out = absent;
-    TRY(read_place(r, rope, inside, fact, &found, out));
-    TRY(read_place(r, r->doc, outside ? outside : inside, fact, &found, out));
-    found = true;
-    return read_place(r, r->doc, inside, fact, &found, out);
-}
-
-/* The object that describes rotary positions, NULL where there is none. */
-static err find_rope(const hf_reader *r, json_t **out) {
-    json_t *now = json_object_get(r->doc, "rope_parameters");
-    json_t *older = json_object_get(r->doc, "rope_scaling");
-    *out = NULL;
-    for (int i = 0; i < 2; i++) {
-        json_t *v = i ? older : now;
-        if (!v || json_is_null(v) || (json_is_object(v) && !json_object_size(v))) continue;
-        if (!json_is_object(v))
-            return err_hint(wrong_value(r, i ? "rope_scaling" : "rope_parameters", v, "an object"),
-                            "correct the file");
-        if (*out && !json_equal(*out, v))
-            return err_hint(ERR("%s: \"rope_parameters\" and \"rope_scaling\" differ", r->path),
-                            "remove the one that does not fit the weights");
-        *out = v;
-    }
-    return OK;
-}
-
-static err read_scaling(const hf_reader *r, json_t *rope) {
-    for (int i = 0; i < hf_n_scaling_keys; i++) {
-        const hf_key *k = &hf_scaling_keys[i];
-        bool outside = k->at == offsetof(model_config, rope_original);
-        json_t *inner = json_object_get(rope, k->theirs);
-        json_t *outer = outside ? json_object_get(r->doc, k->theirs) : NULL;
-        if (inner && outer && !json_equal(inner, outer))
-            return err_hint(ERR("%s: two values of \"%s\"", r->path, k->theirs),
-                            "remove the one that does not fit the weights");
-        TRY(read_hf_key(r, !inner && outer ? r->doc : rope, k));
-    }
-    r->c->rope_scaling = ROPE_LLAMA3;
-    return OK;
-}
-
-static void note_unknown(const hf_reader *r, const char *object, const char *key) {
-    str_add(r->unknown, "%s%s%s%s", r->unknown->len ? ", " : "", object ? object : "",
-            object ? "." : "", key);
-}
-
-static err check_rope_keys(const hf_reader *r, json_t *rope) {
-    static const char *const known[] = { "rope_type", "type", "rope_theta",
-                                         "partial_rotary_factor" };
-    const char *key;
-    json_t *v;
-    json_object_foreach(rope, key, v) {
-        bool is_known = false;
-        for (size_t i = 0; i < COUNT_OF(known); i++) is_known |= !strcmp(known[i], key);
-        for (int i = 0; i < hf_n_scaling_keys; i++)
-            is_known |= !strcmp(hf_scaling_keys[i].theirs, key);
-        if (json_is_object(v))
-            return err_hint(
-                ERR("%s: rotary positions that differ between layers (\"%s\")", r->path, key), "%s",
-                other_model);
-        if (!is_known) note_unknown(r, "rope_parameters", key);
-    }
-    return OK;
-}
-
-static err read_rope(const hf_reader *r) {
-    const hf_family *f = r->family;
-    json_t *rope;
-    if (!f->theta_key) return OK;
-    TRY(find_rope(r, &rope));
-    TRY(check_rope_keys(r, rope));
-    TRY(read_rope_number(r, rope, "rope_theta", f->theta_key, "rope_theta", f->theta_absent,
-                         &r->c->rope_theta));
-    TRY(read_rope_number(r, rope, "partial_rotary_factor", f->fraction_key, "rope_fraction",
-                         f->fraction_absent, &r->c->rope_fraction));
-    if (!f->fraction_key && r->c->rope_fraction != 1)
-        return err_hint(
-            ERR("%s: \"partial_rotary_factor\": expected 1; got %g", r->path, r->c->rope_fraction),
-            "%s", other_model);
-    json_t *type = json_object_get(rope, "rope_type"), *older = json_object_get(rope, "type");
-    if (type && older && !json_equal(type, older))
-        return err_hint(ERR("%s: \"rope_type\" and \"type\" differ", r->path),
-                        "remove the one that does not fit the weights");
-    if (!type) type = older;
-    const char *name = type ? json_string_value(type) : "default";
-    if (name && !strcmp(name, "default")) return OK;
-    if (!name || strcmp(name, "llama3"))
-        return err_hint(wrong_value(r, "rope_type", type, "\"default\" or \"llama3\""), "%s",
-                        other_model);
-    return read_scaling(r, rope);
-}
-
 /* ---- the whole file */
 
-/* Layers are all alike in our models: with the window, or without. */
-static err check_layer_types(const hf_reader *r) {
-    json_t *list = json_object_get(r->doc, "layer_types"), *v;
-    const char *want = r->c->window ? "sliding_attention" : "full_attention";
-    size_t i;
-    if (!list || json_is_null(list)) return OK;
-    if (!json_is_array(list))
-        return err_hint(wrong_value(r, "layer_types", list, "an array"), "correct the file");
-    json_array_foreach(list, i, v) {
-        const char *got = json_string_value(v);
-        if (!got || strcmp(got, want))
-            return err_hint(ERR("%s: \"layer_types\": expected \"%s\" for every layer; got \"%s\" "
-                                "for layer %zu",
-                                r->path, want, got ? got : "no text", i),
-                            "%s", other_model);
-    }
-    return OK;
+void hf_note_unknown(const hf_reader *r, const char *object, const char *key) {
+    str_add(r->unknown, "%s%s%s%s", r->unknown->len ? ", " : "", object ? object : "",
+            object ? "." : "", key);
 }
 
 static bool demand_names(const hf_demand *d, int n, const char *key) {
@@ -322,11 +188,25 @@ static bool key_is_read(const hf_family *f, const char *key) {
     }
     for (size_t i = 0; f->theta_key && i < COUNT_OF(rope); i++)
         if (!strcmp(rope[i], key)) return true;
-    const char *const own[] = { f->act_key, f->theta_key, f->fraction_key, "layer_types" };
+    const char *const own[] = { f->act_key,   f->theta_key, f->fraction_key,   "layer_types",
+                                f->rope_list, f->step_key,  f->local_theta_key };
     for (size_t i = 0; i < COUNT_OF(own); i++)
         if (own[i] && !strcmp(own[i], key)) return true;
     return demand_names(f->demands, f->n_demands, key) ||
-           demand_names(hf_common_demands, hf_n_common_demands, key);
+           demand_names(hf_common_demands, hf_n_common_demands, key) ||
+           demand_names(f->when, f->n_when, key);
+}
+
+/* Whether a file has the keys of this row of its model_type; the last row takes what the others leave. */
+static bool is_variant(const hf_family *f, const json_t *doc) {
+    bool same = true;
+    for (int i = 0; i < f->n_when; i++) {
+        json_t *want = json_loads(f->when[i].json, JSON_DECODE_ANY, NULL);
+        json_t *got = json_object_get(doc, f->when[i].theirs);
+        same &= got && json_equal(got, want);
+        json_decref(want);
+    }
+    return same;
 }
 
 static err find_family(hf_reader *r) {
@@ -334,11 +214,14 @@ static err find_family(hf_reader *r) {
     if (!type)
         return err_hint(ERR("%s: no \"model_type\"", r->path),
                         "give the folder of a Hugging Face model");
-    r->family = hf_family_of(type);
+    for (int i = 0; hf_family_at(i) && !r->family; i++)
+        if (!strcmp(hf_family_at(i)->model_type, type) && is_variant(hf_family_at(i), r->doc))
+            r->family = hf_family_at(i);
     if (r->family) return OK;
     str known = { 0 };
     for (int i = 0; hf_family_at(i); i++)
-        str_add(&known, "%s%s", i ? ", " : "", hf_family_at(i)->model_type);
+        if (hf_family_at(i) == hf_family_of(hf_family_at(i)->model_type))
+            str_add(&known, "%s%s", i ? ", " : "", hf_family_at(i)->model_type);
     err e = err_hint(ERR("%s: models of type \"%s\" are not supported", r->path, type),
                      "import a model of type %s", known.text);
     str_free(&known);
@@ -351,12 +234,14 @@ static err read_config(hf_reader *r) {
     TRY(find_family(r));
     TRY(read_demands(r, hf_common_demands, hf_n_common_demands));
     TRY(read_demands(r, r->family->demands, r->family->n_demands));
-    for (int i = 0; i < r->family->n_keys; i++) TRY(read_hf_key(r, r->doc, &r->family->keys[i]));
+    for (int i = 0; i < r->family->n_keys; i++) TRY(hf_read_key(r, r->doc, &r->family->keys[i]));
     TRY(read_activation(r));
-    TRY(read_rope(r));
-    TRY(check_layer_types(r));
+    TRY(hf_read_layers(r));
+    TRY(hf_read_rope(r));
+    double usual = 1 / sqrt((double)MAX(r->c->head_dim, 1));
+    if (fabs(r->c->attention_scale - usual) < 1e-12 * usual) r->c->attention_scale = 0;
     json_object_foreach(r->doc, key, v) if (!key_is_read(r->family, key) &&
-                                            !hf_key_is_harmless(key)) note_unknown(r, NULL, key);
+                                            !hf_key_is_harmless(key)) hf_note_unknown(r, NULL, key);
     model_config_normalize(r->c);
     snprintf(r->c->name, sizeof r->c->name, "%s", r->family->model_type);
     return model_check(r->c);
@@ -392,7 +277,10 @@ static bool is_free(const hf_family *family, const model_fact *f) {
     const hf_key *k = hf_key_of(family, f);
     if (k) return k->use != HF_IMPLIED;
     if (f->at == offsetof(model_config, rope_fraction)) return family->fraction_key != NULL;
-    return (f->flags & (FACT_OF_ROPE | FACT_OF_LLAMA3)) && family->theta_key;
+    if (f->at == offsetof(model_config, rope_local)) return family->local_theta > 0;
+    if (f->at == offsetof(model_config, rope_scaling) && family->plain_rope) return false;
+    if (f->at == offsetof(model_config, layer_pattern)) return family->kinds != NULL;
+    return (f->flags & FACT_OF_ANY_ROPE) && family->theta_key;
 }
 
 static bool has_activation(const hf_family *family, mlp_kind mlp) {
@@ -401,9 +289,26 @@ static bool has_activation(const hf_family *family, mlp_kind mlp) {
     return false;
 }
 
-/* Resolves the value of a fact: an expert_dim of 0 is the width of the dense layers. */
+/* Resolves the value of a fact: an expert_dim of 0 is the width of the dense layers, an attention_scale of 0 that of
+ * the head's width. */
 static double resolve_value(const model_config *c, const model_fact *f, double v) {
-    return f->at == offsetof(model_config, expert_dim) && v == 0 ? (double)c->ffn : v;
+    if (f->at == offsetof(model_config, expert_dim) && v == 0) return (double)c->ffn;
+    if (f->at == offsetof(model_config, attention_scale) && v == 0)
+        return 1 / sqrt((double)c->head_dim);
+    return v;
+}
+
+/* What a key can hold in place of a fact's value: whole numbers, and of two facts in one key the first's. */
+static double nearest_value(const hf_family *family, const model_config *c, const hf_key *k) {
+    const model_fact *f = fact_of(k);
+    double v = resolve_value(c, f, model_fact_get(f, c));
+    for (const hf_key *first = family->keys; k->theirs && first < k; first++)
+        if (first->theirs && !strcmp(first->theirs, k->theirs) &&
+            model_fact_applies(fact_of(first), c))
+            return model_fact_get(fact_of(first), c);
+    double whole = round(1 / (v * v));
+    bool fits = k->use != HF_INVERSE_SQUARE || fabs(1 / sqrt(whole) - v) <= 1e-12 * v;
+    return fits ? v : 1 / sqrt(whole);
 }
 
 /* Adds the facts that the family does not express to `out`, as options. @return how many */
@@ -413,9 +318,13 @@ static int list_misfits(const hf_family *family, const model_config *c, str *out
         const model_fact *f = model_fact_at(i);
         const hf_key *k = hf_key_of(family, f);
         char has[64], wants[64];
-        if ((f->flags & FACT_TRAINING) || !model_fact_applies(f, c) || is_free(family, f)) continue;
+        if ((f->flags & FACT_TRAINING) || !model_fact_applies(f, c)) continue;
+        bool given = is_free(family, f);
+        if (given && (!k || k->use == HF_ZEROS)) continue;
         double got = model_fact_get(f, c);
-        double want = k ? default_value(c, k, k->absent) : f->fallback;
+        double want = given ? nearest_value(family, c, k)
+                      : k   ? default_value(c, k, k->absent)
+                            : f->fallback;
         bool activation = f->at == offsetof(model_config, mlp);
         if (activation && has_activation(family, c->mlp)) continue;
         if (activation) want = family->gated ? MLP_SWIGLU : MLP_GELU_TANH;
@@ -424,6 +333,8 @@ static int list_misfits(const hf_family *family, const model_config *c, str *out
                 model_fact_text(f, want, wants, sizeof wants),
                 model_fact_text(f, got, has, sizeof has));
     }
+    const char *layers = hf_layer_misfit(family, c);
+    if (layers) str_add(out, "%s%s", n++ ? ", and " : "", layers);
     return n;
 }
 
@@ -439,10 +350,11 @@ static err check_fits(const hf_family *family, const model_config *c) {
 }
 
 /* The family with the fewest facts that it does not express: none where it fits. */
-static const hf_family *nearest_family(const model_config *c, str *why) {
+static const hf_family *nearest_family(const model_config *c, const char *type, str *why) {
     const hf_family *best = NULL;
     for (int i = 0, least = INT_MAX; hf_family_at(i); i++) {
         str misfits = { 0 };
+        if (type && strcmp(hf_family_at(i)->model_type, type)) continue;
         int n = list_misfits(hf_family_at(i), c, &misfits);
         if (n < least) {
             least = n;
@@ -459,7 +371,8 @@ static const hf_family *nearest_family(const model_config *c, str *why) {
 static err unknown_family(const char *name) {
     str names = { 0 };
     for (int i = 0; hf_family_at(i); i++)
-        str_add(&names, "%s%s", i ? ", " : "", hf_family_at(i)->model_type);
+        if (hf_family_at(i) == hf_family_of(hf_family_at(i)->model_type))
+            str_add(&names, "%s%s", i ? ", " : "", hf_family_at(i)->model_type);
     err e = err_hint(ERR_USAGE("--family: \"%s\" is not a family that we write", name),
                      "use one of %s", names.text);
     str_free(&names);
@@ -470,10 +383,11 @@ err hf_family_for(const model_config *c, const char *wanted, const hf_family **f
     str why = { 0 };
     err e = OK;
     if (wanted) {
-        *family = hf_family_of(wanted);
+        *family = nearest_family(c, wanted, &why);
+        str_free(&why);
         return *family ? check_fits(*family, c) : unknown_family(wanted);
     }
-    *family = nearest_family(c, &why);
+    *family = nearest_family(c, NULL, &why);
     if (why.len)
         e = err_hint(ERR("no Hugging Face family has models like this one: the nearest, %s, has %s",
                          (*family)->model_type, why.text),
@@ -491,14 +405,21 @@ static json_t *json_of(const model_config *c, const hf_key *k) {
         for (int i = 0; i < (int)v; i++) json_array_append_new(list, json_integer(i));
         return list;
     }
-    if (f->type == FACT_REAL) return json_real(v);
+    if (k->use == HF_INVERSE_SQUARE) return json_integer((json_int_t)round(1 / (v * v)));
+    if (f->type == FACT_REAL && v == 0 && k->null == HF_ZERO) return json_null();
+    if (f->type == FACT_REAL) return json_real(k->use == HF_INVERSE ? 1 / v : v);
     if (f->type == FACT_BOOL) return json_boolean(v != 0);
     return v == 0 ? json_null() : json_integer((json_int_t)v);
 }
 
-static void write_keys(json_t *object, const model_config *c, const hf_key *keys, int n) {
+/* Whether the key has the value of another fact, and this one does not matter to the model. */
+static bool is_held(const json_t *object, const model_config *c, const hf_key *k) {
+    return json_object_get(object, k->theirs) && !model_fact_applies(fact_of(k), c);
+}
+
+void hf_write_keys(json_t *object, const model_config *c, const hf_key *keys, int n) {
     for (int i = 0; i < n; i++)
-        if (keys[i].use == HF_USED || keys[i].use == HF_FIRST_N)
+        if (keys[i].use != HF_IMPLIED && keys[i].use != HF_ZEROS && !is_held(object, c, &keys[i]))
             json_object_set_new(object, keys[i].theirs, json_of(c, &keys[i]));
 }
 
@@ -508,17 +429,6 @@ static void write_activation(json_t *doc, const hf_family *family, const model_c
         json_object_set_new(doc, family->act_key, json_string(activations[i].theirs));
         return;
     }
-}
-
-static void write_rope(json_t *doc, const hf_family *family, const model_config *c) {
-    if (!family->theta_key) return;
-    json_object_set_new(doc, family->theta_key, json_real(c->rope_theta));
-    if (family->fraction_key)
-        json_object_set_new(doc, family->fraction_key, json_real(c->rope_fraction));
-    if (c->rope_scaling != ROPE_LLAMA3) return;
-    json_t *scaling = json_pack("{s:s}", "rope_type", "llama3");
-    write_keys(scaling, c, hf_scaling_keys, hf_n_scaling_keys);
-    json_object_set_new(doc, "rope_scaling", scaling);
 }
 
 static const char *torch_dtype(dtype dt) {
@@ -535,15 +445,20 @@ err hf_export_config(const char *folder, const hf_family *family, const model_co
                      hf_tokens tokens) {
     TRY(check_fits(family, c));
     json_t *doc =
-        json_pack("{s:[s], s:s, s:s, s:o, s:o}", "architectures", family->architecture,
+        json_pack("{s:[s], s:s, s:s, s:o, s:o, s:n}", "architectures", family->architecture,
                   "model_type", family->model_type, "torch_dtype", torch_dtype(dt), "bos_token_id",
-                  token_json(tokens.bos), "eos_token_id", token_json(tokens.eos));
-    write_keys(doc, c, family->keys, family->n_keys);
+                  token_json(tokens.bos), "eos_token_id", token_json(tokens.eos),
+                  "pad_token_id"); /* absent, it is a number that the vocabulary may not have */
+    hf_write_keys(doc, c, family->keys, family->n_keys);
     for (int i = 0; i < family->n_demands; i++)
         json_object_set_new(doc, family->demands[i].theirs,
                             json_loads(family->demands[i].json, JSON_DECODE_ANY, NULL));
+    for (int i = 0; i < family->n_when; i++)
+        json_object_set_new(doc, family->when[i].theirs,
+                            json_loads(family->when[i].json, JSON_DECODE_ANY, NULL));
     write_activation(doc, family, c);
-    write_rope(doc, family, c);
+    hf_write_rope(doc, family, c);
+    hf_write_layers(doc, family, c);
     if (tokens.others) json_object_update(doc, (json_t *)(uintptr_t)tokens.others);
     str path = { 0 };
     str_add(&path, "%s/config.json", folder);

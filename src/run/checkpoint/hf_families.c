@@ -17,6 +17,12 @@
 #define ZEROS(member)                         { NULL, NULL, AT(member), HF_ZEROS, HF_VALUE, HF_VALUE, 1 }
 #define ALL_KV                                { NULL, NULL, AT(kv_heads), HF_IMPLIED, HF_HEADS, HF_HEADS, 0 }
 #define HEAD_DIM                              KEY("head_dim", head_dim, HF_HEAD_DIM, 0, HF_HEAD_DIM)
+#define DIVIDED_DIM(theirs)                   { theirs, NULL, AT(head_dim), HF_IMPLIED, HF_HEAD_DIM, HF_HEAD_DIM, 0 }
+/* One key for the biases of all four projections. */
+#define ATTENTION_BIAS                        REAL("attention_bias", qkv_bias, 0), REAL("attention_bias", o_bias, 0)
+#define MLP_BIAS                              REAL("mlp_bias", mlp_bias, 0)
+/* A number whose absence and null mean 0: none. */
+#define OPTIONAL(theirs, member, value)       KEY(theirs, member, HF_VALUE, value, HF_ZERO)
 
 /* ---- facts --------------------------------------------------------------------------------- */
 static const hf_key gpt2_keys[] = {
@@ -29,8 +35,7 @@ static const hf_key gpt2_keys[] = {
     REAL("layer_norm_epsilon",  norm_eps, 1e-5),
     REAL("initializer_range",   init_std, 0.02),
     REAL("tie_word_embeddings", tied, 1),
-    IMPLIED(pos, POS_LEARNED), IMPLIED(norm, NORM_LAYER), ALL_KV,
-    { NULL, NULL, AT(head_dim), HF_IMPLIED, HF_HEAD_DIM, HF_HEAD_DIM, 0 },
+    IMPLIED(pos, POS_LEARNED), IMPLIED(norm, NORM_LAYER), ALL_KV, DIVIDED_DIM(NULL),
     ZEROS(bias), ZEROS(norm_bias), ZEROS(qkv_bias),
 };
 
@@ -45,25 +50,27 @@ static const hf_key gpt_neox_keys[] = {
     REAL("initializer_range",     init_std, 0.02),
     REAL("tie_word_embeddings",   tied, 0),
     REAL("use_parallel_residual", parallel, 1),
-    IMPLIED(norm, NORM_LAYER), ALL_KV,
-    { "head_dim", NULL, AT(head_dim), HF_IMPLIED, HF_HEAD_DIM, HF_HEAD_DIM, 0 },
+    IMPLIED(norm, NORM_LAYER), ALL_KV, DIVIDED_DIM("head_dim"),
     ZEROS(bias), ZEROS(norm_bias), ZEROS(qkv_bias),
 };
 
 /* Rows that Llama and the families derived from it share. */
-#define LLAMA_KEYS(EPS)                                                                          \
+#define SIZE_KEYS(EPS_KEY, EPS, TIED)                                                             \
     SIZE("vocab_size", vocab),                                                                   \
     SIZE("max_position_embeddings", max_seq),                                                    \
     SIZE("hidden_size", dim),                                                                    \
     SIZE("num_hidden_layers", layers),                                                           \
     SIZE("num_attention_heads", heads),                                                          \
     SIZE("intermediate_size", ffn),                                                              \
-    REAL("rms_norm_eps",        norm_eps, EPS),                                                  \
+    REAL(EPS_KEY,               norm_eps, EPS),                                                  \
     REAL("initializer_range",   init_std, 0.02),                                                 \
-    REAL("tie_word_embeddings", tied, 0)
+    REAL("tie_word_embeddings", tied, TIED)
+#define LLAMA_KEYS(EPS) SIZE_KEYS("rms_norm_eps", EPS, 0)
 #define KV_HEADS(absent, value) KEY("num_key_value_heads", kv_heads, absent, value, HF_HEADS)
 
-static const hf_key llama_keys[] = { LLAMA_KEYS(1e-6), KV_HEADS(HF_HEADS, 0), HEAD_DIM };
+static const hf_key llama_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_HEADS, 0), HEAD_DIM, ATTENTION_BIAS, MLP_BIAS,
+};
 static const hf_key mistral_keys[] = {
     LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 8), HEAD_DIM,
     KEY("sliding_window", window, HF_VALUE, 4096, HF_ZERO),
@@ -73,7 +80,7 @@ static const hf_key qwen2_keys[] = {
 };
 static const hf_key qwen3_keys[] = {
     LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 32), IMPLIED(qknorm, QKNORM_HEAD),
-    KEY("head_dim", head_dim, HF_VALUE, 128, HF_REFUSED),
+    KEY("head_dim", head_dim, HF_VALUE, 128, HF_REFUSED), ATTENTION_BIAS,
 };
 /* transformers drops no token, in training either. */
 #define EXPERTS(key, alias, number, per_token)                                                    \
@@ -88,21 +95,89 @@ static const hf_key qwen3_moe_keys[] = {
     LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 4), HEAD_DIM, EXPERTS("num_experts", "num_local_experts", 128, 8),
     IMPLIED(qknorm, QKNORM_HEAD), REAL("norm_topk_prob", router_normalize, 0),
     KEY("moe_intermediate_size", expert_dim, HF_VALUE, 768, HF_REFUSED),
-    REAL("decoder_sparse_step", moe_step, 1),
+    REAL("decoder_sparse_step", moe_step, 1), ATTENTION_BIAS,
     { "mlp_only_layers", NULL, AT(first_dense), HF_FIRST_N, HF_ZERO, HF_ZERO, 0 },
 };
 static const hf_key olmo2_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
-    IMPLIED(norm_position, NORM_POST),
+    IMPLIED(norm_position, NORM_POST), ATTENTION_BIAS,
 };
+static const hf_key olmo3_keys[] = {
+    LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
+    IMPLIED(norm_position, NORM_POST), ATTENTION_BIAS, OPTIONAL("sliding_window", window, 4096),
+};
+static const hf_key smollm3_keys[] = {
+    SIZE_KEYS("rms_norm_eps", 1e-6, 1), KV_HEADS(HF_VALUE, 4), HEAD_DIM, ATTENTION_BIAS, MLP_BIAS,
+};
+static const hf_key phi3_keys[] = {
+    LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, OPTIONAL("sliding_window", window, 0),
+};
+static const hf_key granite_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_HEADS, 0), HEAD_DIM, ATTENTION_BIAS, MLP_BIAS,
+    REAL("embedding_multiplier", embedding_scale, 1),
+    REAL("residual_multiplier",  residual_scale, 1),
+    REAL("attention_multiplier", attention_scale, 1),
+    { "logits_scaling", NULL, AT(logit_scale), HF_INVERSE, HF_VALUE, HF_REFUSED, 1 },
+};
+/* Biases that every model has, and none: those of layer norms. */
+static const hf_key starcoder2_keys[] = {
+    SIZE_KEYS("norm_epsilon", 1e-5, 1), KV_HEADS(HF_VALUE, 2), HEAD_DIM, IMPLIED(norm, NORM_LAYER), ZEROS(norm_bias),
+    REAL("use_bias", bias, 1), OPTIONAL("sliding_window", window, 0),
+};
+static const hf_key stablelm_keys[] = {
+    SIZE_KEYS("layer_norm_eps", 1e-5, 0), KV_HEADS(HF_VALUE, 32), DIVIDED_DIM(NULL), IMPLIED(norm, NORM_LAYER),
+    ZEROS(norm_bias), REAL("use_qkv_bias", qkv_bias, 0),
+    REAL("use_parallel_residual", parallel, 0), REAL("use_parallel_residual", shared_norm, 0),
+};
+static const hf_key cohere2_keys[] = {
+    SIZE_KEYS("layer_norm_eps", 1e-5, 1), KV_HEADS(HF_HEADS, 0), DIVIDED_DIM("head_dim"), ATTENTION_BIAS,
+    IMPLIED(norm, NORM_LAYER), IMPLIED(norm_bias, 0), IMPLIED(parallel, 1), IMPLIED(shared_norm, 1),
+    REAL("logit_scale", logit_scale, 0.0625), OPTIONAL("sliding_window", window, 4096),
+};
+/* Embeddings are multiplied by sqrt(dim); queries by a number that need not follow from the head's width. */
+#define GEMMA_KEYS(FINAL_CAP)                                                                     \
+    SIZE_KEYS("rms_norm_eps", 1e-6, 1), KV_HEADS(HF_VALUE, 4), ATTENTION_BIAS,                    \
+    KEY("head_dim", head_dim, HF_VALUE, 256, HF_REFUSED), IMPLIED(norm_position, NORM_BOTH),      \
+    { NULL, NULL, AT(embedding_scale), HF_IMPLIED, HF_SQRT_DIM, HF_SQRT_DIM, 0 },                 \
+    { "query_pre_attn_scalar", NULL, AT(attention_scale), HF_INVERSE_SQUARE, HF_VALUE, HF_REFUSED, 1.0 / 16 }, \
+    OPTIONAL("sliding_window", window, 4096), OPTIONAL("final_logit_softcapping", logit_softcap, FINAL_CAP)
+static const hf_key gemma2_keys[] = { GEMMA_KEYS(30) };
+static const hf_key gemma3_keys[] = { GEMMA_KEYS(0), IMPLIED(qknorm, QKNORM_HEAD) };
+/* Three ways to divide heads, of which the last two ignore the number of key/value heads. */
+#define FALCON_KEYS                                                                               \
+    SIZE("vocab_size", vocab), SIZE("num_hidden_layers", layers),                                 \
+    RENAMED("hidden_size", "n_embed", dim), SIZE("num_attention_heads", heads),                   \
+    KEY("max_position_embeddings", max_seq, HF_VALUE, 2048, HF_REFUSED),                          \
+    KEY("ffn_hidden_size", ffn, HF_4_DIM, 0, HF_4_DIM),                                           \
+    REAL("layer_norm_epsilon", norm_eps, 1e-5), REAL("initializer_range", init_std, 0.02),        \
+    REAL("tie_word_embeddings", tied, 1), REAL("bias", bias, 0), DIVIDED_DIM(NULL),               \
+    IMPLIED(norm, NORM_LAYER), ZEROS(norm_bias)
+static const hf_key falcon_new_keys[] = {
+    FALCON_KEYS, KEY("num_kv_heads", kv_heads, HF_HEADS, 0, HF_HEADS), IMPLIED(parallel, 1),
+};
+static const hf_key falcon_shared_keys[] = {
+    FALCON_KEYS, KEY("num_kv_heads", kv_heads, HF_HEADS, 0, HF_HEADS), IMPLIED(parallel, 1), IMPLIED(shared_norm, 1),
+};
+#define FALCON_BRANCHES REAL("parallel_attn", parallel, 1), REAL("parallel_attn", shared_norm, 1)
+static const hf_key falcon_heads_keys[] = { FALCON_KEYS, ALL_KV, FALCON_BRANCHES };
+static const hf_key falcon_keys[]       = { FALCON_KEYS, IMPLIED(kv_heads, 1), FALCON_BRANCHES };
 
-const hf_key hf_scaling_keys[] = {
-    SIZE("factor", rope_factor),
+#define FACTOR SIZE("factor", rope_factor)
+static const hf_key factor_keys[] = { FACTOR };
+static const hf_key llama3_keys[] = {
+    FACTOR,
     SIZE("low_freq_factor", rope_low),
     SIZE("high_freq_factor", rope_high),
     SIZE("original_max_position_embeddings", rope_original),
 };
-const int hf_n_scaling_keys = (int)COUNT_OF(hf_scaling_keys);
+static const hf_key yarn_keys[] = {
+    FACTOR,
+    KEY("beta_fast", rope_fast, HF_VALUE, 32, HF_VALUE),
+    KEY("beta_slow", rope_slow, HF_VALUE, 1, HF_VALUE),
+    OPTIONAL("attention_factor", rope_attention, 0),
+    REAL("truncate", rope_truncate, 1),
+    KEY("original_max_position_embeddings", rope_original, HF_MAX_SEQ, 0, HF_MAX_SEQ),
+};
 
 static const hf_demand gpt2_demands[] = {
     { "scale_attn_weights",              "true",  false },
@@ -111,18 +186,34 @@ static const hf_demand gpt2_demands[] = {
     { "embd_pdrop",                      "0.0",   true },
     { "resid_pdrop",                     "0.0",   true },
 };
-#define ATTENTION_BIAS(value) { "attention_bias",     value,   false }
-#define NO_MLP_BIAS           { "mlp_bias",           "false", false }
 #define NO_WINDOW             { "use_sliding_window", "false", false }, \
                               { "sliding_window",     "null",  true }
-static const hf_demand gpt_neox_demands[] = { ATTENTION_BIAS("true") };
-static const hf_demand llama_demands[]    = { ATTENTION_BIAS("false"), NO_MLP_BIAS };
-static const hf_demand qwen2_demands[]    = { NO_WINDOW };
-static const hf_demand qwen3_demands[]    = { ATTENTION_BIAS("false"), NO_WINDOW };
-static const hf_demand qwen3_moe_demands[] = {
-    ATTENTION_BIAS("false"), NO_WINDOW,
+static const hf_demand gpt_neox_demands[] = { { "attention_bias", "true", false } };
+static const hf_demand no_window[]        = { NO_WINDOW };
+static const hf_demand phi3_demands[]     = { { "resid_pdrop", "0.0", true }, { "embd_pdrop", "0.0", true } };
+static const hf_demand starcoder2_demands[] = {
+    { "residual_dropout", "0.0", true }, { "embedding_dropout", "0.0", true },
 };
-static const hf_demand olmo2_demands[]    = { ATTENTION_BIAS("false") };
+static const hf_demand stablelm_demands[] = { { "qk_layernorm", "false", false } };
+static const hf_demand cohere2_demands[]  = { { "use_qk_norm", "false", false } };
+static const hf_demand gemma_demands[]    = {
+    { "use_bidirectional_attention", "false", false }, { "attn_logit_softcapping", "null", false },
+};
+#define NO_ALIBI { "alibi", "false", false }, { "apply_residual_connection_post_layernorm", "false", false }
+#define NEW_FALCON NO_ALIBI, { "multi_query", "true", true }, { "parallel_attn", "true", false }
+#define OLD_FALCON                                                                                \
+    NO_ALIBI, { "new_decoder_architecture", "false", false }, { "num_kv_heads", "null", true },   \
+    { "num_ln_in_parallel_attn", "null", false }
+static const hf_demand falcon_shared_demands[] = { NEW_FALCON };
+static const hf_demand falcon_new_demands[]    = { NEW_FALCON, { "num_ln_in_parallel_attn", "2", false } };
+static const hf_demand falcon_heads_demands[]  = { OLD_FALCON };
+static const hf_demand falcon_demands[]        = { OLD_FALCON, { "multi_query", "true", false } };
+/* Which row of the type falcon a file is. */
+static const hf_demand falcon_is_shared[] = {
+    { "new_decoder_architecture", "true", false }, { "num_ln_in_parallel_attn", "1", false },
+};
+static const hf_demand falcon_is_new[]    = { { "new_decoder_architecture", "true", false } };
+static const hf_demand falcon_has_heads[] = { { "multi_query", "false", false } };
 
 const hf_demand hf_common_demands[] = {
     { "is_causal",           "true",  false },
@@ -196,10 +287,14 @@ static const hf_param gpt_neox_params[] = {
     { "l%d.attn.qnorm",  "model.layers.%d.self_attn.q_norm.weight",       0 },                   \
     { "l%d.attn.knorm",  "model.layers.%d.self_attn.k_norm.weight",       0 },                   \
     { "l%d.attn.o",      "model.layers.%d.self_attn.o_proj.weight",       0 },                   \
+    { "l%d.attn.o.b",    "model.layers.%d.self_attn.o_proj.bias",         0 },                   \
     { "l%d.norm2.w",     "model.layers.%d." NORM2 ".weight",              0 },                   \
     { "l%d.mlp.gate",    "model.layers.%d.mlp.gate_proj.weight",          0 },                   \
     { "l%d.mlp.up",      "model.layers.%d.mlp.up_proj.weight",            0 },                   \
     { "l%d.mlp.down",    "model.layers.%d.mlp.down_proj.weight",          0 },                   \
+    { "l%d.mlp.gate.b",  "model.layers.%d.mlp.gate_proj.bias",            0 },                   \
+    { "l%d.mlp.up.b",    "model.layers.%d.mlp.up_proj.bias",              0 },                   \
+    { "l%d.mlp.down.b",  "model.layers.%d.mlp.down_proj.bias",            0 },                   \
     { "norm.w",          "model.norm.weight",                             0 },                   \
     { "head",            "lm_head.weight",                                0 },
 #define EXPERT_PARAMS(MLP, GATE, UP, DOWN)                                                       \
@@ -227,6 +322,78 @@ static const hf_param llama_params[] = { LLAMA_PARAMS("input_layernorm", "post_a
 static const hf_param olmo2_params[] = { LLAMA_PARAMS("post_attention_layernorm",
                                                       "post_feedforward_layernorm") };
 
+static const hf_param phi3_params[] = {
+    { "embed.tokens",    "model.embed_tokens.weight",                          0 },
+    { "l%d.norm1.w",     "model.layers.%d.input_layernorm.weight",             0 },
+    { "l%d.attn.q",      "model.layers.%d.self_attn.qkv_proj.weight",          HF_Q },
+    { "l%d.attn.k",      "model.layers.%d.self_attn.qkv_proj.weight",          HF_K },
+    { "l%d.attn.v",      "model.layers.%d.self_attn.qkv_proj.weight",          HF_V },
+    { "l%d.attn.o",      "model.layers.%d.self_attn.o_proj.weight",            0 },
+    { "l%d.norm2.w",     "model.layers.%d.post_attention_layernorm.weight",    0 },
+    { "l%d.mlp.gate",    "model.layers.%d.mlp.gate_up_proj.weight",            HF_GATE },
+    { "l%d.mlp.up",      "model.layers.%d.mlp.gate_up_proj.weight",            HF_UP },
+    { "l%d.mlp.down",    "model.layers.%d.mlp.down_proj.weight",               0 },
+    { "norm.w",          "model.norm.weight",                                  0 },
+    { "head",            "lm_head.weight",                                     0 },
+};
+/* The names of Llama with biases in layer norms. */
+#define LAYER_NORM_BIASES                                                                        \
+    { "l%d.norm1.b",     "model.layers.%d.input_layernorm.bias",               0 },              \
+    { "l%d.norm2.b",     "model.layers.%d.post_attention_layernorm.bias",      0 },              \
+    { "norm.b",          "model.norm.bias",                                    0 },
+static const hf_param starcoder2_params[] = {
+    { "l%d.mlp.up",      "model.layers.%d.mlp.c_fc.weight",                    0 },
+    { "l%d.mlp.up.b",    "model.layers.%d.mlp.c_fc.bias",                      0 },
+    { "l%d.mlp.down",    "model.layers.%d.mlp.c_proj.weight",                  0 },
+    { "l%d.mlp.down.b",  "model.layers.%d.mlp.c_proj.bias",                    0 },
+    LAYER_NORM_BIASES LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+};
+static const hf_param stablelm_params[] = {
+    LAYER_NORM_BIASES LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+};
+/* Cohere rotates neighboring rows of a head. */
+static const hf_param cohere2_params[] = {
+    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",            HF_PAIRED },
+    { "l%d.attn.k",      "model.layers.%d.self_attn.k_proj.weight",            HF_PAIRED },
+    { "l%d.attn.q.b",    "model.layers.%d.self_attn.q_proj.bias",              HF_PAIRED },
+    { "l%d.attn.k.b",    "model.layers.%d.self_attn.k_proj.bias",              HF_PAIRED },
+    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+};
+static const hf_param gemma_params[] = {
+    { "l%d.norm1.w",     "model.layers.%d.input_layernorm.weight",             HF_LESS_ONE },
+    { "l%d.attn.norm.w", "model.layers.%d.post_attention_layernorm.weight",    HF_LESS_ONE },
+    { "l%d.norm2.w",     "model.layers.%d.pre_feedforward_layernorm.weight",   HF_LESS_ONE },
+    { "l%d.mlp.norm.w",  "model.layers.%d.post_feedforward_layernorm.weight",  HF_LESS_ONE },
+    { "l%d.attn.qnorm",  "model.layers.%d.self_attn.q_norm.weight",            HF_LESS_ONE },
+    { "l%d.attn.knorm",  "model.layers.%d.self_attn.k_norm.weight",            HF_LESS_ONE },
+    { "norm.w",          "model.norm.weight",                                  HF_LESS_ONE },
+    LLAMA_PARAMS("input_layernorm", "pre_feedforward_layernorm")
+};
+#define FALCON_LAYER "transformer.h.%d."
+#define FALCON_PARAMS(NORM1, NORM2)                                                              \
+    { "embed.tokens",    "transformer.word_embeddings.weight",                 0 },              \
+    { "l%d.norm1.w",     FALCON_LAYER NORM1 ".weight",                         0 },              \
+    { "l%d.norm1.b",     FALCON_LAYER NORM1 ".bias",                           0 },              \
+    { "l%d.norm2.w",     FALCON_LAYER NORM2 ".weight",                         0 },              \
+    { "l%d.norm2.b",     FALCON_LAYER NORM2 ".bias",                           0 },              \
+    { "l%d.attn.q",      FALCON_LAYER "self_attention.query_key_value.weight", HF_Q | HF_BY_HEAD }, \
+    { "l%d.attn.k",      FALCON_LAYER "self_attention.query_key_value.weight", HF_K | HF_BY_HEAD }, \
+    { "l%d.attn.v",      FALCON_LAYER "self_attention.query_key_value.weight", HF_V | HF_BY_HEAD }, \
+    { "l%d.attn.q.b",    FALCON_LAYER "self_attention.query_key_value.bias",   HF_Q | HF_BY_HEAD }, \
+    { "l%d.attn.k.b",    FALCON_LAYER "self_attention.query_key_value.bias",   HF_K | HF_BY_HEAD }, \
+    { "l%d.attn.v.b",    FALCON_LAYER "self_attention.query_key_value.bias",   HF_V | HF_BY_HEAD }, \
+    { "l%d.attn.o",      FALCON_LAYER "self_attention.dense.weight",           0 },              \
+    { "l%d.attn.o.b",    FALCON_LAYER "self_attention.dense.bias",             0 },              \
+    { "l%d.mlp.up",      FALCON_LAYER "mlp.dense_h_to_4h.weight",              0 },              \
+    { "l%d.mlp.up.b",    FALCON_LAYER "mlp.dense_h_to_4h.bias",                0 },              \
+    { "l%d.mlp.down",    FALCON_LAYER "mlp.dense_4h_to_h.weight",              0 },              \
+    { "l%d.mlp.down.b",  FALCON_LAYER "mlp.dense_4h_to_h.bias",                0 },              \
+    { "norm.w",          "transformer.ln_f.weight",                            0 },              \
+    { "norm.b",          "transformer.ln_f.bias",                              0 },              \
+    { "head",            "lm_head.weight",                                     0 },
+static const hf_param falcon_new_params[] = { FALCON_PARAMS("ln_attn", "ln_mlp") };
+static const hf_param falcon_params[]     = { FALCON_PARAMS("input_layernorm", "post_attention_layernorm") };
+
 /* ---- families ------------------------------------------------------------------------------ */
 #define ROWS(table)  table, (int)COUNT_OF(table)
 #define SILU         "hidden_act", "silu", true
@@ -238,23 +405,53 @@ static const hf_family families[] = {
     { "gpt_neox", "GPTNeoXForCausalLM", ROWS(gpt_neox_keys), ROWS(gpt_neox_demands),
       "hidden_act", "gelu", false, "rotary_emb_base", "rotary_pct", 0.25, 1e4,
       "gpt_neox.", ROWS(gpt_neox_params), NULL, 0 },
-    { "llama",    "LlamaForCausalLM",   ROWS(llama_keys), ROWS(llama_demands), SILU, ROPE, LLAMA_NAMES },
+    { "llama",    "LlamaForCausalLM",   ROWS(llama_keys), NULL, 0,             SILU, ROPE, LLAMA_NAMES },
     { "mistral",  "MistralForCausalLM", ROWS(mistral_keys), NULL, 0,           SILU, ROPE, LLAMA_NAMES },
-    { "qwen2",    "Qwen2ForCausalLM",   ROWS(qwen2_keys), ROWS(qwen2_demands), SILU, ROPE, LLAMA_NAMES },
-    { "qwen3",    "Qwen3ForCausalLM",   ROWS(qwen3_keys), ROWS(qwen3_demands), SILU, ROPE, LLAMA_NAMES },
+    { "qwen2",    "Qwen2ForCausalLM",   ROWS(qwen2_keys), ROWS(no_window),     SILU, ROPE, LLAMA_NAMES },
+    { "qwen3",    "Qwen3ForCausalLM",   ROWS(qwen3_keys), ROWS(no_window),     SILU, ROPE, LLAMA_NAMES },
     { "mixtral",  "MixtralForCausalLM", ROWS(mixtral_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 1e6,
       "model.", ROWS(mixtral_params), ROWS(stacked_experts) },
-    { "qwen3_moe", "Qwen3MoeForCausalLM", ROWS(qwen3_moe_keys), ROWS(qwen3_moe_demands), SILU, ROPE,
+    { "qwen3_moe", "Qwen3MoeForCausalLM", ROWS(qwen3_moe_keys), ROWS(no_window), SILU, ROPE,
       "model.", ROWS(qwen3_moe_params), ROWS(stacked_experts) },
-    { "olmo2",    "Olmo2ForCausalLM",   ROWS(olmo2_keys), ROWS(olmo2_demands), SILU, ROPE,
+    { "olmo2",    "Olmo2ForCausalLM",   ROWS(olmo2_keys), NULL, 0,             SILU, ROPE,
       "model.", ROWS(olmo2_params), NULL, 0 },
+    { "olmo3",    "Olmo3ForCausalLM",   ROWS(olmo3_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 5e5,
+      "model.", ROWS(olmo2_params), NULL, 0, .kinds = "12", .full_step = 4, .local_theta = 5e5 },
+    { "smollm3",  "SmolLM3ForCausalLM", ROWS(smollm3_keys), ROWS(no_window), SILU, "rope_theta", NULL, 1.0, 2e6,
+      LLAMA_NAMES, .kinds = "24", .rope_list = "no_rope_layers", .full_step = 4,
+      .step_key = "no_rope_layer_interval" },
+    { "granite",  "GraniteForCausalLM", ROWS(granite_keys), NULL, 0,           SILU, ROPE, LLAMA_NAMES },
+    { "phi3",     "Phi3ForCausalLM",    ROWS(phi3_keys), ROWS(phi3_demands),   SILU,
+      "rope_theta", "partial_rotary_factor", 1.0, 1e4, "model.", ROWS(phi3_params), NULL, 0, .plain_rope = true },
+    { "starcoder2", "Starcoder2ForCausalLM", ROWS(starcoder2_keys), ROWS(starcoder2_demands),
+      "hidden_act", "gelu_pytorch_tanh", false, ROPE, "model.", ROWS(starcoder2_params), NULL, 0 },
+    { "stablelm", "StableLmForCausalLM", ROWS(stablelm_keys), ROWS(stablelm_demands), SILU,
+      "rope_theta", "partial_rotary_factor", 0.25, 1e4, "model.", ROWS(stablelm_params), NULL, 0 },
+    { "cohere2",  "Cohere2ForCausalLM", ROWS(cohere2_keys), ROWS(cohere2_demands), SILU, ROPE,
+      "model.", ROWS(cohere2_params), NULL, 0, .kinds = "14", .full_step = 4, .step_key = "sliding_window_pattern" },
+    { "gemma2",   "Gemma2ForCausalLM",  ROWS(gemma2_keys), ROWS(gemma_demands),
+      "hidden_activation", "gelu_pytorch_tanh", true, ROPE, "model.", ROWS(gemma_params), NULL, 0,
+      .kinds = "12", .full_step = 2 },
+    { "gemma3_text", "Gemma3ForCausalLM", ROWS(gemma3_keys), ROWS(gemma_demands),
+      "hidden_activation", "gelu_pytorch_tanh", true, "rope_theta", NULL, 1.0, 1e6,
+      "model.", ROWS(gemma_params), NULL, 0, .kinds = "12", .full_step = 6, .step_key = "sliding_window_pattern",
+      .local_theta = 1e4, .local_theta_key = "rope_local_base_freq" },
+#define FALCON       "activation", "gelu", false, ROPE, "transformer."
+    { "falcon",   "FalconForCausalLM",  ROWS(falcon_shared_keys), ROWS(falcon_shared_demands), FALCON,
+      ROWS(falcon_params), NULL, 0, .when = falcon_is_shared, .n_when = 2 },
+    { "falcon",   "FalconForCausalLM",  ROWS(falcon_new_keys), ROWS(falcon_new_demands), FALCON,
+      ROWS(falcon_new_params), NULL, 0, .when = falcon_is_new, .n_when = 1 },
+    { "falcon",   "FalconForCausalLM",  ROWS(falcon_heads_keys), ROWS(falcon_heads_demands), FALCON,
+      ROWS(falcon_params), NULL, 0, .when = falcon_has_heads, .n_when = 1 },
+    { "falcon",   "FalconForCausalLM",  ROWS(falcon_keys), ROWS(falcon_demands), FALCON,
+      ROWS(falcon_params), NULL, 0 },
 };
 
 /* Keys that change nothing in what a trained model computes: who made the file and how, what a
  * program does with the output, dropout, tokens by name, and keys of other heads than the language
  * model's. */
 static const char *const harmless[] = {
-    "_attn_implementation", "_name_or_path", "architectures", "attention_dropout", "attn_implementation",
+    "_attn_implementation", "_name_or_path", "_sliding_window_pattern", "architectures", "attention_dropout", "attn_implementation",
     "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
     "classifier_dropout", "cross_attention_hidden_size", "decoder_start_token_id",
     "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
@@ -272,6 +469,16 @@ static const char *const harmless[] = {
     "transformers_version", "typical_p", "use_bfloat16", "use_cache",
 };
 /* clang-format on */
+
+static const hf_rope_type rope_types[] = {
+    { "llama3", ROPE_LLAMA3, ROWS(llama3_keys) },
+    { "linear", ROPE_LINEAR, ROWS(factor_keys) },
+    { "dynamic", ROPE_DYNAMIC, ROWS(factor_keys) },
+    { "yarn", ROPE_YARN, ROWS(yarn_keys) },
+};
+const hf_rope_type *hf_rope_type_at(int i) {
+    return i < (int)COUNT_OF(rope_types) ? &rope_types[i] : NULL;
+}
 
 bool hf_key_is_harmless(const char *key) {
     for (size_t i = 0; i < COUNT_OF(harmless); i++)

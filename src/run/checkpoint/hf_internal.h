@@ -27,6 +27,8 @@ typedef enum {
     HF_HEADS,    /* as many as query heads */
     HF_HEAD_DIM, /* dim / heads */
     HF_4_DIM,    /* 4 dim */
+    HF_SQRT_DIM, /* the square root of dim */
+    HF_MAX_SEQ,  /* the longest sequence */
 } hf_default;
 
 typedef enum {
@@ -34,9 +36,11 @@ typedef enum {
     HF_IMPLIED, /* models of the family have this value; a key, where named, must agree */
     HF_ZEROS,   /* the same, of biases: a model without them is written with zeros */
     HF_FIRST_N, /* the key lists layers; only the first n, 0 to n - 1, have a counterpart, n */
+    HF_INVERSE, /* the key holds 1 / the fact */
+    HF_INVERSE_SQUARE, /* the key holds 1 / the fact^2, which must be a whole number */
 } hf_use;
 
-/* A fact of a model as a family expresses it. */
+/* A fact of a model as a family expresses it. A key may hold two facts, which then have the same value. */
 typedef struct hf_key {
     const char *theirs; /* in config.json; NULL: none */
     const char *alias;  /* another name of the key; NULL: none */
@@ -57,11 +61,12 @@ typedef struct hf_demand {
 /* How our [rows, cols] lies in their tensor:
  *   0           the same
  *   TRANSPOSED  [cols, rows]: GPT-2 computes x W instead of x W^T
- *   Q, K, V     a third of a tensor with three times the rows, the thirds contiguous
- *   BY_HEAD     with Q, K or V: the thirds alternate by head, q0 k0 v0 q1 k1 v1 ...
+ *   Q, K, V     a part of a tensor with the rows of q, k and v, each contiguous
+ *   BY_HEAD     with Q, K or V: key/value heads alternate with their query heads, q0 q1 k0 v0 q2 q3 k1 v1 ...
  *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number
- *   GATE, UP    with EXPERT: the first and the second half of such a matrix's rows
- *   PAIRED      rows of a head that rotate together are adjacent, where ours are half a head apart */
+ *   GATE, UP    the first and the second half of a matrix's rows; with EXPERT, of one expert's
+ *   PAIRED      rows of a head that rotate together are adjacent, where ours are half the rotated dims apart
+ *   LESS_ONE    theirs is ours - 1: norms whose weights are 1 + w */
 enum {
     HF_TRANSPOSED = 1,
     HF_Q = 2,
@@ -72,6 +77,7 @@ enum {
     HF_GATE = 64,
     HF_UP = 128,
     HF_PAIRED = 256,
+    HF_LESS_ONE = 512,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {
@@ -97,6 +103,18 @@ struct hf_family {
     /* Other names of some parameters, which files may have instead; they are read and never written. */
     const hf_param *others;
     int n_others;
+    /* Layers that differ: the digits of model.layer_pattern that config.json can express, in "layer_types" and, where
+     * the family has such a key, in a list of 1 (rotary positions) and 0 (none). NULL: layers are alike. */
+    const char *kinds, *rope_list;
+    int full_step; /* without "layer_types" every n-th layer has no window; 0: all are like the window */
+    const char *step_key; /* holds n */
+    /* Layers with a window have rotary frequencies of their own: their base, and its key at the top level. */
+    double local_theta;
+    const char *local_theta_key;
+    bool plain_rope; /* no scaling of the rotary frequencies */
+    /* Of several rows of one model_type, the one whose keys a file has. */
+    const hf_demand *when;
+    int n_when;
 };
 
 /* The tensors that a model is written as, whatever the format of the file. */
@@ -108,6 +126,7 @@ typedef struct hf_tensor {
 typedef struct hf_getter { /* gives parameter i, whole */
     err (*get)(void *ctx, int i, float *values);
     void *ctx;
+    bool gradients; /* of the parameters: these have no offset (HF_LESS_ONE) */
 } hf_getter;
 typedef struct hf_tensors hf_tensors;
 /* @param type of the models, for messages @param rows names and layouts */
@@ -128,11 +147,38 @@ err hf_find_tokens(const hf_export *x, hf_tokens *out, str *chat_template) MUST_
 /* Demands of every family: models that are not decoders, or whose weights are not plain numbers. */
 extern const hf_demand hf_common_demands[];
 extern const int hf_n_common_demands;
-/* Members of an object that describes rotary positions, a llama3 scaling among them. */
-extern const hf_key hf_scaling_keys[];
-extern const int hf_n_scaling_keys;
+/* Kinds of rope scaling: their names, and their members of an object that describes rotary positions. */
+typedef struct hf_rope_type {
+    const char *theirs;
+    rope_scaling_kind ours;
+    const hf_key *keys;
+    int n_keys;
+} hf_rope_type;
+const hf_rope_type *hf_rope_type_at(int i); /* NULL past the end */
 /* @return whether the key is known to change nothing in what a model computes. */
 bool hf_key_is_harmless(const char *key);
+
+/* ---- reading and writing config.json: hf_config.c, and hf_layers.c for rotary positions and kinds of layers */
+typedef struct hf_reader {
+    const char *path;
+    const hf_family *family;
+    json_t *doc;
+    model_config *c;
+    str *unknown; /* keys that we do not know */
+} hf_reader;
+extern const char hf_other_model[]; /* remedy where ours have no counterpart */
+err hf_wrong_value(const hf_reader *r, const char *name, const json_t *got,
+                   const char *expected) MUST_USE;
+double hf_json_number(const model_fact *f, const json_t *v); /* NaN: not of the fact's type */
+err hf_read_key(const hf_reader *r, const json_t *object, const hf_key *k) MUST_USE;
+void hf_write_keys(json_t *object, const model_config *c, const hf_key *keys, int n);
+void hf_note_unknown(const hf_reader *r, const char *object, const char *key);
+err hf_read_rope(const hf_reader *r) MUST_USE;
+err hf_read_layers(const hf_reader *r) MUST_USE;
+void hf_write_rope(json_t *doc, const hf_family *family, const model_config *c);
+void hf_write_layers(json_t *doc, const hf_family *family, const model_config *c);
+/* @return what about the model's layers the family does not express, as a sentence's end; NULL: nothing */
+const char *hf_layer_misfit(const hf_family *family, const model_config *c);
 
 /* Sets the biases that the family's models have and c may lack: those written as zeros. */
 void hf_add_biases(const hf_family *family, model_config *c);

@@ -66,39 +66,42 @@ static err no_such_param(const char *type, const char *ours) {
                     "choose another family with --family");
 }
 
-static int head_dim_of(const model *m) { return (int)model_conf(m)->head_dim; }
-
 /* ---- layouts ----------------------------------------------------------------------------- */
 
 /* A parameter, 1 or 2 dims, as a matrix of ours and as the tensor that holds it. */
 typedef struct layout {
     int64_t rows, cols; /* ours */
-    int64_t their_rows; /* in our orientation: three times ours for a third */
+    int64_t their_rows; /* in our orientation: those of q, k and v for a part of these */
     int64_t first;      /* row of theirs that our matrix begins at: of an expert among all */
     int64_t their_dim[3];
-    int ndim, how, head_dim;
+    int ndim, how, head_dim, rotated;
+    int group; /* query heads of a key/value head */
 } layout;
 
-static layout layout_of(const model_param *p, int how, int head_dim) {
+static layout layout_of(const model_param *p, int how, const model_config *c) {
     BUG_IF(p->ndim < 1 || p->ndim > 2);
     BUG_IF((how & HF_TRANSPOSED) && (how & HF_BY_HEAD));
     layout l = { .rows = p->dim[0], .cols = p->ndim == 2 ? p->dim[1] : 1, .ndim = p->ndim };
+    int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     l.how = how;
-    l.head_dim = head_dim;
-    l.their_rows = l.rows * (how & HF_THIRD ? 3 : 1);
+    l.head_dim = (int)c->head_dim;
+    l.rotated = (int)rope_dims(c);
+    l.group = c->heads / c->kv_heads;
+    l.their_rows = how & HF_THIRD ? q + 2 * kv : how & (HF_GATE | HF_UP) ? 2 * l.rows : l.rows;
+    l.first = how & HF_V ? q + kv : how & HF_K ? q : how & HF_UP ? l.rows : 0;
     l.their_dim[0] = how & HF_TRANSPOSED ? l.cols : l.their_rows;
     l.their_dim[1] = how & HF_TRANSPOSED ? l.their_rows : l.cols;
     return l;
 }
 
 /* The same of matrix `expert` in a tensor of all experts of a layer. */
-static layout stacked_layout(const model_param *p, int how, int expert, int experts) {
-    layout l = layout_of(p, how, 0);
+static layout stacked_layout(const model_param *p, int how, int expert, const model_config *c) {
+    layout l = layout_of(p, how, c);
     int64_t rows = l.rows * (how & (HF_GATE | HF_UP) ? 2 : 1); /* of one expert */
-    BUG_IF(p->ndim != 2 || expert < 0 || expert >= experts);
+    BUG_IF(p->ndim != 2 || expert < 0 || expert >= c->experts);
     l.ndim = 3;
     l.first = expert * rows + (how & HF_UP ? l.rows : 0);
-    l.their_dim[0] = experts;
+    l.their_dim[0] = c->experts;
     l.their_dim[1] = rows;
     l.their_dim[2] = l.cols;
     return l;
@@ -106,13 +109,13 @@ static layout stacked_layout(const model_param *p, int how, int expert, int expe
 
 /* @return the row of theirs (in our orientation) that is row r of ours. */
 static int64_t their_row(const layout *l, int64_t r) {
-    int64_t third = l->how & HF_V ? 2 : l->how & HF_K ? 1 : 0;
-    if (l->how & HF_BY_HEAD) return (r / l->head_dim * 3 + third) * l->head_dim + r % l->head_dim;
-    if (l->how & HF_PAIRED) {
-        int64_t half = l->head_dim / 2, at = r % l->head_dim;
-        return r - at + at % half * 2 + at / half;
-    }
-    return l->first + third * l->rows + r;
+    int64_t at = r % l->head_dim, head = r / l->head_dim, half = l->rotated / 2;
+    if ((l->how & HF_PAIRED) && at < 2 * half) r += at % half * 2 + at / half - at;
+    if (!(l->how & HF_BY_HEAD)) return l->first + r;
+    bool q = l->how & HF_Q;
+    int64_t group = q ? head / l->group : head;
+    int64_t member = q ? head % l->group : l->group + (l->how & HF_V ? 1 : 0);
+    return (group * (l->group + 2) + member) * l->head_dim + at;
 }
 
 /* Our values from their tensor. @param column holds l->rows values. */
@@ -120,6 +123,7 @@ static err read_layout(const layout *l, const st_tensor *t, float *column, float
     if (!(l->how & HF_TRANSPOSED)) {
         for (int64_t r = 0; r < l->rows; r++)
             TRY(st_read_f32(t, their_row(l, r) * l->cols, l->cols, out + r * l->cols));
+        for (int64_t i = 0; (l->how & HF_LESS_ONE) && i < l->rows * l->cols; i++) out[i] += 1;
         return OK;
     }
     for (int64_t c = 0; c < l->cols; c++) {
@@ -129,13 +133,14 @@ static err read_layout(const layout *l, const st_tensor *t, float *column, float
     return OK;
 }
 
-/* Our values into their tensor. */
-static void write_layout(const layout *l, const float *ours, float *theirs) {
+/* Our values into their tensor. @param gradients which have no offset */
+static void write_layout(const layout *l, bool gradients, const float *ours, float *theirs) {
+    float offset = (l->how & HF_LESS_ONE) && !gradients ? 1 : 0;
     for (int64_t r = 0; r < l->rows; r++) {
         int64_t to = their_row(l, r);
         for (int64_t c = 0; c < l->cols; c++)
             theirs[l->how & HF_TRANSPOSED ? c * l->their_rows + to : to * l->cols + c] =
-                ours[r * l->cols + c];
+                ours[r * l->cols + c] - offset;
     }
 }
 
@@ -184,8 +189,8 @@ static err locate_param(hf_source *s, const model_param *p, layout *l, const cha
             r = o;
         }
     }
-    *l = r->how & HF_EXPERT ? stacked_layout(p, r->how, n.at[1], model_conf(s->m)->experts)
-                            : layout_of(p, r->how, head_dim_of(s->m));
+    *l = r->how & HF_EXPERT ? stacked_layout(p, r->how, n.at[1], model_conf(s->m))
+                            : layout_of(p, r->how, model_conf(s->m));
     return OK;
 }
 
@@ -234,7 +239,7 @@ static err check_all_used(arena *mem, const hf_family *family, const st_file *f,
 static int64_t largest_param(const model *m) {
     int64_t most = 1;
     for (int i = 0; i < model_params(m); i++) {
-        layout l = layout_of(model_param_at(m, i), 0, head_dim_of(m));
+        layout l = layout_of(model_param_at(m, i), 0, model_conf(m));
         most = MAX(most, l.rows * l.cols);
     }
     return most;
@@ -334,7 +339,7 @@ static err get_param_values(hf_tensors *x, int i) {
 err hf_tensors_read(hf_tensors *x, int i, const float **values) {
     for (int p = x->first_part[i]; p >= 0; p = x->next_part[p]) {
         TRY(get_param_values(x, p));
-        write_layout(&x->layouts[p], x->ours, x->theirs);
+        write_layout(&x->layouts[p], x->get.gradients, x->ours, x->theirs);
     }
     *values = x->theirs;
     return OK;
@@ -367,9 +372,8 @@ static err list_tensors(hf_tensors *x, const char *type, const hf_param *rows, i
         const hf_param *q = find_param_row(rows, n_rows, p->name, &numbers);
         if (!q) return no_such_param(type, p->name);
         layout *l = &x->layouts[i];
-        *l = q->how & HF_EXPERT
-                 ? stacked_layout(p, q->how, numbers.at[1], model_conf(x->full)->experts)
-                 : layout_of(p, q->how, head_dim_of(x->full));
+        *l = q->how & HF_EXPERT ? stacked_layout(p, q->how, numbers.at[1], model_conf(x->full))
+                                : layout_of(p, q->how, model_conf(x->full));
         int at = tensor_named(x, fill_numbers(x->mem, q->theirs, numbers), l);
         x->next_part[i] = x->first_part[at];
         x->first_part[at] = i;
@@ -441,13 +445,11 @@ static err fill_tensor(void *ctx, int i, st_sink *sink) {
     return OK;
 }
 
-err hf_export_params(const hf_family *family, const char *folder, const model *m, dtype dt,
-                     size_t max_file_bytes, err (*get)(void *ctx, int i, float *values),
-                     void *ctx) {
+static err export_tensors(const hf_family *family, const char *folder, const model *m, dtype dt,
+                          size_t max_file_bytes, hf_getter get) {
     hf_tensors *x;
     BUG_IF(!dt_is_float(dt));
-    TRY(hf_tensors_open(family, family->model_type, family->params, family->n_params, m,
-                        (hf_getter){ get, ctx }, &x));
+    TRY(hf_tensors_open(family, family->model_type, family->params, family->n_params, m, get, &x));
     tensor_fill fill = { x, dt };
     st_spec *specs = mem_alloc((size_t)(x->n + 1) * sizeof *specs);
     for (int i = 0; i < x->n; i++) {
@@ -458,4 +460,15 @@ err hf_export_params(const hf_family *family, const char *folder, const model *m
     free(specs);
     hf_tensors_close(x);
     return e;
+}
+
+err hf_export_params(const hf_family *family, const char *folder, const model *m, dtype dt,
+                     size_t max_file_bytes, err (*get)(void *ctx, int i, float *values),
+                     void *ctx) {
+    return export_tensors(family, folder, m, dt, max_file_bytes, (hf_getter){ get, ctx, false });
+}
+
+err hf_export_gradients(const hf_family *family, const char *folder, const model *m,
+                        err (*get)(void *ctx, int i, float *values), void *ctx) {
+    return export_tensors(family, folder, m, DT_F32, 0, (hf_getter){ get, ctx, true });
 }

@@ -14,6 +14,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "ops/op_table.h"
+
 enum { BY_TABLE = VEC == 4, BF16_NUMBERS = 1 << 16 };
 
 /* ---- s(x) and its slope ---------------------------------------------------------------------- */
@@ -213,6 +215,36 @@ LOOP_INLINE void swiglu_bwd_units(dtype t, bool also_y, const char *const *in, c
     }
 }
 
+LOOP_INLINE void geglu_units(dtype t, gelu_kind k, const char *const *in, char *const *out,
+                             int64_t n) {
+    const float *table = gelu_table(t, k);
+    for (int64_t at = 0; at < n; at += UNIT) {
+        vf gate[UNIT_VECS], u[UNIT_VECS];
+        unit_gelu(t, k, table, in[0], at, gate);
+        unit_load(t, in[1], at, u);
+        UNIT_EACH u[i] *= gate[i];
+        unit_store(t, out[0], at, u);
+    }
+}
+
+LOOP_INLINE void geglu_bwd_units(dtype t, gelu_kind k, gelu_kind k_slope, const char *const *in,
+                                 char *const *out, int64_t n) {
+    const float *table = gelu_table(t, k), *slopes = gelu_table(t, k_slope);
+    for (int64_t at = 0; at < n; at += UNIT) {
+        vf dy[UNIT_VECS], gate[UNIT_VECS], slope[UNIT_VECS], u[UNIT_VECS];
+        unit_load(t, in[0], at, dy);
+        unit_gelu(t, k, table, in[1], at, gate);
+        unit_gelu(t, k_slope, slopes, in[1], at, slope);
+        unit_load(t, in[2], at, u);
+        UNIT_EACH {
+            u[i] *= dy[i] * slope[i];
+            dy[i] *= gate[i];
+        }
+        unit_store(t, out[0], at, u);
+        unit_store(t, out[1], at, dy);
+    }
+}
+
 #define UNIT_LOOP(name, call)                                                                      \
     static __attribute__((noinline)) void name(const char *const *in, char *const *out,            \
                                                int64_t n) {                                        \
@@ -230,6 +262,18 @@ UNIT_LOOP(relu2_f32, gelu_units(DT_F32, RELU2, in, out, n))
 UNIT_LOOP(relu2_bf16, gelu_units(DT_BF16, RELU2, in, out, n))
 UNIT_LOOP(relu2_bwd_f32, gelu_bwd_units(DT_F32, RELU2_SLOPE, in, out, n))
 UNIT_LOOP(relu2_bwd_bf16, gelu_bwd_units(DT_BF16, RELU2_SLOPE, in, out, n))
+UNIT_LOOP(geglu_tanh_f32, geglu_units(DT_F32, GELU_TANH, in, out, n))
+UNIT_LOOP(geglu_tanh_bf16, geglu_units(DT_BF16, GELU_TANH, in, out, n))
+UNIT_LOOP(geglu_erf_f32, geglu_units(DT_F32, GELU_ERF, in, out, n))
+UNIT_LOOP(geglu_erf_bf16, geglu_units(DT_BF16, GELU_ERF, in, out, n))
+UNIT_LOOP(geglu_relu2_f32, geglu_units(DT_F32, RELU2, in, out, n))
+UNIT_LOOP(geglu_relu2_bf16, geglu_units(DT_BF16, RELU2, in, out, n))
+UNIT_LOOP(geglu_tanh_bwd_f32, geglu_bwd_units(DT_F32, GELU_TANH, GELU_TANH_SLOPE, in, out, n))
+UNIT_LOOP(geglu_tanh_bwd_bf16, geglu_bwd_units(DT_BF16, GELU_TANH, GELU_TANH_SLOPE, in, out, n))
+UNIT_LOOP(geglu_erf_bwd_f32, geglu_bwd_units(DT_F32, GELU_ERF, GELU_ERF_SLOPE, in, out, n))
+UNIT_LOOP(geglu_erf_bwd_bf16, geglu_bwd_units(DT_BF16, GELU_ERF, GELU_ERF_SLOPE, in, out, n))
+UNIT_LOOP(geglu_relu2_bwd_f32, geglu_bwd_units(DT_F32, RELU2, RELU2_SLOPE, in, out, n))
+UNIT_LOOP(geglu_relu2_bwd_bf16, geglu_bwd_units(DT_BF16, RELU2, RELU2_SLOPE, in, out, n))
 UNIT_LOOP(swiglu_f32, swiglu_units(DT_F32, in, out, n))
 UNIT_LOOP(swiglu_bf16, swiglu_units(DT_BF16, in, out, n))
 UNIT_LOOP(swiglu_bwd_f32, swiglu_bwd_units(DT_F32, false, in, out, n))
@@ -252,6 +296,16 @@ static const act_loops gelu_bwd[] = {
     [ACT_GELU_TANH] = { gelu_tanh_bwd_f32, gelu_tanh_bwd_bf16, 2, 1 },
     [ACT_GELU_ERF] = { gelu_erf_bwd_f32, gelu_erf_bwd_bf16, 2, 1 },
     [ACT_RELU2] = { relu2_bwd_f32, relu2_bwd_bf16, 2, 1 },
+};
+static const act_loops geglu_fwd[] = {
+    [ACT_GELU_TANH] = { geglu_tanh_f32, geglu_tanh_bf16, 2, 1 },
+    [ACT_GELU_ERF] = { geglu_erf_f32, geglu_erf_bf16, 2, 1 },
+    [ACT_RELU2] = { geglu_relu2_f32, geglu_relu2_bf16, 2, 1 },
+};
+static const act_loops geglu_bwd[] = {
+    [ACT_GELU_TANH] = { geglu_tanh_bwd_f32, geglu_tanh_bwd_bf16, 3, 2 },
+    [ACT_GELU_ERF] = { geglu_erf_bwd_f32, geglu_erf_bwd_bf16, 3, 2 },
+    [ACT_RELU2] = { geglu_relu2_bwd_f32, geglu_relu2_bwd_bf16, 3, 2 },
 };
 static const act_loops swiglu_fwd = { swiglu_f32, swiglu_bf16, 2, 1 };
 static const act_loops swiglu_bwd = { swiglu_bwd_f32, swiglu_bwd_bf16, 3, 2 };
@@ -354,6 +408,11 @@ void CPU(gelu_bwd)(const op_call *c) {
     pool_run(c->run->pool, ceil_div(n, TASK_ELEMENTS), gelu_bwd_task, (void *)c);
 }
 
+/* The loops of a call, by its op and activation. */
+static const act_loops *gate_fwd(const op_call *c) {
+    return c->op == OP_GEGLU ? &geglu_fwd[c->attr.act] : &swiglu_fwd;
+}
+
 /* A row of the fused operand is g | u. */
 static void swiglu_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
@@ -363,7 +422,7 @@ static void swiglu_task(void *ctx, int64_t i, int worker) {
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         const slice in[] = { { gu, row * 2 * f }, { gu, row * 2 * f + f } };
         const slice out[] = { { y, row * f } };
-        run_slices(&swiglu_fwd, in, out, f);
+        run_slices(gate_fwd(c), in, out, f);
     }
 }
 
@@ -376,7 +435,9 @@ static void swiglu_bwd_task(void *ctx, int64_t i, int worker) {
         int64_t g = row * 2 * f;
         const slice in[] = { { dy, row * f }, { gu, g }, { gu, g + f } };
         const slice out[] = { { dgu, g }, { dgu, g + f }, { y, row * f } };
-        if (!y->data) {
+        if (c->op == OP_GEGLU_BWD) {
+            run_slices(&geglu_bwd[c->attr.act], in, out, f);
+        } else if (!y->data) {
             run_slices(&swiglu_bwd, in, out, f);
         } else if (BY_TABLE && all_of_type(DT_BF16, &swiglu_bwd_y, in, out)) {
             run_slices(&swiglu_bwd_y, in, out, f);
@@ -403,3 +464,5 @@ KERNEL(GELU, CPU(gelu), NULL, ATTR(ACT));
 KERNEL(GELU_BWD, CPU(gelu_bwd), NULL, ATTR(ACT));
 KERNEL(SWIGLU, CPU(swiglu));
 KERNEL(SWIGLU_BWD, CPU(swiglu_bwd));
+KERNEL(GEGLU, CPU(swiglu), NULL, ATTR(ACT));
+KERNEL(GEGLU_BWD, CPU(swiglu_bwd), NULL, ATTR(ACT));

@@ -96,6 +96,67 @@ static void cuda_swiglu_bwd(const op_call *c) {
                      A(*gu, f), A(*dgu, f), A(*y, f), f));
 }
 
+/* ---- GEGLU, likewise ---------------------------------------------------------------------------- */
+template <class A, act_kind ACT>
+static __global__ void __launch_bounds__(THREADS) geglu(A gu, A y, int f) {
+    int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
+    for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
+        float gate[8], up[8];
+        gu.load(g + col, g + f, gate);
+        gu.load(u + col, u + f, up);
+#pragma unroll
+        for (int k = 0; k < 8; k++) up[k] *= gelu(gate[k], ACT);
+        y.store(o + col, o + f, up);
+    }
+}
+
+template <class A, act_kind ACT>
+static __global__ void __launch_bounds__(THREADS) geglu_bwd(A dy, A gu, A dgu, int f) {
+    int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
+    for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
+        float gate[8], up[8], d[8];
+        gu.load(g + col, g + f, gate);
+        gu.load(u + col, u + f, up);
+        dy.load(o + col, o + f, d);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            float value = gelu(gate[k], ACT);
+            gate[k] = d[k] * up[k] * gelu_derivative(gate[k], ACT);
+            up[k] = d[k] * value;
+        }
+        dgu.store(g + col, g + f, gate);
+        dgu.store(u + col, u + f, up);
+    }
+}
+
+template <class A> static void launch_geglu(const op_call *c, int f) {
+    auto kernel = c->attr.act == ACT_RELU2      ? geglu<A, ACT_RELU2>
+                  : c->attr.act == ACT_GELU_ERF ? geglu<A, ACT_GELU_ERF>
+                                                : geglu<A, ACT_GELU_TANH>;
+    LAUNCH(cuda_of(c), { blocks_for(c->in[0].dim[0], 1), THREADS }, kernel, A(c->in[0], f),
+           A(c->out[0], f), f);
+}
+
+template <class A> static void launch_geglu_bwd(const op_call *c, int f) {
+    auto kernel = c->attr.act == ACT_RELU2      ? geglu_bwd<A, ACT_RELU2>
+                  : c->attr.act == ACT_GELU_ERF ? geglu_bwd<A, ACT_GELU_ERF>
+                                                : geglu_bwd<A, ACT_GELU_TANH>;
+    LAUNCH(cuda_of(c), { blocks_for(c->in[1].dim[0], 1), THREADS }, kernel, A(c->in[0], f),
+           A(c->in[1], f), A(c->out[0], f), f);
+}
+
+static void cuda_geglu(const op_call *c) {
+    const tensor *gu = &c->in[0], *all[] = { gu, &c->out[0] };
+    int f = (int)(gu->dim[1] / 2);
+    WITH_TYPE(common_type(f, all, 2), launch_geglu<A>(c, f));
+}
+
+static void cuda_geglu_bwd(const op_call *c) {
+    const tensor *gu = &c->in[1], *all[] = { &c->in[0], gu, &c->out[0] };
+    int f = (int)(gu->dim[1] / 2);
+    WITH_TYPE(common_type(f, all, 3), launch_geglu_bwd<A>(c, f));
+}
+
 /* ---- bias and GELU, where the GEMM could not add them ------------------------------------------- */
 /* Grid: a block per row. z is rounded to its type before GELU, so that y can be recomputed from z. */
 template <class A>
@@ -131,3 +192,5 @@ KERNEL(GELU, cuda_gelu, NULL, ATTR(ACT));
 KERNEL(GELU_BWD, cuda_gelu_bwd, NULL, ATTR(ACT));
 KERNEL(SWIGLU, cuda_swiglu);
 KERNEL(SWIGLU_BWD, cuda_swiglu_bwd);
+KERNEL(GEGLU, cuda_geglu, NULL, ATTR(ACT));
+KERNEL(GEGLU_BWD, cuda_geglu_bwd, NULL, ATTR(ACT));
