@@ -54,12 +54,10 @@ static void print_choice(const plan_machine *m, const layout_choice *k, int numb
     bool small = k->cap.total < 1e9;
     snprintf(memory, sizeof memory, small ? "%.1f MB" : "%.1f GB",
              k->cap.total / (small ? 1e6 : 1e9));
-    snprintf(order, sizeof order, "%s%s", schedule_name(k),
-             k->chunks > 1 ? k->chunks == 2   ? " x2"
-                             : k->chunks == 4 ? " x4"
-                                              : " x8"
-                           : "");
-    printf("%d%c %3d %3d %5d %3d %3d  %-18s %3lld x %-4lld %4d %5d  %-9s %-7s %6d %9s %6.1f %% "
+    char chunks[16] = "";
+    if (k->chunks > 1) snprintf(chunks, sizeof chunks, " x%d", k->chunks);
+    snprintf(order, sizeof order, "%s%s%s", schedule_name(k), chunks, k->ends_counted ? "+" : "");
+    printf("%2d%c %3d %3d %5d %3d %3d  %-19s %3lld x %-4lld %4d %5d  %-9s %-7s %6d %9s %6.1f %% "
            "%8.3f s %8s %5.1f %%\n",
            number, k->stages_near ? '*' : ' ', k->tp, k->pp, k->dp, k->cp, k->ep, order,
            (long long)k->micros, (long long)k->rows, k->zero, k->dp / k->replicas,
@@ -70,16 +68,17 @@ static void print_choice(const plan_machine *m, const layout_choice *k, int numb
 
 static json_t *choice_json(const plan_machine *m, const layout_choice *k) {
     return json_pack(
-        "{s:i, s:s, s:b, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:s, s:I, s:I, s:i, s:o, s:o, "
+        "{s:b, s:i, s:s, s:b, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:s, s:I, s:I, s:i, s:o, s:o, "
         "s:o, s:o, s:o}",
-        "replicas", k->replicas, "offload", offload_name(k->offload), "stages_near", k->stages_near,
-        "tp", k->tp, "pp", k->pp, "dp", k->dp, "cp", k->cp, "ep", k->ep, "ranks", choice_ranks(k),
-        "schedule", schedule_name(k), "chunks", k->chunks, "zero", k->zero, "recompute",
-        recompute_name(k->recompute), "microbatch_sequences", (json_int_t)k->rows, "microbatches",
-        (json_int_t)k->micros, "layers_per_stage", k->cap.layers_of_stage, "bytes",
-        io_json_number(k->cap.total), "bubble", io_json_number(step_bubble(&k->time)),
-        "step_seconds", io_json_number(k->time.seconds), "tokens_per_second",
-        io_json_number(k->time.tokens_per_second), "mfu", io_json_number(choice_mfu(m, k)));
+        "ends_counted", k->ends_counted, "replicas", k->replicas, "offload",
+        offload_name(k->offload), "stages_near", k->stages_near, "tp", k->tp, "pp", k->pp, "dp",
+        k->dp, "cp", k->cp, "ep", k->ep, "ranks", choice_ranks(k), "schedule", schedule_name(k),
+        "chunks", k->chunks, "zero", k->zero, "recompute", recompute_name(k->recompute),
+        "microbatch_sequences", (json_int_t)k->rows, "microbatches", (json_int_t)k->micros,
+        "layers_per_stage", k->cap.layers_of_stage, "bytes", io_json_number(k->cap.total), "bubble",
+        io_json_number(step_bubble(&k->time)), "step_seconds", io_json_number(k->time.seconds),
+        "tokens_per_second", io_json_number(k->time.tokens_per_second), "mfu",
+        io_json_number(choice_mfu(m, k)));
 }
 
 /* A batch that divides badly leaves accelerators idle; and so does one for which fewer are as good. */
@@ -101,22 +100,25 @@ static void print_idle(const search_options *o, const layout_choice *k) {
 
 static void print_layouts(const plan_machine *m, const search_options *o, const layout_result *r) {
     const layout_choice *best = &r->best[0];
-    bool near = false;
+    bool near = false, counted = false;
     printf("Layouts of %s on %s%s x %s, %.1f GB each, for %s\n\n", best->cap.mc.name,
            choice_ranks(best) < o->gpus ? "up to " : "", show_whole(o->gpus), o->gpu->title,
            o->limit / 1e9, o->for_cost ? "cost" : "throughput");
-    printf("    tp  pp    dp  cp  ep  %-18s %-10s %4s %5s  %-9s %-7s %6s %9s %8s %10s %8s %7s\n",
+    printf("     tp  pp    dp  cp  ep  %-19s %-10s %4s %5s  %-9s %-7s %6s %9s %8s %10s %8s %7s\n",
            "schedule", "micro", "zero", "over", "recompute", "offload", "layers", "memory",
            "bubble", "step", "tokens/s", "MFU");
     for (int i = 0; i < r->n; i++) {
         print_choice(m, &r->best[i], i + 1);
         near |= r->best[i].stages_near;
+        counted |= r->best[i].ends_counted;
     }
     printf(
         "\n%s combinations estimated, %d laid out and simulated. \"micro\" is microbatches per step x "
         "sequences;\n\"over\": dp ranks that ZeRO shards over; \"layers\" and memory are of the pipeline "
         "stage that needs most.\n",
         show_whole((double)r->considered), r->examined);
+    if (counted)
+        printf("+: the embedding and the head count as a layer each where layers are divided.\n");
     if (near) printf("*: pipeline stages, not data-parallel ranks, are neighbors on a host.\n");
     if (r->n > 1) {
         str why = { 0 };

@@ -535,6 +535,18 @@ static double list_seconds(const sim_run *s, const priced_list *l, instr_kind ki
     return r.now;
 }
 
+static double replicated_bytes(const prog *p) {
+    double sum = 0;
+    for (val v = 0; v < p->vals; v++) {
+        bool replicated = false;
+        for (int a = 0; a < AX_COUNT; a++)
+            replicated |= place_same(p->val[v].pl.on[a], PLACE_R) && p->m.size[a] > 1;
+        if (replicated && p->val[v].cls == VC_SAVED && val_root(p, v) == v)
+            sum += (double)val_bytes(&p->val[v]);
+    }
+    return sum;
+}
+
 prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool accumulates) {
     priced_prog g = price_program(p, m, costs, accumulates);
     sim_run s = { .costs = costs };
@@ -547,7 +559,8 @@ prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool 
                        .saved = (double)p->saved_bytes,
                        .temp = (double)p->temp_bytes,
                        .gathered = (double)p->gathered_bytes,
-                       .whole_grad = (double)p->whole_grad_bytes };
+                       .whole_grad = (double)p->whole_grad_bytes,
+                       .saved_replicated = replicated_bytes(p) };
     if (p->block_input != VAL_NONE) out.block_input = (double)val_bytes(&p->val[p->block_input]);
     if (p->res_in != VAL_NONE) out.residual = (double)val_bytes(&p->val[p->res_in]);
     priced_free(&g);

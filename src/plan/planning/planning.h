@@ -303,7 +303,9 @@ typedef struct other_system {
     bool casts_shards;   /* sharded weights are cast when they are gathered, with no copy in bf16 */
     bool late_gradients; /* data-parallel reductions follow the pipeline's last backward */
     bool bf16_gradients; /* stored and reduced in bf16 */
-    bool fp8_gather;     /* sharded weights of fp8 GEMMs are gathered in fp8 */
+    bool
+        saves_shards; /* of inputs that sequence parallelism gathers: backward gathers them again */
+    bool fp8_gather;  /* sharded weights of fp8 GEMMs are gathered in fp8 */
     message_kind messages;
     flop_count count;
 } other_system;
@@ -439,7 +441,7 @@ typedef struct search_options {
     void (*progress)(void *ctx, long estimated, int simulated);
     void *ctx;
 } search_options;
-enum { LAYOUTS_SHOWN = 5 };
+enum { LAYOUTS_SHOWN = 10 };
 typedef struct layout_result {
     layout_choice best[LAYOUTS_SHOWN];
     int n;           /* 0: no layout fits */

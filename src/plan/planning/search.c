@@ -46,12 +46,12 @@ static const char *const offload_names[OFFLOADS] = { "none", "moments", "all" };
 const char *offload_name(offload_kind k) { return offload_names[k]; }
 
 /* ---- one way to divide a layer ------------------------------------------------------------------ */
-/* The cost of a block and its surroundings, for (tp, cp, ep, rows, recompute of cheap ops). A backward pass that is split takes
- * as long together. */
+/* The cost of a block and its surroundings, for (tp, cp, ep, rows, recompute of cheap ops, a split backward pass). */
 typedef struct layer_prices {
     int tp, cp, ep;
     int64_t rows;
     bool selective;
+    bool split; /* weight gradients are put off, and what they read is saved */
     bool possible;
     prog_price first, last, block[CHAIN_KINDS];
     double message;
@@ -106,15 +106,35 @@ static void count_experts(const searcher *s, layer_prices *p, const model *m) {
     }
 }
 
-static void price_programs(const searcher *s, layer_prices *p, const chain *c, const mesh *m) {
+static void price_programs(const searcher *s, layer_prices *p, const chain *c,
+                           const model_layout *lay) {
+    const mesh *m = &lay->mesh;
     p->first = sim_price(c->first, m, &s->costs, true);
     p->last = sim_price(c->last, m, &s->costs, true);
     for (int i = 0; i < CHAIN_KINDS; i++)
-        if (c->block[i]) p->block[i] = sim_price(c->block[i], m, &s->costs, true);
+        if (c->block[i]) {
+            p->block[i] = sim_price(c->block[i], m, &s->costs, true);
+            p->block[i].saved = other_system_saved(s->on->as, lay, &p->block[i]);
+        }
     mesh staged = *m; /* a neighbor along pp is as far away as all other axes are wide */
     staged.size[AX_PP] = 2;
     staged.size[AX_DP_SHARD] = MAX(1, s->k.gpu->domain / (p->tp * p->cp));
     p->message = sim_message(c, &staged, &s->costs);
+}
+
+/* Prices the same programs with weight gradients put off, as a stage of a pipeline of two records them. */
+static err price_split(const searcher *s, layer_prices *p, const model_config *mc,
+                       const model_layout *whole) {
+    model_layout l = *whole;
+    model *m = NULL;
+    chain c;
+    l.mesh.size[AX_PP] = 2;
+    l.pipe = (pipeline){ .kind = PIPE_ZERO_BUBBLE, .chunks = 1, .first_less = 1 };
+    TRY(model_new(mc, &l, &m));
+    err e = model_record(m, PROG_TRAIN, p->rows * s->seq, s->seq, &c);
+    if (!e) price_programs(s, p, &c, whole);
+    model_free(m);
+    return e;
 }
 
 /* Memory and time per element of a parameter, by the plan of its model and optimizer. Ranks share what ZeRO shards:
@@ -159,12 +179,13 @@ static err record_prices(const searcher *s, layer_prices *p) {
     TRY(model_new(&mc, &l, &m));
     err e = model_record(m, PROG_TRAIN, p->rows * s->seq, s->seq, &c);
     if (!e) {
-        price_programs(s, p, &c, &l.mesh);
+        price_programs(s, p, &c, &l);
         plan *q = plan_new(&l.mesh, s->on->ops, 1);
         model_reserve(m, q, true);
         count_params(s, p, m);
         count_experts(s, p, m);
         e = price_states(s, p, m, q, &l);
+        if (!e && p->split) e = price_split(s, p, &mc, &l);
         plan_free(q);
     }
     model_free(m);
@@ -212,7 +233,7 @@ static const layer_prices *find_prices(searcher *s, const layer_prices *key) {
     for (int i = 0; i < s->n_prices; i++) {
         const layer_prices *p = &s->prices[i];
         if (p->tp == key->tp && p->cp == key->cp && p->ep == key->ep && p->rows == key->rows &&
-            p->selective == key->selective)
+            p->selective == key->selective && p->split == key->split)
             return p;
     }
     layer_prices own = *key;
@@ -242,6 +263,7 @@ static const layer_prices *find_prices(searcher *s, const layer_prices *key) {
 /* ---- the estimate ------------------------------------------------------------------------------- */
 typedef struct stage_sums {
     double forward, backward; /* seconds of a microbatch, with recompute */
+    double weights;           /* of `backward`: what a split pass puts off */
     double params, experts, saved, block_inputs;
     double one_saved; /* of the largest block */
     int layers;
@@ -276,6 +298,7 @@ static stage_sums sum_stage(const searcher *s, const layer_prices *p, const layo
             const prog_price *b = &p->block[s->kind[l]];
             t.forward += b->forward;
             t.backward += b->backward + b->weights;
+            t.weights += b->weights;
             if (c->recompute == CFG_AC_FULL) t.backward += b->again;
             t.params += p->block_params[s->kind[l]];
             t.experts += p->expert_params[s->kind[l]];
@@ -288,6 +311,7 @@ static stage_sums sum_stage(const searcher *s, const layer_prices *p, const layo
     if (stage == 0) {
         t.forward += p->first.forward;
         t.backward += p->first.backward + p->first.weights;
+        t.weights += p->first.weights;
         t.params += p->first_params;
     }
     if (stage == c->pp - 1) {
@@ -331,8 +355,8 @@ static bool fills_slots(const layout_choice *c) {
     return c->zero >= 3 || c->offload == OFFLOAD_ALL;
 }
 
-static double estimate_bytes(const layer_prices *p, const layout_choice *c, const stage_sums *t,
-                             int stage) {
+static double estimate_bytes(const searcher *s, const layer_prices *p, const layout_choice *c,
+                             const stage_sums *t, int stage) {
     double held = held_micros(c, stage), offloaded;
     double grad = p->bytes[MEMORY_GRADIENTS],
            grads = grad * (c->zero >= 2 ? sharded_params(c, t) : t->params);
@@ -342,7 +366,8 @@ static double estimate_bytes(const layer_prices *p, const layout_choice *c, cons
     bool all = c->pp > 1 && c->offload != OFFLOAD_ALL; /* a pipeline gathers them once per step */
     if (fills_slots(c)) slots += p->bytes[MEMORY_WEIGHTS] * (all ? t->params : 2 * layer);
     if (c->zero >= 2) slots += 2 * grad * layer;
-    if (c->pp > 1) slots += 3 * p->block[0].residual * held;
+    int passed = c->schedule == PIPE_ZERO_BUBBLE ? t->layers + 2 : 3 * c->chunks;
+    if (c->pp > 1) slots += p->block[0].residual * (s->on->as ? 4 : passed * held);
     double temp = MAX(p->first.temp, p->last.temp);
     for (int i = 0; i < CHAIN_KINDS; i++) temp = MAX(temp, p->block[i].temp);
     temp += 6 * p->block[0].residual;
@@ -380,9 +405,10 @@ static double score_of(const searcher *s, const layout_choice *c, double tokens_
 }
 
 /* How many bytes the rank needs that needs most. */
-static void estimate_memory(const layer_prices *p, const stage_sums *stages, layout_choice *c) {
+static void estimate_memory(const searcher *s, const layer_prices *p, const stage_sums *stages,
+                            layout_choice *c) {
     for (int stage = 0; stage < c->pp; stage++) {
-        double bytes = estimate_bytes(p, c, &stages[stage], stage);
+        double bytes = estimate_bytes(s, p, c, &stages[stage], stage);
         if (bytes > c->bytes) c->fullest = stage;
         c->bytes = MAX(c->bytes, bytes);
     }
@@ -395,12 +421,14 @@ static bool same_sums(const stage_sums *a, const stage_sums *b) {
 
 static void estimate_speed(const searcher *s, const layer_prices *p, const stage_sums *stages,
                            layout_choice *c) {
-    double slowest = 0, all = 0, micros = (double)c->micros, exposed = 0, update = 0, moved = 0;
+    double slowest = 0, all = 0, micros = (double)c->micros, exposed = 0, update = 0, moved = 0,
+           put_off = 0;
     for (int stage = 0; stage < c->pp; stage++) {
         const stage_sums *t = &stages[stage];
         double seconds = t->forward + t->backward, offloaded;
         slowest = MAX(slowest, seconds);
         all += seconds;
+        put_off += t->weights;
         if (stage > 0 && same_sums(t, t - 1)) continue; /* nor does it communicate more */
         exposed = MAX(exposed, exposed_data(s, c, t));
         double own = c->zero ? sharded_params(c, t) : t->params;
@@ -408,9 +436,12 @@ static void estimate_speed(const searcher *s, const layer_prices *p, const stage
         state_bytes(p, c, t, &offloaded);
         moved = MAX(moved, s->costs.fetch(s->costs.ctx, 2 * offloaded));
     }
-    double fill = (all - slowest) / (c->schedule == PIPE_ZERO_BUBBLE ? 3 : c->chunks);
+    /* weight gradients that are put off fill their own time, and as much of the others' */
+    double fill = (all - slowest) / c->chunks - 2 * put_off * (c->pp - 1) / c->pp;
     double messages = c->pp > 1 ? 2 * (c->pp - 1) * p->message * c->chunks : 0;
-    double seconds = MAX(micros * slowest + fill + messages + exposed + update, moved);
+    /* as many microbatches are in flight as there are stages, so that each waits for its messages */
+    double wait = c->pp > 1 && c->chunks == 1 ? 2 * p->message : 0;
+    double seconds = MAX(micros * (slowest + wait) + fill + messages + exposed + update, moved);
     c->estimate = micros * (double)c->rows * c->dp * (double)s->seq / seconds;
     c->score = score_of(s, c, c->estimate);
 }
@@ -434,7 +465,7 @@ static void keep_candidate(searcher *s, const layout_choice *c) {
 static double consider_choice(searcher *s, const layer_prices *p, const stage_sums *stages,
                               layout_choice c) {
     s->considered++;
-    estimate_memory(p, stages, &c);
+    estimate_memory(s, p, stages, &c);
     if (c.bytes > 1.10 * s->o->limit)
         return c.bytes; /* the layout itself decides about what is near */
     estimate_speed(s, p, stages, &c);
@@ -474,7 +505,8 @@ static void consider_split(searcher *s, const layout_choice *c) {
                                .cp = c->cp,
                                .ep = c->ep,
                                .rows = c->rows,
-                               .selective = c->recompute == CFG_AC_SELECTIVE };
+                               .selective = c->recompute == CFG_AC_SELECTIVE,
+                               .split = c->schedule == PIPE_ZERO_BUBBLE };
     const layer_prices *p = find_prices(s, &key);
     if (!p->possible) return;
     for (int i = 0; i < c->pp; i++) stages[i] = sum_stage(s, p, c, i);

@@ -22,7 +22,8 @@ enum { LOGITS_MEGATRON = 52, LOGITS_PYTORCH = 32 };
 /* Members that the systems of a family share. */
 #define MEGATRON_EARLY                                                                             \
     .late_gradients = true, .bf16_gradients = true, .messages = MESSAGES_SCATTERED
-#define MEGATRON_TE .tp_overlap = 8, .bf16_gradients = true, .messages = MESSAGES_EARLY
+#define MEGATRON_TE                                                                                \
+    .tp_overlap = 8, .bf16_gradients = true, .messages = MESSAGES_EARLY, .saves_shards = true
 #define TITAN       .fp8_gather = true, .casts_shards = true
 
 /* clang-format off */
@@ -30,7 +31,7 @@ static const other_system systems[] = {
     SYSTEM("megatron-2021", "Megatron-LM of 2020 and 2021: attention over stored scores with dropout, no sequence parallelism, gradients "
            "all-reduced after backward", STORED, LOGITS_MEGATRON, EAGER_FUSED, 8e-6, 0.87, RECOMPUTED, MEGATRON_EARLY),
     SYSTEM("megatron-2022", "Megatron-LM of 2022: sequence parallelism, and only the scores of attention are recomputed",
-           STORED, LOGITS_MEGATRON, EAGER_FUSED, 8e-6, 0.95, FULL, MEGATRON_EARLY),
+           STORED, LOGITS_MEGATRON, EAGER_FUSED, 8e-6, 0.95, FULL, MEGATRON_EARLY, .saves_shards = true),
     SYSTEM("megatron-2024", "Megatron-LM of 2024: Transformer Engine, tensor-parallel communication overlapped with GEMMs",
            CUDNN, LOGITS_MEGATRON, EAGER_FUSED, 5e-6, 1, FULL, MEGATRON_TE),
     SYSTEM("nemo-2024", "NeMo of 2024: as Megatron-LM of 2024 with a fused loss, FlashAttention-2",
@@ -52,7 +53,8 @@ static const other_system systems[] = {
     SYSTEM("nanotron", "nanotron: eager PyTorch with FlashAttention-2 and Megatron's sharded loss",
            FLASH2, LOGITS_MEGATRON, EAGER, 12e-6, 0.92, FULL, .late_gradients = true),
     SYSTEM("llama3", "Meta's system for Llama 3: cuDNN's attention, all-gathered keys under context parallelism",
-           CUDNN, LOGITS_PYTORCH, COMPILED, 5e-6, 0.95, CAUSAL, .messages = MESSAGES_EARLY),
+           CUDNN, LOGITS_PYTORCH, COMPILED, 5e-6, 0.95, CAUSAL, .messages = MESSAGES_EARLY,
+           .saves_shards = true),
     SYSTEM("tinyllama", "TinyLlama: FSDP with FlashAttention-2 and fused norms, rotations and loss",
            FLASH2, 16, EAGER_FUSED, 8e-6, 0.92, FULL, .casts_shards = true),
 };
@@ -100,15 +102,14 @@ static double held_microbatches(const pipeline *p, int ranks, double micros, int
     return fmin(micros * p->chunks, 2 * behind + (p->chunks - 1) * ranks + 1) / p->chunks;
 }
 
-/* Every block is recomputed from its input, which is also what a stage received: ours keeps the last block of a chunk, and
- * buffers of messages beside. */
-static void recompute_every_block(const train_outline *o, const prog_price *b, int stage,
-                                  capacity *c) {
-    const model_layout *lay = model_lay(o->m);
-    int ranks = mesh_stages(&lay->mesh);
-    double held = held_microbatches(&lay->pipe, ranks, (double)o->micros, stage);
-    double own = held * c->layers_of_stage * b->block_input + b->saved;
-    c->memory[MEMORY_ACTIVATIONS] = fmin(c->memory[MEMORY_ACTIVATIONS], own);
+double other_system_saved(const other_system *as, const model_layout *lay, const prog_price *b) {
+    double own = 1.0 / mesh_size(&lay->mesh, AX_TP);
+    bool shards = as && as->saves_shards && lay->sequence_parallel;
+    return b->saved - (shards ? b->saved_replicated * (1 - own) : 0);
+}
+
+/* Ours has buffers of messages for each microbatch in flight. */
+static void reuse_message_buffers(const train_outline *o, const prog_price *b, capacity *c) {
     c->memory[MEMORY_COMMUNICATION] -=
         fmin(c->memory[MEMORY_COMMUNICATION], (double)plan_bytes(o->p, "pipeline"));
     c->memory[MEMORY_COMMUNICATION] += 4 * b->residual;
@@ -121,16 +122,20 @@ void other_system_memory(const other_system *as, const train_outline *o, int sta
     bool narrow = c->dt != DT_F32, master = c->memory[MEMORY_MASTER] > 0;
     if (as->bf16_gradients && narrow) c->memory[MEMORY_GRADIENTS] /= 2;
     if (as->casts_shards && lay->zero == 3 && master) c->memory[MEMORY_WEIGHTS] = 0;
-    if (o->train->keep_every == 1 && !o->train->keep_last && mesh_stages(&lay->mesh) > 1)
-        recompute_every_block(o, &b, stage, c);
+    int stages = mesh_stages(&lay->mesh), tp = mesh_size(&lay->mesh, AX_TP);
+    double held = held_microbatches(&lay->pipe, stages, (double)o->micros, stage);
+    double saved_blocks = o->train->keep_every ? 1 : held * c->layers_of_stage;
+    if (stages > 1) reuse_message_buffers(o, &b, c);
+    double block = other_system_saved(as, lay, &b);
+    c->memory[MEMORY_ACTIVATIONS] -= saved_blocks * (b.saved - block);
+    /* ours has slots for the most microbatches of each chunk, whose peaks are not at the same time */
+    if (lay->pipe.chunks > 1 && !o->train->keep_every)
+        c->memory[MEMORY_ACTIVATIONS] =
+            fmin(c->memory[MEMORY_ACTIVATIONS], (saved_blocks + 1) * block);
     if (as->attention == ATTENTION_STORED && !o->train->keep_every && !lay->selective) {
         /* scores, their softmax and a mask of dropout: 2 + 2 + 1 bytes */
-        double tokens = (double)(o->rows * o->seq),
-               heads = (double)c->mc.heads / mesh_size(&lay->mesh, AX_TP);
-        double held =
-            held_microbatches(&lay->pipe, mesh_stages(&lay->mesh), (double)o->micros, stage);
-        c->memory[MEMORY_ACTIVATIONS] +=
-            5 * heads * (double)o->seq * tokens * c->layers_of_stage * held;
+        double tokens = (double)(o->rows * o->seq), heads = (double)c->mc.heads / tp;
+        c->memory[MEMORY_ACTIVATIONS] += 5 * heads * (double)o->seq * tokens * saved_blocks;
     }
     c->total = 0;
     for (int k = 0; k < MEMORY_KINDS; k++) c->total += c->memory[k];
