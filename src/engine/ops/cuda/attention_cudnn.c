@@ -535,9 +535,12 @@ static bool choose_form(const cuda_device *d, const op_call *c, bool masks, att_
     bool documents = c->attr.heads.documents;
     bool window = c->attr.heads.window > 0 && c->attr.heads.window < s->t;
     bool lengths = s->t % KEY_TILE && cudnnGetVersion() <= LAST_OF_WHOLE_TILES;
-    /* The deterministic engine needs memory for all scores of every slot: too much. */
-    bool slots = (!window || masks) && !d->deterministic;
+    /* The deterministic engine needs memory for all scores of every slot: too much. Gradients of wide heads are
+     * infinite in slots (cuDNN 9.14). */
+    bool slots = (!window || masks) && !d->deterministic && s->d <= 128;
     if (lengths && !slots) return false;
+    if (documents && s->t >= LONG_ROW && s->d > 128)
+        return false; /* our kernels skip other documents */
     if (window && masks) s->window = c->attr.heads.window;
     if (slots && (lengths || (documents && s->t >= LONG_ROW))) {
         s->by = BY_DOCUMENTS;
