@@ -4,8 +4,8 @@
  *
  * A line of SHAPES is NAME HEADS KV_HEADS DIM SEQ ROWS WINDOW DOCUMENT DROPOUT: bf16, ROWS sequences of SEQ tokens;
  * WINDOW keys that a query sees at most (0: all before it); documents of DOCUMENT tokens on average (0: one per row);
- * the probability of DROPOUT. A line of JSON is printed for each, in milliseconds; for a plain shape also the time of
- * ring attention's kernel over the same queries and keys. */
+ * the probability of DROPOUT. A line of JSON is printed for each, in milliseconds; without dropout also the time of ring
+ * attention's kernel over the same queries and keys. */
 #include "bench.h"
 
 #include "ops/op_table.h"
@@ -20,11 +20,19 @@ typedef struct times {
     double forward, backward;
 } times;
 
-/* Documents between a quarter and seven quarters of the mean, the same ones as in the peer's script. */
-static tensor make_starts(const bench_target *t, const shape *s) {
+static tensor put_numbers(const bench_target *t, tensor x, void *numbers) {
+    x.data = bench_map(t, tensor_bytes(&x));
+    bench_put(t, x.data, numbers, tensor_bytes(&x));
+    bench_wait(t);
+    free(numbers);
+    return x;
+}
+
+/* The first token of each token's document. Documents are between a quarter and seven quarters of the mean, the same
+ * ones as in the peer's script. @return owned by the caller */
+static int32_t *document_starts(const shape *s) {
     int64_t n = (int64_t)s->rows * s->seq, next = 0;
-    tensor x = tensor_of(NULL, DT_I32, 1, (int64_t[]){ n });
-    int32_t *v = mem_alloc(tensor_bytes(&x)), start = 0;
+    int32_t *v = mem_alloc((size_t)n * sizeof *v), start = 0;
     for (int64_t i = 0, k = 0; i < n; i++) {
         if (i % s->seq == 0) start = (int32_t)i;
         if (s->document && i == next) {
@@ -33,27 +41,30 @@ static tensor make_starts(const bench_target *t, const shape *s) {
         }
         v[i] = start;
     }
-    x.data = bench_map(t, tensor_bytes(&x));
-    bench_put(t, x.data, v, tensor_bytes(&x));
-    bench_wait(t);
-    free(v);
-    return x;
+    return v;
 }
 
-/* A tensor of whole numbers: first, first + by, ... */
-static tensor make_numbers(const bench_target *t, dtype dt, int64_t n, int64_t first, int64_t by) {
-    tensor x = tensor_of(NULL, dt, 1, (int64_t[]){ n });
-    char *v = mem_alloc(tensor_bytes(&x));
-    for (int64_t i = 0; i < n; i++)
-        if (dt == DT_I32)
-            ((int32_t *)v)[i] = (int32_t)(first + i * by);
-        else
-            ((int64_t *)v)[i] = first + i * by;
-    x.data = bench_map(t, tensor_bytes(&x));
-    bench_put(t, x.data, v, tensor_bytes(&x));
-    bench_wait(t);
-    free(v);
-    return x;
+static tensor make_starts(const bench_target *t, const shape *s) {
+    int64_t n = (int64_t)s->rows * s->seq;
+    return put_numbers(t, tensor_of(NULL, DT_I32, 1, (int64_t[]){ n }), document_starts(s));
+}
+
+/* First key and end of each query's. */
+static tensor make_ranges(const bench_target *t, const shape *s) {
+    int64_t n = (int64_t)s->rows * s->seq;
+    int32_t *start = document_starts(s), *v = mem_alloc((size_t)(2 * n) * sizeof *v);
+    for (int64_t i = 0; i < n; i++) {
+        v[i] = s->window ? (int32_t)MAX(start[i], i - s->window + 1) : start[i];
+        v[n + i] = (int32_t)i + 1;
+    }
+    free(start);
+    return put_numbers(t, tensor_of(NULL, DT_I32, 2, (int64_t[]){ 2, n }), v);
+}
+
+static tensor make_ids(const bench_target *t, int64_t n) {
+    int64_t *v = mem_alloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++) v[i] = i;
+    return put_numbers(t, tensor_of(NULL, DT_I64, 1, (int64_t[]){ n }), v);
 }
 
 static op_attr attr_of(const shape *s) {
@@ -75,7 +86,7 @@ static times time_attention(const bench_target *t, const shape *s) {
     int64_t n = (int64_t)s->rows * s->seq, wide = (int64_t)s->q * s->dim,
             all = wide + 2 * (int64_t)s->kv * s->dim;
     tensor start = make_starts(t, s), id = { 0 };
-    if (s->dropout > 0) id = make_numbers(t, DT_I64, n, 0, 1);
+    if (s->dropout > 0) id = make_ids(t, n);
     tensor qkv = bench_tensor(t, DT_BF16, n, all, 0, 1),
            o = bench_tensor(t, DT_BF16, n, wide, 0, 1);
     tensor dout = bench_tensor(t, DT_BF16, n, wide, 0, 1),
@@ -92,13 +103,9 @@ static times time_attention(const bench_target *t, const shape *s) {
 
 /* The block of a ring's first step: a query sees the keys up to its own. o and the gradients are sums in fp32. */
 static times time_block(const bench_target *t, const shape *s) {
-    int64_t n = s->seq, wide = (int64_t)s->q * s->dim, keys = 2 * (int64_t)s->kv * s->dim;
-    tensor range = make_numbers(t, DT_I32, 2 * n, 1 - n, 1), first = range;
-    int32_t *zeros = mem_alloc((size_t)n * sizeof *zeros);
-    bench_put(t, first.data, zeros, (size_t)n * sizeof *zeros);
-    bench_wait(t);
-    free(zeros);
-    range.ndim = 2, range.dim[0] = 2, range.dim[1] = n;
+    int64_t n = (int64_t)s->rows * s->seq, wide = (int64_t)s->q * s->dim,
+            keys = 2 * (int64_t)s->kv * s->dim;
+    tensor range = make_ranges(t, s);
     tensor q = bench_tensor(t, DT_BF16, n, wide, 0, 1),
            kv = bench_tensor(t, DT_BF16, n, keys, 0, 1);
     tensor o = bench_tensor(t, DT_F32, n, wide, 0, 1),
@@ -133,7 +140,7 @@ int main(void) {
         times own = time_attention(&t, &s);
         printf("{\"name\": \"%s\", \"forward\": %.4f, \"backward\": %.4f", s.name,
                1e3 * own.forward, 1e3 * own.backward);
-        if (s.rows == 1 && !s.window && !s.document && !(s.dropout > 0)) {
+        if (!(s.dropout > 0)) {
             times block = time_block(&t, &s);
             printf(", \"block_forward\": %.4f, \"block_backward\": %.4f", 1e3 * block.forward,
                    1e3 * block.backward);

@@ -8,6 +8,7 @@ milliseconds.
 varlen_attn, for documents; "flex" is flex_attention, compiled, for what has a mask besides causality. --part: every
 N-th shape, once each: fills the compiler's cache, so that several processes do so at a time.
 """
+import inspect
 import json
 import sys
 
@@ -97,8 +98,11 @@ def measure(name, q_heads, kv_heads, dim, seq, rows, window, document, dropout):
         longest = max(b - a for a, b in zip(ends, ends[1:]))
         at = torch.tensor(ends, device="cuda", dtype=torch.int32)
         packed = [x.detach().transpose(1, 2).reshape(rows * seq, -1, dim).requires_grad_() for x in (q, k, v)]
-        if kv_heads == q_heads:
-            keep("varlen", pair(lambda: varlen_attn(*packed, at, at, longest, longest, is_causal=True),
+        named = inspect.signature(varlen_attn).parameters
+        causal = {"is_causal": True} if "is_causal" in named else {"window_size": (-1, 0)}
+        shared = gqa if "enable_gqa" in named else {}
+        if kv_heads == q_heads or shared:
+            keep("varlen", pair(lambda: varlen_attn(*packed, at, at, longest, longest, **causal, **shared),
                                 packed, dout.transpose(1, 2).reshape(rows * seq, -1, dim)))
     if masked:
         first = torch.tensor(starts(rows * seq, seq, document), device="cuda").view(rows, seq)

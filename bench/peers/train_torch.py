@@ -4,6 +4,7 @@ weights, clipping, the loss of every step.
 
     train_torch.py MODEL ROWS SEQ STEPS [--device cuda|cpu] [--dtype bf16|fp32] [--vocab N] [--eager]
                    [--no-onednn] [--tokens FILE] [--bf16-weights] [--checkpoint] [--dropout P] [--no-bias]
+                   [--fp8 tensorwise|rowwise] [--layers N] [--experts N --top-k K --expert-dim F]
 
 Prints one line of JSON: tokens per second of the median step on random tokens and, with --tokens, on
 those of a file; on a GPU also the peak of allocated memory and what the whole process held. At its best
@@ -11,6 +12,8 @@ on a GPU: torch.compile, bf16 autocast, cuDNN's attention, fused AdamW. On a CPU
 the machine: --eager and --no-onednn are there to be tried. --bf16-weights keeps weights and moments in
 bf16, for a model that would not fit otherwise; --checkpoint saves only the inputs of blocks. --dropout is
 that of nanoGPT: of embeddings, attention's probabilities and both branches; PyTorch chooses the attention then.
+--fp8 is torchao's recipe, of the blocks' layers. --experts: each block has that many, of which a token uses K, without a
+capacity, through grouped_mm.
 """
 import argparse
 import dataclasses
@@ -23,6 +26,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+grouped_mm = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 WARM_UP = {"cuda": 5, "cpu": 2}  # steps
 
 
@@ -37,6 +41,9 @@ class Size:
     vocab: int
     bias: bool = True  # of GPTs
     dropout: float = 0
+    experts: int = 0
+    top_k: int = 0
+    expert_dim: int = 0
 
     @property
     def head(self):
@@ -81,6 +88,28 @@ def norm_of(s):
     return RmsNorm(s.width) if s.llama else nn.LayerNorm(s.width, bias=s.bias)
 
 
+class Experts(nn.Module):
+    def __init__(self, s):
+        super().__init__()
+        self.top_k, self.experts = s.top_k, s.experts
+        self.router = nn.Linear(s.width, s.experts, bias=False)
+        self.up = nn.Parameter(0.02 * torch.randn(s.experts, s.width, 2 * s.expert_dim))
+        self.down = nn.Parameter(0.02 * torch.randn(s.experts, s.expert_dim, s.width))
+
+    def forward(self, x):
+        rows = x.flatten(0, 1)
+        weight, expert = self.router(rows).float().softmax(-1).topk(self.top_k, dim=-1)
+        weight = weight / weight.sum(-1, keepdim=True)
+        order = expert.flatten().argsort()
+        ends = torch.bincount(expert.flatten(), minlength=self.experts).cumsum(0).to(torch.int32)
+        source = order // self.top_k
+        dtype = torch.bfloat16
+        gate, up = grouped_mm(rows[source].to(dtype), self.up.to(dtype), offs=ends).chunk(2, dim=-1)
+        y = grouped_mm(F.silu(gate) * up, self.down.to(dtype), offs=ends)
+        y = y * weight.flatten()[order, None].to(dtype)
+        return torch.zeros_like(rows, dtype=dtype).index_add(0, source, y).view(x.shape)
+
+
 class Block(nn.Module):
     def __init__(self, s):
         super().__init__()
@@ -89,6 +118,9 @@ class Block(nn.Module):
         self.norm1, self.norm2 = norm_of(s), norm_of(s)
         self.qkv = nn.Linear(s.width, s.width + 2 * s.kv_heads * s.head, bias=bias)
         self.out = nn.Linear(s.width, s.width, bias=bias)
+        if s.experts:
+            self.mixture = Experts(s)
+            return
         self.up = nn.Linear(s.width, s.hidden * (2 if s.llama else 1), bias=bias)
         self.down = nn.Linear(s.hidden, s.width, bias=bias)
 
@@ -108,6 +140,8 @@ class Block(nn.Module):
         return F.dropout(x, self.size.dropout) if self.size.dropout else x
 
     def feed_forward(self, x):
+        if self.size.experts:
+            return self.mixture(x)
         if not self.size.llama:
             return self.dropped(self.down(F.gelu(self.up(x), approximate="tanh")))
         gate, up = self.up(x).chunk(2, dim=-1)
@@ -175,6 +209,11 @@ def arguments():
     a.add_argument("--checkpoint", action="store_true")
     a.add_argument("--dropout", type=float, default=0)
     a.add_argument("--no-bias", action="store_true")
+    a.add_argument("--fp8", choices=("tensorwise", "rowwise"))
+    a.add_argument("--layers", type=int)
+    a.add_argument("--experts", type=int, default=0)
+    a.add_argument("--top-k", type=int, default=2)
+    a.add_argument("--expert-dim", type=int, default=0)
     return a.parse_args()
 
 
@@ -184,11 +223,23 @@ class Trainer:
         self.size = dataclasses.replace(MODELS[a.model], bias=not a.no_bias, dropout=a.dropout)
         if a.vocab:
             self.size = dataclasses.replace(self.size, vocab=a.vocab)
+        if a.layers:
+            self.size = dataclasses.replace(self.size, layers=a.layers)
+        if a.experts:
+            self.size = dataclasses.replace(
+                self.size, experts=a.experts, top_k=a.top_k, expert_dim=a.expert_dim
+            )
         torch.manual_seed(0)
         with torch.device(a.device):
             self.model = Model(self.size, a.seq, a.checkpoint)
         if a.bf16_weights:
             self.model.bfloat16()
+        if a.fp8:
+            from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+            convert_to_float8_training(
+                self.model.blocks, config=Float8LinearConfig.from_recipe_name(a.fp8)
+            )
         self.forward = self.model if a.eager else torch.compile(self.model)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1,

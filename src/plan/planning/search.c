@@ -801,7 +801,8 @@ void layout_explain(const layout_choice *best, const layout_choice *second, bool
     for (size_t i = 1; i < COUNT_OF(parts); i++)
         if (parts[i].more > parts[most].more) most = i;
     str_add(out, "%.1f %% %s, most of it by %s (%+.1f %% of a step)", 100 * (b.whole / a.whole - 1),
-            for_cost ? "more expensive" : "slower", parts[most].what, 100 * parts[most].more / a.whole);
+            for_cost ? "more expensive" : "slower", parts[most].what,
+            100 * parts[most].more / a.whole);
     describe_differences(best, second, &differences);
     if (differences.len) str_add(out, ", with %s", differences.text);
     str_free(&differences);

@@ -24,7 +24,7 @@ enum { LOGITS_MEGATRON = 52, LOGITS_PYTORCH = 32 };
     .late_gradients = true, .bf16_gradients = true, .messages = MESSAGES_SCATTERED
 #define MEGATRON_TE                                                                                \
     .tp_overlap = 8, .bf16_gradients = true, .messages = MESSAGES_EARLY, .saves_shards = true
-#define TITAN       .fp8_gather = true, .casts_shards = true
+#define TITAN .fp8_gather = true, .casts_shards = true
 
 /* clang-format off */
 static const other_system systems[] = {

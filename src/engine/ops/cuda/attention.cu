@@ -173,7 +173,9 @@ static unsigned set_blocks(const att &a, int64_t n) {
 
 static void launch_attend(const op_call *c, const att &a, const att_before &before, const tensor *o,
                           float *lse) {
-    if (a.set == QUERIES && attend_by_mma(c, a, before, o, lse)) return;
+    if (a.set == QUERIES &&
+        (attend_by_hopper(c, &a, &before, o, lse) || attend_by_mma(c, a, before, o, lse)))
+        return;
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
     dim3 grid(a.set == QUERIES ? set_blocks(a, a.n) : (unsigned)ceil_div(a.n, a.set),
               (unsigned)a.q);
@@ -399,7 +401,7 @@ static void launch_grad_as(const op_call *c, const att &a, const att_grad &g) {
 }
 
 static void launch_grad(const op_call *c, const att &a, const att_grad &g) {
-    if (attention_grad_by_mma(c, a, g)) return;
+    if (attention_grad_by_hopper(c, &a, &g) || attention_grad_by_mma(c, a, g)) return;
     if (a.drop.id)
         launch_grad_as<true>(c, a, g);
     else

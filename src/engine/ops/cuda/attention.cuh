@@ -62,6 +62,10 @@ typedef struct att_grad {
     bool add;      /* to dq */
 } att_grad;
 
+/* attention_hopper.cu, attention_bwd_hopper.cu: @return false where they do not fit the call, and nothing was done. */
+extern "C" bool attend_by_hopper(const op_call *c, const att *a, const att_before *before,
+                                 const tensor *o, float *lse);
+extern "C" bool attention_grad_by_hopper(const op_call *c, const att *a, const att_grad *g);
 /* attention_mma.cu: @return false where the tensor cores do not fit the call, and nothing was done. */
 bool attend_by_mma(const op_call *c, const att &a, const att_before &before, const tensor *o,
                    float *lse);

@@ -214,6 +214,13 @@ static desc heads_tensor(att_graph *g, int64_t number, cudnnDataType_t type, int
         transposed ? DIMS(s->t * row, s->d, 1, row) : DIMS(s->t * row, s->d, row, 1);
     return tensor_at(g, number, type, dim, stride, g->mem[at]);
 }
+/* [B, H, T, D] without gaps: tiles of partial sums are contiguous. */
+static desc by_heads_tensor(att_graph *g, int64_t number, cudnnDataType_t type) {
+    const att_shape *s = &g->shape;
+    int64_t one = s->t * s->d;
+    return tensor4_desc(g, number, type, DIMS(s->b, s->h, s->t, s->d),
+                        DIMS(s->h * one, one, s->d, 1));
+}
 
 /* ---- operations ------------------------------------------------------------------------------------ */
 
@@ -361,7 +368,7 @@ static void key_gradient(att_graph *g, desc at, desc b, int number, int each_num
     }
     desc each = s->by == BY_DOCUMENTS
                     ? heads_tensor(g, each_number, g->type, s->h, shared * row, false, T_OFFSET_QKV)
-                    : heads_tensor(g, g->next_virtual++, g->type, s->h, s->h * s->d, false, ALL);
+                    : by_heads_tensor(g, g->next_virtual++, g->type);
     matmul_desc(g, at, b, each, K_, ALL, Q_);
     reduce_columns(g, CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
@@ -414,8 +421,9 @@ static void backward_graph(att_graph *g) {
         matmul_desc(g, ds, k, dq, Q_, ALL, K_);
         return;
     }
-    desc sum = heads_tensor(g, T_DQ_SUM, F32, s->h, s->by == BY_DOCUMENTS ? row : wide, false,
-                            T_OFFSET_QKV);
+    desc sum = s->by == BY_DOCUMENTS
+                   ? heads_tensor(g, T_DQ_SUM, F32, s->h, row, false, T_OFFSET_QKV)
+                   : by_heads_tensor(g, T_DQ_SUM, F32);
     matmul_desc(g, ds, k, sum, Q_, ALL, K_);
     PW(IDENTITY, sum, NULL, dq);
 }
@@ -527,9 +535,12 @@ static bool choose_form(const cuda_device *d, const op_call *c, bool masks, att_
     bool documents = c->attr.heads.documents;
     bool window = c->attr.heads.window > 0 && c->attr.heads.window < s->t;
     bool lengths = s->t % KEY_TILE && cudnnGetVersion() <= LAST_OF_WHOLE_TILES;
-    /* The deterministic engine needs memory for all scores of every slot: too much. */
-    bool slots = (!window || masks) && !d->deterministic;
+    /* The deterministic engine needs memory for all scores of every slot: too much. Gradients of wide heads are
+     * infinite in slots (cuDNN 9.14). */
+    bool slots = (!window || masks) && !d->deterministic && s->d <= 128;
     if (lengths && !slots) return false;
+    if (documents && s->t >= LONG_ROW && s->d > 128)
+        return false; /* our kernels skip other documents */
     if (window && masks) s->window = c->attr.heads.window;
     if (slots && (lengths || (documents && s->t >= LONG_ROW))) {
         s->by = BY_DOCUMENTS;

@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     keys_of_set(a, first, count, bounds, &begin, &end);
     load_key_tile<T, DIM>(a, group, begin, end, ks, vs);
     copies_commit();
-    two_rows t = rows_of_lane(a, first, count);
+    two_rows t = rows_of_lane(a, first, count, threadIdx.x);
     float most[2], sum[2], out[DIM / 8][4];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
             load_key_tile<T, DIM>(a, group, tile + KEYS, end, ks + (buffer ^ 1) * TILE_ELEMENTS,
                                   vs + (buffer ^ 1) * TILE_ELEMENTS);
         copies_commit();
-        if (a.drop.id) draw_kept(a, head, first, ROWS, tile, kept);
+        if (a.drop.id) draw_kept<KEYS, MMA_THREADS>(a, head, first, ROWS, tile, kept, threadIdx.x);
         copies_wait<1>();
         __syncthreads();
         float s[KEYS / 8][4];

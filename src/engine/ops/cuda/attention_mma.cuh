@@ -88,11 +88,13 @@ static __device__ uint32_t kept_keys(const att &a, int head, uint64_t query, int
     return kept;
 }
 
-/* Draws the decisions of queries [row, row + lines) and KEYS keys from j on: kept[line][KEYS / 8]. */
+/* Draws the decisions of queries [row, row + lines) and COUNT keys from j on: kept[line][COUNT / 8]. By THREADS_ threads,
+ * of which this is number `thread`. */
+template <int COUNT, int THREADS_>
 static __device__ void draw_kept(const att &a, int head, int64_t row, int lines, int64_t j,
-                                 uint8_t *kept) {
-    for (int e = threadIdx.x; e < lines * (KEYS / EIGHT); e += MMA_THREADS) {
-        int64_t i = row + e / (KEYS / EIGHT), from = j + e % (KEYS / EIGHT) * EIGHT;
+                                 uint8_t *kept, int thread) {
+    for (int e = thread; e < lines * (COUNT / EIGHT); e += THREADS_) {
+        int64_t i = row + e / (COUNT / EIGHT), from = j + e % (COUNT / EIGHT) * EIGHT;
         bool seen =
             i < a.n && from < a.n_keys && from <= last_key(a, i) && from + EIGHT > first_key(a, i);
         kept[e] = (uint8_t)(seen ? kept_keys(a, head, (uint64_t)a.drop.id[i], from) : 0);
@@ -187,8 +189,8 @@ static __device__ __forceinline__ void write_two(mixed to, int64_t at, float x, 
 /* ---- queries: which keys they see ---------------------------------------------------------------- */
 /* The keys that any of the set's queries sees; the first is rounded down so that dropout's eights stay together.
  * Ends with the block at a barrier. */
-static __device__ void keys_of_set(const att &a, int64_t first, int count, int (&at)[2][MMA_WARPS],
-                                   int *begin, int *end) {
+static __device__ __forceinline__ void keys_of_set(const att &a, int64_t first, int count,
+                                                   int (&at)[2][MMA_WARPS], int *begin, int *end) {
     int lo = INT32_MAX, hi = 0, r = threadIdx.x % ROWS;
     if (r < count) {
         lo = (int)first_key(a, first + r);
@@ -212,11 +214,13 @@ typedef struct two_rows {
     int lo[2], hi[2]; /* first and last key */
 } two_rows;
 
-static __device__ __forceinline__ two_rows rows_of_lane(const att &a, int64_t first, int count) {
+/* @param thread of the 128 that have a set of 64 rows */
+static __device__ __forceinline__ two_rows rows_of_lane(const att &a, int64_t first, int count,
+                                                        int thread) {
     two_rows t;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int r = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4 + 8 * h;
+        int r = thread / WARP * 16 + thread % WARP / 4 + 8 * h;
         t.i[h] = first + r;
         t.live[h] = r < count;
         t.lo[h] = t.live[h] ? (int)first_key(a, t.i[h]) : 1;

@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     copies_commit();
     sum_output_dots<T, DIM>(a, o, ds, head, first, count, dots, rowdot);
     __syncthreads();
-    two_rows t = rows_of_lane(a, first, count);
+    two_rows t = rows_of_lane(a, first, count, threadIdx.x);
     float dot[2], stat[2], sum[DIM / 8][4] = { { 0 } };
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -59,7 +59,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
             load_key_tile<T, DIM>(a, group, tile + KEYS, end, ks + (buffer ^ 1) * TILE_ELEMENTS,
                                   vs + (buffer ^ 1) * TILE_ELEMENTS);
         copies_commit();
-        if (a.drop.id) draw_kept(a, head, first, ROWS, tile, kept);
+        if (a.drop.id) draw_kept<KEYS, MMA_THREADS>(a, head, first, ROWS, tile, kept, threadIdx.x);
         copies_wait<1>();
         __syncthreads();
         float s[KEYS / 8][4], dp[KEYS / 8][4];
@@ -177,7 +177,8 @@ static __global__ void __launch_bounds__(MMA_THREADS)
                                            ds + (buffer ^ 1) * TILE_ELEMENTS);
         copies_commit();
         load_stats<LINES>(a, lse, rowdot, now, &stats);
-        if (a.drop.id) draw_kept(a, now.head, now.row, LINES, first, kept);
+        if (a.drop.id)
+            draw_kept<KEYS, MMA_THREADS>(a, now.head, now.row, LINES, first, kept, threadIdx.x);
         copies_wait<1>();
         __syncthreads();
         const T *q = qs + buffer * TILE_ELEMENTS, *d = ds + buffer * TILE_ELEMENTS;

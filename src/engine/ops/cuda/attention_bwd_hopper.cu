@@ -1,0 +1,398 @@
+/* Attention on Hopper's tensor cores, backward: attention_hopper.cuh. Both kernels recompute the scores from lse. */
+#include "attention_hopper.cuh"
+
+enum { LINES = 64 }; /* of a tile */
+
+template <int DIM> struct backward_sizes {
+    enum {
+        GROUPS = DIM <= 192 ? 2 : 1,
+        STAGES_ = DIM <= 128 ? 3 : 2,
+        ROWS_ = 64 * GROUPS,
+        OWN = tile_bytes<DIM, 64>(),
+        TILE = tile_bytes<DIM, LINES>(),
+        KEPT = 64 * LINES / EIGHT, /* bytes of dropout's decisions */
+        SHARED = ALIGN + GROUPS * 2 * OWN + STAGES_ * 2 * TILE + GROUPS * 2 * KEPT
+    };
+};
+
+/* ---- queries ------------------------------------------------------------------------------------- */
+/* rowdot of the group's 64 queries: two threads each, over do and o. */
+template <int DIM>
+static __device__ void sum_output_dots(const att &a, mixed dout, mixed o, int head, int64_t first,
+                                       float *dots, float *global, int thread) {
+    int r = thread / 2;
+    float s = 0;
+    for (int c = thread % 2 * EIGHT; first + r < a.n && c < DIM; c += 2 * EIGHT) {
+        float x[EIGHT], y[EIGHT];
+        int64_t at = ((first + r) * a.q + head) * DIM + c;
+        dout.load(at, at + EIGHT, x);
+        o.load(at, at + EIGHT, y);
+#pragma unroll
+        for (int k = 0; k < EIGHT; k++) s += x[k] * y[k];
+    }
+    s += __shfl_xor_sync(~0u, s, 1);
+    if (thread % 2) return;
+    dots[r] = s;
+    if (first + r < a.n) global[head * a.n + first + r] = s;
+}
+
+/* Scores and do v become the gradient of the scores. */
+static __device__ __forceinline__ void grad_scores(const att &a, const two_rows &t, int tile,
+                                                   bool all_seen, const uint8_t *kept,
+                                                   float (&s)[LINES / 2], float (&dp)[LINES / 2],
+                                                   const float (&stat)[2], const float (&dot)[2]) {
+    int lane = threadIdx.x % WARP, line = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4;
+    float by = a.scale * LOG2E;
+#pragma unroll
+    for (int n = 0; n < LINES / 8; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            uint32_t keeps =
+                a.drop.id ? kept[(line + 8 * h) * (LINES / EIGHT) + n] >> lane % 4 * 2 : 0;
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                int j = tile + 8 * n + lane % 4 * 2 + i;
+                float &x = s[4 * n + 2 * h + i], g = dp[4 * n + 2 * h + i];
+                if (a.drop.id) g = keeps >> i & 1 ? g * a.drop.keep : 0;
+                bool seen = all_seen || (j >= t.lo[h] && j <= t.hi[h]);
+                float p = seen ? exp2_approx(fmaf(x, by, -stat[h])) : 0;
+                x = p * (g - dot[h]) * a.scale;
+            }
+        }
+}
+
+template <class T, int DIM>
+static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
+    grad_queries_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
+                        const __grid_constant__ att_grad g) {
+    typedef backward_sizes<DIM> S;
+    enum { GROUPS = S::GROUPS };
+    DYNAMIC_SHARED(char, memory);
+    __shared__ uint64_t bars[2 * S::STAGES_ + 1];
+    __shared__ seen_keys seen[GROUPS + 1], parts[2 * GROUPS];
+    __shared__ float dots[GROUPS][64];
+    char *own = aligned(memory), *tiles = own + GROUPS * 2 * S::OWN;
+    uint64_t *have_queries = &bars[2 * S::STAGES_];
+    stage_ring<S::STAGES_, 2 *S::TILE> ring = { tiles, bars, bars + S::STAGES_, 0, 0 };
+    int head = blockIdx.y, kv_head = head / (a.q / a.kv);
+    int64_t first = (int64_t)(gridDim.x - 1 - blockIdx.x) * S::ROWS_;
+    if (threadIdx.x == 0) {
+        ring.init(GROUPS);
+        barrier_init(have_queries, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    find_seen_keys(a, first, GROUPS, seen, parts);
+    int begin = seen[GROUPS].begin, end = seen[GROUPS].end;
+    int count = end > begin ? (end - begin + LINES - 1) / LINES : 0;
+
+    if (threadIdx.x < GROUP_THREADS) {
+        keep_registers(GROUPS, true);
+        if (threadIdx.x != 0) return;
+        int k = a.key_col + kv_head * DIM, v = k + a.kv * DIM;
+        barrier_expect(have_queries, GROUPS * 2 * S::OWN);
+        for (int i = 0; i < GROUPS; i++) {
+            char *to = own + i * 2 * S::OWN;
+            copy_tile<DIM, 64>(to, &maps.q, head * DIM, (int)first + 64 * i, have_queries);
+            copy_tile<DIM, 64>(to + S::OWN, &maps.dout, head * DIM, (int)first + 64 * i,
+                               have_queries);
+        }
+        for (int t = 0; t < count; t++, ring.next()) {
+            uint64_t *full = &ring.full[ring.at];
+            ring.wait_empty();
+            barrier_expect(full, 2 * S::TILE);
+            copy_tile<DIM, LINES>(ring.stage(), &maps.kv, k, begin + t * LINES, full);
+            copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.kv, v, begin + t * LINES, full);
+        }
+        return;
+    }
+
+    keep_registers(GROUPS, false);
+    int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
+    int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
+    uint8_t *kept = (uint8_t *)(tiles + S::STAGES_ * 2 * S::TILE) + group * 2 * S::KEPT;
+    const char *queries = own + group * 2 * S::OWN, *dout = queries + S::OWN;
+    first += 64 * group;
+    seen_keys mine = seen[group];
+    two_rows t =
+        rows_of_lane(a, first, (int)max((int64_t)0, min((int64_t)64, a.n - first)), thread);
+    int from = 0, to = 0; /* this group's tiles */
+    if (mine.end > mine.begin && mine.end > begin) {
+        from = max(0, mine.begin - begin) / LINES;
+        to = (mine.end - begin + LINES - 1) / LINES;
+    }
+    sum_output_dots<DIM>(a, g.dout, g.o, head, first, dots[group], g.rowdot, thread);
+    barrier_sync(1 + group, GROUP_THREADS);
+    float dot[2], stat[2], sum[DIM / 2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        dot[h] = dots[group][thread / WARP * 16 + lane / 4 + 8 * h];
+        stat[h] = t.live[h] ? g.lse[lse_at(a, head, t.i[h])] * LOG2E : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < DIM / 2; i++) sum[i] = 0;
+    barrier_wait(have_queries, 0);
+    for (int at = 0; at < from; at++) ring.skip();
+    stage_ring<S::STAGES_, 2 *S::TILE> before = ring; /* the stage whose keys are multiplied */
+    uint32_t p[LINES / 4];
+    for (int at = from; at < to; at++) {
+        float s[LINES / 2], dp[LINES / 2];
+        int tile = begin + at * LINES;
+        bool all_seen = tile >= mine.from && tile + LINES - 1 <= mine.to;
+        uint8_t *bits = kept + at % 2 * S::KEPT;
+        ring.wait_full();
+        begin_scores<T, DIM, LINES>(s, queries, ring.stage());
+        begin_scores<T, DIM, LINES>(dp, dout, ring.stage() + S::TILE);
+        if (a.drop.id) {
+            draw_kept<LINES, GROUP_THREADS>(a, head, first, 64, tile, bits, thread);
+            barrier_sync(1 + group, GROUP_THREADS);
+        }
+        multiply_wait<0>();
+        if (at > from) before.release();
+        grad_scores(a, t, tile, all_seen, bits, s, dp, stat, dot);
+        pack_scores<T, LINES>(p, s);
+        begin_sums<T, DIM, LINES>(sum, p, ring.stage());
+        before = ring;
+        ring.next();
+    }
+    multiply_wait<0>();
+    if (from < to) before.release();
+    for (int at = to; at < count; at++) ring.skip();
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++)
+            if (t.live[h])
+                write_two(g.dq, t.i[h] * a.stride + head * DIM + 8 * n + lane % 4 * 2,
+                          sum[4 * n + 2 * h], sum[4 * n + 2 * h + 1], g.add);
+}
+
+/* ---- keys ---------------------------------------------------------------------------------------- */
+/* A tile of queries: the copying warp writes it before it copies the tile. */
+struct alignas(16) query_tile {
+    float lse[LINES], dot[LINES];
+    int lo[LINES], hi[LINES];
+    int head, row; /* head -1: there are no more */
+    bool all_seen; /* every key of the block by each of its queries */
+};
+
+typedef struct query_tile_at {
+    int head;
+    int64_t row;
+} query_tile_at;
+
+/* The next tile, from `t` on, of which a query sees one of the keys [first, last]; by a warp. */
+static __device__ __forceinline__ query_tile_at find_tile(const att &a, query_tile_at t,
+                                                          int last_head, int64_t first,
+                                                          int64_t last) {
+    int64_t from = a.range ? 0 : first;
+    while (t.head <= last_head) {
+        if (t.row >= a.n || first_key(a, t.row) > last) {
+            t.head++, t.row = from;
+            continue;
+        }
+        if (last_key(a, min(t.row + LINES, a.n) - 1) >= first) return t;
+        t.row += LINES;
+    }
+    t.head = -1;
+    return t;
+}
+
+/* Which of the two gradients a launch computes. */
+typedef enum { DK = 1, DV = 2 } key_grads;
+
+/* By the 32 lanes of the copying warp. */
+static __device__ __forceinline__ void write_stats(const att &a, const att_grad &g,
+                                                   query_tile_at at, int64_t first, int64_t last,
+                                                   query_tile *to) {
+    int lane = threadIdx.x % WARP;
+    bool all = true;
+#pragma unroll
+    for (int i = 0; i < LINES / WARP; i++) {
+        int r = lane + i * WARP;
+        int64_t query = at.row + r;
+        bool live = query < a.n;
+        int lo = live ? (int)first_key(a, query) : 1, hi = live ? (int)last_key(a, query) : 0;
+        to->lse[r] = live ? g.lse[lse_at(a, at.head, query)] * LOG2E : 0;
+        to->dot[r] = live ? g.rowdot[at.head * a.n + query] : 0;
+        to->lo[r] = lo, to->hi[r] = hi;
+        all = all && lo <= first && hi >= last;
+    }
+    all = __all_sync(~0u, all);
+    if (lane == 0) to->head = at.head, to->row = (int)at.row, to->all_seen = all;
+    __syncwarp();
+}
+
+/* Products of keys and queries become probabilities (p) and the gradients of scores (g). */
+template <int GRADS>
+static __device__ __forceinline__ void soften_keys(const att &a, const query_tile &q, int first,
+                                                   const uint8_t *kept, float (&p)[LINES / 2],
+                                                   float (&g)[LINES / 2]) {
+    int lane = threadIdx.x % WARP, row = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4;
+    float by = a.scale * LOG2E;
+    bool all_seen = q.all_seen;
+#pragma unroll
+    for (int n = 0; n < LINES / 8; n++) {
+        int line = 8 * n + lane % 4 * 2;
+        float2 stat = *(const float2 *)&q.lse[line], dot = *(const float2 *)&q.dot[line];
+        int2 lo = *(const int2 *)&q.lo[line], hi = *(const int2 *)&q.hi[line];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int r = row + 8 * h, j = first + r;
+                float factor = 1, &x = p[4 * n + 2 * h + i], &y = g[4 * n + 2 * h + i];
+                bool seen = all_seen || (j >= (i ? lo.y : lo.x) && j <= (i ? hi.y : hi.x));
+                if (a.drop.id)
+                    factor = kept[(line + i) * (64 / EIGHT) + r / EIGHT] >> r % EIGHT & 1
+                                 ? a.drop.keep
+                                 : 0;
+                x = seen ? exp2_approx(fmaf(x, by, -(i ? stat.y : stat.x))) : 0;
+                if (GRADS & DK) y = x * (y * factor - (i ? dot.y : dot.x)) * a.scale;
+                x *= factor;
+            }
+    }
+}
+
+template <class T, int DIM, int GRADS>
+static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
+    grad_keys_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
+                     const __grid_constant__ att_grad g) {
+    typedef backward_sizes<DIM> S;
+    enum { GROUPS = S::GROUPS };
+    DYNAMIC_SHARED(char, memory);
+    __shared__ uint64_t bars[2 * S::STAGES_ + 1];
+    __shared__ query_tile queries[S::STAGES_];
+    char *own = aligned(memory), *tiles = own + GROUPS * 2 * S::OWN;
+    uint64_t *have_keys = &bars[2 * S::STAGES_];
+    stage_ring<S::STAGES_, 2 *S::TILE> ring = { tiles, bars, bars + S::STAGES_, 0, 0 };
+    int kv_head = blockIdx.y, heads = a.q / a.kv;
+    int col = a.key_col + kv_head * DIM;
+    int64_t first = (int64_t)blockIdx.x * S::ROWS_, last = min(first + S::ROWS_, a.n_keys) - 1;
+    if (threadIdx.x == 0) {
+        ring.init(GROUPS);
+        barrier_init(have_keys, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+
+    if (threadIdx.x < GROUP_THREADS) {
+        keep_registers(GROUPS, true);
+        if (threadIdx.x >= WARP) return;
+        if (threadIdx.x == 0) {
+            barrier_expect(have_keys, GROUPS * 2 * S::OWN);
+            for (int i = 0; i < GROUPS; i++) {
+                char *to = own + i * 2 * S::OWN;
+                copy_tile<DIM, 64>(to, &maps.kv, col, (int)first + 64 * i, have_keys);
+                copy_tile<DIM, 64>(to + S::OWN, &maps.kv, col + a.kv * DIM, (int)first + 64 * i,
+                                   have_keys);
+            }
+        }
+        query_tile_at at = { kv_head * heads, a.range ? 0 : first };
+        for (;; ring.next()) {
+            at = find_tile(a, at, kv_head * heads + heads - 1, first, last);
+            ring.wait_empty();
+            uint64_t *full = &ring.full[ring.at];
+            if (at.head < 0) {
+                if (threadIdx.x == 0) {
+                    queries[ring.at].head = -1;
+                    barrier_arrive(full);
+                }
+                return;
+            }
+            write_stats(a, g, at, first, last, &queries[ring.at]);
+            if (threadIdx.x == 0) {
+                barrier_expect(full, 2 * S::TILE);
+                copy_tile<DIM, LINES>(ring.stage(), &maps.q, at.head * DIM, (int)at.row, full);
+                copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.dout, at.head * DIM,
+                                      (int)at.row, full);
+            }
+            at.row += LINES;
+        }
+    }
+
+    keep_registers(GROUPS, false);
+    int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
+    int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
+    uint8_t *kept = (uint8_t *)(tiles + S::STAGES_ * 2 * S::TILE) + group * 2 * S::KEPT;
+    const char *keys = own + group * 2 * S::OWN, *values = keys + S::OWN;
+    first += 64 * group;
+    float dk[GRADS & DK ? DIM / 2 : 2], dv[GRADS & DV ? DIM / 2 : 2];
+#pragma unroll
+    for (int i = 0; i < (GRADS & DK ? DIM / 2 : 2); i++) dk[i] = 0;
+#pragma unroll
+    for (int i = 0; i < (GRADS & DV ? DIM / 2 : 2); i++) dv[i] = 0;
+    barrier_wait(have_keys, 0);
+    for (int count = 0;; count++, ring.next()) {
+        ring.wait_full();
+        const query_tile &q = queries[ring.at];
+        int head = __shfl_sync(~0u, q.head, 0);
+        if (head < 0) break;
+        const char *qs = ring.stage(), *ds = qs + S::TILE;
+        uint8_t *bits = kept + count % 2 * S::KEPT;
+        float p[LINES / 2], s[LINES / 2];
+        uint32_t left[LINES / 4];
+        begin_scores<T, DIM, LINES>(p, keys, qs);
+        if (GRADS & DK) begin_scores<T, DIM, LINES>(s, values, ds);
+        if (a.drop.id) {
+            draw_kept<64, GROUP_THREADS>(a, head, q.row, LINES, first, bits, thread);
+            barrier_sync(1 + group, GROUP_THREADS);
+        }
+        multiply_wait<0>();
+        soften_keys<GRADS>(a, q, (int)first, bits, p, s);
+        if constexpr ((GRADS & DV) != 0) {
+            pack_scores<T, LINES>(left, p);
+            begin_sums<T, DIM, LINES>(dv, left, ds);
+        }
+        if constexpr ((GRADS & DK) != 0) {
+            uint32_t right[LINES / 4];
+            pack_scores<T, LINES>(right, s);
+            begin_sums<T, DIM, LINES>(dk, right, qs);
+        }
+        multiply_wait<0>();
+        ring.release();
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int64_t j = first + thread / WARP * 16 + lane / 4 + 8 * h;
+        if (j > last) continue;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++) {
+            int64_t at = j * a.key_stride + col + 8 * n + lane % 4 * 2;
+            if constexpr ((GRADS & DK) != 0)
+                write_two(g.dkv, at, dk[4 * n + 2 * h], dk[4 * n + 2 * h + 1], false);
+            if constexpr ((GRADS & DV) != 0)
+                write_two(g.dkv, at + a.kv * DIM, dv[4 * n + 2 * h], dv[4 * n + 2 * h + 1], false);
+        }
+    }
+}
+
+/* ---- launches ------------------------------------------------------------------------------------ */
+template <class T, int DIM, int GRADS>
+static void launch_keys(const op_call *c, const att_maps &maps, const att &a, const att_grad &g) {
+    typedef backward_sizes<DIM> S;
+    dim3 grid((unsigned)ceil_div(a.n_keys, S::ROWS_), (unsigned)a.kv);
+    auto kernel = grad_keys_hopper<T, DIM, GRADS>;
+    LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, kernel, maps, a, g);
+}
+
+template <class T, int DIM>
+static void launch_grad(const op_call *c, const att_maps &maps, const att &a, const att_grad &g) {
+    typedef backward_sizes<DIM> S;
+    dim3 grid((unsigned)ceil_div(a.n, S::ROWS_), (unsigned)a.q);
+    auto dq = grad_queries_hopper<T, DIM>;
+    LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, dq, maps, a, g);
+    launch_keys<T, DIM, DIM <= 128 ? DK | DV : DK>(c, maps, a, g);
+    if (DIM > 128) launch_keys<T, DIM, DIM <= 128 ? DK | DV : DV>(c, maps, a, g);
+}
+
+extern "C" bool attention_grad_by_hopper(const op_call *c, const att *a, const att_grad *g) {
+    att_maps maps = {};
+    int64_t wide = (int64_t)a->q * a->dim;
+    if (!takes_hopper(c, *a) || g->dout.dt != a->qkv_t || !in_sixteens(g->dout.p, wide, 0) ||
+        !encode_rows(&maps.q, a->qkv, a->qkv_t, a->n, a->stride) ||
+        !encode_rows(&maps.kv, a->keys, a->key_t, a->n_keys, a->key_stride) ||
+        !encode_rows(&maps.dout, g->dout.p, g->dout.dt, a->n, wide))
+        return false;
+    WITH_WIDE_HEAD(a->dim, launch_grad<bf16, DIM>(c, maps, *a, *g));
+    return true;
+}

@@ -1,0 +1,240 @@
+/* Attention on Hopper's tensor cores (wgmma): what attention_mma.cuh does, faster, for bf16 and heads of 64, 96, 128, 192
+ * and 256. attention_hopper.cu has the forward kernel, attention_bwd_hopper.cu the two of the backward.
+ *
+ * A block has a warp group that copies (TMA) and GROUPS that compute, each with 64 rows of the scores:
+ *
+ *     stays in shared memory        passes through it in tiles, a ring of stages
+ *     64 queries (and do) each      keys and values             attend_hopper, grad_queries_hopper
+ *     64 keys and values each       queries and do              grad_keys_hopper
+ *
+ * Tiles are lines of 128 bytes, swizzled, a box of 64 columns after another. Scores stay in registers, in the layout of a
+ * left operand of the next product, as with mma. Computing warp groups take turns by themselves: while one has its scores
+ * exponentiated the other multiplies.
+ *
+ * A stage belongs to the copying warp from `empty` to `full`, to the computing groups from `full` to `empty`:
+ *
+ *     copying       wait empty | expect bytes, copy ........ |
+ *     computing                                    wait full | multiply | arrive at empty, once per warp
+ *
+ * Deterministic: no atomics, every sum has an order that the shapes and documents fix. */
+#ifndef INGOT_OPS_CUDA_ATTENTION_HOPPER_CUH
+#define INGOT_OPS_CUDA_ATTENTION_HOPPER_CUH
+
+#include "attention_mma.cuh"
+#include "hopper.cuh"
+
+typedef struct att_maps {
+    CUtensorMap q, kv, dout;
+} att_maps;
+
+/* ---- shared memory ------------------------------------------------------------------------------- */
+static __device__ __forceinline__ char *aligned(char *p) {
+    return p + (ALIGN - shared_address(p) % ALIGN) % ALIGN;
+}
+static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+
+/* Stages of BYTES each. */
+template <int STAGES_, int BYTES> struct stage_ring {
+    char *stages;
+    uint64_t *full, *empty; /* [STAGES_] each */
+    int at, phase;
+    __device__ __forceinline__ char *stage() const { return stages + at * BYTES; }
+    __device__ __forceinline__ void next() {
+        if (++at == STAGES_) at = 0, phase ^= 1;
+    }
+    __device__ __forceinline__ void wait_full() const { barrier_wait(&full[at], phase); }
+    __device__ __forceinline__ void wait_empty() const { barrier_wait(&empty[at], phase ^ 1); }
+    /* By every warp of a computing group. */
+    __device__ __forceinline__ void release() const {
+        __syncwarp();
+        if (threadIdx.x % WARP == 0) barrier_arrive(&empty[at]);
+    }
+    __device__ __forceinline__ void skip() {
+        wait_full();
+        release();
+        next();
+    }
+    __device__ __forceinline__ void init(int groups) const { /* by one thread */
+        for (int i = 0; i < STAGES_; i++) {
+            barrier_init(&full[i], 1);
+            barrier_init(&empty[i], 4 * groups);
+        }
+    }
+};
+
+/* Copies LINES rows of a head, from row `row` and column `col` on, as boxes of 64 columns and LINES lines. The caller
+ * has the barrier expect tile_bytes. */
+template <int DIM, int LINES> static constexpr int tile_bytes() {
+    return (DIM + 63) / 64 * LINES * LINE_BYTES;
+}
+template <int DIM, int LINES>
+static __device__ __forceinline__ void copy_tile(char *to, const CUtensorMap *map, int col, int row,
+                                                 uint64_t *full) {
+    for (int box = 0; box < (DIM + 63) / 64; box++)
+        for (int line = 0; line < LINES; line += 64)
+            copy_box_async(to + (box * LINES + line) * LINE_BYTES, map, col + 64 * box, row + line,
+                           0, full);
+}
+
+/* ---- products ------------------------------------------------------------------------------------ */
+#define SUM32 SUM16(0), SUM16(16)
+#define SUM48 SUM32, SUM16(32)
+#define SUM64 SUM48, SUM16(48)
+#define SUM96 SUM64, SUM16(64), SUM16(80)
+
+/* d = A B^T (+ d where `add`), 64 x N x 16: both operands in shared memory, their depth contiguous. */
+template <class T, int N> struct score_product;
+#define SCORE_PRODUCT(T, type, n, sums, list, a_, b_, add_)                                        \
+    template <> struct score_product<T, n> {                                                       \
+        static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t a, uint64_t b, \
+                                                        int add) {                                 \
+            asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                     \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums \
+                         "}, " a_ ", " b_ ", add, 1, 1, 0, 0;\n}"                                  \
+                         : list                                                                    \
+                         : "l"(a), "l"(b), "r"(add));                                              \
+        }                                                                                          \
+    };
+#define SCORE_PRODUCTS(T, type)                                                                    \
+    SCORE_PRODUCT(T, type, 64, SUMS4, SUM32, "%32", "%33", "%34")                                  \
+    SCORE_PRODUCT(T, type, 128, SUMS8, SUM64, "%64", "%65", "%66")
+SCORE_PRODUCTS(bf16, "bf16")
+
+/* d += A B, 64 x N x 16: A in registers, B in shared memory with N contiguous. */
+template <class T, int N> struct sum_product;
+#define SUM_PRODUCT(T, type, n, sums, list, a_, b_)                                                \
+    template <> struct sum_product<T, n> {                                                         \
+        static __device__ __forceinline__ void add(float (&d)[n / 2], const uint32_t *a,           \
+                                                   uint64_t b) {                                   \
+            asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"                            \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums \
+                         "}, {" a_ "}, " b_ ", add, 1, 1, 1;\n}"                                   \
+                         : list                                                                    \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                    \
+        }                                                                                          \
+    };
+#define SUM_PRODUCTS(T, type)                                                                      \
+    SUM_PRODUCT(T, type, 64, SUMS4, SUM32, "%32, %33, %34, %35", "%36")                            \
+    SUM_PRODUCT(T, type, 96, SUMS6, SUM48, "%48, %49, %50, %51", "%52")                            \
+    SUM_PRODUCT(T, type, 128, SUMS8, SUM64, "%64, %65, %66, %67", "%68")                           \
+    SUM_PRODUCT(T, type, 192, SUMS12, SUM96, "%96, %97, %98, %99", "%100")                         \
+    SUM_PRODUCT(T, type, 256, SUMS16, SUM128, "%128, %129, %130, %131", "%132")
+SUM_PRODUCTS(bf16, "bf16")
+
+/* Begins s = 64 rows of `left` times the LINES rows of `right`, transposed. s[4 n + 2 h + i]: row 16 warp + lane / 4 +
+ * 8 h, column 8 n + lane % 4 * 2 + i. */
+template <class T, int DIM, int LINES>
+static __device__ __forceinline__ void begin_scores(float (&s)[LINES / 2], const char *left,
+                                                    const char *right) {
+    multiply_begin();
+#pragma unroll
+    for (int k = 0; k < DIM / 16; k++) {
+        uint64_t a = smem_descriptor(left + k / 4 * BOX_BYTES, BOX_BYTES) + k % 4 * 2;
+        uint64_t b = smem_descriptor(right + k / 4 * LINES * LINE_BYTES, BOX_BYTES) + k % 4 * 2;
+        score_product<T, LINES>::multiply(s, a, b, k > 0);
+    }
+    multiply_commit();
+}
+
+/* s as the left operand of the next product. */
+template <class T, int LINES>
+static __device__ __forceinline__ void pack_scores(uint32_t (&p)[LINES / 4],
+                                                   const float (&s)[LINES / 2]) {
+#pragma unroll
+    for (int i = 0; i < LINES / 4; i++) {
+        int at = (i / 4 * 2 + i % 4 / 2) * 4 + i % 2 * 2;
+        p[i] = pack_two(T(), s[at], s[at + 1]);
+    }
+}
+
+/* Begins out += p times the LINES rows of `right`. */
+template <class T, int DIM, int LINES>
+static __device__ __forceinline__ void begin_sums(float (&out)[DIM / 2],
+                                                  const uint32_t (&p)[LINES / 4],
+                                                  const char *right) {
+    multiply_begin();
+#pragma unroll
+    for (int k = 0; k < LINES / 16; k++)
+        sum_product<T, DIM>::add(out, &p[4 * k],
+                                 smem_descriptor(right + k * 16 * LINE_BYTES, LINES * LINE_BYTES));
+    multiply_commit();
+}
+
+/* ---- queries: which keys they see ---------------------------------------------------------------- */
+/* Of the queries of a computing group: the keys that any sees are [begin, end), all see those of [from, to]. */
+typedef struct seen_keys {
+    int begin, end, from, to;
+} seen_keys;
+
+/* Of every group, and of all of them in seen[groups]; `begin` of that is rounded down, so that dropout's eights stay
+ * together. Ends with the block at a barrier. */
+static __device__ __forceinline__ void find_seen_keys(const att &a, int64_t first, int groups,
+                                                      seen_keys *seen, seen_keys *parts) {
+    int r = threadIdx.x;
+    if (r < 64 * groups) {
+        bool live = first + r < a.n;
+        int lo = live ? (int)first_key(a, first + r) : INT32_MAX;
+        int hi = live ? (int)last_key(a, first + r) : -1;
+        seen_keys s = { lo, hi + 1, live ? lo : 0, live ? hi : INT32_MAX };
+        for (int o = WARP / 2; o; o >>= 1) {
+            s.begin = min(s.begin, __shfl_xor_sync(~0u, s.begin, o));
+            s.end = max(s.end, __shfl_xor_sync(~0u, s.end, o));
+            s.from = max(s.from, __shfl_xor_sync(~0u, s.from, o));
+            s.to = min(s.to, __shfl_xor_sync(~0u, s.to, o));
+        }
+        if (r % WARP == 0) parts[r / WARP] = s;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        seen_keys all = { INT32_MAX, 0, 0, 0 };
+        for (int g = 0; g < groups; g++) {
+            seen_keys x = parts[2 * g], y = parts[2 * g + 1];
+            seen[g] = { min(x.begin, y.begin), max(x.end, y.end), max(x.from, y.from),
+                        min(x.to, y.to) };
+            all.begin = min(all.begin, seen[g].begin), all.end = max(all.end, seen[g].end);
+        }
+        all.begin = all.begin / EIGHT * EIGHT;
+        seen[groups] = all;
+    }
+    __syncthreads();
+}
+
+/* ---- launches ------------------------------------------------------------------------------------ */
+/* Gives registers of the copying warp group to two computing ones; with one there are enough for all. */
+static __device__ __forceinline__ void keep_registers(int groups, bool copies) {
+    if (groups == 1) return;
+    if (copies)
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    else
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+}
+
+static inline bool takes_hopper(const op_call *c, const att &a) {
+    return cuda_of(c)->device->capability == 9 && !a.pos && !a.from && a.qkv_t == DT_BF16 &&
+           a.key_t == DT_BF16 &&
+           (a.dim == 64 || a.dim == 96 || a.dim == 128 || a.dim == 192 || a.dim == 256) &&
+           in_sixteens(a.qkv, a.stride, 0) && in_sixteens(a.keys, a.key_stride, a.key_col) &&
+           a.n < INT32_MAX && a.n_keys < INT32_MAX;
+}
+
+static inline bool encode_rows(CUtensorMap *map, const void *p, int dt, int64_t rows,
+                               int64_t stride) {
+    int64_t dim[] = { rows, stride };
+    tensor t = tensor_of((void *)p, (dtype)dt, 2, dim);
+    return encode_map(map, &t, 1, 64);
+}
+
+#define WITH_WIDE_HEAD(dim, ...)                                                                   \
+    do switch (dim) {                                                                              \
+            AS_HEAD(64, __VA_ARGS__);                                                              \
+            AS_HEAD(96, __VA_ARGS__);                                                              \
+            AS_HEAD(128, __VA_ARGS__);                                                             \
+            AS_HEAD(192, __VA_ARGS__);                                                             \
+            AS_HEAD(256, __VA_ARGS__);                                                             \
+        default: BUG("a head of another size");                                                    \
+        }                                                                                          \
+    while (0)
+
+#endif
