@@ -448,6 +448,7 @@ static err eval_model(const eval_args *a, const char *path, const ops_choice *on
     generator g;
     bool generates = a->tasks || a->core; /* some of them do */
     if (generates) w.generate.g = &g;
+    w.eval.shares = generates;
     w.generate.slots = EVAL_SEQUENCES;
     err e = weights_open(path, on, &w);
     generation *d = !e && generates ? generation_new(&g, &w.x) : NULL;

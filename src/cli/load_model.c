@@ -44,7 +44,11 @@ static err weights_new(const model_config *c, const ops_choice *on, weights *w) 
                            w->generate.g));
     if (w->eval.rows > 0) {
         if (w->eval.seq == 0) w->eval.seq = MIN((int64_t)EVAL_CONTEXT, c->max_seq);
-        TRY(model_record(w->m, PROG_EVAL, w->eval.rows * w->eval.seq, w->eval.seq, &w->eval.c));
+        int64_t n = w->eval.rows * w->eval.seq;
+        if (w->eval.shares && model_can_share(w->m))
+            TRY(model_record_shared(w->m, n, w->eval.seq, &w->eval.c));
+        else
+            TRY(model_record(w->m, PROG_EVAL, n, w->eval.seq, &w->eval.c));
         TRY(plan_chain(w->p, &w->eval.c, model_bucket_regions, w->m, &w->eval.id));
     }
     return plan_commit(w->p);

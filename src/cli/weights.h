@@ -20,6 +20,7 @@ typedef struct weights {
     /* Given before opening: with rows > 0 a chain for the loss of rows of seq tokens is recorded too. */
     struct {
         int64_t rows, seq; /* seq 0: the default, at most 1024 */
+        bool shares;       /* sequences share beginnings, where the model can */
         dtype dt;          /* of activations and weights in GEMMs; DT_NONE: fp32 */
         chain c;
         int id;

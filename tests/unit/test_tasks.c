@@ -14,7 +14,7 @@ typedef struct judge {
     int id;
 } judge;
 
-static void open_judge(judge *j) {
+static void open_judge_of(judge *j, bool shares, int64_t rows, int64_t seq) {
     model_config c = small_llama();
     model_layout l = { .dt = DT_F32 };
     c.vocab = VOCAB;
@@ -23,11 +23,16 @@ static void open_judge(judge *j) {
     j->x.comm = comm_self();
     j->x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(j->m, j->x.plan, false);
-    assert_ok(model_record(j->m, PROG_EVAL, ROWS * SEQ, SEQ, &j->c));
+    if (shares)
+        assert_ok(model_record_shared(j->m, rows * seq, seq, &j->c));
+    else
+        assert_ok(model_record(j->m, PROG_EVAL, rows * seq, seq, &j->c));
     assert_ok(plan_chain(j->x.plan, &j->c, model_bucket_regions, j->m, &j->id));
     assert_ok(plan_commit(j->x.plan));
     model_init(j->m, j->x.plan, 7);
 }
+
+static void open_judge(judge *j) { open_judge_of(j, false, ROWS, SEQ); }
 
 static void close_judge(judge *j) {
     plan_free(j->x.plan);
@@ -70,6 +75,43 @@ static void likelihoods_follow_the_chain_rule(void **state) {
     score(&j, all, 1);
     assert_true(fabs(all[0].sum - before) < 1e-6);
     close_judge(&j);
+}
+
+/* Requests as evaluations have them: answers to questions after examples, and some with nothing in common; the lengths are drawn, and
+ * some are longer than a sequence. */
+enum { REQUESTS = 120, LONGEST = 60, LONG_SEQ = 48 };
+static void draw_requests(int32_t text[REQUESTS][LONGEST], score_request *all) {
+    rng_key key = rng_key_of(5, 0);
+    uint64_t at = 0;
+    int64_t examples = 0, question = 0;
+    for (int i = 0; i < REQUESTS; i++) {
+        if (i % 30 == 0) examples = (int64_t)rng_below(key, at++, 25);
+        if (i % 4 == 0) question = examples + (int64_t)rng_below(key, at++, 20);
+        int64_t from = question + 1, n = from + 1 + (int64_t)rng_below(key, at++, 14);
+        for (int k = 0; k < LONGEST; k++) {
+            uint64_t of = k < examples   ? (uint64_t)(i / 30)
+                          : k < question ? (uint64_t)(i / 4) + 100
+                                         : (uint64_t)i + 1000;
+            text[i][k] = (int32_t)rng_below(rng_key_of(of, 1), (uint64_t)k, VOCAB);
+        }
+        all[i] = (score_request){ text[i], n, MAX(1, from - (int64_t)rng_below(key, at++, 3)), 0 };
+    }
+}
+
+/* Tokens that answers share are computed once, and give the same likelihoods; batches end within a group. */
+static void shared_beginnings_change_no_likelihood(void **state) {
+    static int32_t text[REQUESTS][LONGEST];
+    score_request all[2][REQUESTS];
+    for (int shares = 0; shares < 2; shares++) {
+        judge j;
+        open_judge_of(&j, shares, 2, LONG_SEQ);
+        draw_requests(text, all[shares]);
+        assert_ok(score_all(&j.x, j.m, j.id, 2, LONG_SEQ, all[shares], REQUESTS, NULL, NULL));
+        close_judge(&j);
+    }
+    for (int i = 0; i < REQUESTS; i++)
+        if (!(fabs(all[0][i].sum - all[1][i].sum) < 1e-4))
+            fail_msg("request %d: %.7f, shared %.7f", i, all[0][i].sum, all[1][i].sum);
 }
 
 /* Of a text longer than a row the end counts. */
@@ -337,6 +379,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(probabilities_sum_to_one),
         cmocka_unit_test(likelihoods_follow_the_chain_rule),
+        cmocka_unit_test(shared_beginnings_change_no_likelihood),
         cmocka_unit_test(long_texts_lose_their_beginning),
         cmocka_unit_test(formats_are_recognized),
         cmocka_unit_test(examples_come_before_questions),

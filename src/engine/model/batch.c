@@ -9,6 +9,7 @@
  * Sequence-parallel ranks divide that list once more, evenly. */
 #include "model_internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the order of tokens ----------------------------------------------------------------- */
@@ -169,6 +170,20 @@ static void put_ring(const model *m, plan *p, const model_batch *b) {
         }
 }
 
+/* Puts the ranges of a chain that shares prefixes; without any, each token sees its document. */
+static void put_shared_ranges(plan *p, const model_batch *b) {
+    int32_t *to = plan_input(p, "ranges", b->slot);
+    if (!to) return;
+    size_t n = (size_t)MODEL_RANGES * 2 * (size_t)b->n;
+    int32_t *own = b->ranges ? NULL : mem_alloc(n * sizeof *own);
+    for (int64_t i = 0; own && i < b->n; i++) {
+        own[i] = b->start[i];
+        own[b->n + i] = (int32_t)i + 1;
+    }
+    plan_put(p, to, own ? own : b->ranges, n * sizeof *own);
+    free(own);
+}
+
 void model_set_batch(const model *m, plan *p, const model_batch *b) {
     const axis_set ways[] = { 0, AXIS(AX_CP), AXIS(AX_TP), AXIS(AX_CP) | AXIS(AX_TP) };
     /* Generation has no documents, and every rank has all of its tokens: inputs that ranks divide belong to
@@ -184,4 +199,5 @@ void model_set_batch(const model *m, plan *p, const model_batch *b) {
         for (size_t k = 0; k < n_ways; k++)
             put_tokens(m, p, token_input_name((token_fact)i, ways[k]), b->slot, facts[i], b->n);
     if (documents) put_ring(m, p, b);
+    if (documents) put_shared_ranges(p, b);
 }

@@ -23,6 +23,7 @@ typedef struct builder {
     prog_mode mode;
     int block_kind;                  /* as in prog_options */
     int64_t n, positions, sequences; /* sequences: of a cache */
+    bool shares;                     /* prefixes: attention to several ranges */
     placement residual;              /* how the residual lies */
 } builder;
 
@@ -120,6 +121,11 @@ static val attend(builder *b, val qkv, head_shape h) {
     CHOICE_DECIDED(context_mode, 2);
     if (residual_token_axes(b, AS_HEADS) && b->m->l.context == CONTEXT_RING)
         return rec_ring_attention(p, qkv, AX_CP, ring_inputs_of(b, drop), h);
+    if (b->shares) {
+        int64_t dim[] = { MODEL_RANGES, 2, b->n };
+        return rec_ranges_attention(p, qkv,
+                                    prog_input(p, "ranges", DT_I32, 3, dim, (placement){ 0 }), h);
+    }
     qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
     val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
     val id = drop ? token_input(b, TOKEN_IDS, DT_I64, WHOLE) : VAL_NONE;
@@ -466,6 +472,15 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
     builder b = {
         .m = m, .c = &m->c, .mode = mode, .n = n, .positions = positions, .sequences = 1
     };
+    return record_chain(m, b, out);
+}
+
+bool model_can_share(const model *m) { return mesh_world(&m->l.mesh) == 1 && !m->c.window; }
+
+err model_record_shared(model *m, int64_t n, int64_t positions, chain *out) {
+    BUG_IF(!model_can_share(m));
+    builder b = { .m = m, .c = &m->c, .mode = PROG_EVAL, .n = n, .positions = positions };
+    b.shares = true;
     return record_chain(m, b, out);
 }
 

@@ -203,6 +203,11 @@ double model_flops(const model_config *c, int64_t seq, bool causal);
 
 /* Records a chain for n tokens (of this rank's sequences), positions below `positions`. */
 err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out) MUST_USE;
+/* Records an EVAL chain whose tokens attend to up to MODEL_RANGES ranges (model_batch), so that sequences may share a beginning.
+ * For one rank, and models without a window (model_can_share). */
+enum { MODEL_RANGES = 3 };
+bool model_can_share(const model *m);
+err model_record_shared(model *m, int64_t n, int64_t positions, chain *out) MUST_USE;
 /* Records a DECODE chain with a cache of several sequences, each of `positions` rows. */
 err model_record_decode(model *m, int64_t n, int64_t positions, int64_t sequences,
                         chain *out) MUST_USE;
@@ -297,9 +302,10 @@ bool model_param_tied(const model *m, int param);
  * parallelism, tp have the same sequences and divide their tokens. */
 typedef struct model_batch {
     const int32_t *tokens, *targets, *pos, *start;
-    const int64_t *ids; /* targets, start and ids are NULL in generation */
+    const int64_t *ids; /* targets and ids are NULL in generation */
     int64_t n;
-    int slot; /* of the inputs (plan_input) */
+    int slot;              /* of the inputs (plan_input) */
+    const int32_t *ranges; /* [MODEL_RANGES, 2, n] of model_record_shared; NULL: start alone */
 } model_batch;
 /* Copies it to the programs' inputs: of each the part that its recorded placement gives this rank. */
 void model_set_batch(const model *m, plan *p, const model_batch *b);

@@ -141,6 +141,29 @@ val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_s
     return p->error ? VAL_NONE : val_as(p, out[OUT], p->val[qkv].dt);
 }
 
+val rec_ranges_attention_(prog *p, val qkv, val ranges, head_shape h) {
+    enum { Q, KV };
+    val parts[OP_MAX_OUT], out[OP_MAX_OUT] = { VAL_NONE, VAL_NONE };
+    rec_request split = { OP_SPLIT_HEADS, { qkv } };
+    BUG_IF(p->mode != PROG_EVAL || h.window);
+    if (!local_heads(p, OP_ATTENTION_BLOCK, qkv, h, &split.attr)) return VAL_NONE;
+    split.sizes.of['O'] = (int64_t)split.attr.heads.q * h.dim;
+    split.sizes.of['B'] = 2 * (int64_t)split.attr.heads.kv * h.dim;
+    rec_op(p, &split, parts);
+    dtype dt = p->dt;
+    p->dt = DT_F32; /* partial results */
+    for (int s = 0; !p->error && s < p->val[ranges].dim[0]; s++) {
+        rec_request r = { OP_ATTENTION_BLOCK,
+                          { out[OUT], parts[Q], parts[KV], record_slice(p, ranges, s), VAL_NONE,
+                            VAL_NONE, out[LSE] },
+                          split.attr };
+        r.sizes.of['H'] = split.attr.heads.q;
+        rec_op(p, &r, out);
+    }
+    p->dt = dt;
+    return p->error ? VAL_NONE : val_as(p, out[OUT], p->val[qkv].dt);
+}
+
 /* A gradient's value, in fp32: it is summed over the steps. */
 static val new_sum(prog *p, val of) {
     prog_val v = p->val[of];

@@ -259,6 +259,9 @@ typedef struct ring_inputs {
     val range, id, key_id;
 } ring_inputs;
 val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_shape h);
+/* Attention to several ranges of the tokens' own keys, for evaluation: ranges is int32[ranges, 2, N], first key and end of each
+ * query's; neither decreases with the query, and of the first range every query sees a key. */
+val rec_ranges_attention_(prog *p, val qkv, val ranges, head_shape h);
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, head_shape h);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
@@ -299,6 +302,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_tokens_to_heads(p, ...)  rec_tokens_to_heads_(HERE(p), __VA_ARGS__)
 #define rec_heads_to_tokens(p, ...)  rec_heads_to_tokens_(HERE(p), __VA_ARGS__)
 #define rec_ring_attention(p, ...)   rec_ring_attention_(HERE(p), __VA_ARGS__)
+#define rec_ranges_attention(p, ...) rec_ranges_attention_(HERE(p), __VA_ARGS__)
 #define rec_attention_cached(p, ...) rec_attention_cached_(HERE(p), __VA_ARGS__)
 #define rec_route(p, ...)            rec_route_(HERE(p), __VA_ARGS__)
 #define rec_to_experts(p, ...)       rec_to_experts_(HERE(p), __VA_ARGS__)

@@ -4,6 +4,14 @@
  *     | request 0 | request 1  | padding |
  *     | request 2    | request 3 | ...   |
  *
+ * Where the chain can (model_record_shared), answers to one question share its tokens, and questions the examples before them. A
+ * batch is then one list of tokens without rows:
+ *
+ *     | examples | question | answer | answer | question | answer | answer | ...
+ *
+ * in which an answer attends to itself, to its question and to the examples: three ranges, none of which decreases from a token to
+ * the next.
+ *
  * Ranks that read different rows share a batch: all of them lay out the whole of it, `rows` rows for each, and
  * each runs its own. So a request lies in the same row, beside the same others, on any number of ranks. */
 #include "eval/eval.h"
@@ -16,6 +24,7 @@ typedef struct score_batch {
     int64_t *ids, *owner;                    /* owner: request of each token; -1: none */
     int64_t rows, seq, row, at;              /* of all ranks; where the next request goes */
     int64_t own;                             /* rows of a rank */
+    const int32_t *ranges;                   /* where beginnings are shared */
 } score_batch;
 
 static void clear_batch(score_batch *b) {
@@ -62,7 +71,8 @@ static err run_score_batch(exec *x, const model *m, int which, const score_batch
                           b->start + first,
                           b->ids + first,
                           n,
-                          0 };
+                          0,
+                          b->ranges };
     model_set_batch(m, x->plan, &batch);
     TRY(exec_chain(x, which, 0, 1));
     if (!exec_has_result(x, which)) return OK;
@@ -95,6 +105,139 @@ static err share_scores(exec *x, const model *m, int which, score_request *all, 
     return e;
 }
 
+/* ---- shared beginnings ------------------------------------------------------------------------- */
+enum {
+    RANGE_OWN,
+    RANGE_EXAMPLES,
+    RANGE_QUESTION,
+    LEAST_SHARED = 8 /* tokens; fewer are not worth a range */
+};
+
+typedef struct shared_batch {
+    score_batch b;
+    int32_t *ranges;           /* [MODEL_RANGES, 2, n] */
+    int64_t n, at;             /* tokens, and those in use */
+    int32_t end[MODEL_RANGES]; /* of the last range of each kind */
+} shared_batch;
+
+/* The beginning of a request that no target is needed of. */
+static int64_t without_targets(const score_request *r) { return r->from - 1; }
+
+/* The tokens that both begin with, of those that need no target. */
+static int64_t shared_tokens(const score_request *a, const score_request *b, int64_t most) {
+    int64_t n = MIN(most, MIN(without_targets(a), without_targets(b))), same = 0;
+    while (same < n && a->tokens[same] == b->tokens[same]) same++;
+    return same;
+}
+
+/* Appends tokens [from, end) of a request, which see the ranges [first, end) of what they follow. */
+static void append_tokens(shared_batch *s, const score_request *r, int64_t which, int64_t from,
+                          int64_t end, const int32_t seen[MODEL_RANGES][2]) {
+    score_batch *b = &s->b;
+    int64_t first = s->at;
+    for (int64_t i = from; i < end; i++, s->at++) {
+        b->tokens[s->at] = r->tokens[i];
+        b->pos[s->at] = (int32_t)i;
+        b->owner[s->at] = which;
+        if (which >= 0 && i + 1 >= r->from) b->targets[s->at] = r->tokens[i + 1];
+        for (int k = 0; k < MODEL_RANGES; k++) {
+            bool any = k != RANGE_OWN && seen[k][0] < seen[k][1];
+            int32_t lo = any ? seen[k][0] : s->end[k], hi = any ? seen[k][1] : s->end[k];
+            if (k == RANGE_OWN) lo = (int32_t)first, hi = (int32_t)s->at + 1;
+            s->ranges[(2 * k) * s->n + s->at] = lo;
+            s->ranges[(2 * k + 1) * s->n + s->at] = s->end[k] = hi;
+        }
+    }
+}
+
+/* Requests [i, end) that begin with the same `shared` tokens. */
+typedef struct request_group {
+    int64_t end, shared;
+} request_group;
+
+/* @param beyond tokens that are shared anyway @param least share of the tokens in common that a further request must have */
+static request_group group_from(const score_request *all, int64_t i, int64_t end, int64_t beyond,
+                                double least) {
+    request_group g = { i + 1, without_targets(&all[i]) };
+    for (; g.end < end; g.end++) {
+        int64_t same = shared_tokens(&all[i], &all[g.end], g.shared);
+        if (same < beyond + LEAST_SHARED || (double)same < least * (double)g.shared) break;
+        g.shared = same;
+    }
+    if (g.end == i + 1) g.shared = beyond;
+    return g;
+}
+
+/* Adds as many requests from i on as fit. @return the first that does not. */
+static int64_t fill_shared(shared_batch *s, const score_request *all, int64_t i, int64_t n) {
+    int32_t seen[MODEL_RANGES][2] = { { 0 } };
+    int64_t outer_end = i, inner_end = i, outer = 0, inner = 0;
+    for (; i < n; i++) {
+        const score_request *r = &all[i];
+        request_group o = { outer_end, outer }, q = { inner_end, inner };
+        if (i >= outer_end) o = group_from(all, i, n, 0, 0.5);
+        if (i >= MIN(inner_end, outer_end)) q = group_from(all, i, o.end, o.shared, 0.9);
+        bool new_outer = i >= outer_end, new_inner = i >= MIN(inner_end, outer_end);
+        int64_t need = r->n - 1 - q.shared + (new_inner ? q.shared - o.shared : 0) +
+                       (new_outer ? o.shared : 0);
+        if (s->at + need > s->n) break;
+        if (new_outer) {
+            memset(seen, 0, sizeof seen);
+            seen[RANGE_EXAMPLES][0] = (int32_t)s->at;
+            append_tokens(s, r, -1, 0, o.shared, (const int32_t[MODEL_RANGES][2]){ { 0 } });
+            seen[RANGE_EXAMPLES][1] = (int32_t)s->at;
+        }
+        if (new_inner) {
+            memset(seen[RANGE_QUESTION], 0, sizeof seen[RANGE_QUESTION]);
+            int32_t from = (int32_t)s->at;
+            append_tokens(s, r, -1, o.shared, q.shared, seen);
+            seen[RANGE_QUESTION][0] = from;
+            seen[RANGE_QUESTION][1] = (int32_t)s->at;
+        }
+        outer_end = o.end, outer = o.shared, inner_end = q.end, inner = q.shared;
+        append_tokens(s, r, i, q.shared, r->n - 1, seen);
+    }
+    return i;
+}
+
+/* The rest of a batch sees itself. */
+static void pad_shared(shared_batch *s) {
+    for (; s->at < s->n; s->at++)
+        for (int k = 0; k < MODEL_RANGES; k++) {
+            s->ranges[(2 * k) * s->n + s->at] = k == RANGE_OWN ? (int32_t)s->at : s->end[k];
+            s->ranges[(2 * k + 1) * s->n + s->at] = k == RANGE_OWN ? (int32_t)s->at + 1 : s->end[k];
+        }
+}
+
+/* The last tokens of a request that is longer than a sequence. */
+static score_request last_tokens(const score_request *r, int64_t seq) {
+    int64_t skip = MAX(0, r->n - 1 - seq);
+    return (score_request){ r->tokens + skip, r->n - skip, MAX(1, r->from - skip), 0 };
+}
+
+static err score_shared(exec *x, const model *m, int which, score_batch *b, float *losses,
+                        score_request *all, int64_t n, void (*on_batch)(void *ctx, int64_t done),
+                        void *ctx) {
+    shared_batch s = { .b = *b, .n = b->rows * b->seq };
+    score_request *cut = mem_alloc((size_t)MAX(n, 1) * sizeof *cut);
+    s.ranges = mem_alloc((size_t)(MODEL_RANGES * 2 * s.n) * sizeof *s.ranges);
+    s.b.ranges = s.ranges;
+    err e = OK;
+    for (int64_t i = 0; i < n; i++) cut[i] = last_tokens(&all[i], b->seq);
+    for (int64_t i = 0; i < n && !e;) {
+        clear_batch(&s.b);
+        memset(s.end, 0, sizeof s.end);
+        s.at = 0;
+        i = fill_shared(&s, cut, i, n);
+        pad_shared(&s);
+        e = run_score_batch(x, m, which, &s.b, losses, all);
+        if (on_batch) on_batch(ctx, i);
+    }
+    free(s.ranges);
+    free(cut);
+    return e;
+}
+
 err score_all(exec *x, const model *m, int which, int64_t rows, int64_t seq, score_request *all,
               int64_t n, void (*on_batch)(void *ctx, int64_t done), void *ctx) {
     int64_t whole = rows * mesh_span(&model_lay(m)->mesh, model_row_axes(m));
@@ -110,6 +253,11 @@ err score_all(exec *x, const model *m, int which, int64_t rows, int64_t seq, sco
     for (int64_t i = 0; i < n; i++) {
         BUG_IF(all[i].from < 1 || all[i].from > all[i].n);
         all[i].sum = 0;
+    }
+    input_info ranges;
+    if (plan_input_info(x->plan, "ranges", &ranges)) {
+        e = score_shared(x, m, which, &b, losses, all, n, on_batch, ctx);
+        goto cleanup;
     }
     for (int64_t i = 0; i < n;) {
         clear_batch(&b);

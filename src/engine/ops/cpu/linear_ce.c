@@ -9,7 +9,10 @@
  *
  * Chunks are large because each packs w twice and reads and writes all of dw once.
  *
- * Workspace: | z, rows of `stride` floats | workspace of the GEMMs |
+ * Without gradients, rows that have no target are left out: h's others are gathered, since an evaluation of answers has a target
+ * for few of its tokens.
+ *
+ * Workspace: | z, rows of `stride` floats | rows with a target, and h of a chunk of them | workspace of the GEMMs |
  *
  * Where the vocabulary is sharded, the GEMMs are ops of their own, and ce_stat and ce_loss at the end of this
  * file are what lies between them, before and after a collective.
@@ -28,10 +31,16 @@ typedef struct ce_job {
     int64_t n, d, v;
     int64_t rows;   /* of a chunk */
     int64_t stride; /* floats between rows of z */
-    size_t z_bytes;
+    size_t z_bytes, gather_bytes;
     float *z;
     int64_t from, count; /* the current chunk */
+    int32_t *row;        /* [n] where each row is; NULL: in its place */
+    char *gathered;      /* [rows, d] of h's type */
 } ce_job;
+
+static bool has_gradients(const op_call *c) {
+    return c->out[1].dt != DT_NONE || c->out[2].dt != DT_NONE;
+}
 
 static ce_job ce_job_of(const op_call *c) {
     ce_job s = { .call = c, .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
@@ -40,6 +49,9 @@ static ce_job ce_job_of(const op_call *c) {
     int64_t most = MAX(LEAST_ROWS, CHUNK_BYTES / (s.stride * (int64_t)sizeof(float)));
     s.rows = ceil_div(s.n, MAX(1, ceil_div(s.n, most)));
     s.z_bytes = align_up((size_t)(s.rows * s.stride) * sizeof(float), 64);
+    if (!has_gradients(c))
+        s.gather_bytes = align_up((size_t)s.n * sizeof *s.row, 64) +
+                         align_up((size_t)(s.rows * s.d) * dt_size(c->in[0].dt), 64);
     return s;
 }
 
@@ -57,6 +69,7 @@ static tensor z_of(const ce_job *s, dtype dt) {
 
 static gemm logits_gemm(const ce_job *s) {
     tensor h = chunk_of(s, &s->call->in[0]), z = z_of(s, DT_F32);
+    if (s->row) h.data = s->gathered;
     gemm g = CPU(gemm_of)(&h, false, &s->call->in[1], true, &z);
     g.ldc = s->stride;
     return g;
@@ -91,12 +104,13 @@ static size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, in
     if (c->out[2].dt != DT_NONE) g[count++] = grad_w_gemm(&s);
     size_t most = 0;
     for (int i = 0; i < count; i++) most = MAX(most, CPU(gemm_workspace)(&g[i], threads));
-    return s.z_bytes + most + 64;
+    return s.z_bytes + s.gather_bytes + most + 64;
 }
 
 static void run_loss_gemm(const ce_job *s, gemm g) {
     const op_run *run = s->call->run;
-    char *rest = (char *)s->z + s->z_bytes, *end = (char *)run->workspace + run->workspace_bytes;
+    char *rest = (char *)s->z + s->z_bytes + s->gather_bytes;
+    char *end = (char *)run->workspace + run->workspace_bytes;
     CPU(gemm_run)(&g, run->pool, rest, (size_t)(end - rest));
 }
 
@@ -197,8 +211,9 @@ static void capped_row(const ce_job *s, float *z, int64_t target, float *loss, b
 static void loss_row_task(void *ctx, int64_t i, int worker) {
     const ce_job *s = ctx;
     const op_call *c = s->call;
-    int64_t target = ((const int32_t *)c->in[2].data)[s->from + i];
-    float *z = s->z + i * s->stride, *loss = (float *)c->out[0].data + s->from + i;
+    int64_t at = s->row ? s->row[s->from + i] : s->from + i;
+    int64_t target = ((const int32_t *)c->in[2].data)[at];
+    float *z = s->z + i * s->stride, *loss = (float *)c->out[0].data + at;
     bool grad = c->out[1].data || c->out[2].data;
     if (target == NO_TARGET) {
         *loss = 0;
@@ -219,12 +234,38 @@ static void loss_row_task(void *ctx, int64_t i, int worker) {
     row_grad(z, s->v, (float)((double)unit / sum), target, unit, c->in[0].dt);
 }
 
+/* Finds the rows that have a target, and sets the loss of the others. */
+static void find_targets(ce_job *s) {
+    const int32_t *target = s->call->in[2].data;
+    float *loss = s->call->out[0].data;
+    int64_t all = s->n;
+    s->row = (int32_t *)(void *)((char *)s->z + s->z_bytes);
+    s->gathered = (char *)s->row + align_up((size_t)all * sizeof *s->row, 64);
+    s->n = 0;
+    for (int64_t i = 0; i < all; i++) {
+        if (target[i] != NO_TARGET)
+            s->row[s->n++] = (int32_t)i;
+        else
+            loss[i] = 0;
+    }
+}
+
+static void gather_rows(const ce_job *s) {
+    const tensor *h = &s->call->in[0];
+    size_t bytes = (size_t)s->d * dt_size(h->dt);
+    for (int64_t i = 0; i < s->count; i++)
+        memcpy(s->gathered + (size_t)i * bytes,
+               (const char *)h->data + (size_t)s->row[s->from + i] * bytes, bytes);
+}
+
 static void CPU(linear_ce)(const op_call *c) {
     ce_job s = ce_job_of(c);
     BUG_IF(c->out[0].dt != DT_F32 || (c->out[2].data && c->out[2].dt != DT_F32));
     s.z = (float *)align_up((uintptr_t)c->run->workspace, 64);
+    if (!has_gradients(c)) find_targets(&s);
     for (s.from = 0; s.from < s.n; s.from += s.rows) {
         s.count = MIN(s.rows, s.n - s.from);
+        if (s.row) gather_rows(&s);
         run_loss_gemm(&s, logits_gemm(&s));
         pool_run(c->run->pool, s.count, loss_row_task, &s);
         if (c->out[1].data) run_loss_gemm(&s, grad_h_gemm(&s));
