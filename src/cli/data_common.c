@@ -109,7 +109,8 @@ text_stage_options data_common_stage(const data_common *c, int threads) {
                                  .threads = threads,
                                  .fresh = c->fresh,
                                  .quiet = c->quiet,
-                                 .comm = c->comm };
+                                 .comm = c->comm,
+                                 .given = c->given };
 }
 
 FILE *data_common_to(const data_common *c) {

@@ -29,7 +29,8 @@ typedef struct data_common {
         longest;  /* 0: one per core; no limit; derived from the memory limit, at most 64 MiB */
     int64_t part; /* 0: 256 MiB */
     bool fresh, quiet, json;
-    struct comm *comm; /* the ranks that share the work; NULL: alone */
+    struct comm *comm;   /* the ranks that share the work; NULL: alone */
+    const json_t *given; /* the options as they were given, without those that change no result */
 } data_common;
 
 #define DATA_IN(member) offsetof(data_common, in.member)
@@ -74,8 +75,12 @@ err data_common_check(data_common *c) MUST_USE;
 /* An error if --dropped is given to a command that drops nothing. */
 err data_common_refuse_dropped(const data_common *c, const char *command) MUST_USE;
 /* Runs a command on every rank of the job that this process was started in: by mpirun, srun, or with torchrun's
- * environment. Started alone, `work` gets NULL. A rank that fails ends all, with its error, rank and host. */
-typedef err data_work(const cli_subcommand *self, int argc, char **argv, struct comm *c);
+ * environment. Started alone, `work` gets no ranks. A rank that fails ends all, with its error, rank and host. */
+typedef struct data_job {
+    struct comm *comm;   /* NULL: alone */
+    const json_t *given; /* as in data_common */
+} data_job;
+typedef err data_work(const cli_subcommand *self, int argc, char **argv, const data_job *job);
 err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_work *work) MUST_USE;
 /* Lists the inputs, which must be the same on all ranks. */
 err data_common_open(const data_common *c, char **paths, int n, text_inputs **out) MUST_USE;

@@ -95,9 +95,9 @@ cleanup:
 }
 
 static err run_decontaminate_rank(const cli_subcommand *self, int argc, char **argv,
-                                  struct comm *c) {
+                                  const data_job *job) {
     decontaminate_options o = decontaminate_defaults();
-    decontaminate_args a = { .common.comm = c,
+    decontaminate_args a = { .common = { .comm = job->comm, .given = job->given },
                              .ngram = o.ngram,
                              .shortest = NOT_GIVEN,
                              .sentence = NOT_GIVEN,

@@ -333,8 +333,8 @@ cleanup:
     return e;
 }
 
-static err run_dedup_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
-    dedup_args a = { .common.comm = c,
+static err run_dedup_rank(const cli_subcommand *self, int argc, char **argv, const data_job *job) {
+    dedup_args a = { .common = { .comm = job->comm, .given = job->given },
                      .method = "near",
                      .threshold = NOT_GIVEN,
                      .ngram = NOT_GIVEN,

@@ -1,10 +1,15 @@
 /* ingot data filter: keeps the documents that are worth training on. */
 #include "cli/data_common.h"
+#include "cli/data_explain.h"
 #include "curate/curate.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 typedef struct filter_args {
     data_common common;
     filter_options filter;
+    char *keeps; /* text that options point into, owned; NULL: argv has it */
 } filter_args;
 
 /* An output without a document is never what was meant. */
@@ -46,8 +51,9 @@ cleanup:
     return e;
 }
 
-static err run_filter_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
-    filter_args a = { .common.comm = c, .filter = filter_defaults() };
+static err run_filter_rank(const cli_subcommand *self, int argc, char **argv, const data_job *job) {
+    filter_args a = { .common = { .comm = job->comm, .given = job->given },
+                      .filter = filter_defaults() };
     int n = 0;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
@@ -88,6 +94,64 @@ static const cli_arg args[] = {
     FILTER_SETTINGS(SETTING_ARG)
 };
 /* clang-format on */
+
+/* ---- one document again ---------------------------------------------------------------------- */
+/* Reads options from their JSON. @param words [2 * options] scratch. */
+static err parse_given(const json_t *options, char **words, filter_args *a) {
+    const char *name;
+    json_t *value;
+    int n = 0, inputs = 0;
+    err e = OK;
+    str all = { 0 };
+    json_object_foreach((json_t *)(uintptr_t)options, name, value) {
+        str_add(&all, "--%s%c", name, 0);
+        if (json_is_string(value)) str_add(&all, "%s%c", json_string_value(value), 0);
+    }
+    for (size_t at = 0; at < all.len; at += strlen(all.text + at) + 1) words[n++] = all.text + at;
+    cli_spec spec = data_filter.spec;
+    spec.inputs = 0;
+    a->keeps = all.text;
+    e = cli_parse_many(&spec, n, words, a, &inputs);
+    return e;
+}
+
+static json_t *describe_verdict(const text_stage *s, const text_verdict *v,
+                                const filter_options *o) {
+    json_t *out = json_object(), *changes = json_object();
+    char text[64];
+    if (v->rule != TEXT_KEEP) {
+        const filter_rule *r = &filter_rules[v->rule];
+        snprintf(text, sizeof text, "%.6g", v->value);
+        json_object_set_new(out, "rule", json_string(r->name));
+        json_object_set_new(out, "value", json_string(text));
+        snprintf(text, sizeof text, "at %s %g", r->direction == FILTER_LEAST ? "least" : "most",
+                 o->limit[v->rule]);
+        json_object_set_new(out, "limit", json_string(text));
+    }
+    for (int i = 0; i < s->n_counters; i++)
+        if (v->count[i]) json_object_set_new(changes, s->counters[i], json_integer(v->count[i]));
+    json_object_set_new(out, "changes", changes);
+    return out;
+}
+
+err data_filter_explain(const json_t *options, const text_doc *d, json_t **out) {
+    filter_args a = { .filter = filter_defaults() };
+    char **words = mem_alloc((2 * json_object_size(options) + 1) * sizeof *words);
+    int64_t count[FILTER_COUNTER_COUNT] = { 0 };
+    filter *f = NULL;
+    text_verdict v = { .rule = TEXT_KEEP, .text = d->text, .count = count };
+    err e = parse_given(options, words, &a);
+    if (!e) e = filter_new(&a.filter, 1, &f);
+    if (!e) e = filter_judge(f, 0, 0, d, &v);
+    if (!e) {
+        text_stage s = filter_stage(f);
+        *out = describe_verdict(&s, &v, &a.filter);
+    }
+    filter_free(f);
+    free(words);
+    free(a.keeps);
+    return e;
+}
 
 const cli_subcommand data_filter = {
     .summary = "keep the documents that are worth training on",

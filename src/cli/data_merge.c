@@ -9,8 +9,9 @@ typedef struct merge_args {
 
 enum { MERGE_PER_BYTE = 2 };
 
-static err run_merge_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
-    merge_args a = { .common.comm = c, .size = (int64_t)256 << 20 };
+static err run_merge_rank(const cli_subcommand *self, int argc, char **argv, const data_job *job) {
+    merge_args a = { .common = { .comm = job->comm, .given = job->given },
+                     .size = (int64_t)256 << 20 };
     text_stage_report report = { 0 };
     text_inputs *in = NULL;
     int n = 0, threads = 1;

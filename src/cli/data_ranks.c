@@ -1,8 +1,10 @@
 /* The data commands on several ranks: see data_common.h. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/data_common.h"
 #include "comm/comm.h"
+#include "io/io.h"
 #include "util/wait.h"
 
 /* Ranks meet at least twice a second while they work (text_tasks_run), so this covers what they do alone:
@@ -18,21 +20,69 @@ static err check_same_command(comm_job *j, int argc, char **argv) {
     return e;
 }
 
-static err run_rank(comm_job *j, const cli_subcommand *self, int argc, char **argv, data_work *work,
-                    comm **c) {
+/* ---- the options, for state.json and the card ------------------------------------------------ */
+/* Options by which a result does not change. */
+static const char *const same_result[] = { "out",       "dropped",    "report", "threads",
+                                           "memory",    "quiet",      "json",   "work",
+                                           "keep-work", "save-index", "fresh",  "verify" };
+
+typedef struct given_options {
+    const cli_spec *spec;
+    json_t *options;
+} given_options;
+
+static bool find_given_option(void *ctx, const char *name, args_option *out) {
+    const cli_spec *s = ((const given_options *)ctx)->spec;
+    for (int k = 0; k < s->n_args; k++) {
+        const cli_arg *o = &s->args[k];
+        if (strcmp(o->name, name) != 0 && !(o->letter && name[0] == o->letter && !name[1]))
+            continue;
+        *out = (args_option){ o->type == ARG_FLAG ? ARGS_FLAG : ARGS_VALUE, o, o->holder };
+        return true;
+    }
+    return false;
+}
+
+static err add_given(void *ctx, const args_option *a, const char *label, const char *value) {
+    const cli_arg *o = a->option;
+    for (size_t i = 0; i < COUNT_OF(same_result); i++)
+        if (strcmp(o->name, same_result[i]) == 0) return OK;
+    json_object_set_new(((given_options *)ctx)->options, o->name,
+                        o->type == ARG_FLAG ? json_true() : io_json_string(value, strlen(value)));
+    return OK;
+}
+
+static err pass_word(void *ctx, char *word) { return OK; }
+static err pass_error(void *ctx, err e, const char *name) { return e; }
+
+/* Reads the options of a copy of argv; the command itself reports what is wrong with them. */
+static json_t *list_given(const cli_subcommand *self, int argc, char **argv) {
+    given_options g = { &self->spec, json_object() };
+    char **copy = mem_alloc(((size_t)argc + 1) * sizeof *copy);
+    memcpy(copy, argv, (size_t)argc * sizeof *copy);
+    err_free(args_parse(&(args_grammar){ find_given_option, add_given, pass_word, pass_error, &g },
+                        argc, copy));
+    free(copy);
+    return g.options;
+}
+
+/* ---- ranks ------------------------------------------------------------------------------------ */
+static err run_rank(comm_job *j, const cli_subcommand *self, int argc, char **argv,
+                    const json_t *given, data_work *work, comm **c) {
     mesh m = { .size = { [AX_DP_SHARD] = comm_job_ranks(j) } };
     TRY(check_same_command(j, argc, argv));
     TRY(comm_processes(j, &m, TIMEOUT_SECONDS, true, c));
-    return work(self, argc, argv, *c);
+    return work(self, argc, argv, &(data_job){ *c, given });
 }
 
-err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_work *work) {
+static err run_in_job(const cli_subcommand *self, int argc, char **argv, const json_t *given,
+                      data_work *work) {
     comm_job *j = NULL;
     comm *c = NULL;
     TRY(comm_job_open(TIMEOUT_SECONDS, cli_exit_stalled, &j));
-    if (!j) return work(self, argc, argv, NULL);
+    if (!j) return work(self, argc, argv, &(data_job){ NULL, given });
     log_mute_thread(comm_job_rank(j) > 0); /* all would say the same */
-    err e = run_rank(j, self, argc, argv, work, &c);
+    err e = run_rank(j, self, argc, argv, given, work, &c);
     if (!e) {
         comm_free(c);
         comm_job_close(j, false);
@@ -45,6 +95,13 @@ err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_wo
     wait_seconds(wait);
     e = comm_job_name_rank(j, e);
     comm_job_close(j, true);
+    return e;
+}
+
+err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_work *work) {
+    json_t *given = list_given(self, argc, argv);
+    err e = run_in_job(self, argc, argv, given, work);
+    json_decref(given);
     return e;
 }
 

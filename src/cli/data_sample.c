@@ -63,8 +63,8 @@ cleanup:
     return e;
 }
 
-static err run_sample_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
-    sampling_args a = { .common.comm = c };
+static err run_sample_rank(const cli_subcommand *self, int argc, char **argv, const data_job *job) {
+    sampling_args a = { .common = { .comm = job->comm, .given = job->given } };
     tokenizer *t = NULL;
     text_inputs *in = NULL;
     int n = 0;
@@ -82,7 +82,7 @@ static err run_sample_rank(const cli_subcommand *self, int argc, char **argv, st
                            .work = work,
                            .keep_work = a.keep_work,
                            .fresh = a.common.fresh,
-                           .comm = c,
+                           .comm = job->comm,
                            .quiet = a.common.quiet };
     TRY_CLEAN(data_common_fit(&a.common, a.tokens ? SAMPLE_TOKENIZER : SAMPLE_FIXED,
                               SAMPLE_PER_BYTE, &o.threads));

@@ -31,8 +31,9 @@ cleanup:
     return e;
 }
 
-static err run_shuffle_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
-    shuffle_args a = { .common.comm = c };
+static err run_shuffle_rank(const cli_subcommand *self, int argc, char **argv,
+                            const data_job *job) {
+    shuffle_args a = { .common = { .comm = job->comm, .given = job->given } };
     text_inputs *in = NULL;
     int n = 0;
     err e = OK;
@@ -46,7 +47,7 @@ static err run_shuffle_rank(const cli_subcommand *self, int argc, char **argv, s
                           .work = work,
                           .keep_work = a.keep_work,
                           .fresh = a.common.fresh,
-                          .comm = c,
+                          .comm = job->comm,
                           .quiet = a.common.quiet };
     size_t fixed = o.memory + SHUFFLE_SPILL;
     TRY_CLEAN(data_common_fit(&a.common, fixed, SHUFFLE_PER_BYTE, &o.threads));

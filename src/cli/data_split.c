@@ -30,8 +30,8 @@ cleanup:
     return e;
 }
 
-static err run_split_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
-    divide_args a = { .common.comm = c };
+static err run_split_rank(const cli_subcommand *self, int argc, char **argv, const data_job *job) {
+    divide_args a = { .common = { .comm = job->comm, .given = job->given } };
     int n = 0;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));

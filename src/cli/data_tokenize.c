@@ -94,6 +94,21 @@ static err choose_affixes(const tokenize_args *a, tokenizer *t, int32_t *eos) {
     return OK;
 }
 
+static err write_tokenize_card(const tokenize_args *a, const tokenizer *t, const text_inputs *in,
+                               const tokenize_report *r) {
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)tokenizer_hash(t));
+    json_t *sections = json_pack(
+        "{s:{ss ss sI} s:{sI sI} s:{sI sI}}", "tokenizer", "kind", tokenizer_kind(t), "hash", hash,
+        "vocabulary", (json_int_t)tokenizer_vocab(t), "training", "documents",
+        (json_int_t)r->documents, "tokens", (json_int_t)r->tokens, "validation", "documents",
+        (json_int_t)r->held_out_documents, "tokens", (json_int_t)r->held_out_tokens);
+    BUG_IF(!sections);
+    err e = text_card_write(a->common.out, "tokenize", a->common.given, in, sections);
+    json_decref(sections);
+    return e;
+}
+
 static err tokenize_inputs(const tokenize_args *a, char **paths, int n) {
     tokenizer *t = NULL;
     text_inputs *in = NULL;
@@ -111,6 +126,8 @@ static err tokenize_inputs(const tokenize_args *a, char **paths, int n) {
     TRY_CLEAN(choose_affixes(a, t, &o.eos));
     TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
     TRY_CLEAN(data_tokenize_text(in, a->common.out, &o, &r));
+    if (data_common_prints(&a->common) && io_is_dir(a->common.out))
+        TRY_CLEAN(write_tokenize_card(a, t, in, &r));
     if (data_common_prints(&a->common)) warn_of_held_out(a->held_out, &r);
     if (data_common_prints(&a->common))
         (a->common.json ? print_tokenize_json : print_tokenize_report)(a->common.out, &r);
@@ -120,8 +137,9 @@ cleanup:
     return e;
 }
 
-static err run_tokenize_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
-    tokenize_args a = { .common.comm = c };
+static err run_tokenize_rank(const cli_subcommand *self, int argc, char **argv,
+                             const data_job *job) {
+    tokenize_args a = { .common = { .comm = job->comm, .given = job->given } };
     int n;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));

@@ -25,8 +25,9 @@ static err open_two(test_folder *p, const char *before, const char *from, two_in
     return OK;
 }
 
-static err run_stage_of(text_stage s, two_inputs *t, const char *to, text_stage_report *r) {
-    text_stage_options so = { .out = to, .compress = "none", .threads = 2, .quiet = true };
+static err run_stage_of(text_stage s, two_inputs *t, const char *to, int threads,
+                        text_stage_report *r) {
+    text_stage_options so = { .out = to, .compress = "none", .threads = threads, .quiet = true };
     return text_stage_run(&s, t->in, &so, r);
 }
 
@@ -44,7 +45,7 @@ static err run_substring(test_folder *p, const substring_options *with, const ch
     o.first_segment = t.first_segment;
     o.stage_in = t.in;
     if (!e) e = substring_find(&o, t.all, &s);
-    if (!e) e = run_stage_of(substring_stage(s), &t, in_folder(p, to), &r);
+    if (!e) e = run_stage_of(substring_stage(s), &t, in_folder(p, to), o.threads, &r);
     if (!e) e = substring_finish(s);
     text_stage_report_free(&r);
     substring_free(s);
@@ -66,7 +67,7 @@ static err run_dedup_after(test_folder *p, const dedup_options *with, const char
     o.first_segment = t.first_segment;
     o.stage_in = t.in;
     if (!e) e = dedup_find_copies(&o, t.all, &d);
-    if (!e) e = run_stage_of(dedup_stage(d), &t, in_folder(p, to), &r);
+    if (!e) e = run_stage_of(dedup_stage(d), &t, in_folder(p, to), o.threads, &r);
     if (!e) e = dedup_finish(d);
     text_stage_report_free(&r);
     dedup_free(d);

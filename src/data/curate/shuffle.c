@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 enum { KEY_BITS = 8, KEY_SECTIONS = 1 << KEY_BITS, SECTION_READ = KEY_SECTIONS, SHUFFLE_SECTIONS };
-enum { SPILL_VERSION = 1, PART_BYTES = 256 << 20, SHARE_OF_MEMORY = 4 };
+enum { SPILL_VERSION = 2, PART_BYTES = 256 << 20, SHARE_OF_MEMORY = 4 };
 
 typedef struct spilled_head {
     uint64_t key;

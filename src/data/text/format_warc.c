@@ -105,7 +105,10 @@ static void add_warc_document(parser *p, text_span head, text_span text) {
 
 static void add_body(parser *p, text_span head, const http_body *b, int64_t offset) {
     if (!is_html(b->type)) {
-        if (span_is_nocase(b->type, "text/plain")) add_warc_document(p, head, b->bytes);
+        if (span_is_nocase(b->type, "text/plain"))
+            add_warc_document(p, head, b->bytes);
+        else
+            p->counts.skipped[TEXT_SKIP_other_media]++;
         return;
     }
     if (b->bytes.len > HTML_LONGEST_PAGE) {
@@ -129,9 +132,11 @@ static void parse_record(parser *p, const warc_record *r, text_span content, int
         b = http_parse(content, p->in->o.document_bytes, &p->body);
     else if (span_is_nocase(type, "conversion") || span_is_nocase(type, "resource"))
         http_split_media_type(header_value(r->head, "content-type"), &b);
-    /* describes the crawl: not a document */
-    else
+    else {
+        bool revisit = span_is_nocase(type, "revisit");
+        p->counts.skipped[revisit ? TEXT_SKIP_revisits : TEXT_SKIP_about_crawl]++;
         return;
+    }
     if (b.wrong)
         bad_records_add(&p->bad, offset, "%s", b.wrong);
     else

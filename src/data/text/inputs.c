@@ -178,7 +178,11 @@ static err add_folder_entry(text_inputs *in, const char *folder, const char *pat
     if (strcmp(name, "state.json") == 0) return parts_verify(folder, path);
     if (strcmp(name, "index.json") == 0) TRY(refuse_shards(folder));
     if (format_of_path(name, &compression)) return add_file(in, path, given);
-    in->n_skipped += !str_ends(name, ".report") && !str_ends(name, ".tmp"); /* written by stages */
+    if (str_ends(name, ".report") || str_ends(name, ".tmp") || strcmp(name, CARD_NAME) == 0)
+        return OK; /* written by stages */
+    in->n_skipped++;
+    mem_reserve((void **)&in->skipped, &in->skipped_cap, in->skipped_files, sizeof *in->skipped);
+    in->skipped[in->skipped_files++] = arena_strdup(in->memory, path);
     return OK;
 }
 
@@ -221,8 +225,9 @@ static err add_whole_folder(text_inputs *in, const char *folder, const char *giv
     note_folder(in, path);
     TRY(add_folder(in, path, given, NULL));
     if (in->n_skipped)
-        log_info("%s: skipped %d file%s of unknown format", path, in->n_skipped,
-                 in->n_skipped == 1 ? "" : "s");
+        log_info("%s: skipped %d file%s of unknown format%s %s", path, in->n_skipped,
+                 in->n_skipped == 1 ? "" : "s", in->n_skipped == 1 ? ":" : ", the last of them",
+                 in->skipped[in->skipped_files - 1]);
     if (in->n_files > before) return OK;
     return err_hint(
         ERR("%s contains no file with a known extension", path),
@@ -487,6 +492,7 @@ err text_inputs_check_output(const text_inputs *in, const char *path) {
 void text_inputs_close(text_inputs *in) {
     if (!in) return;
     free(in->files);
+    free(in->skipped);
     free(in->segments);
     free(in->folders);
     arena_free(in->memory);

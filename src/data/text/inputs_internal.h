@@ -57,6 +57,9 @@ struct text_inputs {
     const char *left_out;      /* arena: columns of a file that are left out of them; NULL: none */
     const char *left_out_from; /* that file */
     int n_skipped;             /* files skipped in the folder being listed */
+    /* arena: files of folders that were skipped, since their formats are not known */
+    char **skipped;
+    int skipped_files, skipped_cap;
 };
 
 /* Notes that nothing of the file that was listed last can be read: it is skipped and counted. @param why without the

@@ -48,7 +48,8 @@ typedef struct parts {
     const sink *out;    /* [n_out] */
     int n_out;
     const sink *dropped;
-    int n; /* parts; -1: not known yet */
+    int n;                      /* parts; -1: not known yet */
+    const struct json_t *given; /* the options of the stage; NULL: not known */
 } parts;
 
 /* Creates the folders and checks that what they hold may be continued, or with `fresh` discarded.
@@ -64,6 +65,13 @@ err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) M
 err parts_add(const parts *p, int segment, const text_stage_report *r) MUST_USE;
 /* @return bytes of a part in all outputs, or -1 if it is missing in one. */
 int64_t parts_size(const parts *p, int part);
+/* The inputs with sizes and hashes, and the files that were skipped in folders, as lists. @return owned. */
+struct json_t *text_inputs_json(const text_inputs *in);
+struct json_t *text_inputs_skipped_json(const text_inputs *in);
+/* Writes card.yaml, for people: how the folder was made. */
+#define CARD_NAME "card.yaml"
+err card_write(const parts *p, const char *folder) MUST_USE;
+char *parts_report_path(const parts *p, int part); /* owned */
 /* All parts are complete. */
 err parts_close(const parts *p) MUST_USE;
 

@@ -3,6 +3,7 @@
  *     OUT/state.json            the stage, its options and its inputs; "complete" at the end
  *     OUT/part-000000.jsonl.zst the documents of segment 0
  *     OUT/part-000000.report    written after the part, so it marks the part as complete
+ *     OUT/card.yaml             the same for people, with the sums of all reports (card.c)
  *
  * A stage with several outputs has its parts in OUT/NAME/ instead, each folder with a state.json of its own that lists
  * them; OUT/state.json and the reports say how far the stage is. */
@@ -23,7 +24,7 @@
 
 static char *state_path(const parts *p) { return io_join(p->folder, STATE_NAME); }
 
-static char *report_path(const parts *p, int segment) {
+char *parts_report_path(const parts *p, int segment) {
     str name = { 0 };
     str_add(&name, "%s/part-%06d.report", p->folder, segment);
     return name.text;
@@ -34,9 +35,15 @@ static json_t *make_state(const parts *p, bool complete) {
     char stage[20], inputs[20];
     snprintf(stage, sizeof stage, "%016llx", (unsigned long long)p->stage->hash);
     snprintf(inputs, sizeof inputs, "%016llx", (unsigned long long)text_inputs_hash(p->in));
-    return json_pack("{sssssssisiss*sb}", "stage", p->stage->name, "stage_hash", stage,
-                     "inputs_hash", inputs, "parts", p->n, "compression", (int)p->out->compression,
-                     "dropped", p->dropped->path, "complete", complete);
+    json_t *state =
+        json_pack("{sssssssisiss*sb}", "stage", p->stage->name, "stage_hash", stage, "inputs_hash",
+                  inputs, "parts", p->n, "compression", (int)p->out->compression, "dropped",
+                  p->dropped->path, "complete", complete);
+    json_object_set_new(state, "version", json_string(INGOT_VERSION));
+    if (p->given) json_object_set_new(state, "options", json_deep_copy(p->given));
+    json_object_set_new(state, "inputs", text_inputs_json(p->in));
+    json_object_set_new(state, "skipped_files", text_inputs_skipped_json(p->in));
+    return state;
 }
 
 /* The parts of an output and their sizes, for whoever reads the folder next. */
@@ -63,6 +70,7 @@ static err write_state(const parts *p, bool complete) {
         char *path = io_join(p->out[i].path, STATE_NAME);
         json_t *state = make_state(p, true);
         e = list_written_parts(p, &p->out[i], state);
+        if (!e) e = card_write(p, p->out[i].path);
         if (!e) e = io_json_write(path, state);
         json_decref(state);
         free(path);
@@ -72,6 +80,7 @@ static err write_state(const parts *p, bool complete) {
     if (!e && complete && !several) e = list_written_parts(p, p->out, state);
     if (several) json_object_set_new(state, "parts", json_integer(0));
     if (several) json_object_set_new(state, "parts_each", json_integer(p->n));
+    if (!e && complete) e = card_write(p, p->folder);
     if (!e) e = io_json_write(path, state);
     json_decref(state);
     free(path);
@@ -159,12 +168,15 @@ static err clear_temporaries(const parts *p, const char *folder, void *unused) {
 }
 
 static err clear_folder(const parts *p, const char *folder, void *unused) {
+    static const char *const files[] = { CARD_NAME, STATE_NAME };
     bool found = false;
-    char *state = io_join(folder, STATE_NAME);
     err e = OK;
-    if (unlink(state) != 0 && errno != ENOENT)
-        e = ERR("cannot remove %s: %s", state, strerror(errno));
-    free(state);
+    for (size_t i = 0; i < COUNT_OF(files) && !e; i++) {
+        char *path = io_join(folder, files[i]);
+        if (unlink(path) != 0 && errno != ENOENT)
+            e = ERR("cannot remove %s: %s", path, strerror(errno));
+        free(path);
+    }
     return e ? e : remove_parts(folder, false, false, &found);
 }
 
@@ -239,7 +251,7 @@ int64_t parts_size(const parts *p, int part) {
 }
 
 err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) {
-    char *path = report_path(p, segment);
+    char *path = parts_report_path(p, segment);
     int64_t bytes = parts_size(p, segment), written = -1;
     *whole = io_exists(path) && bytes >= 0 && output_part_size(p->dropped, segment) >= 0;
     err e = *whole ? report_load(path, p->stage, r, &written) : OK;
@@ -253,7 +265,7 @@ err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) {
 }
 
 err parts_add(const parts *p, int segment, const text_stage_report *r) {
-    char *path = report_path(p, segment);
+    char *path = parts_report_path(p, segment);
     err e = report_save(r, p->stage, parts_size(p, segment), path);
     free(path);
     return e;

@@ -18,6 +18,7 @@ void text_counts_add(text_counts *to, const text_counts *from) {
     to->empty += from->empty;
     to->excluded += from->excluded;
     to->lost_bytes += from->lost_bytes;
+    for (int i = 0; i < TEXT_SKIP_COUNT; i++) to->skipped[i] += from->skipped[i];
 }
 
 err text_counts_check(const text_counts *c, const char *who) {

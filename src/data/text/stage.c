@@ -65,6 +65,7 @@ static err judge_document(stage_run *run, int worker, int segment, const text_do
     BUG_IF(v.output < 0 || v.output >= run->n_out);
     r->report.kept++;
     r->report.kept_bytes += (int64_t)v.text.len;
+    report_count_values(&r->report, d, (int64_t)v.text.len);
     r->report.edited +=
         v.text.len != d->text.len || memcmp(v.text.at, d->text.at, d->text.len) != 0;
     text_doc annotated = doc_annotate(d, v.members, w->annotated);
@@ -210,7 +211,8 @@ static parts parts_of(const stage_run *run, const text_inputs *in, const text_st
                     .out = run->out,
                     .n_out = run->n_out,
                     .dropped = &run->dropped,
-                    .n = run->n_parts };
+                    .n = run->n_parts,
+                    .given = o->given };
 }
 
 static err run_all(stage_run *run, const text_stage_options *o) {

@@ -16,7 +16,46 @@ void report_init(text_stage_report *r, const text_stage *s) {
 
 void text_stage_report_free(text_stage_report *r) {
     free(r->dropped);
+    json_decref(r->sources);
+    json_decref(r->licenses);
     *r = (text_stage_report){ 0 };
+}
+
+enum {
+    VALUES_MOST = 1000
+}; /* sources that are counted by name; what more there are is counted together */
+
+/* Adds to the entry of a name, [documents, bytes]. */
+static void count_value(json_t **map, const char *name, size_t n, int64_t documents,
+                        int64_t bytes) {
+    static const char others[] = "(others)";
+    if (!*map) *map = json_object();
+    json_t *entry = json_object_getn(*map, name, n);
+    if (!entry && json_object_size(*map) >= VALUES_MOST) {
+        name = others;
+        n = sizeof others - 1;
+        entry = json_object_getn(*map, name, n);
+    }
+    if (!entry) {
+        entry = json_pack("[II]", (json_int_t)0, (json_int_t)0);
+        if (json_object_setn_new(*map, name, n, entry)) return; /* not UTF-8 */
+    }
+    json_t *count = json_array_get(entry, 0), *size = json_array_get(entry, 1);
+    json_integer_set(count, json_integer_value(count) + documents);
+    json_integer_set(size, json_integer_value(size) + bytes);
+}
+
+void report_count_values(text_stage_report *r, const text_doc *d, int64_t bytes) {
+    if (d->source.len) count_value(&r->sources, d->source.at, d->source.len, 1, bytes);
+    if (d->license.len) count_value(&r->licenses, d->license.at, d->license.len, 1, bytes);
+}
+
+void report_add_values(json_t **to, const json_t *from) {
+    const char *name;
+    json_t *entry;
+    json_object_foreach((json_t *)(uintptr_t)from, name, entry)
+        count_value(to, name, strlen(name), json_integer_value(json_array_get(entry, 0)),
+                    json_integer_value(json_array_get(entry, 1)));
 }
 
 void report_add(text_stage_report *to, const text_stage_report *from, const text_stage *s) {
@@ -29,6 +68,8 @@ void report_add(text_stage_report *to, const text_stage_report *from, const text
         to->dropped_bytes[i] += from->dropped_bytes[i];
     }
     for (int i = 0; i < s->n_counters; i++) to->count[i] += from->count[i];
+    report_add_values(&to->sources, from->sources);
+    report_add_values(&to->licenses, from->licenses);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -39,12 +80,16 @@ typedef struct report_number {
 } report_number;
 #define NUMBER(name, member)                                                                       \
     { name, offsetof(text_stage_report, member) }
-static const report_number read_numbers[] = {
-    NUMBER("documents", read.documents),   NUMBER("bytes", read.bytes),
-    NUMBER("repaired", read.repaired),     NUMBER("invalid", read.invalid),
-    NUMBER("unreadable", read.unreadable), NUMBER("empty", read.empty),
-    NUMBER("excluded", read.excluded),     NUMBER("lost_bytes", read.lost_bytes),
-};
+#define SKIP_NUMBER(id, name) NUMBER("skipped_" #id, read.skipped[TEXT_SKIP_##id]),
+static const report_number read_numbers[] = { NUMBER("documents", read.documents),
+                                              NUMBER("bytes", read.bytes),
+                                              NUMBER("repaired", read.repaired),
+                                              NUMBER("invalid", read.invalid),
+                                              NUMBER("unreadable", read.unreadable),
+                                              NUMBER("empty", read.empty),
+                                              NUMBER("excluded", read.excluded),
+                                              NUMBER("lost_bytes", read.lost_bytes),
+                                              TEXT_SKIPS(SKIP_NUMBER) };
 static const report_number kept_numbers[] = {
     NUMBER("documents", kept),
     NUMBER("bytes", kept_bytes),
@@ -120,6 +165,8 @@ err report_save(const text_stage_report *r, const text_stage *s, int64_t part_by
                 const char *path) {
     json_t *doc = report_to_json(r, s);
     json_object_set_new(doc, "part_bytes", json_integer((json_int_t)part_bytes));
+    if (r->sources) json_object_set(doc, "sources", r->sources);
+    if (r->licenses) json_object_set(doc, "licenses", r->licenses);
     err e = io_json_write(path, doc);
     json_decref(doc);
     return e;
@@ -203,18 +250,18 @@ static int widest_name(const text_stage *s) {
     return width;
 }
 
+#define SKIP_ROW(id, what) { what, c->skipped[TEXT_SKIP_##id] },
 static void print_reading(const report_table *t, const text_counts *c) {
     const struct {
         const char *name;
         int64_t n;
-    } rows[] = {
-        { "unreadable records", c->unreadable },
-        { "dropped for invalid UTF-8", c->invalid },
-        { "with invalid UTF-8 repaired", c->repaired },
-        { "empty", c->empty },
-        { "excluded by source or license", c->excluded },
-        { "bytes lost to damage, at least", c->lost_bytes },
-    };
+    } rows[] = { { "unreadable records", c->unreadable },
+                 { "dropped for invalid UTF-8", c->invalid },
+                 { "with invalid UTF-8 repaired", c->repaired },
+                 { "empty", c->empty },
+                 { "excluded by source or license", c->excluded },
+                 { "bytes lost to damage, at least", c->lost_bytes },
+                 TEXT_SKIPS(SKIP_ROW) };
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         if (rows[i].n)
             fprintf(t->to, "  %-*s %12lld\n", t->width, rows[i].name, (long long)rows[i].n);

@@ -7,6 +7,9 @@
 #include "text/text.h"
 
 void report_init(text_stage_report *r, const text_stage *s);
+/* Counts a document that is kept under its source and license. */
+void report_count_values(text_stage_report *r, const text_doc *d, int64_t bytes);
+void report_add_values(struct json_t **to, const struct json_t *from); /* from: NULL is none */
 void report_add(text_stage_report *to, const text_stage_report *from, const text_stage *s);
 /* @param part_bytes size of the part it belongs to. */
 err report_save(const text_stage_report *r, const text_stage *s, int64_t part_bytes,

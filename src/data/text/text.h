@@ -86,6 +86,14 @@ typedef struct text_input_options {
 bool text_format_exists(const char *name);
 
 /* Counts of the records that were read, by outcome. */
+/* Records that are no documents and not damaged either: X(id, name). */
+#define TEXT_SKIPS(X)                                                                              \
+    X(about_crawl, "WARC records about the crawl")                                                 \
+    X(revisits, "WARC records of unchanged pages (revisit)")                                       \
+    X(other_media, "WARC records that are not HTML or plain text")
+#define TEXT_SKIP_ENUM(id, name) TEXT_SKIP_##id,
+enum { TEXT_SKIPS(TEXT_SKIP_ENUM) TEXT_SKIP_COUNT };
+
 typedef struct text_counts {
     int64_t documents, bytes; /* documents passed on, and the bytes of their text */
     int64_t repaired;         /* documents with invalid bytes replaced */
@@ -95,6 +103,7 @@ typedef struct text_counts {
     int64_t lost_bytes;       /* of damaged files, at least: after the damage, and in the record it
                                * interrupts */
     int64_t excluded;         /* dropped by source or license */
+    int64_t skipped[TEXT_SKIP_COUNT];
 } text_counts;
 void text_counts_add(text_counts *to, const text_counts *from);
 /* An error if there were records and none could be read. @param who "filter", for the message. */
@@ -241,6 +250,8 @@ typedef struct text_stage_options {
     bool fresh;        /* discard earlier output and start over */
     bool quiet;        /* no progress */
     struct comm *comm; /* the ranks that share the work, and call this together; NULL: alone */
+    const struct json_t *
+        given; /* an object of the options as the user gave them, for state.json; NULL: not known */
 } text_stage_options;
 
 typedef struct text_stage_report {
@@ -249,8 +260,11 @@ typedef struct text_stage_report {
     int64_t edited;                   /* kept with an edited text */
     int64_t *dropped, *dropped_bytes; /* [n_rules] */
     int64_t *count;                   /* [n_counters] */
-    double seconds;                   /* of this run, without resumed parts */
-    int64_t seen_bytes;               /* of text read in this run, without resumed parts */
+    /* Documents kept and the bytes of their text by source and license, where they have one: objects of [documents,
+     * bytes]. Owned; NULL: none. Only in the reports of parts. */
+    struct json_t *sources, *licenses;
+    double seconds;     /* of this run, without resumed parts */
+    int64_t seen_bytes; /* of text read in this run, without resumed parts */
     int resumed_parts;
     int64_t peak_memory; /* of one rank, the largest */
     int ranks;
@@ -282,6 +296,11 @@ void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to)
 struct json_t *text_stage_json(const text_stage *s, const text_stage_report *r);
 void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE *to);
 void text_stage_report_free(text_stage_report *r);
+
+/* Writes card.yaml, which says how a folder was made, for a folder that is not one of documents.
+ * @param options as in text_stage_options. @param sections an object of objects, each of names and numbers or strings. */
+err text_card_write(const char *folder, const char *stage, const struct json_t *options,
+                    const text_inputs *in, const struct json_t *sections) MUST_USE;
 
 /* ---- UTF-8 and Unicode -----------------------------------------------------------------------
  * Classes of code points come from a table generated at build time from utf8proc. */
