@@ -90,7 +90,7 @@ static size_t match_entry(const char *entry, size_t len, const char *key) {
     bool below = n > 2 && !strncmp(entry + n - 2, ".*", 2);
     if (below) n -= 2;
     if (key_len < n || strncmp(entry, key, n) != 0) return 0;
-    if (key[n] == '.') return n + 1;
+    if (key[n] == '.') return below ? n + 2 : n + 1; /* "a.*" knows more of a.b than "a" does */
     return key_len == n && !below ? n + 1 : 0;
 }
 
