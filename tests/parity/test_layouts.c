@@ -727,9 +727,9 @@ static void expect_context_refused(model_config c, model_layout l, const char *w
 static void a_context_that_does_not_divide_is_refused(void **state) {
     model_config c = small_llama();
     model_layout l = { .mesh.size = { [AX_CP] = 3 }, .seq = 16, .context = CONTEXT_RING };
-    expect_context_refused(c, l, "do not divide into 6 chunks", "context_parallel_degree=2");
+    expect_context_refused(c, l, "do not divide into 6 runs", "context_parallel_degree=2");
     l.context = CONTEXT_ULYSSES;
-    expect_context_refused(c, l, "do not divide into 3 chunks", "context_parallel_degree=2");
+    expect_context_refused(c, l, "do not divide into 3 runs", "context_parallel_degree=2");
     l.mesh.size[AX_CP] = 4; /* of two key/value heads */
     expect_context_refused(c, l, "do not divide over 4 context-parallel ranks",
                            "context_parallel_degree=2");

@@ -27,7 +27,6 @@
 typedef enum {
     QUEUE_COMPUTE,  /* everything that the table does not queue elsewhere */
     QUEUE_UPDATE,   /* optimizer updates that run beside the next step */
-    QUEUE_COMM,     /* collectives */
     QUEUE_COPY_IN,  /* from host memory to the device's, and */
     QUEUE_COPY_OUT, /* back: state that updates keep in host memory; checkpoints */
     QUEUE_FETCH,    /* parameters from host memory, for the programs that read them */

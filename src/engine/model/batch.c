@@ -1,7 +1,7 @@
 /* The inputs of a batch, and which tokens of its sequences are a rank's.
  *
- * Context-parallel ranks divide every sequence. In a ring rank i of n has chunks i and 2n-1-i of 2n, so
- * that under the causal mask each rank has as many keys to attend to; else it has chunk i of n:
+ * Context-parallel ranks divide every sequence. In a ring rank i of n has runs i and 2n-1-i of 2n, so
+ * that under the causal mask each rank has as many keys to attend to; else it has run i of n:
  *
  *     ring     | 0 | 1 | 2 | 3 | 3 | 2 | 1 | 0 |        all-to-all   |   0   |   1   |   2   |   3   |
  *
@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* ---- the order of tokens ----------------------------------------------------------------- */
-int context_chunks(const model_layout *l) {
+int context_runs(const model_layout *l) {
     CHOICE_DECIDED(context_mode, 2);
     return l->context == CONTEXT_RING ? 2 : 1;
 }
@@ -24,18 +24,18 @@ typedef struct token_run {
 
 /* The run of adjacent tokens that begins at token i of a context-parallel rank's. */
 static token_run context_run(const model *m, int rank, int64_t i) {
-    int64_t cp = mesh_size(&m->l.mesh, AX_CP), chunks = context_chunks(&m->l);
-    int64_t length = m->l.seq / (cp * chunks), chunk = i / length, at = i % length;
-    int64_t sequence = chunk / chunks, part = chunk % chunks ? chunks * cp - 1 - rank : rank;
+    int64_t cp = mesh_size(&m->l.mesh, AX_CP), runs = context_runs(&m->l);
+    int64_t length = m->l.seq / (cp * runs), at_run = i / length, at = i % length;
+    int64_t sequence = at_run / runs, part = at_run % runs ? runs * cp - 1 - rank : rank;
     return (token_run){ sequence * m->l.seq + part * length + at, length - at };
 }
 
 /* The number of a context-parallel rank's tokens that come before token `end` of the batch. */
 static int64_t context_before(const model *m, int rank, int64_t end) {
-    int64_t cp = mesh_size(&m->l.mesh, AX_CP), chunks = context_chunks(&m->l);
-    int64_t length = m->l.seq / (cp * chunks), at = end % m->l.seq;
-    int64_t n = end / m->l.seq * length * chunks + MIN(MAX(at - rank * length, 0), length);
-    if (chunks == 2) n += MIN(MAX(at - (2 * cp - 1 - rank) * length, 0), length);
+    int64_t cp = mesh_size(&m->l.mesh, AX_CP), runs = context_runs(&m->l);
+    int64_t length = m->l.seq / (cp * runs), at = end % m->l.seq;
+    int64_t n = end / m->l.seq * length * runs + MIN(MAX(at - rank * length, 0), length);
+    if (runs == 2) n += MIN(MAX(at - (2 * cp - 1 - rank) * length, 0), length);
     return n;
 }
 
@@ -71,16 +71,16 @@ static int nearest_divisor(int wanted, int64_t a, int64_t b) {
 
 err context_check(const model_config *c, const model_layout *l, int64_t n) {
     int cp = mesh_size(&l->mesh, AX_CP), tp = mesh_size(&l->mesh, AX_TP);
-    int chunks = context_chunks(l);
+    int runs = context_runs(l);
     if (cp == 1) return OK;
     BUG_IF(l->seq < 1 || n % l->seq);
-    if (l->seq % ((int64_t)cp * chunks))
+    if (l->seq % ((int64_t)cp * runs))
         return err_hint(
-            ERR("sequences of %lld tokens do not divide into %d chunks for %d context-parallel "
+            ERR("sequences of %lld tokens do not divide into %d runs for %d context-parallel "
                 "ranks",
-                (long long)l->seq, cp * chunks, cp),
+                (long long)l->seq, cp * runs, cp),
             "use context_parallel_degree=%d, or a training.seq_len that is a multiple of %d",
-            l->seq % chunks ? 1 : nearest_divisor(cp, l->seq / chunks, 0), cp * chunks);
+            l->seq % runs ? 1 : nearest_divisor(cp, l->seq / runs, 0), cp * runs);
     int q = c->heads / tp, kv = local_kv_heads(c, &l->mesh);
     if (l->context == CONTEXT_ULYSSES && (q % cp || kv % cp))
         return err_hint(

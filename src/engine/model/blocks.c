@@ -374,7 +374,7 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
                        .block_kind = b->block_kind,
                        .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS,
                        .logit_bytes = m->l.logit_bytes,
-                       .sequence_runs = context_chunks(&m->l),
+                       .sequence_runs = context_runs(&m->l),
                        .chunk_axes = AXIS(AX_TP),
                        .chunk_rows = m->l.tp_chunk_rows };
     /* scales of fp8 are of whole tensors, and of two branches in parallel one overlaps the other */

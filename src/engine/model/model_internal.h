@@ -75,7 +75,7 @@ const char *token_input_name(token_fact fact, axis_set shared);
 /* The input with the keys that a ring's queries see: layers with a window have another than those without. */
 const char *ring_range_name(int64_t window);
 /* Runs of adjacent tokens of a sequence that a context-parallel rank has. */
-int context_chunks(const model_layout *l);
+int context_runs(const model_layout *l);
 /* Refuses a batch of n tokens that cannot be divided over the context-parallel ranks. */
 err context_check(const model_config *c, const model_layout *l, int64_t n) MUST_USE;
 

@@ -346,7 +346,7 @@ err model_split_tp(const model_config *c, mesh *m) {
 
 /* The shard of a part that a tp rank has, per dim. */
 typedef struct tp_shard {
-    int64_t slots[2]; /* elements that programs see */
+    int64_t seen[2];  /* elements that programs see */
     int64_t own[2];   /* those of them that are the part's; the rest is padding */
     int64_t first[2]; /* of the own ones in the whole part */
     bool repeated;    /* key/value heads that mesh.tp_rep ranks hold */
@@ -354,7 +354,7 @@ typedef struct tp_shard {
 
 /* Rows of a token table per tp rank. Ranks have the same number, so that the last ones may have some that no
  * token uses; they stay zero, and no loss sees them. GEMMs are fastest over multiples of VOCAB_UNIT. */
-static int64_t vocab_slots(int64_t vocab, int tp) {
+static int64_t vocab_rows(int64_t vocab, int tp) {
     enum { VOCAB_UNIT = 64 };
     int64_t each = (vocab + tp - 1) / tp;
     return each < VOCAB_UNIT || tp == 1 ? each : (int64_t)align_up((size_t)each, VOCAB_UNIT);
@@ -367,13 +367,13 @@ static tp_shard shard_part(const model *m, const param_row *r, int kind) {
     if (shard.repeated) tp /= rep, at /= rep;
     for (int i = 0; i < 2; i++) {
         int64_t n = size_of(&m->of[kind], r->dim[i]);
-        s->slots[i] = s->own[i] = n;
+        s->seen[i] = s->own[i] = n;
         s->first[i] = 0;
         if (r->tp.kind != PL_S || r->tp.dim != i) continue;
         BUG_IF(n % tp && r->dim[i] != V); /* model_split_tp has checked it */
-        s->slots[i] = r->dim[i] == V ? vocab_slots(n, tp) : n / tp;
-        s->first[i] = MIN(at * s->slots[i], n);
-        s->own[i] = MIN(s->slots[i], n - s->first[i]);
+        s->seen[i] = r->dim[i] == V ? vocab_rows(n, tp) : n / tp;
+        s->first[i] = MIN(at * s->seen[i], n);
+        s->own[i] = MIN(s->seen[i], n - s->first[i]);
     }
     return shard;
 }
@@ -456,7 +456,7 @@ static void fuse_kind(model *m, int kind) {
         bool of_block = bucket_per_layer(r->where);
         if (!row_applies(&m->of[kind], r) || (kind && !of_block)) continue;
         tp_shard shard = shard_part(m, r, kind);
-        const int64_t *dim = shard.slots;
+        const int64_t *dim = shard.seen;
         prog_param *last = m->fuseds ? &m->fused[m->fuseds - 1] : NULL;
         if (last && !strcmp(last->name, r->fused) &&
             last->block_kind == (of_block ? 1 + kind : 0)) {
@@ -519,7 +519,7 @@ static int64_t add_param_part(model *m, const param_row *r, int layer, int exper
         snprintf(p->name, sizeof p->name, "l%d.%s", layer, r->name);
     else
         snprintf(p->name, sizeof p->name, "%s", r->name);
-    return elsewhere ? 0 : shard.slots[0] * shard.slots[1];
+    return elsewhere ? 0 : shard.seen[0] * shard.seen[1];
 }
 
 /* Adds the parts of one fused parameter, in memory order: rows from `first` on.

@@ -45,7 +45,7 @@ axis_set slices_over(const optimizer *o, int param) {
 /* Whether this rank adds its part of the parameter to a sum over the ranks: the first of those that hold the
  * same one does. */
 static bool contributes_sums(const optimizer *o, int param) {
-    return o->slot[param].range >= 0 &&
+    return o->param[param].range >= 0 &&
            mesh_index(&o->mesh, (o->parts | ~AXES_ALL) & model_param_same(o->m, param)) == 0;
 }
 
@@ -77,15 +77,15 @@ bool orthogonalizes_here(const optimizer *o, int param) {
 /* ---- memory -------------------------------------------------------------------------------- */
 /* Whether this rank keeps the parameter's states by row and column: Adafactor's follow from sums over all ranks. */
 static bool has_lines_here(const optimizer *o, int param) {
-    return o->slot[param].r->kind == BY_ORTHOGONAL ? orthogonalizes_here(o, param)
-                                                   : bucket_is_here(o, param);
+    return o->param[param].r->kind == BY_ORTHOGONAL ? orthogonalizes_here(o, param)
+                                                    : bucket_is_here(o, param);
 }
 
 void directions_reserve(optimizer *o) {
     o->polar = model_lay(o->m)->dt == DT_F32 ? DT_F32 : o->s.backend->polar;
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
-        param_slot *t = &o->slot[i];
+        param_update *t = &o->param[i];
         bool sums = t->r->kind == BY_FACTORS || clips_rows(o, i);
         if (t->r->kind != BY_ELEMENT || clips_rows(o, i)) o->parts |= parts_over(o, i);
         if (sums && bucket_is_here(o, i)) {
@@ -107,7 +107,7 @@ void directions_reserve(optimizer *o) {
 /* ---- operands ------------------------------------------------------------------------------- */
 /* The elements of a parameter that this rank updates. */
 static val param_elements(const optimizer *o, prog *p, int param, param_part part) {
-    const param_slot *t = &o->slot[param];
+    const param_update *t = &o->param[param];
     const update_range *s = &o->range[t->range];
     return record_elements(o, p, param, part == PARAM_GRAD ? s->b.grad : s->b.master, DT_F32,
                            s->at + t->at, t->count);
@@ -126,7 +126,7 @@ static change_request change_part(const optimizer *o, op_code op, int param) {
 /* The sums of a matrix among those of all: by row, then by column or by row again. */
 static val sums_of(const optimizer *o, prog *p, val all, int param, int which, bool by_column) {
     const model_param *q = model_param_at(o->m, param);
-    return prog_part(p, all, o->slot[param].sums + which * q->dim[0], 1, &q->dim[by_column]);
+    return prog_part(p, all, o->param[param].sums + which * q->dim[0], 1, &q->dim[by_column]);
 }
 
 /* Partial sums, zero where other ranks have the parts. */
@@ -150,9 +150,9 @@ void record_adaptive_clip(const optimizer *o, prog *p) {
     }
     all = rec_moved(p, all, o->parts, PLACE_I);
     for (int i = 0; i < o->params; i++) {
-        if (!clips_rows(o, i) || o->slot[i].range < 0) continue;
+        if (!clips_rows(o, i) || o->param[i].range < 0) continue;
         change_request c = change_part(o, OP_AGC, i);
-        c.attr.agc = o->range[o->slot[i].range].attr.agc;
+        c.attr.agc = o->range[o->param[i].range].attr.agc;
         c.out[0] = param_elements(o, p, i, PARAM_GRAD);
         for (int k = 0; k < 2; k++) c.in[k] = sums_of(o, p, all, i, k, false);
         rec_change(p, c);
@@ -173,7 +173,7 @@ static void record_along(const optimizer *o, prog *p, const update_range *s, val
 
 /* ---- Adafactor ------------------------------------------------------------------------------- */
 static bool is_factored(const optimizer *o, int param) {
-    rule_kind kind = o->slot[param].r->kind;
+    rule_kind kind = o->param[param].r->kind;
     return kind == BY_FACTORS || kind == BY_FACTORS_VECTOR;
 }
 
@@ -181,16 +181,16 @@ static bool is_factored(const optimizer *o, int param) {
 static val record_factors(const optimizer *o, prog *p) {
     val all = new_sums(o, p, o->sum_count);
     for (int i = 0; i < o->params; i++) {
-        if (o->slot[i].r->kind != BY_FACTORS || !contributes_sums(o, i)) continue;
+        if (o->param[i].r->kind != BY_FACTORS || !contributes_sums(o, i)) continue;
         change_request c = change_part(o, OP_FACTOR_SUMS, i);
-        c.attr.update.eps = o->range[o->slot[i].range].attr.update.eps;
+        c.attr.update.eps = o->range[o->param[i].range].attr.update.eps;
         c.in[0] = param_elements(o, p, i, PARAM_GRAD);
         for (int k = 0; k < 2; k++) c.out[k] = sums_of(o, p, all, i, k, k);
         rec_change(p, c);
     }
     all = rec_moved(p, all, o->parts, PLACE_I);
     for (int i = 0; i < o->params; i++) {
-        if (o->slot[i].r->kind != BY_FACTORS || o->slot[i].whole[0] < 0) continue;
+        if (o->param[i].r->kind != BY_FACTORS || o->param[i].whole[0] < 0) continue;
         change_request c = change_of(OP_FACTOR_MOMENTS);
         for (int k = 0; k < 2; k++) c.out[k] = sums_of(o, p, all, i, k, k);
         record_states(o, p, i, &c);
@@ -201,7 +201,7 @@ static val record_factors(const optimizer *o, prog *p) {
 
 /* Makes the gradient the direction. */
 static void record_direction(const optimizer *o, prog *p, val factors, int param) {
-    const param_slot *t = &o->slot[param];
+    const param_update *t = &o->param[param];
     const update_range *s = &o->range[t->range];
     bool matrix = t->r->kind == BY_FACTORS;
     change_request c =
@@ -223,7 +223,7 @@ static void record_adafactor(const optimizer *o, prog *p) {
     val squares = new_sums(o, p, two * o->params);
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
-        if (!is_factored(o, i) || o->slot[i].range < 0) continue;
+        if (!is_factored(o, i) || o->param[i].range < 0) continue;
         record_direction(o, p, factors, i);
         if (contributes_sums(o, i))
             record_squares(p, param_elements(o, p, i, PARAM_GRAD), q->dim[0] * q->dim[1],
@@ -231,8 +231,8 @@ static void record_adafactor(const optimizer *o, prog *p) {
     }
     squares = rec_moved(p, squares, o->parts, PLACE_I);
     for (int i = 0; i < o->params; i++)
-        if (is_factored(o, i) && o->slot[i].range >= 0)
-            record_along(o, p, &o->range[o->slot[i].range], param_elements(o, p, i, PARAM_GRAD),
+        if (is_factored(o, i) && o->param[i].range >= 0)
+            record_along(o, p, &o->range[o->param[i].range], param_elements(o, p, i, PARAM_GRAD),
                          prog_part(p, squares, two * i, 1, &two));
 }
 
@@ -299,7 +299,7 @@ static val record_whole(const optimizer *o, prog *p, const muon_entry *e) {
 static void record_unpack(const optimizer *o, prog *p, const muon_entry *e) {
     const model_param *q = model_param_at(o->m, e->param);
     axis_set axes = shards_over(o, q);
-    op_code keeps = o->slot[e->param].r->keeps[1];
+    op_code keeps = o->param[e->param].r->keeps[1];
     change_request unpack = change_of(keeps ? keeps : OP_MUON_UNPACK);
     val whole = e->whole == e->own ? e->own : prog_scratch_like(p, e->whole);
     unpack.in[0] = e->packed;
@@ -396,7 +396,7 @@ static void each_range(const optimizer *o, prog *p, const bucket_layers *b, val 
 static void list_layer(const optimizer *o, prog *p, const bucket_view *v, val all, muon_list *l) {
     for (int i = 0; i < o->params; i++) {
         const model_param *q = model_param_at(o->m, i);
-        if (o->slot[i].r->kind != BY_ORTHOGONAL || q->bucket != v->bucket || q->layer != v->layer)
+        if (o->param[i].r->kind != BY_ORTHOGONAL || q->bucket != v->bucket || q->layer != v->layer)
             continue;
         if (!q->local[0]) continue; /* another rank's expert */
         val own = prog_shard(p, all, q->offset, q->local, q->pl);
@@ -419,7 +419,7 @@ static void update_sliced(const optimizer *o, prog *p, const bucket_layers *b, m
 /* The parameter of a bucket that Muon updates, -1: none. */
 static int orthogonal_param(const optimizer *o, int bucket) {
     for (int i = 0; i < o->params; i++)
-        if (o->slot[i].r->kind == BY_ORTHOGONAL && model_param_at(o->m, i)->bucket == bucket)
+        if (o->param[i].r->kind == BY_ORTHOGONAL && model_param_at(o->m, i)->bucket == bucket)
             return i;
     return -1;
 }
@@ -465,7 +465,7 @@ void record_directions(const optimizer *o, prog *p) {
     bool factored = false, orthogonal = false;
     for (int i = 0; i < o->params; i++) {
         factored |= is_factored(o, i);
-        orthogonal |= o->slot[i].r->kind == BY_ORTHOGONAL;
+        orthogonal |= o->param[i].r->kind == BY_ORTHOGONAL;
     }
     if (factored) record_adafactor(o, p);
     if (orthogonal) record_muon(o, p);

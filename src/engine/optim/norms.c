@@ -98,7 +98,7 @@ static err sum_over_parts(exec *x, axis_set axes, tensor *piece) {
  * updates them. Those of a table that both ends of a pipeline hold are kept until both are known. */
 static void count_piece(const optimizer *o, exec *x, int param, float *piece, int64_t from,
                         int64_t n) {
-    const param_slot *t = &o->slot[param];
+    const param_update *t = &o->param[param];
     if (t->range < 0) return;
     const update_range *s = &o->range[t->range];
     param_range own;
@@ -156,7 +156,7 @@ static err add_tied_squares(const optimizer *o, exec *x) {
     tensor sum;
     TRY(model_sum_half_tied(o->m, x, &sum));
     for (int i = 0; i < o->ordered && sum.data; i++) {
-        const param_slot *t = &o->slot[o->order[i]];
+        const param_update *t = &o->param[o->order[i]];
         if (!model_param_tied(o->m, o->order[i])) continue;
         add_squares(o, x, (float *)sum.data + o->range[t->range].at + t->at, t->count, t->copies);
     }
@@ -171,7 +171,7 @@ err optim_half_norm(optimizer *o, exec *x, double *norm) {
 }
 
 /* ---- of each block, and values ---------------------------------------------------------------- */
-static char *part_data(const optimizer *o, const param_slot *t, param_part part, dtype *dt) {
+static char *part_data(const optimizer *o, const param_update *t, param_part part, dtype *dt) {
     const update_range *s = &o->range[t->range];
     *dt = part == PARAM_GRAD ? DT_F32 : s->b.master_dt;
     region_part in = part == PARAM_GRAD ? s->b.grad : s->b.master;
@@ -180,7 +180,7 @@ static char *part_data(const optimizer *o, const param_slot *t, param_part part,
 }
 
 /* Reads elements [from, from + n) of a parameter as fp32. @param raw a buffer of n floats. */
-static err read_elements(const optimizer *o, const param_slot *t, param_part part, int64_t from,
+static err read_elements(const optimizer *o, const param_update *t, param_part part, int64_t from,
                          int64_t n, float *raw, float *to) {
     dtype dt;
     char *at = part_data(o, t, part, &dt);
@@ -203,12 +203,12 @@ err optim_block_norms(optimizer *o, exec *x, param_part part, double *norm) {
 }
 
 int64_t optim_param_count(const optimizer *o, int param) {
-    return o->slot[param].range < 0 ? 0 : o->slot[param].count;
+    return o->param[param].range < 0 ? 0 : o->param[param].count;
 }
 
 err optim_read(const optimizer *o, int param, param_part part, int64_t n, float *to) {
     float *raw = mem_alloc((size_t)n * sizeof *raw);
-    err e = read_elements(o, &o->slot[param], part, 0, n, raw, to);
+    err e = read_elements(o, &o->param[param], part, 0, n, raw, to);
     free(raw);
     return e;
 }

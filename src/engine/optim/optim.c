@@ -20,7 +20,7 @@ static bool same_numbers(const op_attr *a, const op_attr *b) {
 }
 
 static bool can_extend(const optimizer *o, const update_range *s, const update_range *next) {
-    const rule_states *states = &o->slot[s->param].states;
+    const rule_states *states = &o->param[s->param].states;
     int64_t gap = next->at - (s->at + s->count);
     if (s->r != next->r || !same_numbers(&s->attr, &next->attr)) return false;
     /* Muon's other ops take elements one by one, and its matrices from where they are */
@@ -38,7 +38,7 @@ static void add_param(optimizer *o, int param, const bucket_view *b, const param
     const model_param *q = model_param_at(o->m, param);
     update_range *s = o->ranges ? &o->range[o->ranges - 1] : NULL;
     int64_t n = z->to - z->from;
-    update_range own = { .r = o->slot[param].r, .b = *b, .at = z->at, .count = n, .param = param };
+    update_range own = { .r = o->param[param].r, .b = *b, .at = z->at, .count = n, .param = param };
     own.attr = rule_attr(&o->s, &o->groups.group[o->groups.of[param]], model_conf(o->m), q);
     own.attr.update.site = (uint32_t)hash_str(q->name);
     own.attr.update.first = z->from;
@@ -51,7 +51,7 @@ static void add_param(optimizer *o, int param, const bucket_view *b, const param
         s = &o->range[o->ranges++];
         *s = own;
     }
-    param_slot *t = &o->slot[param];
+    param_update *t = &o->param[param];
     t->range = (int)(s - o->range);
     t->at = z->at - s->at;
     t->count = n;
@@ -73,9 +73,9 @@ static int by_bucket_place(const void *a, const void *b) {
 /* Covers the parameters of each bucket in memory order. */
 static void make_ranges(optimizer *o) {
     for (int i = 0; i < o->params; i++) {
-        param_slot *t = &o->slot[i];
+        param_update *t = &o->param[i];
         const optim_group *g = &o->groups.group[o->groups.of[i]];
-        *t = (param_slot){ .r = rule_of(&o->s, g, model_param_at(o->m, i)), .range = -1 };
+        *t = (param_update){ .r = rule_of(&o->s, g, model_param_at(o->m, i)), .range = -1 };
         t->states = rule_states_of(t->r);
         for (int k = 0; k < MAX_STATES; k++) t->whole[k] = -1;
     }
@@ -95,7 +95,7 @@ static void make_ranges(optimizer *o) {
 
 /* ---- memory ------------------------------------------------------------------------------ */
 static size_t one_state_bytes(const optimizer *o, const update_range *s, int k) {
-    const struct rule_state *t = &o->slot[s->param].states.state[k];
+    const struct rule_state *t = &o->param[s->param].states.state[k];
     if (state_is_whole(t))
         return (size_t)model_param_at(o->m, s->param)->dim[t->shape == AS_COLS] * sizeof(float);
     return state_in_bytes(t) ? block8_bytes(s->count) : (size_t)s->count * sizeof(float);
@@ -103,7 +103,7 @@ static size_t one_state_bytes(const optimizer *o, const update_range *s, int k) 
 
 static size_t range_state_bytes(const optimizer *o, const update_range *s) {
     size_t sum = 0;
-    for (int k = 0; k < o->slot[s->param].states.n; k++) sum += one_state_bytes(o, s, k);
+    for (int k = 0; k < o->param[s->param].states.n; k++) sum += one_state_bytes(o, s, k);
     return sum;
 }
 
@@ -137,7 +137,7 @@ static void offload_params(optimizer *o) {
 static void reserve_states(optimizer *o) {
     for (int i = 0; i < o->ranges; i++) {
         update_range *s = &o->range[i];
-        const rule_states *states = &o->slot[s->param].states;
+        const rule_states *states = &o->param[s->param].states;
         for (int k = 0; k < states->n; k++)
             if (!state_is_whole(&states->state[k]))
                 s->state[k] = (s->attr.update.host_state ? plan_region_host : plan_region)(
@@ -163,7 +163,7 @@ err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
     o->p = p;
     o->mesh = model_lay(m)->mesh;
     o->params = model_params(m);
-    o->slot = mem_alloc((size_t)o->params * sizeof *o->slot);
+    o->param = mem_alloc((size_t)o->params * sizeof *o->param);
     o->order = mem_alloc((size_t)o->params * sizeof *o->order);
     o->range = mem_alloc((size_t)o->params * sizeof *o->range);
     make_ranges(o);
@@ -188,7 +188,7 @@ void optim_free(optimizer *o) {
         if (o->end[i].kind == END_BESIDE) prog_free((prog *)o->end[i].p);
     free(o->end);
     free(o->groups.of);
-    free(o->slot);
+    free(o->param);
     free(o->order);
     free(o->range);
     free(o);

@@ -71,7 +71,7 @@ typedef struct update_range {
     op_attr attr;          /* update.host_state, host_params: these are in host memory */
 } update_range;
 
-typedef struct param_slot { /* a parameter, or the slice of it that this rank stores */
+typedef struct param_update { /* a parameter, or the slice of it that this rank stores */
     const rule *r;
     rule_states states;
     int range;  /* -1: this rank stores none of it */
@@ -80,7 +80,7 @@ typedef struct param_slot { /* a parameter, or the slice of it that this rank st
     int64_t copies;        /* ranks that hold the same elements */
     int whole[MAX_STATES]; /* plan regions of states by rows and columns; -1: none */
     int64_t sums; /* of its rows and columns: where they begin among those of all matrices */
-} param_slot;
+} param_update;
 
 /* A step's programs: `norm` sums the gradient's squares over all ranks, `clip` decides from it and clips by rows,
  * `update` changes the weights. Updates of host memory are a program for each layer, beside the next step. */
@@ -93,8 +93,8 @@ struct optimizer {
     const model *m;
     plan *p;
     mesh mesh;
-    param_slot *slot; /* [params] */
-    int *order;       /* [ordered] parameters this rank stores, in memory order */
+    param_update *param; /* [params] */
+    int *order;          /* [ordered] parameters this rank stores, in memory order */
     int params, ordered;
     update_range *range;
     int ranges;

@@ -12,7 +12,7 @@ val record_elements(const optimizer *o, prog *p, int param, region_part in, dtyp
 }
 
 static val record_state_of(const optimizer *o, prog *p, int param, int k) {
-    const param_slot *t = &o->slot[param];
+    const param_update *t = &o->param[param];
     const struct rule_state *x = &t->states.state[k];
     const model_param *q = model_param_at(o->m, param);
     if (state_is_whole(x))
@@ -25,7 +25,7 @@ static val record_state_of(const optimizer *o, prog *p, int param, int k) {
 }
 
 void record_states(const optimizer *o, prog *p, int param, change_request *c) {
-    const rule_states *states = &o->slot[param].states;
+    const rule_states *states = &o->param[param].states;
     for (int k = 0; k < states->n; k++)
         if (states->state[k].op == c->op)
             c->out[states->state[k].out] = record_state_of(o, p, param, k);
@@ -37,7 +37,7 @@ bool has_gradient(const optimizer *o, int param) {
 }
 
 static grad_run run_of_param(const optimizer *o, int param) {
-    const param_slot *t = &o->slot[param];
+    const param_update *t = &o->param[param];
     const update_range *s = &o->range[t->range];
     return (grad_run){ s->b.grad.region, s->b.grad.at + s->at + t->at, t->count, t->copies };
 }
@@ -109,7 +109,7 @@ static void record_norm(const optimizer *o, prog *p) {
 /* The weights of a parameter, in pieces where they are not fp32: squares are taken of a cast. */
 static void record_weight_squares(const optimizer *o, prog *p, int param, val sum) {
     enum { PIECE = 1 << 20 };
-    const param_slot *t = &o->slot[param];
+    const param_update *t = &o->param[param];
     const update_range *s = &o->range[t->range];
     int64_t piece = s->b.master_dt == DT_F32 ? t->count : PIECE;
     for (int64_t at = 0, n; at < t->count; at += n) {
@@ -133,7 +133,7 @@ static void record_block_norms(const optimizer *o, prog *p, param_part part) {
     val sums = prog_region(p, "block norms", o->sum, 2, DT_F32, 2 * (layers + 1), partial);
     record_zero(p, sums);
     for (int i = 0; i < o->ordered; i++) {
-        int layer = o->range[o->slot[o->order[i]].range].b.layer;
+        int layer = o->range[o->param[o->order[i]].range].b.layer;
         if (!has_gradient(o, o->order[i])) continue;
         val sum = prog_part(p, sums, 2 * (layer < 0 ? layers : layer), 1, (int64_t[]){ 2 });
         grad_run r = run_of_param(o, o->order[i]);

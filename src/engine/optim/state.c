@@ -7,20 +7,20 @@
 
 #include "ops/block8.h"
 
-int optim_states(const optimizer *o, int param) { return o->slot[param].states.n; }
+int optim_states(const optimizer *o, int param) { return o->param[param].states.n; }
 
 const char *optim_state_name(const optimizer *o, int param, int k) {
-    return o->slot[param].states.state[k].name;
+    return o->param[param].states.state[k].name;
 }
 
 state_kind optim_state_kind(const optimizer *o, int param, int k) {
-    state_shape shape = o->slot[param].states.state[k].shape;
+    state_shape shape = o->param[param].states.state[k].shape;
     return shape == AS_ROWS ? STATE_OF_ROWS : shape == AS_COLS ? STATE_OF_COLS : STATE_OF_ELEMENTS;
 }
 
 axis_set optim_state_same(const optimizer *o, int param, int k) {
     axis_set same = model_param_same(o->m, param), divided = model_param_divided(o->m, param);
-    if (o->slot[param].r->kind == BY_ORTHOGONAL) return same | (divided & ~slices_over(o, param));
+    if (o->param[param].r->kind == BY_ORTHOGONAL) return same | (divided & ~slices_over(o, param));
     /* all of it is on every rank of the stage, those that hold other experts too: sums are taken over them */
     return same | divided | (mesh_axes(&o->mesh) & model_param_at(o->m, param)->apart);
 }
@@ -30,7 +30,7 @@ static bool is_by_element(const optimizer *o, int param, int k) {
 }
 
 int64_t optim_state_count(const optimizer *o, int param, int k) {
-    const param_slot *t = &o->slot[param];
+    const param_update *t = &o->param[param];
     const model_param *q = model_param_at(o->m, param);
     if (!is_by_element(o, param, k)) {
         return t->whole[k] < 0 ? 0 : q->dim[t->states.state[k].shape == AS_COLS];
@@ -46,7 +46,7 @@ typedef struct state_view {
 } state_view;
 
 static state_view view_state(const optimizer *o, int param, int k) {
-    const param_slot *t = &o->slot[param];
+    const param_update *t = &o->param[param];
     if (!is_by_element(o, param, k)) return (state_view){ .at = plan_data(o->p, t->whole[k]) };
     const update_range *s = &o->range[t->range];
     char *base = plan_data(o->p, s->state[k]);

@@ -45,8 +45,7 @@ err cuda_queues_open(cuda_device *d) {
     d->events = mem_alloc(sizeof *d->events);
     cudaError_t status = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
     for (int q = 0; q < QUEUE_COUNT && status == cudaSuccess; q++) {
-        /* kernels beside the main ones are short, and the bus or other GPUs wait for them */
-        bool first = q == QUEUE_UPDATE || q == QUEUE_COMM;
+        bool first = q == QUEUE_UPDATE; /* its kernels are short, and the bus waits for them */
         d->queue[q].device = d;
         status = cudaStreamCreateWithPriority(&d->queue[q].stream, cudaStreamNonBlocking,
                                               first ? highest : lowest);
