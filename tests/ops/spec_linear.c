@@ -70,15 +70,28 @@ static void gelu_linear_reference(op_case *c) {
     free(x);
 }
 
-/* ---- the loss. variant: 1, logits scaled; 2, dh in fp32; 4, weights in fp32; 8, logits capped ---------- */
+/* ---- the loss. variant: 1, logits scaled; 2, dh in fp32; 4, weights in fp32; 8, logits capped; 16, targets smoothed;
+ * 32, z-loss ---------- */
+static void loss_attrs(op_case *c) {
+    c->attr.ce.logit_scale = c->shape.variant & 1 ? 0.5f : 1.0f;
+    c->attr.ce.cap = c->shape.variant & 8 ? 0.75f : 0;
+    c->attr.ce.smoothing = c->shape.variant & 16 ? 0.25f : 0;
+    c->attr.ce.z_loss = c->shape.variant & 32 ? 0.125f : 0;
+}
+/* @param sum of e^logit; logits their sum, of v tokens */
+static double loss_of_logits(const op_case *c, double sum, double chosen, double logits,
+                             int64_t v) {
+    double smoothing = c->attr.ce.smoothing, z = log(sum);
+    return z - (1 - smoothing) * chosen - smoothing * logits / (double)v +
+           c->attr.ce.z_loss * z * z;
+}
 static double seen_logit(const op_case *c, double z) {
     double cap = c->attr.ce.cap, scaled = z * c->attr.ce.logit_scale;
     return cap > 0 ? cap * tanh(scaled / cap) : scaled;
 }
 static void linear_ce_values(op_case *c) {
     int64_t n = size_of(c, 'N');
-    c->attr.ce.logit_scale = c->shape.variant & 1 ? 0.5f : 1.0f;
-    c->attr.ce.cap = c->shape.variant & 8 ? 0.75f : 0;
+    loss_attrs(c);
     if (c->shape.variant & 2) c->in[0].grad_dt = DT_F32;
     if (c->shape.variant & 4) c->in[1].dt = DT_F32;
     spread_values(&c->in[1], 0, 1 / sqrt((double)size_of(c, 'D')));
@@ -91,28 +104,28 @@ static void linear_ce_values(op_case *c) {
 static void linear_ce_reference(op_case *c) {
     int64_t d = size_of(c, 'D'), vocab = size_of(c, 'V');
     for (int64_t i = 0; i < size_of(c, 'N'); i++) {
-        double sum = 0, chosen = 0;
+        double sum = 0, chosen = 0, logits = 0;
         for (int64_t j = 0; j < vocab; j++) {
             double logit = 0;
             for (int64_t k = 0; k < d; k++) logit += c->in[0].v[i * d + k] * c->in[1].v[j * d + k];
             logit = seen_logit(c, logit);
             sum += exp(logit);
+            logits += logit;
             if (j == (int64_t)c->in[2].v[i]) chosen = logit;
         }
-        c->out[0].v[i] = c->in[2].v[i] < 0 ? 0 : log(sum) - chosen;
+        c->out[0].v[i] = c->in[2].v[i] < 0 ? 0 : loss_of_logits(c, sum, chosen, logits, vocab);
     }
 }
 
 /* ---- the loss of a sharded vocabulary. Of three ranks the second is at hand, whose last two columns are
  * padding where variant & 2; variant & 1: logits scaled; variant & 8: capped ----------------------------------------------------- */
-enum { CE_RANKS = 3, CE_SHARD = 1, CE_STATS = 3 };
+enum { CE_RANKS = 3, CE_SHARD = 1, CE_STATS = 4 };
 static int64_t own_columns(const op_case *c) {
     return size_of(c, 'V') - (c->shape.variant & 2 ? 2 : 0);
 }
 static void ce_values(op_case *c, op_value *target) {
     int64_t v = size_of(c, 'V'), padded = c->shape.variant & 2;
-    c->attr.ce.logit_scale = c->shape.variant & 1 ? 0.5f : 1.0f;
-    c->attr.ce.cap = c->shape.variant & 8 ? 0.75f : 0;
+    loss_attrs(c);
     c->attr.vocab.first = CE_SHARD * v;
     /* with padding, a vocabulary that ends in this rank's columns: the third has none of it */
     c->attr.vocab.size = padded ? CE_SHARD * v + own_columns(c) : CE_RANKS * v;
@@ -128,6 +141,12 @@ static void own_stat(const op_case *c, int64_t row, double *max, double *sum) {
     for (int64_t j = 0; j < own_columns(c); j++) *max = fmax(*max, seen_logit(c, z[j]));
     for (int64_t j = 0; j < own_columns(c); j++) *sum += exp(seen_logit(c, z[j]) - *max);
 }
+static double own_logits(const op_case *c, int64_t row) {
+    double sum = 0;
+    for (int64_t j = 0; j < own_columns(c) && c->attr.ce.smoothing > 0; j++)
+        sum += seen_logit(c, c->in[0].v[row * size_of(c, 'V') + j]);
+    return sum;
+}
 /* @return the scaled logit of a row's target, 0 where it is not among the own columns. */
 static double own_target(const op_case *c, const op_value *target, int64_t row) {
     int64_t at = (int64_t)target->v[row] - c->attr.vocab.first;
@@ -137,10 +156,11 @@ static double own_target(const op_case *c, const op_value *target, int64_t row) 
 static void ce_stat_reference(op_case *c) {
     for (int64_t i = 0; i < size_of(c, 'N'); i++) {
         double *stat = c->out[0].v + i * CE_STATS;
-        stat[0] = stat[1] = stat[2] = 0;
+        stat[0] = stat[1] = stat[2] = stat[3] = 0;
         if (c->in[1].v[i] < 0) continue;
         own_stat(c, i, &stat[0], &stat[1]);
         stat[2] = own_target(c, &c->in[1], i);
+        stat[3] = own_logits(c, i);
     }
 }
 static void ce_loss_sizes(op_case *c) { c->size['S'] = CE_RANKS * size_of(c, 'N'); }
@@ -160,6 +180,7 @@ static void ce_loss_values(op_case *c) {
             if (r != CE_SHARD) continue;
             own_stat(c, i, &stat[0], &stat[1]);
             stat[2] = own_target(c, &c->in[2], i);
+            stat[3] = own_logits(c, i);
         }
     }
 }
@@ -168,6 +189,7 @@ static void ce_loss_reference(op_case *c) {
     int64_t n = size_of(c, 'N');
     for (int64_t i = 0; i < n; i++) {
         double own_max, own_sum, sum, at_target = own_target(c, &c->in[2], i);
+        double logits = own_logits(c, i);
         own_stat(c, i, &own_max, &own_sum);
         sum = own_sum * exp(own_max);
         for (int r = 0; r < CE_RANKS; r++) {
@@ -175,8 +197,10 @@ static void ce_loss_reference(op_case *c) {
             if (r == CE_SHARD) continue;
             sum += stat[1] * exp(stat[0]);
             at_target += stat[2];
+            logits += stat[3];
         }
-        c->out[1].v[i] = c->in[2].v[i] < 0 ? 0 : log(sum) - at_target;
+        c->out[1].v[i] =
+            c->in[2].v[i] < 0 ? 0 : loss_of_logits(c, sum, at_target, logits, c->attr.vocab.size);
     }
 }
 
@@ -225,8 +249,9 @@ const op_spec linear_specs[] = {
     { .op = OP_LINEAR_CE, .letters = "NDV", .values = linear_ce_values,
       .reference = linear_ce_reference,
       .small = { { 1, 1, 2 }, { 7, 33, 19 }, { 40, 16, 130, .variant = 1 },
-                 { 7, 33, 19, .variant = 8 }, { 40, 16, 1300, .variant = 9 } },
-      .wide = { { 33, 64, 101, .variant = 1 }, { 17, 32, 4096, .variant = 1 },
+                 { 7, 33, 19, .variant = 8 }, { 40, 16, 1300, .variant = 9 }, { 7, 33, 19, .variant = 16 },
+                 { 7, 33, 19, .variant = 32 }, { 40, 16, 1300, .variant = 57 } },
+      .wide = { { 33, 64, 101, .variant = 49 }, { 17, 32, 4096, .variant = 57 }, { 5, 16, 50257, .variant = 49 }, { 33, 64, 101, .variant = 1 }, { 17, 32, 4096, .variant = 1 },
                 { 5, 16, 50257, .variant = 1 }, { 64, 24, 37, .variant = 1 },
                 { 64, 64, 64, .variant = 1 }, { 33, 64, 63, .variant = 1 },
                 { 4200, 64, 129, .variant = 1 },
@@ -237,14 +262,16 @@ const op_spec linear_specs[] = {
       /* a GPU's logits are of the operands' type, the CPU's fp32 */
       .wide_tol = { 2e-5 }, .wide_mixed = 1e-2 },
     { .op = OP_CE_STAT, .letters = "NV", .values = ce_stat_values, .reference = ce_stat_reference,
-      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 }, { 7, 19, .variant = 9 }, { 3, 700, .variant = 10 } },
-      .wide = { { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 },
+      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 }, { 7, 19, .variant = 9 }, { 3, 700, .variant = 10 }, { 7, 19, .variant = 16 },
+                 { 7, 19, .variant = 34 }, { 3, 700, .variant = 59 } },
+      .wide = { { 17, 4096, .variant = 59 }, { 33, 101, .variant = 48 }, { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 },
                 { 33, 101, .variant = 9 }, { 17, 4096, .variant = 11 } },
       .wide_tol = { 1e-5 }, .shift = 8 },
     { .op = OP_CE_LOSS, .letters = "NV", .sizes = ce_loss_sizes, .values = ce_loss_values,
       .reference = ce_loss_reference,
-      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 }, { 7, 19, .variant = 9 }, { 3, 700, .variant = 10 } },
-      .wide = { { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 },
+      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 }, { 7, 19, .variant = 9 }, { 3, 700, .variant = 10 }, { 7, 19, .variant = 16 },
+                 { 7, 19, .variant = 34 }, { 3, 700, .variant = 59 } },
+      .wide = { { 17, 4096, .variant = 59 }, { 33, 101, .variant = 48 }, { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 },
                 { 33, 101, .variant = 9 }, { 17, 4096, .variant = 11 } },
       .wide_tol = { 1e-5 }, .shift = 8 },
     { .op = OP_CAP_LOGITS, .letters = "NV", .values = cap_logits_values,

@@ -207,25 +207,46 @@ static const layout vocab_layouts[] = {
     { .name = "pp2 x tp2+sp", .pp = 2, .tp = 2, .sp = true },
 };
 
-static void compare_vocabularies(const char *model_name, model_config c) {
+static void compare_losses(const char *model_name, model_config c, bool loss_terms) {
     static const int64_t vocabs[] = { 41, 5, 130 };
     c.heads = c.kv_heads = 4;
     for (size_t k = 0; k < (THREAD_CHECK ? 1 : COUNT_OF(vocabs)); k++) {
         c.vocab = vocabs[k];
         outcome one;
-        run_layout(&c, &(layout){ .name = "one" }, &one);
+        run_layout(&c, &(layout){ .name = "one", .loss_terms = loss_terms }, &one);
         for (size_t i = 0; i < COUNT_OF(vocab_layouts); i++) {
             outcome o;
             char what[128];
             snprintf(what, sizeof what, "%s, vocabulary %lld, on %s", model_name,
                      (long long)c.vocab, vocab_layouts[i].name);
-            run_layout(&c, &vocab_layouts[i], &o);
+            layout l = vocab_layouts[i];
+            l.loss_terms = loss_terms;
+            run_layout(&c, &l, &o);
             assert_true(o.replicas_agree);
             same_within(what, &o, &one, 1e-5);
             outcome_free(&o);
         }
         outcome_free(&one);
     }
+}
+
+static void compare_vocabularies(const char *model_name, model_config c) {
+    compare_losses(model_name, c, false);
+}
+
+/* Label smoothing reads the sum of all ranks' logits, the z-loss the logarithm of the sum of their powers. */
+static void loss_terms_agree_on_every_layout(void **state) {
+    compare_losses("smoothed llama", small_llama(), true);
+    if (THREAD_CHECK) return;
+    compare_losses("smoothed, capped", small_fast(), true);
+    outcome plain, terms;
+    model_config c = small_llama();
+    run_layout(&c, &(layout){ .name = "plain" }, &plain);
+    run_layout(&c, &(layout){ .name = "terms", .loss_terms = true }, &terms);
+    assert_true(terms.loss >
+                plain.loss + 0.01); /* the logarithm of a sum over 40 tokens, squared */
+    outcome_free(&plain);
+    outcome_free(&terms);
 }
 
 static void any_vocabulary_agrees_on_every_layout(void **state) {
@@ -782,6 +803,7 @@ int main(void) {
         cmocka_unit_test(fast_learner_agrees_on_every_layout),
         cmocka_unit_test(newer_families_agree_on_every_layout),
         cmocka_unit_test(any_vocabulary_agrees_on_every_layout),
+        cmocka_unit_test(loss_terms_agree_on_every_layout),
         cmocka_unit_test(a_sharded_vocabulary_in_16_bits_stays_close),
         cmocka_unit_test(the_logits_never_exist_as_a_whole),
         cmocka_unit_test(experts_agree_on_every_layout),

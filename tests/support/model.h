@@ -37,6 +37,7 @@ typedef struct layout {
     fp8_recipe fp8;
     int threads;
     int64_t logit_bytes; /* as in prog_options */
+    bool loss_terms;     /* label smoothing and a z-loss */
 } layout;
 
 typedef struct outcome {
@@ -373,7 +374,9 @@ static inline err rank_run(rank_job *j) {
                          .reduce_wire = l->reduce_wire,
                          .selective = l->selective,
                          .fp8 = l->fp8,
-                         .logit_bytes = l->logit_bytes };
+                         .logit_bytes = l->logit_bytes,
+                         .label_smoothing = l->loss_terms ? 0.125f : 0,
+                         .z_loss = l->loss_terms ? 0.0625f : 0 };
     model *m;
     chain c;
     TRY(model_new(j->c, &lay, &m));

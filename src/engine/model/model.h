@@ -170,6 +170,7 @@ typedef struct model_layout {
     int64_t seq;          /* tokens in a row of a training batch; 0: not known */
     bool documents;       /* a row may hold several documents */
     int64_t logit_bytes;  /* as in prog_options */
+    float label_smoothing, z_loss; /* of the training loss, as in op_attr */
 } model_layout;
 
 /* The largest tensor_parallel_degree up to tp, and the smallest above it, that the model can be sharded over; 0:

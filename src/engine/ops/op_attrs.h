@@ -28,6 +28,8 @@
     X(SCALE_BY, scale.by, FLOAT)                                                                   \
     X(LOGIT_SCALE, ce.logit_scale, FLOAT)                                                          \
     X(LOGIT_CAP, ce.cap, FLOAT)                                                                    \
+    X(SMOOTHING, ce.smoothing, FLOAT)                                                              \
+    X(Z_LOSS, ce.z_loss, FLOAT)                                                                    \
     X(VOCAB_FIRST, vocab.first, LONG)                                                              \
     X(VOCAB_SIZE, vocab.size, LONG)                                                                \
     X(LR_MUL, update.lr_mul, FLOAT)                                                                \
@@ -80,6 +82,7 @@ typedef enum {
 #define ATTR(id)     (UINT64_C(1) << ATTR_##id)
 #define ATTRS_HEADS  (ATTR(HEADS_Q) | ATTR(HEADS_KV) | ATTR(HEAD_DIM))
 #define ATTRS_LOGITS (ATTR(LOGIT_SCALE) | ATTR(LOGIT_CAP))
+#define ATTRS_LOSS   (ATTRS_LOGITS | ATTR(SMOOTHING) | ATTR(Z_LOSS))
 #define ATTRS_VOCAB  (ATTR(VOCAB_FIRST) | ATTR(VOCAB_SIZE))
 #define ATTRS_FP8                                                                                  \
     (ATTR(FP8_RECIPE) | ATTR(FP8_GIVEN) | ATTR(FP8_MEASURE) | ATTR(FP8_MEASURED) | ATTR(FP8_SITE))

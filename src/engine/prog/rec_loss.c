@@ -2,7 +2,7 @@
  * the logits of all tokens never exist at once, nor those of a token on one rank. For each chunk of rows:
  *
  *     z[n,V/tp] = linear(h, w)          S1      a rank's own columns, fp32
- *     stat[n,3] = ce_stat(z, target)    S0      maximum, sum, the target's logit
+ *     stat[n,4] = ce_stat(z, target)    S0      maximum, sum, the target's logit, the sum of logits
  *     comm S0 -> R                              what all ranks found
  *     dz, loss  = ce_loss(z, stat, target)      dz takes the memory of z where types agree
  *     dh = linear_bwd_x(dz, w)          P       dw += linear_bwd_w(dz, h)     S0
@@ -27,6 +27,13 @@ static void end_in_loss(prog *p, val loss) {
     p->result = loss;
     p->val[loss].name = "loss";
     p->terminal = true;
+}
+
+/* Evaluation measures the model, so that it has neither smoothing nor a z-loss. */
+static op_attr loss_attr(const prog *p, const loss_spec *l) {
+    op_attr a = { .ce = { .logit_scale = l->logit_scale, .cap = l->cap } };
+    if (p->mode == PROG_TRAIN) a.ce.smoothing = l->smoothing, a.ce.z_loss = l->z_loss;
+    return a;
 }
 
 typedef struct sharded_loss {
@@ -73,8 +80,7 @@ static void rec_sharded_ce(prog *p, loss_spec l) {
     if (l.h == VAL_NONE || l.target == VAL_NONE) return;
     sharded_loss s = { l.h, l.w, l.target, VAL_NONE, VAL_NONE, VAL_NONE, ACC_STORE };
     s.h = val_as(p, l.h, p->val[l.w].dt);
-    s.attr.ce.logit_scale = l.logit_scale;
-    s.attr.ce.cap = l.cap;
+    s.attr = loss_attr(p, &l);
     rec_set_vocab(p, l.w, &s.attr);
     prog_val h = p->val[s.h];
     int64_t n = h.dim[0], columns = p->val[l.w].dim[0];
@@ -104,7 +110,7 @@ void rec_linear_ce_(prog *p, loss_spec l) {
     }
     if (train)
         dw = param_grad(p, l.w, &acc); /* may emit: before the op's own results are numbered */
-    rec_request r = { OP_LINEAR_CE, { l.h, l.w, l.target }, { .ce = { l.logit_scale, l.cap } } };
+    rec_request r = { OP_LINEAR_CE, { l.h, l.w, l.target }, loss_attr(p, &l) };
     r.want = train ? 1 << DH : 0;
     prog_op *o = rec_op(p, &r, out);
     if (!o) return;

@@ -212,7 +212,8 @@ typedef struct head_shape {
 typedef struct loss_spec {
     val h, w, target; /* w sharded over tp by rows: h is R, target is I */
     float logit_scale;
-    float cap; /* of the logits; 0: none */
+    float cap;               /* of the logits; 0: none */
+    float smoothing, z_loss; /* as in op_attr, in PROG_TRAIN alone */
 } loss_spec;
 
 /* How tokens are routed to experts: ROUTE in ops.def. */

@@ -100,6 +100,8 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
                            .seq = seq,
                            .documents = c->data.documents,
                            .keeps_half_grad = c->training.noise_scale,
+                           .label_smoothing = (float)c->training.label_smoothing,
+                           .z_loss = (float)c->training.z_loss,
                            .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
 }
 

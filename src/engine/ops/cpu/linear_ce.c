@@ -3,8 +3,8 @@
  *
  *     for each chunk of rows
  *         z[R,V]  = h w^T                           GEMM, fp32
- *         loss, p = softmax(scale z), or of capped z   one task per row; p - onehot, times the loss's
- *                                                   gradient, replaces z in place in h's type
+ *         loss, p = softmax(scale z), or of capped z   one task per row; p - onehot (or - the smoothed target),
+ *                                                   times the loss's gradient, replaces z in place in h's type
  *         dh[R,D] = p w,   dw[V,D] += p^T h         GEMMs
  *
  * Chunks are large because each packs w twice and reads and writes all of dw once.
@@ -157,14 +157,59 @@ static double row_exp_sum(const float *z, int64_t n, float scale, float max) {
     return sum;
 }
 
-/* Replaces z by (by * z - share at the target), in a type no wider than fp32: a block is read
- * before the narrower one is written, which never reaches past it. */
-static void row_grad(float *z, int64_t n, float by, int64_t target, float share, dtype dt) {
+/* The gradient of a token's loss by its unscaled logits, but for the probabilities. */
+static float loss_gradient(const op_call *c) {
+    const step_block *step = c->run->step;
+    float loss_scale = step->now.loss_scale > 0 ? step->now.loss_scale : 1;
+    return step->loss_grad * c->attr.ce.logit_scale * loss_scale;
+}
+
+/* ---- what a row's statistics yield ---------------------------------------------------------------- */
+typedef struct row_stats {
+    double max, sum;  /* of the logits, of e^(logit - max) */
+    double at_target; /* the target's logit */
+    double logits;    /* their sum, with smoothing */
+} row_stats;
+
+/* The gradient by logit j is by e^(logit - max) - each, and at the target less `share`. */
+typedef struct row_slopes {
+    float by, each, share;
+} row_slopes;
+
+static double log_of_sum(const row_stats *r) { return log(r->sum) + r->max; }
+
+/* @param v of the whole vocabulary */
+static float row_loss(const op_call *c, const row_stats *r, int64_t v) {
+    double smoothing = (double)c->attr.ce.smoothing, z = log_of_sum(r);
+    double loss = z - r->at_target + (double)c->attr.ce.z_loss * z * z;
+    return (float)(loss + smoothing * (r->at_target - r->logits / (double)v));
+}
+
+static row_slopes slopes_of_row(const op_call *c, const row_stats *r, int64_t v) {
+    double unit = (double)loss_gradient(c), smoothing = (double)c->attr.ce.smoothing;
+    double more = 1 + 2 * (double)c->attr.ce.z_loss * log_of_sum(r);
+    return (row_slopes){ (float)(unit * more / r->sum), (float)(unit * smoothing / (double)v),
+                         (float)(unit * (1 - smoothing)) };
+}
+
+static double row_sum(const float *z, int64_t n, float scale) {
+    double sum = 0;
+    for (int64_t j = 0; j < n; j += BLOCK) {
+        float part = 0;
+        for (int64_t i = j, end = MIN(j + BLOCK, n); i < end; i++) part += z[i];
+        sum += (double)part;
+    }
+    return sum * (double)scale;
+}
+
+/* Replaces z by its gradient, in a type no wider than fp32: a block is read before the narrower one is written, which
+ * never reaches past it. */
+static void row_grad(float *z, int64_t n, row_slopes d, int64_t target, dtype dt) {
     float block[BLOCK];
     for (int64_t j = 0; j < n; j += BLOCK) {
         int64_t count = MIN(BLOCK, n - j);
-        for (int64_t i = 0; i < count; i++) block[i] = z[j + i] * by;
-        if (target >= j && target < j + count) block[target - j] -= share;
+        for (int64_t i = 0; i < count; i++) block[i] = z[j + i] * d.by - d.each;
+        if (target >= j && target < j + count) block[target - j] -= d.share;
         CPU(from_f32)(dt, block, (char *)z + j * (int64_t)dt_size(dt), count);
     }
 }
@@ -184,25 +229,19 @@ static void grad_through_cap(const op_call *c, float *grad, const float *capped,
     for (int64_t i = 0; i < n; i++) grad[i] *= 1 - capped[i] * by * (capped[i] * by);
 }
 
-/* The gradient of a token's loss by its unscaled logits, but for the probabilities. */
-static float loss_gradient(const op_call *c) {
-    const step_block *step = c->run->step;
-    float loss_scale = step->now.loss_scale > 0 ? step->now.loss_scale : 1;
-    return step->loss_grad * c->attr.ce.logit_scale * loss_scale;
-}
-
 /* The loss of a row of capped logits, and p in place of them: their slope is read beside the exponential. */
 static void capped_row(const ce_job *s, float *z, int64_t target, float *loss, bool grad) {
     const op_call *c = s->call;
     logits_as_seen(c, z, s->v, z);
-    float max = row_max(z, s->v, 1), at_target = z[target], block[BLOCK];
-    double sum = row_exp_sum(z, s->v, 1, max);
-    *loss = (float)(log(sum) + (double)max - (double)at_target);
-    float unit = loss_gradient(c), by = (float)((double)unit / sum);
+    float max = row_max(z, s->v, 1), block[BLOCK];
+    row_stats r = { (double)max, row_exp_sum(z, s->v, 1, max), (double)z[target] };
+    if (c->attr.ce.smoothing > 0) r.logits = row_sum(z, s->v, 1);
+    *loss = row_loss(c, &r, s->v);
+    row_slopes d = slopes_of_row(c, &r, s->v);
     for (int64_t j = 0; grad && j < s->v; j += BLOCK) {
         int64_t count = MIN(BLOCK, s->v - j);
-        for (int64_t i = 0; i < count; i++) block[i] = vm_exp(z[j + i] - max) * by;
-        if (target >= j && target < j + count) block[target - j] -= unit;
+        for (int64_t i = 0; i < count; i++) block[i] = vm_exp(z[j + i] - max) * d.by - d.each;
+        if (target >= j && target < j + count) block[target - j] -= d.share;
         grad_through_cap(c, block, z + j, count);
         CPU(from_f32)(c->in[0].dt, block, (char *)z + j * (int64_t)dt_size(c->in[0].dt), count);
     }
@@ -225,13 +264,12 @@ static void loss_row_task(void *ctx, int64_t i, int worker) {
         capped_row(s, z, target, loss, grad);
         return;
     }
-    float scale = c->attr.ce.logit_scale, at_target = z[target] * scale;
-    float max = row_max(z, s->v, scale);
-    double sum = row_exp(z, s->v, scale, max);
-    *loss = (float)(log(sum) + (double)max - (double)at_target);
-    if (!grad) return;
-    float unit = loss_gradient(c);
-    row_grad(z, s->v, (float)((double)unit / sum), target, unit, c->in[0].dt);
+    float scale = c->attr.ce.logit_scale, max = row_max(z, s->v, scale);
+    row_stats r = { .max = (double)max, .at_target = (double)(z[target] * scale) };
+    if (c->attr.ce.smoothing > 0) r.logits = row_sum(z, s->v, scale);
+    r.sum = row_exp(z, s->v, scale, max);
+    *loss = row_loss(c, &r, s->v);
+    if (grad) row_grad(z, s->v, slopes_of_row(c, &r, s->v), target, c->in[0].dt);
 }
 
 /* Finds the rows that have a target, and sets the loss of the others. */
@@ -275,14 +313,15 @@ static void CPU(linear_ce)(const op_call *c) {
 
 /* ---- a sharded vocabulary ----------------------------------------------------------------------
  * A task per row: ce_stat reads it twice, ce_loss once. */
-enum { STAT_MAX, STAT_SUM, STAT_TARGET, STATS };
+enum { STAT_MAX, STAT_SUM, STAT_TARGET, STAT_LOGITS, STATS };
 
 typedef struct shard_job {
     const op_call *call;
     const float *z; /* [n, v] */
     const int32_t *target;
     int64_t n, v;
-    int64_t own; /* columns that are tokens; those behind them are padding */
+    int64_t own;   /* columns that are tokens; those behind them are padding */
+    int64_t whole; /* tokens of all ranks */
 } shard_job;
 
 static shard_job shard_job_of(const op_call *c, const tensor *target) {
@@ -292,6 +331,7 @@ static shard_job shard_job_of(const op_call *c, const tensor *target) {
                         .target = target->data,
                         .n = c->in[0].dim[0],
                         .v = v,
+                        .whole = size ? size : v,
                         .own = size ? MIN(v, MAX(size - first, 0)) : v };
 }
 
@@ -309,7 +349,7 @@ static void stat_task(void *ctx, int64_t i, int worker) {
     memset(stat, 0, STATS * sizeof *stat);
     if (j->target[i] == NO_TARGET) return;
     int64_t at = target_column(j, i);
-    double sum = 0;
+    double sum = 0, logits = 0;
     stat[STAT_MAX] =
         -FLT_MAX; /* a row without logits has none above it; scaling and capping keep the order */
     if (j->own) {
@@ -320,8 +360,10 @@ static void stat_task(void *ctx, int64_t i, int worker) {
         int64_t count = MIN(BLOCK, j->own - k);
         logits_as_seen(j->call, z + k, count, block);
         sum += row_exp_sum(block, count, 1, stat[STAT_MAX]);
+        if (j->call->attr.ce.smoothing > 0) logits += row_sum(block, count, 1);
     }
     stat[STAT_SUM] = (float)sum;
+    stat[STAT_LOGITS] = (float)logits;
     if (at >= 0 && at < j->own) logits_as_seen(j->call, z + at, 1, &stat[STAT_TARGET]);
 }
 
@@ -331,17 +373,18 @@ static void CPU(ce_stat)(const op_call *c) {
 }
 
 /* The statistics of row i over all ranks. */
-static void merge_stats(const shard_job *j, int64_t i, float *max, double *sum, double *at_target) {
+static row_stats merge_stats(const shard_job *j, int64_t i) {
     const float *stat = (const float *)j->call->in[1].data + i * STATS;
     int64_t ranks = j->call->in[1].dim[0] / j->n, next = j->n * STATS;
-    *max = -FLT_MAX;
-    *sum = *at_target = 0;
-    for (int64_t r = 0; r < ranks; r++) *max = MAX(*max, stat[r * next + STAT_MAX]);
+    row_stats all = { .max = -(double)FLT_MAX };
+    for (int64_t r = 0; r < ranks; r++) all.max = MAX(all.max, (double)stat[r * next + STAT_MAX]);
     for (int64_t r = 0; r < ranks; r++) {
         const float *s = stat + r * next;
-        *sum += (double)s[STAT_SUM] * exp((double)s[STAT_MAX] - (double)*max);
-        *at_target += (double)s[STAT_TARGET];
+        all.sum += (double)s[STAT_SUM] * exp((double)s[STAT_MAX] - all.max);
+        all.at_target += (double)s[STAT_TARGET];
+        all.logits += (double)s[STAT_LOGITS];
     }
+    return all;
 }
 
 static void loss_task(void *ctx, int64_t i, int worker) {
@@ -350,24 +393,24 @@ static void loss_task(void *ctx, int64_t i, int worker) {
     const tensor *dz = &c->out[0];
     size_t size = dt_size(dz->dt);
     char *to = dz->data ? (char *)dz->data + (size_t)(i * j->v) * size : NULL;
-    float *loss = (float *)c->out[1].data + i, max, block[BLOCK];
-    double sum, at_target;
+    float *loss = (float *)c->out[1].data + i, block[BLOCK], seen[BLOCK];
     if (j->target[i] == NO_TARGET) {
         *loss = 0;
         if (to) memset(to, 0, (size_t)j->v * size);
         return;
     }
-    merge_stats(j, i, &max, &sum, &at_target);
-    *loss = (float)(log(sum) + (double)max - at_target);
+    const row_stats r = merge_stats(j, i);
+    *loss = row_loss(c, &r, j->whole);
     if (!to) return;
     const float *z = j->z + i * j->v;
-    float unit = loss_gradient(c), by = (float)((double)unit / sum), seen[BLOCK];
+    const float max = (float)r.max;
+    row_slopes d = slopes_of_row(c, &r, j->whole);
     int64_t at = target_column(j, i);
     for (int64_t k = 0; k < j->own; k += BLOCK) {
         int64_t count = MIN(BLOCK, j->own - k);
         logits_as_seen(c, z + k, count, seen);
-        for (int64_t e = 0; e < count; e++) block[e] = vm_exp(seen[e] - max) * by;
-        if (at >= k && at < k + count) block[at - k] -= unit;
+        for (int64_t e = 0; e < count; e++) block[e] = vm_exp(seen[e] - max) * d.by - d.each;
+        if (at >= k && at < k + count) block[at - k] -= d.share;
         grad_through_cap(c, block, seen, count);
         CPU(from_f32)(dz->dt, block, to + (size_t)k * size, count);
     }
@@ -395,7 +438,7 @@ static void CPU(cap_logits)(const op_call *c) {
     pool_run(c->run->pool, ceil_div(tensor_count(&c->in[0]), BLOCK), cap_task, (void *)c);
 }
 
-KERNEL(LINEAR_CE, CPU(linear_ce), CPU(linear_ce_workspace), ATTRS_LOGITS);
-KERNEL(CE_STAT, CPU(ce_stat), NULL, ATTRS_LOGITS | ATTRS_VOCAB);
-KERNEL(CE_LOSS, CPU(ce_loss), NULL, ATTRS_LOGITS | ATTRS_VOCAB);
+KERNEL(LINEAR_CE, CPU(linear_ce), CPU(linear_ce_workspace), ATTRS_LOSS);
+KERNEL(CE_STAT, CPU(ce_stat), NULL, ATTRS_LOSS | ATTRS_VOCAB);
+KERNEL(CE_LOSS, CPU(ce_loss), NULL, ATTRS_LOSS | ATTRS_VOCAB);
 KERNEL(CAP_LOGITS, CPU(cap_logits), NULL, ATTRS_LOGITS);

@@ -316,4 +316,4 @@ KERNEL(LINEAR_GELU, cuda_linear, cuda_linear_workspace, ATTRS_FP8 | ATTR(ACT));
 KERNEL(LINEAR_BWD_X, cuda_linear_bwd_x, cuda_linear_workspace, ATTRS_FP8);
 KERNEL(LINEAR_BWD_X_GELU, cuda_linear_bwd_x_gelu, cuda_linear_workspace, ATTR(ACT));
 KERNEL(LINEAR_BWD_W, cuda_linear_bwd_w, cuda_linear_workspace, ATTRS_FP8);
-KERNEL(LINEAR_CE, cuda_linear_ce, cuda_linear_ce_workspace, ATTRS_LOGITS);
+KERNEL(LINEAR_CE, cuda_linear_ce, cuda_linear_ce_workspace, ATTRS_LOSS);

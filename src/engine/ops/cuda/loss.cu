@@ -17,9 +17,31 @@ typedef struct softmax_args {
     float *loss;
     const step_block *step;
     int64_t v, stride;
-    float scale, cap;
+    float scale, cap, smoothing, z_loss;
     bool grad;
 } softmax_args;
+
+/* What a row's statistics yield: its loss, and the gradient by logit j, which is by e^(logit - max) - each, and at the
+ * target less `share`. plain: the loss without smoothing and z-loss; lse: the logarithm of the sum of e^logit; mean: of
+ * the logits, which only smoothing reads. */
+typedef struct row_slopes {
+    float by, each, share;
+} row_slopes;
+
+static __device__ __forceinline__ float full_loss(float plain, float lse, float at_target,
+                                                  float mean, float smoothing, float z_loss) {
+    return plain + smoothing * (at_target - mean) + z_loss * lse * lse;
+}
+
+static __device__ __forceinline__ row_slopes slopes_of_row(const step_block *step, float scale,
+                                                           float sum, float lse, float v,
+                                                           float smoothing, float z_loss) {
+    float loss_scale = step->now.loss_scale > 0 ? step->now.loss_scale : 1;
+    float unit = step->loss_grad * scale * loss_scale;
+    row_slopes d = { unit * (1 + 2 * z_loss * lse) / sum, unit * smoothing / v,
+                     unit * (1 - smoothing) };
+    return d;
+}
 
 /* tanh for logits. Where they are of 16 bits, whose rounding is coarser, the machine's approximation serves. */
 template <class A> static __device__ __forceinline__ float cap_tanh(float x) {
@@ -80,7 +102,7 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
     }
     const float log2_e = 1.44269504f, by_e = a.scale * log2_e;
     const float cap = CAP ? a.cap * log2_e : 0, into_cap = CAP ? a.scale / a.cap : 0;
-    float max = -INFINITY, sum = 0, at_target = -INFINITY, x[8];
+    float max = -INFINITY, sum = 0, at_target = -INFINITY, logits = 0, x[8];
     for (int i = threadIdx.x * EIGHT; i < v; i += THREADS * EIGHT) {
         float part = 0, most;
         if (KEEP)
@@ -95,6 +117,9 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
         if ((unsigned)(target - i) < 8)
 #pragma unroll
             for (int k = 0; k < 8; k++) at_target = i + k == target ? x[k] : at_target;
+        if (a.smoothing > 0)
+#pragma unroll
+            for (int k = 0; k < 8; k++) logits += i + k < v ? x[k] : 0;
         most = max;
 #pragma unroll
         for (int k = 0; k < 8; k++) most = fmaxf(most, x[k]);
@@ -105,10 +130,17 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
         max = most;
     }
     merge_block_stats(max, sum, at_target);
-    if (threadIdx.x == 0) a.loss[blockIdx.x] = logf(sum) + (max - at_target) / log2_e;
+    if (a.smoothing > 0) {
+        __shared__ float sums[THREADS / WARP];
+        logits = block_sum(logits, sums);
+    }
+    float lse = logf(sum) + max / log2_e;
+    if (threadIdx.x == 0)
+        a.loss[blockIdx.x] =
+            full_loss(logf(sum) + (max - at_target) / log2_e, lse, at_target / log2_e,
+                      logits / log2_e / (float)v, a.smoothing, a.z_loss);
     if (!a.grad) return;
-    float loss_scale = a.step->now.loss_scale > 0 ? a.step->now.loss_scale : 1;
-    float unit = a.step->loss_grad * a.scale * loss_scale, by = unit / sum;
+    row_slopes d = slopes_of_row(a.step, a.scale, sum, lse, (float)v, a.smoothing, a.z_loss);
     for (int i = threadIdx.x * EIGHT; i < v; i += THREADS * EIGHT) {
         if (KEEP)
             A::widen(kept[i / EIGHT], x);
@@ -119,11 +151,11 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
         for (int k = 0; k < 8; k++) {
             float t = CAP ? cap_tanh<A>(x[k] * into_cap) : 0;
             slope[k] = 1 - t * t;
-            x[k] = exp2_approx((CAP ? cap * t : x[k] * by_e) - max) * by;
+            x[k] = exp2_approx((CAP ? cap * t : x[k] * by_e) - max) * d.by - d.each;
         }
         if ((unsigned)(target - i) < 8)
 #pragma unroll
-            for (int k = 0; k < 8; k++) x[k] -= i + k == target ? unit : 0;
+            for (int k = 0; k < 8; k++) x[k] -= i + k == target ? d.share : 0;
         if (CAP)
 #pragma unroll
             for (int k = 0; k < 8; k++) x[k] *= slope[k];
@@ -147,7 +179,7 @@ extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
     a.loss = (float *)c->out[0].data + s->from;
     a.step = c->run->step;
     a.v = s->v, a.stride = s->stride, a.scale = c->attr.ce.logit_scale, a.grad = s->grad;
-    a.cap = c->attr.ce.cap;
+    a.cap = c->attr.ce.cap, a.smoothing = c->attr.ce.smoothing, a.z_loss = c->attr.ce.z_loss;
     int64_t dim[] = { s->count, s->stride };
     tensor z = tensor_of(s->z, s->zt, 2, dim);
     const tensor *all[] = { &z };
@@ -157,7 +189,7 @@ extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
 /* ---- a sharded vocabulary ----------------------------------------------------------------------
  * Grid: a block of 512 threads per row. ce_stat reads the row twice, the second time mostly from L2; ce_loss
  * reads it once and writes its gradient. Deterministic. */
-enum { STAT_MAX, STAT_SUM, STAT_TARGET, STATS };
+enum { STAT_MAX, STAT_SUM, STAT_TARGET, STAT_LOGITS, STATS };
 
 typedef struct shard_args {
     const int32_t *target;
@@ -166,7 +198,8 @@ typedef struct shard_args {
     const step_block *step;
     int64_t n, v, ranks;
     int own, first; /* columns that are tokens, and the first one's id */
-    float scale, cap;
+    float whole;    /* tokens of all ranks */
+    float scale, cap, smoothing, z_loss;
     bool grad;
 } shard_args;
 
@@ -198,7 +231,7 @@ static __device__ __forceinline__ void load_logits(const Z &z, const shard_args 
 template <class Z> static __global__ void __launch_bounds__(THREADS) stat_rows(Z z, shard_args a) {
     __shared__ float maxima[THREADS / WARP], sums[THREADS / WARP];
     const float log2_e = 1.44269504f;
-    float *stat = a.stat + (int64_t)blockIdx.x * STATS, max = -INFINITY, sum = 0, x[8];
+    float *stat = a.stat + (int64_t)blockIdx.x * STATS, max = -INFINITY, sum = 0, logits = 0, x[8];
     int target = a.target[blockIdx.x];
     if (target == NO_TARGET) {
         if (threadIdx.x < STATS) stat[threadIdx.x] = 0;
@@ -214,6 +247,9 @@ template <class Z> static __global__ void __launch_bounds__(THREADS) stat_rows(Z
         load_logits(z, a, i, x);
 #pragma unroll
         for (int k = 0; k < 8; k++) sum += exp2_approx((x[k] - max) * log2_e);
+        if (a.smoothing > 0)
+#pragma unroll
+            for (int k = 0; k < 8; k++) logits += i + k < a.own ? x[k] : 0;
         int at = target - a.first - i;
         if ((unsigned)at < 8 && i + at < a.own)
 #pragma unroll
@@ -221,7 +257,9 @@ template <class Z> static __global__ void __launch_bounds__(THREADS) stat_rows(Z
                 if (k == at) stat[STAT_TARGET] = x[k];
     }
     sum = block_sum(sum, sums);
+    if (a.smoothing > 0) logits = block_sum(logits, sums);
     if (threadIdx.x) return;
+    stat[STAT_LOGITS] = logits;
     stat[STAT_MAX] = a.own ? max : -FLT_MAX;
     stat[STAT_SUM] = sum;
     if (target < a.first || target >= a.first + a.own) stat[STAT_TARGET] = 0;
@@ -234,26 +272,32 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t base = blockIdx.x * a.v;
     int target = a.target[blockIdx.x];
     bool counts = target != NO_TARGET;
-    float max = -FLT_MAX, sum = 0, at_target = 0, x[8];
+    float max = -FLT_MAX, sum = 0, at_target = 0, logits = 0, x[8];
     for (int r = 0; r < a.ranks && counts; r++)
         max = fmaxf(max, a.stat_in[(r * a.n + blockIdx.x) * STATS + STAT_MAX]);
     for (int r = 0; r < a.ranks && counts; r++) {
         const float *s = a.stat_in + (r * a.n + blockIdx.x) * STATS;
         sum += s[STAT_SUM] * exp2_approx((s[STAT_MAX] - max) * log2_e);
         at_target += s[STAT_TARGET];
+        logits += s[STAT_LOGITS];
     }
-    if (threadIdx.x == 0) a.loss[blockIdx.x] = counts ? logf(sum) + (max - at_target) : 0;
+    float lse = counts ? logf(sum) + max : 0;
+    if (threadIdx.x == 0)
+        a.loss[blockIdx.x] = counts ? full_loss(logf(sum) + (max - at_target), lse, at_target,
+                                                logits / a.whole, a.smoothing, a.z_loss)
+                                    : 0;
     if (!a.grad) return;
-    float loss_scale = a.step->now.loss_scale > 0 ? a.step->now.loss_scale : 1;
-    float unit = a.step->loss_grad * a.scale * loss_scale, by = counts ? unit / sum : 0;
+    row_slopes d =
+        slopes_of_row(a.step, a.scale, counts ? sum : 1, lse, a.whole, a.smoothing, a.z_loss);
     for (int i = threadIdx.x * EIGHT; i < a.v; i += THREADS * EIGHT) {
         load_logits(z, a, i, x);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            float p = counts ? exp2_approx((x[k] - max) * log2_e) * by : 0;
-            float d = p - (counts && i + k == target - a.first && i + k < a.own ? unit : 0);
+            bool own = counts && i + k < a.own;
+            float p = own ? exp2_approx((x[k] - max) * log2_e) * d.by - d.each : 0;
+            float g = p - (own && i + k == target - a.first ? d.share : 0);
             float t = a.cap > 0 && i + k < a.own ? x[k] / a.cap : 0;
-            x[k] = d * (1 - t * t);
+            x[k] = g * (1 - t * t);
         }
         dz.store(base + i, base + a.v, x);
     }
@@ -268,7 +312,8 @@ static shard_args shard_args_of(const op_call *c, const tensor *target) {
     a.own = (int)(size ? MIN(a.v, MAX(size - first, 0)) : a.v);
     a.first = (int)first;
     a.scale = c->attr.ce.logit_scale;
-    a.cap = c->attr.ce.cap;
+    a.cap = c->attr.ce.cap, a.smoothing = c->attr.ce.smoothing, a.z_loss = c->attr.ce.z_loss;
+    a.whole = (float)(size ? size : a.v);
     return a;
 }
 
@@ -316,6 +361,6 @@ static void cuda_cap_logits(const op_call *c) {
                      A(y), n, c->attr.ce.logit_scale, c->attr.ce.cap));
 }
 
-KERNEL(CE_STAT, cuda_ce_stat, NULL, ATTRS_LOGITS | ATTRS_VOCAB);
-KERNEL(CE_LOSS, cuda_ce_loss, NULL, ATTRS_LOGITS | ATTRS_VOCAB);
+KERNEL(CE_STAT, cuda_ce_stat, NULL, ATTRS_LOSS | ATTRS_VOCAB);
+KERNEL(CE_LOSS, cuda_ce_loss, NULL, ATTRS_LOSS | ATTRS_VOCAB);
 KERNEL(CAP_LOGITS, cuda_cap_logits, NULL, ATTRS_LOGITS);
