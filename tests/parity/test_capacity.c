@@ -340,6 +340,7 @@ static void zero_shards_by_its_stage(void **state) {
         snprintf(text, sizeof text, "%d", stage);
         config_init(&c);
         set_all(&c, (const char *[]){ "model.preset", "llama-1b", "precision.dtype", "bf16",
+                                      "optimizer.name", "adamw",
                                       "parallelism.data_parallel_shard_degree", "8",
                                       "parallelism.zero_stage", text, NULL });
         assert_ok(capacity_of(&c, &(run_target){ .ops = ops, .device = true }, &cap));

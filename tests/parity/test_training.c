@@ -223,18 +223,18 @@ static void the_learning_rate_scales_with_the_whole_batch(void **state) {
     }
 }
 
-/* Of 2048 tokens where 4096 are the base, in batches of four times the base, at twice the rate: four times the decay. */
+/* Of 10240 tokens where 20480 are the base, in batches of four times the base, at twice the rate: four times the decay. */
 static void weight_decay_scales_with_the_length_of_the_run(void **state) {
 #define SCALED_RUN                                                                                 \
-    "training.steps", "4", "training.seq_len", "32", "training.global_batch_size", "16",           \
+    "training.steps", "20", "training.seq_len", "32", "training.global_batch_size", "16",          \
         "optimizer.lr_scaling", "sqrt", "optimizer.lr_scaling_base_batch", "4"
     static const struct {
         const char *decay, *tokens, *groups;
-    } cases[] = { { "0.05", "4096", "[]" },
+    } cases[] = { { "0.05", "20480", "[]" },
                   { "0.2", "0", "[]" },
                   { "0.2", "0",
-                    "[{match: embed, weight_decay: 0.05, weight_decay_base_tokens: 4096}]" },
-                  { "0.05", "4096", "[{match: embed, weight_decay_base_tokens: 0}]" } };
+                    "[{match: embed, weight_decay: 0.05, weight_decay_base_tokens: 20480}]" },
+                  { "0.05", "20480", "[{match: embed, weight_decay_base_tokens: 0}]" } };
     double loss[4];
     for (int i = 0; i < 4; i++) {
         char name[8];
@@ -244,7 +244,7 @@ static void weight_decay_scales_with_the_length_of_the_run(void **state) {
                                 "optimizer.weight_decay_base_tokens", cases[i].tokens,
                                 "optimizer.groups", cases[i].groups });
         json_t *steps = logged_steps(*state, name);
-        loss[i] = logged_number(steps, 3, "loss");
+        loss[i] = logged_number(steps, 19, "loss");
         json_decref(steps);
     }
     assert_true(loss[0] == loss[1] && loss[1] == loss[2]);

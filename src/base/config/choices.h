@@ -85,6 +85,13 @@ enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4, OPT
     ROW(OPTIM_MUON, "muon",                                                                        \
         OPTIM_READS_MOMENTUM | OPTIM_READS_BETAS | OPTIM_READS_EPS | OPTIM_READS_POLAR,            \
         "orthogonalized momentum for the blocks' matrices, AdamW for the rest")
+#define CFG_RECIPES(ROW)                                                                           \
+    ROW(CFG_RECIPE_AUTO, "auto", 0,                                                                \
+        "fast for a new run with random weights of less than 4e9 parameters, if nothing else of "  \
+        "this section but master and offload and nothing of lr_scheduler is given; else none")     \
+    ROW(CFG_RECIPE_FAST, "fast", 0,                                                                \
+        "Muon, AdamW for tables, head and vectors, and rates that follow width and batch")         \
+    ROW(CFG_RECIPE_NONE, "none", 0, "the default that each option has")
 #define CFG_MASTERS(ROW)                                                                           \
     ROW(CFG_MASTER_FP32, "fp32", 0, "")                                                            \
     ROW(CFG_MASTER_BF16, "bf16", 0, "needs precision bf16 and uses stochastic rounding")
@@ -171,6 +178,7 @@ enum { PIPE_ALL_FORWARD_FIRST = 1, PIPE_TAKES_CHUNKS = 2, PIPE_SPLITS_BACKWARD =
     TYPE(fp8_recipe, FP8_RECIPES)                                                                  \
     TYPE(ops_kind, OPS_KINDS)                                                                      \
     TYPE(optim_kind, OPTIM_KINDS)                                                                  \
+    TYPE(cfg_recipe, CFG_RECIPES)                                                                  \
     TYPE(cfg_master, CFG_MASTERS)                                                                  \
     TYPE(cfg_lr_scaling, CFG_LR_SCALINGS)                                                          \
     TYPE(sched_kind, SCHED_KINDS)                                                                  \

@@ -88,3 +88,10 @@ err config_set(config *c, const char *name, const char *value) {
     if (!o) return suggest_nearest(ERR_USAGE("--%s: unknown option", name), name);
     return option_set(c, o, value, arena_printf(c->memory, "--%s", name), COMMAND_LINE);
 }
+
+err config_choose(config *c, const char *name, const char *value, const char *by) {
+    const option *o = option_find_name(name);
+    BUG_IF(!o);
+    if (c->origin[option_index(o)]) return OK;
+    return option_set(c, o, value, arena_printf(c->memory, "%s: %s", by, name), by);
+}

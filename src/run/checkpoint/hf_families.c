@@ -161,6 +161,12 @@ static const hf_key falcon_shared_keys[] = {
 #define FALCON_BRANCHES REAL("parallel_attn", parallel, 1), REAL("parallel_attn", shared_norm, 1)
 static const hf_key falcon_heads_keys[] = { FALCON_KEYS, ALL_KV, FALCON_BRANCHES };
 static const hf_key falcon_keys[]       = { FALCON_KEYS, IMPLIED(kv_heads, 1), FALCON_BRANCHES };
+/* Heads are normalized after they are rotated, which is the same without weights. */
+static const hf_key nanochat_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_HEADS, 0), HEAD_DIM, ATTENTION_BIAS,
+    OPTIONAL("final_logit_softcapping", logit_softcap, 15),
+    IMPLIED(qknorm, QKNORM_HEAD), IMPLIED(weightless_norms, 1), IMPLIED(embedding_norm, 1),
+};
 
 #define FACTOR SIZE("factor", rope_factor)
 static const hf_key factor_keys[] = { FACTOR };
@@ -393,6 +399,15 @@ static const hf_param gemma_params[] = {
     { "head",            "lm_head.weight",                                     0 },
 static const hf_param falcon_new_params[] = { FALCON_PARAMS("ln_attn", "ln_mlp") };
 static const hf_param falcon_params[]     = { FALCON_PARAMS("input_layernorm", "post_attention_layernorm") };
+static const hf_param nanochat_params[] = {
+    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",            HF_REFLECTED },
+    { "l%d.attn.k",      "model.layers.%d.self_attn.k_proj.weight",            HF_REFLECTED },
+    { "l%d.attn.q.b",    "model.layers.%d.self_attn.q_proj.bias",              HF_REFLECTED },
+    { "l%d.attn.k.b",    "model.layers.%d.self_attn.k_proj.bias",              HF_REFLECTED },
+    { "l%d.mlp.up",      "model.layers.%d.mlp.fc1.weight",                     0 },
+    { "l%d.mlp.down",    "model.layers.%d.mlp.fc2.weight",                     0 },
+    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+};
 
 /* ---- families ------------------------------------------------------------------------------ */
 #define ROWS(table)  table, (int)COUNT_OF(table)
@@ -445,6 +460,8 @@ static const hf_family families[] = {
       ROWS(falcon_params), NULL, 0, .when = falcon_has_heads, .n_when = 1 },
     { "falcon",   "FalconForCausalLM",  ROWS(falcon_keys), ROWS(falcon_demands), FALCON,
       ROWS(falcon_params), NULL, 0 },
+    { "nanochat", "NanoChatForCausalLM", ROWS(nanochat_keys), NULL, 0, "hidden_act", "relu2", false, ROPE,
+      "model.", ROWS(nanochat_params), NULL, 0 },
 };
 
 /* Keys that change nothing in what a trained model computes: who made the file and how, what a

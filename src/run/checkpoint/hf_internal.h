@@ -66,7 +66,9 @@ typedef struct hf_demand {
  *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number
  *   GATE, UP    the first and the second half of a matrix's rows; with EXPERT, of one expert's
  *   PAIRED      rows of a head that rotate together are adjacent, where ours are half the rotated dims apart
- *   LESS_ONE    theirs is ours - 1: norms whose weights are 1 + w */
+ *   LESS_ONE    theirs is ours - 1: norms whose weights are 1 + w
+ *   REFLECTED   the second half of each head has the other sign: theirs rotate the other way, and a reflection before
+ *               and after that is our rotation */
 enum {
     HF_TRANSPOSED = 1,
     HF_Q = 2,
@@ -78,6 +80,7 @@ enum {
     HF_UP = 128,
     HF_PAIRED = 256,
     HF_LESS_ONE = 512,
+    HF_REFLECTED = 1024,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {

@@ -80,7 +80,7 @@ typedef struct layout {
 
 static layout layout_of(const model_param *p, int how, const model_config *c) {
     BUG_IF(p->ndim < 1 || p->ndim > 2);
-    BUG_IF((how & HF_TRANSPOSED) && (how & HF_BY_HEAD));
+    BUG_IF((how & HF_TRANSPOSED) && (how & (HF_BY_HEAD | HF_REFLECTED)));
     layout l = { .rows = p->dim[0], .cols = p->ndim == 2 ? p->dim[1] : 1, .ndim = p->ndim };
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     l.how = how;
@@ -118,11 +118,18 @@ static int64_t their_row(const layout *l, int64_t r) {
     return (group * (l->group + 2) + member) * l->head_dim + at;
 }
 
+/* @return what row r is multiplied by, in either direction. */
+static float sign_of_row(const layout *l, int64_t r) {
+    return l->how & HF_REFLECTED && r % l->head_dim >= l->head_dim / 2 ? -1.0f : 1.0f;
+}
+
 /* Our values from their tensor. @param column holds l->rows values. */
 static err read_layout(const layout *l, const st_tensor *t, float *column, float *out) {
     if (!(l->how & HF_TRANSPOSED)) {
-        for (int64_t r = 0; r < l->rows; r++)
+        for (int64_t r = 0; r < l->rows; r++) {
             TRY(st_read_f32(t, their_row(l, r) * l->cols, l->cols, out + r * l->cols));
+            for (int64_t c = 0; c < l->cols; c++) out[r * l->cols + c] *= sign_of_row(l, r);
+        }
         for (int64_t i = 0; (l->how & HF_LESS_ONE) && i < l->rows * l->cols; i++) out[i] += 1;
         return OK;
     }
@@ -140,7 +147,7 @@ static void write_layout(const layout *l, bool gradients, const float *ours, flo
         int64_t to = their_row(l, r);
         for (int64_t c = 0; c < l->cols; c++)
             theirs[l->how & HF_TRANSPOSED ? c * l->their_rows + to : to * l->cols + c] =
-                ours[r * l->cols + c] - offset;
+                ours[r * l->cols + c] * sign_of_row(l, r) - offset;
     }
 }
 

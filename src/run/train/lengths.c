@@ -230,8 +230,12 @@ static err set_schedule(trainer *t, const cfg_scale *s) {
     return OK;
 }
 
+/* Weights of a run of a few steps forget as those of one of LEAST_STEPS: else a step would take all of them away. */
 double trainer_decay_per_token(const trainer *t) {
-    double tokens = (double)batch_ramp_windows(&t->len.ramp, t->len.steps) * (double)t->len.seq;
+    enum { LEAST_STEPS = 20 };
+    if (!t->len.steps) return 0;
+    double tokens = (double)batch_ramp_windows(&t->len.ramp, MAX(t->len.steps, LEAST_STEPS)) *
+                    (double)t->len.seq;
     return tokens > 0 ? batch_ratio(t) / lr_scale(t) / tokens : 0;
 }
 

@@ -44,6 +44,7 @@ err train_outline_open(const config *c, const outline_options *o, train_outline 
     t->mesh.rank = mesh_first_of_stage(&t->mesh, o->stage);
     TRY(model_from_config(c, &t->mc));
     TRY(trainer_set_batch(t));
+    TRY(recipe_choose(t));
     TRY(set_lengths(t, out));
     t->data.n_sets = *c->data.validation || *c->data.train || c->data.validation_fraction > 0;
     int threads = o->threads;

@@ -129,6 +129,13 @@ static void ranks_line(const trainer *t) {
     str_free(&text);
 }
 
+static void recipe_line(const trainer *t) {
+    str text = { 0 };
+    recipe_describe(t, &text);
+    if (text.len) print_field(t, "recipe", "%s", text.text);
+    str_free(&text);
+}
+
 /* A row for each group of parameters, where the config has groups. */
 static void group_lines(const trainer *t) {
     int n;
@@ -163,6 +170,7 @@ void trainer_describe(const trainer *t) {
     data_lines(t);
     batch_lines(t);
     ranks_line(t);
+    recipe_line(t);
     group_lines(t);
     print_field(t, "compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
                 pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");

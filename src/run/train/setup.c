@@ -161,6 +161,7 @@ err trainer_setup(trainer *t) {
     TRY(start_find(t));
     TRY(start_model(t));
     TRY(trainer_set_batch(t));
+    TRY(recipe_choose(t));
     TRY(datasets_open(t));
     TRY(trainer_set_lengths(t));
     TRY(trainer_check_idle(t));
@@ -273,4 +274,5 @@ void trainer_free(trainer *t) {
     json_decref(t->run);
     str_free(&t->changes);
     folder_close(&t->folder);
+    config_free(&t->own);
 }

@@ -24,6 +24,7 @@ void trainer_used_config(const trainer *t, config *used) {
     config_copy(used, t->cfg);
     model_to_config(&t->mc, used);
     used->run.dir = t->dir;
+    used->optimizer.recipe = t->recipe;
     used->device.kind = t->ops->device ? OPS_CUDA : OPS_CPU;
     dtype dt = model_lay(t->m)->dt;
     used->precision.dtype = dt == DT_BF16 ? CFG_BF16 : dt == DT_F16 ? CFG_FP16 : CFG_FP32;
