@@ -281,7 +281,7 @@ def falcon(r):
     return dict(s, ffn_hidden_size=r.choice([None, r.randint(9, 70)]), alibi=False)
 
 
-SOFTCAPS = [None]
+SOFTCAPS = [None, 0.5, 3.0, 50.0]
 LONGROPE = dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))
 LONGROPE["rope_scaling"]["original_max_position_embeddings"] = 8
 T = transformers

@@ -83,13 +83,15 @@ static void swap_reference(op_case *c) {
 /* Softmax over keys [from, to] of one query; k and v by row with stride. factor: of each key's probability,
  * NULL: 1. @return the log-sum-exp */
 static double attend(const double *q, const double *k, const double *v, int64_t stride,
-                     int64_t from, int64_t to, int64_t dim, double scale, const double *factor,
-                     double *o) {
+                     int64_t from, int64_t to, const op_case *c, const double *factor, double *o) {
+    double scale = c->attr.heads.scale, cap = c->attr.heads.cap;
+    int64_t dim = c->attr.heads.dim;
     double sum = 0, top = -INFINITY;
     for (int pass = 0; pass < 2; pass++)
         for (int64_t j = from; j <= to; j++) {
             double score = 0;
             for (int64_t e = 0; e < dim; e++) score += scale * q[e] * k[j * stride + e];
+            if (cap > 0) score = cap * tanh(score / cap);
             if (pass == 0) {
                 top = MAX(top, score);
                 continue;
@@ -166,8 +168,7 @@ static void attention_reference(op_case *c) {
             const double *k = c->in[0].v + (q + h / (q / kv)) * d, *v = k + kv * d;
             if (factor) drop_factors(c, h, i, from, factor);
             c->out[1].v[h * n + i] =
-                attend(c->in[0].v + i * cols + h * d, k, v, cols, from, i, d, c->attr.heads.scale,
-                       factor, c->out[0].v + (i * q + h) * d);
+                attend(c->in[0].v + i * cols + h * d, k, v, cols, from, i, c, factor, c->out[0].v + (i * q + h) * d);
         }
     free(factor);
 }
@@ -232,8 +233,8 @@ static void block_reference(op_case *c) {
             double *o = c->out[0].v + (i * q + h) * d, lse = -INFINITY, all;
             for (int64_t j = from; j <= to; j++) factor[j] = block_factor(c, h, i, j);
             if (from <= to)
-                lse = attend(c->in[QUERIES].v + (i * q + h) * d, k, k + kv * d, width, from, to, d,
-                             c->attr.heads.scale, factor, own);
+                lse = attend(c->in[QUERIES].v + (i * q + h) * d, k, k + kv * d, width, from, to, c,
+                             factor, own);
             double before = c->in[BEFORE].v ? c->in[LSE_BEFORE].v[h * n + i] : -INFINITY;
             all = MAX(lse, before) +
                   log(exp(lse - MAX(lse, before)) + exp(before - MAX(lse, before)));
@@ -267,6 +268,23 @@ static void cached_sizes(op_case *c) {
     c->size['P'] = (size_of(c, 'N') + 20) * MAX(1, size_of(c, 's'));
     c->size['B'] = 2 * size_of(c, 'k') * size_of(c, 'd');
 }
+/* Scores that the cap bounds: those of queries and keys of unit variance reach it. */
+static void capped_sizes(op_case *c) {
+    attention_sizes(c);
+    c->attr.heads.cap = 0.7f;
+}
+static void capped_dropped_sizes(op_case *c) {
+    dropped_sizes(c);
+    c->attr.heads.cap = 0.7f;
+}
+static void capped_block_sizes(op_case *c) {
+    block_sizes(c);
+    c->attr.heads.cap = 0.7f;
+}
+static void capped_cached_sizes(op_case *c) {
+    cached_sizes(c);
+    c->attr.heads.cap = 0.7f;
+}
 static void cached_values(op_case *c) {
     int64_t sequences = MAX(1, size_of(c, 's')), n = size_of(c, 'N');
     for (int64_t i = 0; i < n; i++) { /* one sequence, or the next tokens of several */
@@ -286,8 +304,7 @@ static void cached_reference(op_case *c) {
             c->in[1].v[p * width + e] = c->in[0].v[i * cols + q * d + e];
         for (int64_t h = 0; h < q; h++) {
             const double *k = c->in[1].v + h / (q / kv) * d;
-            attend(c->in[0].v + i * cols + h * d, k, k + kv * d, width, from, p, d,
-                   c->attr.heads.scale, NULL, c->out[0].v + (i * q + h) * d);
+            attend(c->in[0].v + i * cols + h * d, k, k + kv * d, width, from, p, c, NULL, c->out[0].v + (i * q + h) * d);
         }
     }
 }
@@ -397,6 +414,28 @@ const op_spec heads_specs[] = {
       .small = { { 3, 4, 2, 1, 40 }, { 17, 12, 3, 1, 30 }, { 70, 64, 2, 2, 130, 9 } },
       .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 } }, .wide_tol = { 1e-5, 4e-5 },
       .wide_half = { 1, 2 }, .wide_mixed = 6e-3 },
+    { .op = OP_ATTENTION, .name = "attention with capped scores", .letters = "Ndqkwsl",
+      .sizes = capped_sizes, .values = attention_values, .reference = attention_reference, .private_out = 2,
+      .looser = 2,
+      .small = { { 1, 2, 1, 1 }, { 17, 12, 3, 1, .f = 9 }, { 40, 16, 4, 2, 7, .f = 9 },
+                 { 70, 64, 2, 2, .f = 9 } },
+      .wide = { ROWS(2, 32, 4, 4, 64, 0, .when = ALWAYS), ROWS(3, 64, 6, 2, 64, 0, .when = ALWAYS),
+                ROWS(2, 48, 2, 2, 32, 17, .when = ALWAYS), LONG(2, 1000, 4, 2, 64, 0, 300) },
+      .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 } },
+    { .op = OP_ATTENTION, .name = "attention with capped scores and dropout", .letters = "Ndqkwsl",
+      .sizes = capped_dropped_sizes, .values = dropped_values, .reference = attention_reference, .looser = 2,
+      .small = { { 17, 12, 3, 1, .f = 9 }, { 70, 64, 2, 2, .f = 9 } },
+      .wide = { ROWS(2, 48, 2, 2, 32, 17, .when = ALWAYS) }, .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 } },
+    { .op = OP_ATTENTION_BLOCK, .name = "attention to a block, with capped scores", .letters = "Ndqkmw",
+      .sizes = capped_block_sizes, .values = block_values, .reference = block_reference,
+      .looser = 2, .cancels = true, .variants = 2, .modes = BLOCK_MODES,
+      .small = { { 3, 4, 2, 1, 40 }, { 17, 12, 3, 1, 30 }, { 70, 64, 2, 2, 130, 9 } },
+      .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 } }, .wide_tol = { 1e-5, 4e-5 },
+      .wide_half = { 1, 2 }, .wide_mixed = 6e-3 },
+    { .op = OP_ATTENTION_CACHED, .name = "cached attention with capped scores", .letters = "Ndqkw",
+      .sizes = capped_cached_sizes, .values = cached_values, .reference = cached_reference, .writes = "cache",
+      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 } },
+      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 41, 64, 4, 2, 11 } }, .wide_tol = { 1e-5 } },
     { .op = OP_SPLIT_HEADS, .letters = "Ndqk", .sizes = split_sizes, .reference = split_reference,
       .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 } },
       .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 1e-9 } },

@@ -121,6 +121,7 @@ static inline model_config small_gemma(void) {
     c.tied = true;
     c.embedding_scale = 5.5;
     c.attention_scale = 0.4;
+    c.attention_softcap = 2;
     c.logit_softcap = 3;
     c.layers = 4;
     c.window = 5;

@@ -97,6 +97,7 @@ static head_shape shape_of_heads(const builder *b) {
                          /* held-out texts and questions share rows, whatever training does */
                          .documents = b->m->l.documents || b->mode == PROG_EVAL,
                          .scale = (float)(scale * sharper * sharper),
+                         .cap = (float)b->c->attention_softcap,
                          .norm_full = b->c->qknorm == QKNORM_FULL,
                          .dropout = { (float)b->c->attn_dropout, SITE_ATTENTION } };
 }

@@ -18,6 +18,7 @@
     X(SEQ, heads.seq, INT)                                                                         \
     X(DOCUMENTS, heads.documents, BOOL)                                                            \
     X(SCORE_SCALE, heads.scale, FLOAT)                                                             \
+    X(SCORE_CAP, heads.cap, FLOAT)                                                                 \
     X(HEADS_FIRST, heads.first, INT)                                                               \
     X(NORM_FULL, heads.norm_full, BOOL)                                                            \
     X(DROPOUT_P, dropout.p, FLOAT)                                                                 \
@@ -100,7 +101,8 @@ typedef enum {
      ATTR(ROUTE_CHUNKS) | ATTR(ROUTE_PART))
 #define ATTRS_ROUTE_COUNT                                                                          \
     (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_SEQ) | ATTR(ROUTE_K) | ATTR(ROUTE_CHUNKS))
-#define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTR(SCORE_SCALE))
+#define ATTRS_SCORES            (ATTR(SCORE_SCALE) | ATTR(SCORE_CAP))
+#define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTRS_SCORES)
 #define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_FIRST))
 #define ATTRS_SWAP              (ATTR(SWAP_OUTER) | ATTR(SWAP_INNER))
 

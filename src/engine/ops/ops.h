@@ -48,6 +48,7 @@ typedef struct op_attr {
         int seq;        /* attention: tokens per row, which no document crosses; 0: unknown */
         bool documents; /* attention: rows may hold several documents */
         float scale;    /* attention: multiplies the scores */
+        float cap;      /* attention: bounds the scores, cap tanh(score / cap); 0: no bound */
         int first;      /* attention with dropout: which of the model's heads the first one is */
         bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;

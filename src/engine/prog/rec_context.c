@@ -53,6 +53,7 @@ bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
     attr->heads.seq = h.seq;
     attr->heads.documents = h.documents;
     attr->heads.scale = h.scale;
+    attr->heads.cap = h.cap;
     attr->heads.norm_full = h.norm_full;
     int64_t width = (int64_t)(attr->heads.q + 2 * attr->heads.kv) * h.dim;
     if (p->val[qkv].dim[1] == width) return true;

@@ -202,7 +202,7 @@ typedef struct head_shape {
     int q, kv, dim, rot, window; /* of the whole model; ranks divide the heads */
     int seq;                     /* tokens in a row, which no document crosses; 0: unknown */
     bool documents;              /* rows may hold several documents */
-    float scale;
+    float scale, cap;            /* of scores, as in op_attr */
     bool norm_full;
     struct {
         float p;

@@ -141,8 +141,10 @@ static const hf_key cohere2_keys[] = {
     { NULL, NULL, AT(embedding_scale), HF_IMPLIED, HF_SQRT_DIM, HF_SQRT_DIM, 0 },                 \
     { "query_pre_attn_scalar", NULL, AT(attention_scale), HF_INVERSE_SQUARE, HF_VALUE, HF_REFUSED, 1.0 / 16 }, \
     OPTIONAL("sliding_window", window, 4096), OPTIONAL("final_logit_softcapping", logit_softcap, FINAL_CAP)
-static const hf_key gemma2_keys[] = { GEMMA_KEYS(30) };
-static const hf_key gemma3_keys[] = { GEMMA_KEYS(0), IMPLIED(qknorm, QKNORM_HEAD) };
+static const hf_key gemma2_keys[] = { GEMMA_KEYS(30), OPTIONAL("attn_logit_softcapping", attention_softcap, 50) };
+static const hf_key gemma3_keys[] = {
+    GEMMA_KEYS(0), OPTIONAL("attn_logit_softcapping", attention_softcap, 0), IMPLIED(qknorm, QKNORM_HEAD),
+};
 /* Three ways to divide heads, of which the last two ignore the number of key/value heads. */
 #define FALCON_KEYS                                                                               \
     SIZE("vocab_size", vocab), SIZE("num_hidden_layers", layers),                                 \
@@ -203,7 +205,7 @@ static const hf_demand starcoder2_demands[] = {
 static const hf_demand stablelm_demands[] = { { "qk_layernorm", "false", false } };
 static const hf_demand cohere2_demands[]  = { { "use_qk_norm", "false", false } };
 static const hf_demand gemma_demands[]    = {
-    { "use_bidirectional_attention", "false", false }, { "attn_logit_softcapping", "null", false },
+    { "use_bidirectional_attention", "false", false },
 };
 #define NO_ALIBI { "alibi", "false", false }, { "apply_residual_connection_post_layernorm", "false", false }
 #define NEW_FALCON NO_ALIBI, { "multi_query", "true", true }, { "parallel_attn", "true", false }

@@ -23,6 +23,7 @@ typedef struct query_tile {
 
 typedef struct scores {
     float *p, *g;                    /* [ATT_TILE, ATT_TILE] P' and G' */
+    float *slope;                    /* of the bound on scores, where there is one */
     void *p_left, *g_left, *g_right; /* buffers for packing them */
 } scores;
 
@@ -108,13 +109,14 @@ static void init_worker(const bwd *b, int worker, query_tile *qt, scores *s) {
     at += sum_count(p) * sizeof(float);
     s->p = (float *)at;
     s->g = s->p + ATT_SQUARE;
-    at += 2 * ATT_SQUARE * sizeof(float);
+    s->slope = s->g + ATT_SQUARE;
+    at += 3 * ATT_SQUARE * sizeof(float);
     void **operand_buffer[] = { &s->p_left, &s->g_left, &s->g_right };
     for (size_t i = 0; i < COUNT_OF(operand_buffer); i++, at += ATT_SQUARE * p->path->elem)
         *operand_buffer[i] = at;
 }
 static size_t bwd_worker_bytes(const att_layout *p) {
-    return 4 * p->tile_bytes + sum_count(p) * sizeof(float) + 2 * ATT_SQUARE * sizeof(float) +
+    return 4 * p->tile_bytes + sum_count(p) * sizeof(float) + 3 * ATT_SQUARE * sizeof(float) +
            3 * ATT_SQUARE * p->path->elem;
 }
 
@@ -151,6 +153,26 @@ static void grad_lanes_dropped(const scores *s, const query_tile *qt, const att_
     }
 }
 
+/* Multiplies G' by the slope of the bound, 1 - tanh^2, from the bounded scores. Those of masked pairs, whose
+ * G' is 0, are far below the bound: the tanh is taken as -1. */
+static void slope_lanes(const float *s, float *slope, const att_layout *p, int q0, int klo,
+                        int khi) {
+    vf in = vec_of(p->scale2 / p->cap2);
+    for (int k = klo; k < khi; k++)
+        for (int q = q0; q < q0 + ATT_LANES; q += VEC) {
+            vf t = att_max(att_get(s + (size_t)k * ATT_TILE + q) * in, vec_of(-1.0f));
+            att_put(slope + (size_t)k * ATT_TILE + q, 1.0f - t * t);
+        }
+}
+
+static void multiply_lanes(float *g, const float *slope, int q0, int klo, int khi) {
+    for (int k = klo; k < khi; k++)
+        for (int q = q0; q < q0 + ATT_LANES; q += VEC) {
+            size_t at = (size_t)k * ATT_TILE + q;
+            att_put(g + at, att_get(g + at) * att_get(slope + at));
+        }
+}
+
 static void zero_score_rows(const scores *s, int q0, int from, int to) {
     for (int k = from; k < to; k++) {
         size_t at = (size_t)k * ATT_TILE + q0;
@@ -174,16 +196,20 @@ static void process_pair(const bwd *b, query_tile *qt, const scores *s, int kv, 
     for (int q0 = 0; q0 < n; q0 += ATT_LANES) {
         int klo, khi;
         att_lane_keys(band, q0, n, m, &klo, &khi);
+        if (p->cap2 > 0) CPU(att_cap)(s->p, p, q0, klo, khi);
         if (band) {
             CPU(att_hide)(s->p, band, q0, klo, khi, ATT_MASKED);
             CPU(att_hide)(s->g, band, q0, klo, khi, 0); /* not computed there, and 0 * NaN is NaN */
             zero_score_rows(s, q0, 0, klo);
             zero_score_rows(s, q0, MAX(klo, khi), m);
         }
+        float *slope = s->slope;
+        if (p->cap2 > 0) slope_lanes(s->p, slope, p, q0, klo, khi);
         if (qt->mask.drop)
             grad_lanes_dropped(s, qt, p, kt, q0, klo, khi);
         else
             grad_lanes(s, qt, p->scale2, q0, klo, khi);
+        if (p->cap2 > 0) multiply_lanes(s->g, slope, q0, klo, khi);
     }
     if (what & DO_QUERIES) {
         const void *g = path->right_scores(s->g_right, s->g, m, n);
@@ -372,4 +398,4 @@ static void CPU(attention_block_bwd)(const op_call *c) {
 KERNEL(ATTENTION_BWD, CPU(attention_bwd), CPU(attention_workspace),
        ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT);
 KERNEL(ATTENTION_BLOCK_BWD, CPU(attention_block_bwd), CPU(attention_workspace),
-       ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT);
+       ATTRS_HEADS | ATTRS_SCORES | ATTRS_ATTENTION_DROPOUT);

@@ -137,11 +137,17 @@ static void mix_rows(float *out, float shrink, const float *weight, rows x, int 
     }
 }
 
-static void row_add(row_state *st, rows k, rows v, int keys, int dim) {
+static void row_add(row_state *st, const att_layout *p, rows k, rows v, int keys) {
+    int dim = p->dim;
     float s[ATT_TILE], top = st->max, sum = 0;
     vf best = vec_of(ATT_MASKED);
     for (int j = 0; j < keys; j++) s[j] = dot_vectors(st->q, k.at + j * k.ld, dim);
     for (int j = keys; j < ATT_TILE; j++) s[j] = ATT_MASKED;
+    vf in = vec_of(1 / (p->cap2 > 0 ? p->cap2 : 1)), out = vec_of(p->cap2);
+    for (int j = 0; p->cap2 > 0 && j < keys; j += VEC) {
+        vf x = att_get(s + j), bounded = att_tanh(x * in) * out;
+        att_put(s + j, vec_select(x > vec_of(ATT_MASKED), bounded, x));
+    }
     for (int j = 0; j < keys; j += VEC) best = att_max(att_get(s + j), best);
     for (int i = 0; i < VEC; i++) top = best[i] > top ? best[i] : top;
     for (int j = 0; j < keys; j += VEC) att_put(s + j, att_exp2(att_get(s + j) - top));
@@ -172,7 +178,7 @@ static void cached_row_task(void *ctx, int64_t task, int worker) {
         int keys = (int)MIN(ATT_TILE, last + 1 - key);
         tile_src ks = cache_src(a, key, kv, false, keys), vs = cache_src(a, key, kv, true, keys);
         rows kr = load_rows(&ks, k), vr = load_rows(&vs, v);
-        for (int h = 0; h < p->group; h++) row_add(&st[h], kr, vr, keys, dim);
+        for (int h = 0; h < p->group; h++) row_add(&st[h], p, kr, vr, keys);
     }
     for (int h = 0; h < p->group; h++)
         for (int d = 0; d < dim; d++) st[h].out[d] /= st[h].sum;

@@ -96,6 +96,15 @@ static void softmax_lanes(att_state *st, const att_layout *p, int q0, int klo, i
     for (int i = 0; i < VECS; i++) att_put(st->sum + q0 + i * VEC, sum[i]);
 }
 
+void CPU(att_cap)(float *s, const att_layout *p, int q0, int klo, int khi) {
+    vf in = vec_of(p->scale2 / p->cap2), out = vec_of(p->cap2 / p->scale2);
+    for (int k = klo; k < khi; k++)
+        for (int q = q0; q < q0 + ATT_LANES; q += VEC) {
+            float *at = s + (size_t)k * ATT_TILE + q;
+            att_put(at, att_tanh(att_get(at) * in) * out);
+        }
+}
+
 /* Zeroes what dropout drops of ATT_LANES queries over keys [klo, khi). The sums are complete, and what is
  * kept is scaled at the end. */
 static void drop_lanes(att_state *st, const int64_t *key_id, int q0, int klo, int khi) {
@@ -121,6 +130,7 @@ void CPU(att_state_add)(att_state *st, const att_layout *p, att_keys t, int nq,
     for (int q0 = 0; q0 < n; q0 += ATT_LANES) {
         int klo, khi;
         att_lane_keys(band, q0, n, m, &klo, &khi);
+        if (p->cap2 > 0) CPU(att_cap)(st->s, p, q0, klo, khi);
         if (band) {
             CPU(att_hide)(st->s, band, q0, klo, khi, ATT_MASKED);
             zero_row_range(st->s + q0, 0, klo);
@@ -305,4 +315,4 @@ static void CPU(attention_block)(const op_call *c) {
 KERNEL(ATTENTION, CPU(attention), CPU(attention_workspace),
        ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT);
 KERNEL(ATTENTION_BLOCK, CPU(attention_block), CPU(attention_workspace),
-       ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT);
+       ATTRS_HEADS | ATTRS_SCORES | ATTRS_ATTENTION_DROPOUT);

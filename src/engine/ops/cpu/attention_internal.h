@@ -88,6 +88,18 @@ static inline vf att_exp2(vf x) {
     return (vf)((vi)y & ~(x < -126.0f));
 }
 
+/* tanh, relative error 4e-7: a polynomial near 0, where 1 - 2 / (1 + e^2x) would cancel. */
+static inline vf att_tanh(vf x) {
+    vf most = vec_of(15.0f), bounded = vec_select(x > most, most, vec_select(x < -most, -most, x));
+    vf e = att_exp2(bounded * (2 * ATT_LOG2E)), far = 1.0f - 2.0f / (1.0f + e);
+    vf z = x * x, y = z * 0.00359212794f - 0.00886323553f;
+    y = y * z + 0.0218694885f;
+    y = y * z - 0.0539682540f;
+    y = y * z + 0.133333333f;
+    y = y * z - 0.333333333f;
+    return vec_select(z < vec_of(0.25f), x + x * z * y, far);
+}
+
 /* ---- GEMMs of tiles ----------------------------------------------------------------------- */
 /* The mask of one tile: which queries see which keys. Both bounds of a query's keys grow with the query,
  * so that the queries that see a key are a range too. Indices are within the tile. */
@@ -181,6 +193,7 @@ typedef struct att_layout {
     int dim, width;       /* head size, and rounded up to the path's unit */
     int window;
     float scale2; /* of scores, with log2(e) */
+    float cap2;   /* bound of scaled scores, with log2(e); 0: none */
     attention_drop drop;
     rng_key drop_key;
     const int64_t *key_id;      /* with dropout: [keys] */
@@ -258,6 +271,9 @@ static inline void att_lane_keys(const att_band *band, int q0, int nq, int keys,
     *lo = band ? band->keys[q0 / ATT_GROUP].lo : 0;
     *hi = band ? band->keys[(MIN(q0 + ATT_LANES, nq) - 1) / ATT_GROUP].hi : keys;
 }
+
+/* Bounds the scores of ATT_LANES queries over keys [klo, khi), which are not yet scaled or masked. */
+void CPU(att_cap)(float *s, const att_layout *p, int q0, int klo, int khi);
 
 /* ---- dropout ------------------------------------------------------------------------------- */
 /* Dropout of up to ATT_TILE queries of a head: what their counters share (attention_mask.h draws). */

@@ -21,6 +21,7 @@ att_layout CPU(att_layout_of)(const op_call *c, int64_t n, dtype dt) {
         .width = width,
         .window = c->attr.heads.window,
         .scale2 = c->attr.heads.scale * ATT_LOG2E,
+        .cap2 = c->attr.heads.cap * ATT_LOG2E,
         .key_col = (int64_t)heads * dim,
         .tile_bytes = (size_t)ATT_TILE * width * path->elem,
     };

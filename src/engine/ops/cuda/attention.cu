@@ -111,7 +111,7 @@ static __device__ void attend_set(const att &a, att_before before, mixed o, floa
             if (r >= count) continue;
             int64_t j = tile + lane;
             bool seen = j >= first_key(a, first + r) && j <= last_key(a, first + r);
-            float s = seen ? dot(qs + r * ld, ks + lane * ld, dim) * a.scale : -INFINITY;
+            float s = seen ? score_of(a, dot(qs + r * ld, ks + lane * ld, dim), 1) : -INFINITY;
             float most = fmaxf(max_[t], warp_max(s));
             if (most == -INFINITY) continue;
             float p = seen ? __expf(s - most) : 0, rescale = __expf(max_[t] - most);
@@ -156,6 +156,7 @@ static att att_of(const op_call *c, const tensor *qkv) {
     a.set = QUERIES;
     a.q = c->attr.heads.q, a.kv = c->attr.heads.kv, a.dim = c->attr.heads.dim;
     a.window = c->attr.heads.window, a.scale = c->attr.heads.scale;
+    a.cap = c->attr.heads.cap;
     a.qkv = a.keys = qkv->data;
     a.qkv_t = a.key_t = qkv->dt;
     a.stride = a.key_stride = qkv->dim[1];
@@ -292,10 +293,11 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
             bool seen = j >= first_key(a, first + r) && j <= last_key(a, first + r);
             float g = 0;
             if (seen) {
-                float p = __expf(dot(qs + r * ld, ks + lane * ld, dim) * a.scale - stat[t]);
+                float qk = dot(qs + r * ld, ks + lane * ld, dim);
+                float p = __expf(score_of(a, qk, 1) - stat[t]);
                 float dp = dot(ds + r * ld, vs + lane * ld, dim) *
                            drop_factor<DROPS>(a, head, first + r, j);
-                g = p * (dp - row[t]) * a.scale;
+                g = p * (dp - row[t]) * score_slope(a, qk);
             }
             for (int k = 0; k < TILE; k++) {
                 float gk = __shfl_sync(~0u, g, k);
@@ -358,8 +360,10 @@ static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, 
                 float p = 0, g = 0;
                 if (live && r < count && j >= lo && j <= hi) {
                     float factor = drop_factor<DROPS>(a, head, i, j);
-                    p = __expf(dot(qs + lane * ld, ks + r * ld, dim) * a.scale - stat);
-                    g = p * (dot(ds + lane * ld, vs + r * ld, dim) * factor - row) * a.scale;
+                    float qk = dot(qs + lane * ld, ks + r * ld, dim);
+                    p = __expf(score_of(a, qk, 1) - stat);
+                    g = p * (dot(ds + lane * ld, vs + r * ld, dim) * factor - row) *
+                        score_slope(a, qk);
                     p *= factor;
                 }
                 for (int k = 0; k < TILE; k++) {
@@ -524,7 +528,7 @@ static size_t block_workspace(const op_backend *b, const op_call *c, int threads
 }
 
 KERNEL(ATTENTION_BLOCK, cuda_attention_block, block_workspace,
-       ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT);
+       ATTRS_HEADS | ATTRS_SCORES | ATTRS_ATTENTION_DROPOUT);
 KERNEL(ATTENTION_BLOCK_BWD, cuda_attention_block_bwd, block_workspace,
-       ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT);
+       ATTRS_HEADS | ATTRS_SCORES | ATTRS_ATTENTION_DROPOUT);
 KERNEL(ATTENTION_CACHED, cuda_attention_cached, NULL, ATTRS_HEADS | ATTRS_ATTENTION);

@@ -16,7 +16,7 @@ typedef struct att {
     int64_t
         set; /* tokens per block of attention.cu: QUERIES, or 1 where each is of another sequence */
     int q, kv, dim, window;
-    float scale;
+    float scale, cap; /* of scores; cap 0: not bounded */
     const int32_t *
         start; /* [n] the first token that each token attends to; decoding: the sequence's first row of the cache */
     const int32_t *pos;   /* decoding: [n] the token's row after that */
@@ -52,6 +52,17 @@ static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
     int64_t lo = a.start ? a.start[i] : 0, last = last_key(a, i);
     if (a.window > 0 && last - a.window + 1 > lo) lo = last - a.window + 1;
     return lo;
+}
+
+/* A score from q k', in units of 1 / unit: log2(e), or 1. */
+static __device__ __forceinline__ float score_of(const att &a, float x, float unit) {
+    return a.cap > 0 ? a.cap * unit * tanhf(x * (a.scale / a.cap)) : x * (a.scale * unit);
+}
+/* The derivative of a score by q k'. */
+static __device__ __forceinline__ float score_slope(const att &a, float x) {
+    if (!(a.cap > 0)) return a.scale;
+    float t = tanhf(x * (a.scale / a.cap));
+    return a.scale * (1 - t * t);
 }
 
 /* The operands of a backward; dq and dkv may be one tensor. */
