@@ -3,7 +3,8 @@
  * A new run takes them from the tables below where the config leaves an option open; a run that is continued takes what
  * it began with from its checkpoint, so that the same command continues it, whatever these tables have become. The
  * result is a config like any other, which RUN/config.yaml states in full. */
-#include "train_internal.h"
+#include "setup_internal.h"
+#include "trainer_internal.h"
 
 #include <string.h>
 

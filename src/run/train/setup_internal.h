@@ -26,4 +26,9 @@ void trainer_describe(const trainer *t);
 void trainer_report_changes(const trainer *t);
 err trainer_write_programs(const trainer *t) MUST_USE;
 
+/* recipe.c: fills in the optimizer and its schedules where the config leaves them open. After trainer_set_batch. */
+err recipe_choose(trainer *t) MUST_USE;
+/* Appends what was chosen, and why. */
+void recipe_describe(const trainer *t, str *out);
+
 #endif

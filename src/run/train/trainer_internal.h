@@ -25,7 +25,9 @@
 #include "train/step_internal.h"
 
 typedef struct trainer {
-    const config *cfg;
+    const config *cfg; /* as given, or `own` */
+    config own;        /* with the settings of the recipe: recipe.c; owned */
+    cfg_recipe recipe; /* as chosen */
     const train_options *opt;
     mesh mesh; /* of all ranks, as this one sees it */
     run_folder folder;
