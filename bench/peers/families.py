@@ -261,11 +261,11 @@ def gemma(r):
 
 
 def gemma2(r):
-    return dict(gemma(r), **rope(r), attn_logit_softcapping=r.choice(SOFTCAPS))
+    return dict(gemma(r), **rope(r), attn_logit_softcapping=r.choice([None, 0.5, 3.0, 50.0]))
 
 
 def gemma3(r):
-    return dict(gemma(r), **by_kind(r), attn_logit_softcapping=r.choice(SOFTCAPS))
+    return dict(gemma(r), **by_kind(r))
 
 
 def falcon(r):
@@ -281,7 +281,6 @@ def falcon(r):
     return dict(s, ffn_hidden_size=r.choice([None, r.randint(9, 70)]), alibi=False)
 
 
-SOFTCAPS = [None, 0.5, 3.0, 50.0]
 LONGROPE = dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))
 LONGROPE["rope_scaling"]["original_max_position_embeddings"] = 8
 T = transformers
@@ -303,7 +302,7 @@ FAMILIES = {
     "stablelm": (T.StableLmConfig, stablelm, [dict(qk_layernorm=True), LONGROPE]),
     "cohere2": (T.Cohere2Config, cohere2, [dict(use_qk_norm=True), LONGROPE]),
     "gemma2": (T.Gemma2Config, gemma2, [dict(use_bidirectional_attention=True)]),
-    "gemma3_text": (T.Gemma3TextConfig, gemma3, [dict(use_bidirectional_attention=True)]),
+    "gemma3_text": (T.Gemma3TextConfig, gemma3, [dict(use_bidirectional_attention=True), dict(attn_logit_softcapping=5.0)]),
     "falcon": (T.FalconConfig, falcon, [dict(alibi=True), LONGROPE]),
 }
 

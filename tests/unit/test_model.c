@@ -18,6 +18,13 @@ static void presets_have_the_published_sizes(void **state) {
         { "mistral-7b", 7241732096LL },    { "olmo2-7b", 7298617344LL },
         { "qwen3-0.6b", 596049920LL },     { "qwen3-32b", 32762123264LL },
         { "mixtral-8x7b", 46702792704LL }, { "qwen3-30b-a3b", 30532122624LL },
+        { "olmo3-7b", 7298011136LL },      { "smollm3-3b", 3075098624LL },
+        { "granite3-2b", 2533531648LL },   { "phi3-mini", 3821079552LL },
+        { "phi4-14b", 14659507200LL },     { "starcoder2-3b", 3030371328LL },
+        { "gemma2-2b", 2614341888LL },     { "gemma2-9b", 9241705984LL },
+        { "gemma2-27b", 27227128320LL },   { "gemma3-270m", 268098176LL },
+        { "gemma3-1b", 999885952LL },      { "falcon-7b", 6921720704LL },
+        { "falcon-40b", 41303293952LL },   { "stablelm2-1.6b", 1644515328LL },
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
         model_config c;

@@ -67,6 +67,80 @@ static const model_config qwen3_moe = { .experts = 128,
                                         .norm_eps = 1e-6,
                                         .vocab = 151936,
                                         .max_seq = 40960 };
+static const model_config olmo3 = { .norm_position = NORM_POST,
+                                    .qknorm = QKNORM_FULL,
+                                    .window = 4096,
+                                    .layer_pattern = 1112,
+                                    .rope_theta = 500000,
+                                    .norm_eps = 1e-6,
+                                    .vocab = 100278,
+                                    .max_seq = 8192 };
+static const model_config smollm3 = { .tied = true,
+                                      .layer_pattern = 2224,
+                                      .rope_theta = 5000000,
+                                      .norm_eps = 1e-6,
+                                      .vocab = 128256,
+                                      .max_seq = 65536 };
+/* Granite's factors are those of muP; two of them depend on the width. */
+#define GRANITE                                                                                    \
+    .tied = true, .embedding_scale = 12, .residual_scale = 0.22, .vocab = 49155, .max_seq = 4096
+static const model_config granite_2b = { GRANITE, .attention_scale = 1.0 / 64,
+                                         .logit_scale = 1.0 / 8 };
+static const model_config granite_8b = { GRANITE, .attention_scale = 1.0 / 128,
+                                         .logit_scale = 1.0 / 16 };
+static const model_config phi3 = { .window = 2047, .vocab = 32064, .max_seq = 4096 };
+static const model_config phi4 = { .rope_theta = 250000, .vocab = 100352, .max_seq = 16384 };
+static const model_config starcoder2 = { .norm = NORM_LAYER,
+                                         .mlp = MLP_GELU_TANH,
+                                         .bias = true,
+                                         .tied = true,
+                                         .window = 4096,
+                                         .rope_theta = 1000000,
+                                         .vocab = 49152,
+                                         .max_seq = 16384 };
+static const model_config stablelm2 = {
+    .norm = NORM_LAYER, .qkv_bias = true, .rope_fraction = 0.25, .vocab = 100352, .max_seq = 4096
+};
+static const model_config cohere2 = { .norm = NORM_LAYER,
+                                      .parallel = true,
+                                      .shared_norm = true,
+                                      .tied = true,
+                                      .window = 4096,
+                                      .layer_pattern = 1114,
+                                      .rope_theta = 50000,
+                                      .logit_scale = 0.25,
+                                      .vocab = 256000,
+                                      .max_seq = 8192 };
+/* Gemma multiplies embeddings by the square root of the width. */
+#define GEMMA .norm_position = NORM_BOTH, .mlp = MLP_GEGLU, .tied = true, .norm_eps = 1e-6
+#define GEMMA2                                                                                     \
+    GEMMA, .window = 4096, .layer_pattern = 12, .attention_softcap = 50, .logit_softcap = 30,      \
+           .vocab = 256000, .max_seq = 8192
+static const model_config gemma2_2b = { GEMMA2, .embedding_scale = 48 };
+static const model_config gemma2_9b = { GEMMA2, .embedding_scale = 59.866518188383063 };
+static const model_config gemma2_27b = { GEMMA2, .embedding_scale = 67.882250993908556,
+                                         .attention_scale = 1.0 / 12 };
+#define GEMMA3                                                                                     \
+    GEMMA, .qknorm = QKNORM_HEAD, .layer_pattern = 111112, .rope_theta = 1000000,                  \
+           .rope_local = 10000
+static const model_config gemma3_270m = { GEMMA3, .window = 512,
+                                          .embedding_scale = 25.298221281347036, .vocab = 262144,
+                                          .max_seq = 32768 };
+static const model_config gemma3_1b = { GEMMA3, .window = 512,
+                                        .embedding_scale = 33.941125496954278, .vocab = 262144,
+                                        .max_seq = 32768 };
+static const model_config gemma3_4b = { GEMMA3,
+                                        .window = 1024,
+                                        .embedding_scale = 50.596442562694071,
+                                        .vocab = 262208,
+                                        .rope_scaling = ROPE_LINEAR,
+                                        .rope_factor = 8,
+                                        .max_seq = 131072 };
+#define FALCON                                                                                     \
+    .norm = NORM_LAYER, .mlp = MLP_GELU_ERF, .parallel = true, .tied = true, .vocab = 65024,       \
+    .max_seq = 2048
+static const model_config falcon_7b = { FALCON, .shared_norm = true };
+static const model_config falcon_40b = { FALCON };
 /* For plain text as bytes: 256 of them and the end of a document. */
 static const model_config bytes = { .tied = true, .vocab = 257, .max_seq = 1024 };
 static const model_config bytes_moe = { .tied = true,
@@ -143,6 +217,26 @@ static const struct {
     { "qwen3-14b", &qwen3, 40, 5120, 40, 8, 128, 17408, 0 },
     { "qwen3-32b", &qwen3, 64, 5120, 64, 8, 128, 25600, 0 },
     { "qwen3-30b-a3b", &qwen3_moe, 48, 2048, 32, 4, 128, 6144, 0 },
+    { "olmo3-7b", &olmo3, 32, 4096, 32, 0, 0, 11008, 0 },
+    { "olmo3-32b", &olmo3, 64, 5120, 40, 8, 0, 27648, 0 },
+    { "smollm3-3b", &smollm3, 36, 2048, 16, 4, 0, 11008, 0 },
+    { "granite3-2b", &granite_2b, 40, 2048, 32, 8, 0, 8192, 0 },
+    { "granite3-8b", &granite_8b, 40, 4096, 32, 8, 0, 12800, 0 },
+    { "phi3-mini", &phi3, 32, 3072, 32, 0, 0, 8192, 0 },
+    { "phi3-medium", &phi3, 40, 5120, 40, 10, 0, 17920, 0 },
+    { "phi4-14b", &phi4, 40, 5120, 40, 10, 0, 17920, 0 },
+    { "starcoder2-3b", &starcoder2, 30, 3072, 24, 2, 0, 0, 0 },
+    { "starcoder2-7b", &starcoder2, 32, 4608, 36, 4, 0, 0, 0 },
+    { "stablelm2-1.6b", &stablelm2, 24, 2048, 32, 0, 0, 5632, 0 },
+    { "command-r7b", &cohere2, 32, 4096, 32, 8, 0, 14336, 0 },
+    { "gemma2-2b", &gemma2_2b, 26, 2304, 8, 4, 256, 9216, 0 },
+    { "gemma2-9b", &gemma2_9b, 42, 3584, 16, 8, 256, 14336, 0 },
+    { "gemma2-27b", &gemma2_27b, 46, 4608, 32, 16, 128, 36864, 0 },
+    { "gemma3-270m", &gemma3_270m, 18, 640, 4, 1, 256, 2048, 0 },
+    { "gemma3-1b", &gemma3_1b, 26, 1152, 4, 1, 256, 6912, 0 },
+    { "gemma3-4b", &gemma3_4b, 34, 2560, 8, 4, 256, 10240, 0 },
+    { "falcon-7b", &falcon_7b, 32, 4544, 71, 1, 0, 0, 0 },
+    { "falcon-40b", &falcon_40b, 60, 8192, 128, 8, 0, 0, 0 },
 };
 
 const char *model_preset_name(int i) {

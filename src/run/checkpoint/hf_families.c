@@ -142,9 +142,7 @@ static const hf_key cohere2_keys[] = {
     { "query_pre_attn_scalar", NULL, AT(attention_scale), HF_INVERSE_SQUARE, HF_VALUE, HF_REFUSED, 1.0 / 16 }, \
     OPTIONAL("sliding_window", window, 4096), OPTIONAL("final_logit_softcapping", logit_softcap, FINAL_CAP)
 static const hf_key gemma2_keys[] = { GEMMA_KEYS(30), OPTIONAL("attn_logit_softcapping", attention_softcap, 50) };
-static const hf_key gemma3_keys[] = {
-    GEMMA_KEYS(0), OPTIONAL("attn_logit_softcapping", attention_softcap, 0), IMPLIED(qknorm, QKNORM_HEAD),
-};
+static const hf_key gemma3_keys[] = { GEMMA_KEYS(0), IMPLIED(qknorm, QKNORM_HEAD) };
 /* Three ways to divide heads, of which the last two ignore the number of key/value heads. */
 #define FALCON_KEYS                                                                               \
     SIZE("vocab_size", vocab), SIZE("num_hidden_layers", layers),                                 \
@@ -204,8 +202,9 @@ static const hf_demand starcoder2_demands[] = {
 };
 static const hf_demand stablelm_demands[] = { { "qk_layernorm", "false", false } };
 static const hf_demand cohere2_demands[]  = { { "use_qk_norm", "false", false } };
-static const hf_demand gemma_demands[]    = {
-    { "use_bidirectional_attention", "false", false },
+static const hf_demand gemma2_demands[]   = { { "use_bidirectional_attention", "false", false } };
+static const hf_demand gemma3_demands[]   = { /* which transformers does not cap, whatever the file states */
+    { "use_bidirectional_attention", "false", false }, { "attn_logit_softcapping", "null", false },
 };
 #define NO_ALIBI { "alibi", "false", false }, { "apply_residual_connection_post_layernorm", "false", false }
 #define NEW_FALCON NO_ALIBI, { "multi_query", "true", true }, { "parallel_attn", "true", false }
@@ -446,10 +445,10 @@ static const hf_family families[] = {
       "rope_theta", "partial_rotary_factor", 0.25, 1e4, "model.", ROWS(stablelm_params), NULL, 0 },
     { "cohere2",  "Cohere2ForCausalLM", ROWS(cohere2_keys), ROWS(cohere2_demands), SILU, ROPE,
       "model.", ROWS(cohere2_params), NULL, 0, .kinds = "14", .full_step = 4, .step_key = "sliding_window_pattern" },
-    { "gemma2",   "Gemma2ForCausalLM",  ROWS(gemma2_keys), ROWS(gemma_demands),
+    { "gemma2",   "Gemma2ForCausalLM",  ROWS(gemma2_keys), ROWS(gemma2_demands),
       "hidden_activation", "gelu_pytorch_tanh", true, ROPE, "model.", ROWS(gemma_params), NULL, 0,
       .kinds = "12", .full_step = 2 },
-    { "gemma3_text", "Gemma3ForCausalLM", ROWS(gemma3_keys), ROWS(gemma_demands),
+    { "gemma3_text", "Gemma3ForCausalLM", ROWS(gemma3_keys), ROWS(gemma3_demands),
       "hidden_activation", "gelu_pytorch_tanh", true, "rope_theta", NULL, 1.0, 1e6,
       "model.", ROWS(gemma_params), NULL, 0, .kinds = "12", .full_step = 6, .step_key = "sliding_window_pattern",
       .local_theta = 1e4, .local_theta_key = "rope_local_base_freq" },

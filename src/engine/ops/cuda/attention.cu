@@ -111,7 +111,7 @@ static __device__ void attend_set(const att &a, att_before before, mixed o, floa
             if (r >= count) continue;
             int64_t j = tile + lane;
             bool seen = j >= first_key(a, first + r) && j <= last_key(a, first + r);
-            float s = seen ? score_of(a, dot(qs + r * ld, ks + lane * ld, dim), 1) : -INFINITY;
+            float s = seen ? att_score(a, dot(qs + r * ld, ks + lane * ld, dim), 1) : -INFINITY;
             float most = fmaxf(max_[t], warp_max(s));
             if (most == -INFINITY) continue;
             float p = seen ? __expf(s - most) : 0, rescale = __expf(max_[t] - most);
@@ -294,10 +294,10 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
             float g = 0;
             if (seen) {
                 float qk = dot(qs + r * ld, ks + lane * ld, dim);
-                float p = __expf(score_of(a, qk, 1) - stat[t]);
+                float p = __expf(att_score(a, qk, 1) - stat[t]);
                 float dp = dot(ds + r * ld, vs + lane * ld, dim) *
                            drop_factor<DROPS>(a, head, first + r, j);
-                g = p * (dp - row[t]) * score_slope(a, qk);
+                g = p * (dp - row[t]) * att_score_slope(a, qk);
             }
             for (int k = 0; k < TILE; k++) {
                 float gk = __shfl_sync(~0u, g, k);
@@ -361,9 +361,9 @@ static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, 
                 if (live && r < count && j >= lo && j <= hi) {
                     float factor = drop_factor<DROPS>(a, head, i, j);
                     float qk = dot(qs + lane * ld, ks + r * ld, dim);
-                    p = __expf(score_of(a, qk, 1) - stat);
+                    p = __expf(att_score(a, qk, 1) - stat);
                     g = p * (dot(ds + lane * ld, vs + r * ld, dim) * factor - row) *
-                        score_slope(a, qk);
+                        att_score_slope(a, qk);
                     p *= factor;
                 }
                 for (int k = 0; k < TILE; k++) {

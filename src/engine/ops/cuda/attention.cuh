@@ -55,11 +55,11 @@ static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
 }
 
 /* A score from q k', in units of 1 / unit: log2(e), or 1. */
-static __device__ __forceinline__ float score_of(const att &a, float x, float unit) {
+static __device__ __forceinline__ float att_score(const att &a, float x, float unit) {
     return a.cap > 0 ? a.cap * unit * tanhf(x * (a.scale / a.cap)) : x * (a.scale * unit);
 }
 /* The derivative of a score by q k'. */
-static __device__ __forceinline__ float score_slope(const att &a, float x) {
+static __device__ __forceinline__ float att_score_slope(const att &a, float x) {
     if (!(a.cap > 0)) return a.scale;
     float t = tanhf(x * (a.scale / a.cap));
     return a.scale * (1 - t * t);

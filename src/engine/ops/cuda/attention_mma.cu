@@ -18,7 +18,7 @@ static __device__ __forceinline__ void soften(const att &a, const two_rows &t, i
             for (int i = 0; i < 2; i++) {
                 int j = tile + 8 * n + lane % 4 * 2 + i;
                 float &x = s[n][2 * h + i];
-                x = j >= t.lo[h] && j <= t.hi[h] ? score_of(a, x, LOG2E) : -INFINITY;
+                x = j >= t.lo[h] && j <= t.hi[h] ? att_score(a, x, LOG2E) : -INFINITY;
                 top = fmaxf(top, x);
             }
         top = quad_max(top);

@@ -79,8 +79,8 @@ static __global__ void __launch_bounds__(MMA_THREADS)
                     float &x = s[n][2 * h + i], g = dp[n][2 * h + i];
                     if (a.drop.id) g = keeps >> i & 1 ? g * a.drop.keep : 0;
                     bool seen = j >= t.lo[h] && j <= t.hi[h];
-                    float p = seen ? exp2_approx(score_of(a, x, LOG2E) - stat[h]) : 0;
-                    x = p * (g - dot[h]) * score_slope(a, x);
+                    float p = seen ? exp2_approx(att_score(a, x, LOG2E) - stat[h]) : 0;
+                    x = p * (g - dot[h]) * att_score_slope(a, x);
                 }
             }
         add_product<T, DIM, KEYS>(sum, s, ks + buffer * TILE_ELEMENTS);
@@ -200,8 +200,8 @@ static __global__ void __launch_bounds__(MMA_THREADS)
                         factor = kept[line * (KEYS / EIGHT) + r / EIGHT] >> r % EIGHT & 1
                                      ? a.drop.keep
                                      : 0;
-                    float slope = score_slope(a, x);
-                    x = seen ? exp2_approx(score_of(a, x, LOG2E) - stat) : 0;
+                    float slope = att_score_slope(a, x);
+                    x = seen ? exp2_approx(att_score(a, x, LOG2E) - stat) : 0;
                     if (GRADS & DK) y = x * (y * factor - dot) * slope;
                     x *= factor;
                 }
