@@ -75,6 +75,7 @@ struct {
     int now, threads, live;
     bool backwards;
     gate barriers[BARRIERS];
+    gate event; /* opens with each */
     warp warps[MOST_THREADS / WARP];
     char *shared;
     const std::function<void()> *thread;
@@ -282,6 +283,14 @@ void emulate_copies_wait(int after) {
         else
             copies[left++] = c;
     copies.resize(left);
+}
+
+void emulate_event() { gpu.event.opened++; }
+
+void emulate_await_event() {
+    self()->at = &gpu.event;
+    self()->opened = gpu.event.opened;
+    give_way();
 }
 
 void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<void()> &thread) {

@@ -76,11 +76,6 @@ bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t 
     return true;
 }
 
-bool attend_by_hopper(const op_call *c, const void *a, const void *before, const tensor *o,
-                      float *lse) {
-    return false;
-}
-bool attention_grad_by_hopper(const op_call *c, const void *a, const void *g) { return false; }
 bool cuda_grouped_hopper(const op_call *c) { return false; }
 bool cuda_batch_gemm_hopper(cuda_context *x, const cuda_batch_gemm *g) { return false; }
 

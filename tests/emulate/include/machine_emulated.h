@@ -22,6 +22,7 @@ using std::min;
 /* Kernels are compiled with little optimization; what each thread calls at every turn is inlined anyway. */
 #define EMULATED_INLINE static inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__       static /* blocks run one at a time */
 
@@ -34,6 +35,9 @@ struct alignas(8) float2 {
 };
 struct alignas(16) float4 {
     float x, y, z, w;
+};
+struct alignas(8) int2 {
+    int x, y;
 };
 struct alignas(8) uint2 {
     unsigned x, y;
@@ -73,6 +77,9 @@ uint32_t emulate_shuffle_up(uint32_t value, int by);
 void emulate_copy(void *to, const void *from);
 void emulate_copies_commit();
 void emulate_copies_wait(int after);
+/* Waits until some thread calls emulate_event; one that calls for it has looked before whether it must. */
+void emulate_await_event();
+void emulate_event();
 
 /* ---- machine.cuh --------------------------------------------------------------------------------- */
 template <typename... T>
@@ -139,6 +146,7 @@ static inline unsigned __ballot_sync(unsigned mask, bool yes) {
     for (int i = 0; i < 32; i++) bits |= all[i] << i;
     return bits;
 }
+static inline bool __all_sync(unsigned mask, bool yes) { return __ballot_sync(mask, yes) == ~0u; }
 static inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
     const uint32_t *all = emulated_lanes(mask, value);
     return *std::max_element(all, all + 32);

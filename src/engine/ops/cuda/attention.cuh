@@ -65,6 +65,21 @@ static __device__ __forceinline__ float att_score_slope(const att &a, float x) {
     return a.scale * (1 - t * t);
 }
 
+/* The first query that sees key j or a later one. Ends of queries' ranges grow, so a search finds it: 32 at a time, by
+ * the lanes of a whole warp. */
+static __device__ __forceinline__ int64_t first_query(const att &a, int64_t j) {
+    if (!a.range) return j;
+    int64_t lo = 0, hi = a.n;
+    while (lo < hi) {
+        int64_t step = (hi - lo + 31) / 32, at = lo + threadIdx.x % 32 * step;
+        int before = __popc(__ballot_sync(~0u, at < hi && last_key(a, at) < j));
+        if (!before) return lo;
+        hi = min(hi, lo + before * step);
+        lo += (before - 1) * step + 1;
+    }
+    return lo;
+}
+
 /* The operands of a backward; dq and dkv may be one tensor. */
 typedef struct att_grad {
     mixed dout, o, dq, dkv;

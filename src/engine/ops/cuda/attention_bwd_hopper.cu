@@ -10,8 +10,7 @@ template <int DIM> struct backward_sizes {
         ROWS_ = 64 * GROUPS,
         OWN = tile_bytes<DIM, 64>(),
         TILE = tile_bytes<DIM, LINES>(),
-        KEPT = 64 * LINES / EIGHT, /* bytes of dropout's decisions */
-        SHARED = ALIGN + GROUPS * 2 * OWN + STAGES_ * 2 * TILE + GROUPS * 2 * KEPT
+        SHARED = ALIGN + GROUPS * 2 * OWN + STAGES_ * 2 * TILE
     };
 };
 
@@ -37,31 +36,29 @@ static __device__ void sum_output_dots(const att &a, mixed dout, mixed o, int he
 }
 
 /* Scores and do v become the gradient of the scores. */
+template <bool DROPS>
 static __device__ __forceinline__ void grad_scores(const att &a, const two_rows &t, int tile,
-                                                   bool all_seen, const uint8_t *kept,
+                                                   bool all_seen, const uint32_t (&kept)[2][4],
                                                    float (&s)[LINES / 2], float (&dp)[LINES / 2],
                                                    const float (&stat)[2], const float (&dot)[2]) {
-    int lane = threadIdx.x % WARP, line = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4;
+    int lane = threadIdx.x % WARP;
     float by = a.scale * LOG2E;
 #pragma unroll
     for (int n = 0; n < LINES / 8; n++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            uint32_t keeps =
-                a.drop.id ? kept[(line + 8 * h) * (LINES / EIGHT) + n] >> lane % 4 * 2 : 0;
+        for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 int j = tile + 8 * n + lane % 4 * 2 + i;
                 float &x = s[4 * n + 2 * h + i], g = dp[4 * n + 2 * h + i];
-                if (a.drop.id) g = keeps >> i & 1 ? g * a.drop.keep : 0;
+                if (DROPS) g = row_keeps(kept, n, h, i) ? g * a.drop.keep : 0;
                 bool seen = all_seen || (j >= t.lo[h] && j <= t.hi[h]);
                 float p = seen ? exp2_approx(fmaf(x, by, -stat[h])) : 0;
                 x = p * (g - dot[h]) * a.scale;
             }
-        }
 }
 
-template <class T, int DIM>
+template <class T, int DIM, bool DROPS>
 static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
     grad_queries_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
                         const __grid_constant__ att_grad g) {
@@ -79,7 +76,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     if (threadIdx.x == 0) {
         ring.init(GROUPS);
         barrier_init(have_queries, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_ready();
     }
     find_seen_keys(a, first, GROUPS, seen, parts);
     int begin = seen[GROUPS].begin, end = seen[GROUPS].end;
@@ -109,7 +106,6 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     keep_registers(GROUPS, false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
     int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
-    uint8_t *kept = (uint8_t *)(tiles + S::STAGES_ * 2 * S::TILE) + group * 2 * S::KEPT;
     const char *queries = own + group * 2 * S::OWN, *dout = queries + S::OWN;
     first += 64 * group;
     seen_keys mine = seen[group];
@@ -133,22 +129,20 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     barrier_wait(have_queries, 0);
     for (int at = 0; at < from; at++) ring.skip();
     stage_ring<S::STAGES_, 2 *S::TILE> before = ring; /* the stage whose keys are multiplied */
-    uint32_t p[LINES / 4];
+    uint32_t p[LINES / 4], kept[2][4];
+    uint64_t query[2];
+    if (DROPS) query_ids(a, t, query);
     for (int at = from; at < to; at++) {
         float s[LINES / 2], dp[LINES / 2];
         int tile = begin + at * LINES;
         bool all_seen = tile >= mine.from && tile + LINES - 1 <= mine.to;
-        uint8_t *bits = kept + at % 2 * S::KEPT;
         ring.wait_full();
         begin_scores<T, DIM, LINES>(s, queries, ring.stage());
         begin_scores<T, DIM, LINES>(dp, dout, ring.stage() + S::TILE);
-        if (a.drop.id) {
-            draw_kept<LINES, GROUP_THREADS>(a, head, first, 64, tile, bits, thread);
-            barrier_sync(1 + group, GROUP_THREADS);
-        }
+        if (DROPS) draw_rows<LINES>(a, head, t, query, tile, kept);
         multiply_wait<0>();
         if (at > from) before.release();
-        grad_scores(a, t, tile, all_seen, bits, s, dp, stat, dot);
+        grad_scores<DROPS>(a, t, tile, all_seen, kept, s, dp, stat, dot);
         pack_scores<T, LINES>(p, s);
         begin_sums<T, DIM, LINES>(sum, p, ring.stage());
         before = ring;
@@ -180,20 +174,14 @@ typedef struct query_tile_at {
     int64_t row;
 } query_tile_at;
 
-/* The next tile, from `t` on, of which a query sees one of the keys [first, last]; by a warp. */
+/* The next tile, from `t` on, of queries that see one of the keys up to `last`.
+ * @param from the first query that sees one of the block's keys */
 static __device__ __forceinline__ query_tile_at find_tile(const att &a, query_tile_at t,
-                                                          int last_head, int64_t first,
+                                                          int last_head, int64_t from,
                                                           int64_t last) {
-    int64_t from = a.range ? 0 : first;
-    while (t.head <= last_head) {
-        if (t.row >= a.n || first_key(a, t.row) > last) {
-            t.head++, t.row = from;
-            continue;
-        }
-        if (last_key(a, min(t.row + LINES, a.n) - 1) >= first) return t;
-        t.row += LINES;
-    }
-    t.head = -1;
+    if (t.row < a.n && first_key(a, t.row) <= last) return t;
+    t.row = from;
+    if (++t.head > last_head || from >= a.n || first_key(a, from) > last) t.head = -1;
     return t;
 }
 
@@ -222,11 +210,35 @@ static __device__ __forceinline__ void write_stats(const att &a, const att_grad 
     __syncwarp();
 }
 
+/* What the queries of a tile keep of the warp's 16 keys: bit lane / 4 of byte 2 (n / 4) + h of word[n % 4][i] is about
+ * the lane's score p[4 n + 2 h + i]. A lane draws for two queries. */
+static __device__ __forceinline__ void draw_columns(const att &a, int head, const query_tile &q,
+                                                    const key_eight (&keys)[2],
+                                                    uint32_t (&word)[4][2]) {
+    int lane = threadIdx.x % WARP;
+    uint32_t own = 0;
+#pragma unroll
+    for (int b = 0; b < LINES / WARP; b++) {
+        int line = lane + b * WARP, lo = q.lo[line], hi = q.hi[line];
+        if (lo > hi) continue; /* sees nothing, or there is no such query */
+        uint64_t query = (uint64_t)a.drop.id[q.row + line];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (keys[h].j <= hi && keys[h].j + EIGHT > lo)
+                own |= kept_of(a, head, query, keys[h]) << (2 * b + h) * EIGHT;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            word[k][i] = __shfl_sync(~0u, own, EIGHT * k + lane % 4 * 2 + i);
+}
+
 /* Products of keys and queries become probabilities (p) and the gradients of scores (g). */
-template <int GRADS>
+template <int GRADS, bool DROPS>
 static __device__ __forceinline__ void soften_keys(const att &a, const query_tile &q, int first,
-                                                   const uint8_t *kept, float (&p)[LINES / 2],
-                                                   float (&g)[LINES / 2]) {
+                                                   const uint32_t (&kept)[4][2],
+                                                   float (&p)[LINES / 2], float (&g)[LINES / 2]) {
     int lane = threadIdx.x % WARP, row = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4;
     float by = a.scale * LOG2E;
     bool all_seen = q.all_seen;
@@ -242,10 +254,9 @@ static __device__ __forceinline__ void soften_keys(const att &a, const query_til
                 int r = row + 8 * h, j = first + r;
                 float factor = 1, &x = p[4 * n + 2 * h + i], &y = g[4 * n + 2 * h + i];
                 bool seen = all_seen || (j >= (i ? lo.y : lo.x) && j <= (i ? hi.y : hi.x));
-                if (a.drop.id)
-                    factor = kept[(line + i) * (64 / EIGHT) + r / EIGHT] >> r % EIGHT & 1
-                                 ? a.drop.keep
-                                 : 0;
+                if (DROPS)
+                    factor =
+                        kept[n % 4][i] >> (n / 4 * 16 + h * EIGHT + lane / 4) & 1 ? a.drop.keep : 0;
                 x = seen ? exp2_approx(fmaf(x, by, -(i ? stat.y : stat.x))) : 0;
                 if (GRADS & DK) y = x * (y * factor - (i ? dot.y : dot.x)) * a.scale;
                 x *= factor;
@@ -253,7 +264,7 @@ static __device__ __forceinline__ void soften_keys(const att &a, const query_til
     }
 }
 
-template <class T, int DIM, int GRADS>
+template <class T, int DIM, int GRADS, bool DROPS>
 static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
     grad_keys_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
                      const __grid_constant__ att_grad g) {
@@ -271,7 +282,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     if (threadIdx.x == 0) {
         ring.init(GROUPS);
         barrier_init(have_keys, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_ready();
     }
     __syncthreads();
 
@@ -287,9 +298,10 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
                                    have_keys);
             }
         }
-        query_tile_at at = { kv_head * heads, a.range ? 0 : first };
+        int64_t from = first_query(a, first);
+        query_tile_at at = { kv_head * heads, from };
         for (;; ring.next()) {
-            at = find_tile(a, at, kv_head * heads + heads - 1, first, last);
+            at = find_tile(a, at, kv_head * heads + heads - 1, from, last);
             ring.wait_empty();
             uint64_t *full = &ring.full[ring.at];
             if (at.head < 0) {
@@ -313,7 +325,6 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     keep_registers(GROUPS, false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
     int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
-    uint8_t *kept = (uint8_t *)(tiles + S::STAGES_ * 2 * S::TILE) + group * 2 * S::KEPT;
     const char *keys = own + group * 2 * S::OWN, *values = keys + S::OWN;
     first += 64 * group;
     float dk[GRADS & DK ? DIM / 2 : 2], dv[GRADS & DV ? DIM / 2 : 2];
@@ -321,24 +332,24 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     for (int i = 0; i < (GRADS & DK ? DIM / 2 : 2); i++) dk[i] = 0;
 #pragma unroll
     for (int i = 0; i < (GRADS & DV ? DIM / 2 : 2); i++) dv[i] = 0;
+    key_eight eights[2] = {};
+    for (int h = 0; DROPS && h < 2; h++)
+        eights[h] = eight_keys(a, first + thread / WARP * 16 + EIGHT * h);
     barrier_wait(have_keys, 0);
-    for (int count = 0;; count++, ring.next()) {
+    for (;; ring.next()) {
         ring.wait_full();
         const query_tile &q = queries[ring.at];
         int head = __shfl_sync(~0u, q.head, 0);
         if (head < 0) break;
         const char *qs = ring.stage(), *ds = qs + S::TILE;
-        uint8_t *bits = kept + count % 2 * S::KEPT;
         float p[LINES / 2], s[LINES / 2];
         uint32_t left[LINES / 4];
         begin_scores<T, DIM, LINES>(p, keys, qs);
         if (GRADS & DK) begin_scores<T, DIM, LINES>(s, values, ds);
-        if (a.drop.id) {
-            draw_kept<64, GROUP_THREADS>(a, head, q.row, LINES, first, bits, thread);
-            barrier_sync(1 + group, GROUP_THREADS);
-        }
+        uint32_t kept[4][2];
+        if (DROPS) draw_columns(a, head, q, eights, kept);
         multiply_wait<0>();
-        soften_keys<GRADS>(a, q, (int)first, bits, p, s);
+        soften_keys<GRADS, DROPS>(a, q, (int)first, kept, p, s);
         if constexpr ((GRADS & DV) != 0) {
             pack_scores<T, LINES>(left, p);
             begin_sums<T, DIM, LINES>(dv, left, ds);
@@ -371,7 +382,8 @@ template <class T, int DIM, int GRADS>
 static void launch_keys(const op_call *c, const att_maps &maps, const att &a, const att_grad &g) {
     typedef backward_sizes<DIM> S;
     dim3 grid((unsigned)ceil_div(a.n_keys, S::ROWS_), (unsigned)a.kv);
-    auto kernel = grad_keys_hopper<T, DIM, GRADS>;
+    auto kernel =
+        a.drop.id ? grad_keys_hopper<T, DIM, GRADS, true> : grad_keys_hopper<T, DIM, GRADS, false>;
     LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, kernel, maps, a, g);
 }
 
@@ -379,7 +391,7 @@ template <class T, int DIM>
 static void launch_grad(const op_call *c, const att_maps &maps, const att &a, const att_grad &g) {
     typedef backward_sizes<DIM> S;
     dim3 grid((unsigned)ceil_div(a.n, S::ROWS_), (unsigned)a.q);
-    auto dq = grad_queries_hopper<T, DIM>;
+    auto dq = a.drop.id ? grad_queries_hopper<T, DIM, true> : grad_queries_hopper<T, DIM, false>;
     LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, dq, maps, a, g);
     launch_keys<T, DIM, DIM <= 128 ? DK | DV : DK>(c, maps, a, g);
     if (DIM > 128) launch_keys<T, DIM, DIM <= 128 ? DK | DV : DV>(c, maps, a, g);

@@ -14,18 +14,17 @@ template <int DIM> struct forward_sizes {
         ROWS_ = 64 * GROUPS,
         OWN = tile_bytes<DIM, 64>(),
         TILE = tile_bytes<DIM, LINES>(),
-        KEPT = 64 * LINES / EIGHT, /* bytes of dropout's decisions */
-        SHARED = ALIGN + GROUPS * OWN + 2 * STAGES_ * TILE + GROUPS * 2 * KEPT
+        SHARED = ALIGN + GROUPS * OWN + 2 * STAGES_ * TILE
     };
 };
 
 /* Scores become probabilities. @return in factor: what the sums so far are multiplied by */
-template <int LINES>
+template <int LINES, bool DROPS>
 static __device__ __forceinline__ void soften(const att &a, const two_rows &t, int tile,
-                                              bool all_seen, const uint8_t *kept,
+                                              bool all_seen, const uint32_t (&kept)[2][4],
                                               float (&s)[LINES / 2], float (&most)[2],
                                               float (&sum)[2], float (&factor)[2]) {
-    int lane = threadIdx.x % WARP, line = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4;
+    int lane = threadIdx.x % WARP;
     float by = a.scale * LOG2E;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -54,16 +53,14 @@ static __device__ __forceinline__ void soften(const att &a, const two_rows &t, i
             }
         sum[h] = sum[h] * factor[h] + share;
         most[h] = top;
-        if (!a.drop.id) continue;
+        if (!DROPS) continue;
 #pragma unroll
-        for (int n = 0; n < LINES / 8; n++) {
-            uint32_t keeps = kept[(line + 8 * h) * (LINES / EIGHT) + n] >> lane % 4 * 2;
+        for (int n = 0; n < LINES / 8; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 float &x = s[4 * n + 2 * h + i];
-                x = keeps >> i & 1 ? x * a.drop.keep : 0;
+                x = row_keeps(kept, n, h, i) ? x * a.drop.keep : 0;
             }
-        }
     }
 }
 
@@ -73,7 +70,7 @@ static __device__ __forceinline__ void rescale(float (&out)[DIM / 2], const floa
     for (int i = 0; i < DIM / 2; i++) out[i] *= factor[i / 2 % 2];
 }
 
-template <class T, int DIM>
+template <class T, int DIM, bool DROPS>
 static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
     attend_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
                   att_before before, mixed o, float *lse) {
@@ -93,7 +90,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
         keys.init(GROUPS);
         values.init(GROUPS);
         barrier_init(have_queries, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_ready();
     }
     find_seen_keys(a, first, GROUPS, seen, parts);
     int begin = seen[GROUPS].begin, end = seen[GROUPS].end;
@@ -129,7 +126,6 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
     keep_registers(GROUPS, false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
     int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
-    uint8_t *kept = (uint8_t *)(tiles + 2 * S::STAGES_ * S::TILE) + group * 2 * S::KEPT;
     const char *queries = own + group * S::OWN;
     first += 64 * group;
     seen_keys mine = seen[group];
@@ -156,39 +152,35 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
                          : 0;
     }
     auto all_seen = [&](int tile) { return tile >= mine.from && tile + LINES - 1 <= mine.to; };
-    auto draw = [&](int tile, uint8_t *bits) {
-        if (!a.drop.id) return;
-        draw_kept<LINES, GROUP_THREADS>(a, head, first, 64, tile, bits, thread);
-        barrier_sync(1 + group, GROUP_THREADS);
-    };
+    uint64_t query[2];
+    if (DROPS) query_ids(a, t, query);
     barrier_wait(have_queries, 0);
     for (int at = 0; at < from; at++) keys.skip(), values.skip();
     if (from < to) {
         float s[LINES / 2];
-        uint32_t p[LINES / 4];
+        uint32_t p[LINES / 4], kept[2][4];
         int tile = begin + from * LINES;
         keys.wait_full();
         begin_scores<T, DIM, LINES>(s, queries, keys.stage());
-        draw(tile, kept);
+        if (DROPS) draw_rows<LINES>(a, head, t, query, tile, kept);
         multiply_wait<0>();
         keys.release();
         keys.next();
-        soften<LINES>(a, t, tile, all_seen(tile), kept, s, most, sum, factor);
+        soften<LINES, DROPS>(a, t, tile, all_seen(tile), kept, s, most, sum, factor);
         rescale<DIM>(out, factor); /* it may hold the result of other blocks */
         pack_scores<T, LINES>(p, s);
 #pragma unroll 1
         for (int at = from + 1; at < to; at++) {
-            uint8_t *bits = kept + (at - from) % 2 * S::KEPT;
             tile += LINES;
             keys.wait_full();
             begin_scores<T, DIM, LINES>(s, queries, keys.stage());
             values.wait_full();
             begin_sums<T, DIM, LINES>(out, p, values.stage());
-            draw(tile, bits);
+            if (DROPS) draw_rows<LINES>(a, head, t, query, tile, kept);
             multiply_wait<1>();
             keys.release();
             keys.next();
-            soften<LINES>(a, t, tile, all_seen(tile), bits, s, most, sum, factor);
+            soften<LINES, DROPS>(a, t, tile, all_seen(tile), kept, s, most, sum, factor);
             multiply_wait<0>();
             values.release();
             values.next();
@@ -219,7 +211,7 @@ static void launch_attend(const op_call *c, const att_maps &maps, const att &a,
                           const att_before &before, const tensor *o, float *lse) {
     typedef forward_sizes<DIM> S;
     dim3 grid((unsigned)ceil_div(a.n, S::ROWS_), (unsigned)a.q);
-    auto kernel = attend_hopper<T, DIM>;
+    auto kernel = a.drop.id ? attend_hopper<T, DIM, true> : attend_hopper<T, DIM, false>;
     LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, kernel, maps, a,
            before, mixed(*o), lse);
 }

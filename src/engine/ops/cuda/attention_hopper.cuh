@@ -1,5 +1,5 @@
-/* Attention on Hopper's tensor cores (wgmma): what attention_mma.cuh does, faster, for bf16 and heads of 64, 96, 128, 192
- * and 256. attention_hopper.cu has the forward kernel, attention_bwd_hopper.cu the two of the backward.
+/* Attention on Hopper's tensor cores (wgmma): what attention_mma.cuh does, faster, for bf16, scores without a cap,
+ * and heads of 64, 96, 128, 192 and 256. attention_hopper.cu has the forward kernel, attention_bwd_hopper.cu the two of the backward.
  *
  * A block has a warp group that copies (TMA) and GROUPS that compute, each with 64 rows of the scores:
  *
@@ -21,7 +21,11 @@
 #define INGOT_OPS_CUDA_ATTENTION_HOPPER_CUH
 
 #include "attention_mma.cuh"
+#ifdef __CUDACC__
 #include "hopper.cuh"
+#else
+#include <hopper_emulated.h>
+#endif
 
 typedef struct att_maps {
     CUtensorMap q, kv, dout;
@@ -31,10 +35,6 @@ typedef struct att_maps {
 static __device__ __forceinline__ char *aligned(char *p) {
     return p + (ALIGN - shared_address(p) % ALIGN) % ALIGN;
 }
-static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
-
 /* Stages of BYTES each. */
 template <int STAGES_, int BYTES> struct stage_ring {
     char *stages;
@@ -79,50 +79,6 @@ static __device__ __forceinline__ void copy_tile(char *to, const CUtensorMap *ma
 }
 
 /* ---- products ------------------------------------------------------------------------------------ */
-#define SUM32 SUM16(0), SUM16(16)
-#define SUM48 SUM32, SUM16(32)
-#define SUM64 SUM48, SUM16(48)
-#define SUM96 SUM64, SUM16(64), SUM16(80)
-
-/* d = A B^T (+ d where `add`), 64 x N x 16: both operands in shared memory, their depth contiguous. */
-template <class T, int N> struct score_product;
-#define SCORE_PRODUCT(T, type, n, sums, list, a_, b_, add_)                                        \
-    template <> struct score_product<T, n> {                                                       \
-        static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t a, uint64_t b, \
-                                                        int add) {                                 \
-            asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                     \
-                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums \
-                         "}, " a_ ", " b_ ", add, 1, 1, 0, 0;\n}"                                  \
-                         : list                                                                    \
-                         : "l"(a), "l"(b), "r"(add));                                              \
-        }                                                                                          \
-    };
-#define SCORE_PRODUCTS(T, type)                                                                    \
-    SCORE_PRODUCT(T, type, 64, SUMS4, SUM32, "%32", "%33", "%34")                                  \
-    SCORE_PRODUCT(T, type, 128, SUMS8, SUM64, "%64", "%65", "%66")
-SCORE_PRODUCTS(bf16, "bf16")
-
-/* d += A B, 64 x N x 16: A in registers, B in shared memory with N contiguous. */
-template <class T, int N> struct sum_product;
-#define SUM_PRODUCT(T, type, n, sums, list, a_, b_)                                                \
-    template <> struct sum_product<T, n> {                                                         \
-        static __device__ __forceinline__ void add(float (&d)[n / 2], const uint32_t *a,           \
-                                                   uint64_t b) {                                   \
-            asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"                            \
-                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums \
-                         "}, {" a_ "}, " b_ ", add, 1, 1, 1;\n}"                                   \
-                         : list                                                                    \
-                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                    \
-        }                                                                                          \
-    };
-#define SUM_PRODUCTS(T, type)                                                                      \
-    SUM_PRODUCT(T, type, 64, SUMS4, SUM32, "%32, %33, %34, %35", "%36")                            \
-    SUM_PRODUCT(T, type, 96, SUMS6, SUM48, "%48, %49, %50, %51", "%52")                            \
-    SUM_PRODUCT(T, type, 128, SUMS8, SUM64, "%64, %65, %66, %67", "%68")                           \
-    SUM_PRODUCT(T, type, 192, SUMS12, SUM96, "%96, %97, %98, %99", "%100")                         \
-    SUM_PRODUCT(T, type, 256, SUMS16, SUM128, "%128, %129, %130, %131", "%132")
-SUM_PRODUCTS(bf16, "bf16")
-
 /* Begins s = 64 rows of `left` times the LINES rows of `right`, transposed. s[4 n + 2 h + i]: row 16 warp + lane / 4 +
  * 8 h, column 8 n + lane % 4 * 2 + i. */
 template <class T, int DIM, int LINES>
@@ -201,19 +157,83 @@ static __device__ __forceinline__ void find_seen_keys(const att &a, int64_t firs
     __syncthreads();
 }
 
+/* ---- dropout ------------------------------------------------------------------------------------- */
+/* Eight keys from j on. Where their ids share a counter, one Philox block decides about all of them. */
+typedef struct key_eight {
+    int64_t j, id; /* id: of the first */
+    bool together;
+} key_eight;
+
+static __device__ __forceinline__ key_eight eight_keys(const att &a, int64_t j) {
+    key_eight e = { j, 0, j + EIGHT <= a.n_keys };
+    if (!e.together) return e;
+    e.id = a.key_id[j];
+    e.together = (uint64_t)e.id % ATTENTION_DROP_KEYS == 0;
+#pragma unroll
+    for (int k = 1; k < EIGHT; k++) e.together = e.together && a.key_id[j + k] == e.id + k;
+    return e;
+}
+/* Which of them a query keeps, a bit each. */
+static __device__ __forceinline__ uint32_t kept_of(const att &a, int head, uint64_t query,
+                                                   const key_eight &e) {
+    uint32_t word[4], kept = 0;
+    if (!e.together) return kept_keys(a, head, query, e.j);
+    philox(make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]),
+           make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
+                      attention_drop_counter(&a.drop, head, e.id)),
+           word);
+#pragma unroll
+    for (int k = 0; k < EIGHT; k++)
+        kept |= (uint32_t)((word[k / 2] >> k % 2 * 16 & 0xffff) >= a.drop.below) << k;
+    return kept;
+}
+
+/* What a lane's two queries keep of LINES keys: bit lane % 4 * 2 + i of byte n / 4 of word[h][n % 4] is about its score
+ * s[4 n + 2 h + i]. The four lanes of a row draw a quarter each. */
+template <int LINES>
+static __device__ __forceinline__ void draw_rows(const att &a, int head, const two_rows &t,
+                                                 const uint64_t (&query)[2], int tile,
+                                                 uint32_t (&word)[2][4]) {
+    int lane = threadIdx.x % WARP;
+    uint32_t own[2] = { 0, 0 };
+#pragma unroll
+    for (int b = 0; b < LINES / 32; b++) {
+        key_eight e = eight_keys(a, tile + EIGHT * (4 * b + lane % 4));
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (t.live[h] && e.j <= t.hi[h] && e.j + EIGHT > t.lo[h])
+                own[h] |= kept_of(a, head, query[h], e) << EIGHT * b;
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) word[h][k] = __shfl_sync(~0u, own[h], lane / 4 * 4 + k);
+}
+static __device__ __forceinline__ bool row_keeps(const uint32_t (&word)[2][4], int n, int h,
+                                                 int i) {
+    return word[h][n % 4] >> (n / 4 * EIGHT + threadIdx.x % 4 * 2 + i) & 1;
+}
+
+/* The ids of a lane's two queries. */
+static __device__ __forceinline__ void query_ids(const att &a, const two_rows &t,
+                                                 uint64_t (&query)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) query[h] = t.live[h] ? (uint64_t)a.drop.id[t.i[h]] : 0;
+}
+
 /* ---- launches ------------------------------------------------------------------------------------ */
 /* Gives registers of the copying warp group to two computing ones; with one there are enough for all. */
 static __device__ __forceinline__ void keep_registers(int groups, bool copies) {
     if (groups == 1) return;
     if (copies)
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        registers_keep_few();
     else
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        registers_take_many();
 }
 
 static inline bool takes_hopper(const op_call *c, const att &a) {
-    return cuda_of(c)->device->capability == 9 && !a.pos && !a.from && a.qkv_t == DT_BF16 &&
-           a.key_t == DT_BF16 &&
+    return cuda_of(c)->device->capability == 9 && !a.pos && !a.from && !(a.cap > 0) &&
+           a.qkv_t == DT_BF16 && a.key_t == DT_BF16 &&
            (a.dim == 64 || a.dim == 96 || a.dim == 128 || a.dim == 192 || a.dim == 256) &&
            in_sixteens(a.qkv, a.stride, 0) && in_sixteens(a.keys, a.key_stride, a.key_col) &&
            a.n < INT32_MAX && a.n_keys < INT32_MAX;

@@ -104,18 +104,12 @@ typedef struct tile_of_queries {
 
 template <int LINES>
 static __device__ tile_of_queries next_tile(const att &a, tile_of_queries t, int last_head,
-                                            int64_t first, int64_t last, bool begins) {
-    int64_t from = a.range ? 0 : first;
+                                            int64_t from, int64_t last, bool begins) {
     t.row = begins ? from : t.row + LINES;
-    for (;;) {
-        if (t.row >= a.n || first_key(a, t.row) > last) {
-            if (++t.head > last_head) return t;
-            t.row = from;
-            continue;
-        }
-        if (last_key(a, min(t.row + LINES, a.n) - 1) >= first) return t;
-        t.row += LINES;
-    }
+    if (t.row < a.n && first_key(a, t.row) <= last) return t;
+    t.row = from;
+    if (++t.head > last_head || begins) t.head = last_head + 1; /* no query sees these keys */
+    return t;
 }
 
 /* The queries of a tile, as grad_keys_mma reads them from shared memory. */
@@ -164,14 +158,15 @@ static __global__ void __launch_bounds__(MMA_THREADS)
     int64_t col = a.key_col + group * a.dim;
     if (first >= a.n_keys) return;
     tile_of_queries now = { group * heads, 0 };
-    now = next_tile<LINES>(a, now, last_head, first, last, true);
+    int64_t from = first_query(a, first); /* that sees one of the keys */
+    now = next_tile<LINES>(a, now, last_head, from, last, true);
     queue_rows<T, DIM>(ks, a.keys, a.key_stride, col, first, a.n_keys, ROWS, a.dim);
     queue_rows<T, DIM>(vs, a.keys, a.key_stride, col + a.kv * a.dim, first, a.n_keys, ROWS, a.dim);
     if (now.head <= last_head) load_query_tile<T, DIM, LINES>(a, dout, now, qs, ds);
     copies_commit();
     float dk[DIM / 8][4] = { { 0 } }, dv[DIM / 8][4] = { { 0 } };
     for (int buffer = 0; now.head <= last_head; buffer ^= 1) {
-        tile_of_queries next = next_tile<LINES>(a, now, last_head, first, last, false);
+        tile_of_queries next = next_tile<LINES>(a, now, last_head, from, last, false);
         if (next.head <= last_head)
             load_query_tile<T, DIM, LINES>(a, dout, next, qs + (buffer ^ 1) * TILE_ELEMENTS,
                                            ds + (buffer ^ 1) * TILE_ELEMENTS);

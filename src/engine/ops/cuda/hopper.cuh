@@ -52,6 +52,15 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, int phase) {
                  "r"(phase)
                  : "memory");
 }
+/* Arrives at a barrier of this block. */
+static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+
+/* Makes barrier_init visible to TMA and to the other threads, after the block's next barrier. */
+static __device__ __forceinline__ void barriers_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 /* Arrives at this barrier in block `of` of the cluster. */
 static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, int of) {
     asm volatile("{\n"
@@ -241,6 +250,58 @@ template <class T, int N> struct multiplier;
 #define BOTH_TYPES(width, sums)                                                                    \
     MULTIPLIER(bf16, "bf16", width, sums) MULTIPLIER(half, "f16", width, sums)
 FOR_EACH_WIDTH(BOTH_TYPES)
+
+#define SUM32 SUM16(0), SUM16(16)
+#define SUM48 SUM32, SUM16(32)
+#define SUM64 SUM48, SUM16(48)
+#define SUM96 SUM64, SUM16(64), SUM16(80)
+
+/* d = A B^T (+ d where `add`), 64 x N x 16: both operands in shared memory, their depth contiguous. */
+template <class T, int N> struct score_product;
+#define SCORE_PRODUCT(T, type, n, sums, list, a_, b_, add_)                                        \
+    template <> struct score_product<T, n> {                                                       \
+        static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t a, uint64_t b, \
+                                                        int add) {                                 \
+            asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                     \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums \
+                         "}, " a_ ", " b_ ", add, 1, 1, 0, 0;\n}"                                  \
+                         : list                                                                    \
+                         : "l"(a), "l"(b), "r"(add));                                              \
+        }                                                                                          \
+    };
+#define SCORE_PRODUCTS(T, type)                                                                    \
+    SCORE_PRODUCT(T, type, 64, SUMS4, SUM32, "%32", "%33", "%34")                                  \
+    SCORE_PRODUCT(T, type, 128, SUMS8, SUM64, "%64", "%65", "%66")
+SCORE_PRODUCTS(bf16, "bf16")
+
+/* d += A B, 64 x N x 16: A in registers, B in shared memory with N contiguous. */
+template <class T, int N> struct sum_product;
+#define SUM_PRODUCT(T, type, n, sums, list, a_, b_)                                                \
+    template <> struct sum_product<T, n> {                                                         \
+        static __device__ __forceinline__ void add(float (&d)[n / 2], const uint32_t *a,           \
+                                                   uint64_t b) {                                   \
+            asm volatile("{\n.reg .pred add;\nsetp.eq.b32 add, 0, 0;\n"                            \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums \
+                         "}, {" a_ "}, " b_ ", add, 1, 1, 1;\n}"                                   \
+                         : list                                                                    \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                    \
+        }                                                                                          \
+    };
+#define SUM_PRODUCTS(T, type)                                                                      \
+    SUM_PRODUCT(T, type, 64, SUMS4, SUM32, "%32, %33, %34, %35", "%36")                            \
+    SUM_PRODUCT(T, type, 96, SUMS6, SUM48, "%48, %49, %50, %51", "%52")                            \
+    SUM_PRODUCT(T, type, 128, SUMS8, SUM64, "%64, %65, %66, %67", "%68")                           \
+    SUM_PRODUCT(T, type, 192, SUMS12, SUM96, "%96, %97, %98, %99", "%100")                         \
+    SUM_PRODUCT(T, type, 256, SUMS16, SUM128, "%128, %129, %130, %131", "%132")
+SUM_PRODUCTS(bf16, "bf16")
+
+/* Of three warp groups: one that needs few registers leaves the others to two that need many. */
+static __device__ __forceinline__ void registers_keep_few() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+}
+static __device__ __forceinline__ void registers_take_many() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+}
 
 /* ---- the ring -------------------------------------------------------------------------------------- */
 template <class TILE> struct tile_ring {
