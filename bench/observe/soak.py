@@ -3,9 +3,12 @@
     bench/observe/soak.py INGOT [CHROMIUM] [MINUTES] [PAIRS]      180 minutes, 10 pairs
 
 First the page is open for a minute and closed for a minute, PAIRS times: the figure is the median over the pairs of the ratio of
-their median step times, and of the CPU time of the run's process per step. Then the page stays open for MINUTES; each minute the
-resident memory of the run and of the page's renderer are read, and the page's JavaScript heap after a garbage collection. Growth is
-the slope of a line through the second half of them. A line of JSON per minute goes to standard output, the figures come last.
+their median step times. Then the page stays open for MINUTES; each minute the resident memory of the run and of the page's renderer are
+read, the page's JavaScript heap after a garbage collection, and the CPU time of the run's other threads, which is what serving costs
+where every core trains; on a busy machine it is the figure to trust. Growth is the slope of a line through the second half of them. A line
+of JSON per minute goes to standard output, the figures come last.
+
+The browser's network inspection is off: it keeps the bodies of up to 200 MB of answers for the debugger.
 """
 import json
 import os
@@ -33,10 +36,16 @@ def resident(pid):
         return int(re.search(r"^Pss: *(\d+)", f.read(), re.M).group(1)) / 1024
 
 
-def cpu_seconds(pid):
-    with open(f"/proc/{pid}/stat") as f:
+def cpu_seconds(path):
+    """Of /proc/PID or of one of its threads."""
+    with open(f"{path}/stat") as f:
         fields = f.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def other_seconds(pid):
+    """CPU time of all threads but the one that trains."""
+    return cpu_seconds(f"/proc/{pid}") - cpu_seconds(f"/proc/{pid}/task/{pid}")
 
 
 def renderers(browser):
@@ -83,12 +92,10 @@ class Run:
 
 
 def measure(run, seconds):
-    """@return the median step time and the CPU time per step over some seconds."""
+    """@return the median step time over some seconds."""
     run.steps()
-    cpu = cpu_seconds(run.process.pid)
     time.sleep(seconds)
-    steps = run.steps()
-    return statistics.median(steps), (cpu_seconds(run.process.pid) - cpu) / len(steps)
+    return statistics.median(run.steps())
 
 
 def slope(values):
@@ -106,9 +113,9 @@ def compare(run, page):
             page.call("Page.navigate", url=run.address if is_open else "about:blank")
             time.sleep(HALF / 6)
             took[is_open] = measure(run, HALF)
-        ratios.append([a / b for a, b in zip(took[True], took[False])])
+        ratios.append(took[True] / took[False])
         print(json.dumps({"pair": i, "open": took[True], "closed": took[False]}), flush=True)
-    return [100 * (statistics.median(r) - 1) for r in zip(*ratios)]
+    return 100 * (statistics.median(ratios) - 1) if ratios else float("nan")
 
 
 def watch(run, chrome, page):
@@ -116,13 +123,16 @@ def watch(run, chrome, page):
     page.call("HeapProfiler.enable")
     rows = []
     for _ in range(max(4, round(minutes * 60 / HALF))):
+        before, then = other_seconds(run.process.pid), time.time()
         time.sleep(HALF)
+        serving = (other_seconds(run.process.pid) - before) / (time.time() - then)
         steps = run.steps()
         page.call("HeapProfiler.collectGarbage")
         used = page.call("Runtime.getHeapUsage")
         rows.append({"steps": len(steps), "run_mib": resident(run.process.pid),
                      "page_mib": sum(resident(p) for p in renderers(chrome.process.pid)), "heap_mib": used["usedSize"] / 2**20,
-                     "nodes": page.call("Memory.getDOMCounters")["nodes"], "step_ms": 1e3 * statistics.median(steps)})
+                     "nodes": page.call("Memory.getDOMCounters")["nodes"], "step_ms": 1e3 * statistics.median(steps),
+                     "serving_percent": 100 * serving})
         print(json.dumps({k: round(v, 3) for k, v in rows[-1].items()}), flush=True)
     return rows
 
@@ -130,14 +140,16 @@ def watch(run, chrome, page):
 with tempfile.TemporaryDirectory() as work, Chrome(chromium) as chrome:
     run = Run(work)
     page = chrome.open("about:blank")
+    page.call("Network.disable")
     time.sleep(HALF)
-    step, cpu = compare(run, page)
+    step = compare(run, page)
     rows = watch(run, chrome, page)
     state = page.value("$('status').textContent")
     run.process.terminate()
     run.process.wait()
     late = rows[len(rows) // 2:]
-    print("%d pairs: %+.2f %% step time, %+.2f %% CPU time per step with the page open (bar: 0.5 %%)" % (pairs, step, cpu))
+    print("%d pairs: %+.2f %% step time with the page open (bar: 0.5 %%); %.2f %% of a core serves it" %
+          (pairs, step, statistics.mean(r["serving_percent"] for r in rows)))
     for key, what in (("run_mib", "run"), ("page_mib", "renderer"), ("heap_mib", "JavaScript heap"), ("nodes", "DOM nodes")):
         print("%-16s %8.1f at first, %8.1f at the end, %+.2f per hour in the second half" %
               (what, rows[0][key], rows[-1][key], slope([r[key] for r in late])))

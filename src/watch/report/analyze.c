@@ -102,6 +102,7 @@ static void measure_loss(run_report *r) {
     double error = 4 * sqrt(2) * r->window[r->windows - 1].error;
     r->diverged = !isfinite(r->last_loss) || !isfinite(series_value(loss, loss->n - 1)) ||
                   r->last_loss > r->best_loss + REPORT_DIVERGED * fabs(r->best_loss) + error;
+    r->end_loss = series_value(loss, loss->n - 1);
     r->last_val = val ? series_value(val, val->n - 1) : NAN;
     r->best_val = report_quantile(val, 0, 0);
 }
@@ -121,14 +122,16 @@ static void add_stall(run_report *r, run_stall s) {
     r->stall[REPORT_LISTED - 1] = s;
 }
 
-/* Watts times the seconds of their steps. */
-static double sum_energy(const series *s) {
+/* Watts times the seconds of the steps since the value before: there are fewer rows than steps where the series is bounded. */
+double report_energy(const series *s) {
     const series_column *power = series_find(s, "gpu_power"), *step = series_find(s, "step_s");
-    double joules = 0;
+    double joules = 0, before = NAN;
     if (!power || !step) return NAN;
     for (int64_t i = 0; i < power->n; i++) {
-        double j = series_value(power, i) * series_in_row(step, series_row(power, i));
+        double at = series_step(s, power, i), steps = at > before ? at - before : 1;
+        double j = series_value(power, i) * series_in_row(step, series_row(power, i)) * steps;
         if (isfinite(j)) joules += j;
+        before = at;
     }
     return joules / 3.6e6;
 }
@@ -148,7 +151,7 @@ static void measure_run_speed(run_report *r) {
     r->peak_share = report_quantile(series_find(s, "peak_share"), row, 0.5);
     r->grad_norm = report_quantile(series_find(s, "grad_norm"), row, 0.5);
     r->step_s = report_quantile(step, row, 0.5);
-    r->energy_kwh = sum_energy(s);
+    r->energy_kwh = report_energy(s);
     r->seconds.step = sum_of(s, "step_s");
     r->seconds.data = sum_of(s, "data_s");
     r->seconds.compute = sum_of(s, "compute_s");

@@ -56,6 +56,7 @@ typedef struct run_report {
     int64_t rows;
     double first_step, last_step, tokens;
     double first_loss, last_loss, best_loss; /* means of the first, last and best window */
+    double end_loss;                         /* of the last step; NaN: not finite */
     double last_val, best_val;               /* NaN: none */
     loss_window *window;
     int windows;
@@ -96,6 +97,8 @@ typedef struct report_finding {
 /* Reads and analyzes a run folder. @param out owned: report_free. */
 err report_read(const char *dir, run_report **out) MUST_USE;
 void report_free(run_report *r); /* takes NULL */
+/* @return the energy of the GPU of rank 0 during steps, in kWh; NaN: not measured */
+double report_energy(const series *s);
 
 /* ---- what is printed ----------------------------------------------------------------------- */
 typedef enum { REPORT_TEXT, REPORT_MARKDOWN, REPORT_HTML } report_format;
@@ -105,6 +108,10 @@ void report_write(const run_report *const *runs, int n, report_format format, in
 /* Only how they compare. */
 void report_compare(const run_report *const *runs, int n, report_format format, int width,
                     str *out);
+/* Finds the run with the lowest held-out loss at equal tokens: those at which the first of them had its last one. Runs that have finished
+ * are compared if there are any, else all; without held-out losses, the losses of the last step. @param tokens, loss what was compared; may be NULL
+ * @return its index, -1: none has a loss */
+int report_best(const run_report *const *runs, int n, double *tokens, double *loss);
 /* @return owned. */
 json_t *report_json(const run_report *const *runs, int n);
 /* An error when the losses of a run differ from those of the first by more than `tolerance` of it in a step, or

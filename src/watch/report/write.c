@@ -209,19 +209,60 @@ static void write_run(doc *d, const run_report *r) {
 }
 
 /* ---- several ----------------------------------------------------------------------------------- */
+/* The last held-out loss of a run at no more than these tokens. @param at the tokens that it is of */
+static double held_out_at(const run_report *r, double most, double *at) {
+    const series_column *val = series_find(r->all, "val_loss"),
+                        *tokens = series_find(r->all, "tokens");
+    double found = NAN;
+    for (int64_t i = 0; val && tokens && i < val->n; i++) {
+        double t = series_in_row(tokens, series_row(val, i));
+        if (t > most || !isfinite(series_value(val, i))) continue;
+        found = series_value(val, i);
+        *at = t;
+    }
+    return found;
+}
+
+int report_best(const run_report *const *runs, int n, double *tokens, double *loss) {
+    bool any_finished = false, any_val = false;
+    double equal = INFINITY, at = NAN, least = INFINITY;
+    int best = -1;
+    for (int i = 0; i < n; i++) any_finished |= runs[i]->status.state == RUN_FINISHED;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < n; i++) {
+            const run_report *r = runs[i];
+            if (any_finished && r->status.state != RUN_FINISHED) continue;
+            double v = held_out_at(r, pass ? equal : INFINITY, &at);
+            if (pass == 0) {
+                any_val |= isfinite(v);
+                if (isfinite(v)) equal = fmin(equal, at);
+                continue;
+            }
+            if (!any_val) v = r->end_loss, at = r->tokens;
+            if (!(v < least)) continue;
+            least = v;
+            best = i;
+            if (tokens) *tokens = at;
+        }
+    if (loss) *loss = least;
+    return best;
+}
+
 static void write_comparison(doc *d, const run_report *const *runs, int n) {
     const char *head[] = { "run",   "steps", "tokens", "loss", "held-out",
                            "tok/s", "MFU",   "spikes", "time" };
     cells c = { 0 };
     char a[32];
+    double at = NAN, loss = NAN;
+    int best = report_best(runs, n, &at, &loss);
     doc_heading(d, "Side by side");
     for (size_t i = 0; i < COUNT_OF(head); i++) add_cell(&c, "%s", head[i]);
     for (int i = 0; i < n; i++) {
         const run_report *r = runs[i];
-        add_cell(&c, "%s", r->dir);
+        add_cell(&c, "%s%s", r->dir, i == best ? " (best)" : "");
         add_cell(&c, "%lld", (long long)r->rows);
         add_cell(&c, "%s", str_count(a, sizeof a, r->tokens));
-        add_number_cell(&c, "%.4f", r->last_loss);
+        add_number_cell(&c, "%.4f", r->end_loss);
         add_number_cell(&c, "%.4f", r->last_val);
         add_cell(&c, "%s", isfinite(r->tok_s) ? str_count(a, sizeof a, r->tok_s) : "-");
         add_number_cell(&c, "%.1f %%", 100 * r->mfu);
@@ -229,6 +270,10 @@ static void write_comparison(doc *d, const run_report *const *runs, int n) {
         add_cell(&c, "%s", str_duration(a, sizeof a, r->seconds.step));
     }
     put_table(d, &c, (int)COUNT_OF(head));
+    if (best >= 0 && n > 1)
+        doc_line(d, "best: %s, %s %.4f at %s tokens", runs[best]->dir,
+                 isfinite(runs[best]->last_val) ? "held-out loss" : "loss", loss,
+                 str_count(a, sizeof a, at));
     plot_runs(d, runs, n);
 }
 

@@ -288,7 +288,7 @@ static void find_targets(ce_job *s) {
     }
 }
 
-static void gather_rows(const ce_job *s) {
+static void gather_with_targets(const ce_job *s) {
     const tensor *h = &s->call->in[0];
     size_t bytes = (size_t)s->d * dt_size(h->dt);
     for (int64_t i = 0; i < s->count; i++)
@@ -303,7 +303,7 @@ static void CPU(linear_ce)(const op_call *c) {
     if (!has_gradients(c)) find_targets(&s);
     for (s.from = 0; s.from < s.n; s.from += s.rows) {
         s.count = MIN(s.rows, s.n - s.from);
-        if (s.row) gather_rows(&s);
+        if (s.row) gather_with_targets(&s);
         run_loss_gemm(&s, logits_gemm(&s));
         pool_run(c->run->pool, s.count, loss_row_task, &s);
         if (c->out[1].data) run_loss_gemm(&s, grad_h_gemm(&s));
