@@ -126,6 +126,7 @@ extern const cli_subcommand data_dedup, data_decontaminate;
 extern const cli_subcommand data_filter, data_quality, data_language;
 extern const cli_subcommand data_sample, data_shuffle, data_split_command, data_merge,
     data_export_command;
-extern const cli_subcommand data_synth, data_tokenize, data_inspect, data_stats, data_explain;
+extern const cli_subcommand data_synth, data_tokenize, data_inspect, data_stats, data_explain,
+    data_reweigh;
 
 #endif

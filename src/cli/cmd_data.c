@@ -3,9 +3,10 @@
 #include "cli/cli.h"
 
 static const cli_subcommand *const members[] = {
-    &data_synth,          &data_quality, &data_filter,        &data_dedup,   &data_decontaminate,
-    &data_sample,         &data_shuffle, &data_split_command, &data_merge,   &data_tokenize,
-    &data_export_command, &data_stats,   &data_inspect,       &data_explain, &data_language
+    &data_synth,         &data_quality,  &data_filter,         &data_dedup,
+    &data_decontaminate, &data_sample,   &data_shuffle,        &data_split_command,
+    &data_merge,         &data_tokenize, &data_export_command, &data_stats,
+    &data_inspect,       &data_explain,  &data_reweigh,        &data_language
 };
 
 const cli_family data_family = { "data", members, (int)COUNT_OF(members) };

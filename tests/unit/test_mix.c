@@ -17,7 +17,7 @@ static mix *mix_of(int n, const double *weights, const double *epochs, const int
         parts[i].epochs = epochs ? epochs[i] : 0;
     }
     mix *m = NULL;
-    assert_ok(mix_new(parts, n, windows, &m));
+    assert_ok(mix_new(parts, n, windows, 0, NULL, &m));
     return m;
 }
 
@@ -44,7 +44,7 @@ static void proportions_are_exact_in_every_round(void **state) {
     /* Inside a round nothing is bunched: no part is ever far from its share. */
     for (int64_t p = 0; p < 400; p++)
         for (int i = 0; i < 5; i++) {
-            double off = (double)mix_count(m, i, p) - (double)p * mix_share(m, i);
+            double off = (double)mix_count(m, i, p) - (double)p * mix_share(m, i, 0);
             assert_true(off > -2 && off < 2);
         }
     assert_true(mix_total(m) == INT64_MAX);
@@ -97,13 +97,54 @@ static void a_mix_with_limits_everywhere_ends(void **state) {
     mix_free(m);
 }
 
+/* A part that is only in the last stage, one that is in the first alone, one that runs out in the second. */
+static void stages_have_weights_of_their_own(void **state) {
+    static const double weights[3][3] = { { 3, 1, 0 }, { 1, 3, 1 }, { 0, 0, 1 } };
+    const int64_t windows[] = { 1000, 50, 200 }, begin[] = { 0, 400, 900 };
+    data_part parts[3] = { { .name = "a", .stage_weights = weights[0] },
+                           { .name = "b", .stage_weights = weights[1], .epochs = 4 },
+                           { .name = "c", .stage_weights = weights[2] } };
+    mix *m = NULL;
+    assert_ok(mix_new(parts, 3, windows, 3, begin, &m));
+    assert_consistent(m, 3, 1500);
+    assert_int_equal(mix_count(m, 0, 400), 300);
+    assert_int_equal(mix_count(m, 1, 400), 100);
+    /* b has 100 windows left in the second stage, in which three of four are its own */
+    assert_int_equal(mix_count(m, 1, 400 + 80), 160);
+    assert_int_equal(mix_count(m, 1, 900), 200);
+    assert_int_equal(mix_count(m, 0, 900), 700);
+    /* ... and in the last one c is alone: a is not in it, b has left */
+    assert_int_equal(mix_count(m, 0, 1500), 700);
+    assert_int_equal(mix_count(m, 2, 1500), 600);
+    assert_true(fabs(mix_share(m, 1, 400) - 0.75) < 1e-9 && mix_share(m, 2, 1000) == 1);
+    mix_free(m);
+}
+
+/* The sources of the first stage are through: the next one begins before it was to. */
+static void a_stage_that_runs_out_ends_early(void **state) {
+    static const double later[2][1] = { { 0 }, { 1 } };
+    const int64_t windows[] = { 10, 30 }, begin[] = { 0, 1000 };
+    static const double first[2][2] = { { 1, 0 }, { 0, 1 } };
+    data_part parts[2] = { { .name = "a", .epochs = 2, .stage_weights = first[0] },
+                           { .name = "b", .epochs = 1, .stage_weights = first[1] } };
+    mix *m = NULL;
+    assert_ok(mix_new(parts, 2, windows, 2, begin, &m));
+    assert_int_equal(mix_total(m), 20 + 30);
+    assert_consistent(m, 2, 50);
+    assert_int_equal(mix_count(m, 0, 20), 20);
+    mix_free(m);
+    parts[0] = (data_part){ .name = "a", .weight = 1, .stage_weights = later[0] };
+    parts[1] = (data_part){ .name = "b", .weight = 1, .stage_weights = later[0] };
+    assert_error(mix_new(parts, 2, windows, 1, begin + 1, &m), "none of the sources");
+}
+
 static void odd_weights_are_refused_or_rounded(void **state) {
     const int64_t windows[] = { 10, 20 };
     data_part parts[2] = { { .name = "a", .weight = 1 }, { .name = "b" } };
     mix *m = NULL;
-    assert_error(mix_new(parts, 2, windows, &m), "some have none");
+    assert_error(mix_new(parts, 2, windows, 0, NULL, &m), "some have none");
     parts[1].weight = -1;
-    assert_error(mix_new(parts, 2, windows, &m), "weight of -1");
+    assert_error(mix_new(parts, 2, windows, 0, NULL, &m), "weight of -1");
     const double thirds[] = { 1.0 / 3, 2.0 / 3 };
     m = mix_of(2, thirds, NULL, windows);
     assert_in_range(mix_count(m, 0, 3000000), 999999, 1000001);
@@ -494,6 +535,38 @@ static void published_mixes_add_up(void **state) {
     assert_int_equal(n, 8);
 }
 
+static void stages_of_mix_files_are_read(void **state) {
+#define TWO "sources: [{name: a, path: a, weight: 1}, {name: b, path: b, weight: 3}]\n"
+    static const struct {
+        const char *stages, *error;
+    } bad[] = {
+        { "- {from: 5}", "needs from" },
+        { "- {weights: {a: 1}}", "needs from" },
+        { "- {from: 5, weights: {c: 1}}", "no source \"c\"" },
+        { "- {from: -5, weights: {a: 1}}", "above 0" },
+        { "- {from: 5, weights: {a: 0}}", "above 0" },
+        { "- {from: 5, weights: {a: 1}}\n  - {from: 5, weights: {b: 1}}", "after one at 5" },
+        { "- {at: 5, weights: {a: 1}}", "\"at\" is not a member" },
+        { "- 7", "expected a stage" },
+    };
+    mix_file m;
+    assert_ok(read_mix(TWO "stages:\n  - {from: 0, weights: {a: 2}}\n"
+                           "  - {from: 9e11, weights: {b: 0.7, a: 0.3}}\n",
+                       &m));
+    assert_int_equal(m.n_stages, 2);
+    assert_true(m.stages[0].from == 0 && m.stages[1].from == 9e11);
+    assert_true(m.stages[0].weights[0] == 2 && m.stages[0].weights[1] == 0);
+    assert_true(m.stages[1].weights[0] == 0.3 && m.stages[1].weights[1] == 0.7);
+    mix_file_free(&m);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        str text = { 0 };
+        str_add(&text, TWO "stages:\n  %s\n", bad[i].stages);
+        assert_error(read_mix(text.text, &m), bad[i].error);
+        str_free(&text);
+    }
+    assert_error(read_mix("stages: []\n" TWO, &m), "after the sources");
+}
+
 #define WITH_CORPUS(f) cmocka_unit_test_setup_teardown(f, make_corpus, free_corpus)
 int main(void) {
     const struct CMUnitTest tests[] = {
@@ -502,6 +575,9 @@ int main(void) {
         cmocka_unit_test(without_weights_an_epoch_has_every_window_once),
         cmocka_unit_test(parts_leave_after_their_epochs),
         cmocka_unit_test(a_mix_with_limits_everywhere_ends),
+        cmocka_unit_test(stages_have_weights_of_their_own),
+        cmocka_unit_test(a_stage_that_runs_out_ends_early),
+        cmocka_unit_test(stages_of_mix_files_are_read),
         cmocka_unit_test(odd_weights_are_refused_or_rounded),
         cmocka_unit_test(skips_join_and_shift),
         WITH_CORPUS(any_number_of_ranks_sees_the_same_tokens),

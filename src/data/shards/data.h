@@ -287,6 +287,9 @@ typedef struct data_part {
     data_range range; /* tokens of the source; to == 0: all */
     double weight;    /* share of the windows, in any unit; 0 in every part: by size */
     double epochs;    /* limit; 0: none */
+    /* [stages of the loader] weights in the stages after the first; 0: not in the stage. Borrowed while the loader is
+     * made */
+    const double *stage_weights;
 } data_part;
 
 /* A mix file: sources by name, with paths, weights and limits. Weights are those of the sources, or follow from one of
@@ -300,15 +303,24 @@ typedef struct data_part {
  *         path: /disk1/c4           # or a list of paths
  *         weight: 0.15              # over the preset's
  *         epochs: 2                 # at most; default: no limit
+ *
+ *     stages:                       # from so many tokens of the run on, the mix is another one
+ *       - { from: 9e11, weights: { c4: 0.3, books: 0.7 } }
  */
 typedef struct mix_entry {
     const char *name, *const *paths;
     int n_paths;
     double weight, epochs;
 } mix_entry;
+typedef struct mix_stage {
+    double from;     /* tokens of the run */
+    double *weights; /* [sources] 0: not in the stage */
+} mix_stage;
 typedef struct mix_file {
     mix_entry *entries;
     int n;
+    mix_stage *stages; /* ascending */
+    int n_stages;
     const char *preset;                  /* NULL: none */
     double temperature;                  /* 0: none */
     double unimax_tokens, unimax_epochs; /* 0: none */
@@ -424,6 +436,10 @@ typedef struct loader_options {
     bool evaluation;     /* in order, and the end padded instead of dropped: see loader_next */
     data_packing packing;
     guard_options guard;
+    /* Stages of the mix after the first: tokens of the run, padding included, with which each begins; ascending.
+     * Borrowed while the loader is made. */
+    const double *stages;
+    int n_stages;
     data_skips skips;
     /* Positions whose windows come from `clean` instead, one after the other; of a position that is
      * skipped too nothing is read. */
@@ -486,11 +502,14 @@ int64_t loader_total(const loader *l);
 int64_t loader_batches(const loader *l);
 /* A part's share of the windows, and when it leaves the mix. */
 typedef struct loader_part {
-    double share;    /* of the windows, while all parts are in; the shares' sum is 1 */
+    double
+        share; /* of the windows at the beginning, while all parts are in; the shares' sum is 1 */
     int64_t windows; /* in an epoch */
     int64_t most;    /* windows until it leaves; INT64_MAX: never */
 } loader_part;
 loader_part loader_part_at(const loader *l, int part);
+/* @return the share of a part in the window that follows `consumed` others. */
+double loader_part_share(const loader *l, int part, int64_t consumed);
 /* @return windows of this part among the first `consumed`. */
 int64_t loader_part_consumed(const loader *l, int part, int64_t consumed);
 /* Where the window is that is read after `consumed` others, which are fewer than loader_total. */

@@ -180,8 +180,10 @@ void document_encode(encoder *e, const document_layout *d, const char *text, siz
 
 /* ---- mix.c: which part comes when ------------------------------------------------------------- */
 typedef struct mix mix;
-/* @param windows [n] in an epoch of each part. */
-err mix_new(const data_part *parts, int n, const int64_t *windows, mix **out) MUST_USE;
+/* @param windows [n] in an epoch of each part. @param begin [stages] position at which each stage after the first begins,
+ * ascending. A stage whose parts have all left ends where the next one begins. */
+err mix_new(const data_part *parts, int n, const int64_t *windows, int stages, const int64_t *begin,
+            mix **out) MUST_USE;
 int64_t mix_total(const mix *m); /* positions before every part has left; INT64_MAX: no end */
 typedef struct mix_turn {
     int part;
@@ -191,7 +193,8 @@ typedef struct mix_turn {
 mix_turn mix_at(const mix *m, int64_t position);
 /* @return windows of a part among the first `positions`. */
 int64_t mix_count(const mix *m, int part, int64_t positions);
-double mix_share(const mix *m, int part);
+/* @return the share of a part at a position. */
+double mix_share(const mix *m, int part, int64_t position);
 int64_t mix_most(const mix *m, int part);
 void mix_free(mix *m); /* takes NULL */
 

@@ -78,9 +78,13 @@ int64_t loader_total(const loader *l) {
 }
 
 loader_part loader_part_at(const loader *l, int part) {
-    return (loader_part){ .share = mix_share(l->mix, part),
+    return (loader_part){ .share = mix_share(l->mix, part, 0),
                           .windows = l->sources[part].windows,
                           .most = mix_most(l->mix, part) };
+}
+
+double loader_part_share(const loader *l, int part, int64_t consumed) {
+    return mix_share(l->mix, part, data_skips_position(&l->o.skips, consumed));
 }
 
 int64_t loader_part_consumed(const loader *l, int part, int64_t consumed) {
@@ -471,6 +475,7 @@ static err open_parts(loader *l, const data_part *parts) {
     int64_t first = 0;
     err e = OK;
     int64_t *windows = mem_alloc((size_t)l->parts * sizeof *windows);
+    int64_t *begin = mem_alloc((size_t)l->o.n_stages * sizeof *begin + 1);
     for (int i = 0; i < l->parts; i++) {
         TRY_CLEAN(open_windows(&parts[i], i, &l->o, &l->sources[i]));
         l->sources[i].first = first;
@@ -483,9 +488,12 @@ static err open_parts(loader *l, const data_part *parts) {
         l->sources[l->parts].first = first;
         l->remote = l->remote || l->o.clean->source->cache;
     }
-    e = mix_new(parts, l->parts, windows, &l->mix);
+    for (int i = 0; i < l->o.n_stages; i++)
+        begin[i] = (int64_t)(l->o.stages[i] / (double)l->o.seq_len);
+    e = mix_new(parts, l->parts, windows, l->o.n_stages, begin, &l->mix);
 cleanup:
     free(windows);
+    free(begin);
     return e;
 }
 

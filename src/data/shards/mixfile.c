@@ -213,6 +213,81 @@ static err apply_preset(const mix_reader *r) {
     return OK;
 }
 
+/* ---- stages ------------------------------------------------------------------------------------ */
+static int entry_by_name(const mix_file *m, const char *name) {
+    for (int i = 0; i < m->n; i++)
+        if (strcmp(m->entries[i].name, name) == 0) return i;
+    return -1;
+}
+
+/* { web: 0.3, books: 0.7 } */
+static err read_stage_weights(const mix_reader *r, const yaml_node_t *n, mix_stage *s) {
+    if (n->type != YAML_MAPPING_NODE)
+        return err_hint(
+            ERR("%s:%d: weights: expected names of sources with numbers", r->path, mix_line(n)),
+            "write weights: { web: 0.3, books: 0.7 }");
+    for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
+        const char *name = NULL;
+        TRY(read_mix_text(r, node_at(r, p->key), "weights", &name));
+        int i = entry_by_name(r->m, name);
+        if (i < 0)
+            return err_hint(
+                ERR("%s:%d: weights: there is no source \"%.40s\"", r->path, mix_line(n), name),
+                "list it in sources, before stages");
+        TRY(read_mix_number(r, node_at(r, p->value), name, &s->weights[i]));
+    }
+    return OK;
+}
+
+static err read_stage(const mix_reader *r, const yaml_node_t *n, mix_stage *s) {
+    bool weights = false, from = false;
+    if (n->type != YAML_MAPPING_NODE)
+        return err_hint(ERR("%s:%d: expected a stage with from and weights", r->path, mix_line(n)),
+                        "write - { from: 9e11, weights: { web: 0.3, books: 0.7 } }");
+    s->weights = arena_alloc(r->m->memory, (size_t)r->m->n * sizeof *s->weights);
+    for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
+        const char *key = NULL;
+        const yaml_node_t *value = node_at(r, p->value);
+        TRY(read_mix_text(r, node_at(r, p->key), "key", &key));
+        if (strcmp(key, "from") == 0) {
+            const char *text = NULL;
+            TRY(read_mix_text(r, value, key, &text));
+            from = true; /* 0: the run begins with it */
+            if (strcmp(text, "0") != 0)
+                TRY(read_mix_number(r, value, "from, in tokens of the run", &s->from));
+        } else if (strcmp(key, "weights") == 0) {
+            TRY(read_stage_weights(r, value, s));
+            weights = true;
+        } else {
+            return ERR("%s:%d: \"%.40s\" is not a member of a stage, which has from and weights",
+                       r->path, mix_line(value), key);
+        }
+    }
+    if (from && weights) return OK;
+    return ERR("%s:%d: a stage needs from, in tokens of the run, and weights", r->path,
+               mix_line(n));
+}
+
+static err read_stages(const mix_reader *r, const yaml_node_t *n) {
+    mix_file *m = r->m;
+    if (n->type != YAML_SEQUENCE_NODE || !m->n || m->stages)
+        return ERR("%s:%d: stages: expected one list, after the sources", r->path, mix_line(n));
+    int64_t count = n->data.sequence.items.top - n->data.sequence.items.start;
+    if (count > MOST_SOURCES)
+        return ERR("%s:%d: %lld stages; a mix has at most %d", r->path, mix_line(n),
+                   (long long)count, MOST_SOURCES);
+    m->stages = arena_alloc(m->memory, (size_t)count * sizeof *m->stages + 1);
+    for (; m->n_stages < count; m->n_stages++) {
+        const yaml_node_t *at = node_at(r, n->data.sequence.items.start[m->n_stages]);
+        mix_stage *s = &m->stages[m->n_stages];
+        TRY(read_stage(r, at, s));
+        if (m->n_stages && s->from <= s[-1].from)
+            return ERR("%s:%d: a stage begins at %g tokens, after one at %g", r->path, mix_line(at),
+                       s->from, s[-1].from);
+    }
+    return OK;
+}
+
 /* ---- weights by size ------------------------------------------------------------------------------------ */
 
 /* { tokens: 1e12, epochs: 4 } */
@@ -301,9 +376,11 @@ static err read_mix_document(const mix_reader *r) {
             TRY(read_mix_number(r, value, key, &r->m->temperature));
         else if (strcmp(key, "unimax") == 0)
             TRY(read_unimax(r, value));
+        else if (strcmp(key, "stages") == 0)
+            TRY(read_stages(r, value));
         else
             return err_hint(ERR("%s:%d: unknown key \"%.40s\"", r->path, mix_line(value), key),
-                            "a mix file has sources, and preset, temperature or unimax");
+                            "a mix file has sources, and preset, temperature, unimax or stages");
     }
     if (!r->m->n) return ERR("%s: the mix has no sources", r->path);
     TRY(check_one_rule(r));

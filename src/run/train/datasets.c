@@ -65,7 +65,16 @@ static err open_sources(trainer *t, const char *path, bool held_out, run_source 
     for (int i = 0; i < file.n; i++) {
         if (tokens[i] < 0) continue;
         (*list)[from].weight = file.entries[i].weight;
-        (*list)[from++].epochs = file.entries[i].epochs;
+        (*list)[from].epochs = file.entries[i].epochs;
+        (*list)[from].stage_weights = mem_alloc((size_t)file.n_stages * sizeof(double) + 1);
+        for (int k = 0; k < file.n_stages; k++)
+            (*list)[from].stage_weights[k] = file.stages[k].weights[i];
+        from++;
+    }
+    if (list == &t->data.sources && file.n_stages && !t->data.stages) {
+        t->data.stages = mem_alloc((size_t)file.n_stages * sizeof *t->data.stages);
+        t->data.n_stages = file.n_stages;
+        for (int k = 0; k < file.n_stages; k++) t->data.stages[k] = file.stages[k].from;
     }
 cleanup:
     free(tokens);
@@ -150,6 +159,7 @@ static err open_clean(trainer *t) {
     while (n > t->data.n_sources) {
         data_close(t->data.sources[--n].data);
         free(t->data.sources[n].name);
+        free(t->data.sources[n].stage_weights);
     }
     return err_hint(ERR("alerts.clean_source: %s is several sources", path),
                     "name one: a file or a folder of shards");
@@ -306,6 +316,8 @@ err datasets_load(trainer *t) {
                                     .few_ids = c->data.guard_few_ids,
                                     .malformed = c->data.guard_malformed,
                                     .tokenizer = t->data.tokenizer },
+                         .stages = t->data.stages,
+                         .n_stages = t->data.n_stages,
                          .curriculum_start = c->training.seq_curriculum_start,
                          .curriculum_windows = t->len.curriculum,
                          .ramp = t->len.ramp,
@@ -316,7 +328,8 @@ err datasets_load(trainer *t) {
     for (int i = 0; i < all; i++) {
         run_source *s = &t->data.sources[i];
         if (o.packing == PACK_BEST_FIT) data_index_documents(s->data);
-        parts[i] = (data_part){ s->name, s->data, s->range, s->weight, s->epochs };
+        parts[i] =
+            (data_part){ s->name, s->data, s->range, s->weight, s->epochs, s->stage_weights };
     }
     if (t->data.has_clean) o.clean = &parts[t->data.n_sources];
     err e = loader_new_mix(parts, t->data.n_sources, &o, &t->data.batches);
@@ -419,6 +432,7 @@ static void free_sources(run_source *list, int n) {
         loader_free(list[i].batches);
         if (!list[i].borrowed) data_close(list[i].data);
         free(list[i].name);
+        free(list[i].stage_weights);
     }
     free(list);
 }
@@ -428,4 +442,5 @@ void datasets_free(trainer *t) {
     free_sources(t->data.sets, t->data.n_sets); /* first: some read the sources' data */
     free_sources(t->data.sources, t->data.n_sources + t->data.has_clean);
     free(t->data.parts);
+    free(t->data.stages);
 }

@@ -70,12 +70,26 @@ static void data_lines(const trainer *t) {
     for (int i = 0; i < t->data.n_sources && t->data.n_sources > 1; i++) {
         const run_source *s = &t->data.sources[i];
         loader_part p = loader_part_at(t->data.batches, i);
-        double windows = p.share * (double)batch_ramp_windows(&t->len.ramp, t->len.steps);
-        double epochs = MIN(windows, (double)p.most) / (double)p.windows;
+        double windows = (double)loader_part_consumed(
+            t->data.batches, i, batch_ramp_windows(&t->len.ramp, t->len.steps));
+        double epochs = windows / (double)p.windows;
         char limit[48] = "";
         if (s->epochs > 0) snprintf(limit, sizeof limit, " of at most %g", s->epochs);
         print_field(t, "", "%5.2f%%  %-20s %s tokens, %.2f epochs%s", 100 * p.share, s->name,
                     str_count(a, sizeof a, (double)(s->range.to - s->range.from)), epochs, limit);
+    }
+    for (int k = 0; k < t->data.n_stages; k++) {
+        str mix = { 0 };
+        int64_t at = (int64_t)(t->data.stages[k] / (double)t->len.seq);
+        for (int i = 0; i < t->data.n_sources; i++) {
+            double share = loader_part_share(t->data.batches, i, at);
+            if (share > 0)
+                str_add(&mix, "%s%.2f%% %s", mix.len ? ", " : "", 100 * share,
+                        t->data.sources[i].name);
+        }
+        print_field(t, "", "from %s tokens on: %s", str_count(a, sizeof a, t->data.stages[k]),
+                    mix.len ? mix.text : "nothing");
+        str_free(&mix);
     }
     if (t->state.skips.n)
         print_field(

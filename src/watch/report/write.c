@@ -92,6 +92,76 @@ static void write_loss(doc *d, const run_report *r) {
                  r->best_val, exp(r->last_val));
 }
 
+/* ---- the mix that was trained ------------------------------------------------------------------ */
+static double last_finite(const series *all, const series_column *c) {
+    for (int64_t row = series_rows(all) - 1; c && row >= 0; row--) {
+        double v = series_in_row(c, row);
+        if (isfinite(v)) return v;
+    }
+    return NAN;
+}
+
+/* A source by its column of tokens, "sources.NAME.tokens". */
+typedef struct trained_source {
+    char name[128];
+    double tokens, loss;
+} trained_source;
+
+/* @param at the column to begin with; moved past the one found. @return false: there are no more. */
+static bool next_source(const run_report *r, int *at, trained_source *out) {
+    static const char before[] = "sources.", after[] = ".tokens";
+    for (; *at < series_columns(r->all); ++*at) {
+        const series_column *c = series_at(r->all, *at);
+        if (!str_starts(c->name, before) || !str_ends(c->name, after)) continue;
+        int n = (int)(strlen(c->name) - strlen(before) - strlen(after));
+        char loss[192];
+        snprintf(out->name, sizeof out->name, "%.*s", n, c->name + strlen(before));
+        snprintf(loss, sizeof loss, "%s%s.loss", before, out->name);
+        out->tokens = last_finite(r->all, c);
+        out->loss = last_finite(r->all, series_find(r->all, loss));
+        ++*at;
+        return true;
+    }
+    return false;
+}
+
+static double all_source_tokens(const run_report *r) {
+    trained_source s;
+    double sum = 0;
+    for (int at = 0; next_source(r, &at, &s);)
+        if (isfinite(s.tokens)) sum += s.tokens;
+    return sum;
+}
+
+static void write_mix(doc *d, const run_report *r) {
+    double sum = all_source_tokens(r);
+    cells c = { 0 };
+    trained_source s;
+    char a[32];
+    if (!(sum > 0)) return;
+    const char *head[] = { "source", "tokens trained", "share", "last loss" };
+    for (int i = 0; i < 4; i++) add_cell(&c, "%s", head[i]);
+    for (int at = 0; next_source(r, &at, &s);) {
+        add_cell(&c, "%s", s.name);
+        add_cell(&c, "%s", str_count(a, sizeof a, s.tokens));
+        add_number_cell(&c, "%.2f %%", 100 * s.tokens / sum);
+        add_number_cell(&c, "%.4f", s.loss);
+    }
+    put_table(d, &c, 4);
+}
+
+static json_t *mix_json(const run_report *r) {
+    double sum = all_source_tokens(r);
+    json_t *all = json_object();
+    trained_source s;
+    for (int at = 0; next_source(r, &at, &s);)
+        json_object_set_new(all, s.name,
+                            json_pack("{s:o, s:o, s:o}", "tokens", io_json_number(s.tokens),
+                                      "share", io_json_number(s.tokens / sum), "loss",
+                                      io_json_number(s.loss)));
+    return all;
+}
+
 static void write_phases(doc *d, const run_report *r) {
     cells c = { 0 };
     if (!r->phases) {
@@ -194,6 +264,7 @@ static void write_run(doc *d, const run_report *r) {
     doc_heading(d, r->dir);
     write_run_status(d, &r->status);
     write_loss(d, r);
+    write_mix(d, r);
     plot_runs(d, &r, 1);
     write_phases(d, r);
     write_spikes(d, r);
@@ -350,6 +421,7 @@ static json_t *run_json(const run_report *r) {
         json_object_set_new(o, numbers[i].key, io_json_number(numbers[i].v));
     json_object_set_new(o, "status", status_json(&r->status));
     json_object_set_new(o, "diverged", json_boolean(r->diverged));
+    json_object_set_new(o, "sources", mix_json(r));
     json_object_set_new(o, "phases", phases_json(r));
     json_object_set_new(o, "highest_spikes", spikes_json(r));
     for (int i = 0; i < r->findings; i++)
