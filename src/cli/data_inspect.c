@@ -59,6 +59,7 @@ void look_print_info(const data_info *info, int shards) {
     if (info->vocab > 0) printf("vocabulary  %lld\n", (long long)info->vocab);
     if (info->eos >= 0) printf("end id      %lld\n", (long long)info->eos);
     printf("bytes each  %d\n", info->width);
+    if (info->prompts) printf("prompts     documents may begin with one, which has no loss\n");
     if (shards > 1) printf("shards      %d\n", shards);
 }
 

@@ -8,7 +8,7 @@
 
 typedef struct tokenize_args {
     data_common common;
-    const char *tokenizer, *pattern, *bos, *eos;
+    const char *tokenizer, *pattern, *bos, *eos, *prompt_field;
     double held_out;
 } tokenize_args;
 
@@ -17,15 +17,15 @@ typedef struct tokenize_args {
 enum { BYTES_PER_BYTE = 16, TOKENIZER_BYTES_AT_MOST = 64 << 20 };
 
 static void print_tokenize_json(const char *out, const tokenize_report *r) {
-    json_t *o =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}",
-                  "out", out, "documents", (json_int_t)r->documents, "tokens",
-                  (json_int_t)r->tokens, "held_out_documents", (json_int_t)r->held_out_documents,
-                  "held_out_tokens", (json_int_t)r->held_out_tokens, "shards", r->shards, "resumed",
-                  r->resumed, "bytes", (json_int_t)r->bytes, "repaired", (json_int_t)r->repaired,
-                  "invalid", (json_int_t)r->invalid, "unreadable", (json_int_t)r->unreadable,
-                  "empty", (json_int_t)r->empty, "excluded", (json_int_t)r->excluded, "seconds",
-                  r->seconds, "peak_memory_bytes", (json_int_t)r->peak_memory);
+    json_t *o = json_pack(
+        "{s:I, s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}",
+        "prompts", (json_int_t)r->prompts, "out", out, "documents", (json_int_t)r->documents,
+        "tokens", (json_int_t)r->tokens, "held_out_documents", (json_int_t)r->held_out_documents,
+        "held_out_tokens", (json_int_t)r->held_out_tokens, "shards", r->shards, "resumed",
+        r->resumed, "bytes", (json_int_t)r->bytes, "repaired", (json_int_t)r->repaired, "invalid",
+        (json_int_t)r->invalid, "unreadable", (json_int_t)r->unreadable, "empty",
+        (json_int_t)r->empty, "excluded", (json_int_t)r->excluded, "seconds", r->seconds,
+        "peak_memory_bytes", (json_int_t)r->peak_memory);
     BUG_IF(!o);
     json_dumpf(o, stdout, JSON_INDENT(2));
     printf("\n");
@@ -48,6 +48,9 @@ static void print_tokenize_report(const char *out, const tokenize_report *r) {
     if (r->held_out_documents)
         printf("  validation  %12lld documents  %14lld tokens\n", (long long)r->held_out_documents,
                (long long)r->held_out_tokens);
+    if (r->prompts)
+        printf("  prompts     %12lld documents, whose prompts have no loss\n",
+               (long long)r->prompts);
     for (size_t i = 0; i < COUNT_OF(skipped); i++)
         if (skipped[i].n)
             printf("  %-11s %12lld documents\n", skipped[i].what, (long long)skipped[i].n);
@@ -122,6 +125,7 @@ static err tokenize_inputs(const tokenize_args *a, char **paths, int n) {
                            .threads = threads,
                            .fresh = a->common.fresh,
                            .quiet = a->common.quiet,
+                           .prompt_field = a->prompt_field,
                            .comm = a->common.comm };
     TRY_CLEAN(choose_affixes(a, t, &o.eos));
     TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
@@ -129,6 +133,10 @@ static err tokenize_inputs(const tokenize_args *a, char **paths, int n) {
     if (data_common_prints(&a->common) && io_is_dir(a->common.out))
         TRY_CLEAN(write_tokenize_card(a, t, in, &r));
     if (data_common_prints(&a->common)) warn_of_held_out(a->held_out, &r);
+    if (data_common_prints(&a->common) && a->prompt_field && !r.prompts && r.resumed < r.shards)
+        log_warn(
+            "--prompt-field: no document has a member \"%.60s\" that is text: nothing is masked",
+            a->prompt_field);
     if (data_common_prints(&a->common))
         (a->common.json ? print_tokenize_json : print_tokenize_report)(a->common.out, &r);
 cleanup:
@@ -175,6 +183,7 @@ static const cli_arg args[] = {
     { "bos", ARG_TEXT, AT(bos), "auto|none|TOKEN", "what begins documents (default auto: what the tokenizer's post-processor puts there)" },
     { "eos", ARG_TEXT, AT(eos), "auto|none|TOKEN", "what ends documents (default auto: the tokenizer's suffix and end-of-document token)" },
     { "held-out", ARG_FRACTION, AT(held_out), "F", "fraction of documents to hold out for validation, chosen by a hash of their text (default 0)" },
+    { "prompt-field", ARG_TEXT, AT(prompt_field), "NAME", "JSON member or column that holds a prompt, which is put before the text; its tokens have no loss in training (default: documents have none)" },
     { "fresh", ARG_FLAG, DATA_AT(fresh), "", "discard what is in the folder and start over" },
     DATA_PART_ARG,
     DATA_READ_ARGS,
@@ -197,5 +206,6 @@ const cli_subcommand data_tokenize = {
         "Examples\n"
         "  ingot data tokenize clean/ -t tokenizer.json --held-out 0.005 --out tokens\n"
         "  ingot train configs/tiny.yaml --data.train=tokens\n"
-        "  ingot data tokenize book.txt --out book.tok\n",
+        "  ingot data tokenize book.txt --out book.tok\n"
+        "  ingot data tokenize chats.jsonl -t tokenizer.json --prompt-field prompt --text-field completion --out sft\n",
 };

@@ -70,9 +70,9 @@ static void version_1_is_still_read(void **state) {
     read_through(s);
     assert_int_equal(data_source_info(s)->documents, 2);
     data_close(s);
-    f.version = 4;
-    assert_error(data_open(folder_write_bytes(*state, "v4.tok", &f, sizeof f), 0, &s), "version 4",
-                 "v4.tok");
+    f.version = 5;
+    assert_error(data_open(folder_write_bytes(*state, "v5.tok", &f, sizeof f), 0, &s), "version 5",
+                 "v5.tok");
 }
 
 /* As version 3, without the checksums of chunks. */

@@ -10,6 +10,7 @@ static const foreign_rule rules[] = {
     { "adam_beta1", "optimizer.beta1", NULL, "0.9" },
     { "adam_beta2", "optimizer.beta2", NULL, "0.999" },
     { "adam_epsilon", "optimizer.eps", NULL, "1e-08" },
+    { "label_smoothing_factor", "training.label_smoothing" },
     { "max_grad_norm", "training.max_norm", NULL, "1" },
     { "bf16", "precision.dtype", "true=bf16,false=", "fp32" },
     { "fp16", "precision.dtype", "true=fp16,false=" },
@@ -52,7 +53,7 @@ const foreign_table foreign_hf = {
             "include_num_input_tokens_seen batch_eval_metrics eval_on_start eval_use_gather_object use_liger_kernel "
             "liger_kernel_config project trackio_space_id trackio_bucket_id trackio_static_space_id enable_jit_checkpoint "
             "use_cache",
-    .changes = "data_seed auto_find_batch_size label_smoothing_factor=0|0.0 optim_args adafactor group_by_length "
+    .changes = "data_seed auto_find_batch_size optim_args adafactor group_by_length "
             "neftune_noise_alpha optim_target_modules load_best_model_at_end average_tokens_across_devices=true "
             "train_sampling_strategy=random parallelism_config deepspeed.*",
 };

@@ -34,6 +34,7 @@ static const foreign_rule rules[] = {
     { "global_train_batch_size", "training.global_batch_size", NULL, "512" },
     { "device_train_microbatch_size", "training.local_batch_size", NULL, "16" },
     { "precision", "precision.dtype", "amp_bf16=bf16,bf16=bf16,amp_fp16=fp16,fp32=fp32", "fp32" },
+    { "softmax_auxiliary_loss", "training.z_loss", "true=1e-4,false=" },
     { "max_grad_norm", "training.max_norm", NULL, "0" },
     { "save_interval", "checkpoint.every", NULL, "1000" },
     { "save_num_checkpoints_to_keep", "checkpoint.keep_latest_k", "-1=0,*", "0" },
@@ -65,7 +66,7 @@ const foreign_table foreign_olmo = {
             "speed_monitor gen1_gc_interval compile fsdp.use_orig_params fsdp.wrapping_strategy fsdp.precision "
             "fsdp.hybrid_sharding_num_model_replicas fsdp_config.wrapping_strategy fsdp_config.precision "
             "fsdp_config.mixed_precision fsdp_config.activation_checkpointing_reentrant fsdp_config.activation_cpu_offload "
-            "fsdp_config.limit_all_gathers ddp single auxiliary_loss_multiplier time_limit extra_steps_after_cancel "
+            "fsdp_config.limit_all_gathers ddp single time_limit extra_steps_after_cancel "
             "save_data_indices python_profiling torch_profiling fused_loss hf_datasets_cache_dir module_outputs_save_steps "
             "early_stopping_factor",
     .changes = "model.clip_qkv model.block_type=sequential model.block_group_size=1 model.alibi model.embedding_layer_norm "
@@ -74,6 +75,6 @@ const foreign_table foreign_olmo = {
             "optimizer.no_decay_norm_and_bias=true optimizer.selective_updates optimizer.decay_norm_and_bias "
             "optimizer.decay_embeddings=true scheduler.grad_clip_warmup_steps scheduler.grad_clip_warmup_factor "
             "scheduler.warmup_min_lr=0|0.0 data.datasets data.label_mask_paths data.seed data.instance_filter "
-            "data.custom_dataset max_grad_norm_ratio softmax_auxiliary_loss reset_optimizer_state reset_trainer_state",
+            "data.custom_dataset auxiliary_loss_multiplier=1e-4|1e-04|0.0001 max_grad_norm_ratio reset_optimizer_state reset_trainer_state",
 };
 /* clang-format on */

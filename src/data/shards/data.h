@@ -99,6 +99,7 @@ typedef struct data_info {
     int64_t vocab;     /* ids are below this; 0: not stated by the file */
     int32_t eos; /* the id that ends a document; -1: none, documents are known by the index alone */
     int width;   /* bytes per stored token: 2 or 4 */
+    bool prompts; /* documents may begin with a prompt, whose tokens are not targets */
 } data_info;
 
 typedef struct data_source data_source;
@@ -187,6 +188,8 @@ void data_index_documents(data_source *s);
 err data_begins_with(const data_source *s, const int32_t *ids, int n, bool *out) MUST_USE;
 /* The tokens of document d, 0 <= d < info.documents, its end included; after the above. */
 data_range data_document(const data_source *s, int64_t d);
+/* How many of its first tokens are its prompt. */
+int64_t data_document_prompt(const data_source *s, int64_t d);
 /* @return the document that token i is in; after the above. */
 int64_t data_document_of(const data_source *s, int64_t i);
 /* The document of token i, for a message: by the files' index, else by the ids around it that end documents,
@@ -198,7 +201,7 @@ data_range data_look_up_document(const data_source *s, int64_t i, int64_t *numbe
  * comes last, so a file is written in one pass and a truncated file is recognized.
  *
  *   header  0  char[8]  "INGOTTOK"                trailer  0  u64  tokens
- *           8  u32      version, 2                         8  u64  documents
+ *           8  u32      version, 3                         8  u64  documents
  *          12  u16      bytes per token, 2 or 4           16  u64  xxHash64 of the tokens' bytes
  *          14  u16      token_kind                        24  u64  bytes of provenance
  *          16  u32      vocabulary: ids are below it      32  u64  xxHash64 of index, provenance
@@ -206,7 +209,8 @@ data_range data_look_up_document(const data_source *s, int64_t i, int64_t *numbe
  *          24  u64      tokenizer hash; 0: none                    here, seeded with the header's
  *
  *   index, at the next multiple of 8 bytes after the tokens: for each document a u64, the number of
- *   tokens in the file up to its end; then for each MiB of the tokens a u64, its xxHash64, so that a part of
+ *   tokens in the file up to its end; in version 4 for each document another u64, the number of its first tokens that
+ *   are its prompt, whose tokens are not targets; then for each MiB of the tokens a u64, its xxHash64, so that a part of
  *   them can be verified without the rest; then provenance, an object of JSON that describes what the tokens
  *   were made from, padded with spaces to a multiple of 8 bytes.
  *
@@ -216,6 +220,7 @@ typedef struct token_writer_options {
     int32_t eos;   /* -1: none */
     token_kind tokenizer;
     uint64_t tokenizer_hash;
+    bool prompts; /* documents have prompts: version 4 */
 } token_writer_options;
 
 typedef struct token_writer token_writer;
@@ -260,12 +265,16 @@ typedef struct tokenize_options {
     int threads;                       /* 0: one per core */
     bool fresh;                        /* start over, whatever is there */
     bool quiet;                        /* no progress */
+    /* The member that holds a document's prompt, which is put before its text: a name, or a path such as "chat.user".
+     * NULL: documents have none. */
+    const char *prompt_field;
     struct comm *comm; /* the ranks that share the work, and call this together; NULL: alone */
 } tokenize_options;
 typedef struct tokenize_report {
-    int64_t documents, tokens;                              /* to train on */
-    int64_t held_out_documents, held_out_tokens;            /* to validate on */
-    int64_t bytes;                                          /* of text that this run read */
+    int64_t documents, tokens;                   /* to train on */
+    int64_t held_out_documents, held_out_tokens; /* to validate on */
+    int64_t prompts; /* documents of both that this run read with a prompt */
+    int64_t bytes;   /* of text that this run read */
     int64_t repaired, invalid, unreadable, empty, excluded; /* as in text_counts */
     int shards, resumed; /* in the folder; of these, found there */
     double seconds;

@@ -13,13 +13,14 @@ typedef struct data_shard {
     char *path;         /* owned */
     const void *tokens; /* n of `width` bytes: inside `file` or `made` */
     int width;
-    int64_t first, n;     /* its first token, counted through the source, and how many */
-    int64_t first_doc;    /* its first document, likewise; valid once documents are indexed */
-    int64_t docs;         /* -1: not counted */
-    const uint64_t *ends; /* [docs] tokens up to each document's end; NULL: no index */
-    io_mapping file;      /* zeroed for tokens made in memory */
-    void *made;           /* owned: tokens made in memory */
-    uint64_t *made_ends;  /* owned: an index made in memory */
+    int64_t first, n;        /* its first token, counted through the source, and how many */
+    int64_t first_doc;       /* its first document, likewise; valid once documents are indexed */
+    int64_t docs;            /* -1: not counted */
+    const uint64_t *ends;    /* [docs] tokens up to each document's end; NULL: no index */
+    const uint64_t *prompts; /* [docs] tokens of each document's prompt; NULL: none has one */
+    io_mapping file;         /* zeroed for tokens made in memory */
+    void *made;              /* owned: tokens made in memory */
+    uint64_t *made_ends;     /* owned: an index made in memory */
     const char *provenance;
     size_t provenance_len;
     uint64_t checksum, index_checksum; /* of tokens, of index and provenance; has_checksum */
@@ -149,7 +150,8 @@ typedef struct token_buffer {
     void *at;
     size_t n, cap;
     int width;
-    uint64_t *ends; /* [docs] */
+    uint64_t *ends;    /* [docs] */
+    uint64_t *prompts; /* [docs] tokens of each one's prompt */
     size_t docs, docs_cap;
 } token_buffer;
 /* Append a document and its end; an empty one adds nothing. @param eos -1: none. */
@@ -174,9 +176,10 @@ typedef struct document_layout {
  * @param prefix whether documents begin with the tokenizer's prefix.
  * @return an error when the tokenizer's end is wanted, and it has none. */
 err document_layout_of(const tokenizer *t, int32_t eos, bool prefix, document_layout *out) MUST_USE;
-/* Replaces what is in `out`; no ids for a text that gives none. */
-void document_encode(encoder *e, const document_layout *d, const char *text, size_t n,
-                     token_ids *out);
+/* Replaces what is in `out`; no ids for a text that gives none. Prompt and text are encoded apart, so that no token is of
+ * both. @return the tokens before those of the text; 0: there is no prompt */
+size_t document_encode(encoder *e, const document_layout *d, const char *prompt, size_t n_prompt,
+                       const char *text, size_t n, token_ids *out);
 
 /* ---- mix.c: which part comes when ------------------------------------------------------------- */
 typedef struct mix mix;

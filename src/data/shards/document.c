@@ -30,14 +30,16 @@ err document_layout_of(const tokenizer *t, int32_t eos, bool prefix, document_la
     return OK;
 }
 
-void document_encode(encoder *e, const document_layout *d, const char *text, size_t n,
-                     token_ids *out) {
+size_t document_encode(encoder *e, const document_layout *d, const char *prompt, size_t n_prompt,
+                       const char *text, size_t n, token_ids *out) {
     out->n = 0;
     token_ids_add(out, d->affixes.prefix, (size_t)d->affixes.n_prefix);
+    if (n_prompt) encoder_add(e, prompt, n_prompt, false, out);
     size_t before = out->n;
     encoder_add(e, text, n, false, out);
     if (out->n == before)
         out->n = 0;
     else
         token_ids_add(out, d->affixes.suffix, (size_t)d->affixes.n_suffix);
+    return n_prompt && out->n ? before : 0;
 }

@@ -39,7 +39,8 @@ void data_index_documents(data_source *s) {
     s->indexed = true;
 }
 
-data_range data_document(const data_source *s, int64_t d) {
+/* @return the shard that has a document. */
+static const data_shard *document_shard(const data_source *s, int64_t d) {
     BUG_IF(!s->indexed || d < 0 || d >= s->info.documents);
     int low = 0, high = s->n - 1;
     while (low < high) {
@@ -49,7 +50,16 @@ data_range data_document(const data_source *s, int64_t d) {
         else
             high = middle - 1;
     }
-    const data_shard *shard = &s->shard[low];
+    return &s->shard[low];
+}
+
+int64_t data_document_prompt(const data_source *s, int64_t d) {
+    const data_shard *shard = document_shard(s, d);
+    return shard->prompts ? (int64_t)shard->prompts[d - shard->first_doc] : 0;
+}
+
+data_range data_document(const data_source *s, int64_t d) {
+    const data_shard *shard = document_shard(s, d);
     int64_t k = d - shard->first_doc;
     int64_t from = k > 0 ? (int64_t)shard->ends[k - 1] : 0, to = (int64_t)shard->ends[k];
     return (data_range){ shard->first + from, shard->first + to };
@@ -112,6 +122,8 @@ err shard_check_index(const data_shard *s) {
         bad += s->ends[d] <= before;
         before = s->ends[d];
     }
+    for (int64_t d = 0; s->prompts && d < s->docs; d++)
+        bad += s->prompts[d] > s->ends[d] - (d ? s->ends[d - 1] : 0);
     if (bad || before != (uint64_t)s->n)
         return shard_damaged(s, "the document index does not fit the tokens");
     return OK;

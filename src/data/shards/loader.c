@@ -144,6 +144,8 @@ static int64_t step_size(const loader_options *o, int64_t consumed) {
 /* Whether every window has seq_len targets, whatever it holds. */
 static bool always_full(const loader *l) {
     if (l->o.evaluation || l->o.guard.on || l->o.packing != PACK_CONCAT) return false;
+    for (int i = 0; i < l->parts + l->clean; i++)
+        if (l->sources[i].source->info.prompts) return false;
     if (l->o.epoch_offset && !l->o.in_order) return false; /* one crosses the range's end */
     return !l->o.mask_documents ||
            (l->parts == 1 && l->sources[0].source->info.eos < 0 && !l->sources[0].source->indexed);

@@ -366,8 +366,12 @@ err data_open_paths(const char *const *paths, int n, const data_options *o, data
     if (s->cache) TRY_CLEAN(chunk_cache_start(s->cache));
     TRY_CLEAN(check_source(s));
     bool indexed = true;
-    for (int i = 0; i < s->n; i++) indexed = indexed && s->shard[i].ends;
-    if (indexed) data_index_documents(s); /* takes no reading */
+    for (int i = 0; i < s->n; i++) {
+        indexed = indexed && s->shard[i].ends;
+        s->info.prompts |= s->shard[i].prompts != NULL;
+    }
+    if (indexed || s->info.prompts)
+        data_index_documents(s); /* takes no reading where all have an index */
     *out = s;
     s = NULL;
 cleanup:

@@ -29,7 +29,9 @@ static void end_document(token_buffer *t, uint64_t end) {
     if (t->docs == t->docs_cap) {
         t->docs_cap = MAX(64, t->docs_cap * 2);
         t->ends = mem_grow(t->ends, t->docs_cap * sizeof *t->ends);
+        t->prompts = mem_grow(t->prompts, t->docs_cap * sizeof *t->prompts);
     }
+    t->prompts[t->docs] = 0;
     t->ends[t->docs++] = end;
 }
 
@@ -72,12 +74,14 @@ void token_buffer_move(token_buffer *t, data_shard *s) {
     s->docs = (int64_t)t->docs;
     s->made_ends = t->ends;
     s->ends = t->ends;
+    free(t->prompts);
     *t = (token_buffer){ 0 };
 }
 
 void token_buffer_free(token_buffer *t) {
     free(t->at);
     free(t->ends);
+    free(t->prompts);
     *t = (token_buffer){ 0 };
 }
 
@@ -150,7 +154,8 @@ static err encode_text_block(void *ctx, int index, const text_block *b, void *re
     *(text_worker **)result = w;
     w->tokens.n = w->tokens.docs = 0;
     for (int i = 0; i < b->n; i++) {
-        document_encode(w->encoder, &j->layout, b->docs[i].text.at, b->docs[i].text.len, &w->ids);
+        document_encode(w->encoder, &j->layout, NULL, 0, b->docs[i].text.at, b->docs[i].text.len,
+                        &w->ids);
         token_buffer_add(&w->tokens, w->ids.at, w->ids.n, j->layout.append);
     }
     return OK;

@@ -86,8 +86,29 @@ static int find_ends(const window_source *s, const loader_options *o, const pack
     return s->source->indexed ? find_indexed(s->source, p->from, p->n, ends) : 0;
 }
 
-static int64_t piece_valid(const window_source *s, const loader_options *o, const packed_piece *p,
-                           const token_view *v, int32_t *ends) {
+/* Masks the targets of a piece that are tokens of prompts. The last token of a prompt has a target, the first one after it.
+ * @param targets NULL: they are only counted. @return how many had a loss until then */
+static int64_t mask_prompts(const window_source *s, const loader_options *o, const packed_piece *p,
+                            const token_view *v, int32_t *targets) {
+    const data_source *from = s->source;
+    int64_t end = p->from + p->n + p->more, masked = 0;
+    if (!from->info.prompts) return 0;
+    for (int64_t d = data_document_of(from, p->from); d < from->info.documents; d++) {
+        int64_t begin = data_document(from, d).from, to = begin + data_document_prompt(from, d);
+        if (begin >= end) break;
+        for (int64_t t = MAX(begin, p->from + 1); t < MIN(to, end); t++) {
+            int64_t at = t - 1 - p->from; /* of the token before it, whose target it is */
+            bool ends = o->mask_documents && !s->pack &&
+                        (from->info.eos >= 0 ? view_token(v, at) == from->info.eos : t == begin);
+            masked += targets ? targets[at] != DATA_NO_TARGET : !ends;
+            if (targets) targets[at] = DATA_NO_TARGET;
+        }
+    }
+    return masked;
+}
+
+static int64_t piece_targets(const window_source *s, const loader_options *o, const packed_piece *p,
+                             const token_view *v, int32_t *ends) {
     int64_t inputs = p->n - !p->more; /* with a token after them */
     if (s->pack || !o->mask_documents) return inputs;
     if (s->source->info.eos >= 0) return inputs - view_count(v, 0, inputs, s->source->info.eos);
@@ -141,7 +162,7 @@ static int64_t count_piece_targets(const window_source *s, const loader_options 
     for (int i = 0; i < n; i++) {
         token_view v = source_view(s->source, p[i].from, p[i].n, m->ids + used);
         if (guard_applies(o) && is_beyond(s, o, &p[i], &v)) return 0;
-        valid += piece_valid(s, o, &p[i], &v, m->ends);
+        valid += piece_targets(s, o, &p[i], &v, m->ends) - mask_prompts(s, o, &p[i], &v, NULL);
         if (n == 1)
             all = v;
         else if (guard_applies(o))
@@ -271,7 +292,7 @@ static int64_t fill_piece(const window_source *s, const loader_options *o, const
         begin = ends[i] + 1;
     }
     fill_document(b, at + begin, p->n - begin, limit);
-    return valid;
+    return valid - mask_prompts(s, o, p, v, targets);
 }
 
 /* Padding is a document of its own, whose tokens have no target. */

@@ -98,6 +98,8 @@ static void tally_read(source_tally *t, const json_t *o) {
 typedef struct tokenize_worker {
     encoder *encoder;
     token_ids ids; /* of one document */
+    str prompt;    /* its own, as text */
+    int64_t prompts;
     token_buffer side[SIDES];
     source_tally sources[SIDES];
 } tokenize_worker;
@@ -126,13 +128,21 @@ static err tokenize_block(void *ctx, int index, const text_block *b, void *resul
         w->side[k].n = w->side[k].docs = 0;
         tally_free(&w->sources[k]);
     }
+    w->prompts = 0;
     for (int i = 0; i < b->n; i++) {
         const text_doc *d = &b->docs[i];
-        document_encode(w->encoder, &t->layout, d->text.at, d->text.len, &w->ids);
+        w->prompt.len = 0;
+        if (t->o->prompt_field) text_doc_member(d, t->o->prompt_field, &w->prompt);
+        text_span prompt = { w->prompt.text, w->prompt.len };
+        size_t masked = document_encode(w->encoder, &t->layout, prompt.at, prompt.len, d->text.at,
+                                        d->text.len, &w->ids);
         if (w->ids.n == 0) continue;
-        int k = t->below && hash_bytes(d->text.at, d->text.len, 0) < t->below ? HELD_OUT : TRAIN;
+        uint64_t seed = prompt.len ? hash_bytes(prompt.at, prompt.len, 0) : 0;
+        int k = t->below && hash_bytes(d->text.at, d->text.len, seed) < t->below ? HELD_OUT : TRAIN;
         size_t before = w->side[k].n;
         token_buffer_add(&w->side[k], w->ids.at, w->ids.n, t->layout.append);
+        w->side[k].prompts[w->side[k].docs - 1] = masked;
+        w->prompts += masked > 0;
         tally_add(&w->sources[k], d->source.at, d->source.len, 1, (int64_t)(w->side[k].n - before));
     }
     return OK;
@@ -145,6 +155,7 @@ static err write_token_block(void *ctx, const text_block *b, void *result) {
         if (w->side[k].docs) TRY(token_writer_add_buffer(t->writer[k], &w->side[k]));
         tally_add_all(&t->sources[k], &w->sources[k]);
     }
+    t->report->prompts += w->prompts;
     t->report->documents += (int64_t)w->side[TRAIN].docs;
     t->report->tokens += (int64_t)w->side[TRAIN].n;
     t->report->held_out_documents += (int64_t)w->side[HELD_OUT].docs;
@@ -404,8 +415,8 @@ static text_tasks tokenize_tasks(const tokenize_job *t, const bool *whole, void 
 }
 
 static err total_report(tokenize_report *r, comm *c) {
-    int64_t *counts[] = { &r->bytes,      &r->repaired, &r->invalid,
-                          &r->unreadable, &r->empty,    &r->excluded };
+    int64_t *counts[] = { &r->bytes, &r->repaired, &r->invalid, &r->unreadable,
+                          &r->empty, &r->excluded, &r->prompts };
     double sums[COUNT_OF(counts)];
     for (size_t i = 0; i < COUNT_OF(counts); i++) sums[i] = (double)*counts[i];
     TRY(comm_total(c, sums, (int)COUNT_OF(counts)));
@@ -473,6 +484,7 @@ static uint64_t work_hash(const tokenize_job *t, const text_inputs *in) {
         int64_t eos;
     } what = { text_inputs_hash(in), tokenizer_hash(t->o->tokenizer), t->below, d->eos };
     uint64_t h = hash_bytes(&what, sizeof what, 0);
+    if (t->o->prompt_field) h = hash_bytes(t->o->prompt_field, strlen(t->o->prompt_field), h);
     /* As it was before there were affixes, so that folders from then can be completed. */
     if (d->affixes.n_prefix + d->affixes.n_suffix == 0 && d->append == d->eos) return h;
     h = hash_bytes(d->affixes.prefix, (size_t)d->affixes.n_prefix * sizeof(int32_t), h);
@@ -532,6 +544,7 @@ static err job_init(tokenize_job *t) {
         (token_writer_options){ .vocab = tokenizer_vocab(o->tokenizer),
                                 .eos = t->layout.eos,
                                 .tokenizer = kind,
+                                .prompts = o->prompt_field != NULL,
                                 .tokenizer_hash =
                                     kind == TOKENIZER_BYTES ? 0 : tokenizer_hash(o->tokenizer) };
     t->threads = o->threads > 0 ? o->threads : thread_cores();
@@ -552,6 +565,7 @@ err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_o
     double began = time_now();
     err e = OK;
     TRY_CLEAN(text_inputs_check_output(in, out));
+    if (o->prompt_field) text_inputs_keep_members(in);
     TRY_CLEAN(job_init(t));
     e = str_ends(out, ".tok") ? write_token_file(t, in, out) : write_folder(t, in, out);
     report->ranks = comm_world(o->comm);
@@ -563,6 +577,7 @@ cleanup:
         tokenize_worker *w = &t->workers[i];
         encoder_free(w->encoder);
         token_ids_free(&w->ids);
+        str_free(&w->prompt);
         for (int k = 0; k < SIDES; k++) {
             token_buffer_free(&w->side[k]);
             tally_free(&w->sources[k]);

@@ -12,7 +12,7 @@
 #endif
 
 static const char MAGIC[8] = { 'I', 'N', 'G', 'O', 'T', 'T', 'O', 'K' };
-enum { VERSION_1 = 1, VERSION_2 = 2, VERSION = 3, ALIGN = 8 };
+enum { VERSION_1 = 1, VERSION_2 = 2, VERSION = 3, VERSION_PROMPTS = 4, ALIGN = 8 };
 static const uint32_t NO_EOS = UINT32_MAX;
 
 typedef struct tok_header {
@@ -71,10 +71,10 @@ err shard_place_tokens(data_shard *s, size_t before, size_t after, uint64_t coun
 }
 
 static err check_token_header(const data_shard *s, const tok_header *h) {
-    if (h->version < VERSION_1 || h->version > VERSION)
+    if (h->version < VERSION_1 || h->version > VERSION_PROMPTS)
         return err_hint(ERR("%s: token file version %" PRIu32 ", this program reads versions %d "
                             "to %d",
-                            s->path, h->version, VERSION_1, VERSION),
+                            s->path, h->version, VERSION_1, VERSION_PROMPTS),
                         "make it again with this program's `ingot data tokenize`");
     if ((h->width != 2 && h->width != 4) || h->kind >= TOKENIZER_KINDS || h->vocab == 0 ||
         h->vocab > INT32_MAX || (h->eos != NO_EOS && h->eos >= h->vocab))
@@ -112,7 +112,8 @@ static err parse_2(data_shard *s, const tok_header *h) {
         return shard_damaged(s, "the trailer describes more than the file holds");
     size_t tokens_end = sizeof *h + (size_t)t.tokens * h->width;
     size_t index = align_up(tokens_end, ALIGN);
-    size_t chunk_hashes = index + (size_t)t.documents * sizeof(uint64_t);
+    size_t prompts = index + (size_t)t.documents * sizeof(uint64_t), chunk_hashes = prompts;
+    if (h->version == VERSION_PROMPTS) chunk_hashes += (size_t)t.documents * sizeof(uint64_t);
     size_t chunks = h->version == VERSION_2 ? 0 : count_chunks(t.tokens, h->width);
     size_t provenance = chunk_hashes + chunks * sizeof(uint64_t);
     size_t end = provenance + align_up((size_t)t.provenance_bytes, ALIGN);
@@ -124,6 +125,8 @@ static err parse_2(data_shard *s, const tok_header *h) {
     s->tokens = s->file.data + sizeof *h;
     s->docs = (int64_t)t.documents;
     s->ends = (const uint64_t *)(const void *)(s->file.data + index);
+    if (h->version == VERSION_PROMPTS)
+        s->prompts = (const uint64_t *)(const void *)(s->file.data + prompts);
     if (chunks) s->chunk_hash = (const uint64_t *)(const void *)(s->file.data + chunk_hashes);
     s->provenance = (const char *)s->file.data + provenance;
     s->provenance_len = (size_t)t.provenance_bytes;
@@ -180,7 +183,7 @@ struct token_writer {
     tok_header header;
     tok_trailer trailer;
     XXH64_state_t *hash, *chunk_hash; /* of all tokens, and of the chunk they are in */
-    uint64_t *ends;                   /* [trailer.documents] */
+    uint64_t *ends, *prompts;         /* [trailer.documents] */
     uint64_t *chunks;                 /* [n_chunks] hashes of whole chunks */
     size_t ends_cap, chunks_cap, n_chunks,
         in_chunk; /* in_chunk: bytes of the one that is not whole */
@@ -199,7 +202,7 @@ err token_writer_open(const char *path, const token_writer_options *o, token_wri
     BUG_IF(!w->hash || !w->chunk_hash);
     XXH64_reset(w->hash, 0);
     XXH64_reset(w->chunk_hash, 0);
-    w->header = (tok_header){ .version = VERSION,
+    w->header = (tok_header){ .version = o->prompts ? VERSION_PROMPTS : VERSION,
                               .width = (uint16_t)token_width(o->vocab),
                               .kind = (uint16_t)o->tokenizer,
                               .vocab = (uint32_t)o->vocab,
@@ -216,13 +219,15 @@ cleanup:
     return e;
 }
 
-static void add_end(token_writer *w, uint64_t end) {
+static void add_end(token_writer *w, uint64_t end, uint64_t prompt) {
     size_t n = (size_t)w->trailer.documents++;
     if (n == w->ends_cap) {
         w->ends_cap = MAX(1024, 2 * n);
         w->ends = mem_grow(w->ends, w->ends_cap * sizeof *w->ends);
+        w->prompts = mem_grow(w->prompts, w->ends_cap * sizeof *w->prompts);
     }
     w->ends[n] = end;
+    w->prompts[n] = prompt;
 }
 
 static void end_chunk(token_writer *w) {
@@ -266,7 +271,7 @@ err token_writer_add(token_writer *w, const int32_t *ids, int64_t n) {
         else
             w->buffer.wide[w->buffered] = id;
         w->trailer.tokens++;
-        if (id == w->header.eos) add_end(w, w->trailer.tokens);
+        if (id == w->header.eos) add_end(w, w->trailer.tokens, 0);
         if (++w->buffered == BUFFER_TOKENS) TRY(flush_tokens(w));
     }
     return OK;
@@ -275,7 +280,7 @@ err token_writer_add(token_writer *w, const int32_t *ids, int64_t n) {
 err token_writer_add_buffer(token_writer *w, const token_buffer *t) {
     BUG_IF(t->width != w->header.width);
     TRY(flush_tokens(w));
-    for (size_t d = 0; d < t->docs; d++) add_end(w, w->trailer.tokens + t->ends[d]);
+    for (size_t d = 0; d < t->docs; d++) add_end(w, w->trailer.tokens + t->ends[d], t->prompts[d]);
     w->trailer.tokens += t->n;
     return write_tokens(w, t->at, t->n);
 }
@@ -284,12 +289,14 @@ err token_writer_add_buffer(token_writer *w, const token_buffer *t) {
 static err write_document_index(token_writer *w, const char *provenance) {
     static const char zeros[ALIGN], spaces[ALIGN] = { ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ' };
     size_t tokens_end = sizeof w->header + (size_t)w->trailer.tokens * w->header.width;
-    size_t len = strlen(provenance);
+    size_t len = strlen(provenance), documents = (size_t)w->trailer.documents;
     const struct {
         const void *at;
         size_t n;
     } parts[] = { { zeros, align_up(tokens_end, ALIGN) - tokens_end },
-                  { w->ends, (size_t)w->trailer.documents * sizeof *w->ends },
+                  { w->ends, documents * sizeof *w->ends },
+                  { w->prompts,
+                    w->header.version == VERSION_PROMPTS ? documents * sizeof *w->prompts : 0 },
                   { w->chunks, w->n_chunks * sizeof *w->chunks },
                   { provenance, len },
                   { spaces, align_up(len, ALIGN) - len } };
@@ -309,7 +316,7 @@ err token_writer_close(token_writer *w, const char *provenance) {
     tok_trailer *t = &w->trailer;
     TRY_CLEAN(flush_tokens(w));
     bool open = t->tokens > (t->documents ? w->ends[t->documents - 1] : 0);
-    if (open) add_end(w, t->tokens); /* a last document without an end */
+    if (open) add_end(w, t->tokens, 0); /* a last document without an end */
     t->checksum = XXH64_digest(w->hash);
     if (w->in_chunk) end_chunk(w);
     TRY_CLEAN(write_document_index(w, provenance ? provenance : "{}"));
@@ -329,6 +336,7 @@ void token_writer_abandon(token_writer *w) {
     XXH64_freeState(w->hash);
     XXH64_freeState(w->chunk_hash);
     free(w->ends);
+    free(w->prompts);
     free(w->chunks);
     free(w);
 }

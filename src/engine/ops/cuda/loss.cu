@@ -24,22 +24,22 @@ typedef struct softmax_args {
 /* What a row's statistics yield: its loss, and the gradient by logit j, which is by e^(logit - max) - each, and at the
  * target less `share`. plain: the loss without smoothing and z-loss; lse: the logarithm of the sum of e^logit; mean: of
  * the logits, which only smoothing reads. */
-typedef struct row_slopes {
+typedef struct logit_slopes {
     float by, each, share;
-} row_slopes;
+} logit_slopes;
 
 static __device__ __forceinline__ float full_loss(float plain, float lse, float at_target,
                                                   float mean, float smoothing, float z_loss) {
     return plain + smoothing * (at_target - mean) + z_loss * lse * lse;
 }
 
-static __device__ __forceinline__ row_slopes slopes_of_row(const step_block *step, float scale,
-                                                           float sum, float lse, float v,
-                                                           float smoothing, float z_loss) {
+static __device__ __forceinline__ logit_slopes logit_slopes_of(const step_block *step, float scale,
+                                                               float sum, float lse, float v,
+                                                               float smoothing, float z_loss) {
     float loss_scale = step->now.loss_scale > 0 ? step->now.loss_scale : 1;
     float unit = step->loss_grad * scale * loss_scale;
-    row_slopes d = { unit * (1 + 2 * z_loss * lse) / sum, unit * smoothing / v,
-                     unit * (1 - smoothing) };
+    logit_slopes d = { unit * (1 + 2 * z_loss * lse) / sum, unit * smoothing / v,
+                       unit * (1 - smoothing) };
     return d;
 }
 
@@ -140,7 +140,7 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
             full_loss(logf(sum) + (max - at_target) / log2_e, lse, at_target / log2_e,
                       logits / log2_e / (float)v, a.smoothing, a.z_loss);
     if (!a.grad) return;
-    row_slopes d = slopes_of_row(a.step, a.scale, sum, lse, (float)v, a.smoothing, a.z_loss);
+    logit_slopes d = logit_slopes_of(a.step, a.scale, sum, lse, (float)v, a.smoothing, a.z_loss);
     for (int i = threadIdx.x * EIGHT; i < v; i += THREADS * EIGHT) {
         if (KEEP)
             A::widen(kept[i / EIGHT], x);
@@ -287,8 +287,8 @@ static __global__ void __launch_bounds__(THREADS)
                                                 logits / a.whole, a.smoothing, a.z_loss)
                                     : 0;
     if (!a.grad) return;
-    row_slopes d =
-        slopes_of_row(a.step, a.scale, counts ? sum : 1, lse, a.whole, a.smoothing, a.z_loss);
+    logit_slopes d =
+        logit_slopes_of(a.step, a.scale, counts ? sum : 1, lse, a.whole, a.smoothing, a.z_loss);
     for (int i = threadIdx.x * EIGHT; i < a.v; i += THREADS * EIGHT) {
         load_logits(z, a, i, x);
 #pragma unroll
