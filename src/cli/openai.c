@@ -16,7 +16,7 @@ static bool refuse_field(completion_error *why, const char *param, const char *f
     va_start(args, fmt);
     vsnprintf(why->message, sizeof why->message, fmt, args);
     va_end(args);
-    why->param = param;
+    snprintf(why->param, sizeof why->param, "%s", param ? param : "");
     return false;
 }
 
@@ -95,7 +95,7 @@ static bool read_fields(json_t *doc, completion_request *out, completion_error *
         }
         for (size_t i = 0; i < COUNT_OF(other_fields); i++) known |= !strcmp(key, other_fields[i]);
         if (!known && !asks_for_nothing(v))
-            return refuse_field(why, NULL, "%.100s is not supported here: leave it out", key);
+            return refuse_field(why, key, "%.100s is not supported here: leave it out", key);
     }
     const json_t *best = json_object_get(doc, "best_of");
     if (json_is_integer(best) && json_integer_value(best) != out->n)
@@ -164,7 +164,7 @@ bool completion_parse(bool chat, const char *body, size_t n, int64_t vocab, comp
     enum { DEFAULT_TOKENS = 16 };
     json_error_t at;
     *out = (completion_request){ .chat = chat, .n = 1 };
-    *why = (completion_error){ .param = NULL };
+    *why = (completion_error){ 0 };
     out->o = (sample_options){ .tokens = chat ? 0 : DEFAULT_TOKENS,
                                .temperature = 1,
                                .top_p = 1,
@@ -276,5 +276,5 @@ void completion_done(const completion_answer *a, str *out) {
 void completion_error_json(const completion_error *why, const char *type, str *out) {
     add_json(out, json_pack("{s:{s:o, s:s, s:s?, s:n}}", "error", "message",
                             io_json_string(why->message, strlen(why->message)), "type", type,
-                            "param", why->param, "code"));
+                            "param", *why->param ? why->param : NULL, "code"));
 }

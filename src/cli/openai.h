@@ -28,7 +28,7 @@ typedef struct completion_request {
 
 typedef struct completion_error {
     char message[400];
-    const char *param; /* static; NULL: none */
+    char param[104]; /* the field; "": none */
 } completion_error;
 
 /* Reads a body. Fields that would have an effect and are not supported are refused. @param vocab ids are below it

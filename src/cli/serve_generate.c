@@ -87,7 +87,7 @@ static void queue_job(generate_server *v, bool chat, const char *body, size_t n,
     }
     pthread_mutex_unlock(&v->lock);
     if (full) {
-        why = (completion_error){ "too many requests are waiting: try again later", NULL };
+        why = (completion_error){ "too many requests are waiting: try again later", "" };
         answer_error(to, 429, &why);
         completion_free(&job->r);
         free(job);
@@ -199,7 +199,8 @@ static void open_job(generate_server *v, generate_job *job) {
     job->next = NULL;
     err e = read_job(v, job);
     if (e) {
-        completion_error why = { .param = job->r.chat ? "messages" : "prompt" };
+        completion_error why = { 0 };
+        snprintf(why.param, sizeof why.param, "%s", job->r.chat ? "messages" : "prompt");
         snprintf(why.message, sizeof why.message, "%.200s%s%.150s", err_message(e),
                  *err_remedy(e) ? ". " : "", err_remedy(e));
         answer_error(job->to, 400, &why);
@@ -377,8 +378,8 @@ err serve_generate(const serve_generate_options *o) {
     sigaddset(&wanted, SIGINT);
     sigaddset(&wanted, SIGTERM);
     pthread_mutex_init(&v.lock, NULL);
+    pthread_sigmask(SIG_BLOCK, &wanted, NULL); /* before any other thread begins: one of them would take the signal */
     TRY_CLEAN(open_served_model(o, &v));
-    pthread_sigmask(SIG_BLOCK, &wanted, NULL); /* before the server's thread begins */
     v.signals = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
     if (v.signals < 0 || pipe2(v.ready, O_CLOEXEC | O_NONBLOCK) != 0)
         e = ERR("cannot make a pipe: %s", strerror(errno));

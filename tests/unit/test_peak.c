@@ -1,5 +1,5 @@
 /* The peak that MFU is measured against. */
-#include "support/test.h"
+#include "support/folder.h"
 
 #include <math.h>
 
@@ -34,8 +34,37 @@ static void the_peak_is_measured_now_and_then(void **state) {
     assert_true(peak_is_due(1000, 1010));
 }
 
+/* A machine's peak is read back as it was kept; others in the file stay. */
+static void a_peak_is_kept_per_machine(void **state) {
+    const char *path = in_folder(*state, "cpu-peak.txt");
+    assert_true(isnan(peak_read(path, "a Xeon amx 2 fp32")));
+    peak_write(path, "a Xeon amx 2 fp32", 2.5e11);
+    peak_write(path, "a Xeon amx 2", 7e10);
+    peak_write(path, "b Xeon amx 2 fp32", 1e11);
+    peak_write(path, "a Xeon amx 2 fp32", 2.75e11);
+    assert_true(peak_read(path, "a Xeon amx 2 fp32") == 2.75e11);
+    assert_true(peak_read(path, "a Xeon amx 2") == 7e10);
+    assert_true(peak_read(path, "b Xeon amx 2 fp32") == 1e11);
+    assert_true(isnan(peak_read(path, "a Xeon amx")));
+    folder_write(*state, "cpu-peak.txt", "a: nonsense\nb: -1\nc: inf\n\n: 3\n");
+    assert_true(isnan(peak_read(path, "a")) && isnan(peak_read(path, "b")) &&
+                isnan(peak_read(path, "c")));
+}
+
+static void an_idle_machine_runs_nothing_else(void **state) {
+    assert_true(peak_machine_is_idle("0.10 0.20 0.30 1/234 5678\n"));
+    assert_false(peak_machine_is_idle("0.10 0.20 0.30 2/234 5678\n"));
+    assert_false(peak_machine_is_idle("9.10 8.20 8.30 17/234 5678\n"));
+    assert_false(peak_machine_is_idle(""));
+    assert_false(peak_machine_is_idle("/"));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(no_step_exceeds_the_peak),
-                                        cmocka_unit_test(the_peak_is_measured_now_and_then) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_step_exceeds_the_peak),
+        cmocka_unit_test(the_peak_is_measured_now_and_then),
+        cmocka_unit_test(an_idle_machine_runs_nothing_else),
+        cmocka_unit_test_setup_teardown(a_peak_is_kept_per_machine, folder_setup, folder_teardown)
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

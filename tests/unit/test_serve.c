@@ -238,13 +238,20 @@ static void pages_see_the_end(void **state) {
 static void the_dashboard_names_metrics(void **state) {
     char *text, *at;
     int names = 0;
+    site t = open_site(state, NULL);
+    char *served = ask(&t, "/metrics"), help[128];
     assert_ok(io_read(FIXTURES "/../../docs/grafana/ingot.json", 1 << 20, &text, NULL));
     for (at = text; (at = strstr(at, "\"ingot_")); names++) {
         size_t n = strcspn(++at, "{,\"");
-        if (!is_served_name(at, n)) fail_msg("%.*s is not served", (int)n, at);
+        snprintf(help, sizeof help, "# HELP %.*s ", (int)n,
+                 at); /* the state of runs is not in the table */
+        if (!is_served_name(at, n) && !strstr(served, help))
+            fail_msg("%.*s is not served", (int)n, at);
     }
-    assert_true(names > 15);
+    assert_true(names > 35);
     free(text);
+    free(served);
+    serve_stop(t.s);
 }
 
 static void new_steps_are_seen(void **state) {
@@ -538,7 +545,7 @@ static void bad_posts_are_refused(void **state) {
         const char *text, *status;
     } cases[] = {
         { "POST /other HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE "Content-Length: 0\r\n\r\n",
-          "HTTP/1.1 405 " },
+          "HTTP/1.1 404 " },
         { "POST /echo HTTP/1.1\r\nHost: localhost\r\n" JSON_TYPE "\r\n", "HTTP/1.1 411 " },
         { "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx", "HTTP/1.1 415 " },
         { "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\nx",
@@ -648,7 +655,7 @@ int main(void) {
         IN_FOLDER(prometheus_reads_metrics),
         IN_FOLDER(the_state_of_runs_is_served),
         IN_FOLDER(pages_see_the_end),
-        cmocka_unit_test(the_dashboard_names_metrics),
+        IN_FOLDER(the_dashboard_names_metrics),
         IN_FOLDER(new_steps_are_seen),
         IN_FOLDER(a_token_is_needed),
         IN_FOLDER(tokens_of_any_length),

@@ -152,3 +152,19 @@ char *io_join(const char *folder, const char *name) {
     snprintf(path, n, "%s/%s", folder, name);
     return path;
 }
+
+char *io_cache_folder(void) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    str path = { 0 };
+    if (cache && cache[0] == '/')
+        str_add(&path, "%s/ingot", cache);
+    else if (home && home[0] == '/')
+        str_add(&path, "%s/.cache/ingot", home);
+    else
+        return NULL;
+    err e = io_make_dirs(path.text);
+    if (!e) return path.text;
+    err_free(e);
+    str_free(&path);
+    return NULL;
+}

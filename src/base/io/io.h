@@ -64,6 +64,8 @@ err io_append(int fd, const char *path, const void *bytes, size_t n) MUST_USE;
 /* ---- folders ----------------------------------------------------------------------------- */
 char *io_join(const char *folder, const char *name); /* "folder/name", owned (free) */
 err io_make_dirs(const char *path) MUST_USE;         /* and its parents; one that exists is fine */
+/* @return ~/.cache/ingot or its place in $XDG_CACHE_HOME, created if missing, owned; NULL: there is none. */
+char *io_cache_folder(void);
 bool io_exists(const char *path);
 bool io_is_dir(const char *path);
 err io_size(const char *path, int64_t *bytes) MUST_USE;

@@ -222,7 +222,7 @@ static void add_timetable(const page_layout *l, str *body) {
                                    (int)l->c.parallelism.pipeline_parallel_schedule)
                    : "no pipeline",
             mesh_size(&l->batch.layout, AX_PP), l->chunks, (long long)l->batch.micros, length,
-            l->step.run.bubble);
+            step_bubble(&l->step));
     stage_tasks_json(l->tasks, body);
     str_add(body, "}");
 }

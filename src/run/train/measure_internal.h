@@ -11,6 +11,7 @@ typedef struct trainer trainer;
 
 /* The peak that MFU is relative to, in floating point operations per second. */
 typedef struct run_peak {
+    bool is_known;      /* it was measured when the machine was idle */
     double flops;       /* the most this device can do in the run's type, as measured */
     double measured_at; /* by time_now; it is measured again with validations */
     double published;   /* the vendor's figure for it; NaN: not known, and MFU is of flops */
@@ -26,6 +27,11 @@ typedef struct run_detail {
 void trainer_measure_peak(trainer *t);
 /* @return whether the peak is to be measured again at `now`. */
 bool peak_is_due(double measured_at, double now);
+/* The file of peaks: a line each. @return NaN: it has none of this key. */
+double peak_read(const char *path, const char *key);
+void peak_write(const char *path, const char *key, double flops);
+/* @param loadavg the content of /proc/loadavg */
+bool peak_machine_is_idle(const char *loadavg);
 /* @return the peak once a step has reached `achieved`: where that is more, the measurement was taken
  * while the device was busy. It is taken again, and is at least what was achieved. */
 double peak_after(double peak, double achieved, double (*measure)(void *ctx), void *ctx);

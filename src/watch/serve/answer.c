@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "io/io.h"
 #include "observe/observe.h"
+#include "report/report.h"
 #include "serve_internal.h"
 
 /* ---- what a request asks for ----------------------------------------------------------------- */
@@ -98,11 +99,12 @@ static void answer_runs(const served_site *site, const serve_request *r, serve_a
         run_status status;
         status_read(site->runs[i].dir, s, &status);
         json_array_append_new(
-            list, json_pack("{s:o, s:I, s:f, s:f, s:o, s:I, s:o}", "name",
-                            io_json_string(site->runs[i].name, strlen(site->runs[i].name)), "rows",
-                            (json_int_t)series_rows(s), "step", last, "time", time, "status",
-                            status_json(&status), "events", (json_int_t)event_bytes(&site->runs[i]),
-                            "metrics", columns_json(s)));
+            list,
+            json_pack("{s:o, s:I, s:f, s:f, s:o, s:I, s:o, s:o}", "name",
+                      io_json_string(site->runs[i].name, strlen(site->runs[i].name)), "rows",
+                      (json_int_t)series_rows(s), "step", last, "time", time, "status",
+                      status_json(&status), "events", (json_int_t)event_bytes(&site->runs[i]),
+                      "energy_kwh", io_json_number(report_energy(s)), "metrics", columns_json(s)));
     }
     for (int i = 0; i < METRICS; i++)
         json_object_set_new(about, metric_table[i].key,

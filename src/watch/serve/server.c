@@ -161,10 +161,18 @@ static void take_body(serve *v, http_connection *s) {
     str_free(&s->body);
 }
 
+static bool has_route(const served_site *site, const char *path) {
+    for (int i = 0; i < site->n_routes; i++)
+        if (!strcmp(site->routes[i].path, path)) return true;
+    return false;
+}
+
 /* A POST whose headers are `n` bytes of what has come; the rest is its body. */
 static void begin_post(serve *v, http_connection *s, const serve_request *r, size_t n) {
     s->route = find_post(&v->what, r->path);
-    if (!s->route) {
+    if (!s->route && v->what.routes_only && !has_route(&v->what, r->path)) {
+        put_refusal(s, 404, "there is no such path");
+    } else if (!s->route) {
         put_refusal(s, 405, "nothing is posted here");
     } else if (!r->json) { /* a page of another site cannot send it unasked */
         put_refusal(s, 415, "a body of Content-Type application/json is expected");

@@ -115,26 +115,9 @@ static void print_file(const struct gemm_cache_file *f, str *out) {
 
 /* ---- the file ---------------------------------------------------------------------------------- */
 
-/* @return the folder, created if missing, owned; NULL: there is none. */
-static char *cache_folder(void) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    str path = { 0 };
-    if (cache && cache[0] == '/')
-        str_add(&path, "%s/ingot", cache);
-    else if (home && home[0] == '/')
-        str_add(&path, "%s/.cache/ingot", home);
-    else
-        return NULL;
-    err e = io_make_dirs(path.text);
-    if (!e) return path.text;
-    err_free(e);
-    str_free(&path);
-    return NULL;
-}
-
 struct gemm_cache_file *gemm_cache_file_open(int device) {
     struct cudaDeviceProp p;
-    char *folder = cudaGetDeviceProperties(&p, device) == cudaSuccess ? cache_folder() : NULL;
+    char *folder = cudaGetDeviceProperties(&p, device) == cudaSuccess ? io_cache_folder() : NULL;
     if (!folder) return NULL;
     for (char *c = p.name; *c; c++)
         if (!isalnum((unsigned char)*c)) *c = '-';
