@@ -281,6 +281,11 @@ def falcon(r):
     return dict(s, ffn_hidden_size=r.choice([None, r.randint(9, 70)]), alibi=False)
 
 
+def nanochat(r):
+    s = dict(sizes(r, divided=True), **rope(r, plain=True), **biases(r, mlp=False), rms_norm_eps=eps(r))
+    return dict(s, hidden_act=r.choice(PLAIN_ACTS), final_logit_softcapping=r.choice(SOFTCAPS))
+
+
 LONGROPE = dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))
 LONGROPE["rope_scaling"]["original_max_position_embeddings"] = 8
 T = transformers
@@ -304,6 +309,7 @@ FAMILIES = {
     "gemma2": (T.Gemma2Config, gemma2, [dict(use_bidirectional_attention=True)]),
     "gemma3_text": (T.Gemma3TextConfig, gemma3, [dict(use_bidirectional_attention=True), dict(attn_logit_softcapping=5.0)]),
     "falcon": (T.FalconConfig, falcon, [dict(alibi=True), LONGROPE]),
+    "nanochat": (T.NanoChatConfig, nanochat, [LONGROPE]),
 }
 
 

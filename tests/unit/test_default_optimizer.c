@@ -118,6 +118,8 @@ static void every_preset_and_fact_has_a_recipe(void **state) {
         { "model.tie_embeddings", "false", "model.value_embedding_step", "2" },
         { "model.weightless_norms", "true", "model.bias", "true" },
         { "model.weightless_norms", "true", "model.qkv_bias", "true" },
+        { "model.weightless_norms", "true", "model.attention_output_bias", "true" },
+        { "model.weightless_norms", "true", "model.mlp_bias", "true" },
         { "model.norm", "layer", "model.positions", "learned", "model.tie_embeddings", "false" },
         { "model.experts", "4", "model.weightless_norms", "true" },
     };

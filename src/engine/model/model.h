@@ -192,6 +192,7 @@ int model_find_param(const model *m, const char *name); /* -1: none */
 int64_t model_count(const model_config *c);             /* parameters of the whole model */
 int64_t model_count_active(
     const model_config *c); /* those that one token uses: of experts, its own */
+int64_t model_count_role(const model_config *c, param_role role);
 /* Whether this layer has experts; else its feed-forward layer is dense. */
 bool model_has_experts(const model_config *c, int layer);
 /* The digit of model.layer_pattern that describes a layer, whether or not the model has a pattern. */

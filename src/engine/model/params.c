@@ -190,6 +190,13 @@ static int64_t count_with(const model_config *c, int experts) {
 int64_t model_count(const model_config *c) { return count_with(c, c->experts); }
 int64_t model_count_active(const model_config *c) { return count_with(c, c->experts_per_token); }
 
+int64_t model_count_role(const model_config *c, param_role role) {
+    int64_t n = 0;
+    for (size_t i = 0; i < COUNT_OF(table); i++)
+        if (table[i].role == role) n += row_count(c, &table[i], c->experts);
+    return n;
+}
+
 double model_flops(const model_config *c, int64_t seq, bool causal) {
     double weights = 0; /* that multiply every token */
     for (size_t i = 0; i < COUNT_OF(table); i++) {

@@ -161,7 +161,8 @@ static const hf_key falcon_shared_keys[] = {
 #define FALCON_BRANCHES REAL("parallel_attn", parallel, 1), REAL("parallel_attn", shared_norm, 1)
 static const hf_key falcon_heads_keys[] = { FALCON_KEYS, ALL_KV, FALCON_BRANCHES };
 static const hf_key falcon_keys[]       = { FALCON_KEYS, IMPLIED(kv_heads, 1), FALCON_BRANCHES };
-/* Heads are normalized after they are rotated, which is the same without weights. */
+/* Heads are normalized after they are rotated, which is the same without weights, and but for scalings that change
+ * their length. */
 static const hf_key nanochat_keys[] = {
     LLAMA_KEYS(1e-6), KV_HEADS(HF_HEADS, 0), HEAD_DIM, ATTENTION_BIAS,
     OPTIONAL("final_logit_softcapping", logit_softcap, 15),
@@ -462,7 +463,7 @@ static const hf_family families[] = {
     { "falcon",   "FalconForCausalLM",  ROWS(falcon_keys), ROWS(falcon_demands), FALCON,
       ROWS(falcon_params), NULL, 0 },
     { "nanochat", "NanoChatForCausalLM", ROWS(nanochat_keys), NULL, 0, "hidden_act", "relu2", false, ROPE,
-      "model.", ROWS(nanochat_params), NULL, 0 },
+      "model.", ROWS(nanochat_params), NULL, 0, .plain_rope = true },
 };
 
 /* Keys that change nothing in what a trained model computes: who made the file and how, what a

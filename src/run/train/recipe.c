@@ -47,9 +47,7 @@ static bool has_values(const model_config *c) { return c->value_step > 0; }
 static bool has_normal_table(const model_config *c) { return c->embedding_norm && !c->tied; }
 static bool has_plain_table(const model_config *c) { return !has_normal_table(c); }
 static bool has_head(const model_config *c) { return !c->tied; }
-static bool has_vectors(const model_config *c) {
-    return !c->weightless_norms || c->bias || c->qkv_bias;
-}
+static bool has_vectors(const model_config *c) { return model_count_role(c, ROLE_VECTOR) > 0; }
 static const adam_group groups[] = {
     { "attn.values", 0.12, 0.995, 0.01, has_values },
     { "embed", 0.24, 0.995, 0.001, has_normal_table },
