@@ -167,6 +167,12 @@ def olmo2(r):
     return dict(sizes(r, divided=True), **rope(r), **biases(r, mlp=False), rms_norm_eps=eps(r))
 
 
+def olmoe(r):
+    experts = r.randint(2, 6)
+    s = dict(sizes(r, divided=True), **rope(r), **biases(r, mlp=False), num_experts=experts)
+    return dict(s, num_experts_per_tok=r.randint(1, experts), norm_topk_prob=flag(r))
+
+
 def olmo3(r):
     s = sizes(r, divided=True)
     s.update(kinds(r, s["num_hidden_layers"]), **by_kind(r), sliding_window=r.choice([2, 5, 9]))
@@ -299,6 +305,7 @@ FAMILIES = {
     "mixtral": (T.MixtralConfig, mixtral, [LONGROPE]),
     "qwen3_moe": (T.Qwen3MoeConfig, qwen3_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1])]),
     "olmo2": (T.Olmo2Config, olmo2, [LONGROPE]),
+    "olmoe": (T.OlmoeConfig, olmoe, [dict(clip_qkv=0.5), LONGROPE]),
     "olmo3": (T.Olmo3Config, olmo3, [LONGROPE]),
     "smollm3": (T.SmolLM3Config, smollm3, [dict(use_sliding_window=True), LONGROPE]),
     "granite": (T.GraniteConfig, granite, [LONGROPE, dict(hidden_act="relu")]),

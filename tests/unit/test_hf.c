@@ -241,17 +241,31 @@ static void what_our_models_lack_is_refused(void **state) {
     assert_error(hf_import_config("/nonexistent", &c, &family, NULL), "/nonexistent/config.json");
 }
 
+/* What a muP model computes is written with Granite's factors. */
+static void mup_models_are_exported_as_granite(void **state) {
+    const hf_family *family;
+    model_config c = fixture_config(2), back;
+    c.mup = true;
+    c.mup_base = 8;
+    assert_ok(hf_family_for(&c, NULL, &family));
+    assert_string_equal(hf_family_type(family), "granite");
+    assert_ok(hf_export_config(*state, family, &c, DT_F32, NO_TOKENS));
+    assert_ok(hf_import_config(*state, &back, &family, NULL));
+    assert_true(!back.mup && back.attention_scale == 1 && back.logit_scale == 0.25);
+    assert_error(hf_family_for(&c, "llama", &family), "model.logit_scale=1; this one has 0.25");
+}
+
 /* ---- families ----------------------------------------------------------------------------- */
 static void a_family_refuses_what_it_does_not_express(void **state) {
     const hf_family *family;
     model_config c = hf_fixtures[2].want;
-    c.mup = true;
+    c.embedding_norm = true;
     err e = hf_family_for(&c, NULL, &family);
     assert_non_null(strstr(err_remedy(e), "--family=NAME"));
-    assert_error(e, "the nearest, llama, has model.mup=false; this one has true");
+    assert_error(e, "has model.embedding_norm=false; this one has true");
     assert_error(hf_family_for(&c, "llama", &family),
-                 "llama have model.mup=false; this one has true");
-    c.mup = false;
+                 "llama have model.embedding_norm=false; this one has true");
+    c.embedding_norm = false;
     assert_error(hf_family_for(&c, "gpt2", &family), "model.kv_heads=4; this one has 2");
     assert_error(hf_family_for(&c, "bert", &family), "--family");
     assert_error(hf_export_config(*state, hf_family_of("olmo2"), &c, DT_F32, NO_TOKENS),
@@ -269,9 +283,9 @@ static bool is_bias(const model_fact *f) {
 }
 
 /* Fixtures whose expected facts are what is read: test_pytorch compares what these compute. */
-static const char *const read_fixtures[] = { "olmo3",      "smollm3",  "granite",      "phi3",
-                                             "starcoder2", "stablelm", "cohere2",      "gemma2",
-                                             "gemma3",     "falcon",   "falcon_shared" };
+static const char *const read_fixtures[] = { "olmo3",      "smollm3",  "granite",       "phi3",
+                                             "starcoder2", "stablelm", "cohere2",       "gemma2",
+                                             "gemma3",     "falcon",   "falcon_shared", "olmoe" };
 
 static model_config any_fixture(size_t i, const hf_family **family) {
     model_config c;
@@ -346,6 +360,7 @@ int main(void) {
         WITH_FOLDER(unknown_keys_are_listed),
         WITH_FOLDER(what_our_models_lack_is_refused),
         WITH_FOLDER(a_family_refuses_what_it_does_not_express),
+        WITH_FOLDER(mup_models_are_exported_as_granite),
         WITH_FOLDER(newer_families_go_out_as_they_came),
         WITH_FOLDER(every_fact_is_exported_or_refused),
     };

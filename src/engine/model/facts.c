@@ -161,6 +161,14 @@ void model_config_init(model_config *c) {
     for (size_t i = 0; i < COUNT_OF(facts); i++) model_fact_set(&facts[i], c, facts[i].fallback);
 }
 
+void model_config_without_mup(model_config *c) {
+    if (!c->mup) return;
+    if (c->attention_scale == 0) c->attention_scale = 8 / (double)c->head_dim;
+    c->logit_scale *= (double)c->mup_base / (double)c->dim;
+    c->mup = false;
+    model_config_normalize(c);
+}
+
 void model_config_normalize(model_config *c) {
     for (size_t i = 0; i < COUNT_OF(facts); i++)
         if (!model_fact_applies(&facts[i], c)) model_fact_set(&facts[i], c, facts[i].fallback);

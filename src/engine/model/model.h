@@ -94,6 +94,8 @@ void model_config_init(model_config *c);
 /* Sets the facts that do not matter to this model to their defaults, and a base of the layers with a window that is
  * that of all layers to 0. */
 void model_config_normalize(model_config *c);
+/* Describes what the trained weights of a muP model compute without muP: by factors of scores and logits. */
+void model_config_without_mup(model_config *c);
 
 /* Fills c from a preset; an unknown name is an error that lists near ones. MODEL_CUSTOM is one without
  * sizes, for models that the other options describe. */

@@ -379,9 +379,11 @@ static err unknown_family(const char *name) {
     return e;
 }
 
-err hf_family_for(const model_config *c, const char *wanted, const hf_family **family) {
+err hf_family_for(const model_config *trained, const char *wanted, const hf_family **family) {
     str why = { 0 };
     err e = OK;
+    model_config plain = *trained, *c = &plain;
+    model_config_without_mup(c);
     if (wanted) {
         *family = nearest_family(c, wanted, &why);
         str_free(&why);
@@ -441,8 +443,10 @@ static const char *torch_dtype(dtype dt) {
 
 static json_t *token_json(int64_t id) { return id < 0 ? json_null() : json_integer(id); }
 
-err hf_export_config(const char *folder, const hf_family *family, const model_config *c, dtype dt,
-                     hf_tokens tokens) {
+err hf_export_config(const char *folder, const hf_family *family, const model_config *trained,
+                     dtype dt, hf_tokens tokens) {
+    model_config plain = *trained, *c = &plain;
+    model_config_without_mup(c);
     TRY(check_fits(family, c));
     json_t *doc =
         json_pack("{s:[s], s:s, s:s, s:o, s:o, s:n}", "architectures", family->architecture,

@@ -83,10 +83,11 @@ static const hf_key qwen3_keys[] = {
     KEY("head_dim", head_dim, HF_VALUE, 128, HF_REFUSED), ATTENTION_BIAS,
 };
 /* transformers drops no token, in training either. */
-#define EXPERTS(key, alias, number, per_token)                                                    \
+#define EXPERTS(key, alias, number, per_token) BALANCED_EXPERTS(key, alias, number, per_token, 0.001)
+#define BALANCED_EXPERTS(key, alias, number, per_token, balance)                                  \
     { key, alias, AT(experts), HF_USED, HF_VALUE, HF_REFUSED, number },                           \
     KEY("num_experts_per_tok", experts_per_token, HF_VALUE, per_token, HF_REFUSED),               \
-    KEY("router_aux_loss_coef", balance_loss, HF_VALUE, 0.001, HF_ZERO), IMPLIED(capacity_factor, 0)
+    KEY("router_aux_loss_coef", balance_loss, HF_VALUE, balance, HF_ZERO), IMPLIED(capacity_factor, 0)
 static const hf_key mixtral_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_VALUE, 8), HEAD_DIM, EXPERTS("num_local_experts", NULL, 8, 2),
     KEY("sliding_window", window, HF_VALUE, 0, HF_ZERO), IMPLIED(router_normalize, 1),
@@ -101,6 +102,10 @@ static const hf_key qwen3_moe_keys[] = {
 static const hf_key olmo2_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
     IMPLIED(norm_position, NORM_POST), ATTENTION_BIAS,
+};
+static const hf_key olmoe_keys[] = {
+    LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, ATTENTION_BIAS, IMPLIED(qknorm, QKNORM_FULL),
+    BALANCED_EXPERTS("num_experts", "num_local_experts", 64, 8, 0.01), REAL("norm_topk_prob", router_normalize, 0),
 };
 static const hf_key olmo3_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
@@ -201,6 +206,7 @@ static const hf_demand phi3_demands[]     = { { "resid_pdrop", "0.0", true }, { 
 static const hf_demand starcoder2_demands[] = {
     { "residual_dropout", "0.0", true }, { "embedding_dropout", "0.0", true },
 };
+static const hf_demand no_clipping[]      = { { "clip_qkv", "null", false } };
 static const hf_demand stablelm_demands[] = { { "qk_layernorm", "false", false } };
 static const hf_demand cohere2_demands[]  = { { "use_qk_norm", "false", false } };
 static const hf_demand gemma2_demands[]   = { { "use_bidirectional_attention", "false", false } };
@@ -434,6 +440,8 @@ static const hf_family families[] = {
       "model.", ROWS(olmo2_params), NULL, 0 },
     { "olmo3",    "Olmo3ForCausalLM",   ROWS(olmo3_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 5e5,
       "model.", ROWS(olmo2_params), NULL, 0, .kinds = "12", .full_step = 4, .local_theta = 5e5 },
+    { "olmoe",    "OlmoeForCausalLM",   ROWS(olmoe_keys), ROWS(no_clipping),   SILU, ROPE,
+      "model.", ROWS(qwen3_moe_params), ROWS(stacked_experts) },
     { "smollm3",  "SmolLM3ForCausalLM", ROWS(smollm3_keys), ROWS(no_window), SILU, "rope_theta", NULL, 1.0, 2e6,
       LLAMA_NAMES, .kinds = "24", .rope_list = "no_rope_layers", .full_step = 4,
       .step_key = "no_rope_layer_interval" },
