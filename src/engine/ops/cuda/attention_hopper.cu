@@ -53,14 +53,15 @@ static __device__ __forceinline__ void soften(const att &a, const two_rows &t, i
             }
         sum[h] = sum[h] * factor[h] + share;
         most[h] = top;
-        if (!DROPS) continue;
+        if constexpr (DROPS) {
 #pragma unroll
-        for (int n = 0; n < LINES / 8; n++)
+            for (int n = 0; n < LINES / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float &x = s[4 * n + 2 * h + i];
-                x = row_keeps(kept, n, h, i) ? x * a.drop.keep : 0;
-            }
+                for (int i = 0; i < 2; i++) {
+                    float &x = s[4 * n + 2 * h + i];
+                    x = row_keeps(kept, n, h, i) ? x * a.drop.keep : 0;
+                }
+        }
     }
 }
 
