@@ -88,6 +88,9 @@ typedef struct att_grad {
     bool add;      /* to dq */
 } att_grad;
 
+/* Which of the two gradients of keys a launch computes. */
+typedef enum { DK = 1, DV = 2 } key_grads;
+
 /* attention_hopper.cu, attention_bwd_hopper.cu: @return false where they do not fit the call, and nothing was done. */
 extern "C" bool attend_by_hopper(const op_call *c, const att *a, const att_before *before,
                                  const tensor *o, float *lse);

@@ -17,8 +17,8 @@ template <int DIM> struct backward_sizes {
 /* ---- queries ------------------------------------------------------------------------------------- */
 /* rowdot of the group's 64 queries: two threads each, over do and o. */
 template <int DIM>
-static __device__ void sum_output_dots(const att &a, mixed dout, mixed o, int head, int64_t first,
-                                       float *dots, float *global, int thread) {
+static __device__ void sum_row_dots(const att &a, mixed dout, mixed o, int head, int64_t first,
+                                    float *dots, float *global, int thread) {
     int r = thread / 2;
     float s = 0;
     for (int c = thread % 2 * EIGHT; first + r < a.n && c < DIM; c += 2 * EIGHT) {
@@ -116,7 +116,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
         from = max(0, mine.begin - begin) / LINES;
         to = (mine.end - begin + LINES - 1) / LINES;
     }
-    sum_output_dots<DIM>(a, g.dout, g.o, head, first, dots[group], g.rowdot, thread);
+    sum_row_dots<DIM>(a, g.dout, g.o, head, first, dots[group], g.rowdot, thread);
     barrier_sync(1 + group, GROUP_THREADS);
     float dot[2], stat[2], sum[DIM / 2];
 #pragma unroll
@@ -184,9 +184,6 @@ static __device__ __forceinline__ query_tile_at find_tile(const att &a, query_ti
     if (++t.head > last_head || from >= a.n || first_key(a, from) > last) t.head = -1;
     return t;
 }
-
-/* Which of the two gradients a launch computes. */
-typedef enum { DK = 1, DV = 2 } key_grads;
 
 /* By the 32 lanes of the copying warp. */
 static __device__ __forceinline__ void write_stats(const att &a, const att_grad &g,
@@ -388,7 +385,8 @@ static void launch_keys(const op_call *c, const att_maps &maps, const att &a, co
 }
 
 template <class T, int DIM>
-static void launch_grad(const op_call *c, const att_maps &maps, const att &a, const att_grad &g) {
+static void launch_grad_hopper(const op_call *c, const att_maps &maps, const att &a,
+                               const att_grad &g) {
     typedef backward_sizes<DIM> S;
     dim3 grid((unsigned)ceil_div(a.n, S::ROWS_), (unsigned)a.q);
     auto dq = a.drop.id ? grad_queries_hopper<T, DIM, true> : grad_queries_hopper<T, DIM, false>;
@@ -405,6 +403,6 @@ extern "C" bool attention_grad_by_hopper(const op_call *c, const att *a, const a
         !encode_rows(&maps.kv, a->keys, a->key_t, a->n_keys, a->key_stride) ||
         !encode_rows(&maps.dout, g->dout.p, g->dout.dt, a->n, wide))
         return false;
-    WITH_WIDE_HEAD(a->dim, launch_grad<bf16, DIM>(c, maps, *a, *g));
+    WITH_WIDE_HEAD(a->dim, launch_grad_hopper<bf16, DIM>(c, maps, *a, *g));
     return true;
 }

@@ -20,10 +20,10 @@ template <int DIM> struct forward_sizes {
 
 /* Scores become probabilities. @return in factor: what the sums so far are multiplied by */
 template <int LINES, bool DROPS>
-static __device__ __forceinline__ void soften(const att &a, const two_rows &t, int tile,
-                                              bool all_seen, const uint32_t (&kept)[2][4],
-                                              float (&s)[LINES / 2], float (&most)[2],
-                                              float (&sum)[2], float (&factor)[2]) {
+static __device__ __forceinline__ void soften_rows(const att &a, const two_rows &t, int tile,
+                                                   bool all_seen, const uint32_t (&kept)[2][4],
+                                                   float (&s)[LINES / 2], float (&most)[2],
+                                                   float (&sum)[2], float (&factor)[2]) {
     int lane = threadIdx.x % WARP;
     float by = a.scale * LOG2E;
 #pragma unroll
@@ -53,14 +53,15 @@ static __device__ __forceinline__ void soften(const att &a, const two_rows &t, i
             }
         sum[h] = sum[h] * factor[h] + share;
         most[h] = top;
-        if (!DROPS) continue;
+        if constexpr (DROPS) {
 #pragma unroll
-        for (int n = 0; n < LINES / 8; n++)
+            for (int n = 0; n < LINES / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float &x = s[4 * n + 2 * h + i];
-                x = row_keeps(kept, n, h, i) ? x * a.drop.keep : 0;
-            }
+                for (int i = 0; i < 2; i++) {
+                    float &x = s[4 * n + 2 * h + i];
+                    x = row_keeps(kept, n, h, i) ? x * a.drop.keep : 0;
+                }
+        }
     }
 }
 
@@ -166,7 +167,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
         multiply_wait<0>();
         keys.release();
         keys.next();
-        soften<LINES, DROPS>(a, t, tile, all_seen(tile), kept, s, most, sum, factor);
+        soften_rows<LINES, DROPS>(a, t, tile, all_seen(tile), kept, s, most, sum, factor);
         rescale<DIM>(out, factor); /* it may hold the result of other blocks */
         pack_scores<T, LINES>(p, s);
 #pragma unroll 1
@@ -180,7 +181,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
             multiply_wait<1>();
             keys.release();
             keys.next();
-            soften<LINES, DROPS>(a, t, tile, all_seen(tile), kept, s, most, sum, factor);
+            soften_rows<LINES, DROPS>(a, t, tile, all_seen(tile), kept, s, most, sum, factor);
             multiply_wait<0>();
             values.release();
             values.next();
@@ -207,8 +208,8 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
 }
 
 template <class T, int DIM>
-static void launch_attend(const op_call *c, const att_maps &maps, const att &a,
-                          const att_before &before, const tensor *o, float *lse) {
+static void launch_attend_hopper(const op_call *c, const att_maps &maps, const att &a,
+                                 const att_before &before, const tensor *o, float *lse) {
     typedef forward_sizes<DIM> S;
     dim3 grid((unsigned)ceil_div(a.n, S::ROWS_), (unsigned)a.q);
     auto kernel = a.drop.id ? attend_hopper<T, DIM, true> : attend_hopper<T, DIM, false>;
@@ -222,6 +223,6 @@ extern "C" bool attend_by_hopper(const op_call *c, const att *a, const att_befor
     if (!takes_hopper(c, *a) || !encode_rows(&maps.q, a->qkv, a->qkv_t, a->n, a->stride) ||
         !encode_rows(&maps.kv, a->keys, a->key_t, a->n_keys, a->key_stride))
         return false;
-    WITH_WIDE_HEAD(a->dim, launch_attend<bf16, DIM>(c, maps, *a, *before, o, lse));
+    WITH_WIDE_HEAD(a->dim, launch_attend_hopper<bf16, DIM>(c, maps, *a, *before, o, lse));
     return true;
 }

@@ -140,9 +140,6 @@ static __device__ __forceinline__ void load_stats(const att &a, const float *lse
     out->hi[r] = live ? (int)last_key(a, i) : 0;
 }
 
-/* Which of the two gradients of keys a launch computes. */
-typedef enum { DK = 1, DV = 2 } key_grads;
-
 template <class T, int DIM, int LINES, int GRADS>
 static __global__ void __launch_bounds__(MMA_THREADS)
     grad_keys_mma(att a, mixed dout, const float *lse, const float *rowdot, mixed dkv) {
