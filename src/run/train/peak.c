@@ -2,7 +2,6 @@
  *
  * A peak measured once, while another process had the cores, let MFU read 311%. So it is measured again with
  * validations, the best counts, and it is never less than what a step achieved. */
-#include "measure_internal.h"
 #include "trainer_internal.h"
 
 #include <math.h>
