@@ -5,7 +5,6 @@
  * invalid UTF-8. Checks the first bytes of every input, decompressed. */
 #include <string.h>
 
-#include "text/byte_reader_internal.h"
 #include "text/parser_internal.h"
 
 typedef struct magic {

@@ -9,10 +9,7 @@
 #include <string.h>
 
 #include "text/block_reader_internal.h"
-#include "text/byte_reader_internal.h"
 #include "text/inputs_internal.h"
-#include "text/parser_internal.h"
-#include "text/span_internal.h"
 
 enum { PIECE_BYTES = 64 << 10 };
 

@@ -3,7 +3,6 @@
 #define INGOT_TEXT_BLOCK_READER_INTERNAL_H
 
 #include "text/text.h"
-#include "text/byte_reader_internal.h"
 #include "text/parser_internal.h"
 
 void raw_block_free(raw_block *b);
@@ -21,7 +20,6 @@ struct block_reader {
     int64_t file_bytes; /* 0 for a pipe */
     row_reader *rows;   /* of a Parquet file; NULL: none */
 };
-
 err block_reader_open(block_reader *r, const text_inputs *in, int segment) MUST_USE;
 /* Reads the next block. *more is false at the end. @param b reused from block to block. */
 err block_reader_next(block_reader *r, raw_block *b, bool *more) MUST_USE;

@@ -15,7 +15,6 @@ typedef enum { /* state.json has these numbers */
                COMPRESSION_LZ4,
                COMPRESSION_BROTLI,
 } text_compression;
-
 /* Detects the compression from the first bytes of a file. */
 text_compression compression_of_bytes(const char *head, size_t n);
 /* ... or from its name. *bare: length of the name without the ending of the compression. */

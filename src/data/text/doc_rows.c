@@ -4,9 +4,7 @@
 #include <string.h>
 
 #include "text/inputs_internal.h"
-#include "text/json_scan_internal.h"
 #include "text/output_internal.h"
-#include "text/span_internal.h"
 
 const parquet_column doc_columns[DOC_COLUMNS_DROPPED] = {
     { "id", PARQUET_STRING, false },         { "url", PARQUET_STRING, false },

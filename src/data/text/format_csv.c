@@ -12,8 +12,6 @@
 #include <string.h>
 
 #include "text/inputs_internal.h"
-#include "text/parser_internal.h"
-#include "text/span_internal.h"
 
 /* @return bytes up to and with the quote that closes the field at p; 0: it is not in the buffer, or only perhaps:
  * the last byte of the buffer may be the first half of a doubled quote. @param last the file ends with the buffer. */

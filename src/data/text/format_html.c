@@ -1,7 +1,6 @@
 /* HTML: a file is a page, and its text a document, as of a page in a WARC file. */
 #include "text/html.h"
 #include "text/parser_internal.h"
-#include "text/span_internal.h"
 
 static size_t no_record_end(const char *p, size_t n) { return 0; }
 static size_t no_first_end(const char *p, size_t n, bool line_start) { return 0; }

@@ -5,7 +5,6 @@
 
 #include "text/json_scan_internal.h"
 #include "text/parser_internal.h"
-#include "text/span_internal.h"
 
 /* @return bytes of the JSON string at p, quotes included; 0: its end is not in the buffer. */
 static size_t string_length(const char *p, size_t n) {

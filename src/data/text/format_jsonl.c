@@ -2,9 +2,6 @@
  * text with escapes is copied. */
 #include <string.h>
 
-#include "text/json_scan_internal.h"
-#include "text/parser_internal.h"
-#include "text/span_internal.h"
 #include "text/inputs_internal.h"
 
 static size_t first_record_end(const char *p, size_t n, bool line_start) {

@@ -27,11 +27,7 @@
 #include "parquet/parquet.h"
 #include "store/store.h"
 #include "text/block_reader_internal.h"
-#include "text/byte_reader_internal.h"
 #include "text/inputs_internal.h"
-#include "text/json_scan_internal.h"
-#include "text/parser_internal.h"
-#include "text/span_internal.h"
 
 /* ---- the file and its columns ---------------------------------------------------------------- */
 typedef struct side_column {

@@ -14,9 +14,6 @@
 #include <string.h>
 
 #include "text/html.h"
-#include "text/json_scan_internal.h"
-#include "text/parser_internal.h"
-#include "text/span_internal.h"
 #include "text/inputs_internal.h"
 
 enum { TAR_BLOCK = 512, TAR_NAME = 256, SAMPLE_OVERHEAD = 1 << 20 };

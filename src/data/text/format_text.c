@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "text/parser_internal.h"
-#include "text/span_internal.h"
 
 enum { SEPARATOR_BYTES = sizeof TEXT_SEPARATOR - 1 };
 

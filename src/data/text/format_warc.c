@@ -7,8 +7,6 @@
 
 #include "text/html.h"
 #include "text/http_internal.h"
-#include "text/parser_internal.h"
-#include "text/span_internal.h"
 #include "text/inputs_internal.h"
 
 enum {

@@ -16,7 +16,6 @@ typedef struct http_body {
     text_span type;    /* "text/html" */
     char charset[32];  /* "" when not given */
 } http_body;
-
 /* Parses a response. A body that is not text has an empty type. @param most limit on the bytes
  * of a decompressed body. @param made storage for what was decoded. */
 http_body http_parse(text_span message, size_t most, str *made);

@@ -9,11 +9,8 @@
 
 #include "io/io.h"
 #include "store/store.h"
-#include "text/byte_reader_internal.h"
 #include "text/inputs_internal.h"
-#include "text/json_scan_internal.h"
 #include "text/output_internal.h"
-#include "text/parser_internal.h"
 
 enum { HEAD_BYTES = 4096, LONGEST_PATH = 200 };
 static const size_t SEGMENT_BYTES = (size_t)256 << 20, BLOCK_BYTES = (size_t)1 << 20,

@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include "text/text.h"
-#include "text/byte_reader_internal.h"
 #include "text/json_scan_internal.h"
 #include "text/parser_internal.h"
 
@@ -27,7 +26,6 @@ struct input_file {
     const char *damage;        /* arena: why nothing of it can be read; NULL: something can */
     bool pipe, used;           /* a pipe can be read only once */
 };
-
 struct input_segment {
     int file;
     /* bytes in which its records begin, [from, to); to < 0: up to the end of the file. Of a Parquet
@@ -37,7 +35,6 @@ struct input_segment {
     bool
         warned; /* what cannot be read of it was reported: passes after the first do not repeat that */
 };
-
 struct text_inputs {
     arena *memory;
     text_input_options o; /* with defaults filled in; strings in the arena */
@@ -61,7 +58,6 @@ struct text_inputs {
     char **skipped;
     int skipped_files, skipped_cap;
 };
-
 /* Notes that nothing of the file that was listed last can be read: it is skipped and counted. @param why without the
  * file's name. @return an error instead, if damage is one. */
 err inputs_skip_file(text_inputs *in, const char *why) MUST_USE;

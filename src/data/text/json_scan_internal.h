@@ -8,13 +8,11 @@ typedef struct json_member {
     size_t at, end; /* in the line; a string's quotes included */
     enum { JSON_ABSENT, JSON_PLAIN, JSON_ESCAPED, JSON_SCALAR } kind; /* a string or a number */
 } json_member;
-
 /* A dotted path of member names, and the index of the result that receives its value. */
 typedef struct json_want {
     const char *path;
     int result;
 } json_want;
-
 /* Checks that the line is one JSON object in valid UTF-8 and finds the wanted members; among
  * members of the same name the last one counts. @param out zeroed. *odd: some escape stands for
  * no character (half a surrogate pair, or NUL). @return NULL, or why the line is not such an

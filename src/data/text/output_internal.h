@@ -29,7 +29,6 @@ typedef struct sink {
     parquet_target target; /* of a Parquet file */
     parquet_writer *table;
 } sink;
-
 /* @param compress method for the parts of a folder. */
 err sink_init(sink *s, const char *path, const char *compress) MUST_USE;
 char *sink_part_path(const sink *s, int segment); /* owned */
@@ -51,7 +50,6 @@ typedef struct parts {
     int n;                      /* parts; -1: not known yet */
     const struct json_t *given; /* the options of the stage; NULL: not known */
 } parts;
-
 /* Creates the folders and checks that what they hold may be continued, or with `fresh` discarded.
  * Changes nothing in them. */
 err parts_check(const parts *p, bool fresh) MUST_USE;

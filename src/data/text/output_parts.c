@@ -14,9 +14,7 @@
 #include <unistd.h>
 
 #include "io/io.h"
-#include "text/byte_reader_internal.h"
 #include "text/output_internal.h"
-#include "text/parser_internal.h"
 #include "text/stage_report_internal.h"
 #include "text/inputs_internal.h"
 

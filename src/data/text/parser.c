@@ -4,10 +4,8 @@
 #include <string.h>
 
 #include "parquet/parquet.h"
-#include "text/byte_reader_internal.h"
 #include "text/inputs_internal.h"
 #include "text/parser_internal.h"
-#include "text/span_internal.h"
 
 void text_counts_add(text_counts *to, const text_counts *from) {
     to->documents += from->documents;

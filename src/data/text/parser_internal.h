@@ -7,7 +7,6 @@
 #include "text/span_internal.h"
 
 typedef struct row_block row_block;
-
 typedef struct raw_block {
     str bytes;          /* whole records */
     row_block *rows;    /* owned: of a Parquet file, instead of bytes; NULL: none */
@@ -18,7 +17,6 @@ typedef struct raw_block {
     char *damage;       /* owned; why the file ends early here; NULL: it does not */
     int64_t lost_bytes; /* with damage: of the file after it, and of the record it interrupts */
 } raw_block;
-
 void row_block_free(row_block *b); /* takes NULL */
 typedef struct text_format text_format;
 
@@ -34,7 +32,6 @@ typedef struct parser {
     text_counts counts;
     bad_records bad;
 } parser;
-
 void parser_init(parser *p, const text_inputs *in, int segment, const text_format *format);
 /* Parses a block; the documents of the previous one become invalid. */
 void parser_parse(parser *p, const raw_block *b);
@@ -63,7 +60,6 @@ typedef struct format_reader {
     err (*next)(block_reader *r, raw_block *b, bool *more);
     void (*close)(block_reader *r);
 } format_reader;
-
 struct text_format {
     const char *name;
     const format_reader *reader; /* NULL: bytes are split into blocks by what follows */
@@ -86,7 +82,6 @@ struct text_format {
     bool keeps_tail; /* a record truncated by damage is still a document */
     bool decodes;    /* its records state their own encodings */
 };
-
 extern const text_format format_text, format_jsonl, format_json_array, format_csv, format_tsv,
     format_csv_semicolon, format_csv_bar, format_tar, format_html, format_warc, format_parquet;
 /* Adds the document of one JSON object without line breaks. @param valid its bytes are known to be UTF-8. */

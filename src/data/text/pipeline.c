@@ -25,8 +25,6 @@
 
 #include "text/block_reader_internal.h"
 #include "text/inputs_internal.h"
-#include "text/parser_internal.h"
-#include "text/span_internal.h"
 
 typedef struct pipeline_run {
     text_inputs *in;

@@ -8,7 +8,6 @@
 #include <zstd.h>
 
 #include "io/io.h"
-#include "text/byte_reader_internal.h"
 #include "text/output_internal.h"
 #include "text/parser_internal.h"
 

@@ -16,11 +16,9 @@ bool span_is_nocase(text_span s, const char *word);
 /* @return the span without white space at either end. */
 text_span span_trim(text_span s);
 typedef struct spool_piece spool_piece;
-
 typedef struct spool {
     spool_piece *head; /* the newest */
 } spool;
-
 /* Reserves n bytes; the next spool_commit keeps the first `used` of them. */
 char *spool_reserve(spool *s, size_t n);
 text_span spool_commit(spool *s, size_t used);
@@ -33,7 +31,6 @@ typedef struct bad_records {
     int64_t offset; /* of the first one, in the decompressed bytes */
     char why[160];  /* reason for the first one */
 } bad_records;
-
 void bad_records_add(bad_records *b, int64_t offset, const char *fmt, ...) PRINTF_LIKE(3, 4);
 void bad_records_merge(bad_records *to,
                        const bad_records *from); /* `from` comes after `to` in the input */

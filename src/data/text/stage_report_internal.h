@@ -28,7 +28,6 @@ struct text_progress {
     struct comm *comm;      /* with several ranks the heartbeat shows the sum (stage_tasks.c) */
     atomic_bool stop;       /* another rank has failed */
 };
-
 void text_progress_init(text_progress *p, const char *name, int64_t total);
 /* Shows that `done` bytes are done, unless that was shown a moment ago. */
 void text_progress_show(text_progress *p, int64_t done);

@@ -4,7 +4,6 @@
 
 #include "text/json_scan_internal.h"
 #include "text/parser_internal.h"
-#include "text/span_internal.h"
 
 static void add_escape(char c, str *out) {
     static const char shorts[32] = {

@@ -18,7 +18,6 @@
 #include <string.h>
 
 #include "tokenizer/adjacency_internal.h"
-#include "tokenizer/bpe_internal.h"
 
 static bool is_lead(char c) { return ((uint8_t)c & 0xF0) == 0xE0; }
 static bool is_follow(char c) { return ((uint8_t)c & 0xC0) == 0x80; }

@@ -8,7 +8,6 @@ typedef struct adjacency {
     uint64_t *whole, *prefix, *suffix; /* sets of bits; NULL: pieces are never split */
     int whole_shift, prefix_shift;     /* of a hash to a bit of the first two */
 } adjacency;
-
 enum { ADJACENCY_SUFFIX_BITS = 1 << 16 };
 void adjacency_build(const bpe *b, adjacency *a);
 void adjacency_free(adjacency *a);

@@ -11,9 +11,7 @@
 #include <string.h>
 
 #include "io/io.h"
-#include "tokenizer/bpe_internal.h"
 #include "tokenizer/open_internal.h"
-#include "tokenizer/tokenizer_internal.h"
 
 const token_affixes *tokenizer_affixes(const tokenizer *t) { return &t->affixes; }
 

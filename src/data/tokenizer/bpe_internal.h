@@ -10,26 +10,22 @@ enum { TOKEN_MAX_ID = (1 << 24) - 1 }; /* ids and ranks fit beside other things 
 typedef struct bpe_pair {
     int32_t left, right;
 } bpe_pair;
-
 typedef struct pair_slot {
     uint64_t pair; /* left << 32 | right; UINT64_MAX: empty */
     uint64_t made; /* rank << 32 | id */
 } pair_slot;
-
 /* How a token is made, for bpe_walk.c. */
 typedef struct walk_token {
     int32_t left, right; /* the two that are joined to it */
     int32_t rank;        /* of that join; -1: it is a byte; WALK_NOT_MADE: no piece gives it */
     int32_t shorter;     /* the longest token that it begins with; -1: none */
 } walk_token;
-
 enum { WALK_NOT_MADE = -2 };
 
 typedef struct bpe_walk {
     walk_token *tokens; /* [n] */
     token_trie trie;    /* of those that pieces give */
 } bpe_walk;
-
 typedef struct bpe {
     text_span *tokens; /* [n] as bytes, at `bytes`; empty: no such id */
     int64_t n;
@@ -48,7 +44,6 @@ typedef struct bpe {
     bool fuse_unknown;
     int32_t unknown; /* id for what has none; -1: it is left out */
 } bpe;
-
 /* Copies the texts. @param indexed whether each can be a piece or a part of one; NULL: all. */
 void bpe_set_tokens(bpe *b, const text_span *tokens, int64_t n, const bool *indexed);
 /* A copy of the spans and of what they show, owned: free both. */
@@ -69,7 +64,6 @@ typedef struct bpe_work {
     uint64_t *dead; /* [dead_words] of bpe_walk_piece */
     size_t dead_words;
 } bpe_work;
-
 /* @return ids of a piece, in w->ids until the next call. @param n_ids how many. */
 const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n, size_t *n_ids);
 void bpe_work_free(bpe_work *w);

@@ -1,7 +1,6 @@
 /* Decoding: each id's bytes, one after another, and what a decoder does to the ends. */
 #include <string.h>
 
-#include "tokenizer/bpe_internal.h"
 #include "tokenizer/tokenizer_internal.h"
 
 static void add_without_spaces(text_span s, str *out) {

@@ -8,13 +8,8 @@
 #include <string.h>
 
 #include "tokenizer/cache.h"
-#include "tokenizer/adjacency_internal.h"
-#include "tokenizer/bpe_internal.h"
 #include "tokenizer/chars_internal.h"
-#include "tokenizer/regex_internal.h"
-#include "tokenizer/text_rules_internal.h"
 #include "tokenizer/tokenizer_internal.h"
-#include "tokenizer/unigram_internal.h"
 
 struct encoder {
     const tokenizer *t;

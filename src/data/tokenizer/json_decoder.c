@@ -5,9 +5,6 @@
 
 #include "io/io.h"
 #include "tokenizer/open_internal.h"
-#include "tokenizer/regex_internal.h"
-#include "tokenizer/text_rules_internal.h"
-#include "tokenizer/tokenizer_internal.h"
 
 typedef struct decoder_reader {
     tokenizer *t;

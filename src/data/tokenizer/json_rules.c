@@ -4,11 +4,7 @@
 
 #include "io/io.h"
 #include "tokenizer/chars_internal.h"
-#include "tokenizer/charsmap_internal.h"
 #include "tokenizer/open_internal.h"
-#include "tokenizer/regex_internal.h"
-#include "tokenizer/text_rules_internal.h"
-#include "tokenizer/tokenizer_internal.h"
 
 /* ---- members ----------------------------------------------------------------------------------------- */
 

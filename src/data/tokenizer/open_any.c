@@ -4,7 +4,6 @@
 
 #include "io/io.h"
 #include "tokenizer/open_internal.h"
-#include "tokenizer/tokenizer_internal.h"
 
 /* The first of the names that the folder has. @return owned (free), NULL: none. */
 static char *first_there(const char *folder, const char *const *names) {

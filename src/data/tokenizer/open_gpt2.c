@@ -4,7 +4,6 @@
 
 #include "io/io.h"
 #include "tokenizer/open_internal.h"
-#include "tokenizer/tokenizer_internal.h"
 
 static const size_t MAX_MERGES = (size_t)64 << 20; /* bytes */
 

@@ -3,7 +3,6 @@
 #define INGOT_TOKENIZER_OPEN_INTERNAL_H
 
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/text_rules_internal.h"
 #include "tokenizer/tokenizer_internal.h"
 
 struct json_t;
@@ -16,7 +15,6 @@ typedef struct step_kind {
     err (*read)(const struct json_t *o, const struct step_kind *k, void *into);
     int what;
 } step_kind;
-
 /* Reads one object by its type, or a Sequence of them. @param list the member of a Sequence that holds them. */
 err json_read_steps(const struct json_t *o, const char *where, const step_kind *kinds, int n,
                     const char *list, void *into) MUST_USE;

@@ -3,13 +3,8 @@
 #include <string.h>
 
 #include "io/io.h"
-#include "tokenizer/bpe_internal.h"
 #include "tokenizer/chars_internal.h"
 #include "tokenizer/open_internal.h"
-#include "tokenizer/splitter_internal.h"
-#include "tokenizer/text_rules_internal.h"
-#include "tokenizer/tokenizer_internal.h"
-#include "tokenizer/unigram_internal.h"
 
 static const size_t MAX_FILE = (size_t)256 << 20;
 

@@ -13,11 +13,8 @@
 #include <string.h>
 
 #include "io/io.h"
-#include "tokenizer/bpe_internal.h"
 #include "tokenizer/chars_internal.h"
-#include "tokenizer/charsmap_internal.h"
 #include "tokenizer/open_internal.h"
-#include "tokenizer/tokenizer_internal.h"
 
 static const size_t MAX_MODEL = (size_t)256 << 20; /* bytes */
 #define SPACE_SYMBOL "\xE2\x96\x81"                /* U+2581 */

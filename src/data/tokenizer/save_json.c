@@ -3,12 +3,8 @@
 #include <string.h>
 
 #include "io/io.h"
-#include "tokenizer/bpe_internal.h"
 #include "tokenizer/chars_internal.h"
 #include "tokenizer/open_internal.h"
-#include "tokenizer/regex_internal.h"
-#include "tokenizer/text_rules_internal.h"
-#include "tokenizer/tokenizer_internal.h"
 
 /* A token as the vocabulary writes it: special ones as they are, others in GPT-2's alphabet. */
 static void token_name(const tokenizer *t, int32_t id, str *out) {

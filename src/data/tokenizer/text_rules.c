@@ -4,8 +4,6 @@
 #include <utf8proc.h>
 
 #include "tokenizer/chars_internal.h"
-#include "tokenizer/charsmap_internal.h"
-#include "tokenizer/regex_internal.h"
 #include "tokenizer/text_rules_internal.h"
 
 /* ---- finding --------------------------------------------------------------------------------------- */

@@ -23,7 +23,6 @@ typedef enum {
     NORM_STRIP_ACCENTS,
     NORM_NMT,
 } normalizer_kind;
-
 typedef struct finder { /* one of the three; none: finds nothing */
     regex *re;
     char *literal; /* owned */
@@ -31,7 +30,6 @@ typedef struct finder { /* one of the three; none: finds nothing */
     char *source;  /* owned: the regular expression, for saving and hashing */
     regex_flavor flavor;
 } finder;
-
 /* The next match at or after `from`. @return false: none. */
 bool finder_next(const finder *f, regex_work *w, const char *text, size_t n, size_t from,
                  size_t *start, size_t *end);
@@ -40,7 +38,6 @@ typedef struct finder_cursor {
     size_t from, last; /* where to look, where the last match ended */
     bool matched;
 } finder_cursor;
-
 /* All matches, one a call. */
 bool finder_walk(const finder *f, regex_work *w, const char *text, size_t n, finder_cursor *p,
                  size_t *start, size_t *end);
@@ -54,7 +51,6 @@ typedef struct norm_step {
     bool longest;                 /* of NORM_CHARSMAP: as SentencePiece replaces */
     bool strip_left, strip_right; /* of NORM_STRIP */
 } norm_step;
-
 /* Normalizers that need no more than a name: X(name, kind, type in a tokenizer.json). */
 #define NAMED_NORMALIZERS(X)                                                                       \
     X("nfc", NORM_NFC, "NFC")                                                                      \
@@ -82,7 +78,6 @@ typedef enum {
     SPLIT_WITH_NEXT,
     SPLIT_CONTIGUOUS
 } split_behavior;
-
 typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme;
 
 /* One pre-tokenizer: changes a piece a little, then splits it. */
@@ -94,7 +89,6 @@ typedef struct split_step {
     split_behavior behavior;
     bool invert; /* what is between the matches counts as the match */
 } split_step;
-
 typedef struct added_token {
     char *text; /* owned: as written */
     size_t len;
@@ -103,7 +97,6 @@ typedef struct added_token {
     int32_t id;
     bool special, normalized, lstrip, rstrip, single_word;
 } added_token;
-
 /* Added tokens that are looked for together: in the text as it is, or as normalized. */
 typedef struct added_set {
     added_token **by_match; /* [n] in byte order; the tokens are the tokenizer's */
@@ -111,14 +104,12 @@ typedef struct added_set {
     bool first[256];        /* bytes that begin one */
     int only_first;         /* the one byte they all begin with; -1: several */
 } added_set;
-
 void added_set_build(added_set *s, added_token *all, int n, bool normalized);
 
 typedef struct added_match {
     size_t start, end; /* with the white space it takes, be it part of the match before */
     const added_token *token;
 } added_match;
-
 /* The next token at or after *from that counts, as Hugging Face looks for it; *from moves on. */
 bool added_next(const added_set *s, const char *text, size_t n, size_t *from, bool special,
                 added_match *out);

@@ -2,14 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/adjacency_internal.h"
-#include "tokenizer/bpe_internal.h"
-#include "tokenizer/charsmap_internal.h"
-#include "tokenizer/regex_internal.h"
-#include "tokenizer/splitter_internal.h"
-#include "tokenizer/text_rules_internal.h"
 #include "tokenizer/tokenizer_internal.h"
-#include "tokenizer/unigram_internal.h"
 
 /* ---- questions --------------------------------------------------------------------------------- */
 

@@ -13,9 +13,6 @@
 #include "text/text.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/adjacency_internal.h"
-#include "tokenizer/bpe_internal.h"
-#include "tokenizer/regex_internal.h"
-#include "tokenizer/splitter_internal.h"
 #include "tokenizer/text_rules_internal.h"
 #include "tokenizer/unigram_internal.h"
 
@@ -32,7 +29,6 @@ typedef struct bpe_parts {
     int n_special;
     bool whole_first; /* a piece that is a token is that token, whatever the merges are */
 } bpe_parts;
-
 /* A byte-level tokenizer. An error when the two of a merge do not join to a token. */
 err tokenizer_from_bpe(const bpe_parts *p, tokenizer **out) MUST_USE;
 /* Looks for a regular expression or what splitter_pattern names, with our scanner where it can. */
@@ -67,7 +63,6 @@ struct tokenizer {
     char *source; /* the tokenizer.json it came from; NULL: made by us */
     size_t source_len;
 };
-
 /* Gives an added token its text, and with the normalizers in place what is looked for. */
 void added_token_set(const tokenizer *t, added_token *a, const char *text, size_t n);
 /* [vocab] the model's tokens, and added tokens as they are found; empty: no such id. @return owned. */

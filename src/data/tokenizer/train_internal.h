@@ -9,7 +9,6 @@
 #ifndef INGOT_TOKENIZER_TRAIN_INTERNAL_H
 #define INGOT_TOKENIZER_TRAIN_INTERNAL_H
 
-#include "tokenizer/bpe_internal.h"
 #include "tokenizer/chars_internal.h"
 #include "tokenizer/tokenizer_internal.h"
 

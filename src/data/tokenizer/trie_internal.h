@@ -8,17 +8,14 @@ typedef struct trie_node {
     int32_t base, check; /* byte b leads to entry base + b, if its `check` is this node */
     int32_t token;       /* -1: none ends here */
 } trie_node;
-
 typedef struct token_trie {
     trie_node *at; /* [n] 0 is the root; 256 entries follow every base */
     int32_t n;
 } token_trie;
-
 typedef struct trie_key {
     text_span text; /* not empty */
     int32_t id;
 } trie_key;
-
 /* Of keys with equal text the one with the highest id counts. Sorts the keys. */
 void token_trie_build(token_trie *t, trie_key *keys, int32_t n);
 void token_trie_free(token_trie *t);

@@ -16,9 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tokenizer/bpe_internal.h"
 #include "tokenizer/chars_internal.h"
-#include "tokenizer/trie_internal.h"
 #include "tokenizer/unigram_internal.h"
 
 static const double UNKNOWN_PENALTY = 10;

@@ -4,14 +4,12 @@
 
 #include "text/text.h"
 #include "tokenizer/bpe_internal.h"
-#include "tokenizer/trie_internal.h"
 
 typedef enum {
     TOKEN_NORMAL,
     TOKEN_UNUSED,       /* text never becomes it: special tokens of SentencePiece, bytes */
     TOKEN_USER_DEFINED, /* SentencePiece's: wins over all that is learned */
 } token_use;
-
 typedef struct unigram_parts { /* borrowed */
     const text_span *text;     /* [n] */
     const double *score;       /* [n] */
@@ -20,7 +18,6 @@ typedef struct unigram_parts { /* borrowed */
     int32_t unknown;
     bool single; /* SentencePiece's arithmetic, else Hugging Face's */
 } unigram_parts;
-
 typedef struct unigram {
     token_trie trie;
     double *score; /* [tokens] */
@@ -29,7 +26,6 @@ typedef struct unigram {
     bool
         single; /* sums are rounded to float and go on from piece to piece: nothing can be cached */
 } unigram;
-
 err unigram_new(const unigram_parts *p, unigram **out) MUST_USE;
 void unigram_free(unigram *u);                      /* takes NULL */
 uint64_t unigram_hash(const unigram *u, int64_t n); /* of the n scores */
@@ -40,14 +36,12 @@ typedef struct unigram_step {
     uint32_t start; /* of its last token */
     int32_t id;
 } unigram_step;
-
 typedef struct unigram_work {
     unigram_step *best; /* [cap] */
     int32_t *ids;       /* [cap] */
     size_t cap, n;
     double carried; /* the sum of what came before in this text; 0 where one begins */
 } unigram_work;
-
 /* @param b the tokenizer's: its tokens and the ids of bytes. @return as bpe_piece. */
 const int32_t *unigram_piece(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
                              size_t n, size_t *n_ids);

@@ -120,11 +120,6 @@ const rule *rule_of(const optim_settings *s, const optim_group *g, const model_p
     return r;
 }
 
-static double lr_factor(const model_config *c, const model_param *q, const rule *r) {
-    if (!c->mup || q->role != ROLE_HIDDEN || r->kind == BY_ORTHOGONAL) return 1;
-    return (double)c->mup_base / (double)c->dim;
-}
-
 optim_kind rule_kind_of(const optim_settings *s, const optim_group *g, const model_param *q) {
     return rule_of(s, g, q) == &adam && !kinds[g->kind].rules->l2 ? OPTIM_ADAMW : g->kind;
 }
@@ -135,7 +130,9 @@ op_attr rule_attr(const optim_settings *s, const optim_group *g, const model_con
                   const model_param *q) {
     const rule *r = rule_of(s, g, q);
     op_attr a = { 0 };
-    a.update.lr_mul = (float)(g->lr_factor * lr_factor(c, q, r));
+    bool scaled = c->mup && q->role == ROLE_HIDDEN && r->kind != BY_ORTHOGONAL;
+    double mup = scaled ? (double)c->mup_base / (double)c->dim : 1;
+    a.update.lr_mul = (float)(g->lr_factor * mup);
     if (r == &router_bias) a.update.lr_mul = c->router_bias ? (float)c->router_bias_rate : 0;
     a.update.decay = q->decay || g->decays_vectors ? (float)g->weight_decay : 0;
     a.update.beta1 = (float)g->beta1;

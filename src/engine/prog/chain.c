@@ -10,7 +10,6 @@
 #include "chain_internal.h"
 #include "exec_internal.h"
 #include "plan_internal.h"
-#include "step_list_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

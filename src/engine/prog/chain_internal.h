@@ -12,7 +12,6 @@ typedef struct instance {
     void **addr;              /* [p->vals], NULL: absent */
     int gathered, whole_grad; /* the slots it is bound to */
 } instance;
-
 /* Memory of a chunk of layers: saved values, and those that a stage passes to its neighbors, one of each per slot. */
 typedef struct chunk_plan {
     model_chunk k;
@@ -24,25 +23,21 @@ typedef struct chunk_plan {
     int *inputs;                   /* [slots] the slot of inputs that its instances are bound to */
     comm_ticket (*ticket)[PASSES]; /* [slots] of what is being sent */
 } chunk_plan;
-
 /* Communications in flight, which end in the order they began. */
 typedef struct open_comm {
     comm_ticket ticket;
     uint64_t number; /* among those of its set of axes */
 } open_comm;
-
 typedef struct open_comms {
     open_comm *ring; /* [cap] */
     int cap, begun, ended;
 } open_comms;
-
 /* The slots of a pool: of gathered parameters, or of whole gradients. */
 typedef struct slot_memory {
     int slots;
     size_t at, bytes;  /* of the first in the plan's region; of each */
     open_comms *comms; /* [slots] */
 } slot_memory;
-
 typedef struct chain_plan {
     chain c;
     bucket_finder find;
@@ -58,7 +53,6 @@ typedef struct chain_plan {
     exec_tape tape[4]; /* by whether a microbatch is the first of its step and the last */
     exec_tape end_tape[2];
 } chain_plan;
-
 void chain_resolve(plan *p, chain_plan *k);
 /* The instructions for a step of `micros` microbatches; without a pipeline, for one of them. */
 err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out) MUST_USE;

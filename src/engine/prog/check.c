@@ -1,7 +1,6 @@
 /* Plays all ranks' communication together before anything runs: a step that would hang, or whose partners
  * disagree, is refused here with both places. What is played is the list of instructions that runs. */
 #include "exec_internal.h"
-#include "step_list_internal.h"
 
 #include <stdlib.h>
 

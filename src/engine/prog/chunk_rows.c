@@ -29,9 +29,6 @@ static bool crosses(const chunker *c, const prog_op *o) {
     return (op_flags(o->op) & OPF_EXTERN) && o->attr.comm.kind == MOVE_NONE &&
            o->attr.comm.axes == c->p->o.chunk_axes;
 }
-static bool is_gather(const chunker *c, const prog_op *o) {
-    return crosses(c, o) && o->attr.comm.to.kind == PL_R && o->attr.comm.from.kind != PL_P;
-}
 static bool is_sum(const chunker *c, const prog_op *o) {
     return crosses(c, o) && o->attr.comm.from.kind == PL_P;
 }
@@ -162,7 +159,7 @@ static void divide_last_gemm(prog *p, const prog_op *gemm, int n, int ranks) {
 static int divide_at(chunker *c, int i) {
     prog *p = c->p;
     const prog_op *o = &c->old.op[i], *next = i + 1 < c->old.n ? o + 1 : o;
-    if (is_gather(c, o)) {
+    if (crosses(c, o) && o->attr.comm.to.kind == PL_R && o->attr.comm.from.kind != PL_P) {
         int ranks = ranks_of_chunk(p, o->attr.comm.from);
         int n = chunk_count(p, p->val[o->in[0]].dim[0], ranks);
         gathered_rows s = span_after(c, i);

@@ -5,7 +5,6 @@
 #include "prog/execute.h"
 #include "prog/trace.h"
 #include "prog/chain_internal.h"
-#include "prog/step_list_internal.h"
 
 /* Whether an instruction of this kind runs this op of its list, in a microbatch. */
 bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros);

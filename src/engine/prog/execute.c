@@ -1,7 +1,6 @@
 /* Runs a chain's instruction list: ops through the backend, communication through comm. */
 #include "exec_internal.h"
 #include "plan_internal.h"
-#include "step_list_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

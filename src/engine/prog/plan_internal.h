@@ -16,7 +16,6 @@ typedef struct region {
     size_t stride;      /* of its slots; 0: there is one */
     size_t layer_bytes; /* of each layer's part; 0: layers share it */
 } region;
-
 enum { MOST_LATE = 16 };
 /* Exchanges of rows that may be open at once. */
 enum { ROW_TURNS = 8 };
@@ -59,7 +58,6 @@ struct plan {
     void *arena, *host; /* host: memory of the host, for a device */
     size_t arena_bytes, host_bytes;
 };
-
 /* Bytes to a slot of inputs are a multiple of this. */
 enum { INPUT_ALIGN = 64 };
 void plan_add_input(plan *p, const prog_val *v, int layers);

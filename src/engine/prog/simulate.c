@@ -8,7 +8,6 @@
 
 #include "exec_internal.h"
 #include "plan_internal.h"
-#include "step_list_internal.h"
 
 enum { PLAYED_MICROS = 4 };
 

@@ -18,7 +18,6 @@
  * in the first microbatch alone, and the rest of what its beginning reads is gathered at the end of the one
  * before, so that no microbatch but the first begins with a gather that nothing overlaps. */
 #include "plan_internal.h"
-#include "step_list_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

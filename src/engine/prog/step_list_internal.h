@@ -15,7 +15,6 @@ typedef struct model_chunk {
     int stage;        /* virtual */
     bool first, last; /* it begins with the embedding, ends with the loss */
 } model_chunk;
-
 /* @param rank along pp */
 model_chunk chain_chunk(const chain *c, int rank, int index);
 
@@ -46,7 +45,6 @@ typedef enum {
     DO_UPDATE,
     DO_BESIDE
 } instr_kind;
-
 typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 
 typedef struct instr {
@@ -65,7 +63,6 @@ typedef struct instr {
     bool once;  /* in a step's first one alone: what it brings stays */
     bool ahead; /* for the next microbatch: not in the last one */
 } instr;
-
 /* Blocks have slots of one size; the programs around them share others. */
 typedef enum { POOL_BLOCKS, POOL_OUTER, POOLS } slot_pool;
 
@@ -86,13 +83,11 @@ typedef struct step_list {
     int inputs;
     int gathered[POOLS], whole_grads[POOLS];
 } step_list;
-
 /* Walks the instructions of a step in the order in which they run: all who read a list do it with this. */
 typedef struct step_cursor {
     const step_list *l;
     int at, again;
 } step_cursor;
-
 /* @param out the next instruction, of its microbatch. @return false: the step has ended. */
 bool step_next(step_cursor *c, instr *out);
 /* @param c with its pipeline given */

@@ -4,7 +4,6 @@
  *     compute queue   | first mark ... | mark | lists of task 0 | mark | ... | mark | lists of task 1 | mark | */
 #include "exec_internal.h"
 #include "plan_internal.h"
-#include "step_list_internal.h"
 
 static int mark_number(int task, bool ends) { return MARKS_OF_STEPS + 1 + 2 * task + ends; }
 

@@ -11,7 +11,6 @@
 
 #include "exec_internal.h"
 #include "plan_internal.h"
-#include "step_list_internal.h"
 
 const char *const live_names[LIVE_KINDS] = {
     [LIVE_TEMP] = "temporary",        [LIVE_SAVED] = "saved for backward",
@@ -121,12 +120,6 @@ static void end_life(timeline *t, const live_value *v, int64_t (*change)[LIVE_KI
     change[v->to + 1][v->kind] -= (int64_t)v->bytes;
 }
 
-static live_value begin_life(const timeline *t, const memory_access *a) {
-    const live_moment *m = &t->at[a->at];
-    return (live_value){ m->program, m->op,    m->file, m->line, a->layer,
-                         a->kind,    a->bytes, a->at,   a->at };
-}
-
 /* An op that overwrites its operand in place continues its life. */
 static bool continues(const live_value *life, const memory_access *before, const memory_access *a) {
     if (!a->writes) return a->bytes <= life->bytes;
@@ -145,7 +138,9 @@ static void find_lives(timeline_player *y, int64_t (*change)[LIVE_KINDS]) {
             continue;
         }
         if (i > 0) end_life(y->t, &life, change, &cap);
-        life = begin_life(y->t, a);
+        const live_moment *m = &y->t->at[a->at];
+        life = (live_value){ m->program, m->op,    m->file, m->line, a->layer,
+                             a->kind,    a->bytes, a->at,   a->at };
     }
     if (y->n) end_life(y->t, &life, change, &cap);
     sort_array(y->t->value, (size_t)y->t->values, sizeof *y->t->value, by_live_bytes);

@@ -56,10 +56,6 @@ static pipeline_task task_at(const game *g, task_kind kind, int i) {
     return (pipeline_task){ .kind = kind, .chunk = chunk, .micro = first + within % size };
 }
 
-static int *task_end(const game *g, const pipeline_task *t, int stage) {
-    return &g->ends[t->kind][stage * g->s->micros + t->micro];
-}
-
 static bool task_ended(const game *g, task_kind kind, int stage, int micro, int now) {
     int end = g->ends[kind][stage * g->s->micros + micro];
     return end && end <= now;
@@ -118,7 +114,7 @@ static void play_schedule(game *g) {
             t.end = t.begin + units;
             me->free_at = now + units;
             me->done[t.kind]++;
-            *task_end(g, &t, t.chunk * g->p->ranks + r) = now + units;
+            g->ends[t.kind][(t.chunk * g->p->ranks + r) * g->s->micros + t.micro] = now + units;
             g->s->of[r][me->tasks++] = t;
             g->s->length = MAX(g->s->length, t.end);
             left--;

@@ -13,7 +13,6 @@
 
 #include "exec_internal.h"
 #include "plan_internal.h"
-#include "step_list_internal.h"
 
 typedef enum { EVENT_CALL, EVENT_COMM, EVENT_WAIT, EVENT_INSTR, EVENT_SPAN } event_kind;
 static const char *const kind_names[] = { [EVENT_CALL] = "op",

@@ -16,15 +16,9 @@
 #include "io/io.h"
 
 /* ---- the source, flat ---------------------------------------------------------------------------- */
-static char *copy_text(const char *from) {
-    char *to = mem_alloc(strlen(from) + 1);
-    strcpy(to, from);
-    return to;
-}
-
 void convert_add_pair(convert_source *s, const char *key, const char *value) {
     s->at = mem_grow(s->at, sizeof *s->at * (size_t)(s->n + 1));
-    source_pair p = { .key = copy_text(key), .value = copy_text(value) };
+    source_pair p = { .key = strdup(key), .value = strdup(value) };
     for (char *c = p.key; *c; c++)
         if (*c == '-') *c = '_';
     s->at[s->n++] = p;
@@ -220,12 +214,6 @@ err convert_choice(convert_source *s, const char *key, const char *option, const
     if (convert_translate(map, text, value, sizeof value))
         return *value ? convert_set(s, key, option, value) : OK;
     convert_refuse(s, key, text, "");
-    return OK;
-}
-
-static err apply_rules(convert_source *s) {
-    for (const foreign_rule *r = s->system->table->rules; r->key; r++)
-        TRY(convert_choice(s, r->key, r->option, r->map, NULL));
     return OK;
 }
 
@@ -451,7 +439,9 @@ static void print_notes(const convert_source *s, str *notes) {
 
 /* Whatever else is wrong with a file whose keys have no counterpart, these are why. */
 static err convert_keys(convert_source *s) {
-    err e = apply_rules(s);
+    err e = OK;
+    for (const foreign_rule *r = s->system->table->rules; r->key && !e; r++)
+        e = convert_choice(s, r->key, r->option, r->map, NULL);
     if (!e) e = s->system->finish(s);
     if (!s->n_unknown && !s->n_lost) return e;
     err_free(e);

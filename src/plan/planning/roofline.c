@@ -154,17 +154,16 @@ static const call_cost *find_call_cost(const cost_model *k, op_code op) {
     return NULL;
 }
 
-static double measured_seconds(const cost_model *k, const call_cost *m, const op_work *w) {
-    return m->call + (m->flop * w->flops + m->byte * w->bytes + m->exp * w->exps) / k->share;
-}
-
 static double price_call(void *ctx, const char *program, const op_call *c) {
     const cost_model *k = ctx;
     (void)program;
     op_cost cost = op_row_of(c->op)->cost;
     op_work w = ops_work(c);
     const call_cost *measured = find_call_cost(k, c->op);
-    if (measured) return measured_seconds(k, measured, &w);
+    if (measured)
+        return measured->call +
+               (measured->flop * w.flops + measured->byte * w.bytes + measured->exp * w.exps) /
+                   k->share;
     if (cost == COST_LOSS) {
         double each =
             k->as ? k->as->logit_bytes : plan_constants.logit_passes * (double)dt_size(c->in[1].dt);

@@ -99,18 +99,15 @@ static void change_algorithm(change_list *l, const config *cfg, const run_target
     }
 }
 
-static err apply_change(const model_change *m, config *c) {
-    for (int i = 0; i < m->n; i++) TRY(config_set(c, m->set[i].option, m->set[i].value));
-    return OK;
-}
-
 /* Of a change that the run can take. */
 static err try_change(const config *cfg, const run_target *on, const model_change *m,
                       capacity_variant *v) {
     config changed;
     config_copy(&changed, cfg);
     step_time t = { .seconds = NAN };
-    err e = apply_change(m, &changed);
+    err e = OK;
+    for (int i = 0; i < m->n && !e; i++)
+        e = config_set(&changed, m->set[i].option, m->set[i].value);
     if (!e) e = capacity_of(&changed, on, &v->cap);
     if (!e && on->gpu) e = step_simulate(&changed, on, on->gpu, NULL, &t);
     v->seconds = t.seconds;

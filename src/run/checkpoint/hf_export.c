@@ -213,13 +213,6 @@ static void make_paths(const char *folder, export_paths *p) {
     str_add(&p->old, "%s.%s.ingot-replaced", p->parent.text, name);
 }
 
-static void free_paths(export_paths *p) {
-    str_free(&p->folder);
-    str_free(&p->parent);
-    str_free(&p->temp);
-    str_free(&p->old);
-}
-
 err hf_export_folder(const char *folder, const hf_export *x) {
     err e = OK;
     export_paths p;
@@ -232,6 +225,7 @@ err hf_export_folder(const char *folder, const hf_export *x) {
     TRY_CLEAN(io_replace_tree(p.parent.text, p.temp.text, p.folder.text, p.old.text));
 cleanup:
     if (e && p.temp.len) err_free(io_remove_tree(p.parent.text, p.temp.text));
-    free_paths(&p);
+    str *all[] = { &p.folder, &p.parent, &p.temp, &p.old };
+    for (size_t i = 0; i < COUNT_OF(all); i++) str_free(all[i]);
     return e;
 }

@@ -207,17 +207,15 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
-static bool same_values(const st_tensor *a, const st_tensor *b) {
-    return a->dt == b->dt && a->bytes == b->bytes && memcmp(a->data, b->data, a->bytes) == 0;
-}
-
 /* A tied model may store its table a second time, as the head. */
 static err check_tied_head(arena *mem, const hf_family *family, const st_file *f,
                            const st_tensor *head) {
     name_numbers n;
     const hf_param *p = param_named(family, "embed.tokens", &n);
     const st_tensor *table = st_find(f, present_name(mem, family, f, p->theirs, n));
-    if (table && same_values(table, head)) return OK;
+    if (table && table->dt == head->dt && table->bytes == head->bytes &&
+        memcmp(table->data, head->data, head->bytes) == 0)
+        return OK;
     return err_hint(ERR("%s: \"%s\" differs from \"%s\", but config.json ties the two "
                         "(\"tie_word_embeddings\")",
                         head->where, head->name, p->theirs),
@@ -252,17 +250,13 @@ static int64_t largest_param(const model *m) {
     return most;
 }
 
-static int64_t longest_column(const model *m) {
-    int64_t most = 1;
-    for (int i = 0; i < model_params(m); i++) most = MAX(most, model_param_at(m, i)->dim[0]);
-    return most;
-}
-
 err hf_source_open(const hf_family *family, const st_file *f, const model *m, hf_source *out) {
     *out = (hf_source){ .family = family, .f = f, .m = m, .mem = arena_new() };
     out->used = arena_alloc(out->mem, (size_t)st_count(f) + 1);
     out->value_bytes = (size_t)largest_param(m) * sizeof(float);
-    out->column_bytes = (size_t)longest_column(m) * sizeof(float);
+    int64_t rows = 1;
+    for (int i = 0; i < model_params(m); i++) rows = MAX(rows, model_param_at(m, i)->dim[0]);
+    out->column_bytes = (size_t)rows * sizeof(float);
     TRY(mem_map(out->value_bytes, &out->values));
     return mem_map(out->column_bytes, &out->column);
 }

@@ -438,13 +438,6 @@ static err download_run_file(store *s, const char *url, const char *run_dir, con
     return e;
 }
 
-static err download_tokenizer(store *s, const char *url, const char *run_dir) {
-    TRY(download_run_file(s, url, run_dir, "tokenizer.json"));
-    for (int i = 0; hf_kept_file_at(i); i++)
-        TRY(download_run_file(s, url, run_dir, hf_kept_file_at(i)->ours));
-    return OK;
-}
-
 /* From the newest on, and the copies of each step. @return the newest one's error when all are damaged. */
 static err download_newest(store *s, const char *root, const char *run_dir, int64_t after,
                            const remote_folders *l, int64_t *step) {
@@ -476,7 +469,9 @@ static err download_run(store *s, const char *url, const char *run_dir, int64_t 
     err e = finish_going_back(s, url, run_dir);
     if (!e) e = list_remote_folders(s, root, &l);
     if (!e) e = download_newest(s, root, run_dir, after, &l, step);
-    if (!e && *step >= 0) e = download_tokenizer(s, url, run_dir);
+    if (!e && *step >= 0) e = download_run_file(s, url, run_dir, "tokenizer.json");
+    for (int i = 0; !e && *step >= 0 && hf_kept_file_at(i); i++)
+        e = download_run_file(s, url, run_dir, hf_kept_file_at(i)->ours);
     free(l.at);
     free(root);
     return e;

@@ -122,13 +122,6 @@ static bool is_saved(const ckpt_saver *v, const holding *h) {
     return wanted && part_count(&h->write) > 0;
 }
 
-static int64_t bytes_to_save(const ckpt_saver *v) {
-    int64_t n = 0;
-    for (int i = 0; i < v->n; i++)
-        if (is_saved(v, &v->hold[i])) n += part_count(&v->hold[i].write);
-    return n * (int64_t)sizeof(float);
-}
-
 /* Where what this rank writes of a tensor lies in the plan; NULL for states that are quantized. */
 static const void *data_of(const ckpt_saver *v, const holding *h, dtype *dt) {
     const void *at = holding_data(v->m, v->x->plan, v->o, h, dt);
@@ -422,7 +415,10 @@ static void init_save(ckpt_saver *v, const ckpt_request *r) {
     v->final = step_path(v->root, "", v->state.step, "");
     v->replaced = step_path(v->root, ".", v->state.step, STEP_REPLACED);
     v->began = time_now();
-    v->bytes = bytes_to_save(v);
+    v->bytes = 0;
+    for (int i = 0; i < v->n; i++)
+        if (is_saved(v, &v->hold[i]))
+            v->bytes += part_count(&v->hold[i].write) * (int64_t)sizeof(float);
 }
 
 /* A root that no longer exists is not recreated: its disk has been unmounted, and the path leads to a

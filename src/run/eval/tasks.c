@@ -69,10 +69,6 @@ static void find_common_part(task_type type, score_request *s, int n) {
     for (int k = 0; k < n; k++) s[k].from = MAX(1, MIN(end ? s[k].n - common : common, s[k].n - 1));
 }
 
-static double mean_likelihood(const score_request *s) {
-    return s->sum / (double)MAX(1, s->n - s->from);
-}
-
 static err print_details(const task_run *r, const task_question *q, const score_request *s,
                          int best, int best_norm) {
     if (!r->details) return OK;
@@ -98,7 +94,8 @@ static err count_right(const task_run *r, const task_file *t, const score_reques
         double most = -INFINITY, most_norm = -INFINITY;
         for (int k = 0; k < q->choices; k++) {
             double norm = s[k].sum / (double)MAX(1, characters_in(q->choice[k]));
-            double value = t->row->by_tokens ? mean_likelihood(&s[k]) : s[k].sum;
+            double value =
+                t->row->by_tokens ? s[k].sum / (double)MAX(1, s[k].n - s[k].from) : s[k].sum;
             if (value > most) most = value, best = k;
             if (norm > most_norm) most_norm = norm, best_norm = k;
         }

@@ -97,13 +97,6 @@ static void run_command(const monitor_sender *s, const char *text) {
 }
 
 /* ---- the thread -------------------------------------------------------------------------------------- */
-static void deliver_alert(const monitor_sender *s, const char *text) {
-    if (s->command) run_command(s, text);
-    err e = s->webhook ? webhook_post(s->webhook, text, s->seconds) : OK;
-    if (e) log_warn("alerts.webhook: %s", err_message(e));
-    err_free(e);
-}
-
 static void *sender_main(void *arg) {
     monitor_sender *s = arg;
     pthread_mutex_lock(&s->lock);
@@ -114,7 +107,10 @@ static void *sender_main(void *arg) {
         s->first = (s->first + 1) % MOST_QUEUED;
         s->n--;
         pthread_mutex_unlock(&s->lock);
-        deliver_alert(s, text);
+        if (s->command) run_command(s, text);
+        err e = s->webhook ? webhook_post(s->webhook, text, s->seconds) : OK;
+        if (e) log_warn("alerts.webhook: %s", err_message(e));
+        err_free(e);
         free(text);
         pthread_mutex_lock(&s->lock);
     }

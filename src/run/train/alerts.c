@@ -4,8 +4,6 @@
  * same; ranks compare what they decided with the next step (ranks_agree). What rank 0's clock shows is judged by
  * rank 0 alone, and only ever reported, or passed on as a wish to stop. */
 #include "alerts_internal.h"
-#include "datasets_internal.h"
-#include "ranks_internal.h"
 #include "trainer_internal.h"
 
 #include <math.h>

@@ -4,7 +4,6 @@
 #define INGOT_TRAIN_ALERTS_INTERNAL_H
 
 #include "monitor/monitor.h"
-#include "observe/observe.h"
 #include "train/train.h"
 
 typedef struct trainer trainer;
@@ -30,7 +29,6 @@ typedef struct run_alerts {
     bool stops;         /* an alert of this rank's machine asks all to stop */
     str op;             /* the first op that was not finite, as found again; owned */
 } run_alerts;
-
 /* After t->mc, the data and the device are known; loads the state of the checkpoint that is continued. */
 err alerts_open(trainer *t) MUST_USE;
 /* @return the state for a checkpoint; owned. */

@@ -1,8 +1,5 @@
 /* The data of a run: sources to train on with their shares, sets to validate on. */
 #include "datasets_internal.h"
-#include "ranks_internal.h"
-#include "start_internal.h"
-#include "step_internal.h"
 #include "trainer_internal.h"
 
 #include <math.h>

@@ -2,7 +2,6 @@
 #ifndef INGOT_TRAIN_DATASETS_INTERNAL_H
 #define INGOT_TRAIN_DATASETS_INTERNAL_H
 
-#include "observe/observe.h"
 #include "train/train.h"
 #include "train/step_internal.h"
 
@@ -21,7 +20,6 @@ typedef struct run_source {
     double sum;            /* of a source: losses of the step */
     int64_t valid;         /* ... over this many targets */
 } run_source;
-
 typedef struct run_data {
     run_source *sources, *sets; /* to train on; to validate on; owned */
     int n_sources, n_sets;
@@ -32,7 +30,6 @@ typedef struct run_data {
     observe_part *parts;  /* [n_sources + n_sets], of the last step */
     tokenizer *tokenizer; /* for samples; NULL: not known */
 } run_data;
-
 err datasets_open(trainer *t) MUST_USE;
 int64_t datasets_tokens(const run_source *list, int n);
 bool datasets_are_bytes(const trainer *t);

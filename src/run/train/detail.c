@@ -7,7 +7,6 @@
  * The gradient of a step stays in its accumulators until the next one begins, so such a step is finished
  * before that. The sample is the first SAMPLED elements of each parameter this rank stores; each stands
  * for all elements of its parameter. */
-#include "measure_internal.h"
 #include "trainer_internal.h"
 
 #include <math.h>

@@ -1,9 +1,6 @@
 /* How evenly routers load their experts, for the metrics: what each layer counted in a step, which lies in
  * the place of its bias's gradient (ROUTE in ops.def), summed over all ranks. Read like the step's state,
  * when the next step is queued. Stages of a pipeline add up what they have of the layers. */
-#include "measure_internal.h"
-#include "ranks_internal.h"
-#include "step_internal.h"
 #include "trainer_internal.h"
 
 #include <math.h>

@@ -13,12 +13,7 @@
  *
  * What is not finite is computed again, with a check of every op, to name the first that went wrong. That,
  * rollback and stop wait until nothing is in flight: a step that was being queued is dropped and queued again. */
-#include "alerts_internal.h"
-#include "datasets_internal.h"
-#include "ranks_internal.h"
-#include "saving_internal.h"
 #include "setup_internal.h"
-#include "step_internal.h"
 #include "trainer_internal.h"
 
 #include <math.h>

@@ -2,11 +2,9 @@
 #ifndef INGOT_TRAIN_HEALTH_INTERNAL_H
 #define INGOT_TRAIN_HEALTH_INTERNAL_H
 
-#include "observe/observe.h"
 #include "train/train.h"
 
 typedef struct trainer trainer;
-
 typedef struct watchdog watchdog;               /* watchdog.c */
 typedef struct straggler_watch straggler_watch; /* straggler.c */
 void watchdog_start(trainer *t);
@@ -23,7 +21,6 @@ void straggler_free(trainer *t);
 typedef struct replica {
     uint64_t parts, bytes; /* as of ckpt_hash_held */
 } replica;
-
 /* Marks the ranks whose bytes differ from those of most ranks with the same parts; of two, both.
  * @return how many. */
 int replicas_judge(const replica *all, int n, bool *bad);

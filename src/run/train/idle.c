@@ -1,7 +1,5 @@
 /* Options that this run leaves without an effect, for reasons that the option table cannot know: the model of the
  * preset or the checkpoint, the length of the run in steps or tokens, the number of ranks. */
-#include "lengths_internal.h"
-#include "ranks_internal.h"
 #include "trainer_internal.h"
 
 #include <stdio.h>

@@ -4,9 +4,7 @@
  * counts what the run's own length is given in. While the batch grows the two differ: a run of n
  * tokens ends when n tokens were trained on, and its learning rate follows the tokens. What must be
  * known in the other unit is converted along the ramp (batch_ramp), never at the full batch. */
-#include "datasets_internal.h"
 #include "lengths_internal.h"
-#include "ranks_internal.h"
 #include "trainer_internal.h"
 
 #include <math.h>

@@ -16,16 +16,13 @@ typedef struct cadence {
     cfg_unit unit;
     double next; /* in seconds: the time_now at which it is due */
 } cadence;
-
 typedef struct cadences {
     cadence log, tensorboard, detail, validate, tasks, sample, save, weights;
 } cadences;
-
 /* Marks the work that is due in a step: decided once, when it is queued, since the clock runs on. */
 typedef struct due_events {
     bool log, tensorboard, detail, validate, tasks, sample, save, weights;
 } due_events;
-
 /* @return sequences in a microbatch of all ranks. */
 int64_t trainer_micro_rows(const trainer *t);
 /* How much a step takes, when the run ends and what is due on the way: set by lengths.c, then only read. */
@@ -40,7 +37,6 @@ typedef struct run_lengths {
     momentum_schedule momentum;
     cadences every;
 } run_lengths;
-
 err trainer_set_batch(trainer *t) MUST_USE;
 /* After datasets_open: epochs are counted in the data's tokens. Reads where t->state stands. */
 err trainer_set_lengths(trainer *t) MUST_USE;

@@ -3,7 +3,6 @@
 #ifndef INGOT_TRAIN_MEASURE_INTERNAL_H
 #define INGOT_TRAIN_MEASURE_INTERNAL_H
 
-#include "observe/observe.h"
 #include "train/train.h"
 #include "train/step_internal.h"
 
@@ -16,12 +15,10 @@ typedef struct run_peak {
     double measured_at; /* by time_now; it is measured again with validations */
     double published;   /* the vendor's figure for it; NaN: not known, and MFU is of flops */
 } run_peak;
-
 typedef struct run_detail {
     observe_detail last; /* arrays owned, NULL until the first */
     float *values;       /* owned: of last.sample */
 } run_detail;
-
 /* Measures it, if that is due, and keeps the best: whatever else runs on the machine
  * only ever slows it down. */
 void trainer_measure_peak(trainer *t);

@@ -1,8 +1,6 @@
 /* A run in outline: the programs and the memory that train_run would have, without data and without
  * mapping anything. What it reports about memory is therefore what training will reserve, whatever changes
  * in models, passes or optimizers. */
-#include "lengths_internal.h"
-#include "ranks_internal.h"
 #include "setup_internal.h"
 #include "trainer_internal.h"
 

@@ -7,7 +7,6 @@
  *
  * A machine that was never idle so far is measured again with validations; the best counts. In either case the peak is never less
  * than what a step achieved. */
-#include "measure_internal.h"
 #include "trainer_internal.h"
 
 #include <math.h>

@@ -6,7 +6,6 @@
  * against what the machine can do, goes to steps-A-B.txt and is printed. A step that is profiled is complete before
  * the next one is queued, and validation, samples and saves after it are not part of the trace. Without --profile nothing here costs anything. */
 #include "profile_internal.h"
-#include "ranks_internal.h"
 #include "trainer_internal.h"
 
 #include <math.h>
@@ -29,13 +28,6 @@ static char *profile_path(const trainer *t, const char *fmt, ...) {
     char *folder = io_join(t->dir, "profile"), *path = io_join(folder, name);
     free(folder);
     return path;
-}
-
-static err make_profile_folder(const trainer *t) {
-    char *folder = io_join(t->dir, "profile");
-    err e = io_make_dirs(folder);
-    free(folder);
-    return e;
 }
 
 /* Appends what a rank wrote, and removes it. A host that does not share the folder keeps its part. */
@@ -72,7 +64,9 @@ static void add_process_name(const trainer *t, int rank, str *out) {
 /* Joins the events of all ranks into one file. @param mine lines that end in ",\n". */
 static err write_events(const trainer *t, const char *path, const str *mine) {
     int n = mesh_world(&t->mesh);
-    err e = make_profile_folder(t);
+    char *folder = io_join(t->dir, "profile");
+    err e = io_make_dirs(folder);
+    free(folder);
     if (n > 1) {
         char *part = profile_path(t, ".rank-%d", t->mesh.rank);
         if (!e) e = io_write(part, mine->text ? mine->text : "", mine->len);

@@ -15,7 +15,6 @@ typedef struct run_profile {
     int span;            /* of the step under way */
     double began, seconds;
 } run_profile;
-
 /* When the stages of a pipeline work on what: stage_times.c. */
 typedef struct run_stage_times {
     task_times own;
@@ -23,7 +22,6 @@ typedef struct run_stage_times {
     int64_t steps; /* of this process so far */
     bool taken;    /* of the last step */
 } run_stage_times;
-
 /* Writes what the schedule plans; of rank 0. */
 void stage_times_open(trainer *t);
 /* Before a step's microbatches. @param detail metrics.detail_every asks for it. */

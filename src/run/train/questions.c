@@ -1,7 +1,6 @@
 /* Questions with several answers during training (validation.tasks): the files are read once, and all ranks answer
  * them together with the programs that compute held-out losses, in any layout. */
 #include "questions_internal.h"
-#include "ranks_internal.h"
 #include "trainer_internal.h"
 
 #include <stdlib.h>

@@ -2,7 +2,6 @@
 #ifndef INGOT_TRAIN_QUESTIONS_INTERNAL_H
 #define INGOT_TRAIN_QUESTIONS_INTERNAL_H
 
-#include "observe/observe.h"
 #include "train/train.h"
 
 typedef struct trainer trainer;
@@ -16,7 +15,6 @@ typedef struct run_questions {
     chain eval;
     int eval_id;
 } run_questions;
-
 bool questions_are_asked(const config *c);
 /* Reads them; after datasets_open. */
 err questions_open(trainer *t) MUST_USE;

@@ -3,10 +3,7 @@
  * Every rank runs the same trainer on its share of the work. Rank 0 is the one that prints, owns the run
  * folder and writes to it. What a rank decides by itself (a signal, the clock, the folder) is decided
  * for all of them by one exchange per step, so that they take the same path. */
-#include "lengths_internal.h"
 #include "ranks_internal.h"
-#include "run_folder_internal.h"
-#include "step_internal.h"
 #include "trainer_internal.h"
 
 #include <stdlib.h>

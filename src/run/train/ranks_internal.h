@@ -15,7 +15,6 @@ typedef enum { OVERLAP_ALL, OVERLAP_DP, OVERLAP_TP, OVERLAPS } overlap_axes;
 typedef struct step_overlap {
     double moving[OVERLAPS], hidden[OVERLAPS];
 } step_overlap;
-
 /* @param ranks that there are; 0: as many as the config asks for. */
 err ranks_mesh(const config *c, int ranks, mesh *out) MUST_USE;
 /* Rank 0 prints and writes. */

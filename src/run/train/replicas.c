@@ -3,7 +3,6 @@
  * that differs from its replicas has faulty memory, or computes wrongly, and the run ends before that is
  * saved. The parameter table states along which axes ranks hold the same of a parameter; parameters of which it states
  * the same axes have one hash. What no other rank holds cannot be compared. */
-#include "health_internal.h"
 #include "trainer_internal.h"
 
 #include <stdlib.h>

@@ -1,7 +1,4 @@
 /* The summary printed before the first step, and RUN/programs. */
-#include "datasets_internal.h"
-#include "lengths_internal.h"
-#include "measure_internal.h"
 #include "setup_internal.h"
 #include "trainer_internal.h"
 

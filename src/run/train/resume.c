@@ -12,7 +12,6 @@
  *     "run": { "options": { "optimizer.lr": "0.001", ... },          noted and fixed, as used
  *              "sources": [ { "name", "tokens", "hash" }, ... ] }    of the training data
  */
-#include "datasets_internal.h"
 #include "resume_internal.h"
 #include "setup_internal.h"
 #include "trainer_internal.h"

@@ -8,14 +8,12 @@
 typedef struct folder_id {
     uint64_t device, inode;
 } folder_id;
-
 typedef enum {
     FOLDER_THERE,
     FOLDER_AWAY,    /* out of reach, as when its disk is unmounted: it may come back */
     FOLDER_REMOVED, /* by someone: it does not come back */
     FOLDER_REPLACED /* another run is there now */
 } folder_state;
-
 typedef struct run_folder {
     char *path;    /* owned */
     io_lock *lock; /* NULL: there was no folder when it was opened, and the run has not begun */
@@ -24,7 +22,6 @@ typedef struct run_folder {
     folder_state state; /* after the last step, agreed upon by all ranks */
     bool has_previous;  /* the run that this one replaces is still there */
 } run_folder;
-
 /* Locks the folder if it is there: an error when another process has it. */
 err folder_open(run_folder *f, const char *path) MUST_USE;
 /* Makes and locks the folder, where that is not done yet. */

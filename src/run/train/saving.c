@@ -10,10 +10,6 @@
  *
  * Rank 0 uploads completed saves to the object store of checkpoint.upload (checkpoint/upload.c), which makes
  * the training wait only at its end and, for seconds, when it goes back. */
-#include "alerts_internal.h"
-#include "lengths_internal.h"
-#include "ranks_internal.h"
-#include "run_folder_internal.h"
 #include "saving_internal.h"
 #include "trainer_internal.h"
 

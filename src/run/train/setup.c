@@ -1,17 +1,6 @@
 /* From a config to a trainer that can take its first step. */
-#include "alerts_internal.h"
-#include "datasets_internal.h"
-#include "health_internal.h"
-#include "lengths_internal.h"
-#include "measure_internal.h"
-#include "profile_internal.h"
-#include "questions_internal.h"
-#include "ranks_internal.h"
 #include "resume_internal.h"
-#include "run_folder_internal.h"
-#include "saving_internal.h"
 #include "setup_internal.h"
-#include "start_internal.h"
 #include "trainer_internal.h"
 
 #include <errno.h>

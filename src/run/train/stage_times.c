@@ -9,9 +9,6 @@
  * Ranks of one stage work alike: of each stage the first is measured. Ranks of one host have one clock. Those of
  * others count from where all met before the step, to within the time that a message takes; what remains is
  * corrected by what cannot be: that a stage begins with a microbatch before its neighbor has passed it on. */
-#include "profile_internal.h"
-#include "ranks_internal.h"
-#include "run_folder_internal.h"
 #include "trainer_internal.h"
 
 #include <errno.h>

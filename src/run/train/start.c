@@ -9,9 +9,7 @@
  *
  * Weights bring their model and their tokenizer along. What the config states beside them is compared,
  * never ignored: a run that is continued by the command that began it states the same again. */
-#include "ranks_internal.h"
 #include "resume_internal.h"
-#include "run_folder_internal.h"
 #include "start_internal.h"
 #include "trainer_internal.h"
 

@@ -20,7 +20,6 @@ typedef struct run_start {
     tokenizer *tokenizer; /* what it was trained with, owned; NULL: not known */
     char *tokenizer_path; /* its file or folder, owned; NULL: bytes, or not known */
 } run_start;
-
 /* Finds it, and sets t->state. */
 err start_find(trainer *t) MUST_USE;
 /* Sets t->mc: the model of the weights, or the config's. */

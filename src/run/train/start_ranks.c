@@ -1,6 +1,5 @@
 /* How the ranks of a run come to be: threads of this process, or the processes of a job that mpirun, srun or
  * torchrun started. */
-#include "ranks_internal.h"
 #include "setup_internal.h"
 #include "trainer_internal.h"
 #include "util/wait.h"

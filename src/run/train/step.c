@@ -1,11 +1,5 @@
 /* One step: microbatches, the update, and what is read of them afterwards. Nothing here waits for a
  * device before the next step's first microbatch is queued. */
-#include "alerts_internal.h"
-#include "datasets_internal.h"
-#include "lengths_internal.h"
-#include "measure_internal.h"
-#include "profile_internal.h"
-#include "ranks_internal.h"
 #include "step_internal.h"
 #include "trainer_internal.h"
 

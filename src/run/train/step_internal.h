@@ -2,7 +2,6 @@
 #ifndef INGOT_TRAIN_STEP_INTERNAL_H
 #define INGOT_TRAIN_STEP_INTERNAL_H
 
-#include "observe/observe.h"
 #include "train/train.h"
 #include "train/lengths_internal.h"
 #include "train/ranks_internal.h"
@@ -17,19 +16,16 @@ typedef struct pending_losses {
     int32_t *part; /* [rows], as in data_batch; owned */
     int64_t *row_valid;
 } pending_losses;
-
 /* Keeps the facts of a step's batches until their losses are read. */
 typedef struct step_rows {
     int32_t *part; /* [microbatches][rows], as in data_batch; owned */
     int64_t *row_valid;
 } step_rows;
-
 /* Counts of the tokens that a layer routed to each expert in the last step, in flight. */
 typedef struct expert_load {
     const float *at; /* in the plan; NULL: another rank has the layer */
     device_ticket ticket;
 } expert_load;
-
 typedef struct queued_step {
     bool open;
     due_events due;
@@ -45,7 +41,6 @@ typedef struct queued_step {
     int64_t longest;        /* document of the step, under a sequence curriculum */
     double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
 } queued_step;
-
 /* The microbatches of the last step once more, from the same data and weights, with a check of every op.
  * @param finding what is found, on every rank; empty: nothing. */
 err trainer_repeat_step(trainer *t, str *finding) MUST_USE;

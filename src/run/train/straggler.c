@@ -4,8 +4,6 @@
  *
  * On a GPU the time that a collective waits inside a kernel is not known to the host, so only what delays the host
  * of a rank is seen there. */
-#include "health_internal.h"
-#include "ranks_internal.h"
 #include "trainer_internal.h"
 
 #include <stdlib.h>

@@ -8,21 +8,15 @@
 #ifndef INGOT_TRAINER_INTERNAL_H
 #define INGOT_TRAINER_INTERNAL_H
 
-#include "io/io.h"
-#include "monitor/monitor.h"
 #include "serve/serve.h"
-#include "train/train.h"
 #include "train/alerts_internal.h"
 #include "train/datasets_internal.h"
 #include "train/health_internal.h"
-#include "train/lengths_internal.h"
 #include "train/measure_internal.h"
 #include "train/profile_internal.h"
 #include "train/questions_internal.h"
-#include "train/run_folder_internal.h"
 #include "train/saving_internal.h"
 #include "train/start_internal.h"
-#include "train/step_internal.h"
 
 typedef struct trainer {
     const config *cfg; /* as given, or `own` */
@@ -76,7 +70,6 @@ typedef struct trainer {
     double val_loss;
     double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */
 } trainer;
-
 err train_rank(trainer *t) MUST_USE;
 
 #endif

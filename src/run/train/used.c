@@ -1,7 +1,6 @@
 /* The config as it was used: every choice that was left to the program, made. RUN/config.yaml records
  * it, so that the file records what the run did, and continues it on a machine that would choose
  * otherwise. */
-#include "datasets_internal.h"
 #include "setup_internal.h"
 #include "trainer_internal.h"
 

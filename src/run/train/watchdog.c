@@ -2,7 +2,6 @@
  * that does not change for training.step_timeout it prints a backtrace of every thread and ends the
  * process, with a code at which the supervisor starts the run again. Time that a rank waits for others is not
  * counted: comm.timeout_seconds ends that, and names the others. */
-#include "health_internal.h"
 #include "trainer_internal.h"
 
 #include <pthread.h>

@@ -81,13 +81,6 @@ static void add_array(str *out, const char *before, const double *v, int n) {
     str_add(out, "]");
 }
 
-static void add_ranks(str *out, const observe_ranks *r) {
-    add_array(out, ",\"ranks\":{\"busy_s\":[", r->busy_s, r->n);
-    add_array(out, ",\"wait_s\":[", r->wait_s, r->n);
-    add_array(out, ",\"ratio\":[", r->ratio, r->n);
-    str_add(out, "}");
-}
-
 /* "name": {"first": a, "second": b} as member i of n of the object `of`. */
 static void add_two_figures(str *out, const char *of, int i, int n, const char *name,
                             const char *first, double a, const char *second, double b) {
@@ -118,7 +111,12 @@ static void step_as_json(const observe_step *s, str *out) {
         add_two_figures(out, "tasks", i, s->n_tasks, s->tasks[i].name, "acc", s->tasks[i].acc,
                         "acc_norm", s->tasks[i].acc_norm);
     if (s->detail) add_blocks(out, s->detail);
-    if (s->ranks) add_ranks(out, s->ranks);
+    if (s->ranks) {
+        add_array(out, ",\"ranks\":{\"busy_s\":[", s->ranks->busy_s, s->ranks->n);
+        add_array(out, ",\"wait_s\":[", s->ranks->wait_s, s->ranks->n);
+        add_array(out, ",\"ratio\":[", s->ranks->ratio, s->ranks->n);
+        str_add(out, "}");
+    }
     for (int i = 0; i < s->n_comm; i++)
         add_two_figures(out, "comm", i, s->n_comm, s->comm[i].name, "s", s->comm[i].seconds,
                         "bytes", s->comm[i].bytes);

@@ -46,15 +46,11 @@ static bool is_wide(const char *name) {
     return !strcmp(name, "loss");
 }
 
-static bool is_named(const series_column *c, const char *name, size_t n) {
-    return strncmp(c->name, name, n) == 0 && !c->name[n];
-}
-
 /* @return its index, -1 when there are too many columns. */
 static int column_index(series *s, const char *name, size_t n) {
     for (int i = 0; i < s->columns; i++) {
         int k = (s->guess + i) % s->columns;
-        if (!is_named(&s->column[k], name, n)) continue;
+        if (strncmp(s->column[k].name, name, n) != 0 || s->column[k].name[n]) continue;
         s->guess = k + 1;
         return k;
     }

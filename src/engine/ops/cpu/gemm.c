@@ -169,10 +169,6 @@ static void shrink_blocks(gemm_job *p, int threads) {
     }
 }
 
-static size_t job_workspace(const gemm_job *p, int threads) {
-    return p->a_bytes + p->b_bytes + p->partial_bytes + p->thread_bytes * (size_t)threads + 64;
-}
-
 gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tensor *c) {
     gemm g = { .m = a->dim[ta], .k = a->dim[!ta], .n = b->dim[!tb], .ta = ta, .tb = tb };
     BUG_IF(a->ndim != 2 || b->ndim != 2 || b->dim[tb] != g.k);
@@ -186,7 +182,7 @@ size_t CPU(gemm_workspace)(const gemm *g, int threads) {
     if (g->m <= 0 || g->n <= 0 || g->k <= 0) return 0;
     if (CPU(gemm_is_row)(g)) return CPU(gemm_row_workspace)(g, threads);
     gemm_job p = gemm_job_of(g);
-    return job_workspace(&p, threads);
+    return p.a_bytes + p.b_bytes + p.partial_bytes + p.thread_bytes * (size_t)threads + 64;
 }
 
 /* Each part at its largest: parts of m and k are at most as long as those of the largest sizes,
@@ -365,16 +361,12 @@ static void tiles_task(void *ctx, int64_t task, int worker) {
     if (kn->leave) kn->leave();
 }
 
-static void run_k_range(gemm_job *p, pool *pl, bool a_is_packed) {
-    if (!p->task_packs_b) pack_strip(p, pl, a_is_packed);
-    pool_run(pl, ceil_div(p->mn, p->block_m) * ceil_div(p->nn, p->block_n), tiles_task, p);
-}
-
 static void run_strip(gemm_job *p, pool *pl) {
     for (p->k0 = 0; p->k0 < p->g->k; p->k0 += p->kc) {
         p->kn = MIN(p->kc, p->g->k - p->k0);
         p->k_pad = round_up(p->kn, p->kernel->ku);
-        run_k_range(p, pl, p->n0 > 0 && p->kc >= p->g->k);
+        if (!p->task_packs_b) pack_strip(p, pl, p->n0 > 0 && p->kc >= p->g->k);
+        pool_run(pl, ceil_div(p->mn, p->block_m) * ceil_div(p->nn, p->block_n), tiles_task, p);
     }
 }
 
