@@ -289,7 +289,7 @@ def falcon(r):
 
 def nanochat(r):
     s = dict(sizes(r, divided=True), **rope(r, plain=True), **biases(r, mlp=False), rms_norm_eps=eps(r))
-    return dict(s, hidden_act=r.choice(PLAIN_ACTS), final_logit_softcapping=r.choice(SOFTCAPS))
+    return dict(s, hidden_act=r.choice(PLAIN_ACTS), final_logit_softcapping=r.choice([None, 0.5, 3.0, 50.0]))
 
 
 LONGROPE = dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))
