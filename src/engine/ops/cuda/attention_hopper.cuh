@@ -232,7 +232,6 @@ static __device__ __forceinline__ void keep_registers(int groups, bool copies) {
 }
 
 static inline bool takes_hopper(const op_call *c, const att &a) {
-    if (a.cap > 0) return false; /* attention_mma.cu bounds scores */
     return cuda_of(c)->device->capability == 9 && !a.pos && !a.from && !(a.cap > 0) &&
            a.qkv_t == DT_BF16 && a.key_t == DT_BF16 &&
            (a.dim == 64 || a.dim == 96 || a.dim == 128 || a.dim == 192 || a.dim == 256) &&
