@@ -65,6 +65,11 @@ static err find_rope(const hf_reader *r, json_t **out, json_t **local) {
     *out = *local = NULL;
     json_t *full = json_object_get(now, FULL_TYPE), *windowed = json_object_get(now, WINDOW_TYPE);
     bool by_kind = r->family->local_theta > 0 && (full || windowed);
+    if (r->family->local_theta > 0 && !by_kind &&
+        json_object_size(now)) /* transformers ignores it */
+        return err_hint(hf_wrong_value(r, "rope_parameters", now,
+                                       "objects \"" FULL_TYPE "\" and \"" WINDOW_TYPE "\""),
+                        "correct the file");
     if (by_kind) {
         *local = windowed;
         now = full;
