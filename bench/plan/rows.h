@@ -167,7 +167,8 @@ static inline err simulate_row(const published_rows *p, published_row *r) {
     double peak = NAN;
     capacity cap;
     config_init(&c);
-    err e = apply_settings(r->settings, &c);
+    err e = config_set(&c, "optimizer.name", "adamw"); /* as all of the systems */
+    if (!e) e = apply_settings(r->settings, &c);
     if (!e) e = hardware_find(&p->catalogue, r->gpu, &gpu);
     if (!e && r->as) e = other_system_find(r->as, &on.as);
     if (!e) e = plan_target_accelerator(gpu, &c, &on, &r->limit);

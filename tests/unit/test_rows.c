@@ -82,6 +82,7 @@ static void measured_runs_come_out(void **state) {
         assert_ok(config_set(&c, "training.seq_len", measured[i].seq));
         assert_ok(config_set(&c, "training.local_batch_size", measured[i].batch));
         assert_ok(config_set(&c, "precision.fp8", measured[i].fp8));
+        assert_ok(config_set(&c, "optimizer.name", "adamw")); /* with which they were measured */
         assert_ok(plan_target_accelerator(gpu, &c, &on, &limit));
         assert_ok(step_simulate(&c, &on, gpu, NULL, &t));
         double off = t.tokens_per_second / measured[i].rate - 1;
@@ -105,6 +106,7 @@ static step_time simulated(const char *catalogue, const char *gpu_name, int rank
     assert_ok(hardware_open(catalogue, &h));
     assert_ok(hardware_find(&h, gpu_name, &gpu));
     config_init(&c);
+    assert_ok(config_set(&c, "optimizer.name", "adamw"));
     assert_ok(apply_settings(settings, &c));
     if (as) assert_ok(other_system_find(as, &on.as));
     assert_ok(plan_target_accelerator(gpu, &c, &on, &limit));
@@ -114,8 +116,8 @@ static step_time simulated(const char *catalogue, const char *gpu_name, int rank
     return t;
 }
 
-/* A ring's blocks run at the attention kernel's rate: eight ranks that share a long sequence are about as fast as
- * eight with a sequence each. */
+/* A ring's blocks run at a share of the attention kernel's rate, about half of it backward, not at that of fp32: eight ranks
+ * that share a long sequence are more than half as fast as eight with a sequence each. */
 static void ring_attention_runs_at_the_kernels_rate(void **state) {
     const char *base =
         "model.preset=llama3-8b model.max_seq_len=131072 training.seq_len=131072 "
@@ -124,7 +126,7 @@ static void ring_attention_runs_at_the_kernels_rate(void **state) {
     snprintf(ring, sizeof ring, "%s parallelism.context_parallel_degree=8", base);
     double apart = simulated(NULL, "h100", 8, NULL, base).tokens_per_second;
     double shared = simulated(NULL, "h100", 8, NULL, ring).tokens_per_second;
-    assert_true(shared > 0.75 * apart && shared < 1.1 * apart);
+    assert_true(shared > 0.55 * apart && shared < 1.1 * apart);
 }
 
 /* Of one model with a constant share per rank, 512 ranks lose 3 to 12 % to those of one host, as published tables show. */

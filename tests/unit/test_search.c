@@ -12,6 +12,7 @@ static config config_with(search_settings set) {
     config c;
     config_init(&c);
     assert_ok(config_set(&c, "precision.dtype", "bf16"));
+    assert_ok(config_set(&c, "optimizer.name", "adamw"));
     assert_ok(config_set(&c, "optimizer.name", "adamw")); /* estimates leave out Muon's GEMMs */
     assert_ok(config_set(&c, "parallelism.tensor_parallel_chunks", "1")); /* as on a GPU */
     for (int i = 0; set[i]; i += 2) assert_ok(config_set(&c, set[i], set[i + 1]));
