@@ -217,7 +217,7 @@ static void add_timetable(const page_layout *l, str *body) {
     double length = stage_tasks_end(l->tasks);
     str_add(body,
             ",\"timetable\":{\"simulated\":true,\"schedule\":\"%s\",\"stages\":%d,\"chunks\":%d,"
-            "\"microbatches\":%lld,\"length\":%.6g,\"idle\":%.4f,\"tasks\":",
+            "\"microbatches\":%lld,\"length\":%.6g,\"idle\":%.9g,\"tasks\":",
             staged ? config_choice("parallelism.pipeline_parallel_schedule",
                                    (int)l->c.parallelism.pipeline_parallel_schedule)
                    : "no pipeline",

@@ -237,7 +237,9 @@ void task_free(task_file *t) {
 static void add_example(const task_file *from, const task_question *q, str *out) {
     const char *context =
         from->row->type == TASK_SCHEMA ? q->other[q->answer] : q->context + q->preamble;
-    str_add(out, "%s%s%s\n\n", context, from->delimiter, q->target);
+    /* the harness has a space before every target of an example, also where the target begins with one */
+    bool core = from->row && from->row->by_tokens;
+    str_add(out, "%s%s%s\n\n", context, core ? from->delimiter : " ", q->target);
 }
 
 static bool same_question(const task_question *a, const task_question *b) {
