@@ -37,8 +37,8 @@ typedef struct seen_slot {
     uint32_t stamp, count;
 } seen_slot;
 typedef struct seen_set {
-    seen_slot *slots; /* [mask + 1] */
-    uint64_t mask;
+    seen_slot *slots;        /* [mask + 1] */
+    uint64_t mask, capacity; /* slots in use, less one; slots there are */
     uint32_t stamp;
 } seen_set;
 

@@ -13,17 +13,17 @@
 /* ---- sets of hashes -------------------------------------------------------------------------- */
 
 void seen_clear(seen_set *s, int64_t n) {
-    uint64_t least = MAX(1024, (uint64_t)n + (uint64_t)n / 2);
-    if (!s->slots || s->mask + 1 < least) {
-        uint64_t size = 1024;
-        while (size < least) size *= 2;
+    uint64_t least = MAX(64, (uint64_t)n + (uint64_t)n / 2), size = 64;
+    while (size < least) size *= 2;
+    if (s->capacity < size) {
         free(s->slots);
         s->slots = mem_alloc(size * sizeof *s->slots);
-        s->mask = size - 1;
+        s->capacity = size;
         s->stamp = 0;
     }
+    s->mask = size - 1;    /* only as many slots as are needed: they stay in the cache */
     if (++s->stamp == 0) { /* wrapped around: old stamps would look current */
-        memset(s->slots, 0, (s->mask + 1) * sizeof *s->slots);
+        memset(s->slots, 0, s->capacity * sizeof *s->slots);
         s->stamp = 1;
     }
 }

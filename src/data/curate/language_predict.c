@@ -8,6 +8,16 @@
 
 enum { MAX_NGRAMS = 64 };
 
+/* Words come again and again, and what a word adds, its row and those of its character n-grams, does not depend on its
+ * place. Sums of recent words are kept in a table of one entry per slot. They are added as a whole, kept or not, so that
+ * the result does not depend on what came before. */
+enum { CACHED_WORD = 24, CACHE_BITS = 16, CACHED_WORDS = 1 << CACHE_BITS, CACHED_DIM = 64 };
+typedef struct cached_word {
+    char text[CACHED_WORD];
+    uint32_t len; /* 0: free */
+    uint32_t rows;
+} cached_word;
+
 struct language_scratch {
     float *hidden;      /* [dim] */
     float *probability; /* [labels] */
@@ -17,8 +27,12 @@ struct language_scratch {
     int64_t rows;               /* rows added to `hidden` */
     int32_t recent[MAX_NGRAMS]; /* hashes of the last words, the newest at words % MAX_NGRAMS */
     int64_t words;
-    str word;     /* the current word, with its < and > */
-    bool listing; /* rows are listed, not added */
+    str word; /* the current word, with its < and > */
+    cached_word
+        *cache; /* [CACHED_WORDS]; NULL: the model has no character n-grams, or too many columns */
+    float *cached_sums; /* [CACHED_WORDS][dim] */
+    float *sum;         /* [dim] of the current word, or r->hidden */
+    bool listing;       /* rows are listed, not added */
     int64_t *list, cap_list;
 };
 
@@ -26,6 +40,11 @@ language_scratch *language_scratch_new(const language_model *m) {
     language_scratch *r = mem_alloc(sizeof *r);
     r->hidden = mem_alloc((size_t)m->dim * sizeof *r->hidden);
     r->probability = mem_alloc((size_t)m->labels * sizeof *r->probability);
+    r->sum = mem_alloc((size_t)m->dim * sizeof *r->sum);
+    if (m->maxn > 0 && m->dim <= CACHED_DIM) {
+        r->cache = mem_alloc(CACHED_WORDS * sizeof *r->cache);
+        r->cached_sums = mem_alloc(CACHED_WORDS * (size_t)m->dim * sizeof *r->cached_sums);
+    }
     r->path = mem_alloc(((size_t)m->labels + 1) * sizeof *r->path);
     r->path_log = mem_alloc(((size_t)m->labels + 1) * sizeof *r->path_log);
     return r;
@@ -34,6 +53,9 @@ language_scratch *language_scratch_new(const language_model *m) {
 void language_scratch_free(language_scratch *r) {
     if (!r) return;
     free(r->hidden);
+    free(r->sum);
+    free(r->cache);
+    free(r->cached_sums);
     free(r->probability);
     free(r->path);
     free(r->path_log);
@@ -83,10 +105,26 @@ static float row_norm(const ft_matrix *m, int64_t row) {
         }                                                                                          \
     }
 
-static void add_embedding(const language_model *m, language_scratch *r, int64_t row) {
-    float *hidden = r->hidden;
+/* Adds a quantized row whose parts are pairs, as in all small models. */
+static void add_row_of_pairs(const ft_matrix *m, int64_t row, float *sum) {
+    const uint8_t *code = m->data + row * m->q.parts, *from = m->q.centroids;
+    float norm = row_norm(m, row);
+    for (int32_t part = 0; part < m->q.parts; part++, from += 256 * 2 * sizeof(float)) {
+        float pair[2];
+        memcpy(pair, from + code[part] * sizeof pair, sizeof pair);
+        sum[2 * part] += norm * pair[0];
+        sum[2 * part + 1] += norm * pair[1];
+    }
+}
+
+/* Adds a row to `sum`, or lists it. */
+static void add_embedding(const language_model *m, language_scratch *r, int64_t row, float *sum) {
     if (!r->listing) {
-        FOR_ROW(&m->in, row, hidden[at] += v);
+        bool pairs = m->in.quantized && m->in.q.part == 2 && m->in.q.last_part == 2;
+        if (pairs)
+            add_row_of_pairs(&m->in, row, sum);
+        else
+            FOR_ROW(&m->in, row, sum[at] += v);
         r->rows++;
         return;
     }
@@ -105,14 +143,14 @@ static float dot_row(const language_model *m, const float *hidden, int64_t row) 
 
 /* ---- reading a text -------------------------------------------------------------------------- */
 
-static void add_bucket(const language_model *m, language_scratch *r, uint64_t hash) {
+static void add_bucket(const language_model *m, language_scratch *r, uint64_t hash, float *sum) {
     int64_t bucket = (int64_t)(hash % (uint64_t)m->bucket);
     if (m->kept) {
         const ft_kept *k = ft_kept_slot(m, bucket);
         if (k->bucket < 0) return;
         bucket = k->row;
     }
-    add_embedding(m, r, m->words + bucket);
+    add_embedding(m, r, m->words + bucket, sum);
 }
 
 /* Adds the n-grams of minn to maxn characters of r->word, including < and > but not these alone. */
@@ -127,7 +165,7 @@ static void add_ngrams(const language_model *m, language_scratch *r) {
             h = ft_hash(h, w[end++]);
             while (end < len && ((unsigned char)w[end] & 0xC0) == 0x80) h = ft_hash(h, w[end++]);
             bool edge = n == 1 && (i == 0 || end == len);
-            if (n >= m->minn && !edge) add_bucket(m, r, h);
+            if (n >= m->minn && !edge) add_bucket(m, r, h, r->sum);
         }
     }
 }
@@ -141,19 +179,17 @@ static void add_word_ngrams(const language_model *m, language_scratch *r) {
             uint64_t word = (uint64_t)(int64_t)r->recent[k % MAX_NGRAMS];
             h = k == r->words - n ? word : h * 116049371u + word;
         }
-        add_bucket(m, r, h);
+        add_bucket(m, r, h, r->hidden);
     }
 }
 
 static const char end_of_text[] = "</s>";
 
-static void embed_word(const language_model *m, language_scratch *r, const char *w, size_t len) {
-    uint32_t h = (uint32_t)FT_HASH_SEED;
-    for (size_t i = 0; i < len; i++) h = ft_hash(h, w[i]);
-    int32_t index = ft_find_word(m, w, len, h);
-    if (index < 0 && len >= 9 && memcmp(w, "__label__", 9) == 0)
-        return; /* fastText does not treat it as a word */
-    if (index >= 0) add_embedding(m, r, index);
+/* Sums up the rows of a word in r->sum. */
+static void sum_word(const language_model *m, language_scratch *r, const char *w, size_t len,
+                     int32_t index) {
+    memset(r->sum, 0, (size_t)m->dim * sizeof *r->sum);
+    if (index >= 0) add_embedding(m, r, index, r->sum);
     bool end = len == sizeof end_of_text - 1 && memcmp(w, end_of_text, len) == 0;
     if (m->maxn > 0 && !end) {
         r->word.len = 0;
@@ -162,6 +198,36 @@ static void embed_word(const language_model *m, language_scratch *r, const char 
         str_add_bytes(&r->word, ">", 1);
         add_ngrams(m, r);
     }
+}
+
+/* @return the sum of a word, from the table or computed. */
+static const float *word_sum(const language_model *m, language_scratch *r, const char *w,
+                             size_t len, int32_t index, uint32_t hash) {
+    size_t slot = (hash * 0x9E3779B1u) >> (32 - CACHE_BITS);
+    cached_word *c = r->cache && !r->listing && len <= CACHED_WORD ? &r->cache[slot] : NULL;
+    float *kept = c ? r->cached_sums + slot * (size_t)m->dim : NULL;
+    if (c && c->len == len && memcmp(c->text, w, len) == 0) {
+        r->rows += c->rows;
+        return kept;
+    }
+    int64_t before = r->rows;
+    sum_word(m, r, w, len, index);
+    if (!c) return r->sum;
+    memcpy(c->text, w, len);
+    c->len = (uint32_t)len;
+    c->rows = (uint32_t)(r->rows - before);
+    memcpy(kept, r->sum, (size_t)m->dim * sizeof *kept);
+    return kept;
+}
+
+static void embed_word(const language_model *m, language_scratch *r, const char *w, size_t len) {
+    uint32_t h = (uint32_t)FT_HASH_SEED;
+    for (size_t i = 0; i < len; i++) h = ft_hash(h, w[i]);
+    int32_t index = ft_find_word(m, w, len, h);
+    if (index < 0 && len >= 9 && memcmp(w, "__label__", 9) == 0)
+        return; /* fastText does not treat it as a word */
+    const float *sum = word_sum(m, r, w, len, index, h);
+    for (int32_t i = 0; i < m->dim; i++) r->hidden[i] += sum[i];
     r->recent[r->words++ % MAX_NGRAMS] = (int32_t)h;
     add_word_ngrams(m, r);
 }
@@ -263,7 +329,7 @@ const float *language_predict_rows(const language_model *m, language_scratch *r,
     r->listing = false;
     r->rows = 0;
     memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
-    for (int64_t i = 0; i < n; i++) add_embedding(m, r, rows[i]);
+    for (int64_t i = 0; i < n; i++) add_embedding(m, r, rows[i], r->hidden);
     return predict_hidden(m, r);
 }
 
