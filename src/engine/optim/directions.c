@@ -349,7 +349,6 @@ static void record_orthogonal(const optimizer *o, prog *p, muon_list *l) {
     l->n = 0;
 }
 
-enum { MOST_SLICES = 1024 };
 /* A bucket's instances, one for each layer, which are dealt out to the ranks of its slices. */
 typedef struct bucket_layers {
     const bucket_view *view; /* [layers of a round] */
@@ -432,7 +431,6 @@ static bool next_layers(const optimizer *o, int *at, bucket_view *view, bucket_l
     int param = orthogonal_param(o, view[0].bucket);
     b->axes = param < 0 ? 0 : slices_over(o, param);
     b->slices = mesh_span(&o->mesh, b->axes);
-    BUG_IF(b->slices > MOST_SLICES);
     for (; *at < model_buckets(o->m) && b->n < b->slices; ++*at) {
         view[b->n] = model_bucket(o->m, *at);
         if (view[b->n].bucket != view[0].bucket) break;
@@ -443,7 +441,7 @@ static bool next_layers(const optimizer *o, int *at, bucket_view *view, bucket_l
 
 static void record_muon(const optimizer *o, prog *p) {
     int n = model_buckets(o->m);
-    bucket_view view[MOST_SLICES];
+    bucket_view *view = mem_alloc((size_t)(n + 1) * sizeof *view);
     bucket_layers b;
     muon_list l = { mem_alloc((size_t)o->params * sizeof *l.entry), 0 };
     for (int i = 0; i < n;)
@@ -459,6 +457,7 @@ static void record_muon(const optimizer *o, prog *p) {
     for (int i = 0; i < n;)
         if (next_layers(o, &i, view, &b) && b.slices == 1) each_range(o, p, &b, VAL_NONE, true);
     free(l.entry);
+    free(view);
 }
 
 void record_directions(const optimizer *o, prog *p) {
