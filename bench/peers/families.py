@@ -238,6 +238,12 @@ def phi3(r):
     return dict(s, sliding_window=r.choice([None, 3, 6]), hidden_act=r.choice(GATED_ACTS))
 
 
+def glm4(r):
+    s = sizes(r)
+    fraction = r.choice([0.5, 1.0]) if s["head_dim"] % 4 == 0 else 1.0
+    return dict(s, **rope(r, fraction=fraction), attention_bias=flag(r), rms_norm_eps=eps(r))
+
+
 def starcoder2(r):
     s = dict(sizes(r, divided=True), **rope(r), use_bias=flag(r), norm_epsilon=eps(r))
     return dict(s, sliding_window=r.choice([None, 3, 6]), hidden_act=r.choice(PLAIN_ACTS))
@@ -310,6 +316,7 @@ FAMILIES = {
     "smollm3": (T.SmolLM3Config, smollm3, [dict(use_sliding_window=True), LONGROPE]),
     "granite": (T.GraniteConfig, granite, [LONGROPE, dict(hidden_act="relu")]),
     "phi3": (T.Phi3Config, phi3, [LONGROPE]),
+    "glm4": (T.Glm4Config, glm4, [LONGROPE]),
     "starcoder2": (T.Starcoder2Config, starcoder2, [LONGROPE]),
     "stablelm": (T.StableLmConfig, stablelm, [dict(qk_layernorm=True), LONGROPE]),
     "cohere2": (T.Cohere2Config, cohere2, [dict(use_qk_norm=True), LONGROPE]),

@@ -287,7 +287,8 @@ static bool is_bias(const model_fact *f) {
 /* Fixtures whose expected facts are what is read: test_pytorch compares what these compute. */
 static const char *const read_fixtures[] = { "olmo3",      "smollm3",  "granite",       "phi3",
                                              "starcoder2", "stablelm", "cohere2",       "gemma2",
-                                             "gemma3",     "falcon",   "falcon_shared", "olmoe" };
+                                             "gemma3",     "falcon",   "falcon_shared", "olmoe",
+                                             "glm4" };
 
 static model_config any_fixture(size_t i, const hf_family **family) {
     model_config c;

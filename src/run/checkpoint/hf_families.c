@@ -124,6 +124,10 @@ static const hf_key granite_keys[] = {
     REAL("attention_multiplier", attention_scale, 1),
     { "logits_scaling", NULL, AT(logit_scale), HF_INVERSE, HF_VALUE, HF_REFUSED, 1 },
 };
+static const hf_key glm4_keys[] = {
+    LLAMA_KEYS(1.5625e-7), KV_HEADS(HF_VALUE, 2), KEY("head_dim", head_dim, HF_VALUE, 128, HF_REFUSED),
+    REAL("attention_bias", qkv_bias, 1), IMPLIED(norm_position, NORM_BOTH),
+};
 /* Biases that every model has, and none: those of layer norms. */
 static const hf_key starcoder2_keys[] = {
     SIZE_KEYS("norm_epsilon", 1e-5, 1), KV_HEADS(HF_VALUE, 2), HEAD_DIM, IMPLIED(norm, NORM_LAYER), ZEROS(norm_bias),
@@ -365,12 +369,21 @@ static const hf_param starcoder2_params[] = {
 static const hf_param stablelm_params[] = {
     LAYER_NORM_BIASES LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
-/* Cohere rotates neighboring rows of a head. */
-static const hf_param cohere2_params[] = {
-    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",            HF_PAIRED },
-    { "l%d.attn.k",      "model.layers.%d.self_attn.k_proj.weight",            HF_PAIRED },
-    { "l%d.attn.q.b",    "model.layers.%d.self_attn.q_proj.bias",              HF_PAIRED },
+/* Cohere and GLM rotate neighboring rows of a head. */
+#define PAIRED_ROWS                                                                              \
+    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",            HF_PAIRED },      \
+    { "l%d.attn.k",      "model.layers.%d.self_attn.k_proj.weight",            HF_PAIRED },      \
+    { "l%d.attn.q.b",    "model.layers.%d.self_attn.q_proj.bias",              HF_PAIRED },      \
     { "l%d.attn.k.b",    "model.layers.%d.self_attn.k_proj.bias",              HF_PAIRED },
+static const hf_param glm4_params[] = {
+    { "l%d.attn.norm.w", "model.layers.%d.post_self_attn_layernorm.weight",    0 },
+    { "l%d.mlp.norm.w",  "model.layers.%d.post_mlp_layernorm.weight",          0 },
+    { "l%d.mlp.gate",    "model.layers.%d.mlp.gate_up_proj.weight",            HF_GATE },
+    { "l%d.mlp.up",      "model.layers.%d.mlp.gate_up_proj.weight",            HF_UP },
+    PAIRED_ROWS LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+};
+static const hf_param cohere2_params[] = {
+    PAIRED_ROWS
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
 static const hf_param gemma_params[] = {
@@ -448,6 +461,8 @@ static const hf_family families[] = {
     { "granite",  "GraniteForCausalLM", ROWS(granite_keys), NULL, 0,           SILU, ROPE, LLAMA_NAMES },
     { "phi3",     "Phi3ForCausalLM",    ROWS(phi3_keys), ROWS(phi3_demands),   SILU,
       "rope_theta", "partial_rotary_factor", 1.0, 1e4, "model.", ROWS(phi3_params), NULL, 0, .plain_rope = true },
+    { "glm4",     "Glm4ForCausalLM",    ROWS(glm4_keys), NULL, 0,              SILU,
+      "rope_theta", "partial_rotary_factor", 0.5, 1e4, "model.", ROWS(glm4_params), NULL, 0 },
     { "starcoder2", "Starcoder2ForCausalLM", ROWS(starcoder2_keys), ROWS(starcoder2_demands),
       "hidden_act", "gelu_pytorch_tanh", false, ROPE, "model.", ROWS(starcoder2_params), NULL, 0 },
     { "stablelm", "StableLmForCausalLM", ROWS(stablelm_keys), ROWS(stablelm_demands), SILU,
