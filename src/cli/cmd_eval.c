@@ -31,7 +31,7 @@ static const cli_arg args[] = {
       "file that --shots draws from, such as the training split (default: the file itself)" },
     { "batches", ARG_COUNT, AT(batches), "N", "only the first N batches of each text" },
     { "seq-len", ARG_COUNT, AT(seq), "N", "tokens of context (default: at most 1024)" },
-    { "batch", ARG_COUNT, AT(rows), "N", "sequences at a time (default 4)" },
+    { "batch", ARG_COUNT, AT(rows), "N", "sequences at a time (default 2)" },
     { "dtype", ARG_TEXT, AT(dtype), "TYPE", "fp32 or bf16 (default fp32)" },
     { "details", ARG_TEXT, AT(details), "FILE",
       "write the likelihood of each answer as JSON lines" },
@@ -495,7 +495,7 @@ static err check_args(const eval_args *a, dtype *dt) {
 }
 
 err cmd_eval(int argc, char **argv) {
-    eval_args a = { .rows = 4 };
+    eval_args a = { .rows = 2 };
     const char *path;
     ops_choice on;
     dtype dt = DT_F32;
