@@ -306,7 +306,7 @@ static const char *after_number(const char *name, const char *prefix) {
 
 /* Files that this stage writes, and may delete: train-00000.tok, index.json and so on, or with .tmp. */
 static bool is_own_file(const char *name) {
-    static const char *const single[] = { SHARDS_INDEX, SHARDS_TOKENIZER };
+    static const char *const single[] = { SHARDS_INDEX, SHARDS_TOKENIZER, CARD_NAME };
     for (size_t i = 0; i < COUNT_OF(single); i++)
         if (str_starts(name, single[i])) {
             const char *rest = name + strlen(single[i]);

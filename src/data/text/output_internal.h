@@ -67,7 +67,6 @@ int64_t parts_size(const parts *p, int part);
 struct json_t *text_inputs_json(const text_inputs *in);
 struct json_t *text_inputs_skipped_json(const text_inputs *in);
 /* Writes card.yaml, for people: how the folder was made. */
-#define CARD_NAME "card.yaml"
 err card_write(const parts *p, const char *folder) MUST_USE;
 char *parts_report_path(const parts *p, int part); /* owned */
 /* All parts are complete. */

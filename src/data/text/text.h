@@ -297,6 +297,7 @@ struct json_t *text_stage_json(const text_stage *s, const text_stage_report *r);
 void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE *to);
 void text_stage_report_free(text_stage_report *r);
 
+#define CARD_NAME "card.yaml"
 /* Writes card.yaml, which says how a folder was made, for a folder that is not one of documents.
  * @param options as in text_stage_options. @param sections an object of objects, each of names and numbers or strings. */
 err text_card_write(const char *folder, const char *stage, const struct json_t *options,
