@@ -236,11 +236,12 @@ typedef struct filter_options {
     const char *bad_words, *url_domains, *url_words, *url_parts, *language_model;
     const char *
         languages; /* comma-separated labels of the model; NULL: any label, or no rule without a model */
-    const char *quality; /* path of a fastText model; NULL: none */
-    const char *keep;    /* comma-separated labels of it; NULL: documents are only annotated */
-    const char *where;   /* comma-separated conditions on members, such as "quality_score>=0.5" */
-    bool annotate;       /* write the likeliest label and its probability onto documents */
-    const char *pii;     /* comma-separated kinds to mask; NULL: none */
+    const char
+        *quality; /* path of a fastText model, or several as "name=path,name=path"; NULL: none */
+    const char *keep;  /* comma-separated labels of them; NULL: documents are only annotated */
+    const char *where; /* comma-separated conditions on members, such as "quality_score>=0.5" */
+    bool annotate;     /* write the likeliest label and its probability onto documents */
+    const char *pii;   /* comma-separated kinds to mask; NULL: none */
     const char *
         words; /* "auto", the default if NULL: datatrove's words in the document's language; a language; the
                           path of rules (word_rules.h); or "space" */

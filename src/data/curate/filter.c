@@ -110,8 +110,40 @@ static err take_label(const char *option, const language_model *m, const char *n
 static err take_language(filter *f, const char *name) {
     return take_label("language", f->model, name, &f->languages, &f->n_languages);
 }
+/* A label is kept by every classifier that has it. */
 static err take_kept(filter *f, const char *name) {
-    return take_label("keep", f->quality, name, &f->kept, &f->n_kept);
+    int found = 0;
+    for (int k = 0; k < f->n_quality; k++) {
+        classifier *c = &f->quality[k];
+        bool only = f->n_quality == 1;
+        err e = take_label("keep", c->model, name, &c->kept, &c->n_kept);
+        if (e && only) return e;
+        found += !e;
+        err_free(e);
+    }
+    return found ? OK : ERR_USAGE("--keep: no model of --quality has a label \"%s\"", name);
+}
+
+/* FILE, or NAME=FILE. */
+static err take_classifier(filter *f, const char *given) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    size_t n = strspn(given, letters);
+    bool named = n > 0 && given[n] == '=';
+    classifier *c = &f->quality[f->n_quality];
+    if (f->n_quality == CLASSIFIERS_MOST)
+        return ERR_USAGE("--quality: more than %d models", CLASSIFIERS_MOST);
+    if (named && n >= sizeof c->name)
+        return ERR_USAGE("--quality: %.*s is too long a name", (int)n, given);
+    snprintf(c->name, sizeof c->name, "%.*s", named ? (int)n : 7, named ? given : "quality");
+    for (int i = 0; i < f->n_quality; i++)
+        if (strcmp(f->quality[i].name, c->name) == 0)
+            return err_hint(ERR_USAGE("--quality: two models are called %s", c->name),
+                            "name them: --quality educational=a.bin,toxic=b.bin");
+    TRY(language_open(named ? given + n + 1 : given, &c->model));
+    f->n_quality++;
+    uint64_t hash = language_hash(c->model) ^ hash_str(c->name);
+    f->hash = hash_bytes(&hash, sizeof hash, f->hash);
+    return OK;
 }
 
 /* ---- construction ---------------------------------------------------------------------------- */
@@ -160,9 +192,10 @@ static err open_quality(filter *f) {
     if (!o->keep && !o->annotate)
         return err_hint(ERR_USAGE("--quality: needs --keep or --annotate"),
                         "--keep names the labels of documents to keep");
-    TRY(language_open(o->quality, &f->quality));
-    uint64_t hash = language_hash(f->quality);
-    f->hash = hash_bytes(&hash, sizeof hash, f->hash);
+    if (strchr(o->quality, '='))
+        TRY(for_names(o->quality, take_classifier, f));
+    else
+        TRY(take_classifier(f, o->quality)); /* a path may have spaces */
     return o->keep ? for_names(o->keep, take_kept, f) : OK;
 }
 
@@ -186,7 +219,7 @@ static err choose_steps(filter *f) {
     const char *names = o->sets ? o->sets : FILTER_DEFAULT_SETS;
     if (strcmp(names, "none") != 0) TRY(for_names(names, take_set, f));
     if (f->bad_words) f->steps[f->n_steps++] = filter_bad_words;
-    if (f->quality) f->steps[f->n_steps++] = filter_quality;
+    if (f->n_quality) f->steps[f->n_steps++] = filter_quality;
     if (o->pii) TRY(for_names(o->pii, take_pii, f));
     if (o->pii) f->steps[f->n_steps++] = filter_pii;
     return OK;
@@ -206,8 +239,9 @@ err filter_new(const filter_options *o, int workers, filter **out) {
     f->workers = mem_alloc((size_t)workers * sizeof *f->workers);
     for (int i = 0; i < workers && f->model; i++)
         f->workers[i].language = language_scratch_new(f->model);
-    for (int i = 0; i < workers && f->quality; i++)
-        f->workers[i].quality = language_scratch_new(f->quality);
+    for (int i = 0; i < workers; i++)
+        for (int k = 0; k < f->n_quality; k++)
+            f->workers[i].quality[k] = language_scratch_new(f->quality[k].model);
     *out = f;
     return OK;
 cleanup:
@@ -225,7 +259,7 @@ static void worker_free(filter_worker *w) {
     str_free(&w->folded);
     str_free(&w->members);
     language_scratch_free(w->language);
-    language_scratch_free(w->quality);
+    for (int k = 0; k < CLASSIFIERS_MOST; k++) language_scratch_free(w->quality[k]);
     datatrove_words_free(w->datatrove);
 }
 
@@ -239,17 +273,24 @@ void filter_free(filter *f) {
     phrase_list_free(f->url_words);
     phrase_list_free(f->url_parts);
     language_close(f->model);
-    language_close(f->quality);
-    free(f->kept);
+    for (int k = 0; k < f->n_quality; k++) {
+        language_close(f->quality[k].model);
+        free(f->quality[k].kept);
+    }
     filter_conditions_free(f);
     filter_words_free(f);
     free(f);
 }
 
+static size_t quality_bytes(const filter *f) {
+    size_t sum = 0;
+    for (int k = 0; k < f->n_quality; k++) sum += language_bytes(f->quality[k].model);
+    return sum;
+}
+
 size_t filter_bytes(const filter *f) {
     const phrase_list *lists[] = { f->bad_words, f->url_domains, f->url_words, f->url_parts };
-    size_t bytes = sizeof *f + (f->model ? language_bytes(f->model) : 0) +
-                   (f->quality ? language_bytes(f->quality) : 0);
+    size_t bytes = sizeof *f + (f->model ? language_bytes(f->model) : 0) + quality_bytes(f);
     for (size_t i = 0; i < COUNT_OF(lists); i++)
         if (lists[i]) bytes += phrase_list_bytes(lists[i]);
     return bytes;

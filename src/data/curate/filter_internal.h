@@ -36,6 +36,15 @@ typedef struct seen_slot {
     uint64_t key;
     uint32_t stamp, count;
 } seen_slot;
+/* A model of --quality. */
+enum { CLASSIFIERS_MOST = 8 };
+typedef struct classifier {
+    char name[32]; /* of the members that --annotate writes */
+    language_model *model;
+    int *kept; /* indices of its labels that --keep names */
+    int n_kept;
+} classifier;
+
 typedef struct seen_set {
     seen_slot *slots;        /* [mask + 1] */
     uint64_t mask, capacity; /* slots in use, less one; slots there are */
@@ -64,7 +73,7 @@ typedef struct filter_worker {
     int64_t runs_capacity;
     str edited, masked;
     str folded; /* a URL in lower case */
-    language_scratch *language, *quality;
+    language_scratch *language, *quality[CLASSIFIERS_MOST];
     str members;                /* annotations of the document */
     datatrove_words *datatrove; /* made when it is needed */
 } filter_worker;
@@ -97,9 +106,8 @@ struct filter {
     bool by_language;       /* documents are kept by their languages */
     int *languages;         /* indices of the labels to keep */
     int n_languages;
-    language_model *quality;
-    int *kept; /* indices of the labels of `quality` that --keep names */
-    int n_kept;
+    classifier quality[CLASSIFIERS_MOST];
+    int n_quality;
     filter_condition *conditions;
     int n_conditions;
     bool pii[PII_KIND_COUNT];

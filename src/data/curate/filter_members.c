@@ -107,9 +107,13 @@ void filter_annotate(judgment *j, const char *name, const language_model *m, con
 
 bool filter_quality(judgment *j) {
     const filter *f = j->f;
-    const float *p = language_predict(f->quality, j->w->quality, j->v->text);
-    float best = 0;
-    filter_annotate(j, "quality", f->quality, p);
-    for (int i = 0; i < f->n_kept; i++) best = MAX(best, p[f->kept[i]]);
-    return f->n_kept > 0 && judgment_fails(j, FILTER_quality, best);
+    for (int k = 0; k < f->n_quality; k++) {
+        const classifier *c = &f->quality[k];
+        const float *p = language_predict(c->model, j->w->quality[k], j->v->text);
+        float best = 0;
+        filter_annotate(j, c->name, c->model, p);
+        for (int i = 0; i < c->n_kept; i++) best = MAX(best, p[c->kept[i]]);
+        if (c->n_kept > 0 && judgment_fails(j, FILTER_quality, best)) return true;
+    }
+    return false;
 }
