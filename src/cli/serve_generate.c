@@ -378,7 +378,8 @@ err serve_generate(const serve_generate_options *o) {
     sigaddset(&wanted, SIGINT);
     sigaddset(&wanted, SIGTERM);
     pthread_mutex_init(&v.lock, NULL);
-    pthread_sigmask(SIG_BLOCK, &wanted, NULL); /* before any other thread begins: one of them would take the signal */
+    pthread_sigmask(SIG_BLOCK, &wanted,
+                    NULL); /* before any other thread begins: one of them would take the signal */
     TRY_CLEAN(open_served_model(o, &v));
     v.signals = signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK);
     if (v.signals < 0 || pipe2(v.ready, O_CLOEXEC | O_NONBLOCK) != 0)

@@ -167,8 +167,8 @@ static void attention_reference(op_case *c) {
             if (window) from = MAX(from, i - window + 1);
             const double *k = c->in[0].v + (q + h / (q / kv)) * d, *v = k + kv * d;
             if (factor) drop_factors(c, h, i, from, factor);
-            c->out[1].v[h * n + i] =
-                attend(c->in[0].v + i * cols + h * d, k, v, cols, from, i, c, factor, c->out[0].v + (i * q + h) * d);
+            c->out[1].v[h * n + i] = attend(c->in[0].v + i * cols + h * d, k, v, cols, from, i, c,
+                                            factor, c->out[0].v + (i * q + h) * d);
         }
     free(factor);
 }
@@ -304,7 +304,8 @@ static void cached_reference(op_case *c) {
             c->in[1].v[p * width + e] = c->in[0].v[i * cols + q * d + e];
         for (int64_t h = 0; h < q; h++) {
             const double *k = c->in[1].v + h / (q / kv) * d;
-            attend(c->in[0].v + i * cols + h * d, k, k + kv * d, width, from, p, c, NULL, c->out[0].v + (i * q + h) * d);
+            attend(c->in[0].v + i * cols + h * d, k, k + kv * d, width, from, p, c, NULL,
+                   c->out[0].v + (i * q + h) * d);
         }
     }
 }

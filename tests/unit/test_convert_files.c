@@ -186,7 +186,7 @@ static const file_case olmo[] = {
       OLMO "  attention_layer_norm: true\n  layer_norm_type: rms\n  norm_after: true\noptimizer:\n  name: adamw\n  learning_rate: 3e-4\n  eps: 1e-8\n"
       "scheduler:\n  units: tokens\n  t_warmup: 8388608000\n  t_max: 5e12\nmax_duration: 4e12T\n", 0, NULL,
       { "steps: 5e12 tokens", "stop: 4e12 tokens", "norm_position: post", "qk_norm: full", "eps: 1e-8" } },
-    { "the same, z-loss", "olmo", OLMO "softmax_auxiliary_loss: true\n", 0, NULL, { "z_loss: 1e-4" } },
+    { "the same, z-loss", "olmo", OLMO "softmax_auxiliary_loss: true\n", 0, NULL, { "z_loss: 0.0001" } },
     { "the same, filter", "olmo", OLMO "data:\n  paths: []\n  instance_filter:\n    repetition_max_period: 13\n", 0, "data.instance_filter", { 0 } },
     { "the same, decayed norms", "olmo", OLMO "optimizer:\n  decay_norm_and_bias: true\n", 0, "decay_norm_and_bias", { 0 } },
     { "annealing/peteish7-anneal.yaml", "olmo", OLMO "load_path: s3://b/step477000\nreset_trainer_state: false\n", 0, "load_path", { 0 } },

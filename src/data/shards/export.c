@@ -273,9 +273,10 @@ err data_export(data_source *s, const data_export_options *o) {
                             "leave it out");
         data_index_documents(s);
         if (s->info.prompts)
-            log_warn("%s: its documents have prompts, which %s does not state: they are exported as "
-                     "text like the rest",
-                     s->info.path, f->name);
+            log_warn(
+                "%s: its documents have prompts, which %s does not state: they are exported as "
+                "text like the rest",
+                s->info.path, f->name);
         return f->write(s, o);
     }
     return ERR_USAGE("--to: \"%s\" is not " DATA_EXPORT_FORMATS, o->format);

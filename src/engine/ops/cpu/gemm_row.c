@@ -71,9 +71,8 @@ void CPU(gemm_row_run)(const gemm *g, pool *p, void *workspace) {
     row_run r = { .g = g, .row_bytes = row_bytes(g) };
     r.a = (float *)align_up((uintptr_t)workspace, 64);
     r.convert = (char *)r.a + r.row_bytes * FEW_ROWS;
-    for (int64_t k = 0; k < g->m; k++)
-        CPU(to_f32)
-        (g->at, (const char *)g->a + k * g->lda * (int64_t)dt_size(g->at),
-         r.a + (size_t)k * (r.row_bytes / sizeof *r.a), g->k);
+    for (int64_t k = 0; k < g->m; k++) CPU(to_f32)
+    (g->at, (const char *)g->a + k * g->lda * (int64_t)dt_size(g->at),
+     r.a + (size_t)k * (r.row_bytes / sizeof *r.a), g->k);
     pool_run(p, (g->n + GEMM_MAX_NR - 1) / GEMM_MAX_NR, gemm_row_task, &r);
 }
