@@ -490,7 +490,7 @@ const op_spec update_specs[] = {
       .reference = agc_reference, .modes = MODE_F32, .variants = 4,
       .small = { { 1, 1 }, { 7, 33 } }, PART_WIDE },
     { .op = OP_SQNORM, .letters = "n", .values = sqnorm_values, .reference = sqnorm_reference,
-      .merge = sqnorm_merge, .looser = 1e-7, .modes = MODE_F32,
+      .merge = sqnorm_merge, .looser = 1e-7, .modes = MODES_UNIFORM,
       .small = { { 1 }, { 777 }, { 50001 } }, .wide = { { 7 }, { 4096 }, { 100003 }, { 3000000 } },
       .wide_tol = { 1e-12 }, .shift = 4 },
     { .op = OP_CLIP, .letters = "s", .values = clip_values, .reference = clip_reference,

@@ -130,13 +130,13 @@ static void replicas_reduce_what_a_group_has_scattered(void **state) {
 }
 
 /* Per block two all-reduces forward and two backward; around the blocks one of the embedding, one of the
- * gradient of the head's input, and three numbers per token for the loss. */
+ * gradient of the head's input, and four numbers per token for the loss. */
 static void tensor_parallel_reduces_four_times_per_block(void **state) {
     int n = 2;
     outcome o = step_on((layout){ .tp = n });
     double all_reduces = (4 * LAYERS + 2) * 2.0 * (n - 1) / n * residual_bytes(1);
     same_bytes("all-reduce", sent(&o, AXIS(AX_TP), MOVE_ALL_REDUCE), MICROS * all_reduces);
-    double losses = (n - 1) * RUN_ROWS * RUN_SEQ * 3.0 * FP32;
+    double losses = (n - 1) * RUN_ROWS * RUN_SEQ * 4.0 * FP32;
     same_bytes("all-gather", sent(&o, AXIS(AX_TP), MOVE_ALL_GATHER), MICROS * losses);
     outcome_free(&o);
 }

@@ -106,23 +106,11 @@ static void record_norm(const optimizer *o, prog *p) {
     rec_moved(p, sum, mesh_axes(&o->mesh), PLACE_I);
 }
 
-/* The weights of a parameter, in pieces where they are not fp32: squares are taken of a cast. */
 static void record_weight_squares(const optimizer *o, prog *p, int param, val sum) {
-    enum { PIECE = 1 << 20 };
     const param_update *t = &o->param[param];
     const update_range *s = &o->range[t->range];
-    int64_t piece = s->b.master_dt == DT_F32 ? t->count : PIECE;
-    for (int64_t at = 0, n; at < t->count; at += n) {
-        n = MIN(piece, t->count - at);
-        val own = record_elements(o, p, param, s->b.master, s->b.master_dt, s->at + t->at + at, n);
-        change_request cast = change_of(OP_CAST);
-        cast.in[0] = own;
-        if (s->b.master_dt != DT_F32) {
-            cast.out[0] = own = prog_scratch(p, 1, &n, (placement){ 0 });
-            rec_change(p, cast);
-        }
-        record_squares(p, own, t->copies, sum, true);
-    }
+    val own = record_elements(o, p, param, s->b.master, s->b.master_dt, s->at + t->at, t->count);
+    record_squares(p, own, t->copies, sum, true);
 }
 
 /* For metrics: a square sum of gradients or weights for each block, and one for what is outside of them, behind that of
