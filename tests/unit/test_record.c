@@ -258,7 +258,7 @@ static bucket_regions no_regions(void *ctx, int bucket, int layer) {
     return (bucket_regions){ 0, 0 };
 }
 
-static err plan_without(op_code op, uint64_t attrs) {
+static err plan_without(op_code op, attr_set attrs) {
     static watched_kernels kernels;
     op_backend b = backend_watched(&kernels, call_on_cpu);
     kernels.own[op].attrs &= ~attrs;

@@ -80,7 +80,7 @@ typedef enum {
         ATTR_COUNT
 } attr_id;
 /* Sets of attributes, as rows and kernels name them. */
-#define ATTR(id)     (UINT64_C(1) << ATTR_##id)
+#define ATTR(id)     ((attr_set)1 << ATTR_##id)
 #define ATTRS_HEADS  (ATTR(HEADS_Q) | ATTR(HEADS_KV) | ATTR(HEAD_DIM))
 #define ATTRS_LOGITS (ATTR(LOGIT_SCALE) | ATTR(LOGIT_CAP))
 #define ATTRS_LOSS   (ATTRS_LOGITS | ATTR(SMOOTHING) | ATTR(Z_LOSS))
@@ -108,7 +108,7 @@ typedef enum {
 
 /* ---- attributes of a call ------------------------------------------------------------------------ */
 /* The attributes that are set, not zero or false. */
-uint64_t op_attrs_set(const op_attr *a);
+attr_set op_attrs_set(const op_attr *a);
 /* "eps=1e-05 window=256": those the op reads and that are set. */
 void op_attrs_print(op_code op, const op_attr *a, str *out);
 const char *attr_name(attr_id id); /* "heads.window" */

@@ -5,7 +5,7 @@
 #include <ctype.h>
 #include <string.h>
 
-static_assert(ATTR_COUNT <= 64, "a set of attributes is a uint64_t");
+static_assert(ATTR_COUNT <= 8 * sizeof(attr_set), "a set of attributes has a bit for each");
 
 /* Placements that several rows accept. */
 #define PLACE_ROWS       "I I > I; S0 R > S0" /* row by row, with a weight along the row */
@@ -137,8 +137,8 @@ static const char *const attr_names[ATTR_COUNT] = {
 
 const char *attr_name(attr_id id) { return attr_names[id]; }
 
-uint64_t op_attrs_set(const op_attr *a) {
-    uint64_t set = 0;
+attr_set op_attrs_set(const op_attr *a) {
+    attr_set set = 0;
 #define ATTR_SET(id, member, kind)                                                                 \
     if (a->member != 0) set |= ATTR(id);
     OP_ATTRIBUTES(ATTR_SET)
@@ -160,7 +160,7 @@ static void print_ACT(str *out, const char *name, act_kind v) {
 }
 
 void op_attrs_print(op_code op, const op_attr *a, str *out) {
-    uint64_t shown = op_row_of(op)->attrs & (op_attrs_set(a) | ATTR(ACT));
+    attr_set shown = op_row_of(op)->attrs & (op_attrs_set(a) | ATTR(ACT));
 #define ATTR_PRINT(id, member, kind)                                                               \
     if (shown & ATTR(id)) print_##kind(out, #member, a->member);
     OP_ATTRIBUTES(ATTR_PRINT)

@@ -89,7 +89,7 @@ typedef struct op_row {
     } through;
     op_code quantized; /* the op that computes this one and quantizes its result, unwritten */
     op_cost cost;
-    uint64_t attrs; /* set of attributes it reads */
+    attr_set attrs; /* those it reads */
     int flags;
 } op_row;
 const op_row *op_row_of(op_code op);

@@ -9,7 +9,7 @@ static const char *backend_kind(const op_backend *b) { return b->device ? "CUDA"
 
 err ops_check(const op_backend *b, const op_call *c) {
     const op_impl *impl = b->impl[c->op];
-    uint64_t missing = op_row_of(c->op)->attrs & op_attrs_set(&c->attr) & ~impl->attrs;
+    attr_set missing = op_row_of(c->op)->attrs & op_attrs_set(&c->attr) & ~impl->attrs;
     for (int i = 0; i < ATTR_COUNT; i++)
         if (missing >> i & 1)
             return err_hint(ERR("the %s kernel of %s does not support %s", backend_kind(b),

@@ -176,6 +176,7 @@ typedef struct op_call {
     const op_run *run;
 } op_call;
 
+__extension__ typedef unsigned __int128 attr_set; /* bit i: attribute i (op_attrs.h) */
 typedef void (*op_kernel)(const op_call *c);
 typedef struct op_backend op_backend;
 /* How a backend runs an op. */
@@ -183,8 +184,7 @@ typedef struct op_impl {
     op_kernel run; /* NULL: it cannot */
     /* Bytes a call of these shapes needs with this many threads; data pointers are not read. NULL: 0. */
     size_t (*workspace)(const op_backend *b, const op_call *c, int threads);
-    uint64_t
-        attrs; /* set of attributes it honors (op_table.h); others are refused when they are set */
+    attr_set attrs; /* those it honors; others are refused when they are set */
 } op_impl;
 /* Defines a backend's op_impl of an op. */
 #ifdef __cplusplus
