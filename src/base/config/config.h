@@ -95,7 +95,7 @@ err config_check_yaml_depth(const char *text, size_t len, const char *name) MUST
 /* Sets one option from text, as --name=value does. @param name "training.steps" */
 err config_set(config *c, const char *name, const char *value) MUST_USE;
 
-/* Sets one option on the program's behalf, where nobody has. @param by where it comes from, as config_where gives it;
+/* Sets one option on the program's behalf, if it is not set. @param by where it comes from, as config_where gives it;
  * borrowed */
 err config_choose(config *c, const char *name, const char *value, const char *by) MUST_USE;
 

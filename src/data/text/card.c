@@ -171,7 +171,7 @@ static json_t *list_input_cards(const text_inputs *in) {
     return list;
 }
 
-/* What every card begins with. */
+/* Adds the lines that every card begins with. */
 static void add_card_head(const char *stage, const json_t *options, const text_inputs *in,
                           str *out) {
     json_t *cards = list_input_cards(in), *inputs = text_inputs_json(in);

@@ -86,7 +86,7 @@ typedef struct text_input_options {
 bool text_format_exists(const char *name);
 
 /* Counts of the records that were read, by outcome. */
-/* Records that are no documents and not damaged either: X(id, name). */
+/* Kinds of records that are neither documents nor damaged: X(id, name). */
 #define TEXT_SKIPS(X)                                                                              \
     X(about_crawl, "WARC records about the crawl")                                                 \
     X(revisits, "WARC records of unchanged pages (revisit)")                                       \

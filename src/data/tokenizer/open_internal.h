@@ -25,7 +25,7 @@ err json_normalizer(const struct json_t *o, tokenizer *t) MUST_USE;
 err json_pre_tokenizer(const struct json_t *o, tokenizer *t, bool *byte_level) MUST_USE;
 /* Reads what is put around texts; the vocabulary must be complete. */
 err json_post_processor(const struct json_t *o, tokenizer *t) MUST_USE;
-/* @return what json_post_processor reads back, owned; null where there are no affixes. */
+/* @return what json_post_processor reads back, owned; null without affixes. */
 struct json_t *affixes_json(const tokenizer *t);
 /* Applies the tokenizer_config.json in the folder `path`, unless that has a tokenizer.json, or beside a tokenizer.model. */
 err affixes_from_settings(const char *path, tokenizer *t) MUST_USE;

@@ -298,7 +298,7 @@ static double resolve_value(const model_config *c, const model_fact *f, double v
     return v;
 }
 
-/* What a key can hold in place of a fact's value: whole numbers, and of two facts in one key the first's. */
+/* @return the value that a key can hold in place of a fact's: whole numbers, and of two facts in one key the first's. */
 static double nearest_value(const hf_family *family, const model_config *c, const hf_key *k) {
     const model_fact *f = fact_of(k);
     double v = resolve_value(c, f, model_fact_get(f, c));

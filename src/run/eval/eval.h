@@ -193,7 +193,7 @@ typedef struct generated {
 typedef struct generation generation;
 generation *generation_new(const generator *g, exec *x); /* borrows both */
 void generation_free(generation *d);                     /* takes NULL */
-/* What becomes of a sequence: emit gets each token, or whole characters, as they are made, and returns false to stop; done is
+/* Receives a sequence as it is decoded: emit gets each token, or whole characters, as they are made, and returns false to stop; done is
  * called once, at the end. One of the two emits is given; done may be NULL. */
 typedef struct decode_sink {
     bool (*emit)(void *ctx, int32_t token);

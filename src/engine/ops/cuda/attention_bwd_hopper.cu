@@ -165,7 +165,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
 struct alignas(16) query_tile {
     float lse[LINES], dot[LINES];
     int lo[LINES], hi[LINES];
-    int head, row; /* head -1: there are no more */
+    int head, row; /* head -1: the end */
     bool all_seen; /* every key of the block by each of its queries */
 };
 
@@ -207,7 +207,7 @@ static __device__ __forceinline__ void write_stats(const att &a, const att_grad 
     __syncwarp();
 }
 
-/* What the queries of a tile keep of the warp's 16 keys: bit lane / 4 of byte 2 (n / 4) + h of word[n % 4][i] is about
+/* Draws which of the warp's 16 keys the queries of a tile keep: bit lane / 4 of byte 2 (n / 4) + h of word[n % 4][i] is about
  * the lane's score p[4 n + 2 h + i]. A lane draws for two queries. */
 static __device__ __forceinline__ void draw_columns(const att &a, int head, const query_tile &q,
                                                     const key_eight (&keys)[2],

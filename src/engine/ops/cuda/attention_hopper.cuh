@@ -188,7 +188,7 @@ static __device__ __forceinline__ uint32_t kept_of(const att &a, int head, uint6
     return kept;
 }
 
-/* What a lane's two queries keep of LINES keys: bit lane % 4 * 2 + i of byte n / 4 of word[h][n % 4] is about its score
+/* Draws which of LINES keys a lane's two queries keep: bit lane % 4 * 2 + i of byte n / 4 of word[h][n % 4] is about its score
  * s[4 n + 2 h + i]. The four lanes of a row draw a quarter each. */
 template <int LINES>
 static __device__ __forceinline__ void draw_rows(const att &a, int head, const two_rows &t,

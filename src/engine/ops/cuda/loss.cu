@@ -21,7 +21,7 @@ typedef struct softmax_args {
     bool grad;
 } softmax_args;
 
-/* What a row's statistics yield: its loss, and the gradient by logit j, which is by e^(logit - max) - each, and at the
+/* Holds the results of a row's statistics: its loss, and the gradient by logit j, which is by e^(logit - max) - each, and at the
  * target less `share`. plain: the loss without smoothing and z-loss; lse: the logarithm of the sum of e^logit; mean: of
  * the logits, which only smoothing reads. */
 typedef struct logit_slopes {
