@@ -45,7 +45,7 @@ struct model {
     bucket_info info[MAX_BUCKETS];
     int buckets;
     chain_end tied, half_tied; /* add up the gradients of a table that two stages hold */
-    int tied_half;             /* region for model_keep_tied; -1: none */
+    int tied_half;             /* the region of model_half_tied; -1: none */
     model_param *param;        /* every part of every layer */
     model_param **by_name;     /* [params] sorted by name: there may be tens of thousands */
     int params;

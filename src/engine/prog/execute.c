@@ -432,11 +432,6 @@ static err run_beside(const chain_run *r, const instr *i) {
     return OK;
 }
 
-/* Whether the caller reads the gradients that this instruction's microbatch and those before it have left. */
-static bool shows_grads(const chain_run *r, const instr *i) {
-    return r->hooks && r->hooks->grads && i->micro == r->hooks->grads_micro;
-}
-
 /* Runs an instruction that is not a list of a chunk's program. */
 static err run_simple(const chain_run *r, const instr *i) {
     exec *x = r->x;
@@ -444,7 +439,6 @@ static err run_simple(const chain_run *r, const instr *i) {
     switch (i->kind) {
     case DO_FEED: return h ? h->feed(h->ctx, i->micro, i->inputs) : OK;
     case DO_LOSS: return h ? h->loss(h->ctx, i->micro) : OK;
-    case DO_GRADS: return shows_grads(r, i) ? h->grads(h->ctx, NULL) : OK;
     case DO_SEND: return send_boundary(x, r->k, i);
     case DO_SENT: return comm_wait(x->comm, &r->k->chunk[i->chunk].ticket[i->slot][i->pass]);
     case DO_RECV: return receive_boundary(x, r->k, i);
@@ -455,35 +449,11 @@ static err run_simple(const chain_run *r, const instr *i) {
     case DO_DECIDE: return h ? h->update(h->ctx) : OK;
     case DO_TIED:
     case DO_NORM:
+    case DO_HALF:
     case DO_UPDATE: return run_own_program(r, i->end->id, i);
     case DO_BESIDE: return run_beside(r, i);
     default: BUG_IF(true); return OK;
     }
-}
-
-bool exec_grads_has(const exec_grads *g, int layer, int bucket, int64_t offset) {
-    const op_list *l = instr_list(g->p, (instr_kind)g->list);
-    for (int i = 0; i < l->n && layer == g->layer; i++)
-        for (int k = 0; k < OP_MAX_OUT && !(op_flags(l->op[i].op) & OPF_EXTERN); k++) {
-            val v = l->op[i].out[k], root = val_root(g->p, v);
-            if (v == VAL_NONE || g->p->val[root].cls != VC_GRAD) continue;
-            const prog_val *x = &g->p->val[v];
-            if (x->bucket != bucket) continue;
-            if (g->list == DO_REDUCED) return true; /* the whole slice */
-            const prog_param *q = &g->p->set.param[x->param];
-            int64_t n = q->dim[0] * (q->ndim > 1 ? q->dim[1] : 1);
-            if (offset >= q->offset && offset < q->offset + n) return true;
-        }
-    return false;
-}
-
-/* A list has accumulated the gradients that it writes over the microbatches so far: no other list writes them. */
-static err show_list_grads(const chain_run *r, const instr *i, const instance *in) {
-    bool writes =
-        i->kind == DO_FWD || i->kind == DO_BWD || i->kind == DO_WEIGHTS || i->kind == DO_REDUCED;
-    bool overlap = r->k->c.pipe.ranks > 1; /* else DO_GRADS comes before the next microbatch */
-    if (!overlap || !writes || !shows_grads(r, i)) return OK;
-    return r->hooks->grads(r->hooks->ctx, &(exec_grads){ in->p, in->layer, (int)i->kind });
 }
 
 static err run_program(const chain_run *r, const instr *i) {
@@ -498,7 +468,7 @@ static err run_program(const chain_run *r, const instr *i) {
     open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
     TRY(run_list(r, in, i, open ? open : &own));
     settle_fetch(r, i, in->p);
-    return show_list_grads(r, i, in);
+    return OK;
 }
 
 static err run_instr(const chain_run *r, const instr *i) {
@@ -517,9 +487,9 @@ static err run_instr(const chain_run *r, const instr *i) {
     return e;
 }
 
-/* Marks instructions that involve the host, which no tape records. */
-static bool is_host_instr(instr_kind k) {
-    return k == DO_FEED || k == DO_LOSS || k == DO_GRADS || k == DO_SEND || k == DO_SENT ||
+/* Marks instructions that no tape records: they involve the host, or belong to one of the repeated microbatches. */
+static bool is_untaped(instr_kind k) {
+    return k == DO_FEED || k == DO_LOSS || k == DO_HALF || k == DO_SEND || k == DO_SENT ||
            k == DO_RECV || k == DO_DECIDE || k == DO_BESIDE;
 }
 
@@ -556,14 +526,13 @@ static err run_step_list(const chain_run *r, int only, exec_tape *micro, exec_ta
     instr i;
     for (step_part p = { r, at, 0 }; step_next(&at, &i); p = (step_part){ r, at, 0 }) {
         if (only >= 0 && i.micro != only) continue;
-        if (i.end && !updates) break;
-        if (is_host_instr(i.kind)) {
+        if (i.end && i.kind != DO_HALF && !updates) break;
+        if (is_untaped(i.kind)) {
             TRY(run_instr(r, &i));
             continue;
         }
         exec_tape *tape = tape_of(r, &i, micro, end);
-        for (step_cursor next = at; p.n++, step_next(&next, &i) && !is_host_instr(i.kind);)
-            at = next;
+        for (step_cursor next = at; p.n++, step_next(&next, &i) && !is_untaped(i.kind);) at = next;
         TRY(tape ? exec_replay(r->x, tape, part_calls, &p) : part_calls(&p));
     }
     return OK;
@@ -590,7 +559,7 @@ err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) {
 }
 
 err exec_ends(exec *x, const chain_end *end, int n, exec_tape *tape) {
-    step_list l = { .micros = 1 };
+    step_list l = { .micros = 1, .half = -1 };
     step_list_add_ends(&l, end, n);
     chain_run r = { .x = x, .l = &l, .micros = 1, .step = exec_step_at(x) };
     err e = run_step_list(&r, -1, NULL, tape);

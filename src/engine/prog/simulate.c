@@ -363,6 +363,7 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
         return true;
     case DO_TIED:
     case DO_NORM:
+    case DO_HALF:
     case DO_UPDATE: /* counted apart */
         r->update += sim_programs(&i->end->p, 1, &s->m, s->costs);
         return true;

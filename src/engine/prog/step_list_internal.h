@@ -35,7 +35,6 @@ typedef enum {
     DO_SENT, /* waits until it is sent */
     DO_RECV,
     DO_LOSS,  /* the caller reads the losses of a microbatch */
-    DO_GRADS, /* the caller may read the gradients that it and those before it left */
     DO_BEGIN, /* the program that every rank begins a step with */
     DO_END,   /* ... and ends its microbatches with; waits for what is still being reduced */
     /* The programs that end a step, by end_kind. */
@@ -43,7 +42,8 @@ typedef enum {
     DO_DECIDE,
     DO_NORM,
     DO_UPDATE,
-    DO_BESIDE
+    DO_BESIDE,
+    DO_HALF /* behind the first half of the microbatches, and before DO_DECIDE */
 } instr_kind;
 typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 
@@ -58,7 +58,7 @@ typedef struct instr {
     /* Slots of gathered parameters and of whole gradients, of the pool of its program; -1: none. */
     int gathered, whole_grad;
     int bucket;           /* DO_GATHER_UPDATED, DO_GATHERED_UPDATED */
-    const chain_end *end; /* DO_TIED and those after it */
+    const chain_end *end; /* DO_TIED and those after it: the program that it runs */
     /* While the list of a microbatch is made (slots.c): */
     bool once;  /* in a step's first one alone: what it brings stays */
     bool ahead; /* for the next microbatch: not in the last one */
@@ -79,7 +79,8 @@ typedef struct step_list {
     instr *list;
     int n, cap;
     int repeat_from, repeat_to, repeats; /* [from, to) run so many times; 0: nothing is repeated */
-    int slots[MAX_CHUNKS];               /* how many slots it uses */
+    int half; /* the microbatch that DO_HALF runs behind, although it may be in what is repeated; -1: none */
+    int slots[MAX_CHUNKS]; /* how many slots it uses */
     int inputs;
     int gathered[POOLS], whole_grads[POOLS];
 } step_list;
