@@ -112,8 +112,6 @@ err model_check(const model_config *c) MUST_USE;
 /* The dimensions of a head that rotate, two by two, and the angle by which pair j turns per position.
  * @param scaled with the model's rope_scaling */
 int64_t rope_dims(const model_config *c);
-double rope_factor_of(
-    const model_config *c); /* of rotated queries and keys, where scaling has one */
 double rope_frequency(const model_config *c, int64_t j, bool scaled);
 
 /* ---- the parameter table ----------------------------------------------------------------- */
@@ -178,7 +176,6 @@ typedef struct model_layout {
 /* The largest tensor_parallel_degree up to tp, and the smallest above it, that the model can be sharded over; 0:
  * there is none. */
 int model_tp_below(const model_config *c, int tp);
-int model_tp_above(const model_config *c, int tp);
 /* Sets how many tp ranks hold the same key/value heads: mesh.tp_rep, which comm needs too. An error when tp
  * cannot shard the model. */
 err model_split_tp(const model_config *c, mesh *m) MUST_USE;

@@ -463,7 +463,7 @@ err model_publish(const model *m, exec *x) {
 }
 
 /* ---- constants ----------------------------------------------------------------------------- */
-int64_t rope_width(const model_config *c) {
+static int64_t rope_width(const model_config *c) {
     return (int64_t)(c->rope_fraction * (double)c->head_dim);
 }
 
@@ -496,7 +496,8 @@ static double yarn_frequency(const model_config *c, double f, int64_t j) {
     return stretched * f / c->rope_factor + (1 - stretched) * f;
 }
 
-double rope_factor_of(const model_config *c) {
+/* of rotated queries and keys, where scaling has one */
+static double rope_factor_of(const model_config *c) {
     if (c->pos != POS_ROPE || c->rope_scaling != ROPE_YARN) return 1;
     return c->rope_attention != 0 ? c->rope_attention : 0.1 * log(c->rope_factor) + 1;
 }

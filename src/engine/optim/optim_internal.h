@@ -158,8 +158,6 @@ void record_half_end(const optimizer *o, prog *p);
 /* Axes along which ranks hold different parts of a parameter. Ranks of another pipeline stage have other
  * parameters. */
 axis_set parts_over(const optimizer *o, int param);
-/* Whether this rank orthogonalizes the whole matrix. */
-bool orthogonalizes_here(const optimizer *o, int param);
 /* Those of parts_over that ZeRO slices it over. */
 axis_set slices_over(const optimizer *o, int param);
 /* Reserves states by rows and columns; after the ranges are known. */

@@ -210,17 +210,6 @@ static void call_part(exec *x, const op_call *c, const instance *in, const prog_
     }
 }
 
-void exec_call(exec *x, const op_call *c) {
-    if (c->run) {
-        call_part(x, c, NULL, NULL, 0);
-        return;
-    }
-    op_run run = op_run_of(x, NULL, QUEUE_COMPUTE);
-    op_call with_run = *c;
-    with_run.run = &run;
-    call_part(x, &with_run, NULL, NULL, 0);
-}
-
 /* @return an error only where none is to be noted. */
 static err note_not_finite(exec *x, const instance *in, const prog_op *o, const op_call *c) {
     exec_finding *f = x->probe.finding;
@@ -307,8 +296,10 @@ static comm_move stage_message(const chain_plan *k, const plan *p, const instr *
 static err send_boundary(exec *x, const chain_plan *k, const instr *i) {
     const chunk_plan *u = &k->chunk[i->chunk];
     if (i->pass == PASS_RESIDUAL) {
+        op_run run = op_run_of(x, NULL, QUEUE_COMPUTE);
         op_call sum = sum_passed(x->plan, k, u, i->slot);
-        exec_call(x, &sum);
+        sum.run = &run;
+        call_part(x, &sum, NULL, NULL, i->micro);
     }
     comm_move move = stage_message(k, x->plan, i);
     tensor t = passed_out(x->plan, k, u, i->pass, i->slot), none = { 0 };

@@ -120,8 +120,6 @@ step_block *exec_step(exec *x);
 const step_state *exec_state(exec *x);
 err exec_state_get(exec *x, step_state *out) MUST_USE;
 void exec_state_set(exec *x, const step_state *s);
-/* Runs one call, timed when profiling. c->run may be NULL for what needs neither step nor layer. */
-void exec_call(exec *x, const op_call *c);
 
 /* The order of queues, as in device_table. A call runs on the queue that its op_run names, with a
  * workspace that no other queue uses; without a device calls run in their turn. Reading memory waits for
@@ -133,7 +131,7 @@ void exec_join(exec *x, device_queue q, device_queue other);
 void exec_signal(exec *x, device_queue q, int event);
 void exec_await(exec *x, device_queue q, device_queue of, int event);
 
-/* Makes the calls that `calls` makes, or replays them. They must be made through exec_call. */
+/* Makes the calls that `calls` makes, or replays them. */
 err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) MUST_USE;
 void exec_tape_drop(const plan *p, exec_tape *t);
 

@@ -4,7 +4,6 @@
 #include "prog/simulate.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "exec_internal.h"
 #include "plan_internal.h"

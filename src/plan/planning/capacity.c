@@ -130,7 +130,8 @@ err capacity_of(const config *cfg, const run_target *on, capacity *out) {
     return OK;
 }
 
-double capacity_process_bytes(const capacity *c) {
+/* The most memory that a process which trains on the CPU, with all ranks as its threads, has resident. */
+static double capacity_process_bytes(const capacity *c) {
     static const double program = 15e6; /* code, libraries, stacks of threads, the loader */
     return c->of_all_ranks + program;
 }

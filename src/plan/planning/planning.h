@@ -349,8 +349,6 @@ typedef struct capacity {
 } capacity;
 /* Lays out the run that `cfg` describes, every stage of its pipeline. */
 err capacity_of(const config *cfg, const run_target *on, capacity *out) MUST_USE;
-/* The most memory that a process which trains on the CPU, with all ranks as its threads, has resident. */
-double capacity_process_bytes(const capacity *c);
 /* Returns the bytes that count against a target's limit: a rank, and on a CPU the whole process. */
 double capacity_needed(const run_target *on, const capacity *c);
 json_t *memory_json(const capacity *c); /* bytes by memory_name */
@@ -489,7 +487,6 @@ typedef struct convert_options {
         *allow;    /* keys to leave out although they change the result: "KEY,..."; NULL: none */
     int64_t ranks; /* that the source runs on; 0: as it states, or not known */
 } convert_options;
-const char *convert_format(int i); /* NULL past the end */
 /* @param notes keys that were left out, with a count. */
 err convert_config(const char *text, size_t len, const char *name, const convert_options *o,
                    str *out, str *notes) MUST_USE;

@@ -163,7 +163,8 @@ static err finish_before_error(trainer *t, err (*finish)(trainer *t), err e) {
     return before;
 }
 
-int64_t trainer_step_tokens(const trainer *t) {
+/* @return the tokens of the last step that was queued. */
+static int64_t trainer_step_tokens(const trainer *t) {
     return t->last.micros * trainer_micro_rows(t) * t->len.seq;
 }
 
