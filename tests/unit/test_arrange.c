@@ -221,7 +221,8 @@ static void the_order_does_not_depend_on_parts(void **state) {
         assert_int_equal(read_ids(to, ids), DOCUMENTS);
         assert_memory_equal(first, ids, sizeof ids);
     }
-    assert_ok(run_shuffling(f, (shuffle_options){ .pass.memory = 20000 }, in_folder(f, "small"), 2));
+    assert_ok(
+        run_shuffling(f, (shuffle_options){ .pass.memory = 20000 }, in_folder(f, "small"), 2));
     assert_int_equal(read_ids(in_folder(f, "small"), ids), DOCUMENTS);
     assert_memory_equal(first, ids, sizeof ids);
 }
