@@ -443,8 +443,16 @@ static err run_simple(const chain_run *r, const instr *i) {
     case DO_HALF:
     case DO_UPDATE: return run_own_program(r, i->end->id, i);
     case DO_BESIDE: return run_beside(r, i);
-    default: BUG_IF(true); return OK;
+    case DO_FWD:
+    case DO_FWD_SAVES:
+    case DO_BWD:
+    case DO_WEIGHTS:
+    case DO_GATHER:
+    case DO_GATHERED:
+    case DO_REDUCE:
+    case DO_REDUCED: BUG("a list is run by run_program");
     }
+    return OK;
 }
 
 static err run_program(const chain_run *r, const instr *i) {

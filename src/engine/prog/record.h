@@ -116,7 +116,7 @@ typedef struct prog_options {
 /* @param name borrowed. */
 prog *prog_new(const char *name, prog_mode mode, const mesh *m, const param_set *set,
                const prog_options *o);
-void prog_free(prog *p);           /* takes NULL */
+void prog_free(prog *p); /* takes NULL */
 /* Sets the type that modules recorded from here on compute in; fp32 at first. */
 void prog_compute_in(prog *p, dtype dt);
 /* Declares that an earlier program of the backward order writes this parameter's gradient (a tied

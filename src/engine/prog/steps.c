@@ -20,6 +20,7 @@
  * pipeline stage is such an F', too: stages pass on the sum. */
 #include "step_list_internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* ---- chunks ------------------------------------------------------------------------------ */
@@ -251,6 +252,7 @@ static instr plain_instr(instr_kind kind, int micro) {
     return (instr){ .kind = kind, .micro = micro, .gathered = -1, .whole_grad = -1 };
 }
 
+static_assert(DO_HALF - DO_TIED == (int)END_HALF, "instructions are in the order of end_kind");
 static void push_end(step_list *l, const chain_end *end, int micro) {
     instr in = plain_instr((instr_kind)(DO_TIED + (int)end->kind), micro);
     in.end = end;

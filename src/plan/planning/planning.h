@@ -214,7 +214,7 @@ run_energy energy_of(double gpu_hours, double watts, double pue, double usd_kwh)
 /* Bytes of weights, gradients, master weights and moments of N parameters on each of `ranks` GPUs, as the
  * ZeRO paper counts mixed-precision Adam: 2 + 2 + 12 bytes per parameter. Stage 0 replicates all, 1 shards
  * the 12, 2 also gradients, 3 also weights. A formula for tables; `--check` lays out the real programs. */
-double zero_state_bytes(double params, double ranks, int stage);
+double zero_state_bytes(double params, double ranks, int zero);
 
 /* ---- what a run would have to itself --------------------------------------------------------------- */
 /* As `ingot plan` has its options and the planning page its queries: texts; NULL: not given. */
