@@ -1,7 +1,6 @@
 /* ingot ckpt ls: the checkpoints of a run. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/ckpt_common.h"
 

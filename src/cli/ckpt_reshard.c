@@ -1,5 +1,4 @@
 /* ingot ckpt reshard: a checkpoint as another number of files. */
-#include <stdlib.h>
 
 #include "cli/ckpt_common.h"
 

@@ -1,6 +1,5 @@
 /* ingot ckpt verify: compares every byte of checkpoints with its checksum. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/ckpt_common.h"
 

@@ -65,13 +65,17 @@ typedef struct cli_command {
 extern const cli_command cli_commands[]; /* main.c */
 extern const int cli_command_count;
 
+struct data_job; /* data_common.h */
+
 /* `ingot data filter`: one file of its own, data_filter.c, and one row in the family's table. */
 typedef struct cli_subcommand {
     const char *summary;
     err (*run)(const struct cli_subcommand *self, int argc, char **argv); /* words after the name */
+    /* In its place: several processes may run it together, which `ingot launch` starts (data_run_on_ranks). */
+    err (*run_rank)(const struct cli_subcommand *self, int argc, char **argv,
+                    const struct data_job *job);
     cli_spec spec;    /* spec.command is "data filter" */
     const char *help; /* more paragraphs and examples, ending in a newline; NULL: none */
-    bool on_ranks;    /* several processes may run it together: `ingot launch` starts them */
 } cli_subcommand;
 typedef struct cli_family {
     const char *command; /* "data" */

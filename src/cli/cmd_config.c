@@ -1,6 +1,5 @@
 /* ingot config: checks options and prints them all, or the reference page; converts others' configs. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/cli.h"
 #include "config/config.h"

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
-#include "cli/doctor.h"
 #include "cli/launch.h"
 #include "train/train.h"
 
@@ -105,7 +104,7 @@ static err check_command(int argc, char **argv, const launch_args *a, const laun
     bool data = strcmp(argv[0], "data") == 0 && argc > 1;
     const cli_subcommand *s = data ? cli_find_subcommand(&data_family, argv[1]) : NULL;
     out->fresh = true; /* passed on as it is */
-    if (s && s->on_ranks) return OK;
+    if (s && s->run_rank) return OK;
     return err_hint(
         ERR_USAGE("\"%s%s%s\" does not run on several ranks", argv[0], data ? " " : "",
                   data ? argv[1] : ""),

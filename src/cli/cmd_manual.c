@@ -169,7 +169,8 @@ static void add_exit_codes(str *out) {
 #include "util/exits.def"
 }
 
-void manual_page(const manual_entry *e, str *out) {
+/* Appends the man page of e, in roff; NULL: that of the program. */
+static void manual_page(const manual_entry *e, str *out) {
     const char *words = e ? e->words : "";
     str name = { 0 };
     add_page_name(words, &name);

@@ -1,6 +1,5 @@
 /* ingot report: how a run went, and how runs compare. */
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 

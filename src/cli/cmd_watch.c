@@ -3,13 +3,11 @@
  * The terminal is changed (no echo, another screen, no cursor) and restored whatever ends the program: q, a signal,
  * an error, or a fault of ours. Ctrl-Z restores it while the program is stopped. */
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/stat.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>

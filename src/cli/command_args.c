@@ -1,5 +1,6 @@
 /* The arguments of a command, by its own table; subcommands; their help. */
 #include "cli/cli.h"
+#include "cli/data_common.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -181,5 +182,5 @@ err cli_run_family(const cli_family *f, int argc, char **argv) {
         print_sub_help(s);
         return OK;
     }
-    return s->run(s, argc - 2, argv + 2);
+    return (s->run_rank ? data_run_on_ranks : s->run)(s, argc - 2, argv + 2);
 }

@@ -113,6 +113,14 @@ text_stage_options data_common_stage(const data_common *c, int threads) {
                                  .given = c->given };
 }
 
+void data_common_pass(const data_common *c, pass_options *o) {
+    o->work = curate_work_folder(c->work, c->out);
+    o->keep_work = c->keep_work;
+    o->fresh = c->fresh;
+    o->quiet = c->quiet;
+    o->comm = c->comm;
+}
+
 FILE *data_common_to(const data_common *c) {
     return !c->out || strcmp(c->out, "-") == 0 ? stderr : stdout;
 }

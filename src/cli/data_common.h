@@ -20,11 +20,13 @@
 #include <jansson.h>
 
 #include "cli/cli.h"
-#include "text/text.h"
+#include "curate/curate.h"
 
 typedef struct data_common {
     text_input_options in; /* filled in by data_common_check */
     const char *out, *dropped, *compress, *invalid;
+    const char *work; /* of commands with DATA_WORK_ARGS; NULL: beside `out` */
+    bool keep_work;
     int64_t threads, memory,
         longest;  /* 0: one per core; no limit; derived from the memory limit, at most 64 MiB */
     int64_t part; /* 0: 256 MiB */
@@ -55,10 +57,10 @@ typedef struct data_common {
     { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" }, \
     { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show progress" },                                        \
     { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" }
-/* Of commands with spill files; AT is theirs. */
+/* Of commands with spill files. */
 #define DATA_WORK_ARGS                                                                              \
-    { "work", ARG_TEXT, AT(work), "DIR", "folder for spill files, from which a rerun resumes (default: PATH.work beside --out)" }, \
-    { "keep-work", ARG_FLAG, AT(keep_work), "", "keep the spill files at the end" }
+    { "work", ARG_TEXT, DATA_AT(work), "DIR", "folder for spill files, from which a rerun resumes (default: PATH.work beside --out)" }, \
+    { "keep-work", ARG_FLAG, DATA_AT(keep_work), "", "keep the spill files at the end" }
 #define DATA_PART_ARG                                                                               \
     { "part", ARG_COUNT, DATA_AT(part), "BYTES", "split plain files into parts of this size, which ranks share and a rerun resumes (default 256Mi)" }
 #define DATA_COMMON_ARGS                                                                            \
@@ -75,13 +77,12 @@ err data_common_check(data_common *c) MUST_USE;
 /* An error if --dropped is given to a command that drops nothing. */
 err data_common_refuse_dropped(const data_common *c, const char *command) MUST_USE;
 /* Runs a command on every rank of the job that this process was started in: by mpirun, srun, or with torchrun's
- * environment. Started alone, `work` gets no ranks. A rank that fails ends all, with its error, rank and host. */
+ * environment. Started alone, run_rank gets no ranks. A rank that fails ends all, with its error, rank and host. */
 typedef struct data_job {
     struct comm *comm;   /* NULL: alone */
     const json_t *given; /* as in data_common */
 } data_job;
-typedef err data_work(const cli_subcommand *self, int argc, char **argv, const data_job *job);
-err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_work *work) MUST_USE;
+err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv) MUST_USE;
 /* Lists the inputs, which must be the same on all ranks. */
 err data_common_open(const data_common *c, char **paths, int n, text_inputs **out) MUST_USE;
 /* @return whether this rank prints the report. */
@@ -93,6 +94,8 @@ bool data_common_prints(const data_common *c);
  * @return an error if not even one thread fits. */
 err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *threads) MUST_USE;
 text_stage_options data_common_stage(const data_common *c, int threads);
+/* Sets how the input is read the first time, but for threads and memory. The folder of spill files is owned (free). */
+void data_common_pass(const data_common *c, pass_options *o);
 /* @return where the report is printed: stderr if the documents go to standard output. */
 FILE *data_common_to(const data_common *c);
 /* Prints the report, as a table or one JSON object.

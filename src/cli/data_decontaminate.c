@@ -1,15 +1,12 @@
 /* ingot data decontaminate: removes the texts of evaluations from training documents. */
 #include "cli/data_common.h"
-#include "curate/curate.h"
-#include "io/io.h"
 
 #include <stdlib.h>
 
 typedef struct decontaminate_args {
     data_common common;
-    const char *against, *fields, *work, *report;
+    const char *against, *fields, *report;
     int64_t ngram, shortest, sentence, common_in, margin, piece, pieces;
-    bool keep_work;
 } decontaminate_args;
 
 enum { WORKER_PER_BYTE = 16, NOT_GIVEN = -1 };
@@ -38,13 +35,9 @@ static err decontaminate_options_of(const decontaminate_args *a, decontaminate_o
     TRY(check_int_range("margin", a->margin, 0, INT32_MAX, &o->margin));
     TRY(check_int_range("piece", a->piece, 0, INT32_MAX, &o->piece));
     TRY(check_int_range("pieces", a->pieces, 1, INT32_MAX, &o->pieces));
-    o->keep_work = a->keep_work;
-    o->fresh = a->common.fresh;
-    o->comm = a->common.comm;
-    o->quiet = a->common.quiet;
-    o->report = a->report;
+    o->pass.report = a->report;
     if (a->common.memory)
-        o->memory = (size_t)a->common.memory / 2; /* the other half is for reading */
+        o->pass.memory = (size_t)a->common.memory / 2; /* the other half is for reading */
     return OK;
 }
 
@@ -76,11 +69,11 @@ static json_t *decontaminate_json(const decontaminate_summary *s) {
 
 static err run_decontaminate_stage(const decontaminate_args *a, decontaminate_options *o,
                                    text_inputs *in) {
-    text_stage_options so = data_common_stage(&a->common, o->threads);
+    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
     decontaminate *d = NULL;
     text_stage_report report = { 0 };
     err e = OK;
-    o->to = &so;
+    o->pass.to = &so;
     TRY_CLEAN(decontaminate_find_matches(o, in, &d));
     text_stage s = decontaminate_stage(d);
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
@@ -111,19 +104,14 @@ static err run_decontaminate_rank(const cli_subcommand *self, int argc, char **a
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
     TRY(decontaminate_options_of(&a, &o));
-    TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
-    char *work = curate_work_folder(a.work, a.common.out);
-    o.work = work;
+    TRY(data_common_fit(&a.common, o.pass.memory, WORKER_PER_BYTE, &o.pass.threads));
+    data_common_pass(&a.common, &o.pass);
     TRY_CLEAN(data_common_open(&a.common, argv, n, &in));
     TRY_CLEAN(run_decontaminate_stage(&a, &o, in));
 cleanup:
     text_inputs_close(in);
-    free(work);
+    free((char *)o.pass.work);
     return e;
-}
-
-static err run_decontaminate(const cli_subcommand *self, int argc, char **argv) {
-    return data_run_on_ranks(self, argc, argv, run_decontaminate_rank);
 }
 
 #define AT(member) offsetof(decontaminate_args, member)
@@ -146,8 +134,7 @@ static const cli_arg args[] = {
 
 const cli_subcommand data_decontaminate = {
     .summary = "remove the texts of evaluations from documents",
-    .run = run_decontaminate,
-    .on_ranks = true,
+    .run_rank = run_decontaminate_rank,
     .spec = { "data decontaminate", "[options] --against FILES INPUT...", args, (int)COUNT_OF(args),
               1, true },
     .help =

@@ -1,7 +1,5 @@
 /* ingot data dedup: removes copies and near-copies of documents, repeated paragraphs, or repeated substrings. */
 #include "cli/data_common.h"
-#include "curate/curate.h"
-#include "io/io.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -9,10 +7,10 @@
 
 typedef struct dedup_args {
     data_common common;
-    const char *method, *keep, *work, *report, *against, *index, *save_index, *tokenizer;
+    const char *method, *keep, *report, *against, *index, *save_index, *tokenizer;
     int64_t ngram, hashes, bands, rows, paragraph_words, stride, length;
     double threshold, overlap, index_error;
-    bool lines, keep_work;
+    bool lines;
     normalization words;
 } dedup_args;
 
@@ -156,13 +154,9 @@ static err dedup_options_of(const dedup_args *a, dedup_options *o) {
     o->keep = (dedup_keep)keep;
     o->words = a->words;
     o->lines = a->lines;
-    o->keep_work = a->keep_work;
-    o->fresh = a->common.fresh;
-    o->comm = a->common.comm;
-    o->quiet = a->common.quiet;
-    o->report = a->report;
+    o->pass.report = a->report;
     if (a->common.memory)
-        o->memory = (size_t)a->common.memory / 2; /* the other half is for reading */
+        o->pass.memory = (size_t)a->common.memory / 2; /* the other half is for reading */
     return OK;
 }
 
@@ -260,13 +254,13 @@ static void close_dedup_inputs(dedup_inputs *d) {
 
 static err run_substring(const dedup_args *a, substring_options *o, const dedup_inputs *d) {
     FILE *to = data_common_to(&a->common);
-    text_stage_options so = data_common_stage(&a->common, o->threads);
+    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
     substring *f = NULL;
     text_stage_report report = { 0 };
     err e = OK;
-    o->to = &so;
-    o->first_segment = d->first_segment;
-    o->stage_in = d->in;
+    o->pass.to = &so;
+    o->pass.first_segment = d->first_segment;
+    o->pass.stage_in = d->in;
     TRY_CLEAN(substring_find(o, d->all, &f));
     text_stage s = substring_stage(f);
     TRY_CLEAN(text_stage_run(&s, d->in, &so, &report));
@@ -293,13 +287,7 @@ static err find_substrings(const dedup_args *a, const dedup_options *shared,
     tokenizer *t = NULL;
     substring_options o = { .length = a->tokenizer ? LENGTH_TOKENS : LENGTH_BYTES,
                             .keep_first = a->keep && strcmp(a->keep, "first") == 0,
-                            .work = shared->work,
-                            .keep_work = shared->keep_work,
-                            .fresh = shared->fresh,
-                            .comm = shared->comm,
-                            .threads = shared->threads,
-                            .memory = shared->memory,
-                            .quiet = shared->quiet };
+                            .pass = shared->pass };
     TRY(check_count("length", a->length, LENGTH_MOST, &o.length));
     if (o.length < 2) return ERR_USAGE("--length: 1 would remove whatever occurs twice");
     if (a->tokenizer) TRY(tokenizer_open(a->tokenizer, NULL, &t));
@@ -312,13 +300,13 @@ static err find_substrings(const dedup_args *a, const dedup_options *shared,
 static err run_dedup_stage(const dedup_args *a, dedup_options *o, const dedup_inputs *in) {
     FILE *to = data_common_to(&a->common);
     bool prints = data_common_prints(&a->common) && !a->common.json;
-    text_stage_options so = data_common_stage(&a->common, o->threads);
+    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
     dedup *d = NULL;
     text_stage_report report = { 0 };
     err e = OK;
-    o->to = &so;
-    o->first_segment = in->first_segment;
-    o->stage_in = in->in;
+    o->pass.to = &so;
+    o->pass.first_segment = in->first_segment;
+    o->pass.stage_in = in->in;
     if (o->method == DEDUP_NEAR && prints) print_curve(o, to);
     if (o->method != DEDUP_EXACT && prints) print_words(&o->words, to);
     TRY_CLEAN(dedup_find_copies(o, in->all, &d));
@@ -353,20 +341,15 @@ static err run_dedup_rank(const cli_subcommand *self, int argc, char **argv, con
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
     TRY(dedup_options_of(&a, &o));
-    TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
-    char *work = curate_work_folder(a.work, a.common.out);
-    o.work = work;
+    TRY(data_common_fit(&a.common, o.pass.memory, WORKER_PER_BYTE, &o.pass.threads));
+    data_common_pass(&a.common, &o.pass);
     TRY_CLEAN(open_dedup_inputs(&a, argv, n, &in));
     TRY_CLEAN((int)o.method == METHOD_SUBSTRING ? find_substrings(&a, &o, &in)
                                                 : run_dedup_stage(&a, &o, &in));
 cleanup:
     close_dedup_inputs(&in);
-    free(work);
+    free((char *)o.pass.work);
     return e;
-}
-
-static err run_dedup(const cli_subcommand *self, int argc, char **argv) {
-    return data_run_on_ranks(self, argc, argv, run_dedup_rank);
 }
 
 #define AT(member) offsetof(dedup_args, member)
@@ -402,8 +385,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_dedup = {
     .summary =
         "remove copies and near copies of documents, repeated paragraphs, or repeated substrings",
-    .run = run_dedup,
-    .on_ranks = true,
+    .run_rank = run_dedup_rank,
     .spec = { "data dedup", "[options] INPUT...", args, (int)COUNT_OF(args), 1, true },
     .help =
         "By default words are compared in lower case, without accents and punctuation; numbers\n"

@@ -57,7 +57,7 @@ static err look_in_block(void *ctx, int worker, const text_block *b, void *resul
     return OK;
 }
 
-void found_document_free(found_document *f) {
+static void found_document_free(found_document *f) {
     str_free(&f->text);
     str_free(&f->source);
     str_free(&f->license);

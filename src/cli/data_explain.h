@@ -13,7 +13,6 @@ typedef struct found_document {
     char *path;               /* of the file that has it */
     json_t *judged;           /* what data_filter_explain says; NULL: not judged */
 } found_document;
-void found_document_free(found_document *f); /* takes a zeroed one */
 
 /* Judges a document by the options that state.json has of a filter. @param out owned: "rule", "value" and "limit" if it is
  * dropped, and "changes", numbers by name. */

@@ -1,7 +1,6 @@
 /* ingot data filter: keeps the documents that are worth training on. */
 #include "cli/data_common.h"
 #include "cli/data_explain.h"
-#include "curate/curate.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -58,10 +57,6 @@ static err run_filter_rank(const cli_subcommand *self, int argc, char **argv, co
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
     return run_filter_stage(&a, argv, n);
-}
-
-static err run_filter(const cli_subcommand *self, int argc, char **argv) {
-    return data_run_on_ranks(self, argc, argv, run_filter_rank);
 }
 
 #define AT(member) offsetof(filter_args, filter.member)
@@ -155,8 +150,7 @@ err data_filter_explain(const json_t *options, const text_doc *d, json_t **out) 
 
 const cli_subcommand data_filter = {
     .summary = "keep the documents that are worth training on",
-    .run = run_filter,
-    .on_ranks = true,
+    .run_rank = run_filter_rank,
     .spec = { "data filter", "INPUT... [options]", args, (int)COUNT_OF(args), 1, true },
     .help =
         "A document passes the URL lists, the language model, the rule sets, the bad words and the\n"

@@ -27,7 +27,8 @@ err look_text_open(const data_source *s, const char *path, look_text *out) {
                     "give the one that was used with --tokenizer");
 }
 
-void look_text_add(const look_text *l, const data_source *s, data_range r, str *out) {
+/* Appends tokens [r.from, r.to) of the source. */
+static void look_text_add(const look_text *l, const data_source *s, data_range r, str *out) {
     err e = data_hold(s, r.from, r.to - r.from);
     if (e) {
         str_add(out, "(%s)", err_message(e));

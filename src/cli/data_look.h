@@ -15,8 +15,6 @@ typedef struct look_text {
 } look_text;
 /* @param path names the tokenizer; NULL: what the source brings. */
 err look_text_open(const data_source *s, const char *path, look_text *out) MUST_USE;
-/* Appends tokens [r.from, r.to) of the source. */
-void look_text_add(const look_text *l, const data_source *s, data_range r, str *out);
 void look_text_close(look_text *l);
 
 /* The head of both: path, format, counts. */

@@ -1,6 +1,5 @@
 /* ingot data merge: many small files as few large parts. */
 #include "cli/data_common.h"
-#include "curate/curate.h"
 
 typedef struct merge_args {
     data_common common;
@@ -32,10 +31,6 @@ cleanup:
     return e;
 }
 
-static err run_merge(const cli_subcommand *self, int argc, char **argv) {
-    return data_run_on_ranks(self, argc, argv, run_merge_rank);
-}
-
 #define AT(member) offsetof(merge_args, member)
 /* clang-format off */
 static const cli_arg args[] = {
@@ -46,8 +41,7 @@ static const cli_arg args[] = {
 
 const cli_subcommand data_merge = {
     .summary = "put many small files together, in few parts",
-    .run = run_merge,
-    .on_ranks = true,
+    .run_rank = run_merge_rank,
     .spec = { "data merge", "INPUT... --out FOLDER [options]", args, (int)COUNT_OF(args), 1, true },
     .help =
         "All documents, in the order of the inputs. The size counts what is on the disk, compressed or\n"

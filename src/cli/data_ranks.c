@@ -67,22 +67,21 @@ static json_t *list_given(const cli_subcommand *self, int argc, char **argv) {
 }
 
 /* ---- ranks ------------------------------------------------------------------------------------ */
-static err run_rank(comm_job *j, const cli_subcommand *self, int argc, char **argv,
-                    const json_t *given, data_work *work, comm **c) {
+static err run_as_rank(comm_job *j, const cli_subcommand *self, int argc, char **argv,
+                       const json_t *given, comm **c) {
     mesh m = { .size = { [AX_DP_SHARD] = comm_job_ranks(j) } };
     TRY(check_same_command(j, argc, argv));
     TRY(comm_processes(j, &m, TIMEOUT_SECONDS, true, c));
-    return work(self, argc, argv, &(data_job){ *c, given });
+    return self->run_rank(self, argc, argv, &(data_job){ *c, given });
 }
 
-static err run_in_job(const cli_subcommand *self, int argc, char **argv, const json_t *given,
-                      data_work *work) {
+static err run_in_job(const cli_subcommand *self, int argc, char **argv, const json_t *given) {
     comm_job *j = NULL;
     comm *c = NULL;
     TRY(comm_job_open(TIMEOUT_SECONDS, cli_exit_stalled, &j));
-    if (!j) return work(self, argc, argv, &(data_job){ NULL, given });
+    if (!j) return self->run_rank(self, argc, argv, &(data_job){ NULL, given });
     log_mute_thread(comm_job_rank(j) > 0); /* all would say the same */
-    err e = run_rank(j, self, argc, argv, given, work, &c);
+    err e = run_as_rank(j, self, argc, argv, given, &c);
     if (!e) {
         comm_free(c);
         comm_job_close(j, false);
@@ -98,9 +97,9 @@ static err run_in_job(const cli_subcommand *self, int argc, char **argv, const j
     return e;
 }
 
-err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_work *work) {
+err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv) {
     json_t *given = list_given(self, argc, argv);
-    err e = run_in_job(self, argc, argv, given, work);
+    err e = run_in_job(self, argc, argv, given);
     json_decref(given);
     return e;
 }

@@ -1,16 +1,14 @@
 /* ingot data sample: some of the documents, chosen at random. */
 #include "cli/data_common.h"
 #include "cli/tokenizer_common.h"
-#include "curate/curate.h"
 
 #include <stdlib.h>
 
 typedef struct sampling_args {
     data_common common;
-    const char *tokenizer, *pattern, *per, *work;
+    const char *tokenizer, *pattern, *per;
     double share;
     int64_t count, bytes, tokens, seed;
-    bool keep_work;
 } sampling_args;
 
 enum { SAMPLE_FIXED = 8 << 20, SAMPLE_TOKENIZER = 64 << 20, SAMPLE_PER_BYTE = 8 };
@@ -46,11 +44,11 @@ static void print_sample_summary(const sampling_args *a, const sample_summary *s
 }
 
 static err run_sample_stage(const sampling_args *a, sampling_options *o, text_inputs *in) {
-    text_stage_options so = data_common_stage(&a->common, o->threads);
+    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
     text_stage_report report = { 0 };
     sample *s = NULL;
     err e = OK;
-    o->to = &so;
+    o->pass.to = &so;
     TRY_CLEAN(sample_new(o, in, &s));
     text_stage stage = sample_stage(s);
     TRY_CLEAN(text_stage_run(&stage, in, &so, &report));
@@ -72,20 +70,15 @@ static err run_sample_rank(const cli_subcommand *self, int argc, char **argv, co
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
     TRY(check_sample_args(&a));
-    char *work = curate_work_folder(a.work, a.common.out);
     sampling_options o = { .share = a.share,
                            .count = a.count,
                            .bytes = a.bytes,
                            .tokens = a.tokens,
                            .per = a.per,
-                           .seed = (uint64_t)a.seed,
-                           .work = work,
-                           .keep_work = a.keep_work,
-                           .fresh = a.common.fresh,
-                           .comm = job->comm,
-                           .quiet = a.common.quiet };
+                           .seed = (uint64_t)a.seed };
+    data_common_pass(&a.common, &o.pass);
     TRY_CLEAN(data_common_fit(&a.common, a.tokens ? SAMPLE_TOKENIZER : SAMPLE_FIXED,
-                              SAMPLE_PER_BYTE, &o.threads));
+                              SAMPLE_PER_BYTE, &o.pass.threads));
     if (a.tokens) TRY_CLEAN(tokenizer_open(a.tokenizer, a.pattern, &t));
     o.tokenizer = t;
     TRY_CLEAN(data_common_open(&a.common, argv, n, &in));
@@ -93,12 +86,8 @@ static err run_sample_rank(const cli_subcommand *self, int argc, char **argv, co
 cleanup:
     text_inputs_close(in);
     tokenizer_free(t);
-    free(work);
+    free((char *)o.pass.work);
     return e;
-}
-
-static err run_data_sample(const cli_subcommand *self, int argc, char **argv) {
-    return data_run_on_ranks(self, argc, argv, run_sample_rank);
 }
 
 #define AT(member) offsetof(sampling_args, member)
@@ -119,8 +108,7 @@ static const cli_arg args[] = {
 
 const cli_subcommand data_sample = {
     .summary = "keep a random sample of documents",
-    .run = run_data_sample,
-    .on_ranks = true,
+    .run_rank = run_sample_rank,
     .spec = { "data sample", "INPUT... --share F|--count N|--bytes N|--tokens N [options]", args,
               (int)COUNT_OF(args), 1, true },
     .help =

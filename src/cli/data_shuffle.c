@@ -1,25 +1,22 @@
 /* ingot data shuffle: all documents in random order. */
 #include "cli/data_common.h"
-#include "curate/curate.h"
 
 #include <stdlib.h>
 
 typedef struct shuffle_args {
     data_common common;
-    const char *work;
     int64_t seed, size;
-    bool keep_work;
 } shuffle_args;
 
 enum { SHUFFLE_SPILL = 8 << 20, SHUFFLE_PER_BYTE = 4 };
 static const size_t SHUFFLE_MEMORY = (size_t)1 << 30;
 
 static err run_shuffle_stage(const shuffle_args *a, shuffle_options *o, text_inputs *in) {
-    text_stage_options so = data_common_stage(&a->common, o->threads);
+    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
     text_stage_report report = { 0 };
     shuffle *s = NULL;
     err e = OK;
-    o->to = &so;
+    o->pass.to = &so;
     TRY_CLEAN(shuffle_new(o, in, &s));
     text_stage stage = shuffle_stage(s);
     TRY_CLEAN(text_stage_run(&stage, in, &so, &report));
@@ -40,27 +37,17 @@ static err run_shuffle_rank(const cli_subcommand *self, int argc, char **argv,
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
     TRY(data_common_refuse_dropped(&a.common, "shuffle"));
-    char *work = curate_work_folder(a.work, a.common.out);
-    shuffle_options o = { .seed = (uint64_t)a.seed,
-                          .part_bytes = a.size,
-                          .memory = a.common.memory ? (size_t)a.common.memory / 2 : SHUFFLE_MEMORY,
-                          .work = work,
-                          .keep_work = a.keep_work,
-                          .fresh = a.common.fresh,
-                          .comm = job->comm,
-                          .quiet = a.common.quiet };
-    size_t fixed = o.memory + SHUFFLE_SPILL;
-    TRY_CLEAN(data_common_fit(&a.common, fixed, SHUFFLE_PER_BYTE, &o.threads));
+    shuffle_options o = { .seed = (uint64_t)a.seed, .part_bytes = a.size };
+    data_common_pass(&a.common, &o.pass);
+    o.pass.memory = a.common.memory ? (size_t)a.common.memory / 2 : SHUFFLE_MEMORY;
+    size_t fixed = o.pass.memory + SHUFFLE_SPILL;
+    TRY_CLEAN(data_common_fit(&a.common, fixed, SHUFFLE_PER_BYTE, &o.pass.threads));
     TRY_CLEAN(data_common_open(&a.common, argv, n, &in));
     TRY_CLEAN(run_shuffle_stage(&a, &o, in));
 cleanup:
     text_inputs_close(in);
-    free(work);
+    free((char *)o.pass.work);
     return e;
-}
-
-static err run_shuffle(const cli_subcommand *self, int argc, char **argv) {
-    return data_run_on_ranks(self, argc, argv, run_shuffle_rank);
 }
 
 #define AT(member) offsetof(shuffle_args, member)
@@ -75,8 +62,7 @@ static const cli_arg args[] = {
 
 const cli_subcommand data_shuffle = {
     .summary = "put all documents into random order",
-    .run = run_shuffle,
-    .on_ranks = true,
+    .run_rank = run_shuffle_rank,
     .spec = { "data shuffle", "INPUT... --out FOLDER [options]", args, (int)COUNT_OF(args), 1,
               true },
     .help =

@@ -1,6 +1,5 @@
 /* ingot data split: documents divided among several folders. */
 #include "cli/data_common.h"
-#include "curate/curate.h"
 
 typedef struct divide_args {
     data_common common;
@@ -43,10 +42,6 @@ static err run_split_rank(const cli_subcommand *self, int argc, char **argv, con
     return run_split_stage(&a, argv, n);
 }
 
-static err run_split_command(const cli_subcommand *self, int argc, char **argv) {
-    return data_run_on_ranks(self, argc, argv, run_split_rank);
-}
-
 #define AT(member) offsetof(divide_args, member)
 /* clang-format off */
 static const cli_arg args[] = {
@@ -59,8 +54,7 @@ static const cli_arg args[] = {
 
 const cli_subcommand data_split_command = {
     .summary = "divide documents among several folders",
-    .run = run_split_command,
-    .on_ranks = true,
+    .run_rank = run_split_rank,
     .spec = { "data split", "INPUT... --into A=F,B=F --out FOLDER [options]", args,
               (int)COUNT_OF(args), 1, true },
     .help =

@@ -170,10 +170,6 @@ static err run_tokenize_rank(const cli_subcommand *self, int argc, char **argv,
     return tokenize_inputs(&a, argv, n);
 }
 
-static err run_tokenize(const cli_subcommand *self, int argc, char **argv) {
-    return data_run_on_ranks(self, argc, argv, run_tokenize_rank);
-}
-
 #define AT(member) offsetof(tokenize_args, member)
 /* clang-format off */
 static const cli_arg args[] = {
@@ -192,8 +188,7 @@ static const cli_arg args[] = {
 
 const cli_subcommand data_tokenize = {
     .summary = "turn documents into shards of tokens",
-    .run = run_tokenize,
-    .on_ranks = true,
+    .run_rank = run_tokenize_rank,
     .spec = { "data tokenize", "INPUT... -t TOKENIZER --out FOLDER [options]", args,
               (int)COUNT_OF(args), 1, true },
     .help =

@@ -5,7 +5,6 @@
  * Operands of a GEMM are -1, 0 or 1, and a result sums DEPTH products, so that it is exact in fp32 and in bf16 (integers
  * up to 256), in whatever order it is summed. Rows repeat after ROW_PERIOD and columns after COL_PERIOD: a small table
  * has all results of a matrix of any size. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,10 +6,8 @@
  *     k8s       an MPIJob of Kubernetes' MPI operator, whose launcher is the supervisor
  *     volcano   a Job of Volcano, which starts all pods or none; the same, with spare hosts
  */
-#include <stdlib.h>
 #include <string.h>
 
-#include "cli/cli.h"
 #include "cli/launch.h"
 
 /* ---- words ---------------------------------------------------------------------------------------- */

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
-#include "cli/cli.h"
 #include "cli/launch.h"
 #include "io/io.h"
 #include "util/wait.h"

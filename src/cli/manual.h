@@ -18,9 +18,6 @@ enum { MANUAL_MOST = 96 };
 /* Fills `out` [MANUAL_MOST] with all commands, each followed by its subcommands. @return how many. */
 int manual_entries(manual_entry *out);
 
-/* Appends the man page of e, in roff; NULL: that of the program. */
-void manual_page(const manual_entry *e, str *out);
-
 /* Appends the completions for bash, zsh or fish. @return an error for any other shell. */
 err manual_completions(const char *shell, str *out) MUST_USE;
 

@@ -1,7 +1,6 @@
 /* See openai.h. Fields are rows of a table: where a number goes, and its range. */
 #include "cli/openai.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

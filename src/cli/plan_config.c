@@ -2,7 +2,6 @@
 #include "cli/plan_common.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct config_plan {

@@ -2,7 +2,6 @@
 #include "cli/plan_common.h"
 
 #include <math.h>
-#include <string.h>
 #include <time.h>
 
 enum { TRIALS = 1000 };

@@ -8,7 +8,6 @@
  * A peer that leaves ends its generation with the next token, and so does a signal. */
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,7 +16,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
 #include "cli/openai.h"
 #include "cli/serve_generate.h"
 #include "cli/weights.h"

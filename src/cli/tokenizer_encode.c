@@ -3,7 +3,6 @@
 #include "text/text.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct encode_args {

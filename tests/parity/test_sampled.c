@@ -142,7 +142,8 @@ static void every_sampled_layout_agrees_with_one_rank(void **state) {
         run_layout(&s.c, &(layout){ .name = "one", .micros = s.l.micros }, &one);
         run_layout(&s.c, &s.l, &many);
         if (!many.replicas_agree) fail_msg("%s: replicas differ", s.text);
-        same_within(s.text, &many, &one, 1e-4); /* of the gradient of each parameter */
+        /* twice what rounding does was the most of 700 samples */
+        same_within(s.text, &many, &one, 4 * rounding_of(&s.c, &one, s.l.micros));
         outcome_free(&one);
         outcome_free(&many);
     }

@@ -53,10 +53,10 @@ static err run_sampling(test_folder *f, sampling_options o, const char *to, int 
     sample *s = NULL;
     text_stage_report r = { 0 };
     text_stage_options so = { .out = to, .threads = threads, .quiet = true };
-    o.threads = threads;
-    o.quiet = true;
-    o.work = arena_printf(f->names, "%s.work", to);
-    o.to = &so;
+    o.pass.threads = threads;
+    o.pass.quiet = true;
+    o.pass.work = arena_printf(f->names, "%s.work", to);
+    o.pass.to = &so;
     err e = sample_new(&o, in, &s);
     if (!e) {
         text_stage stage = sample_stage(s);
@@ -154,11 +154,11 @@ static err run_shuffling(test_folder *f, shuffle_options o, const char *to, int 
     shuffle *s = NULL;
     text_stage_report r = { 0 };
     text_stage_options so = { .out = to, .threads = threads, .quiet = true };
-    o.threads = threads;
-    o.quiet = true;
-    if (!o.memory) o.memory = 1 << 30;
-    o.work = arena_printf(f->names, "%s.work", to);
-    o.to = &so;
+    o.pass.threads = threads;
+    o.pass.quiet = true;
+    if (!o.pass.memory) o.pass.memory = 1 << 30;
+    o.pass.work = arena_printf(f->names, "%s.work", to);
+    o.pass.to = &so;
     err e = shuffle_new(&o, in, &s);
     if (!e) {
         text_stage stage = shuffle_stage(s);
@@ -221,7 +221,8 @@ static void the_order_does_not_depend_on_parts(void **state) {
         assert_int_equal(read_ids(to, ids), DOCUMENTS);
         assert_memory_equal(first, ids, sizeof ids);
     }
-    assert_ok(run_shuffling(f, (shuffle_options){ .memory = 20000 }, in_folder(f, "small"), 2));
+    assert_ok(
+        run_shuffling(f, (shuffle_options){ .pass.memory = 20000 }, in_folder(f, "small"), 2));
     assert_int_equal(read_ids(in_folder(f, "small"), ids), DOCUMENTS);
     assert_memory_equal(first, ids, sizeof ids);
 }

@@ -8,7 +8,7 @@
 /* ---- faults that are planted in one rank ------------------------------------------------------- */
 typedef struct planted_rank {
     optim_settings s;
-    bool no_end, no_tied;
+    bool no_end, no_tied, no_half;
 } planted_rank;
 
 static err check_planted(mesh me, const model_layout *l, const planted_rank *of) {
@@ -28,6 +28,7 @@ static err check_planted(mesh me, const model_layout *l, const planted_rank *of)
         assert_ok(model_record(m[i], PROG_TRAIN, 32, 16, &ch[i]));
         ch[i].end_list = optim_ends(o[i], &ch[i].ends);
         if (of[i].no_end) ch[i].ends = 0;
+        if (l->keeps_half_grad && !of[i].no_half) assert_ok(optim_record_half(o[i], &ch[i]));
         if (of[i].no_tied) ch[i].tied = NULL;
     }
     err e = plan_check_ranks(&me, ch, 2);
@@ -45,27 +46,36 @@ static void what_a_step_ends_with_is_checked(void **state) {
     const optim_settings factors = { .kind = OPTIM_ADAFACTOR };
     optim_settings clips = adam;
     clips.agc = 0.1;
-    const mesh dp = { .size = { [AX_DP_SHARD] = 2 } }, pp = { .size = { [AX_PP] = 2 } };
+    const mesh dp = { .size = { [AX_DP_SHARD] = 2 } }, pp = { .size = { [AX_PP] = 2 } },
+               tp = { .size = { [AX_TP] = 2 } };
     const struct {
         mesh m;
         int zero;
+        bool half;
         planted_rank of[2];
         const char *complaint; /* NULL: they agree */
     } cases[] = {
-        { dp, 1, { { adam }, { adam } }, NULL },
-        { dp, 1, { { adam }, { adam, .no_end = true } }, "all-reduce" },
-        { dp, 1, { { clips }, { clips } }, NULL },
-        { dp, 1, { { adam }, { clips } }, "all-reduce" },
-        { dp, 1, { { muon }, { muon } }, NULL },
-        { dp, 3, { { muon }, { muon } }, NULL },
-        { dp, 1, { { muon }, { adam } }, "all-to-all" },
-        { dp, 1, { { factors }, { factors } }, NULL },
-        { dp, 2, { { factors }, { adam } }, "all-reduce" },
-        { pp, 0, { { adam }, { adam } }, NULL },
-        { pp, 0, { { adam }, { adam, .no_tied = true } }, "rank" },
+        { dp, 1, false, { { adam }, { adam } }, NULL },
+        { dp, 1, false, { { adam }, { adam, .no_end = true } }, "all-reduce" },
+        { dp, 1, false, { { clips }, { clips } }, NULL },
+        { dp, 1, false, { { adam }, { clips } }, "all-reduce" },
+        { dp, 1, false, { { muon }, { muon } }, NULL },
+        { dp, 3, false, { { muon }, { muon } }, NULL },
+        { dp, 1, false, { { muon }, { adam } }, "all-to-all" },
+        { dp, 1, false, { { factors }, { factors } }, NULL },
+        { dp, 2, false, { { factors }, { adam } }, "all-reduce" },
+        { pp, 0, false, { { adam }, { adam } }, NULL },
+        { pp, 0, false, { { adam }, { adam, .no_tied = true } }, "rank" },
+        { dp, 0, true, { { adam }, { adam } }, NULL },
+        { dp, 2, true, { { adam }, { adam } }, NULL },
+        { dp, 0, true, { { adam }, { adam, .no_half = true } }, "all-reduce" },
+        { pp, 0, true, { { adam }, { adam } }, NULL },
+        { tp, 0, true, { { adam }, { adam, .no_half = true } }, "all-reduce" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        model_layout l = { .zero = cases[i].zero, .pipe.chunks = 1 };
+        model_layout l = { .zero = cases[i].zero,
+                           .pipe.chunks = 1,
+                           .keeps_half_grad = cases[i].half };
         err e = check_planted(cases[i].m, &l, cases[i].of);
         if (cases[i].complaint)
             assert_error(e, cases[i].complaint);

@@ -28,9 +28,9 @@ static void result_free(result *r) { free(r->text); }
 static err run_with(test_folder *p, const decontaminate_options *with, const char *from,
                     const char *to, result *out) {
     decontaminate_options o = *with;
-    o.work = arena_printf(p->names, "%s/%s.work", p->path, to);
-    o.quiet = true;
-    if (!o.threads) o.threads = 2;
+    o.pass.work = arena_printf(p->names, "%s/%s.work", p->path, to);
+    o.pass.quiet = true;
+    if (!o.pass.threads) o.pass.threads = 2;
     const char *path = in_folder(p, from);
     text_inputs *inputs = NULL;
     decontaminate *d = NULL;
@@ -41,8 +41,8 @@ static err run_with(test_folder *p, const decontaminate_options *with, const cha
     if (!e) {
         text_stage s = decontaminate_stage(d);
         e = text_stage_run(
-            &s, inputs, &(text_stage_options){ .out = file, .threads = o.threads, .quiet = true },
-            &r);
+            &s, inputs,
+            &(text_stage_options){ .out = file, .threads = o.pass.threads, .quiet = true }, &r);
     }
     if (!e) e = decontaminate_finish(d);
     if (!e && out) {
@@ -358,7 +358,7 @@ static void report_names_each_match(void **state) {
     folder_write(p, "ref.jsonl", references.text);
     str_free(&references);
     decontaminate_options o = against(p, "ref.jsonl");
-    o.report = in_folder(p, "report");
+    o.pass.report = in_folder(p, "report");
     o.common = 1;
     result r;
     folder_write(p, "in.jsonl",
@@ -435,7 +435,7 @@ static void bad_references_are_errors(void **state) {
     assert_error(run_with(p, &o, "in.jsonl", "out", NULL), "nowhere.jsonl");
     folder_write(p, "ref.jsonl", reference);
     o = against(p, "ref.jsonl");
-    o.memory = 1000;
+    o.pass.memory = 1000;
     assert_error(run_with(p, &o, "in.jsonl", "out", NULL), "do not fit");
 }
 
@@ -479,15 +479,15 @@ static void threads_and_kills_change_nothing(void **state) {
     folder_write(p, "ref.jsonl", reference);
     put_many(p, 150);
     decontaminate_options o = against(p, "ref.jsonl");
-    o.report = in_folder(p, "report.one");
-    o.threads = 1;
+    o.pass.report = in_folder(p, "report.one");
+    o.pass.threads = 1;
     assert_ok(run_with(p, &o, "in.jsonl", "one", NULL));
-    o.report = in_folder(p, "report.four");
-    o.threads = 4;
+    o.pass.report = in_folder(p, "report.four");
+    o.pass.threads = 4;
     assert_ok(run_with(p, &o, "in.jsonl", "four", NULL));
     assert_same_files(p, "one.jsonl", "four.jsonl");
     assert_same_files(p, "report.one", "report.four");
-    o.report = in_folder(p, "report.killed");
+    o.pass.report = in_folder(p, "report.killed");
     for (int i = 0; i < 8; i++) {
         pid_t child = fork();
         assert_true(child >= 0);

@@ -276,9 +276,9 @@ typedef struct run {
 static err run_dedup(test_folder *p, const dedup_options *with, const char *from, const char *to,
                      run *out) {
     dedup_options o = *with;
-    o.work = arena_printf(p->names, "%s/%s.work", p->path, to);
-    o.quiet = true;
-    if (!o.threads) o.threads = 2;
+    o.pass.work = arena_printf(p->names, "%s/%s.work", p->path, to);
+    o.pass.quiet = true;
+    if (!o.pass.threads) o.pass.threads = 2;
     const char *path = in_folder(p, from);
     text_inputs *inputs = NULL;
     TRY(text_inputs_open(
@@ -289,7 +289,7 @@ static err run_dedup(test_folder *p, const dedup_options *with, const char *from
     if (!e) {
         text_stage s = dedup_stage(d);
         text_stage_options so = {
-            .out = in_folder(p, to), .compress = "none", .threads = o.threads, .quiet = true
+            .out = in_folder(p, to), .compress = "none", .threads = o.pass.threads, .quiet = true
         };
         e = text_stage_run(&s, inputs, &so, &r);
         if (!e) e = dedup_finish(d);
@@ -360,7 +360,7 @@ static void keeps_one_of_each_cluster(void **state) {
     dedup_options o = dedup_defaults();
     run r;
     folder_write(p, "a.jsonl", animals);
-    o.report = in_folder(p, "report");
+    o.pass.report = in_folder(p, "report");
     assert_ok(run_dedup(p, &o, "a.jsonl", "near", &r));
     assert_kept(p, "near", "0 1 4");
     assert_int_equal(r.dropped[0], 2); /* 2 and 6: the text of 0 */
@@ -489,10 +489,10 @@ static void threads_and_memory_change_nothing(void **state) {
         o.method = (dedup_method)method;
         for (int i = 0; i < 3; i++) {
             snprintf(name[i], sizeof name[i], "out%d%d", method, i);
-            o.threads = i == 1 ? 5 : 1;
-            if (i == 2) o.memory = (4 << 20) + 8192; /* little more than the least */
+            o.pass.threads = i == 1 ? 5 : 1;
+            if (i == 2) o.pass.memory = (4 << 20) + 8192; /* little more than the least */
             if (method != DEDUP_PARAGRAPH)
-                o.report = in_folder(p, i == 0 ? "r0" : i == 1 ? "r1" : "r2");
+                o.pass.report = in_folder(p, i == 0 ? "r0" : i == 1 ? "r1" : "r2");
             assert_ok(run_dedup(p, &o, "a.jsonl", name[i], &r[i]));
             assert_memory_equal(&r[i], &r[0], sizeof *r);
         }
@@ -510,9 +510,9 @@ static void killed_runs_are_finished_by_the_next(void **state) {
     test_folder *p = *state;
     put_stories(p, "a.jsonl", 400);
     dedup_options o = dedup_defaults();
-    o.report = in_folder(p, "report.whole");
+    o.pass.report = in_folder(p, "report.whole");
     assert_ok(run_dedup(p, &o, "a.jsonl", "whole", NULL));
-    o.report = in_folder(p, "report.killed");
+    o.pass.report = in_folder(p, "report.killed");
     for (int i = 0; i < 12; i++) {
         pid_t child = fork();
         assert_true(child >= 0);
@@ -534,14 +534,14 @@ static void spill_files_are_used_again(void **state) {
     test_folder *p = *state;
     put_stories(p, "a.jsonl", 50);
     dedup_options o = dedup_defaults();
-    o.keep_work = true;
+    o.pass.keep_work = true;
     assert_ok(run_dedup(p, &o, "a.jsonl", "out", NULL));
     assert_true(io_exists(in_folder(p, "out.work/dedup-000000.spill")));
     /* Damage is noticed, so the file must have been read. */
     folder_write(p, "out.work/dedup-000000.spill",
                  "not a spill file, though long enough to hold a footer....");
     assert_error(run_dedup(p, &o, "a.jsonl", "out", NULL), "damaged");
-    o.fresh = true;
+    o.pass.fresh = true;
     assert_ok(run_dedup(p, &o, "a.jsonl", "out", NULL));
 }
 
@@ -549,7 +549,7 @@ static void the_error_states_what_memory_it_needs(void **state) {
     test_folder *p = *state;
     put_stories(p, "a.jsonl", 50);
     dedup_options o = dedup_defaults();
-    o.memory = 1 << 20;
+    o.pass.memory = 1 << 20;
     assert_error(run_dedup(p, &o, "a.jsonl", "out", NULL), "clusters need 8.00 MiB");
 }
 
@@ -558,8 +558,8 @@ static void refuses_standard_input(void **state) {
     const char *path = "-";
     text_inputs *inputs = NULL;
     dedup *d = NULL;
-    o.work = in_folder(*state, "work");
-    o.threads = 1;
+    o.pass.work = in_folder(*state, "work");
+    o.pass.threads = 1;
     assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &inputs));
     assert_error(dedup_find_copies(&o, inputs, &d), "reads its input twice");
     text_inputs_close(inputs);

@@ -207,9 +207,6 @@ typedef struct comm_job comm_job;
 err comm_job_open(double timeout, void (*stalled)(void), comm_job **out) MUST_USE;
 int comm_job_rank(const comm_job *j);
 int comm_job_ranks(const comm_job *j);
-const char *comm_job_host(const comm_job *j); /* of this rank */
-/* Whether that which started the job ends all of its processes when one fails. */
-bool comm_job_is_supervised(const comm_job *j);
 /* On all ranks together: an error where `text` is not the same on all of them, which names a rank and a
  * line that differ. @param what "config" */
 err comm_job_compare(comm_job *j, const char *what, const char *text) MUST_USE;

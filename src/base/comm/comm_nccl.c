@@ -22,7 +22,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { OPEN = 1024 }; /* communications that may be under way */

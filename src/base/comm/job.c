@@ -8,7 +8,6 @@
  */
 #include "comm_internal.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,9 +182,6 @@ err comm_job_open(double timeout, void (*stalled)(void), comm_job **out) {
 
 int comm_job_rank(const comm_job *j) { return j->w->rank; }
 int comm_job_ranks(const comm_job *j) { return j->w->ranks; }
-const char *comm_job_host(const comm_job *j) { return j->members[j->w->rank].host; }
-
-bool comm_job_is_supervised(const comm_job *j) { return !j->w->watch; }
 
 void comm_job_close(comm_job *j, bool failed) {
     if (!j) return;
@@ -270,7 +266,8 @@ err comm_job_compare_program(comm_job *j) {
 
 /* ---- failing ------------------------------------------------------------------------------------- */
 err comm_job_name_rank(const comm_job *j, err e) {
-    err named = ERR("rank %d (%s): %s", comm_job_rank(j), comm_job_host(j), err_message(e));
+    err named =
+        ERR("rank %d (%s): %s", comm_job_rank(j), j->members[j->w->rank].host, err_message(e));
     if (*err_remedy(e)) named = err_hint(named, "%s", err_remedy(e));
     named = err_exit(named, err_exit_code(e));
     err_free(e);
@@ -278,7 +275,7 @@ err comm_job_name_rank(const comm_job *j, err e) {
 }
 
 double comm_job_wait_seconds(const comm_job *j, const comm *c) {
-    if (!comm_job_is_supervised(j)) return 0; /* nobody would end it */
+    if (j->w->watch) return 0; /* nothing else ends the other processes */
     if (c && comm_failed_elsewhere(c)) return 10;
     return comm_job_rank(j) > 0 ? 2 : 0;
 }

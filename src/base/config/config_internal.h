@@ -86,8 +86,6 @@ void option_reset(config *c, const option *o);
 /* Where config_where says that an option was set by an argument. */
 #define COMMAND_LINE "command line"
 
-/* Appends what the option is for, and what its choices stand for. */
-void option_describe(const option *o, str *out);
 /* Appends the value as YAML that option_set reads back to the same value. */
 void option_print(const option *o, const config *c, str *out);
 /* @return what may be shown of a secret: what refers to it. */

@@ -7,7 +7,8 @@ static bool in_section(const option *o, const section *s) {
     return strcmp(o->section, s->name) == 0;
 }
 
-void option_describe(const option *o, str *out) {
+/* Appends what the option is for, and what its choices stand for. */
+static void option_describe(const option *o, str *out) {
     const char *before = ". ";
     str_add(out, "%s", o->help);
     for (int i = 0; i < o->n_choices; i++) {

@@ -1,5 +1,4 @@
 /* One option's value: text to value and back, what it may be, and what it means. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

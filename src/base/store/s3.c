@@ -33,7 +33,7 @@ static bool is_bucket(const char *s, size_t n) {
     return good;
 }
 
-err s3_address(const char *url, s3_object *out) {
+static err s3_address(const char *url, s3_object *out) {
     BUG_IF(!store_is_url(url));
     const char *bucket = url + 5, *slash = strchr(bucket, '/');
     size_t n = slash ? (size_t)(slash - bucket) : strlen(bucket);
@@ -116,7 +116,8 @@ static failure_kind kind_of_failure(const http_request *q, const http_reply *r) 
     return headless && (r->status == 400 || r->status == 403) ? REPEAT_IF_RENEWED : FAIL;
 }
 
-bool s3_renew_keys(store *s) {
+/* @return whether the keys were read again, and are others now. */
+static bool s3_renew_keys(store *s) {
     bool changed = false;
     pthread_mutex_lock(&s->lock);
     err e = settings_renew(&s->settings, &changed);
@@ -128,7 +129,7 @@ bool s3_renew_keys(store *s) {
     return changed;
 }
 
-err s3_connection(store *s, int worker, http **out) {
+static err s3_connection(store *s, int worker, http **out) {
     BUG_IF(worker < 0 || worker >= S3_CONNECTIONS);
     http **h = &s->connection[worker];
     err e = OK;

@@ -25,7 +25,6 @@ typedef struct s3_object {
     char bucket[64];
     const char *key; /* inside the URL */
 } s3_object;
-err s3_address(const char *url, s3_object *out) MUST_USE;
 /* Appends "name=value", encoded; names in their order. */
 void s3_add_query(str *query, const char *name, const char *value);
 
@@ -43,9 +42,6 @@ typedef struct s3_request {
  * connection. @param r as http_send takes it. */
 err s3_call(store *s, int worker, const s3_request *q, http_reply *r) MUST_USE;
 err s3_failed(const char *method, const char *url, const http_reply *r, int attempts) MUST_USE;
-err s3_connection(store *s, int worker, http **out) MUST_USE;
-/* @return whether the keys were read again, and are others now. */
-bool s3_renew_keys(store *s);
 /* @param etag of the object that is meant; NULL: any. */
 err s3_get_range(store *s, int worker, const char *url, const char *etag, int64_t from, size_t n,
                  void *to) MUST_USE;

@@ -295,6 +295,21 @@ typedef struct normalization {
     bool keep_punctuation; /* each punctuation mark or symbol is a word of its own */
     bool zero_digits;      /* "1984" and "2001" become the same word, "0000" */
 } normalization;
+/* How a stage that reads its input twice reads it the first time. */
+typedef struct pass_options {
+    const char *work; /* folder for spill files, from which a rerun resumes */
+    bool keep_work, fresh, quiet;
+    struct comm *comm;  /* the ranks that share the work, and call this together; NULL: alone */
+    const char *report; /* path of the stage's report, JSON lines; NULL: none */
+    const text_stage_options *to; /* checked before anything is read; NULL: not known yet */
+    /* Deduplication against an existing corpus: the first `first_segment` segments of the input are that corpus, which
+     * is only compared with; the stage reads the others, `stage_in`. 0 and NULL: the stage reads all. */
+    int first_segment;
+    const text_inputs *stage_in;
+    int threads;
+    size_t memory; /* for tables; memory for reading comes on top */
+} pass_options;
+
 typedef struct dedup_options {
     dedup_method method;
     normalization words; /* of NEAR and PARAGRAPH */
@@ -311,18 +326,7 @@ typedef struct dedup_options {
     const char *index;      /* file with the keys of an earlier corpus: what it has is a copy */
     const char *save_index; /* where to write those of this one, and of `index`; NULL: nowhere */
     double index_error;     /* probability that a key that is not in the index is found there */
-    const char *work;       /* folder for spill files, from which a rerun resumes */
-    bool keep_work, fresh;
-    struct comm *comm;  /* the ranks that share the work, and call this together; NULL: alone */
-    const char *report; /* JSON lines, one per cluster; NULL: none. Not with PARAGRAPH */
-    const text_stage_options *to; /* checked before anything is read; NULL: not known yet */
-    /* Deduplication against an existing corpus: the first `first_segment` segments of the input are that corpus, which
-     * is only compared with; the stage reads the others, `stage_in`. 0 and NULL: the stage reads all. */
-    int first_segment;
-    const text_inputs *stage_in;
-    int threads;
-    size_t memory; /* for tables; memory for reading comes on top */
-    bool quiet;
+    pass_options pass;      /* its report has a line per cluster; not with PARAGRAPH */
 } dedup_options;
 dedup_options dedup_defaults(void); /* FineWeb's n-grams, hashes and bands */
 
@@ -350,15 +354,7 @@ typedef struct substring_options {
     int length;                        /* symbols of a repeat, at least 2 */
     const struct tokenizer *tokenizer; /* symbols are its tokens; NULL: bytes */
     bool keep_first;                   /* the first occurrence stays; else none does */
-    const text_inputs *stage_in;       /* as in dedup_options */
-    int first_segment;
-    const char *work;
-    bool keep_work, fresh;
-    struct comm *comm;
-    const text_stage_options *to;
-    int threads;
-    size_t memory; /* for tables; memory for reading comes on top */
-    bool quiet;
+    pass_options pass;                 /* without a report */
 } substring_options;
 typedef struct substring_summary {
     int64_t documents;
@@ -407,14 +403,8 @@ typedef struct decontaminate_options {
     int margin; /* characters removed on either side of a match */
     int piece;  /* remaining pieces of fewer characters are removed too */
     int pieces; /* a document that falls into more pieces than this is dropped */
-    const char *work; /* as in dedup_options */
-    bool keep_work, fresh;
-    struct comm *comm;            /* as in dedup_options */
-    const char *report;           /* JSON lines, one per match and per common n-gram; NULL: none */
-    const text_stage_options *to; /* as in dedup_options */
-    int threads;
-    size_t memory; /* for the references */
-    bool quiet;
+    pass_options
+        pass; /* its report has a line per match and per common n-gram; its memory is for the references */
 } decontaminate_options;
 /* The values of GPT-3's paper, and those for shorter texts. */
 decontaminate_options decontaminate_defaults(void);
@@ -458,12 +448,7 @@ typedef struct sampling_options {
     const char
         *per; /* the member for each of whose values this many are taken; NULL: of all documents */
     uint64_t seed;
-    const char *work; /* as in dedup_options */
-    bool keep_work, fresh;
-    struct comm *comm;
-    const text_stage_options *to;
-    int threads;
-    bool quiet;
+    pass_options pass; /* without a report, and memory */
 } sampling_options;
 typedef struct sample_summary {
     int64_t documents; /* read */
@@ -498,13 +483,8 @@ text_stage merge_stage(int64_t bytes);
 typedef struct shuffle_options {
     uint64_t seed;
     int64_t part_bytes; /* of text in a part of the output, about; 0: 256 MiB */
-    size_t memory;      /* bound of the text that is in memory at once; a part is no larger */
-    const char *work;   /* as in dedup_options */
-    bool keep_work, fresh;
-    struct comm *comm;
-    const text_stage_options *to;
-    int threads;
-    bool quiet;
+    pass_options
+        pass; /* its memory bounds the text that is in memory at once; a part is no larger */
 } shuffle_options;
 typedef struct shuffle shuffle;
 err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) MUST_USE;

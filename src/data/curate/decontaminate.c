@@ -29,7 +29,7 @@ decontaminate_options decontaminate_defaults(void) {
                                     .margin = 200,
                                     .piece = 200,
                                     .pieces = 10,
-                                    .memory = (size_t)1 << 30 };
+                                    .pass.memory = (size_t)1 << 30 };
 }
 
 /* ---- pass 1: hits into spill files ----------------------------------------------------------- */
@@ -87,10 +87,10 @@ static err find_split_hits(void *ctx, int split, spill_writer *out, text_progres
     hit_reader r = { .d = d, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(hits_of_block), find_block_hits, write_block_hits,
                            free_block_hits };
-    for (int s = d->splits.first[split]; s < d->splits.first[split + 1]; s++) {
+    for (int s = d->reading.splits.first[split]; s < d->reading.splits.first[split + 1]; s++) {
         text_counts counts = { 0 };
         r.documents = r.with_hits = 0;
-        TRY(text_pipeline_run(d->in, s, &flow, d->o.threads, &counts));
+        TRY(text_pipeline_run(d->in, s, &flow, d->o.pass.threads, &counts));
         uint64_t both[2] = { r.documents, r.with_hits };
         TRY(spill_write(out, SECTION_DOCUMENTS, both, sizeof both));
     }
@@ -111,7 +111,7 @@ static err read_hit_document(const decontaminate *d, spill_reader *r, uint64_t f
         ref_hit *h = &doc->hits.at[doc->hits.n++];
         TRY(spill_read(r, h, sizeof *h));
         if (h->gram >= (uint32_t)d->refs->n_grams)
-            return ERR("a spill file in %s names n-gram %u of %d", d->o.work, h->gram,
+            return ERR("a spill file in %s names n-gram %u of %d", d->o.pass.work, h->gram,
                        d->refs->n_grams);
     }
     return OK;
@@ -121,9 +121,9 @@ static err for_each_of_split(const decontaminate *d, int split, hit_document *do
                              err (*fn)(void *, const hit_document *), void *ctx) {
     spill_reader hits = { 0 }, counts = { 0 };
     err e = OK;
-    TRY_CLEAN(spill_reader_open(d->spills[split], SECTION_HITS, &hits));
-    TRY_CLEAN(spill_reader_open(d->spills[split], SECTION_DOCUMENTS, &counts));
-    for (int s = d->splits.first[split]; s < d->splits.first[split + 1]; s++) {
+    TRY_CLEAN(spill_reader_open(d->reading.spills[split], SECTION_HITS, &hits));
+    TRY_CLEAN(spill_reader_open(d->reading.spills[split], SECTION_DOCUMENTS, &counts));
+    for (int s = d->reading.splits.first[split]; s < d->reading.splits.first[split + 1]; s++) {
         uint64_t both[2];
         TRY_CLEAN(spill_read(&counts, both, sizeof both));
         doc->segment = s;
@@ -142,8 +142,8 @@ err decontaminate_for_each(const decontaminate *d, err (*fn)(void *ctx, const hi
                            void *ctx) {
     hit_document doc = { 0 };
     err e = OK;
-    for (int i = 0; i < d->splits.n && !e; i++)
-        if (d->spills[i]) e = for_each_of_split(d, i, &doc, fn, ctx);
+    for (int i = 0; i < d->reading.splits.n && !e; i++)
+        if (d->reading.spills[i]) e = for_each_of_split(d, i, &doc, fn, ctx);
     str_free(&doc.names);
     free(doc.hits.at);
     return e;
@@ -192,7 +192,7 @@ static err total_grams(decontaminate *d, bool removed) {
         int n = MIN((int)CHUNK, d->refs->n_grams - at);
         for (int i = 0; i < n; i++)
             counts[i] = removed ? grams[at + i].removed : grams[at + i].documents;
-        TRY(comm_total(d->o.comm, counts, n));
+        TRY(comm_total(d->o.pass.comm, counts, n));
         for (int i = 0; i < n; i++)
             *(removed ? &grams[at + i].removed : &grams[at + i].documents) =
                 (uint32_t)MIN(counts[i], UINT32_MAX);
@@ -202,7 +202,7 @@ static err total_grams(decontaminate *d, bool removed) {
 
 static err total_documents(decontaminate *d) {
     double n[] = { (double)d->summary.documents, (double)d->summary.ignored };
-    TRY(comm_total(d->o.comm, n, 2));
+    TRY(comm_total(d->o.pass.comm, n, 2));
     d->summary.documents = (int64_t)n[0];
     d->summary.ignored = (int64_t)n[1];
     return OK;
@@ -226,7 +226,7 @@ static void warn_unsearched(decontaminate *d) {
     for (int i = 0; i < d->refs->n_files; i++) {
         const ref_file *f = &d->refs->files[i];
         d->summary.unsearched += f->unsearched;
-        if (f->unsearched && comm_rank(d->o.comm) == 0)
+        if (f->unsearched && comm_rank(d->o.pass.comm) == 0)
             log_warn(
                 "%s: %lld of its %lld texts have fewer than %d words and are not searched for; %s",
                 f->path, (long long)f->unsearched, (long long)(f->unsearched + f->texts),
@@ -236,7 +236,7 @@ static void warn_unsearched(decontaminate *d) {
 }
 
 static void warn_ignored(const decontaminate *d) {
-    if (d->summary.ignored && comm_rank(d->o.comm) == 0)
+    if (d->summary.ignored && comm_rank(d->o.pass.comm) == 0)
         log_warn(
             "%lld documents keep n-grams of the references that are in more than %d documents, "
             "without half of a reference text beside them; --report lists them, --common 0 "
@@ -356,10 +356,9 @@ static decontaminate *new_run(const decontaminate_options *o, text_inputs *in, r
     d->refs = r;
     d->settings = hash_bytes(facts, sizeof facts, text_inputs_hash(in));
     d->segments = text_segments(in);
-    d->splits = input_splits_new(in);
+    d->reading = split_job_new(&o->pass, in);
     d->first_doc = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_doc);
-    d->spills = mem_alloc((size_t)d->splits.n * sizeof *d->spills + 1);
-    d->workers = mem_alloc((size_t)o->threads * sizeof *d->workers);
+    d->workers = mem_alloc((size_t)o->pass.threads * sizeof *d->workers);
     d->summary.references = r->n_files;
     d->summary.grams = r->n_distinct;
     return d;
@@ -389,30 +388,21 @@ static err count_matches(decontaminate *d) {
 err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
                                decontaminate **out) {
     *out = NULL;
-    BUG_IF(o->threads < 1 || !o->work || o->shortest < 1 || o->shortest > o->ngram);
+    BUG_IF(o->pass.threads < 1 || !o->pass.work || o->shortest < 1 || o->shortest > o->ngram);
     refs *r = NULL;
     TRY(refs_read(o->against, o->fields, (ref_lengths){ o->ngram, o->shortest, o->sentence },
-                  o->memory, &r));
+                  o->pass.memory, &r));
     decontaminate *d = new_run(o, in, r);
-    d->reading = (split_job){ .comm = o->comm,
-                              .in = in,
-                              .splits = &d->splits,
-                              .spills = d->spills,
-                              .reading = "decontaminate, first pass",
-                              .stage = decontaminate_stage(d),
-                              .to = o->to,
-                              .folder = o->work,
-                              .report = o->report,
-                              .sections = DECONTAMINATE_SECTIONS,
-                              .settings = d->settings,
-                              .fresh = o->fresh,
-                              .quiet = o->quiet,
-                              .ctx = d,
-                              .make = find_split_hits };
+    d->reading.reading = "decontaminate, first pass";
+    d->reading.stage = decontaminate_stage(d);
+    d->reading.sections = DECONTAMINATE_SECTIONS;
+    d->reading.settings = d->settings;
+    d->reading.ctx = d;
+    d->reading.make = find_split_hits;
     err e = OK;
-    TRY_CLEAN(split_job_run(&d->reading, &d->lock));
+    TRY_CLEAN(split_job_run(&d->reading));
     TRY_CLEAN(count_matches(d));
-    if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_decontaminate_report, d));
+    if (o->pass.report) TRY_CLEAN(run_on_first_rank(o->pass.comm, write_decontaminate_report, d));
     *out = d;
     d = NULL;
 cleanup:
@@ -424,20 +414,13 @@ const decontaminate_summary *decontaminate_get_summary(const decontaminate *d) {
     return &d->summary;
 }
 
-err decontaminate_finish(decontaminate *d) {
-    text_unlock_folder(d->lock); /* its file is in the folder */
-    d->lock = NULL;
-    bool clear = comm_rank(d->o.comm) == 0 && !d->o.keep_work;
-    return comm_agree(d->o.comm, clear ? spill_clear(d->o.work, "decontaminate") : OK);
-}
+err decontaminate_finish(decontaminate *d) { return split_job_finish(&d->reading); }
 
 void decontaminate_free(decontaminate *d) {
     if (!d) return;
-    text_unlock_folder(d->lock);
-    for (int i = 0; i < d->splits.n; i++) spill_close(d->spills[i]);
-    input_splits_free(&d->splits);
+    split_job_free(&d->reading);
     free(d->first_doc);
-    for (int i = 0; i < d->o.threads; i++) {
+    for (int i = 0; i < d->o.pass.threads; i++) {
         free(d->workers[i].hits.at);
         free(d->workers[i].removals);
         hit_judge_free(&d->workers[i].judge);
@@ -445,6 +428,5 @@ void decontaminate_free(decontaminate *d) {
     }
     refs_free(d->refs);
     free(d->workers);
-    free(d->spills);
     free(d);
 }

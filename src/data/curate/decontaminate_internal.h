@@ -114,11 +114,8 @@ struct decontaminate {
     refs *refs;
     uint64_t settings;
     int segments;
-    input_splits splits;
     split_job reading;   /* pass 1 */
-    text_lock *lock;     /* of the folder of spill files */
     uint64_t *first_doc; /* [segments + 1] number of a segment's first document */
-    spill **spills;      /* [splits] NULL: of another rank */
     decontaminate_worker *workers;
     decontaminate_summary summary;
 };

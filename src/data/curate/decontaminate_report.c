@@ -12,8 +12,6 @@
 #include "curate/decontaminate_internal.h"
 #include "io/io.h"
 
-#include <stdlib.h>
-
 typedef struct match {
     uint32_t text;               /* of the references */
     uint32_t begin, end;         /* in the document */
@@ -103,7 +101,7 @@ static err report_common(reporter *p) {
 
 err decontaminate_report_write(const decontaminate *d) {
     reporter p = { .d = d };
-    TRY(io_writer_open(d->o.report, &p.out));
+    TRY(io_writer_open(d->o.pass.report, &p.out));
     err e = decontaminate_for_each(d, report_document, &p);
     if (!e) e = report_common(&p);
     if (e)

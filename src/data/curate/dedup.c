@@ -49,14 +49,15 @@ dedup_options dedup_defaults(void) {
                             .paragraph_words = 10,
                             .overlap = 1,
                             .index_error = 1e-6,
-                            .memory = (size_t)1 << 30 };
+                            .pass.memory = (size_t)1 << 30 };
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
 static err read_sizes(dedup *d) {
     TRY(split_job_number(&d->reading, SECTION_COUNTS, d->first_doc, d->first_item));
-    for (int i = 0; i < d->splits.n; i++) d->split_item[i] = d->first_item[d->splits.first[i]];
+    for (int i = 0; i < d->reading.splits.n; i++)
+        d->split_item[i] = d->first_item[d->reading.splits.first[i]];
     d->summary.documents = (int64_t)d->first_doc[d->segments];
     d->summary.paragraphs =
         d->o.method == DEDUP_PARAGRAPH ? (int64_t)d->first_item[d->segments] : 0;
@@ -72,32 +73,32 @@ static uint64_t cluster_bytes(const dedup *d) {
     return docs * (uint64_t)arrays * sizeof *d->cluster.parent + (d->index ? docs / 8 + 1 : 0);
 }
 
-size_t dedup_memory_left(const dedup *d) { return d->o.memory - (size_t)cluster_bytes(d); }
+size_t dedup_memory_left(const dedup *d) { return d->o.pass.memory - (size_t)cluster_bytes(d); }
 
 static err check_cluster_memory(const dedup *d) {
     uint64_t docs = (uint64_t)d->summary.documents;
-    uint64_t need = cluster_bytes(d) + (uint64_t)d->o.threads * LEAST_TABLE;
+    uint64_t need = cluster_bytes(d) + (uint64_t)d->o.pass.threads * LEAST_TABLE;
     char count[32], cap[32], needed[32];
     str_count(count, sizeof count, (double)docs);
     if (docs >= UINT32_MAX)
         return err_hint(ERR("dedup: %s documents are more than the 2^32 it can number", count),
                         "deduplicate parts of the input separately");
-    if (need > d->o.memory)
+    if (need > d->o.pass.memory)
         return err_hint(ERR_USAGE("--memory: %s is too little for %s documents: clusters need %s",
-                                  str_bytes(cap, sizeof cap, (double)d->o.memory), count,
+                                  str_bytes(cap, sizeof cap, (double)d->o.pass.memory), count,
                                   str_bytes(needed, sizeof needed, (double)need)),
-                        "raise --memory; the next run reuses %s", d->o.work);
+                        "raise --memory; the next run reuses %s", d->o.pass.work);
     return OK;
 }
 
 static group_job group_job_of(const dedup *d, int section,
                               void (*same)(void *, const group_pair *, int)) {
-    return (group_job){ .comm = d->o.comm,
-                        .spills = d->spills,
+    return (group_job){ .comm = d->o.pass.comm,
+                        .spills = d->reading.spills,
                         .base = d->split_item,
-                        .n_spills = d->splits.n,
+                        .n_spills = d->reading.splits.n,
                         .section = section,
-                        .threads = d->o.threads,
+                        .threads = d->o.pass.threads,
                         .memory = dedup_memory_left(d),
                         .ctx = (void *)d,
                         .same = same };
@@ -120,17 +121,17 @@ static void join_same(void *ctx, const group_pair *pairs, int n) {
 
 /* Reads the length, or the number of paragraphs, of every document. @param out [documents], zeroed. */
 static err read_facts(const dedup *d, uint32_t *out) {
-    for (int i = 0; i < d->splits.n; i++) {
+    for (int i = 0; i < d->reading.splits.n; i++) {
         spill_reader r;
-        uint64_t from = d->first_doc[d->splits.first[i]];
-        uint64_t to = d->first_doc[d->splits.first[i + 1]];
-        if (!d->spills[i]) continue;
-        TRY(spill_reader_open(d->spills[i], SECTION_FACTS, &r));
+        uint64_t from = d->first_doc[d->reading.splits.first[i]];
+        uint64_t to = d->first_doc[d->reading.splits.first[i + 1]];
+        if (!d->reading.spills[i]) continue;
+        TRY(spill_reader_open(d->reading.spills[i], SECTION_FACTS, &r));
         err e = spill_read(&r, out + from, (size_t)(to - from) * sizeof *out);
         spill_reader_close(&r);
         TRY(e);
     }
-    return comm_merge(d->o.comm, out, (size_t)d->summary.documents * sizeof *out);
+    return comm_merge(d->o.pass.comm, out, (size_t)d->summary.documents * sizeof *out);
 }
 
 /* Makes the parent of each document the one that is kept for it. @param best [documents]
@@ -169,11 +170,11 @@ static void count_clusters(dedup *d, uint32_t *size) {
 
 /* Calls `mark` for each item of which the index has a key, on the rank that has read it. */
 static err for_each_known(dedup *d, void (*mark)(dedup *d, uint64_t item)) {
-    for (int i = 0; i < d->splits.n; i++) {
+    for (int i = 0; i < d->reading.splits.n; i++) {
         spill_reader r;
-        if (!d->spills[i]) continue;
-        uint64_t n = spill_bytes(d->spills[i], SECTION_KNOWN) / sizeof(uint32_t);
-        TRY(spill_reader_open(d->spills[i], SECTION_KNOWN, &r));
+        if (!d->reading.spills[i]) continue;
+        uint64_t n = spill_bytes(d->reading.spills[i], SECTION_KNOWN) / sizeof(uint32_t);
+        TRY(spill_reader_open(d->reading.spills[i], SECTION_KNOWN, &r));
         err e = OK;
         for (uint32_t item; n > 0 && !e; n--) {
             e = spill_read(&r, &item, sizeof item);
@@ -196,7 +197,7 @@ static err find_known_clusters(dedup *d) {
     if (!d->index) return OK;
     d->known = mem_alloc(bytes);
     TRY(for_each_known(d, mark_known_cluster));
-    return comm_merge(d->o.comm, d->known, bytes);
+    return comm_merge(d->o.pass.comm, d->known, bytes);
 }
 
 static err find_clusters(dedup *d) {
@@ -211,8 +212,8 @@ static err find_clusters(dedup *d) {
     TRY(group_run(&same));
     void *temporary = NULL;
     TRY(mem_map((size_t)n * sizeof(uint32_t), &temporary));
-    err e = disjoint_sets_merge(&d->cluster, temporary, d->o.comm);
-    if (!e) e = disjoint_sets_merge(&d->same, temporary, d->o.comm);
+    err e = disjoint_sets_merge(&d->cluster, temporary, d->o.pass.comm);
+    if (!e) e = disjoint_sets_merge(&d->same, temporary, d->o.pass.comm);
     disjoint_sets_flatten(&d->cluster);
     disjoint_sets_flatten(&d->same);
     if (!e) e = choose_kept_documents(d, temporary);
@@ -261,7 +262,7 @@ static err find_paragraphs(dedup *d) {
     group_job job = group_job_of(d, SECTION_SAME, mark_repeated);
     TRY(group_run(&job));
     TRY(for_each_known(d, mark_known_item));
-    TRY(comm_merge(d->o.comm, d->repeated, d->repeated_bytes));
+    TRY(comm_merge(d->o.pass.comm, d->repeated, d->repeated_bytes));
     for (size_t i = 0; i < d->repeated_bytes; i++)
         d->summary.copies += __builtin_popcount(d->repeated[i]);
     return OK;
@@ -278,12 +279,12 @@ static err input_changed(const dedup *d, int segment) {
 static err drop_duplicate(void *ctx, int worker, int segment, const text_doc *doc,
                           text_verdict *v) {
     dedup *d = ctx;
-    segment += d->o.first_segment;
+    segment += d->o.pass.first_segment;
     uint64_t number = d->first_doc[segment] + (uint64_t)doc->number;
     if (number >= d->first_doc[segment + 1]) return input_changed(d, segment);
     uint32_t kept = d->cluster.parent[number];
-    bool earlier =
-        kept < d->first_doc[d->o.first_segment] || (d->known && d->known[kept / 8] >> kept % 8 & 1);
+    bool earlier = kept < d->first_doc[d->o.pass.first_segment] ||
+                   (d->known && d->known[kept / 8] >> kept % 8 & 1);
     if (kept == number && !earlier) return OK;
     bool same = !d->same.parent || d->same.parent[number] == d->same.parent[kept];
     v->rule = earlier ? RULE_EARLIER : same ? 0 : 1;
@@ -332,7 +333,7 @@ static uint64_t remove_paragraphs(dedup *d, int worker, const text_doc *doc, uin
 static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *doc,
                             text_verdict *v) {
     dedup *d = ctx;
-    segment += d->o.first_segment;
+    segment += d->o.pass.first_segment;
     uint64_t number = d->first_doc[segment] + (uint64_t)doc->number;
     if (number >= d->first_doc[segment + 1]) return input_changed(d, segment);
     uint64_t item = d->first_item[segment] + d->paragraph[number];
@@ -359,14 +360,15 @@ static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *
 
 text_stage dedup_stage(dedup *d) {
     double choice[] = { (int)d->settings, d->o.keep,
-                        d->o.method == DEDUP_PARAGRAPH ? d->o.overlap : 0, d->o.first_segment };
+                        d->o.method == DEDUP_PARAGRAPH ? d->o.overlap : 0,
+                        d->o.pass.first_segment };
     text_stage s = { .name = "dedup",
                      .hash = hash_bytes(choice, sizeof choice, d->settings),
                      .ctx = d,
                      .rules = document_rules,
-                     .n_rules = d->index || d->o.first_segment ? RULE_EARLIER + 1
-                                : d->o.method == DEDUP_NEAR    ? 2
-                                                               : 1,
+                     .n_rules = d->index || d->o.pass.first_segment ? RULE_EARLIER + 1
+                                : d->o.method == DEDUP_NEAR         ? 2
+                                                                    : 1,
                      .judge = drop_duplicate };
     if (d->o.method != DEDUP_PARAGRAPH) return s;
     s.rules = paragraph_rules;
@@ -400,7 +402,7 @@ static uint64_t key_settings(const dedup_options *o) {
 
 /* Hashes what the spill files depend on. */
 static uint64_t spill_settings(const dedup *d) {
-    uint64_t facts[] = { key_settings(&d->o), d->o.report != NULL,
+    uint64_t facts[] = { key_settings(&d->o), d->o.pass.report != NULL,
                          d->index ? key_index_hash(d->index) : 0 };
     return hash_bytes(facts, sizeof facts, text_inputs_hash(d->in));
 }
@@ -410,12 +412,11 @@ static dedup *dedup_new(const dedup_options *o, text_inputs *in) {
     d->o = *o;
     d->in = in;
     d->segments = text_segments(in);
-    d->splits = input_splits_new(in);
+    d->reading = split_job_new(&o->pass, in);
     d->first_doc = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_doc);
     d->first_item = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_item);
-    d->split_item = mem_alloc((size_t)d->splits.n * sizeof *d->split_item + 1);
-    d->spills = mem_alloc((size_t)d->splits.n * sizeof *d->spills + 1);
-    d->workers = mem_alloc((size_t)o->threads * sizeof *d->workers);
+    d->split_item = mem_alloc((size_t)d->reading.splits.n * sizeof *d->split_item + 1);
+    d->workers = mem_alloc((size_t)o->pass.threads * sizeof *d->workers);
     if (o->method == DEDUP_NEAR) d->hashes = minhash_new(o->ngram, o->bands, o->rows, o->words);
     if (o->method == DEDUP_PARAGRAPH) d->words = normalizer_new(o->words);
     return d;
@@ -441,14 +442,15 @@ static err add_partition_keys(const spill *from, int section, key_filter *f) {
 static err fill_filter(dedup *d, key_filter *f) {
     int section = d->o.method == DEDUP_NEAR ? SECTION_NEAR : SECTION_SAME;
     size_t bytes = 0;
-    for (int i = 0; i < d->splits.n; i++)
-        for (int k = 0; k < GROUP_PARTITIONS && d->spills[i]; k++)
-            TRY(add_partition_keys(d->spills[i], section + k, f));
+    for (int i = 0; i < d->reading.splits.n; i++)
+        for (int k = 0; k < GROUP_PARTITIONS && d->reading.spills[i]; k++)
+            TRY(add_partition_keys(d->reading.spills[i], section + k, f));
     void *bits = key_filter_bits(f, &bytes);
-    return comm_merge(d->o.comm, bits, bytes);
+    return comm_merge(d->o.pass.comm, bits, bytes);
 }
 
-err dedup_write_index(dedup *d) {
+/* Writes the index of all keys; adds to it the one that was read. */
+static err dedup_write_index(dedup *d) {
     uint64_t keys =
         d->first_item[d->segments] * (d->o.method == DEDUP_NEAR ? (uint64_t)d->o.bands : 1);
     size_t need = key_filter_bytes(keys, d->o.index_error);
@@ -458,11 +460,12 @@ err dedup_write_index(dedup *d) {
         return err_hint(ERR_USAGE("--memory: the index needs %s, of which %s for tables are left",
                                   str_bytes(needed, sizeof needed, (double)need),
                                   str_bytes(cap, sizeof cap, (double)dedup_memory_left(d))),
-                        "raise --memory or --index-error; the next run reuses %s", d->o.work);
+                        "raise --memory or --index-error; the next run reuses %s", d->o.pass.work);
     TRY(key_filter_new(keys, d->o.index_error, key_settings(&d->o), &f));
     err e = fill_filter(d, f);
-    bool first = comm_rank(d->o.comm) == 0;
-    if (!e) e = comm_agree(d->o.comm, first ? key_filter_write(f, d->index, d->o.save_index) : OK);
+    bool first = comm_rank(d->o.pass.comm) == 0;
+    if (!e)
+        e = comm_agree(d->o.pass.comm, first ? key_filter_write(f, d->index, d->o.save_index) : OK);
     key_filter_free(f);
     return e;
 }
@@ -476,33 +479,24 @@ static err write_dedup_report(void *ctx) {
 
 err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
     *out = NULL;
-    BUG_IF(o->threads < 1 || !o->work || (o->report && o->method == DEDUP_PARAGRAPH));
+    BUG_IF(o->pass.threads < 1 || !o->pass.work ||
+           (o->pass.report && o->method == DEDUP_PARAGRAPH));
     dedup *d = dedup_new(o, in);
     err e = OK;
     if (o->index) TRY_CLEAN(key_index_open(o->index, key_settings(o), &d->index));
     d->settings = spill_settings(d);
-    d->reading = (split_job){ .comm = o->comm,
-                              .in = in,
-                              .splits = &d->splits,
-                              .spills = d->spills,
-                              .reading = "dedup, first pass",
-                              .stage = dedup_stage(d),
-                              .stage_in = o->stage_in,
-                              .to = o->to,
-                              .folder = o->work,
-                              .report = o->report,
-                              .sections = SECTION_COUNT,
-                              .settings = d->settings,
-                              .fresh = o->fresh,
-                              .quiet = o->quiet,
-                              .ctx = d,
-                              .make = dedup_read };
-    TRY_CLEAN(split_job_run(&d->reading, &d->lock));
+    d->reading.reading = "dedup, first pass";
+    d->reading.stage = dedup_stage(d);
+    d->reading.sections = SECTION_COUNT;
+    d->reading.settings = d->settings;
+    d->reading.ctx = d;
+    d->reading.make = dedup_read;
+    TRY_CLEAN(split_job_run(&d->reading));
     TRY_CLEAN(read_sizes(d));
     TRY_CLEAN(check_cluster_memory(d));
     TRY_CLEAN(o->method == DEDUP_PARAGRAPH ? find_paragraphs(d) : find_clusters(d));
     if (o->save_index) TRY_CLEAN(dedup_write_index(d));
-    if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_dedup_report, d));
+    if (o->pass.report) TRY_CLEAN(run_on_first_rank(o->pass.comm, write_dedup_report, d));
     *out = d;
     d = NULL;
 cleanup:
@@ -512,12 +506,7 @@ cleanup:
 
 const dedup_summary *dedup_get_summary(const dedup *d) { return &d->summary; }
 
-err dedup_finish(dedup *d) {
-    text_unlock_folder(d->lock); /* its file is in the folder */
-    d->lock = NULL;
-    bool clear = comm_rank(d->o.comm) == 0 && !d->o.keep_work;
-    return comm_agree(d->o.comm, clear ? spill_clear(d->o.work, "dedup") : OK);
-}
+err dedup_finish(dedup *d) { return split_job_finish(&d->reading); }
 
 void dedup_free(dedup *d) {
     if (!d) return;
@@ -525,10 +514,8 @@ void dedup_free(dedup *d) {
     disjoint_sets_free(&d->same);
     mem_unmap(d->repeated, d->repeated_bytes);
     mem_unmap(d->paragraph, d->paragraph_bytes);
-    text_unlock_folder(d->lock);
-    for (int i = 0; i < d->splits.n; i++) spill_close(d->spills[i]);
-    input_splits_free(&d->splits);
-    for (int i = 0; i < d->o.threads; i++) {
+    split_job_free(&d->reading);
+    for (int i = 0; i < d->o.pass.threads; i++) {
         str_free(&d->workers[i].text);
         free(d->workers[i].keys.at);
     }
@@ -537,7 +524,6 @@ void dedup_free(dedup *d) {
     minhash_free(d->hashes);
     normalizer_free(d->words);
     free(d->workers);
-    free(d->spills);
     free(d->split_item);
     free(d->first_item);
     free(d->first_doc);

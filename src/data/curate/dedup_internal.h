@@ -147,33 +147,33 @@ typedef struct input_splits {
     int *first;     /* [n + 1] first segment of each; the last entry is the number of segments */
     int64_t *bytes; /* [n] of input, about */
 } input_splits;
-/* Depends on the inputs alone, so that a rerun on another number of ranks finds its spill files. */
-input_splits input_splits_new(const text_inputs *in);
-void input_splits_free(input_splits *s); /* takes a zeroed one */
-
 /* Writes a spill file for each split that has none with these settings yet, and opens it. Ranks share the
  * splits: each has only its own spill files open, and what others need of them is communicated. */
 typedef struct split_job {
-    struct comm *comm; /* NULL: alone */
+    /* Made by split_job_new: */
+    pass_options o;
     const text_inputs *in;
-    const input_splits *splits;
-    spill **spills;               /* [splits] NULL where another rank has it */
-    const char *reading;          /* shown with the progress: "dedup, first pass" */
-    text_stage stage;             /* the stage that follows */
-    const text_inputs *stage_in;  /* what that stage reads; NULL: `in` */
-    const char *files;            /* name of the spill files; NULL: that of the stage */
-    const text_stage_options *to; /* where that stage writes; NULL: not known yet */
-    const char *folder, *report;  /* folder of the spill files; path of the report, NULL: none */
+    input_splits splits;
+    spill **spills;  /* [splits] NULL where another rank has it */
+    text_lock *lock; /* of the folder, until the spill files are no longer needed */
+    /* Set by the stage: */
+    bool locked;         /* an earlier job holds the lock */
+    const char *reading; /* shown with the progress: "dedup, first pass" */
+    text_stage stage;    /* the stage that follows */
+    const char *files;   /* name of the spill files; NULL: that of the stage */
     int sections;
     uint64_t settings;
-    bool fresh, quiet;
     void *ctx;
     err (*make)(void *ctx, int split, spill_writer *out, text_progress *p);
 } split_job;
+/* Its splits depend on the inputs alone, so that a rerun on another number of ranks finds its spill files. */
+split_job split_job_new(const pass_options *o, const text_inputs *in);
+void split_job_free(split_job *j); /* takes a zeroed one */
 /* Refuses standard input, which the stage would have to read again. Checks that the output and
- * the report can be written before anything is read. @param lock of the folder, until the spill files are no
- * longer needed. */
-err split_job_run(const split_job *j, text_lock **lock) MUST_USE;
+ * the report can be written before anything is read. */
+err split_job_run(split_job *j) MUST_USE;
+/* Unlocks the folder, and removes the spill files unless they are to be kept. On all ranks together. */
+err split_job_finish(split_job *j) MUST_USE;
 /* Reads from `section` what each segment holds, two counts each, and numbers it over all ranks.
  * @param first, second [segments + 1] number of a segment's first document, item; NULL: not wanted */
 err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t *second) MUST_USE;
@@ -194,7 +194,6 @@ typedef struct disjoint_sets {
     uint32_t n;
 } disjoint_sets;
 err disjoint_sets_init(disjoint_sets *f, uint32_t n) MUST_USE;
-uint32_t disjoint_sets_find(disjoint_sets *f, uint32_t i);
 void disjoint_sets_join(disjoint_sets *f, uint32_t a, uint32_t b);
 void disjoint_sets_flatten(disjoint_sets *f); /* makes parent[i] the root of every i */
 void disjoint_sets_free(disjoint_sets *f);    /* takes a zeroed one */
@@ -276,13 +275,10 @@ struct dedup {
     text_inputs *in;
     uint64_t settings; /* hash of what the spill files depend on */
     int segments;
-    input_splits splits;
     split_job reading;     /* pass 1 */
-    text_lock *lock;       /* of the folder of spill files */
     uint64_t *first_doc;   /* number of a segment's first document */
     uint64_t *first_item;  /* ... and of its first item: document, or paragraph */
     uint64_t *split_item;  /* ... and of a split's first item */
-    spill **spills;        /* [splits] NULL: of another rank */
     minhash *hashes;       /* NEAR */
     normalizer *words;     /* PARAGRAPH */
     dedup_worker *workers; /* [threads] */
@@ -299,8 +295,6 @@ struct dedup {
 
 /* Pass 1: fills the spill file of one split. */
 err dedup_read(void *d, int split, spill_writer *out, text_progress *p) MUST_USE;
-/* Writes the index of all keys; adds to it the one that was read. */
-err dedup_write_index(dedup *d) MUST_USE;
 /* @return bytes of the memory cap that the clusters leave. */
 size_t dedup_memory_left(const dedup *d);
 err dedup_report_write(const dedup *d) MUST_USE;

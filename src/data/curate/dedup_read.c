@@ -70,7 +70,7 @@ static err make_block_keys(void *ctx, int worker, const text_block *b, void *res
     k->facts = mem_alloc((size_t)b->n * sizeof *k->facts);
     for (int i = 0; i < b->n; i++) {
         k->facts[i] = keys_by[d->o.method](d, worker, &b->docs[i], k);
-        if (d->o.report) add_names(&b->docs[i], &k->names);
+        if (d->o.pass.report) add_names(&b->docs[i], &k->names);
     }
     if (!d->index) return OK;
     k->known = mem_alloc((size_t)k->keys.n + 1);
@@ -125,7 +125,7 @@ static err merge_documents(key_reader *r, const text_block *b, const block_keys 
         at += d->o.method == DEDUP_PARAGRAPH ? (int)k->facts[i]
               : d->o.method == DEDUP_NEAR    ? d->o.bands + 1
                                              : 1;
-        if (!d->o.report) continue;
+        if (!d->o.pass.report) continue;
         uint32_t n;
         memcpy(&n, names, sizeof n);
         TRY(spill_write(r->out, SECTION_NAMES, names, sizeof n + n));
@@ -146,10 +146,10 @@ err dedup_read(void *ctx, int split, spill_writer *out, text_progress *p) {
     key_reader r = { .d = d, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(block_keys), make_block_keys, write_block_keys,
                            free_block_keys };
-    for (int s = d->splits.first[split]; s < d->splits.first[split + 1]; s++) {
+    for (int s = d->reading.splits.first[split]; s < d->reading.splits.first[split + 1]; s++) {
         text_counts counts = { 0 };
         r.documents = r.segment_items = 0;
-        TRY(text_pipeline_run(d->in, s, &flow, d->o.threads, &counts));
+        TRY(text_pipeline_run(d->in, s, &flow, d->o.pass.threads, &counts));
         uint64_t both[2] = { r.documents, r.segment_items };
         TRY(spill_write(out, SECTION_COUNTS, both, sizeof both));
     }

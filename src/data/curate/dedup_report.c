@@ -124,10 +124,10 @@ static err read_all_names(gathering *g) {
     const dedup *d = g->d;
     str names = { 0 };
     err e = OK;
-    for (int i = 0; i < d->splits.n && !e; i++) {
+    for (int i = 0; i < d->reading.splits.n && !e; i++) {
         spill_reader r;
-        e = spill_reader_open(d->spills[i], SECTION_NAMES, &r);
-        for (int s = d->splits.first[i]; !e && s < d->splits.first[i + 1]; s++)
+        e = spill_reader_open(d->reading.spills[i], SECTION_NAMES, &r);
+        for (int s = d->reading.splits.first[i]; !e && s < d->reading.splits.first[i + 1]; s++)
             e = read_names(g, &r, s, &names);
         spill_reader_close(&r);
     }
@@ -169,7 +169,7 @@ static err write_pass(gathering *g) {
 err dedup_report_write(const dedup *d) {
     gathering g = { .d = d };
     uint32_t n = d->cluster.n;
-    TRY(io_writer_open(d->o.report, &g.out));
+    TRY(io_writer_open(d->o.pass.report, &g.out));
     g.shared = mem_alloc((size_t)n / 8 + 1);
     find_shared(&g);
     err e = OK;

@@ -10,7 +10,7 @@ err disjoint_sets_init(disjoint_sets *f, uint32_t n) {
     return OK;
 }
 
-uint32_t disjoint_sets_find(disjoint_sets *f, uint32_t i) {
+static uint32_t disjoint_sets_find(disjoint_sets *f, uint32_t i) {
     uint32_t *parent = f->parent;
     while (parent[i] != i) {
         parent[i] = parent[parent[i]]; /* path halving */

@@ -189,8 +189,6 @@ static inline uint32_t last_code_point(text_span s) {
 }
 bool filter_ends_in_ellipsis(text_span line);
 
-/* @return the code point in lower case. */
-uint32_t fold_code_point(uint32_t cp);
 /* Replaces `out` by the text in lower case. */
 void fold_text(text_span text, str *out);
 

@@ -17,7 +17,7 @@ static int64_t split_bytes(const text_inputs *in) {
 }
 
 /* A split ends with the segment that fills it. */
-input_splits input_splits_new(const text_inputs *in) {
+static input_splits divide_input(const text_inputs *in) {
     int n = text_segments(in);
     int64_t most = split_bytes(in), filled = 0;
     input_splits s = { .first = mem_alloc(((size_t)n + 1) * sizeof *s.first),
@@ -32,15 +32,31 @@ input_splits input_splits_new(const text_inputs *in) {
     return s;
 }
 
-void input_splits_free(input_splits *s) {
-    free(s->first);
-    free(s->bytes);
-    *s = (input_splits){ 0 };
+static const char *spill_name(const split_job *j) { return j->files ? j->files : j->stage.name; }
+
+split_job split_job_new(const pass_options *o, const text_inputs *in) {
+    split_job j = { .o = *o, .in = in, .splits = divide_input(in) };
+    j.spills = mem_alloc((size_t)j.splits.n * sizeof *j.spills + 1);
+    return j;
+}
+
+err split_job_finish(split_job *j) {
+    text_unlock_folder(j->lock); /* its file is in the folder */
+    j->lock = NULL;
+    bool clear = comm_rank(j->o.comm) == 0 && !j->o.keep_work;
+    return comm_agree(j->o.comm, clear ? spill_clear(j->o.work, spill_name(j)) : OK);
+}
+
+void split_job_free(split_job *j) {
+    text_unlock_folder(j->lock);
+    for (int i = 0; i < j->splits.n; i++) spill_close(j->spills[i]);
+    free(j->spills);
+    free(j->splits.first);
+    free(j->splits.bytes);
+    *j = (split_job){ 0 };
 }
 
 /* ---- spill files ----------------------------------------------------------------------------- */
-static const char *spill_name(const split_job *j) { return j->files ? j->files : j->stage.name; }
-
 static err check_inputs_reread(const split_job *j) {
     for (int i = 0; i < text_segments(j->in); i++)
         if (strcmp(text_segment_path(j->in, i), "-") == 0)
@@ -52,12 +68,12 @@ static err check_inputs_reread(const split_job *j) {
 
 static err check_outputs(const split_job *j) {
     io_writer *probe = NULL;
-    if (j->to) TRY(text_stage_check(&j->stage, j->stage_in ? j->stage_in : j->in, j->to));
-    if (j->to && j->to->out && strcmp(j->to->out, "-") != 0)
-        TRY(text_inputs_check_output(j->in, j->to->out));
-    if (!j->report) return OK;
-    TRY(text_inputs_check_output(j->in, j->report));
-    TRY(io_writer_open(j->report, &probe));
+    if (j->o.to) TRY(text_stage_check(&j->stage, j->o.stage_in ? j->o.stage_in : j->in, j->o.to));
+    if (j->o.to && j->o.to->out && strcmp(j->o.to->out, "-") != 0)
+        TRY(text_inputs_check_output(j->in, j->o.to->out));
+    if (!j->o.report) return OK;
+    TRY(text_inputs_check_output(j->in, j->o.report));
+    TRY(io_writer_open(j->o.report, &probe));
     io_writer_abort(probe);
     return OK;
 }
@@ -91,23 +107,23 @@ static err open_split(const split_job *j, int split, const char *path, text_prog
 
 static err run_split(void *ctx, int split, text_progress *p) {
     const split_job *j = ctx;
-    char *path = spill_path(j->folder, spill_name(j), split);
+    char *path = spill_path(j->o.work, spill_name(j), split);
     err e = open_split(j, split, path, p);
     free(path);
     return e;
 }
 
-err split_job_run(const split_job *j, text_lock **lock) {
-    bool first = comm_rank(j->comm) == 0;
-    TRY(comm_agree(j->comm, first ? check_job(j) : OK));
-    if (!*lock) TRY(text_lock_folder(j->comm, j->folder, lock)); /* else an earlier job's */
-    bool clear = first && j->fresh;
-    TRY(comm_agree(j->comm, clear ? spill_clear(j->folder, spill_name(j)) : OK));
-    text_tasks tasks = { .comm = j->comm,
-                         .name = j->quiet ? NULL : j->reading,
-                         .n = j->splits->n,
-                         .bytes = j->splits->bytes,
-                         .ctx = (void *)(uintptr_t)j,
+err split_job_run(split_job *j) {
+    bool first = comm_rank(j->o.comm) == 0;
+    TRY(comm_agree(j->o.comm, first ? check_job(j) : OK));
+    if (!j->locked) TRY(text_lock_folder(j->o.comm, j->o.work, &j->lock));
+    bool clear = first && j->o.fresh;
+    TRY(comm_agree(j->o.comm, clear ? spill_clear(j->o.work, spill_name(j)) : OK));
+    text_tasks tasks = { .comm = j->o.comm,
+                         .name = j->o.quiet ? NULL : j->reading,
+                         .n = j->splits.n,
+                         .bytes = j->splits.bytes,
+                         .ctx = j,
                          .run = run_split };
     return text_tasks_run(&tasks);
 }
@@ -135,7 +151,7 @@ static err read_split_counts(const split_job *j, int split, int section, uint64_
                              uint64_t *second) {
     spill_reader r;
     err e = spill_reader_open(j->spills[split], section, &r);
-    for (int s = j->splits->first[split]; !e && s < j->splits->first[split + 1]; s++) {
+    for (int s = j->splits.first[split]; !e && s < j->splits.first[split + 1]; s++) {
         uint64_t both[2] = { 0, 0 };
         e = spill_read(&r, both, sizeof both);
         first[s + 1] = both[0];
@@ -148,11 +164,11 @@ static err read_split_counts(const split_job *j, int split, int section, uint64_
 err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t *second) {
     uint64_t *const each[] = { first, second };
     int segments = text_segments(j->in);
-    for (int i = 0; i < j->splits->n; i++)
+    for (int i = 0; i < j->splits.n; i++)
         if (j->spills[i])
             TRY(read_split_counts(j, i, section, first, second)); /* else another rank's */
     for (size_t k = 0; k < COUNT_OF(each) && each[k]; k++) {
-        TRY(comm_merge(j->comm, each[k], ((size_t)segments + 1) * sizeof *each[k]));
+        TRY(comm_merge(j->o.comm, each[k], ((size_t)segments + 1) * sizeof *each[k]));
         for (int s = 0; s < segments; s++) each[k][s + 1] += each[k][s];
     }
     return OK;
@@ -160,8 +176,8 @@ err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t 
 
 err split_job_open_others(const split_job *j) {
     enum { PATIENCE_S = 30 }; /* a network file system shows new files with a delay */
-    for (int i = 0; i < j->splits->n; i++) {
-        char *path = spill_path(j->folder, spill_name(j), i);
+    for (int i = 0; i < j->splits.n; i++) {
+        char *path = spill_path(j->o.work, spill_name(j), i);
         wait_state w;
         wait_begin(&w, PATIENCE_S, "%s, which another rank has written", path);
         err e = j->spills[i] ? OK : spill_open(path, j->sections, j->settings, &j->spills[i]);

@@ -34,7 +34,7 @@ struct phrase_list {
 
 /* ---- characters ------------------------------------------------------------------------------ */
 
-uint32_t fold_code_point(uint32_t cp) {
+static uint32_t fold_code_point(uint32_t cp) {
     if (cp < 0x80) return cp >= 'A' && cp <= 'Z' ? cp | 32 : cp;
     return (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
 }

@@ -44,10 +44,7 @@ typedef struct sample_worker {
 struct sample {
     sampling_options o;
     text_inputs *in;
-    input_splits splits;
     split_job reading;
-    text_lock *lock;
-    spill **spills;
     uint64_t *first_doc; /* [segments + 1] */
     uint64_t below;      /* of a share */
     uint64_t hash;
@@ -137,10 +134,10 @@ static err weigh_split(void *ctx, int split, spill_writer *out, text_progress *p
     sample *s = ctx;
     weight_reader r = { s, out, p, 0 };
     text_pipeline flow = { &r, sizeof(str), weigh_block, write_weights, drop_weights };
-    for (int i = s->splits.first[split]; i < s->splits.first[split + 1]; i++) {
+    for (int i = s->reading.splits.first[split]; i < s->reading.splits.first[split + 1]; i++) {
         text_counts counts = { 0 };
         r.documents = 0;
-        TRY(text_pipeline_run(s->in, i, &flow, s->o.threads, &counts));
+        TRY(text_pipeline_run(s->in, i, &flow, s->o.pass.threads, &counts));
         uint64_t both[2] = { r.documents, 0 };
         TRY(spill_write(out, SECTION_SEGMENTS, both, sizeof both));
     }
@@ -151,10 +148,11 @@ static err weigh_split(void *ctx, int split, spill_writer *out, text_progress *p
 /* Adds the weight of every document whose key agrees with the digits that its group knows. */
 static err sum_round(sample *s, int round) {
     int shift = 64 - DIGIT_BITS * (round + 1);
-    for (int i = 0; i < s->splits.n; i++) {
+    for (int i = 0; i < s->reading.splits.n; i++) {
         spill_reader r = { 0 };
-        uint64_t from = s->first_doc[s->splits.first[i]], to = s->first_doc[s->splits.first[i + 1]];
-        err e = spill_reader_open(s->spills[i], SECTION_WEIGHTS, &r);
+        uint64_t from = s->first_doc[s->reading.splits.first[i]],
+                 to = s->first_doc[s->reading.splits.first[i + 1]];
+        err e = spill_reader_open(s->reading.spills[i], SECTION_WEIGHTS, &r);
         for (uint64_t number = from; number < to && !e; number++) {
             doc_weight f;
             sample_group *g = NULL;
@@ -244,37 +242,27 @@ static sample *new_sample(const sampling_options *o, text_inputs *in) {
     s->in = in;
     s->hash = hash_sample_options(o);
     s->below = o->share >= 1 ? UINT64_MAX : (uint64_t)(o->share * 0x1p64);
-    s->workers = mem_alloc((size_t)o->threads * sizeof *s->workers);
-    for (int i = 0; i < o->threads; i++)
+    s->workers = mem_alloc((size_t)o->pass.threads * sizeof *s->workers);
+    for (int i = 0; i < o->pass.threads; i++)
         if (o->tokens) s->workers[i].encoder = encoder_new(o->tokenizer);
-    s->splits = input_splits_new(in);
+    s->reading = split_job_new(&o->pass, in);
     s->first_doc = mem_alloc(((size_t)text_segments(in) + 1) * sizeof *s->first_doc);
-    s->spills = mem_alloc((size_t)s->splits.n * sizeof *s->spills + 1);
     s->slots = mem_alloc((size_t)2 * GROUPS_MAX * sizeof *s->slots);
     return s;
 }
 
 err sample_new(const sampling_options *o, text_inputs *in, sample **out) {
-    BUG_IF(o->threads < 1 || (needs_pass(o) && !o->work) || (o->tokens && !o->tokenizer));
+    BUG_IF(o->pass.threads < 1 || (needs_pass(o) && !o->pass.work) || (o->tokens && !o->tokenizer));
     *out = NULL;
     text_inputs_keep_members(in);
     sample *s = new_sample(o, in);
-    s->reading =
-        (split_job){ .comm = o->comm,
-                     .in = in,
-                     .splits = &s->splits,
-                     .spills = s->spills,
-                     .reading = "sample, first pass",
-                     .stage = sample_stage(s),
-                     .to = o->to,
-                     .folder = o->work,
-                     .sections = SAMPLE_SECTIONS,
-                     .settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in)),
-                     .fresh = o->fresh,
-                     .quiet = o->quiet,
-                     .ctx = s,
-                     .make = weigh_split };
-    err e = needs_pass(o) ? split_job_run(&s->reading, &s->lock) : OK;
+    s->reading.reading = "sample, first pass";
+    s->reading.stage = sample_stage(s);
+    s->reading.sections = SAMPLE_SECTIONS;
+    s->reading.settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in));
+    s->reading.ctx = s;
+    s->reading.make = weigh_split;
+    err e = needs_pass(o) ? split_job_run(&s->reading) : OK;
     if (!e && needs_pass(o)) e = find_keys(s);
     if (e)
         sample_free(s);
@@ -285,21 +273,13 @@ err sample_new(const sampling_options *o, text_inputs *in, sample **out) {
 
 const sample_summary *sample_get_summary(const sample *s) { return &s->summary; }
 
-err sample_finish(sample *s) {
-    if (!needs_pass(&s->o)) return OK;
-    text_unlock_folder(s->lock); /* its file is in the folder */
-    s->lock = NULL;
-    bool clear = comm_rank(s->o.comm) == 0 && !s->o.keep_work;
-    return comm_agree(s->o.comm, clear ? spill_clear(s->o.work, "sample") : OK);
-}
+err sample_finish(sample *s) { return needs_pass(&s->o) ? split_job_finish(&s->reading) : OK; }
 
 void sample_free(sample *s) {
     if (!s) return;
-    text_unlock_folder(s->lock);
-    for (int i = 0; i < s->splits.n; i++) spill_close(s->spills[i]);
-    input_splits_free(&s->splits);
+    split_job_free(&s->reading);
     for (int i = 0; i < s->n_groups; i++) free(s->groups[i].sums);
-    for (int i = 0; i < s->o.threads; i++) {
+    for (int i = 0; i < s->o.pass.threads; i++) {
         str_free(&s->workers[i].value);
         encoder_free(s->workers[i].encoder);
         token_ids_free(&s->workers[i].ids);
@@ -308,6 +288,5 @@ void sample_free(sample *s) {
     free(s->groups);
     free(s->slots);
     free(s->first_doc);
-    free(s->spills);
     free(s);
 }

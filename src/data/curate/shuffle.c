@@ -27,10 +27,7 @@ typedef struct key_range {
 struct shuffle {
     shuffle_options o;
     text_inputs *in;
-    input_splits splits;
     split_job reading;
-    text_lock *lock;
-    spill **spills;
     text_packer **packers; /* [threads] */
     uint64_t hash;
     key_range *parts;
@@ -88,8 +85,8 @@ static err pack_split(void *ctx, int split, spill_writer *out, text_progress *p)
     shuffle *s = ctx;
     pack_reader r = { .s = s, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(str), pack_block, spill_block, drop_packed };
-    for (int i = s->splits.first[split]; i < s->splits.first[split + 1]; i++)
-        TRY(text_pipeline_run(s->in, i, &flow, s->o.threads, &r.read));
+    for (int i = s->reading.splits.first[split]; i < s->reading.splits.first[split + 1]; i++)
+        TRY(text_pipeline_run(s->in, i, &flow, s->o.pass.threads, &r.read));
     return spill_write(out, SECTION_READ, &r.read, sizeof r.read);
 }
 
@@ -117,10 +114,10 @@ static void divide_section(shuffle *s, int section, uint64_t bytes, uint64_t mos
 
 static void plan_ranges(shuffle *s) {
     uint64_t part = (uint64_t)(s->o.part_bytes ? s->o.part_bytes : PART_BYTES);
-    uint64_t most = MIN(part, (uint64_t)s->o.memory / SHARE_OF_MEMORY), filled = 0, first = 0;
+    uint64_t most = MIN(part, (uint64_t)s->o.pass.memory / SHARE_OF_MEMORY), filled = 0, first = 0;
     for (int k = 0; k < KEY_SECTIONS; k++) {
         uint64_t bytes = 0;
-        for (int i = 0; i < s->splits.n; i++) bytes += spill_bytes(s->spills[i], k);
+        for (int i = 0; i < s->reading.splits.n; i++) bytes += spill_bytes(s->reading.spills[i], k);
         if (filled && filled + bytes > most) {
             add_key_range(s, first, section_end(k - 1), filled);
             first = section_end(k - 1) + 1;
@@ -137,10 +134,10 @@ static void plan_ranges(shuffle *s) {
 }
 
 static err total_read(shuffle *s) {
-    for (int i = 0; i < s->splits.n; i++) {
+    for (int i = 0; i < s->reading.splits.n; i++) {
         spill_reader r = { 0 };
         text_counts counts;
-        err e = spill_reader_open(s->spills[i], SECTION_READ, &r);
+        err e = spill_reader_open(s->reading.spills[i], SECTION_READ, &r);
         if (!e) e = spill_read(&r, &counts, sizeof counts);
         spill_reader_close(&r);
         TRY(e);
@@ -214,8 +211,8 @@ static err fill_shuffled(void *ctx, int part, text_part *to, text_progress *p) {
     err e = OK;
     for (int k = (int)(range.first >> (64 - KEY_BITS));
          k <= (int)(range.last >> (64 - KEY_BITS)) && !e; k++)
-        for (int i = 0; i < s->splits.n && !e; i++)
-            e = read_key_section(s->spills[i], k, range, &skipped, &d);
+        for (int i = 0; i < s->reading.splits.n && !e; i++)
+            e = read_key_section(s->reading.spills[i], k, range, &skipped, &d);
     if (!e) e = write_shuffled(&d, to);
     if (!e) e = text_progress_add(p, s->part_bytes[part]);
     /* Unreadable inputs are counted once, for no part in particular. */
@@ -239,7 +236,7 @@ text_stage shuffle_stage(shuffle *s) {
 
 /* ---- the run --------------------------------------------------------------------------------- */
 static err pack_and_plan(shuffle *s) {
-    TRY(split_job_run(&s->reading, &s->lock));
+    TRY(split_job_run(&s->reading));
     TRY(split_job_open_others(&s->reading));
     TRY(total_read(s));
     plan_ranges(s);
@@ -247,34 +244,26 @@ static err pack_and_plan(shuffle *s) {
 }
 
 err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) {
-    BUG_IF(o->threads < 1 || !o->work || !o->to);
-    uint64_t facts[] = { SPILL_VERSION, o->seed, o->to->compress ? hash_str(o->to->compress) : 0,
-                         o->to->out && str_ends(o->to->out, ".parquet") };
+    BUG_IF(o->pass.threads < 1 || !o->pass.work || !o->pass.to);
+    uint64_t facts[] = { SPILL_VERSION, o->seed,
+                         o->pass.to->compress ? hash_str(o->pass.to->compress) : 0,
+                         o->pass.to->out && str_ends(o->pass.to->out, ".parquet") };
     shuffle *s = mem_alloc(sizeof *s);
     err e = OK;
     *out = NULL;
     s->o = *o;
     s->in = in;
     s->hash = hash_bytes(facts, sizeof facts, 0);
-    s->splits = input_splits_new(in);
-    s->spills = mem_alloc((size_t)s->splits.n * sizeof *s->spills + 1);
-    s->packers = mem_alloc((size_t)o->threads * sizeof *s->packers);
-    for (int i = 0; i < o->threads && !e; i++) e = text_packer_new(in, o->to, &s->packers[i]);
-    s->reading =
-        (split_job){ .comm = o->comm,
-                     .in = in,
-                     .splits = &s->splits,
-                     .spills = s->spills,
-                     .reading = "shuffle, first pass",
-                     .stage = shuffle_stage(s),
-                     .to = o->to,
-                     .folder = o->work,
-                     .sections = SHUFFLE_SECTIONS,
-                     .settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in)),
-                     .fresh = o->fresh,
-                     .quiet = o->quiet,
-                     .ctx = s,
-                     .make = pack_split };
+    s->packers = mem_alloc((size_t)o->pass.threads * sizeof *s->packers);
+    for (int i = 0; i < o->pass.threads && !e; i++)
+        e = text_packer_new(in, o->pass.to, &s->packers[i]);
+    s->reading = split_job_new(&o->pass, in);
+    s->reading.reading = "shuffle, first pass";
+    s->reading.stage = shuffle_stage(s);
+    s->reading.sections = SHUFFLE_SECTIONS;
+    s->reading.settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in));
+    s->reading.ctx = s;
+    s->reading.make = pack_split;
     if (!e) e = pack_and_plan(s);
     if (e)
         shuffle_free(s);
@@ -283,21 +272,13 @@ err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) {
     return e;
 }
 
-err shuffle_finish(shuffle *s) {
-    text_unlock_folder(s->lock); /* its file is in the folder */
-    s->lock = NULL;
-    bool clear = comm_rank(s->o.comm) == 0 && !s->o.keep_work;
-    return comm_agree(s->o.comm, clear ? spill_clear(s->o.work, "shuffle") : OK);
-}
+err shuffle_finish(shuffle *s) { return split_job_finish(&s->reading); }
 
 void shuffle_free(shuffle *s) {
     if (!s) return;
-    text_unlock_folder(s->lock);
-    for (int i = 0; i < s->splits.n; i++) spill_close(s->spills[i]);
-    input_splits_free(&s->splits);
-    for (int i = 0; i < s->o.threads; i++) text_packer_free(s->packers[i]);
+    split_job_free(&s->reading);
+    for (int i = 0; i < s->o.pass.threads; i++) text_packer_free(s->packers[i]);
     free(s->packers);
-    free(s->spills);
     free(s->parts);
     free(s->part_bytes);
     free(s);

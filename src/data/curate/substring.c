@@ -41,7 +41,6 @@ typedef struct substring_worker {
 /* Findings of a phase: which of its items, numbered in input order, repeat. */
 typedef struct substring_phase {
     split_job reading;
-    spill **spills;
     uint64_t *first_doc, *first_item; /* [segments + 1] */
     uint64_t *split_item;             /* [splits] */
     uint32_t *before;                 /* [documents] items before the document in its segment */
@@ -53,8 +52,6 @@ struct substring {
     substring_options o;
     text_inputs *in;
     int segments;
-    input_splits splits;
-    text_lock *lock;
     uint64_t settings;
     uint32_t *token_bytes; /* [vocabulary] bytes of each token; NULL: symbols are bytes */
     substring_worker *workers;
@@ -218,10 +215,11 @@ static err write_items(void *ctx, const text_block *b, void *result) {
 static err read_phase(substring *s, int phase, int split, spill_writer *out, text_progress *p) {
     item_reader r = { .s = s, .phase = phase, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(block_items), find_items, write_items, free_items };
-    for (int i = s->splits.first[split]; i < s->splits.first[split + 1]; i++) {
+    const int *first = s->phase[phase].reading.splits.first;
+    for (int i = first[split]; i < first[split + 1]; i++) {
         text_counts counts = { 0 };
         r.documents = r.segment_items = 0;
-        TRY(text_pipeline_run(s->in, i, &flow, s->o.threads, &counts));
+        TRY(text_pipeline_run(s->in, i, &flow, s->o.pass.threads, &counts));
         uint64_t both[2] = { r.documents, r.segment_items };
         TRY(spill_write(out, SECTION_PER_SEGMENT, both, sizeof both));
     }
@@ -239,17 +237,17 @@ static err read_windows(void *s, int split, spill_writer *out, text_progress *p)
 /* ---- a phase --------------------------------------------------------------------------------- */
 static err read_items_before(substring *s, substring_phase *p) {
     uint64_t docs = p->first_doc[s->segments];
-    for (int i = 0; i < s->splits.n; i++) {
+    for (int i = 0; i < p->reading.splits.n; i++) {
         spill_reader r;
-        uint64_t from = p->first_doc[s->splits.first[i]];
-        uint64_t to = p->first_doc[s->splits.first[i + 1]];
-        if (!p->spills[i]) continue;
-        TRY(spill_reader_open(p->spills[i], SECTION_PER_DOC, &r));
+        uint64_t from = p->first_doc[p->reading.splits.first[i]];
+        uint64_t to = p->first_doc[p->reading.splits.first[i + 1]];
+        if (!p->reading.spills[i]) continue;
+        TRY(spill_reader_open(p->reading.spills[i], SECTION_PER_DOC, &r));
         err e = spill_read(&r, p->before + from, (size_t)(to - from) * sizeof *p->before);
         spill_reader_close(&r);
         TRY(e);
     }
-    TRY(comm_merge(s->o.comm, p->before, (size_t)docs * sizeof *p->before));
+    TRY(comm_merge(s->o.pass.comm, p->before, (size_t)docs * sizeof *p->before));
     for (int i = 0; i < s->segments; i++) {
         uint32_t sum = 0;
         for (uint64_t d = p->first_doc[i]; d < p->first_doc[i + 1]; d++) {
@@ -263,13 +261,13 @@ static err read_items_before(substring *s, substring_phase *p) {
 
 static err check_substring_memory(const substring *s, uint64_t need) {
     char cap[32], needed[32];
-    if (need + (uint64_t)s->o.threads * LEAST_TABLES <= s->o.memory) return OK;
+    if (need + (uint64_t)s->o.pass.threads * LEAST_TABLES <= s->o.pass.memory) return OK;
     return err_hint(
-        ERR_USAGE(
-            "--memory: %s for tables is too little: the windows to compare need %s",
-            str_bytes(cap, sizeof cap, (double)s->o.memory),
-            str_bytes(needed, sizeof needed, (double)need + (double)s->o.threads * LEAST_TABLES)),
-        "raise --memory; the next run reuses %s", s->o.work);
+        ERR_USAGE("--memory: %s for tables is too little: the windows to compare need %s",
+                  str_bytes(cap, sizeof cap, (double)s->o.pass.memory),
+                  str_bytes(needed, sizeof needed,
+                            (double)need + (double)s->o.pass.threads * LEAST_TABLES)),
+        "raise --memory; the next run reuses %s", s->o.pass.work);
 }
 
 static void mark_items(void *ctx, const group_pair *pairs, int n) {
@@ -286,9 +284,10 @@ static err run_phase(substring *s, int phase) {
     substring_phase *p = &s->phase[phase];
     void *map = NULL;
     uint64_t held = s->phase[PHASE_ANCHORS].before_bytes + s->phase[PHASE_ANCHORS].repeated_bytes;
-    TRY(split_job_run(&p->reading, &s->lock));
+    TRY(split_job_run(&p->reading));
     TRY(split_job_number(&p->reading, SECTION_PER_SEGMENT, p->first_doc, p->first_item));
-    for (int i = 0; i < s->splits.n; i++) p->split_item[i] = p->first_item[s->splits.first[i]];
+    for (int i = 0; i < p->reading.splits.n; i++)
+        p->split_item[i] = p->first_item[p->reading.splits.first[i]];
     p->before_bytes = (size_t)p->first_doc[s->segments] * sizeof *p->before;
     p->repeated_bytes = (size_t)p->first_item[s->segments] / 8 + 1;
     if (phase == PHASE_ANCHORS) held = 0;
@@ -299,17 +298,17 @@ static err run_phase(substring *s, int phase) {
     TRY(read_items_before(s, p));
     TRY(mem_map(p->repeated_bytes, &map));
     p->repeated = map;
-    group_job job = { .comm = s->o.comm,
-                      .spills = p->spills,
+    group_job job = { .comm = s->o.pass.comm,
+                      .spills = p->reading.spills,
                       .base = p->split_item,
-                      .n_spills = s->splits.n,
+                      .n_spills = p->reading.splits.n,
                       .section = SECTION_KEYS,
-                      .threads = s->o.threads,
-                      .memory = s->o.memory - (size_t)held,
+                      .threads = s->o.pass.threads,
+                      .memory = s->o.pass.memory - (size_t)held,
                       .ctx = s,
                       .same = mark_items };
     TRY(group_run(&job));
-    return comm_merge(s->o.comm, p->repeated, p->repeated_bytes);
+    return comm_merge(s->o.pass.comm, p->repeated, p->repeated_bytes);
 }
 
 /* ---- the stage ------------------------------------------------------------------------------- */
@@ -366,7 +365,7 @@ static void remove_windows(strike *r, window_scan *scan, uint64_t anchor, uint64
 static err judge_substrings(void *ctx, int worker, int segment, const text_doc *doc,
                             text_verdict *v) {
     substring *s = ctx;
-    segment += s->o.first_segment;
+    segment += s->o.pass.first_segment;
     const substring_phase *p = &s->phase[PHASE_WINDOWS];
     uint64_t number = p->first_doc[segment] + (uint64_t)doc->number;
     if (number >= p->first_doc[segment + 1]) return refuse_changed(s, segment);
@@ -406,26 +405,18 @@ text_stage substring_stage(substring *s) {
 /* ---- the run --------------------------------------------------------------------------------- */
 static void init_phase(substring *s, int phase) {
     substring_phase *p = &s->phase[phase];
-    p->spills = mem_alloc((size_t)s->splits.n * sizeof *p->spills + 1);
+    p->reading = split_job_new(&s->o.pass, s->in);
     p->first_doc = mem_alloc(((size_t)s->segments + 1) * sizeof *p->first_doc);
     p->first_item = mem_alloc(((size_t)s->segments + 1) * sizeof *p->first_item);
-    p->split_item = mem_alloc((size_t)s->splits.n * sizeof *p->split_item + 1);
-    p->reading = (split_job){ .comm = s->o.comm,
-                              .in = s->in,
-                              .splits = &s->splits,
-                              .spills = p->spills,
-                              .reading = phase_reading[phase],
-                              .stage = substring_stage(s),
-                              .stage_in = s->o.stage_in,
-                              .files = phase_files[phase],
-                              .to = s->o.to,
-                              .folder = s->o.work,
-                              .sections = SUBSTRING_SECTIONS,
-                              .settings = s->settings,
-                              .fresh = s->o.fresh,
-                              .quiet = s->o.quiet,
-                              .ctx = s,
-                              .make = phase == PHASE_ANCHORS ? read_anchors : read_windows };
+    p->split_item = mem_alloc((size_t)p->reading.splits.n * sizeof *p->split_item + 1);
+    p->reading.reading = phase_reading[phase];
+    p->reading.stage = substring_stage(s);
+    p->reading.files = phase_files[phase];
+    p->reading.locked = phase != PHASE_ANCHORS;
+    p->reading.sections = SUBSTRING_SECTIONS;
+    p->reading.settings = s->settings;
+    p->reading.ctx = s;
+    p->reading.make = phase == PHASE_ANCHORS ? read_anchors : read_windows;
 }
 
 static void count_repeated(substring *s) {
@@ -437,7 +428,7 @@ static void count_repeated(substring *s) {
 }
 
 err substring_find(const substring_options *o, text_inputs *in, substring **out) {
-    BUG_IF(o->threads < 1 || !o->work || o->length < 2);
+    BUG_IF(o->pass.threads < 1 || !o->pass.work || o->length < 2);
     substring *s = mem_alloc(sizeof *s);
     uint64_t facts[] = { SUBSTRING_VERSION, (uint64_t)o->length,
                          o->tokenizer ? tokenizer_hash(o->tokenizer) : 0 };
@@ -446,11 +437,10 @@ err substring_find(const substring_options *o, text_inputs *in, substring **out)
     s->o = *o;
     s->in = in;
     s->segments = text_segments(in);
-    s->splits = input_splits_new(in);
     s->settings = hash_bytes(facts, sizeof facts, text_inputs_hash(in));
-    s->workers = mem_alloc((size_t)o->threads * sizeof *s->workers);
+    s->workers = mem_alloc((size_t)o->pass.threads * sizeof *s->workers);
     if (o->tokenizer) read_token_lengths(s, o->tokenizer);
-    for (int i = 0; i < o->threads; i++) {
+    for (int i = 0; i < o->pass.threads; i++) {
         s->workers[i].scan = window_scan_new((size_t)o->length);
         if (o->tokenizer) s->workers[i].encoder = encoder_new(o->tokenizer);
     }
@@ -467,34 +457,27 @@ cleanup:
 const substring_summary *substring_get_summary(const substring *s) { return &s->summary; }
 
 err substring_finish(substring *s) {
-    text_unlock_folder(s->lock); /* its file is in the folder */
-    s->lock = NULL;
-    err e = OK;
-    bool clear = comm_rank(s->o.comm) == 0 && !s->o.keep_work;
-    for (int i = 0; i < PHASES && clear && !e; i++) e = spill_clear(s->o.work, phase_files[i]);
-    return comm_agree(s->o.comm, e);
+    for (int i = 0; i < PHASES; i++) TRY(split_job_finish(&s->phase[i].reading));
+    return OK;
 }
 
 void substring_free(substring *s) {
     if (!s) return;
-    text_unlock_folder(s->lock);
     for (int k = 0; k < PHASES; k++) {
         substring_phase *p = &s->phase[k];
-        for (int i = 0; i < s->splits.n && p->spills; i++) spill_close(p->spills[i]);
+        split_job_free(&p->reading);
         if (p->before) mem_unmap(p->before, p->before_bytes + 1);
         if (p->repeated) mem_unmap(p->repeated, p->repeated_bytes);
-        free(p->spills);
         free(p->first_doc);
         free(p->first_item);
         free(p->split_item);
     }
-    for (int i = 0; i < s->o.threads; i++) {
+    for (int i = 0; i < s->o.pass.threads; i++) {
         window_scan_free(s->workers[i].scan);
         encoder_free(s->workers[i].encoder);
         token_ids_free(&s->workers[i].ids);
         str_free(&s->workers[i].text);
     }
-    input_splits_free(&s->splits);
     free(s->token_bytes);
     free(s->workers);
     free(s);

@@ -51,8 +51,6 @@ err source_join(data_source *s, const data_info *info) MUST_USE;
 const data_shard *source_shard(const data_source *s, int64_t i);
 /* Asks for tokens that will be needed; returns at once. */
 void source_request(const data_source *s, int64_t from, int64_t n);
-/* Opens one path into `s`. @param shards of a folder: whether those held out are meant. */
-err source_open_path(data_source *s, const char *path, const data_options *o) MUST_USE;
 
 /* Neighboring tokens as they are stored. */
 typedef struct token_view {

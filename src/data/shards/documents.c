@@ -2,8 +2,6 @@
  * found by reading. */
 #include "shards/data_internal.h"
 
-#include <stdlib.h>
-
 err data_begins_with(const data_source *s, const int32_t *ids, int n, bool *out) {
     *out = s->info.tokens >= n;
     if (!*out || n == 0) return OK;

@@ -10,7 +10,6 @@
 #include "shards/data_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "tokenizer/tokenizer.h"
 

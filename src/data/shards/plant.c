@@ -50,7 +50,7 @@ static plant_kind plant_kind_of(uint64_t seed, int64_t index, const synth_option
     return PLANT_NONE;
 }
 
-synth_choice synth_choose(uint64_t seed, int64_t index, const synth_options *o) {
+static synth_choice synth_choose(uint64_t seed, int64_t index, const synth_options *o) {
     synth_choice choice = { PLANT_NONE, -1 };
     if (!o) return choice;
     choice.kind = plant_kind_of(seed, index, o);
@@ -170,7 +170,8 @@ static void spoil_garbage(synth_draw *d, const str *clean, str *out) {
     kinds[synth_below(d, COUNT_OF(kinds))](d, out);
 }
 
-void synth_spoil(plant_kind kind, synth_draw *d, const str *clean, str *out) {
+/* Spoils a clean text in the way of `kind`, which is neither NONE nor DUPLICATE. */
+static void synth_spoil(plant_kind kind, synth_draw *d, const str *clean, str *out) {
     static void (*const spoilers[PLANT_COUNT])(synth_draw *, const str *, str *) = {
         [PLANT_NEAR_DUPLICATE] = spoil_near,
         [PLANT_BOILERPLATE] = spoil_boilerplate,

@@ -5,7 +5,6 @@
  * just before (chunk_cache.c). */
 #include "shards/data_internal.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 

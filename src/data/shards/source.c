@@ -341,7 +341,8 @@ static err open_token_file(data_shard *s, const data_options *o, data_info *info
     return OK;
 }
 
-err source_open_path(data_source *s, const char *path, const data_options *o) {
+/* Opens one path into `s`. @param shards of a folder: whether those held out are meant. */
+static err source_open_path(data_source *s, const char *path, const data_options *o) {
     bool found = false;
     if (remote_is(path)) TRY(remote_open(s, path, o, &found));
     if (found) return OK;

@@ -60,8 +60,5 @@ typedef struct synth_choice {
     plant_kind kind;
     int64_t of;
 } synth_choice;
-synth_choice synth_choose(uint64_t seed, int64_t index, const synth_options *o);
-/* Spoils a clean text in the way of `kind`, which is neither NONE nor DUPLICATE. */
-void synth_spoil(plant_kind kind, synth_draw *d, const str *clean, str *out);
 
 #endif

@@ -53,7 +53,8 @@ cleanup:
     return e;
 }
 
-err segment_range(const text_inputs *in, int segment, int64_t *from, int64_t *to) {
+/* The byte range of a segment of a plain file: records that begin in it. */
+static err segment_range(const text_inputs *in, int segment, int64_t *from, int64_t *to) {
     const input_segment *s = &in->segments[segment];
     const input_file *f = &in->files[s->file];
     *from = s->from, *to = s->to;

@@ -24,7 +24,5 @@ err block_reader_open(block_reader *r, const text_inputs *in, int segment) MUST_
 /* Reads the next block. *more is false at the end. @param b reused from block to block. */
 err block_reader_next(block_reader *r, raw_block *b, bool *more) MUST_USE;
 void block_reader_close(block_reader *r);
-/* The byte range of a segment of a plain file: records that begin in it. */
-err segment_range(const text_inputs *in, int segment, int64_t *from, int64_t *to) MUST_USE;
 
 #endif

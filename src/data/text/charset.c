@@ -2,7 +2,6 @@
  * page itself declares is often wrong; html_decode turns any of them into valid UTF-8. */
 #include <errno.h>
 #include <iconv.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "text/html.h"

@@ -1,7 +1,6 @@
 /* Documents as rows of a Parquet file. The fields are columns; all other members of a document are a JSON
  * object in the column "metadata", which the reader takes apart again. */
 #include <math.h>
-#include <string.h>
 
 #include "text/inputs_internal.h"
 #include "text/output_internal.h"

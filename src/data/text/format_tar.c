@@ -10,7 +10,6 @@
  *
  *     header of 512 bytes: name[100] ... size[12] at 124, checksum[8] at 148, type at 156, "ustar" at 257, prefix[155] at 345
  *     content, padded to 512; two blocks of zeros end the archive */
-#include <stdlib.h>
 #include <string.h>
 
 #include "text/html.h"

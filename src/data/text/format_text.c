@@ -29,7 +29,9 @@ static const char *find_separator(const char *p, size_t n) {
     return NULL;
 }
 
-size_t find_separator_line(const char *p, size_t n, bool line_start, size_t *begin) {
+/* Finds the document separator: a whole line, with its end. *begin is the end of the text before
+ * it. @return bytes up to the end of that line; 0 if there is none. */
+static size_t find_separator_line(const char *p, size_t n, bool line_start, size_t *begin) {
     for (size_t at = 0; at < n;) {
         const char *hit = find_separator(p + at, n - at);
         if (!hit) return 0;

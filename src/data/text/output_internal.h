@@ -61,8 +61,6 @@ err parts_verify(const char *folder, const char *state) MUST_USE;
 /* *whole: whether the segment's part is complete; *r is then its report. */
 err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) MUST_USE;
 err parts_add(const parts *p, int segment, const text_stage_report *r) MUST_USE;
-/* @return bytes of a part in all outputs, or -1 if it is missing in one. */
-int64_t parts_size(const parts *p, int part);
 /* The inputs with sizes and hashes, and the files that were skipped in folders, as lists. @return owned. */
 struct json_t *text_inputs_json(const text_inputs *in);
 struct json_t *text_inputs_skipped_json(const text_inputs *in);

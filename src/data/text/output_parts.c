@@ -7,7 +7,6 @@
  *
  * A stage with several outputs has its parts in OUT/NAME/ instead, each folder with a state.json of its own that lists
  * them; OUT/state.json and the reports say how far the stage is. */
-#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,7 +237,8 @@ static int64_t output_part_size(const sink *s, int part) {
     return bytes;
 }
 
-int64_t parts_size(const parts *p, int part) {
+/* @return bytes of a part in all outputs, or -1 if it is missing in one. */
+static int64_t parts_size(const parts *p, int part) {
     int64_t sum = 0;
     for (int i = 0; i < p->n_out; i++) {
         int64_t bytes = output_part_size(&p->out[i], part);

@@ -1,7 +1,6 @@
 /* Documents that are formatted now and written later, by stages that change their order: a JSON line or, for Parquet,
  * a row. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "text/stage.h"
 

@@ -107,9 +107,6 @@ const text_format *csv_refine(const text_format *f, const char *head, size_t n,
                               const char *text_field);
 /* @return whether the first bytes of a file are the header of a tar archive. */
 bool tar_has_magic(const char *head, size_t n);
-/* Finds the document separator: a whole line, with its end. *begin is the end of the text before
- * it. @return bytes up to the end of that line; 0 if there is none. */
-size_t find_separator_line(const char *p, size_t n, bool line_start, size_t *begin);
 /* Indices of json_member results. */
 enum { FIELD_TEXT, FIELD_ID, FIELD_URL, FIELD_SOURCE, FIELD_LICENSE, FIELDS };
 

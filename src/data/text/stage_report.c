@@ -1,5 +1,4 @@
 /* Reports of stages: summing them up, storing them beside a part as JSON, printing the table. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* Added tokens: texts that are found before anything else is done, the longest of those that begin
  * first. With Hugging Face's rules for the words and the white space around them. */
-#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 

@@ -15,7 +15,6 @@
  * Where a piece that is a token is that token, whatever the merges are, a part must not become a token that
  * merges do not give: nothing is split off before the first and after the last character of such tokens. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "tokenizer/adjacency_internal.h"
 

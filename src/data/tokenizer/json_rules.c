@@ -1,5 +1,4 @@
 /* The rules of a tokenizer.json: normalizers and pre-tokenizers. What is not known is refused. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "io/io.h"

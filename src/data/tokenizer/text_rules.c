@@ -8,8 +8,8 @@
 
 /* ---- finding --------------------------------------------------------------------------------------- */
 
-bool finder_next(const finder *f, regex_work *w, const char *text, size_t n, size_t from,
-                 size_t *start, size_t *end) {
+static bool finder_next(const finder *f, regex_work *w, const char *text, size_t n, size_t from,
+                        size_t *start, size_t *end) {
     if (f->re) return regex_find(f->re, w, text, n, from, start, end);
     if (from >= n) return false;
     if (f->scan) {

@@ -30,9 +30,6 @@ typedef struct finder { /* one of the three; none: finds nothing */
     char *source;  /* owned: the regular expression, for saving and hashing */
     regex_flavor flavor;
 } finder;
-/* The next match at or after `from`. @return false: none. */
-bool finder_next(const finder *f, regex_work *w, const char *text, size_t n, size_t from,
-                 size_t *start, size_t *end);
 
 typedef struct finder_cursor {
     size_t from, last; /* where to look, where the last match ended */

@@ -8,7 +8,7 @@ static const size_t DEFAULT_MEMORY = (size_t)1 << 30;
 
 /* ---- progress ------------------------------------------------------------------------------------- */
 
-train_progress train_progress_new(bool quiet) {
+static train_progress train_progress_new(bool quiet) {
     return (train_progress){ .quiet = quiet, .live = term_can_rewrite(stderr), .last = time_now() };
 }
 

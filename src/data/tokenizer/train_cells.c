@@ -1,6 +1,5 @@
 /* Words laid out for learning. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "tokenizer/train_internal.h"
 

@@ -18,7 +18,6 @@ typedef struct train_progress {
     bool quiet, live, drawn;
     double last; /* when a line was due */
 } train_progress;
-train_progress train_progress_new(bool quiet);
 void train_progress_show(train_progress *p, const char *fmt, ...)
     PRINTF_LIKE(2, 3); /* takes NULL */
 void train_progress_end(train_progress *p);

@@ -1,8 +1,6 @@
 /* The tokenizer.json of trained models over words by Metaspace, BPE and Unigram. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
 #include "tokenizer/open_internal.h"
 #include "tokenizer/train_internal.h"
 

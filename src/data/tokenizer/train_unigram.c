@@ -1,8 +1,6 @@
 /* Training a Unigram model: the rounds of EM and pruning, and the vocabulary of what is learned. */
 #include <stdlib.h>
-#include <string.h>
 
-#include "io/io.h"
 #include "tokenizer/train_unigram.h"
 
 enum {

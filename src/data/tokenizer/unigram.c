@@ -14,7 +14,6 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tokenizer/chars_internal.h"
 #include "tokenizer/unigram_internal.h"

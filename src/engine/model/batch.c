@@ -10,7 +10,6 @@
 #include "model_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- the order of tokens ----------------------------------------------------------------- */
 int context_runs(const model_layout *l) {

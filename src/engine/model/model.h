@@ -112,8 +112,6 @@ err model_check(const model_config *c) MUST_USE;
 /* The dimensions of a head that rotate, two by two, and the angle by which pair j turns per position.
  * @param scaled with the model's rope_scaling */
 int64_t rope_dims(const model_config *c);
-double rope_factor_of(
-    const model_config *c); /* of rotated queries and keys, where scaling has one */
 double rope_frequency(const model_config *c, int64_t j, bool scaled);
 
 /* ---- the parameter table ----------------------------------------------------------------- */
@@ -165,7 +163,7 @@ typedef struct model_layout {
         whole_below; /* ZeRO-3, offload_params: parameters of fewer elements stay whole on the device */
     int64_t bucket_bytes; /* most of a bucket, as fp32, but for a single parameter; 0: no limit */
     dtype gather_wire, reduce_wire; /* as in prog_bucket; of gathers while programs run */
-    bool keeps_half_grad; /* that of the first half of a step is measured (model_keep_tied) */
+    bool keeps_half_grad; /* that of the first half of a step is measured (model_half_tied) */
     bool selective;       /* recompute cheap ops */
     fp8_recipe fp8;       /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
     const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
@@ -178,7 +176,6 @@ typedef struct model_layout {
 /* The largest tensor_parallel_degree up to tp, and the smallest above it, that the model can be sharded over; 0:
  * there is none. */
 int model_tp_below(const model_config *c, int tp);
-int model_tp_above(const model_config *c, int tp);
 /* Sets how many tp ranks hold the same key/value heads: mesh.tp_rep, which comm needs too. An error when tp
  * cannot shard the model. */
 err model_split_tp(const model_config *c, mesh *m) MUST_USE;
@@ -294,11 +291,15 @@ void model_fill_constants(const model *m, plan *p);
 /* Makes written master weights what programs read: converts them to the copies that GEMMs read, and
  * gathers what other ranks update (ZeRO 1 and 2). */
 err model_publish(const model *m, exec *x) MUST_USE;
-/* The same table's gradient of the first half of a step, with model_layout.keeps_half_grad: keep copies n elements of
- * what this stage has of it, from element `at` of those that this rank updates on; sum adds the other stage's. @return
- * these elements, summed; no data where there is no such table here. Both stages call sum. */
-void model_keep_tied(const model *m, exec *x, const float *grad, int64_t at, int64_t n);
-err model_sum_half_tied(const model *m, exec *x, tensor *out) MUST_USE;
+/* For the gradient of a table that both ends of a pipeline hold, of the first half of a step, with
+ * model_layout.keeps_half_grad: the plan region that keeps what this stage has of it, as far as this rank updates it,
+ * and the program that adds the other stage's. */
+typedef struct half_tied {
+    int region;
+    chain_end sum;
+} half_tied;
+/* @return false: there is no such table here. */
+bool model_half_tied(const model *m, half_tied *out);
 /* Whether both ends of a pipeline hold the parameter. */
 bool model_param_tied(const model *m, int param);
 

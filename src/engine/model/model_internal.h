@@ -45,7 +45,7 @@ struct model {
     bucket_info info[MAX_BUCKETS];
     int buckets;
     chain_end tied, half_tied; /* add up the gradients of a table that two stages hold */
-    int tied_half;             /* region for model_keep_tied; -1: none */
+    int tied_half;             /* the region of model_half_tied; -1: none */
     model_param *param;        /* every part of every layer */
     model_param **by_name;     /* [params] sorted by name: there may be tens of thousands */
     int params;
@@ -58,8 +58,6 @@ typedef enum { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, BLOCK_LINEARS } blo
 extern const char *const block_linear_name[BLOCK_LINEARS];
 /* @return the fp8 recipe of this layer; FP8_OFF where it computes in the layout's type. */
 fp8_recipe linear_recipe(const model_layout *l, block_linear which);
-/* An error when the layout asks for fp8 together with what fp8 cannot be combined with. */
-err fp8_check(const model_layout *l) MUST_USE;
 
 /* Facts that programs read about tokens: one input per fact and way to divide the tokens of a sequence. */
 typedef enum {
@@ -86,11 +84,6 @@ static inline int local_kv_heads(const model_config *c, const mesh *m) {
 /* The type in which a module computes: the layout's, or what its overrides state. */
 err module_dtype(const model_layout *l, const char *module, dtype *out) MUST_USE;
 param_set model_set(const model *m);
-/* The model as if all its layers were like this one. */
-model_config model_like_layer(const model_config *c, int layer);
-/* The part of a head that rotary positions span, which sets the frequencies; and the dims that they
- * rotate, in pairs: one more where the width is odd, as in Hugging Face models. */
-int64_t rope_width(const model_config *c);
 /* The input with the table of rotations: layers with a window may have one of their own. */
 const char *rope_input_name(const model_config *c);
 

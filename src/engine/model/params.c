@@ -7,7 +7,6 @@
  * memory, gradients and communication are counted in. */
 #include "model_internal.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,7 +108,8 @@ static int pattern_digit(int64_t pattern, int layer) {
     return (int)(pattern % 10);
 }
 
-model_config model_like_layer(const model_config *c, int layer) {
+/* The model as if all its layers were like this one. */
+static model_config model_like_layer(const model_config *c, int layer) {
     model_config like = *c;
     bool last = layer == c->layers - 1;
     if (c->layer_pattern) {
@@ -260,7 +260,8 @@ fp8_recipe linear_recipe(const model_layout *l, block_linear which) {
     return l->fp8;
 }
 
-err fp8_check(const model_layout *l) {
+/* An error when the layout asks for fp8 together with what fp8 cannot be combined with. */
+static err fp8_check(const model_layout *l) {
     if (l->fp8 == FP8_OFF) return OK;
     if (l->dt != DT_BF16)
         return err_hint(
@@ -331,7 +332,7 @@ int model_tp_below(const model_config *c, int tp) {
     return tp;
 }
 
-int model_tp_above(const model_config *c, int tp) {
+static int model_tp_above(const model_config *c, int tp) {
     for (tp++; tp <= c->heads; tp++)
         if (tp_works(c, tp)) return tp;
     return 0;

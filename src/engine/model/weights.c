@@ -451,19 +451,9 @@ bool model_param_tied(const model *m, int param) {
     return shared_by_stages(m, m->param[param].bucket);
 }
 
-void model_keep_tied(const model *m, exec *x, const float *grad, int64_t at, int64_t n) {
-    op_call copy = { .op = OP_ACCUMULATE };
-    copy.in[0] = tensor_of((float *)grad, DT_F32, 1, &n);
-    copy.out[0] = tensor_of((float *)plan_data(x->plan, m->tied_half) + at, DT_F32, 1, &n);
-    exec_call(x, &copy);
-}
-
-err model_sum_half_tied(const model *m, exec *x, tensor *out) {
-    bucket_view b;
-    *out = (tensor){ 0 };
-    if (!m->half_tied.p || !tied_view(m, &b)) return OK;
-    *out = tensor_of(plan_data(x->plan, m->tied_half), DT_F32, 1, &b.count);
-    return exec_program(x, m->half_tied.id);
+bool model_half_tied(const model *m, half_tied *out) {
+    *out = (half_tied){ m->tied_half, m->half_tied };
+    return m->half_tied.p != NULL;
 }
 
 err model_publish(const model *m, exec *x) {
@@ -473,7 +463,7 @@ err model_publish(const model *m, exec *x) {
 }
 
 /* ---- constants ----------------------------------------------------------------------------- */
-int64_t rope_width(const model_config *c) {
+static int64_t rope_width(const model_config *c) {
     return (int64_t)(c->rope_fraction * (double)c->head_dim);
 }
 
@@ -506,7 +496,8 @@ static double yarn_frequency(const model_config *c, double f, int64_t j) {
     return stretched * f / c->rope_factor + (1 - stretched) * f;
 }
 
-double rope_factor_of(const model_config *c) {
+/* of rotated queries and keys, where scaling has one */
+static double rope_factor_of(const model_config *c) {
     if (c->pos != POS_ROPE || c->rope_scaling != ROPE_YARN) return 1;
     return c->rope_attention != 0 ? c->rope_attention : 0.1 * log(c->rope_factor) + 1;
 }

@@ -59,7 +59,7 @@ static bool bucket_is_here(const optimizer *o, int param) {
 }
 
 /* The layers of a bucket are dealt out to the ranks of its slices, in order (next_layers). */
-bool orthogonalizes_here(const optimizer *o, int param) {
+static bool orthogonalizes_here(const optimizer *o, int param) {
     const model_param *q = model_param_at(o->m, param);
     axis_set axes = slices_over(o, param);
     int at = 0;

@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "ops/block8.h"
 
@@ -146,7 +145,6 @@ static void reserve_states(optimizer *o) {
     directions_reserve(o);
     size_t sums = 1 + (size_t)model_conf(o->m)->layers + 1;
     o->sum = plan_region(o->p, "work", sums * 2 * sizeof(float));
-    half_reserve(o);
 }
 
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
@@ -186,6 +184,9 @@ void optim_free(optimizer *o) {
     for (size_t i = 0; i < COUNT_OF(o->block_norms); i++) prog_free(o->block_norms[i]);
     for (int i = 0; i < o->ends; i++)
         if (o->end[i].kind == END_BESIDE) prog_free((prog *)o->end[i].p);
+    prog_free(o->half_end);
+    for (int i = 0; i < o->halves; i++) prog_free((prog *)o->half[i].p);
+    free(o->half);
     free(o->end);
     free(o->groups.of);
     free(o->param);

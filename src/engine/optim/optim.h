@@ -103,11 +103,10 @@ void optim_set_factors(optimizer *o, const optim_factors *f);
 err optim_begin(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
 /* The norm now, without the loss scale; waits for it. A NaN or infinity shows in the result. */
 err optim_grad_norm(optimizer *o, exec *x, double *norm) MUST_USE;
-/* The same of the first microbatches of a step (exec_hooks.grads), with model_layout.keeps_half_grad: their sum over all
- * ranks, which is the gradient of these sequences on every layout. begin once, add for each exec_grads (NULL: all of
- * them are there), then norm at a point where all ranks come by. Ranks that hold the same parameters add together. */
-void optim_half_begin(optimizer *o, exec *x);
-err optim_half_add(optimizer *o, exec *x, const exec_grads *g) MUST_USE;
+/* The same of the first half of a step's microbatches, with model_layout.keeps_half_grad: their sum over all ranks, which
+ * is the gradient of these sequences on every layout. record, once the training programs are recorded and before
+ * plan_chain, adds what measures it to the chain; norm reads it, in exec_hooks.update. */
+err optim_record_half(optimizer *o, chain *c) MUST_USE;
 err optim_half_norm(optimizer *o, exec *x, double *norm) MUST_USE;
 
 /* @return what a step multiplied its gradients with to keep them within max_norm: 1, or max_norm /

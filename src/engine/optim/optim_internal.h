@@ -101,8 +101,6 @@ struct optimizer {
     bool on_host;        /* some of them have state or parameters in host memory */
     bool params_on_host; /* ... parameters */
     int sum; /* plan region: square sums, of the gradient and of each block (record_block_norms) */
-    int piece; /* plan region: gradients that optim_half_add sums over ranks; -1: none */
-    int64_t piece_count;
     axis_set parts;    /* ranks along these hold different parts of some matrix */
     int64_t sum_count; /* rows and columns of all matrices that are summed over */
     dtype polar;       /* in which Muon's iterations run */
@@ -112,11 +110,25 @@ struct optimizer {
     int block_norm[PARAM_GRAD + 1];    /* of plan_program */
     chain_end *end;                    /* [ends] what a step ends with */
     int ends;
+    chain_end *half; /* [halves] what measures the first half of a step */
+    int halves, half_cap;
+    prog *half_end;
     exec_tape tape[2]; /* of optim_step */
 };
 
 /* ---- programs.c ------------------------------------------------------------------ */
+/* Gradients that are contiguous in the arena: n elements of a region, and of those after it. */
+typedef struct grad_run {
+    int region;
+    int64_t at, n;
+    int64_t copies; /* ranks that hold the same ones */
+} grad_run;
 err optim_record(optimizer *o) MUST_USE;
+prog *new_update_program(const optimizer *o, const char *name);
+/* The gradient's square sum, before it is summed over the ranks or after. */
+val record_sum(const optimizer *o, prog *p, place_kind kind);
+/* The square sum of a run of gradients. */
+void record_run_squares(prog *p, const grad_run *r, val sum);
 /* Elements of what a bucket's view has in a region. */
 val record_elements(const optimizer *o, prog *p, int param, region_part in, dtype dt, int64_t at,
                     int64_t n);
@@ -127,12 +139,6 @@ void record_weights(const optimizer *o, prog *p, const update_range *s, change_r
 void record_zero(prog *p, val x);
 /* The square sum of gradients that `copies` ranks have. @param add to what `sum` is */
 void record_squares(prog *p, val grad, int64_t copies, val sum, bool add);
-/* Gradients that are contiguous in the arena: n elements of a region, and of those after it. */
-typedef struct grad_run {
-    int region;
-    int64_t at, n;
-    int64_t copies; /* ranks that hold the same ones */
-} grad_run;
 /* Finds the next run of chosen parameters from order[*i] on. @return false: there is none. */
 bool next_grad_run(const optimizer *o, bool (*chosen)(const void *ctx, int param), const void *ctx,
                    int *i, grad_run *out);
@@ -144,16 +150,14 @@ bool has_gradient(const optimizer *o, int param);
  * hold anything; else it is zero from the start. */
 bool padding_is_zero(const optimizer *o);
 
-/* ---- norms.c ------------------------------------------------------------------------------- */
-/* Reserves what optim_half_add sums gradients in. */
-void half_reserve(optimizer *o);
+/* ---- half_norm.c --------------------------------------------------------------------------- */
+/* Records what the norm of the first half of a step ends with. */
+void record_half_end(const optimizer *o, prog *p);
 
 /* ---- directions.c -------------------------------------------------------------------------- */
 /* Axes along which ranks hold different parts of a parameter. Ranks of another pipeline stage have other
  * parameters. */
 axis_set parts_over(const optimizer *o, int param);
-/* Whether this rank orthogonalizes the whole matrix. */
-bool orthogonalizes_here(const optimizer *o, int param);
 /* Those of parts_over that ZeRO slices it over. */
 axis_set slices_over(const optimizer *o, int param);
 /* Reserves states by rows and columns; after the ranges are known. */

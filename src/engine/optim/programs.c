@@ -82,9 +82,14 @@ void record_squares(prog *p, val grad, int64_t copies, val sum, bool add) {
     rec_change(p, c);
 }
 
+void record_run_squares(prog *p, const grad_run *r, val sum) {
+    record_squares(p, prog_region(p, "grads", r->region, r->at, DT_F32, r->n, (placement){ 0 }),
+                   r->copies, sum, true);
+}
+
 static bool is_any_gradient(const void *ctx, int param) { return has_gradient(ctx, param); }
 
-static val record_sum(const optimizer *o, prog *p, place_kind kind) {
+val record_sum(const optimizer *o, prog *p, place_kind kind) {
     return prog_region(p, "square sum", o->sum, 0, DT_F32, 2,
                        placement_on(mesh_axes(&o->mesh), (place){ .kind = kind }));
 }
@@ -100,9 +105,7 @@ static void record_norm(const optimizer *o, prog *p) {
     val sum = record_sum(o, p, PL_P);
     record_zero(p, sum);
     grad_run r;
-    for (int i = 0; next_grad_run(o, is_any_gradient, o, &i, &r);)
-        record_squares(p, prog_region(p, "grads", r.region, r.at, DT_F32, r.n, (placement){ 0 }),
-                       r.copies, sum, true);
+    for (int i = 0; next_grad_run(o, is_any_gradient, o, &i, &r);) record_run_squares(p, &r, sum);
     rec_moved(p, sum, mesh_axes(&o->mesh), PLACE_I);
 }
 
@@ -126,9 +129,7 @@ static void record_block_norms(const optimizer *o, prog *p, param_part part) {
         val sum = prog_part(p, sums, 2 * (layer < 0 ? layers : layer), 1, (int64_t[]){ 2 });
         grad_run r = run_of_param(o, o->order[i]);
         if (part == PARAM_GRAD)
-            record_squares(p,
-                           prog_region(p, "grads", r.region, r.at, DT_F32, r.n, (placement){ 0 }),
-                           r.copies, sum, true);
+            record_run_squares(p, &r, sum);
         else
             record_weight_squares(o, p, o->order[i], sum);
     }
@@ -177,7 +178,7 @@ static void record_update(const optimizer *o, prog *p) {
 }
 
 /* ---- programs ------------------------------------------------------------------------------ */
-static prog *new_update_program(const optimizer *o, const char *name) {
+prog *new_update_program(const optimizer *o, const char *name) {
     return prog_new(name, PROG_UPDATE, &o->mesh, &(param_set){ 0 }, &(prog_options){ 0 });
 }
 
@@ -204,6 +205,18 @@ static err record_host_updates(optimizer *o) {
     return OK;
 }
 
+/* The sum of a tied table comes first, of which both stages have a part. */
+static err add_half_end(optimizer *o) {
+    half_tied tied;
+    if (model_half_tied(o->m, &tied)) {
+        o->end[o->ends] = tied.sum;
+        o->end[o->ends++].kind = END_HALF;
+    }
+    o->half_end = new_update_program(o, "half-batch norm");
+    record_half_end(o, o->half_end);
+    return add_step_end(o, END_HALF, o->half_end, -1);
+}
+
 err optim_record(optimizer *o) {
     static const struct {
         const char *name;
@@ -221,7 +234,8 @@ err optim_record(optimizer *o) {
         TRY(prog_finish(o->block_norms[i]));
         TRY(plan_program(o->p, o->block_norms[i], -1, &o->block_norm[i]));
     }
-    o->end = mem_alloc((size_t)(model_conf(o->m)->layers + 2 + PROGRAMS) * sizeof *o->end);
+    o->end = mem_alloc((size_t)(model_conf(o->m)->layers + 4 + PROGRAMS) * sizeof *o->end);
+    if (model_lay(o->m)->keeps_half_grad) TRY(add_half_end(o));
     TRY(add_step_end(o, END_DECIDE, NULL, -1));
     TRY(add_step_end(o, END_NORM, o->program[PROGRAM_NORM], -1));
     o->norm = o->end[o->ends - 1].id;

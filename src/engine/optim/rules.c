@@ -1,7 +1,6 @@
 /* Which parameter gets which rule and which numbers, and what cannot be done. */
 #include "optim_internal.h"
 
-#include <math.h>
 #include <string.h>
 
 static const rule sgd = { OP_UPDATE_SGD }, momentum = { OP_UPDATE_MOMENTUM };

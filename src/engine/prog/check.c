@@ -198,8 +198,8 @@ err plan_check_ranks(const mesh *m, const chain *chains, int ranks) {
     for (int r = 0; r < ranks && !e; r++) {
         chain c = chain_normal(&chains[r]);
         t[r].m = mesh_as(m, r);
-        /* the first of a step, one between, the last; of a pipeline as many as fill it twice */
-        e = trace_rank(&t[r], &c, c.pipe.ranks > 1 ? 2 * c.pipe.ranks : 3);
+        /* the first of a step, two between, the last; of a pipeline as many as fill it twice */
+        e = trace_rank(&t[r], &c, c.pipe.ranks > 1 ? 2 * c.pipe.ranks : 4);
     }
     if (!e) e = match_traces(t, ranks);
     for (int r = 0; r < ranks; r++) free(t[r].entry);

@@ -210,17 +210,6 @@ static void call_part(exec *x, const op_call *c, const instance *in, const prog_
     }
 }
 
-void exec_call(exec *x, const op_call *c) {
-    if (c->run) {
-        call_part(x, c, NULL, NULL, 0);
-        return;
-    }
-    op_run run = op_run_of(x, NULL, QUEUE_COMPUTE);
-    op_call with_run = *c;
-    with_run.run = &run;
-    call_part(x, &with_run, NULL, NULL, 0);
-}
-
 /* @return an error only where none is to be noted. */
 static err note_not_finite(exec *x, const instance *in, const prog_op *o, const op_call *c) {
     exec_finding *f = x->probe.finding;
@@ -307,8 +296,10 @@ static comm_move stage_message(const chain_plan *k, const plan *p, const instr *
 static err send_boundary(exec *x, const chain_plan *k, const instr *i) {
     const chunk_plan *u = &k->chunk[i->chunk];
     if (i->pass == PASS_RESIDUAL) {
+        op_run run = op_run_of(x, NULL, QUEUE_COMPUTE);
         op_call sum = sum_passed(x->plan, k, u, i->slot);
-        exec_call(x, &sum);
+        sum.run = &run;
+        call_part(x, &sum, NULL, NULL, i->micro);
     }
     comm_move move = stage_message(k, x->plan, i);
     tensor t = passed_out(x->plan, k, u, i->pass, i->slot), none = { 0 };
@@ -432,11 +423,6 @@ static err run_beside(const chain_run *r, const instr *i) {
     return OK;
 }
 
-/* Whether the caller reads the gradients that this instruction's microbatch and those before it have left. */
-static bool shows_grads(const chain_run *r, const instr *i) {
-    return r->hooks && r->hooks->grads && i->micro == r->hooks->grads_micro;
-}
-
 /* Runs an instruction that is not a list of a chunk's program. */
 static err run_simple(const chain_run *r, const instr *i) {
     exec *x = r->x;
@@ -444,7 +430,6 @@ static err run_simple(const chain_run *r, const instr *i) {
     switch (i->kind) {
     case DO_FEED: return h ? h->feed(h->ctx, i->micro, i->inputs) : OK;
     case DO_LOSS: return h ? h->loss(h->ctx, i->micro) : OK;
-    case DO_GRADS: return shows_grads(r, i) ? h->grads(h->ctx, NULL) : OK;
     case DO_SEND: return send_boundary(x, r->k, i);
     case DO_SENT: return comm_wait(x->comm, &r->k->chunk[i->chunk].ticket[i->slot][i->pass]);
     case DO_RECV: return receive_boundary(x, r->k, i);
@@ -455,35 +440,19 @@ static err run_simple(const chain_run *r, const instr *i) {
     case DO_DECIDE: return h ? h->update(h->ctx) : OK;
     case DO_TIED:
     case DO_NORM:
+    case DO_HALF:
     case DO_UPDATE: return run_own_program(r, i->end->id, i);
     case DO_BESIDE: return run_beside(r, i);
-    default: BUG_IF(true); return OK;
+    case DO_FWD:
+    case DO_FWD_SAVES:
+    case DO_BWD:
+    case DO_WEIGHTS:
+    case DO_GATHER:
+    case DO_GATHERED:
+    case DO_REDUCE:
+    case DO_REDUCED: BUG("a list is run by run_program");
     }
-}
-
-bool exec_grads_has(const exec_grads *g, int layer, int bucket, int64_t offset) {
-    const op_list *l = instr_list(g->p, (instr_kind)g->list);
-    for (int i = 0; i < l->n && layer == g->layer; i++)
-        for (int k = 0; k < OP_MAX_OUT && !(op_flags(l->op[i].op) & OPF_EXTERN); k++) {
-            val v = l->op[i].out[k], root = val_root(g->p, v);
-            if (v == VAL_NONE || g->p->val[root].cls != VC_GRAD) continue;
-            const prog_val *x = &g->p->val[v];
-            if (x->bucket != bucket) continue;
-            if (g->list == DO_REDUCED) return true; /* the whole slice */
-            const prog_param *q = &g->p->set.param[x->param];
-            int64_t n = q->dim[0] * (q->ndim > 1 ? q->dim[1] : 1);
-            if (offset >= q->offset && offset < q->offset + n) return true;
-        }
-    return false;
-}
-
-/* A list has accumulated the gradients that it writes over the microbatches so far: no other list writes them. */
-static err show_list_grads(const chain_run *r, const instr *i, const instance *in) {
-    bool writes =
-        i->kind == DO_FWD || i->kind == DO_BWD || i->kind == DO_WEIGHTS || i->kind == DO_REDUCED;
-    bool overlap = r->k->c.pipe.ranks > 1; /* else DO_GRADS comes before the next microbatch */
-    if (!overlap || !writes || !shows_grads(r, i)) return OK;
-    return r->hooks->grads(r->hooks->ctx, &(exec_grads){ in->p, in->layer, (int)i->kind });
+    return OK;
 }
 
 static err run_program(const chain_run *r, const instr *i) {
@@ -498,7 +467,7 @@ static err run_program(const chain_run *r, const instr *i) {
     open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
     TRY(run_list(r, in, i, open ? open : &own));
     settle_fetch(r, i, in->p);
-    return show_list_grads(r, i, in);
+    return OK;
 }
 
 static err run_instr(const chain_run *r, const instr *i) {
@@ -517,9 +486,9 @@ static err run_instr(const chain_run *r, const instr *i) {
     return e;
 }
 
-/* Marks instructions that involve the host, which no tape records. */
-static bool is_host_instr(instr_kind k) {
-    return k == DO_FEED || k == DO_LOSS || k == DO_GRADS || k == DO_SEND || k == DO_SENT ||
+/* Marks instructions that no tape records: they involve the host, or belong to one of the repeated microbatches. */
+static bool is_untaped(instr_kind k) {
+    return k == DO_FEED || k == DO_LOSS || k == DO_HALF || k == DO_SEND || k == DO_SENT ||
            k == DO_RECV || k == DO_DECIDE || k == DO_BESIDE;
 }
 
@@ -556,14 +525,13 @@ static err run_step_list(const chain_run *r, int only, exec_tape *micro, exec_ta
     instr i;
     for (step_part p = { r, at, 0 }; step_next(&at, &i); p = (step_part){ r, at, 0 }) {
         if (only >= 0 && i.micro != only) continue;
-        if (i.end && !updates) break;
-        if (is_host_instr(i.kind)) {
+        if (i.end && i.kind != DO_HALF && !updates) break;
+        if (is_untaped(i.kind)) {
             TRY(run_instr(r, &i));
             continue;
         }
         exec_tape *tape = tape_of(r, &i, micro, end);
-        for (step_cursor next = at; p.n++, step_next(&next, &i) && !is_host_instr(i.kind);)
-            at = next;
+        for (step_cursor next = at; p.n++, step_next(&next, &i) && !is_untaped(i.kind);) at = next;
         TRY(tape ? exec_replay(r->x, tape, part_calls, &p) : part_calls(&p));
     }
     return OK;
@@ -590,7 +558,7 @@ err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) {
 }
 
 err exec_ends(exec *x, const chain_end *end, int n, exec_tape *tape) {
-    step_list l = { .micros = 1 };
+    step_list l = { .micros = 1, .half = -1 };
     step_list_add_ends(&l, end, n);
     chain_run r = { .x = x, .l = &l, .micros = 1, .step = exec_step_at(x) };
     err e = run_step_list(&r, -1, NULL, tape);

@@ -78,29 +78,15 @@ uint64_t exec_progress(const exec *x);
  * @param micro, micros which microbatch of how many: gradients are stored in the first, reduced
  * over the mesh with the last. */
 err exec_chain(exec *x, int which, int micro, int micros) MUST_USE;
-/* Gradients that a list of a program has accumulated over the first microbatches, before another one adds to them. */
-typedef struct exec_grads {
-    const prog *p;
-    int layer; /* -1: outside blocks */
-    int list;  /* which of its lists: the executor's */
-} exec_grads;
-/* Whether that of the parameter at this offset of a bucket is one of them. */
-bool exec_grads_has(const exec_grads *g, int layer, int bucket, int64_t offset);
-
 /* Hooks of the caller for each microbatch of a step: one puts its inputs into a slot of them (plan_input)
  * before it begins; reads its losses (exec_result) before the next one overwrites them. Ranks that do
  * not compute losses are not asked to. */
 typedef struct exec_hooks {
     err (*feed)(void *ctx, int micro, int slot);
     err (*loss)(void *ctx, int micro);
-    /* Reads the gradients that the microbatches up to grads_micro have left, before the next one adds to them; NULL:
-     * disabled. Called once with NULL for all of them, or in a pipeline, whose microbatches overlap, for those of
-     * each list. */
-    err (*grads)(void *ctx, const exec_grads *g);
     /* Sets what the update reads, once the gradients are complete; NULL: the step ends with its microbatches. */
     err (*update)(void *ctx);
     void *ctx;
-    int grads_micro; /* not the last one, whose gradients are reduced */
 } exec_hooks;
 /* Runs all microbatches of a step, in the order of the chain's schedule, and what the chain ends with. */
 err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) MUST_USE;
@@ -134,8 +120,6 @@ step_block *exec_step(exec *x);
 const step_state *exec_state(exec *x);
 err exec_state_get(exec *x, step_state *out) MUST_USE;
 void exec_state_set(exec *x, const step_state *s);
-/* Runs one call, timed when profiling. c->run may be NULL for what needs neither step nor layer. */
-void exec_call(exec *x, const op_call *c);
 
 /* The order of queues, as in device_table. A call runs on the queue that its op_run names, with a
  * workspace that no other queue uses; without a device calls run in their turn. Reading memory waits for
@@ -147,7 +131,7 @@ void exec_join(exec *x, device_queue q, device_queue other);
 void exec_signal(exec *x, device_queue q, int event);
 void exec_await(exec *x, device_queue q, device_queue of, int event);
 
-/* Makes the calls that `calls` makes, or replays them. They must be made through exec_call. */
+/* Makes the calls that `calls` makes, or replays them. */
 err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) MUST_USE;
 void exec_tape_drop(const plan *p, exec_tape *t);
 

@@ -31,14 +31,22 @@ typedef enum {
     END_DECIDE, /* the caller sets what the update reads (exec_hooks.update) */
     END_NORM,   /* the gradient's norm */
     END_UPDATE,
-    END_BESIDE /* the update of a layer in host memory, beside the next step, which awaits its event */
+    END_BESIDE, /* the update of a layer in host memory, beside the next step, which awaits its event */
+    END_HALF /* a part of the norm of the gradient that the first half of a step's microbatches left */
 } end_kind;
+/* A list of a program that accumulates gradients of parameters, which no other list writes. */
+typedef struct grad_list {
+    const prog *p;
+    int layer; /* -1: outside blocks */
+    int list;  /* the kind of instruction that runs it */
+} grad_list;
 typedef struct chain_end {
     end_kind kind;
     const prog *p; /* NULL: none */
     int id;
-    int layer;   /* END_BESIDE: -1: outside blocks, the first of them */
-    bool stored; /* ... parameters are there too: another event follows what is copied back */
+    int layer;       /* END_BESIDE: -1: outside blocks, the first of them */
+    bool stored;     /* ... parameters are there too: another event follows what is copied back */
+    grad_list after; /* END_HALF, in a pipeline: the list that it runs behind */
 } chain_end;
 
 typedef struct chain {
@@ -60,6 +68,10 @@ typedef struct chain {
     const chain_end
         *end_list; /* [ends] of the optimizer; none: a step ends with its microbatches */
     int ends;
+    /* [halves] of the optimizer: what runs behind the first half of an even number of microbatches. Without a pipeline
+     * it is one program; else the first one clears what the others, each behind a list, add to. */
+    const chain_end *half;
+    int halves;
     /* [besides] by layer + 1, set by plan_chain: updates that run beside the step, whose parameters are gathered no
      * earlier than they must. */
     const bool *beside;
@@ -70,6 +82,11 @@ typedef struct chain {
 static inline prog *chain_block(const chain *c, int layer) {
     return c->block[c->kind ? c->kind[layer] : 0];
 }
+
+/* Finds the next list of a chain that accumulates gradients. @param i 0 at first. @return false: there is none */
+bool chain_grad_list(const chain *c, int *i, grad_list *out);
+/* Whether it writes the gradient of the parameter at this offset of a bucket. */
+bool grad_list_writes(const grad_list *g, int layer, int bucket, int64_t offset);
 
 typedef struct plan plan;
 plan *plan_new(const mesh *m, const op_backend *backend, int threads);
@@ -150,7 +167,7 @@ err plan_pull(const plan *p, device_queue q, device_ticket *t, const void *from,
 
 /* Adds the instructions of a rank along pp as text: U3 starts to gather what the update left of block 3 in slices, u3
  * waits for it; G3 starts to gather its parameters, g3 waits for them; F3, B3 and W3 run its lists, R3 starts to reduce
- * its gradients, r3 waits. What is repeated is in parentheses, behind the number of times. */
+ * its gradients, r3 waits; H measures the gradient of the first half. What is repeated is in parentheses, behind the number of times. */
 err chain_print_steps(const chain *c, int rank, int micros, str *out) MUST_USE;
 
 /* Plays the communication of every rank's chain side by side, without running it, and proves that each

@@ -156,8 +156,6 @@ void prog_fail(prog *p, const char *hint, const char *fmt, ...) PRINTF_LIKE(3, 4
 val val_as(prog *p, val x, dtype dt);
 /* Where this parameter's gradient is accumulated; the first writer of a program stores. */
 val param_grad(prog *p, val param, op_acc *acc);
-/* The bucket as programs read it, gathered when it is stored in slices. */
-val bucket_read(prog *p, int bucket);
 /* Whether it reads parameters from host memory. */
 bool prog_fetches(const prog *p);
 

@@ -122,6 +122,13 @@ void rec_move_into_(prog *p, val x, axis_set axes, place to, val into) {
     p->fwd.op[p->fwd.n - 1].out[0] = into;
 }
 
+void rec_sum_over_(prog *p, val x, axis_set axes) {
+    if (p->error || mesh_span(&p->m, axes) == 1) return;
+    const prog_val v = p->val[x];
+    val sum = val_alias(p, x, 0, v.dt, v.ndim, v.dim, v.pl);
+    emit_move(p, x, sum, (comm_move){ .axes = axes, .from = PLACE_P, .to = PLACE_I });
+}
+
 void rec_exchange_(prog *p, val mine, val theirs, exchange_spec e) {
     if (p->error) return;
     val of[] = { e.sends_first ? mine : theirs, e.sends_first ? theirs : mine };

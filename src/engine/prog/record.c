@@ -244,7 +244,8 @@ static val fetch_part(prog *p, val stored, val full) {
     return part;
 }
 
-val bucket_read(prog *p, int b) {
+/* The bucket as programs read it, gathered when it is stored in slices. */
+static val bucket_read(prog *p, int b) {
     if (p->bucket_full[b] != VAL_NONE) return p->bucket_full[b];
     const prog_bucket *k = &p->set.bucket[b];
     axis_set slices = bucket_is_sliced(k, &p->m, HOLDS_PARAMS) ? k->slices : 0;

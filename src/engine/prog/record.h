@@ -360,6 +360,8 @@ void rec_change_(prog *p, change_request c);
  * axes have one rank. */
 val rec_moved_(prog *p, val x, axis_set axes, place to);
 void rec_move_into_(prog *p, val x, axis_set axes, place to, val into);
+/* Sums x over any set of axes, where it is, whatever its placement: gradients that are not reduced yet. */
+void rec_sum_over_(prog *p, val x, axis_set axes);
 /* Two ranks send each other as many elements. One of them sends first: a message may wait for its receiver. */
 typedef struct exchange_spec {
     axis_set axes;
@@ -371,5 +373,6 @@ void rec_exchange_(prog *p, val mine, val theirs, exchange_spec e);
 #define rec_change(p, ...)    rec_change_(HERE(p), __VA_ARGS__)
 #define rec_moved(p, ...)     rec_moved_(HERE(p), __VA_ARGS__)
 #define rec_move_into(p, ...) rec_move_into_(HERE(p), __VA_ARGS__)
+#define rec_sum_over(p, ...)  rec_sum_over_(HERE(p), __VA_ARGS__)
 
 #endif

@@ -4,7 +4,6 @@
 #include "prog/simulate.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "exec_internal.h"
 #include "plan_internal.h"
@@ -363,6 +362,7 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
         return true;
     case DO_TIED:
     case DO_NORM:
+    case DO_HALF:
     case DO_UPDATE: /* counted apart */
         r->update += sim_programs(&i->end->p, 1, &s->m, s->costs);
         return true;
@@ -373,8 +373,18 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
         r->now += r->last;
         r->exposed += r->last;
         return true;
-    default: return true;
+    case DO_DECIDE: /* the host's, which the device does not wait for */
+    case DO_BESIDE: /* beside the next step */
+    case DO_FWD:    /* lists: above */
+    case DO_FWD_SAVES:
+    case DO_BWD:
+    case DO_WEIGHTS:
+    case DO_GATHER:
+    case DO_GATHERED:
+    case DO_REDUCE:
+    case DO_REDUCED: return true;
     }
+    return true;
 }
 
 /* ---- a step -------------------------------------------------------------------------------------- */

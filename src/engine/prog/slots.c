@@ -20,7 +20,6 @@
 #include "plan_internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { GRAD_SLOTS = 2 }; /* of blocks: one being computed, one being reduced */
 

@@ -18,33 +18,37 @@ typedef struct model_chunk {
 /* @param rank along pp */
 model_chunk chain_chunk(const chain *c, int rank, int index);
 
-typedef enum {
-    DO_FEED,      /* the caller puts a microbatch's inputs in place */
-    DO_FWD,       /* a program's forward list */
-    DO_FWD_SAVES, /* forward again, only what backward will read */
-    DO_BWD,
-    DO_WEIGHTS, /* gradients of weights that backward put off */
-    DO_GATHER, /* starts to gather the parameters of a program that are stored in slices, into a slot */
-    DO_GATHERED, /* waits until they are */
-    DO_REDUCE,   /* starts to reduce the whole gradients that a list left in a slot */
-    DO_REDUCED,  /* waits for that, and adds this rank's slice to the one it accumulates */
-    /* The same of parameters that the last update left in slices (ZeRO 1 and 2), into their place. */
-    DO_GATHER_UPDATED,
-    DO_GATHERED_UPDATED,
-    DO_SEND, /* begins to send what passes to the next virtual stage, or back */
-    DO_SENT, /* waits until it is sent */
-    DO_RECV,
-    DO_LOSS,  /* the caller reads the losses of a microbatch */
-    DO_GRADS, /* the caller may read the gradients that it and those before it left */
-    DO_BEGIN, /* the program that every rank begins a step with */
-    DO_END,   /* ... and ends its microbatches with; waits for what is still being reduced */
-    /* The programs that end a step, by end_kind. */
-    DO_TIED,
-    DO_DECIDE,
-    DO_NORM,
-    DO_UPDATE,
-    DO_BESIDE
-} instr_kind;
+/* The kinds of instructions, each with its name in traces and its letter in dumps; NULL: dumps show it otherwise, or
+ * not. Switches over them have no default, so that a new one is a compiler's warning in each of its readers. */
+/* clang-format off */
+#define INSTR_KINDS(X)                                                                             \
+    X(FEED, "inputs", NULL)         /* the caller puts a microbatch's inputs in place */           \
+    X(FWD, "forward", "F")          /* a program's forward list */                                 \
+    X(FWD_SAVES, "recompute", "F")  /* forward again, only what backward will read */              \
+    X(BWD, "backward", "B")                                                                        \
+    X(WEIGHTS, "weights", "W")      /* gradients of weights that backward put off */               \
+    X(GATHER, "start gather", "G")  /* gathers the parameters of a program that are stored in slices, into a slot */ \
+    X(GATHERED, "wait gather", "g")                                                                \
+    X(REDUCE, "start reduce", "R")  /* reduces the whole gradients that a list left in a slot */   \
+    X(REDUCED, "wait reduce", "r")  /* ... and adds this rank's slice to the one it accumulates */ \
+    X(GATHER_UPDATED, "start gather of updated", "U") /* gathers, in their place, parameters that the last update left in slices */ \
+    X(GATHERED_UPDATED, "wait gather of updated", "u")                                             \
+    X(SEND, "send", NULL)           /* begins to send what passes to the next virtual stage, or back */ \
+    X(SENT, "wait send", NULL)                                                                     \
+    X(RECV, "receive", NULL)                                                                       \
+    X(LOSS, "losses", NULL)         /* the caller reads the losses of a microbatch */              \
+    X(BEGIN, "begin", NULL)         /* the program that every rank begins a step with */           \
+    X(END, "end", NULL)             /* ... and ends its microbatches with; waits for what is still being reduced */ \
+    /* The programs that end a step, by end_kind. */                                               \
+    X(TIED, "run", NULL)                                                                           \
+    X(DECIDE, "decide", NULL)                                                                      \
+    X(NORM, "run", NULL)                                                                           \
+    X(UPDATE, "run", NULL)                                                                         \
+    X(BESIDE, "run", NULL)                                                                         \
+    X(HALF, "run", "H")             /* behind the first half of the microbatches, and before DECIDE */
+/* clang-format on */
+#define INSTR_KIND(id, name, letter) DO_##id,
+typedef enum { INSTR_KINDS(INSTR_KIND) } instr_kind;
 typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 
 typedef struct instr {
@@ -58,7 +62,7 @@ typedef struct instr {
     /* Slots of gathered parameters and of whole gradients, of the pool of its program; -1: none. */
     int gathered, whole_grad;
     int bucket;           /* DO_GATHER_UPDATED, DO_GATHERED_UPDATED */
-    const chain_end *end; /* DO_TIED and those after it */
+    const chain_end *end; /* DO_TIED and those after it: the program that it runs */
     /* While the list of a microbatch is made (slots.c): */
     bool once;  /* in a step's first one alone: what it brings stays */
     bool ahead; /* for the next microbatch: not in the last one */
@@ -79,7 +83,8 @@ typedef struct step_list {
     instr *list;
     int n, cap;
     int repeat_from, repeat_to, repeats; /* [from, to) run so many times; 0: nothing is repeated */
-    int slots[MAX_CHUNKS];               /* how many slots it uses */
+    int half; /* the microbatch that DO_HALF runs behind, although it may be in what is repeated; -1: none */
+    int slots[MAX_CHUNKS]; /* how many slots it uses */
     int inputs;
     int gathered[POOLS], whole_grads[POOLS];
 } step_list;

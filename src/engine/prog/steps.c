@@ -20,6 +20,7 @@
  * pipeline stage is such an F', too: stages pass on the sum. */
 #include "step_list_internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* ---- chunks ------------------------------------------------------------------------------ */
@@ -97,14 +98,16 @@ comm_move updated_move(const prog_bucket *b) {
 
 bool step_next(step_cursor *c, instr *out) {
     const step_list *l = c->l;
-    if (c->at == l->repeat_to && c->again + 1 < l->repeats) {
-        c->at = l->repeat_from;
-        c->again++;
-    }
-    if (c->at == l->n) return false;
-    *out = l->list[c->at];
-    if (c->at >= l->repeat_from && c->at < l->repeat_to) out->micro += c->again;
-    c->at++;
+    do {
+        if (c->at == l->repeat_to && c->again + 1 < l->repeats) {
+            c->at = l->repeat_from;
+            c->again++;
+        }
+        if (c->at == l->n) return false;
+        *out = l->list[c->at];
+        if (c->at >= l->repeat_from && c->at < l->repeat_to) out->micro += c->again;
+        c->at++;
+    } while (out->kind == DO_HALF && out->micro != l->half);
     return true;
 }
 
@@ -249,6 +252,13 @@ static instr plain_instr(instr_kind kind, int micro) {
     return (instr){ .kind = kind, .micro = micro, .gathered = -1, .whole_grad = -1 };
 }
 
+static_assert(DO_HALF - DO_TIED == (int)END_HALF, "instructions are in the order of end_kind");
+static void push_end(step_list *l, const chain_end *end, int micro) {
+    instr in = plain_instr((instr_kind)(DO_TIED + (int)end->kind), micro);
+    in.end = end;
+    push_instr(l, in);
+}
+
 /* Makes the list of one microbatch that of a step: the first one, those between, the last. */
 static void add_microbatches(const chain *c, step_list *l, int micros) {
     step_list one = *l;
@@ -267,8 +277,8 @@ static void add_microbatches(const chain *c, step_list *l, int micros) {
             push_instr(l, in);
         }
         if (last) push_instr(l, plain_instr(DO_END, micro));
+        if (!last && l->half >= 0) push_end(l, c->half, micro);
         if (c->first->mode != PROG_DECODE) push_instr(l, plain_instr(DO_LOSS, micro));
-        if (!last && c->first->mode == PROG_TRAIN) push_instr(l, plain_instr(DO_GRADS, micro));
         if (!first && !last) l->repeat_to = l->n, l->repeats = micros - 2;
     }
     free(one.list);
@@ -288,15 +298,87 @@ static void add_begin(step_list *l) {
 
 void step_list_add_ends(step_list *l, const chain_end *end, int n) {
     for (int i = 0; i < n; i++) {
-        instr in = plain_instr((instr_kind)(DO_TIED + (int)end[i].kind), l->micros);
-        in.end = &end[i];
-        push_instr(l, in);
+        bool half = end[i].kind == END_HALF;
+        if (!half || l->half >= 0) push_end(l, &end[i], half ? l->half : l->micros);
     }
+}
+
+/* ---- the first half of a step ------------------------------------------------------------------- */
+/* @return the op's k-th result, if it accumulates the gradient of a parameter. */
+static const prog_val *written_grad(const prog *p, const prog_op *o, int k) {
+    val v = o->out[k];
+    bool writes = v != VAL_NONE && !(op_flags(o->op) & OPF_EXTERN);
+    return writes && p->val[val_root(p, v)].cls == VC_GRAD ? &p->val[v] : NULL;
+}
+
+bool chain_grad_list(const chain *c, int *i, grad_list *out) {
+    static const instr_kind kinds[] = { DO_FWD, DO_BWD, DO_WEIGHTS, DO_REDUCED };
+    enum { KINDS = COUNT_OF(kinds) };
+    for (; *i < (c->layers + 2) * KINDS; ++*i) {
+        int at = *i / KINDS; /* first, the blocks, last */
+        bool block = at > 0 && at <= c->layers, writes = false;
+        *out = (grad_list){ block ? chain_block(c, at - 1)
+                            : at  ? c->last
+                                  : c->first,
+                            block ? at - 1 : -1, (int)kinds[*i % KINDS] };
+        const op_list *l = instr_list(out->p, kinds[*i % KINDS]);
+        for (int n = 0; n < l->n * OP_MAX_OUT && !writes; n++)
+            writes = written_grad(out->p, &l->op[n / OP_MAX_OUT], n % OP_MAX_OUT) != NULL;
+        if (writes) return ++*i, true;
+    }
+    return false;
+}
+
+bool grad_list_writes(const grad_list *g, int layer, int bucket, int64_t offset) {
+    const op_list *l = instr_list(g->p, (instr_kind)g->list);
+    for (int n = 0; n < l->n * OP_MAX_OUT && layer == g->layer; n++) {
+        const prog_val *x = written_grad(g->p, &l->op[n / OP_MAX_OUT], n % OP_MAX_OUT);
+        if (!x || x->bucket != bucket) continue;
+        if (g->list == DO_REDUCED) return true; /* the whole slice */
+        const prog_param *q = &g->p->set.param[x->param];
+        int64_t end = q->offset + q->dim[0] * (q->ndim > 1 ? q->dim[1] : 1);
+        if (offset >= q->offset && offset < end) return true;
+    }
+    return false;
+}
+
+static const chain_end *half_behind(const chain *c, int rank, const instr *i) {
+    model_chunk k = chain_chunk(c, rank, i->chunk);
+    bool block = i->instance > 0 && i->instance <= k.layers;
+    int layer = block ? k.from + i->instance - 1 : -1;
+    if (!instr_runs_list(i->kind) || i->instance > k.layers + 1) return NULL;
+    for (int n = 1; n < c->halves; n++) {
+        const grad_list *g = &c->half[n].after;
+        if (g->list == (int)i->kind && g->layer == layer &&
+            g->p == chunk_program(c, &k, i->instance))
+            return &c->half[n];
+    }
+    return NULL;
+}
+
+/* Microbatches of a pipeline overlap: what the first half left is read behind each list, before the next microbatch
+ * adds to it. */
+static void add_halves(const chain *c, int rank, step_list *l) {
+    step_list out = *l;
+    bool begun = false;
+    out.list = NULL;
+    out.n = out.cap = 0;
+    for (int i = 0; i < l->n; i++) {
+        const instr *in = &l->list[i];
+        push_instr(&out, *in);
+        const chain_end *half = in->micro == l->half ? half_behind(c, rank, in) : NULL;
+        if (half && !begun) push_end(&out, c->half, l->half);
+        if (half) push_end(&out, half, l->half);
+        begun |= half != NULL;
+    }
+    free(l->list);
+    *l = out;
 }
 
 void step_list_from(const chain *c, int rank, const timetable *s, int micros, step_list *out) {
     int made = s->micros;
-    *out = (step_list){ .micros = made };
+    *out =
+        (step_list){ .micros = made, .half = c->halves && micros % 2 == 0 ? micros / 2 - 1 : -1 };
     BUG_IF(c->pipe.chunks > MAX_CHUNKS);
     maker m = { .c = c, .out = out, .inputs = no_slots(made) };
     for (int k = 0; k < c->pipe.chunks; k++) m.chunk[k] = no_slots(made);
@@ -316,6 +398,7 @@ void step_list_from(const chain *c, int rank, const timetable *s, int micros, st
         add_microbatches(c, out, micros);
     else
         push_instr(out, plain_instr(DO_END, micros - 1));
+    if (c->pipe.ranks > 1 && out->half >= 0) add_halves(c, rank, out);
     step_list_add_updated(c, rank, out);
     if (c->begin) add_begin(out);
     step_list_add_ends(out, c->tied, c->tied != NULL);

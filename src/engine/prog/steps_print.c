@@ -5,6 +5,7 @@
 /* "first", "last", or the number of a block in the model. */
 static void add_block_name(str *out, const chain *c, const model_chunk *k, const instr *i) {
     int at = i->instance, restart = at - (k->layers + 2);
+    if (i->kind == DO_HALF) return; /* it follows the list that it measures */
     if (at == 0)
         str_add(out, "first");
     else if (at == k->layers + 1)
@@ -13,21 +14,9 @@ static void add_block_name(str *out, const chain *c, const model_chunk *k, const
         str_add(out, "%d", k->from + (restart < 0 ? at - 1 : restart * c->keep_every));
 }
 
-static const char *instr_text(const instr *i) {
-    switch (i->kind) {
-    case DO_FWD:
-    case DO_FWD_SAVES: return "F";
-    case DO_BWD: return "B";
-    case DO_WEIGHTS: return "W";
-    case DO_GATHER: return "G";
-    case DO_GATHERED: return "g";
-    case DO_REDUCE: return "R";
-    case DO_REDUCED: return "r";
-    case DO_GATHER_UPDATED: return "U";
-    case DO_GATHERED_UPDATED: return "u";
-    default: return NULL; /* the timetable shows what passes between ranks */
-    }
-}
+/* The timetable shows what passes between ranks. */
+#define INSTR_LETTER(id, name, letter) [DO_##id] = letter,
+static const char *const instr_letters[] = { INSTR_KINDS(INSTR_LETTER) };
 
 /* @param ended others came before */
 static void add_end_name(str *out, const chain_end *e, bool *ended) {
@@ -46,7 +35,8 @@ err chain_print_steps(const chain *of, int rank, int micros, str *out) {
     step_cursor at = { &l };
     bool ended = false;
     for (instr i; step_next(&at, &i);) {
-        const char *kind = instr_text(&i);
+        bool named = i.end && !(i.end >= c.half && i.end < c.half + c.halves);
+        const char *kind = named ? NULL : instr_letters[i.kind];
         bool opens = l.repeats && at.at == l.repeat_from + 1;
         if (opens || (kind && out->len - line > WIDTH)) {
             line = out->len + 1;
@@ -56,9 +46,11 @@ err chain_print_steps(const chain *of, int rank, int micros, str *out) {
         model_chunk k = chain_chunk(&c, rank, i.chunk);
         if (kind) str_add(out, " %s", kind);
         if (kind) add_block_name(out, &c, &k, &i);
-        if (i.end && i.end->p) add_end_name(out, i.end, &ended);
+        if (named && i.end->p) add_end_name(out, i.end, &ended);
         if (!l.repeats || at.at != l.repeat_to) continue;
-        str_add(out, " )\n       ");
+        str_add(out, " )");
+        if (l.half > 1) str_add(out, " with H at the end of repeat %d", l.half);
+        str_add(out, "\n       ");
         line = out->len;
         at.again = l.repeats - 1;
     }

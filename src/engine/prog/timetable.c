@@ -3,7 +3,6 @@
 #include "prog/timetable.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* Counts the tasks that one rank has been given so far. */
 typedef struct player {

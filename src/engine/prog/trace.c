@@ -107,31 +107,8 @@ void trace_call_end(exec_trace *t, int at, const op_call *c, const instance *in,
     e->text = shapes.text;
 }
 
-static const char *const instr_names[] = {
-    [DO_FEED] = "inputs",
-    [DO_FWD] = "forward",
-    [DO_FWD_SAVES] = "recompute",
-    [DO_BWD] = "backward",
-    [DO_WEIGHTS] = "weights",
-    [DO_GATHER] = "start gather",
-    [DO_GATHERED] = "wait gather",
-    [DO_REDUCE] = "start reduce",
-    [DO_REDUCED] = "wait reduce",
-    [DO_SEND] = "send",
-    [DO_SENT] = "wait send",
-    [DO_RECV] = "receive",
-    [DO_LOSS] = "losses",
-    [DO_UPDATE] = "run",
-    [DO_TIED] = "run",
-    [DO_NORM] = "run",
-    [DO_DECIDE] = "decide",
-    [DO_BESIDE] = "run",
-    [DO_GRADS] = "gradients",
-    [DO_GATHER_UPDATED] = "start gather of updated",
-    [DO_BEGIN] = "begin",
-    [DO_GATHERED_UPDATED] = "wait gather of updated",
-    [DO_END] = "end",
-};
+#define INSTR_NAME(id, name, letter) [DO_##id] = name,
+static const char *const instr_names[] = { INSTR_KINDS(INSTR_NAME) };
 
 int trace_instr_begin(exec_trace *t) { return begin_trace_event(t, EVENT_INSTR, QUEUE_COMPUTE); }
 

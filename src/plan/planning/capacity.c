@@ -130,7 +130,8 @@ err capacity_of(const config *cfg, const run_target *on, capacity *out) {
     return OK;
 }
 
-double capacity_process_bytes(const capacity *c) {
+/* The most memory that a process which trains on the CPU, with all ranks as its threads, has resident. */
+static double capacity_process_bytes(const capacity *c) {
     static const double program = 15e6; /* code, libraries, stacks of threads, the loader */
     return c->of_all_ranks + program;
 }
@@ -195,12 +196,12 @@ static err apply_fit_step(config *c, const fit_step *s) {
     return OK;
 }
 
-static bool can_shard(const config *c, const capacity *now, int stage) {
+static bool can_shard(const config *c, const capacity *now, int zero) {
     bool split =
         mesh_stages(&now->layout) > 1 &&
         pipeline_schedule_traits[c->parallelism.pipeline_parallel_schedule] & PIPE_SPLITS_BACKWARD;
-    return stage > c->parallelism.zero_stage &&
-           mesh_span(&now->layout, model_slice_axes(&now->layout)) > 1 && (stage < 2 || !split);
+    return zero > c->parallelism.zero_stage &&
+           mesh_span(&now->layout, model_slice_axes(&now->layout)) > 1 && (zero < 2 || !split);
 }
 
 /* Whether the step changes anything and the run can take it. */

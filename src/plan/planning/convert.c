@@ -188,7 +188,8 @@ err convert_default(convert_source *s, const char *option, const char *value) {
     return config_set(s->c, option, value);
 }
 
-bool convert_translate(const char *map, const char *value, char *out, size_t size) {
+/* The translation of a value by a rule's map. @return false when the value is not in it. */
+static bool convert_translate(const char *map, const char *value, char *out, size_t size) {
     if (!map) {
         snprintf(out, size, "%s", value);
         return true;
@@ -315,7 +316,8 @@ static err read_source(convert_source *s, const char *text, size_t len) {
     return object ? OK : ERR("%s: keys and values are expected", s->name);
 }
 
-const char *convert_format(int i) {
+/* NULL past the end */
+static const char *convert_format(int i) {
     return i >= 0 && i < convert_system_count ? convert_systems[i].name : NULL;
 }
 

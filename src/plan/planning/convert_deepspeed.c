@@ -5,13 +5,14 @@
 #include <string.h>
 
 /* ---- shared ------------------------------------------------------------------------------------------ */
-err convert_scale_power(convert_source *s, double otherwise) {
+static err convert_scale_power(convert_source *s, double otherwise) {
     double power = convert_take_number(s, "fp16.initial_scale_power");
     return convert_set_number(s, "fp16.initial_scale_power", "precision.loss_scale",
                               exp2(isnan(power) ? otherwise : power), "");
 }
 
-err convert_offload(convert_source *s) {
+/* DeepSpeed's place of the optimizer state and parameters. */
+static err convert_offload(convert_source *s) {
     const char *key = "zero_optimization.offload_optimizer.device";
     const char *ratio_key = "zero_optimization.offload_optimizer.ratio";
     bool has_ratio = foreign_find(s->system->table, ratio_key, NULL) == FOREIGN_READ;

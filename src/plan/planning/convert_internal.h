@@ -64,8 +64,6 @@ void convert_leave_out(convert_source *s, const char *key, const char *value);
 void convert_leave_out_all(convert_source *s, const char *const *keys, size_t n);
 /* Lists something that whoever converts should look at, such as a default of the source without a counterpart. */
 void convert_note(convert_source *s, const char *text);
-/* The translation of a value by a rule's map. @return false when the value is not in it. */
-bool convert_translate(const char *map, const char *value, char *out, size_t size);
 /* Translates a key by a map; a value that is not in it is refused. An absent key becomes `otherwise`, our value. */
 err convert_choice(convert_source *s, const char *key, const char *option, const char *map,
                    const char *otherwise) MUST_USE;
@@ -94,17 +92,10 @@ err convert_data(convert_source *s, const char *key, const char *option) MUST_US
 err convert_split(convert_source *s, const char *otherwise) MUST_USE;
 /* Weights that come from elsewhere: `load` is not `save`. */
 void convert_load(convert_source *s);
-/* fp16's initial loss scale, stated as a power of 2. */
-err convert_scale_power(convert_source *s, double otherwise) MUST_USE;
-/* DeepSpeed's place of the optimizer state and parameters. */
-err convert_offload(convert_source *s) MUST_USE;
 
 err finish_megatron(convert_source *s) MUST_USE;  /* convert_megatron.c */
 err finish_deepspeed(convert_source *s) MUST_USE; /* convert_deepspeed.c */
 err finish_neox(convert_source *s) MUST_USE;
-err finish_torchtitan(convert_source *s) MUST_USE; /* convert_systems.c */
-err finish_olmo(convert_source *s) MUST_USE;
-err finish_hf(convert_source *s) MUST_USE;
 
 /* ---- scripts (convert_shell.c) ---------------------------------------------------------------------- */
 /* Reads the command of a shell script that runs Megatron-LM, or plain arguments, into pairs: variables, arrays and

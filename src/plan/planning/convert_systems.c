@@ -277,7 +277,8 @@ static err set_titan_intervals(convert_source *s) {
                               batches > 0 ? batches : 0, "");
 }
 
-err finish_torchtitan(convert_source *s) {
+/* convert_systems.c */
+static err finish_torchtitan(convert_source *s) {
     if (convert_true(s, "training.enable_cpu_offload")) { /* parameters and optimizer state */
         TRY(convert_set(s, "training.enable_cpu_offload", "training.offload_params", "true"));
         TRY(convert_set(s, "training.enable_cpu_offload", "optimizer.offload", "1"));
@@ -354,7 +355,7 @@ static err set_olmo_model(convert_source *s) {
                               isnan(seq) ? 1024 : seq, "");
 }
 
-err finish_olmo(convert_source *s) {
+static err finish_olmo(convert_source *s) {
     double warmup = convert_take_number(s, "scheduler.t_warmup"),
            most = convert_take_number(s, "scheduler.t_max");
     const char *strategy = convert_take(s, "distributed_strategy"),
@@ -483,7 +484,7 @@ static err set_hf_sharding(convert_source *s, const char *fsdp) {
     return convert_set(s, "fsdp", "parallelism.zero_stage", stage);
 }
 
-err finish_hf(convert_source *s) {
+static err finish_hf(convert_source *s) {
     double steps = convert_take_number(s, "max_steps"),
            epochs = convert_take_number(s, "num_train_epochs"),
            old = convert_take_number(s, "per_gpu_train_batch_size"),

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
-
 /* ---- one fit -------------------------------------------------------------------------------- */
 enum { TERMS = 3, ITERATIONS = 12, GRID = 7, NARROWINGS = 24 };
 static const double huber_delta = 1e-3;

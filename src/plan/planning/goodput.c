@@ -12,7 +12,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 double goodput_mtbf(const goodput_run *r) {
     return r->failures_per_node_day > 0 ? 86400 / (r->failures_per_node_day * r->nodes) : INFINITY;

@@ -411,10 +411,10 @@ run_cost cost_of_flops(double flops, double gpus, double peak, double mfu,
     return c;
 }
 
-double zero_state_bytes(double params, double ranks, int stage) {
-    BUG_IF(stage < 0 || stage > 3);
-    double weights = 2 / (stage >= 3 ? ranks : 1), gradients = 2 / (stage >= 2 ? ranks : 1);
-    return params * (weights + gradients + 12 / (stage >= 1 ? ranks : 1));
+double zero_state_bytes(double params, double ranks, int zero) {
+    BUG_IF(zero < 0 || zero > 3);
+    double weights = 2 / (zero >= 3 ? ranks : 1), gradients = 2 / (zero >= 2 ? ranks : 1);
+    return params * (weights + gradients + 12 / (zero >= 1 ? ranks : 1));
 }
 
 const energy_use *hardware_find_energy(const hardware *h, const accelerator *a) {

@@ -3,7 +3,6 @@
  *
  * A query costs what laying out and simulating costs, which grows with microbatches x (layers + stages). It is
  * bounded before anything is recorded, since one thread answers everybody. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

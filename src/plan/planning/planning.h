@@ -214,7 +214,7 @@ run_energy energy_of(double gpu_hours, double watts, double pue, double usd_kwh)
 /* Bytes of weights, gradients, master weights and moments of N parameters on each of `ranks` GPUs, as the
  * ZeRO paper counts mixed-precision Adam: 2 + 2 + 12 bytes per parameter. Stage 0 replicates all, 1 shards
  * the 12, 2 also gradients, 3 also weights. A formula for tables; `--check` lays out the real programs. */
-double zero_state_bytes(double params, double ranks, int stage);
+double zero_state_bytes(double params, double ranks, int zero);
 
 /* ---- what a run would have to itself --------------------------------------------------------------- */
 /* As `ingot plan` has its options and the planning page its queries: texts; NULL: not given. */
@@ -349,8 +349,6 @@ typedef struct capacity {
 } capacity;
 /* Lays out the run that `cfg` describes, every stage of its pipeline. */
 err capacity_of(const config *cfg, const run_target *on, capacity *out) MUST_USE;
-/* The most memory that a process which trains on the CPU, with all ranks as its threads, has resident. */
-double capacity_process_bytes(const capacity *c);
 /* Returns the bytes that count against a target's limit: a rank, and on a CPU the whole process. */
 double capacity_needed(const run_target *on, const capacity *c);
 json_t *memory_json(const capacity *c); /* bytes by memory_name */
@@ -489,7 +487,6 @@ typedef struct convert_options {
         *allow;    /* keys to leave out although they change the result: "KEY,..."; NULL: none */
     int64_t ranks; /* that the source runs on; 0: as it states, or not known */
 } convert_options;
-const char *convert_format(int i); /* NULL past the end */
 /* @param notes keys that were left out, with a count. */
 err convert_config(const char *text, size_t len, const char *name, const convert_options *o,
                    str *out, str *notes) MUST_USE;

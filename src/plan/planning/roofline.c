@@ -4,7 +4,6 @@
 #include "planning_internal.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "ops/op_table.h"
 

@@ -4,8 +4,6 @@
 
 #include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_CHANGES = 6, MOST_OPTIONS = 3 };
 

@@ -7,7 +7,6 @@
  */
 #include "checkpoint/checkpoint_internal.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,10 +3,7 @@
 #include "checkpoint/gguf_internal.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "io/io.h"
 
 /* Our patterns by name (splitter_pattern), as llama.cpp calls what splits text the same. */
 static const char *const splits[][2] = {

@@ -6,9 +6,6 @@
  * the bandwidth there is; what is too small to share is written by one rank, another for each tensor. */
 #include "checkpoint/checkpoint_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { SHARED_FROM = 65536 }; /* elements */
 
 /* Which of the elements that `copies` ranks hold is written by the one numbered `index`. */

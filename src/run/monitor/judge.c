@@ -24,7 +24,7 @@ static window_stats measure_last(const rolling *r, int window, int n) {
     return w;
 }
 
-window_stats window_measure(const rolling *r, int window) {
+static window_stats window_measure(const rolling *r, int window) {
     return measure_last(r, window, window);
 }
 

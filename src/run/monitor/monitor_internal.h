@@ -48,6 +48,5 @@ typedef struct window_stats {
     int n;
     double mean, deviation;
 } window_stats;
-window_stats window_measure(const rolling *r, int window);
 
 #endif

@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "io/io.h"

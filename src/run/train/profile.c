@@ -8,7 +8,6 @@
 #include "profile_internal.h"
 #include "trainer_internal.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

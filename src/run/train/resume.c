@@ -16,7 +16,6 @@
 #include "setup_internal.h"
 #include "trainer_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "io/io.h"

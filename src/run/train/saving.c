@@ -14,8 +14,6 @@
 #include "trainer_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_STEPS = 64, MOST_FAILURES = 10, MOST_SECONDS = 2 * 3600 };
 

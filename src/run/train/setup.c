@@ -73,6 +73,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     TRY(train_recompute(c, &t->train));
     t->train.micros = (int)t->len.micros;
     t->train.end_list = optim_ends(t->o, &t->train.ends);
+    if (l.keeps_half_grad) TRY(optim_record_half(t->o, &t->train));
     TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));
     if ((t->data.n_sets && t->len.every.validate.length > 0) || questions_are_asked(c)) {
         int64_t rows = ranks_eval_rows(t, t->len.rows, t->len.seq);

@@ -80,9 +80,8 @@ typedef struct queueing {
     err (*finish)(trainer *t); /* of the step before */
     int64_t step, before;      /* steps and tokens before it */
     queued_step q;
-    data_batch b;     /* the last one read */
-    double targets;   /* of this rank's rows in the first half of the step */
-    bool has_squares; /* some of their gradient's have been summed */
+    data_batch b;   /* the last one read */
+    double targets; /* of this rank's rows in the first half of the step */
     double began, waited,
         before_data; /* when its microbatches began, and waits and data until then */
     double decided;  /* when its update began */
@@ -155,13 +154,6 @@ static err take_losses(void *ctx, int micro) {
     return OK;
 }
 
-static err take_half_gradient(void *ctx, const exec_grads *g) {
-    queueing *u = ctx;
-    if (!u->has_squares) optim_half_begin(u->t->o, &u->t->x);
-    u->has_squares = true;
-    return optim_half_add(u->t->o, &u->t->x, g);
-}
-
 /* A step that is still in flight when the next one fails is finished first: nothing else would do it,
  * and its error, if it has one, came first. */
 static err finish_before_error(trainer *t, err (*finish)(trainer *t), err e) {
@@ -171,7 +163,8 @@ static err finish_before_error(trainer *t, err (*finish)(trainer *t), err e) {
     return before;
 }
 
-int64_t trainer_step_tokens(const trainer *t) {
+/* @return the tokens of the last step that was queued. */
+static int64_t trainer_step_tokens(const trainer *t) {
     return t->last.micros * trainer_micro_rows(t) * t->len.seq;
 }
 
@@ -232,7 +225,7 @@ static err decide_update(void *ctx) {
     int64_t tokens = q->micros * trainer_micro_rows(t) * t->len.seq;
     t->x.probe.activation = NULL;
     t->x.probe.times = NULL;
-    if (u->has_squares) TRY(half_batch_norm(t, u->targets, q));
+    if (t->cfg->training.noise_scale && q->micros % 2 == 0) TRY(half_batch_norm(t, u->targets, q));
     mark_step(u, MARK_COMPUTED);
     q->compute_s = time_now() - u->began - (q->data_s - u->before_data);
     q->pipeline_wait_s = ranks_pipeline_wait(t) - u->waited;
@@ -262,13 +255,7 @@ static err queue_instructions(queueing *u, bool updates) {
     u->before_data = u->q.data_s;
     u->waited = ranks_pipeline_wait(t);
     mark_step(u, MARK_BEGIN);
-    bool halves = t->cfg->training.noise_scale && u->q.micros % 2 == 0;
-    exec_hooks hooks = { feed_microbatch,
-                         take_losses,
-                         halves ? take_half_gradient : NULL,
-                         updates ? decide_update : NULL,
-                         u,
-                         (int)u->q.micros / 2 - 1 };
+    exec_hooks hooks = { feed_microbatch, take_losses, updates ? decide_update : NULL, u };
     err e = exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks);
     t->x.probe.activation = NULL;
     t->x.probe.times = NULL;

@@ -44,8 +44,6 @@ typedef struct queued_step {
 /* The microbatches of the last step once more, from the same data and weights, with a check of every op.
  * @param finding what is found, on every rank; empty: nothing. */
 err trainer_repeat_step(trainer *t, str *finding) MUST_USE;
-/* @return the tokens of the last step that was queued. */
-int64_t trainer_step_tokens(const trainer *t);
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
  * step it calls `finish`, if the previous step is still in flight. */
 err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) MUST_USE;

@@ -1,6 +1,5 @@
 /* Steps whose loss stands out, with what else was unusual in them. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "observe/observe.h"

@@ -2,8 +2,6 @@
 #include "attention_internal.h"
 #include "ops/op_table.h"
 
-#include <string.h>
-
 att_layout CPU(att_layout_of)(const op_call *c, int64_t n, dtype dt) {
     int heads = c->attr.heads.q, kv = c->attr.heads.kv, dim = c->attr.heads.dim;
     BUG_IF(heads < 1 || kv < 1 || dim < 1 || heads % kv != 0);

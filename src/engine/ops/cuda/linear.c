@@ -7,8 +7,6 @@
 #include "cuda_internal.h"
 #include "ops/op_table.h"
 
-#include <string.h>
-
 /* Logits computed at a time: chunks of 4096 rows measured fastest. */
 enum { LOGIT_BYTES = 512 << 20, LOGIT_ROWS = 4096, LINE = 64, ROWS = 128 };
 
