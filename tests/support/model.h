@@ -170,14 +170,22 @@ static inline model_config small_falcon(void) {
     return c;
 }
 
+/* Norms on the outputs, and of queries and keys over all heads together. */
+static inline model_config small_olmo(void) {
+    model_config c = small_llama();
+    c.norm_position = NORM_POST;
+    c.qknorm = QKNORM_FULL;
+    c.qk_scale = 1.2;
+    c.norm_eps = 0.1; /* so that it matters whose mean it is added to */
+    return c;
+}
+
 static const struct {
     const char *name;
     model_config (*make)(void);
 } new_models[] = {
-    { "gemma", small_gemma },
-    { "cohere", small_cohere },
-    { "granite", small_granite },
-    { "falcon", small_falcon },
+    { "gemma", small_gemma },   { "cohere", small_cohere }, { "granite", small_granite },
+    { "falcon", small_falcon }, { "olmo", small_olmo },
 };
 
 static inline model_config small_moe(void) {

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* The sizes of a dim, by name. */
-typedef enum { NONE, D, Q, KV, F, V, P, QN, KN, E, X, B, H, G } size_name;
+typedef enum { NONE, D, Q, KV, F, V, P, HD, E, X, B, H, G } size_name;
 /* Channels of a token that the gate of its values reads. */
 enum { VALUE_GATE = 12 };
 /* Properties of a model that a row needs: all of `when` must hold. */
@@ -21,7 +21,7 @@ enum {
     LNORM = 2,     /* layer norms with weights and biases */
     MLPB = 4,      /* biases in the feed-forward layers */
     QKVB = 8,      /* biases on q, k, v */
-    QKN = 16,      /* QK-norm */
+    QKN = 16,      /* QK-norm per head */
     GATED = 32,    /* gate and up */
     UNTIED = 64,   /* an output layer of its own */
     MLP = 128,     /* a feed-forward layer that every token goes through */
@@ -32,6 +32,8 @@ enum {
     NORM2 = 4096,  /* the second branch has a norm of its own */
     BOTH = 8192,   /* norms on the branches' outputs beside those on their inputs */
 };
+/* ... of how heads are projected and normalized. */
+enum { QKFULL = 1 << 24 /* QK-norm over all heads */ };
 
 typedef struct param_row {
     const char *name;
@@ -85,8 +87,10 @@ static const param_row table[] = {
     { "attn.norm.b",  "attn.norm.b", "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM | BOTH },
     { "mlp.norm.w",   "mlp.norm.w",  "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW | BOTH },
     { "mlp.norm.b",   "mlp.norm.b",  "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM | BOTH },
-    { "attn.qnorm",   "attn.qnorm",  "norm", BUCKET_BLOCK, { QN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
-    { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { KN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "attn.qnorm",   "attn.qnorm",  "norm", BUCKET_BLOCK, { HD, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "attn.qnorm",   "attn.qnorm",  "norm", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ONES,         ROLE_VECTOR, QKFULL },
+    { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { HD, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { KV, NONE },S0, INIT_ONES,         ROLE_VECTOR, QKFULL },
     { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
     { "norm.b",       "norm.b",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
     { "head",         "head",        "head", BUCKET_LAST,  { V, D },    S0, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
@@ -148,8 +152,7 @@ static int64_t size_of(const model_config *c, size_name s) {
     case B: return c->experts + 1; /* and a place whose gradient counts dropped tokens */
     case V: return c->vocab;
     case P: return c->max_seq;
-    case QN: return c->qknorm == QKNORM_FULL ? c->heads * c->head_dim : c->head_dim;
-    case KN: return c->qknorm == QKNORM_FULL ? c->kv_heads * c->head_dim : c->head_dim;
+    case HD: return c->head_dim;
     }
     return 0;
 }
@@ -160,7 +163,8 @@ static int model_properties(const model_config *c) {
            (c->bias || c->mlp_bias ? MLPB : 0) | (c->bias || c->qkv_bias ? QKVB : 0) |
            (c->bias || c->o_bias ? OB : 0) | (c->parallel && c->shared_norm ? 0 : NORM2) |
            (c->norm_position == NORM_BOTH ? BOTH : 0) |
-           (c->qknorm != QKNORM_NONE && !c->weightless_norms ? QKN : 0) |
+           (c->qknorm == QKNORM_HEAD && !c->weightless_norms ? QKN : 0) |
+           (c->qknorm == QKNORM_FULL && !c->weightless_norms ? QKFULL : 0) |
            (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
            (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0) |
            (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0);
@@ -482,6 +486,7 @@ static void fuse_kind(model *m, int kind) {
                            .whole = size_of(&m->of[kind], r->dim[0]),
                            .segments = 1,
                            .pl = row_placement(r) };
+        if (shard.repeated) q->rep_rows = dim[0], q->rep_axes = AXES_TP_REP;
         snprintf(q->name, sizeof q->name, "%s", r->fused);
     }
 }
