@@ -180,6 +180,31 @@ static inline model_config small_olmo(void) {
     return c;
 }
 
+/* Keys and values, and queries, from latent vectors; heads of keys are wider than those of values. */
+static inline model_config small_latent(void) {
+    model_config c = small_llama();
+    c.kv_heads = c.heads;
+    c.head_dim = 12;
+    c.kv_latent = 10;
+    c.q_latent = 14;
+    c.rope_head_dim = 4;
+    c.value_head_dim = 6;
+    c.layers = 3;
+    c.window = 5;
+    c.layer_pattern = 124;
+    c.qkv_bias = true;
+    return c;
+}
+/* ... and of values wider than those of keys, with queries from the residual. */
+static inline model_config small_latent_kv(void) {
+    model_config c = small_latent();
+    c.q_latent = 0;
+    c.head_dim = 6;
+    c.value_head_dim = 10;
+    c.attention_softcap = 2;
+    return c;
+}
+
 static const struct {
     const char *name;
     model_config (*make)(void);
