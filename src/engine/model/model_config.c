@@ -15,7 +15,8 @@ double model_fact_option(const model_fact *f, const config *cfg) {
 static err derive_sizes(const config *cfg, const model_config *preset, model_config *c) {
     bool wider = c->dim != preset->dim, resized = wider || c->heads != preset->heads;
     int64_t ffn = preset->dim ? preset->ffn * c->dim / preset->dim : 4 * c->dim;
-    if (cfg->model.kv_heads == CFG_AUTO && cfg->model.heads != CFG_AUTO) c->kv_heads = c->heads;
+    bool own_kv = cfg->model.heads != CFG_AUTO || cfg->model.kv_latent_dim != CFG_AUTO;
+    if (cfg->model.kv_heads == CFG_AUTO && own_kv) c->kv_heads = c->heads;
     if (cfg->model.ffn_dim == CFG_AUTO && wider) c->ffn = (ffn + 15) / 16 * 16;
     if (cfg->model.head_dim != CFG_AUTO || !resized || c->heads < 1) return OK;
     if (c->dim % c->heads)
