@@ -298,6 +298,21 @@ def nanochat(r):
     return dict(s, hidden_act=r.choice(PLAIN_ACTS), final_logit_softcapping=r.choice([None, 0.5, 3.0, 50.0]))
 
 
+def latent(r):
+    """Latent attention; heads of keys are narrower or wider than those of values"""
+    s = sizes(r, kv=False)
+    del s["head_dim"]
+    s.update(num_key_value_heads=s["num_attention_heads"], kv_lora_rank=r.randint(3, 20))
+    s.update(q_lora_rank=r.choice([None, r.randint(3, 20)]), qk_rope_head_dim=r.choice([4, 6, 8]))
+    s.update(qk_nope_head_dim=r.choice([1, 4, 6, 12]), v_head_dim=r.choice([3, 8, 16]))
+    return dict(s, **rope(r), **biases(r, mlp=False), rms_norm_eps=eps(r))
+
+
+def deepseek_v3(r):
+    s = dict(latent(r), hidden_act=r.choice(GATED_ACTS), num_mtp_layers=0)
+    return dict(s, first_k_dense_replace=s["num_hidden_layers"] + r.randint(0, 2))
+
+
 LONGROPE = dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))
 LONGROPE["rope_scaling"]["original_max_position_embeddings"] = 8
 T = transformers
@@ -324,6 +339,7 @@ FAMILIES = {
     "gemma3_text": (T.Gemma3TextConfig, gemma3, [dict(use_bidirectional_attention=True), dict(attn_logit_softcapping=5.0)]),
     "falcon": (T.FalconConfig, falcon, [dict(alibi=True), LONGROPE]),
     "nanochat": (T.NanoChatConfig, nanochat, [LONGROPE]),
+    "deepseek_v3": (T.DeepseekV3Config, deepseek_v3, [LONGROPE, dict(rope_interleave=False), dict(first_k_dense_replace=0)]),
 }
 
 
@@ -396,6 +412,8 @@ def check_model(tests, folder, config, seed):
 def check_refused(tests, folder, keys):
     """Adds keys to a model's config.json. @return None when they are refused by name"""
     file = folder / "config.json"
+    if not file.exists():
+        return f"{keys}: the last model was not written"
     before = file.read_text()
     doc = json.loads(before)
     if "rope_scaling" in keys:

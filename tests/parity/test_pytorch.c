@@ -9,10 +9,11 @@
 #include "eval/eval.h"
 
 static const char *const fixtures[] = {
-    "gpt2",    "gpt_neox",      "llama",        "llama3",   "llama3_sharded", "mistral", "olmo2",
-    "qwen2",   "qwen3",         "gpt_neox_odd", "mixtral",  "qwen3_moe",      "olmo3",   "smollm3",
-    "granite", "phi3",          "starcoder2",   "stablelm", "cohere2",        "gemma2",  "gemma3",
-    "falcon",  "falcon_shared", "olmoe",        "glm4",     "nanochat",
+    "gpt2",    "gpt_neox", "llama",       "llama3",       "llama3_sharded", "mistral",
+    "olmo2",   "qwen2",    "qwen3",       "gpt_neox_odd", "mixtral",        "qwen3_moe",
+    "olmo3",   "smollm3",  "granite",     "phi3",         "starcoder2",     "stablelm",
+    "cohere2", "gemma2",   "gemma3",      "falcon",       "falcon_shared",  "olmoe",
+    "glm4",    "nanochat", "deepseek_v3",
 };
 
 /* The number of models, and where each is. */

@@ -88,6 +88,10 @@ static head_shape shape_of_heads(const builder *b) {
     /* µP: 1/d, equal to 1/sqrt(d) at head size 64 */
     double scale = b->c->mup ? 8 / hd : 1 / sqrt(hd);
     if (b->c->attention_scale != 0) scale = b->c->attention_scale;
+    if (b->c->pos == POS_ROPE && b->c->rope_scaling != ROPE_PLAIN) {
+        double longer = 0.1 * b->c->rope_mscale * log(b->c->rope_factor) + 1;
+        scale *= longer * longer;
+    }
     return (head_shape){ .q = b->c->heads,
                          .kv = b->c->kv_heads,
                          .dim = (int)MAX(b->c->head_dim, model_value_dim(b->c)),
