@@ -204,9 +204,11 @@ static const model_config olmoe = { .qknorm = QKNORM_FULL,
                                     .router_z_loss = 0.001,
                                     .vocab = 50304,
                                     .max_seq = 4096 };
-static const model_config glm4 = {
-    .norm_position = NORM_BOTH, .rope_fraction = 0.5, .vocab = 151552, .max_seq = 32768
-};
+static const model_config glm4 = { .norm_position = NORM_BOTH,
+                                   .qkv_bias = true,
+                                   .rope_fraction = 0.5,
+                                   .vocab = 151552,
+                                   .max_seq = 32768 };
 
 static const struct {
     const char *name;
@@ -287,7 +289,6 @@ static const struct {
     { "gemma3-4b", &gemma3_4b, 34, 2560, 8, 4, 256, 10240, 0 },
     { "olmoe-1b-7b", &olmoe, 16, 2048, 16, 0, 0, 1024, 0 },
     { "glm4-9b", &glm4, 40, 4096, 32, 2, 128, 13696, 0 },
-    { "glm4-32b", &glm4, 61, 6144, 48, 8, 128, 23040, 0 },
     { "latent-tiny", &latent_tiny, 4, 128, 4, 0, 48, 384, 0 },
     { "deepseek-v3", &deepseek_v3, 61, 7168, 128, 0, 192, 18432, 0 },
     { "moonlight-16b-a3b", &moonlight, 27, 2048, 16, 0, 192, 11264, 0 },
