@@ -79,6 +79,45 @@ static void qknorm_reference(op_case *c) {
     }
 }
 
+/* The norm over all heads, in two steps: mean squares, and the norm by those of all ranks. */
+static void squares_sizes(op_case *c) {
+    qknorm_sizes(c);
+    c->attr.heads.norm_full = false;
+    c->attr.scale.by = 0.25f;
+    c->size['A'] = size_of(c, 'q') * size_of(c, 'd');
+    c->size['B'] = size_of(c, 'k') * size_of(c, 'd');
+}
+static void squares_reference(op_case *c) {
+    int64_t cols = size_of(c, 'C'), width[2] = { size_of(c, 'A'), size_of(c, 'B') };
+    for (int64_t i = 0; i < size_of(c, 'N'); i++)
+        for (int64_t part = 0, at = 0; part < 2; at += width[part++]) {
+            double sum = 0;
+            for (int64_t k = 0; k < width[part]; k++) {
+                double x = c->in[0].v[i * cols + at + k];
+                sum += x * x / (double)width[part];
+            }
+            c->out[0].v[2 * i + part] = c->attr.scale.by * sum;
+        }
+}
+static void by_values(op_case *c) {
+    if (c->shape.variant & 2) c->in[2].dt = c->in[3].dt = DT_F32;
+    spread_values(&c->in[0], 0.2, 1);
+    for (int64_t i = 0; i < c->in[1].count; i++) c->in[1].v[i] = 0.5 + fabs(c->in[1].v[i]);
+}
+static void by_reference(op_case *c) {
+    int64_t cols = size_of(c, 'C'), width[2] = { size_of(c, 'A'), size_of(c, 'B') };
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) {
+        const double *x = c->in[0].v + i * cols;
+        double *y = c->out[0].v + i * cols;
+        for (int64_t k = 0; k < cols; k++) y[k] = x[k];
+        for (int64_t part = 0, at = 0; part < 2; at += width[part++]) {
+            const double *w = c->in[2 + part].v;
+            double r = 1 / sqrt(c->in[1].v[2 * i + part] + c->attr.eps);
+            for (int64_t k = 0; k < width[part]; k++) y[at + k] = x[at + k] * r * (w ? w[k] : 1);
+        }
+    }
+}
+
 /* clang-format off */
 /* Rows of every width, and so many that a block takes several. */
 #define NORM_WIDE                                                                                  \
@@ -118,6 +157,26 @@ const op_spec norm_specs[] = {
       .shares = true,
       .small = { { 1, 5 }, { 5, 37 }, { 40, 513 } },
       .wide = { NORM_WIDE },
+      .wide_tol = { 3e-6, 1e-5 },
+      .shift = 8 },
+    { .op = OP_QK_SQUARES,
+      .letters = "Ndqk",
+      .sizes = squares_sizes,
+      .reference = squares_reference,
+      .small = { { 1, 2, 1, 1 }, { 5, 12, 3, 1 }, { 70, 64, 4, 2 } },
+      .wide = { { 37, 12, 6, 2 }, { 37, 70, 6, 2 }, { 300, 128, 8, 2 }, { 9, 128, 32, 32 } },
+      .wide_tol = { 3e-6, 1e-5 },
+      .shift = 8 },
+    { .op = OP_QKNORM_BY,
+      .letters = "Ndqk",
+      .sizes = squares_sizes,
+      .values = by_values,
+      .reference = by_reference,
+      .small = { { 1, 2, 1, 1 }, { 5, 12, 3, 1 }, { 70, 64, 4, 2 } },
+      .wide = { { 37, 12, 6, 2, .variant = 2 },
+                { 37, 70, 6, 2, .variant = 2 },
+                { 300, 128, 8, 2, .variant = 2 },
+                { 420, 16, 32, 32, .variant = 2 } },
       .wide_tol = { 3e-6, 1e-5 },
       .shift = 8 },
     { .op = OP_QKNORM,

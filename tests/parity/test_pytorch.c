@@ -7,12 +7,14 @@
 
 #include "checkpoint/checkpoint.h"
 #include "eval/eval.h"
+#include "optim/optim.h"
 
 static const char *const fixtures[] = {
-    "gpt2",    "gpt_neox",      "llama",        "llama3",   "llama3_sharded", "mistral", "olmo2",
-    "qwen2",   "qwen3",         "gpt_neox_odd", "mixtral",  "qwen3_moe",      "olmo3",   "smollm3",
-    "granite", "phi3",          "starcoder2",   "stablelm", "cohere2",        "gemma2",  "gemma3",
-    "falcon",  "falcon_shared", "olmoe",        "glm4",     "nanochat",
+    "gpt2",    "gpt_neox", "llama",       "llama3",       "llama3_sharded", "mistral",
+    "olmo2",   "qwen2",    "qwen3",       "gpt_neox_odd", "mixtral",        "qwen3_moe",
+    "olmo3",   "smollm3",  "granite",     "phi3",         "starcoder2",     "stablelm",
+    "cohere2", "gemma2",   "gemma3",      "falcon",       "falcon_shared",  "olmoe",
+    "glm4",    "nanochat", "deepseek_v3",
 };
 
 /* The number of models, and where each is. */
@@ -37,11 +39,12 @@ typedef struct subject {
     chain train, eval;
     int train_id, eval_id;
     generator g;
+    optimizer *o;
     int64_t rows, seq;
     int32_t *tokens, *targets;
     float *logits; /* [rows, seq, vocab] */
     float loss;
-    float noise; /* by how much more fp32 may be off than the limits here */
+    float noise, noise_steps; /* by how much more fp32 may be off than the limits here */
     st_file *expected;
 } subject;
 
@@ -71,6 +74,12 @@ static const st_tensor *expected(const subject *s, const char *name) {
     return t;
 }
 
+/* As tests/fixtures/make.py has them. */
+static const optim_settings adamw = {
+    .kind = OPTIM_ADAMW, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .weight_decay = 0.1
+};
+enum { STEPS = 5, PROMPT = 8 };
+
 /* @param capacity of the experts in training; negative: as imported */
 static void open_subject_with(const char *name, double capacity, subject *s) {
     char dir[512], path[600];
@@ -90,8 +99,11 @@ static void open_subject_with(const char *name, double capacity, subject *s) {
     st_read(expected(s, "targets"), 0, ids->count, s->targets);
     st_read(lg, 0, lg->count, s->logits);
     st_read(expected(s, "loss"), 0, 1, &s->loss);
-    s->noise = 1;
-    if (st_find(s->expected, "noise")) st_read(st_find(s->expected, "noise"), 0, 1, &s->noise);
+    s->noise = s->noise_steps = 1;
+    if (st_find(s->expected, "noise")) {
+        st_read(expected(s, "noise"), 0, 1, &s->noise);
+        st_read(expected(s, "noise_steps"), 0, 1, &s->noise_steps);
+    }
 
     assert_ok(hf_import_config(dir, &s->c, &s->family, NULL));
     model_layout l = { .dt = DT_F32 };
@@ -107,6 +119,7 @@ static void open_subject_with(const char *name, double capacity, subject *s) {
     assert_ok(model_record(s->m, PROG_EVAL, s->rows * s->seq, s->seq, &s->eval));
     assert_ok(plan_chain(s->p, &s->eval, model_bucket_regions, s->m, &s->eval_id));
     assert_ok(generator_plan(s->m, s->p, s->c.max_seq, 1, &s->g));
+    assert_ok(optim_new(&adamw, s->m, s->p, &s->o));
     assert_ok(plan_commit(s->p));
     st_file *f;
     assert_ok(st_open(dir, &f));
@@ -119,6 +132,7 @@ static void open_subject_with(const char *name, double capacity, subject *s) {
 static void open_subject(const char *name, subject *s) { open_subject_with(name, -1, s); }
 
 static void close_subject(subject *s) {
+    optim_free(s->o);
     plan_free(s->p);
     model_free(s->m);
     comm_free(s->x.comm);
@@ -209,6 +223,87 @@ static void losses_and_gradients_match_pytorch(void **state) {
         check_gradients(model_name(i), &s);
         close_subject(&s);
     }
+}
+
+/* ---- steps and answers: of the fixtures that have them, and of every model of bench/peers/families.py ------------- */
+static bool has_expected(const subject *s, const char *prefix) {
+    for (int i = 0; i < st_count(s->expected); i++)
+        if (str_starts(st_at(s->expected, i)->name, prefix)) return true;
+    return false;
+}
+
+static void compare_stepped(const char *name, subject *s) {
+    test_folder folder;
+    st_file *ours;
+    char key[256];
+    assert_int_equal(folder_make(&folder), 0);
+    assert_ok(hf_export_params(s->family, folder.path, s->m, DT_F32, 0, get_weights, s));
+    assert_ok(st_open(folder.path, &ours));
+    for (int i = 0; i < st_count(ours); i++) {
+        const st_tensor *t = st_at(ours, i);
+        double ref;
+        snprintf(key, sizeof key, "adamw.%s", t->name);
+        double d = distance(t, expected(s, key), &ref);
+        if (!(d <= 1e-5 * s->noise_steps * ref))
+            fail_msg("%s: after %d steps %s is off by %.3g of %.3g", name, STEPS, t->name, d, ref);
+    }
+    st_close(ours);
+    assert_int_equal(folder_remove(&folder), 0);
+}
+
+static void steps_match_pytorch(void **state) {
+    int compared = 0;
+    for (size_t i = 0; i < model_folders(); i++) {
+        subject s;
+        open_subject(model_name(i), &s);
+        if (has_expected(&s, "adamw.")) {
+            for (int step = 0; step < STEPS; step++) {
+                run_chain(&s, s.train_id);
+                assert_ok(optim_step(s.o, &s.x, adamw.lr, 0));
+            }
+            compare_stepped(model_name(i), &s);
+            compared++;
+        }
+        close_subject(&s);
+    }
+    assert_true(compared > 0 && compared >= (model_folders() > 1 ? 3 : 1));
+}
+
+static int32_t most_likely(const subject *s, const float *logits) {
+    int32_t best = 0;
+    for (int32_t v = 1; v < s->c.vocab; v++)
+        if (logits[v] > logits[best]) best = v;
+    return best;
+}
+
+static void answers_match_pytorch(void **state) {
+    int compared = 0;
+    for (size_t i = 0; i < model_folders(); i++) {
+        subject s;
+        open_subject(model_name(i), &s);
+        const st_tensor *t = st_find(s.expected, "greedy");
+        for (int row = 0; t && row < s.rows; row++) {
+            int64_t answer = t->dim[1];
+            int32_t want[64], token = 0, start = 0;
+            assert_true(answer <= 64);
+            st_read(t, row * answer, answer, want);
+            for (int32_t at = 0; at < PROMPT + answer; at++) {
+                if (at < PROMPT) token = s.tokens[row * s.seq + at];
+                if (at >= PROMPT && want[at - PROMPT] < 0) break; /* two are as likely */
+                if (at >= PROMPT && token != want[at - PROMPT])
+                    fail_msg("%s: token %d of the answer is %d, expected %d", model_name(i),
+                             at - PROMPT, token, want[at - PROMPT]);
+                model_set_batch(
+                    s.m, s.p,
+                    &(model_batch){ .tokens = &token, .pos = &at, .start = &start, .n = 1 });
+                assert_ok(exec_chain(&s.x, s.g.step_id[0], 0, 1));
+                token = most_likely(&s, exec_result(&s.x, s.g.step_id[0]).data);
+                compared++;
+            }
+        }
+        close_subject(&s);
+    }
+    assert_true(compared > PROMPT);
 }
 
 /* The capacity of experts limits training alone: with one of half an even share, which drops every second choice at
@@ -441,6 +536,8 @@ static void experts_in_one_tensor_are_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_and_gradients_match_pytorch),
+        cmocka_unit_test(steps_match_pytorch),
+        cmocka_unit_test(answers_match_pytorch),
         cmocka_unit_test(evaluation_never_drops_tokens),
         cmocka_unit_test(logits_match_pytorch),
         cmocka_unit_test(import_then_export_is_bit_exact),

@@ -171,14 +171,47 @@ static inline model_config small_falcon(void) {
     return c;
 }
 
+/* Norms on the outputs, and of queries and keys over all heads together. */
+static inline model_config small_olmo(void) {
+    model_config c = small_llama();
+    c.norm_position = NORM_POST;
+    c.qknorm = QKNORM_FULL;
+    c.qk_scale = 1.2;
+    c.norm_eps = 0.1; /* so that it matters whose mean it is added to */
+    return c;
+}
+
+/* Keys and values, and queries, from latent vectors; heads of keys are wider than those of values. */
+static inline model_config small_latent(void) {
+    model_config c = small_llama();
+    c.kv_heads = c.heads;
+    c.head_dim = 12;
+    c.kv_latent = 10;
+    c.q_latent = 14;
+    c.rope_head_dim = 4;
+    c.value_head_dim = 6;
+    c.layers = 3;
+    c.window = 5;
+    c.layer_pattern = 124;
+    c.qkv_bias = true;
+    return c;
+}
+/* ... and of values wider than those of keys, with queries from the residual. */
+static inline model_config small_latent_kv(void) {
+    model_config c = small_latent();
+    c.q_latent = 0;
+    c.head_dim = 6;
+    c.value_head_dim = 10;
+    c.attention_softcap = 2;
+    return c;
+}
+
 static const struct {
     const char *name;
     model_config (*make)(void);
 } new_models[] = {
-    { "gemma", small_gemma },
-    { "cohere", small_cohere },
-    { "granite", small_granite },
-    { "falcon", small_falcon },
+    { "gemma", small_gemma },   { "cohere", small_cohere }, { "granite", small_granite },
+    { "falcon", small_falcon }, { "olmo", small_olmo },
 };
 
 static inline model_config small_moe(void) {

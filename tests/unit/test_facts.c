@@ -22,6 +22,11 @@ static model_config whole(void) {
     return c;
 }
 
+/* Latent attention excludes norms of queries and keys. */
+static bool is_latent(const model_fact *f) {
+    return (f->flags & FACT_OF_LATENT) || !strcmp(f->key, "kv_latent_dim");
+}
+
 /* The same as far as another value of this fact allows, and so that it matters: experts are gated and have no
  * biases, there is one kind of rope scaling, and branches in parallel have their norms before them. */
 static model_config whole_for(const model_fact *f) {
@@ -30,6 +35,12 @@ static model_config whole_for(const model_fact *f) {
         c.experts = 0;
     if (f->flags & FACT_OF_YARN) c.rope_scaling = ROPE_YARN;
     if (f->flags & FACT_OF_PARALLEL) c.parallel = true;
+    if (is_latent(f)) {
+        c.kv_heads = c.heads;
+        c.qknorm = QKNORM_NONE;
+        c.head_dim = 128;
+        c.kv_latent = f->flags & FACT_OF_LATENT ? 8 : 0;
+    }
     assert_true(model_fact_applies(f, &c));
     return c;
 }
@@ -55,6 +66,8 @@ static void every_fact_has_its_option(void **state) {
         config_init(&cfg);
         assert_ok(config_set(&cfg, "model.norm", "layer"));
         if (f->flags & FACT_OF_EXPERTS) assert_ok(config_set(&cfg, "model.experts", "4"));
+        if (f->flags & FACT_OF_LATENT) assert_ok(config_set(&cfg, "model.kv_latent_dim", "8"));
+        if (is_latent(f)) assert_ok(config_set(&cfg, "model.head_dim", "128"));
         assert_ok(model_from_config(&cfg, &c));
         double v = other_value(f, &c);
         assert_ok(config_set(&cfg, f->name, model_fact_text(f, v, text, sizeof text)));
@@ -231,6 +244,12 @@ static void every_fact_changes_the_model(void **state) {
         c.experts = like.experts;
         c.parallel = like.parallel;
         c.rope_scaling = like.rope_scaling;
+        if (is_latent(f)) {
+            c.kv_heads = like.kv_heads;
+            c.qknorm = like.qknorm;
+            c.head_dim = like.head_dim;
+            c.kv_latent = like.kv_latent;
+        }
         if (c.rope_scaling == ROPE_YARN)
             c.rope_original = 4096; /* so that both bounds are within the head */
         uint64_t before = fingerprint(&c);

@@ -25,6 +25,8 @@ static void presets_have_the_published_sizes(void **state) {
         { "gemma2-27b", 27227128320LL },   { "gemma3-270m", 268098176LL },
         { "gemma3-1b", 999885952LL },      { "falcon-7b", 6921720704LL },
         { "falcon-40b", 41303293952LL },   { "stablelm2-1.6b", 1644515328LL },
+        { "olmoe-1b-7b", 6919161856LL },   { "glm4-9b", 9400279040LL },
+        { "deepseek-v3", 671026404352LL }, { "moonlight-16b-a3b", 15960108544LL },
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
         model_config c;
@@ -45,6 +47,14 @@ static void a_token_uses_its_own_experts_alone(void **state) {
     assert_true(fabs(model_flops(&c, 0, false) / (6 * weights) - 1) < 1e-12);
     assert_ok(model_preset("qwen3-30b-a3b", &c));
     assert_int_equal(model_count_active(&c), 30532122624LL - 48LL * 120 * 3 * 2048 * 768);
+}
+
+/* Heads of queries and keys have 192 dims, those of values 128: a key costs one multiply-add per dim of both. */
+static void latent_attention_counts_the_dims_of_keys_and_values(void **state) {
+    model_config c;
+    assert_ok(model_preset("deepseek-v3", &c));
+    double more = model_flops(&c, 4096, false) - model_flops(&c, 0, false);
+    assert_true(fabs(more / (6.0 * 61 * 128 * (192 + 128) * 4096) - 1) < 1e-12);
 }
 
 static void every_preset_is_sound(void **state) {
@@ -298,6 +308,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets_have_the_published_sizes),
         cmocka_unit_test(a_token_uses_its_own_experts_alone),
+        cmocka_unit_test(latent_attention_counts_the_dims_of_keys_and_values),
         cmocka_unit_test(every_preset_is_sound),
         cmocka_unit_test(flops_count_six_per_weight_and_attention),
         cmocka_unit_test(initial_weights_have_their_deviation),

@@ -115,8 +115,6 @@ static void draw_layout(config *c, rng_key key, uint64_t *drawn) {
         draw_setting(c, "activation_checkpoint.mode", recomputes, COUNT_OF(recomputes), key, drawn);
     model_config m;
     assert_ok(model_from_config(c, &m));
-    if (m.qknorm == QKNORM_FULL) /* heads that are normalized together are not divided */
-        assert_ok(config_set(c, "parallelism.tensor_parallel_degree", "1"));
     if (m.experts > 1 && c->parallelism.data_parallel_shard_degree == 4)
         assert_ok(config_set(c, "parallelism.expert_parallel_degree", "4"));
 }

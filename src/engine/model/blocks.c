@@ -88,9 +88,13 @@ static head_shape shape_of_heads(const builder *b) {
     /* µP: 1/d, equal to 1/sqrt(d) at head size 64 */
     double scale = b->c->mup ? 8 / hd : 1 / sqrt(hd);
     if (b->c->attention_scale != 0) scale = b->c->attention_scale;
+    if (b->c->pos == POS_ROPE && b->c->rope_scaling != ROPE_PLAIN) {
+        double longer = 0.1 * b->c->rope_mscale * log(b->c->rope_factor) + 1;
+        scale *= longer * longer;
+    }
     return (head_shape){ .q = b->c->heads,
                          .kv = b->c->kv_heads,
-                         .dim = (int)b->c->head_dim,
+                         .dim = (int)MAX(b->c->head_dim, model_value_dim(b->c)),
                          .rot = (int)rope_dims(b->c),
                          .window = (int)b->c->window,
                          .seq = (int)b->m->l.seq,
@@ -152,11 +156,65 @@ static val with_own_values(builder *b, val qkv, val x, head_shape h) {
     return rec_add_values(b->p, qkv, ve, x, prog_use(b->p, "attn.values.gate", x), h);
 }
 
+/* The table of rotations. */
+static val rope_table(builder *b, head_shape h) {
+    int64_t dim[] = { b->positions, h.rot };
+    return prog_input_shared(b->p, rope_input_name(b->c), DT_F32, 2, dim, (placement){ 0 });
+}
+
+static val norm_latent(builder *b, val x, const char *w) {
+    norm_spec s = { true, USE_IF(b, w, x), VAL_NONE, (float)b->c->latent_eps };
+    return rec_norm(b->p, (residual_state){ x, VAL_NONE }, s).y;
+}
+
+/* What heads are projected from. Latent vectors are computed from a rank's own tokens, and gathered: they are smaller
+ * than the residual. */
+static latent_tokens latent_of(builder *b, val x, head_shape h) {
+    prog *p = b->p;
+    latent_tokens t;
+    val a = rec_linear(p, x, prog_use(p, "attn.a", x), USE_IF(b, "attn.a.b", x));
+    if (b->c->q_latent) {
+        val_pair parts = rec_split_columns(p, a, b->c->q_latent);
+        val q = rec_comm(p, norm_latent(b, parts.left, "attn.q_a.norm"), AX_TP, PLACE_R);
+        t.q = linear(b, LINEAR_QKV, rec_linear(p, q, prog_use(p, "attn.q_b", q), VAL_NONE));
+        a = parts.right;
+    } else {
+        t.q = qkv_layer(b, rec_comm(p, x, AX_TP, PLACE_R));
+    }
+    val_pair parts = rec_split_columns(p, a, h.rot);
+    t.rot = rec_comm(p, parts.left, AX_TP, PLACE_R);
+    t.c = rec_comm(p, norm_latent(b, parts.right, "attn.kv_a.norm"), AX_TP, PLACE_R);
+    t.w = prog_use(p, "attn.kv_b", t.c);
+    return t;
+}
+
+/* Attention whose keys and values are projected from a latent vector: expanded in training, and in generation as
+ * they are. */
+static val latent_attention(builder *b, val x, head_shape h, dtype dt) {
+    prog *p = b->p;
+    latent_tokens t = latent_of(b, x, h);
+    int64_t value = model_value_dim(b->c);
+    val pos = token_input(b, TOKEN_POS, DT_I32, AS_HEADS);
+    if (b->c->pos == POS_ROPE) {
+        t.q = rec_rope_heads(p, t.q, pos, rope_table(b, h), h.q, h);
+        t.rot = rec_rope_heads(p, t.rot, pos, rope_table(b, h), 1, h);
+    }
+    if (b->mode == PROG_DECODE) {
+        int64_t dim[] = { b->sequences * b->positions, b->c->kv_latent + h.rot };
+        val cache = prog_input_per_layer(p, "cache", dt, 2, dim, (placement){ 0 });
+        val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
+        return rec_latent_cached(p, t, cache, pos, start, value, h);
+    }
+    val kv = rec_linear(p, t.c, t.w, VAL_NONE);
+    return rec_head_values(p, attend(b, rec_latent_qkv(p, t.q, kv, t.rot, h), h), value, h);
+}
+
 /* @return the branch's output, a partial sum over tp. */
 static val attention(builder *b, val x) {
     prog *p = b->p;
     head_shape h = shape_of_heads(b);
     dtype dt = enter_module(b, M_ATTN);
+    if (b->c->kv_latent) return output_projection(b, latent_attention(b, x, h, dt));
     val all = rec_comm(p, x, AX_TP, PLACE_R), qkv = qkv_layer(b, all);
     CHOICE_DECIDED(qknorm_kind, 3);
     CHOICE_DECIDED(pos_kind, 3);
@@ -165,11 +223,7 @@ static val attention(builder *b, val x) {
         qkv = rec_qknorm(p, qkv, qnorm, knorm, h, (float)b->c->norm_eps);
     }
     val pos = token_input(b, TOKEN_POS, DT_I32, AS_HEADS);
-    if (b->c->pos == POS_ROPE) {
-        int64_t dim[] = { b->positions, h.rot };
-        val table = prog_input_shared(p, rope_input_name(b->c), DT_F32, 2, dim, (placement){ 0 });
-        qkv = rec_rope(p, qkv, pos, table, h);
-    }
+    if (b->c->pos == POS_ROPE) qkv = rec_rope(p, qkv, pos, rope_table(b, h), h);
     if (b->c->value_step) qkv = with_own_values(b, qkv, all, h);
     val o;
     if (b->mode == PROG_DECODE) {

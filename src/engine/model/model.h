@@ -57,6 +57,7 @@ typedef enum fact_flag {
     FACT_OF_SCALED_ROPE = 8192,   /* matters only with rope scaling of any kind */
     FACT_OF_ROPE_CONTEXT = 16384, /* ... of a kind that reads the original context length */
     FACT_OF_YARN = 32768,
+    FACT_OF_LATENT = 1 << 24, /* matters only with latent attention */
     FACT_OF_ANY_ROPE =
         FACT_OF_ROPE | FACT_OF_LLAMA3 | FACT_OF_SCALED_ROPE | FACT_OF_ROPE_CONTEXT | FACT_OF_YARN,
 } fact_flag;
@@ -196,6 +197,8 @@ int64_t model_count_role(const model_config *c, param_role role);
 bool model_has_experts(const model_config *c, int layer);
 /* The digit of model.layer_pattern that describes a layer, whether or not the model has a pattern. */
 int model_layer_kind(const model_config *c, int layer);
+/* The dimension of a head's values. */
+int64_t model_value_dim(const model_config *c);
 /* The experts' hidden dimension. */
 int64_t model_expert_dim(const model_config *c);
 /* Floating point operations per token, forward and backward. Attention counts all of `seq` keys, or

@@ -15,7 +15,8 @@ double model_fact_option(const model_fact *f, const config *cfg) {
 static err derive_sizes(const config *cfg, const model_config *preset, model_config *c) {
     bool wider = c->dim != preset->dim, resized = wider || c->heads != preset->heads;
     int64_t ffn = preset->dim ? preset->ffn * c->dim / preset->dim : 4 * c->dim;
-    if (cfg->model.kv_heads == CFG_AUTO && cfg->model.heads != CFG_AUTO) c->kv_heads = c->heads;
+    bool own_kv = cfg->model.heads != CFG_AUTO || cfg->model.kv_latent_dim != CFG_AUTO;
+    if (cfg->model.kv_heads == CFG_AUTO && own_kv) c->kv_heads = c->heads;
     if (cfg->model.ffn_dim == CFG_AUTO && wider) c->ffn = (ffn + 15) / 16 * 16;
     if (cfg->model.head_dim != CFG_AUTO || !resized || c->heads < 1) return OK;
     if (c->dim % c->heads)
@@ -147,8 +148,27 @@ static err check_rope(const model_config *c) {
     return OK;
 }
 
+static err check_latent(const model_config *c) {
+    if (!c->kv_latent) return OK;
+    if (c->kv_heads != c->heads)
+        return err_hint(
+            ERR("model.kv_latent_dim with model.kv_heads %d of %d heads", c->kv_heads, c->heads),
+            "leave model.kv_heads out: every head has keys and values of its own");
+    if (c->qknorm != QKNORM_NONE || c->value_step)
+        return err_hint(ERR("model.kv_latent_dim cannot be combined with model.qk_norm or "
+                            "model.value_embedding_step"),
+                        "leave those out");
+    if (c->rope_head_dim % 2 || c->rope_head_dim > c->head_dim || c->rope_fraction != 1)
+        return err_hint(ERR("model.rope_head_dim %lld of model.head_dim %lld, with "
+                            "model.rope_fraction %g",
+                            (long long)c->rope_head_dim, (long long)c->head_dim, c->rope_fraction),
+                        "use an even number of dims up to the whole head, and no fraction");
+    return OK;
+}
+
 err model_check(const model_config *c) {
     TRY(check_ranges(c));
+    TRY(check_latent(c));
     if (c->heads % c->kv_heads)
         return err_hint(
             ERR("model.kv_heads (%d) does not divide model.heads (%d)", c->kv_heads, c->heads),

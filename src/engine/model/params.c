@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* The sizes of a dim, by name. */
-typedef enum { NONE, D, Q, KV, F, V, P, QN, KN, E, X, B, H, G } size_name;
+typedef enum { NONE, D, Q, KV, F, V, P, HD, E, X, B, H, G, O, QL, KVL, KVA, KVB } size_name;
 /* Channels of a token that the gate of its values reads. */
 enum { VALUE_GATE = 12 };
 /* Properties of a model that a row needs: all of `when` must hold. */
@@ -20,7 +20,7 @@ enum {
     LNORM = 2,     /* layer norms with weights and biases */
     MLPB = 4,      /* biases in the feed-forward layers */
     QKVB = 8,      /* biases on q, k, v */
-    QKN = 16,      /* QK-norm */
+    QKN = 16,      /* QK-norm per head */
     GATED = 32,    /* gate and up */
     UNTIED = 64,   /* an output layer of its own */
     MLP = 128,     /* a feed-forward layer that every token goes through */
@@ -30,6 +30,14 @@ enum {
     OB = 2048,     /* a bias in the attention's output projection */
     NORM2 = 4096,  /* the second branch has a norm of its own */
     BOTH = 8192,   /* norms on the branches' outputs beside those on their inputs */
+};
+/* ... of how heads are projected and normalized. */
+enum {
+    QKFULL = 1 << 24,   /* QK-norm over all heads */
+    QDIRECT = 1 << 25,  /* queries are projected from the residual */
+    KVDIRECT = 1 << 26, /* keys and values are */
+    QLATENT = 1 << 27,  /* queries are projected from a latent vector */
+    KVLATENT = 1 << 28, /* keys and values are */
 };
 
 typedef struct param_row {
@@ -56,10 +64,14 @@ static const param_row table[] = {
     /* name           fused into     module   bucket        shape       tp  initial value      role         when */
     { "embed.tokens",    "embed.tokens",    "embed", BUCKET_FIRST, { V, D },    S0, INIT_NORMAL,       ROLE_INPUT,  0 },
     { "embed.positions", "embed.positions", "embed", BUCKET_FIRST, { P, D },    I_, INIT_NORMAL,       ROLE_INPUT,  LEARNED },
-    { "attn.q",       "attn.qkv",    "attn", BUCKET_BLOCK, { Q, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
-    { "attn.k",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
-    { "attn.v",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
-    { "attn.o",       "attn.o",      "attn", BUCKET_BLOCK, { D, Q },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
+    { "attn.q",       "attn.qkv",    "attn", BUCKET_BLOCK, { Q, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, QDIRECT },
+    { "attn.k",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, KVDIRECT },
+    { "attn.v",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, KVDIRECT },
+    { "attn.q_a",     "attn.a",      "attn", BUCKET_BLOCK, { QL, D },   I_, INIT_NORMAL,       ROLE_HIDDEN, QLATENT },
+    { "attn.kv_a",    "attn.a",      "attn", BUCKET_BLOCK, { KVA, D },  I_, INIT_NORMAL,       ROLE_HIDDEN, KVLATENT },
+    { "attn.q_b",     "attn.q_b",    "attn", BUCKET_BLOCK, { Q, QL },   S0, INIT_NORMAL,       ROLE_HIDDEN, QLATENT },
+    { "attn.kv_b",    "attn.kv_b",   "attn", BUCKET_BLOCK, { KVB, KVL },S0, INIT_NORMAL,       ROLE_HIDDEN, KVLATENT },
+    { "attn.o",       "attn.o",      "attn", BUCKET_BLOCK, { D, O },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
     { "attn.values",  "attn.values", "attn", BUCKET_BLOCK, { V, KV },   S1, INIT_NORMAL,       ROLE_INPUT,  VALUES },
     { "attn.values.gate", "attn.values.gate", "attn", BUCKET_BLOCK, { H, G }, S0, INIT_ZEROS,  ROLE_HIDDEN, VALUES },
     { "mlp.gate",     "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, MLP | GATED },
@@ -69,9 +81,11 @@ static const param_row table[] = {
     { "expert.gate",  "expert.up",   "mlp",  BUCKET_EXPERTS, { X, D },  S0, INIT_NORMAL,       ROLE_HIDDEN, MOE, true },
     { "expert.up",    "expert.up",   "mlp",  BUCKET_EXPERTS, { X, D },  S0, INIT_NORMAL,       ROLE_HIDDEN, MOE, true },
     { "expert.down",  "expert.down", "mlp",  BUCKET_EXPERTS, { D, X },  S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, MOE, true },
-    { "attn.q.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
-    { "attn.k.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
-    { "attn.v.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
+    { "attn.q.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | KVDIRECT },
+    { "attn.k.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | KVDIRECT },
+    { "attn.v.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | KVDIRECT },
+    { "attn.q_a.b",   "attn.a.b",    "attn", BUCKET_BLOCK, { QL, NONE },I_, INIT_ZEROS,        ROLE_VECTOR, QKVB | QLATENT },
+    { "attn.kv_a.b",  "attn.a.b",    "attn", BUCKET_BLOCK, { KVA, NONE },I_, INIT_ZEROS,       ROLE_VECTOR, QKVB | KVLATENT },
     { "mlp.gate.b",   "mlp.up.b",    "mlp",  BUCKET_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, MLP | MLPB | GATED },
     { "mlp.up.b",     "mlp.up.b",    "mlp",  BUCKET_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, MLP | MLPB },
     { "attn.o.b",     "attn.o.b",    "attn", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, OB },
@@ -84,8 +98,12 @@ static const param_row table[] = {
     { "attn.norm.b",  "attn.norm.b", "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM | BOTH },
     { "mlp.norm.w",   "mlp.norm.w",  "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW | BOTH },
     { "mlp.norm.b",   "mlp.norm.b",  "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM | BOTH },
-    { "attn.qnorm",   "attn.qnorm",  "norm", BUCKET_BLOCK, { QN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
-    { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { KN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "attn.qnorm",   "attn.qnorm",  "norm", BUCKET_BLOCK, { HD, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "attn.qnorm",   "attn.qnorm",  "norm", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ONES,         ROLE_VECTOR, QKFULL },
+    { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { HD, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { KV, NONE },S0, INIT_ONES,         ROLE_VECTOR, QKFULL },
+    { "attn.q_a.norm",  "attn.q_a.norm",  "norm", BUCKET_BLOCK, { QL, NONE },  I_, INIT_ONES,  ROLE_VECTOR, NORMW | QLATENT },
+    { "attn.kv_a.norm", "attn.kv_a.norm", "norm", BUCKET_BLOCK, { KVL, NONE }, I_, INIT_ONES,  ROLE_VECTOR, NORMW | KVLATENT },
     { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
     { "norm.b",       "norm.b",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
     { "head",         "head",        "head", BUCKET_LAST,  { V, D },    S0, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
@@ -132,6 +150,10 @@ int model_layer_kind(const model_config *c, int layer) {
     return (like.window ? 1 : 2) + (like.pos == POS_NONE ? 2 : 0);
 }
 
+int64_t model_value_dim(const model_config *c) {
+    return c->kv_latent ? c->value_head_dim : c->head_dim;
+}
+
 int64_t model_expert_dim(const model_config *c) { return c->expert_dim ? c->expert_dim : c->ffn; }
 
 static int64_t size_of(const model_config *c, size_name s) {
@@ -148,8 +170,12 @@ static int64_t size_of(const model_config *c, size_name s) {
     case B: return c->experts + 1; /* and a place whose gradient counts dropped tokens */
     case V: return c->vocab;
     case P: return c->max_seq;
-    case QN: return c->qknorm == QKNORM_FULL ? c->heads * c->head_dim : c->head_dim;
-    case KN: return c->qknorm == QKNORM_FULL ? c->kv_heads * c->head_dim : c->head_dim;
+    case HD: return c->head_dim;
+    case O: return c->heads * model_value_dim(c);
+    case QL: return c->q_latent;
+    case KVL: return c->kv_latent;
+    case KVA: return c->kv_latent + c->rope_head_dim; /* the key that heads share comes first */
+    case KVB: return c->heads * (c->head_dim - c->rope_head_dim + c->value_head_dim);
     }
     return 0;
 }
@@ -160,10 +186,12 @@ static int model_properties(const model_config *c) {
            (c->bias || c->mlp_bias ? MLPB : 0) | (c->bias || c->qkv_bias ? QKVB : 0) |
            (c->bias || c->o_bias ? OB : 0) | (c->parallel && c->shared_norm ? 0 : NORM2) |
            (c->norm_position == NORM_BOTH ? BOTH : 0) |
-           (c->qknorm != QKNORM_NONE && !c->weightless_norms ? QKN : 0) |
+           (c->qknorm == QKNORM_HEAD && !c->weightless_norms ? QKN : 0) |
+           (c->qknorm == QKNORM_FULL && !c->weightless_norms ? QKFULL : 0) |
            (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
            (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0) |
-           (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0);
+           (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0) |
+           (c->kv_latent && c->q_latent ? QLATENT : QDIRECT) | (c->kv_latent ? KVLATENT : KVDIRECT);
 }
 
 static bool row_applies(const model_config *c, const param_row *r) {
@@ -210,7 +238,7 @@ double model_flops(const model_config *c, int64_t seq, bool causal) {
         model_config like = model_like_layer(c, l);
         keys += like.window ? MIN((double)seq, (double)like.window) : (double)seq;
     }
-    double attention = 2.0 * (double)(c->heads * c->head_dim) * keys;
+    double attention = (double)(c->heads * (c->head_dim + model_value_dim(c))) * keys;
     return 6 * weights + 6 * attention * (causal ? 0.5 : 1);
 }
 
@@ -483,6 +511,7 @@ static void fuse_kind(model *m, int kind) {
                            .whole = size_of(&m->of[kind], r->dim[0]),
                            .segments = 1,
                            .pl = row_placement(r) };
+        if (shard.repeated) q->rep_rows = dim[0], q->rep_axes = AXES_TP_REP;
         snprintf(q->name, sizeof q->name, "%s", r->fused);
     }
 }

@@ -158,6 +158,58 @@ static const model_config gpt_small = { .norm = NORM_LAYER,
                                         .vocab = 4096,
                                         .max_seq = 1024 };
 
+/* Latent attention in every head. */
+#define LATENT .kv_latent = 512, .rope_head_dim = 64, .value_head_dim = 128
+static const model_config deepseek_v3 = { LATENT,
+                                          .norm_eps = 1e-6,
+                                          .q_latent = 1536,
+                                          .experts = 256,
+                                          .experts_per_token = 8,
+                                          .expert_dim = 2048,
+                                          .shared_experts = 1,
+                                          .first_dense = 3,
+                                          .router_score = ROUTER_SIGMOID,
+                                          .router_normalize = true,
+                                          .router_scale = 2.5,
+                                          .router_bias = true,
+                                          .balance_loss = 0.0001,
+                                          .vocab = 129280,
+                                          .max_seq = 4096 };
+static const model_config moonlight = { LATENT,
+                                        .norm_eps = 1e-5,
+                                        .experts = 64,
+                                        .experts_per_token = 6,
+                                        .expert_dim = 1408,
+                                        .shared_experts = 2,
+                                        .first_dense = 1,
+                                        .router_score = ROUTER_SIGMOID,
+                                        .router_normalize = true,
+                                        .router_scale = 2.446,
+                                        .router_bias = true,
+                                        .balance_loss = 0.001,
+                                        .rope_theta = 50000,
+                                        .vocab = 163840,
+                                        .max_seq = 8192 };
+static const model_config latent_tiny = { .tied = true,
+                                          .kv_latent = 32,
+                                          .q_latent = 48,
+                                          .rope_head_dim = 16,
+                                          .value_head_dim = 32,
+                                          .vocab = 257,
+                                          .max_seq = 1024 };
+static const model_config olmoe = { .qknorm = QKNORM_FULL,
+                                    .experts = 64,
+                                    .experts_per_token = 8,
+                                    .balance_loss = 0.01,
+                                    .router_z_loss = 0.001,
+                                    .vocab = 50304,
+                                    .max_seq = 4096 };
+static const model_config glm4 = { .norm_position = NORM_BOTH,
+                                   .qkv_bias = true,
+                                   .rope_fraction = 0.5,
+                                   .vocab = 151552,
+                                   .max_seq = 32768 };
+
 static const struct {
     const char *name;
     const model_config *family;
@@ -235,6 +287,11 @@ static const struct {
     { "gemma3-270m", &gemma3_270m, 18, 640, 4, 1, 256, 2048, 0 },
     { "gemma3-1b", &gemma3_1b, 26, 1152, 4, 1, 256, 6912, 0 },
     { "gemma3-4b", &gemma3_4b, 34, 2560, 8, 4, 256, 10240, 0 },
+    { "olmoe-1b-7b", &olmoe, 16, 2048, 16, 0, 0, 1024, 0 },
+    { "glm4-9b", &glm4, 40, 4096, 32, 2, 128, 13696, 0 },
+    { "latent-tiny", &latent_tiny, 4, 128, 4, 0, 48, 384, 0 },
+    { "deepseek-v3", &deepseek_v3, 61, 7168, 128, 0, 192, 18432, 0 },
+    { "moonlight-16b-a3b", &moonlight, 27, 2048, 16, 0, 192, 11264, 0 },
     { "falcon-7b", &falcon_7b, 32, 4544, 71, 1, 0, 0, 0 },
     { "falcon-40b", &falcon_40b, 60, 8192, 128, 8, 0, 0, 0 },
 };

@@ -284,14 +284,21 @@ val rec_sum_(prog *p, residual_state s) {
     return sum;
 }
 
+/* Over all heads where ranks share them: the mean squares of each rank's heads are summed over the ranks. */
+static val qknorm_over_ranks(prog *p, const rec_request *n, axis_set axes) {
+    rec_request squares = { OP_QK_SQUARES, { n->in[0] }, n->attr };
+    squares.attr.scale.by = 1 / (float)mesh_span(&p->m, axes);
+    val own = rec_first(p, squares);
+    val all = p->error ? VAL_NONE : emit_comm(p, own, axes, PLACE_R, WHEN_ALWAYS);
+    return rec_first(p,
+                     (rec_request){ OP_QKNORM_BY, { n->in[0], all, n->in[1], n->in[2] }, n->attr });
+}
+
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps) {
     rec_request r = { OP_QKNORM, { qkv, wq, wk }, { .eps = eps } };
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
-    if (h.norm_full && mesh_span(&p->m, head_axes(p, qkv)) > 1) {
-        prog_fail(p, "use tensor_parallel_degree 1 for this model",
-                  "qknorm: over all heads together, but the heads are sharded over tp");
-        return VAL_NONE;
-    }
+    axis_set shared = head_axes(p, qkv);
+    if (h.norm_full && mesh_span(&p->m, shared) > 1) return qknorm_over_ranks(p, &r, shared);
     r.sizes.of['S'] = h.norm_full ? 2 : r.attr.heads.q + r.attr.heads.kv;
     return rec_first(p, r);
 }

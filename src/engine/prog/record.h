@@ -264,6 +264,22 @@ val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_s
  * query's; neither decreases with the query, and of the first range every query sees a key. */
 val rec_ranges_attention_(prog *p, val qkv, val ranges, head_shape h);
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, head_shape h);
+/* Latent attention (rec_latent.c). Rotates the first h.rot dims of `heads` heads. */
+val rec_rope_heads_(prog *p, val x, val pos, val table, int heads, head_shape h);
+/* q|k|v of all heads, of width h.dim each, from q, what was projected from the latent vectors, and the shared keys. */
+val rec_latent_qkv_(prog *p, val q, val kv, val rot, head_shape h);
+/* The first `value` columns of each head. */
+val rec_head_values_(prog *p, val o, int64_t value, head_shape h);
+/* Two parts of the columns of x, the first `left` wide. */
+typedef struct val_pair {
+    val left, right;
+} val_pair;
+val_pair rec_split_columns_(prog *p, val x, int64_t left);
+typedef struct latent_tokens {
+    val q, c, rot, w; /* queries, latent vectors, shared keys; what expands the latent vectors */
+} latent_tokens;
+val rec_latent_cached_(prog *p, latent_tokens t, val cache, val pos, val start, int64_t value,
+                       head_shape h);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
 /* Over ep (rec_experts.c): rows of this rank's sequences to the ranks of their experts, and back. In generation, where
@@ -297,6 +313,11 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_linear_gelu(p, ...)      rec_linear_gelu_(HERE(p), __VA_ARGS__)
 #define rec_norm(p, ...)             rec_norm_(HERE(p), __VA_ARGS__)
 #define rec_sum(p, ...)              rec_sum_(HERE(p), __VA_ARGS__)
+#define rec_rope_heads(p, ...)       rec_rope_heads_(HERE(p), __VA_ARGS__)
+#define rec_latent_qkv(p, ...)       rec_latent_qkv_(HERE(p), __VA_ARGS__)
+#define rec_head_values(p, ...)      rec_head_values_(HERE(p), __VA_ARGS__)
+#define rec_split_columns(p, ...)    rec_split_columns_(HERE(p), __VA_ARGS__)
+#define rec_latent_cached(p, ...)    rec_latent_cached_(HERE(p), __VA_ARGS__)
 #define rec_qknorm(p, ...)           rec_qknorm_(HERE(p), __VA_ARGS__)
 #define rec_rope(p, ...)             rec_rope_(HERE(p), __VA_ARGS__)
 #define rec_attention(p, ...)        rec_attention_(HERE(p), __VA_ARGS__)

@@ -48,11 +48,12 @@ static void change_number(model_change *m, const char *option, int64_t value) {
 
 static void change_attention(change_list *l, const capacity *now) {
     const model_config *c = &now->mc;
-    if (c->kv_heads < c->heads)
+    bool grouped = !c->kv_latent; /* there every head has keys and values, and none are cached */
+    if (grouped && c->kv_heads < c->heads)
         change_number(begin_change(l, "%d key/value heads instead of %d: one per query head",
                                    c->heads, c->kv_heads),
                       "model.kv_heads", c->heads);
-    else if (c->heads % 4 == 0)
+    else if (grouped && c->heads % 4 == 0)
         change_number(begin_change(l, "%d key/value heads instead of %d (grouped queries)",
                                    c->heads / 4, c->kv_heads),
                       "model.kv_heads", c->heads / 4);

@@ -93,6 +93,7 @@ static err read_hf_value(const hf_reader *r, const char *name, const json_t *v, 
         *out = hf_json_number(f, v);
     if (k->use == HF_INVERSE) *out = 1 / *out;
     if (k->use == HF_INVERSE_SQUARE) *out = 1 / sqrt(*out);
+    if (k->use == HF_UNROTATED) *out += (double)r->c->rope_head_dim;
     if (!isnan(*out) && model_fact_legal(f, *out)) return OK;
     return err_hint(hf_wrong_value(r, name, v, model_fact_expects(f, expects, sizeof expects)),
                     "check that the file is complete and its values are those of a model");
@@ -188,8 +189,8 @@ static bool key_is_read(const hf_family *f, const char *key) {
     }
     for (size_t i = 0; f->theta_key && i < COUNT_OF(rope); i++)
         if (!strcmp(rope[i], key)) return true;
-    const char *const own[] = { f->act_key,   f->theta_key, f->fraction_key,   "layer_types",
-                                f->rope_list, f->step_key,  f->local_theta_key };
+    const char *const own[] = { f->act_key,   f->theta_key, f->fraction_key,    "layer_types",
+                                f->rope_list, f->step_key,  f->local_theta_key, f->dense_key };
     for (size_t i = 0; i < COUNT_OF(own); i++)
         if (own[i] && !strcmp(own[i], key)) return true;
     return demand_names(f->demands, f->n_demands, key) ||
@@ -200,6 +201,9 @@ static bool key_is_read(const hf_family *f, const char *key) {
 /* Whether a file has the keys of this row of its model_type; the last row takes what the others leave. */
 static bool is_variant(const hf_family *f, const json_t *doc) {
     bool same = true;
+    if (f->dense_key)
+        same = json_integer_value(json_object_get(doc, f->dense_key)) >=
+               json_integer_value(json_object_get(doc, "num_hidden_layers"));
     for (int i = 0; i < f->n_when; i++) {
         json_t *want = json_loads(f->when[i].json, JSON_DECODE_ANY, NULL);
         json_t *got = json_object_get(doc, f->when[i].theirs);
@@ -276,6 +280,7 @@ static const hf_key *hf_key_of(const hf_family *family, const model_fact *f) {
 static bool is_free(const hf_family *family, const model_fact *f) {
     const hf_key *k = hf_key_of(family, f);
     if (k) return k->use != HF_IMPLIED;
+    if (f->at == offsetof(model_config, rope_mscale)) return family->scaled_scores;
     if (f->at == offsetof(model_config, rope_fraction)) return family->fraction_key != NULL;
     if (f->at == offsetof(model_config, rope_local)) return family->local_theta > 0;
     if (f->at == offsetof(model_config, rope_scaling) && family->plain_rope) return false;
@@ -408,6 +413,7 @@ static json_t *json_of(const model_config *c, const hf_key *k) {
         return list;
     }
     if (k->use == HF_INVERSE_SQUARE) return json_integer((json_int_t)round(1 / (v * v)));
+    if (k->use == HF_UNROTATED) return json_integer((json_int_t)(v - (double)c->rope_head_dim));
     if (f->type == FACT_REAL && v == 0 && k->null == HF_ZERO) return json_null();
     if (f->type == FACT_REAL) return json_real(k->use == HF_INVERSE ? 1 / v : v);
     if (f->type == FACT_BOOL) return json_boolean(v != 0);
@@ -460,6 +466,7 @@ err hf_export_config(const char *folder, const hf_family *family, const model_co
     for (int i = 0; i < family->n_when; i++)
         json_object_set_new(doc, family->when[i].theirs,
                             json_loads(family->when[i].json, JSON_DECODE_ANY, NULL));
+    if (family->dense_key) json_object_set_new(doc, family->dense_key, json_integer(c->layers));
     write_activation(doc, family, c);
     hf_write_rope(doc, family, c);
     hf_write_layers(doc, family, c);

@@ -178,6 +178,14 @@ static const hf_key nanochat_keys[] = {
     IMPLIED(qknorm, QKNORM_HEAD), IMPLIED(weightless_norms, 1), IMPLIED(embedding_norm, 1),
 };
 
+/* Latent attention. A file may name the rotated dims twice. */
+static const hf_key deepseek_v3_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_HEADS, 0), SIZE("kv_lora_rank", kv_latent),
+    KEY("q_lora_rank", q_latent, HF_VALUE, 1536, HF_ZERO), RENAMED("qk_rope_head_dim", "head_dim", rope_head_dim),
+    { "qk_nope_head_dim", NULL, AT(head_dim), HF_UNROTATED, HF_REFUSED, HF_REFUSED, 0 },
+    KEY("v_head_dim", value_head_dim, HF_VALUE, 128, HF_REFUSED), IMPLIED(latent_eps, 1e-6), ATTENTION_BIAS,
+};
+
 #define FACTOR SIZE("factor", rope_factor)
 static const hf_key factor_keys[] = { FACTOR };
 static const hf_key llama3_keys[] = {
@@ -217,6 +225,13 @@ static const hf_demand gemma2_demands[]   = { { "use_bidirectional_attention", "
 static const hf_demand gemma3_demands[]   = { /* which transformers does not cap, whatever the file states */
     { "use_bidirectional_attention", "false", false }, { "attn_logit_softcapping", "null", false },
 };
+/* "n_routed_experts" and what follows it describe layers that dense models do not have. */
+static const hf_demand deepseek_dense_demands[] = {
+    { "rope_interleave", "true", false }, { "n_routed_experts", "2", true }, { "n_group", "1", true },
+    { "topk_group", "1", true }, { "num_experts_per_tok", "1", true }, { "n_shared_experts", "1", true },
+    { "moe_intermediate_size", "1", true }, { "norm_topk_prob", "true", true }, { "routed_scaling_factor", "1.0", true },
+};
+static const hf_demand deepseek_demands[] = { { "first_k_dense_replace", "\"as many as num_hidden_layers\"", false } };
 #define NO_ALIBI { "alibi", "false", false }, { "apply_residual_connection_post_layernorm", "false", false }
 #define NEW_FALCON NO_ALIBI, { "multi_query", "true", true }, { "parallel_attn", "true", false }
 #define OLD_FALCON                                                                                \
@@ -386,6 +401,18 @@ static const hf_param cohere2_params[] = {
     PAIRED_ROWS
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
+static const hf_param deepseek_params[] = {
+    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",             HF_ROTATED_LAST | HF_PAIRED },
+    { "l%d.attn.q_a",    "model.layers.%d.self_attn.q_a_proj.weight",           0 },
+    { "l%d.attn.q_a.b",  "model.layers.%d.self_attn.q_a_proj.bias",             0 },
+    { "l%d.attn.q_a.norm",  "model.layers.%d.self_attn.q_a_layernorm.weight",   0 },
+    { "l%d.attn.q_b",    "model.layers.%d.self_attn.q_b_proj.weight",           HF_ROTATED_LAST | HF_PAIRED },
+    { "l%d.attn.kv_a",   "model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", HF_ROTATED_LAST | HF_PAIRED | HF_ONE_HEAD },
+    { "l%d.attn.kv_a.b", "model.layers.%d.self_attn.kv_a_proj_with_mqa.bias",   HF_ROTATED_LAST | HF_PAIRED | HF_ONE_HEAD },
+    { "l%d.attn.kv_a.norm", "model.layers.%d.self_attn.kv_a_layernorm.weight",  0 },
+    { "l%d.attn.kv_b",   "model.layers.%d.self_attn.kv_b_proj.weight",          0 },
+    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+};
 static const hf_param gemma_params[] = {
     { "l%d.norm1.w",     "model.layers.%d.input_layernorm.weight",             HF_LESS_ONE },
     { "l%d.attn.norm.w", "model.layers.%d.post_attention_layernorm.weight",    HF_LESS_ONE },
@@ -476,6 +503,10 @@ static const hf_family families[] = {
       "hidden_activation", "gelu_pytorch_tanh", true, "rope_theta", NULL, 1.0, 1e6,
       "model.", ROWS(gemma_params), NULL, 0, .kinds = "12", .full_step = 6, .step_key = "sliding_window_pattern",
       .local_theta = 1e4, .local_theta_key = "rope_local_base_freq" },
+    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_dense_demands), SILU, ROPE,
+      "model.", ROWS(deepseek_params), NULL, 0, .scaled_scores = true, .dense_key = "first_k_dense_replace" },
+    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_demands), SILU, ROPE,
+      "model.", ROWS(deepseek_params), NULL, 0, .scaled_scores = true },
 #define FALCON       "activation", "gelu", false, ROPE, "transformer."
     { "falcon",   "FalconForCausalLM",  ROWS(falcon_shared_keys), ROWS(falcon_shared_demands), FALCON,
       ROWS(falcon_params), NULL, 0, .when = falcon_is_shared, .n_when = 2 },
@@ -500,10 +531,10 @@ static const char *const harmless[] = {
     "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
     "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "id2label", "is_decoder",
     "label2id", "length_penalty", "max_length", "max_window_layers", "min_length", "model_type",
-    "n_ctx", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "n_ctx", "no_repeat_ngram_size", "num_mtp_layers", "num_nextn_predict_layers", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "original_max_position_embeddings", "output_attentions",
     "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
-    "problem_type", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty",
+    "problem_type", "qk_head_dim", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty",
     "return_dict", "return_dict_in_generate", "router_jitter_noise", "sep_token_id", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",

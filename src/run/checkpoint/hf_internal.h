@@ -38,6 +38,7 @@ typedef enum {
     HF_FIRST_N, /* the key lists layers; only the first n, 0 to n - 1, have a counterpart, n */
     HF_INVERSE, /* the key holds 1 / the fact */
     HF_INVERSE_SQUARE, /* the key holds 1 / the fact^2, which must be a whole number */
+    HF_UNROTATED, /* the key holds the fact less the dims of a head that rotate, which are read before it */
 } hf_use;
 
 /* A fact of a model as a family expresses it. A key may hold two facts, which then have the same value. */
@@ -66,6 +67,8 @@ typedef struct hf_demand {
  *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number
  *   GATE, UP    the first and the second half of a matrix's rows; with EXPERT, of one expert's
  *   PAIRED      rows of a head that rotate together are adjacent, where ours are half the rotated dims apart
+ *   ROTATED_LAST  the rotated rows of a head are its last, where ours are the first
+ *   ONE_HEAD    all rows are one head
  *   LESS_ONE    theirs is ours - 1: norms whose weights are 1 + w
  *   REFLECTED   the second half of each head has the other sign: theirs rotate the other way, and a reflection before
  *               and after that is our rotation */
@@ -81,6 +84,8 @@ enum {
     HF_PAIRED = 256,
     HF_LESS_ONE = 512,
     HF_REFLECTED = 1024,
+    HF_ROTATED_LAST = 1 << 20,
+    HF_ONE_HEAD = 1 << 21,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {
@@ -115,6 +120,10 @@ struct hf_family {
     double local_theta;
     const char *local_theta_key;
     bool plain_rope; /* no scaling of the rotary frequencies */
+    /* Attention scores are scaled by what "mscale_all_dim", of the scaled frequencies, states. */
+    bool scaled_scores;
+    /* The number of first layers without experts: the row is of models in which these are all layers. NULL: of any. */
+    const char *dense_key;
     /* Of several rows of one model_type, the one whose keys a file has. */
     const hf_demand *when;
     int n_when;

@@ -111,6 +111,9 @@ static err read_scaling(const hf_reader *r, json_t *rope, const hf_rope_type *ty
         TRY(hf_read_key(r, !inner && outer ? r->doc : rope, k));
     }
     r->c->rope_scaling = type->ours;
+    bool found = false;
+    if (r->family->scaled_scores)
+        TRY(read_place(r, rope, "mscale_all_dim", "rope_score_mscale", &found, &r->c->rope_mscale));
     return read_mscale(r, rope);
 }
 
@@ -211,6 +214,8 @@ void hf_write_rope(json_t *doc, const hf_family *family, const model_config *c) 
         if (c->rope_scaling != type->ours) continue;
         scaling = json_pack("{s:s}", "rope_type", type->theirs);
         hf_write_keys(scaling, c, type->keys, type->n_keys);
+        if (family->scaled_scores && c->rope_mscale != 0)
+            json_object_set_new(scaling, "mscale_all_dim", json_real(c->rope_mscale));
         json_object_set_new(doc, "rope_scaling", scaling);
     }
     if (family->local_theta == 0) return;

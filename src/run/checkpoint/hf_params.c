@@ -84,7 +84,7 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
     layout l = { .rows = p->dim[0], .cols = p->ndim == 2 ? p->dim[1] : 1, .ndim = p->ndim };
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     l.how = how;
-    l.head_dim = (int)c->head_dim;
+    l.head_dim = (int)(how & HF_ONE_HEAD ? l.rows : c->head_dim);
     l.rotated = (int)rope_dims(c);
     l.group = c->heads / c->kv_heads;
     l.their_rows = how & HF_THIRD ? q + 2 * kv : how & (HF_GATE | HF_UP) ? 2 * l.rows : l.rows;
@@ -110,6 +110,7 @@ static layout stacked_layout(const model_param *p, int how, int expert, const mo
 /* @return the row of theirs (in our orientation) that is row r of ours. */
 static int64_t their_row(const layout *l, int64_t r) {
     int64_t at = r % l->head_dim, head = r / l->head_dim, half = l->rotated / 2;
+    if (l->how & HF_ROTATED_LAST) r += at < 2 * half ? l->head_dim - 2 * half : -2 * half;
     if ((l->how & HF_PAIRED) && at < 2 * half) r += at % half * 2 + at / half - at;
     if (!(l->how & HF_BY_HEAD)) return l->first + r;
     bool q = l->how & HF_Q;

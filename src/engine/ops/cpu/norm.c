@@ -13,7 +13,8 @@ norm_space CPU(norm_divide)(const op_call *c) {
     switch (c->op) {
     case OP_RMSNORM_BWD: s.width = s.ld; break;
     case OP_LAYERNORM_BWD: s.width = 2 * s.ld; break;
-    case OP_QKNORM_BWD: s.width = 2 * s.ld; break;
+    case OP_QKNORM_BWD:
+    case OP_QKNORM_BY_BWD: s.width = 2 * s.ld; break;
     default: break;
     }
     s.each = MAX(32, ceil_div(s.rows, 128));
