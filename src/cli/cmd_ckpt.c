@@ -34,10 +34,7 @@ static err add_checkpoints(const char *run, ckpt_kind kind, ckpt_entries *out) {
 }
 
 static err list_folder(const char *path, ckpt_entries *out) {
-    char *manifest = io_join(path, "manifest.json");
-    bool one = io_exists(manifest);
-    free(manifest);
-    if (one) {
+    if (io_has(path, "manifest.json")) {
         out->at = mem_alloc(sizeof *out->at);
         out->at[out->n++] = (ckpt_entry){ strdup(path), .kind = CKPT_FULL, .step = -1 };
         return OK;

@@ -54,13 +54,6 @@ static err weights_new(const model_config *c, const ops_choice *on, weights *w) 
     return plan_commit(w->p);
 }
 
-static bool is_hf_folder(const char *path) {
-    char *facts = io_join(path, "config.json");
-    bool there = io_exists(facts);
-    free(facts);
-    return there;
-}
-
 static err open_hf(const char *folder, const ops_choice *on, weights *w) {
     model_config c;
     const hf_family *family;
@@ -73,7 +66,7 @@ static err open_hf(const char *folder, const ops_choice *on, weights *w) {
 
 err weights_open(const char *run, const ops_choice *on, weights *w) {
     model_config c;
-    if (is_hf_folder(run)) return open_hf(run, on, w);
+    if (io_has(run, "config.json")) return open_hf(run, on, w);
     TRY(ckpt_find(run, &w->path));
     TRY(ckpt_read_manifest(w->path, &c, &w->state, NULL));
     TRY(weights_new(&c, on, w));

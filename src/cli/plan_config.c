@@ -59,12 +59,16 @@ static void print_layout(const mesh *m) {
 }
 
 static void print_model(const capacity *c) {
+    char active[64] = "";
+    if (c->mc.experts)
+        snprintf(active, sizeof active, ", %s active per token",
+                 show_count((double)model_count_active(&c->mc)));
     printf("%s\n", c->mc.name);
     print_plan_line(
         "model",
-        "%s parameters: %d layers, width %lld, %d heads (%d key/value), ffn %lld, vocabulary %lld",
-        show_count(c->params), c->mc.layers, (long long)c->mc.dim, c->mc.heads, c->mc.kv_heads,
-        (long long)c->mc.ffn, (long long)c->mc.vocab);
+        "%s parameters%s: %d layers, width %lld, %d heads (%d key/value), ffn %lld, vocabulary %lld",
+        show_count(c->params), active, c->mc.layers, (long long)c->mc.dim, c->mc.heads,
+        c->mc.kv_heads, (long long)c->mc.ffn, (long long)c->mc.vocab);
     print_plan_line("FLOPs", "%s per token with attention counted full, %s causal; 6 N is %s",
                     show_flops(c->flops_full), show_flops(c->flops_causal),
                     show_flops(6 * c->params));

@@ -176,6 +176,13 @@ bool io_exists(const char *path) {
     return stat(path, &st) == 0;
 }
 
+bool io_has(const char *folder, const char *name) {
+    char *path = io_join(folder, name);
+    bool there = io_exists(path);
+    free(path);
+    return there;
+}
+
 bool io_is_dir(const char *path) {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);

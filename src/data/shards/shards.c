@@ -54,12 +54,7 @@ static err open_listed(data_source *s, const char *folder, const char *index, co
     return OK;
 }
 
-bool shards_are_in(const char *path) {
-    char *index = io_join(path, SHARDS_INDEX);
-    bool there = io_is_dir(path) && io_exists(index);
-    free(index);
-    return there;
-}
+bool shards_are_in(const char *path) { return io_is_dir(path) && io_has(path, SHARDS_INDEX); }
 
 err shards_open(data_source *s, const char *folder, bool held_out) {
     char *index = io_join(folder, SHARDS_INDEX), *own = io_join(folder, SHARDS_TOKENIZER);

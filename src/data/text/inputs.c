@@ -159,10 +159,7 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
 
 /* The JSON files of a folder of token shards are not documents. */
 static err refuse_shards(const char *folder) {
-    char *shard = io_join(folder, "train-00000.tok");
-    bool found = io_exists(shard);
-    free(shard);
-    if (!found) return OK;
+    if (!io_has(folder, "train-00000.tok")) return OK;
     return err_hint(ERR("%s holds token shards, not texts", folder),
                     "pass it on its own, to ingot train, data stats or data inspect");
 }

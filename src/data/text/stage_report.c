@@ -219,13 +219,6 @@ json_t *text_stage_json(const text_stage *s, const text_stage_report *r) {
     return doc;
 }
 
-void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE *to) {
-    json_t *doc = text_stage_json(s, r);
-    json_dumpf(doc, to, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    fputc('\n', to);
-    json_decref(doc);
-}
-
 /* ---- the table ------------------------------------------------------------------------------- */
 typedef struct report_table {
     FILE *to;

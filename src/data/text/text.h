@@ -294,7 +294,6 @@ err text_part_write(text_part *to, const text_span *packed, size_t n) MUST_USE;
 void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to);
 /* The same as one JSON object. @return owned (json_decref). */
 struct json_t *text_stage_json(const text_stage *s, const text_stage_report *r);
-void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE *to);
 void text_stage_report_free(text_stage_report *r);
 
 #define CARD_NAME "card.yaml"

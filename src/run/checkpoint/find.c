@@ -31,10 +31,7 @@ err ckpt_find(const char *run, char **path) {
     if (!io_is_dir(run))
         return err_hint(ERR("%s is not a folder", run),
                         "give a run folder, such as runs/demo, or a checkpoint inside one");
-    char *manifest = io_join(run, "manifest.json");
-    bool itself = io_exists(manifest);
-    free(manifest);
-    if (itself) {
+    if (io_has(run, "manifest.json")) {
         *path = strdup(run);
         return OK;
     }

@@ -19,17 +19,13 @@ const hf_kept_file *hf_kept_file_at(int i) {
     return i < (int)COUNT_OF(kept_files) ? &kept_files[i] : NULL;
 }
 
-static char *kept_path(const char *from, const hf_kept_file *k) {
-    char *is_theirs = io_join(from, "config.json");
-    char *path = io_exists(is_theirs) ? io_join(from, k->theirs) : ckpt_file(from, k->ours);
-    free(is_theirs);
-    return path;
-}
-
 err hf_keep_files(const char *from, const char *run_dir) {
     err e = OK;
+    bool is_theirs = io_has(from, "config.json");
     for (size_t i = 0; i < COUNT_OF(kept_files) && !e; i++) {
-        char *source = kept_path(from, &kept_files[i]), *to = io_join(run_dir, kept_files[i].ours);
+        const hf_kept_file *k = &kept_files[i];
+        char *source = is_theirs ? io_join(from, k->theirs) : ckpt_file(from, k->ours);
+        char *to = io_join(run_dir, k->ours);
         if (source && io_exists(source)) e = io_copy(source, to);
         free(source);
         free(to);

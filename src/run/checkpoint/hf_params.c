@@ -154,17 +154,10 @@ static void write_layout(const layout *l, bool gradients, const float *ours, flo
 
 /* ---- import ------------------------------------------------------------------------------ */
 
-static bool folder_holds(const char *folder, const char *name) {
-    char *path = io_join(folder, name);
-    bool there = io_exists(path);
-    free(path);
-    return there;
-}
-
 err hf_open_weights(const char *folder, st_file **out) {
-    bool safe = folder_holds(folder, ST_SINGLE_FILE) || folder_holds(folder, ST_INDEX_FILE);
-    bool pickled = folder_holds(folder, "pytorch_model.bin") ||
-                   folder_holds(folder, "pytorch_model.bin.index.json");
+    bool safe = io_has(folder, ST_SINGLE_FILE) || io_has(folder, ST_INDEX_FILE);
+    bool pickled =
+        io_has(folder, "pytorch_model.bin") || io_has(folder, "pytorch_model.bin.index.json");
     if (safe || !pickled) return st_open(folder, out);
     return err_hint(ERR("%s holds pytorch_model.bin, a pickle of Python objects, and no %s", folder,
                         ST_SINGLE_FILE),

@@ -172,12 +172,15 @@ static void group_lines(const trainer *t) {
 }
 
 void trainer_describe(const trainer *t) {
-    char a[32];
+    char a[32], b[32], active[64] = "";
     if (!t->opt->quiet) puts(t->dir);
     log_line(t->dir);
-    print_field(t, "model", "%s, %s parameters: %d layers, width %lld, %d heads, vocabulary %lld",
-                t->mc.name, str_count(a, sizeof a, (double)model_count(&t->mc)), t->mc.layers,
-                (long long)t->mc.dim, t->mc.heads, (long long)t->mc.vocab);
+    if (t->mc.experts)
+        snprintf(active, sizeof active, ", %s active per token",
+                 str_count(b, sizeof b, (double)model_count_active(&t->mc)));
+    print_field(t, "model", "%s, %s parameters%s: %d layers, width %lld, %d heads, vocabulary %lld",
+                t->mc.name, str_count(a, sizeof a, (double)model_count(&t->mc)), active,
+                t->mc.layers, (long long)t->mc.dim, t->mc.heads, (long long)t->mc.vocab);
     data_lines(t);
     batch_lines(t);
     ranks_line(t);

@@ -102,17 +102,10 @@ static err find_own(trainer *t, char **path) {
 }
 
 /* ---- finding it -------------------------------------------------------------------------- */
-static bool folder_has(const char *folder, const char *name) {
-    char *path = io_join(folder, name);
-    bool there = io_exists(path);
-    free(path);
-    return there;
-}
-
 static err find_tokenizer(run_start *s, const ckpt_state *there) {
     if (s->bytes) return tokenizer_open("bytes", NULL, &s->tokenizer);
     s->tokenizer_path = ckpt_tokenizer_path(s->path);
-    if (!s->tokenizer_path && s->hf && folder_has(s->path, "vocab.json"))
+    if (!s->tokenizer_path && s->hf && io_has(s->path, "vocab.json"))
         s->tokenizer_path = strdup(s->path); /* GPT-2's two files */
     if (!s->tokenizer_path) return OK;
     return ckpt_open_tokenizer(there, s->tokenizer_path, &s->tokenizer);
@@ -122,8 +115,8 @@ static err find_weights(const char *from, comm *c, run_start *s) {
     TRY(ckpt_newest_whole(from, CKPT_FULL, c, &s->path)); /* a run */
     if (s->path) return OK;
     s->path = strdup(from);
-    if (folder_has(from, "manifest.json")) return OK;
-    if (folder_has(from, "config.json")) return hf_import_config(from, &s->saved, &s->hf, NULL);
+    if (io_has(from, "manifest.json")) return OK;
+    if (io_has(from, "config.json")) return hf_import_config(from, &s->saved, &s->hf, NULL);
     return err_hint(
         ERR("checkpoint.initial_load_path: %s holds no run, no checkpoint and no Hugging "
             "Face model",
@@ -135,7 +128,7 @@ static err find_weights(const char *from, comm *c, run_start *s) {
 /* A checkpoint with optimizer state, of a run or given itself. */
 static err find_branch(const char *from, comm *c, run_start *s) {
     ckpt_info info;
-    if (folder_has(from, "manifest.json"))
+    if (io_has(from, "manifest.json"))
         s->path = strdup(from);
     else
         TRY(ckpt_newest_whole(from, CKPT_FULL, c, &s->path));
