@@ -90,8 +90,8 @@ static void a_run_in_tokens_resumes_and_grows(void **state) {
     json_decref(steps);
 }
 
-/* Sequences of 64 tokens: 12 steps of 4, then of 8 until 8192 tokens, then of 16; the same where the run is resumed in the
- * middle of a stage, to the bit. */
+/* Sequences of 64 tokens, each of which begins with a document: 12 steps of 4, then of 8 until 8192 tokens, then of 16; the
+ * same where the run is resumed in the middle of a stage, to the bit. */
 static void a_staged_batch_resumes(void **state) {
     static const char stages[] = "[{batch: 4, until: 12}, {batch: 512 tokens, until: 8192 tokens}]";
     settings own = { "training.global_batch_size",
@@ -101,7 +101,11 @@ static void a_staged_batch_resumes(void **state) {
                      "training.steps",
                      "30",
                      "training.stop",
-                     "0" };
+                     "0",
+                     "data.packing",
+                     "aligned",
+                     "data.documents",
+                     "true" };
     train_small(*state, "whole", own);
     json_t *whole = logged_steps(*state, "whole");
     double before = 0;

@@ -331,14 +331,15 @@ static void note_rounded_steps(const trainer *t, int64_t length) {
     int64_t micro = trainer_micro_rows(t), group = r->unit / micro;
     if (group == 1 || !is_first_rank(t)) return;
     bool ramps = r->start && (r->start % r->unit || r->increment % r->unit);
+    for (int i = 0; i < r->n_stages; i++) ramps |= r->stages[i].size % r->unit != 0;
     bool ends = t->len.in_tokens && ceil_div(window_at_tokens(t, length), micro) % group;
     if (ramps || ends)
         log_info(
             "Interleaved1F1B takes microbatches in groups of %lld: %s rounded up to a multiple of "
             "%lld sequences",
             (long long)group,
-            ramps && ends ? "the steps of the batch ramp and the last step are"
-            : ramps       ? "the steps of the batch ramp are"
+            ramps && ends ? "the steps of smaller batches and the last step are"
+            : ramps       ? "the steps of smaller batches are"
                           : "the last step is",
             (long long)r->unit);
 }
