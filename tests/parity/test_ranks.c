@@ -23,6 +23,15 @@ static void a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout(voi
                       "batch", 0);
 }
 
+static void a_staged_batch_of_aligned_documents_does_not_depend_on_the_layout(void **state) {
+    agrees_on_some(*state,
+                   (settings){ "training.batch_schedule",
+                               "[{batch: 4, until: 2}, {batch: 8, until: 50%}]", "data.packing",
+                               "aligned", "data.documents", "true", "training.global_batch_size",
+                               "16" },
+                   "batch", 0);
+}
+
 /* A length in tokens ends in the same step, and intervals by the clock are rank 0's. */
 static void lengths_in_tokens_and_time_do_not_depend_on_the_layout(void **state) {
     agrees_on_some(*state,
@@ -182,6 +191,7 @@ int main(void) {
         T(every_layout_logs_the_same_losses),
         T(dropout_clipping_and_recompute_do_not_depend_on_the_layout),
         T(a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout),
+        T(a_staged_batch_of_aligned_documents_does_not_depend_on_the_layout),
         T(lengths_in_tokens_and_time_do_not_depend_on_the_layout),
         T(interleaved_steps_are_whole_groups),
         T(a_ramp_that_the_layout_does_not_divide_is_refused),

@@ -217,7 +217,10 @@ static void try_sampled_run(test_folder *f, uint64_t seed) {
     bool muon = !strcmp(optimizers[which].name, "muon") || strstr(groups.text, "muon");
     bool momentum = muon || !strcmp(optimizers[which].name, "momentum");
     n += draw_rule_options(key, &at, muon, momentum, &common[n]);
-    if (ramp) ADD("training.batch_ramp_start", "4"), ADD("training.batch_ramp", "40%");
+    if (ramp && at % 2)
+        ADD("training.batch_schedule", "[{batch: 4, until: 40%}]");
+    else if (ramp)
+        ADD("training.batch_ramp_start", "4"), ADD("training.batch_ramp", "40%");
     n += draw_facts(key, &at, experts, groups.text, &common[n]);
     static const char *const runs[] = { "one", "many" };
     for (int i = 0; i < 2; i++) assert_ok(io_remove_tree(f->path, in_folder(f, runs[i])));

@@ -90,6 +90,105 @@ static void a_run_in_tokens_resumes_and_grows(void **state) {
     json_decref(steps);
 }
 
+/* Sequences of 64 tokens, each of which begins with a document: 12 steps of 4, then of 8 until 8192 tokens, then of 16; the
+ * same where the run is resumed in the middle of a stage, to the bit. */
+static void a_staged_batch_resumes(void **state) {
+    static const char stages[] = "[{batch: 4, until: 12}, {batch: 512 tokens, until: 8192 tokens}]";
+    settings own = { "training.global_batch_size",
+                     "16",
+                     "training.batch_schedule",
+                     stages,
+                     "training.steps",
+                     "30",
+                     "training.stop",
+                     "0",
+                     "data.packing",
+                     "aligned",
+                     "data.documents",
+                     "true" };
+    train_small(*state, "whole", own);
+    json_t *whole = logged_steps(*state, "whole");
+    double before = 0;
+    for (size_t i = 0; i < 30; i++) {
+        double want = i < 12 ? 4 : before < 8192 ? 8 : 16;
+        assert_true(logged_number(whole, i, "batch") == want);
+        before = logged_number(whole, i, "tokens");
+    }
+    static const char *const stops[] = { "5", "15", "0" };
+    for (size_t i = 0; i < COUNT_OF(stops); i++) {
+        own[7] = stops[i];
+        train_small(*state, "parts", own);
+    }
+    json_t *parts = logged_steps(*state, "parts");
+    assert_int_equal(json_array_size(parts), 30);
+    for (size_t i = 0; i < 30; i++)
+        assert_true(logged_number(whole, i, "loss") == logged_number(parts, i, "loss"));
+    json_decref(whole);
+    json_decref(parts);
+}
+
+static void a_staged_batch_that_cannot_be_is_refused(void **state) {
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        { "[{batch: 6, until: 12}]",
+          "the batch of stage 1 of training.batch_schedule is 6 sequences, which" },
+        { "[{batch: 32, until: 12}]", "more than the 16 of a full batch" },
+        { "[{batch: 4, until: 12}, {batch: 8, until: 9}]",
+          "stage 2 of training.batch_schedule ends after" },
+    };
+    static const struct {
+        const char *text, *words;
+    } unread[] = {
+        { "[{batch: 4}]", "stage 1: until is missing" },
+        { "[{until: 10%}]", "stage 1: batch is missing" },
+        { "[{batch: 4, until: 10%, lr: 3}]", "unknown key \"lr\"" },
+        { "[{batch: many, until: 10%}]", "stage 1: batch: expected" },
+        { "[4, 8]", "stage 1: expected keys and values" },
+        { "4", "expected a list of stages" },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        assert_error(try_train(*state, "no",
+                               (settings){ "training.global_batch_size", "16",
+                                           "training.batch_schedule", cases[i].text }),
+                     cases[i].words);
+    config c;
+    config_init(&c);
+    for (size_t i = 0; i < COUNT_OF(unread); i++)
+        assert_error(config_set(&c, "training.batch_schedule", unread[i].text), unread[i].words);
+    config_free(&c);
+    assert_error(try_train(*state, "no",
+                           (settings){ RAMP, "training.batch_schedule", "[{batch: 4, until: 5}]" }),
+                 "training.batch_schedule", "it needs training.batch_ramp_start=0");
+}
+
+/* The rate keeps its final value from the end of the schedule to that of the run. */
+static void a_schedule_may_end_before_the_run(void **state) {
+    settings own = { "training.steps",
+                     "20",
+                     "lr_scheduler",
+                     "linear",
+                     "lr_scheduler.length",
+                     "60%",
+                     "lr_scheduler.warmup",
+                     "2",
+                     "lr_scheduler.min_lr_factor",
+                     "0.1" };
+    train_small(*state, "run", own);
+    json_t *steps = logged_steps(*state, "run");
+    for (int i = 2; i < 20; i++) {
+        double rate = i < 12 ? 1 - 0.9 * (i - 2) / 10.0 : 0.1;
+        assert_true(fabs(logged_number(steps, (size_t)i, "lr") / (0.01 * rate) - 1) < 1e-6);
+    }
+    json_decref(steps);
+    own[5] = "21";
+    assert_error(try_train(*state, "no", own),
+                 "lr_scheduler.length is 21 steps, longer than the run of 20");
+    own[5] = "2", own[7] = "3";
+    assert_error(try_train(*state, "no", own), "lr_scheduler.warmup",
+                 "a schedule longer than the warm-up of 3");
+}
+
 static void batch_sizes_may_be_tokens(void **state) {
     train_small(*state, "run",
                 (settings){ "training.local_batch_size", "300 tokens", /* 4 sequences of 64 */
@@ -416,6 +515,9 @@ int main(void) {
         T(steps_are_counted_along_the_ramp),
         T(events_in_tokens_follow_the_tokens),
         T(a_run_in_tokens_resumes_and_grows),
+        T(a_staged_batch_resumes),
+        T(a_staged_batch_that_cannot_be_is_refused),
+        T(a_schedule_may_end_before_the_run),
         T(batch_sizes_may_be_tokens),
         T(microbatches_count_by_their_targets),
         T(the_logged_loss_is_a_mean_over_targets),

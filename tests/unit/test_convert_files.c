@@ -26,7 +26,9 @@ static const file_case megatron[] = {
       "DATA_ARGS=\"\n --data-path $DATA_PATH --split 949,50,1 \n\"\n"
       "torchrun pretrain_gpt.py \\\n $ARGS \\\n $DATA_ARGS \\\n --save $CHECKPOINT_PATH --load $CHECKPOINT_PATH\n", 0, NULL,
       { "dtype: fp16", "loss_scale: 4294967296", "warmup: 1%", "validation_fraction: 0.05", "beta2: 0.999" } },
-    { "examples/pretrain_gpt.sh, shorter schedule", "megatron", SCRIPT("pretrain_gpt.py", "--lr-decay-iters 60"), 0, "lr_decay_iters" },
+    { "examples/pretrain_gpt.sh, shorter schedule", "megatron",
+      SCRIPT("pretrain_gpt.py", "--lr-decay-iters 60 --lr-warmup-fraction 0.1 --lr-decay-style cosine"), 0, NULL,
+      { "  length: 60\n", "  warmup: 6%\n", "  steps: 100\n" } },
     { "examples/pretrain_gpt_distributed.sh", "megatron",
       "GPUS_PER_NODE=8\nNNODES=1\nWORLD_SIZE=$(($GPUS_PER_NODE*$NNODES))\n"
       "DISTRIBUTED_ARGS=\"--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --master_port 6000\"\n"
@@ -186,6 +188,8 @@ static const file_case olmo[] = {
       OLMO "  attention_layer_norm: true\n  layer_norm_type: rms\n  norm_after: true\noptimizer:\n  name: adamw\n  learning_rate: 3e-4\n  eps: 1e-8\n"
       "scheduler:\n  units: tokens\n  t_warmup: 8388608000\n  t_max: 5e12\nmax_duration: 4e12T\n", 0, NULL,
       { "steps: 5e12 tokens", "stop: 4e12 tokens", "norm_position: post", "qk_norm: full", "eps: 1e-8" } },
+    { "the same, a shorter schedule", "olmo", OLMO "scheduler:\n  units: tokens\n  t_max: 3e12\nmax_duration: 4e12T\n", 0, NULL,
+      { "steps: 4e12 tokens", "length: 3e12 tokens" } },
     { "the same, z-loss", "olmo", OLMO "softmax_auxiliary_loss: true\n", 0, NULL, { "z_loss: 0.0001" } },
     { "the same, filter", "olmo", OLMO "data:\n  paths: []\n  instance_filter:\n    repetition_max_period: 13\n", 0, "data.instance_filter", { 0 } },
     { "the same, decayed norms", "olmo", OLMO "optimizer:\n  decay_norm_and_bias: true\n", 0, "decay_norm_and_bias", { 0 } },

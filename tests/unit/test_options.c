@@ -48,7 +48,10 @@ static const struct {
     const char *name, *value;
 } texts[] = {
     { "model.preset", "moe-tiny" },
+    { "training.batch_schedule", "[{batch: 4, until: 2}]" },
     { "parallelism.axis_order", "tp,pp" },
+    { "parallelism.pipeline_parallel_split", "[1, 1]" },
+    { "optimizer.groups", "[{match: vectors, lr: 0.1}]" },
     { "precision.modules", "mlp=bf16" },
     { "precision.fp8_skip", "attn" },
     { "data.train", "/nowhere" },
@@ -101,8 +104,6 @@ static int draw_values(const option *o, uint64_t seed, option_values out) {
     case OPT_AMOUNT: ADD("%d", 2 + (int)(seed % 2)), ADD("1"), ADD("0"); break;
     case OPT_SECRET: ADD("text"); break;
     case OPT_LIST:
-        ADD(!strcmp(o->section, "optimizer") ? "[{match: vectors, lr: 0.1}]" : "[1, 1]");
-        break;
     case OPT_TEXT:
         for (size_t i = 0; i < COUNT_OF(texts); i++)
             if (!strcmp(texts[i].name, o->name)) ADD("%s", texts[i].value);

@@ -95,6 +95,39 @@ static void every_token_comes_once_and_few_documents_are_split(void **state) {
     }
 }
 
+/* Against a walk over the documents: each window begins with the one after the document that the last window's end cropped. */
+static void aligned_windows_begin_with_documents(void **state) {
+    static const int64_t lengths[] = { 16, 64, 257 };
+    for (size_t k = 0; k < COUNT_OF(lengths); k++) {
+        int64_t T = lengths[k], document = 0, tokens = 0;
+        data_source *s = source_of(1500, T, k);
+        loader_options o = options_of(T, PACK_ALIGNED);
+        o.in_order = true;
+        loader *l = loader_of(s, o);
+        int64_t windows = loader_windows(l);
+        for (int64_t w = 0; w < windows; w++) {
+            data_batch b = next(l);
+            assert_int_equal(b.epoch, 0);
+            int64_t t = 0;
+            for (; t < T && document < 1500; document++) {
+                data_range r = data_document(s, document);
+                for (int64_t id = r.from; id < r.to && t < T; id++, t++) {
+                    assert_int_equal(b.id[t], id);
+                    assert_int_equal(b.tokens[t], data_token(s, id));
+                    assert_int_equal(b.pos[t], id - r.from);
+                    assert_int_equal(b.targets[t], id + 1 < r.to ? data_token(s, id + 1) : NONE);
+                }
+            }
+            assert_true(t == T || w + 1 == windows);
+            tokens += t;
+        }
+        assert_int_equal(document, 1500);
+        assert_true(tokens < data_source_info(s)->tokens); /* some of them were cropped */
+        loader_free(l);
+        data_close(s);
+    }
+}
+
 /* However short documents are, a group has at most 16384 of them, which bounds what a window costs: those of
  * one to three tokens fill half of a group's 64 windows. */
 static void groups_of_short_documents_are_bounded(void **state) {
@@ -165,10 +198,10 @@ static void documents_go_where_they_fit_best(void **state) {
     data_close(s);
 }
 
-static void a_shuffled_epoch_is_the_same_windows(void **state) {
+static void check_shuffled(data_packing kind) {
     enum { T = 64 };
     data_source *s = source_of(900, T, 3);
-    loader_options o = options_of(T, PACK_BEST_FIT);
+    loader_options o = options_of(T, kind);
     loader *mixed = loader_of(s, o);
     o.in_order = true;
     loader *in_order = loader_of(s, o);
@@ -189,9 +222,14 @@ static void a_shuffled_epoch_is_the_same_windows(void **state) {
     data_close(s);
 }
 
+static void a_shuffled_epoch_is_the_same_windows(void **state) {
+    check_shuffled(PACK_BEST_FIT);
+    check_shuffled(PACK_ALIGNED);
+}
+
 static void packing_needs_masks(void **state) {
     data_source *s = source_of(10, 16, 1);
-    loader_options o = options_of(16, PACK_BEST_FIT);
+    loader_options o = options_of(16, PACK_ALIGNED);
     o.mask_documents = false;
     loader *l = NULL;
     err e = loader_new(s, &o, &l);
@@ -204,6 +242,7 @@ static void packing_needs_masks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_token_comes_once_and_few_documents_are_split),
+        cmocka_unit_test(aligned_windows_begin_with_documents),
         cmocka_unit_test(groups_of_short_documents_are_bounded),
         cmocka_unit_test(a_range_is_packed_without_its_neighbours),
         cmocka_unit_test(documents_go_where_they_fit_best),

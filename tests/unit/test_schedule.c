@@ -13,9 +13,7 @@ static void expect_lr(const schedule *s, int64_t step, double want) {
 }
 
 static void schedules_give_the_documented_rates(void **state) {
-    schedule s = {
-        .kind = SCHED_CONSTANT, .lr = 2e-3, .min_factor = 0.1, .warmup = 9, .total = 109
-    };
+    schedule s = { .kind = SCHED_CONSTANT, .lr = 2e-3, .min_factor = 0.1, .warmup = 9, .end = 109 };
     expect_lr(&s, 0, 2e-4);
     expect_lr(&s, 4, 1e-3);
     expect_lr(&s, 9, 2e-3);
@@ -63,6 +61,30 @@ static void schedules_give_the_documented_rates(void **state) {
     expect_lr(&s, 0, 2e-3);
 }
 
+/* A schedule that ends before the run is that of a run of its length; weight decay changes over the run. */
+static void a_schedule_may_end_before_the_run(void **state) {
+    const momentum_schedule m = { .end = 0.9 };
+    for (int kind = 0; kind < sched_kind_count; kind++) {
+        schedule s = { .kind = (sched_kind)kind,
+                       .lr = 1,
+                       .min_factor = 0.1,
+                       .warmup = 10,
+                       .end = 60,
+                       .decay_length = 20,
+                       .total = 100 };
+        schedule whole = s;
+        whole.total = 60;
+        for (int64_t at = 0; at <= 120; at++) {
+            double lr = schedule_lr(&s, at, 1);
+            expect_lr(&whole, at, lr);
+            if (at >= 60) expect_lr(&s, at, kind == SCHED_CONSTANT ? 1 : 0.1);
+            optim_factors f = schedule_factors(&s, &m, at, lr);
+            assert_true(fabs(f.decay[WD_LINEAR] - (1 - MIN((double)at / 100, 1.0))) < 1e-15);
+            if (at >= 60) assert_true(f.momentum.weight == (kind == SCHED_CONSTANT ? 0 : 1));
+        }
+    }
+}
+
 /* ---- noise scale ----------------------------------------------------------------------------- */
 /* Gradients of D elements: a fixed G with |G|^2 = 4, and for each example noise of variance 0.25
  * per element, so trace 0.25 D = 16 and a scale of 4. The mean over B examples is drawn at once. */
@@ -108,6 +130,7 @@ static void momentum_and_decay_follow_their_schedules(void **state) {
                          .lr = 0.5,
                          .min_factor = 0.05,
                          .warmup = 10,
+                         .end = 200,
                          .total = 200,
                          .decay_length = 100 };
     const momentum_schedule m = { .warmup = 40, .start = 0.85, .end = 0.9 };
@@ -134,6 +157,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(momentum_and_decay_follow_their_schedules),
         cmocka_unit_test(schedules_give_the_documented_rates),
+        cmocka_unit_test(a_schedule_may_end_before_the_run),
         cmocka_unit_test(the_noise_scale_is_estimated),
         cmocka_unit_test(only_gradients_above_the_limit_are_clipped),
     };

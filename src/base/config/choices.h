@@ -121,9 +121,14 @@ enum { SCHED_FALLS = 1, SCHED_FALLS_AT_END = 2 };
     ROW(RAW_UINT16, "uint16", 0, "")                                                               \
     ROW(RAW_UINT32, "uint32", 0, "")                                                               \
     ROW(RAW_INT64, "int64", 0, "")
+/* Traits of packing: which windows are made of pieces of indexed documents. */
+enum { PACK_BY_DOCUMENT = 1 };
 #define DATA_PACKINGS(ROW)                                                                         \
     ROW(PACK_CONCAT, "concat", 0, "back to back, a sequence every seq_len tokens")                 \
-    ROW(PACK_BEST_FIT, "best_fit", 0, "packed by best fit, which truncates fewer of them")
+    ROW(PACK_BEST_FIT, "best_fit", PACK_BY_DOCUMENT,                                               \
+        "packed by best fit, which truncates fewer of them")                                       \
+    ROW(PACK_ALIGNED, "aligned", PACK_BY_DOCUMENT,                                                 \
+        "every sequence begins with a document, and what does not fit of its last one is not read")
 /* Traits of recompute. */
 enum { AC_OF_BLOCKS = 1 };
 #define CFG_RECOMPUTES(ROW)                                                                        \

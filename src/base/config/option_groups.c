@@ -6,9 +6,8 @@
  * A key other than `match` and `betas` is an option of the section, with its type and its range. */
 #include <stdlib.h>
 #include <string.h>
-#include <yaml.h>
 
-#include "config/config_internal.h"
+#include "config/option_list_internal.h"
 
 /* Options of the section that a group may set, and where its value is kept. */
 static const struct {
@@ -20,19 +19,6 @@ static const struct {
     CFG_GROUP_KEYS(GROUP_KEY)
 };
 
-/* One list being read. */
-typedef struct group_reader {
-    const char *label;
-    yaml_document_t *doc;
-    int number; /* of the group, from 1 */
-} group_reader;
-
-static const char *plain_text(const yaml_node_t *n) {
-    if (!n || n->type != YAML_SCALAR_NODE) return NULL;
-    const char *text = (const char *)n->data.scalar.value;
-    return strlen(text) == n->data.scalar.length ? text : NULL;
-}
-
 static const option *section_option(const char *key) {
     const option *o = option_find("optimizer", key);
     BUG_IF(o == NULL);
@@ -40,37 +26,23 @@ static const option *section_option(const char *key) {
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-static err read_group_value(const group_reader *r, const char *key, size_t offset,
-                            const yaml_node_t *value, cfg_group *out) {
-    const option *o = section_option(key);
-    const char *text = plain_text(value);
-    if (text && option_parse(o, text, (char *)out + offset)) return OK;
-    str expected = { 0 };
-    option_expects(o, &expected);
-    err e = ERR("%s: group %d: %s: expected %s; got %.60s", r->label, r->number, key, expected.text,
-                text ? text : "a list or a section");
-    str_free(&expected);
-    return e;
-}
-
-static err read_betas(const group_reader *r, const yaml_node_t *value, cfg_group *out) {
+static err read_betas(const list_reader *r, int i, const yaml_node_t *value, cfg_group *out) {
     const yaml_node_item_t *item = value->data.sequence.items.start;
     if (value->type != YAML_SEQUENCE_NODE || value->data.sequence.items.top - item != 2)
-        return err_hint(
-            ERR("%s: group %d: betas: expected a list of two numbers", r->label, r->number),
-            "write betas: [0.9, 0.95]");
-    TRY(read_group_value(r, "beta1", offsetof(cfg_group, beta1),
-                         yaml_document_get_node(r->doc, item[0]), out));
-    return read_group_value(r, "beta2", offsetof(cfg_group, beta2),
-                            yaml_document_get_node(r->doc, item[1]), out);
+        return err_hint(ERR("%s: group %d: betas: expected a list of two numbers", r->label, i + 1),
+                        "write betas: [0.9, 0.95]");
+    TRY(list_read_value(r, i, "optimizer", "beta1", "beta1",
+                        yaml_document_get_node(r->doc, item[0]), &out->beta1));
+    return list_read_value(r, i, "optimizer", "beta2", "beta2",
+                           yaml_document_get_node(r->doc, item[1]), &out->beta2);
 }
 
-static err read_match(const group_reader *r, const yaml_node_t *value, cfg_group *out) {
-    const char *text = plain_text(value);
+static err read_match(const list_reader *r, int i, const yaml_node_t *value, cfg_group *out) {
+    const char *text = list_text(value);
     if (!text || !*text || strlen(text) >= sizeof out->match)
         return err_hint(ERR("%s: group %d: match: expected a role or a pattern of at most %zu "
                             "characters",
-                            r->label, r->number, sizeof out->match - 1),
+                            r->label, i + 1, sizeof out->match - 1),
                         "roles are embed, head, matrices and vectors; a pattern is a parameter's "
                         "name, such as \"attn.*\"");
     snprintf(out->match, sizeof out->match, "%s", text);
@@ -81,15 +53,16 @@ static const char *group_key_at(const void *ctx, int i) {
     return i == 0 ? "match" : i == 1 ? "betas" : group_keys[i - 2].key;
 }
 
-static err read_group_key(const group_reader *r, const char *key, const yaml_node_t *value,
-                          cfg_group *out) {
+static err read_group_key(const list_reader *r, int n, const char *key, const yaml_node_t *value) {
     enum { OWN_KEYS = 2 };
-    if (!strcmp(key, "match")) return read_match(r, value, out);
-    if (!strcmp(key, "betas")) return read_betas(r, value, out);
+    cfg_group *out = (cfg_group *)r->ctx + n;
+    if (!strcmp(key, "match")) return read_match(r, n, value, out);
+    if (!strcmp(key, "betas")) return read_betas(r, n, value, out);
     for (size_t i = 0; i < COUNT_OF(group_keys); i++)
         if (!strcmp(group_keys[i].key, key))
-            return read_group_value(r, key, group_keys[i].offset, value, out);
-    err e = ERR("%s: group %d: unknown key \"%.60s\"", r->label, r->number, key);
+            return list_read_value(r, n, "optimizer", key, key, value,
+                                   (char *)out + group_keys[i].offset);
+    err e = ERR("%s: group %d: unknown key \"%.60s\"", r->label, n + 1, key);
     const char *near = str_nearest(key, group_key_at, NULL, OWN_KEYS + (int)COUNT_OF(group_keys));
     str all = { 0 };
     for (int i = 0; i < OWN_KEYS + (int)COUNT_OF(group_keys); i++)
@@ -100,65 +73,31 @@ static err read_group_key(const group_reader *r, const char *key, const yaml_nod
     return e;
 }
 
-static err read_group_keys(const group_reader *r, const yaml_node_t *node, cfg_group *out) {
+static err clear_group(const list_reader *r, int n) {
+    cfg_group *out = (cfg_group *)r->ctx + n;
     *out = (cfg_group){ .match = "" };
     for (size_t i = 0; i < COUNT_OF(group_keys); i++)
         option_unset(section_option(group_keys[i].key), (char *)out + group_keys[i].offset);
-    if (node->type != YAML_MAPPING_NODE)
-        return err_hint(ERR("%s: group %d: expected keys and values", r->label, r->number),
-                        "write {match: embed, lr: 0.3}");
-    for (yaml_node_pair_t *p = node->data.mapping.pairs.start; p < node->data.mapping.pairs.top;
-         p++) {
-        const char *key = plain_text(yaml_document_get_node(r->doc, p->key));
-        for (yaml_node_pair_t *q = node->data.mapping.pairs.start; key && q < p; q++)
-            if (!strcmp(key, plain_text(yaml_document_get_node(r->doc, q->key))))
-                return ERR("%s: group %d: %s is set twice", r->label, r->number, key);
-        TRY(read_group_key(r, key ? key : "", yaml_document_get_node(r->doc, p->value), out));
-    }
-    if (*out->match) return OK;
-    return err_hint(ERR("%s: group %d: match is missing", r->label, r->number),
+    return OK;
+}
+
+static err require_match(const list_reader *r, int n) {
+    if (*((const cfg_group *)r->ctx)[n].match) return OK;
+    return err_hint(ERR("%s: group %d: match is missing", r->label, n + 1),
                     "state which parameters the group has: match: embed, head, matrices, vectors, "
                     "or a pattern such as \"attn.*\"");
 }
 
-static err read_group_list(group_reader *r, cfg_group *out, int *n) {
-    const yaml_node_t *root = yaml_document_get_root_node(r->doc);
-    *n = 0;
-    if (!root) return OK;
-    if (root->type != YAML_SEQUENCE_NODE)
-        return err_hint(ERR("%s: expected a list of groups", r->label),
-                        "write [{match: embed, lr: 0.3}]");
-    for (yaml_node_item_t *i = root->data.sequence.items.start; i < root->data.sequence.items.top;
-         i++) {
-        if (*n == CFG_MAX_GROUPS)
-            return err_hint(ERR("%s: more than %d groups", r->label, CFG_MAX_GROUPS),
-                            "a pattern with * matches many parameters");
-        r->number = *n + 1;
-        TRY(read_group_keys(r, yaml_document_get_node(r->doc, *i), &out[*n]));
-        ++*n;
-    }
-    return OK;
-}
-
 static err parse_groups(const char *text, const char *label, cfg_group *out, int *n) {
-    yaml_parser_t parser;
-    yaml_document_t doc;
-    *n = 0;
-    TRY(config_check_yaml_depth(text, strlen(text), label));
-    BUG_IF(!yaml_parser_initialize(&parser));
-    yaml_parser_set_input_string(&parser, (const unsigned char *)text, strlen(text));
-    err e = OK;
-    if (!yaml_parser_load(&parser, &doc)) {
-        e = err_hint(ERR("%s: not a list in YAML: %s", label,
-                         parser.problem ? parser.problem : "out of memory"),
-                     "write [{match: embed, lr: 0.3}], and patterns in quotes: \"*.norm*\"");
-    } else {
-        group_reader r = { label, &doc };
-        e = read_group_list(&r, out, n);
-        yaml_document_delete(&doc);
-    }
-    yaml_parser_delete(&parser);
-    return e;
+    list_reader r = { .label = label,
+                      .item = "group",
+                      .example = "[{match: embed, lr: 0.3}]",
+                      .most = CFG_MAX_GROUPS,
+                      .begin = clear_group,
+                      .read_key = read_group_key,
+                      .end = require_match,
+                      .ctx = out };
+    return list_read(&r, text, n);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -412,9 +412,15 @@ typedef struct guard_options {
                                         * text is not looked at */
 } guard_options;
 
+/* A part of the run whose steps take `size` windows: those that begin before `until` windows. */
+typedef struct batch_stage {
+    int64_t size, until;
+} batch_stage;
+enum { BATCH_MAX_STAGES = 16 };
 /* Batch ramp: the first steps take `start` windows, and every `windows` / n windows the number grows by
  * `increment`, until it is `full` after n increments; the last one may be smaller. Sizes do not depend on how
- * many ranks and microbatches share them, but where they are not a multiple of `unit` they are rounded up. */
+ * many ranks and microbatches share them, but where they are not a multiple of `unit` they are rounded up. Stages, if
+ * there are any, stand for the ramp: steps are full after the last one. */
 typedef struct batch_ramp {
     int64_t unit;      /* windows of the fewest microbatches that a step may have, over all ranks */
     int64_t start;     /* 0: every step is full */
@@ -422,6 +428,8 @@ typedef struct batch_ramp {
     int64_t full;      /* windows in a step */
     int64_t windows;   /* length of the ramp */
     int64_t end;       /* no step crosses it: the one that ends there may be smaller; 0: none */
+    int n_stages;
+    batch_stage stages[BATCH_MAX_STAGES]; /* in the order of `until` */
 } batch_ramp;
 /* @return the windows in a step that begins after `consumed` others. */
 int64_t batch_ramp_size(const batch_ramp *r, int64_t consumed);

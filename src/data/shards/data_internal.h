@@ -199,7 +199,7 @@ double mix_share(const mix *m, int part, int64_t position);
 int64_t mix_most(const mix *m, int part);
 void mix_free(mix *m); /* takes NULL */
 
-/* ---- pack.c: best-fit packing ------------------------------------------------------------------ */
+/* ---- pack.c: windows of whole documents ------------------------------------------------------- */
 /* Neighboring tokens that stand together in a window. */
 typedef struct packed_piece {
     int64_t from; /* in the source */
@@ -208,7 +208,7 @@ typedef struct packed_piece {
 } packed_piece;
 typedef struct packing packing;
 /* The documents of `s` are indexed. */
-packing *packing_new(const data_source *s, data_range range, int64_t seq_len);
+packing *packing_new(data_packing kind, const data_source *s, data_range range, int64_t seq_len);
 int64_t packing_windows(const packing *p);
 void packing_free(packing *p); /* takes NULL */
 /* The pieces of one window. Zero-initialize. */

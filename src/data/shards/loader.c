@@ -407,10 +407,9 @@ static err resolve_options(loader_options *o) {
                             "windows",
                             (long long)o->step_windows, o->ranks, (long long)o->rows),
                         "change the global batch size or the local one");
-    CHOICE_DECIDED(data_packing, 2);
-    if (o->packing == PACK_BEST_FIT && !o->mask_documents)
-        return err_hint(ERR("best-fit packing puts documents side by side that have nothing to do "
-                            "with one another, so attention must stay inside each"),
+    if (data_packing_traits[o->packing] & PACK_BY_DOCUMENT && !o->mask_documents)
+        return err_hint(ERR("packing puts documents side by side that have nothing to do with one "
+                            "another, so attention must stay inside each"),
                         "set data.documents=true, or data.packing=concat");
     return OK;
 }
@@ -421,7 +420,7 @@ static err open_windows(const data_part *p, int index, const loader_options *o, 
     data_range r = p->range;
     if (r.to == 0) r.to = info->tokens;
     BUG_IF(r.from < 0 || r.to < r.from || r.to > info->tokens);
-    bool packs = o->packing == PACK_BEST_FIT && !o->evaluation;
+    bool packs = data_packing_traits[o->packing] & PACK_BY_DOCUMENT && !o->evaluation;
     int64_t tokens = r.to - r.from, least = o->evaluation || packs ? 2 : o->seq_len + 1;
     if (tokens < least)
         return err_hint(ERR("%s has %lld tokens here, a window of sequence length %lld needs %lld",
@@ -433,7 +432,7 @@ static err open_windows(const data_part *p, int index, const loader_options *o, 
     if (o->guard.on && o->guard.malformed > 0 && !o->evaluation)
         s->text = guard_text_new(info, o->guard.tokenizer);
     if (packs) {
-        s->pack = packing_new(p->source, r, o->seq_len);
+        s->pack = packing_new(o->packing, p->source, r, o->seq_len);
         s->windows = packing_windows(s->pack);
     } else {
         s->windows = (tokens - 1 + (o->evaluation ? o->seq_len - 1 : 0)) / o->seq_len;

@@ -1,4 +1,6 @@
-/* Best-fit packing. Documents form groups that fill about GROUP_WINDOWS windows. In a group the
+/* Windows that are made of whole documents where possible, in one of two ways.
+ *
+ * Best fit. Documents form groups that fill about GROUP_WINDOWS windows. In a group the
  * pieces of documents, longest first, each go into the window with the least space that is still
  * enough. A document longer than a window is split into whole windows, which come first in the group,
  * and a remainder.
@@ -7,7 +9,10 @@
  *     windows    | 0 ... 65       | 66 ... 129  | 130 ...
  *
  * Stored are the number of windows before each group and, in two bytes per document, the window of its
- * remainder: the pieces of a window are found by a search among the documents of its group. */
+ * remainder: the pieces of a window are found by a search among the documents of its group.
+ *
+ * Aligned. Documents follow one another as in the source; the one that a window's end interrupts is cropped there, and the
+ * next window begins with the next document. A group is GROUP_WINDOWS windows, whose documents are walked to find one. */
 #include "shards/data_internal.h"
 
 #include <assert.h>
@@ -24,11 +29,13 @@ typedef struct window_group {
 } window_group;
 
 struct packing {
+    data_packing kind;
     const data_source *source;
     data_range range; /* of tokens; documents are clipped to it */
     int64_t seq_len;
     int64_t first; /* document */
-    uint16_t *bin; /* [documents of the range] of the remainder, after the group's whole windows */
+    uint16_t *
+        bin; /* best fit: [documents of the range] of the remainder, after the group's whole windows */
     window_group *groups; /* [n + 1], the last is the end */
     int n, capacity;
 };
@@ -105,19 +112,34 @@ static void add_group(packing *p, window_group g) {
     p->groups[p->n++] = g;
 }
 
-packing *packing_new(const data_source *s, data_range range, int64_t seq_len) {
-    BUG_IF(!s->indexed);
-    packing *p = mem_alloc(sizeof *p);
-    int64_t document = data_document_of(s, range.from), last = data_document_of(s, range.to - 1);
-    int64_t window = 0, tokens = 0, begin = document;
-    *p = (packing){ .source = s, .range = range, .seq_len = seq_len, .first = document };
+/* @return the document with which the window after the one that begins with `document` begins. */
+static int64_t next_aligned(const packing *p, int64_t document, int64_t last) {
+    for (int64_t space = p->seq_len; space > 0 && document <= last; document++) {
+        data_range r = clip_document(p, document);
+        space -= MIN(r.to - r.from, space);
+    }
+    return document;
+}
+
+static void pack_aligned(packing *p, int64_t last) {
+    int64_t document = p->first, window = 0;
+    for (; document <= last; window++) {
+        if (window % GROUP_WINDOWS == 0)
+            add_group(p, (window_group){ .document = document, .window = window });
+        document = next_aligned(p, document, last);
+    }
+    add_group(p, (window_group){ .document = document, .window = window });
+}
+
+static void pack_best_fit(packing *p, int64_t last) {
+    int64_t document = p->first, window = 0, tokens = 0, begin = document;
     p->bin = mem_alloc((size_t)(last + 1 - document) * sizeof *p->bin);
     group_packer *h = mem_alloc(sizeof *h);
-    h->first = mem_alloc((size_t)(seq_len + 1) * sizeof *h->first);
+    h->first = mem_alloc((size_t)(p->seq_len + 1) * sizeof *h->first);
     for (; document <= last; document++) {
         data_range r = clip_document(p, document);
         tokens += r.to - r.from;
-        bool full = tokens >= GROUP_WINDOWS * seq_len || document + 1 - begin == GROUP_DOCUMENTS;
+        bool full = tokens >= GROUP_WINDOWS * p->seq_len || document + 1 - begin == GROUP_DOCUMENTS;
         if (!full && document < last) continue;
         window_group g = { .document = begin, .window = window };
         window += pack_documents(p, &g, document + 1, h);
@@ -126,9 +148,25 @@ packing *packing_new(const data_source *s, data_range range, int64_t seq_len) {
         tokens = 0;
     }
     add_group(p, (window_group){ .document = begin, .window = window });
-    p->n--;
     free(h->first);
     free(h);
+}
+
+packing *packing_new(data_packing kind, const data_source *s, data_range range, int64_t seq_len) {
+    BUG_IF(!s->indexed);
+    packing *p = mem_alloc(sizeof *p);
+    *p = (packing){ .kind = kind,
+                    .source = s,
+                    .range = range,
+                    .seq_len = seq_len,
+                    .first = data_document_of(s, range.from) };
+    int64_t last = data_document_of(s, range.to - 1);
+    switch (kind) {
+    case PACK_CONCAT: BUG("concatenated windows are not packed");
+    case PACK_BEST_FIT: pack_best_fit(p, last); break;
+    case PACK_ALIGNED: pack_aligned(p, last); break;
+    }
+    p->n--; /* the last one is the end */
     return p;
 }
 
@@ -177,10 +215,25 @@ static bool has_bin(const uint16_t *bin, int n, uint16_t b) {
     return found;
 }
 
+static const packed_piece *aligned_window(const packing *p, const window_group *g, int64_t w,
+                                          packed *held, int *n) {
+    int64_t last = p->groups[p->n].document - 1, document = g->document;
+    for (int64_t i = g->window; i < w; i++) document = next_aligned(p, document, last);
+    int64_t space = p->seq_len;
+    for (*n = 0; space > 0 && document <= last; document++) {
+        data_range r = clip_document(p, document);
+        int64_t taken = MIN(r.to - r.from, space);
+        add_packed(held, (*n)++, (packed_piece){ r.from, (int32_t)taken, taken < r.to - r.from });
+        space -= taken;
+    }
+    return held->pieces;
+}
+
 const packed_piece *packing_window(const packing *p, int64_t w, packed *held, int *n) {
     enum { STRIDE = 64 };
     BUG_IF(w < 0 || w >= packing_windows(p));
     const window_group *g = &p->groups[window_group_of(p, w)];
+    if (p->kind == PACK_ALIGNED) return aligned_window(p, g, w, held, n);
     int64_t b = w - g->window - g->whole;
     *n = 0;
     if (b < 0) {

@@ -148,9 +148,11 @@ typedef struct schedule {
     sched_kind kind;
     decay_kind decay; /* WSD: how the last part falls */
     double lr;
-    double min_factor; /* of lr, where the fall ends: at `total`, and held after */
-    int64_t warmup, total;
-    int64_t decay_length; /* WSD: of the last part, at most what warm-up leaves */
+    double min_factor; /* of lr, where the fall ends: at `end`, and held after */
+    int64_t warmup, end;
+    int64_t
+        decay_length; /* WSD: of the part before `end` that falls, at most what warm-up leaves */
+    int64_t total;    /* length of the run, at least `end`, over which weight decay changes */
 } schedule;
 /* The learning rate of a step that begins at `at` and is `size` long (counted in steps: 1). Warm-up
  * rises evenly, lr (at + size) / (warmup + size), so that the first step already learns and the one

@@ -34,10 +34,10 @@ static fall_function shape_of(const schedule *s) {
 
 /* How much of the fall has passed at this point: 0 to 1. */
 static double passed_of_fall(const schedule *s, int64_t at) {
-    int64_t rest = MAX(s->total - s->warmup, 0);
+    int64_t rest = MAX(s->end - s->warmup, 0);
     bool at_end = sched_kind_traits[s->kind] & SCHED_FALLS_AT_END;
     int64_t length = at_end ? MIN(s->decay_length, rest) : rest;
-    int64_t into = at - (s->total - length);
+    int64_t into = at - (s->end - length);
     if (!shape_of(s) || into <= 0 || length == 0) return 0;
     return MIN((double)into / (double)length, 1.0);
 }

@@ -244,8 +244,9 @@ static err set_neox_length(convert_source *s) {
         TRY(convert_set_number(s, "train_epochs", "training.steps", epochs, "epochs"));
     else
         TRY(convert_length(s, "lr_decay_iters", iters, decay, 1, ""));
-    TRY(convert_set_number(s, "warmup", "lr_scheduler.warmup",
-                           100 * (isnan(warmup) ? 0.01 : warmup), "%"));
+    TRY(convert_set_number(
+        s, "warmup", "lr_scheduler.warmup",
+        100 * (isnan(warmup) ? 0.01 : warmup) * convert_schedule_part(iters, decay), "%"));
     return convert_min_lr(s, "min_lr", isnan(lr) ? convert_take_number(s, "lr") : lr);
 }
 

@@ -83,9 +83,11 @@ err convert_widths(convert_source *s, double dim, double heads, double head_dim,
                    double ffn) MUST_USE;
 /* A vocabulary padded to a multiple. */
 err convert_vocab(convert_source *s, double vocab, double multiple) MUST_USE;
-/* A schedule that is longer than the run. @param decay NaN: as long as the run */
+/* A schedule that is longer or shorter than the run. @param decay NaN: as long as the run */
 err convert_length(convert_source *s, const char *key, double steps, double decay, double per_step,
                    const char *unit) MUST_USE;
+/* @return the part of the run that its schedule takes, at most 1: percentages of a schedule are here of the run */
+double convert_schedule_part(double steps, double decay);
 /* Data: one path; several with weights are refused. */
 err convert_data(convert_source *s, const char *key, const char *option) MUST_USE;
 /* "969, 30, 1": the shares of training, validation and test data. */

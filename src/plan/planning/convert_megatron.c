@@ -132,7 +132,9 @@ static err set_megatron_schedule(convert_source *s) {
            samples = convert_take_number(s, "train_samples"),
            fraction = convert_take_number(s, "lr_warmup_fraction"),
            old = convert_take_number(s, "warmup"),
-           wsd = convert_take_number(s, "lr_wsd_decay_samples");
+           wsd = convert_take_number(s, "lr_wsd_decay_samples"),
+           length = isnan(samples) ? iters : samples,
+           decay = convert_take_number(s, isnan(samples) ? "lr_decay_iters" : "lr_decay_samples");
     static const char *const of_samples[] = { "lr_decay_samples" }, *const of_iters[] = {
         "lr_decay_iters"
     };
@@ -141,13 +143,12 @@ static err set_megatron_schedule(convert_source *s) {
     else
         convert_leave_out_all(s, of_iters, 1);
     if (!isnan(samples))
-        TRY(convert_length(s, "lr_decay_samples", samples,
-                           convert_take_number(s, "lr_decay_samples"), seq, "tokens"));
+        TRY(convert_length(s, "lr_decay_samples", samples, decay, seq, "tokens"));
     else
-        TRY(convert_length(s, "lr_decay_iters", iters, convert_take_number(s, "lr_decay_iters"), 1,
-                           ""));
+        TRY(convert_length(s, "lr_decay_iters", iters, decay, 1, ""));
     if (isnan(fraction) && !isnan(old)) fraction = old / 100;
-    TRY(convert_set_number(s, "lr_warmup_fraction", "lr_scheduler.warmup", 100 * fraction, "%"));
+    TRY(convert_set_number(s, "lr_warmup_fraction", "lr_scheduler.warmup",
+                           100 * fraction * convert_schedule_part(length, decay), "%"));
     TRY(convert_set_number(s, "lr_warmup_samples", "lr_scheduler.warmup",
                            seq * convert_take_number(s, "lr_warmup_samples"), "tokens"));
     TRY(convert_set_number(s, "lr_warmup_iters", "lr_scheduler.warmup",

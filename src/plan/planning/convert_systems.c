@@ -31,10 +31,13 @@ err convert_length(convert_source *s, const char *key, double steps, double deca
                    const char *unit) {
     if (isnan(decay)) decay = steps;
     if (decay < steps)
-        convert_refuse(s, key, convert_take(s, key) ? convert_take(s, key) : "",
-                       "the schedule ends before the run");
-    TRY(convert_set_number(s, key, "training.steps", decay * per_step, unit));
+        TRY(convert_set_number(s, key, "lr_scheduler.length", decay * per_step, unit));
+    TRY(convert_set_number(s, key, "training.steps", MAX(decay, steps) * per_step, unit));
     return decay > steps ? convert_set_number(s, key, "training.stop", steps * per_step, unit) : OK;
+}
+
+double convert_schedule_part(double steps, double decay) {
+    return decay < steps ? decay / steps : 1;
 }
 
 /* The ranks that a file states by its batch sizes. */
@@ -173,8 +176,8 @@ static err set_titan_schedule(convert_source *s) {
     TRY(convert_length(s, "lr_scheduler.total_steps", steps, total, 1, ""));
     if (ratio > 0 && ratio < 1) {
         TRY(convert_set(s, "lr_scheduler.decay_ratio", "lr_scheduler.name", "wsd"));
-        TRY(convert_set_number(s, "lr_scheduler.decay_ratio", "lr_scheduler.decay", 100 * ratio,
-                               "%"));
+        TRY(convert_set_number(s, "lr_scheduler.decay_ratio", "lr_scheduler.decay",
+                               100 * ratio * convert_schedule_part(steps, total), "%"));
         return convert_choice(s, "lr_scheduler.decay_type", "lr_scheduler.decay_type",
                               "linear=linear,cosine=cosine,sqrt=sqrt", "linear");
     }
@@ -365,13 +368,14 @@ static err finish_olmo(convert_source *s) {
     TRY(convert_set_number(s, "scheduler.t_warmup", "lr_scheduler.warmup",
                            isnan(warmup) ? 100 : warmup, tokens ? "tokens" : ""));
     TRY(set_duration(s, "max_duration"));
-    if (!isnan(most)) { /* the schedule may be longer than the run, never shorter */
+    if (!isnan(most)) {
         cfg_amount run = s->c->training.steps;
-        bool other = run.unit != (tokens ? CFG_TOKENS : CFG_STEPS);
-        if (other || most < run.value)
+        if (run.unit != (tokens ? CFG_TOKENS : CFG_STEPS))
             convert_refuse(s, "scheduler.t_max", convert_take(s, "scheduler.t_max"),
-                           other ? "max_duration is in another unit"
-                                 : "the schedule ends before the run");
+                           "max_duration is in another unit");
+        else if (most < run.value)
+            TRY(convert_set_number(s, "scheduler.t_max", "lr_scheduler.length", most,
+                                   tokens ? "tokens" : ""));
         else if (most > run.value) {
             TRY(convert_set_number(s, "max_duration", "training.stop", run.value,
                                    tokens ? "tokens" : ""));

@@ -101,6 +101,7 @@ static err set_micros(page_layout *l, const char *text) {
             "micros=16");
     TRY(set_option(l, "training.global_batch_size", "auto"));
     TRY(set_option(l, "training.batch_ramp_start", "0"));
+    TRY(set_option(l, "training.batch_schedule", "[]"));
     TRY(train_batch(&l->c, l->on.ranks, &l->batch));
     snprintf(batch, sizeof batch, "%lld",
              (long long)(l->batch.rows * l->batch.data_ranks * micros));

@@ -113,6 +113,7 @@ err config_scale(config *c, const char *scale) {
         { "training.local_batch_size", "4" },
         { "training.global_batch_size", "8" },
         { "training.batch_ramp_start", "0" },
+        { "training.batch_schedule", "[]" },
         { "training.seq_curriculum_start", "0" },
         { "optimizer.lr", "3e-3" },
         { "optimizer.offload", "0" },

@@ -324,7 +324,7 @@ err datasets_load(trainer *t) {
     data_part *parts = mem_alloc((size_t)all * sizeof *parts);
     for (int i = 0; i < all; i++) {
         run_source *s = &t->data.sources[i];
-        if (o.packing == PACK_BEST_FIT) data_index_documents(s->data);
+        if (data_packing_traits[o.packing] & PACK_BY_DOCUMENT) data_index_documents(s->data);
         parts[i] =
             (data_part){ s->name, s->data, s->range, s->weight, s->epochs, s->stage_weights };
     }

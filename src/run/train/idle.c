@@ -8,9 +8,10 @@ static err check_schedule(const trainer *t, bool log) {
     const config *c = t->cfg;
     char needs[128];
     const char *unit = t->len.in_tokens ? "tokens" : "steps";
-    if (t->len.sched.warmup > t->len.sched.total) {
-        snprintf(needs, sizeof needs, "a run longer than the warm-up of %lld %s; it has %lld",
-                 (long long)t->len.sched.warmup, unit, (long long)t->len.sched.total);
+    if (t->len.sched.warmup > t->len.sched.end) {
+        snprintf(needs, sizeof needs, "a %s longer than the warm-up of %lld %s; it has %lld",
+                 t->len.sched.end < t->len.sched.total ? "schedule" : "run",
+                 (long long)t->len.sched.warmup, unit, (long long)t->len.sched.end);
         TRY(config_refuse_idle(c, "lr_scheduler.warmup", "training.steps", log, needs));
     }
     int64_t batch = t->len.ramp.full * t->len.seq;

@@ -7,6 +7,7 @@
 #include "lengths_internal.h"
 #include "trainer_internal.h"
 
+#include <assert.h>
 #include <math.h>
 
 /* ---- the batch --------------------------------------------------------------------------- */
@@ -63,6 +64,25 @@ static err ramp_amount(const trainer *t, const char *name, cfg_amount a, int64_t
                     "use %lld, or a smaller training.local_batch_size or data-parallel degree: "
                     "the ramp is the same on every layout",
                     (long long)(ceil_div(n, unit) * unit));
+}
+
+/* Sizes of training.batch_schedule; set_stage_ends has where they end. */
+static err set_stage_sizes(trainer *t) {
+    static_assert((int)CFG_MAX_BATCH_STAGES == (int)BATCH_MAX_STAGES,
+                  "a stage of the option is one of the ramp");
+    cfg_batch_stage given[CFG_MAX_BATCH_STAGES];
+    batch_ramp *r = &t->len.ramp;
+    r->n_stages = config_batch_stages(t->cfg->training.batch_schedule, given);
+    for (int i = 0; i < r->n_stages; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "the batch of stage %d of training.batch_schedule", i + 1);
+        TRY(ramp_amount(t, name, given[i].batch, &r->stages[i].size));
+        if (r->stages[i].size > r->full)
+            return err_hint(ERR("%s is %lld sequences, more than the %lld of a full batch", name,
+                                (long long)r->stages[i].size, (long long)r->full),
+                            "set training.global_batch_size to the largest batch");
+    }
+    return OK;
 }
 
 static err set_ramp_sizes(trainer *t) {
@@ -128,6 +148,7 @@ err trainer_set_batch(trainer *t) {
     TRY(set_full_batch(t));
     t->len.micros = t->len.ramp.full / trainer_micro_rows(t);
     TRY(set_ramp_sizes(t));
+    TRY(set_stage_sizes(t));
     return check_halves(t, "training.global_batch_size", t->len.ramp.full);
 }
 
@@ -179,8 +200,34 @@ static int64_t ramp_windows_for(const trainer *t, int64_t steps) {
     return low;
 }
 
+/* Where the stages of training.batch_schedule end, in windows. One given in steps ends with the last of them, counted
+ * along the stages before it. */
+static err set_stage_ends(trainer *t, const cfg_scale *s) {
+    cfg_batch_stage given[CFG_MAX_BATCH_STAGES];
+    batch_ramp *r = &t->len.ramp;
+    int n = config_batch_stages(t->cfg->training.batch_schedule, given);
+    for (int i = 0; i < n; i++) {
+        cfg_amount a;
+        TRY(cfg_amount_resolve(given[i].until, s, "training.batch_schedule", &a));
+        r->n_stages = i + 1;
+        r->stages[i].until = INT64_MAX; /* as long as it takes to count its steps */
+        int64_t steps = (int64_t)a.value, before = i ? r->stages[i - 1].until : 0;
+        int64_t ends =
+            a.unit == CFG_TOKENS ? ceil_div(steps, t->len.seq) : batch_ramp_windows(r, steps);
+        if (ends <= before)
+            return err_hint(
+                ERR("stage %d of training.batch_schedule ends after %lld sequences, where the one before it "
+                    "ends after %lld",
+                    i + 1, (long long)ends, (long long)before),
+                "lengths count from the beginning of the run: each is longer than the one before");
+        r->stages[i].until = ends;
+    }
+    return OK;
+}
+
 static err set_ramp(trainer *t, const cfg_scale *s) {
     cfg_amount a;
+    TRY(set_stage_ends(t, s));
     TRY(cfg_amount_resolve(t->cfg->training.batch_ramp, s, "training.batch_ramp", &a));
     int64_t n = (int64_t)a.value;
     if (t->len.ramp.start > 0)
@@ -209,18 +256,27 @@ static double lr_scale(const trainer *t) {
 /* ---- everything else --------------------------------------------------------------------- */
 static err set_schedule(trainer *t, const cfg_scale *s) {
     const config *c = t->cfg;
-    cfg_amount warmup, decay, momentum;
+    cfg_amount warmup, decay, momentum, length;
     TRY(cfg_amount_resolve(c->optimizer.momentum_warmup, s, "optimizer.momentum_warmup",
                            &momentum));
     TRY(cfg_amount_resolve(c->lr_scheduler.warmup, s, "lr_scheduler.warmup", &warmup));
     TRY(cfg_amount_resolve(c->lr_scheduler.decay, s, "lr_scheduler.decay", &decay));
+    TRY(cfg_amount_resolve(c->lr_scheduler.length, s, "lr_scheduler.length", &length));
     t->len.sched = (schedule){ .kind = c->lr_scheduler.name,
                                .decay = c->lr_scheduler.decay_type,
                                .lr = c->optimizer.lr,
                                .min_factor = c->lr_scheduler.min_lr_factor,
                                .warmup = in_schedule_unit(t, warmup),
+                               .end = in_schedule_unit(t, length),
                                .total = in_schedule_unit(t, s->run),
                                .decay_length = in_schedule_unit(t, decay) };
+    const char *unit = t->len.in_tokens ? "tokens" : "steps";
+    if (t->len.sched.end > t->len.sched.total)
+        return err_hint(
+            ERR("lr_scheduler.length is %lld %s, longer than the run of %lld",
+                (long long)t->len.sched.end, unit, (long long)t->len.sched.total),
+            "for a run that ends before its schedule make training.steps as long as the "
+            "schedule, and set training.stop");
     t->len.momentum = (momentum_schedule){ .warmup = in_schedule_unit(t, momentum),
                                            .start = c->optimizer.momentum_start,
                                            .end = c->optimizer.momentum_end };
@@ -275,14 +331,15 @@ static void note_rounded_steps(const trainer *t, int64_t length) {
     int64_t micro = trainer_micro_rows(t), group = r->unit / micro;
     if (group == 1 || !is_first_rank(t)) return;
     bool ramps = r->start && (r->start % r->unit || r->increment % r->unit);
+    for (int i = 0; i < r->n_stages; i++) ramps |= r->stages[i].size % r->unit != 0;
     bool ends = t->len.in_tokens && ceil_div(window_at_tokens(t, length), micro) % group;
     if (ramps || ends)
         log_info(
             "Interleaved1F1B takes microbatches in groups of %lld: %s rounded up to a multiple of "
             "%lld sequences",
             (long long)group,
-            ramps && ends ? "the steps of the batch ramp and the last step are"
-            : ramps       ? "the steps of the batch ramp are"
+            ramps && ends ? "the steps of smaller batches and the last step are"
+            : ramps       ? "the steps of smaller batches are"
                           : "the last step is",
             (long long)r->unit);
 }

@@ -1,0 +1,68 @@
+/* training.batch_schedule: batch sizes of the first parts of a run, each with the length from the beginning of the run at
+ * which it ends:
+ *
+ *     [{batch: 4M tokens, until: 252M tokens}, {batch: 8M tokens, until: 2.87T tokens}]
+ *
+ * After the last one the batch is training.global_batch_size. Sizes and lengths are those of the batch ramp's options. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/option_list_internal.h"
+
+static err begin_stage(const list_reader *r, int i) {
+    ((cfg_batch_stage *)r->ctx)[i] = (cfg_batch_stage){ { 0 }, { 0 } };
+    return OK;
+}
+
+static err read_stage_key(const list_reader *r, int i, const char *key, const yaml_node_t *value) {
+    cfg_batch_stage *out = (cfg_batch_stage *)r->ctx + i;
+    if (!strcmp(key, "batch"))
+        return list_read_value(r, i, "training", "batch_ramp_start", key, value, &out->batch);
+    if (!strcmp(key, "until"))
+        return list_read_value(r, i, "training", "batch_ramp", key, value, &out->until);
+    return err_hint(ERR("%s: stage %d: unknown key \"%.60s\"", r->label, i + 1, key),
+                    "a stage has batch and until");
+}
+
+static err end_stage(const list_reader *r, int i) {
+    const cfg_batch_stage *s = (const cfg_batch_stage *)r->ctx + i;
+    if (s->batch.value > 0 && s->until.value > 0) return OK;
+    return err_hint(ERR("%s: stage %d: %s is %s", r->label, i + 1,
+                        s->batch.value > 0 ? "until" : "batch", "missing, or 0"),
+                    "write %s", r->example);
+}
+
+static err parse_stages(const char *text, const char *label, cfg_batch_stage *out, int *n) {
+    list_reader r = { .label = label,
+                      .item = "stage",
+                      .example = "[{batch: 32, until: 20%}, {batch: 64, until: 1e9 tokens}]",
+                      .most = CFG_MAX_BATCH_STAGES,
+                      .begin = begin_stage,
+                      .read_key = read_stage_key,
+                      .end = end_stage,
+                      .ctx = out };
+    return list_read(&r, text, n);
+}
+
+err stages_normalize(const char *text, const char *label, str *out) {
+    cfg_batch_stage s[CFG_MAX_BATCH_STAGES];
+    int n;
+    TRY(parse_stages(text, label, s, &n));
+    str_add(out, "[");
+    for (int i = 0; i < n; i++) {
+        str_add(out, "%s{batch: ", i ? ", " : "");
+        option_print_value(option_find("training", "batch_ramp_start"), &s[i].batch, out);
+        str_add(out, ", until: ");
+        option_print_value(option_find("training", "batch_ramp"), &s[i].until, out);
+        str_add(out, "}");
+    }
+    str_add(out, "]");
+    return OK;
+}
+
+int config_batch_stages(const char *text, cfg_batch_stage out[CFG_MAX_BATCH_STAGES]) {
+    int n;
+    err e = parse_stages(text, "training.batch_schedule", out, &n);
+    BUG_IF(e); /* it was checked when it was set */
+    return n;
+}
