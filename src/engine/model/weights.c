@@ -463,7 +463,7 @@ err model_publish(const model *m, exec *x) {
 }
 
 /* ---- constants ----------------------------------------------------------------------------- */
-int64_t rope_width(const model_config *c) {
+static int64_t rope_width(const model_config *c) {
     if (c->kv_latent) return c->rope_head_dim;
     return (int64_t)(c->rope_fraction * (double)c->head_dim);
 }
