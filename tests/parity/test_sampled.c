@@ -51,6 +51,15 @@ static void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) {
     if (draw(key, at, 3) == 0) c->layer_pattern = c->window ? rope ? 1243 : 12 : rope ? 24 : 2;
     if (rope && c->window && draw(key, at, 2)) c->rope_local = 100;
     if (rope) c->rope_scaling = (rope_scaling_kind)draw(key, at, rope_scaling_kind_count);
+    c->qknorm = (qknorm_kind)draw(key, at, qknorm_kind_count);
+    if (draw(key, at, 4)) return;
+    c->qknorm = QKNORM_NONE; /* and latent attention, in which every head has keys */
+    c->kv_heads = c->heads;
+    c->kv_latent = 10;
+    c->q_latent = draw(key, at, 2) ? 14 : 0;
+    c->rope_head_dim = 4;
+    c->value_head_dim = draw(key, at, 2) ? 6 : 12;
+    c->rope_fraction = 1;
 }
 
 static void draw_model(rng_key key, uint64_t *at, model_config *c) {

@@ -10,7 +10,14 @@
 
 #include "model/model_internal.h"
 
-enum { RUN_SEQ = 16, RUN_ROWS = 4, RUN_MICROS = 2, RUN_MOST_MICROS = 8, RUN_MAX_RANKS = 8 };
+enum {
+    RUN_SEQ = 16,
+    RUN_ROWS = 4,
+    RUN_MICROS = 2,
+    RUN_MOST_MICROS = 8,
+    RUN_MAX_RANKS = 8,
+    RUN_MAX_PARAMS = 192
+};
 
 typedef struct layout {
     const char *name;
@@ -44,10 +51,10 @@ typedef struct layout {
 typedef struct outcome {
     double loss; /* mean over the valid targets of all microbatches */
     int params;
-    char name[128][64];
-    int64_t count[128];
-    float *grad[128];
-    uint8_t *seen[128]; /* an element was written by some rank */
+    char name[RUN_MAX_PARAMS][64];
+    int64_t count[RUN_MAX_PARAMS];
+    float *grad[RUN_MAX_PARAMS];
+    uint8_t *seen[RUN_MAX_PARAMS]; /* an element was written by some rank */
     size_t param_bytes, temp_bytes, saved_bytes;
     double cp_bytes[MOVE_ILLEGAL]; /* that rank 0 sent over cp, by kind of move */
     bool replicas_agree;
@@ -287,7 +294,7 @@ static inline void collect(rank_job *j, model *m, plan *p) {
     pthread_mutex_lock(j->lock);
     o->params = model_params(m);
     collect_scales(o, m, p);
-    assert_true(o->params <= 128);
+    assert_true(o->params <= RUN_MAX_PARAMS);
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i);
         const float *g = (const float *)plan_data(p, b.grad.region) + b.grad.at;

@@ -190,6 +190,66 @@ static void every_family_is_written_where_llama_cpp_reads(void **state) {
     assert_true(written >= 6);
 }
 
+/* A model with a value of its own in every place. */
+static void fill_params(const model_config *c, const hf_family *family, loaded *l) {
+    *l = (loaded){ .family = family };
+    assert_ok(model_new(c, &(model_layout){ .dt = DT_F32 }, &l->m));
+    l->values = mem_alloc((size_t)model_params(l->m) * sizeof *l->values);
+    for (int i = 0; i < model_params(l->m); i++) {
+        const model_param *p = model_param_at(l->m, i);
+        int64_t n = p->dim[0] * p->dim[1];
+        l->values[i] = mem_alloc((size_t)n * sizeof(float));
+        for (int64_t k = 0; k < n; k++) l->values[i][k] = (float)(i * 100000 + k);
+    }
+}
+
+/* Families of fixtures, but for facts that llama.cpp lacks, which are refused. */
+static void newer_families_are_written_where_llama_cpp_reads(void **state) {
+    static const struct {
+        const char *family;
+        bool paired;
+        const char *ours, *theirs;
+    } cases[] = {
+        { "granite", true, "l1.mlp.gate", "blk.1.ffn_gate.weight" },
+        { "smollm3", true, "l1.mlp.gate", "blk.1.ffn_gate.weight" },
+        { "olmoe", false, "l1.expert0.gate", "blk.1.ffn_gate_exps.weight" },
+        { "starcoder2", false, "l1.mlp.up.b", "blk.1.ffn_up.bias" },
+        { "glm4", true, "l1.mlp.gate", "blk.1.ffn_up.weight" },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char from[512], path[128];
+        model_config c;
+        const hf_family *family;
+        loaded l;
+        gguf_file f;
+        snprintf(from, sizeof from, "%s/%s", FIXTURES, cases[i].family);
+        snprintf(path, sizeof path, "%s", in_folder(*state, "n.gguf"));
+        assert_ok(hf_import_config(from, &c, &family, NULL));
+        model_config bad = c;
+        c.rope_scaling = ROPE_PLAIN;
+        c.rope_fraction = 1;
+        c.kv_heads = c.experts ? c.heads : c.kv_heads;
+        if (c.layer_pattern) c.layer_pattern = 2224, c.qkv_bias = c.o_bias = c.mlp_bias = false;
+        model_config_normalize(&c);
+        if (model_config_diff(&bad, &c, 0) >= 0 && bad.rope_fraction == 1) {
+            fill_params(&bad, family, &l);
+            assert_error(export_loaded(&l, path, GGUF_F32), "llama.cpp");
+            unload(&l);
+        }
+        fill_params(&c, family, &l);
+        assert_ok(export_loaded(&l, path, GGUF_F32));
+        gguf_read(path, &f);
+        assert_string_equal(f.architecture, cases[i].family);
+        expect_param(&l, &f, "l1.attn.v", "blk.1.attn_v.weight", 0, false, 0);
+        expect_param(&l, &f, "l1.attn.k", "blk.1.attn_k.weight", 0, cases[i].paired, 0);
+        expect_param(&l, &f, cases[i].ours, cases[i].theirs, 0, false, 0);
+        if (c.norm_position == NORM_BOTH)
+            expect_param(&l, &f, "l1.mlp.up", cases[i].theirs, c.ffn, false, 0);
+        free(f.bytes);
+        unload(&l);
+    }
+}
+
 /* Vectors stay in fp32; the rest is as close as its type allows. */
 static void types_are_as_precise_as_they_can_be(void **state) {
     static const double error[] = { [GGUF_F16] = 1e-3, [GGUF_BF16] = 4e-3 };
@@ -228,6 +288,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_family_is_written_where_llama_cpp_reads, folder_setup,
                                         folder_teardown),
+        cmocka_unit_test_setup_teardown(newer_families_are_written_where_llama_cpp_reads,
+                                        folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(types_are_as_precise_as_they_can_be, folder_setup,
                                         folder_teardown),
     };

@@ -27,7 +27,11 @@ typedef struct gguf_model {
     const char *family, *name;
     const hf_param *params;
     int n_params;
-    bool own_head; /* it reads no model whose head is the embedding */
+    bool own_head;   /* it reads no model whose head is the embedding */
+    bool shares;     /* experts' weights are not divided by their sum, where else they must be */
+    bool even_heads; /* all heads together are as wide as the model */
+    bool all_kv;     /* no grouped queries */
+    int64_t pattern; /* model.layer_pattern, which it has built in */
 } gguf_model;
 const gguf_model *gguf_model_of(const hf_family *family); /* NULL: llama.cpp has none */
 /* Refuses what llama.cpp would compute otherwise. */

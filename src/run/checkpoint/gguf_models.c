@@ -60,6 +60,25 @@ static const hf_param olmo2[]    = { EMBEDDING_AND_HEAD, ATTENTION(0), QK_NORMS,
     { "l%d.norm1.w",     "blk.%d.post_attention_norm.weight", 0 },
     { "l%d.norm2.w",     "blk.%d.post_ffw_norm.weight",       0 },
 };
+static const hf_param granite[]  = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAIRED), FEED_FORWARD, FEED_FORWARD_BIASES,
+    { "l%d.mlp.gate.b",  "blk.%d.ffn_gate.bias",              0 },
+    { "l%d.attn.o.b",    "blk.%d.attn_output.bias",           0 },
+};
+static const hf_param smollm3[]  = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAIRED), FEED_FORWARD };
+static const hf_param olmoe[]    = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(0), QK_NORMS, EXPERTS };
+static const hf_param starcoder2[] = { EMBEDDING_AND_HEAD, NORMS, NORM_BIASES, ATTENTION(0), QKV_BIASES, FEED_FORWARD,
+    FEED_FORWARD_BIASES, { "l%d.attn.o.b", "blk.%d.attn_output.bias", 0 },
+};
+static const hf_param glm4[]     = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAIRED),
+    { "l%d.attn.q.b",    "blk.%d.attn_q.bias",                HF_PAIRED },
+    { "l%d.attn.k.b",    "blk.%d.attn_k.bias",                HF_PAIRED },
+    { "l%d.attn.v.b",    "blk.%d.attn_v.bias",                0 },
+    { "l%d.attn.norm.w", "blk.%d.post_attention_norm.weight", 0 },
+    { "l%d.mlp.norm.w",  "blk.%d.post_ffw_norm.weight",       0 },
+    { "l%d.mlp.gate",    "blk.%d.ffn_up.weight",              HF_GATE },
+    { "l%d.mlp.up",      "blk.%d.ffn_up.weight",              HF_UP },
+    { "l%d.mlp.down",    "blk.%d.ffn_down.weight",            0 },
+};
 static const hf_param gpt2[]     = { EMBEDDING_AND_HEAD, NORMS, NORM_BIASES, FUSED_ATTENTION, FEED_FORWARD,
     FEED_FORWARD_BIASES, { "embed.positions", "position_embd.weight", 0 },
 };
@@ -78,6 +97,11 @@ static const gguf_model models[] = {
     { "olmo2",     "olmo2",    ROWS(olmo2),    true },
     { "gpt2",      "gpt2",     ROWS(gpt2),     false },
     { "gpt_neox",  "gptneox",  ROWS(gptneox),  true },
+    { "granite",   "granite",  ROWS(granite),  false },
+    { "smollm3",   "smollm3",  ROWS(smollm3),  false, .pattern = 2224 },
+    { "olmoe",     "olmoe",    ROWS(olmoe),    true,  .shares = true, .even_heads = true, .all_kv = true },
+    { "starcoder2", "starcoder2", ROWS(starcoder2), false, .even_heads = true },
+    { "glm4",      "glm4",     ROWS(glm4),     false },
 };
 
 /* ---- facts --------------------------------------------------------------------------------- */
@@ -103,8 +127,15 @@ const gguf_model *gguf_model_of(const hf_family *family) {
 err gguf_check_model(const gguf_model *g, const model_config *c) {
     const char *fact = NULL;
     if (c->tied && g->own_head) fact = "a head that is the embedding (model.tie_embeddings)";
-    if (c->experts && !c->router_normalize)
-        fact = "experts whose weights are not divided by their sum (model.router_normalize=false)";
+    if (c->experts && c->router_normalize == g->shares)
+        fact = g->shares
+                   ? "experts whose weights are divided by their sum (model.router_normalize=true)"
+                   : "experts whose weights are not divided by their sum "
+                     "(model.router_normalize=false)";
+    if (c->layer_pattern != g->pattern) fact = "these kinds of layers (model.layer_pattern)";
+    if (g->even_heads && c->heads * c->head_dim != c->dim)
+        fact = "heads that are not as wide as the model together (model.head_dim)";
+    if (g->all_kv && c->kv_heads != c->heads) fact = "grouped queries (model.kv_heads)";
     if (c->experts && (c->first_dense || c->moe_step != 1))
         fact = "layers without experts among those with them";
     bool stretched = c->rope_scaling != ROPE_PLAIN && c->rope_scaling != ROPE_DYNAMIC;
@@ -142,6 +173,12 @@ void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c) {
     if (c->pos == POS_ROPE) {
         gguf_add_real(m, KEY("rope.freq_base"), c->rope_theta);
         gguf_add_integer(m, KEY("rope.dimension_count"), rope_dims(c));
+    }
+    if (!strcmp(g->name, "granite")) {
+        gguf_add_real(m, KEY("logit_scale"), 1 / c->logit_scale);
+        gguf_add_real(m, KEY("embedding_scale"), c->embedding_scale);
+        gguf_add_real(m, KEY("residual_scale"), c->residual_scale);
+        gguf_add_real(m, KEY("attention.scale"), c->attention_scale);
     }
     if (!strcmp(g->name, "gptneox")) gguf_add_bool(m, KEY("use_parallel_residual"), c->parallel);
     if (!c->experts) return;
