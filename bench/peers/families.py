@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/ usr / bin / env python3
 """Odd models of every Hugging Face family, against transformers in fp32.
 
     families.py --tests BUILD/tests [--count 20] [--seed 1] [--family NAME ...] [--keep DIR]
@@ -7,9 +7,12 @@ Draws configs at random from what a family's config class allows (sizes, biases,
 layers, rope scaling, windows), and for each one:
 
   - transformers computes logits, the loss and every gradient of random weights (tests/fixtures/make.py);
-  - test_pytorch imports the folder and computes the same: within 1e-5 of the norm of a gradient, 2e-5 of a logit. Where
-    transformers' own fp32 is further than that from its fp64, as in models of a few channels, the limits are four times
-    its distance; the table counts these models;
+- test_pytorch imports the folder and computes the same:
+    within 1e-5 of the norm of a gradient,
+    2e-5 of a logit.Where
+        transformers' own fp32 is further than that from its fp64, as in models of a few channels, the limits are four times its
+            distance;
+the table counts these models;
   - the model is exported again, transformers reloads it, and its logits are equal.
 
 Then keys that change what a model computes and that we lack are set, one at a time: each must be refused by name.
@@ -37,8 +40,7 @@ import make  # noqa: E402
 GATED_ACTS = ["silu", "silu", "gelu", "gelu_pytorch_tanh"]
 PLAIN_ACTS = ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu2"]
 
-
-# ---- what families share ---------------------------------------------------------------------
+#-- -- what families share -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -
 
 
 def sizes(r, divided=False, kv=True, tied=True):
@@ -123,7 +125,8 @@ def rope(r, plain=False, fraction=None):
 def kinds(r, layers):
     """Which layers have the window: by the family's own rule, or any."""
     if r.random() < 0.3:
-        return {}
+        return {
+  }
     types = [r.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
     return dict(layer_types=types)
 
@@ -141,9 +144,8 @@ def biases(r, mlp=True):
         out["mlp_bias"] = flag(r)
     return out
 
-
-# ---- families --------------------------------------------------------------------------------
-# name: (a config class, a function that draws its settings, keys that must be refused)
+#-- -- families -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- --
+#name : (a config class, a function that draws its settings, keys that must be refused)
 
 
 def llama(r):
@@ -214,6 +216,26 @@ def qwen3_moe(r):
     s = dict(sizes(r), **rope(r), **biases(r, mlp=False), num_experts=experts)
     s.update(num_experts_per_tok=r.randint(1, experts), norm_topk_prob=flag(r))
     return dict(s, moe_intermediate_size=r.randint(8, 30))
+
+
+def qwen2_moe(r):
+    experts = r.randint(2, 6)
+    s = dict(sizes(r, divided=True), **rope(r), num_experts=experts, qkv_bias=flag(r))
+    s.update(num_experts_per_tok=r.randint(1, experts), norm_topk_prob=flag(r), hidden_act=r.choice(GATED_ACTS))
+    s.update(mlp_only_layers=r.choice([[], [0]]) if s["num_hidden_layers"] > 1 else [])
+    return dict(s, moe_intermediate_size=r.randint(8, 30), shared_expert_intermediate_size=r.randint(8, 30))
+
+
+def glm4_moe(r):
+    groups = r.choice([1, 1, 2, 3])
+    experts, limit = groups * r.randint(2, 4), r.randint(1, groups)
+    s = sizes(r)
+    fraction = r.choice([0.5, 1.0]) if s["head_dim"] % 4 == 0 else 1.0
+    s.update(rope(r, fraction=fraction), attention_bias=flag(r), rms_norm_eps=eps(r), use_qk_norm=flag(r))
+    s.update(n_routed_experts=experts, n_group=groups, topk_group=limit, norm_topk_prob=flag(r))
+    s.update(num_experts_per_tok=r.randint(1, experts // groups * limit), n_shared_experts=r.randint(1, 3))
+    s.update(first_k_dense_replace=r.randint(0, s["num_hidden_layers"] - 1), hidden_act=r.choice(GATED_ACTS))
+    return dict(s, routed_scaling_factor=r.choice([1.0, 2.5]), moe_intermediate_size=r.randint(8, 30))
 
 
 def smollm3(r):
@@ -310,6 +332,8 @@ FAMILIES = {
     "qwen3": (T.Qwen3Config, qwen3, [dict(use_sliding_window=True), LONGROPE]),
     "mixtral": (T.MixtralConfig, mixtral, [LONGROPE]),
     "qwen3_moe": (T.Qwen3MoeConfig, qwen3_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1])]),
+    "qwen2_moe": (T.Qwen2MoeConfig, qwen2_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1]), LONGROPE]),
+    "glm4_moe": (T.Glm4MoeConfig, glm4_moe, [LONGROPE, dict(hidden_act="relu")]),
     "olmo2": (T.Olmo2Config, olmo2, [LONGROPE]),
     "olmoe": (T.OlmoeConfig, olmoe, [dict(clip_qkv=0.5), LONGROPE]),
     "olmo3": (T.Olmo3Config, olmo3, [LONGROPE]),
@@ -326,8 +350,7 @@ FAMILIES = {
     "nanochat": (T.NanoChatConfig, nanochat, [LONGROPE]),
 }
 
-
-# ---- one model -------------------------------------------------------------------------------
+#-- -- one model -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -
 
 
 def noise(model, expected):
@@ -409,8 +432,7 @@ def check_refused(tests, folder, keys):
     name = "rope_type" if "rope_scaling" in keys else next(iter(keys))
     return None if f'"{name}"' in why or "config.json" in why else f"{keys}: {why}"
 
-
-# ---- all of them -----------------------------------------------------------------------------
+#-- -- all of them -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -
 
 
 def check_family(name, args, folder):

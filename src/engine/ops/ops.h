@@ -52,6 +52,9 @@ typedef struct op_attr {
         int first;      /* attention with dropout: which of the model's heads the first one is */
         bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;
+    struct {
+        float limit, alpha;
+    } clamp;     /* SWIGLU_CLAMPED */
     int experts; /* GROUPED_LINEAR: groups of rows, each with its own matrix */
     struct {
         bool sigmoid;     /* scores: else softmax */
@@ -62,6 +65,9 @@ typedef struct op_attr {
         int capacity;     /* tokens of a sequence that one expert takes; 0: all */
         int k;            /* ROUTE_COUNT: choices per token */
         int chunks, part; /* where ranks share a sequence: see ROUTE in ops.def */
+        /* Of `groups` groups of adjacent experts those `group_limit` are eligible whose two best scores have the
+         * greatest sums; 0 or 1 group: all experts are. */
+        int groups, group_limit;
         float balance, z; /* factors of the auxiliary losses */
     } route;
     struct {

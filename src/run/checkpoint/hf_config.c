@@ -89,6 +89,8 @@ static err read_hf_value(const hf_reader *r, const char *name, const json_t *v, 
     char expects[256];
     if (k->use == HF_FIRST_N)
         TRY(read_first_n(r, name, v, out));
+    else if (k->use == HF_SWITCH)
+        *out = json_is_boolean(v) ? json_is_true(v) * k->value : NAN;
     else
         *out = hf_json_number(f, v);
     if (k->use == HF_INVERSE) *out = 1 / *out;
@@ -293,6 +295,8 @@ static bool has_activation(const hf_family *family, mlp_kind mlp) {
  * the head's width. */
 static double resolve_value(const model_config *c, const model_fact *f, double v) {
     if (f->at == offsetof(model_config, expert_dim) && v == 0) return (double)c->ffn;
+    if (f->at == offsetof(model_config, shared_dim) && v == 0)
+        return (double)(c->shared_experts * model_expert_dim(c));
     if (f->at == offsetof(model_config, attention_scale) && v == 0)
         return 1 / sqrt((double)c->head_dim);
     return v;
@@ -306,6 +310,7 @@ static double nearest_value(const hf_family *family, const model_config *c, cons
         if (first->theirs && !strcmp(first->theirs, k->theirs) &&
             model_fact_applies(fact_of(first), c))
             return model_fact_get(fact_of(first), c);
+    if (k->use == HF_SWITCH && v != 0) return k->value;
     double whole = round(1 / (v * v));
     bool fits = k->use != HF_INVERSE_SQUARE || fabs(1 / sqrt(whole) - v) <= 1e-12 * v;
     return fits ? v : 1 / sqrt(whole);
@@ -407,11 +412,12 @@ static json_t *json_of(const model_config *c, const hf_key *k) {
         for (int i = 0; i < (int)v; i++) json_array_append_new(list, json_integer(i));
         return list;
     }
+    if (k->use == HF_SWITCH) return json_boolean(v != 0);
     if (k->use == HF_INVERSE_SQUARE) return json_integer((json_int_t)round(1 / (v * v)));
     if (f->type == FACT_REAL && v == 0 && k->null == HF_ZERO) return json_null();
     if (f->type == FACT_REAL) return json_real(k->use == HF_INVERSE ? 1 / v : v);
     if (f->type == FACT_BOOL) return json_boolean(v != 0);
-    return v == 0 ? json_null() : json_integer((json_int_t)v);
+    return v == 0 && k->null == HF_ZERO ? json_null() : json_integer((json_int_t)v);
 }
 
 /* Whether the key has the value of another fact, and this one does not matter to the model. */

@@ -99,6 +99,26 @@ static const hf_key qwen3_moe_keys[] = {
     REAL("decoder_sparse_step", moe_step, 1), ATTENTION_BIAS,
     { "mlp_only_layers", NULL, AT(first_dense), HF_FIRST_N, HF_ZERO, HF_ZERO, 0 },
 };
+static const hf_key qwen2_moe_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 16), HEAD_DIM, EXPERTS("num_experts", "num_local_experts", 60, 4),
+    REAL("qkv_bias", qkv_bias, 1), REAL("norm_topk_prob", router_normalize, 0),
+    KEY("moe_intermediate_size", expert_dim, HF_VALUE, 1408, HF_REFUSED), IMPLIED(shared_experts, 1),
+    KEY("shared_expert_intermediate_size", shared_dim, HF_VALUE, 5632, HF_REFUSED), IMPLIED(shared_gate, 1),
+    REAL("decoder_sparse_step", moe_step, 1),
+    { "mlp_only_layers", NULL, AT(first_dense), HF_FIRST_N, HF_ZERO, HF_ZERO, 0 },
+};
+/* Experts are chosen by sigmoids plus a bias, within groups. A model that was trained without that bias has zeros. */
+static const hf_key glm4_moe_keys[] = {
+    LLAMA_KEYS(1e-5), KV_HEADS(HF_VALUE, 8), HEAD_DIM, REAL("attention_bias", qkv_bias, 0),
+    { "use_qk_norm", NULL, AT(qknorm), HF_SWITCH, HF_ZERO, HF_ZERO, QKNORM_HEAD },
+    { "n_routed_experts", "num_local_experts", AT(experts), HF_USED, HF_VALUE, HF_REFUSED, 128 },
+    KEY("num_experts_per_tok", experts_per_token, HF_VALUE, 8, HF_REFUSED), IMPLIED(capacity_factor, 0),
+    KEY("moe_intermediate_size", expert_dim, HF_VALUE, 1408, HF_REFUSED),
+    REAL("n_shared_experts", shared_experts, 1), REAL("first_k_dense_replace", first_dense, 1),
+    REAL("routed_scaling_factor", router_scale, 1), REAL("norm_topk_prob", router_normalize, 1),
+    REAL("n_group", groups, 1), REAL("topk_group", group_limit, 1),
+    IMPLIED(router_score, ROUTER_SIGMOID), ZEROS(router_bias),
+};
 static const hf_key olmo2_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
     IMPLIED(norm_position, NORM_POST), ATTENTION_BIAS,
@@ -328,6 +348,20 @@ static const hf_param qwen3_moe_params[] = {
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
     EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
 };
+#define SHARED_EXPERTS(NAME)                                                                     \
+    { "l%d.mlp.gate",    "model.layers.%d.mlp." NAME ".gate_proj.weight",      HF_SHARED },      \
+    { "l%d.mlp.up",      "model.layers.%d.mlp." NAME ".up_proj.weight",        HF_SHARED },      \
+    { "l%d.mlp.down",    "model.layers.%d.mlp." NAME ".down_proj.weight",      HF_SHARED },
+static const hf_param qwen2_moe_params[] = {
+    { "l%d.moe.gate",    "model.layers.%d.mlp.shared_expert_gate.weight",      0 },
+    SHARED_EXPERTS("shared_expert") LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+    EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
+};
+static const hf_param glm4_moe_params[] = {
+    { "l%d.moe.bias",    "model.layers.%d.mlp.gate.e_score_correction_bias",   HF_SHORT },
+    SHARED_EXPERTS("shared_experts") LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+    EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
+};
 /* transformers 5 has all experts of a layer in one tensor; save_pretrained writes the names above, what saves a
  * module's state_dict these. */
 static const hf_param stacked_experts[] = {
@@ -449,6 +483,11 @@ static const hf_family families[] = {
       "model.", ROWS(mixtral_params), ROWS(stacked_experts) },
     { "qwen3_moe", "Qwen3MoeForCausalLM", ROWS(qwen3_moe_keys), ROWS(no_window), SILU, ROPE,
       "model.", ROWS(qwen3_moe_params), ROWS(stacked_experts) },
+    { "qwen2_moe", "Qwen2MoeForCausalLM", ROWS(qwen2_moe_keys), ROWS(no_window), SILU, ROPE,
+      "model.", ROWS(qwen2_moe_params), ROWS(stacked_experts) },
+    { "glm4_moe", "Glm4MoeForCausalLM", ROWS(glm4_moe_keys), NULL, 0, SILU,
+      "rope_theta", "partial_rotary_factor", 0.5, 1e4, "model.", ROWS(glm4_moe_params), ROWS(stacked_experts),
+      .more_layers = true },
     { "olmo2",    "Olmo2ForCausalLM",   ROWS(olmo2_keys), NULL, 0,             SILU, ROPE,
       "model.", ROWS(olmo2_params), NULL, 0 },
     { "olmo3",    "Olmo3ForCausalLM",   ROWS(olmo3_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 5e5,
@@ -500,7 +539,7 @@ static const char *const harmless[] = {
     "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
     "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "id2label", "is_decoder",
     "label2id", "length_penalty", "max_length", "max_window_layers", "min_length", "model_type",
-    "n_ctx", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "n_ctx", "no_repeat_ngram_size", "num_mtp_layers", "num_nextn_predict_layers", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "original_max_position_embeddings", "output_attentions",
     "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
     "problem_type", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty",

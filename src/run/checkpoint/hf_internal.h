@@ -38,6 +38,7 @@ typedef enum {
     HF_FIRST_N, /* the key lists layers; only the first n, 0 to n - 1, have a counterpart, n */
     HF_INVERSE, /* the key holds 1 / the fact */
     HF_INVERSE_SQUARE, /* the key holds 1 / the fact^2, which must be a whole number */
+    HF_SWITCH,         /* the key is true where the fact has `value`, false where it is 0 */
 } hf_use;
 
 /* A fact of a model as a family expresses it. A key may hold two facts, which then have the same value. */
@@ -67,6 +68,8 @@ typedef struct hf_demand {
  *   GATE, UP    the first and the second half of a matrix's rows; with EXPERT, of one expert's
  *   PAIRED      rows of a head that rotate together are adjacent, where ours are half the rotated dims apart
  *   LESS_ONE    theirs is ours - 1: norms whose weights are 1 + w
+ *   SHARED      of layers with experts alone: their shared ones
+ *   SHORT       theirs lacks the last element, which is 0 at first
  *   REFLECTED   the second half of each head has the other sign: theirs rotate the other way, and a reflection before
  *               and after that is our rotation */
 enum {
@@ -81,6 +84,8 @@ enum {
     HF_PAIRED = 256,
     HF_LESS_ONE = 512,
     HF_REFLECTED = 1024,
+    HF_SHARED = 1 << 16,
+    HF_SHORT = 1 << 17,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {
@@ -115,6 +120,8 @@ struct hf_family {
     double local_theta;
     const char *local_theta_key;
     bool plain_rope; /* no scaling of the rotary frequencies */
+    bool
+        more_layers; /* files may hold layers beyond the last, which predict further tokens: not read */
     /* Of several rows of one model_type, the one whose keys a file has. */
     const hf_demand *when;
     int n_when;

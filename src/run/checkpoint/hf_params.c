@@ -39,15 +39,19 @@ static bool match_name(const char *pattern, const char *name, name_numbers *n) {
     }
 }
 
-static const hf_param *find_param_row(const hf_param *rows, int count, const char *ours,
-                                      name_numbers *n) {
+/* @param c of the model whose parameter it is */
+static const hf_param *find_param_row(const hf_param *rows, int count, const model_config *c,
+                                      const char *ours, name_numbers *n) {
     for (int i = 0; i < count; i++)
-        if (match_name(rows[i].ours, ours, n)) return &rows[i];
+        if (match_name(rows[i].ours, ours, n) &&
+            (!(rows[i].how & HF_SHARED) || model_has_experts(c, n->at[0])))
+            return &rows[i];
     return NULL;
 }
 
-static const hf_param *param_named(const hf_family *family, const char *ours, name_numbers *n) {
-    return find_param_row(family->params, family->n_params, ours, n);
+static const hf_param *param_named(const hf_family *family, const model_config *c, const char *ours,
+                                   name_numbers *n) {
+    return find_param_row(family->params, family->n_params, c, ours, n);
 }
 
 /* Puts the numbers into a pattern. @return text of the arena. */
@@ -87,6 +91,7 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
     l.head_dim = (int)c->head_dim;
     l.rotated = (int)rope_dims(c);
     l.group = c->heads / c->kv_heads;
+    if (how & HF_SHORT) l.rows--;
     l.their_rows = how & HF_THIRD ? q + 2 * kv : how & (HF_GATE | HF_UP) ? 2 * l.rows : l.rows;
     l.first = how & HF_V ? q + kv : how & HF_K ? q : how & HF_UP ? l.rows : 0;
     l.their_dim[0] = how & HF_TRANSPOSED ? l.cols : l.their_rows;
@@ -185,10 +190,11 @@ static const char *present_name(arena *mem, const hf_family *family, const st_fi
 static err locate_param(hf_source *s, const model_param *p, layout *l, const char **name) {
     const hf_family *family = s->family;
     name_numbers n, other;
-    const hf_param *r = param_named(family, p->name, &n);
+    const model_config *c = model_conf(s->m);
+    const hf_param *r = param_named(family, c, p->name, &n);
     if (!r) return no_such_param(family->model_type, p->name);
     *name = present_name(s->mem, family, s->f, r->theirs, n);
-    const hf_param *o = find_param_row(family->others, family->n_others, p->name, &other);
+    const hf_param *o = find_param_row(family->others, family->n_others, c, p->name, &other);
     if (o && !st_find(s->f, *name)) {
         const char *second = present_name(s->mem, family, s->f, o->theirs, other);
         if (st_find(s->f, second)) {
@@ -196,8 +202,7 @@ static err locate_param(hf_source *s, const model_param *p, layout *l, const cha
             r = o;
         }
     }
-    *l = r->how & HF_EXPERT ? stacked_layout(p, r->how, n.at[1], model_conf(s->m))
-                            : layout_of(p, r->how, model_conf(s->m));
+    *l = r->how & HF_EXPERT ? stacked_layout(p, r->how, n.at[1], c) : layout_of(p, r->how, c);
     return OK;
 }
 
@@ -207,11 +212,17 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
+/* Whether a tensor belongs to a layer that config.json does not count. */
+static bool is_beyond_last(const char *name, int layers) {
+    static const char prefix[] = "model.layers.";
+    return str_starts(name, prefix) && strtol(name + strlen(prefix), NULL, 10) >= layers;
+}
+
 /* A tied model may store its table a second time, as the head. */
-static err check_tied_head(arena *mem, const hf_family *family, const st_file *f,
-                           const st_tensor *head) {
+static err check_tied_head(arena *mem, const hf_family *family, const model_config *c,
+                           const st_file *f, const st_tensor *head) {
     name_numbers n;
-    const hf_param *p = param_named(family, "embed.tokens", &n);
+    const hf_param *p = param_named(family, c, "embed.tokens", &n);
     const st_tensor *table = st_find(f, present_name(mem, family, f, p->theirs, n));
     if (table && table->dt == head->dt && table->bytes == head->bytes &&
         memcmp(table->data, head->data, head->bytes) == 0)
@@ -223,21 +234,28 @@ static err check_tied_head(arena *mem, const hf_family *family, const st_file *f
 }
 
 /* Weights left over mean that the file holds another model than config.json describes. */
-static err check_all_used(arena *mem, const hf_family *family, const st_file *f, bool tied,
-                          const uint8_t *used) {
+static err check_all_used(arena *mem, const hf_family *family, const st_file *f,
+                          const model_config *c, const uint8_t *used) {
     name_numbers n;
-    const hf_param *head = param_named(family, "head", &n);
+    const hf_param *head = param_named(family, c, "head", &n);
+    bool ignored = false;
     for (int i = 0; i < st_count(f); i++) {
         const st_tensor *t = st_at(f, i);
         if (used[i] || is_buffer(t->name)) continue;
-        if (tied && head && strcmp(head->theirs, t->name) == 0) {
-            TRY(check_tied_head(mem, family, f, t));
+        if (c->tied && head && strcmp(head->theirs, t->name) == 0) {
+            TRY(check_tied_head(mem, family, c, f, t));
+            continue;
+        }
+        if (family->more_layers && is_beyond_last(t->name, c->layers)) {
+            ignored = true;
             continue;
         }
         return err_hint(ERR("%s: a %s model of these sizes has no tensor \"%s\"", t->where,
                             family->model_type, t->name),
                         "check that config.json belongs to these weights");
     }
+    if (ignored)
+        log_warn("layers from %d on, which predict further tokens, are left out", c->layers);
     return OK;
 }
 
@@ -261,6 +279,12 @@ err hf_source_open(const hf_family *family, const st_file *f, const model *m, hf
     return mem_map(out->column_bytes, &out->column);
 }
 
+/* Whether files of the family have this state; else it begins as zeros. */
+static bool holds_state(const hf_family *family, const model *m, const model_param *p) {
+    name_numbers n;
+    return param_named(family, model_conf(m), p->name, &n) != NULL;
+}
+
 err hf_source_read(hf_source *s, int i, const float **values) {
     const model_param *p = model_param_at(s->m, i);
     float *v = s->values;
@@ -269,10 +293,8 @@ err hf_source_read(hf_source *s, int i, const float **values) {
     const char *name = NULL;
     layout l;
     *values = v;
-    if (p->role == ROLE_STATE) { /* which begins as zeros */
-        memset(v, 0, (size_t)n * sizeof *v);
-        return OK;
-    }
+    memset(v, 0, (size_t)n * sizeof *v);
+    if (p->role == ROLE_STATE && !holds_state(s->family, s->m, p)) return OK;
     TRY(locate_param(s, p, &l, &name));
     TRY(st_need(s->f, name, l.ndim, l.their_dim, &t));
     s->used[t - st_at(s->f, 0)] = 1;
@@ -286,7 +308,7 @@ err hf_source_read(hf_source *s, int i, const float **values) {
 }
 
 err hf_source_end(hf_source *s) {
-    return check_all_used(s->mem, s->family, s->f, model_conf(s->m)->tied, s->used);
+    return check_all_used(s->mem, s->family, s->f, model_conf(s->m), s->used);
 }
 
 void hf_source_close(hf_source *s) {
@@ -301,7 +323,8 @@ err hf_import_params(const hf_family *family, const st_file *f, const model *m,
     err e = hf_source_open(family, f, m, &s);
     for (int i = 0; i < model_params(m) && !e; i++) {
         const float *values;
-        if (model_param_at(m, i)->role == ROLE_STATE) continue;
+        const model_param *p = model_param_at(m, i);
+        if (p->role == ROLE_STATE && !holds_state(family, m, p)) continue;
         e = hf_source_read(&s, i, &values);
         if (!e) e = put(ctx, i, values);
     }
@@ -369,8 +392,8 @@ static err list_tensors(hf_tensors *x, const char *type, const hf_param *rows, i
     for (int i = 0; i < model_params(x->full); i++) {
         const model_param *p = model_param_at(x->full, i);
         name_numbers numbers;
-        if (p->role == ROLE_STATE) continue;
-        const hf_param *q = find_param_row(rows, n_rows, p->name, &numbers);
+        const hf_param *q = find_param_row(rows, n_rows, model_conf(x->full), p->name, &numbers);
+        if (p->role == ROLE_STATE && (!q || x->get.gradients)) continue;
         if (!q) return no_such_param(type, p->name);
         layout *l = &x->layouts[i];
         *l = q->how & HF_EXPERT ? stacked_layout(p, q->how, numbers.at[1], model_conf(x->full))
