@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """Odd models of every Hugging Face family, against transformers in fp32.
 
     families.py --tests BUILD/tests [--count 20] [--seed 1] [--family NAME ...] [--keep DIR]
@@ -7,12 +7,9 @@ Draws configs at random from what a family's config class allows (sizes, biases,
 layers, rope scaling, windows), and for each one:
 
   - transformers computes logits, the loss and every gradient of random weights (tests/fixtures/make.py);
-- test_pytorch imports the folder and computes the same:
-    within 1e-5 of the norm of a gradient,
-    2e-5 of a logit.Where
-        transformers' own fp32 is further than that from its fp64, as in models of a few channels, the limits are four times its
-            distance;
-the table counts these models;
+  - test_pytorch imports the folder and computes the same: within 1e-5 of the norm of a gradient, 2e-5 of a logit. Where
+    transformers' own fp32 is further than that from its fp64, as in models of a few channels, the limits are four times
+    its distance; the table counts these models;
   - the model is exported again, transformers reloads it, and its logits are equal.
 
 Then keys that change what a model computes and that we lack are set, one at a time: each must be refused by name.
@@ -40,7 +37,8 @@ import make  # noqa: E402
 GATED_ACTS = ["silu", "silu", "gelu", "gelu_pytorch_tanh"]
 PLAIN_ACTS = ["gelu", "gelu_new", "gelu_pytorch_tanh", "relu2"]
 
-#-- -- what families share -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -
+
+# ---- what families share ---------------------------------------------------------------------
 
 
 def sizes(r, divided=False, kv=True, tied=True):
@@ -125,8 +123,7 @@ def rope(r, plain=False, fraction=None):
 def kinds(r, layers):
     """Which layers have the window: by the family's own rule, or any."""
     if r.random() < 0.3:
-        return {
-  }
+        return {}
     types = [r.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
     return dict(layer_types=types)
 
@@ -144,8 +141,9 @@ def biases(r, mlp=True):
         out["mlp_bias"] = flag(r)
     return out
 
-#-- -- families -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- --
-#name : (a config class, a function that draws its settings, keys that must be refused)
+
+# ---- families --------------------------------------------------------------------------------
+# name: (a config class, a function that draws its settings, keys that must be refused)
 
 
 def llama(r):
@@ -236,6 +234,14 @@ def glm4_moe(r):
     s.update(num_experts_per_tok=r.randint(1, experts // groups * limit), n_shared_experts=r.randint(1, 3))
     s.update(first_k_dense_replace=r.randint(0, s["num_hidden_layers"] - 1), hidden_act=r.choice(GATED_ACTS))
     return dict(s, routed_scaling_factor=r.choice([1.0, 2.5]), moe_intermediate_size=r.randint(8, 30))
+
+
+def gpt_oss(r):
+    experts = r.randint(2, 6)
+    s = sizes(r)
+    s.update(kinds(r, s["num_hidden_layers"]), **rope(r), attention_bias=flag(r), rms_norm_eps=eps(r))
+    s.update(num_local_experts=experts, num_experts_per_tok=r.randint(1, experts), sliding_window=r.choice([2, 5, 9]))
+    return dict(s, swiglu_alpha=r.choice([1.702, 1.0]), swiglu_limit=r.choice([7.0, 0.5]))
 
 
 def smollm3(r):
@@ -334,6 +340,7 @@ FAMILIES = {
     "qwen3_moe": (T.Qwen3MoeConfig, qwen3_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1])]),
     "qwen2_moe": (T.Qwen2MoeConfig, qwen2_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1]), LONGROPE]),
     "glm4_moe": (T.Glm4MoeConfig, glm4_moe, [LONGROPE, dict(hidden_act="relu")]),
+    "gpt_oss": (T.GptOssConfig, gpt_oss, [LONGROPE, dict(quantization_config=dict(quant_method="gptq"))]),
     "olmo2": (T.Olmo2Config, olmo2, [LONGROPE]),
     "olmoe": (T.OlmoeConfig, olmoe, [dict(clip_qkv=0.5), LONGROPE]),
     "olmo3": (T.Olmo3Config, olmo3, [LONGROPE]),
@@ -350,7 +357,8 @@ FAMILIES = {
     "nanochat": (T.NanoChatConfig, nanochat, [LONGROPE]),
 }
 
-#-- -- one model -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -
+
+# ---- one model -------------------------------------------------------------------------------
 
 
 def noise(model, expected):
@@ -432,7 +440,8 @@ def check_refused(tests, folder, keys):
     name = "rope_type" if "rope_scaling" in keys else next(iter(keys))
     return None if f'"{name}"' in why or "config.json" in why else f"{keys}: {why}"
 
-#-- -- all of them -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -- -
+
+# ---- all of them -----------------------------------------------------------------------------
 
 
 def check_family(name, args, folder):

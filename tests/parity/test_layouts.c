@@ -737,7 +737,7 @@ static void attention_without_an_exchange_is_refused(void **state) {
     residual_state s = prog_residual_in(p, n, width, DT_F32, DT_F32, pl);
     val start = prog_input(p, "start", DT_I32, 1, &n, pl);
     head_shape h = { .q = 1, .kv = 1, .dim = 8, .seq = 16, .scale = 1 };
-    rec_attention(p, rec_sum(p, s), start, VAL_NONE, h);
+    rec_attention(p, rec_sum(p, s), start, VAL_NONE, VAL_NONE, h);
     assert_error(prog_finish(p), "attention", "cp");
     prog_free(p);
 }

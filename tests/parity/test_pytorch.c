@@ -13,7 +13,7 @@ static const char *const fixtures[] = {
     "olmo2",   "qwen2",    "qwen3",     "gpt_neox_odd", "mixtral",        "qwen3_moe",
     "olmo3",   "smollm3",  "granite",   "phi3",         "starcoder2",     "stablelm",
     "cohere2", "gemma2",   "gemma3",    "falcon",       "falcon_shared",  "olmoe",
-    "glm4",    "nanochat", "qwen2_moe", "glm4_moe",
+    "glm4",    "nanochat", "qwen2_moe", "glm4_moe",     "gpt_oss",
 };
 
 /* The number of models, and where each is. */
@@ -233,7 +233,7 @@ static void evaluation_never_drops_tokens(void **state) {
         }
         close_subject(&s);
     }
-    if (model_folders() > 1) assert_int_equal(experts, 5);
+    if (model_folders() > 1) assert_int_equal(experts, 6);
 }
 
 /* ---- logits, through the cache ----------------------------------------------------------- */

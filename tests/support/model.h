@@ -211,7 +211,9 @@ static inline model_config small_grouped(void) {
 }
 static inline model_config small_biased_experts(void) {
     model_config c = small_moe();
-    c.router_logit_bias = c.mlp_bias = true;
+    c.router_logit_bias = c.mlp_bias = c.sinks = true;
+    c.window = 5;
+    c.layer_pattern = 12;
     c.mlp = MLP_SWIGLU_CLAMPED;
     c.swiglu_limit = 0.8;
     c.shared_experts = 1;

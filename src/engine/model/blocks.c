@@ -103,7 +103,7 @@ static head_shape shape_of_heads(const builder *b) {
 }
 
 /* Ring-attention inputs: the key range visible from each source rank, and the keys' token ids. */
-static ring_inputs ring_inputs_of(builder *b, bool drop) {
+static ring_inputs ring_inputs_of(builder *b, val qkv, bool drop) {
     int64_t ranks = mesh_size(&b->m->l.mesh, AX_CP), n = b->n / ranks;
     placement pl = placement_on(residual_token_axes(b, AS_HEADS | AXES_ROWS), PLACE_S(2));
     placement of_keys = placement_on(residual_token_axes(b, AXES_ROWS), PLACE_S(1));
@@ -112,6 +112,7 @@ static ring_inputs ring_inputs_of(builder *b, bool drop) {
         prog_input(b->p, ring_range_name(b->c->window), DT_I32, 3, ranges, pl),
         drop ? token_input(b, TOKEN_IDS, DT_I64, AS_HEADS) : VAL_NONE,
         drop ? prog_input(b->p, "ring_ids", DT_I64, 2, keys, of_keys) : VAL_NONE,
+        USE_IF(b, "attn.sinks", qkv),
     };
 }
 
@@ -121,18 +122,19 @@ static val attend(builder *b, val qkv, head_shape h) {
     bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
     CHOICE_DECIDED(context_mode, 2);
     if (residual_token_axes(b, AS_HEADS) && b->m->l.context == CONTEXT_RING)
-        return rec_ring_attention(p, qkv, AX_CP, ring_inputs_of(b, drop), h);
+        return rec_ring_attention(p, qkv, AX_CP, ring_inputs_of(b, qkv, drop), h);
     if (b->shares) {
         int64_t dim[] = { MODEL_RANGES, 2, b->n };
-        return rec_ranges_attention(p, qkv,
-                                    prog_input(p, "ranges", DT_I32, 3, dim, (placement){ 0 }), h);
+        val ranges = prog_input(p, "ranges", DT_I32, 3, dim, (placement){ 0 });
+        return rec_ranges_attention(p, qkv, ranges, USE_IF(b, "attn.sinks", qkv), h);
     }
     qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
     val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
     val id = drop ? token_input(b, TOKEN_IDS, DT_I64, WHOLE) : VAL_NONE;
     head_shape whole = h; /* an evaluation's sequences may be longer than those that ranks divide */
     if (h.seq) whole.seq = (int)b->positions;
-    return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, whole), AX_CP, h);
+    val sink = USE_IF(b, "attn.sinks", qkv);
+    return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, sink, whole), AX_CP, h);
 }
 
 static val qkv_layer(builder *b, val x) {
@@ -177,7 +179,8 @@ static val attention(builder *b, val x) {
                           2 * local_kv_heads(b->c, &b->m->l.mesh) * b->c->head_dim };
         val cache =
             prog_input_per_layer(p, "cache", dt, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
-        o = rec_attention_cached(p, qkv, cache, pos, token_input(b, TOKEN_START, DT_I32, WHOLE), h);
+        val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
+        o = rec_attention_cached(p, qkv, cache, pos, start, USE_IF(b, "attn.sinks", qkv), h);
     } else {
         o = attend(b, qkv, h);
     }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* The sizes of a dim, by name. */
-typedef enum { NONE, D, Q, KV, F, V, P, QN, KN, E, X, B, H, G } size_name;
+typedef enum { NONE, D, Q, KV, F, V, P, QN, KN, E, X, B, H, G, HQ } size_name;
 /* Channels of a token that the gate of its values reads. */
 enum { VALUE_GATE = 12 };
 /* Properties of a model that a row needs: all of `when` must hold. */
@@ -33,6 +33,7 @@ enum {
     BOTH = 8192,       /* norms on the branches' outputs beside those on their inputs */
     SHGATE = 1 << 20,  /* a gate of the shared experts */
     ROUTERB = 1 << 21, /* a learned bias of the router */
+    SINKS = 1 << 22,   /* attention sinks */
 };
 
 typedef struct param_row {
@@ -77,6 +78,7 @@ static const param_row table[] = {
     { "expert.gate.b", "expert.up.b", "mlp", BUCKET_EXPERTS, { X, NONE }, S0, INIT_ZEROS,      ROLE_VECTOR, MOE | MLPB, true },
     { "expert.up.b",  "expert.up.b", "mlp",  BUCKET_EXPERTS, { X, NONE }, S0, INIT_ZEROS,      ROLE_VECTOR, MOE | MLPB, true },
     { "expert.down.b", "expert.down.b", "mlp", BUCKET_EXPERTS, { D, NONE }, I_, INIT_ZEROS,    ROLE_VECTOR, MOE | MLPB, true },
+    { "attn.sinks",   "attn.sinks",  "attn", BUCKET_BLOCK, { HQ, NONE }, S0, INIT_ZEROS,       ROLE_VECTOR, SINKS },
     { "attn.q.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
     { "attn.k.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
     { "attn.v.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
@@ -145,6 +147,7 @@ static int64_t size_of(const model_config *c, size_name s) {
     switch (s) {
     case NONE: return 1;
     case H: return c->kv_heads;
+    case HQ: return c->heads;
     case G: return MIN(VALUE_GATE, c->dim);
     case D: return c->dim;
     case Q: return c->heads * c->head_dim;
@@ -173,8 +176,8 @@ static int model_properties(const model_config *c) {
            (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
            (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0) |
            (c->experts && c->shared_experts && c->shared_gate ? SHGATE : 0) |
-           (c->router_logit_bias ? ROUTERB : 0) | (c->weightless_norms ? 0 : NORMW) |
-           (c->value_step ? VALUES : 0);
+           (c->router_logit_bias ? ROUTERB : 0) | (c->sinks ? SINKS : 0) |
+           (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0);
 }
 
 static bool row_applies(const model_config *c, const param_row *r) {

@@ -103,6 +103,14 @@ static const model_config glm45 = { GLM45,
                                     .first_dense = 3,
                                     .router_scale = 2.5,
                                     .qknorm = QKNORM_HEAD };
+#define GPT_OSS                                                                                    \
+    .experts_per_token = 4, .router_normalize = true, .router_logit_bias = true,                   \
+    .balance_loss = 0.001, .mlp = MLP_SWIGLU_CLAMPED, .mlp_bias = true, .qkv_bias = true,          \
+    .o_bias = true, .sinks = true, .window = 128, .layer_pattern = 12, .rope_theta = 150000,       \
+    .rope_scaling = ROPE_YARN, .rope_factor = 32, .rope_original = 4096, .vocab = 201088,          \
+    .max_seq = 131072
+static const model_config gpt_oss_20b = { GPT_OSS, .experts = 32 };
+static const model_config gpt_oss_120b = { GPT_OSS, .experts = 128 };
 static const model_config olmo3 = { .norm_position = NORM_POST,
                                     .qknorm = QKNORM_FULL,
                                     .window = 4096,
@@ -257,6 +265,8 @@ static const struct {
     { "qwen2-57b-a14b", &qwen2_moe, 28, 3584, 28, 4, 0, 18944, 0 },
     { "glm4.5-air", &glm45_air, 46, 4096, 96, 8, 128, 10944, 0 },
     { "glm4.5", &glm45, 92, 5120, 96, 8, 128, 12288, 0 },
+    { "gpt-oss-20b", &gpt_oss_20b, 24, 2880, 64, 8, 64, 2880, 0 },
+    { "gpt-oss-120b", &gpt_oss_120b, 36, 2880, 64, 8, 64, 2880, 0 },
     { "olmo3-7b", &olmo3, 32, 4096, 32, 0, 0, 11008, 0 },
     { "olmo3-32b", &olmo3, 64, 5120, 40, 8, 0, 27648, 0 },
     { "smollm3-3b", &smollm3, 36, 2048, 16, 4, 0, 11008, 0 },
@@ -285,6 +295,15 @@ const char *model_preset_name(int i) {
 
 static const char *preset_name_at(const void *ctx, int i) { return model_preset_name(i); }
 
+/* Facts that are true by default and false in a family, which a member of 0 cannot state. */
+static const struct {
+    const model_config *family;
+    const char *fact;
+} switched_off[] = {
+    { &gpt_oss_20b, "rope_truncate" },
+    { &gpt_oss_120b, "rope_truncate" },
+};
+
 /* The defaults with a family's own values over them. */
 static void init_family(const model_config *family, model_config *c) {
     model_config_init(c);
@@ -292,6 +311,9 @@ static void init_family(const model_config *family, model_config *c) {
         double v = model_fact_get(model_fact_at(i), family);
         if (v != 0) model_fact_set(model_fact_at(i), c, v);
     }
+    for (size_t i = 0; i < COUNT_OF(switched_off); i++)
+        if (switched_off[i].family == family)
+            model_fact_set(model_fact_find(switched_off[i].fact), c, 0);
 }
 
 err model_preset(const char *name, model_config *c) {

@@ -19,6 +19,8 @@
     X(DOCUMENTS, heads.documents, BOOL)                                                            \
     X(SCORE_SCALE, heads.scale, FLOAT)                                                             \
     X(SCORE_CAP, heads.cap, FLOAT)                                                                 \
+    X(SINKS, heads.sinks, BOOL)                                                                    \
+    X(SINK_FIRST, heads.sink_first, INT)                                                           \
     X(HEADS_FIRST, heads.first, INT)                                                               \
     X(NORM_FULL, heads.norm_full, BOOL)                                                            \
     X(DROPOUT_P, dropout.p, FLOAT)                                                                 \
@@ -108,7 +110,7 @@ typedef enum {
 #define ATTRS_ROUTE_COUNT                                                                          \
     (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_SEQ) | ATTR(ROUTE_K) | ATTR(ROUTE_CHUNKS) |                  \
      ATTRS_ROUTE_GROUPS)
-#define ATTRS_SCORES            (ATTR(SCORE_SCALE) | ATTR(SCORE_CAP))
+#define ATTRS_SCORES            (ATTR(SCORE_SCALE) | ATTR(SCORE_CAP) | ATTR(SINKS) | ATTR(SINK_FIRST))
 #define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTRS_SCORES)
 #define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_FIRST))
 #define ATTRS_SWAP              (ATTR(SWAP_OUTER) | ATTR(SWAP_INNER))

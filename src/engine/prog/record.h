@@ -246,8 +246,8 @@ norm_out rec_norm_(prog *p, residual_state s, norm_spec n);
 val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm comes first */
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
-/* @param id of the tokens, for dropout; VAL_NONE: there is none */
-val rec_attention_(prog *p, val qkv, val start, val id, head_shape h);
+/* @param id of the tokens, for dropout; VAL_NONE: there is none @param sink as in ATTENTION, or VAL_NONE */
+val rec_attention_(prog *p, val qkv, val start, val id, val sink, head_shape h);
 /* Between shards of the tokens and shards of the heads (Ulysses): qkv, S(0) over the axis, becomes S(1),
  * with all tokens in the order of the batch; what attention makes of it becomes S(0) again. */
 val rec_tokens_to_heads_(prog *p, val qkv, mesh_axis axis, head_shape h);
@@ -258,13 +258,13 @@ val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h);
  * ATTENTION_BLOCK takes it @param id, key_id of the tokens and of those ranks' [ranks, N], for dropout;
  * VAL_NONE: there is none */
 typedef struct ring_inputs {
-    val range, id, key_id;
+    val range, id, key_id, sink;
 } ring_inputs;
 val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_shape h);
 /* Attention to several ranges of the tokens' own keys, for evaluation: ranges is int32[ranges, 2, N], first key and end of each
  * query's; neither decreases with the query, and of the first range every query sees a key. */
-val rec_ranges_attention_(prog *p, val qkv, val ranges, head_shape h);
-val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, head_shape h);
+val rec_ranges_attention_(prog *p, val qkv, val ranges, val sink, head_shape h);
+val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, val sink, head_shape h);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
 /* Over ep (rec_experts.c): rows of this rank's sequences to the ranks of their experts, and back. In generation, where

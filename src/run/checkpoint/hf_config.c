@@ -137,10 +137,17 @@ err hf_read_key(const hf_reader *r, const json_t *object, const hf_key *k) {
     return OK;
 }
 
+/* Whether a key states that weights are in 4 bits, which are read as numbers. */
+static bool is_mxfp4(const char *key, const json_t *v) {
+    const char *method = json_string_value(json_object_get(v, "quant_method"));
+    return !strcmp(key, "quantization_config") && method && !strcmp(method, "mxfp4");
+}
+
 static err read_demands(const hf_reader *r, const hf_demand *demands, int n) {
     for (int i = 0; i < n; i++) {
         const hf_demand *d = &demands[i];
         json_t *got = json_object_get(r->doc, d->theirs);
+        if (r->family->mxfp4 && is_mxfp4(d->theirs, got)) continue;
         json_t *want = json_loads(d->json, JSON_DECODE_ANY, NULL);
         bool same = !got || json_is_null(got) || d->any || json_equal(got, want);
         json_decref(want);
@@ -151,6 +158,7 @@ static err read_demands(const hf_reader *r, const hf_demand *demands, int n) {
 }
 
 static err read_activation(const hf_reader *r) {
+    if (!r->family->act_key) return OK;
     json_t *v = json_object_get(r->doc, r->family->act_key);
     const char *name = v ? json_string_value(v) : r->family->act_absent;
     str known = { 0 };
@@ -286,6 +294,7 @@ static bool is_free(const hf_family *family, const model_fact *f) {
 }
 
 static bool has_activation(const hf_family *family, mlp_kind mlp) {
+    if (!family->act_key) return false;
     for (size_t i = 0; i < COUNT_OF(activations); i++)
         if (activations[i].gated == family->gated && activations[i].ours == mlp) return true;
     return false;
@@ -332,7 +341,7 @@ static int list_misfits(const hf_family *family, const model_config *c, str *out
                             : f->fallback;
         bool activation = f->at == offsetof(model_config, mlp);
         if (activation && has_activation(family, c->mlp)) continue;
-        if (activation) want = family->gated ? MLP_SWIGLU : MLP_GELU_TANH;
+        if (activation && family->act_key) want = family->gated ? MLP_SWIGLU : MLP_GELU_TANH;
         if (resolve_value(c, f, got) == resolve_value(c, f, want)) continue;
         str_add(out, "%s%s=%s; this one has %s", n++ ? ", and " : "", f->name,
                 model_fact_text(f, want, wants, sizeof wants),
@@ -432,6 +441,7 @@ void hf_write_keys(json_t *object, const model_config *c, const hf_key *keys, in
 }
 
 static void write_activation(json_t *doc, const hf_family *family, const model_config *c) {
+    if (!family->act_key) return;
     for (size_t i = 0; i < COUNT_OF(activations); i++) {
         if (activations[i].gated != family->gated || activations[i].ours != c->mlp) continue;
         json_object_set_new(doc, family->act_key, json_string(activations[i].theirs));

@@ -77,6 +77,8 @@ typedef struct layout {
     int64_t rows, cols; /* ours */
     int64_t their_rows; /* in our orientation: those of q, k and v for a part of these */
     int64_t first;      /* row of theirs that our matrix begins at: of an expert among all */
+    int64_t step;       /* between our rows in theirs */
+    int64_t base;       /* element of theirs that the matrix of a transposed expert begins at */
     int64_t their_dim[3];
     int ndim, how, head_dim, rotated;
     int group; /* query heads of a key/value head */
@@ -86,6 +88,7 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
     BUG_IF(p->ndim < 1 || p->ndim > 2);
     BUG_IF((how & HF_TRANSPOSED) && (how & (HF_BY_HEAD | HF_REFLECTED)));
     layout l = { .rows = p->dim[0], .cols = p->ndim == 2 ? p->dim[1] : 1, .ndim = p->ndim };
+    l.step = 1;
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     l.how = how;
     l.head_dim = (int)c->head_dim;
@@ -102,13 +105,19 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
 /* The same of matrix `expert` in a tensor of all experts of a layer. */
 static layout stacked_layout(const model_param *p, int how, int expert, const model_config *c) {
     layout l = layout_of(p, how, c);
-    int64_t rows = l.rows * (how & (HF_GATE | HF_UP) ? 2 : 1); /* of one expert */
-    BUG_IF(p->ndim != 2 || expert < 0 || expert >= c->experts);
-    l.ndim = 3;
-    l.first = expert * rows + (how & HF_UP ? l.rows : 0);
+    bool half = how & (HF_GATE | HF_UP), turned = how & HF_TRANSPOSED;
+    int64_t rows = half ? 2 * l.rows : l.rows; /* of one expert */
+    BUG_IF(expert < 0 || expert >= c->experts);
+    l.ndim = p->ndim + 1;
+    l.step = how & HF_INTERLEAVED ? 2 : 1;
+    l.first = !(how & HF_UP) ? 0 : how & HF_INTERLEAVED ? 1 : l.rows;
+    if (turned)
+        l.base = expert * rows * l.cols;
+    else
+        l.first += expert * rows;
     l.their_dim[0] = c->experts;
-    l.their_dim[1] = rows;
-    l.their_dim[2] = l.cols;
+    l.their_dim[1] = turned ? l.cols : rows;
+    l.their_dim[2] = turned ? rows : l.cols;
     return l;
 }
 
@@ -116,7 +125,7 @@ static layout stacked_layout(const model_param *p, int how, int expert, const mo
 static int64_t their_row(const layout *l, int64_t r) {
     int64_t at = r % l->head_dim, head = r / l->head_dim, half = l->rotated / 2;
     if ((l->how & HF_PAIRED) && at < 2 * half) r += at % half * 2 + at / half - at;
-    if (!(l->how & HF_BY_HEAD)) return l->first + r;
+    if (!(l->how & HF_BY_HEAD)) return l->first + r * l->step;
     bool q = l->how & HF_Q;
     int64_t group = q ? head / l->group : head;
     int64_t member = q ? head % l->group : l->group + (l->how & HF_V ? 1 : 0);
@@ -128,7 +137,7 @@ static float sign_of_row(const layout *l, int64_t r) {
     return l->how & HF_REFLECTED && r % l->head_dim >= l->head_dim / 2 ? -1.0f : 1.0f;
 }
 
-/* Our values from their tensor. @param column holds l->rows values. */
+/* Our values from their tensor. @param column holds twice l->rows values. */
 static err read_layout(const layout *l, const st_tensor *t, float *column, float *out) {
     if (!(l->how & HF_TRANSPOSED)) {
         for (int64_t r = 0; r < l->rows; r++) {
@@ -139,8 +148,9 @@ static err read_layout(const layout *l, const st_tensor *t, float *column, float
         return OK;
     }
     for (int64_t c = 0; c < l->cols; c++) {
-        TRY(st_read_f32(t, c * l->their_rows + their_row(l, 0), l->rows, column));
-        for (int64_t r = 0; r < l->rows; r++) out[r * l->cols + c] = column[r];
+        int64_t n = (l->rows - 1) * l->step + 1;
+        TRY(st_read_f32(t, l->base + c * l->their_rows + their_row(l, 0), n, column));
+        for (int64_t r = 0; r < l->rows; r++) out[r * l->cols + c] = column[r * l->step];
     }
     return OK;
 }
@@ -151,7 +161,7 @@ static void write_layout(const layout *l, bool gradients, const float *ours, flo
     for (int64_t r = 0; r < l->rows; r++) {
         int64_t to = their_row(l, r);
         for (int64_t c = 0; c < l->cols; c++)
-            theirs[l->how & HF_TRANSPOSED ? c * l->their_rows + to : to * l->cols + c] =
+            theirs[l->how & HF_TRANSPOSED ? l->base + c * l->their_rows + to : to * l->cols + c] =
                 ours[r * l->cols + c] * sign_of_row(l, r) - offset;
     }
 }
@@ -197,7 +207,8 @@ static err locate_param(hf_source *s, const model_param *p, layout *l, const cha
     const hf_param *o = find_param_row(family->others, family->n_others, c, p->name, &other);
     if (o && !st_find(s->f, *name)) {
         const char *second = present_name(s->mem, family, s->f, o->theirs, other);
-        if (st_find(s->f, second)) {
+        const char *packed = arena_printf(s->mem, "%s_blocks", second);
+        if (st_find(s->f, o->how & HF_MXFP4 ? packed : second)) {
             *name = second;
             r = o;
         }
@@ -274,7 +285,7 @@ err hf_source_open(const hf_family *family, const st_file *f, const model *m, hf
     out->value_bytes = (size_t)largest_param(m) * sizeof(float);
     int64_t rows = 1;
     for (int i = 0; i < model_params(m); i++) rows = MAX(rows, model_param_at(m, i)->dim[0]);
-    out->column_bytes = (size_t)rows * sizeof(float);
+    out->column_bytes = 2 * (size_t)rows * sizeof(float);
     TRY(mem_map(out->value_bytes, &out->values));
     return mem_map(out->column_bytes, &out->column);
 }
@@ -283,6 +294,30 @@ err hf_source_open(const hf_family *family, const st_file *f, const model *m, hf
 static bool holds_state(const hf_family *family, const model *m, const model_param *p) {
     name_numbers n;
     return param_named(family, model_conf(m), p->name, &n) != NULL;
+}
+
+/* Reads a matrix of values in 4 bits. */
+static err read_packed(hf_source *s, const layout *l, const char *name, float *out) {
+    const st_tensor *part[2]; /* blocks, scales */
+    int64_t dim[4] = { l->their_dim[0], l->their_dim[1], l->their_dim[2] / HF_MXFP4_GROUP,
+                       HF_MXFP4_GROUP / 2 };
+    if (l->cols % HF_MXFP4_GROUP)
+        return err_hint(ERR("%s: rows of %lld values, which are not groups of %d", name,
+                            (long long)l->cols, HF_MXFP4_GROUP),
+                        "check that config.json belongs to these weights");
+    for (int k = 0; k < 2; k++) {
+        const char *full = arena_printf(s->mem, "%s_%s", name, k ? "scales" : "blocks");
+        TRY(st_need(s->f, full, k ? 3 : 4, dim, &part[k]));
+        if (part[k]->dt != DT_U8)
+            return err_hint(
+                ERR("%s: \"%s\": expected bytes; got %s", part[k]->where, full, part[k]->type),
+                "check that the file is complete");
+        s->used[part[k] - st_at(s->f, 0)] = 1;
+    }
+    for (int64_t r = 0; r < l->rows; r++)
+        hf_mxfp4_row(part[0], part[1], their_row(l, r), l->cols, out + r * l->cols);
+    for (int k = 0; k < 2; k++) st_release(part[k]);
+    return OK;
 }
 
 err hf_source_read(hf_source *s, int i, const float **values) {
@@ -296,10 +331,14 @@ err hf_source_read(hf_source *s, int i, const float **values) {
     memset(v, 0, (size_t)n * sizeof *v);
     if (p->role == ROLE_STATE && !holds_state(s->family, s->m, p)) return OK;
     TRY(locate_param(s, p, &l, &name));
-    TRY(st_need(s->f, name, l.ndim, l.their_dim, &t));
-    s->used[t - st_at(s->f, 0)] = 1;
-    TRY(read_layout(&l, t, s->column, v));
-    st_release(t);
+    if (l.how & HF_MXFP4) {
+        TRY(read_packed(s, &l, name, v));
+    } else {
+        TRY(st_need(s->f, name, l.ndim, l.their_dim, &t));
+        s->used[t - st_at(s->f, 0)] = 1;
+        TRY(read_layout(&l, t, s->column, v));
+        st_release(t);
+    }
     for (int64_t k = 0; k < n; k++)
         if (!isfinite(v[k]))
             return err_hint(ERR("%s: element %lld is %g", p->name, (long long)k, (double)v[k]),
