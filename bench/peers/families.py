@@ -217,6 +217,34 @@ def qwen3_moe(r):
     return dict(s, moe_intermediate_size=r.randint(8, 30))
 
 
+def qwen2_moe(r):
+    experts = r.randint(2, 6)
+    s = dict(sizes(r, divided=True), **rope(r), num_experts=experts, qkv_bias=flag(r))
+    s.update(num_experts_per_tok=r.randint(1, experts), norm_topk_prob=flag(r), hidden_act=r.choice(GATED_ACTS))
+    s.update(mlp_only_layers=r.choice([[], [0]]) if s["num_hidden_layers"] > 1 else [])
+    return dict(s, moe_intermediate_size=r.randint(8, 30), shared_expert_intermediate_size=r.randint(8, 30))
+
+
+def glm4_moe(r):
+    groups = r.choice([1, 1, 2, 3])
+    experts, limit = groups * r.randint(2, 4), r.randint(1, groups)
+    s = sizes(r)
+    fraction = r.choice([0.5, 1.0]) if s["head_dim"] % 4 == 0 else 1.0
+    s.update(rope(r, fraction=fraction), attention_bias=flag(r), rms_norm_eps=eps(r), use_qk_norm=flag(r))
+    s.update(n_routed_experts=experts, n_group=groups, topk_group=limit, norm_topk_prob=flag(r))
+    s.update(num_experts_per_tok=r.randint(1, experts // groups * limit), n_shared_experts=r.randint(1, 3))
+    s.update(first_k_dense_replace=r.randint(0, s["num_hidden_layers"] - 1), hidden_act=r.choice(GATED_ACTS))
+    return dict(s, routed_scaling_factor=r.choice([1.0, 2.5]), moe_intermediate_size=r.randint(8, 30))
+
+
+def gpt_oss(r):
+    experts = r.randint(2, 6)
+    s = sizes(r)
+    s.update(kinds(r, s["num_hidden_layers"]), **rope(r), attention_bias=flag(r), rms_norm_eps=eps(r))
+    s.update(num_local_experts=experts, num_experts_per_tok=r.randint(1, experts), sliding_window=r.choice([2, 5, 9]))
+    return dict(s, swiglu_alpha=r.choice([1.702, 1.0]), swiglu_limit=r.choice([7.0, 0.5]))
+
+
 def smollm3(r):
     s = sizes(r, divided=True)
     if flag(r):
@@ -326,6 +354,9 @@ FAMILIES = {
     "qwen3": (T.Qwen3Config, qwen3, [dict(use_sliding_window=True), LONGROPE]),
     "mixtral": (T.MixtralConfig, mixtral, [LONGROPE]),
     "qwen3_moe": (T.Qwen3MoeConfig, qwen3_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1])]),
+    "qwen2_moe": (T.Qwen2MoeConfig, qwen2_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1]), LONGROPE]),
+    "glm4_moe": (T.Glm4MoeConfig, glm4_moe, [LONGROPE, dict(hidden_act="relu")]),
+    "gpt_oss": (T.GptOssConfig, gpt_oss, [LONGROPE, dict(quantization_config=dict(quant_method="gptq"))]),
     "olmo2": (T.Olmo2Config, olmo2, [LONGROPE]),
     "olmoe": (T.OlmoeConfig, olmoe, [dict(clip_qkv=0.5), LONGROPE]),
     "olmo3": (T.Olmo3Config, olmo3, [LONGROPE]),

@@ -40,6 +40,22 @@ static void geglu_reference(op_case *c) {
     }
 }
 
+/* Values keep away from the limits, where the slope is not defined. */
+static void clamped_values(op_case *c) {
+    c->attr.clamp.limit = 1.5f;
+    c->attr.clamp.alpha = 1.702f;
+    for (int64_t i = 0; i < c->in[0].count; i++)
+        if (fabs(fabs(c->in[0].v[i]) - 1.5) < 0.05) c->in[0].v[i] *= 1.2;
+}
+static void clamped_reference(op_case *c) {
+    int64_t f = size_of(c, 'F');
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        const double *row = c->in[0].v + i / f * 2 * f;
+        double g = MIN(row[i % f], 1.5), u = MAX(-1.5, MIN(row[f + i % f], 1.5));
+        c->out[0].v[i] = (u + 1) * g / (1 + exp(-(double)1.702f * g));
+    }
+}
+
 /* ---- the rest ---------------------------------------------------------------------------------------- */
 static void add_reference(op_case *c) {
     for (int64_t i = 0; i < c->in[0].count; i++)
@@ -101,6 +117,14 @@ const op_spec elementwise_specs[] = {
       .values = geglu_values,
       .reference = geglu_reference,
       .variants = 3,
+      .small = { { 1, 1 }, { 7, 33 }, { 40, 700 } },
+      .wide = { WIDE_SHAPES },
+      .wide_tol = { 3e-6 },
+      .shift = 8 },
+    { .op = OP_SWIGLU_CLAMPED,
+      .letters = "NF",
+      .values = clamped_values,
+      .reference = clamped_reference,
       .small = { { 1, 1 }, { 7, 33 }, { 40, 700 } },
       .wide = { WIDE_SHAPES },
       .wide_tol = { 3e-6 },

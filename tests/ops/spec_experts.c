@@ -9,6 +9,27 @@ enum { MOST_EXPERTS = 256, MOST_K = 8 };
 
 /* ---- routing. Variants: 1, sigmoid; 2, normalized; 4, capacity; 8, padded to it; 16, sequences
  * are shared by two ranks, of which this is the second; shape.d: tokens per sequence, or per chunk of one ----------------------------------------------------------------------------------------------- */
+/* Groups of experts, where these can be divided and the eligible ones are enough. */
+static void draw_groups(op_case *c, bool some, int64_t experts, int64_t k) {
+    int groups = experts % 4 || experts < 8 ? 2 : 4, limit = groups / 2;
+    if (!some || experts % groups || experts / groups < 2 || limit * (experts / groups) < k) return;
+    c->attr.route.groups = groups;
+    c->attr.route.group_limit = limit;
+}
+/* Whether the group of an expert is among those of the greatest sums of two scores. @param v of all experts */
+static bool is_eligible(const op_case *c, const double *v, int64_t expert) {
+    int64_t groups = c->attr.route.groups, each = size_of(c, 'E') / MAX(groups, 1), before = 0;
+    double sum[64];
+    if (groups <= 1) return true;
+    for (int64_t g = 0; g < groups; g++) {
+        sum[g] = -INFINITY;
+        for (int64_t a = 0; a < each; a++)
+            for (int64_t b = 0; b < a; b++) sum[g] = MAX(sum[g], v[g * each + a] + v[g * each + b]);
+    }
+    for (int64_t g = 0; g < groups; g++) before += sum[g] > sum[expert / each];
+    return before < c->attr.route.group_limit;
+}
+
 static void route_sizes(op_case *c) {
     int variant = c->shape.variant;
     int64_t n = size_of(c, 'N'), experts = size_of(c, 'E'), k = size_of(c, 'K');
@@ -22,6 +43,7 @@ static void route_sizes(op_case *c) {
     c->attr.route.capacity = (int)capacity;
     c->attr.route.balance = 0.7f;
     c->attr.route.z = 0.3f;
+    draw_groups(c, variant & 32, experts, k);
     c->size['B'] = c->size['O'] = experts + 1;
     c->size['M'] = variant & 8 ? experts * seqs * capacity : n * k;
     if (!(variant & 16) || n % seq || (variant & 8)) return;
@@ -66,14 +88,14 @@ static void route_token(op_case *c, int64_t t, int64_t *expert) {
     int64_t experts = size_of(c, 'E'), k = size_of(c, 'K');
     double p[MOST_EXPERTS], sum = 0;
     bool used[MOST_EXPERTS] = { false };
+    double v[MOST_EXPERTS];
     route_scores(c, drawn[0], t, p);
+    for (int64_t e = 0; e < experts; e++) v[e] = p[e] + (c->in[1].v ? drawn[1][e] : 0);
+    for (int64_t e = 0; e < experts; e++) used[e] = !is_eligible(c, v, e);
     for (int64_t i = 0; i < k; i++) {
         int64_t best = -1;
-        double most = 0;
-        for (int64_t e = 0; e < experts; e++) {
-            double v = p[e] + (c->in[1].v ? drawn[1][e] : 0);
-            if (!used[e] && (best < 0 || v > most)) best = e, most = v;
-        }
+        for (int64_t e = 0; e < experts; e++)
+            if (!used[e] && (best < 0 || v[e] > v[best])) best = e;
         used[expert[i] = best] = true;
     }
     route_scores(c, c->in[0].v, t, p);
@@ -147,10 +169,11 @@ static void route_reference(op_case *c) {
     free(count);
 }
 
-/* ---- choices per chunk. Variants: 1, sigmoid; 2, two chunks of each sequence -------------------------------- */
+/* ---- choices per chunk. Variants: 1, sigmoid; 2, two chunks of each sequence; 4, groups -------------------------------- */
 static void count_sizes(op_case *c) {
     int64_t units = size_of(c, 'N') / size_of(c, 'T'), chunks = c->shape.variant & 2 ? 2 : 1;
     c->attr.route.sigmoid = c->shape.variant & 1;
+    draw_groups(c, c->shape.variant & 4, size_of(c, 'E'), size_of(c, 'K'));
     c->attr.route.seq = (int)size_of(c, 'T');
     c->attr.route.k = (int)size_of(c, 'K');
     c->attr.route.chunks = (int)chunks;
@@ -165,15 +188,14 @@ static void count_reference(op_case *c) {
     for (int64_t t = 0; t < size_of(c, 'N'); t++) {
         int64_t unit = t / seq, at = unit % chunks * size_of(c, 'S') + unit / chunks;
         double p[MOST_EXPERTS];
-        bool used[MOST_EXPERTS] = { false };
+        bool used[MOST_EXPERTS];
         route_scores(c, c->in[0].v, t, p);
+        for (int64_t e = 0; e < experts; e++) p[e] += c->in[1].v ? c->in[1].v[e] : 0;
+        for (int64_t e = 0; e < experts; e++) used[e] = !is_eligible(c, p, e);
         for (int64_t i = 0; i < size_of(c, 'K'); i++) {
             int64_t best = -1;
-            for (int64_t e = 0; e < experts; e++) {
-                double v = p[e] + (c->in[1].v ? c->in[1].v[e] : 0);
-                double most = best < 0 ? 0 : p[best] + (c->in[1].v ? c->in[1].v[best] : 0);
-                if (!used[e] && (best < 0 || v > most)) best = e;
-            }
+            for (int64_t e = 0; e < experts; e++)
+                if (!used[e] && (best < 0 || p[e] > p[best])) best = e;
             used[best] = true;
             c->out[0].v[at * experts + best]++;
         }
@@ -261,6 +283,65 @@ static void combine_reference(op_case *c) {
     }
 }
 
+static void weighted_values(op_case *c) { rows_values(c, &c->in[2], &c->in[3]); }
+static void weighted_reference(op_case *c) {
+    int64_t d = size_of(c, 'D'), k = size_of(c, 'K');
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        int64_t from = (int64_t)c->in[3].v[i / d];
+        c->out[0].v[i] = from < 0 ? 0 : c->in[1].v[from] * c->in[0].v[from / k * d + i % d];
+    }
+}
+static void sum_values(op_case *c) { rows_values(c, &c->in[1], &c->in[2]); }
+static void sum_reference(op_case *c) {
+    int64_t d = size_of(c, 'D'), k = size_of(c, 'K');
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        double sum = 0;
+        for (int64_t j = i / d * k; j < (i / d + 1) * k; j++)
+            if (c->in[1].v[j] >= 0) sum += c->in[0].v[(int64_t)c->in[1].v[j] * d + i % d];
+        c->out[0].v[i] = sum;
+    }
+}
+
+/* ---- biases of experts. Variant 1: an expert without rows and rows without expert ------------------------ */
+static void expert_bias_sizes(op_case *c) {
+    c->attr.experts = (int)size_of(c, 'E');
+    c->size['G'] = size_of(c, 'E') * size_of(c, 'F');
+    c->size['O'] = size_of(c, 'E') + 1;
+}
+static void expert_bias_values(op_case *c) {
+    int64_t experts = size_of(c, 'E'), rows = size_of(c, 'M');
+    double *offset = c->in[1].v;
+    for (int64_t e = 0; e <= experts; e++) offset[e] = (double)(rows * e / experts);
+    if (!(c->shape.variant & 1)) return;
+    offset[experts] -= offset[experts] > 2 ? 2 : 0;
+    if (experts > 1) offset[1] = 0;
+    if (experts > 2) offset[experts - 1] = offset[experts];
+}
+static void expert_bias_reference(op_case *c) {
+    int64_t experts = size_of(c, 'E'), f = size_of(c, 'F'), each = size_of(c, 'M') / experts;
+    memcpy(c->out[0].v, c->in[0].v, (size_t)c->out[0].count * sizeof(double));
+    for (int64_t e = 0; c->in[2].v && e < experts; e++) {
+        int64_t from = c->in[1].v ? (int64_t)c->in[1].v[e] : e * each;
+        int64_t to = c->in[1].v ? (int64_t)c->in[1].v[e + 1] : (e + 1) * each;
+        for (int64_t i = from * f; i < to * f; i++) c->out[0].v[i] += c->in[2].v[e * f + i % f];
+    }
+}
+
+/* ---- a gate per row --------------------------------------------------------------------------------------- */
+static void gate_sizes(op_case *c) { c->size['A'] = 1; }
+static void gate_values(op_case *c) {
+    spread_values(&c->in[2], 0, 1 / sqrt((double)size_of(c, 'K')));
+}
+static void gate_reference(op_case *c) {
+    int64_t d = size_of(c, 'D'), k = size_of(c, 'K');
+    for (int64_t n = 0; n < size_of(c, 'N'); n++) {
+        double sum = 0;
+        for (int64_t i = 0; i < k; i++) sum += c->in[1].v[n * k + i] * c->in[2].v[i];
+        for (int64_t i = n * d; i < (n + 1) * d; i++)
+            c->out[0].v[i] = c->in[0].v[i] / (1 + exp(-sum));
+    }
+}
+
 /* ---- GEMMs of experts. Variants: 1, an expert without rows and rows without expert; 2, weights in bf16;
  * 4, an expert with a single row ---------------------------------------------------------------------------- */
 static void grouped_sizes(op_case *c) {
@@ -318,12 +399,12 @@ static void bias_reference(op_case *c) {
 /* clang-format off */
 const op_spec expert_specs[] = {
     { .op = OP_ROUTE, .letters = "NEKT", .sizes = route_sizes, .values = route_values,
-      .reference = route_reference, .modes = MODE_F32, .variants = 32,
+      .reference = route_reference, .modes = MODE_F32, .variants = 64,
       .small = { { 1, 1, 1, 1 }, { 12, 4, 2, 6 }, { 30, 8, 3, 10 }, { 21, 5, 2, 8 } },
       .wide = { { 64, 8, 2, 32 }, { 96, 60, 6, 48 }, { 256, 128, 8, 64 } },
       .wide_tol = { 1e-5 } },
     { .op = OP_ROUTE_COUNT, .letters = "NEKT", .sizes = count_sizes, .values = count_values,
-      .reference = count_reference, .modes = MODE_F32, .variants = 4,
+      .reference = count_reference, .modes = MODE_F32, .variants = 8,
       .small = { { 2, 1, 1, 1 }, { 12, 4, 2, 3 }, { 40, 8, 3, 10 } },
       .wide = { { 64, 8, 2, 16 }, { 96, 60, 6, 48 }, { 256, 128, 8, 32 } } },
     { .op = OP_EXPERT_ROWS, .letters = "E", .sizes = offset_sizes, .values = offset_values,
@@ -347,6 +428,24 @@ const op_spec expert_specs[] = {
       .small = { { 1, 1, 1 }, { 7, 33, 2 }, { 20, 600, 3 } },
       .wide = { { 33, 768, 2 }, { 64, 129, 8 }, { 8, 1600, 4 } },
       .wide_tol = { 3e-6 }, .shift = 8 },
+    { .op = OP_DISPATCH_WEIGHTED, .letters = "NDK", .sizes = rows_sizes, .values = weighted_values,
+      .reference = weighted_reference, .variants = 2,
+      .small = { { 1, 1, 1 }, { 7, 33, 2 }, { 20, 600, 3 } },
+      .wide = { { 33, 768, 2 }, { 64, 129, 8 }, { 8, 1600, 4 } },
+      .wide_tol = { 3e-6 }, .shift = 8 },
+    { .op = OP_COMBINE_SUM, .letters = "NDK", .sizes = rows_sizes, .values = sum_values,
+      .reference = sum_reference, .variants = 2,
+      .small = { { 1, 1, 1 }, { 7, 33, 2 }, { 20, 600, 3 } },
+      .wide = { { 33, 768, 2 }, { 64, 129, 8 }, { 8, 1600, 4 } },
+      .wide_tol = { 3e-6 }, .shift = 8 },
+    { .op = OP_EXPERT_BIAS, .letters = "MFE", .sizes = expert_bias_sizes, .values = expert_bias_values,
+      .reference = expert_bias_reference, .variants = 2,
+      .small = { { 1, 1, 1 }, { 12, 17, 3 }, { 12, 33, 4 }, { 40, 600, 5 } },
+      .wide = { { 96, 768, 4 }, { 66, 129, 6 }, { 512, 64, 64 } }, .wide_tol = { 3e-6 }, .shift = 16 },
+    { .op = OP_GATE_ROWS, .letters = "NDK", .sizes = gate_sizes, .values = gate_values,
+      .reference = gate_reference,
+      .small = { { 1, 1, 1 }, { 7, 33, 20 }, { 70, 600, 600 } },
+      .wide = { { 33, 768, 768 }, { 64, 129, 130 }, { 800, 1600, 64 } }, .wide_tol = { 1e-5, 3e-5 }, .shift = 8 },
     { .op = OP_GROUPED_LINEAR, .letters = "MKFE", .sizes = grouped_sizes, .values = grouped_values,
       .reference = grouped_reference,
       .small = { { 1, 1, 1, 1 }, { 12, 17, 9, 3 }, { 12, 17, 9, 4, .variant = 1 },

@@ -13,6 +13,12 @@ static void heads_sizes(op_case *c) {
     c->size['C'] = (q + 2 * k) * d;
     c->size['O'] = q * d;
     c->size['H'] = q;
+    c->size['A'] = q + 3; /* sinks */
+}
+/* Keeps the sinks, of which others belong to other heads, or drops them. */
+static void settle_sinks(op_case *c, int sink) {
+    if (!c->attr.heads.sinks) drop_value(&c->in[sink]);
+    c->in[sink].optional = false;
 }
 
 /* ---- rope -------------------------------------------------------------------------------------------- */
@@ -119,6 +125,12 @@ static void attention_values(op_case *c) {
         c->in[1].v[i] = fresh ? (double)i : c->in[1].v[i - 1];
     }
     drop_value(&c->in[2]);
+    settle_sinks(c, 3);
+}
+static void sink_sizes(op_case *c) {
+    attention_sizes(c);
+    c->attr.heads.sinks = true;
+    c->attr.heads.sink_first = 2;
 }
 
 /* Ids of a document are consecutive, from anywhere on. Shapes of an odd number of tokens: the heads are a
@@ -157,6 +169,13 @@ static void drop_factors(const op_case *c, int64_t head, int64_t i, int64_t from
         factor[j] = drop_factor(c, head, (uint64_t)c->in[2].v[i], (uint64_t)c->in[2].v[j]);
 }
 
+/* Adds the sink of a head to the denominator of what keys gave. */
+static void add_sink(const op_case *c, const op_value *sink, int64_t head, double *o, double *lse) {
+    if (!sink->v) return;
+    double s = sink->v[c->attr.heads.sink_first + head], all = *lse + log1p(exp(s - *lse));
+    for (int64_t e = 0; e < size_of(c, 'd'); e++) o[e] *= exp(*lse - all);
+    *lse = all;
+}
 static void attention_reference(op_case *c) {
     int64_t n = size_of(c, 'N'), cols = size_of(c, 'C'), d = size_of(c, 'd');
     int64_t q = size_of(c, 'q'), kv = size_of(c, 'k'), window = size_of(c, 'w');
@@ -169,12 +188,13 @@ static void attention_reference(op_case *c) {
             if (factor) drop_factors(c, h, i, from, factor);
             c->out[1].v[h * n + i] = attend(c->in[0].v + i * cols + h * d, k, v, cols, from, i, c,
                                             factor, c->out[0].v + (i * q + h) * d);
+            add_sink(c, &c->in[3], h, c->out[0].v + (i * q + h) * d, &c->out[1].v[h * n + i]);
         }
     free(factor);
 }
 
 /* ---- attention to a block of keys: m = keys, w = most keys of a query ------------------------------------ */
-enum { BEFORE, QUERIES, KEYS, RANGE, ID, KEY_ID, LSE_BEFORE };
+enum { BEFORE, QUERIES, KEYS, RANGE, ID, KEY_ID, LSE_BEFORE, SINK };
 /* dq is a sum in fp32: with o of a coarser type than v, do (v - o) does not cancel. Its terms are as
  * rounded as the operands: a CPU multiplies probabilities in their type. */
 enum { BLOCK_MODES = MODES_UNIFORM | MODE_BF16_F32 };
@@ -201,6 +221,7 @@ static void block_values(op_case *c) {
         drop_value(&c->in[LSE_BEFORE]);
     }
     c->in[BEFORE].optional = c->in[LSE_BEFORE].optional = false;
+    settle_sinks(c, SINK);
     if (c->attr.dropout.p > 0) {
         for (int64_t i = 0; i < n; i++) c->in[ID].v[i] = (double)draw_below(INT64_C(1) << 40);
         for (int64_t j = 0; j < keys; j++) c->in[KEY_ID].v[j] = (double)(j + 1000);
@@ -244,6 +265,7 @@ static void block_reference(op_case *c) {
                     o[e] += c->in[BEFORE].v[(i * q + h) * d + e] * exp(before - all);
             }
             c->out[1].v[h * n + i] = all;
+            add_sink(c, &c->in[SINK], h, o, &c->out[1].v[h * n + i]);
         }
     free(factor);
     free(own);
@@ -285,7 +307,22 @@ static void capped_cached_sizes(op_case *c) {
     cached_sizes(c);
     c->attr.heads.cap = 0.7f;
 }
+static void sink_dropped_sizes(op_case *c) {
+    dropped_sizes(c);
+    c->attr.heads.sinks = true;
+}
+static void sink_block_sizes(op_case *c) {
+    block_sizes(c);
+    c->attr.heads.sinks = true;
+    c->attr.heads.sink_first = 3;
+}
+static void sink_cached_sizes(op_case *c) {
+    cached_sizes(c);
+    c->attr.heads.sinks = true;
+    c->attr.heads.sink_first = 1;
+}
 static void cached_values(op_case *c) {
+    settle_sinks(c, 4);
     int64_t sequences = MAX(1, size_of(c, 's')), n = size_of(c, 'N');
     for (int64_t i = 0; i < n; i++) { /* one sequence, or the next tokens of several */
         int64_t s = i * sequences / n;
@@ -304,8 +341,10 @@ static void cached_reference(op_case *c) {
             c->in[1].v[p * width + e] = c->in[0].v[i * cols + q * d + e];
         for (int64_t h = 0; h < q; h++) {
             const double *k = c->in[1].v + h / (q / kv) * d;
-            attend(c->in[0].v + i * cols + h * d, k, k + kv * d, width, from, p, c, NULL,
-                   c->out[0].v + (i * q + h) * d);
+            double *o = c->out[0].v + (i * q + h) * d;
+            double lse =
+                attend(c->in[0].v + i * cols + h * d, k, k + kv * d, width, from, p, c, NULL, o);
+            add_sink(c, &c->in[4], h, o, &lse);
         }
     }
 }
@@ -390,8 +429,8 @@ const op_spec heads_specs[] = {
       .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 } },
     { .op = OP_ATTENTION, .name = "attention with dropout", .letters = "Ndqkwsl",
       .sizes = dropped_sizes, .values = dropped_values, .reference = attention_reference,
-      .looser = 2,
-      .small = { { 1, 2, 1, 1 }, { 17, 12, 3, 1, .f = 9 }, { 40, 16, 4, 2, 7, .f = 9 },
+      .looser = 2, .cancels = true,
+      .small = { { 1, 2, 1, 1 }, { 19, 12, 3, 1, .f = 9 }, { 40, 16, 4, 2, 7, .f = 9 },
                  { 70, 64, 2, 2, .f = 9 }, { 131, 16, 2, 1 } },
       .wide = { ROWS(2, 32, 4, 4, 64, 0, .when = ALWAYS), ROWS(3, 65, 6, 2, 64, 0, .when = ALWAYS),
                 ROWS(2, 48, 2, 2, 32, 17, .when = ALWAYS), ROWS(1, 140, 2, 1, 96, 0, .when = ALWAYS),
@@ -437,6 +476,26 @@ const op_spec heads_specs[] = {
       .sizes = capped_cached_sizes, .values = cached_values, .reference = cached_reference, .writes = "cache",
       .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 } },
       .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 41, 64, 4, 2, 11 } }, .wide_tol = { 1e-5 } },
+    { .op = OP_ATTENTION, .name = "attention with sinks", .letters = "Ndqkwsl",
+      .sizes = sink_sizes, .values = attention_values, .reference = attention_reference, .looser = 2, .cancels = true,
+      .small = { { 1, 2, 1, 1 }, { 17, 12, 3, 1, .f = 9 }, { 40, 16, 4, 2, 7, .f = 9 }, { 70, 64, 2, 2, .f = 9 } },
+      .wide = { ROWS(2, 32, 4, 4, 64, 0, .when = ALWAYS), ROWS(2, 48, 2, 2, 32, 17, .when = ALWAYS),
+                LONG(2, 1000, 4, 2, 64, 0, 300), LONG(1, 2048, 2, 2, 128, 512, 0) },
+      .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 2, 2 } },
+    { .op = OP_ATTENTION, .name = "attention with sinks and dropout", .letters = "Ndqkwsl",
+      .sizes = sink_dropped_sizes, .values = dropped_values, .reference = attention_reference, .looser = 2, .cancels = true,
+      .small = { { 17, 12, 3, 1, .f = 9 }, { 70, 64, 2, 2, .f = 9 } },
+      .wide = { ROWS(2, 48, 2, 2, 32, 17, .when = ALWAYS) }, .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 2, 2 } },
+    { .op = OP_ATTENTION_BLOCK, .name = "attention to a block, with sinks", .letters = "Ndqkmw",
+      .sizes = sink_block_sizes, .values = block_values, .reference = block_reference,
+      .looser = 2, .cancels = true, .variants = 2, .modes = BLOCK_MODES,
+      .small = { { 3, 4, 2, 1, 40 }, { 17, 12, 3, 1, 30 }, { 70, 64, 2, 2, 130, 9 } },
+      .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 } }, .wide_tol = { 1e-5, 4e-5 },
+      .wide_half = { 2, 2 }, .wide_mixed = 6e-3 },
+    { .op = OP_ATTENTION_CACHED, .name = "cached attention with sinks", .letters = "Ndqkw",
+      .sizes = sink_cached_sizes, .values = cached_values, .reference = cached_reference, .writes = "cache",
+      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 }, { 20, 16, 4, 2 } },
+      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 41, 64, 4, 2, 11 } }, .wide_tol = { 1e-5 }, .wide_half = { 2 } },
     { .op = OP_SPLIT_HEADS, .letters = "Ndqk", .sizes = split_sizes, .reference = split_reference,
       .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 } },
       .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 1e-9 } },

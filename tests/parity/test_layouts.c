@@ -427,6 +427,14 @@ static void experts_agree_on_every_layout(void **state) {
     compare_expert_layouts(&c);
 }
 
+static void newer_experts_agree_on_every_layout(void **state) {
+    for (size_t k = 0; k < COUNT_OF(new_moes); k++) {
+        model_config c = new_moes[k].make();
+        if (!THREAD_CHECK) compare_all(new_moes[k].name, &c);
+        compare_expert_layouts(&c);
+    }
+}
+
 /* Dense layers among those with experts: at the start, in between, and so that pipeline stages differ. */
 static const layout mixed_layouts[] = {
     { .name = "tp2+sp, full recompute", .tp = 2, .sp = true, .keep_every = 1 },
@@ -729,7 +737,7 @@ static void attention_without_an_exchange_is_refused(void **state) {
     residual_state s = prog_residual_in(p, n, width, DT_F32, DT_F32, pl);
     val start = prog_input(p, "start", DT_I32, 1, &n, pl);
     head_shape h = { .q = 1, .kv = 1, .dim = 8, .seq = 16, .scale = 1 };
-    rec_attention(p, rec_sum(p, s), start, VAL_NONE, h);
+    rec_attention(p, rec_sum(p, s), start, VAL_NONE, VAL_NONE, h);
     assert_error(prog_finish(p), "attention", "cp");
     prog_free(p);
 }
@@ -807,6 +815,7 @@ int main(void) {
         cmocka_unit_test(a_sharded_vocabulary_in_16_bits_stays_close),
         cmocka_unit_test(the_logits_never_exist_as_a_whole),
         cmocka_unit_test(experts_agree_on_every_layout),
+        cmocka_unit_test(newer_experts_agree_on_every_layout),
         cmocka_unit_test(dense_layers_and_experts_mix_on_every_layout),
         cmocka_unit_test(layers_have_the_parameters_of_their_kind),
         cmocka_unit_test(expert_layouts_that_cannot_work_are_refused),

@@ -235,6 +235,51 @@ static inline model_config small_moe(void) {
     return c;
 }
 
+/* Routers and experts of models of 2024 and later. */
+static inline model_config small_grouped(void) {
+    model_config c = small_moe();
+    c.experts = 8;
+    c.experts_per_token = 3;
+    c.groups = 4;
+    c.group_limit = 2;
+    c.router_score = ROUTER_SIGMOID;
+    c.router_scale = 1.7;
+    c.shared_experts = 1;
+    c.shared_dim = 20;
+    c.shared_gate = true;
+    c.mlp = MLP_GEGLU;
+    return c;
+}
+static inline model_config small_biased_experts(void) {
+    model_config c = small_moe();
+    c.router_logit_bias = c.mlp_bias = c.sinks = true;
+    c.window = 5;
+    c.layer_pattern = 12;
+    c.mlp = MLP_SWIGLU_CLAMPED;
+    c.swiglu_limit = 0.8;
+    c.shared_experts = 1;
+    c.layers = 3;
+    c.first_dense = 1;
+    return c;
+}
+static inline model_config small_scaled_input(void) {
+    model_config c = small_moe();
+    c.router_score = ROUTER_SIGMOID;
+    c.router_normalize = false;
+    c.experts_per_token = 1;
+    c.scale_input = true;
+    c.shared_experts = 2;
+    return c;
+}
+static const struct {
+    const char *name;
+    model_config (*make)(void);
+} new_moes[] = {
+    { "groups of experts", small_grouped },
+    { "biased experts", small_biased_experts },
+    { "scaled input of experts", small_scaled_input },
+};
+
 /* The global batch of a microbatch, the same for every layout: documents of uneven length. */
 typedef struct test_batch {
     int32_t tokens[RUN_ROWS * RUN_SEQ], targets[RUN_ROWS * RUN_SEQ], pos[RUN_ROWS * RUN_SEQ],

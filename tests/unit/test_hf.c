@@ -285,10 +285,11 @@ static bool is_bias(const model_fact *f) {
 }
 
 /* Fixtures whose expected facts are what is read: test_pytorch compares what these compute. */
-static const char *const read_fixtures[] = { "olmo3",      "smollm3",    "granite",       "phi3",
-                                             "starcoder2", "stablelm",   "cohere2",       "gemma2",
-                                             "gemma3",     "falcon",     "falcon_shared", "olmoe",
-                                             "glm4",       "deepseek_v3" };
+static const char *const read_fixtures[] = { "olmo3",      "smollm3",   "granite",       "phi3",
+                                             "starcoder2", "stablelm",  "cohere2",       "gemma2",
+                                             "gemma3",     "falcon",    "falcon_shared", "olmoe",
+                                             "glm4",       "qwen2_moe", "glm4_moe",      "gpt_oss",
+                                             "deepseek_v3" };
 
 static model_config any_fixture(size_t i, const hf_family **family) {
     model_config c;

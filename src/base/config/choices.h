@@ -32,7 +32,9 @@ enum { MLP_GATED = 1 };
     ROW(MLP_GELU_ERF, "gelu_erf", 0, "exact")                                                      \
     ROW(MLP_RELU2, "relu2", 0, "max(0, x)^2")                                                      \
     ROW(MLP_GEGLU, "geglu", MLP_GATED, "GELU of the gate, the tanh approximation")                 \
-    ROW(MLP_GEGLU_ERF, "geglu_erf", MLP_GATED, "exact GELU of the gate")
+    ROW(MLP_GEGLU_ERF, "geglu_erf", MLP_GATED, "exact GELU of the gate")                           \
+    ROW(MLP_SWIGLU_CLAMPED, "swiglu_clamped", MLP_GATED,                                           \
+        "(up + 1) gate sigmoid(swiglu_alpha gate), of values within swiglu_limit")
 #define QKNORM_KINDS(ROW)                                                                          \
     ROW(QKNORM_NONE, "none", 0, "")                                                                \
     ROW(QKNORM_HEAD, "head", 0, "per head")                                                        \

@@ -107,7 +107,7 @@ static head_shape shape_of_heads(const builder *b) {
 }
 
 /* Ring-attention inputs: the key range visible from each source rank, and the keys' token ids. */
-static ring_inputs ring_inputs_of(builder *b, bool drop) {
+static ring_inputs ring_inputs_of(builder *b, val qkv, bool drop) {
     int64_t ranks = mesh_size(&b->m->l.mesh, AX_CP), n = b->n / ranks;
     placement pl = placement_on(residual_token_axes(b, AS_HEADS | AXES_ROWS), PLACE_S(2));
     placement of_keys = placement_on(residual_token_axes(b, AXES_ROWS), PLACE_S(1));
@@ -116,6 +116,7 @@ static ring_inputs ring_inputs_of(builder *b, bool drop) {
         prog_input(b->p, ring_range_name(b->c->window), DT_I32, 3, ranges, pl),
         drop ? token_input(b, TOKEN_IDS, DT_I64, AS_HEADS) : VAL_NONE,
         drop ? prog_input(b->p, "ring_ids", DT_I64, 2, keys, of_keys) : VAL_NONE,
+        USE_IF(b, "attn.sinks", qkv),
     };
 }
 
@@ -125,18 +126,19 @@ static val attend(builder *b, val qkv, head_shape h) {
     bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
     CHOICE_DECIDED(context_mode, 2);
     if (residual_token_axes(b, AS_HEADS) && b->m->l.context == CONTEXT_RING)
-        return rec_ring_attention(p, qkv, AX_CP, ring_inputs_of(b, drop), h);
+        return rec_ring_attention(p, qkv, AX_CP, ring_inputs_of(b, qkv, drop), h);
     if (b->shares) {
         int64_t dim[] = { MODEL_RANGES, 2, b->n };
-        return rec_ranges_attention(p, qkv,
-                                    prog_input(p, "ranges", DT_I32, 3, dim, (placement){ 0 }), h);
+        val ranges = prog_input(p, "ranges", DT_I32, 3, dim, (placement){ 0 });
+        return rec_ranges_attention(p, qkv, ranges, USE_IF(b, "attn.sinks", qkv), h);
     }
     qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
     val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
     val id = drop ? token_input(b, TOKEN_IDS, DT_I64, WHOLE) : VAL_NONE;
     head_shape whole = h; /* an evaluation's sequences may be longer than those that ranks divide */
     if (h.seq) whole.seq = (int)b->positions;
-    return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, whole), AX_CP, h);
+    val sink = USE_IF(b, "attn.sinks", qkv);
+    return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, sink, whole), AX_CP, h);
 }
 
 static val qkv_layer(builder *b, val x) {
@@ -231,11 +233,27 @@ static val attention(builder *b, val x) {
                           2 * local_kv_heads(b->c, &b->m->l.mesh) * b->c->head_dim };
         val cache =
             prog_input_per_layer(p, "cache", dt, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
-        o = rec_attention_cached(p, qkv, cache, pos, token_input(b, TOKEN_START, DT_I32, WHOLE), h);
+        val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
+        o = rec_attention_cached(p, qkv, cache, pos, start, USE_IF(b, "attn.sinks", qkv), h);
     } else {
         o = attend(b, qkv, h);
     }
     return output_projection(b, o);
+}
+
+/* Activates gate|up; VAL_NONE where the activation has no gate. */
+static val activate_gate(builder *b, val gu) {
+    switch (b->c->mlp) {
+    case MLP_SWIGLU: return rec(b->p, OP_SWIGLU, { gu });
+    case MLP_GEGLU: return rec_geglu(b->p, gu, ACT_GELU_TANH);
+    case MLP_GEGLU_ERF: return rec_geglu(b->p, gu, ACT_GELU_ERF);
+    case MLP_SWIGLU_CLAMPED:
+        return rec_swiglu_clamped(b->p, gu, (float)b->c->swiglu_limit, (float)b->c->swiglu_alpha);
+    case MLP_GELU_TANH:
+    case MLP_GELU_ERF:
+    case MLP_RELU2: break;
+    }
+    return VAL_NONE;
 }
 
 /* @param x R over tp @return a partial sum over tp */
@@ -245,16 +263,10 @@ static val feed_forward(builder *b, val x) {
     val w = prog_use(p, "mlp.up", x), bias = USE_IF(b, "mlp.up.b", x), h = VAL_NONE;
     switch (b->c->mlp) {
     case MLP_SWIGLU:
-        h = linear(b, LINEAR_UP, rec_linear(p, x, w, bias));
-        h = rec(p, OP_SWIGLU, { h });
-        break;
     case MLP_GEGLU:
-        h = linear(b, LINEAR_UP, rec_linear(p, x, w, bias));
-        h = rec_geglu(p, h, ACT_GELU_TANH);
-        break;
     case MLP_GEGLU_ERF:
-        h = linear(b, LINEAR_UP, rec_linear(p, x, w, bias));
-        h = rec_geglu(p, h, ACT_GELU_ERF);
+    case MLP_SWIGLU_CLAMPED:
+        h = activate_gate(b, linear(b, LINEAR_UP, rec_linear(p, x, w, bias)));
         break;
     case MLP_GELU_TANH:
         h = linear(b, LINEAR_UP, rec_linear_gelu(p, x, w, bias, ACT_GELU_TANH));
@@ -283,11 +295,14 @@ static routing route(builder *b, val x) {
     prog *p = b->p;
     enter_module(b, M_MLP);
     prog_compute_in(p, DT_F32);
-    val logits = rec_linear(p, x, prog_use(p, "moe.router", x), VAL_NONE);
+    val bias = USE_IF(b, "moe.router.b", x);
+    val logits = rec_linear(p, x, prog_use(p, "moe.router", x), bias);
     logits = rec_comm(p, logits, AX_TP, PLACE_I);
     CHOICE_DECIDED(router_kind, 2);
     route_spec s = { .sigmoid = c->router_score == ROUTER_SIGMOID,
                      .normalize = c->router_normalize,
+                     .groups = c->groups,
+                     .group_limit = c->group_limit,
                      .scale = (float)c->router_scale,
                      .k = c->experts_per_token,
                      .seq = b->positions,
@@ -297,6 +312,13 @@ static routing route(builder *b, val x) {
     return rec_route(p, logits, prog_use(p, "moe.bias", logits), s);
 }
 
+/* The experts that every token goes to. */
+static val shared_experts(builder *b, val x) {
+    val all = rec_comm(b->p, x, AX_TP, PLACE_R), y = feed_forward(b, all);
+    if (!b->c->shared_gate) return y;
+    return rec(b->p, OP_GATE_ROWS, { y, all, prog_use(b->p, "moe.gate", all) });
+}
+
 /* Routed experts, each a gated feed-forward layer, and those that every token goes to. */
 static val mixture(builder *b, val x) {
     prog *p = b->p;
@@ -304,16 +326,17 @@ static val mixture(builder *b, val x) {
     enter_module(b, M_MLP);
     val weight = rec_comm(p, to.weight, AX_TP, PLACE_R);
     val h = rec_comm(p, x, AX_TP, PLACE_R);
-    h = rec(p, OP_DISPATCH, { h, to.row, to.source });
+    h = b->c->scale_input ? rec(p, OP_DISPATCH_WEIGHTED, { h, weight, to.row, to.source })
+                          : rec(p, OP_DISPATCH, { h, to.row, to.source });
     expert_rows at = rec_to_experts(p, h, to, b->m->experts);
-    h = rec_expert_linear(p, at.rows, prog_use(p, "expert.up", at.rows), &at);
-    h = rec(p, OP_SWIGLU, { h });
-    h = rec_expert_linear(p, h, prog_use(p, "expert.down", h), &at);
+    val w = prog_use(p, "expert.up", at.rows), bias = USE_IF(b, "expert.up.b", at.rows);
+    h = activate_gate(b, rec_expert_linear(p, at.rows, w, bias, &at));
+    w = prog_use(p, "expert.down", h), bias = USE_ONCE_IF(b, "expert.down.b", h);
+    h = rec_expert_linear(p, h, w, bias, &at);
     h = rec_from_experts(p, h, &at);
-    val y = rec(p, OP_COMBINE, { h, weight, to.row, to.source });
-    if (!b->c->shared_experts) return y;
-    val shared = feed_forward(b, rec_comm(p, x, AX_TP, PLACE_R));
-    return rec_add(p, y, shared);
+    val y = b->c->scale_input ? rec(p, OP_COMBINE_SUM, { h, to.row, to.source })
+                              : rec(p, OP_COMBINE, { h, weight, to.row, to.source });
+    return b->c->shared_experts ? rec_add(p, y, shared_experts(b, x)) : y;
 }
 
 /* @return a partial sum over tp */

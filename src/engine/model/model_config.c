@@ -88,10 +88,21 @@ static err check_experts(const model_config *c) {
                             "and model.moe_layer_step=%d",
                             c->layers, c->first_dense, c->moe_step),
                         "lower one of the two, or set model.experts=0");
-    if (c->mlp != MLP_SWIGLU || c->bias || c->mlp_bias)
-        return err_hint(ERR("model.experts needs model.activation=swiglu, model.bias=false and "
-                            "model.mlp_bias=false"),
-                        "set those three, or model.experts=0");
+    if (!(mlp_kind_traits[c->mlp] & MLP_GATED))
+        return err_hint(ERR("model.experts needs an activation with a gate"),
+                        "set model.activation=swiglu, or model.experts=0");
+    if (c->groups > 1 && (c->experts % c->groups || c->experts / c->groups < 2))
+        return err_hint(
+            ERR("model.expert_groups: %d experts do not divide into %d groups of two or more",
+                c->experts, c->groups),
+            "choose a number of groups that divides model.experts");
+    if (c->groups > 1 && (c->group_limit > c->groups ||
+                          c->experts / c->groups * c->group_limit < c->experts_per_token))
+        return err_hint(
+            ERR("model.expert_groups_per_token: %d of %d groups, with %d experts in each, "
+                "for %d experts per token",
+                c->group_limit, c->groups, c->experts / c->groups, c->experts_per_token),
+            "choose as many groups as a token's experts need, and no more than there are");
     return OK;
 }
 

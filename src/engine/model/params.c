@@ -11,25 +11,28 @@
 #include <string.h>
 
 /* The sizes of a dim, by name. */
-typedef enum { NONE, D, Q, KV, F, V, P, HD, E, X, B, H, G, O, QL, KVL, KVA, KVB } size_name;
+typedef enum { NONE, D, Q, KV, F, V, P, HD, E, X, B, H, G, O, HQ, QL, KVL, KVA, KVB } size_name;
 /* Channels of a token that the gate of its values reads. */
 enum { VALUE_GATE = 12 };
 /* Properties of a model that a row needs: all of `when` must hold. */
 enum {
-    LEARNED = 1,   /* learned positions */
-    LNORM = 2,     /* layer norms with weights and biases */
-    MLPB = 4,      /* biases in the feed-forward layers */
-    QKVB = 8,      /* biases on q, k, v */
-    QKN = 16,      /* QK-norm per head */
-    GATED = 32,    /* gate and up */
-    UNTIED = 64,   /* an output layer of its own */
-    MLP = 128,     /* a feed-forward layer that every token goes through */
-    MOE = 256,     /* routed experts */
-    NORMW = 512,   /* norms have weights */
-    VALUES = 1024, /* a table of values */
-    OB = 2048,     /* a bias in the attention's output projection */
-    NORM2 = 4096,  /* the second branch has a norm of its own */
-    BOTH = 8192,   /* norms on the branches' outputs beside those on their inputs */
+    LEARNED = 1,       /* learned positions */
+    LNORM = 2,         /* layer norms with weights and biases */
+    MLPB = 4,          /* biases in the feed-forward layers */
+    QKVB = 8,          /* biases on q, k, v */
+    QKN = 16,          /* QK-norm per head */
+    GATED = 32,        /* gate and up */
+    UNTIED = 64,       /* an output layer of its own */
+    MLP = 128,         /* a feed-forward layer that every token goes through */
+    MOE = 256,         /* routed experts */
+    NORMW = 512,       /* norms have weights */
+    VALUES = 1024,     /* a table of values */
+    OB = 2048,         /* a bias in the attention's output projection */
+    NORM2 = 4096,      /* the second branch has a norm of its own */
+    BOTH = 8192,       /* norms on the branches' outputs beside those on their inputs */
+    SHGATE = 1 << 20,  /* a gate of the shared experts */
+    ROUTERB = 1 << 21, /* a learned bias of the router */
+    SINKS = 1 << 22,   /* attention sinks */
 };
 /* ... of how heads are projected and normalized. */
 enum {
@@ -81,6 +84,12 @@ static const param_row table[] = {
     { "expert.gate",  "expert.up",   "mlp",  BUCKET_EXPERTS, { X, D },  S0, INIT_NORMAL,       ROLE_HIDDEN, MOE, true },
     { "expert.up",    "expert.up",   "mlp",  BUCKET_EXPERTS, { X, D },  S0, INIT_NORMAL,       ROLE_HIDDEN, MOE, true },
     { "expert.down",  "expert.down", "mlp",  BUCKET_EXPERTS, { D, X },  S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, MOE, true },
+    { "moe.gate",     "moe.gate",    "mlp",  BUCKET_BLOCK, { NONE, D }, I_, INIT_NORMAL,       ROLE_HIDDEN, MOE | SHGATE },
+    { "moe.router.b", "moe.router.b", "mlp", BUCKET_BLOCK, { E, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, MOE | ROUTERB },
+    { "expert.gate.b", "expert.up.b", "mlp", BUCKET_EXPERTS, { X, NONE }, S0, INIT_ZEROS,      ROLE_VECTOR, MOE | MLPB, true },
+    { "expert.up.b",  "expert.up.b", "mlp",  BUCKET_EXPERTS, { X, NONE }, S0, INIT_ZEROS,      ROLE_VECTOR, MOE | MLPB, true },
+    { "expert.down.b", "expert.down.b", "mlp", BUCKET_EXPERTS, { D, NONE }, I_, INIT_ZEROS,    ROLE_VECTOR, MOE | MLPB, true },
+    { "attn.sinks",   "attn.sinks",  "attn", BUCKET_BLOCK, { HQ, NONE }, S0, INIT_ZEROS,       ROLE_VECTOR, SINKS },
     { "attn.q.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | KVDIRECT },
     { "attn.k.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | KVDIRECT },
     { "attn.v.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | KVDIRECT },
@@ -160,11 +169,14 @@ static int64_t size_of(const model_config *c, size_name s) {
     switch (s) {
     case NONE: return 1;
     case H: return c->kv_heads;
+    case HQ: return c->heads;
     case G: return MIN(VALUE_GATE, c->dim);
     case D: return c->dim;
     case Q: return c->heads * c->head_dim;
     case KV: return c->kv_heads * c->head_dim;
-    case F: return c->experts ? c->shared_experts * model_expert_dim(c) : c->ffn;
+    case F:
+        if (!c->experts) return c->ffn;
+        return c->shared_dim ? c->shared_dim : c->shared_experts * model_expert_dim(c);
     case E: return c->experts;
     case X: return model_expert_dim(c);
     case B: return c->experts + 1; /* and a place whose gradient counts dropped tokens */
@@ -190,6 +202,8 @@ static int model_properties(const model_config *c) {
            (c->qknorm == QKNORM_FULL && !c->weightless_norms ? QKFULL : 0) |
            (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
            (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0) |
+           (c->experts && c->shared_experts && c->shared_gate ? SHGATE : 0) |
+           (c->router_logit_bias ? ROUTERB : 0) | (c->sinks ? SINKS : 0) |
            (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0) |
            (c->kv_latent && c->q_latent ? QLATENT : QDIRECT) | (c->kv_latent ? KVLATENT : KVDIRECT);
 }
@@ -578,7 +592,7 @@ static size_t list_fused(model *m, size_t first, int layer) {
 
 static void list_param_parts(model *m) {
     size_t most = COUNT_OF(table) * (size_t)(m->c.layers + 1);
-    most += 3 * (size_t)m->c.experts * (size_t)m->c.layers;
+    most += 6 * (size_t)m->c.experts * (size_t)m->c.layers;
     m->param = mem_alloc(most * sizeof *m->param);
     for (int part = 0; part < 3; part++) /* before the blocks, the blocks, after them */
         for (int l = 0; l < (part == 1 ? m->c.layers : 1); l++)

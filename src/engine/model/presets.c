@@ -67,6 +67,50 @@ static const model_config qwen3_moe = { .experts = 128,
                                         .norm_eps = 1e-6,
                                         .vocab = 151936,
                                         .max_seq = 40960 };
+static const model_config qwen15_moe = { .experts = 60,
+                                         .experts_per_token = 4,
+                                         .expert_dim = 1408,
+                                         .shared_experts = 1,
+                                         .shared_dim = 5632,
+                                         .shared_gate = true,
+                                         .balance_loss = 0.001,
+                                         .qkv_bias = true,
+                                         .rope_theta = 1000000,
+                                         .norm_eps = 1e-6,
+                                         .vocab = 151936,
+                                         .max_seq = 8192 };
+static const model_config qwen2_moe = { .experts = 64,
+                                        .experts_per_token = 8,
+                                        .expert_dim = 2560,
+                                        .shared_experts = 1,
+                                        .shared_dim = 20480,
+                                        .shared_gate = true,
+                                        .balance_loss = 0.001,
+                                        .qkv_bias = true,
+                                        .rope_theta = 1000000,
+                                        .norm_eps = 1e-6,
+                                        .vocab = 151936,
+                                        .max_seq = 32768 };
+#define GLM45                                                                                      \
+    .experts_per_token = 8, .shared_experts = 1, .router_score = ROUTER_SIGMOID,                   \
+    .router_normalize = true, .router_bias = true, .balance_loss = 1e-4, .qkv_bias = true,         \
+    .rope_fraction = 0.5, .rope_theta = 1000000, .vocab = 151552, .max_seq = 131072
+static const model_config glm45_air = { GLM45, .experts = 128, .expert_dim = 1408,
+                                        .first_dense = 1 };
+static const model_config glm45 = { GLM45,
+                                    .experts = 160,
+                                    .expert_dim = 1536,
+                                    .first_dense = 3,
+                                    .router_scale = 2.5,
+                                    .qknorm = QKNORM_HEAD };
+#define GPT_OSS                                                                                    \
+    .experts_per_token = 4, .router_normalize = true, .router_logit_bias = true,                   \
+    .balance_loss = 0.001, .mlp = MLP_SWIGLU_CLAMPED, .mlp_bias = true, .qkv_bias = true,          \
+    .o_bias = true, .sinks = true, .window = 128, .layer_pattern = 12, .rope_theta = 150000,       \
+    .rope_scaling = ROPE_YARN, .rope_factor = 32, .rope_original = 4096, .vocab = 201088,          \
+    .max_seq = 131072
+static const model_config gpt_oss_20b = { GPT_OSS, .experts = 32 };
+static const model_config gpt_oss_120b = { GPT_OSS, .experts = 128 };
 static const model_config olmo3 = { .norm_position = NORM_POST,
                                     .qknorm = QKNORM_FULL,
                                     .window = 4096,
@@ -269,6 +313,12 @@ static const struct {
     { "qwen3-14b", &qwen3, 40, 5120, 40, 8, 128, 17408, 0 },
     { "qwen3-32b", &qwen3, 64, 5120, 64, 8, 128, 25600, 0 },
     { "qwen3-30b-a3b", &qwen3_moe, 48, 2048, 32, 4, 128, 6144, 0 },
+    { "qwen1.5-moe-a2.7b", &qwen15_moe, 24, 2048, 16, 0, 0, 5632, 0 },
+    { "qwen2-57b-a14b", &qwen2_moe, 28, 3584, 28, 4, 0, 18944, 0 },
+    { "glm4.5-air", &glm45_air, 46, 4096, 96, 8, 128, 10944, 0 },
+    { "glm4.5", &glm45, 92, 5120, 96, 8, 128, 12288, 0 },
+    { "gpt-oss-20b", &gpt_oss_20b, 24, 2880, 64, 8, 64, 2880, 0 },
+    { "gpt-oss-120b", &gpt_oss_120b, 36, 2880, 64, 8, 64, 2880, 0 },
     { "olmo3-7b", &olmo3, 32, 4096, 32, 0, 0, 11008, 0 },
     { "olmo3-32b", &olmo3, 64, 5120, 40, 8, 0, 27648, 0 },
     { "smollm3-3b", &smollm3, 36, 2048, 16, 4, 0, 11008, 0 },
@@ -302,6 +352,15 @@ const char *model_preset_name(int i) {
 
 static const char *preset_name_at(const void *ctx, int i) { return model_preset_name(i); }
 
+/* Facts that are true by default and false in a family, which a member of 0 cannot state. */
+static const struct {
+    const model_config *family;
+    const char *fact;
+} switched_off[] = {
+    { &gpt_oss_20b, "rope_truncate" },
+    { &gpt_oss_120b, "rope_truncate" },
+};
+
 /* The defaults with a family's own values over them. */
 static void init_family(const model_config *family, model_config *c) {
     model_config_init(c);
@@ -309,6 +368,9 @@ static void init_family(const model_config *family, model_config *c) {
         double v = model_fact_get(model_fact_at(i), family);
         if (v != 0) model_fact_set(model_fact_at(i), c, v);
     }
+    for (size_t i = 0; i < COUNT_OF(switched_off); i++)
+        if (switched_off[i].family == family)
+            model_fact_set(model_fact_find(switched_off[i].fact), c, 0);
 }
 
 err model_preset(const char *name, model_config *c) {

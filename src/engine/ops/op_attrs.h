@@ -19,6 +19,8 @@
     X(DOCUMENTS, heads.documents, BOOL)                                                            \
     X(SCORE_SCALE, heads.scale, FLOAT)                                                             \
     X(SCORE_CAP, heads.cap, FLOAT)                                                                 \
+    X(SINKS, heads.sinks, BOOL)                                                                    \
+    X(SINK_FIRST, heads.sink_first, INT)                                                           \
     X(HEADS_FIRST, heads.first, INT)                                                               \
     X(NORM_FULL, heads.norm_full, BOOL)                                                            \
     X(DROPOUT_P, dropout.p, FLOAT)                                                                 \
@@ -55,6 +57,8 @@
     X(AGC_FACTOR, agc.factor, FLOAT)                                                               \
     X(AGC_EPS, agc.eps, FLOAT)                                                                     \
     X(GROWTH_INTERVAL, clip.growth_interval, LONG)                                                 \
+    X(CLAMP_LIMIT, clamp.limit, FLOAT)                                                             \
+    X(CLAMP_ALPHA, clamp.alpha, FLOAT)                                                             \
     X(EXPERTS, experts, INT)                                                                       \
     X(ROUTE_SIGMOID, route.sigmoid, BOOL)                                                          \
     X(ROUTE_NORMALIZE, route.normalize, BOOL)                                                      \
@@ -65,6 +69,8 @@
     X(ROUTE_K, route.k, INT)                                                                       \
     X(ROUTE_CHUNKS, route.chunks, INT)                                                             \
     X(ROUTE_PART, route.part, INT)                                                                 \
+    X(ROUTE_GROUPS, route.groups, INT)                                                             \
+    X(ROUTE_GROUP_LIMIT, route.group_limit, INT)                                                   \
     X(ROUTE_BALANCE, route.balance, FLOAT)                                                         \
     X(ROUTE_Z, route.z, FLOAT)                                                                     \
     X(FP8_RECIPE, fp8.recipe, INT)                                                                 \
@@ -95,13 +101,16 @@ typedef enum {
      ATTR(HOST_STATE) | ATTR(HOST_PARAMS))
 #define ATTRS_UPDATE_DECOUPLED                                                                     \
     (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */
+#define ATTRS_CLAMP        (ATTR(CLAMP_LIMIT) | ATTR(CLAMP_ALPHA))
+#define ATTRS_ROUTE_GROUPS (ATTR(ROUTE_GROUPS) | ATTR(ROUTE_GROUP_LIMIT))
 #define ATTRS_ROUTE                                                                                \
     (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_NORMALIZE) | ATTR(ROUTE_PADDED) | ATTR(ROUTE_SCALE) |        \
      ATTR(ROUTE_SEQ) | ATTR(ROUTE_CAPACITY) | ATTR(ROUTE_BALANCE) | ATTR(ROUTE_Z) |                \
-     ATTR(ROUTE_CHUNKS) | ATTR(ROUTE_PART))
+     ATTR(ROUTE_CHUNKS) | ATTR(ROUTE_PART) | ATTRS_ROUTE_GROUPS)
 #define ATTRS_ROUTE_COUNT                                                                          \
-    (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_SEQ) | ATTR(ROUTE_K) | ATTR(ROUTE_CHUNKS))
-#define ATTRS_SCORES            (ATTR(SCORE_SCALE) | ATTR(SCORE_CAP))
+    (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_SEQ) | ATTR(ROUTE_K) | ATTR(ROUTE_CHUNKS) |                  \
+     ATTRS_ROUTE_GROUPS)
+#define ATTRS_SCORES            (ATTR(SCORE_SCALE) | ATTR(SCORE_CAP) | ATTR(SINKS) | ATTR(SINK_FIRST))
 #define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTRS_SCORES)
 #define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_FIRST))
 #define ATTRS_SWAP              (ATTR(SWAP_OUTER) | ATTR(SWAP_INNER))

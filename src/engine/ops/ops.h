@@ -49,9 +49,14 @@ typedef struct op_attr {
         bool documents; /* attention: rows may hold several documents */
         float scale;    /* attention: multiplies the scores */
         float cap;      /* attention: bounds the scores, cap tanh(score / cap); 0: no bound */
+        bool sinks;     /* attention: the softmax's denominator has a learned term per head */
+        int sink_first; /* attention: the sink of the first head */
         int first;      /* attention with dropout: which of the model's heads the first one is */
         bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;
+    struct {
+        float limit, alpha;
+    } clamp;     /* SWIGLU_CLAMPED */
     int experts; /* GROUPED_LINEAR: groups of rows, each with its own matrix */
     struct {
         bool sigmoid;     /* scores: else softmax */
@@ -62,6 +67,9 @@ typedef struct op_attr {
         int capacity;     /* tokens of a sequence that one expert takes; 0: all */
         int k;            /* ROUTE_COUNT: choices per token */
         int chunks, part; /* where ranks share a sequence: see ROUTE in ops.def */
+        /* Of `groups` groups of adjacent experts those `group_limit` are eligible whose two best scores have the
+         * greatest sums; 0 or 1 group: all experts are. */
+        int groups, group_limit;
         float balance, z; /* factors of the auxiliary losses */
     } route;
     struct {

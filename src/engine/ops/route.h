@@ -12,7 +12,7 @@
 #define ROUTE_FN static inline
 #endif
 
-enum { ROUTE_MAX_K = 16, ROUTE_MAX_EXPERTS = 1024 };
+enum { ROUTE_MAX_K = 16, ROUTE_MAX_EXPERTS = 1024, ROUTE_MAX_GROUPS = 64 };
 
 typedef struct route_sizes {
     int64_t n, experts, k, rows; /* rows: M */
@@ -66,6 +66,28 @@ ROUTE_FN route_parts route_parts_of(const op_call *c, const tensor *count, int64
     p.part = c->attr.route.part;
     p.seqs = count->dim[1];
     return p;
+}
+
+/* The two best scores of a group so far. */
+typedef struct route_best {
+    float first, second;
+} route_best;
+ROUTE_FN route_best route_better(route_best b, float v) {
+    if (v > b.first) return (route_best){ v, b.first };
+    if (v > b.second) b.second = v;
+    return b;
+}
+
+/* Returns the `limit` groups of the greatest scores, a bit each; ties go to the lower number. */
+ROUTE_FN uint64_t route_best_groups(const float *score, int groups, int limit) {
+    uint64_t chosen = 0;
+    for (int i = 0; i < limit; i++) {
+        int best = -1;
+        for (int g = 0; g < groups; g++)
+            if (!(chosen >> g & 1) && (best < 0 || score[g] > score[best])) best = g;
+        chosen |= (uint64_t)1 << best;
+    }
+    return chosen;
 }
 
 /* The expert of a choice, from its row: dropped ones carry it, others lie within an expert's range. */

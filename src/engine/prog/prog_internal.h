@@ -80,7 +80,7 @@ typedef struct prog_op {
     int pair;           /* COMM_WAIT: index of its START */
     device_queue queue; /* of an update: QUEUE_UPDATE runs beside the next step */
     axis_set
-        once;   /* LINEAR: axes of a partial sum, along which the first rank alone adds the bias */
+        once; /* LINEAR, EXPERT_BIAS: axes of a partial sum, along which the first rank alone adds the bias */
     bool saves; /* forward: backward reads something that follows from it */
     rec_site site;
 } prog_op;

@@ -55,6 +55,7 @@ bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
     attr->heads.scale = h.scale;
     attr->heads.cap = h.cap;
     attr->heads.norm_full = h.norm_full;
+    attr->heads.sink_first = mesh_index(&p->m, axes & ~AXIS(AX_TP)) * attr->heads.q;
     int64_t width = (int64_t)(attr->heads.q + 2 * attr->heads.kv) * h.dim;
     if (p->val[qkv].dim[1] == width) return true;
     prog_fail(p, NULL, "%s: the width of qkv is %lld, expected %lld", op_name(op),
@@ -102,8 +103,17 @@ val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h) {
 }
 
 /* ---- ring ---------------------------------------------------------------------------------- */
-enum { BEFORE, QUERIES, KEYS, RANGE, ID, KEY_ID, LSE_BEFORE }; /* operands of ATTENTION_BLOCK */
-enum { OUT, LSE };                                             /* its results */
+enum {
+    BEFORE,
+    QUERIES,
+    KEYS,
+    RANGE,
+    ID,
+    KEY_ID,
+    LSE_BEFORE,
+    SINK
+};                 /* operands of ATTENTION_BLOCK */
+enum { OUT, LSE }; /* its results */
 
 /* Part s of an input that has one for each step. */
 static val record_slice(prog *p, val v, int s) {
@@ -132,8 +142,9 @@ val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_s
         val next = last ? VAL_NONE : emit_shift(p, kv, axis, 1);
         rec_request r = { OP_ATTENTION_BLOCK,
                           { out[OUT], parts[Q], kv, record_slice(p, in.range, s), in.id,
-                            record_slice(p, in.key_id, s), out[LSE] },
+                            record_slice(p, in.key_id, s), out[LSE], last ? in.sink : VAL_NONE },
                           attr };
+        r.attr.heads.sinks = r.in[SINK] != VAL_NONE;
         r.sizes.of['H'] = attr.heads.q;
         rec_op(p, &r, out);
         kv = next;
@@ -142,7 +153,7 @@ val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_s
     return p->error ? VAL_NONE : val_as(p, out[OUT], p->val[qkv].dt);
 }
 
-val rec_ranges_attention_(prog *p, val qkv, val ranges, head_shape h) {
+val rec_ranges_attention_(prog *p, val qkv, val ranges, val sink, head_shape h) {
     enum { Q, KV };
     val parts[OP_MAX_OUT], out[OP_MAX_OUT] = { VAL_NONE, VAL_NONE };
     rec_request split = { OP_SPLIT_HEADS, { qkv } };
@@ -156,8 +167,10 @@ val rec_ranges_attention_(prog *p, val qkv, val ranges, head_shape h) {
     for (int s = 0; !p->error && s < p->val[ranges].dim[0]; s++) {
         rec_request r = { OP_ATTENTION_BLOCK,
                           { out[OUT], parts[Q], parts[KV], record_slice(p, ranges, s), VAL_NONE,
-                            VAL_NONE, out[LSE] },
+                            VAL_NONE, out[LSE], VAL_NONE },
                           split.attr };
+        if (s == p->val[ranges].dim[0] - 1) r.in[SINK] = sink;
+        r.attr.heads.sinks = r.in[SINK] != VAL_NONE;
         r.sizes.of['H'] = split.attr.heads.q;
         rec_op(p, &r, out);
     }
@@ -226,6 +239,18 @@ blocks_grad rec_blocks_backward(prog *p, const prog_op *last, val dout) {
         kv = next;
     }
     if (ranks > 1) g.dkv = emit_shift(p, g.dkv, axis, 1);
+    if (last->in[SINK] != VAL_NONE && p->val[last->in[SINK]].needs_grad) {
+        op_acc acc = ACC_STORE;
+        val dsink = param_grad(p, last->in[SINK], &acc);
+        prog_op *o = op_emit(p, OP_ATTENTION_SINK_BWD);
+        o->in[0] = dout;
+        o->in[1] = last->out[OUT];
+        o->in[2] = last->out[LSE];
+        o->in[3] = last->in[SINK];
+        o->out[0] = dsink;
+        o->acc = acc;
+        o->attr = last->attr;
+    }
     free(step);
     return g;
 }

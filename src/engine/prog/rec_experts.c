@@ -30,12 +30,19 @@ static sequence_share share_of_sequences(const prog *p, val logits, int64_t seq)
     return (sequence_share){ axes, seq / (mesh_span(&p->m, axes) * runs), runs };
 }
 
+static void set_route_groups(const route_spec *s, op_attr *attr) {
+    if (s->groups <= 1) return;
+    attr->route.groups = s->groups;
+    attr->route.group_limit = s->group_limit;
+}
+
 /* Gathers the choices of every rank's runs of the sequences. */
 static val record_choice_counts(prog *p, val logits, val bias, const route_spec *s,
                                 sequence_share q) {
     if (!q.axes) return VAL_NONE;
     rec_request r = { OP_ROUTE_COUNT, { logits, bias } };
     r.attr.route.sigmoid = s->sigmoid;
+    set_route_groups(s, &r.attr);
     r.attr.route.seq = (int)q.run;
     r.attr.route.k = (int)s->k;
     r.attr.route.chunks = q.runs;
@@ -64,6 +71,7 @@ routing rec_route_(prog *p, val logits, val bias, route_spec s) {
         r.attr.route.part = mesh_index(&p->m, q.axes);
     }
     r.attr.route.sigmoid = s.sigmoid;
+    set_route_groups(&s, &r.attr);
     r.attr.route.normalize = s.normalize;
     r.attr.route.scale = s.scale;
     r.attr.route.seq = (int)q.run;
@@ -168,7 +176,7 @@ static val gather_experts(prog *p, val w) {
     return all;
 }
 
-val rec_expert_linear_(prog *p, val x, val w, const expert_rows *at) {
+val rec_expert_linear_(prog *p, val x, val w, val b, const expert_rows *at) {
     if (p->error || w == VAL_NONE) return VAL_NONE;
     if (p->mode == PROG_DECODE) w = gather_experts(p, w);
     if (p->error) return VAL_NONE;
@@ -179,5 +187,12 @@ val rec_expert_linear_(prog *p, val x, val w, const expert_rows *at) {
     r.sizes.of['F'] = p->val[w].dim[0] / at->experts;
     val y = rec_first(p, r);
     if (y != VAL_NONE) p->val[y].segments[1] = (uint16_t)(p->val[w].segments[0] / at->experts);
-    return y;
+    if (b == VAL_NONE || p->error) return y;
+    if (p->mode == PROG_DECODE) b = gather_experts(p, b);
+    rec_request add = { OP_EXPERT_BIAS, { y, at->offset, b }, { .experts = at->experts } };
+    val out[OP_MAX_OUT];
+    prog_op *o = rec_op(p, &add, out);
+    if (o) o->once = placement_axes(p->val[out[0]].pl, PL_P);
+    if (o) p->val[out[0]].segments[1] = p->val[y].segments[1];
+    return out[0];
 }

@@ -319,18 +319,20 @@ bool set_attention_dropout(prog *p, val qkv, val id, head_shape h, op_attr *attr
     return true;
 }
 
-val rec_attention_(prog *p, val qkv, val start, val id, head_shape h) {
-    rec_request r = { OP_ATTENTION, { qkv, start, VAL_NONE } };
+val rec_attention_(prog *p, val qkv, val start, val id, val sink, head_shape h) {
+    rec_request r = { OP_ATTENTION, { qkv, start, VAL_NONE, sink } };
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
     if (set_attention_dropout(p, qkv, id, h, &r.attr)) r.in[2] = id;
+    r.attr.heads.sinks = sink != VAL_NONE;
     r.sizes.of['H'] = r.attr.heads.q;
     r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
     return rec_first(p, r);
 }
 
-val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, head_shape h) {
-    rec_request r = { OP_ATTENTION_CACHED, { qkv, cache, pos, start } };
+val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, val sink, head_shape h) {
+    rec_request r = { OP_ATTENTION_CACHED, { qkv, cache, pos, start, sink } };
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    r.attr.heads.sinks = sink != VAL_NONE;
     r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
     return rec_first(p, r);
 }
@@ -341,6 +343,10 @@ val rec_scale_(prog *p, val x, float by) {
 
 val rec_geglu_(prog *p, val gu, act_kind act) {
     return rec_first(p, (rec_request){ OP_GEGLU, { gu }, { .act = act } });
+}
+
+val rec_swiglu_clamped_(prog *p, val gu, float limit, float alpha) {
+    return rec_first(p, (rec_request){ OP_SWIGLU_CLAMPED, { gu }, { .clamp = { limit, alpha } } });
 }
 
 val rec_add_values_(prog *p, val qkv, val ve, val x, val w, head_shape h) {

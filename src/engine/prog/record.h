@@ -219,6 +219,7 @@ typedef struct loss_spec {
 /* How tokens are routed to experts: ROUTE in ops.def. */
 typedef struct route_spec {
     bool sigmoid, normalize;
+    int groups, group_limit; /* as in op_attr */
     float scale;
     int64_t k, seq, capacity; /* seq, capacity: of whole sequences, whichever ranks share them */
     float balance, z;
@@ -245,8 +246,8 @@ norm_out rec_norm_(prog *p, residual_state s, norm_spec n);
 val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm comes first */
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
-/* @param id of the tokens, for dropout; VAL_NONE: there is none */
-val rec_attention_(prog *p, val qkv, val start, val id, head_shape h);
+/* @param id of the tokens, for dropout; VAL_NONE: there is none @param sink as in ATTENTION, or VAL_NONE */
+val rec_attention_(prog *p, val qkv, val start, val id, val sink, head_shape h);
 /* Between shards of the tokens and shards of the heads (Ulysses): qkv, S(0) over the axis, becomes S(1),
  * with all tokens in the order of the batch; what attention makes of it becomes S(0) again. */
 val rec_tokens_to_heads_(prog *p, val qkv, mesh_axis axis, head_shape h);
@@ -257,13 +258,13 @@ val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h);
  * ATTENTION_BLOCK takes it @param id, key_id of the tokens and of those ranks' [ranks, N], for dropout;
  * VAL_NONE: there is none */
 typedef struct ring_inputs {
-    val range, id, key_id;
+    val range, id, key_id, sink;
 } ring_inputs;
 val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_shape h);
 /* Attention to several ranges of the tokens' own keys, for evaluation: ranges is int32[ranges, 2, N], first key and end of each
  * query's; neither decreases with the query, and of the first range every query sees a key. */
-val rec_ranges_attention_(prog *p, val qkv, val ranges, head_shape h);
-val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, head_shape h);
+val rec_ranges_attention_(prog *p, val qkv, val ranges, val sink, head_shape h);
+val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, val sink, head_shape h);
 /* Latent attention (rec_latent.c). Rotates the first h.rot dims of `heads` heads. */
 val rec_rope_heads_(prog *p, val x, val pos, val table, int heads, head_shape h);
 /* q|k|v of all heads, of width h.dim each, from q, what was projected from the latent vectors, and the shared keys. */
@@ -287,10 +288,12 @@ routing rec_route_(prog *p, val logits, val bias, route_spec s);
 expert_rows rec_to_experts_(prog *p, val x, routing to, int experts);
 val rec_from_experts_(prog *p, val x, const expert_rows *from);
 /* @param x rows at their experts @param w the matrices of this rank's experts, one after another */
-val rec_expert_linear_(prog *p, val x, val w, const expert_rows *at);
+/* @param b a vector for each expert; VAL_NONE: none */
+val rec_expert_linear_(prog *p, val x, val w, val b, const expert_rows *at);
 val rec_add_(prog *p, val a, val b);
 val rec_scale_(prog *p, val x, float by);
 val rec_geglu_(prog *p, val gu, act_kind act); /* of gate|up, as SWIGLU */
+val rec_swiglu_clamped_(prog *p, val gu, float limit, float alpha);
 /* @param ve the tokens' values, x what qkv was computed from, w the gates' weights */
 val rec_add_values_(prog *p, val qkv, val ve, val x, val w, head_shape h);
 /* Logits as the loss sees them, for generation. @param cap 0: none */
@@ -333,6 +336,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_add(p, ...)              rec_add_(HERE(p), __VA_ARGS__)
 #define rec_scale(p, ...)            rec_scale_(HERE(p), __VA_ARGS__)
 #define rec_geglu(p, ...)            rec_geglu_(HERE(p), __VA_ARGS__)
+#define rec_swiglu_clamped(p, ...)   rec_swiglu_clamped_(HERE(p), __VA_ARGS__)
 #define rec_add_values(p, ...)       rec_add_values_(HERE(p), __VA_ARGS__)
 #define rec_cap_logits(p, ...)       rec_cap_logits_(HERE(p), __VA_ARGS__)
 #define rec_dropout(p, ...)          rec_dropout_(HERE(p), __VA_ARGS__)

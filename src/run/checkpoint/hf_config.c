@@ -89,6 +89,8 @@ static err read_hf_value(const hf_reader *r, const char *name, const json_t *v, 
     char expects[256];
     if (k->use == HF_FIRST_N)
         TRY(read_first_n(r, name, v, out));
+    else if (k->use == HF_SWITCH)
+        *out = json_is_boolean(v) ? json_is_true(v) * k->value : NAN;
     else
         *out = hf_json_number(f, v);
     if (k->use == HF_INVERSE) *out = 1 / *out;
@@ -136,10 +138,17 @@ err hf_read_key(const hf_reader *r, const json_t *object, const hf_key *k) {
     return OK;
 }
 
+/* Whether a key states that weights are in 4 bits, which are read as numbers. */
+static bool is_mxfp4(const char *key, const json_t *v) {
+    const char *method = json_string_value(json_object_get(v, "quant_method"));
+    return !strcmp(key, "quantization_config") && method && !strcmp(method, "mxfp4");
+}
+
 static err read_demands(const hf_reader *r, const hf_demand *demands, int n) {
     for (int i = 0; i < n; i++) {
         const hf_demand *d = &demands[i];
         json_t *got = json_object_get(r->doc, d->theirs);
+        if (r->family->mxfp4 && is_mxfp4(d->theirs, got)) continue;
         json_t *want = json_loads(d->json, JSON_DECODE_ANY, NULL);
         bool same = !got || json_is_null(got) || d->any || json_equal(got, want);
         json_decref(want);
@@ -150,6 +159,7 @@ static err read_demands(const hf_reader *r, const hf_demand *demands, int n) {
 }
 
 static err read_activation(const hf_reader *r) {
+    if (!r->family->act_key) return OK;
     json_t *v = json_object_get(r->doc, r->family->act_key);
     const char *name = v ? json_string_value(v) : r->family->act_absent;
     str known = { 0 };
@@ -289,6 +299,7 @@ static bool is_free(const hf_family *family, const model_fact *f) {
 }
 
 static bool has_activation(const hf_family *family, mlp_kind mlp) {
+    if (!family->act_key) return false;
     for (size_t i = 0; i < COUNT_OF(activations); i++)
         if (activations[i].gated == family->gated && activations[i].ours == mlp) return true;
     return false;
@@ -298,6 +309,8 @@ static bool has_activation(const hf_family *family, mlp_kind mlp) {
  * the head's width. */
 static double resolve_value(const model_config *c, const model_fact *f, double v) {
     if (f->at == offsetof(model_config, expert_dim) && v == 0) return (double)c->ffn;
+    if (f->at == offsetof(model_config, shared_dim) && v == 0)
+        return (double)(c->shared_experts * model_expert_dim(c));
     if (f->at == offsetof(model_config, attention_scale) && v == 0)
         return 1 / sqrt((double)c->head_dim);
     return v;
@@ -311,6 +324,7 @@ static double nearest_value(const hf_family *family, const model_config *c, cons
         if (first->theirs && !strcmp(first->theirs, k->theirs) &&
             model_fact_applies(fact_of(first), c))
             return model_fact_get(fact_of(first), c);
+    if (k->use == HF_SWITCH && v != 0) return k->value;
     double whole = round(1 / (v * v));
     bool fits = k->use != HF_INVERSE_SQUARE || fabs(1 / sqrt(whole) - v) <= 1e-12 * v;
     return fits ? v : 1 / sqrt(whole);
@@ -332,7 +346,7 @@ static int list_misfits(const hf_family *family, const model_config *c, str *out
                             : f->fallback;
         bool activation = f->at == offsetof(model_config, mlp);
         if (activation && has_activation(family, c->mlp)) continue;
-        if (activation) want = family->gated ? MLP_SWIGLU : MLP_GELU_TANH;
+        if (activation && family->act_key) want = family->gated ? MLP_SWIGLU : MLP_GELU_TANH;
         if (resolve_value(c, f, got) == resolve_value(c, f, want)) continue;
         str_add(out, "%s%s=%s; this one has %s", n++ ? ", and " : "", f->name,
                 model_fact_text(f, want, wants, sizeof wants),
@@ -412,12 +426,13 @@ static json_t *json_of(const model_config *c, const hf_key *k) {
         for (int i = 0; i < (int)v; i++) json_array_append_new(list, json_integer(i));
         return list;
     }
+    if (k->use == HF_SWITCH) return json_boolean(v != 0);
     if (k->use == HF_INVERSE_SQUARE) return json_integer((json_int_t)round(1 / (v * v)));
     if (k->use == HF_UNROTATED) return json_integer((json_int_t)(v - (double)c->rope_head_dim));
     if (f->type == FACT_REAL && v == 0 && k->null == HF_ZERO) return json_null();
     if (f->type == FACT_REAL) return json_real(k->use == HF_INVERSE ? 1 / v : v);
     if (f->type == FACT_BOOL) return json_boolean(v != 0);
-    return v == 0 ? json_null() : json_integer((json_int_t)v);
+    return v == 0 && k->null == HF_ZERO ? json_null() : json_integer((json_int_t)v);
 }
 
 /* Whether the key has the value of another fact, and this one does not matter to the model. */
@@ -432,6 +447,7 @@ void hf_write_keys(json_t *object, const model_config *c, const hf_key *keys, in
 }
 
 static void write_activation(json_t *doc, const hf_family *family, const model_config *c) {
+    if (!family->act_key) return;
     for (size_t i = 0; i < COUNT_OF(activations); i++) {
         if (activations[i].gated != family->gated || activations[i].ours != c->mlp) continue;
         json_object_set_new(doc, family->act_key, json_string(activations[i].theirs));

@@ -99,6 +99,34 @@ static const hf_key qwen3_moe_keys[] = {
     REAL("decoder_sparse_step", moe_step, 1), ATTENTION_BIAS,
     { "mlp_only_layers", NULL, AT(first_dense), HF_FIRST_N, HF_ZERO, HF_ZERO, 0 },
 };
+static const hf_key qwen2_moe_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 16), HEAD_DIM, EXPERTS("num_experts", "num_local_experts", 60, 4),
+    REAL("qkv_bias", qkv_bias, 1), REAL("norm_topk_prob", router_normalize, 0),
+    KEY("moe_intermediate_size", expert_dim, HF_VALUE, 1408, HF_REFUSED), IMPLIED(shared_experts, 1),
+    KEY("shared_expert_intermediate_size", shared_dim, HF_VALUE, 5632, HF_REFUSED), IMPLIED(shared_gate, 1),
+    REAL("decoder_sparse_step", moe_step, 1),
+    { "mlp_only_layers", NULL, AT(first_dense), HF_FIRST_N, HF_ZERO, HF_ZERO, 0 },
+};
+/* Experts are chosen by sigmoids plus a bias, within groups. A model that was trained without that bias has zeros. */
+static const hf_key glm4_moe_keys[] = {
+    LLAMA_KEYS(1e-5), KV_HEADS(HF_VALUE, 8), HEAD_DIM, REAL("attention_bias", qkv_bias, 0),
+    { "use_qk_norm", NULL, AT(qknorm), HF_SWITCH, HF_ZERO, HF_ZERO, QKNORM_HEAD },
+    { "n_routed_experts", "num_local_experts", AT(experts), HF_USED, HF_VALUE, HF_REFUSED, 128 },
+    KEY("num_experts_per_tok", experts_per_token, HF_VALUE, 8, HF_REFUSED), IMPLIED(capacity_factor, 0),
+    KEY("moe_intermediate_size", expert_dim, HF_VALUE, 1408, HF_REFUSED),
+    REAL("n_shared_experts", shared_experts, 1), REAL("first_k_dense_replace", first_dense, 1),
+    REAL("routed_scaling_factor", router_scale, 1), REAL("norm_topk_prob", router_normalize, 1),
+    REAL("n_group", groups, 1), REAL("topk_group", group_limit, 1),
+    IMPLIED(router_score, ROUTER_SIGMOID), ZEROS(router_bias),
+};
+/* Softmax over the chosen experts is softmax over all, divided by the sum of the chosen. */
+static const hf_key gpt_oss_keys[] = {
+    LLAMA_KEYS(1e-5), KV_HEADS(HF_VALUE, 8), KEY("head_dim", head_dim, HF_VALUE, 64, HF_HEAD_DIM),
+    REAL("attention_bias", qkv_bias, 1), REAL("attention_bias", o_bias, 1), IMPLIED(sinks, 1),
+    EXPERTS("num_local_experts", "num_experts", 128, 4), IMPLIED(router_normalize, 1),
+    ZEROS(mlp_bias), ZEROS(router_logit_bias), OPTIONAL("sliding_window", window, 128),
+    IMPLIED(mlp, MLP_SWIGLU_CLAMPED), REAL("swiglu_alpha", swiglu_alpha, 1.702), REAL("swiglu_limit", swiglu_limit, 7),
+};
 static const hf_key olmo2_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
     IMPLIED(norm_position, NORM_POST), ATTENTION_BIAS,
@@ -214,6 +242,7 @@ static const hf_demand gpt2_demands[] = {
                               { "sliding_window",     "null",  true }
 static const hf_demand gpt_neox_demands[] = { { "attention_bias", "true", false } };
 static const hf_demand no_window[]        = { NO_WINDOW };
+static const hf_demand gpt_oss_demands[]  = { { "hidden_act", "\"silu\"", true } }; /* not read */
 static const hf_demand phi3_demands[]     = { { "resid_pdrop", "0.0", true }, { "embd_pdrop", "0.0", true } };
 static const hf_demand starcoder2_demands[] = {
     { "residual_dropout", "0.0", true }, { "embedding_dropout", "0.0", true },
@@ -342,6 +371,38 @@ static const hf_param mixtral_params[] = {
 static const hf_param qwen3_moe_params[] = {
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
     EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
+};
+#define SHARED_EXPERTS(NAME)                                                                     \
+    { "l%d.mlp.gate",    "model.layers.%d.mlp." NAME ".gate_proj.weight",      HF_SHARED },      \
+    { "l%d.mlp.up",      "model.layers.%d.mlp." NAME ".up_proj.weight",        HF_SHARED },      \
+    { "l%d.mlp.down",    "model.layers.%d.mlp." NAME ".down_proj.weight",      HF_SHARED },
+static const hf_param qwen2_moe_params[] = {
+    { "l%d.moe.gate",    "model.layers.%d.mlp.shared_expert_gate.weight",      0 },
+    SHARED_EXPERTS("shared_expert") LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+    EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
+};
+static const hf_param glm4_moe_params[] = {
+    { "l%d.moe.bias",    "model.layers.%d.mlp.gate.e_score_correction_bias",   HF_SHORT },
+    SHARED_EXPERTS("shared_experts") LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+    EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
+};
+#define OSS_EXPERTS "model.layers.%d.mlp.experts."
+static const hf_param gpt_oss_params[] = {
+    { "l%d.attn.sinks",     "model.layers.%d.self_attn.sinks",      0 },
+    { "l%d.moe.router",     "model.layers.%d.mlp.router.weight",    0 },
+    { "l%d.moe.router.b",   "model.layers.%d.mlp.router.bias",      0 },
+    { "l%d.expert%d.gate",  OSS_EXPERTS "gate_up_proj",       HF_EXPERT | HF_TRANSPOSED | HF_GATE | HF_INTERLEAVED },
+    { "l%d.expert%d.up",    OSS_EXPERTS "gate_up_proj",       HF_EXPERT | HF_TRANSPOSED | HF_UP | HF_INTERLEAVED },
+    { "l%d.expert%d.down",  OSS_EXPERTS "down_proj",          HF_EXPERT | HF_TRANSPOSED },
+    { "l%d.expert%d.gate.b", OSS_EXPERTS "gate_up_proj_bias", HF_EXPERT | HF_GATE | HF_INTERLEAVED },
+    { "l%d.expert%d.up.b",  OSS_EXPERTS "gate_up_proj_bias",  HF_EXPERT | HF_UP | HF_INTERLEAVED },
+    { "l%d.expert%d.down.b", OSS_EXPERTS "down_proj_bias",    HF_EXPERT },
+    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+};
+static const hf_param gpt_oss_packed[] = {
+    { "l%d.expert%d.gate",  OSS_EXPERTS "gate_up_proj",       HF_EXPERT | HF_GATE | HF_INTERLEAVED | HF_MXFP4 },
+    { "l%d.expert%d.up",    OSS_EXPERTS "gate_up_proj",       HF_EXPERT | HF_UP | HF_INTERLEAVED | HF_MXFP4 },
+    { "l%d.expert%d.down",  OSS_EXPERTS "down_proj",          HF_EXPERT | HF_MXFP4 },
 };
 /* transformers 5 has all experts of a layer in one tensor; save_pretrained writes the names above, what saves a
  * module's state_dict these. */
@@ -476,6 +537,14 @@ static const hf_family families[] = {
       "model.", ROWS(mixtral_params), ROWS(stacked_experts) },
     { "qwen3_moe", "Qwen3MoeForCausalLM", ROWS(qwen3_moe_keys), ROWS(no_window), SILU, ROPE,
       "model.", ROWS(qwen3_moe_params), ROWS(stacked_experts) },
+    { "qwen2_moe", "Qwen2MoeForCausalLM", ROWS(qwen2_moe_keys), ROWS(no_window), SILU, ROPE,
+      "model.", ROWS(qwen2_moe_params), ROWS(stacked_experts) },
+    { "glm4_moe", "Glm4MoeForCausalLM", ROWS(glm4_moe_keys), NULL, 0, SILU,
+      "rope_theta", "partial_rotary_factor", 0.5, 1e4, "model.", ROWS(glm4_moe_params), ROWS(stacked_experts),
+      .more_layers = true },
+    { "gpt_oss",  "GptOssForCausalLM", ROWS(gpt_oss_keys), ROWS(gpt_oss_demands), NULL, NULL, true,
+      "rope_theta", NULL, 1.0, 1.5e5, "model.", ROWS(gpt_oss_params), ROWS(gpt_oss_packed),
+      .kinds = "12", .full_step = 2, .states_rope = true, .mxfp4 = true },
     { "olmo2",    "Olmo2ForCausalLM",   ROWS(olmo2_keys), NULL, 0,             SILU, ROPE,
       "model.", ROWS(olmo2_params), NULL, 0 },
     { "olmo3",    "Olmo3ForCausalLM",   ROWS(olmo3_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 5e5,
@@ -528,8 +597,8 @@ static const char *const harmless[] = {
     "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
     "classifier_dropout", "cross_attention_hidden_size", "decoder_start_token_id",
     "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
-    "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
-    "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "id2label", "is_decoder",
+    "eos_token_id", "experts_per_token", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+    "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "id2label", "initial_context_length", "is_decoder",
     "label2id", "length_penalty", "max_length", "max_window_layers", "min_length", "model_type",
     "n_ctx", "no_repeat_ngram_size", "num_mtp_layers", "num_nextn_predict_layers", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "original_max_position_embeddings", "output_attentions",

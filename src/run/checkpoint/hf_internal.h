@@ -39,6 +39,7 @@ typedef enum {
     HF_INVERSE, /* the key holds 1 / the fact */
     HF_INVERSE_SQUARE, /* the key holds 1 / the fact^2, which must be a whole number */
     HF_UNROTATED, /* the key holds the fact less the dims of a head that rotate, which are read before it */
+    HF_SWITCH, /* the key is true where the fact has `value`, false where it is 0 */
 } hf_use;
 
 /* A fact of a model as a family expresses it. A key may hold two facts, which then have the same value. */
@@ -64,12 +65,17 @@ typedef struct hf_demand {
  *   TRANSPOSED  [cols, rows]: GPT-2 computes x W instead of x W^T
  *   Q, K, V     a part of a tensor with the rows of q, k and v, each contiguous
  *   BY_HEAD     with Q, K or V: key/value heads alternate with their query heads, q0 q1 k0 v0 q2 q3 k1 v1 ...
- *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number
+ *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number; with TRANSPOSED, of
+ *               [experts, cols, rows]; of vectors [experts, rows]
  *   GATE, UP    the first and the second half of a matrix's rows; with EXPERT, of one expert's
  *   PAIRED      rows of a head that rotate together are adjacent, where ours are half the rotated dims apart
  *   ROTATED_LAST  the rotated rows of a head are its last, where ours are the first
  *   ONE_HEAD    all rows are one head
  *   LESS_ONE    theirs is ours - 1: norms whose weights are 1 + w
+ *   INTERLEAVED with GATE or UP: every second row, from the first or the second on
+ *   MXFP4       in 4 bits, as two tensors of the name with _blocks and _scales (hf_mxfp4.c); read alone
+ *   SHARED      of layers with experts alone: their shared ones
+ *   SHORT       theirs lacks the last element, which is 0 at first
  *   REFLECTED   the second half of each head has the other sign: theirs rotate the other way, and a reflection before
  *               and after that is our rotation */
 enum {
@@ -86,6 +92,10 @@ enum {
     HF_REFLECTED = 1024,
     HF_ROTATED_LAST = 1 << 20,
     HF_ONE_HEAD = 1 << 21,
+    HF_SHARED = 1 << 16,
+    HF_SHORT = 1 << 17,
+    HF_INTERLEAVED = 1 << 18,
+    HF_MXFP4 = 1 << 19,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {
@@ -119,11 +129,16 @@ struct hf_family {
     /* Layers with a window have rotary frequencies of their own: their base, and its key at the top level. */
     double local_theta;
     const char *local_theta_key;
+    bool mxfp4; /* files may hold weights in 4 bits ("quantization_config") */
+    /* Without an object for rotary positions transformers stretches them: it is written, and needed. */
+    bool states_rope;
     bool plain_rope; /* no scaling of the rotary frequencies */
     /* Attention scores are scaled by what "mscale_all_dim", of the scaled frequencies, states. */
     bool scaled_scores;
     /* The number of first layers without experts: the row is of models in which these are all layers. NULL: of any. */
     const char *dense_key;
+    bool
+        more_layers; /* files may hold layers beyond the last, which predict further tokens: not read */
     /* Of several rows of one model_type, the one whose keys a file has. */
     const hf_demand *when;
     int n_when;
@@ -155,6 +170,13 @@ err hf_check_narrow(const char *name, dtype dt, int64_t at, const float *from, c
 
 /* The tokens that begin and end documents, and the chat template of an imported model (empty: none). */
 err hf_find_tokens(const hf_export *x, hf_tokens *out, str *chat_template) MUST_USE;
+
+/* ---- weights in 4 bits, hf_mxfp4.c ---------------------------------------------------------- */
+enum { HF_MXFP4_GROUP = 32 }; /* adjacent values of a row that share a factor */
+/* Reads row `row` of the matrices that two tensors hold one after another. @param blocks [..., groups, 16] of two values
+ * each @param scales [..., groups] */
+void hf_mxfp4_row(const st_tensor *blocks, const st_tensor *scales, int64_t row, int64_t cols,
+                  float *out);
 
 /* Demands of every family: models that are not decoders, or whose weights are not plain numbers. */
 extern const hf_demand hf_common_demands[];

@@ -187,6 +187,10 @@ err hf_read_rope(const hf_reader *r) {
     json_t *rope, *local;
     if (!f->theta_key) return OK;
     TRY(find_rope(r, &rope, &local));
+    if (!rope && f->states_rope)
+        return err_hint(ERR("%s: \"rope_parameters\" is missing", r->path),
+                        "add it, or \"rope_scaling\": every model of type %s has it",
+                        f->model_type);
     TRY(find_rope_type(r, rope, f->plain_rope, &type));
     TRY(check_rope_keys(r, rope, type));
     TRY(read_rope_number(r, rope, "rope_theta", f->theta_key, "rope_theta", f->theta_absent,
@@ -218,6 +222,8 @@ void hf_write_rope(json_t *doc, const hf_family *family, const model_config *c) 
             json_object_set_new(scaling, "mscale_all_dim", json_real(c->rope_mscale));
         json_object_set_new(doc, "rope_scaling", scaling);
     }
+    if (!scaling && family->states_rope)
+        json_object_set_new(doc, "rope_scaling", json_pack("{s:s}", "rope_type", "default"));
     if (family->local_theta == 0) return;
     double base = c->rope_local != 0 ? c->rope_local : c->rope_theta;
     if (family->local_theta_key) {

@@ -39,15 +39,19 @@ static bool match_name(const char *pattern, const char *name, name_numbers *n) {
     }
 }
 
-static const hf_param *find_param_row(const hf_param *rows, int count, const char *ours,
-                                      name_numbers *n) {
+/* @param c of the model whose parameter it is */
+static const hf_param *find_param_row(const hf_param *rows, int count, const model_config *c,
+                                      const char *ours, name_numbers *n) {
     for (int i = 0; i < count; i++)
-        if (match_name(rows[i].ours, ours, n)) return &rows[i];
+        if (match_name(rows[i].ours, ours, n) &&
+            (!(rows[i].how & HF_SHARED) || model_has_experts(c, n->at[0])))
+            return &rows[i];
     return NULL;
 }
 
-static const hf_param *param_named(const hf_family *family, const char *ours, name_numbers *n) {
-    return find_param_row(family->params, family->n_params, ours, n);
+static const hf_param *param_named(const hf_family *family, const model_config *c, const char *ours,
+                                   name_numbers *n) {
+    return find_param_row(family->params, family->n_params, c, ours, n);
 }
 
 /* Puts the numbers into a pattern. @return text of the arena. */
@@ -73,6 +77,8 @@ typedef struct layout {
     int64_t rows, cols; /* ours */
     int64_t their_rows; /* in our orientation: those of q, k and v for a part of these */
     int64_t first;      /* row of theirs that our matrix begins at: of an expert among all */
+    int64_t step;       /* between our rows in theirs */
+    int64_t base;       /* element of theirs that the matrix of a transposed expert begins at */
     int64_t their_dim[3];
     int ndim, how, head_dim, rotated;
     int group; /* query heads of a key/value head */
@@ -82,11 +88,13 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
     BUG_IF(p->ndim < 1 || p->ndim > 2);
     BUG_IF((how & HF_TRANSPOSED) && (how & (HF_BY_HEAD | HF_REFLECTED)));
     layout l = { .rows = p->dim[0], .cols = p->ndim == 2 ? p->dim[1] : 1, .ndim = p->ndim };
+    l.step = 1;
     int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     l.how = how;
     l.head_dim = (int)(how & HF_ONE_HEAD ? l.rows : c->head_dim);
     l.rotated = (int)rope_dims(c);
     l.group = c->heads / c->kv_heads;
+    if (how & HF_SHORT) l.rows--;
     l.their_rows = how & HF_THIRD ? q + 2 * kv : how & (HF_GATE | HF_UP) ? 2 * l.rows : l.rows;
     l.first = how & HF_V ? q + kv : how & HF_K ? q : how & HF_UP ? l.rows : 0;
     l.their_dim[0] = how & HF_TRANSPOSED ? l.cols : l.their_rows;
@@ -97,13 +105,19 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
 /* The same of matrix `expert` in a tensor of all experts of a layer. */
 static layout stacked_layout(const model_param *p, int how, int expert, const model_config *c) {
     layout l = layout_of(p, how, c);
-    int64_t rows = l.rows * (how & (HF_GATE | HF_UP) ? 2 : 1); /* of one expert */
-    BUG_IF(p->ndim != 2 || expert < 0 || expert >= c->experts);
-    l.ndim = 3;
-    l.first = expert * rows + (how & HF_UP ? l.rows : 0);
+    bool half = how & (HF_GATE | HF_UP), turned = how & HF_TRANSPOSED;
+    int64_t rows = half ? 2 * l.rows : l.rows; /* of one expert */
+    BUG_IF(expert < 0 || expert >= c->experts);
+    l.ndim = p->ndim + 1;
+    l.step = how & HF_INTERLEAVED ? 2 : 1;
+    l.first = !(how & HF_UP) ? 0 : how & HF_INTERLEAVED ? 1 : l.rows;
+    if (turned)
+        l.base = expert * rows * l.cols;
+    else
+        l.first += expert * rows;
     l.their_dim[0] = c->experts;
-    l.their_dim[1] = rows;
-    l.their_dim[2] = l.cols;
+    l.their_dim[1] = turned ? l.cols : rows;
+    l.their_dim[2] = turned ? rows : l.cols;
     return l;
 }
 
@@ -112,7 +126,7 @@ static int64_t their_row(const layout *l, int64_t r) {
     int64_t at = r % l->head_dim, head = r / l->head_dim, half = l->rotated / 2;
     if (l->how & HF_ROTATED_LAST) r += at < 2 * half ? l->head_dim - 2 * half : -2 * half;
     if ((l->how & HF_PAIRED) && at < 2 * half) r += at % half * 2 + at / half - at;
-    if (!(l->how & HF_BY_HEAD)) return l->first + r;
+    if (!(l->how & HF_BY_HEAD)) return l->first + r * l->step;
     bool q = l->how & HF_Q;
     int64_t group = q ? head / l->group : head;
     int64_t member = q ? head % l->group : l->group + (l->how & HF_V ? 1 : 0);
@@ -124,7 +138,7 @@ static float sign_of_row(const layout *l, int64_t r) {
     return l->how & HF_REFLECTED && r % l->head_dim >= l->head_dim / 2 ? -1.0f : 1.0f;
 }
 
-/* Our values from their tensor. @param column holds l->rows values. */
+/* Our values from their tensor. @param column holds twice l->rows values. */
 static err read_layout(const layout *l, const st_tensor *t, float *column, float *out) {
     if (!(l->how & HF_TRANSPOSED)) {
         for (int64_t r = 0; r < l->rows; r++) {
@@ -135,8 +149,9 @@ static err read_layout(const layout *l, const st_tensor *t, float *column, float
         return OK;
     }
     for (int64_t c = 0; c < l->cols; c++) {
-        TRY(st_read_f32(t, c * l->their_rows + their_row(l, 0), l->rows, column));
-        for (int64_t r = 0; r < l->rows; r++) out[r * l->cols + c] = column[r];
+        int64_t n = (l->rows - 1) * l->step + 1;
+        TRY(st_read_f32(t, l->base + c * l->their_rows + their_row(l, 0), n, column));
+        for (int64_t r = 0; r < l->rows; r++) out[r * l->cols + c] = column[r * l->step];
     }
     return OK;
 }
@@ -147,7 +162,7 @@ static void write_layout(const layout *l, bool gradients, const float *ours, flo
     for (int64_t r = 0; r < l->rows; r++) {
         int64_t to = their_row(l, r);
         for (int64_t c = 0; c < l->cols; c++)
-            theirs[l->how & HF_TRANSPOSED ? c * l->their_rows + to : to * l->cols + c] =
+            theirs[l->how & HF_TRANSPOSED ? l->base + c * l->their_rows + to : to * l->cols + c] =
                 ours[r * l->cols + c] * sign_of_row(l, r) - offset;
     }
 }
@@ -179,19 +194,20 @@ static const char *present_name(arena *mem, const hf_family *family, const st_fi
 static err locate_param(hf_source *s, const model_param *p, layout *l, const char **name) {
     const hf_family *family = s->family;
     name_numbers n, other;
-    const hf_param *r = param_named(family, p->name, &n);
+    const model_config *c = model_conf(s->m);
+    const hf_param *r = param_named(family, c, p->name, &n);
     if (!r) return no_such_param(family->model_type, p->name);
     *name = present_name(s->mem, family, s->f, r->theirs, n);
-    const hf_param *o = find_param_row(family->others, family->n_others, p->name, &other);
+    const hf_param *o = find_param_row(family->others, family->n_others, c, p->name, &other);
     if (o && !st_find(s->f, *name)) {
         const char *second = present_name(s->mem, family, s->f, o->theirs, other);
-        if (st_find(s->f, second)) {
+        const char *packed = arena_printf(s->mem, "%s_blocks", second);
+        if (st_find(s->f, o->how & HF_MXFP4 ? packed : second)) {
             *name = second;
             r = o;
         }
     }
-    *l = r->how & HF_EXPERT ? stacked_layout(p, r->how, n.at[1], model_conf(s->m))
-                            : layout_of(p, r->how, model_conf(s->m));
+    *l = r->how & HF_EXPERT ? stacked_layout(p, r->how, n.at[1], c) : layout_of(p, r->how, c);
     return OK;
 }
 
@@ -201,11 +217,17 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
+/* Whether a tensor belongs to a layer that config.json does not count. */
+static bool is_beyond_last(const char *name, int layers) {
+    static const char prefix[] = "model.layers.";
+    return str_starts(name, prefix) && strtol(name + strlen(prefix), NULL, 10) >= layers;
+}
+
 /* A tied model may store its table a second time, as the head. */
-static err check_tied_head(arena *mem, const hf_family *family, const st_file *f,
-                           const st_tensor *head) {
+static err check_tied_head(arena *mem, const hf_family *family, const model_config *c,
+                           const st_file *f, const st_tensor *head) {
     name_numbers n;
-    const hf_param *p = param_named(family, "embed.tokens", &n);
+    const hf_param *p = param_named(family, c, "embed.tokens", &n);
     const st_tensor *table = st_find(f, present_name(mem, family, f, p->theirs, n));
     if (table && table->dt == head->dt && table->bytes == head->bytes &&
         memcmp(table->data, head->data, head->bytes) == 0)
@@ -217,21 +239,28 @@ static err check_tied_head(arena *mem, const hf_family *family, const st_file *f
 }
 
 /* Weights left over mean that the file holds another model than config.json describes. */
-static err check_all_used(arena *mem, const hf_family *family, const st_file *f, bool tied,
-                          const uint8_t *used) {
+static err check_all_used(arena *mem, const hf_family *family, const st_file *f,
+                          const model_config *c, const uint8_t *used) {
     name_numbers n;
-    const hf_param *head = param_named(family, "head", &n);
+    const hf_param *head = param_named(family, c, "head", &n);
+    bool ignored = false;
     for (int i = 0; i < st_count(f); i++) {
         const st_tensor *t = st_at(f, i);
         if (used[i] || is_buffer(t->name)) continue;
-        if (tied && head && strcmp(head->theirs, t->name) == 0) {
-            TRY(check_tied_head(mem, family, f, t));
+        if (c->tied && head && strcmp(head->theirs, t->name) == 0) {
+            TRY(check_tied_head(mem, family, c, f, t));
+            continue;
+        }
+        if (family->more_layers && is_beyond_last(t->name, c->layers)) {
+            ignored = true;
             continue;
         }
         return err_hint(ERR("%s: a %s model of these sizes has no tensor \"%s\"", t->where,
                             family->model_type, t->name),
                         "check that config.json belongs to these weights");
     }
+    if (ignored)
+        log_warn("layers from %d on, which predict further tokens, are left out", c->layers);
     return OK;
 }
 
@@ -250,9 +279,39 @@ err hf_source_open(const hf_family *family, const st_file *f, const model *m, hf
     out->value_bytes = (size_t)largest_param(m) * sizeof(float);
     int64_t rows = 1;
     for (int i = 0; i < model_params(m); i++) rows = MAX(rows, model_param_at(m, i)->dim[0]);
-    out->column_bytes = (size_t)rows * sizeof(float);
+    out->column_bytes = 2 * (size_t)rows * sizeof(float);
     TRY(mem_map(out->value_bytes, &out->values));
     return mem_map(out->column_bytes, &out->column);
+}
+
+/* Whether files of the family have this state; else it begins as zeros. */
+static bool holds_state(const hf_family *family, const model *m, const model_param *p) {
+    name_numbers n;
+    return param_named(family, model_conf(m), p->name, &n) != NULL;
+}
+
+/* Reads a matrix of values in 4 bits. */
+static err read_packed(hf_source *s, const layout *l, const char *name, float *out) {
+    const st_tensor *part[2]; /* blocks, scales */
+    int64_t dim[4] = { l->their_dim[0], l->their_dim[1], l->their_dim[2] / HF_MXFP4_GROUP,
+                       HF_MXFP4_GROUP / 2 };
+    if (l->cols % HF_MXFP4_GROUP)
+        return err_hint(ERR("%s: rows of %lld values, which are not groups of %d", name,
+                            (long long)l->cols, HF_MXFP4_GROUP),
+                        "check that config.json belongs to these weights");
+    for (int k = 0; k < 2; k++) {
+        const char *full = arena_printf(s->mem, "%s_%s", name, k ? "scales" : "blocks");
+        TRY(st_need(s->f, full, k ? 3 : 4, dim, &part[k]));
+        if (part[k]->dt != DT_U8)
+            return err_hint(
+                ERR("%s: \"%s\": expected bytes; got %s", part[k]->where, full, part[k]->type),
+                "check that the file is complete");
+        s->used[part[k] - st_at(s->f, 0)] = 1;
+    }
+    for (int64_t r = 0; r < l->rows; r++)
+        hf_mxfp4_row(part[0], part[1], their_row(l, r), l->cols, out + r * l->cols);
+    for (int k = 0; k < 2; k++) st_release(part[k]);
+    return OK;
 }
 
 err hf_source_read(hf_source *s, int i, const float **values) {
@@ -263,15 +322,17 @@ err hf_source_read(hf_source *s, int i, const float **values) {
     const char *name = NULL;
     layout l;
     *values = v;
-    if (p->role == ROLE_STATE) { /* which begins as zeros */
-        memset(v, 0, (size_t)n * sizeof *v);
-        return OK;
-    }
+    memset(v, 0, (size_t)n * sizeof *v);
+    if (p->role == ROLE_STATE && !holds_state(s->family, s->m, p)) return OK;
     TRY(locate_param(s, p, &l, &name));
-    TRY(st_need(s->f, name, l.ndim, l.their_dim, &t));
-    s->used[t - st_at(s->f, 0)] = 1;
-    TRY(read_layout(&l, t, s->column, v));
-    st_release(t);
+    if (l.how & HF_MXFP4) {
+        TRY(read_packed(s, &l, name, v));
+    } else {
+        TRY(st_need(s->f, name, l.ndim, l.their_dim, &t));
+        s->used[t - st_at(s->f, 0)] = 1;
+        TRY(read_layout(&l, t, s->column, v));
+        st_release(t);
+    }
     for (int64_t k = 0; k < n; k++)
         if (!isfinite(v[k]))
             return err_hint(ERR("%s: element %lld is %g", p->name, (long long)k, (double)v[k]),
@@ -280,7 +341,7 @@ err hf_source_read(hf_source *s, int i, const float **values) {
 }
 
 err hf_source_end(hf_source *s) {
-    return check_all_used(s->mem, s->family, s->f, model_conf(s->m)->tied, s->used);
+    return check_all_used(s->mem, s->family, s->f, model_conf(s->m), s->used);
 }
 
 void hf_source_close(hf_source *s) {
@@ -295,7 +356,8 @@ err hf_import_params(const hf_family *family, const st_file *f, const model *m,
     err e = hf_source_open(family, f, m, &s);
     for (int i = 0; i < model_params(m) && !e; i++) {
         const float *values;
-        if (model_param_at(m, i)->role == ROLE_STATE) continue;
+        const model_param *p = model_param_at(m, i);
+        if (p->role == ROLE_STATE && !holds_state(family, m, p)) continue;
         e = hf_source_read(&s, i, &values);
         if (!e) e = put(ctx, i, values);
     }
@@ -363,8 +425,8 @@ static err list_tensors(hf_tensors *x, const char *type, const hf_param *rows, i
     for (int i = 0; i < model_params(x->full); i++) {
         const model_param *p = model_param_at(x->full, i);
         name_numbers numbers;
-        if (p->role == ROLE_STATE) continue;
-        const hf_param *q = find_param_row(rows, n_rows, p->name, &numbers);
+        const hf_param *q = find_param_row(rows, n_rows, model_conf(x->full), p->name, &numbers);
+        if (p->role == ROLE_STATE && (!q || x->get.gradients)) continue;
         if (!q) return no_such_param(type, p->name);
         layout *l = &x->layouts[i];
         *l = q->how & HF_EXPERT ? stacked_layout(p, q->how, numbers.at[1], model_conf(x->full))

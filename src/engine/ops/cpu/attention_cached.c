@@ -73,6 +73,7 @@ static void tile_task(void *ctx, int64_t task, int worker) {
         const att_band *mask = CPU(att_band_of)(&band, p, lo, end, nq, key, keys);
         CPU(att_state_add)(&st, p, (att_keys){ k, v, keys, NULL }, nq, mask);
     }
+    CPU(att_state_sink)(&st, p, nq, &a->c->in[4], a->c->attr.heads.sink_first, head);
     CPU(att_state_end)(&st, p, nq, &a->c->out[0], row, head, NULL);
 }
 
@@ -172,8 +173,12 @@ static void cached_row_task(void *ctx, int64_t task, int worker) {
     CPU(to_f32)(qs.dt, qs.data, q, qs.cols);
     for (int d = 0; d < qs.cols; d++) q[d] *= p->scale2;
     memset(out, 0, (size_t)qs.cols * sizeof *out);
-    for (int h = 0; h < p->group; h++)
+    const tensor *sink = &a->c->in[4];
+    int first = a->c->attr.heads.sink_first + kv * p->group;
+    for (int h = 0; h < p->group; h++) {
         st[h] = (row_state){ q + (size_t)h * dim, out + (size_t)h * dim, ATT_MASKED, 0 };
+        if (sink->data) st[h].max = CPU(att_sink_of)(sink, first + h), st[h].sum = 1;
+    }
     for (int64_t key = first_row(a, i); key <= last; key += ATT_TILE) {
         int keys = (int)MIN(ATT_TILE, last + 1 - key);
         tile_src ks = cache_src(a, key, kv, false, keys), vs = cache_src(a, key, kv, true, keys);

@@ -166,6 +166,27 @@ void CPU(att_state_end)(att_state *st, const att_layout *p, int nq, const tensor
     for (int q = 0; lse && q < nq; q++) lse[q] = st->max[q] * ATT_LN2 + logf(st->sum[q]);
 }
 
+/* Reads the sink of a head, in powers of two. */
+float CPU(att_sink_of)(const tensor *sink, int at) {
+    float value;
+    CPU(to_f32)(sink->dt, (const char *)sink->data + (size_t)at * dt_size(sink->dt), &value, 1);
+    return value * ATT_LOG2E;
+}
+
+void CPU(att_state_sink)(att_state *st, const att_layout *p, int nq, const tensor *sink, int first,
+                         int head) {
+    if (!sink->data) return;
+    float score = CPU(att_sink_of)(sink, first + head);
+    for (int q = 0; q < nq; q++) {
+        float top = score > st->max[q] + RISE ? score : st->max[q];
+        float shrink = exp2f(st->max[q] - top);
+        st->sum[q] = st->sum[q] * shrink + exp2f(score - top);
+        for (int d = 0; top != st->max[q] && d < p->width; d++)
+            st->out[(size_t)d * ATT_TILE + q] *= shrink;
+        st->max[q] = top;
+    }
+}
+
 void CPU(att_state_resume)(att_state *st, const att_layout *p, int nq, const tensor *o, int64_t row,
                            int head, const float *lse) {
     float values[ATT_TILE], inverse = 1 / (st->mask.drop ? st->mask.drop->keep : 1.0f);
@@ -191,8 +212,9 @@ typedef struct fwd {
     const op_call *c;
     const tensor *q, *kv;              /* the tensors that hold queries, and keys and values */
     const tensor *before, *lse_before; /* what other keys gave; NULL: nothing */
-    char *packed;                      /* [kv, tile] keys and values */
-    char *worker;                      /* [thread] att_state_bytes */
+    const tensor *sink;
+    char *packed; /* [kv, tile] keys and values */
+    char *worker; /* [thread] att_state_bytes */
     size_t worker_bytes;
 } fwd;
 
@@ -233,6 +255,7 @@ static void attend_tile(const fwd *f, int head, int qt, int worker) {
         CPU(att_state_add)(&st, p, keys, nq, band);
     }
     float *new_lse = (float *)f->c->out[1].data + stat;
+    CPU(att_state_sink)(&st, p, nq, f->sink, f->c->attr.heads.sink_first, head);
     CPU(att_state_end)(&st, p, nq, &f->c->out[0], row, head, new_lse);
 }
 
@@ -275,7 +298,16 @@ static void run_forward(fwd *f) {
     pool_run(threads, (int64_t)p->heads * p->n_tiles, attend_task, f);
 }
 
-enum { BEFORE, QUERIES, KEYS, RANGE, ID, KEY_ID, LSE_BEFORE }; /* operands of ATTENTION_BLOCK */
+enum {
+    BEFORE,
+    QUERIES,
+    KEYS,
+    RANGE,
+    ID,
+    KEY_ID,
+    LSE_BEFORE,
+    SINK
+}; /* operands of ATTENTION_BLOCK */
 
 static att_layout block_layout(const op_call *c) {
     return CPU(att_block_layout_of)(c, &c->in[QUERIES], &c->in[KEYS], c->in[QUERIES].dt);
@@ -291,7 +323,11 @@ size_t CPU(att_fwd_workspace)(const op_call *c, int threads) {
 
 static void CPU(attention)(const op_call *c) {
     const tensor *qkv = &c->in[0], *id = &c->in[2];
-    fwd f = { .layout = CPU(att_layout_of)(c, qkv->dim[0], qkv->dt), .c = c, .q = qkv, .kv = qkv };
+    fwd f = { .layout = CPU(att_layout_of)(c, qkv->dim[0], qkv->dt),
+              .c = c,
+              .q = qkv,
+              .kv = qkv,
+              .sink = &c->in[3] };
     att_layout *p = &f.layout;
     BUG_IF(qkv->dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
     BUG_IF(c->out[0].dim[1] != (int64_t)p->heads * p->dim || c->out[1].dt != DT_F32);
@@ -301,7 +337,11 @@ static void CPU(attention)(const op_call *c) {
 }
 
 static void CPU(attention_block)(const op_call *c) {
-    fwd f = { .layout = block_layout(c), .c = c, .q = &c->in[QUERIES], .kv = &c->in[KEYS] };
+    fwd f = { .layout = block_layout(c),
+              .c = c,
+              .q = &c->in[QUERIES],
+              .kv = &c->in[KEYS],
+              .sink = &c->in[SINK] };
     if (c->in[BEFORE].data) {
         BUG_IF(!c->in[LSE_BEFORE].data);
         f.before = &c->in[BEFORE];
@@ -312,6 +352,34 @@ static void CPU(attention_block)(const op_call *c) {
     run_forward(&f);
 }
 
+/* ---- the gradient of sinks: a task per head, which adds the queries in order ------------------------------- */
+static void sink_bwd_task(void *ctx, int64_t head, int worker) {
+    const op_call *c = ctx;
+    const tensor *dout = &c->in[0], *o = &c->in[1], *sink = &c->in[3];
+    int64_t n = o->dim[0], width = o->dim[1], first = c->attr.heads.sink_first, q = c->attr.heads.q;
+    float *dsink = (float *)c->out[0].data + head, sum = c->accumulate & 1 ? *dsink : 0;
+    const float *lse = (const float *)c->in[2].data + (head - first) * n;
+    bool own = head >= first && head < first + q;
+    float score = CPU(att_sink_of)(sink, (int)head) * ATT_LN2;
+    for (int64_t i = 0; own && i < n; i++) {
+        float a[ATT_TILE], b[ATT_TILE], dot = 0;
+        for (int d = 0; d < c->attr.heads.dim; d += ATT_TILE) {
+            int m = MIN(ATT_TILE, c->attr.heads.dim - d);
+            int64_t at = i * width + (head - first) * c->attr.heads.dim + d;
+            CPU(to_f32)(dout->dt, (const char *)dout->data + (size_t)at * dt_size(dout->dt), a, m);
+            CPU(to_f32)(o->dt, (const char *)o->data + (size_t)at * dt_size(o->dt), b, m);
+            for (int e = 0; e < m; e++) dot += a[e] * b[e];
+        }
+        sum -= expf(score - lse[i]) * dot;
+    }
+    *dsink = sum;
+}
+
+static void CPU(attention_sink_bwd)(const op_call *c) {
+    pool_run(c->run->pool, c->in[3].dim[0], sink_bwd_task, (void *)c);
+}
+
+KERNEL(ATTENTION_SINK_BWD, CPU(attention_sink_bwd), NULL, ATTRS_HEADS | ATTR(SINK_FIRST));
 KERNEL(ATTENTION, CPU(attention), CPU(attention_workspace),
        ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT);
 KERNEL(ATTENTION_BLOCK, CPU(attention_block), CPU(attention_workspace),

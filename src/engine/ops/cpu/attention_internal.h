@@ -315,6 +315,10 @@ typedef struct att_keys {
 } att_keys;
 void CPU(att_state_add)(att_state *st, const att_layout *p, att_keys t, int nq,
                         const att_band *band);
+float CPU(att_sink_of)(const tensor *sink, int at);
+/* Adds the sink of a head to the denominators. @param sink of the call; without data nothing is done */
+void CPU(att_state_sink)(att_state *st, const att_layout *p, int nq, const tensor *sink, int first,
+                         int head);
 /* Writes nq rows of the head's output and, where lse is not NULL, its log-sum-exp. */
 void CPU(att_state_end)(att_state *st, const att_layout *p, int nq, const tensor *o, int64_t row,
                         int head, float *lse);

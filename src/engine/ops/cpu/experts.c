@@ -122,6 +122,30 @@ static void CPU(combine_bwd)(const op_call *c) {
     run_rows(&j, dot_task);
 }
 
+static void CPU(dispatch_weighted)(const op_call *c) {
+    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[2]);
+    j.weight = c->in[1].data;
+    j.source = c->in[3].data;
+    run_rows(&j, spread_task);
+}
+
+static void CPU(dispatch_weighted_bwd)(const op_call *c) {
+    const tensor *x = &c->in[1];
+    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[3]);
+    j.weight = c->in[2].data;
+    if (j.to->data) run_rows(&j, sum_task);
+    j.from = x;
+    j.y = &c->in[0];
+    j.dweight = c->out[1].data;
+    if (j.dweight) run_rows(&j, dot_task);
+}
+
+static void CPU(combine_sum)(const op_call *c) {
+    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[1]);
+    j.source = c->in[2].data;
+    run_rows(&j, c->op == OP_COMBINE_SUM ? sum_task : spread_task);
+}
+
 /* ---- rows between ranks ------------------------------------------------------------------------- */
 static void CPU(expert_rows)(const op_call *c) {
     const int32_t *offset = c->in[0].data;
@@ -237,6 +261,81 @@ static size_t CPU(grouped_workspace)(const op_backend *b, const op_call *c, int 
     return CPU(gemm_workspace_most)(&m, threads);
 }
 
+/* ---- biases ------------------------------------------------------------------------------------
+ * Forward: a task per run of rows. Backward: one per expert and block of columns, which adds rows in order. */
+typedef struct bias_job {
+    const op_call *c;
+    const tensor *y, *z; /* [M, F]; of backward dz, dy */
+    const int32_t *offset;
+    float *db;
+    int64_t rows, f, each, blocks;
+} bias_job;
+
+static bias_job bias_job_of(const op_call *c) {
+    const tensor *y = &c->in[0];
+    return (bias_job){ .c = c,
+                       .y = y,
+                       .z = &c->out[0],
+                       .offset = c->in[1].data,
+                       .rows = y->dim[0],
+                       .f = y->dim[1],
+                       .each = rows_per_task(y->dim[1]),
+                       .blocks = ceil_div(y->dim[1], BLOCK) };
+}
+
+static int64_t first_of_expert(const bias_job *j, int64_t e) {
+    return j->offset ? j->offset[e] : e * (j->rows / j->c->attr.experts);
+}
+
+static void add_bias_task(void *ctx, int64_t i, int worker) {
+    const bias_job *j = ctx;
+    const tensor *b = &j->c->in[2];
+    bool adds = j->c->op == OP_EXPERT_BIAS && b->data;
+    float y_tmp[BLOCK], b_tmp[BLOCK], out[BLOCK];
+    span rows = span_of(i, j->each, j->rows);
+    int64_t e = 0, experts = j->c->attr.experts;
+    for (int64_t row = rows.lo; row < rows.hi; row++) {
+        while (e < experts && row >= first_of_expert(j, e + 1)) e++;
+        for (int64_t k = 0; k < j->f; k += BLOCK) {
+            int64_t m = MIN(BLOCK, j->f - k), at = row * j->f + k;
+            const float *y = elems_get(j->y, at, m, y_tmp);
+            if (adds && e < experts) {
+                const float *own = elems_get(b, e * j->f + k, m, b_tmp);
+                for (int64_t n = 0; n < m; n++) out[n] = y[n] + own[n];
+                y = out;
+            }
+            elems_put(j->z, at, m, y);
+        }
+    }
+}
+
+static void sum_bias_task(void *ctx, int64_t i, int worker) {
+    const bias_job *j = ctx;
+    int64_t e = i / j->blocks, k = i % j->blocks * BLOCK, m = MIN(BLOCK, j->f - k);
+    float sum[BLOCK] = { 0 }, tmp[BLOCK], *db = j->db + e * j->f + k;
+    if (j->c->accumulate & 2) memcpy(sum, db, (size_t)m * sizeof *db);
+    for (int64_t row = first_of_expert(j, e); row < first_of_expert(j, e + 1); row++) {
+        const float *dz = elems_get(j->y, row * j->f + k, m, tmp);
+        for (int64_t n = 0; n < m; n++) sum[n] += dz[n];
+    }
+    memcpy(db, sum, (size_t)m * sizeof *db);
+}
+
+static void CPU(expert_bias)(const op_call *c) {
+    bias_job j = bias_job_of(c);
+    bool adds = c->op == OP_EXPERT_BIAS && c->in[2].data, apart = j.z->data != j.y->data;
+    if (j.z->data && (adds || apart))
+        pool_run(c->run->pool, ceil_div(j.rows, j.each), add_bias_task, &j);
+    j.db = c->op == OP_EXPERT_BIAS_BWD ? c->out[1].data : NULL;
+    if (j.db) pool_run(c->run->pool, c->attr.experts * j.blocks, sum_bias_task, &j);
+}
+
+KERNEL(DISPATCH_WEIGHTED, CPU(dispatch_weighted));
+KERNEL(DISPATCH_WEIGHTED_BWD, CPU(dispatch_weighted_bwd));
+KERNEL(COMBINE_SUM, CPU(combine_sum));
+KERNEL(COMBINE_SUM_BWD, CPU(combine_sum));
+KERNEL(EXPERT_BIAS, CPU(expert_bias), NULL, ATTR(EXPERTS));
+KERNEL(EXPERT_BIAS_BWD, CPU(expert_bias), NULL, ATTR(EXPERTS));
 KERNEL(EXPERT_ROWS, CPU(expert_rows));
 KERNEL(GROUP_ROWS, CPU(group_rows));
 KERNEL(GROUP_ROWS_BWD, CPU(group_rows));

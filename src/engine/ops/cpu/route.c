@@ -34,14 +34,30 @@ static float scores_of(const route_job *j, const float *logits, float *p) {
     return most + logf(sum);
 }
 
+/* The groups whose experts a token may choose, a bit each. */
+static uint64_t eligible_groups(const route_job *j, const float *p) {
+    int groups = j->attr.route.groups;
+    int64_t each = j->s.experts / MAX(groups, 1);
+    float score[ROUTE_MAX_GROUPS];
+    if (groups <= 1) return ~(uint64_t)0;
+    for (int g = 0; g < groups; g++) {
+        route_best best = { -INFINITY, -INFINITY };
+        for (int64_t e = g * each; e < (g + 1) * each; e++)
+            best = route_better(best, p[e] + (j->bias ? j->bias[e] : 0));
+        score[g] = best.first + best.second;
+    }
+    return route_best_groups(score, groups, j->attr.route.group_limit);
+}
+
 static void choose_experts(const route_job *j, const float *p, int32_t *expert) {
-    int64_t experts = j->s.experts;
+    int64_t experts = j->s.experts, each = experts / MAX(j->attr.route.groups, 1);
+    uint64_t eligible = eligible_groups(j, p);
     for (int64_t k = 0; k < j->s.k; k++) {
         float best = -INFINITY;
         int32_t at = -1;
         for (int64_t e = 0; e < experts; e++) {
             float v = p[e] + (j->bias ? j->bias[e] : 0);
-            bool before = false;
+            bool before = !(eligible >> e / each & 1);
             for (int64_t i = 0; i < k; i++) before |= expert[i] == (int32_t)e;
             if (!before && (v > best || at < 0)) best = v, at = (int32_t)e;
         }
@@ -147,6 +163,7 @@ static route_job route_job_of(const op_call *c, const tensor *logits, const tens
     j.row = row->data;
     BUG_IF(j.s.experts > ROUTE_MAX_EXPERTS || j.s.k > ROUTE_MAX_K || j.s.k > j.s.experts);
     BUG_IF(c->attr.route.padded && !j.s.capacity);
+    BUG_IF(c->attr.route.groups > ROUTE_MAX_GROUPS);
     j.taken = (int32_t *)align_up((uintptr_t)c->run->workspace, 64);
     j.dropped = j.taken + j.s.seqs * j.s.experts;
     return j;

@@ -194,11 +194,77 @@ static void set_dropout(att *a, const op_call *c, const tensor *id, const tensor
     a->step = c->run->step;
 }
 
+/* ---- sinks -------------------------------------------------------------------------------------
+ * A term of the denominator beside the keys': o and lse of the keys alone become those of both. A warp per token and head:
+ * reads and writes o once. */
+static __global__ void __launch_bounds__(WARPS *WARP)
+    scale_by_sinks(mixed o, float *lse, mixed sink, int first, int64_t n, int heads, int dim) {
+    int64_t at = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, i = at / heads;
+    int head = (int)(at % heads), lane = threadIdx.x % WARP;
+    if (i >= n) return;
+    float s = read1(sink.p, sink.dt, first + head), keys = lse[head * n + i];
+    float top = fmaxf(s, keys), all = top + logf(expf(s - top) + expf(keys - top));
+    float share = expf(keys - all);
+    for (int64_t d = at * dim + lane; d < (at + 1) * dim; d += WARP)
+        write1(o.p, o.dt, d, share * read1(o.p, o.dt, d));
+    __syncwarp();
+    if (lane == 0) lse[head * n + i] = all;
+}
+
+static void add_sinks(const op_call *c, const tensor *sink, const tensor *o, float *lse) {
+    int64_t n = o->dim[0];
+    int heads = c->attr.heads.q;
+    if (!sink->data) return;
+    LAUNCH(cuda_of(c), { blocks_for(n * heads, WARPS), WARPS * WARP }, scale_by_sinks, mixed(*o),
+           lse, mixed(*sink), c->attr.heads.sink_first, n, heads, c->attr.heads.dim);
+}
+
+/* dsink of a head: a block sums the tokens of its run, a warp one at a time, into a row of the workspace. Grid: (sinks,
+ * SINK_RUNS). Deterministic. */
+enum { SINK_RUNS = 32 };
+static __global__ void __launch_bounds__(WARPS *WARP)
+    sum_sinks(mixed dout, mixed o, const float *lse, mixed sink, float *partial, int first,
+              int64_t n, int heads, int dim, int wide) {
+    __shared__ float smem[WARPS];
+    int at = blockIdx.x, head = at - first, lane = threadIdx.x % WARP;
+    float sum = 0, s = read1(sink.p, sink.dt, at);
+    for (int64_t i = (int64_t)blockIdx.y * WARPS + threadIdx.x / WARP;
+         head >= 0 && head < heads && i < n; i += SINK_RUNS * WARPS) {
+        float dot = 0;
+        for (int64_t d = (i * heads + head) * dim + lane; d < (i * heads + head + 1) * dim;
+             d += WARP)
+            dot += read1(dout.p, dout.dt, d) * read1(o.p, o.dt, d);
+        sum -= expf(s - lse[head * n + i]) * dot;
+    }
+    sum = block_sum(sum, smem);
+    if (threadIdx.x == 0) partial[blockIdx.y * wide + at] = sum;
+}
+
+static void cuda_attention_sink_bwd(const op_call *c) {
+    const tensor *o = &c->in[1], *sink = &c->in[3];
+    int sinks = (int)sink->dim[0], wide = (int)align_up((size_t)sinks, EIGHT);
+    if (!sinks) return;
+    float *partial = (float *)c->run->workspace;
+    dim3 grid((unsigned)sinks, SINK_RUNS);
+    LAUNCH(cuda_of(c), { grid, WARPS * WARP }, sum_sinks, mixed(c->in[0]), mixed(*o),
+           (const float *)c->in[2].data, mixed(*sink), partial, c->attr.heads.sink_first, o->dim[0],
+           c->attr.heads.q, c->attr.heads.dim, wide);
+    cuda_sums sums = {
+        { (float *)c->out[0].data, NULL }, { (c->accumulate & 1) != 0, false }, sinks, wide
+    };
+    cuda_add_partials(cuda_of(c), partial, SINK_RUNS, 1, &sums);
+}
+
+static size_t sink_workspace(const op_backend *b, const op_call *c, int threads) {
+    return SINK_RUNS * align_up((size_t)c->in[3].dim[0], EIGHT) * sizeof(float);
+}
+
 extern "C" void cuda_attention_tiles(const op_call *c) {
     att a = att_of(c, &c->in[0]);
     a.start = (const int32_t *)c->in[1].data;
     set_dropout(&a, c, &c->in[2], &c->in[2]);
     launch_attend(c, a, att_before(), &c->out[0], (float *)c->out[1].data);
+    add_sinks(c, &c->in[3], &c->out[0], (float *)c->out[1].data);
 }
 
 static att att_block_of(const op_call *c, const tensor *q, const tensor *kv, const tensor *range) {
@@ -214,12 +280,13 @@ static att att_block_of(const op_call *c, const tensor *q, const tensor *kv, con
 }
 
 static void cuda_attention_block(const op_call *c) {
-    enum { BEFORE, Q, KV, RANGE, ID, KEY_ID, LSE_BEFORE };
+    enum { BEFORE, Q, KV, RANGE, ID, KEY_ID, LSE_BEFORE, SINK };
     att a = att_block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
     att_before before = { c->in[BEFORE].data, c->in[BEFORE].dt,
                           (const float *)c->in[LSE_BEFORE].data };
     set_dropout(&a, c, &c->in[ID], &c->in[KEY_ID]);
     launch_attend(c, a, before, &c->out[0], (float *)c->out[1].data);
+    add_sinks(c, &c->in[SINK], &c->out[0], (float *)c->out[1].data);
 }
 
 /* ---- decoding ---------------------------------------------------------------------------------- */
@@ -243,7 +310,15 @@ static void cuda_attention_cached(const op_call *c) {
     a.key_t = cache->dt;
     a.key_stride = cache->dim[1];
     a.key_col = 0;
-    launch_attend(c, a, att_before(), &c->out[0], NULL);
+    float *lse = c->in[4].data ? (float *)c->run->workspace : NULL;
+    launch_attend(c, a, att_before(), &c->out[0], lse);
+    add_sinks(c, &c->in[4], &c->out[0], lse);
+}
+
+/* lse [H, N], which sinks need. */
+static size_t cached_workspace(const op_backend *b, const op_call *c, int threads) {
+    if (!c->in[4].data && !c->attr.heads.sinks) return 0;
+    return (size_t)(c->attr.heads.q * c->in[0].dim[0]) * sizeof(float);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------- */
@@ -531,4 +606,5 @@ KERNEL(ATTENTION_BLOCK, cuda_attention_block, block_workspace,
        ATTRS_HEADS | ATTRS_SCORES | ATTRS_ATTENTION_DROPOUT);
 KERNEL(ATTENTION_BLOCK_BWD, cuda_attention_block_bwd, block_workspace,
        ATTRS_HEADS | ATTRS_SCORES | ATTRS_ATTENTION_DROPOUT);
-KERNEL(ATTENTION_CACHED, cuda_attention_cached, NULL, ATTRS_HEADS | ATTRS_ATTENTION);
+KERNEL(ATTENTION_SINK_BWD, cuda_attention_sink_bwd, sink_workspace, ATTRS_HEADS | ATTR(SINK_FIRST));
+KERNEL(ATTENTION_CACHED, cuda_attention_cached, cached_workspace, ATTRS_HEADS | ATTRS_ATTENTION);

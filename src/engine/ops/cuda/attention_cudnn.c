@@ -559,7 +559,7 @@ static bool cudnn_shape(const cuda_device *d, const op_call *c, bool masks, att_
     const tensor *qkv = &c->in[bwd ? 1 : 0];
     int64_t seq = c->attr.heads.seq;
     if ((qkv->dt != DT_BF16 && qkv->dt != DT_F16) || seq <= 1 || qkv->dim[0] % seq) return false;
-    if (c->attr.heads.cap > 0) return false;
+    if (c->attr.heads.cap > 0 || c->attr.heads.sinks) return false;
     for (int i = 0; i < OP_MAX_OUT; i++) /* do, o and dqkv have the type of qkv */
         if (c->out[i].dt != DT_NONE && c->out[i].dt != qkv->dt && c->out[i].dt != DT_F32)
             return false;

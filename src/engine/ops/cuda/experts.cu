@@ -89,6 +89,17 @@ static void launch_sum(const op_call *c, const tensor *from, const tensor *to, c
                      (const int32_t *)row->data, weight, tokens, d, (int)row->dim[1]));
 }
 
+/* The dot products of tokens with their rows, one per choice. */
+static void launch_dot(const op_call *c, const tensor *tokens, const tensor *rows,
+                       const tensor *row, const tensor *to) {
+    const tensor *all[] = { tokens, rows };
+    int64_t choices = tensor_count(row), d = tokens->dim[1];
+    int blocks = grid_for(cuda_of(c), choices, WARPS, PER_SM);
+    WITH_TYPE(common_type(d, all, 2),
+              LAUNCH(cuda_of(c), { blocks, WARPS * WARP }, dot_rows<A>, A(*tokens), A(*rows),
+                     (const int32_t *)row->data, (float *)to->data, choices, d, (int)row->dim[1]));
+}
+
 static void cuda_dispatch(const op_call *c) {
     launch_spread(c, &c->in[0], &c->out[0], &c->in[2], NULL, c->in[1].dim[1]);
 }
@@ -99,14 +110,25 @@ static void cuda_combine(const op_call *c) {
     launch_sum(c, &c->in[0], &c->out[0], &c->in[2], (const float *)c->in[1].data);
 }
 static void cuda_combine_bwd(const op_call *c) {
-    const tensor *dz = &c->in[0], *y = &c->in[1], *row = &c->in[3], *all[] = { dz, y };
-    int64_t choices = tensor_count(row), d = dz->dim[1];
+    const tensor *dz = &c->in[0], *row = &c->in[3];
     launch_spread(c, dz, &c->out[0], &c->in[4], (const float *)c->in[2].data, row->dim[1]);
-    int blocks = grid_for(cuda_of(c), choices, WARPS, PER_SM);
-    WITH_TYPE(common_type(d, all, 2),
-              LAUNCH(cuda_of(c), { blocks, WARPS * WARP }, dot_rows<A>, A(*dz), A(*y),
-                     (const int32_t *)row->data, (float *)c->out[1].data, choices, d,
-                     (int)row->dim[1]));
+    launch_dot(c, dz, &c->in[1], row, &c->out[1]);
+}
+
+static void cuda_dispatch_weighted(const op_call *c) {
+    launch_spread(c, &c->in[0], &c->out[0], &c->in[3], (const float *)c->in[1].data,
+                  c->in[2].dim[1]);
+}
+static void cuda_dispatch_weighted_bwd(const op_call *c) {
+    const tensor *dy = &c->in[0], *x = &c->in[1], *row = &c->in[3];
+    if (c->out[0].data) launch_sum(c, dy, &c->out[0], row, (const float *)c->in[2].data);
+    if (c->out[1].data) launch_dot(c, x, dy, row, &c->out[1]);
+}
+static void cuda_combine_sum(const op_call *c) {
+    launch_sum(c, &c->in[0], &c->out[0], &c->in[1], NULL);
+}
+static void cuda_combine_sum_bwd(const op_call *c) {
+    launch_spread(c, &c->in[0], &c->out[0], &c->in[2], NULL, c->in[1].dim[1]);
 }
 
 /* ---- rows between ranks ------------------------------------------------------------------------------- */
@@ -301,6 +323,68 @@ static void cuda_grouped_linear_bwd_w(const op_call *c) {
            groups_of(c), (bool)(c->accumulate & 1));
 }
 
+/* ---- biases ------------------------------------------------------------------------------------- */
+/* z = y + the vector of the row's expert; a copy without b. A warp per row. */
+template <class A>
+static __global__ void __launch_bounds__(WARPS *WARP)
+    add_expert_bias(A y, mixed b, A z, expert_groups g, int64_t f) {
+    for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP; row < g.rows;
+         row += (int64_t)gridDim.x * WARPS) {
+        int64_t e = 0, end = g.experts; /* g.first(e) <= row, unless it belongs to no expert */
+        while (end - e > 1) {
+            int64_t middle = (e + end) / 2;
+            if (g.first(middle) <= row)
+                e = middle;
+            else
+                end = middle;
+        }
+        bool adds = b.present() && row < g.first(e + 1);
+        for (int64_t i = threadIdx.x % WARP * EIGHT; i < f; i += WARP * EIGHT) {
+            float v[8], own[8];
+            y.load(row * f + i, (row + 1) * f, v);
+            if (adds) {
+                b.load(e * f + i, (e + 1) * f, own);
+#pragma unroll
+                for (int k = 0; k < 8; k++) v[k] += own[k];
+            }
+            z.store(row * f + i, (row + 1) * f, v);
+        }
+    }
+}
+
+/* db of each expert: a thread per column adds the rows in order. Grid: (columns / 256, experts). */
+static __global__ void __launch_bounds__(THREADS)
+    sum_expert_bias(mixed dz, float *db, expert_groups g, int64_t f, bool add) {
+    int64_t e = blockIdx.y, col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (col >= f) return;
+    float sum = add ? db[e * f + col] : 0;
+    for (int64_t row = g.first(e); row < g.first(e + 1); row++)
+        sum += read1(dz.p, dz.dt, row * f + col);
+    db[e * f + col] = sum;
+}
+
+static void cuda_expert_bias(const op_call *c) {
+    const tensor *y = &c->in[0], *z = &c->out[0], *all[] = { y, z };
+    bool forward = c->op == OP_EXPERT_BIAS;
+    expert_groups g = { (const int32_t *)c->in[1].data, y->dim[0], c->attr.experts };
+    int64_t f = y->dim[1];
+    mixed b = forward ? mixed(c->in[2], f) : mixed();
+    if (z->data && (z->data != y->data || b.p))
+        WITH_TYPE(common_type(f, all, 2),
+                  LAUNCH(cuda_of(c), { grid_for(cuda_of(c), g.rows, WARPS, PER_SM), WARPS * WARP },
+                         add_expert_bias<A>, A(*y), b, A(*z), g, f));
+    if (forward || !c->out[1].data) return;
+    dim3 blocks(blocks_for(f, THREADS), (unsigned)g.experts);
+    LAUNCH(cuda_of(c), { blocks, THREADS }, sum_expert_bias, mixed(*y), (float *)c->out[1].data, g,
+           f, (bool)(c->accumulate & 2));
+}
+
+KERNEL(DISPATCH_WEIGHTED, cuda_dispatch_weighted);
+KERNEL(DISPATCH_WEIGHTED_BWD, cuda_dispatch_weighted_bwd);
+KERNEL(COMBINE_SUM, cuda_combine_sum);
+KERNEL(COMBINE_SUM_BWD, cuda_combine_sum_bwd);
+KERNEL(EXPERT_BIAS, cuda_expert_bias, NULL, ATTR(EXPERTS));
+KERNEL(EXPERT_BIAS_BWD, cuda_expert_bias, NULL, ATTR(EXPERTS));
 KERNEL(EXPERT_ROWS, cuda_expert_rows);
 KERNEL(GROUP_ROWS, cuda_group_rows);
 KERNEL(GROUP_ROWS_BWD, cuda_group_rows);

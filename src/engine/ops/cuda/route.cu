@@ -22,6 +22,7 @@ struct route_args {
     route_sizes s;
     bool sigmoid, normalize, padded;
     float scale, balance, z;
+    int groups, group_limit;
     const float *logits, *bias, *dweight;
     float *weight, *aux, *dlogits, *load;
     bool add;
@@ -61,14 +62,34 @@ static __device__ float scores_of(const route_args &a, int64_t t, float *p) {
     return most + logf(sum);
 }
 
-/* The best expert that is not among the first k chosen; ties go to the lower number. */
-static __device__ int32_t best_expert(const route_args &a, const float *p, const int32_t *chosen,
-                                      int k) {
+/* The groups whose experts the token may choose, a bit each, to every lane. */
+static __device__ uint64_t eligible_groups(const route_args &a, const float *p) {
+    float score[ROUTE_MAX_GROUPS];
+    if (a.groups <= 1) return ~(uint64_t)0;
+    int64_t each = a.s.experts / a.groups;
+    for (int g = 0; g < a.groups; g++) {
+        route_best best = { -INFINITY, -INFINITY };
+        for (int64_t e = g * each + threadIdx.x % WARP; e < (g + 1) * each; e += WARP)
+            best = route_better(best, p[e] + (a.bias ? a.bias[e] : 0));
+        for (int o = WARP / 2; o; o >>= 1) {
+            float first = __shfl_xor_sync(~0u, best.first, o);
+            float second = __shfl_xor_sync(~0u, best.second, o);
+            best = route_better(route_better(best, first), second);
+        }
+        score[g] = best.first + best.second;
+    }
+    return route_best_groups(score, a.groups, a.group_limit);
+}
+
+/* The best expert of the eligible groups that is not among the first k chosen; ties go to the lower number. */
+static __device__ int32_t best_expert(const route_args &a, const float *p, uint64_t eligible,
+                                      const int32_t *chosen, int k) {
+    int32_t each = (int32_t)a.s.experts / (a.groups > 1 ? a.groups : 1);
     float best = -INFINITY;
     int32_t at = INT32_MAX;
     for (int32_t e = threadIdx.x % WARP; e < (int32_t)a.s.experts; e += WARP) {
         float v = p[e] + (a.bias ? a.bias[e] : 0);
-        bool before = false;
+        bool before = !(eligible >> e / each & 1);
         for (int i = 0; i < k; i++) before |= chosen[i] == e;
         if (!before && (v > best || at == INT32_MAX)) best = v, at = e;
     }
@@ -96,7 +117,8 @@ static __global__ void __launch_bounds__(WARPS *WARP) choose_experts(route_args 
     int32_t expert[ROUTE_MAX_K];
     int lane = threadIdx.x % WARP, k = (int)a.s.k;
     scores_of(a, t, p);
-    for (int i = 0; i < k; i++) expert[i] = best_expert(a, p, expert, i);
+    uint64_t eligible = eligible_groups(a, p);
+    for (int i = 0; i < k; i++) expert[i] = best_expert(a, p, eligible, expert, i);
     float by = weight_factor(a, p, expert);
     for (int i = 0; i < k; i++)
         if (i == lane) {
@@ -287,6 +309,9 @@ static route_args args_of(const op_call *c, const tensor *logits, const tensor *
     a.sigmoid = c->attr.route.sigmoid;
     a.normalize = c->attr.route.normalize;
     a.padded = c->attr.route.padded;
+    a.groups = c->attr.route.groups;
+    a.group_limit = c->attr.route.group_limit;
+    BUG_IF(a.groups > ROUTE_MAX_GROUPS);
     a.scale = c->attr.route.scale;
     a.balance = c->attr.route.balance;
     a.z = c->attr.route.z;
