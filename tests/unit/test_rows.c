@@ -142,8 +142,9 @@ static step_time simulated(const char *catalogue, const char *gpu_name, int rank
     return t;
 }
 
-/* A ring's blocks run at a share of the attention kernel's rate, about half of it backward, not at that of fp32: eight ranks
- * that share a long sequence are more than half as fast as eight with a sequence each. */
+/* A ring's blocks run at the rates that were measured of their kernels, not at that of fp32: of heads of 128 and 32k keys on an H200,
+ * milliseconds forward and backward (bench/results/2026-11-17-h200.md). Eight ranks that share a long sequence lose no more to eight with a
+ * sequence each than attention alone would with every block recomputed, and not much less, since attention is most of the step. */
 static void ring_attention_runs_at_the_kernels_rate(void **state) {
     const char *base =
         "model.preset=llama3-8b model.max_seq_len=131072 training.seq_len=131072 "
@@ -152,7 +153,9 @@ static void ring_attention_runs_at_the_kernels_rate(void **state) {
     snprintf(ring, sizeof ring, "%s parallelism.context_parallel_degree=8", base);
     double apart = simulated(NULL, "h100", 8, NULL, base).tokens_per_second;
     double shared = simulated(NULL, "h100", 8, NULL, ring).tokens_per_second;
-    assert_true(shared > 0.55 * apart && shared < 1.1 * apart);
+    const double whole[2] = { 6.568, 20.475 }, blocks[2] = { 7.089, 38.64 };
+    double least = (2 * whole[0] + whole[1]) / (2 * blocks[0] + blocks[1]); /* 0.64 */
+    assert_true(shared > least * apart && shared < 1.2 * least * apart);
 }
 
 /* Of one model with a constant share per rank, 512 ranks lose 3 to 12 % to those of one host, as published tables show. */
