@@ -104,8 +104,8 @@ static err open_text(const eval_run *r, const char *path, data_source **source, 
     err e = data_open_paths(&path, 1, &o, source);
     free(tok);
     TRY(e);
-    loader_options lo = { .seq_len = r->w->eval.seq,
-                          .rows = r->w->eval.rows,
+    loader_options lo = { .seq_len = r->w->eval.on.seq,
+                          .rows = r->w->eval.on.rows,
                           .vocab_limit = model_conf(r->w->m)->vocab,
                           .mask_documents = true,
                           .evaluation = true };
@@ -130,8 +130,8 @@ static void print_text(eval_run *r, const char *path, const eval_text *t) {
 }
 
 static task_run run_of(const eval_run *r, shown_progress *p) {
-    return (task_run){ &r->w->x, r->w->m,    r->w->eval.id,  r->w->eval.rows, r->w->eval.seq,
-                       r->tok,   r->details, progress_of(p), r->gen };
+    return (
+        task_run){ &r->w->x, r->w->m, &r->w->eval.on, r->tok, r->details, progress_of(p), r->gen };
 }
 
 static err eval_one_rolling(eval_run *r, const char *path) {
@@ -167,7 +167,7 @@ static err eval_one_text(void *ctx, const char *path) {
     shown_progress p = { file_name(path), "batches" };
     err e = OK;
     TRY_CLEAN(open_text(r, path, &source, &l));
-    TRY_CLEAN(eval_read_text(&r->w->x, r->w->m, r->w->eval.id, l, r->a->batches, r->tok,
+    TRY_CLEAN(eval_read_text(&r->w->x, r->w->m, r->w->eval.on.which, l, r->a->batches, r->tok,
                              progress_of(&p), &t));
     if (isnan(t.loss)) {
         e = err_hint(ERR("%s holds nothing to predict", path), "give a text of two tokens or more");
@@ -225,11 +225,11 @@ static err add_shots(const eval_run *r, task_file *t) {
 
 static err warn_of_cuts(const eval_run *r, const char *path, const task_file *t) {
     int64_t longest, cut;
-    TRY(task_lengths(r->tok, t, r->w->eval.seq, &longest, &cut));
+    TRY(task_lengths(r->tok, t, r->w->eval.on.seq, &longest, &cut));
     if (cut)
         log_warn("%s: %lld answers have more tokens than the context of %lld, so that their "
                  "beginnings are left out; the longest needs --seq-len %lld",
-                 path, (long long)cut, (long long)r->w->eval.seq, (long long)longest);
+                 path, (long long)cut, (long long)r->w->eval.on.seq, (long long)longest);
     return OK;
 }
 
@@ -320,8 +320,8 @@ static err eval_core(eval_run *r) {
 /* ---- the run's own held-out data -------------------------------------------------------------------- */
 static err eval_own_source(eval_run *r, const char *name, data_source *source, data_range range) {
     loader *l = NULL;
-    loader_options o = { .seq_len = r->w->eval.seq,
-                         .rows = r->w->eval.rows,
+    loader_options o = { .seq_len = r->w->eval.on.seq,
+                         .rows = r->w->eval.on.rows,
                          .vocab_limit = model_conf(r->w->m)->vocab,
                          .mask_documents = true,
                          .evaluation = true,
@@ -329,7 +329,7 @@ static err eval_own_source(eval_run *r, const char *name, data_source *source, d
     eval_text t;
     shown_progress p = { name, "batches" };
     TRY(loader_new(source, &o, &l));
-    err e = eval_read_text(&r->w->x, r->w->m, r->w->eval.id, l, r->a->batches, r->tok,
+    err e = eval_read_text(&r->w->x, r->w->m, r->w->eval.on.which, l, r->a->batches, r->tok,
                            progress_of(&p), &t);
     if (!e) print_text(r, name, &t);
     loader_free(l);
@@ -442,8 +442,8 @@ static err eval_model(const eval_args *a, const char *path, const ops_choice *on
                       FILE *details) {
     enum { EVAL_SEQUENCES = 8 }; /* answers that are generated together */
     weights w = { 0 };
-    w.eval.rows = a->rows;
-    w.eval.seq = a->seq;
+    w.eval.on.rows = a->rows;
+    w.eval.on.seq = a->seq;
     w.eval.dt = dt;
     generator g;
     bool generates = a->tasks || a->core; /* some of them do */

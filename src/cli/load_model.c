@@ -26,12 +26,32 @@ static err check_positions(const model_config *c, const char *option, int64_t as
                     "use at most %lld", (long long)c->max_seq);
 }
 
+static err plan_scoring(weights *w) {
+    enum { LEAST_TOKENS = 128 };
+    score_chains *on = &w->eval.on;
+    int64_t n = on->rows * on->seq;
+    bool shares = w->eval.shares && model_can_share(w->m);
+    if (shares)
+        TRY(model_record_shared(w->m, n, on->seq, &w->eval.c));
+    else
+        TRY(model_record(w->m, PROG_EVAL, n, on->seq, &w->eval.c));
+    TRY(plan_chain(w->p, &w->eval.c, model_bucket_regions, w->m, &on->which));
+    for (int i = 0; shares && i < SCORE_TAILS && n / 2 >= LEAST_TOKENS; i++) {
+        n /= 2;
+        TRY(model_record_shared(w->m, n, on->seq, &w->eval.tail[i]));
+        TRY(plan_chain(w->p, &w->eval.tail[i], model_bucket_regions, w->m, &on->tail[i].id));
+        on->tail[i].tokens = n;
+        on->tails = i + 1;
+    }
+    return OK;
+}
+
 /* Makes a model of these facts, without values. */
 static err weights_new(const model_config *c, const ops_choice *on, weights *w) {
     enum { EVAL_CONTEXT = 1024 };
     int64_t positions = w->generate.positions;
     TRY(check_positions(c, "--context", positions));
-    TRY(check_positions(c, "--seq-len", w->eval.seq));
+    TRY(check_positions(c, "--seq-len", w->eval.on.seq));
     model_layout l = { .dt = w->eval.dt ? w->eval.dt : DT_F32 };
     TRY(ops_open(on, &w->ops));
     TRY(model_new(c, &l, &w->m));
@@ -42,14 +62,9 @@ static err weights_new(const model_config *c, const ops_choice *on, weights *w) 
     if (w->generate.g)
         TRY(generator_plan(w->m, w->p, positions ? positions : c->max_seq, w->generate.slots,
                            w->generate.g));
-    if (w->eval.rows > 0) {
-        if (w->eval.seq == 0) w->eval.seq = MIN((int64_t)EVAL_CONTEXT, c->max_seq);
-        int64_t n = w->eval.rows * w->eval.seq;
-        if (w->eval.shares && model_can_share(w->m))
-            TRY(model_record_shared(w->m, n, w->eval.seq, &w->eval.c));
-        else
-            TRY(model_record(w->m, PROG_EVAL, n, w->eval.seq, &w->eval.c));
-        TRY(plan_chain(w->p, &w->eval.c, model_bucket_regions, w->m, &w->eval.id));
+    if (w->eval.on.rows > 0) {
+        if (w->eval.on.seq == 0) w->eval.on.seq = MIN((int64_t)EVAL_CONTEXT, c->max_seq);
+        TRY(plan_scoring(w));
     }
     return plan_commit(w->p);
 }

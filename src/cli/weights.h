@@ -19,11 +19,10 @@ typedef struct weights {
     } generate;
     /* Given before opening: with rows > 0 a chain for the loss of rows of seq tokens is recorded too. */
     struct {
-        int64_t rows, seq; /* seq 0: the default, at most 1024 */
-        bool shares;       /* sequences share beginnings, where the model can */
-        dtype dt;          /* of activations and weights in GEMMs; DT_NONE: fp32 */
-        chain c;
-        int id;
+        score_chains on; /* seq 0: the default, at most 1024 */
+        bool shares;     /* sequences share beginnings, where the model can */
+        dtype dt;        /* of activations and weights in GEMMs; DT_NONE: fp32 */
+        chain c, tail[SCORE_TAILS];
     } eval;
 } weights;
 

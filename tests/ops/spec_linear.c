@@ -89,6 +89,28 @@ static double seen_logit(const op_case *c, double z) {
     double cap = c->attr.ce.cap, scaled = z * c->attr.ce.logit_scale;
     return cap > 0 ? cap * tanh(scaled / cap) : scaled;
 }
+static double ce_logit(const op_case *c, int64_t row, int64_t token) {
+    int64_t d = size_of(c, 'D');
+    double logit = 0;
+    for (int64_t k = 0; k < d; k++) logit += c->in[0].v[row * d + k] * c->in[1].v[token * d + k];
+    return seen_logit(c, logit);
+}
+/* A target for a row: none, any token, or the likeliest, and none where rounding might decide which that is. */
+static double draw_target(const op_case *c, int64_t row) {
+    int64_t vocab = size_of(c, 'V'), likeliest = 0, target = draw_below(vocab);
+    double most = -INFINITY, second = -INFINITY, chosen = 0;
+    for (int64_t j = 0; j < vocab; j++) {
+        double z = ce_logit(c, row, j);
+        if (z > most)
+            second = most, most = z, likeliest = j;
+        else
+            second = fmax(second, z);
+        if (j == target) chosen = z;
+    }
+    if (draw_below(3) == 0) target = likeliest;
+    double margin = target == likeliest ? most - second : most - chosen;
+    return draw_below(5) == 0 || margin < 0.02 * (1 + fabs(most)) ? -100 : (double)target;
+}
 static void linear_ce_values(op_case *c) {
     int64_t n = size_of(c, 'N');
     loss_attrs(c);
@@ -97,23 +119,23 @@ static void linear_ce_values(op_case *c) {
     spread_values(&c->in[1], 0, 1 / sqrt((double)size_of(c, 'D')));
     c->grad[0] = mem_alloc((size_t)n * sizeof(double));
     for (int64_t i = 0; i < n; i++) {
-        c->in[2].v[i] = draw_below(5) == 0 ? -100 : (double)draw_below(size_of(c, 'V'));
+        c->in[2].v[i] = draw_target(c, i);
         c->grad[0][i] = c->step.loss_grad;
     }
 }
 static void linear_ce_reference(op_case *c) {
-    int64_t d = size_of(c, 'D'), vocab = size_of(c, 'V');
+    int64_t vocab = size_of(c, 'V');
     for (int64_t i = 0; i < size_of(c, 'N'); i++) {
-        double sum = 0, chosen = 0, logits = 0;
+        double sum = 0, chosen = 0, logits = 0, most = -INFINITY;
         for (int64_t j = 0; j < vocab; j++) {
-            double logit = 0;
-            for (int64_t k = 0; k < d; k++) logit += c->in[0].v[i * d + k] * c->in[1].v[j * d + k];
-            logit = seen_logit(c, logit);
+            double logit = ce_logit(c, i, j);
+            most = fmax(most, logit);
             sum += exp(logit);
             logits += logit;
             if (j == (int64_t)c->in[2].v[i]) chosen = logit;
         }
         c->out[0].v[i] = c->in[2].v[i] < 0 ? 0 : loss_of_logits(c, sum, chosen, logits, vocab);
+        if (c->out[3].v) c->out[3].v[i] = c->in[2].v[i] >= 0 && chosen >= most;
     }
 }
 
@@ -191,16 +213,19 @@ static void ce_loss_reference(op_case *c) {
         double own_max, own_sum, sum, at_target = own_target(c, &c->in[2], i);
         double logits = own_logits(c, i);
         own_stat(c, i, &own_max, &own_sum);
+        double most = own_max;
         sum = own_sum * exp(own_max);
         for (int r = 0; r < CE_RANKS; r++) {
             const double *stat = c->in[1].v + (r * n + i) * CE_STATS;
             if (r == CE_SHARD) continue;
+            most = fmax(most, stat[0]);
             sum += stat[1] * exp(stat[0]);
             at_target += stat[2];
             logits += stat[3];
         }
         c->out[1].v[i] =
             c->in[2].v[i] < 0 ? 0 : loss_of_logits(c, sum, at_target, logits, c->attr.vocab.size);
+        if (c->out[2].v) c->out[2].v[i] = c->in[2].v[i] >= 0 && at_target >= most;
     }
 }
 

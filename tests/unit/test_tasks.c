@@ -10,8 +10,8 @@ enum { ROWS = 2, SEQ = 12, VOCAB = 40 };
 typedef struct judge {
     model *m;
     exec x;
-    chain c;
-    int id;
+    chain c, tail[SCORE_TAILS];
+    score_chains on;
 } judge;
 
 static void open_judge_of(judge *j, bool shares, int64_t rows, int64_t seq) {
@@ -27,7 +27,14 @@ static void open_judge_of(judge *j, bool shares, int64_t rows, int64_t seq) {
         assert_ok(model_record_shared(j->m, rows * seq, seq, &j->c));
     else
         assert_ok(model_record(j->m, PROG_EVAL, rows * seq, seq, &j->c));
-    assert_ok(plan_chain(j->x.plan, &j->c, model_bucket_regions, j->m, &j->id));
+    j->on = (score_chains){ .rows = rows, .seq = seq, .tails = shares ? SCORE_TAILS : 0 };
+    assert_ok(plan_chain(j->x.plan, &j->c, model_bucket_regions, j->m, &j->on.which));
+    for (int i = 0; i < j->on.tails; i++) {
+        struct score_tail *t = &j->on.tail[i];
+        t->tokens = rows * seq >> (i + 1);
+        assert_ok(model_record_shared(j->m, t->tokens, seq, &j->tail[i]));
+        assert_ok(plan_chain(j->x.plan, &j->tail[i], model_bucket_regions, j->m, &t->id));
+    }
     assert_ok(plan_commit(j->x.plan));
     model_init(j->m, j->x.plan, 7);
 }
@@ -41,7 +48,7 @@ static void close_judge(judge *j) {
 }
 
 static void score(judge *j, score_request *all, int64_t n) {
-    assert_ok(score_all(&j->x, j->m, j->id, ROWS, SEQ, all, n, NULL, NULL));
+    assert_ok(score_all(&j->x, j->m, &j->on, all, n, NULL, NULL));
 }
 
 /* The probabilities of all tokens that can follow a context sum to one, however they share batches. */
@@ -53,11 +60,16 @@ static void probabilities_sum_to_one(void **state) {
     double sum = 0;
     for (int i = 0; i < VOCAB; i++) {
         memcpy(text[i], (int32_t[]){ 3, 9, 27, 1, i }, sizeof text[i]);
-        all[i] = (score_request){ text[i], 5, 4, 0 };
+        all[i] = (score_request){ text[i], 5, 4 };
     }
     score(&j, all, VOCAB);
     for (int i = 0; i < VOCAB; i++) sum += exp(all[i].sum);
     if (fabs(sum - 1) > 1e-5) fail_msg("the probabilities sum to %.8f", sum);
+    /* one of them is the likeliest, and the only one that greedy decoding would yield */
+    int likeliest = 0;
+    for (int i = 1; i < VOCAB; i++)
+        if (all[i].sum > all[likeliest].sum) likeliest = i;
+    for (int i = 0; i < VOCAB; i++) assert_int_equal((int)all[i].missed, i != likeliest);
     close_judge(&j);
 }
 
@@ -66,7 +78,7 @@ static void likelihoods_follow_the_chain_rule(void **state) {
     judge j;
     open_judge(&j);
     static const int32_t text[] = { 5, 6, 7, 8, 9, 10, 11 };
-    score_request all[] = { { text, 7, 3, 0 }, { text, 5, 3, 0 }, { text, 7, 5, 0 } };
+    score_request all[] = { { text, 7, 3 }, { text, 5, 3 }, { text, 7, 5 } };
     score(&j, all, 3);
     assert_true(all[0].sum < 0);
     if (fabs(all[0].sum - all[1].sum - all[2].sum) > 1e-5)
@@ -94,24 +106,52 @@ static void draw_requests(int32_t text[REQUESTS][LONGEST], score_request *all) {
                                          : (uint64_t)i + 1000;
             text[i][k] = (int32_t)rng_below(rng_key_of(of, 1), (uint64_t)k, VOCAB);
         }
-        all[i] = (score_request){ text[i], n, MAX(1, from - (int64_t)rng_below(key, at++, 3)), 0 };
+        all[i] = (score_request){ text[i], n, MAX(1, from - (int64_t)rng_below(key, at++, 3)) };
     }
 }
 
-/* Tokens that answers share are computed once, and give the same likelihoods; batches end within a group. */
+/* Tokens that answers share are computed once, and give the same likelihoods; batches end within a group, and the last ones run in
+ * smaller chains, whatever number of requests is left for them. */
 static void shared_beginnings_change_no_likelihood(void **state) {
+    static const int counts[] = { REQUESTS, REQUESTS - 7, 31, 5, 1 };
     static int32_t text[REQUESTS][LONGEST];
-    score_request all[2][REQUESTS];
-    for (int shares = 0; shares < 2; shares++) {
-        judge j;
-        open_judge_of(&j, shares, 2, LONG_SEQ);
-        draw_requests(text, all[shares]);
-        assert_ok(score_all(&j.x, j.m, j.id, 2, LONG_SEQ, all[shares], REQUESTS, NULL, NULL));
-        close_judge(&j);
+    score_request alone[REQUESTS], all[REQUESTS];
+    judge j, k;
+    open_judge_of(&j, false, 2, LONG_SEQ);
+    open_judge_of(&k, true, 2, LONG_SEQ);
+    draw_requests(text, alone);
+    assert_ok(score_all(&j.x, j.m, &j.on, alone, REQUESTS, NULL, NULL));
+    for (size_t c = 0; c < COUNT_OF(counts); c++) {
+        draw_requests(text, all);
+        assert_ok(score_all(&k.x, k.m, &k.on, all, counts[c], NULL, NULL));
+        for (int i = 0; i < counts[c]; i++)
+            if (!(fabs(alone[i].sum - all[i].sum) < 1e-4) || alone[i].missed != all[i].missed)
+                fail_msg("request %d of %d: %.7f, shared %.7f; %g and %g tokens missed", i,
+                         counts[c], alone[i].sum, all[i].sum, alone[i].missed, all[i].missed);
     }
-    for (int i = 0; i < REQUESTS; i++)
-        if (!(fabs(all[0][i].sum - all[1][i].sum) < 1e-4))
-            fail_msg("request %d: %.7f, shared %.7f", i, all[0][i].sum, all[1][i].sum);
+    close_judge(&j);
+    close_judge(&k);
+}
+
+/* A beginning that all questions have is computed once per batch, and few requests do not run as a whole batch: counted in
+ * batches of the whole size, and in tokens of those after it. */
+static void count_batch(void *ctx, int64_t done) { ++*(int *)ctx; }
+static void common_beginnings_take_fewer_batches(void **state) {
+    enum { N = 24, PREFIX = 20, OWN = 8 };
+    static int32_t text[N][PREFIX + OWN];
+    score_request all[N];
+    judge j;
+    int batches = 0;
+    open_judge_of(&j, true, 2, LONG_SEQ);
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < PREFIX + OWN; k++)
+            text[i][k] = k < PREFIX ? k % VOCAB : (i * 7 + k) % VOCAB;
+        all[i] = (score_request){ text[i], PREFIX + OWN, PREFIX + OWN - 1 };
+    }
+    /* 96 tokens hold the beginning and ten questions of 7; the last four take 48 */
+    assert_ok(score_all(&j.x, j.m, &j.on, all, N, count_batch, &batches));
+    assert_int_equal(batches, 3);
+    close_judge(&j);
 }
 
 /* Of a text longer than a row the end counts. */
@@ -120,8 +160,8 @@ static void long_texts_lose_their_beginning(void **state) {
     open_judge(&j);
     int32_t text[3 * SEQ];
     for (int i = 0; i < 3 * SEQ; i++) text[i] = i * 7 % VOCAB;
-    score_request all[] = { { text, 3 * SEQ, 3 * SEQ - 2, 0 },
-                            { text + 2 * SEQ - 1, SEQ + 1, SEQ - 1, 0 } };
+    score_request all[] = { { text, 3 * SEQ, 3 * SEQ - 2 },
+                            { text + 2 * SEQ - 1, SEQ + 1, SEQ - 1 } };
     score(&j, all, 2);
     assert_true(fabs(all[0].sum - all[1].sum) < 1e-6);
     close_judge(&j);
@@ -380,6 +420,7 @@ int main(void) {
         cmocka_unit_test(probabilities_sum_to_one),
         cmocka_unit_test(likelihoods_follow_the_chain_rule),
         cmocka_unit_test(shared_beginnings_change_no_likelihood),
+        cmocka_unit_test(common_beginnings_take_fewer_batches),
         cmocka_unit_test(long_texts_lose_their_beginning),
         cmocka_unit_test(formats_are_recognized),
         cmocka_unit_test(examples_come_before_questions),

@@ -277,6 +277,8 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
         mem_reserve((void **)&p->params, &p->params_cap, p->params_cap, sizeof *p->params);
     k->residual = plan_region(p, "residual", 2 * each);
     k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->result]));
+    if (c->last->top1 != VAL_NONE)
+        k->top1 = plan_region(p, "top1", val_bytes(&c->last->val[c->last->top1]));
     return OK;
 }
 
@@ -358,6 +360,7 @@ static void *root_address(const spot *s, val v) {
         if (v == g->grad_in) return gradient_at(p, s->k, s->u, s->slot, s->index + 1);
         if (v == g->grad_out) return gradient_at(p, s->k, s->u, s->slot, s->index);
         if (v == g->result) return plan_data(p, s->k->result);
+        if (v == g->top1) return plan_data(p, s->k->top1);
         if (v == val_root(g, g->res_out)) return residual_at(p, s->k, S_RES, s->index);
         if (v == val_root(g, g->delta_out)) return residual_at(p, s->k, S_DELTA, s->index);
         return NULL; /* the incoming residual: bound by the caller */

@@ -44,7 +44,7 @@ typedef struct chain_plan {
     void *find_ctx;
     chunk_plan *chunk;   /* [c.pipe.chunks] */
     instance begin, end; /* of those of the chain */
-    int residual, result;
+    int residual, result, top1;
     int shared; /* region of what blocks save until a task ends (chain_reruns_last); -1: none */
     slot_memory gathered[POOLS], whole_grad[POOLS];
     size_t res_bytes, delta_bytes;

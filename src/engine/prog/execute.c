@@ -580,6 +580,12 @@ tensor exec_result(const exec *x, int which) {
     return t;
 }
 
+const void *exec_top1(const exec *x, int which) {
+    const chain_plan *k = &x->plan->chain[which];
+    BUG_IF(k->c.last->top1 == VAL_NONE);
+    return plan_data(x->plan, k->top1);
+}
+
 placement exec_result_placement(const exec *x, int which) {
     const prog *last = x->plan->chain[which].c.last;
     return last->val[last->result].pl;

@@ -111,6 +111,8 @@ err exec_program(exec *x, int which) MUST_USE;
 err exec_ends(exec *x, const chain_end *end, int n, exec_tape *tape) MUST_USE;
 /* Returns the chain's result: the loss per token, or logits. Its data is an address in the plan. */
 tensor exec_result(const exec *x, int which);
+/* Where an EVAL chain has, for each token of its result, 1 if the target was the likeliest token and 0 if not: floats. */
+const void *exec_top1(const exec *x, int which);
 /* How it lies on the mesh: with sequence parallelism each rank has the losses of its own tokens. */
 placement exec_result_placement(const exec *x, int which);
 /* The step block as kernels read it, with the values that x->step has now; its state is left as the

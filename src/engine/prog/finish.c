@@ -5,7 +5,7 @@
 
 /* Values that leave the program must outlive its temporaries. */
 static void mark_outputs(prog *p) {
-    val out[] = { p->res_out, p->delta_out, p->result };
+    val out[] = { p->res_out, p->delta_out, p->result, p->top1 };
     for (size_t i = 0; i < COUNT_OF(out); i++)
         if (out[i] != VAL_NONE && p->val[val_root(p, out[i])].cls == VC_TEMP)
             p->val[val_root(p, out[i])].cls = VC_BOUNDARY;

@@ -125,6 +125,7 @@ struct prog {
     val block_input;                          /* its sum, from which recompute can start */
     val grad_in, grad_out;                    /* of the residual, backward */
     val result;                               /* the loss per token; in DECODE the logits */
+    val top1;                                 /* of EVAL, beside the loss; else VAL_NONE */
     size_t temp_bytes, saved_bytes;           /* by the memory pass */
     size_t gathered_bytes, whole_grad_bytes;  /* ... of one slot */
     val *bucket_full, *bucket_grad; /* [buckets] what parameters are read from, gradients go to */

@@ -23,8 +23,9 @@ void rec_set_vocab(const prog *p, val table, op_attr *attr) {
     attr->vocab.size = q->whole;
 }
 
-static void end_in_loss(prog *p, val loss) {
+static void end_in_loss(prog *p, val loss, val top1) {
     p->result = loss;
+    p->top1 = top1;
     p->val[loss].name = "loss";
     p->terminal = true;
 }
@@ -37,8 +38,9 @@ static op_attr loss_attr(const prog *p, const loss_spec *l) {
 }
 
 typedef struct sharded_loss {
-    val h, w, target, loss, dh, dw; /* of all rows; dh, dw: VAL_NONE outside of training */
-    op_acc acc;                     /* of dw, by the first chunk */
+    val h, w, target, loss, top1, dh,
+        dw;     /* of all rows; dh, dw: in training, top1: in evaluation; else VAL_NONE */
+    op_acc acc; /* of dw, by the first chunk */
     op_attr attr;
 } sharded_loss;
 
@@ -56,7 +58,7 @@ static void rec_gradients(prog *p, const sharded_loss *s, val dz, int64_t from, 
 }
 
 static void rec_loss_chunk(prog *p, const sharded_loss *s, int64_t from, int64_t n) {
-    enum { DZ, LOSS };
+    enum { DZ, LOSS, TOP1 };
     val out[OP_MAX_OUT], target = slice_rows(p, s->target, from, n);
     dtype dt = p->dt;
     p->dt = DT_F32;
@@ -66,19 +68,23 @@ static void rec_loss_chunk(prog *p, const sharded_loss *s, int64_t from, int64_t
     val stat = rec_first(p, (rec_request){ OP_CE_STAT, { z, target }, s->attr });
     stat = rec_comm_(p, stat, AX_TP, PLACE_R);
     rec_request r = { OP_CE_LOSS, { z, stat, target }, s->attr };
-    r.want = s->dh == VAL_NONE ? 0 : 1 << DZ;
+    r.want = s->dh == VAL_NONE ? 1 << TOP1 : 1 << DZ;
     bool recorded = rec_op(p, &r, out) != NULL;
     p->dt = dt;
     if (!recorded) return;
     p->val[s->loss].pl = p->val[out[LOSS]].pl;
     become_rows(p, out[LOSS], s->loss, from);
+    if (s->top1 != VAL_NONE) {
+        p->val[s->top1].pl = p->val[out[TOP1]].pl;
+        become_rows(p, out[TOP1], s->top1, from);
+    }
     if (s->dh != VAL_NONE) rec_gradients(p, s, out[DZ], from, n);
 }
 
 static void rec_sharded_ce(prog *p, loss_spec l) {
     enum { LEAST_ROWS = 32 }; /* of a chunk */
     if (l.h == VAL_NONE || l.target == VAL_NONE) return;
-    sharded_loss s = { l.h, l.w, l.target, VAL_NONE, VAL_NONE, VAL_NONE, ACC_STORE };
+    sharded_loss s = { l.h, l.w, l.target, VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE, ACC_STORE };
     s.h = val_as(p, l.h, p->val[l.w].dt);
     s.attr = loss_attr(p, &l);
     rec_set_vocab(p, l.w, &s.attr);
@@ -88,6 +94,8 @@ static void rec_sharded_ce(prog *p, loss_spec l) {
     if (p->mode == PROG_TRAIN) {
         s.dw = param_grad(p, l.w, &s.acc);
         s.dh = val_new(p, VC_TEMP, h.dt, 2, h.dim, placement_dual(h.pl));
+    } else {
+        s.top1 = val_new(p, VC_TEMP, DT_F32, 1, &n, h.pl);
     }
     int64_t bytes = p->o.logit_bytes ? p->o.logit_bytes : LOGIT_BYTES;
     int64_t most = MAX(LEAST_ROWS, bytes / (columns * (int64_t)sizeof(float)));
@@ -95,11 +103,11 @@ static void rec_sharded_ce(prog *p, loss_spec l) {
     for (int64_t from = 0; from < n && !p->error; from += rows)
         rec_loss_chunk(p, &s, from, MIN(rows, n - from));
     p->val[s.h].grad = s.dh;
-    end_in_loss(p, s.loss);
+    end_in_loss(p, s.loss, s.top1);
 }
 
 void rec_linear_ce_(prog *p, loss_spec l) {
-    enum { LOSS, DH, DW };
+    enum { LOSS, DH, DW, TOP1 };
     op_acc acc = ACC_STORE;
     val dw = VAL_NONE, out[OP_MAX_OUT];
     bool train = p->mode == PROG_TRAIN;
@@ -111,11 +119,11 @@ void rec_linear_ce_(prog *p, loss_spec l) {
     if (train)
         dw = param_grad(p, l.w, &acc); /* may emit: before the op's own results are numbered */
     rec_request r = { OP_LINEAR_CE, { l.h, l.w, l.target }, loss_attr(p, &l) };
-    r.want = train ? 1 << DH : 0;
+    r.want = train ? 1 << DH : 1 << TOP1;
     prog_op *o = rec_op(p, &r, out);
     if (!o) return;
     o->out[DW] = dw;
     o->acc = acc;
     if (train) p->val[out[DH]].pl = placement_dual(p->val[out[LOSS]].pl);
-    end_in_loss(p, out[LOSS]);
+    end_in_loss(p, out[LOSS], train ? VAL_NONE : out[TOP1]);
 }

@@ -12,7 +12,7 @@ prog *prog_new(const char *name, prog_mode mode, const mesh *m, const param_set 
     *p = (prog){ .name = name, .mode = mode, .m = *m, .set = *set, .o = *o, .dt = DT_F32 };
     p->emit = &p->fwd;
     p->res_in = p->delta_in = p->res_out = p->delta_out = p->block_input = VAL_NONE;
-    p->grad_in = p->grad_out = p->result = VAL_NONE;
+    p->grad_in = p->grad_out = p->result = p->top1 = VAL_NONE;
     p->site = (rec_site){ "(unrecorded)", "", 0 };
     p->bucket_full = mem_alloc((size_t)set->buckets * sizeof(val));
     p->bucket_grad = mem_alloc((size_t)set->buckets * sizeof(val));

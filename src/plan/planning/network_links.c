@@ -130,6 +130,25 @@ static double price_message(const cost_model *k, const mesh *m, const group_shap
            ring_or_tree(k, &of_tp, bytes * (tp - 1) / tp, 1, NCCL_BY_SIZE);
 }
 
+/* Returns the bytes that leave a host where a token goes once to each of the hosts that have experts of it, of those that go to
+ * each expert: k experts are drawn evenly from all hosts. */
+static double sent_once(const cost_model *k, const group_shape *g, double bytes) {
+    double experts = k->experts_per_token, others = 1 - 1 / g->hosts;
+    if (!k->as || !k->as->sends_once || experts <= 1 || g->hosts <= 1) return bytes;
+    return bytes * g->hosts * (1 - pow(others, experts)) / experts;
+}
+
+/* The exchange with experts. Ours moves the rows of all tokens on every tensor-parallel rank. */
+static double price_experts(const cost_model *k, const mesh *m, const group_shape *g,
+                            double bytes) {
+    double tp = mesh_size(m, AX_TP);
+    bool shards = k->as && k->as->routes_shards && tp > 1;
+    group_shape of_tp = shape_of_group(k, m, AXIS(AX_TP));
+    double seconds = exchange_seconds(k, g, sent_once(k, g, shards ? bytes / tp : bytes));
+    if (shards) seconds += ring_or_tree(k, &of_tp, bytes * (tp - 1) / tp, 1, NCCL_BY_SIZE);
+    return k->as && k->as->hides_experts ? hidden_part(seconds, 0) : seconds;
+}
+
 /* A system that divides tensor-parallel communication into chunks beside the GEMMs that make or use them exposes one
  * chunk. */
 double price_move(void *ctx, const mesh *m, const comm_move *move, double bytes) {
@@ -140,6 +159,8 @@ double price_move(void *ctx, const mesh *m, const comm_move *move, double bytes)
     if (kind == MOVE_SEND || kind == MOVE_RECV) return price_message(k, m, &g, bytes);
     bool scales = kind == MOVE_ALL_MAX && !(move->axes & ~AXES_DATA);
     if (scales && k->as && k->as->fp8_gather) return 0; /* computed once per step */
+    if (move->axes == AXIS(AX_EP) && (kind == MOVE_ALL_TO_ALL || kind == MOVE_ROWS))
+        return price_experts(k, m, &g, bytes);
     double seconds = whole_move_seconds(k, &g, move, narrowed(k, move, kind, bytes));
     int chunks = k->as && move->axes == AXIS(AX_TP) ? k->as->tp_overlap : 0;
     return chunks > 1 ? hidden_part(seconds, 1.0 / chunks) : seconds;

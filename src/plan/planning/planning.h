@@ -306,6 +306,11 @@ typedef struct other_system {
     bool
         saves_shards; /* of inputs that sequence parallelism gathers: backward gathers them again */
     bool fp8_gather;  /* sharded weights of fp8 GEMMs are gathered in fp8 */
+    bool
+        routes_shards; /* a tensor-parallel rank sends its share of the tokens to experts, which are gathered there */
+    bool hides_experts; /* the exchange with experts overlaps the compute of another microbatch */
+    /* a token goes once to each host that has experts of it, which passes it on */
+    bool sends_once;
     message_kind messages;
     flop_count count;
 } other_system;

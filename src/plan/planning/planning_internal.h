@@ -61,6 +61,7 @@ typedef struct cost_model {
     double share;   /* of the accelerator's rates that a rank has: below 1 where ranks share one */
     const other_system *as; /* NULL: our programs */
     nccl_algorithm algorithm;
+    double experts_per_token; /* 0: not known, or a dense model */
 } cost_model;
 /* @param ranks of the whole run. @param k outlives the costs. */
 sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,

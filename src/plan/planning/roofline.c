@@ -230,6 +230,7 @@ static err play_outline(const config *cfg, const run_target *on, const accelerat
     cost_model k;
     const mesh *m = &model_lay(o->m)->mesh;
     sim_costs costs = cost_model_of(gpu, cfg, on, mesh_world(m), &k);
+    k.experts_per_token = (double)model_conf(o->m)->experts_per_token;
     TRY(sim_chain(o->train, m, &costs, watch, &out->run));
     out->update = out->run.update;
     double moved = 2 * (double)plan_offloaded_bytes(o->p) / gpu->host; /* beside the next step */

@@ -7,6 +7,7 @@
  * number of layers only multiplies them. The best of these are then laid out and simulated as they would run,
  * also with pipeline stages instead of data-parallel ranks as neighbors on a host, and only those figures are
  * reported. So the estimate decides what is simulated, never what is reported. */
+#include "ops/op_table.h"
 #include "planning_internal.h"
 
 #include <assert.h>
@@ -55,8 +56,9 @@ typedef struct layer_prices {
     bool possible;
     prog_price first, last, block[CHAIN_KINDS];
     double message;
-    double update;                    /* seconds per element that a rank updates */
-    double bytes[MEMORY_KINDS];       /* of weights, gradients and states, per element */
+    double update;              /* seconds per element that a rank updates, but for the next */
+    double matrices;            /* seconds per block, of GEMMs on whole matrices (Muon) */
+    double bytes[MEMORY_KINDS]; /* of weights, gradients and states, per element */
     double first_params, last_params; /* elements on a rank; a tied table counts in both */
     double block_params[CHAIN_KINDS]; /* ... of a block of each kind */
     double
@@ -65,6 +67,7 @@ typedef struct layer_prices {
 
 typedef struct searcher {
     const config *cfg;
+    config settled; /* with the optimizer that a run would choose */
     const run_target *on;
     const search_options *o;
     model_config mc;
@@ -137,19 +140,33 @@ static err price_split(const searcher *s, layer_prices *p, const model_config *m
     return e;
 }
 
+/* Prices nothing but an update's GEMMs, of which blocks have all: what a whole matrix needs is not proportional to its elements, and
+ * the tables of tokens have none. */
+static double price_matrices(void *ctx, const char *program, const op_call *c) {
+    const searcher *s = ctx;
+    return op_row_of(c->op)->cost == COST_ORTHOGONALIZE ? s->costs.call(s->costs.ctx, program, c)
+                                                        : 0;
+}
+static double price_no_move(void *ctx, const mesh *m, const comm_move *move, double bytes) {
+    return 0;
+}
+
 /* Memory and time per element of a parameter, by the plan of its model and optimizer. Ranks share what ZeRO shards:
  * each takes as much per element as one rank would. */
 static err price_states(const searcher *s, layer_prices *p, model *m, plan *q,
                         const model_layout *l) {
     static const memory_kind states[] = { MEMORY_WEIGHTS, MEMORY_GRADIENTS, MEMORY_MASTER,
                                           MEMORY_MOMENTS };
-    optim_settings settings = train_optim(s->cfg, s->on->ops, l);
+    optim_settings settings = train_optim(&s->settled, s->on->ops, l);
     optimizer *o;
     capacity c = { 0 };
     double elements = 0;
     for (int i = 0; i < model_buckets(m); i++) elements += (double)model_bucket(m, i).count;
     TRY(optim_new(&settings, m, q, &o));
-    p->update = update_seconds(o, &l->mesh, &s->costs) / elements;
+    sim_costs alone = { .call = price_matrices, .move = price_no_move, .ctx = (void *)s };
+    double matrices = update_seconds(o, &l->mesh, &alone);
+    p->update = MAX(0, update_seconds(o, &l->mesh, &s->costs) - matrices) / elements;
+    p->matrices = matrices / s->recorded;
     capacity_add_memory(q, false, &c);
     for (size_t i = 0; i < COUNT_OF(states); i++)
         p->bytes[states[i]] = c.memory[states[i]] / elements;
@@ -432,7 +449,9 @@ static void estimate_speed(const searcher *s, const layer_prices *p, const stage
         if (stage > 0 && same_sums(t, t - 1)) continue; /* nor does it communicate more */
         exposed = MAX(exposed, exposed_data(s, c, t));
         double own = c->zero ? sharded_params(c, t) : t->params;
-        update = MAX(update, p->update * own);
+        /* ranks that share states deal out the blocks whose matrices they need whole */
+        double blocks = c->zero ? ceil(t->layers / shard_ranks(c)) : t->layers;
+        update = MAX(update, p->update * own + p->matrices * blocks);
         state_bytes(p, c, t, &offloaded);
         moved = MAX(moved, s->costs.fetch(s->costs.ctx, 2 * offloaded));
     }
@@ -729,7 +748,8 @@ err layout_find(const config *cfg, const run_target *on, const search_options *o
     *out = (layout_result){ 0 };
     TRY(open_searcher(&s));
     log_mute_thread(true); /* layouts that are only tried */
-    err e = record_kinds(&s);
+    err e = train_settle(cfg, &s.mc, &s.settled);
+    if (!e) e = record_kinds(&s);
     s.all = !o->for_cost && !o->fewer;
     if (!e) consider_shapes(&s);
     if (!e) e = choose_finalists(&s, out);
@@ -744,6 +764,7 @@ err layout_find(const config *cfg, const run_target *on, const search_options *o
     free(s.prices);
     free(s.list);
     free(s.kind);
+    config_free(&s.settled);
     return e;
 }
 

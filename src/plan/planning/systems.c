@@ -23,7 +23,8 @@ enum { LOGITS_MEGATRON = 52, LOGITS_PYTORCH = 32 };
 #define MEGATRON_EARLY                                                                             \
     .late_gradients = true, .bf16_gradients = true, .messages = MESSAGES_SCATTERED
 #define MEGATRON_TE                                                                                \
-    .tp_overlap = 8, .bf16_gradients = true, .messages = MESSAGES_EARLY, .saves_shards = true
+    .tp_overlap = 8, .bf16_gradients = true, .messages = MESSAGES_EARLY, .saves_shards = true,     \
+    .routes_shards = true
 #define TITAN .fp8_gather = true, .casts_shards = true
 
 /* clang-format off */
@@ -38,6 +39,11 @@ static const other_system systems[] = {
            FLASH2, 16, COMPILED, 5e-6, 1, FULL, MEGATRON_TE, .fp8_gather = true),
     SYSTEM("nemo", "NeMo and Megatron-Bridge: as Megatron-LM of 2024, with a fused loss",
            CUDNN, 16, COMPILED, 5e-6, 1, FULL, MEGATRON_TE, .fp8_gather = true),
+    SYSTEM("megatron-2025", "Megatron-LM of 2025 with DeepEP: a fused loss, tokens go once to each host of their experts",
+           CUDNN, 16, COMPILED, 5e-6, 1, FULL, MEGATRON_TE, .fp8_gather = true, .sends_once = true),
+    SYSTEM("deepseek", "DeepSeek's system for V3: tokens go once to each host of their experts, while another microbatch computes",
+           CUDNN, 16, COMPILED, 5e-6, 1, FULL, .bf16_gradients = true, .messages = MESSAGES_EARLY, .fp8_gather = true,
+           .sends_once = true, .hides_experts = true),
     SYSTEM("torchtitan", "torchtitan with torch.compile: FlashAttention-2, FSDP with prefetch",
            FLASH2, LOGITS_PYTORCH, COMPILED, 4e-6, 0.9, FULL, TITAN),
     SYSTEM("torchtitan-async", "torchtitan with torch.compile and asynchronous tensor parallelism",

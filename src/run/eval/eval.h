@@ -43,14 +43,26 @@ err eval_read_text(exec *x, const model *m, int which, loader *l, int64_t batche
 typedef struct score_request {
     const int32_t *tokens; /* borrowed */
     int64_t n, from;
-    double sum; /* the result: of the logarithms of their probabilities */
+    double sum;    /* the result: of the logarithms of their probabilities */
+    double missed; /* the result: tokens of them that were not the likeliest */
 } score_request;
-/* Scores all requests, several in a batch of the EVAL chain `which` with `rows` rows of `seq` tokens. Of a
- * request longer than a row the beginning is left out. On several ranks all call it together with the same
+/* EVAL chains that score: one of `rows` rows of `seq` tokens, and of chains that share beginnings (model_record_shared) smaller ones
+ * for the end of a list of requests, which would fill a small part of a batch. */
+enum { SCORE_TAILS = 4 };
+typedef struct score_chains {
+    int which;
+    int64_t rows, seq;
+    int tails;
+    struct score_tail {
+        int id;
+        int64_t tokens;
+    } tail[SCORE_TAILS]; /* by descending size */
+} score_chains;
+/* Scores all requests, several in a batch. Of a request longer than a row the beginning is left out. On several ranks all call it together with the same
  * requests, share the work in any layout, and all have the sums. on_batch, where it is given, gets the number of
  * requests done. */
-err score_all(exec *x, const model *m, int which, int64_t rows, int64_t seq, score_request *all,
-              int64_t n, void (*on_batch)(void *ctx, int64_t done), void *ctx) MUST_USE;
+err score_all(exec *x, const model *m, const score_chains *on, score_request *all, int64_t n,
+              void (*on_batch)(void *ctx, int64_t done), void *ctx) MUST_USE;
 
 /* ---- tasks: task_table.c has a row for each, task_read.c reads files, tasks.c scores -------------- */
 enum { TASK_MAX_CHOICES = 32, CORE_TASKS = 22 };
@@ -109,12 +121,11 @@ struct generation;
 typedef struct task_run {
     exec *x;
     const model *m;
-    int which;
-    int64_t rows, seq;
+    const score_chains *on;
     const tokenizer *tok;
     FILE *details;
     eval_progress show;     /* counts answers */
-    struct generation *gen; /* of TASK_GREEDY and TASK_GENERATE; NULL: these are refused */
+    struct generation *gen; /* of TASK_GENERATE; NULL: it is refused */
 } task_run;
 err task_score_all(const task_run *r, const task_file *t, task_score *out) MUST_USE;
 /* @param longest set to the tokens of context that the longest answer needs

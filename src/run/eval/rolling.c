@@ -35,12 +35,13 @@ static err add_document(const task_run *r, const char *text, size_t n, eval_roll
     if (first >= 0) token_ids_add(&ids, &first, 1);
     encoder_add(enc, text, n, false, &ids);
     encoder_free(enc);
-    int64_t tokens = (int64_t)ids.n - 1, windows = MAX(0, (tokens + r->seq - 1) / r->seq);
+    int64_t seq = r->on->seq, tokens = (int64_t)ids.n - 1,
+            windows = MAX(0, (tokens + seq - 1) / seq);
     score_request *all = mem_alloc((size_t)MAX(windows, 1) * sizeof *all);
     for (int64_t i = 0; i < windows; i++)
-        all[i] = (score_request){ ids.at + i * r->seq, MIN(r->seq, tokens - i * r->seq) + 1, 1, 0 };
+        all[i] = (score_request){ ids.at + i * seq, MIN(seq, tokens - i * seq) + 1, 1 };
     err e = OK;
-    if (windows) e = score_all(r->x, r->m, r->which, r->rows, r->seq, all, windows, NULL, NULL);
+    if (windows) e = score_all(r->x, r->m, r->on, all, windows, NULL, NULL);
     for (int64_t i = 0; i < windows && !e; i++) out->sum += all[i].sum;
     out->documents++;
     out->tokens += MAX(tokens, 0);

@@ -56,15 +56,14 @@ static bool add_request(score_batch *b, const score_request *r, int64_t which) {
     return true;
 }
 
-/* @param losses [2][tokens of a rank] */
-static err run_score_batch(exec *x, const model *m, int which, const score_batch *b, float *losses,
-                           score_request *all) {
+/* @param n tokens of a rank @param losses [4][n] */
+static err run_score_batch(exec *x, const model *m, int which, const score_batch *b, int64_t n,
+                           float *losses, score_request *all) {
     const mesh *me = &model_lay(m)->mesh;
     tensor result = exec_result(x, which);
     placement pl = exec_result_placement(x, which);
-    int64_t n = b->own * b->seq, first = mesh_index(me, model_row_axes(m)) * n,
-            here = result.dim[0];
-    float *mine = losses + n;
+    int64_t first = mesh_index(me, model_row_axes(m)) * n, here = result.dim[0];
+    float *mine = losses + n, *top1 = losses + 2 * n, *mine1 = losses + 3 * n;
     model_batch batch = { b->tokens + first,
                           b->targets + first,
                           b->pos + first,
@@ -77,11 +76,19 @@ static err run_score_batch(exec *x, const model *m, int which, const score_batch
     TRY(exec_chain(x, which, 0, 1));
     if (!exec_has_result(x, which)) return OK;
     TRY(plan_get(x->plan, mine, result.data, tensor_bytes(&result)));
+    TRY(plan_get(x->plan, mine1, exec_top1(x, which), tensor_bytes(&result)));
     memset(losses, 0, (size_t)n * sizeof *losses);
-    for (int64_t i = 0; i < here; i++) losses[model_token_index(m, pl, n, i)] = mine[i];
-    for (int64_t i = 0; i < n; i++)
-        if (b->owner[first + i] >= 0 && b->targets[first + i] != DATA_NO_TARGET)
-            all[b->owner[first + i]].sum -= (double)losses[i];
+    for (int64_t i = 0; i < n; i++) top1[i] = 1; /* of tokens that other ranks have */
+    for (int64_t i = 0; i < here; i++) {
+        int64_t at = model_token_index(m, pl, n, i);
+        losses[at] = mine[i];
+        top1[at] = mine1[i];
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (b->owner[first + i] < 0 || b->targets[first + i] == DATA_NO_TARGET) continue;
+        all[b->owner[first + i]].sum -= (double)losses[i];
+        all[b->owner[first + i]].missed += 1 - (double)top1[i];
+    }
     return OK;
 }
 
@@ -93,13 +100,17 @@ static err share_scores(exec *x, const model *m, int which, score_request *all, 
     axis_set sharded = placement_axes(exec_result_placement(x, which), PL_S);
     axis_set alike = AXES_ALL & ~model_row_axes(m) & ~AXES_STAGES & ~sharded;
     bool counts = exec_has_result(x, which) && mesh_index(me, alike) == 0;
-    double *sums = mem_alloc(CHUNK * sizeof *sums);
+    double *sums = mem_alloc(2 * CHUNK * sizeof *sums);
     err e = OK;
     for (int64_t at = 0; at < n && !e; at += CHUNK) {
         int64_t some = MIN((int64_t)CHUNK, n - at);
-        for (int64_t i = 0; i < some; i++) sums[i] = counts ? all[at + i].sum : 0;
-        e = comm_total(x->comm, sums, (int)some);
-        for (int64_t i = 0; i < some; i++) all[at + i].sum = sums[i];
+        for (int64_t i = 0; i < some; i++) {
+            sums[2 * i] = counts ? all[at + i].sum : 0;
+            sums[2 * i + 1] = counts ? all[at + i].missed : 0;
+        }
+        e = comm_total(x->comm, sums, (int)(2 * some));
+        for (int64_t i = 0; i < some; i++)
+            all[at + i].sum = sums[2 * i], all[at + i].missed = sums[2 * i + 1];
     }
     free(sums);
     return e;
@@ -155,17 +166,44 @@ typedef struct request_group {
     int64_t end, shared;
 } request_group;
 
-/* @param beyond tokens that are shared anyway @param least share of the tokens in common that a further request must have */
-static request_group group_from(const score_request *all, int64_t i, int64_t end, int64_t beyond,
-                                double least) {
+/* Whether a request has nearly all of `shared` tokens in common with another, as answers to one question do: `same`. */
+static bool is_same_question(int64_t same, int64_t shared) {
+    return (double)same >= 0.9 * (double)shared;
+}
+
+/* Answers to the question of request i. @param beyond tokens that are shared anyway */
+static request_group question_from(const score_request *all, int64_t i, int64_t end,
+                                   int64_t beyond) {
     request_group g = { i + 1, without_targets(&all[i]) };
     for (; g.end < end; g.end++) {
         int64_t same = shared_tokens(&all[i], &all[g.end], g.shared);
-        if (same < beyond + LEAST_SHARED || (double)same < least * (double)g.shared) break;
+        if (same < beyond + LEAST_SHARED || !is_same_question(same, g.shared)) break;
         g.shared = same;
     }
     if (g.end == i + 1) g.shared = beyond;
     return g;
+}
+
+/* Questions from request i on, among those that a batch of `capacity` tokens may hold, whose common beginning saves most: its tokens for
+ * every question but the first. Without any, the answers to one question, which share nothing here. */
+static request_group examples_from(const score_request *all, int64_t i, int64_t n,
+                                   int64_t capacity) {
+    request_group best = { i + 1, 0 };
+    int64_t common = without_targets(&all[i]), used = all[i].n, questions = 1, saved = 0;
+    for (int64_t k = i + 1; k < n && used < capacity; k++) {
+        int64_t before = without_targets(&all[k - 1]);
+        int64_t same = shared_tokens(&all[i], &all[k], common);
+        int64_t last = shared_tokens(&all[k - 1], &all[k], before);
+        if (same < LEAST_SHARED) break;
+        common = same;
+        questions += !is_same_question(last, before);
+        used += all[k].n - last;
+        if (questions == 1) best.end = k + 1;
+        if (common * (questions - 1) < MAX(saved, 1)) continue;
+        saved = common * (questions - 1);
+        best = (request_group){ k + 1, common };
+    }
+    return best;
 }
 
 /* Adds as many requests from i on as fit. @return the first that does not. */
@@ -175,8 +213,8 @@ static int64_t fill_shared(shared_batch *s, const score_request *all, int64_t i,
     for (; i < n; i++) {
         const score_request *r = &all[i];
         request_group o = { outer_end, outer }, q = { inner_end, inner };
-        if (i >= outer_end) o = group_from(all, i, n, 0, 0.5);
-        if (i >= MIN(inner_end, outer_end)) q = group_from(all, i, o.end, o.shared, 0.9);
+        if (i >= outer_end) o = examples_from(all, i, n, s->n - s->at);
+        if (i >= MIN(inner_end, outer_end)) q = question_from(all, i, o.end, o.shared);
         bool new_outer = i >= outer_end, new_inner = i >= MIN(inner_end, outer_end);
         int64_t need = r->n - 1 - q.shared + (new_inner ? q.shared - o.shared : 0) +
                        (new_outer ? o.shared : 0);
@@ -212,25 +250,57 @@ static void pad_shared(shared_batch *s) {
 /* The last tokens of a request that is longer than a sequence. */
 static score_request last_tokens(const score_request *r, int64_t seq) {
     int64_t skip = MAX(0, r->n - 1 - seq);
-    return (score_request){ r->tokens + skip, r->n - skip, MAX(1, r->from - skip), 0 };
+    return (score_request){ r->tokens + skip, r->n - skip, MAX(1, r->from - skip) };
 }
 
-static err score_shared(exec *x, const model *m, int which, score_batch *b, float *losses,
-                        score_request *all, int64_t n, void (*on_batch)(void *ctx, int64_t done),
-                        void *ctx) {
-    shared_batch s = { .b = *b, .n = b->rows * b->seq };
+/* Lays out a batch of `tokens` tokens from request i on. @return the first request that does not fit. */
+static int64_t lay_out_shared(shared_batch *s, int64_t tokens, const score_request *all, int64_t i,
+                              int64_t n) {
+    clear_batch(&s->b);
+    memset(s->end, 0, sizeof s->end);
+    s->n = tokens;
+    s->at = 0;
+    return fill_shared(s, all, i, n);
+}
+
+/* The chain for the last `used` tokens: one that they nearly fill, else the largest that they fill. @return its index among the tails;
+ * -1: the whole one. */
+static int choose_tail(const score_chains *on, int64_t used) {
+    int chosen = -1;
+    if (4 * used >= 3 * on->rows * on->seq) return -1;
+    for (int i = 0; i < on->tails; i++) {
+        int64_t size = on->tail[i].tokens;
+        chosen = i;
+        if (used >= size) break;
+        if (4 * used >= 3 * size) break;
+    }
+    return chosen;
+}
+
+static err score_shared(exec *x, const model *m, const score_chains *on, score_batch *b,
+                        float *losses, score_request *all, int64_t n,
+                        void (*on_batch)(void *ctx, int64_t done), void *ctx) {
+    int64_t whole = b->rows * b->seq;
+    shared_batch s = { .b = *b };
     score_request *cut = mem_alloc((size_t)MAX(n, 1) * sizeof *cut);
-    s.ranges = mem_alloc((size_t)(MODEL_RANGES * 2 * s.n) * sizeof *s.ranges);
+    s.ranges = mem_alloc((size_t)(MODEL_RANGES * 2 * whole) * sizeof *s.ranges);
     s.b.ranges = s.ranges;
     err e = OK;
     for (int64_t i = 0; i < n; i++) cut[i] = last_tokens(&all[i], b->seq);
     for (int64_t i = 0; i < n && !e;) {
-        clear_batch(&s.b);
-        memset(s.end, 0, sizeof s.end);
-        s.at = 0;
-        i = fill_shared(&s, cut, i, n);
+        int64_t end = lay_out_shared(&s, whole, cut, i, n);
+        int tail = end < n ? -1 : choose_tail(on, s.at), which = on->which;
+        if (tail >= 0) {
+            end = lay_out_shared(&s, on->tail[tail].tokens, cut, i, n);
+            which = on->tail[tail].id;
+        }
+        if (end == i) { /* a request that is longer than the tail */
+            end = lay_out_shared(&s, whole, cut, i, n);
+            which = on->which;
+        }
         pad_shared(&s);
-        e = run_score_batch(x, m, which, &s.b, losses, all);
+        e = run_score_batch(x, m, which, &s.b, s.n, losses, all);
+        i = end;
         if (on_batch) on_batch(ctx, i);
     }
     free(s.ranges);
@@ -238,8 +308,9 @@ static err score_shared(exec *x, const model *m, int which, score_batch *b, floa
     return e;
 }
 
-err score_all(exec *x, const model *m, int which, int64_t rows, int64_t seq, score_request *all,
-              int64_t n, void (*on_batch)(void *ctx, int64_t done), void *ctx) {
+err score_all(exec *x, const model *m, const score_chains *on, score_request *all, int64_t n,
+              void (*on_batch)(void *ctx, int64_t done), void *ctx) {
+    int64_t rows = on->rows, seq = on->seq;
     int64_t whole = rows * mesh_span(&model_lay(m)->mesh, model_row_axes(m));
     size_t size = (size_t)(whole * seq);
     score_batch b = { .rows = whole, .seq = seq, .own = rows };
@@ -248,24 +319,24 @@ err score_all(exec *x, const model *m, int which, int64_t rows, int64_t seq, sco
     b.start = words + 3 * size;
     b.ids = mem_alloc(2 * size * sizeof *b.ids);
     b.owner = b.ids + size;
-    float *losses = mem_alloc(2 * (size_t)(rows * seq) * sizeof *losses);
+    float *losses = mem_alloc(4 * (size_t)(rows * seq) * sizeof *losses);
     err e = OK;
     for (int64_t i = 0; i < n; i++) {
         BUG_IF(all[i].from < 1 || all[i].from > all[i].n);
-        all[i].sum = 0;
+        all[i].sum = all[i].missed = 0;
     }
     input_info ranges;
     if (plan_input_info(x->plan, "ranges", &ranges)) {
-        e = score_shared(x, m, which, &b, losses, all, n, on_batch, ctx);
+        e = score_shared(x, m, on, &b, losses, all, n, on_batch, ctx);
         goto cleanup;
     }
     for (int64_t i = 0; i < n;) {
         clear_batch(&b);
         while (i < n && add_request(&b, &all[i], i)) i++;
-        TRY_CLEAN(run_score_batch(x, m, which, &b, losses, all));
+        TRY_CLEAN(run_score_batch(x, m, on->which, &b, rows * seq, losses, all));
         if (on_batch) on_batch(ctx, i);
     }
-    TRY_CLEAN(share_scores(x, m, which, all, n));
+    TRY_CLEAN(share_scores(x, m, on->which, all, n));
 cleanup:
     free(words);
     free(b.ids);

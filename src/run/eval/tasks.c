@@ -46,7 +46,7 @@ static err make_request(encoder *enc, const tokenizer *tok, const task_file *t, 
         put_first(ids, tokenizer_eos(tok));
         before.n = 1;
     }
-    *out = (score_request){ ids->at, (int64_t)ids->n, (int64_t)MIN(before.n, ids->n), 0 };
+    *out = (score_request){ ids->at, (int64_t)ids->n, (int64_t)MIN(before.n, ids->n) };
     token_ids_free(&before);
     if (out->from < 1)
         return err_hint(ERR("an empty context, and the tokenizer has no token that begins a text"),
@@ -153,65 +153,32 @@ static err requests_make(const tokenizer *tok, const task_file *t, task_requests
     return e;
 }
 
-/* Whether greedy decoding yields the tokens. */
-typedef struct greedy_run {
-    const task_run *r;
-    const score_request *requests;
-    struct greedy_check {
-        struct greedy_run *of;
-        int64_t at; /* tokens that were right */
-    } * all;
-    int64_t n, done;
-} greedy_run;
-
-static bool check_greedy(void *ctx, int32_t id) {
-    struct greedy_check *c = ctx;
-    const score_request *s = &c->of->requests[c - c->of->all];
-    return s->tokens[s->from + c->at] == id && ++c->at < s->n - s->from;
-}
-static void count_checked(void *ctx, const generated *g) {
-    greedy_run *run = ((struct greedy_check *)ctx)->of;
-    const eval_progress *show = &run->r->show;
-    if (show->on_batch) show->on_batch(show->ctx, ++run->done, run->n);
-}
-static err add_greedy(void *ctx, int64_t i) {
-    greedy_run *run = ctx;
-    const score_request *s = &run->requests[i];
-    run->all[i].of = run;
-    sample_options o = { .tokens = s->n - s->from, .temperature = 0, .stop = -1 };
-    return generation_add(
-        run->r->gen, NULL, s->tokens, s->from, &o,
-        (decode_sink){ .emit = check_greedy, .done = count_checked, .ctx = &run->all[i] });
-}
-
+/* Whether greedy decoding would yield the answers. */
 static err count_greedy(const task_run *r, const task_file *t, const score_request *s,
                         task_score *out) {
     int64_t right = 0;
     double sum = 0;
-    greedy_run run = { r, s, mem_alloc((size_t)t->n * sizeof *run.all), t->n, 0 };
-    err e = generation_run(r->gen, t->n, add_greedy, &run);
-    for (int64_t i = 0; i < t->n && !e; i++) {
-        bool whole = run.all[i].at == s[i].n - s[i].from;
+    for (int64_t i = 0; i < t->n; i++) {
+        bool whole = s[i].missed < 0.5;
         right += whole;
         sum += s[i].sum;
-        e = print_details(r, &t->question[i], &s[i], whole ? 0 : -1, -1);
+        TRY(print_details(r, &t->question[i], &s[i], whole ? 0 : -1, -1));
     }
-    free(run.all);
     *out = (task_score){ (double)right / (double)t->n, NAN, sum / (double)t->n, t->n };
-    return e;
+    return OK;
 }
 
 err task_score_all(const task_run *r, const task_file *t, task_score *out) {
     task_requests q;
-    bool generates = t->row->type == TASK_GREEDY || t->row->type == TASK_GENERATE;
-    if (generates && !r->gen)
+    if (t->row->type == TASK_GENERATE && !r->gen)
         return err_hint(ERR("%s needs generated text, which is not made here", t->format),
                         "evaluate it with `ingot eval`");
     if (t->row->type == TASK_GENERATE) return task_generate_all(r, t, out);
     err e = requests_make(r->tok, t, &q);
     score_progress p = { r, q.n };
-    if (!e) e = score_all(r->x, r->m, r->which, r->rows, r->seq, q.all, q.n, report_batch, &p);
-    if (!e) e = generates ? count_greedy(r, t, q.all, out) : count_right(r, t, q.all, out);
+    if (!e) e = score_all(r->x, r->m, r->on, q.all, q.n, report_batch, &p);
+    bool greedy = t->row->type == TASK_GREEDY;
+    if (!e) e = greedy ? count_greedy(r, t, q.all, out) : count_right(r, t, q.all, out);
     requests_free(&q);
     return e;
 }

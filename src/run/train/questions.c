@@ -97,7 +97,8 @@ err questions_answer(trainer *t, observe_step *s) {
     err e = OK;
     for (int i = 0; i < q->n && !e; i++) {
         task_score score;
-        task_run run = { &t->x, t->m, q->eval_id, q->rows, q->seq, t->data.tokenizer, NULL, { 0 } };
+        score_chains on = { q->eval_id, q->rows, q->seq };
+        task_run run = { .x = &t->x, .m = t->m, .on = &on, .tok = t->data.tokenizer };
         e = task_score_all(&run, &q->file[i], &score);
         if (e) break;
         q->score[i].acc = score.acc;

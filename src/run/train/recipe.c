@@ -143,6 +143,20 @@ err recipe_choose(trainer *t) {
     return OK;
 }
 
+err train_settle(const config *c, const model_config *mc, config *out) {
+    trainer *t = mem_alloc(sizeof *t);
+    t->cfg = c;
+    t->mc = *mc;
+    t->len.seq = c->training.seq_len;
+    err e = recipe_choose(t);
+    if (t->cfg == &t->own)
+        *out = t->own;
+    else
+        config_copy(out, c);
+    free(t);
+    return e;
+}
+
 void recipe_describe(const trainer *t, str *out) {
     str memory = { 0 };
     const char *why = t->start.resume ? NULL : why_none(t, &memory);

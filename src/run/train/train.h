@@ -88,6 +88,9 @@ int train_gpu(const config *c, int local_rank); /* the number of that GPU */
 /* How the model lies on it, in rows of `seq` tokens. */
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq);
 optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l);
+/* The config with the optimizer's settings that a new run would choose where they are left open. @param out config_free, also after an
+ * error */
+err train_settle(const config *c, const model_config *mc, config *out) MUST_USE;
 /* Which of a chain's blocks run forward again. */
 err train_recompute(const config *c, chain *t) MUST_USE;
 

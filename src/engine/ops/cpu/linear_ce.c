@@ -185,6 +185,23 @@ static float row_loss(const op_call *c, const row_stats *r, int64_t v) {
     return (float)(loss + smoothing * (r->at_target - r->logits / (double)v));
 }
 
+/* top1 is the last result of both ops. */
+static void store_top1(const op_call *c, int loss, int64_t at, bool is) {
+    float *top1 = c->out[loss ? 2 : 3].data;
+    if (top1) top1[at] = is;
+}
+
+/* @param loss the index of that result @param v of the whole vocabulary */
+static void store_row(const op_call *c, int loss, int64_t at, const row_stats *r, int64_t v) {
+    ((float *)c->out[loss].data)[at] = row_loss(c, r, v);
+    store_top1(c, loss, at, r->at_target >= r->max);
+}
+
+static void store_no_target(const op_call *c, int loss, int64_t at) {
+    ((float *)c->out[loss].data)[at] = 0;
+    store_top1(c, loss, at, false);
+}
+
 static row_slopes slopes_of_row(const op_call *c, const row_stats *r, int64_t v) {
     double unit = (double)loss_gradient(c), smoothing = (double)c->attr.ce.smoothing;
     double more = 1 + 2 * (double)c->attr.ce.z_loss * log_of_sum(r);
@@ -230,13 +247,14 @@ static void grad_through_cap(const op_call *c, float *grad, const float *capped,
 }
 
 /* The loss of a row of capped logits, and p in place of them: their slope is read beside the exponential. */
-static void capped_row(const ce_job *s, float *z, int64_t target, float *loss, bool grad) {
+static void capped_row(const ce_job *s, float *z, int64_t at, bool grad) {
     const op_call *c = s->call;
+    int64_t target = ((const int32_t *)c->in[2].data)[at];
     logits_as_seen(c, z, s->v, z);
     float max = row_max(z, s->v, 1), block[BLOCK];
     row_stats r = { (double)max, row_exp_sum(z, s->v, 1, max), (double)z[target] };
     if (c->attr.ce.smoothing > 0) r.logits = row_sum(z, s->v, 1);
-    *loss = row_loss(c, &r, s->v);
+    store_row(c, 0, at, &r, s->v);
     row_slopes d = slopes_of_row(c, &r, s->v);
     for (int64_t j = 0; grad && j < s->v; j += BLOCK) {
         int64_t count = MIN(BLOCK, s->v - j);
@@ -252,30 +270,29 @@ static void loss_row_task(void *ctx, int64_t i, int worker) {
     const op_call *c = s->call;
     int64_t at = s->row ? s->row[s->from + i] : s->from + i;
     int64_t target = ((const int32_t *)c->in[2].data)[at];
-    float *z = s->z + i * s->stride, *loss = (float *)c->out[0].data + at;
+    float *z = s->z + i * s->stride;
     bool grad = c->out[1].data || c->out[2].data;
     if (target == NO_TARGET) {
-        *loss = 0;
+        store_no_target(c, 0, at);
         if (grad) memset(z, 0, (size_t)s->v * dt_size(c->in[0].dt));
         return;
     }
     BUG_IF(target < 0 || target >= s->v);
     if (c->attr.ce.cap > 0) {
-        capped_row(s, z, target, loss, grad);
+        capped_row(s, z, at, grad);
         return;
     }
     float scale = c->attr.ce.logit_scale, max = row_max(z, s->v, scale);
     row_stats r = { .max = (double)max, .at_target = (double)(z[target] * scale) };
     if (c->attr.ce.smoothing > 0) r.logits = row_sum(z, s->v, scale);
     r.sum = row_exp(z, s->v, scale, max);
-    *loss = row_loss(c, &r, s->v);
+    store_row(c, 0, at, &r, s->v);
     if (grad) row_grad(z, s->v, slopes_of_row(c, &r, s->v), target, c->in[0].dt);
 }
 
 /* Finds the rows that have a target, and sets the loss of the others. */
 static void find_targets(ce_job *s) {
     const int32_t *target = s->call->in[2].data;
-    float *loss = s->call->out[0].data;
     int64_t all = s->n;
     s->row = (int32_t *)(void *)((char *)s->z + s->z_bytes);
     s->gathered = (char *)s->row + align_up((size_t)all * sizeof *s->row, 64);
@@ -284,7 +301,7 @@ static void find_targets(ce_job *s) {
         if (target[i] != NO_TARGET)
             s->row[s->n++] = (int32_t)i;
         else
-            loss[i] = 0;
+            store_no_target(s->call, 0, i);
     }
 }
 
@@ -393,14 +410,14 @@ static void loss_task(void *ctx, int64_t i, int worker) {
     const tensor *dz = &c->out[0];
     size_t size = dt_size(dz->dt);
     char *to = dz->data ? (char *)dz->data + (size_t)(i * j->v) * size : NULL;
-    float *loss = (float *)c->out[1].data + i, block[BLOCK], seen[BLOCK];
+    float block[BLOCK], seen[BLOCK];
     if (j->target[i] == NO_TARGET) {
-        *loss = 0;
+        store_no_target(c, 1, i);
         if (to) memset(to, 0, (size_t)j->v * size);
         return;
     }
     const row_stats r = merge_stats(j, i);
-    *loss = row_loss(c, &r, j->whole);
+    store_row(c, 1, i, &r, j->whole);
     if (!to) return;
     const float *z = j->z + i * j->v;
     const float max = (float)r.max;

@@ -14,7 +14,7 @@ enum { THREADS = 512, NO_TARGET = -100, ROW_BYTES = 112 << 10 };
 
 typedef struct softmax_args {
     const int32_t *target;
-    float *loss;
+    float *loss, *top1; /* top1 may be NULL */
     const step_block *step;
     int64_t v, stride;
     float scale, cap, smoothing, z_loss;
@@ -89,6 +89,7 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
     int v = (int)a.v, target = a.target[blockIdx.x];
     if (target == NO_TARGET) {
         if (threadIdx.x == 0) a.loss[blockIdx.x] = 0;
+        if (threadIdx.x == 0 && a.top1) a.top1[blockIdx.x] = 0;
         float none[8] = { 0 };
         for (int i = threadIdx.x * EIGHT; a.grad && i < v; i += THREADS * EIGHT)
             z.store(base + i, end, none);
@@ -139,6 +140,7 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
         a.loss[blockIdx.x] =
             full_loss(logf(sum) + (max - at_target) / log2_e, lse, at_target / log2_e,
                       logits / log2_e / (float)v, a.smoothing, a.z_loss);
+    if (threadIdx.x == 0 && a.top1) a.top1[blockIdx.x] = at_target >= max;
     if (!a.grad) return;
     logit_slopes d = logit_slopes_of(a.step, a.scale, sum, lse, (float)v, a.smoothing, a.z_loss);
     for (int i = threadIdx.x * EIGHT; i < v; i += THREADS * EIGHT) {
@@ -177,6 +179,7 @@ extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
     softmax_args a = {};
     a.target = (const int32_t *)c->in[2].data + s->from;
     a.loss = (float *)c->out[0].data + s->from;
+    if (c->out[3].data) a.top1 = (float *)c->out[3].data + s->from;
     a.step = c->run->step;
     a.v = s->v, a.stride = s->stride, a.scale = c->attr.ce.logit_scale, a.grad = s->grad;
     a.cap = c->attr.ce.cap, a.smoothing = c->attr.ce.smoothing, a.z_loss = c->attr.ce.z_loss;
@@ -193,8 +196,8 @@ enum { STAT_MAX, STAT_SUM, STAT_TARGET, STAT_LOGITS, STATS };
 
 typedef struct shard_args {
     const int32_t *target;
-    const float *stat_in; /* [ranks][n][STATS] */
-    float *stat, *loss;
+    const float *stat_in;      /* [ranks][n][STATS] */
+    float *stat, *loss, *top1; /* top1 may be NULL */
     const step_block *step;
     int64_t n, v, ranks;
     int own, first; /* columns that are tokens, and the first one's id */
@@ -286,6 +289,7 @@ static __global__ void __launch_bounds__(THREADS)
         a.loss[blockIdx.x] = counts ? full_loss(logf(sum) + (max - at_target), lse, at_target,
                                                 logits / a.whole, a.smoothing, a.z_loss)
                                     : 0;
+    if (threadIdx.x == 0 && a.top1) a.top1[blockIdx.x] = counts && at_target >= max;
     if (!a.grad) return;
     logit_slopes d =
         logit_slopes_of(a.step, a.scale, counts ? sum : 1, lse, a.whole, a.smoothing, a.z_loss);
@@ -332,6 +336,7 @@ static void cuda_ce_loss(const op_call *c) {
     a.stat_in = (const float *)c->in[1].data;
     a.ranks = c->in[1].dim[0] / a.n;
     a.loss = (float *)c->out[1].data;
+    a.top1 = (float *)c->out[2].data;
     a.grad = c->out[0].data != NULL;
     dtype dt = (uintptr_t)z->data % 16 ? DT_NONE : common_type(a.v, one, 1);
     WITH_TYPE(dt, LAUNCH(cuda_of(c), { (unsigned)a.n, THREADS }, loss_rows<A>, typename A::fp32(*z),
