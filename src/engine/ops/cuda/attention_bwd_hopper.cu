@@ -56,6 +56,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     __shared__ uint64_t bars[2 * S::STAGES_ + 1];
     __shared__ seen_keys seen[GROUPS + 1], parts[2 * GROUPS];
     __shared__ float dots[GROUPS][64];
+    __shared__ uint32_t eights[S::STAGES_][LINES / EIGHT]; /* with dropout */
     char *own = aligned(memory), *tiles = own + GROUPS * 2 * S::OWN;
     uint64_t *have_queries = &bars[2 * S::STAGES_];
     stage_ring<S::STAGES_, 2 *S::TILE> ring = { tiles, bars, bars + S::STAGES_, 0, 0 };
@@ -72,18 +73,26 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
 
     if (threadIdx.x < GROUP_THREADS) {
         keep_registers<GROUPS>(true);
-        if (threadIdx.x != 0) return;
+        if (threadIdx.x >= (DROPS ? WARP : 1)) return;
+        bool copies = threadIdx.x == 0;
         int k = a.key_col + kv_head * DIM, v = k + a.kv * DIM;
-        barrier_expect(have_queries, GROUPS * 2 * S::OWN);
-        for (int i = 0; i < GROUPS; i++) {
-            char *to = own + i * 2 * S::OWN;
-            copy_tile<DIM, 64>(to, &maps.q, head * DIM, (int)first + 64 * i, have_queries);
-            copy_tile<DIM, 64>(to + S::OWN, &maps.dout, head * DIM, (int)first + 64 * i,
-                               have_queries);
+        if (copies) {
+            barrier_expect(have_queries, GROUPS * 2 * S::OWN);
+            for (int i = 0; i < GROUPS; i++) {
+                char *to = own + i * 2 * S::OWN;
+                copy_tile<DIM, 64>(to, &maps.q, head * DIM, (int)first + 64 * i, have_queries);
+                copy_tile<DIM, 64>(to + S::OWN, &maps.dout, head * DIM, (int)first + 64 * i,
+                                   have_queries);
+            }
         }
         for (int t = 0; t < count; t++, ring.next()) {
             uint64_t *full = &ring.full[ring.at];
             ring.wait_empty();
+            if (DROPS) {
+                write_eights<LINES>(a, begin + t * LINES, eights[ring.at]);
+                __syncwarp();
+            }
+            if (!copies) continue;
             barrier_expect(full, 2 * S::TILE);
             copy_tile<DIM, LINES>(ring.stage(), &maps.kv, k, begin + t * LINES, full);
             copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.kv, v, begin + t * LINES, full);
@@ -128,7 +137,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
         ring.wait_full();
         begin_scores<T, DIM, LINES>(s, queries, ring.stage());
         begin_scores<T, DIM, LINES>(dp, dout, ring.stage() + S::TILE);
-        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, kept);
+        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, eights[ring.at], kept);
         multiply_wait<0>();
         if (at > from) before.release();
         grad_scores<DROPS>(a, t, tile, all_seen, kept, s, dp, stat, dot);
@@ -160,7 +169,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     __shared__ uint64_t bars[2 * S::STAGES_ + 1];
     __shared__ query_tile queries[S::STAGES_];
     stage_ring<S::STAGES_, 2 * S::TILE> ring;
-    key_block<S> b = open_key_block<S>(a, memory, bars, &ring);
+    key_block<S> b = open_key_block<S>(a, memory, bars, &ring, (int)blockIdx.x, (int)blockIdx.y);
     if (threadIdx.x < GROUP_THREADS) {
         keep_registers<GROUPS>(true);
         if (threadIdx.x < WARP) copy_key_block<S, DIM>(maps, a, g, b, ring, queries);

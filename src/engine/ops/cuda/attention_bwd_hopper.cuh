@@ -174,9 +174,10 @@ template <class S> struct key_block {
 /* Sets up the barriers: bars has 2 STAGES_ + 1. Ends with the block at a barrier. */
 template <class S, class RING>
 static __device__ __forceinline__ key_block<S> open_key_block(const att &a, char *memory,
-                                                              uint64_t *bars, RING *ring) {
+                                                              uint64_t *bars, RING *ring, int block,
+                                                              int kv_head) {
     char *own = aligned(memory);
-    int64_t first = (int64_t)blockIdx.x * S::ROWS_;
+    int64_t first = (int64_t)block * S::ROWS_;
     key_block<S> b = {
         own,   own + S::GROUPS * 2 * S::OWN,       &bars[2 * S::STAGES_], (int)blockIdx.y,
         first, min(first + S::ROWS_, a.n_keys) - 1

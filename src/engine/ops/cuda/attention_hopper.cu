@@ -80,6 +80,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
     DYNAMIC_SHARED(char, memory);
     __shared__ uint64_t bars[4 * S::STAGES_ + 1];
     __shared__ seen_keys seen[GROUPS + 1], parts[2 * GROUPS];
+    __shared__ uint32_t eights[S::STAGES_][LINES / EIGHT]; /* with dropout */
     char *own = aligned(memory), *tiles = own + GROUPS * S::OWN;
     uint64_t *have_queries = &bars[4 * S::STAGES_];
     stage_ring<S::STAGES_, S::TILE> keys = { tiles, bars, bars + S::STAGES_, 0, 0 },
@@ -99,25 +100,36 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
 
     if (threadIdx.x < GROUP_THREADS) {
         keep_registers<GROUPS>(true);
-        if (threadIdx.x != 0) return;
+        if (threadIdx.x >= (DROPS ? WARP : 1)) return;
+        bool copies = threadIdx.x == 0;
         int k = a.key_col + kv_head * DIM, v = k + a.kv * DIM;
-        barrier_expect(have_queries, GROUPS * S::OWN);
-        for (int g = 0; g < GROUPS; g++)
-            copy_tile<DIM, 64>(own + g * S::OWN, &maps.q, head * DIM, (int)first + 64 * g,
-                               have_queries);
+        if (copies) {
+            barrier_expect(have_queries, GROUPS * S::OWN);
+            for (int g = 0; g < GROUPS; g++)
+                copy_tile<DIM, 64>(own + g * S::OWN, &maps.q, head * DIM, (int)first + 64 * g,
+                                   have_queries);
+        }
         for (int t = 0; t <= count; t++) {
             if (t < count) {
                 keys.wait_empty();
-                barrier_expect(&keys.full[keys.at], S::TILE);
-                copy_tile<DIM, LINES>(keys.stage(), &maps.kv, k, begin + t * LINES,
-                                      &keys.full[keys.at]);
+                if (DROPS) {
+                    write_eights<LINES>(a, begin + t * LINES, eights[keys.at]);
+                    __syncwarp();
+                }
+                if (copies) {
+                    barrier_expect(&keys.full[keys.at], S::TILE);
+                    copy_tile<DIM, LINES>(keys.stage(), &maps.kv, k, begin + t * LINES,
+                                          &keys.full[keys.at]);
+                }
                 keys.next();
             }
             if (t > 0) {
                 values.wait_empty();
-                barrier_expect(&values.full[values.at], S::TILE);
-                copy_tile<DIM, LINES>(values.stage(), &maps.kv, v, begin + (t - 1) * LINES,
-                                      &values.full[values.at]);
+                if (copies) {
+                    barrier_expect(&values.full[values.at], S::TILE);
+                    copy_tile<DIM, LINES>(values.stage(), &maps.kv, v, begin + (t - 1) * LINES,
+                                          &values.full[values.at]);
+                }
                 values.next();
             }
         }
@@ -164,7 +176,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
         int tile = begin + from * LINES;
         keys.wait_full();
         begin_scores<T, DIM, LINES>(s, queries, keys.stage());
-        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, kept);
+        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, eights[keys.at], kept);
         multiply_wait<0>();
         keys.release();
         keys.next();
@@ -178,7 +190,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
             begin_scores<T, DIM, LINES>(s, queries, keys.stage());
             values.wait_full();
             begin_sums<T, DIM, LINES>(out, p, values.stage());
-            if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, kept);
+            if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, eights[keys.at], kept);
             multiply_wait<1>();
             keys.release();
             keys.next();

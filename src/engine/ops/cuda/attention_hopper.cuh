@@ -202,17 +202,30 @@ static __device__ __forceinline__ uint32_t kept_of(const att &a, uint2 key, int 
     return kept;
 }
 
+/* The eights of a tile of LINES keys, in shared memory: the low half of the first's id, or SCATTERED where they do not share
+ * a counter. By the lanes of a warp. */
+enum { SCATTERED = 1 };
+template <int LINES>
+static __device__ __forceinline__ void write_eights(const att &a, int tile, uint32_t *eights) {
+    int at = threadIdx.x % WARP;
+    if (at >= LINES / EIGHT) return;
+    key_eight e = eight_keys(a, tile + EIGHT * at);
+    eights[at] = e.together ? e.id : SCATTERED;
+}
+
 /* Draws which of LINES keys a lane's two queries keep: bit 2 n + i of kept[h] is about its score s[4 n + 2 h + i]. The four
  * lanes of a row draw a quarter each. */
 template <int LINES>
 static __device__ __forceinline__ void draw_rows(const att &a, uint2 key, int head,
                                                  const two_rows &t, const uint64_t (&query)[2],
-                                                 int tile, uint32_t (&kept)[2]) {
+                                                 int tile, const uint32_t *eights,
+                                                 uint32_t (&kept)[2]) {
     int lane = threadIdx.x % WARP;
     uint32_t own[2] = { 0, 0 };
 #pragma unroll
     for (int b = 0; b < LINES / 32; b++) {
-        key_eight e = eight_keys(a, tile + EIGHT * (4 * b + lane % 4));
+        int at = 4 * b + lane % 4;
+        key_eight e = { tile + EIGHT * at, eights[at], eights[at] != SCATTERED };
 #pragma unroll
         for (int h = 0; h < 2; h++)
             if (t.live[h] && e.j <= t.hi[h] && e.j + EIGHT > t.lo[h])

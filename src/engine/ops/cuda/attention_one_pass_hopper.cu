@@ -12,6 +12,7 @@
  *     dv += p do, ds = p (dp - rowdot)
  *     ds to shared memory, and a barrier of both groups
  *     dk += ds queries, dq = ds^T keys         dq over the 128 keys of both groups, half of the columns each
+ *     p of the next tile, and its decisions of dropout, where registers allow it
  *     dq to shared memory, from where TMA adds it to the sums in memory while the next tile is multiplied
  *
  * ds has two buffers, so that one barrier per tile is enough: a group writes to a buffer again only after the next
@@ -22,6 +23,8 @@ template <int DIM> struct one_pass_sizes : backward_sizes<DIM> {
     typedef backward_sizes<DIM> two;
     enum {
         STAGES_ = 2,
+        AHEAD =
+            DIM == 64, /* p of the next tile is begun with dk and dq: there are registers for it */
         COLUMNS = DIM == 64 ? 32 : 64,    /* of dq that a group computes; heads of 96 leave some */
         SCORES = two::GROUPS * BOX_BYTES, /* ds of a tile */
         SUM_BOX = LINE_BYTES / 4          /* columns */
@@ -93,14 +96,18 @@ static __device__ __forceinline__ void add_query_sums(const CUtensorMap *map, co
 template <class T, int DIM, bool DROPS>
 static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
     grad_all_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
-                    const __grid_constant__ att_grad g) {
+                    const __grid_constant__ att_grad g, int together) {
     typedef one_pass_sizes<DIM> S;
     enum { GROUPS = S::GROUPS };
     DYNAMIC_SHARED(char, memory);
     __shared__ uint64_t bars[2 * S::STAGES_ + 1];
     __shared__ query_tile queries[S::STAGES_];
     stage_ring<S::STAGES_, 2 * S::TILE> ring;
-    key_block<S> b = open_key_block<S>(a, memory, bars, &ring);
+    int blocks = (int)((a.n_keys + S::ROWS_ - 1) / S::ROWS_),
+        turn = (int)blockIdx.x / (together * blocks);
+    int at = (int)blockIdx.x % (together * blocks), wide = min(together, a.kv - turn * together);
+    key_block<S> b =
+        open_key_block<S>(a, memory, bars, &ring, at / wide, turn * together + at % wide);
     if (threadIdx.x < GROUP_THREADS) {
         keep_registers<GROUPS>(true);
         if (threadIdx.x < WARP) copy_key_block<S, DIM>(maps, a, g, b, ring, queries);
@@ -121,20 +128,36 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     if (DROPS) eights_of_warp(a, first, eights), key = drop_key(a);
     barrier_wait(b.full, 0);
     int head_before = 0, row_before = (int)a.n; /* the tile whose dq is added next: past the end */
-    for (;; ring.next(), parity ^= 1) {
+    float p[LINES / 2];
+    uint32_t kept = 0;
+    int head = 0;
+    auto enter_tile = [&]() {
         ring.wait_full();
+        head = __shfl_sync(~0u, queries[ring.at].head, 0);
+    };
+    auto draw = [&]() {
+        if (DROPS) kept = draw_columns(a, key, head, queries[ring.at], eights);
+    };
+    enter_tile();
+    if (S::AHEAD) {
+        begin_scores<T, DIM, LINES>(p, keys, ring.stage());
+        draw();
+        multiply_wait<0>();
+    }
+    for (; head >= 0; parity ^= 1) {
         const query_tile &q = queries[ring.at];
-        int head = __shfl_sync(~0u, q.head, 0), row = __shfl_sync(~0u, q.row, 0);
-        if (head < 0) break;
         const char *qs = ring.stage(), *ds = qs + S::TILE;
         char *of_tile = scores + parity * S::SCORES;
-        float p[LINES / 2], s[LINES / 2], dq[S::COLUMNS / 2];
-        uint32_t left[LINES / 4], right[LINES / 4], kept;
-        begin_scores<T, DIM, LINES>(p, keys, qs);
+        float s[LINES / 2], dq[S::COLUMNS / 2];
+        uint32_t left[LINES / 4], right[LINES / 4];
+        if (!S::AHEAD) begin_scores<T, DIM, LINES>(p, keys, qs);
         begin_scores<T, DIM, LINES>(s, values, ds);
         add_query_sums<DIM>(&maps.dq, sums, group, head_before, row_before);
-        if (DROPS) kept = draw_columns(a, key, head, q, eights);
-        multiply_wait<1>();
+        head_before = head, row_before = __shfl_sync(~0u, q.row, 0);
+        if (!S::AHEAD) {
+            draw();
+            multiply_wait<1>();
+        }
         soften_keys(a, q, (int)first, p);
         pack_kept<T, DROPS>(left, p, kept);
         begin_sums<T, DIM, LINES>(dv, left, ds);
@@ -147,10 +170,17 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
         barrier_sync(1 + GROUPS, GROUPS * GROUP_THREADS);
         begin_sums<T, DIM, LINES>(dk, right, qs);
         begin_query_sums<T, DIM>(dq, of_tile, b.own, group);
+        auto now = ring;
+        ring.next();
+        if (S::AHEAD) {
+            enter_tile();
+            begin_scores<T, DIM, LINES>(p, keys, ring.stage()); /* at the end of old queries */
+            draw();
+        }
         multiply_wait<0>();
-        ring.release();
+        now.release();
         put_query_sums<DIM>(sums, dq);
-        head_before = head, row_before = row;
+        if (!S::AHEAD) enter_tile();
     }
     add_query_sums<DIM>(&maps.dq, sums, group, head_before, row_before);
     if (threadIdx.x % GROUP_THREADS == 0) stores_wait();
@@ -201,10 +231,15 @@ static void launch_one_pass(const op_call *c, const att_maps &maps, const att &a
                             const att_grad &g) {
     typedef one_pass_sizes<DIM> S;
     unsigned blocks = (unsigned)ceil_div(a.n * a.q, DOT_THREADS / DOT_SHARE);
-    dim3 grid((unsigned)ceil_div(a.n_keys, S::ROWS_), (unsigned)a.kv);
+    int64_t keys = ceil_div(a.n_keys, S::ROWS_);
+    /* Blocks of early keys have most queries and begin first, of as many heads as occupy the GPU twice; not of more, since
+     * those that run at the same time share queries and sums in L2. */
+    int together = (int)min((int64_t)a.kv, ceil_div(2 * cuda_of(c)->device->sms, keys));
+    dim3 grid((unsigned)(keys * a.kv));
     auto kernel = a.drop.id ? grad_all_hopper<T, DIM, true> : grad_all_hopper<T, DIM, false>;
     LAUNCH(cuda_of(c), { blocks, DOT_THREADS }, begin_query_sums_at, a, g);
-    LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, kernel, maps, a, g);
+    LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, kernel, maps, a, g,
+           together);
     if ((void *)g.sums == g.dq.p) return;
     int64_t eights = a.n * a.q * a.dim / EIGHT;
     LAUNCH(cuda_of(c), { (unsigned)ceil_div(eights, DOT_THREADS), DOT_THREADS }, write_sums, a, g);
