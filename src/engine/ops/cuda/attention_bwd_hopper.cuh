@@ -178,10 +178,8 @@ static __device__ __forceinline__ key_block<S> open_key_block(const att &a, char
                                                               int kv_head) {
     char *own = aligned(memory);
     int64_t first = (int64_t)block * S::ROWS_;
-    key_block<S> b = {
-        own,   own + S::GROUPS * 2 * S::OWN,       &bars[2 * S::STAGES_], (int)blockIdx.y,
-        first, min(first + S::ROWS_, a.n_keys) - 1
-    };
+    key_block<S> b = { own,   own + S::GROUPS * 2 * S::OWN,       &bars[2 * S::STAGES_], kv_head,
+                       first, min(first + S::ROWS_, a.n_keys) - 1 };
     *ring = { b.tiles, bars, bars + S::STAGES_, 0, 0 };
     if (threadIdx.x == 0) {
         ring->init(S::GROUPS);
