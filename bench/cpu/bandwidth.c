@@ -4,11 +4,15 @@
  *     bench_cpu_bandwidth [THREADS [OP [ISA]]]   THREADS 0, the default: one per core;
  *                                                OP: only ops whose names start with it
  *
+ * Linear layers of 1 and 4 tokens, as decoding calls them, are a share of a plain read instead: of their weights.
+ *
  * Copy and op alternate, and the best of each counts: on a shared machine they slow down together.
  * Operands rotate through enough copies to exceed the last-level cache, as they do in a model.
  */
 #include "bench.h"
 #include "ops/op_table.h"
+
+#include <time.h>
 
 enum { REPEATS = 7 };
 static const size_t FOOTPRINT = (size_t)128 << 20; /* bytes touched before memory repeats */
@@ -24,12 +28,14 @@ static const dtype types[] = { DT_F32, DT_BF16 };
  * of dropout 'q'; statistics 's'; weights 'w', their gradients 'g' and the table of rope 't'. */
 typedef struct shape_of {
     char what;
-    int rows, cols; /* rows: 'N' tokens, 'V' the table, 1; cols in D, 0 means one column */
+    int rows,
+        cols; /* rows: 'N' tokens, 'V' the table, 4, 1; cols in D, 0 means one column, 'V' one per row of the table */
 } shape_of;
 typedef struct bench_row {
     const char *name;
     op_code op;
     shape_of in[OP_MAX_IN], out[OP_MAX_OUT];
+    bool reads; /* of a table of rows, which count as moved */
 } bench_row;
 
 #define ACT                                                                                        \
@@ -64,6 +70,12 @@ static const bench_row rows[] = {
     { "dropout", OP_DROPOUT, { ACT, { 'q', 'N', 0 } }, { ACT } },
     { "embed", OP_EMBED, { { 'p', 'N', 0 }, { 'a', 'V', 1 } }, { ACT } },
     { "embed_bwd", OP_EMBED_BWD, { ACT, { 'p', 'N', 0 } }, { { 'g', 'V', 1 } } },
+    { "linear, 1 token", OP_LINEAR, { { 'a', 1, 1 }, { 'a', 'V', 1 } }, { { 'a', 1, 'V' } }, true },
+    { "linear, 4 tokens",
+      OP_LINEAR,
+      { { 'a', 4, 1 }, { 'a', 'V', 1 } },
+      { { 'a', 4, 'V' } },
+      true },
     { "update_lion", OP_UPDATE_LION, { FULL }, { UPD, UPD, ACT } },
     { "update_adam", OP_UPDATE_ADAM, { FULL }, { UPD, UPD, UPD, ACT } },
 };
@@ -78,10 +90,15 @@ static tensor operand(const shape_of *o, bench_shape s, dtype act, arena_of *a, 
     const int head = 64, vocab = 8192;
     bool ids = o->what == 'p' || o->what == 'o';
     dtype dt = o->what == 'a' ? act : ids ? DT_I32 : o->what == 'q' ? DT_I64 : DT_F32;
-    int64_t n = o->rows == 'N' ? s.n : o->rows == 'V' ? vocab : 1;
-    int64_t cols = o->what == 's' ? 2 : o->what == 't' ? head : o->cols ? o->cols * s.d : 1;
-    tensor t = tensor_of(a->base + a->used, dt, n == 1 ? 1 : 2, (int64_t[]){ n, cols });
-    if (n == 1) t.dim[0] = cols;
+    int64_t n = o->rows == 'N' ? s.n : o->rows == 'V' ? vocab : o->rows;
+    int64_t cols = o->what == 's'   ? 2
+                   : o->what == 't' ? head
+                   : o->cols == 'V' ? vocab
+                   : o->cols        ? o->cols * s.d
+                                    : 1;
+    bool row = n == 1 && o->what != 'a'; /* a vector */
+    tensor t = tensor_of(a->base + a->used, dt, row ? 1 : 2, (int64_t[]){ n, cols });
+    if (row) t.dim[0] = cols;
     a->used += align_up(tensor_bytes(&t), 4096) + 4096;
     BUG_IF(a->used > a->size);
     bool table = o->rows == 'V' || o->what == 't';
@@ -103,6 +120,7 @@ static size_t build_call(const bench_row *r, bench_shape s, dtype act, arena_of 
     *c = (op_call){ .op = r->op, .attr = { .eps = 1e-5f } };
     for (int i = 0; i < OP_MAX_IN; i++) c->in[i] = operand(&r->in[i], s, act, a, &moved);
     for (int i = 0; i < OP_MAX_OUT; i++) c->out[i] = operand(&r->out[i], s, act, a, &moved);
+    if (r->reads) moved = tensor_bytes(&c->in[1]);
     if (r->op == OP_EMBED) moved += tensor_bytes(&c->out[0]); /* the rows gathered */
     if (r->op == OP_EMBED_BWD) moved += 2 * (size_t)s.n * (size_t)s.d * sizeof(float);
     c->attr.heads.dim = c->attr.heads.rot = 64;
@@ -117,6 +135,14 @@ static size_t build_call(const bench_row *r, bench_shape s, dtype act, arena_of 
     return moved;
 }
 
+/* One thread's time on its core, so that others of a shared machine do not count; of several the time that passes. */
+static double seconds_of(const pool *p) {
+    struct timespec t;
+    if (pool_size(p) > 1) return time_now();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* ---- copy ------------------------------------------------------------------------------------ */
 typedef struct copy_job {
     char *to, *from;
@@ -129,9 +155,23 @@ static void copy_task(void *ctx, int64_t i, int worker) {
 }
 static double copy_rate(pool *p, char *memory) { /* bytes read plus bytes written, per second */
     copy_job j = { .to = memory, .from = memory + FOOTPRINT / 2, .bytes = FOOTPRINT / 2 };
-    double t = time_now();
+    double t = seconds_of(p);
     pool_run(p, (int64_t)(j.bytes >> 20), copy_task, &j);
-    return 2 * (double)j.bytes / (time_now() - t);
+    return 2 * (double)j.bytes / (seconds_of(p) - t);
+}
+
+static void read_task(void *ctx, int64_t i, int worker) {
+    const copy_job *j = ctx;
+    const uint64_t *p = (const uint64_t *)(void *)(j->from + ((size_t)i << 20));
+    uint64_t sum = 0;
+    for (size_t k = 0; k < (1 << 20) / sizeof *p; k++) sum += p[k];
+    ((volatile uint64_t *)(void *)j->to)[worker * 8] = sum;
+}
+static double read_rate(pool *p, char *memory) {
+    copy_job j = { .to = memory, .from = memory + FOOTPRINT / 2, .bytes = FOOTPRINT / 2 };
+    double t = seconds_of(p);
+    pool_run(p, (int64_t)(j.bytes >> 20), read_task, &j);
+    return (double)j.bytes / (seconds_of(p) - t);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -156,13 +196,13 @@ static rates measure(const op_backend *b, pool *p, const bench_row *r, bench_sha
     run.workspace = aligned_alloc(64, align_up(run.workspace_bytes + 64, 64));
     rates best = { 0 };
     for (int i = 0; i < REPEATS; i++) {
-        best.copy = MAX(best.copy, copy_rate(p, copy_memory));
-        double t = time_now();
+        best.copy = MAX(best.copy, (r->reads ? read_rate : copy_rate)(p, copy_memory));
+        double t = seconds_of(p);
         for (int k = 0; k < copies; k++) {
             calls[k].run = &run;
             ops_run(b, &calls[k]);
         }
-        best.op = MAX(best.op, (double)moved * copies / (time_now() - t));
+        best.op = MAX(best.op, (double)moved * copies / (seconds_of(p) - t));
     }
     free(run.workspace);
     return best;

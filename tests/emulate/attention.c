@@ -99,7 +99,7 @@ bool cuda_attention_cudnn(const op_call *c) {
 size_t cuda_attention_cudnn_bytes(const cuda_device *d, const op_call *c) {
     size_t first = (size_t)tokens(c) * sizeof(int32_t);
     if (!by_documents(c)) return 0;
-    return MAX(first, align_up(sizeof(cuda_documents), 256) + cuda_attention_tiles_bytes(c));
+    return MAX(first, align_up(sizeof(cuda_documents), 256) + cuda_attention_tiles_bytes(d, c));
 }
 
 err cuda_attention_new(struct cuda_attention **out) {

@@ -12,8 +12,8 @@ enum { GROUP_THREADS = 128, LINE_BYTES = 128, BOX_BYTES = 64 * LINE_BYTES, ALIGN
 static inline uint32_t shared_address(const void *p) {
     return (uint32_t)((const char *)p - (const char *)emulate_shared());
 }
-static inline void registers_keep_few() {}
-static inline void registers_take_many() {}
+template <int OTHERS> static void registers_keep_few() {}
+template <int OTHERS> static void registers_take_many() {}
 
 /* ---- barriers ------------------------------------------------------------------------------------ */
 /* As the 64 bits of a barrier. A phase ends when all have arrived and all bytes have come. */
@@ -42,13 +42,16 @@ static inline void barrier_expect(uint64_t *b, int bytes) {
     emulated_barrier_at(b)->bytes += bytes;
     barrier_arrive(b);
 }
+static inline void barrier_expect_more(uint64_t *b, int bytes) {
+    emulated_barrier_at(b)->bytes += bytes;
+}
 static inline void barriers_ready() {}
 
 /* ---- TMA ----------------------------------------------------------------------------------------- */
 struct CUtensorMap {
-    const char *data;
-    int64_t rows, cols; /* of two bytes each */
-    int lines;
+    char *data;
+    int64_t rows, cols;
+    int lines, bytes; /* bytes: of an element */
 };
 struct emulated_box {
     char *to;
@@ -77,7 +80,7 @@ static inline void emulated_copy_box(const emulated_box &b) {
 }
 static inline void copy_box_async(char *to, const CUtensorMap *map, int x, int y, int z,
                                   uint64_t *full) {
-    if (shared_address(to) % ALIGN || z) emulate_fault("a box is not aligned");
+    if (shared_address(to) % ALIGN || z || map->bytes != 2) emulate_fault("a box is not aligned");
     emulated_boxes.push_back({ to, *map, x, y, full });
     emulate_event();
 }
@@ -93,8 +96,56 @@ static inline void barrier_wait(uint64_t *b, int parity) {
     }
 }
 static inline bool encode_map(CUtensorMap *map, const tensor *t, int64_t groups, int lines) {
-    *map = { (const char *)t->data, t->dim[0], t->dim[1], lines };
-    return groups == 1 && dt_size(t->dt) == 2;
+    *map = { (char *)t->data, t->dim[0], t->dim[1], lines, (int)dt_size(t->dt) };
+    return groups == 1;
+}
+
+/* Boxes of fp32 that are added to a tensor: as late as the thread that gave them waits for them. */
+struct emulated_sum {
+    unsigned thread;
+    const char *from;
+    CUtensorMap map;
+    int x, y;
+};
+inline std::vector<emulated_sum> emulated_sums_given;
+static inline void emulated_add_box(const emulated_sum &b) {
+    for (int line = 0; line < b.map.lines && b.y + line < b.map.rows; line++)
+        for (int i = 0; i < LINE_BYTES / 4 && b.x + i < b.map.cols; i++) {
+            float value;
+            memcpy(&value, b.from + line * LINE_BYTES + ((i / 4 ^ line) & 7) * 16 + i % 4 * 4, 4);
+            ((float *)b.map.data)[(b.y + line) * b.map.cols + b.x + i] += value;
+        }
+}
+static inline void add_box_async(const CUtensorMap *map, const char *from, int x, int y, int z) {
+    if (shared_address(from) % ALIGN || z || map->bytes != 4) emulate_fault("a box is not aligned");
+    emulated_sums_given.push_back({ threadIdx.x, from, *map, x, y });
+}
+static inline void stores_commit() {}
+static inline void stores_wait() {
+    std::vector<emulated_sum> others;
+    for (const emulated_sum &b : emulated_sums_given)
+        if (b.thread == threadIdx.x)
+            emulated_add_box(b);
+        else
+            others.push_back(b);
+    emulated_sums_given = others;
+}
+template <int AFTER> static void stores_wait_read() {
+    static_assert(AFTER == 0, "an earlier group alone");
+    stores_wait();
+}
+static inline void fence_async() {}
+
+/* ---- writing ------------------------------------------------------------------------------------- */
+static inline char *swizzled(char *chunk, int line, int piece) {
+    return chunk + line * LINE_BYTES + ((piece ^ line) & 7) * 16;
+}
+/* Lane i of a warp gives the address of line i % 8 of matrix i / 8, and has elements lane % 4 * 2 and the next of line
+ * lane / 4 of each. */
+static inline void store_matrices(char *line, const uint32_t (&v)[4]) {
+    const uint32_t(*all)[EMULATED_WORDS] = emulate_warp_words(v, 4);
+    int lane = (int)threadIdx.x % 32;
+    for (int i = 0; i < 4; i++) memcpy(line + 4 * i, &all[lane % 8 * 4 + i][lane / 8], 4);
 }
 
 /* ---- wgmma --------------------------------------------------------------------------------------- */
@@ -123,34 +174,40 @@ static inline void emulated_inside(uint32_t first, uint32_t last) {
     (void)touched;
 }
 
-template <int N>
-EMULATED_PRODUCT void emulated_scores(const char *shared, float (&d)[N / 2], uint32_t a, uint32_t b,
+/* One of a line's 64 elements; where `across`, the line is one of the depth instead of the result's. */
+static inline uint32_t emulated_place(int at, int depth, bool across) {
+    return (uint32_t)((across ? depth : at) * LINE_BYTES + 2 * (across ? at : depth));
+}
+template <int N, int TA, int TB>
+EMULATED_PRODUCT void emulated_shared(const char *shared, float (&d)[N / 2], uint32_t a, uint32_t b,
                                       int add, int row, int column) {
     float left[2][16];
     for (int h = 0; h < 2; h++)
         for (int k = 0; k < 16; k++)
-            left[h][k] =
-                emulated_operand(shared, a + (uint32_t)((row + 8 * h) * LINE_BYTES + 2 * k));
+            left[h][k] = emulated_operand(shared, a + emulated_place(row + 8 * h, k, TA));
     for (int n = 0; n < N / 8; n++)
         for (int i = 0; i < 2; i++) {
             float sum[2] = { 0, 0 };
-            uint32_t at = b + (uint32_t)((8 * n + column + i) * LINE_BYTES);
             for (int k = 0; k < 16; k++) {
-                float right = emulated_operand(shared, at + (uint32_t)(2 * k));
+                float right =
+                    emulated_operand(shared, b + emulated_place(8 * n + column + i, k, TB));
                 sum[0] += left[0][k] * right, sum[1] += left[1][k] * right;
             }
             for (int h = 0; h < 2; h++)
                 d[4 * n + 2 * h + i] = sum[h] + (add ? d[4 * n + 2 * h + i] : 0);
         }
 }
-template <class T, int N> struct score_product {
+template <class T, int N> struct shared_product {
+    template <int TA, int TB>
     static void multiply(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
+        static_assert(!TB || N <= 64, "the next 64 columns lie elsewhere");
         int lane = (int)threadIdx.x % 32,
             row = (int)threadIdx.x % GROUP_THREADS / 32 * 16 + lane / 4;
         uint32_t left = (uint32_t)a * 16, right = (uint32_t)b * 16;
-        emulated_inside(left, left + 63 * LINE_BYTES);
-        emulated_inside(right, right + (N - 1) * LINE_BYTES);
-        emulated_scores<N>((const char *)emulate_shared(), d, left, right, add, row, lane % 4 * 2);
+        emulated_inside(left, left + (TA ? 15 : 63) * LINE_BYTES);
+        emulated_inside(right, right + (TB ? 15 : N - 1) * LINE_BYTES);
+        emulated_shared<N, TA, TB>((const char *)emulate_shared(), d, left, right, add, row,
+                                   lane % 4 * 2);
     }
 };
 

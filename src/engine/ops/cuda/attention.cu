@@ -487,12 +487,24 @@ static void launch_grad(const op_call *c, const att &a, const att_grad &g) {
         launch_grad_as<false>(c, a, g);
 }
 
+static size_t rowdot_bytes(const op_call *c) {
+    return align_up((size_t)(c->attr.heads.q * c->in[1].dim[0]) * sizeof(float), 256);
+}
+/* Of dq in fp32, which attention_bwd_hopper.cu sums: for calls with dropout, since cuDNN takes the others. */
+static size_t query_sum_bytes(const cuda_device *d, const op_call *c) {
+    bool sums = c->op == OP_ATTENTION_BWD && c->attr.dropout.p > 0 && c->out[0].dt == DT_BF16 &&
+                d->capability == 9 && !d->deterministic && c->attr.heads.dim <= 128;
+    return sums ? (size_t)tensor_count(&c->in[0]) * sizeof(float) : 0;
+}
+
 /* Of ATTENTION_BWD. */
-static att_grad att_grad_of(const op_call *c, void *rowdot) {
+static att_grad att_grad_of(const op_call *c, void *workspace) {
     att_grad g = {};
     g.dout = mixed(c->in[0]), g.o = mixed(c->in[2]), g.dq = g.dkv = mixed(c->out[0]);
     g.lse = (const float *)c->in[3].data;
-    g.rowdot = (float *)rowdot;
+    g.rowdot = (float *)workspace;
+    if (query_sum_bytes(cuda_of(c)->device, c))
+        g.sums = (float *)((char *)workspace + rowdot_bytes(c));
     return g;
 }
 
@@ -516,9 +528,9 @@ static void cuda_attention_block_bwd(const op_call *c) {
     launch_grad(c, a, g);
 }
 
-extern "C" size_t cuda_attention_tiles_bytes(const op_call *c) {
+extern "C" size_t cuda_attention_tiles_bytes(const cuda_device *d, const op_call *c) {
     if (c->op != OP_ATTENTION_BWD && c->op != OP_ATTENTION_BLOCK_BWD) return 0;
-    return (size_t)(c->attr.heads.q * c->in[1].dim[0]) * sizeof(float);
+    return rowdot_bytes(c) + query_sum_bytes(d, c);
 }
 
 /* ---- for cuDNN: the first key of each query, as an index in its row ------------------------------- */
@@ -599,7 +611,7 @@ extern "C" void cuda_attention_remainder(const op_call *c, const int32_t *from, 
 }
 
 static size_t block_workspace(const op_backend *b, const op_call *c, int threads) {
-    return cuda_attention_tiles_bytes(c);
+    return cuda_attention_tiles_bytes((const cuda_device *)b->context, c);
 }
 
 KERNEL(ATTENTION_BLOCK, cuda_attention_block, block_workspace,

@@ -85,6 +85,7 @@ typedef struct att_grad {
     mixed dout, o, dq, dkv;
     const float *lse;
     float *rowdot; /* [H, N] workspace */
+    float *sums;   /* [N, H D] workspace for dq in fp32; NULL: none */
     bool add;      /* to dq */
 } att_grad;
 

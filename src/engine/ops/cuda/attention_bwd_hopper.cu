@@ -1,18 +1,6 @@
-/* Attention on Hopper's tensor cores, backward: attention_hopper.cuh. Both kernels recompute the scores from lse. */
-#include "attention_hopper.cuh"
-
-enum { LINES = 64 }; /* of a tile */
-
-template <int DIM> struct backward_sizes {
-    enum {
-        GROUPS = DIM <= 192 ? 2 : 1,
-        STAGES_ = DIM <= 128 ? 3 : 2,
-        ROWS_ = 64 * GROUPS,
-        OWN = tile_bytes<DIM, 64>(),
-        TILE = tile_bytes<DIM, LINES>(),
-        SHARED = ALIGN + GROUPS * 2 * OWN + STAGES_ * 2 * TILE
-    };
-};
+/* Attention on Hopper's tensor cores, backward in two passes: attention_hopper.cuh. Both kernels recompute the scores from
+ * lse. Deterministic; attention_one_pass_hopper.cu has the faster way, which is not. */
+#include "attention_bwd_hopper.cuh"
 
 /* ---- queries ------------------------------------------------------------------------------------- */
 /* rowdot of the group's 64 queries: two threads each, over do and o. */
@@ -38,7 +26,7 @@ static __device__ void sum_row_dots(const att &a, mixed dout, mixed o, int head,
 /* Scores and do v become the gradient of the scores. */
 template <bool DROPS>
 static __device__ __forceinline__ void grad_scores(const att &a, const two_rows &t, int tile,
-                                                   bool all_seen, const uint32_t (&kept)[2][4],
+                                                   bool all_seen, const uint32_t (&kept)[2],
                                                    float (&s)[LINES / 2], float (&dp)[LINES / 2],
                                                    const float (&stat)[2], const float (&dot)[2]) {
     int lane = threadIdx.x % WARP;
@@ -51,7 +39,7 @@ static __device__ __forceinline__ void grad_scores(const att &a, const two_rows 
             for (int i = 0; i < 2; i++) {
                 int j = tile + 8 * n + lane % 4 * 2 + i;
                 float &x = s[4 * n + 2 * h + i], g = dp[4 * n + 2 * h + i];
-                if (DROPS) g = row_keeps(kept, n, h, i) ? g * a.drop.keep : 0;
+                if (DROPS) g = kept[h] >> (2 * n + i) & 1 ? g * a.drop.keep : 0;
                 bool seen = all_seen || (j >= t.lo[h] && j <= t.hi[h]);
                 float p = seen ? exp2_approx(fmaf(x, by, -stat[h])) : 0;
                 x = p * (g - dot[h]) * a.scale;
@@ -68,6 +56,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     __shared__ uint64_t bars[2 * S::STAGES_ + 1];
     __shared__ seen_keys seen[GROUPS + 1], parts[2 * GROUPS];
     __shared__ float dots[GROUPS][64];
+    __shared__ uint32_t eights[S::STAGES_][LINES / EIGHT]; /* with dropout */
     char *own = aligned(memory), *tiles = own + GROUPS * 2 * S::OWN;
     uint64_t *have_queries = &bars[2 * S::STAGES_];
     stage_ring<S::STAGES_, 2 *S::TILE> ring = { tiles, bars, bars + S::STAGES_, 0, 0 };
@@ -83,19 +72,27 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     int count = end > begin ? (end - begin + LINES - 1) / LINES : 0;
 
     if (threadIdx.x < GROUP_THREADS) {
-        keep_registers(GROUPS, true);
-        if (threadIdx.x != 0) return;
+        keep_registers<GROUPS>(true);
+        if (threadIdx.x >= (DROPS ? WARP : 1)) return;
+        bool copies = threadIdx.x == 0;
         int k = a.key_col + kv_head * DIM, v = k + a.kv * DIM;
-        barrier_expect(have_queries, GROUPS * 2 * S::OWN);
-        for (int i = 0; i < GROUPS; i++) {
-            char *to = own + i * 2 * S::OWN;
-            copy_tile<DIM, 64>(to, &maps.q, head * DIM, (int)first + 64 * i, have_queries);
-            copy_tile<DIM, 64>(to + S::OWN, &maps.dout, head * DIM, (int)first + 64 * i,
-                               have_queries);
+        if (copies) {
+            barrier_expect(have_queries, GROUPS * 2 * S::OWN);
+            for (int i = 0; i < GROUPS; i++) {
+                char *to = own + i * 2 * S::OWN;
+                copy_tile<DIM, 64>(to, &maps.q, head * DIM, (int)first + 64 * i, have_queries);
+                copy_tile<DIM, 64>(to + S::OWN, &maps.dout, head * DIM, (int)first + 64 * i,
+                                   have_queries);
+            }
         }
         for (int t = 0; t < count; t++, ring.next()) {
             uint64_t *full = &ring.full[ring.at];
             ring.wait_empty();
+            if (DROPS) {
+                write_eights<LINES>(a, begin + t * LINES, eights[ring.at]);
+                __syncwarp();
+            }
+            if (!copies) continue;
             barrier_expect(full, 2 * S::TILE);
             copy_tile<DIM, LINES>(ring.stage(), &maps.kv, k, begin + t * LINES, full);
             copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.kv, v, begin + t * LINES, full);
@@ -103,7 +100,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
         return;
     }
 
-    keep_registers(GROUPS, false);
+    keep_registers<GROUPS>(false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
     int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
     const char *queries = own + group * 2 * S::OWN, *dout = queries + S::OWN;
@@ -129,9 +126,10 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     barrier_wait(have_queries, 0);
     for (int at = 0; at < from; at++) ring.skip();
     stage_ring<S::STAGES_, 2 *S::TILE> before = ring; /* the stage whose keys are multiplied */
-    uint32_t p[LINES / 4], kept[2][4];
+    uint32_t p[LINES / 4], kept[2];
     uint64_t query[2];
-    if (DROPS) query_ids(a, t, query);
+    uint2 key;
+    if (DROPS) query_ids(a, t, query), key = drop_key(a);
     for (int at = from; at < to; at++) {
         float s[LINES / 2], dp[LINES / 2];
         int tile = begin + at * LINES;
@@ -139,7 +137,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
         ring.wait_full();
         begin_scores<T, DIM, LINES>(s, queries, ring.stage());
         begin_scores<T, DIM, LINES>(dp, dout, ring.stage() + S::TILE);
-        if (DROPS) draw_rows<LINES>(a, head, t, query, tile, kept);
+        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, eights[ring.at], kept);
         multiply_wait<0>();
         if (at > from) before.release();
         grad_scores<DROPS>(a, t, tile, all_seen, kept, s, dp, stat, dot);
@@ -161,178 +159,36 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
 }
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
-/* A tile of queries: the copying warp writes it before it copies the tile. */
-struct alignas(16) query_tile {
-    float lse[LINES], dot[LINES];
-    int lo[LINES], hi[LINES];
-    int head, row; /* head -1: the end */
-    bool all_seen; /* every key of the block by each of its queries */
-};
-
-typedef struct query_tile_at {
-    int head;
-    int64_t row;
-} query_tile_at;
-
-/* The next tile, from `t` on, of queries that see one of the keys up to `last`.
- * @param from the first query that sees one of the block's keys */
-static __device__ __forceinline__ query_tile_at find_tile(const att &a, query_tile_at t,
-                                                          int last_head, int64_t from,
-                                                          int64_t last) {
-    if (t.row < a.n && first_key(a, t.row) <= last) return t;
-    t.row = from;
-    if (++t.head > last_head || from >= a.n || first_key(a, from) > last) t.head = -1;
-    return t;
-}
-
-/* By the 32 lanes of the copying warp. */
-static __device__ __forceinline__ void write_stats(const att &a, const att_grad &g,
-                                                   query_tile_at at, int64_t first, int64_t last,
-                                                   query_tile *to) {
-    int lane = threadIdx.x % WARP;
-    bool all = true;
-#pragma unroll
-    for (int i = 0; i < LINES / WARP; i++) {
-        int r = lane + i * WARP;
-        int64_t query = at.row + r;
-        bool live = query < a.n;
-        int lo = live ? (int)first_key(a, query) : 1, hi = live ? (int)last_key(a, query) : 0;
-        to->lse[r] = live ? g.lse[lse_at(a, at.head, query)] * LOG2E : 0;
-        to->dot[r] = live ? g.rowdot[at.head * a.n + query] : 0;
-        to->lo[r] = lo, to->hi[r] = hi;
-        all = all && lo <= first && hi >= last;
-    }
-    all = __all_sync(~0u, all);
-    if (lane == 0) to->head = at.head, to->row = (int)at.row, to->all_seen = all;
-    __syncwarp();
-}
-
-/* Draws which of the warp's 16 keys the queries of a tile keep: bit lane / 4 of byte 2 (n / 4) + h of word[n % 4][i] is about
- * the lane's score p[4 n + 2 h + i]. A lane draws for two queries. */
-static __device__ __forceinline__ void draw_columns(const att &a, int head, const query_tile &q,
-                                                    const key_eight (&keys)[2],
-                                                    uint32_t (&word)[4][2]) {
-    int lane = threadIdx.x % WARP;
-    uint32_t own = 0;
-#pragma unroll
-    for (int b = 0; b < LINES / WARP; b++) {
-        int line = lane + b * WARP, lo = q.lo[line], hi = q.hi[line];
-        if (lo > hi) continue; /* sees nothing, or there is no such query */
-        uint64_t query = (uint64_t)a.drop.id[q.row + line];
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (keys[h].j <= hi && keys[h].j + EIGHT > lo)
-                own |= kept_of(a, head, query, keys[h]) << (2 * b + h) * EIGHT;
-    }
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            word[k][i] = __shfl_sync(~0u, own, EIGHT * k + lane % 4 * 2 + i);
-}
-
-/* Products of keys and queries become probabilities (p) and the gradients of scores (g). */
-template <int GRADS, bool DROPS>
-static __device__ __forceinline__ void soften_keys(const att &a, const query_tile &q, int first,
-                                                   const uint32_t (&kept)[4][2],
-                                                   float (&p)[LINES / 2], float (&g)[LINES / 2]) {
-    int lane = threadIdx.x % WARP, row = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4;
-    float by = a.scale * LOG2E;
-    bool all_seen = q.all_seen;
-#pragma unroll
-    for (int n = 0; n < LINES / 8; n++) {
-        int line = 8 * n + lane % 4 * 2;
-        float2 stat = *(const float2 *)&q.lse[line], dot = *(const float2 *)&q.dot[line];
-        int2 lo = *(const int2 *)&q.lo[line], hi = *(const int2 *)&q.hi[line];
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int r = row + 8 * h, j = first + r;
-                float factor = 1, &x = p[4 * n + 2 * h + i], &y = g[4 * n + 2 * h + i];
-                bool seen = all_seen || (j >= (i ? lo.y : lo.x) && j <= (i ? hi.y : hi.x));
-                if (DROPS)
-                    factor =
-                        kept[n % 4][i] >> (n / 4 * 16 + h * EIGHT + lane / 4) & 1 ? a.drop.keep : 0;
-                x = seen ? exp2_approx(fmaf(x, by, -(i ? stat.y : stat.x))) : 0;
-                if (GRADS & DK) y = x * (y * factor - (i ? dot.y : dot.x)) * a.scale;
-                x *= factor;
-            }
-    }
-}
-
 template <class T, int DIM, int GRADS, bool DROPS>
 static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
     grad_keys_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
                      const __grid_constant__ att_grad g) {
     typedef backward_sizes<DIM> S;
-    enum { GROUPS = S::GROUPS };
+    enum { GROUPS = S::GROUPS, OF_DK = GRADS & DK ? DIM : 4, OF_DV = GRADS & DV ? DIM : 4 };
     DYNAMIC_SHARED(char, memory);
     __shared__ uint64_t bars[2 * S::STAGES_ + 1];
     __shared__ query_tile queries[S::STAGES_];
-    char *own = aligned(memory), *tiles = own + GROUPS * 2 * S::OWN;
-    uint64_t *have_keys = &bars[2 * S::STAGES_];
-    stage_ring<S::STAGES_, 2 *S::TILE> ring = { tiles, bars, bars + S::STAGES_, 0, 0 };
-    int kv_head = blockIdx.y, heads = a.q / a.kv;
-    int col = a.key_col + kv_head * DIM;
-    int64_t first = (int64_t)blockIdx.x * S::ROWS_, last = min(first + S::ROWS_, a.n_keys) - 1;
-    if (threadIdx.x == 0) {
-        ring.init(GROUPS);
-        barrier_init(have_keys, 1);
-        barriers_ready();
-    }
-    __syncthreads();
-
+    stage_ring<S::STAGES_, 2 * S::TILE> ring;
+    key_block<S> b = open_key_block<S>(a, memory, bars, &ring, (int)blockIdx.x, (int)blockIdx.y);
     if (threadIdx.x < GROUP_THREADS) {
-        keep_registers(GROUPS, true);
-        if (threadIdx.x >= WARP) return;
-        if (threadIdx.x == 0) {
-            barrier_expect(have_keys, GROUPS * 2 * S::OWN);
-            for (int i = 0; i < GROUPS; i++) {
-                char *to = own + i * 2 * S::OWN;
-                copy_tile<DIM, 64>(to, &maps.kv, col, (int)first + 64 * i, have_keys);
-                copy_tile<DIM, 64>(to + S::OWN, &maps.kv, col + a.kv * DIM, (int)first + 64 * i,
-                                   have_keys);
-            }
-        }
-        int64_t from = first_query(a, first);
-        query_tile_at at = { kv_head * heads, from };
-        for (;; ring.next()) {
-            at = find_tile(a, at, kv_head * heads + heads - 1, from, last);
-            ring.wait_empty();
-            uint64_t *full = &ring.full[ring.at];
-            if (at.head < 0) {
-                if (threadIdx.x == 0) {
-                    queries[ring.at].head = -1;
-                    barrier_arrive(full);
-                }
-                return;
-            }
-            write_stats(a, g, at, first, last, &queries[ring.at]);
-            if (threadIdx.x == 0) {
-                barrier_expect(full, 2 * S::TILE);
-                copy_tile<DIM, LINES>(ring.stage(), &maps.q, at.head * DIM, (int)at.row, full);
-                copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.dout, at.head * DIM,
-                                      (int)at.row, full);
-            }
-            at.row += LINES;
-        }
+        keep_registers<GROUPS>(true);
+        if (threadIdx.x < WARP) copy_key_block<S, DIM>(maps, a, g, b, ring, queries);
+        return;
     }
 
-    keep_registers(GROUPS, false);
+    keep_registers<GROUPS>(false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
-    int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
-    const char *keys = own + group * 2 * S::OWN, *values = keys + S::OWN;
-    first += 64 * group;
-    float dk[GRADS & DK ? DIM / 2 : 2], dv[GRADS & DV ? DIM / 2 : 2];
+    const char *keys = b.own + group * 2 * S::OWN, *values = keys + S::OWN;
+    int64_t first = b.first + 64 * group;
+    float dk[OF_DK / 2], dv[OF_DV / 2];
 #pragma unroll
-    for (int i = 0; i < (GRADS & DK ? DIM / 2 : 2); i++) dk[i] = 0;
+    for (int i = 0; i < OF_DK / 2; i++) dk[i] = 0;
 #pragma unroll
-    for (int i = 0; i < (GRADS & DV ? DIM / 2 : 2); i++) dv[i] = 0;
+    for (int i = 0; i < OF_DV / 2; i++) dv[i] = 0;
     key_eight eights[2] = {};
-    for (int h = 0; DROPS && h < 2; h++)
-        eights[h] = eight_keys(a, first + thread / WARP * 16 + EIGHT * h);
-    barrier_wait(have_keys, 0);
+    uint2 key;
+    if (DROPS) eights_of_warp(a, first, eights), key = drop_key(a);
+    barrier_wait(b.full, 0);
     for (;; ring.next()) {
         ring.wait_full();
         const query_tile &q = queries[ring.at];
@@ -340,38 +196,29 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
         if (head < 0) break;
         const char *qs = ring.stage(), *ds = qs + S::TILE;
         float p[LINES / 2], s[LINES / 2];
-        uint32_t left[LINES / 4];
+        uint32_t left[LINES / 4], right[LINES / 4], kept;
         begin_scores<T, DIM, LINES>(p, keys, qs);
         if (GRADS & DK) begin_scores<T, DIM, LINES>(s, values, ds);
-        uint32_t kept[4][2];
-        if (DROPS) draw_columns(a, head, q, eights, kept);
-        multiply_wait<0>();
-        soften_keys<GRADS, DROPS>(a, q, (int)first, kept, p, s);
+        if (DROPS) kept = draw_columns(a, key, head, q, eights);
+        multiply_wait<GRADS & DK ? 1 : 0>();
+        soften_keys(a, q, (int)first, p);
         if constexpr ((GRADS & DV) != 0) {
-            pack_scores<T, LINES>(left, p);
+            pack_kept<T, DROPS>(left, p, kept);
             begin_sums<T, DIM, LINES>(dv, left, ds);
         }
         if constexpr ((GRADS & DK) != 0) {
-            uint32_t right[LINES / 4];
+            multiply_wait<GRADS & DV ? 1 : 0>();
+            grad_keys_scores<DROPS>(a, q, kept, p, s);
             pack_scores<T, LINES>(right, s);
             begin_sums<T, DIM, LINES>(dk, right, qs);
         }
         multiply_wait<0>();
         ring.release();
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int64_t j = first + thread / WARP * 16 + lane / 4 + 8 * h;
-        if (j > last) continue;
-#pragma unroll
-        for (int n = 0; n < DIM / 8; n++) {
-            int64_t at = j * a.key_stride + col + 8 * n + lane % 4 * 2;
-            if constexpr ((GRADS & DK) != 0)
-                write_two(g.dkv, at, dk[4 * n + 2 * h], dk[4 * n + 2 * h + 1], false);
-            if constexpr ((GRADS & DV) != 0)
-                write_two(g.dkv, at + a.kv * DIM, dv[4 * n + 2 * h], dv[4 * n + 2 * h + 1], false);
-        }
-    }
+    int col = a.key_col + b.kv_head * DIM;
+    if constexpr ((GRADS & DK) != 0) write_key_grads<DIM>(a, g.dkv, first, b.last, col, 1, dk);
+    if constexpr ((GRADS & DV) != 0)
+        write_key_grads<DIM>(a, g.dkv, first, b.last, col + a.kv * DIM, value_factor(a), dv);
 }
 
 /* ---- launches ------------------------------------------------------------------------------------ */
@@ -385,8 +232,8 @@ static void launch_keys(const op_call *c, const att_maps &maps, const att &a, co
 }
 
 template <class T, int DIM>
-static void launch_grad_hopper(const op_call *c, const att_maps &maps, const att &a,
-                               const att_grad &g) {
+static void launch_two_passes(const op_call *c, const att_maps &maps, const att &a,
+                              const att_grad &g) {
     typedef backward_sizes<DIM> S;
     dim3 grid((unsigned)ceil_div(a.n, S::ROWS_), (unsigned)a.q);
     auto dq = a.drop.id ? grad_queries_hopper<T, DIM, true> : grad_queries_hopper<T, DIM, false>;
@@ -403,6 +250,7 @@ extern "C" bool attention_grad_by_hopper(const op_call *c, const att *a, const a
         !encode_rows(&maps.kv, a->keys, a->key_t, a->n_keys, a->key_stride) ||
         !encode_rows(&maps.dout, g->dout.p, g->dout.dt, a->n, wide))
         return false;
-    WITH_WIDE_HEAD(a->dim, launch_grad_hopper<bf16, DIM>(c, maps, *a, *g));
+    if (!attention_grad_in_one_pass(c, a, g, &maps))
+        WITH_WIDE_HEAD(a->dim, launch_two_passes<bf16, DIM>(c, maps, *a, *g));
     return true;
 }

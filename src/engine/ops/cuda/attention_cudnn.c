@@ -607,7 +607,7 @@ static size_t index_bytes(const att_shape *s) {
 
 size_t cuda_attention_cudnn_bytes(const cuda_device *d, const op_call *c) {
     att_graph *g = graph_for(d, c);
-    size_t left = cuda_attention_tiles_bytes(c); /* for documents past the slots */
+    size_t left = cuda_attention_tiles_bytes(d, c); /* for documents past the slots */
     return g ? index_bytes(&g->shape) + MAX(g->bytes, left) + 256 : 0;
 }
 

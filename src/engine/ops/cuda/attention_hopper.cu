@@ -6,10 +6,10 @@
  *     scores 0 | soften 0 | scores 1, sums 0 | soften 1 | scores 2, sums 1 | ... */
 #include "attention_hopper.cuh"
 
-template <int DIM> struct forward_sizes {
+template <int DIM, bool DROPS> struct forward_sizes {
     enum {
-        LINES = DIM <= 128 ? 128 : 64, /* keys of a tile */
-        GROUPS = 2,
+        LINES = DIM <= 128 ? 128 : 64,        /* keys of a tile */
+        GROUPS = DIM == 64 && !DROPS ? 3 : 2, /* as many as there are registers for */
         STAGES_ = 2,
         ROWS_ = 64 * GROUPS,
         OWN = tile_bytes<DIM, 64>(),
@@ -21,7 +21,7 @@ template <int DIM> struct forward_sizes {
 /* Scores become probabilities. @return in factor: what the sums so far are multiplied by */
 template <int LINES, bool DROPS>
 static __device__ __forceinline__ void soften_rows(const att &a, const two_rows &t, int tile,
-                                                   bool all_seen, const uint32_t (&kept)[2][4],
+                                                   bool all_seen, const uint32_t (&kept)[2],
                                                    float (&s)[LINES / 2], float (&most)[2],
                                                    float (&sum)[2], float (&factor)[2]) {
     int lane = threadIdx.x % WARP;
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void soften_rows(const att &a, const two_rows 
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     float &x = s[4 * n + 2 * h + i];
-                    x = row_keeps(kept, n, h, i) ? x * a.drop.keep : 0;
+                    x = kept[h] >> (2 * n + i) & 1 ? x * a.drop.keep : 0;
                 }
         }
     }
@@ -72,14 +72,15 @@ static __device__ __forceinline__ void rescale(float (&out)[DIM / 2], const floa
 }
 
 template <class T, int DIM, bool DROPS>
-static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
+static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1) * GROUP_THREADS, 1)
     attend_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
                   att_before before, mixed o, float *lse) {
-    typedef forward_sizes<DIM> S;
+    typedef forward_sizes<DIM, DROPS> S;
     enum { GROUPS = S::GROUPS, LINES = S::LINES };
     DYNAMIC_SHARED(char, memory);
     __shared__ uint64_t bars[4 * S::STAGES_ + 1];
     __shared__ seen_keys seen[GROUPS + 1], parts[2 * GROUPS];
+    __shared__ uint32_t eights[S::STAGES_][LINES / EIGHT]; /* with dropout */
     char *own = aligned(memory), *tiles = own + GROUPS * S::OWN;
     uint64_t *have_queries = &bars[4 * S::STAGES_];
     stage_ring<S::STAGES_, S::TILE> keys = { tiles, bars, bars + S::STAGES_, 0, 0 },
@@ -98,33 +99,44 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
     int count = end > begin ? (end - begin + LINES - 1) / LINES : 0;
 
     if (threadIdx.x < GROUP_THREADS) {
-        keep_registers(GROUPS, true);
-        if (threadIdx.x != 0) return;
+        keep_registers<GROUPS>(true);
+        if (threadIdx.x >= (DROPS ? WARP : 1)) return;
+        bool copies = threadIdx.x == 0;
         int k = a.key_col + kv_head * DIM, v = k + a.kv * DIM;
-        barrier_expect(have_queries, GROUPS * S::OWN);
-        for (int g = 0; g < GROUPS; g++)
-            copy_tile<DIM, 64>(own + g * S::OWN, &maps.q, head * DIM, (int)first + 64 * g,
-                               have_queries);
+        if (copies) {
+            barrier_expect(have_queries, GROUPS * S::OWN);
+            for (int g = 0; g < GROUPS; g++)
+                copy_tile<DIM, 64>(own + g * S::OWN, &maps.q, head * DIM, (int)first + 64 * g,
+                                   have_queries);
+        }
         for (int t = 0; t <= count; t++) {
             if (t < count) {
                 keys.wait_empty();
-                barrier_expect(&keys.full[keys.at], S::TILE);
-                copy_tile<DIM, LINES>(keys.stage(), &maps.kv, k, begin + t * LINES,
-                                      &keys.full[keys.at]);
+                if (DROPS) {
+                    write_eights<LINES>(a, begin + t * LINES, eights[keys.at]);
+                    __syncwarp();
+                }
+                if (copies) {
+                    barrier_expect(&keys.full[keys.at], S::TILE);
+                    copy_tile<DIM, LINES>(keys.stage(), &maps.kv, k, begin + t * LINES,
+                                          &keys.full[keys.at]);
+                }
                 keys.next();
             }
             if (t > 0) {
                 values.wait_empty();
-                barrier_expect(&values.full[values.at], S::TILE);
-                copy_tile<DIM, LINES>(values.stage(), &maps.kv, v, begin + (t - 1) * LINES,
-                                      &values.full[values.at]);
+                if (copies) {
+                    barrier_expect(&values.full[values.at], S::TILE);
+                    copy_tile<DIM, LINES>(values.stage(), &maps.kv, v, begin + (t - 1) * LINES,
+                                          &values.full[values.at]);
+                }
                 values.next();
             }
         }
         return;
     }
 
-    keep_registers(GROUPS, false);
+    keep_registers<GROUPS>(false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
     int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
     const char *queries = own + group * S::OWN;
@@ -154,16 +166,17 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
     }
     auto all_seen = [&](int tile) { return tile >= mine.from && tile + LINES - 1 <= mine.to; };
     uint64_t query[2];
-    if (DROPS) query_ids(a, t, query);
+    uint2 key;
+    if (DROPS) query_ids(a, t, query), key = drop_key(a);
     barrier_wait(have_queries, 0);
     for (int at = 0; at < from; at++) keys.skip(), values.skip();
     if (from < to) {
         float s[LINES / 2];
-        uint32_t p[LINES / 4], kept[2][4];
+        uint32_t p[LINES / 4], kept[2];
         int tile = begin + from * LINES;
         keys.wait_full();
         begin_scores<T, DIM, LINES>(s, queries, keys.stage());
-        if (DROPS) draw_rows<LINES>(a, head, t, query, tile, kept);
+        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, eights[keys.at], kept);
         multiply_wait<0>();
         keys.release();
         keys.next();
@@ -177,7 +190,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
             begin_scores<T, DIM, LINES>(s, queries, keys.stage());
             values.wait_full();
             begin_sums<T, DIM, LINES>(out, p, values.stage());
-            if (DROPS) draw_rows<LINES>(a, head, t, query, tile, kept);
+            if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, eights[keys.at], kept);
             multiply_wait<1>();
             keys.release();
             keys.next();
@@ -207,14 +220,13 @@ static __global__ void __launch_bounds__((forward_sizes<DIM>::GROUPS + 1) * GROU
     }
 }
 
-template <class T, int DIM>
+template <class T, int DIM, bool DROPS>
 static void launch_attend_hopper(const op_call *c, const att_maps &maps, const att &a,
                                  const att_before &before, const tensor *o, float *lse) {
-    typedef forward_sizes<DIM> S;
+    typedef forward_sizes<DIM, DROPS> S;
     dim3 grid((unsigned)ceil_div(a.n, S::ROWS_), (unsigned)a.q);
-    auto kernel = a.drop.id ? attend_hopper<T, DIM, true> : attend_hopper<T, DIM, false>;
-    LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, kernel, maps, a,
-           before, mixed(*o), lse);
+    LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED },
+           attend_hopper<T, DIM, DROPS>, maps, a, before, mixed(*o), lse);
 }
 
 extern "C" bool attend_by_hopper(const op_call *c, const att *a, const att_before *before,
@@ -223,6 +235,10 @@ extern "C" bool attend_by_hopper(const op_call *c, const att *a, const att_befor
     if (!takes_hopper(c, *a) || !encode_rows(&maps.q, a->qkv, a->qkv_t, a->n, a->stride) ||
         !encode_rows(&maps.kv, a->keys, a->key_t, a->n_keys, a->key_stride))
         return false;
-    WITH_WIDE_HEAD(a->dim, launch_attend_hopper<bf16, DIM>(c, maps, *a, *before, o, lse));
+    if (a->drop.id)
+        WITH_WIDE_HEAD(a->dim, launch_attend_hopper<bf16, DIM, true>(c, maps, *a, *before, o, lse));
+    else
+        WITH_WIDE_HEAD(a->dim,
+                       launch_attend_hopper<bf16, DIM, false>(c, maps, *a, *before, o, lse));
     return true;
 }

@@ -1,11 +1,12 @@
 /* Attention on Hopper's tensor cores (wgmma): what attention_mma.cuh does, faster, for bf16, scores without a cap,
- * and heads of 64, 96, 128, 192 and 256. attention_hopper.cu has the forward kernel, attention_bwd_hopper.cu the two of the backward.
+ * and heads of 64, 96, 128, 192 and 256. attention_hopper.cu has the forward kernel, attention_one_pass_hopper.cu
+ * the backward, attention_bwd_hopper.cu the two kernels of a deterministic one.
  *
  * A block has a warp group that copies (TMA) and GROUPS that compute, each with 64 rows of the scores:
  *
  *     stays in shared memory        passes through it in tiles, a ring of stages
  *     64 queries (and do) each      keys and values             attend_hopper, grad_queries_hopper
- *     64 keys and values each       queries and do              grad_keys_hopper
+ *     64 keys and values each       queries and do              grad_keys_hopper, grad_all_hopper
  *
  * Tiles are lines of 128 bytes, swizzled, a box of 64 columns after another. Scores stay in registers, in the layout of a
  * left operand of the next product, as with mma. Computing warp groups take turns by themselves: while one has its scores
@@ -16,7 +17,7 @@
  *     copying       wait empty | expect bytes, copy ........ |
  *     computing                                    wait full | multiply | arrive at empty, once per warp
  *
- * Deterministic: no atomics, every sum has an order that the shapes and documents fix. */
+ * Deterministic but for grad_all_hopper: no atomics, every sum has an order that the shapes and documents fix. */
 #ifndef INGOT_OPS_CUDA_ATTENTION_HOPPER_CUH
 #define INGOT_OPS_CUDA_ATTENTION_HOPPER_CUH
 
@@ -29,7 +30,12 @@
 
 typedef struct att_maps {
     CUtensorMap q, kv, dout;
+    CUtensorMap dq; /* in fp32, where atomic sums make it */
 } att_maps;
+
+/* attention_one_pass_hopper.cu: @return false where it does not fit the call, and nothing was done. */
+extern "C" bool attention_grad_in_one_pass(const op_call *c, const att *a, const att_grad *g,
+                                           const att_maps *maps);
 
 /* ---- shared memory ------------------------------------------------------------------------------- */
 static __device__ __forceinline__ char *aligned(char *p) {
@@ -89,7 +95,7 @@ static __device__ __forceinline__ void begin_scores(float (&s)[LINES / 2], const
     for (int k = 0; k < DIM / 16; k++) {
         uint64_t a = smem_descriptor(left + k / 4 * BOX_BYTES, BOX_BYTES) + k % 4 * 2;
         uint64_t b = smem_descriptor(right + k / 4 * LINES * LINE_BYTES, BOX_BYTES) + k % 4 * 2;
-        score_product<T, LINES>::multiply(s, a, b, k > 0);
+        shared_product<T, LINES>::template multiply<0, 0>(s, a, b, k > 0);
     }
     multiply_commit();
 }
@@ -158,27 +164,35 @@ static __device__ __forceinline__ void find_seen_keys(const att &a, int64_t firs
 }
 
 /* ---- dropout ------------------------------------------------------------------------------------- */
+/* The key of the step's draws. The shuffle lets the compiler know that it is the same in all lanes. */
+static __device__ __forceinline__ uint2 drop_key(const att &a) {
+    return make_uint2(__shfl_sync(~0u, a.step->dropout.k[0], 0),
+                      __shfl_sync(~0u, a.step->dropout.k[1], 0));
+}
+
 /* Eight keys from j on. Where their ids share a counter, one Philox block decides about all of them. */
 typedef struct key_eight {
-    int64_t j, id; /* id: of the first */
+    int j;
+    uint32_t id; /* low half of the first's, which has all that a counter takes of it */
     bool together;
 } key_eight;
 
-static __device__ __forceinline__ key_eight eight_keys(const att &a, int64_t j) {
+static __device__ __forceinline__ key_eight eight_keys(const att &a, int j) {
     key_eight e = { j, 0, j + EIGHT <= a.n_keys };
     if (!e.together) return e;
-    e.id = a.key_id[j];
-    e.together = (uint64_t)e.id % ATTENTION_DROP_KEYS == 0;
+    int64_t id = a.key_id[j];
+    e.id = (uint32_t)id;
+    e.together = e.id % ATTENTION_DROP_KEYS == 0;
 #pragma unroll
-    for (int k = 1; k < EIGHT; k++) e.together = e.together && a.key_id[j + k] == e.id + k;
+    for (int k = 1; k < EIGHT; k++) e.together = e.together && a.key_id[j + k] == id + k;
     return e;
 }
 /* Which of them a query keeps, a bit each. */
-static __device__ __forceinline__ uint32_t kept_of(const att &a, int head, uint64_t query,
-                                                   const key_eight &e) {
+static __device__ __forceinline__ uint32_t kept_of(const att &a, uint2 key, int head,
+                                                   uint64_t query, const key_eight &e) {
     uint32_t word[4], kept = 0;
     if (!e.together) return kept_keys(a, head, query, e.j);
-    philox(make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]),
+    philox(key,
            make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
                       attention_drop_counter(&a.drop, head, e.id)),
            word);
@@ -188,30 +202,43 @@ static __device__ __forceinline__ uint32_t kept_of(const att &a, int head, uint6
     return kept;
 }
 
-/* Draws which of LINES keys a lane's two queries keep: bit lane % 4 * 2 + i of byte n / 4 of word[h][n % 4] is about its score
- * s[4 n + 2 h + i]. The four lanes of a row draw a quarter each. */
+/* The eights of a tile of LINES keys, in shared memory: the low half of the first's id, or SCATTERED where they do not share
+ * a counter. By the lanes of a warp. */
+enum { SCATTERED = 1 };
 template <int LINES>
-static __device__ __forceinline__ void draw_rows(const att &a, int head, const two_rows &t,
-                                                 const uint64_t (&query)[2], int tile,
-                                                 uint32_t (&word)[2][4]) {
+static __device__ __forceinline__ void write_eights(const att &a, int tile, uint32_t *eights) {
+    int at = threadIdx.x % WARP;
+    if (at >= LINES / EIGHT) return;
+    key_eight e = eight_keys(a, tile + EIGHT * at);
+    eights[at] = e.together ? e.id : SCATTERED;
+}
+
+/* Draws which of LINES keys a lane's two queries keep: bit 2 n + i of kept[h] is about its score s[4 n + 2 h + i]. The four
+ * lanes of a row draw a quarter each. */
+template <int LINES>
+static __device__ __forceinline__ void draw_rows(const att &a, uint2 key, int head,
+                                                 const two_rows &t, const uint64_t (&query)[2],
+                                                 int tile, const uint32_t *eights,
+                                                 uint32_t (&kept)[2]) {
     int lane = threadIdx.x % WARP;
     uint32_t own[2] = { 0, 0 };
 #pragma unroll
     for (int b = 0; b < LINES / 32; b++) {
-        key_eight e = eight_keys(a, tile + EIGHT * (4 * b + lane % 4));
+        int at = 4 * b + lane % 4;
+        key_eight e = { tile + EIGHT * at, eights[at], eights[at] != SCATTERED };
 #pragma unroll
         for (int h = 0; h < 2; h++)
             if (t.live[h] && e.j <= t.hi[h] && e.j + EIGHT > t.lo[h])
-                own[h] |= kept_of(a, head, query[h], e) << EIGHT * b;
+                own[h] |= kept_of(a, key, head, query[h], e) << EIGHT * b;
     }
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+    for (int h = 0; h < 2; h++) {
+        kept[h] = 0;
 #pragma unroll
-        for (int k = 0; k < 4; k++) word[h][k] = __shfl_sync(~0u, own[h], lane / 4 * 4 + k);
-}
-static __device__ __forceinline__ bool row_keeps(const uint32_t (&word)[2][4], int n, int h,
-                                                 int i) {
-    return word[h][n % 4] >> (n / 4 * EIGHT + threadIdx.x % 4 * 2 + i) & 1;
+        for (int k = 0; k < 4; k++)
+            kept[h] |= (__shfl_sync(~0u, own[h], lane / 4 * 4 + k) >> lane % 4 * 2 & 0x03030303)
+                       << 2 * k;
+    }
 }
 
 /* The ids of a lane's two queries. */
@@ -222,13 +249,13 @@ static __device__ __forceinline__ void query_ids(const att &a, const two_rows &t
 }
 
 /* ---- launches ------------------------------------------------------------------------------------ */
-/* Gives registers of the copying warp group to two computing ones; with one there are enough for all. */
-static __device__ __forceinline__ void keep_registers(int groups, bool copies) {
-    if (groups == 1) return;
+/* Gives registers of the copying warp group to two or three computing ones; with one there are enough for all. */
+template <int GROUPS> static __device__ __forceinline__ void keep_registers(bool copies) {
+    if (GROUPS == 1) return;
     if (copies)
-        registers_keep_few();
+        registers_keep_few<GROUPS>();
     else
-        registers_take_many();
+        registers_take_many<GROUPS>();
 }
 
 static inline bool takes_hopper(const op_call *c, const att &a) {

@@ -41,6 +41,13 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes) {
                  "r"(bytes)
                  : "memory");
 }
+/* The same without arriving. */
+static __device__ __forceinline__ void barrier_expect_more(uint64_t *b, int bytes) {
+    asm volatile(
+        "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)),
+        "r"(bytes)
+        : "memory");
+}
 static __device__ __forceinline__ void barrier_wait(uint64_t *b, int phase) {
     asm volatile("{\n"
                  ".reg .pred done;\n"
@@ -256,23 +263,26 @@ FOR_EACH_WIDTH(BOTH_TYPES)
 #define SUM64 SUM48, SUM16(48)
 #define SUM96 SUM64, SUM16(64), SUM16(80)
 
-/* d = A B^T (+ d where `add`), 64 x N x 16: both operands in shared memory, their depth contiguous. */
-template <class T, int N> struct score_product;
-#define SCORE_PRODUCT(T, type, n, sums, list, a_, b_, add_)                                        \
-    template <> struct score_product<T, n> {                                                       \
+/* d = A B^T (+ d where `add`), 64 x N x 16: both operands in shared memory. TA, TB: M or N is contiguous instead of the
+ * depth. */
+template <class T, int N> struct shared_product;
+#define SHARED_PRODUCT(T, type, n, sums, list, a_, b_, add_, ta_, tb_)                             \
+    template <> struct shared_product<T, n> {                                                      \
+        template <int TA, int TB>                                                                  \
         static __device__ __forceinline__ void multiply(float (&d)[n / 2], uint64_t a, uint64_t b, \
                                                         int add) {                                 \
             asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, " add_ ", 0;\n"                     \
                          "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" sums \
-                         "}, " a_ ", " b_ ", add, 1, 1, 0, 0;\n}"                                  \
+                         "}, " a_ ", " b_ ", add, 1, 1, " ta_ ", " tb_ ";\n}"                      \
                          : list                                                                    \
-                         : "l"(a), "l"(b), "r"(add));                                              \
+                         : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB));                            \
         }                                                                                          \
     };
-#define SCORE_PRODUCTS(T, type)                                                                    \
-    SCORE_PRODUCT(T, type, 64, SUMS4, SUM32, "%32", "%33", "%34")                                  \
-    SCORE_PRODUCT(T, type, 128, SUMS8, SUM64, "%64", "%65", "%66")
-SCORE_PRODUCTS(bf16, "bf16")
+#define SHARED_PRODUCTS(T, type)                                                                   \
+    SHARED_PRODUCT(T, type, 32, SUMS2, SUM16(0), "%16", "%17", "%18", "%19", "%20")                \
+    SHARED_PRODUCT(T, type, 64, SUMS4, SUM32, "%32", "%33", "%34", "%35", "%36")                   \
+    SHARED_PRODUCT(T, type, 128, SUMS8, SUM64, "%64", "%65", "%66", "%67", "%68")
+SHARED_PRODUCTS(bf16, "bf16")
 
 /* d += A B, 64 x N x 16: A in registers, B in shared memory with N contiguous. */
 template <class T, int N> struct sum_product;
@@ -295,12 +305,12 @@ template <class T, int N> struct sum_product;
     SUM_PRODUCT(T, type, 256, SUMS16, SUM128, "%128, %129, %130, %131", "%132")
 SUM_PRODUCTS(bf16, "bf16")
 
-/* Of three warp groups: one that needs few registers leaves the others to two that need many. */
-static __device__ __forceinline__ void registers_keep_few() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+/* One warp group needs few registers and leaves the others to the two or three that need many. */
+template <int OTHERS = 2> static __device__ __forceinline__ void registers_keep_few() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(OTHERS == 2 ? 24 : 32));
 }
-static __device__ __forceinline__ void registers_take_many() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+template <int OTHERS = 2> static __device__ __forceinline__ void registers_take_many() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(OTHERS == 2 ? 240 : 160));
 }
 
 /* ---- the ring -------------------------------------------------------------------------------------- */

@@ -1,0 +1,260 @@
+/* Shared by the kernels of attention's backward on Hopper's tensor cores that have a block for 64 keys per computing
+ * group (attention_bwd_hopper.cu, attention_one_pass_hopper.cu): tiles of queries, and what becomes of scores. */
+#ifndef INGOT_OPS_CUDA_ATTENTION_BWD_HOPPER_CUH
+#define INGOT_OPS_CUDA_ATTENTION_BWD_HOPPER_CUH
+
+#include "attention_hopper.cuh"
+
+enum { LINES = 64 }; /* of a tile */
+
+template <int DIM> struct backward_sizes {
+    enum {
+        GROUPS = DIM <= 192 ? 2 : 1,
+        STAGES_ = DIM <= 128 ? 3 : 2,
+        ROWS_ = 64 * GROUPS,
+        OWN = tile_bytes<DIM, 64>(),
+        TILE = tile_bytes<DIM, LINES>(),
+        SHARED = ALIGN + GROUPS * 2 * OWN + STAGES_ * 2 * TILE
+    };
+};
+/* ---- keys ---------------------------------------------------------------------------------------- */
+/* A tile of queries: the copying warp writes it before it copies the tile. */
+struct alignas(16) query_tile {
+    float lse[LINES]; /* less the logarithm of the scale */
+    float dot[LINES];
+    int lo[LINES], hi[LINES];
+    uint64_t id[LINES]; /* with dropout */
+    int head, row;      /* head -1: the end */
+    bool all_seen;      /* every key of the block by each of its queries */
+};
+
+typedef struct query_tile_at {
+    int head;
+    int64_t row;
+} query_tile_at;
+
+/* The next tile, from `t` on, of queries that see one of the keys up to `last`.
+ * @param from the first query that sees one of the block's keys */
+static __device__ __forceinline__ query_tile_at find_tile(const att &a, query_tile_at t,
+                                                          int last_head, int64_t from,
+                                                          int64_t last) {
+    if (t.row < a.n && first_key(a, t.row) <= last) return t;
+    t.row = from;
+    if (++t.head > last_head || from >= a.n || first_key(a, from) > last) t.head = -1;
+    return t;
+}
+
+/* By the 32 lanes of the copying warp. */
+static __device__ __forceinline__ void write_stats(const att &a, const att_grad &g,
+                                                   query_tile_at at, int64_t first, int64_t last,
+                                                   query_tile *to) {
+    int lane = threadIdx.x % WARP;
+    bool all = true;
+    float by = log2f(a.scale);
+#pragma unroll
+    for (int i = 0; i < LINES / WARP; i++) {
+        int r = lane + i * WARP;
+        int64_t query = at.row + r;
+        bool live = query < a.n;
+        int lo = live ? (int)first_key(a, query) : 1, hi = live ? (int)last_key(a, query) : 0;
+        to->lse[r] = live ? g.lse[lse_at(a, at.head, query)] * LOG2E - by : 0;
+        to->dot[r] = live ? g.rowdot[at.head * a.n + query] : 0;
+        to->lo[r] = lo, to->hi[r] = hi;
+        if (a.drop.id && live) to->id[r] = (uint64_t)a.drop.id[query];
+        all = all && lo <= first && hi >= last;
+    }
+    all = __all_sync(~0u, all);
+    if (lane == 0) to->head = at.head, to->row = (int)at.row, to->all_seen = all;
+    __syncwarp();
+}
+
+/* Draws which of the warp's 16 keys the queries of a tile keep: column_keeps says which bit is about which score. A lane draws
+ * for two queries. */
+static __device__ __forceinline__ uint32_t draw_columns(const att &a, uint2 key, int head,
+                                                        const query_tile &q,
+                                                        const key_eight (&keys)[2]) {
+    int lane = threadIdx.x % WARP;
+    uint32_t own = 0, kept = 0;
+#pragma unroll
+    for (int b = 0; b < LINES / WARP; b++) {
+        int line = lane + b * WARP, lo = q.lo[line], hi = q.hi[line];
+        if (lo > hi) continue; /* sees nothing, or there is no such query */
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            if (keys[h].j <= hi && keys[h].j + EIGHT > lo)
+                own |= kept_of(a, key, head, q.id[line], keys[h]) << (2 * b + h) * EIGHT;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            kept |= (__shfl_sync(~0u, own, EIGHT * k + lane % 4 * 2 + i) >> lane / 4 & 0x01010101)
+                    << (2 * k + i);
+    return kept;
+}
+/* Of the lane's score p[4 n + 2 h + i]. */
+static __device__ __forceinline__ bool column_keeps(uint32_t kept, int n, int h, int i) {
+    return kept >> (n / 4 * 16 + h * EIGHT + n % 4 * 2 + i) & 1;
+}
+
+/* Products of keys and queries become probabilities times the scale. */
+template <bool ALL_SEEN>
+static __device__ __forceinline__ void soften_keys(const att &a, const query_tile &q, int first,
+                                                   float (&p)[LINES / 2]) {
+    int lane = threadIdx.x % WARP, row = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4;
+    float by = a.scale * LOG2E;
+#pragma unroll
+    for (int n = 0; n < LINES / 8; n++) {
+        int line = 8 * n + lane % 4 * 2;
+        float2 stat = *(const float2 *)&q.lse[line];
+        int2 lo, hi;
+        if (!ALL_SEEN) lo = *(const int2 *)&q.lo[line], hi = *(const int2 *)&q.hi[line];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int j = first + row + 8 * h;
+                float &x = p[4 * n + 2 * h + i];
+                x = exp2_approx(fmaf(x, by, -(i ? stat.y : stat.x)));
+                if (!ALL_SEEN && (j < (i ? lo.y : lo.x) || j > (i ? hi.y : hi.x))) x = 0;
+            }
+    }
+}
+
+static __device__ __forceinline__ void soften_keys(const att &a, const query_tile &q, int first,
+                                                   float (&p)[LINES / 2]) {
+    if (q.all_seen)
+        soften_keys<true>(a, q, first, p);
+    else
+        soften_keys<false>(a, q, first, p);
+}
+
+/* The left operand of dv: what is kept of p. */
+template <class T, bool DROPS>
+static __device__ __forceinline__ void pack_kept(uint32_t (&left)[LINES / 4],
+                                                 const float (&p)[LINES / 2], uint32_t kept) {
+    float x[LINES / 2];
+#pragma unroll
+    for (int e = 0; e < LINES / 2; e++)
+        x[e] = !DROPS || column_keeps(kept, e / 4, e / 2 % 2, e % 2) ? p[e] : 0;
+    pack_scores<T, LINES>(left, x);
+}
+
+/* Products of values and do become the gradients of scores. */
+template <bool DROPS>
+static __device__ __forceinline__ void grad_keys_scores(const att &a, const query_tile &q,
+                                                        uint32_t kept, const float (&p)[LINES / 2],
+                                                        float (&g)[LINES / 2]) {
+#pragma unroll
+    for (int n = 0; n < LINES / 8; n++) {
+        float2 dot = *(const float2 *)&q.dot[8 * n + threadIdx.x % 4 * 2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float &y = g[4 * n + 2 * h + i], of = i ? dot.y : dot.x;
+                if (DROPS)
+                    y = fmaf(column_keeps(kept, n, h, i) ? y : 0, a.drop.keep, -of);
+                else
+                    y -= of;
+                y *= p[4 * n + 2 * h + i];
+            }
+    }
+}
+
+/* ---- a block of keys ----------------------------------------------------------------------------- */
+/* The keys of a block, and what of shared memory holds them. */
+template <class S> struct key_block {
+    char *own, *tiles; /* keys and values of each group; the stages of the ring */
+    uint64_t *full;    /* they have been copied */
+    int kv_head;
+    int64_t first, last;
+};
+
+/* Sets up the barriers: bars has 2 STAGES_ + 1. Ends with the block at a barrier. */
+template <class S, class RING>
+static __device__ __forceinline__ key_block<S> open_key_block(const att &a, char *memory,
+                                                              uint64_t *bars, RING *ring, int block,
+                                                              int kv_head) {
+    char *own = aligned(memory);
+    int64_t first = (int64_t)block * S::ROWS_;
+    key_block<S> b = { own,   own + S::GROUPS * 2 * S::OWN,       &bars[2 * S::STAGES_], kv_head,
+                       first, min(first + S::ROWS_, a.n_keys) - 1 };
+    *ring = { b.tiles, bars, bars + S::STAGES_, 0, 0 };
+    if (threadIdx.x == 0) {
+        ring->init(S::GROUPS);
+        barrier_init(b.full, 1);
+        barriers_ready();
+    }
+    __syncthreads();
+    return b;
+}
+
+/* Copies the keys, then every tile of queries that sees one of them, and a tile of head -1: by a warp. */
+template <class S, int DIM, class RING>
+static __device__ __forceinline__ void copy_key_block(const att_maps &maps, const att &a,
+                                                      const att_grad &g, const key_block<S> &b,
+                                                      RING ring, query_tile *queries) {
+    int heads = a.q / a.kv, col = a.key_col + b.kv_head * DIM;
+    if (threadIdx.x == 0) {
+        barrier_expect(b.full, S::GROUPS * 2 * S::OWN);
+        for (int i = 0; i < S::GROUPS; i++) {
+            char *to = b.own + i * 2 * S::OWN;
+            copy_tile<DIM, 64>(to, &maps.kv, col, (int)b.first + 64 * i, b.full);
+            copy_tile<DIM, 64>(to + S::OWN, &maps.kv, col + a.kv * DIM, (int)b.first + 64 * i,
+                               b.full);
+        }
+    }
+    int64_t from = first_query(a, b.first);
+    query_tile_at at = { b.kv_head * heads, from };
+    for (;; ring.next()) {
+        at = find_tile(a, at, b.kv_head * heads + heads - 1, from, b.last);
+        ring.wait_empty();
+        uint64_t *full = &ring.full[ring.at];
+        if (at.head < 0) {
+            if (threadIdx.x == 0) {
+                queries[ring.at].head = -1;
+                barrier_arrive(full);
+            }
+            return;
+        }
+        if (threadIdx.x == 0) {
+            barrier_expect_more(full, 2 * S::TILE);
+            copy_tile<DIM, LINES>(ring.stage(), &maps.q, at.head * DIM, (int)at.row, full);
+            copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.dout, at.head * DIM, (int)at.row,
+                                  full);
+        }
+        write_stats(a, g, at, b.first, b.last, &queries[ring.at]);
+        if (threadIdx.x == 0) barrier_arrive(full);
+        at.row += LINES;
+    }
+}
+
+/* Writes one of the gradients of a group's keys, the first of which is `first`; `col`: of the head. */
+template <int DIM>
+static __device__ __forceinline__ void write_key_grads(const att &a, mixed to, int64_t first,
+                                                       int64_t last, int col, float by,
+                                                       const float (&sum)[DIM / 2]) {
+    int thread = threadIdx.x % GROUP_THREADS, lane = thread % WARP;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int64_t j = first + thread / WARP * 16 + lane / 4 + 8 * h;
+        if (j > last) continue;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++)
+            write_two(to, j * a.key_stride + col + 8 * n + lane % 4 * 2, sum[4 * n + 2 * h] * by,
+                      sum[4 * n + 2 * h + 1] * by, false);
+    }
+}
+/* What sums of p are multiplied by: p has the scale, and not the factor of what is kept. */
+static __device__ __forceinline__ float value_factor(const att &a) { return a.drop.keep / a.scale; }
+
+/* The keys whose decisions a warp of a group draws. */
+static __device__ __forceinline__ void eights_of_warp(const att &a, int64_t first,
+                                                      key_eight (&eights)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        eights[h] = eight_keys(a, first + threadIdx.x % GROUP_THREADS / WARP * 16 + EIGHT * h);
+}
+
+#endif
