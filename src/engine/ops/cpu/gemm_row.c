@@ -37,8 +37,8 @@ static __attribute__((noinline)) float dot_end(vf sum, dtype t, const float *a, 
 }
 
 /* out[r] = a[r] . b, whose elements have type t: in the sums of a unit each, whatever `rows` is. */
-LOOP_INLINE void dot_rows(dtype t, int rows, const float *const *a, const void *b, int64_t n,
-                          float *out) {
+LOOP_INLINE void dot_weight_row(dtype t, int rows, const float *const *a, const void *b, int64_t n,
+                                float *out) {
     vf sum[DOT_ROWS][UNIT_VECS] = { 0 };
     int64_t k = 0;
     for (; k + UNIT <= n; k += UNIT) {
@@ -56,15 +56,15 @@ LOOP_INLINE void dot_rows(dtype t, int rows, const float *const *a, const void *
 }
 static void one_row(dtype t, const float *const *a, const void *b, int64_t n, float *out) {
     if (t == DT_BF16)
-        dot_rows(DT_BF16, 1, a, b, n, out);
+        dot_weight_row(DT_BF16, 1, a, b, n, out);
     else
-        dot_rows(DT_F32, 1, a, b, n, out);
+        dot_weight_row(DT_F32, 1, a, b, n, out);
 }
 static void several_rows(dtype t, const float *const *a, const void *b, int64_t n, float *out) {
     if (t == DT_BF16)
-        dot_rows(DT_BF16, DOT_ROWS, a, b, n, out);
+        dot_weight_row(DT_BF16, DOT_ROWS, a, b, n, out);
     else
-        dot_rows(DT_F32, DOT_ROWS, a, b, n, out);
+        dot_weight_row(DT_F32, DOT_ROWS, a, b, n, out);
 }
 
 /* Row `col` of B, in its own type where there is a loop for it. */
