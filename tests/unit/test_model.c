@@ -187,6 +187,25 @@ static void initial_weights_follow_their_role(void **state) {
     close_model(&o);
 }
 
+/* GPT-NeoX's small_init and wang_init; and one deviation for all matrices. */
+static void initial_weights_follow_the_scheme(void **state) {
+    model_config c = wide(256);
+    c.tied = false;
+    c.init = INIT_SMALL;
+    opened o = open_model(&c, (mesh){ 0 }, 0, 0);
+    near(deviation(&o, "embed.tokens"), sqrt(2 / (5 * 256.0)));
+    near(deviation(&o, "l0.attn.q"), sqrt(2 / (5 * 256.0)));
+    near(deviation(&o, "l0.attn.o"), 2 / (c.layers * sqrt(256.0)));
+    near(deviation(&o, "l1.mlp.down"), 2 / (c.layers * sqrt(256.0)));
+    close_model(&o);
+    c.init = INIT_FLAT;
+    c.init_std = 0.03;
+    o = open_model(&c, (mesh){ 0 }, 0, 0);
+    near(deviation(&o, "l0.attn.q"), 0.03);
+    near(deviation(&o, "l0.attn.o"), 0.03);
+    close_model(&o);
+}
+
 /* Every layout starts bit-identical: weights are drawn by global element. */
 static void every_layout_starts_from_the_same_weights(void **state) {
     static const struct {
@@ -313,6 +332,7 @@ int main(void) {
         cmocka_unit_test(flops_count_six_per_weight_and_attention),
         cmocka_unit_test(initial_weights_have_their_deviation),
         cmocka_unit_test(initial_weights_follow_their_role),
+        cmocka_unit_test(initial_weights_follow_the_scheme),
         cmocka_unit_test(every_layout_starts_from_the_same_weights),
         cmocka_unit_test(only_training_drops),
         cmocka_unit_test(parallel_branches_have_masks_of_their_own),

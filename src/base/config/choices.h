@@ -41,7 +41,9 @@ enum { MLP_GATED = 1 };
     ROW(QKNORM_FULL, "full", 0, "over all heads")
 #define INIT_SCHEMES(ROW)                                                                          \
     ROW(INIT_BY_STD, "normal", 0, "of the standard deviation model.init_std")                      \
-    ROW(INIT_BY_FAN_IN, "uniform", 0, "of the standard deviation 1/sqrt(inputs)")
+    ROW(INIT_BY_FAN_IN, "uniform", 0, "of the standard deviation 1/sqrt(inputs)")                  \
+    ROW(INIT_FLAT, "flat", 0, "as normal, and the last matrix of each branch is not divided by sqrt(2 layers)") \
+    ROW(INIT_SMALL, "small", 0, "normal of the standard deviation sqrt(2/(5 dim)), tables too; of the last matrix of each branch 2/(layers sqrt(dim))")
 #define POS_KINDS(ROW)                                                                             \
     ROW(POS_ROPE, "rope", 0, "")                                                                   \
     ROW(POS_LEARNED, "learned", 0, "")                                                             \

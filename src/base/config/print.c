@@ -229,12 +229,23 @@ static const char docs_head[] =
     "  option does not affect the results. `noted`: the new value takes effect and the change is\n"
     "  reported. `fixed`: refused unless `checkpoint.allow_changes` names the option or its section.\n";
 
+/* How presets start, and who states it. */
+static const char initial_weights[] =
+    "\nInitial weights of the presets' families, as their reports state them:\n\n"
+    "| family | `init` | `init_std` | source |\n|---|---|---|---|\n"
+    "| GPT-2, GPT-3 | `normal` | 0.02 | Radford et al. 2019: the last matrices of branches by 1/sqrt(2 layers) |\n"
+    "| Pythia, GPT-NeoX | `small` | | Black et al. 2022: small_init and wang_init |\n"
+    "| OLMo 2 and 3, OLMoE | `flat` | 0.02 | OLMo 2 (2025); OLMoE cuts values beyond three deviations, which these keep |\n"
+    "| DeepSeek-V3, Moonlight | `flat` | 0.006, 0.02 | DeepSeek-AI 2024; Moonlight's is that of its config.json |\n"
+    "| the others | `normal` | 0.02 | none is published; config.json of the released models states 0.02 for most |\n";
+
 static void docs_section(const section *s, str *out) {
     str_add(out, "\n## %s\n\n%c%s.", s->name, s->help[0] - 'a' + 'A', s->help + 1);
     if (s->main_key[0]) str_add(out, " Main key: `%s`.", s->main_key);
     str_add(out, "\n\n| key | default | values | on resume | |\n|---|---|---|---|---|\n");
     for (int j = 0; j < option_count; j++)
         if (in_section(&option_table[j], s)) docs_row(&option_table[j], out);
+    if (!strcmp(s->name, "model")) str_add(out, "%s", initial_weights);
 }
 
 /* The COMMON options, and the sections, each with a link. */

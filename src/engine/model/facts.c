@@ -94,6 +94,7 @@ static const char *missing_of(const model_fact *f, const model_config *c) {
         { FACT_OF_QK_NORM, c->qknorm != QKNORM_NONE, "model.qk_norm other than none" },
         { FACT_OF_WINDOW, c->window > 0, "model.sliding_window above 0" },
         { FACT_OF_LATENT, c->kv_latent > 0, "model.kv_latent_dim above 0" },
+        { FACT_OF_INIT_STD, c->init != INIT_SMALL, "model.init other than small" },
         { FACT_OF_UNTIED, !c->tied, "model.tie_embeddings=false" },
         { FACT_OF_ROUTER_BIAS, c->experts > 0 && c->router_bias, "model.router_bias=true" },
     };

@@ -57,10 +57,11 @@ typedef enum fact_flag {
     FACT_OF_SCALED_ROPE = 8192,   /* matters only with rope scaling of any kind */
     FACT_OF_ROPE_CONTEXT = 16384, /* ... of a kind that reads the original context length */
     FACT_OF_YARN = 32768,
-    FACT_OF_LATENT = 1 << 24,  /* matters only with latent attention */
-    FACT_OF_SHARED = 1 << 20,  /* matters only with shared experts */
-    FACT_OF_GROUPS = 1 << 21,  /* ... with groups of experts */
-    FACT_OF_CLAMPED = 1 << 22, /* ... with clamped SwiGLU */
+    FACT_OF_SHARED = 1 << 20,   /* matters only with shared experts */
+    FACT_OF_GROUPS = 1 << 21,   /* ... with groups of experts */
+    FACT_OF_CLAMPED = 1 << 22,  /* ... with clamped SwiGLU */
+    FACT_OF_LATENT = 1 << 24,   /* matters only with latent attention */
+    FACT_OF_INIT_STD = 1 << 25, /* matters only where model.init reads a deviation */
     FACT_OF_ANY_ROPE =
         FACT_OF_ROPE | FACT_OF_LLAMA3 | FACT_OF_SCALED_ROPE | FACT_OF_ROPE_CONTEXT | FACT_OF_YARN,
 } fact_flag;

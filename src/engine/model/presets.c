@@ -24,6 +24,7 @@ static const model_config pythia = { .norm = NORM_LAYER,
                                      .bias = true,
                                      .parallel = true,
                                      .rope_fraction = 0.25,
+                                     .init = INIT_SMALL,
                                      .vocab = 50304,
                                      .max_seq = 2048 };
 static const model_config llama = { .vocab = 32000, .max_seq = 4096 };
@@ -34,7 +35,8 @@ static const model_config llama31 = {
 static const model_config mistral = { .window = 4096, .vocab = 32000, .max_seq = 32768 };
 /* Chinchilla's relative positions are not public; rotary ones stand in. Sizes are the paper's. */
 static const model_config chinchilla = { .mlp = MLP_GELU_TANH, .vocab = 32000, .max_seq = 2048 };
-static const model_config olmo2 = { .norm_position = NORM_POST,
+static const model_config olmo2 = { .init = INIT_FLAT,
+                                    .norm_position = NORM_POST,
                                     .qknorm = QKNORM_FULL,
                                     .rope_theta = 500000,
                                     .norm_eps = 1e-6,
@@ -111,7 +113,8 @@ static const model_config glm45 = { GLM45,
     .max_seq = 131072
 static const model_config gpt_oss_20b = { GPT_OSS, .experts = 32 };
 static const model_config gpt_oss_120b = { GPT_OSS, .experts = 128 };
-static const model_config olmo3 = { .norm_position = NORM_POST,
+static const model_config olmo3 = { .init = INIT_FLAT,
+                                    .norm_position = NORM_POST,
                                     .qknorm = QKNORM_FULL,
                                     .window = 4096,
                                     .layer_pattern = 1112,
@@ -203,8 +206,9 @@ static const model_config gpt_small = { .norm = NORM_LAYER,
                                         .max_seq = 1024 };
 
 /* Latent attention in every head. */
-#define LATENT .kv_latent = 512, .rope_head_dim = 64, .value_head_dim = 128
+#define LATENT .init = INIT_FLAT, .kv_latent = 512, .rope_head_dim = 64, .value_head_dim = 128
 static const model_config deepseek_v3 = { LATENT,
+                                          .init_std = 0.006,
                                           .norm_eps = 1e-6,
                                           .q_latent = 1536,
                                           .experts = 256,
@@ -241,7 +245,8 @@ static const model_config latent_tiny = { .tied = true,
                                           .value_head_dim = 32,
                                           .vocab = 257,
                                           .max_seq = 1024 };
-static const model_config olmoe = { .qknorm = QKNORM_FULL,
+static const model_config olmoe = { .init = INIT_FLAT,
+                                    .qknorm = QKNORM_FULL,
                                     .experts = 64,
                                     .experts_per_token = 8,
                                     .balance_loss = 0.01,

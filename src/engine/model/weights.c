@@ -313,19 +313,22 @@ int64_t model_global_index(const model *m, int param, int64_t local) {
 static bool is_branch_output(const model_param *p) { return p->init == INIT_NORMAL_DEPTH; }
 /* Whether the values are uniform: within sqrt(3) deviations. */
 static bool is_uniform(const model_config *c, const model_param *p) {
-    CHOICE_DECIDED(init_scheme, 2);
+    CHOICE_DECIDED(init_scheme, 4);
     return c->init == INIT_BY_FAN_IN && (p->role == ROLE_HIDDEN || p->layer >= 0);
 }
 
 /* Standard deviation: init_std, or what the model states for the role, divided by sqrt(2 layers) for the outputs
- * of branches. µP divides that of hidden weights by the square root of the width relative to the base's. */
+ * of branches; or as GPT-NeoX's small_init and wang_init have it. µP divides that of hidden weights by the square root of the width relative to the base's. */
 static double init_deviation(const model_config *c, const model_param *p) {
-    double std = c->init_std;
+    double std = c->init == INIT_SMALL ? sqrt(0.4 / (double)c->dim) : c->init_std;
     if (is_branch_output(p) && c->init_zero_outputs) return 0;
     if (p->role == ROLE_INPUT && p->layer < 0 && c->init_embed_std > 0) std = c->init_embed_std;
     if (p->role == ROLE_OUTPUT && c->init_head_std > 0) std = c->init_head_std;
     if (is_uniform(c, p)) std = 1 / sqrt((double)p->fan_in);
-    if (is_branch_output(p)) std /= sqrt(2.0 * c->layers);
+    if (is_branch_output(p) && c->init == INIT_SMALL)
+        std = 2 / (c->layers * sqrt((double)c->dim));
+    else if (is_branch_output(p) && c->init != INIT_FLAT)
+        std /= sqrt(2.0 * c->layers);
     if (c->mup && p->role == ROLE_HIDDEN && !is_uniform(c, p))
         std *= sqrt((double)c->mup_base / (double)c->dim);
     return std;
