@@ -151,7 +151,10 @@ static void add_op(comm_splitter *s, int i) {
 }
 
 static void add_put_off(comm_splitter *s, int n) {
-    for (int k = 0; k < n; k++) list_push(&s->out, &s->put_off.op[k]);
+    for (int k = 0; k < n; k++) {
+        add_waits(s, ends_before(s, &s->put_off.op[k])); /* for what was gathered for it */
+        list_push(&s->out, &s->put_off.op[k]);
+    }
     for (int k = n; k < s->put_off.n; k++) s->put_off.op[k - n] = s->put_off.op[k];
     s->put_off.n -= n;
 }
@@ -172,14 +175,14 @@ static op_list split_list(const prog *p, const op_list *l, int *waits, bool coun
         const prog_op *o = i < l->n ? &l->op[i] : NULL;
         int end = o ? ends_before(&s, o) : s.opens;
         if (count) waits[i] = end > 0;
-        bool is_late = !count && o && !end && waits[i + 1] && (op_flags(o->op) & OPF_WEIGHT_GRAD);
+        bool is_late = !count && o && waits[i + 1] && (op_flags(o->op) & OPF_WEIGHT_GRAD);
         if (is_late && only_param_grads(p, o)) {
             list_push(&s.put_off, o);
             continue;
         }
         add_put_off(&s, o ? put_off_before(&s, o) : 0);
         if (end && !count) add_put_off(&s, (s.put_off.n + waits[i] - 1) / waits[i]);
-        add_waits(&s, end);
+        add_waits(&s, o ? ends_before(&s, o) : s.opens);
         if (o) add_op(&s, i);
     }
     for (int i = l->n - 1; count && i >= 0; i--) waits[i] += waits[i + 1];

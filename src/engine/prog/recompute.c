@@ -1,6 +1,8 @@
 /* Decides how backward gets each forward value it reads:
  *   - under selective recompute, a result that its row says how to rebuild (op_row.rebuild) is rebuilt
  *     where what it is rebuilt from is available anyway;
+ *   - what sequence parallelism gathers is saved as the rank's own rows, and backward gathers it again, beside
+ *     a GEMM that does not need it;
  *   - everything else is saved.
  * (Recompute of whole blocks is the chain's business: it runs forward lists again, see chain.c.)
  * Ops are pure functions of their inputs, so a rebuilt value is bit-exact.
@@ -118,6 +120,22 @@ static val rebuild_value(saver *s, val v) {
     return t;
 }
 
+/* Whether v is an activation that the ranks of a layer gathered. Weight gradients that are put off would need it long after. */
+static bool is_gathered(const saver *s, val v) {
+    if (s->p->o.split_weights || !from_forward(s, v)) return false;
+    const prog_op *o = producer_of(s, v);
+    return (op_flags(o->op) & OPF_EXTERN) && op_move_kind(o) == MOVE_ALL_GATHER &&
+           o->attr.comm.axes == s->p->o.chunk_axes && from_forward(s, val_root(s->p, o->in[0]));
+}
+
+static val gather_again(saver *s, val v) {
+    prog_op o = *producer_of(s, v);
+    o.out[0] = copy_of(s, v, VC_TEMP);
+    o.in[0] = available_value(s, o.in[0]);
+    list_push(&s->out, &o);
+    return o.out[0];
+}
+
 static val available_value(saver *s, val v) {
     if (v == VAL_NONE || v >= s->n) return v;
     if (s->again[v] != VAL_NONE) return s->again[v];
@@ -130,6 +148,7 @@ static val available_value(saver *s, val v) {
         return s->again[v] = t;
     }
     if (can_rebuild(s, v)) return s->again[v] = rebuild_value(s, v);
+    if (is_gathered(s, v)) return s->again[v] = gather_again(s, v);
     if (from_forward(s, v)) s->p->val[v].cls = VC_SAVED;
     return v;
 }

@@ -165,8 +165,8 @@ static void sum_lives(timeline *t, int64_t (*change)[LIVE_KINDS]) {
 
 /* Regions whose values have lives. */
 static bool is_dynamic(const char *name) {
-    static const char *const names[] = { "saved",    "block inputs", "residual", "temp",  "work",
-                                         "gathered", "whole grads",  "pipeline", "result" };
+    static const char *const names[] = { "saved",    "block inputs", "residual", "temp",   "work",
+                                         "gathered", "whole grads",  "pipeline", "result", "top1" };
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (!strcmp(names[i], name)) return true;
     return false;

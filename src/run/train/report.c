@@ -28,12 +28,12 @@ static void print_field(const trainer *t, const char *label, const char *fmt, ..
 static void memory_line(const trainer *t) {
     const plan *p = t->p;
     static const struct {
-        const char *label, *regions[4];
+        const char *label, *regions[5];
     } groups[] = {
         { "weights", { "params", "copies" } },
         { "gradients", { "grads" } },
         { "optimizer", { "optimizer" } },
-        { "activations", { "saved", "block inputs", "residual", "result" } },
+        { "activations", { "saved", "block inputs", "residual", "result", "top1" } },
         { "workspace", { "temp", "work", "gathered", "whole grads" } },
     };
     char size[32];
