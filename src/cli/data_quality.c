@@ -136,7 +136,7 @@ static const cli_arg args[] = {
     { "buckets", ARG_COUNT, AT(buckets), "N", "rows that n-grams share, by hash (default 200000)" },
     { "quantize", ARG_FLAG, AT(quantize), "", "write an .ftz file, a seventh of the size" },
     { "min-count", ARG_COUNT, AT(min_count), "N", "a word of the dictionary is seen at least N times (default 3)" },
-    { "epochs", ARG_COUNT, AT(epochs), "N", "passes over the documents (default 10)" },
+    { "epochs", ARG_COUNT, AT(epochs), "N", "passes over the documents (default 20)" },
     { "rate", ARG_REAL, AT(rate), "X", "learning rate at the beginning; it falls to 0 (default 0.5)" },
     READ_ARGS,
 };

@@ -338,6 +338,27 @@ static void rules_follow_the_language(void **state) {
     assert_true(letter_words(NULL, none) == letter_words("en", none));
 }
 
+/* The tokenizer of Indian languages splits at spaces and tabs: words on lines of their own are one, unless a mark is between. */
+static void lines_of_indian_languages_do_not_end_words(void **state) {
+    static const struct {
+        const char *between;
+        double words;
+    } cases[] = { { " ", 40 },   { "\t", 40 },  { "\n", 1 },
+                  { "।\n", 40 }, { "\n ", 40 }, { "\xC2\xA0", 1 } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        str text = { 0 };
+        filter_options o = filter_defaults();
+        o.sets = "gopher-quality";
+        o.words = "ben_Beng";
+        add_times(&text, 40, "কথা", cases[i].between);
+        verdict got = judge(&o, text.text, "");
+        if (got.rule != FILTER_gopher_min_words || got.value != cases[i].words)
+            fail_msg("case %zu: %g words, expected %g", i, got.value, cases[i].words);
+        free(got.text);
+        str_free(&text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_are_those_of_datatrove),
@@ -350,6 +371,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(rules_are_in_the_hash, folder_setup, folder_teardown),
         cmocka_unit_test(verdicts_are_those_of_datatrove),
         cmocka_unit_test(rules_follow_the_language),
+        cmocka_unit_test(lines_of_indian_languages_do_not_end_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,6 +118,30 @@ static void wrappers_are_not_dropped(void **state) {
                 SENTENCE "\n" OTHER "\n");
 }
 
+/* Themes put the text itself into boxes with the names of page furniture. */
+static void text_in_boxes_of_furniture_is_found(void **state) {
+    static const char *const boxes[] = { "section class='section--ads'", "div class='widget Blog'",
+                                         "div class='field label-hidden'", "div class='tab-menu'" };
+    for (size_t i = 0; i < COUNT_OF(boxes); i++) {
+        str page = { 0 };
+        int tag = (int)strcspn(boxes[i], " ");
+        str_add(&page, "<body><ul>");
+        for (int k = 0; k < 40; k++)
+            str_add(&page, "<li><a href=/%d>Something else to read</a></li>", k);
+        str_add(&page, "</ul>");
+        for (int k = 0; k < 2; k++)
+            str_add(&page, "<%s><p>%s</p></%.*s>", boxes[i], k ? OTHER : SENTENCE, tag, boxes[i]);
+        str_add(&page, "<div class='comments'><p>" SENTENCE "</p></div></body>");
+        assert_text(page.text, SENTENCE "\n" OTHER "\n");
+        str_free(&page);
+    }
+    str page = { 0 };
+    str_add(&page, "<body><header><div>");
+    str_add(&page, "<p>" SENTENCE "</p><p>" OTHER "</p></div></header></body>");
+    assert_text(page.text, SENTENCE "\n" OTHER "\n"); /* a header that was not closed */
+    str_free(&page);
+}
+
 static void tables_become_lines(void **state) {
     assert_text("<p>" SENTENCE "</p><table><tr><th>Year<th>Name<tr><td>1901<td>Ann</table><p>" OTHER
                 "</p>",
@@ -211,6 +235,7 @@ int main(void) {
         cmocka_unit_test(links_are_distinguished_from_prose),
         cmocka_unit_test(what_is_called_main_is),
         cmocka_unit_test(wrappers_are_not_dropped),
+        cmocka_unit_test(text_in_boxes_of_furniture_is_found),
         cmocka_unit_test(tables_become_lines),
         cmocka_unit_test(pages_without_text_are_empty),
         cmocka_unit_test(hostile_pages_are_survived),

@@ -90,6 +90,37 @@ static void labels_are_learned(void **state) {
     free(b);
 }
 
+/* Readers prefer long texts, and words alone do not tell: the length is learned too. */
+static void lengths_are_learned(void **state) {
+    quality_options o = quality_defaults();
+    quality_report r;
+    str s = { 0 };
+    rng_key key = rng_key_of(5, 0);
+    o.quiet = true;
+    o.buckets = 1000;
+    o.held_out = 0.25;
+    for (uint64_t i = 0; i < 400; i++) {
+        bool good = rng_below(key, i * 1000, 2);
+        uint64_t words = (good ? 300 : 150) + rng_below(key, i * 1000 + 1, 60);
+        str_add(&s, "{\"label\": \"%s\", \"text\": \"%d", good ? "good" : "bad", (int)i);
+        for (uint64_t w = 0; w < words; w++)
+            str_add(&s, " %s", COMMON[rng_below(key, i * 1000 + 2 + w, 8)]);
+        str_add(&s, "\"}\n");
+    }
+    folder_write_bytes(*state, "labelled.jsonl", s.text, s.len);
+    str_free(&s);
+    double auc[2];
+    for (int k = 0; k < 2; k++) {
+        text_inputs *in = open_corpus(*state);
+        if (k == 1) o.length_rate = 0;
+        assert_ok(
+            quality_train(&(quality_input){ .in = in }, 1, &o, in_folder(*state, "q.bin"), &r));
+        text_inputs_close(in);
+        auc[k] = r.label[0].auc;
+    }
+    if (auc[0] < 0.75 || auc[0] < auc[1] + 0.1) fail_msg("AUC %f, %f without", auc[0], auc[1]);
+}
+
 /* n-grams of characters, quantized: the file is small, the labels stay, and the bytes are the same every time. */
 static void quantized_models_keep_labels(void **state) {
     quality_options o = language_train_defaults();
@@ -259,6 +290,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(auc_is_the_area),
         IN_FOLDER(labels_are_learned),
+        IN_FOLDER(lengths_are_learned),
         cmocka_unit_test_setup_teardown(quantized_models_keep_labels, folder_setup,
                                         folder_teardown),
         IN_FOLDER(inputs_have_labels),

@@ -160,7 +160,9 @@ typedef struct quality_options {
     int64_t dim, ngrams, buckets, min_count, max_words, epochs;
     int64_t min_chars, max_chars; /* character n-grams of words; max_chars 0: none */
     bool quantize;                /* write an .ftz file */
-    double rate, held_out;        /* held_out: the part of the documents that AUC is measured on */
+    bool rows_from_zero; /* n-grams that no document had do not count; else rows begin at random */
+    double rate, held_out; /* held_out: the part of the documents that AUC is measured on */
+    double length_rate;    /* of the length of a text, by the mean length; 0: as of words */
     uint64_t seed;
     bool quiet;
 } quality_options;
@@ -170,8 +172,10 @@ static inline quality_options quality_defaults(void) {
                               .buckets = 200000,
                               .min_count = 3,
                               .max_words = 1000000,
-                              .epochs = 10,
+                              .epochs = 20,
                               .rate = 0.5,
+                              .rows_from_zero = true,
+                              .length_rate = 0.1,
                               .held_out = 0.1 };
 }
 /* For languages: character n-grams alone, in a file that is small. */

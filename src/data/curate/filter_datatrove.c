@@ -141,6 +141,19 @@ static size_t run_end(text_span t, size_t from, bool space) {
     return from;
 }
 
+/* The end of the run at `from` of spaces and tabs, or of other characters. */
+static size_t blank_run_end(text_span t, size_t from, bool blank) {
+    while (from < t.len && (t.at[from] == ' ' || t.at[from] == '\t') == blank) from++;
+    return from;
+}
+
+/* Removes Python's white space from both ends. */
+static text_span strip_python_space(text_span t) {
+    size_t begin = run_end(t, 0, true), end = begin;
+    for (size_t at = begin; at < t.len; at = run_end(t, end, true)) end = run_end(t, at, false);
+    return (text_span){ t.at + begin, end - begin };
+}
+
 static datatrove_words *words_of(judgment *j) {
     if (!j->w->datatrove) {
         j->w->datatrove = mem_alloc(sizeof *j->w->datatrove);
@@ -154,12 +167,17 @@ static datatrove_words *words_of(judgment *j) {
     d->of = t;
     d->n = d->solid = d->solid_chars = d->letters = 0;
     d->stop_words = 0;
-    for (size_t at = run_end(t, 0, true), end; at < t.len; at = run_end(t, end, true)) {
-        end = run_end(t, at, false);
+    bool blanks = word_rules_only_blanks(rules);
+    size_t (*next)(text_span, size_t, bool) = blanks ? blank_run_end : run_end;
+    for (size_t at = next(t, 0, true), end; at < t.len; at = next(t, end, true)) {
+        end = next(t, at, false);
         size_t n, from = at;
         const uint32_t *bytes = word_rules_split(rules, d->scratch, t.at + at, end - at, &n);
-        for (size_t i = 0; i < n; from += bytes[i++])
-            add_datatrove_word(rules, d, t.at + from, bytes[i]);
+        for (size_t i = 0; i < n; from += bytes[i++]) {
+            text_span word = { t.at + from, bytes[i] };
+            if (blanks) word = strip_python_space(word);
+            if (word.len) add_datatrove_word(rules, d, word.at, word.len);
+        }
     }
     return d;
 }

@@ -47,6 +47,7 @@ typedef struct quality_trainer {
     ft_quantized quantized; /* what an .ftz file has instead of `in` */
     char *word_bytes;
     int64_t *word_count;
+    float end_step; /* steps of the row of "</s>", over those of other rows */
 } quality_trainer;
 
 static err find_label(quality_trainer *t, text_span name, int *out) {
@@ -206,13 +207,22 @@ static void make_model(quality_trainer *t) {
     }
     free(words);
     ft_index_words(m);
+    /* "</s>" is in each text once, so that its share of the mean tells the length. As small as that share is, its gradient is
+     * too: the mean length makes up for it. */
+    double known = 0;
+    for (int64_t i = 0; i < n; i++) known += (double)t->word_count[i] / t->n_training;
+    t->end_step = t->o->length_rate > 0 ? (float)MAX(1, t->o->length_rate * known) : 1;
     m->bucket_rows = m->bucket;
     int64_t rows = n + m->bucket;
     t->in = mem_alloc((size_t)rows * (size_t)m->dim * sizeof *t->in);
     t->out = mem_alloc((size_t)m->labels * (size_t)m->dim * sizeof *t->out);
     rng_key key = rng_key_of(t->o->seed, 0);
-    for (int64_t i = 0; i < rows * m->dim; i++)
-        t->in[i] = (2 * rng_uniform(key, (uint64_t)i) - 1) / (float)m->dim;
+    if (t->o->rows_from_zero)
+        for (int64_t i = 0; i < (int64_t)m->labels * m->dim; i++)
+            t->out[i] = 2 * rng_uniform(key, (uint64_t)i) - 1;
+    else
+        for (int64_t i = 0; i < rows * m->dim; i++)
+            t->in[i] = (2 * rng_uniform(key, (uint64_t)i) - 1) / (float)m->dim;
     m->in = (ft_matrix){ .rows = rows, .columns = m->dim, .data = (const uint8_t *)t->in };
     m->out = (ft_matrix){ .rows = m->labels, .columns = m->dim, .data = (const uint8_t *)t->out };
 }
@@ -237,8 +247,10 @@ static double learn_document(quality_trainer *t, language_scratch *s, const labe
         for (int32_t i = 0; i < dim; i++) out[i] += step * hidden[i];
     }
     for (int32_t i = 0; i < dim; i++) grad[i] /= (float)n;
-    for (int64_t r = 0; r < n; r++)
-        for (int32_t i = 0; i < dim; i++) t->in[rows[r] * dim + i] += grad[i];
+    for (int64_t r = 0; r < n; r++) {
+        float scale = rows[r] == 0 ? t->end_step : 1;
+        for (int32_t i = 0; i < dim; i++) t->in[rows[r] * dim + i] += scale * grad[i];
+    }
     return loss;
 }
 

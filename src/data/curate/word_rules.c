@@ -365,6 +365,8 @@ int64_t word_rules_sentences(const word_rules *w, word_scratch *s, const char *t
     return sentences;
 }
 
+bool word_rules_only_blanks(const word_rules *w) { return w->blanks; }
+
 uint64_t word_rules_hash(const word_rules *w) { return w->hash; }
 
 void word_rules_free(word_rules *w) {

@@ -41,7 +41,9 @@ typedef struct word_scratch word_scratch;
 word_scratch *word_scratch_new(void);
 void word_scratch_free(word_scratch *s); /* takes NULL */
 
-/* Splits a chunk of text: n > 0 bytes of valid UTF-8 without white space. @param words how many.
+/* Whether spaces and tabs alone separate chunks: other white space is part of a word unless at its ends. */
+bool word_rules_only_blanks(const word_rules *w);
+/* Splits a chunk of text: n > 0 bytes of valid UTF-8 without white space that separates chunks. @param words how many.
  * @return [words] the bytes of each, borrowed until the next call. */
 const uint32_t *word_rules_split(const word_rules *w, word_scratch *s, const char *chunk, size_t n,
                                  size_t *words);

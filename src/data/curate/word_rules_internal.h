@@ -38,6 +38,7 @@ struct word_rules {
     uint64_t slot_mask;
     point_ranges punctuation, sentence_ends;
     bool splits_letters; /* an affix or infix may be in letters of ASCII alone */
+    bool blanks;         /* spaces and tabs alone separate chunks */
     bool breaks;         /* Unicode's word breaks instead of patterns */
     uint8_t number;      /* tells rules apart that share a scratch */
     uint64_t hash;

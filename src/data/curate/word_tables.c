@@ -9,6 +9,7 @@
  *     group NAME                begins the rules of a name; those of "common" have exceptions alone
  *     prefix N, suffix, infix, match, url, sentence    the pattern of a kind
  *     letters                   affixes or infixes may be in letters of ASCII alone
+ *     blanks                    spaces and tabs alone separate chunks; other white space counts inside a word, not around it
  *     common                    the exceptions of the group "common" hold too
  *     for LANGUAGE ...          en, eng or eng_Latn: a language, in its usual script or in the one given
  *      TOKEN ...                (after a space) an exception: a text and the tokens it has
@@ -259,6 +260,8 @@ static void read_word_group(const word_tables *t, const word_group *g, word_rule
             add_table_exception(w, (table_line){ line.at + 1, line.len - 1 }, cap);
         } else if (take_table_word(&line, "letters")) {
             w->splits_letters = true;
+        } else if (take_table_word(&line, "blanks")) {
+            w->blanks = true;
         } else if (take_table_word(&line, "common")) {
             read_word_group(t, &t->group[0], w, cap);
         }

@@ -60,26 +60,50 @@ static role role_of(const xmlNode *e) {
     return found ? found->role : INLINE;
 }
 
-/* Words in a class or id that mark an element as page furniture rather than content. */
-static const char *const hints[] = {
-    "ad",          "ads",         "advert",    "advertisement", "banner",   "breadcrumb",
-    "breadcrumbs", "byline",      "catlinks",  "comment",       "comments", "cookie",
-    "cookies",     "copyright",   "disqus",    "editsection",   "footer",   "hidden",
-    "jump",        "language",    "languages", "login",         "masthead", "menu",
-    "metadata",    "modal",       "nav",       "navbar",        "navbox",   "navigation",
-    "newsletter",  "noprint",     "pager",     "pagination",    "popup",    "portal",
-    "promo",       "recommended", "reference", "related",       "share",    "sharing",
-    "sidebar",     "signup",      "skip",      "social",        "sponsor",  "sponsored",
-    "subscribe",   "tags",        "toc",       "toolbar",       "widget",
+/* Words in a class or id that mark an element as page furniture rather than content. Themes put the text itself into boxes
+ * of some names too: "with-sidebar", "section--ads". */
+typedef struct furniture_hint {
+    const char *word;
+    bool doubtful;
+} furniture_hint;
+static const furniture_hint hints[] = {
+    /* sorted by word */
+    { "ad", true },           { "ads", true },
+    { "advert", true },       { "advertisement", true },
+    { "banner", true },       { "breadcrumb", false },
+    { "breadcrumbs", false }, { "byline", true },
+    { "catlinks", false },    { "comment", false },
+    { "comments", false },    { "cookie", false },
+    { "cookies", false },     { "copyright", false },
+    { "disqus", false },      { "editsection", false },
+    { "footer", false },      { "hidden", true },
+    { "jump", true },         { "language", true },
+    { "languages", true },    { "login", true },
+    { "masthead", true },     { "menu", true },
+    { "metadata", true },     { "modal", true },
+    { "nav", false },         { "navbar", false },
+    { "navbox", false },      { "navigation", false },
+    { "newsletter", false },  { "noprint", false },
+    { "pager", false },       { "pagination", false },
+    { "popup", true },        { "portal", true },
+    { "promo", true },        { "recommended", false },
+    { "reference", true },    { "related", false },
+    { "share", true },        { "sharing", true },
+    { "sidebar", true },      { "signup", true },
+    { "skip", true },         { "social", true },
+    { "sponsor", true },      { "sponsored", true },
+    { "subscribe", true },    { "tags", true },
+    { "toc", true },          { "toolbar", true },
+    { "widget", true },
 };
 
 static int compare_hint(const void *word, const void *hint) {
-    return strcmp(word, *(char *const *)hint);
+    return strcmp(word, ((const furniture_hint *)hint)->word);
 }
 
 /* Whether some word of the value is a hint: "site-Footer navTop" contains site, footer, nav,
- * top. */
-static bool has_hint(const char *value) {
+ * top. @param certain only a hint that is not doubtful counts. */
+static bool has_hint(const char *value, bool certain) {
     char word[24];
     size_t n = 0;
     for (const char *p = value;; p++) {
@@ -87,7 +111,9 @@ static bool has_hint(const char *value) {
         bool upper = c >= 'A' && c <= 'Z', letter = upper || (c >= 'a' && c <= 'z');
         if ((!letter || upper) && n > 0) {
             word[n] = 0;
-            if (bsearch(word, hints, COUNT_OF(hints), sizeof hints[0], compare_hint)) return true;
+            const furniture_hint *hint =
+                bsearch(word, hints, COUNT_OF(hints), sizeof hints[0], compare_hint);
+            if (hint && !(certain && hint->doubtful)) return true;
             n = 0;
         }
         if (!c) return false;
@@ -123,6 +149,7 @@ typedef struct page {
     int links, code, headings, mains; /* nesting depth of each */
     bool space;                       /* white space is pending before the next character */
     int64_t all;                      /* bytes of text on the whole page */
+    bool trusting; /* elements that are page furniture only by a doubtful hint are text */
 } page;
 
 /* Bytes of text below an element, stored in the field that libxml2 leaves to applications. */
@@ -148,6 +175,7 @@ static void walk_tree(page *p, xmlNode *root, enter_fn enter, leave_fn leave) {
 }
 
 static bool enter_measure(page *p, xmlNode *e) {
+    e->_private = NULL;
     if (e->type == XML_TEXT_NODE) e->_private = (void *)(intptr_t)strlen((const char *)e->content);
     return e->type == XML_ELEMENT_NODE && role_of(e) != DROP;
 }
@@ -250,12 +278,14 @@ static void add_page_text(page *p, const char *s) {
 static bool is_dropped(const page *p, const xmlNode *e, role r) {
     static const char *const roles[] = { "navigation", "banner", "contentinfo", "complementary",
                                          "search",     "dialog", "menu",        "toolbar" };
-    if (r == DROP || (r == HEADER && !p->mains) || is_invisible(e)) return true;
+    bool aside = r == DROP && p->mains && strcmp((const char *)e->name, "aside") == 0;
+    if ((r == DROP && !(aside && p->trusting)) || is_invisible(e)) return true;
     if (is_one_of(find_attribute(e, "role"), roles, COUNT_OF(roles))) return true;
     /* Whole pages may have class "with-sidebar": an element that holds much of the text is kept. */
     if (r == MAIN || text_below(e) * 3 > p->all) return false;
+    if (r == HEADER && !p->mains) return true;
     const char *class = find_attribute(e, "class"), *id = find_attribute(e, "id");
-    return (class && has_hint(class)) || (id && has_hint(id));
+    return (class && has_hint(class, p->trusting)) || (id && has_hint(id, p->trusting));
 }
 
 static bool is_main(const xmlNode *e, role r) {
@@ -338,8 +368,28 @@ static void write_kept(const page *p, str *out) {
     }
 }
 
+static int64_t kept_text_bytes(const page *p) {
+    int64_t sum = 0;
+    for (int i = 0; i < p->n; i++) sum += p->blocks[i].keep ? (int64_t)p->blocks[i].len : 0;
+    return sum;
+}
+
+static void collect_page(page *p, xmlNode *root, bool trusting) {
+    p->trusting = trusting;
+    walk_tree(p, root, enter_measure, leave_measure);
+    walk_tree(p, root, enter_collect, leave_collect);
+    end_block(p);
+    html_choose(p->blocks, p->n);
+}
+
+static void free_page(page *p) {
+    str_free(&p->text);
+    free(p->blocks);
+}
+
 err html_text(const char *bytes, size_t n, const char *charset, str *out) {
-    page p = { 0 };
+    enum { FEW = 4 }; /* the text of a page is suspiciously short beside FEW times as much */
+    page p = { 0 }, more = { 0 };
     str utf8 = { 0 };
     str_add_bytes(out, "", 0);
     html_decode(bytes, n, charset, &utf8);
@@ -347,15 +397,14 @@ err html_text(const char *bytes, size_t n, const char *charset, str *out) {
     htmlDocPtr doc = utf8.len && utf8.len < INT32_MAX ? parse_html(&utf8) : NULL;
     xmlNode *root = doc ? xmlDocGetRootElement(doc) : NULL;
     if (root) {
-        walk_tree(&p, root, enter_measure, leave_measure);
-        walk_tree(&p, root, enter_collect, leave_collect);
-        end_block(&p);
-        html_choose(p.blocks, p.n);
-        write_kept(&p, out);
+        collect_page(&p, root, false);
+        bool few = FEW * kept_text_bytes(&p) < p.all;
+        if (few) collect_page(&more, root, true);
+        write_kept(few && kept_text_bytes(&more) > FEW * kept_text_bytes(&p) ? &more : &p, out);
     }
     xmlFreeDoc(doc);
     str_free(&utf8);
-    str_free(&p.text);
-    free(p.blocks);
+    free_page(&p);
+    free_page(&more);
     return OK;
 }
