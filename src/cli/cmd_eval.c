@@ -444,7 +444,7 @@ static err eval_model(const eval_args *a, const char *path, const ops_choice *on
     weights w = { 0 };
     w.eval.on.rows = a->rows;
     w.eval.on.seq = a->seq;
-    w.eval.dt = dt;
+    w.dt = dt;
     generator g;
     bool generates = a->tasks || a->core; /* some of them do */
     if (generates) w.generate.g = &g;
@@ -486,10 +486,7 @@ static err check_args(const eval_args *a, dtype *dt) {
         return err_hint(ERR_USAGE("--shots-from: needs --shots"), "give both");
     if (a->shots && !a->tasks) return ERR_USAGE("--shots: needs --tasks");
     if (a->rolling && !a->data) return ERR_USAGE("--rolling: needs --data");
-    *dt = a->dtype ? dt_from_name(a->dtype) : DT_F32;
-    if (*dt != DT_F32 && *dt != DT_BF16)
-        return err_hint(ERR_USAGE("--dtype: expected fp32 or bf16; got \"%s\"", a->dtype),
-                        "choose one of the two");
+    TRY(weights_dtype(a->dtype, dt));
     if (a->rows < 1) return ERR_USAGE("--batch: at least 1");
     return OK;
 }

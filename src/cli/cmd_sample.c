@@ -8,7 +8,7 @@
 #include "io/io.h"
 
 typedef struct sample_args {
-    const char *prompt, *prompts, *ids, *stop, *device;
+    const char *prompt, *prompts, *ids, *stop, *dtype, *device;
     int64_t tokens, samples, batch, seed, top_k, context, index;
     double temperature, top_p, penalty;
     bool greedy, json;
@@ -39,6 +39,8 @@ static const cli_arg args[] = {
     { "context", ARG_COUNT, AT(context), "N", "context length in tokens; 0: the model's maximum" },
     { "ids", ARG_TEXT, AT(ids), "\"1 2 3\"", "prompt as token ids; prints ids" },
     { "json", ARG_FLAG, AT(json), "", "print a line of JSON per text" },
+    { "dtype", ARG_TEXT, AT(dtype), "TYPE",
+      "fp32 or bf16 (default fp32); bf16 reads half the bytes per token" },
     { "device", ARG_TEXT, AT(device), "NAME",
       "auto, cpu or cuda (default auto: the GPU if there is one)" },
     { "device.index", ARG_COUNT, AT(index), "N", "index of the GPU, from 0" },
@@ -313,6 +315,7 @@ err cmd_sample(int argc, char **argv) {
     err e = a.prompts ? read_prompts(a.prompts, &prompts) : OK;
     if (!a.prompts) text_list_add(&prompts, a.prompt ? a.prompt : "The ", SIZE_MAX / 2);
     if (!e) e = weights_device(a.device, a.index, &on);
+    if (!e) e = weights_dtype(a.dtype, &w.dt);
     w.generate.g = &g;
     w.generate.positions = a.context;
     w.generate.slots = (int)MIN(a.batch, (a.ids ? 1 : prompts.n) * a.samples);

@@ -19,6 +19,13 @@ err weights_device(const char *kind, int64_t index, ops_choice *out) {
         "use cuda for an NVIDIA GPU, or auto for one where there is one and the CPU elsewhere");
 }
 
+err weights_dtype(const char *name, dtype *out) {
+    *out = name ? dt_from_name(name) : DT_F32;
+    if (*out == DT_F32 || *out == DT_BF16) return OK;
+    return err_hint(ERR_USAGE("--dtype: expected fp32 or bf16; got \"%s\"", name),
+                    "choose one of the two");
+}
+
 static err check_positions(const model_config *c, const char *option, int64_t asked) {
     if (asked <= c->max_seq) return OK;
     return err_hint(ERR_USAGE("%s: %lld tokens of context, but the model's positions end at %lld",
@@ -52,7 +59,7 @@ static err weights_new(const model_config *c, const ops_choice *on, weights *w) 
     int64_t positions = w->generate.positions;
     TRY(check_positions(c, "--context", positions));
     TRY(check_positions(c, "--seq-len", w->eval.on.seq));
-    model_layout l = { .dt = w->eval.dt ? w->eval.dt : DT_F32 };
+    model_layout l = { .dt = w->dt ? w->dt : DT_F32 };
     TRY(ops_open(on, &w->ops));
     TRY(model_new(c, &l, &w->m));
     w->x.pool = pool_new(0);

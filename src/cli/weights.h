@@ -17,11 +17,11 @@ typedef struct weights {
         int64_t positions; /* 0: as many as the model has */
         int slots;         /* sequences at a time */
     } generate;
+    dtype dt; /* given before opening: of activations and weights in GEMMs; DT_NONE: fp32 */
     /* Given before opening: with rows > 0 a chain for the loss of rows of seq tokens is recorded too. */
     struct {
         score_chains on; /* seq 0: the default, at most 1024 */
         bool shares;     /* sequences share beginnings, where the model can */
-        dtype dt;        /* of activations and weights in GEMMs; DT_NONE: fp32 */
         chain c, tail[SCORE_TAILS];
     } eval;
 } weights;
@@ -31,6 +31,8 @@ typedef struct weights {
 err weights_tokenizer(const weights *w, tokenizer **out) MUST_USE;
 /* The device that --device and --device.index choose. @param kind NULL: auto. */
 err weights_device(const char *kind, int64_t index, ops_choice *out) MUST_USE;
+/* The type that --dtype chooses: fp32 or bf16. @param name NULL: fp32. */
+err weights_dtype(const char *name, dtype *out) MUST_USE;
 /* Opens a run's newest checkpoint, or a Hugging Face folder. */
 err weights_open(const char *run, const ops_choice *on, weights *w) MUST_USE;
 /* The same without memory for the weights: w->m has their names and shapes. */

@@ -131,6 +131,43 @@ static capacity plan_settings(const char *const *list, bool device) {
     return cap;
 }
 
+/* Gradients are fp32, 4 bytes per parameter beside the padding of buckets, whether a step has one microbatch or many. */
+static void gradients_are_fp32_for_any_number_of_microbatches(void **state) {
+    static const char *const types[][4] = {
+        { "precision", "fp32" },
+        { "precision", "bf16" },
+        { "precision", "bf16", "precision.fp8", "delayed" },
+        { "precision", "fp16" },
+    };
+    static const char *const optimizers[] = { "adamw", "muon", "adam8bit" };
+    static const char *const batches[] = { "2", "4", "16" };
+    for (size_t t = 0; t < COUNT_OF(types); t++)
+        for (size_t o = 0; o < COUNT_OF(optimizers); o++)
+            for (size_t b = 0; b < COUNT_OF(batches); b++) {
+                const char *list[] = { "model.preset",
+                                       "demo",
+                                       "training.seq_len",
+                                       "32",
+                                       "training.local_batch_size",
+                                       "2",
+                                       "training.global_batch_size",
+                                       batches[b],
+                                       "optimizer.name",
+                                       optimizers[o],
+                                       types[t][0],
+                                       types[t][1],
+                                       types[t][2],
+                                       types[t][3],
+                                       NULL };
+                capacity cap = plan_settings(list, false);
+                double each = cap.memory[MEMORY_GRADIENTS] / cap.params;
+                if (!(each >= 4 && each < 4.1))
+                    fail_msg("%s %s, %s, batches of %s: %g bytes of gradients per parameter",
+                             types[t][1], types[t][2] ? "with fp8" : "", optimizers[o], batches[b],
+                             each);
+            }
+}
+
 /* Models that fit nowhere are laid out too. */
 static void plans_beyond_the_machine(void **state) {
     const char *const big[] = { "model.preset",
@@ -379,6 +416,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(predicts_what_ranks_reserve, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(predicts_what_training_reserves, folder_setup,
                                         folder_teardown),
+        cmocka_unit_test(gradients_are_fp32_for_any_number_of_microbatches),
         cmocka_unit_test(plans_beyond_the_machine),
         cmocka_unit_test(proposes_what_fits),
         cmocka_unit_test(proposes_in_fp32),
