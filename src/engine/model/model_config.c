@@ -165,9 +165,9 @@ static err check_latent(const model_config *c) {
         return err_hint(
             ERR("model.kv_latent_dim with model.kv_heads %d of %d heads", c->kv_heads, c->heads),
             "leave model.kv_heads out: every head has keys and values of its own");
-    if (c->qknorm != QKNORM_NONE || c->value_step)
-        return err_hint(ERR("model.kv_latent_dim cannot be combined with model.qk_norm or "
-                            "model.value_embedding_step"),
+    if (c->qknorm != QKNORM_NONE || c->value_step || c->sinks)
+        return err_hint(ERR("model.kv_latent_dim cannot be combined with model.qk_norm, "
+                            "model.attention_sinks or model.value_embedding_step"),
                         "leave those out");
     if (c->rope_head_dim % 2 || c->rope_head_dim > c->head_dim || c->rope_fraction != 1)
         return err_hint(ERR("model.rope_head_dim %lld of model.head_dim %lld, with "
