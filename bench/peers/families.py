@@ -339,7 +339,25 @@ def latent(r):
 
 def deepseek_v3(r):
     s = dict(latent(r), hidden_act=r.choice(GATED_ACTS), num_mtp_layers=0)
-    return dict(s, first_k_dense_replace=s["num_hidden_layers"] + r.randint(0, 2))
+    if r.random() < 0.3:
+        return dict(s, first_k_dense_replace=s["num_hidden_layers"] + r.randint(0, 2))
+    groups = r.choice([1, 1, 2, 3])
+    experts, limit = groups * r.randint(2, 4), r.randint(1, groups)
+    s.update(n_routed_experts=experts, n_group=groups, topk_group=limit, norm_topk_prob=flag(r))
+    s.update(num_experts_per_tok=r.randint(1, experts // groups * limit), n_shared_experts=r.randint(1, 3))
+    s.update(first_k_dense_replace=r.randint(0, s["num_hidden_layers"] - 1))
+    return dict(s, routed_scaling_factor=r.choice([1.0, 2.5]), moe_intermediate_size=r.randint(8, 30))
+
+
+def deepseek_v2(r):
+    s = dict(latent(r), hidden_act=r.choice(GATED_ACTS))
+    s.update(kv_lora_rank=2 * r.randint(2, 10), qk_nope_head_dim=r.choice([4, 6, 12]))  # its rotation reads pairs
+    if r.random() < 0.3:
+        return dict(s, first_k_dense_replace=s["num_hidden_layers"])
+    experts = r.randint(2, 6)
+    s.update(n_routed_experts=experts, num_experts_per_tok=r.randint(1, experts), n_shared_experts=r.randint(1, 3))
+    s.update(first_k_dense_replace=r.randint(0, s["num_hidden_layers"] - 1))
+    return dict(s, routed_scaling_factor=r.choice([1.0, 16.0]), moe_intermediate_size=r.randint(8, 30))
 
 
 LONGROPE = dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))
@@ -371,7 +389,8 @@ FAMILIES = {
     "gemma3_text": (T.Gemma3TextConfig, gemma3, [dict(use_bidirectional_attention=True), dict(attn_logit_softcapping=5.0)]),
     "falcon": (T.FalconConfig, falcon, [dict(alibi=True), LONGROPE]),
     "nanochat": (T.NanoChatConfig, nanochat, [LONGROPE]),
-    "deepseek_v3": (T.DeepseekV3Config, deepseek_v3, [LONGROPE, dict(rope_interleave=False), dict(first_k_dense_replace=0)]),
+    "deepseek_v3": (T.DeepseekV3Config, deepseek_v3, [dict(rope_interleave=False), dict(scoring_func="softmax")]),
+    "deepseek_v2": (T.DeepseekV2Config, deepseek_v2, [dict(mlp_bias=True), dict(topk_method="group_limited_greedy")]),
 }
 
 

@@ -207,12 +207,24 @@ static const hf_key nanochat_keys[] = {
 };
 
 /* Latent attention. A file may name the rotated dims twice. */
+#define LATENT_KEYS                                                                               \
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_HEADS, 0), SIZE("kv_lora_rank", kv_latent),                     \
+    KEY("q_lora_rank", q_latent, HF_VALUE, 1536, HF_ZERO), RENAMED("qk_rope_head_dim", "head_dim", rope_head_dim), \
+    { "qk_nope_head_dim", NULL, AT(head_dim), HF_UNROTATED, HF_REFUSED, HF_REFUSED, 0 },          \
+    KEY("v_head_dim", value_head_dim, HF_VALUE, 128, HF_REFUSED), IMPLIED(latent_eps, 1e-6), ATTENTION_BIAS
+#define DEEPSEEK_EXPERTS(NUMBER, DIM, SHARED, DENSE, SCALE)                                       \
+    { "n_routed_experts", "num_local_experts", AT(experts), HF_USED, HF_VALUE, HF_REFUSED, NUMBER }, \
+    KEY("num_experts_per_tok", experts_per_token, HF_VALUE, 8, HF_REFUSED), IMPLIED(capacity_factor, 0), \
+    KEY("moe_intermediate_size", expert_dim, HF_VALUE, DIM, HF_REFUSED),                          \
+    REAL("n_shared_experts", shared_experts, SHARED), REAL("first_k_dense_replace", first_dense, DENSE), \
+    REAL("routed_scaling_factor", router_scale, SCALE)
+static const hf_key deepseek_dense_keys[] = { LATENT_KEYS };
 static const hf_key deepseek_v3_keys[] = {
-    LLAMA_KEYS(1e-6), KV_HEADS(HF_HEADS, 0), SIZE("kv_lora_rank", kv_latent),
-    KEY("q_lora_rank", q_latent, HF_VALUE, 1536, HF_ZERO), RENAMED("qk_rope_head_dim", "head_dim", rope_head_dim),
-    { "qk_nope_head_dim", NULL, AT(head_dim), HF_UNROTATED, HF_REFUSED, HF_REFUSED, 0 },
-    KEY("v_head_dim", value_head_dim, HF_VALUE, 128, HF_REFUSED), IMPLIED(latent_eps, 1e-6), ATTENTION_BIAS,
+    LATENT_KEYS, DEEPSEEK_EXPERTS(256, 2048, 1, 3, 2.5), REAL("norm_topk_prob", router_normalize, 1),
+    REAL("n_group", groups, 8), REAL("topk_group", group_limit, 4), IMPLIED(router_score, ROUTER_SIGMOID),
+    ZEROS(router_bias),
 };
+static const hf_key deepseek_v2_keys[] = { LATENT_KEYS, DEEPSEEK_EXPERTS(64, 1407, 2, 0, 1) };
 
 #define FACTOR SIZE("factor", rope_factor)
 static const hf_key factor_keys[] = { FACTOR };
@@ -254,13 +266,22 @@ static const hf_demand gemma2_demands[]   = { { "use_bidirectional_attention", "
 static const hf_demand gemma3_demands[]   = { /* which transformers does not cap, whatever the file states */
     { "use_bidirectional_attention", "false", false }, { "attn_logit_softcapping", "null", false },
 };
-/* "n_routed_experts" and what follows it describe layers that dense models do not have. */
-static const hf_demand deepseek_dense_demands[] = {
-    { "rope_interleave", "true", false }, { "n_routed_experts", "2", true }, { "n_group", "1", true },
-    { "topk_group", "1", true }, { "num_experts_per_tok", "1", true }, { "n_shared_experts", "1", true },
-    { "moe_intermediate_size", "1", true }, { "norm_topk_prob", "true", true }, { "routed_scaling_factor", "1.0", true },
+/* What follows describes layers that dense models do not have. */
+#define NO_EXPERTS                                                                                \
+    { "n_routed_experts", "2", true }, { "n_group", "1", true }, { "topk_group", "1", true },     \
+    { "num_experts_per_tok", "1", true }, { "n_shared_experts", "1", true }, { "moe_intermediate_size", "1", true }, \
+    { "norm_topk_prob", "false", true }, { "routed_scaling_factor", "1.0", true }
+static const hf_demand deepseek_dense_demands[]    = { { "rope_interleave", "true", false }, NO_EXPERTS };
+static const hf_demand deepseek_v2_dense_demands[] = { { "mlp_bias", "false", false }, NO_EXPERTS };
+static const hf_demand deepseek_v3_demands[] = {
+    { "rope_interleave", "true", false }, { "scoring_func", "\"sigmoid\"", false }, { "topk_method", "\"noaux_tc\"", false },
+    { "moe_layer_freq", "1", false },
 };
-static const hf_demand deepseek_demands[] = { { "first_k_dense_replace", "\"as many as num_hidden_layers\"", false } };
+static const hf_demand deepseek_v2_demands[] = { /* transformers never normalizes the weights */
+    { "mlp_bias", "false", false }, { "norm_topk_prob", "false", false }, { "topk_method", "\"greedy\"", false },
+    { "scoring_func", "\"softmax\"", false }, { "moe_layer_freq", "1", false }, { "n_group", "null", true },
+    { "topk_group", "null", true },
+};
 #define NO_ALIBI { "alibi", "false", false }, { "apply_residual_connection_post_layernorm", "false", false }
 #define NEW_FALCON NO_ALIBI, { "multi_query", "true", true }, { "parallel_attn", "true", false }
 #define OLD_FALCON                                                                                \
@@ -462,17 +483,24 @@ static const hf_param cohere2_params[] = {
     PAIRED_ROWS
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
-static const hf_param deepseek_params[] = {
-    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",             HF_ROTATED_LAST | HF_PAIRED },
-    { "l%d.attn.q_a",    "model.layers.%d.self_attn.q_a_proj.weight",           0 },
-    { "l%d.attn.q_a.b",  "model.layers.%d.self_attn.q_a_proj.bias",             0 },
-    { "l%d.attn.q_a.norm",  "model.layers.%d.self_attn.q_a_layernorm.weight",   0 },
-    { "l%d.attn.q_b",    "model.layers.%d.self_attn.q_b_proj.weight",           HF_ROTATED_LAST | HF_PAIRED },
-    { "l%d.attn.kv_a",   "model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", HF_ROTATED_LAST | HF_PAIRED | HF_ONE_HEAD },
-    { "l%d.attn.kv_a.b", "model.layers.%d.self_attn.kv_a_proj_with_mqa.bias",   HF_ROTATED_LAST | HF_PAIRED | HF_ONE_HEAD },
-    { "l%d.attn.kv_a.norm", "model.layers.%d.self_attn.kv_a_layernorm.weight",  0 },
+#define LATENT_PARAMS                                                                            \
+    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",             HF_ROTATED_LAST | HF_PAIRED },               \
+    { "l%d.attn.q_a",    "model.layers.%d.self_attn.q_a_proj.weight",           0 },                                         \
+    { "l%d.attn.q_a.b",  "model.layers.%d.self_attn.q_a_proj.bias",             0 },                                         \
+    { "l%d.attn.q_a.norm",  "model.layers.%d.self_attn.q_a_layernorm.weight",   0 },                                         \
+    { "l%d.attn.q_b",    "model.layers.%d.self_attn.q_b_proj.weight",           HF_ROTATED_LAST | HF_PAIRED },               \
+    { "l%d.attn.kv_a",   "model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", HF_ROTATED_LAST | HF_PAIRED | HF_ONE_HEAD }, \
+    { "l%d.attn.kv_a.b", "model.layers.%d.self_attn.kv_a_proj_with_mqa.bias",   HF_ROTATED_LAST | HF_PAIRED | HF_ONE_HEAD }, \
+    { "l%d.attn.kv_a.norm", "model.layers.%d.self_attn.kv_a_layernorm.weight",  0 },                                         \
     { "l%d.attn.kv_b",   "model.layers.%d.self_attn.kv_b_proj.weight",          0 },
-    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+static const hf_param deepseek_v2_params[] = {
+    LATENT_PARAMS SHARED_EXPERTS("shared_experts")
+    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm") EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
+};
+static const hf_param deepseek_v3_params[] = {
+    LATENT_PARAMS SHARED_EXPERTS("shared_experts")
+    { "l%d.moe.bias",    "model.layers.%d.mlp.gate.e_score_correction_bias",    HF_SHORT },
+    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm") EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
 };
 static const hf_param gemma_params[] = {
     { "l%d.norm1.w",     "model.layers.%d.input_layernorm.weight",             HF_LESS_ONE },
@@ -572,10 +600,16 @@ static const hf_family families[] = {
       "hidden_activation", "gelu_pytorch_tanh", true, "rope_theta", NULL, 1.0, 1e6,
       "model.", ROWS(gemma_params), NULL, 0, .kinds = "12", .full_step = 6, .step_key = "sliding_window_pattern",
       .local_theta = 1e4, .local_theta_key = "rope_local_base_freq" },
-    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_dense_demands), SILU, ROPE,
-      "model.", ROWS(deepseek_params), NULL, 0, .scaled_scores = true, .dense_key = "first_k_dense_replace" },
-    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_demands), SILU, ROPE,
-      "model.", ROWS(deepseek_params), NULL, 0, .scaled_scores = true },
+#define DEEPSEEK_V2  SILU, ROPE, "model.", ROWS(deepseek_v2_params), ROWS(stacked_experts), .scaled_scores = true
+#define DEEPSEEK_V3  SILU, ROPE, "model.", ROWS(deepseek_v3_params), ROWS(stacked_experts), .scaled_scores = true
+#define DENSE        .dense_key = "first_k_dense_replace"
+    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_dense_keys), ROWS(deepseek_dense_demands), DEEPSEEK_V3, DENSE },
+    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_v3_demands), DEEPSEEK_V3,
+      .more_layers = true },
+    { "deepseek_v2", "DeepseekV2ForCausalLM", ROWS(deepseek_dense_keys), ROWS(deepseek_v2_dense_demands), DEEPSEEK_V2, DENSE },
+    { "deepseek_v2", "DeepseekV2ForCausalLM", ROWS(deepseek_v2_keys), ROWS(deepseek_v2_demands), DEEPSEEK_V2 },
+    { "kimi_k2",     "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_v3_demands), DEEPSEEK_V3,
+      .more_layers = true },
 #define FALCON       "activation", "gelu", false, ROPE, "transformer."
     { "falcon",   "FalconForCausalLM",  ROWS(falcon_shared_keys), ROWS(falcon_shared_demands), FALCON,
       ROWS(falcon_params), NULL, 0, .when = falcon_is_shared, .n_when = 2 },
@@ -593,7 +627,7 @@ static const hf_family families[] = {
  * program does with the output, dropout, tokens by name, and keys of other heads than the language
  * model's. */
 static const char *const harmless[] = {
-    "_attn_implementation", "_name_or_path", "_sliding_window_pattern", "architectures", "attention_dropout", "attn_implementation",
+    "_attn_implementation", "_name_or_path", "aux_loss_alpha", "ep_size", "seq_aux", "_sliding_window_pattern", "architectures", "attention_dropout", "attn_implementation",
     "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
     "classifier_dropout", "cross_attention_hidden_size", "decoder_start_token_id",
     "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
