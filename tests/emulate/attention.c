@@ -14,7 +14,8 @@
 enum { SLOTS = 5, LONG = 20000, LONG_SLOTS = 500 };
 
 static bool by_documents(const op_call *c) {
-    return c->attr.heads.seq && c->attr.heads.documents && !c->attr.heads.window;
+    return c->attr.heads.seq && c->attr.heads.documents && !c->attr.heads.window &&
+           !c->attr.heads.sinks; /* attention_cudnn.c refuses them too */
 }
 
 static int64_t tokens(const op_call *c) { return c->in[c->op == OP_ATTENTION_BWD ? 1 : 0].dim[0]; }
