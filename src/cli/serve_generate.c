@@ -301,11 +301,13 @@ static void drop_job(generate_job *job) {
 /* Until a signal. */
 static err answer_jobs(generate_server *v) {
     char bytes[MOST_WAITING];
+    bool was_full = false; /* choices may wait that no byte will announce again */
     err e = OK;
     while (!v->ends && !e) {
         struct pollfd in[] = { { .fd = v->signals, .events = POLLIN },
                                { .fd = v->ready[0], .events = POLLIN } };
-        if (poll(in, COUNT_OF(in), generation_busy(v->d) ? 0 : -1) < 0 && errno != EINTR)
+        if (poll(in, COUNT_OF(in), was_full || generation_busy(v->d) ? 0 : -1) < 0 &&
+            errno != EINTR)
             return ERR("cannot wait for requests: %s", strerror(errno));
         v->ends = v->ends || in[0].revents;
         ssize_t n = in[1].revents ? read(v->ready[0], bytes, sizeof bytes) : 0;
@@ -313,6 +315,7 @@ static err answer_jobs(generate_server *v) {
         generate_job *job;
         while (!e && !v->ends && generation_has_slot(v->d) && (job = job_to_begin(v)))
             e = add_choice(v, job);
+        was_full = !generation_has_slot(v->d);
         if (!e && !v->ends) e = generation_step(v->d);
     }
     for (generate_job *job, *next = v->open; (job = next);) {
