@@ -245,6 +245,24 @@ def gpt_oss(r):
     return dict(s, swiglu_alpha=r.choice([1.702, 1.0]), swiglu_limit=r.choice([7.0, 0.5]))
 
 
+def llama4(r):
+    s = sizes(r)
+    layers = s["num_hidden_layers"]
+    experts = r.randint(2, 6)
+    s.update(rope(r), attention_bias=flag(r), rms_norm_eps=eps(r), num_local_experts=experts)
+    s.update(use_qk_norm=flag(r) and s["rope_parameters"]["rope_type"] != "yarn")
+    s.update(num_experts_per_tok=r.choice([1, 1, min(2, experts)]), interleave_moe_layer_step=r.randint(1, min(2, layers)))
+    s.update(intermediate_size_mlp=r.randint(9, 40), attention_chunk_size=r.choice([2, 5, 9]))
+    s.update(attn_temperature_tuning=flag(r), floor_scale=r.choice([3, 8]), attn_scale=r.choice([0.1, 0.7]))
+    if flag(r):
+        s["no_rope_layers"] = [r.randint(0, 1) for _ in range(layers)]
+    else:
+        s["no_rope_layer_interval"] = r.randint(1, 4)
+    if flag(r):
+        s["layer_types"] = [r.choice(["chunked_attention", "full_attention"]) for _ in range(layers)]
+    return dict(s, hidden_act=r.choice(GATED_ACTS))
+
+
 def smollm3(r):
     s = sizes(r, divided=True)
     if flag(r):
@@ -362,6 +380,7 @@ def deepseek_v2(r):
 
 LONGROPE = dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))
 LONGROPE["rope_scaling"]["original_max_position_embeddings"] = 8
+YARN_NORM = dict(rope_scaling=dict(rope_type="yarn", factor=4.0), use_qk_norm=True)
 T = transformers
 FAMILIES = {
     "gpt2": (T.GPT2Config, gpt2, [dict(scale_attn_weights=False), dict(scale_attn_by_inverse_layer_idx=True)]),
@@ -375,6 +394,7 @@ FAMILIES = {
     "qwen2_moe": (T.Qwen2MoeConfig, qwen2_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1]), LONGROPE]),
     "glm4_moe": (T.Glm4MoeConfig, glm4_moe, [LONGROPE, dict(hidden_act="relu")]),
     "gpt_oss": (T.GptOssConfig, gpt_oss, [LONGROPE, dict(quantization_config=dict(quant_method="gptq"))]),
+    "llama4_text": (T.Llama4TextConfig, llama4, [LONGROPE, dict(moe_layers=[0, 2]), YARN_NORM]),
     "olmo2": (T.Olmo2Config, olmo2, [LONGROPE]),
     "olmoe": (T.OlmoeConfig, olmoe, [dict(clip_qkv=0.5), LONGROPE]),
     "olmo3": (T.Olmo3Config, olmo3, [LONGROPE]),

@@ -316,6 +316,10 @@ static void sink_block_sizes(op_case *c) {
     c->attr.heads.sinks = true;
     c->attr.heads.sink_first = 3;
 }
+static void chunk_cached_sizes(op_case *c) {
+    cached_sizes(c);
+    c->attr.heads.chunk = 7;
+}
 static void sink_cached_sizes(op_case *c) {
     cached_sizes(c);
     c->attr.heads.sinks = true;
@@ -336,6 +340,7 @@ static void cached_reference(op_case *c) {
     for (int64_t i = 0; i < size_of(c, 'N'); i++) {
         int64_t first = (int64_t)c->in[3].v[i], p = (int64_t)c->in[2].v[i];
         int64_t from = first + (window ? MAX(0, p - window + 1) : 0);
+        if (c->attr.heads.chunk) from = first + p - p % c->attr.heads.chunk;
         p += first;
         for (int64_t e = 0; e < width; e++)
             c->in[1].v[p * width + e] = c->in[0].v[i * cols + q * d + e];
@@ -346,6 +351,21 @@ static void cached_reference(op_case *c) {
                 attend(c->in[0].v + i * cols + h * d, k, k + kv * d, width, from, p, c, NULL, o);
             add_sink(c, &c->in[4], h, o, &lse);
         }
+    }
+}
+
+/* ---- queries by position ---------------------------------------------------------------------------------- */
+static void temper_sizes(op_case *c) {
+    heads_sizes(c);
+    c->attr.heads.temper = 0.3f;
+    c->attr.heads.temper_floor = 4;
+}
+static void temper_values(op_case *c) { fill_below(&c->in[1], 50); }
+static void temper_reference(op_case *c) {
+    int64_t cols = size_of(c, 'C'), q = size_of(c, 'O');
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        double by = 1 + (double)0.3f * log(1 + floor((c->in[1].v[i / cols] + 1) / 4));
+        c->out[0].v[i] = c->in[0].v[i] * (i % cols < q ? by : 1);
     }
 }
 
@@ -496,6 +516,14 @@ const op_spec heads_specs[] = {
       .sizes = sink_cached_sizes, .values = cached_values, .reference = cached_reference, .writes = "cache",
       .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 }, { 20, 16, 4, 2 } },
       .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 41, 64, 4, 2, 11 } }, .wide_tol = { 1e-5 }, .wide_half = { 2 } },
+    { .op = OP_ATTENTION_CACHED, .name = "cached attention to chunks", .letters = "Ndqkw",
+      .sizes = chunk_cached_sizes, .values = cached_values, .reference = cached_reference, .writes = "cache",
+      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4 }, { 20, 16, 4, 2 } },
+      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 } }, .wide_tol = { 1e-5 } },
+    { .op = OP_SCALE_QUERIES, .letters = "Ndqk", .sizes = temper_sizes, .values = temper_values,
+      .reference = temper_reference,
+      .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 }, { 40, 16, 40, 8 } },
+      .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 3e-6 }, .shift = 8 },
     { .op = OP_SPLIT_HEADS, .letters = "Ndqk", .sizes = split_sizes, .reference = split_reference,
       .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 } },
       .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 1e-9 } },

@@ -13,7 +13,7 @@
 #define SMALL(EPS, SEQ, HEAD)                                                                      \
     .layers = 2, .dim = 32, .ffn = 36, .vocab = 80, .max_seq = SEQ, .heads = 4, .kv_heads = 2,     \
     .head_dim = HEAD, .rope_theta = 10000, .rope_fraction = 1, .norm_eps = EPS, .qk_scale = 1,     \
-    .init_std = 0.02, UNSCALED
+    .qk_weights = true, .init_std = 0.02, UNSCALED
 #define SMALL_EXPERTS(N, K)                                                                        \
     .experts = N, .experts_per_token = K, .groups = 1, .moe_step = 1, .router_scale = 1,           \
     .router_bias_rate = 1e-3, .capacity_factor = 0, .balance_loss = 1e-3

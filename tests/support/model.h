@@ -268,6 +268,15 @@ static inline model_config small_scaled_input(void) {
     c.router_normalize = false;
     c.experts_per_token = 1;
     c.scale_input = true;
+    c.qknorm = QKNORM_HEAD;
+    c.qk_weights = false;
+    c.qk_rope_only = true;
+    c.layers = 4;
+    c.window = 5;
+    c.chunked = true;
+    c.layer_pattern = 1143;
+    c.temperature = 0.3;
+    c.temperature_floor = 4;
     c.shared_experts = 2;
     return c;
 }

@@ -101,6 +101,7 @@ const char *token_input_name(token_fact fact, axis_set shared) {
         [TOKEN_POS] = { "pos", "pos_cp", "pos_shard", "pos_cp_shard" },
         [TOKEN_IDS] = { "ids", "ids_cp", "ids_shard", "ids_cp_shard" },
         [TOKEN_START] = { "start", "start_cp", "start_shard", "start_cp_shard" },
+        [TOKEN_CHUNK] = { "chunk", "chunk_cp", "chunk_shard", "chunk_cp_shard" },
     };
     return names[fact][!!(shared & AXIS(AX_CP)) + 2 * !!(shared & AXIS(AX_TP))];
 }
@@ -142,7 +143,8 @@ static void put_ranges(const model *m, plan *p, const model_batch *b, int source
         for (int64_t i = 0; i < n; i++) {
             int64_t token = context_run(m, mesh_coord(&m->l.mesh, AX_CP), at + i).from;
             int64_t begin = b->start[token];
-            if (window) begin = MAX(begin, token - window + 1);
+            if (window && m->c.chunked) begin = token - b->pos[token] % window;
+            if (window && !m->c.chunked) begin = MAX(begin, token - window + 1);
             first[i] = (int32_t)context_before(m, source, begin);
             end[i] = (int32_t)context_before(m, source, token + 1);
         }
@@ -167,6 +169,17 @@ static void put_ring(const model *m, plan *p, const model_batch *b) {
             plan_put(p, ids + s * own + i, b->ids + run.from, (size_t)run.count * sizeof *ids);
             i += run.count;
         }
+}
+
+/* Puts the first token of each token's chunk, in pieces. Chunks are of documents, whose positions begin at 0. */
+static void put_chunks(const model *m, plan *p, const model_batch *b) {
+    enum { PIECE = 2048 };
+    int32_t first[PIECE], *to = plan_input(p, token_input_name(TOKEN_CHUNK, 0), b->slot);
+    for (int64_t at = 0; to && at < b->n; at += PIECE) {
+        int64_t n = MIN(b->n - at, (int64_t)PIECE);
+        for (int64_t i = 0; i < n; i++) first[i] = (int32_t)(at + i - b->pos[at + i] % m->c.window);
+        plan_put(p, to + at, first, (size_t)n * sizeof *first);
+    }
 }
 
 /* Puts the ranges of a chain that shares prefixes; without any, each token sees its document. */
@@ -197,6 +210,7 @@ void model_set_batch(const model *m, plan *p, const model_batch *b) {
     for (int i = 0; i < TOKEN_FACTS; i++)
         for (size_t k = 0; k < n_ways; k++)
             put_tokens(m, p, token_input_name((token_fact)i, ways[k]), b->slot, facts[i], b->n);
+    if (documents && m->c.chunked) put_chunks(m, p, b);
     if (documents) put_ring(m, p, b);
     if (documents) put_shared_ranges(p, b);
 }

@@ -96,10 +96,13 @@ static head_shape shape_of_heads(const builder *b) {
                          .kv = b->c->kv_heads,
                          .dim = (int)MAX(b->c->head_dim, model_value_dim(b->c)),
                          .rot = (int)rope_dims(b->c),
-                         .window = (int)b->c->window,
+                         .window = b->c->chunked ? 0 : (int)b->c->window,
+                         .chunk = b->c->chunked ? (int)b->c->window : 0,
+                         .temper = (float)b->c->temperature,
+                         .temper_floor = (float)b->c->temperature_floor,
                          .seq = (int)b->m->l.seq,
                          /* held-out texts and questions share rows, whatever training does */
-                         .documents = b->m->l.documents || b->mode == PROG_EVAL,
+                         .documents = b->m->l.documents || b->mode == PROG_EVAL || b->c->chunked,
                          .scale = (float)(scale * sharper * sharper),
                          .cap = (float)b->c->attention_softcap,
                          .norm_full = b->c->qknorm == QKNORM_FULL,
@@ -133,7 +136,7 @@ static val attend(builder *b, val qkv, head_shape h) {
         return rec_ranges_attention(p, qkv, ranges, USE_IF(b, "attn.sinks", qkv), h);
     }
     qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
-    val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
+    val start = token_input(b, h.chunk ? TOKEN_CHUNK : TOKEN_START, DT_I32, WHOLE);
     val id = drop ? token_input(b, TOKEN_IDS, DT_I64, WHOLE) : VAL_NONE;
     head_shape whole = h; /* an evaluation's sequences may be longer than those that ranks divide */
     if (h.seq) whole.seq = (int)b->positions;
@@ -226,6 +229,7 @@ static val attention(builder *b, val x) {
     }
     val pos = token_input(b, TOKEN_POS, DT_I32, AS_HEADS);
     if (b->c->pos == POS_ROPE) qkv = rec_rope(p, qkv, pos, rope_table(b, h), h);
+    if (b->c->pos == POS_NONE && b->c->temperature > 0) qkv = rec_scale_queries(p, qkv, pos, h);
     if (b->c->value_step) qkv = with_own_values(b, qkv, all, h);
     val o;
     if (b->mode == PROG_DECODE) {

@@ -67,6 +67,14 @@ void model_fact_set(const model_fact *f, model_config *c, double value) {
         *(int *)at = (int)value;
 }
 
+/* Whether some layers have no positions. */
+static bool has_unrotated(const model_config *c) {
+    bool some = c->pos == POS_NONE;
+    for (int64_t rest = c->pos == POS_ROPE ? c->layer_pattern : 0; rest; rest /= 10)
+        some |= rest % 10 > 2;
+    return some;
+}
+
 /* @return what a fact needs to matter that this model does not have; NULL: nothing is missing. */
 static const char *missing_of(const model_fact *f, const model_config *c) {
     bool rope = c->pos == POS_ROPE;
@@ -88,6 +96,8 @@ static const char *missing_of(const model_fact *f, const model_config *c) {
         { FACT_OF_LAYER_NORM, c->norm == NORM_LAYER, "model.norm=layer" },
         { FACT_OF_NO_BIAS, !c->bias, "model.bias=false" },
         { FACT_OF_EXPERTS, c->experts > 0, "model.experts above 0" },
+        { FACT_OF_NOPE, has_unrotated(c), "layers without positions (model.layer_pattern)" },
+        { FACT_OF_TEMPERATURE, c->temperature > 0, "model.attention_temperature above 0" },
         { FACT_OF_SHARED, c->experts > 0 && c->shared_experts > 0, "model.shared_experts above 0" },
         { FACT_OF_GROUPS, c->experts > 0 && c->groups > 1, "model.expert_groups above 1" },
         { FACT_OF_CLAMPED, c->mlp == MLP_SWIGLU_CLAMPED, "model.activation=swiglu_clamped" },

@@ -62,6 +62,8 @@ typedef enum fact_flag {
     FACT_OF_CLAMPED = 1 << 22,  /* ... with clamped SwiGLU */
     FACT_OF_LATENT = 1 << 24,   /* matters only with latent attention */
     FACT_OF_INIT_STD = 1 << 25, /* matters only where model.init reads a deviation */
+    FACT_OF_TEMPERATURE = 1 << 26,
+    FACT_OF_NOPE = 1 << 27, /* matters only to models with layers without positions */
     FACT_OF_ANY_ROPE =
         FACT_OF_ROPE | FACT_OF_LLAMA3 | FACT_OF_SCALED_ROPE | FACT_OF_ROPE_CONTEXT | FACT_OF_YARN,
 } fact_flag;
@@ -117,6 +119,7 @@ err model_check(const model_config *c) MUST_USE;
 /* The dimensions of a head that rotate, two by two, and the angle by which pair j turns per position.
  * @param scaled with the model's rope_scaling */
 int64_t rope_dims(const model_config *c);
+double rope_factor_of(const model_config *c); /* of rotated queries and keys, where scaling has one */
 double rope_frequency(const model_config *c, int64_t j, bool scaled);
 
 /* ---- the parameter table ----------------------------------------------------------------- */

@@ -148,6 +148,8 @@ static model_config model_like_layer(const model_config *c, int layer) {
         like.rope_theta = c->rope_local;
         like.rope_scaling = ROPE_PLAIN;
     }
+    if (like.pos == POS_NONE && c->qk_rope_only) like.qknorm = QKNORM_NONE;
+    if (like.pos != POS_NONE) like.temperature = 0;
     if (!model_has_experts(c, layer)) like.experts = like.shared_experts = 0;
     if (c->full_step && (last || (layer + 1) % c->full_step == 0)) like.window = 0;
     if (c->value_step && (c->layers - 1 - layer) % c->value_step) like.value_step = 0;
@@ -198,8 +200,8 @@ static int model_properties(const model_config *c) {
            (c->bias || c->mlp_bias ? MLPB : 0) | (c->bias || c->qkv_bias ? QKVB : 0) |
            (c->bias || c->o_bias ? OB : 0) | (c->parallel && c->shared_norm ? 0 : NORM2) |
            (c->norm_position == NORM_BOTH ? BOTH : 0) |
-           (c->qknorm == QKNORM_HEAD && !c->weightless_norms ? QKN : 0) |
-           (c->qknorm == QKNORM_FULL && !c->weightless_norms ? QKFULL : 0) |
+           (c->qknorm == QKNORM_HEAD && !c->weightless_norms && c->qk_weights ? QKN : 0) |
+           (c->qknorm == QKNORM_FULL && !c->weightless_norms && c->qk_weights ? QKFULL : 0) |
            (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
            (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0) |
            (c->experts && c->shared_experts && c->shared_gate ? SHGATE : 0) |

@@ -113,6 +113,23 @@ static const model_config glm45 = { GLM45,
     .max_seq = 131072
 static const model_config gpt_oss_20b = { GPT_OSS, .experts = 32 };
 static const model_config gpt_oss_120b = { GPT_OSS, .experts = 128 };
+/* Scout; Maverick has experts in every second layer, and does not normalize queries and keys. */
+#define LLAMA4                                                                                     \
+    .experts_per_token = 1, .expert_dim = 8192, .shared_experts = 1,                               \
+    .router_score = ROUTER_SIGMOID, .scale_input = true, .balance_loss = 0.001, .window = 8192,    \
+    .chunked = true, .layer_pattern = 1114, .temperature = 0.1, .rope_theta = 500000,              \
+    .vocab = 202048
+static const model_config llama4_scout = { LLAMA4,
+                                           .experts = 16,
+                                           .qknorm = QKNORM_HEAD,
+                                           .qk_rope_only = true,
+                                           .rope_scaling = ROPE_LLAMA3,
+                                           .rope_factor = 16,
+                                           .rope_low = 1,
+                                           .rope_high = 1.5,
+                                           .max_seq = 10485760 };
+static const model_config llama4_maverick = { LLAMA4, .experts = 128, .moe_step = 2,
+                                              .max_seq = 1048576 };
 static const model_config olmo3 = { .init = INIT_FLAT,
                                     .norm_position = NORM_POST,
                                     .qknorm = QKNORM_FULL,
@@ -324,6 +341,8 @@ static const struct {
     { "glm4.5", &glm45, 92, 5120, 96, 8, 128, 12288, 0 },
     { "gpt-oss-20b", &gpt_oss_20b, 24, 2880, 64, 8, 64, 2880, 0 },
     { "gpt-oss-120b", &gpt_oss_120b, 36, 2880, 64, 8, 64, 2880, 0 },
+    { "llama4-scout", &llama4_scout, 48, 5120, 40, 8, 128, 16384, 0 },
+    { "llama4-maverick", &llama4_maverick, 48, 5120, 40, 8, 128, 16384, 0 },
     { "olmo3-7b", &olmo3, 32, 4096, 32, 0, 0, 11008, 0 },
     { "olmo3-32b", &olmo3, 64, 5120, 40, 8, 0, 27648, 0 },
     { "smollm3-3b", &smollm3, 36, 2048, 16, 4, 0, 11008, 0 },
@@ -362,6 +381,7 @@ static const struct {
     const model_config *family;
     const char *fact;
 } switched_off[] = {
+    { &llama4_scout, "qk_norm_weights" },
     { &gpt_oss_20b, "rope_truncate" },
     { &gpt_oss_120b, "rope_truncate" },
 };

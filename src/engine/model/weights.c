@@ -501,7 +501,7 @@ static double yarn_frequency(const model_config *c, double f, int64_t j) {
 }
 
 /* of rotated queries and keys, where scaling has one */
-static double rope_factor_of(const model_config *c) {
+double rope_factor_of(const model_config *c) {
     if (c->pos != POS_ROPE || c->rope_scaling != ROPE_YARN) return 1;
     return c->rope_attention != 0 ? c->rope_attention : 0.1 * log(c->rope_factor) + 1;
 }

@@ -19,6 +19,9 @@
     X(DOCUMENTS, heads.documents, BOOL)                                                            \
     X(SCORE_SCALE, heads.scale, FLOAT)                                                             \
     X(SCORE_CAP, heads.cap, FLOAT)                                                                 \
+    X(CHUNK, heads.chunk, INT)                                                                     \
+    X(TEMPER, heads.temper, FLOAT)                                                                 \
+    X(TEMPER_FLOOR, heads.temper_floor, FLOAT)                                                     \
     X(SINKS, heads.sinks, BOOL)                                                                    \
     X(SINK_FIRST, heads.sink_first, INT)                                                           \
     X(HEADS_FIRST, heads.first, INT)                                                               \
@@ -113,6 +116,7 @@ typedef enum {
 #define ATTRS_SCORES            (ATTR(SCORE_SCALE) | ATTR(SCORE_CAP) | ATTR(SINKS) | ATTR(SINK_FIRST))
 #define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTRS_SCORES)
 #define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_FIRST))
+#define ATTRS_TEMPER            (ATTR(TEMPER) | ATTR(TEMPER_FLOOR))
 #define ATTRS_SWAP              (ATTR(SWAP_OUTER) | ATTR(SWAP_INNER))
 
 /* ---- attributes of a call ------------------------------------------------------------------------ */

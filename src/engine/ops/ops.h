@@ -49,6 +49,8 @@ typedef struct op_attr {
         bool documents; /* attention: rows may hold several documents */
         float scale;    /* attention: multiplies the scores */
         float cap;      /* attention: bounds the scores, cap tanh(score / cap); 0: no bound */
+        int chunk;      /* ATTENTION_CACHED: keys of the token's own chunk alone; 0: no chunks */
+        float temper, temper_floor; /* SCALE_QUERIES */
         bool sinks;     /* attention: the softmax's denominator has a learned term per head */
         int sink_first; /* attention: the sink of the first head */
         int first;      /* attention with dropout: which of the model's heads the first one is */

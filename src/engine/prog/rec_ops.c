@@ -310,6 +310,14 @@ val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h) {
     return rec_first(p, r);
 }
 
+val rec_scale_queries_(prog *p, val qkv, val pos, head_shape h) {
+    rec_request r = { OP_SCALE_QUERIES, { qkv, pos } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    r.attr.heads.temper = h.temper;
+    r.attr.heads.temper_floor = h.temper_floor;
+    return rec_first(p, r);
+}
+
 bool set_attention_dropout(prog *p, val qkv, val id, head_shape h, op_attr *attr) {
     if (!(h.dropout.p > 0) || p->mode != PROG_TRAIN) return false;
     if (id == VAL_NONE) prog_fail(p, NULL, "attention: dropout needs the ids of the tokens");
@@ -333,6 +341,7 @@ val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, val s
     rec_request r = { OP_ATTENTION_CACHED, { qkv, cache, pos, start, sink } };
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
     r.attr.heads.sinks = sink != VAL_NONE;
+    r.attr.heads.chunk = h.chunk;
     r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
     return rec_first(p, r);
 }

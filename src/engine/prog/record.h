@@ -200,6 +200,8 @@ typedef struct norm_out {
 } norm_out;
 typedef struct head_shape {
     int q, kv, dim, rot, window; /* of the whole model; ranks divide the heads */
+    int chunk;                   /* in place of a window: as in op_attr */
+    float temper, temper_floor;  /* of rec_scale_queries */
     int seq;                     /* tokens in a row, which no document crosses; 0: unknown */
     bool documents;              /* rows may hold several documents */
     float scale, cap;            /* of scores, as in op_attr */
@@ -246,6 +248,7 @@ norm_out rec_norm_(prog *p, residual_state s, norm_spec n);
 val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm comes first */
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
+val rec_scale_queries_(prog *p, val qkv, val pos, head_shape h);
 /* @param id of the tokens, for dropout; VAL_NONE: there is none @param sink as in ATTENTION, or VAL_NONE */
 val rec_attention_(prog *p, val qkv, val start, val id, val sink, head_shape h);
 /* Between shards of the tokens and shards of the heads (Ulysses): qkv, S(0) over the axis, becomes S(1),
@@ -322,6 +325,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_split_columns(p, ...)    rec_split_columns_(HERE(p), __VA_ARGS__)
 #define rec_latent_cached(p, ...)    rec_latent_cached_(HERE(p), __VA_ARGS__)
 #define rec_qknorm(p, ...)           rec_qknorm_(HERE(p), __VA_ARGS__)
+#define rec_scale_queries(p, ...)    rec_scale_queries_(HERE(p), __VA_ARGS__)
 #define rec_rope(p, ...)             rec_rope_(HERE(p), __VA_ARGS__)
 #define rec_attention(p, ...)        rec_attention_(HERE(p), __VA_ARGS__)
 #define rec_tokens_to_heads(p, ...)  rec_tokens_to_heads_(HERE(p), __VA_ARGS__)

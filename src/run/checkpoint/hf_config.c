@@ -44,6 +44,7 @@ static double default_value(const model_config *c, const hf_key *k, hf_default w
     case HF_4_DIM: return 4 * (double)c->dim;
     case HF_SQRT_DIM: return sqrt((double)c->dim);
     case HF_MAX_SEQ: return (double)c->max_seq;
+    case HF_SAME: return model_fact_get(fact_of(k), c);
     }
     return k->value;
 }
@@ -83,12 +84,29 @@ static err read_first_n(const hf_reader *r, const char *name, const json_t *v, d
                     hf_other_model);
 }
 
+/* The n of a list of every n-th layer. */
+static err read_nth(const hf_reader *r, const char *name, const json_t *v, double *out) {
+    json_int_t n = json_integer_value(json_array_get(v, 0)) + 1;
+    size_t most = n > 0 ? (size_t)(r->c->layers / n) : 0;
+    bool regular = json_is_array(v) && most && json_array_size(v) == most;
+    for (size_t i = 0; regular && i < most; i++)
+        regular = json_integer_value(json_array_get(v, i)) == (json_int_t)(i + 1) * n - 1;
+    *out = (double)n;
+    if (regular) return OK;
+    return err_hint(hf_wrong_value(r, name, v, "every n-th layer in order, such as [1, 3]"), "%s",
+                    hf_other_model);
+}
+
 static err read_hf_value(const hf_reader *r, const char *name, const json_t *v, const hf_key *k,
                          double *out) {
     const model_fact *f = fact_of(k);
     char expects[256];
     if (k->use == HF_FIRST_N)
         TRY(read_first_n(r, name, v, out));
+    else if (k->use == HF_NTH)
+        TRY(read_nth(r, name, v, out));
+    else if (k->use == HF_ENABLES)
+        *out = json_is_boolean(v) ? json_is_true(v) * model_fact_get(f, r->c) : NAN;
     else if (k->use == HF_SWITCH)
         *out = json_is_boolean(v) ? json_is_true(v) * k->value : NAN;
     else
@@ -252,6 +270,12 @@ static err read_config(hf_reader *r) {
     TRY(read_activation(r));
     TRY(hf_read_layers(r));
     TRY(hf_read_rope(r));
+    if (r->family->norm_after_rope && r->c->qknorm && rope_factor_of(r->c) != 1)
+        return err_hint(
+            ERR("%s: \"rope_type\": yarn multiplies queries and keys by %g before they are "
+                "normalized (\"use_qk_norm\")",
+                r->path, rope_factor_of(r->c)),
+            "%s", hf_other_model);
     double usual = 1 / sqrt((double)MAX(r->c->head_dim, 1));
     if (fabs(r->c->attention_scale - usual) < 1e-12 * usual) r->c->attention_scale = 0;
     json_object_foreach(r->doc, key, v) if (!key_is_read(r->family, key) &&
@@ -426,7 +450,13 @@ static json_t *json_of(const model_config *c, const hf_key *k) {
         for (int i = 0; i < (int)v; i++) json_array_append_new(list, json_integer(i));
         return list;
     }
-    if (k->use == HF_SWITCH) return json_boolean(v != 0);
+    if (k->use == HF_NTH) {
+        json_t *list = json_array();
+        for (int i = (int)v - 1; i < c->layers; i += (int)v)
+            json_array_append_new(list, json_integer(i));
+        return list;
+    }
+    if (k->use == HF_SWITCH || k->use == HF_ENABLES) return json_boolean(v != 0);
     if (k->use == HF_INVERSE_SQUARE) return json_integer((json_int_t)round(1 / (v * v)));
     if (k->use == HF_UNROTATED) return json_integer((json_int_t)(v - (double)c->rope_head_dim));
     if (f->type == FACT_REAL && v == 0 && k->null == HF_ZERO) return json_null();

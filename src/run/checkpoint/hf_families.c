@@ -127,6 +127,23 @@ static const hf_key gpt_oss_keys[] = {
     ZEROS(mlp_bias), ZEROS(router_logit_bias), OPTIONAL("sliding_window", window, 128),
     IMPLIED(mlp, MLP_SWIGLU_CLAMPED), REAL("swiglu_alpha", swiglu_alpha, 1.702), REAL("swiglu_limit", swiglu_limit, 7),
 };
+/* Layers with rotary positions see chunks and normalize queries and keys; the others see all, by position. */
+static const hf_key llama4_keys[] = {
+    SIZE("vocab_size", vocab), SIZE("max_position_embeddings", max_seq), SIZE("hidden_size", dim),
+    SIZE("num_hidden_layers", layers), SIZE("num_attention_heads", heads),
+    KEY("intermediate_size_mlp", ffn, HF_VALUE, 16384, HF_REFUSED),
+    KEY("intermediate_size", expert_dim, HF_VALUE, 8192, HF_REFUSED),
+    REAL("rms_norm_eps", norm_eps, 1e-5), REAL("initializer_range", init_std, 0.02), REAL("tie_word_embeddings", tied, 0),
+    KV_HEADS(HF_VALUE, 8), KEY("head_dim", head_dim, HF_VALUE, 128, HF_HEAD_DIM), ATTENTION_BIAS,
+    { "use_qk_norm", NULL, AT(qknorm), HF_SWITCH, HF_VALUE, HF_ZERO, QKNORM_HEAD },
+    IMPLIED(qk_weights, 0), IMPLIED(qk_rope_only, 1),
+    EXPERTS("num_local_experts", NULL, 16, 1), IMPLIED(shared_experts, 1), IMPLIED(router_score, ROUTER_SIGMOID),
+    IMPLIED(scale_input, 1), REAL("interleave_moe_layer_step", moe_step, 1),
+    { "moe_layers", NULL, AT(moe_step), HF_NTH, HF_SAME, HF_SAME, 0 },
+    OPTIONAL("attention_chunk_size", window, 8192), IMPLIED(chunked, 1),
+    REAL("attn_scale", temperature, 0.1), REAL("floor_scale", temperature_floor, 8192),
+    { "attn_temperature_tuning", NULL, AT(temperature), HF_ENABLES, HF_SAME, HF_SAME, 0 },
+};
 static const hf_key olmo2_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
     IMPLIED(norm_position, NORM_POST), ATTENTION_BIAS,
@@ -407,6 +424,24 @@ static const hf_param glm4_moe_params[] = {
     SHARED_EXPERTS("shared_experts") LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
     EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
 };
+#define LLAMA4_LAYER "model.layers.%d.feed_forward."
+static const hf_param llama4_params[] = {
+    { "l%d.moe.router",     LLAMA4_LAYER "router.weight",                    0 },
+    { "l%d.expert%d.gate",  LLAMA4_LAYER "experts.gate_up_proj",             HF_EXPERT | HF_TRANSPOSED | HF_GATE },
+    { "l%d.expert%d.up",    LLAMA4_LAYER "experts.gate_up_proj",             HF_EXPERT | HF_TRANSPOSED | HF_UP },
+    { "l%d.expert%d.down",  LLAMA4_LAYER "experts.down_proj",                HF_EXPERT | HF_TRANSPOSED },
+    { "l%d.mlp.gate",       LLAMA4_LAYER "shared_expert.gate_proj.weight",   HF_SHARED },
+    { "l%d.mlp.up",         LLAMA4_LAYER "shared_expert.up_proj.weight",     HF_SHARED },
+    { "l%d.mlp.down",       LLAMA4_LAYER "shared_expert.down_proj.weight",   HF_SHARED },
+    { "l%d.mlp.gate",       LLAMA4_LAYER "gate_proj.weight",                 0 },
+    { "l%d.mlp.up",         LLAMA4_LAYER "up_proj.weight",                   0 },
+    { "l%d.mlp.down",       LLAMA4_LAYER "down_proj.weight",                 0 },
+    { "l%d.attn.q",         "model.layers.%d.self_attn.q_proj.weight",       HF_PAIRED },
+    { "l%d.attn.k",         "model.layers.%d.self_attn.k_proj.weight",       HF_PAIRED },
+    { "l%d.attn.q.b",       "model.layers.%d.self_attn.q_proj.bias",         HF_PAIRED },
+    { "l%d.attn.k.b",       "model.layers.%d.self_attn.k_proj.bias",         HF_PAIRED },
+    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+};
 #define OSS_EXPERTS "model.layers.%d.mlp.experts."
 static const hf_param gpt_oss_params[] = {
     { "l%d.attn.sinks",     "model.layers.%d.self_attn.sinks",      0 },
@@ -573,6 +608,9 @@ static const hf_family families[] = {
     { "gpt_oss",  "GptOssForCausalLM", ROWS(gpt_oss_keys), ROWS(gpt_oss_demands), NULL, NULL, true,
       "rope_theta", NULL, 1.0, 1.5e5, "model.", ROWS(gpt_oss_params), ROWS(gpt_oss_packed),
       .kinds = "12", .full_step = 2, .states_rope = true, .mxfp4 = true },
+    { "llama4_text", "Llama4ForCausalLM", ROWS(llama4_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 5e5,
+      "model.", ROWS(llama4_params), NULL, 0, .kinds = "1234", .rope_list = "no_rope_layers", .full_step = 4,
+      .step_key = "no_rope_layer_interval", .chunks = true, .norm_after_rope = true },
     { "olmo2",    "Olmo2ForCausalLM",   ROWS(olmo2_keys), NULL, 0,             SILU, ROPE,
       "model.", ROWS(olmo2_params), NULL, 0 },
     { "olmo3",    "Olmo3ForCausalLM",   ROWS(olmo3_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 5e5,

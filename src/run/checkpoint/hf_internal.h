@@ -29,6 +29,7 @@ typedef enum {
     HF_4_DIM,    /* 4 dim */
     HF_SQRT_DIM, /* the square root of dim */
     HF_MAX_SEQ,  /* the longest sequence */
+    HF_SAME,     /* as another key has it */
 } hf_default;
 
 typedef enum {
@@ -39,7 +40,9 @@ typedef enum {
     HF_INVERSE, /* the key holds 1 / the fact */
     HF_INVERSE_SQUARE, /* the key holds 1 / the fact^2, which must be a whole number */
     HF_UNROTATED, /* the key holds the fact less the dims of a head that rotate, which are read before it */
-    HF_SWITCH, /* the key is true where the fact has `value`, false where it is 0 */
+    HF_SWITCH,  /* the key is true where the fact has `value`, false where it is 0 */
+    HF_ENABLES, /* the key is false where the fact, which another key holds, is 0 */
+    HF_NTH,     /* the key lists every n-th layer: n - 1, 2n - 1, ... */
 } hf_use;
 
 /* A fact of a model as a family expresses it. A key may hold two facts, which then have the same value. */
@@ -129,7 +132,10 @@ struct hf_family {
     /* Layers with a window have rotary frequencies of their own: their base, and its key at the top level. */
     double local_theta;
     const char *local_theta_key;
-    bool mxfp4; /* files may hold weights in 4 bits ("quantization_config") */
+    /* Windows are chunks ("chunked_attention"); without "layer_types", of layers with rotary positions. */
+    bool chunks;
+    bool norm_after_rope; /* of queries and keys, which no scaling may multiply then */
+    bool mxfp4;           /* files may hold weights in 4 bits ("quantization_config") */
     /* Without an object for rotary positions transformers stretches them: it is written, and needed. */
     bool states_rope;
     bool plain_rope; /* no scaling of the rotary frequencies */

@@ -12,6 +12,10 @@
 
 #define WINDOW_TYPE "sliding_attention"
 #define FULL_TYPE   "full_attention"
+#define CHUNK_TYPE  "chunked_attention"
+
+/* The name of layers with a window. */
+static const char *window_type(const hf_family *f) { return f->chunks ? CHUNK_TYPE : WINDOW_TYPE; }
 
 /* ---- rotary positions, import -------------------------------------------------------------- */
 
@@ -263,6 +267,7 @@ static err check_layer_types(const hf_reader *r) {
 static err find_list(const hf_reader *r, const char *key, json_t **out) {
     *out = key ? json_object_get(r->doc, key) : NULL;
     if (json_is_null(*out)) *out = NULL;
+    if (r->family->chunks && !json_array_size(*out)) *out = NULL;
     if (!*out || json_array_size(*out) >= (size_t)r->c->layers) return OK;
     return err_hint(hf_wrong_value(r, key, *out, "an array with a member for each layer"),
                     "correct the file");
@@ -287,11 +292,11 @@ static err read_layer(const hf_reader *r, const json_t *types, const json_t *rop
     *window = f->rope_list || step == 0 ? r->c->window > 0 : (l + 1) % step != 0;
     *rope = f->rope_list ? (l + 1) % step != 0 : !*window && strchr(f->kinds, '4') ? false : true;
     if (types) {
-        *window = type && !strcmp(type, WINDOW_TYPE);
+        *window = type && !strcmp(type, window_type(f));
         if (!type || (!*window && strcmp(type, FULL_TYPE)))
             return err_hint(ERR("%s: \"layer_types\": expected \"%s\" or \"%s\"; got \"%s\" for "
                                 "layer %d",
-                                r->path, WINDOW_TYPE, FULL_TYPE, type ? type : "no text", l),
+                                r->path, window_type(f), FULL_TYPE, type ? type : "no text", l),
                             "%s", hf_other_model);
         if (!f->rope_list) *rope = *window || !strchr(f->kinds, '4');
     }
@@ -302,6 +307,7 @@ static err read_layer(const hf_reader *r, const json_t *types, const json_t *rop
                             "correct the file");
         *rope = json_integer_value(v) == 1;
     }
+    if (f->chunks && !types) *window = *rope && r->c->window > 0;
     if (*window && !r->c->window)
         return err_hint(ERR("%s: layer %d has a window (\"%s\"), but \"sliding_window\" is null",
                             r->path, l, WINDOW_TYPE),
@@ -355,6 +361,8 @@ const char *hf_layer_misfit(const hf_family *family, const model_config *c) {
         if (!strchr(family->kinds, '0' + kind))
             return "other kinds of layers (model.layer_pattern, model.sliding_window)";
     }
+    if (family->norm_after_rope && c->qknorm && c->pos == POS_ROPE && rope_factor_of(c) != 1)
+        return "no factor of rotated queries and keys (model.rope_attention_factor=1)";
     if (family->local_theta > 0 && windows && c->rope_local == 0 && c->rope_scaling != ROPE_PLAIN)
         return "no model.rope_scaling in layers with a window (model.rope_local_theta)";
     return NULL;
@@ -365,12 +373,13 @@ void hf_write_layers(json_t *doc, const hf_family *family, const model_config *c
     json_t *types = json_array(), *ropes = json_array();
     for (int l = 0; l < c->layers; l++) {
         int kind = model_layer_kind(c, l);
-        json_array_append_new(types, json_string(kind % 2 ? WINDOW_TYPE : FULL_TYPE));
+        json_array_append_new(types, json_string(kind % 2 ? window_type(family) : FULL_TYPE));
         json_array_append_new(ropes, json_integer(kind <= 2));
     }
     json_object_set_new(doc, "layer_types", types);
     if (family->rope_list) json_object_set(doc, family->rope_list, ropes);
     if (strchr(family->kinds, '1') && !c->window) /* transformers wants one, if for no layer */
-        json_object_set_new(doc, "sliding_window", json_integer(c->max_seq));
+        json_object_set_new(doc, family->chunks ? "attention_chunk_size" : "sliding_window",
+                            json_integer(c->max_seq));
     json_decref(ropes);
 }

@@ -19,7 +19,8 @@ typedef struct cached {
 /* The row of a token in the cache, and the first row that it sees. */
 static int64_t row_of(const cached *a, int64_t i) { return (int64_t)a->start[i] + a->pos[i]; }
 static int64_t first_row(const cached *a, int64_t i) {
-    int64_t window = a->layout.window;
+    int64_t window = a->layout.window, chunk = a->c->attr.heads.chunk;
+    if (chunk > 0) return row_of(a, i) - a->pos[i] % chunk;
     return a->start[i] + (window > 0 ? MAX(0, a->pos[i] - window + 1) : 0);
 }
 static tile_src cache_src(const cached *a, int64_t row, int kv, bool value, int rows) {
@@ -232,4 +233,4 @@ static void CPU(attention_cached)(const op_call *c) {
 }
 
 KERNEL(ATTENTION_CACHED, CPU(attention_cached), CPU(attention_workspace),
-       ATTRS_HEADS | ATTRS_ATTENTION);
+       ATTRS_HEADS | ATTRS_ATTENTION | ATTR(CHUNK));

@@ -303,6 +303,7 @@ static void cuda_attention_cached(const op_call *c) {
     att a = att_of(c, &c->in[0]);
     a.pos = (const int32_t *)c->in[2].data;
     a.start = (const int32_t *)c->in[3].data;
+    a.chunk = c->attr.heads.chunk;
     if (a.n <= FEW_TOKENS) a.set = 1; /* most likely of several sequences, which lie apart */
     const tensor *cache = &c->in[1];
     LAUNCH(cuda_of(c), { (unsigned)a.n, 128 }, store_keys, a, cache->data, cache->dt);
@@ -619,4 +620,5 @@ KERNEL(ATTENTION_BLOCK, cuda_attention_block, block_workspace,
 KERNEL(ATTENTION_BLOCK_BWD, cuda_attention_block_bwd, block_workspace,
        ATTRS_HEADS | ATTRS_SCORES | ATTRS_ATTENTION_DROPOUT);
 KERNEL(ATTENTION_SINK_BWD, cuda_attention_sink_bwd, sink_workspace, ATTRS_HEADS | ATTR(SINK_FIRST));
-KERNEL(ATTENTION_CACHED, cuda_attention_cached, cached_workspace, ATTRS_HEADS | ATTRS_ATTENTION);
+KERNEL(ATTENTION_CACHED, cuda_attention_cached, cached_workspace,
+       ATTRS_HEADS | ATTRS_ATTENTION | ATTR(CHUNK));

@@ -16,6 +16,7 @@ typedef struct att {
     int64_t
         set; /* tokens per block of attention.cu: QUERIES, or 1 where each is of another sequence */
     int q, kv, dim, window;
+    int chunk;        /* decoding: keys of the token's own chunk; 0: no chunks */
     float scale, cap; /* of scores; cap 0: not bounded */
     const int32_t *
         start; /* [n] the first token that each token attends to; decoding: the sequence's first row of the cache */
@@ -50,6 +51,7 @@ static __device__ __forceinline__ int64_t last_key(const att &a, int64_t i) {
 static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
     if (a.range) return a.range[i];
     int64_t lo = a.start ? a.start[i] : 0, last = last_key(a, i);
+    if (a.chunk > 0) return last - a.pos[i] % a.chunk;
     if (a.window > 0 && last - a.window + 1 > lo) lo = last - a.window + 1;
     return lo;
 }
