@@ -119,7 +119,8 @@ err model_check(const model_config *c) MUST_USE;
 /* The dimensions of a head that rotate, two by two, and the angle by which pair j turns per position.
  * @param scaled with the model's rope_scaling */
 int64_t rope_dims(const model_config *c);
-double rope_factor_of(const model_config *c); /* of rotated queries and keys, where scaling has one */
+double rope_factor_of(
+    const model_config *c); /* of rotated queries and keys, where scaling has one */
 double rope_frequency(const model_config *c, int64_t j, bool scaled);
 
 /* ---- the parameter table ----------------------------------------------------------------- */
