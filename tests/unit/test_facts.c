@@ -35,6 +35,10 @@ static model_config whole_for(const model_fact *f) {
         c.experts = 0;
     if (f->flags & FACT_OF_YARN) c.rope_scaling = ROPE_YARN;
     if (f->flags & FACT_OF_PARALLEL) c.parallel = true;
+    if (f->flags & FACT_OF_GROUPS) c.groups = 2;
+    if (f->flags & FACT_OF_CLAMPED) c.mlp = MLP_SWIGLU_CLAMPED;
+    if (f->flags & FACT_OF_NOPE) c.layer_pattern = 13;
+    if (f->flags & FACT_OF_TEMPERATURE) c.temperature = 0.1;
     if (is_latent(f)) {
         c.kv_heads = c.heads;
         c.qknorm = QKNORM_NONE;
@@ -244,6 +248,11 @@ static void every_fact_changes_the_model(void **state) {
         c.experts = like.experts;
         c.parallel = like.parallel;
         c.rope_scaling = like.rope_scaling;
+        c.groups = like.groups;
+        c.layer_pattern = like.layer_pattern;
+        c.temperature = like.temperature;
+        c.mlp = like.mlp;
+        if (!strcmp(f->key, "swiglu_limit")) c.swiglu_limit = 1e-3; /* below what gates have here */
         if (is_latent(f)) {
             c.kv_heads = like.kv_heads;
             c.qknorm = like.qknorm;

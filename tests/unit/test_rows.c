@@ -143,8 +143,9 @@ static step_time simulated(const char *catalogue, const char *gpu_name, int rank
 }
 
 /* A ring's blocks run at the rates that were measured of their kernels, not at that of fp32: of heads of 128 and 32k keys on an H200,
- * milliseconds forward and backward (bench/results/2026-11-18-h200.md). Eight ranks that share a long sequence lose no more to eight with a
- * sequence each than attention alone would with every block recomputed, and not much less, since attention is most of the step. */
+ * milliseconds forward and backward (bench/results/2026-11-18-h200.md). Eight ranks that share a long sequence lose to eight with a
+ * sequence each about what attention alone would with every block recomputed, since attention is most of the step, and a twentieth at most for
+ * what they send. */
 static void ring_attention_runs_at_the_kernels_rate(void **state) {
     const char *base =
         "model.preset=llama3-8b model.max_seq_len=131072 training.seq_len=131072 "
@@ -155,7 +156,7 @@ static void ring_attention_runs_at_the_kernels_rate(void **state) {
     double shared = simulated(NULL, "h100", 8, NULL, ring).tokens_per_second;
     const double whole[2] = { 6.441, 20.369 }, blocks[2] = { 6.123, 23.734 };
     double least = (2 * whole[0] + whole[1]) / (2 * blocks[0] + blocks[1]); /* 0.92 */
-    assert_true(shared > least * apart && shared < 1.2 * least * apart);
+    assert_true(shared > 0.95 * least * apart && shared < 1.2 * least * apart);
 }
 
 /* Of one model with a constant share per rank, 512 ranks lose 3 to 12 % to those of one host, as published tables show. */

@@ -132,6 +132,12 @@ static bool is_part(const char *name) {
     return digits >= 6 && name[5 + digits] == '.';
 }
 
+/* What a killed run left of the card or the state. */
+static bool is_left_over(const char *name) {
+    return str_ends(name, ".tmp") &&
+           (str_starts(name, CARD_NAME ".") || str_starts(name, STATE_NAME "."));
+}
+
 /* Removes parts, reports and temporary files of killed runs. @param temporary only the latter.
  * @param dry removes nothing. *found: whether there were any. */
 static err remove_parts(const char *folder, bool temporary, bool dry, bool *found) {
@@ -140,8 +146,10 @@ static err remove_parts(const char *folder, bool temporary, bool dry, bool *foun
     TRY(io_list(folder, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
-        if (!is_part(names[i]) || (temporary && !str_ends(names[i], ".tmp"))) continue;
-        *found = true;
+        bool part = is_part(names[i]);
+        if (!part && !is_left_over(names[i])) continue;
+        if (temporary && !str_ends(names[i], ".tmp")) continue;
+        *found = *found || part;
         if (dry) continue;
         char *path = io_join(folder, names[i]);
         if (unlink(path) != 0) e = ERR("cannot remove %s: %s", path, strerror(errno));
