@@ -26,7 +26,7 @@ static void a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout(voi
 static void a_staged_batch_of_aligned_documents_does_not_depend_on_the_layout(void **state) {
     agrees_on_some(*state,
                    (settings){ "training.batch_schedule",
-                               "[{batch: 4, until: 2}, {batch: 8, until: 50%}]", "data.packing",
+                               "[{batch: 4, until: 1}, {batch: 8, until: 2}]", "data.packing",
                                "aligned", "data.documents", "true", "training.global_batch_size",
                                "16" },
                    "batch", 0);
