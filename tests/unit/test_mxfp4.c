@@ -13,7 +13,7 @@ static uint8_t drawn_scale(const char *name, int64_t i) {
     return (uint8_t)(124 + rng_below(rng_key_of(4, hash_str(name)), (uint64_t)i, 6));
 }
 
-/* What the format states: sign, two bits of exponent, one of mantissa; 0 and 0.5 below the first power. */
+/* The format states: sign, two bits of exponent, one of mantissa; 0 and 0.5 below the first power. */
 static float value_of_nibble(int x) {
     int exponent = x >> 1 & 3, mantissa = x & 1;
     float v = exponent ? ldexpf(1 + 0.5f * (float)mantissa, exponent - 1) : 0.5f * (float)mantissa;

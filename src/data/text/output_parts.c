@@ -132,7 +132,7 @@ static bool is_part(const char *name) {
     return digits >= 6 && name[5 + digits] == '.';
 }
 
-/* What a killed run left of the card or the state. */
+/* A killed run leaves such a file of the card or the state. */
 static bool is_left_over(const char *name) {
     return str_ends(name, ".tmp") &&
            (str_starts(name, CARD_NAME ".") || str_starts(name, STATE_NAME "."));

@@ -172,7 +172,7 @@ static val norm_latent(builder *b, val x, const char *w) {
     return rec_norm(b->p, (residual_state){ x, VAL_NONE }, s).y;
 }
 
-/* What heads are projected from. Latent vectors are computed from a rank's own tokens, and gathered: they are smaller
+/* Heads are projected from these. Latent vectors are computed from a rank's own tokens, and gathered: they are smaller
  * than the residual. */
 static latent_tokens latent_of(builder *b, val x, head_shape h) {
     prog *p = b->p;

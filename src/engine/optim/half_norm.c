@@ -8,7 +8,7 @@
 
 enum { HALF_PIECE = 1 << 22 };
 
-/* What a program of the half measures. */
+/* A program of the half measures this. */
 typedef struct half_grads {
     const optimizer *o;
     const grad_list *of; /* NULL: all gradients */

@@ -283,7 +283,7 @@ static const hf_demand gemma2_demands[]   = { { "use_bidirectional_attention", "
 static const hf_demand gemma3_demands[]   = { /* which transformers does not cap, whatever the file states */
     { "use_bidirectional_attention", "false", false }, { "attn_logit_softcapping", "null", false },
 };
-/* What follows describes layers that dense models do not have. */
+/* These keys describe layers that dense models do not have. */
 #define NO_EXPERTS                                                                                \
     { "n_routed_experts", "2", true }, { "n_group", "1", true }, { "topk_group", "1", true },     \
     { "num_experts_per_tok", "1", true }, { "n_shared_experts", "1", true }, { "moe_intermediate_size", "1", true }, \

@@ -246,7 +246,7 @@ static __device__ __forceinline__ void write_key_grads(const att &a, mixed to, i
                       sum[4 * n + 2 * h + 1] * by, false);
     }
 }
-/* What sums of p are multiplied by: p has the scale, and not the factor of what is kept. */
+/* Sums of p are multiplied by this: p has the scale, and not the factor of what is kept. */
 static __device__ __forceinline__ float value_factor(const att &a) { return a.drop.keep / a.scale; }
 
 /* The keys whose decisions a warp of a group draws. */

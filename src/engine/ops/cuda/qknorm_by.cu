@@ -170,7 +170,7 @@ static void cuda_qknorm_by_bwd(const op_call *c) {
               LAUNCH(cuda_of(c), { blocks, THREADS, s.at[2] * sizeof(float) }, qknorm_by_bwd<A>,
                      A(*dy, unit), A(*x, unit), (const float *)c->in[2].data, mixed(c->in[3]),
                      mixed(c->in[4]), A(*dx, unit), (float *)c->out[1].data, partial, s));
-    /* a partial sum has as many columns for k as for q, which are no fewer */
+    /* There are at least as many columns for q as for k, and a partial sum has the columns of q for both. */
     cuda_sums q = { { (float *)c->out[2].data, NULL }, { (c->accumulate >> 2 & 1) != 0, false } };
     cuda_sums k = { { NULL, (float *)c->out[3].data }, { false, (c->accumulate >> 3 & 1) != 0 } };
     q.wide = k.wide = q.d = s.at[1], k.d = s.at[2] - s.at[1];
