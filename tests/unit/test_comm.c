@@ -460,6 +460,32 @@ static void messages_keep_the_order_of_their_channel(void **state) {
     assert_nccl(meshes[0], run_messages, NULL);
 }
 
+/* Rank 0 looks for the receiver of its second message while rank 1 still wants the first, with a letter that it then uses again for
+ * the second: what rank 0 has seen of the first use must not count for the second. */
+static err run_reused(rank *r) {
+    enum { ROUNDS = 4000 };
+    int me = comm_rank(r->c);
+    int64_t one = 1;
+    comm_move move = { .axes = AXIS(AX_TP), .peer = !me, .kind = me ? MOVE_RECV : MOVE_SEND };
+    for (int i = 0; i < ROUNDS; i++) {
+        float v[2] = { me ? -1 : (float)i, me ? -1 : (float)-i };
+        comm_ticket ticket[2];
+        for (int k = 0; k < 2; k++) {
+            tensor t = tensor_of(&v[k], DT_F32, 1, &one);
+            move.channel = k;
+            TRY(comm_start(r->c, &move, me ? NULL : &t, me ? &t : NULL, &ticket[k]));
+            if (me) TRY(comm_wait(r->c, &ticket[k]));
+        }
+        for (int k = 1; k >= 0 && !me; k--) TRY(comm_wait(r->c, &ticket[k]));
+        if (v[0] != (float)i || v[1] != (float)-i)
+            return ERR("messages of round %d are %g and %g", i, (double)v[0], (double)v[1]);
+    }
+    return OK;
+}
+static void a_letter_that_is_used_again_is_another(void **state) {
+    assert_ranks(meshes[0], run_reused, NULL);
+}
+
 /* 1 + 2^-9 is halfway between two bf16 numbers and rounds to 1, the even one; 3 x (1 + 2^-7) needs more
  * bits than bf16 has. */
 static err run_wire(rank *r) {
@@ -812,6 +838,7 @@ int main(void) {
         cmocka_unit_test(a_shift_goes_around_the_group),
         cmocka_unit_test(rows_go_where_their_counts_direct),
         cmocka_unit_test(messages_keep_the_order_of_their_channel),
+        cmocka_unit_test(a_letter_that_is_used_again_is_another),
         cmocka_unit_test(a_narrow_wire_rounds_what_crosses_it),
         cmocka_unit_test(counters_have_the_closed_forms),
         cmocka_unit_test(what_moves_before_a_wait_is_hidden),

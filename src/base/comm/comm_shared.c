@@ -417,12 +417,14 @@ static void shared_start_message(comm *c, shared_end *s, comm_ticket *t) {
     atomic_store(&l->state, next_state(atomic_load(&l->state), LETTER_POSTED) + LETTER_STATES);
 }
 
-/* The letter of the other side that meets this one, NULL while there is none; and its state. */
+/* The letter of the other side that meets this one, NULL while there is none; and its state. The key is of that state if the
+ * state is the same afterwards: a letter that is used again gets its key first, and is posted last. */
 static letter *find_partner(letter *theirs, const letter *mine, uint64_t *state) {
     for (int i = 0; i < COMM_MAX_OPEN; i++) {
         letter *l = &theirs[i];
         *state = atomic_load(&l->state);
-        if (is_state(*state, LETTER_POSTED) && atomic_load(&l->key) == atomic_load(&mine->key))
+        if (is_state(*state, LETTER_POSTED) && atomic_load(&l->key) == atomic_load(&mine->key) &&
+            atomic_load(&l->state) == *state)
             return l;
     }
     return NULL;
