@@ -695,12 +695,12 @@ static err record_mlp(sabotage how, bool sp, int line_of[2]) {
     placement pl = { .on[AX_TP] = sp ? PLACE_S(0) : PLACE_I };
     residual_state s = prog_residual_in(p, sp ? 2 : 4, 8, DT_F32, DT_F32, pl);
     val x = rec_sum(p, s), h = x;
-    if (how != DROP_GATHER) h = rec_comm(p, h, AX_TP, PLACE_R);
+    if (how != DROP_GATHER) h = rec_comm(p, h, AXIS(AX_TP), PLACE_R);
     line_of[0] = __LINE__ + 1;
     h = rec_linear(p, h, prog_use(p, "up", h), VAL_NONE);
     h = rec_linear(p, h, prog_use(p, "down", h), VAL_NONE);
-    if (how != DROP_REDUCE) h = rec_comm(p, h, AX_TP, pl.on[AX_TP]);
-    if (how == DOUBLE_REDUCE) h = rec_comm(p, h, AX_TP, PLACE_P);
+    if (how != DROP_REDUCE) h = rec_comm(p, h, AXIS(AX_TP), pl.on[AX_TP]);
+    if (how == DOUBLE_REDUCE) h = rec_comm(p, h, AXIS(AX_TP), PLACE_P);
     line_of[1] = __LINE__ + 1;
     x = rec_add(p, x, h);
     prog_residual_out(p, (residual_state){ x, VAL_NONE });

@@ -29,7 +29,7 @@ static val record_up(prog *p) {
 
 static void fused_segments_cannot_be_gathered(void **state) {
     prog *p = mlp_on_two_ranks(2);
-    val whole = rec_comm(p, record_up(p), AX_TP, PLACE_R);
+    val whole = rec_comm(p, record_up(p), AXIS(AX_TP), PLACE_R);
     rec(p, OP_SWIGLU, { whole });
     assert_error(prog_finish(p), "2 segments", "all-gather", "interleave", "test_record.c");
     prog_free(p);
@@ -40,7 +40,7 @@ static void fused_segments_pass_where_each_is_sharded(void **state) {
     val up = record_up(p), y = rec(p, OP_SWIGLU, { up });
     assert_int_equal(p->val[y].dim[1], F / 2);
     assert_int_equal(p->val[y].segments[1], 0);
-    rec_comm(p, y, AX_TP, PLACE_R); /* what swiglu yields is one segment again */
+    rec_comm(p, y, AXIS(AX_TP), PLACE_R); /* what swiglu yields is one segment again */
     assert_null(p->error);
     prog_free(p);
 }
@@ -91,7 +91,7 @@ static void an_embedding_that_is_not_summed_is_refused(void **state) {
         val tok = whole_tokens(p, "tokens"), x = rec_embed(p, tok, prog_use(p, "table", tok));
         assert_int_equal(p->fwd.op[0].attr.vocab.first, F);
         assert_int_equal(p->fwd.op[0].attr.vocab.size, 2 * F - 1);
-        if (sums) x = rec_comm(p, x, AX_TP, PLACE_S(0));
+        if (sums) x = rec_comm(p, x, AXIS(AX_TP), PLACE_S(0));
         prog_residual_out(p, (residual_state){ x, VAL_NONE });
         if (sums)
             assert_ok(prog_finish(p));

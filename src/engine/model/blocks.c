@@ -129,19 +129,19 @@ static val attend(builder *b, val qkv, head_shape h) {
     bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
     CHOICE_DECIDED(context_mode, 2);
     if (residual_token_axes(b, AS_HEADS) && b->m->l.context == CONTEXT_RING)
-        return rec_ring_attention(p, qkv, AX_CP, ring_inputs_of(b, qkv, drop), h);
+        return rec_ring_attention(p, qkv, AXIS(AX_CP), ring_inputs_of(b, qkv, drop), h);
     if (b->shares) {
         int64_t dim[] = { MODEL_RANGES, 2, b->n };
         val ranges = prog_input(p, "ranges", DT_I32, 3, dim, (placement){ 0 });
         return rec_ranges_attention(p, qkv, ranges, USE_IF(b, "attn.sinks", qkv), h);
     }
-    qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
+    qkv = rec_tokens_to_heads(p, qkv, AXIS(AX_CP), h);
     val start = token_input(b, h.chunk ? TOKEN_CHUNK : TOKEN_START, DT_I32, WHOLE);
     val id = drop ? token_input(b, TOKEN_IDS, DT_I64, WHOLE) : VAL_NONE;
     head_shape whole = h; /* an evaluation's sequences may be longer than those that ranks divide */
     if (h.seq) whole.seq = (int)b->positions;
     val sink = USE_IF(b, "attn.sinks", qkv);
-    return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, sink, whole), AX_CP, h);
+    return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, sink, whole), AXIS(AX_CP), h);
 }
 
 static val qkv_layer(builder *b, val x) {
@@ -180,15 +180,15 @@ static latent_tokens latent_of(builder *b, val x, head_shape h) {
     val a = rec_linear(p, x, prog_use(p, "attn.a", x), USE_IF(b, "attn.a.b", x));
     if (b->c->q_latent) {
         val_pair parts = rec_split_columns(p, a, b->c->q_latent);
-        val q = rec_comm(p, norm_latent(b, parts.left, "attn.q_a.norm"), AX_TP, PLACE_R);
+        val q = rec_comm(p, norm_latent(b, parts.left, "attn.q_a.norm"), AXIS(AX_TP), PLACE_R);
         t.q = linear(b, LINEAR_QKV, rec_linear(p, q, prog_use(p, "attn.q_b", q), VAL_NONE));
         a = parts.right;
     } else {
-        t.q = qkv_layer(b, rec_comm(p, x, AX_TP, PLACE_R));
+        t.q = qkv_layer(b, rec_comm(p, x, AXIS(AX_TP), PLACE_R));
     }
     val_pair parts = rec_split_columns(p, a, h.rot);
-    t.rot = rec_comm(p, parts.left, AX_TP, PLACE_R);
-    t.c = rec_comm(p, norm_latent(b, parts.right, "attn.kv_a.norm"), AX_TP, PLACE_R);
+    t.rot = rec_comm(p, parts.left, AXIS(AX_TP), PLACE_R);
+    t.c = rec_comm(p, norm_latent(b, parts.right, "attn.kv_a.norm"), AXIS(AX_TP), PLACE_R);
     t.w = prog_use(p, "attn.kv_b", t.c);
     return t;
 }
@@ -220,7 +220,7 @@ static val attention(builder *b, val x) {
     head_shape h = shape_of_heads(b);
     dtype dt = enter_module(b, M_ATTN);
     if (b->c->kv_latent) return output_projection(b, latent_attention(b, x, h, dt));
-    val all = rec_comm(p, x, AX_TP, PLACE_R), qkv = qkv_layer(b, all);
+    val all = rec_comm(p, x, AXIS(AX_TP), PLACE_R), qkv = qkv_layer(b, all);
     CHOICE_DECIDED(qknorm_kind, 3);
     CHOICE_DECIDED(pos_kind, 3);
     if (b->c->qknorm != QKNORM_NONE) {
@@ -301,7 +301,7 @@ static routing route(builder *b, val x) {
     prog_compute_in(p, DT_F32);
     val bias = USE_IF(b, "moe.router.b", x);
     val logits = rec_linear(p, x, prog_use(p, "moe.router", x), bias);
-    logits = rec_comm(p, logits, AX_TP, PLACE_I);
+    logits = rec_comm(p, logits, AXIS(AX_TP), PLACE_I);
     CHOICE_DECIDED(router_kind, 2);
     route_spec s = { .sigmoid = c->router_score == ROUTER_SIGMOID,
                      .normalize = c->router_normalize,
@@ -318,7 +318,7 @@ static routing route(builder *b, val x) {
 
 /* The experts that every token goes to. */
 static val shared_experts(builder *b, val x) {
-    val all = rec_comm(b->p, x, AX_TP, PLACE_R), y = feed_forward(b, all);
+    val all = rec_comm(b->p, x, AXIS(AX_TP), PLACE_R), y = feed_forward(b, all);
     if (!b->c->shared_gate) return y;
     return rec(b->p, OP_GATE_ROWS, { y, all, prog_use(b->p, "moe.gate", all) });
 }
@@ -328,8 +328,8 @@ static val mixture(builder *b, val x) {
     prog *p = b->p;
     routing to = route(b, x);
     enter_module(b, M_MLP);
-    val weight = rec_comm(p, to.weight, AX_TP, PLACE_R);
-    val h = rec_comm(p, x, AX_TP, PLACE_R);
+    val weight = rec_comm(p, to.weight, AXIS(AX_TP), PLACE_R);
+    val h = rec_comm(p, x, AXIS(AX_TP), PLACE_R);
     h = b->c->scale_input ? rec(p, OP_DISPATCH_WEIGHTED, { h, weight, to.row, to.source })
                           : rec(p, OP_DISPATCH, { h, to.row, to.source });
     expert_rows at = rec_to_experts(p, h, to, b->m->experts);
@@ -346,12 +346,12 @@ static val mixture(builder *b, val x) {
 /* @return a partial sum over tp */
 static val second_branch(builder *b, val x) {
     if (b->c->experts) return mixture(b, x);
-    return feed_forward(b, rec_comm(b->p, x, AX_TP, PLACE_R));
+    return feed_forward(b, rec_comm(b->p, x, AXIS(AX_TP), PLACE_R));
 }
 
 /* Sums a branch over tp into the residual's placement, where it is not yet, and scales it, with dropout. */
 static val join_branch(builder *b, val partial, uint32_t site) {
-    val d = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
+    val d = rec_comm(b->p, partial, AXIS(AX_TP), b->residual.on[AX_TP]);
     if (b->c->residual_scale != 1) d = rec_scale(b->p, d, (float)b->c->residual_scale);
     if (b->c->dropout > 0)
         d = rec_dropout(b->p, d, token_input(b, TOKEN_IDS, DT_I64, AS_RESIDUAL),
@@ -400,7 +400,7 @@ static residual_state embed(builder *b) {
     val tok = token_input(b, TOKEN_TOKENS, DT_I32, AS_HEADS), delta = VAL_NONE;
     prog_compute_in(p, b->m->l.residual);
     val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok)); /* a partial sum over tp */
-    x = rec_comm(p, x, AX_TP, b->residual.on[AX_TP]);
+    x = rec_comm(p, x, AXIS(AX_TP), b->residual.on[AX_TP]);
     if (b->c->embedding_scale != 1) x = rec_scale(p, x, (float)b->c->embedding_scale);
     if (b->c->pos == POS_LEARNED) {
         val pos = token_input(b, TOKEN_POS, DT_I32, AS_RESIDUAL);
@@ -426,7 +426,7 @@ static void output_layer(builder *b, residual_state s) {
     prog *p = b->p;
     enter_module(b, M_HEAD);
     val h = norm(b, M_HEAD, s, "norm.w", "norm.b").y;
-    h = rec_comm(p, h, AX_TP, PLACE_R);
+    h = rec_comm(p, h, AXIS(AX_TP), PLACE_R);
     val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
     /* µP: logits are scaled by the base width over the width */
     double width = b->c->mup ? (double)b->c->mup_base / (double)b->c->dim : 1;
@@ -439,7 +439,7 @@ static void output_layer(builder *b, residual_state s) {
         return;
     }
     prog_compute_in(p, DT_F32);
-    val logits = rec_comm(p, rec_linear(p, h, w, VAL_NONE), AX_TP, PLACE_I);
+    val logits = rec_comm(p, rec_linear(p, h, w, VAL_NONE), AXIS(AX_TP), PLACE_I);
     prog_set_result(p, rec_cap_logits(p, logits, by, cap));
 }
 

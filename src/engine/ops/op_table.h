@@ -121,4 +121,26 @@ int op_find(const op_operand *list, int n, const char *name);
 /* @return how many of an update's results are states. */
 int op_states(op_code op);
 
+/* Operands of ATTENTION_BLOCK and ATTENTION_BLOCK_BWD, which both backends and prog/rec_context.c name. */
+enum {
+    BLOCK_BEFORE,
+    BLOCK_Q,
+    BLOCK_KV,
+    BLOCK_RANGE,
+    BLOCK_ID,
+    BLOCK_KEY_ID,
+    BLOCK_LSE_BEFORE,
+    BLOCK_SINK
+};
+enum {
+    BLOCK_BWD_DO,
+    BLOCK_BWD_Q,
+    BLOCK_BWD_KV,
+    BLOCK_BWD_O,
+    BLOCK_BWD_LSE,
+    BLOCK_BWD_RANGE,
+    BLOCK_BWD_ID,
+    BLOCK_BWD_KEY_ID
+};
+
 #endif

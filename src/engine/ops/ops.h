@@ -1,6 +1,6 @@
 /* ops: the arithmetic. Each op is a plain function over tensors, usable on its own; programs
  * (prog/) only arrange calls to it. The ops themselves are rows of ops.def; op_table.h reads them.
- * Depends on tensor, util and io.
+ * Depends on comm, tensor, util and io.
  *
  *     #include "ops/op_table.h"
  *     float gu[4 * 16] = { 0 }, y[4 * 8];
@@ -24,6 +24,7 @@
 #ifndef INGOT_OPS_H
 #define INGOT_OPS_H
 
+#include "comm/comm.h"
 #include "ops/fp8.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
@@ -126,12 +127,7 @@ typedef struct op_attr {
         bool measure, measured;
         int site; /* recorded LINEAR: its number within the program */
     } fp8;
-    struct {
-        uint32_t axes; /* set of mesh_axis bits */
-        place from, to;
-        int kind, peer, channel; /* as in comm_move (comm/comm.h) */
-        dtype wire;
-    } comm;
+    comm_move comm; /* COMM: without who asks for it */
 } op_attr;
 
 /* Written by the kernels of a step and read by those of the next. The host reads a copy later, and never

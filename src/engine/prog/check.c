@@ -56,7 +56,7 @@ static void trace_list(trace *t, const prog *p, instr_kind kind, int micro, int 
             continue;
         }
         trace_add(t, &(trace_entry){ .message = DO_FWD,
-                                     .move = op_move(o),
+                                     .move = o->attr.comm,
                                      .elements = value_elements(p, o->in[0]),
                                      .site = o->site });
     }

@@ -109,7 +109,7 @@ static bool reads_fetched(const prog *p, const prog_op *o) {
 static err run_comm(const chain_run *r, const instance *in, const prog_op *o, open_comms *open) {
     exec *x = r->x;
     const op_backend *b = x->plan->backend;
-    comm_move move = op_move(o);
+    comm_move move = o->attr.comm;
     if (comm_kind(&move) == MOVE_NONE) return OK;
     op_call c = call_of(in->p, o, in->addr);
     if (b->device && b->device->native_queue && reads_fetched(in->p, o))

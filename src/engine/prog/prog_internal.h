@@ -163,21 +163,17 @@ bool prog_fetches(const prog *p);
 /* ---- rec_comm.c: communication ------------------------------------------------------------- */
 /* x towards a placement; x itself where nothing changes. */
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
-/* Records a shift: the result is x of the rank `by` places before along the axis. */
-val emit_shift(prog *p, val x, mesh_axis axis, int by);
+/* Records a shift: the result is x of the rank `by` places before along the axes. */
+val emit_shift(prog *p, val x, axis_set axes, int by);
 /* Rows to the ranks along these axes, by counts (COMM in ops.def); `rows` at most come. */
 val emit_rows(prog *p, val x, axis_set axes, val send, val back, int64_t rows);
 /* Any move from x into y, unchecked. @return the op, until the next is recorded. */
 prog_op *emit_move(prog *p, val x, val y, comm_move m);
 /* Lets the communication recorded last cross between ranks in this type, if it is a narrower one. */
 void set_wire(prog *p, dtype wire);
-/* The op of a move, and the move of a COMM op, without who asks for it. */
+/* The op of a move, and the kind of a COMM op. */
 prog_op op_of_move(val x, val y, comm_move m, rec_site site);
-comm_move op_move(const prog_op *o);
-static inline move_kind op_move_kind(const prog_op *o) {
-    comm_move m = op_move(o);
-    return comm_kind(&m);
-}
+static inline move_kind op_move_kind(const prog_op *o) { return comm_kind(&o->attr.comm); }
 
 /* ---- rec_ops.c: one op, for the record calls ----------------------------------------------- */
 /* Records an op. @param out its results; VAL_NONE after an error. @return the op, or NULL. */

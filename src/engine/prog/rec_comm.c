@@ -5,27 +5,11 @@
 #include <string.h>
 
 /* ---- one op ------------------------------------------------------------------------------ */
-comm_move op_move(const prog_op *o) {
-    return (comm_move){ .axes = o->attr.comm.axes,
-                        .from = o->attr.comm.from,
-                        .to = o->attr.comm.to,
-                        .kind = (move_kind)o->attr.comm.kind,
-                        .wire = o->attr.comm.wire,
-                        .peer = o->attr.comm.peer,
-                        .channel = o->attr.comm.channel };
-}
-
 prog_op op_of_move(val x, val y, comm_move m, rec_site site) {
     prog_op o = op_blank(OP_COMM, site);
     o.in[0] = x;
     o.out[0] = y;
-    o.attr.comm.axes = m.axes;
-    o.attr.comm.from = m.from;
-    o.attr.comm.to = m.to;
-    o.attr.comm.kind = (int)m.kind;
-    o.attr.comm.wire = m.wire;
-    o.attr.comm.peer = m.peer;
-    o.attr.comm.channel = m.channel;
+    o.attr.comm = m;
     return o;
 }
 
@@ -112,12 +96,12 @@ val emit_comm(prog *p, val x, axis_set axes, place to, op_when when) {
     return y;
 }
 
-val emit_shift(prog *p, val x, mesh_axis axis, int by) {
+val emit_shift(prog *p, val x, axis_set axes, int by) {
     prog_val v = p->val[x];
     val y = val_new(p, VC_TEMP, v.dt, v.ndim, v.dim, v.pl);
     p->val[y].needs_grad = v.needs_grad;
     memcpy(p->val[y].segments, v.segments, sizeof v.segments);
-    emit_move(p, x, y, (comm_move){ .axes = AXIS(axis), .kind = MOVE_SHIFT, .peer = by });
+    emit_move(p, x, y, (comm_move){ .axes = axes, .kind = MOVE_SHIFT, .peer = by });
     return y;
 }
 
@@ -136,7 +120,7 @@ void set_wire(prog *p, dtype wire) {
     if (wire != DT_NONE && dt_size(wire) < dt_size(p->val[o->in[0]].dt)) o->attr.comm.wire = wire;
 }
 
-val rec_comm_(prog *p, val x, mesh_axis axis, place to) {
+val rec_comm_(prog *p, val x, axis_set axes, place to) {
     if (p->error || x == VAL_NONE) return VAL_NONE;
-    return emit_comm(p, x, AXIS(axis), to, WHEN_ALWAYS);
+    return emit_comm(p, x, axes, to, WHEN_ALWAYS);
 }

@@ -65,8 +65,8 @@ bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
 
 /* ---- all-to-all ---------------------------------------------------------------------------- */
 /* Sequences in the batch. @param n tokens of a rank */
-static int sequences_per_rank(const prog *p, int64_t n, mesh_axis axis, head_shape h) {
-    int64_t all = n * mesh_size(&p->m, axis);
+static int sequences_per_rank(const prog *p, int64_t n, axis_set axes, head_shape h) {
+    int64_t all = n * mesh_span(&p->m, axes);
     BUG_IF(h.seq < 1 || all % h.seq); /* the model has checked it */
     return (int)(all / h.seq);
 }
@@ -77,59 +77,52 @@ static val swap_rows(prog *p, val x, int outer, int inner) {
         p, (rec_request){ OP_SWAP_ROWS, { x }, { .reorder = { .outer = outer, .inner = inner } } });
 }
 
-val rec_tokens_to_heads_(prog *p, val qkv, mesh_axis axis, head_shape h) {
-    int ranks = mesh_size(&p->m, axis);
+val rec_tokens_to_heads_(prog *p, val qkv, axis_set axes, head_shape h) {
+    int ranks = mesh_span(&p->m, axes);
     rec_request r = { OP_GROUP_HEADS, { qkv }, { .reorder.parts = ranks } };
     if (ranks == 1 || !local_heads(p, r.op, qkv, h, &r.attr)) return p->error ? VAL_NONE : qkv;
     if (r.attr.heads.q % ranks || r.attr.heads.kv % ranks) {
-        prog_fail(p, "use a degree that divides them, or ring attention",
-                  "%s: %d query and %d key/value heads do not divide over %d ranks of %s",
-                  op_name(r.op), r.attr.heads.q, r.attr.heads.kv, ranks, mesh_axis_name[axis]);
+        prog_fail(
+            p, "use a degree that divides them, or ring attention",
+            "%s: %d query and %d key/value heads do not divide over the %d ranks of a sequence",
+            op_name(r.op), r.attr.heads.q, r.attr.heads.kv, ranks);
         return VAL_NONE;
     }
-    int rows = sequences_per_rank(p, p->val[qkv].dim[0], axis, h);
+    int rows = sequences_per_rank(p, p->val[qkv].dim[0], axes, h);
     r.sizes.of['G'] = p->val[qkv].dim[1];
     val grouped = rec_first(p, r);
     if (p->error) return VAL_NONE;
-    return swap_rows(p, emit_comm(p, grouped, AXIS(axis), PLACE_S(1), WHEN_ALWAYS), ranks, rows);
+    return swap_rows(p, emit_comm(p, grouped, axes, PLACE_S(1), WHEN_ALWAYS), ranks, rows);
 }
 
-val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h) {
-    int ranks = mesh_size(&p->m, axis);
+val rec_heads_to_tokens_(prog *p, val o, axis_set axes, head_shape h) {
+    int ranks = mesh_span(&p->m, axes);
     if (p->error || ranks == 1) return p->error ? VAL_NONE : o;
-    int rows = sequences_per_rank(p, p->val[o].dim[0] / ranks, axis, h);
+    int rows = sequences_per_rank(p, p->val[o].dim[0] / ranks, axes, h);
     val by_rank = swap_rows(p, o, rows, ranks);
-    return p->error ? VAL_NONE : emit_comm(p, by_rank, AXIS(axis), PLACE_S(0), WHEN_ALWAYS);
+    return p->error ? VAL_NONE : emit_comm(p, by_rank, axes, PLACE_S(0), WHEN_ALWAYS);
 }
 
-/* ---- ring ---------------------------------------------------------------------------------- */
-enum {
-    BEFORE,
-    QUERIES,
-    KEYS,
-    RANGE,
-    ID,
-    KEY_ID,
-    LSE_BEFORE,
-    SINK
-};                 /* operands of ATTENTION_BLOCK */
-enum { OUT, LSE }; /* its results */
+/* ---- blocks of keys ------------------------------------------------------------------------- */
+enum { OUT, LSE }; /* results of ATTENTION_BLOCK */
 
 /* Part s of an input that has one for each step. */
-static val record_slice(prog *p, val v, int s) {
+static val record_slice(prog *p, val v, int64_t s) {
     if (v == VAL_NONE) return VAL_NONE;
     prog_val x = p->val[v];
     size_t bytes = val_bytes(&x) / (size_t)x.dim[0];
     return val_alias(p, v, (size_t)s * bytes, x.dt, x.ndim - 1, x.dim + 1, x.pl);
 }
 
-val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_shape h) {
+/* Attends to the keys of one block after another; with axes, they are those of the ranks before this one. */
+static val record_blocks(prog *p, val qkv, axis_set axes, int64_t blocks, ring_inputs in,
+                         head_shape h) {
     enum { Q, KV };
     val parts[OP_MAX_OUT], out[OP_MAX_OUT] = { VAL_NONE, VAL_NONE };
     rec_request split = { OP_SPLIT_HEADS, { qkv } };
     if (!local_heads(p, OP_ATTENTION_BLOCK, qkv, h, &split.attr)) return VAL_NONE;
     op_attr attr = split.attr;
-    attr.comm.axes = AXIS(axis);
+    attr.comm.axes = axes;
     if (!set_attention_dropout(p, qkv, in.id, h, &attr)) in.id = in.key_id = VAL_NONE;
     split.sizes.of['O'] = (int64_t)attr.heads.q * h.dim;
     split.sizes.of['B'] = 2 * (int64_t)attr.heads.kv * h.dim;
@@ -137,14 +130,14 @@ val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_s
     dtype dt = p->dt;
     p->dt = DT_F32; /* partial results */
     val kv = parts[KV];
-    for (int s = 0; s < mesh_size(&p->m, axis) && !p->error; s++) {
-        bool last = s == mesh_size(&p->m, axis) - 1;
-        val next = last ? VAL_NONE : emit_shift(p, kv, axis, 1);
+    for (int64_t s = 0; s < blocks && !p->error; s++) {
+        bool last = s == blocks - 1;
+        val next = axes && !last ? emit_shift(p, kv, axes, 1) : kv;
         rec_request r = { OP_ATTENTION_BLOCK,
                           { out[OUT], parts[Q], kv, record_slice(p, in.range, s), in.id,
                             record_slice(p, in.key_id, s), out[LSE], last ? in.sink : VAL_NONE },
                           attr };
-        r.attr.heads.sinks = r.in[SINK] != VAL_NONE;
+        r.attr.heads.sinks = r.in[BLOCK_SINK] != VAL_NONE;
         r.sizes.of['H'] = attr.heads.q;
         rec_op(p, &r, out);
         kv = next;
@@ -153,29 +146,15 @@ val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_s
     return p->error ? VAL_NONE : val_as(p, out[OUT], p->val[qkv].dt);
 }
 
+val rec_ring_attention_(prog *p, val qkv, axis_set axes, ring_inputs in, head_shape h) {
+    return record_blocks(p, qkv, axes, mesh_span(&p->m, axes), in, h);
+}
+
 val rec_ranges_attention_(prog *p, val qkv, val ranges, val sink, head_shape h) {
-    enum { Q, KV };
-    val parts[OP_MAX_OUT], out[OP_MAX_OUT] = { VAL_NONE, VAL_NONE };
-    rec_request split = { OP_SPLIT_HEADS, { qkv } };
     BUG_IF(p->mode != PROG_EVAL || h.window);
-    if (!local_heads(p, OP_ATTENTION_BLOCK, qkv, h, &split.attr)) return VAL_NONE;
-    split.sizes.of['O'] = (int64_t)split.attr.heads.q * h.dim;
-    split.sizes.of['B'] = 2 * (int64_t)split.attr.heads.kv * h.dim;
-    rec_op(p, &split, parts);
-    dtype dt = p->dt;
-    p->dt = DT_F32; /* partial results */
-    for (int s = 0; !p->error && s < p->val[ranges].dim[0]; s++) {
-        rec_request r = { OP_ATTENTION_BLOCK,
-                          { out[OUT], parts[Q], parts[KV], record_slice(p, ranges, s), VAL_NONE,
-                            VAL_NONE, out[LSE], VAL_NONE },
-                          split.attr };
-        if (s == p->val[ranges].dim[0] - 1) r.in[SINK] = sink;
-        r.attr.heads.sinks = r.in[SINK] != VAL_NONE;
-        r.sizes.of['H'] = split.attr.heads.q;
-        rec_op(p, &r, out);
-    }
-    p->dt = dt;
-    return p->error ? VAL_NONE : val_as(p, out[OUT], p->val[qkv].dt);
+    if (p->error) return VAL_NONE;
+    return record_blocks(p, qkv, 0, p->val[ranges].dim[0],
+                         (ring_inputs){ ranges, VAL_NONE, VAL_NONE, sink }, h);
 }
 
 /* A gradient's value, in fp32: it is summed over the steps. */
@@ -197,10 +176,10 @@ static val record_add(prog *p, val a, val b) {
 /* The op of each step, from the last one back. @return how many. */
 static int block_ops(const prog *p, const prog_op *last, prog_op *steps, int most) {
     int n = 0;
-    for (prog_op o = *last;; o = p->fwd.op[p->val[o.in[BEFORE]].producer]) {
+    for (prog_op o = *last;; o = p->fwd.op[p->val[o.in[BLOCK_BEFORE]].producer]) {
         BUG_IF(n == most);
         steps[n++] = o;
-        if (o.in[BEFORE] == VAL_NONE) break;
+        if (o.in[BLOCK_BEFORE] == VAL_NONE) break;
     }
     for (int i = 0; i < n / 2; i++) {
         prog_op swap = steps[i];
@@ -211,26 +190,25 @@ static int block_ops(const prog *p, const prog_op *last, prog_op *steps, int mos
 }
 
 blocks_grad rec_blocks_backward(prog *p, const prog_op *last, val dout) {
-    mesh_axis axis = AX_CP;
-    int ranks = mesh_size(&p->m, axis);
+    axis_set axes = last->attr.comm.axes;
+    int ranks = mesh_span(&p->m, axes);
     prog_op *step = mem_alloc((size_t)ranks * sizeof *step);
-    BUG_IF(block_ops(p, last, step, ranks) != ranks || last->attr.comm.axes != AXIS(axis));
-    blocks_grad g = { last->in[QUERIES], step[0].in[KEYS], new_sum(p, last->in[QUERIES]),
+    BUG_IF(block_ops(p, last, step, ranks) != ranks);
+    blocks_grad g = { last->in[BLOCK_Q], step[0].in[BLOCK_KV], new_sum(p, last->in[BLOCK_Q]),
                       VAL_NONE };
     val kv = g.kv;
     for (int s = 0; s < ranks; s++) {
-        val next = s == ranks - 1 ? VAL_NONE : emit_shift(p, kv, axis, 1);
-        val came = s == 0 ? VAL_NONE : emit_shift(p, g.dkv, axis, 1), own = new_sum(p, g.kv);
-        val in[] = { dout,
-                     g.q,
-                     kv,
-                     last->out[OUT],
-                     last->out[LSE],
-                     step[s].in[RANGE],
-                     last->in[ID],
-                     step[s].in[KEY_ID] };
+        val next = s == ranks - 1 ? VAL_NONE : emit_shift(p, kv, axes, 1);
+        val came = s == 0 ? VAL_NONE : emit_shift(p, g.dkv, axes, 1), own = new_sum(p, g.kv);
         prog_op *o = op_emit(p, op_row_of(last->op)->bwd_op[0]);
-        for (size_t i = 0; i < COUNT_OF(in); i++) o->in[i] = in[i];
+        o->in[BLOCK_BWD_DO] = dout;
+        o->in[BLOCK_BWD_Q] = g.q;
+        o->in[BLOCK_BWD_KV] = kv;
+        o->in[BLOCK_BWD_O] = last->out[OUT];
+        o->in[BLOCK_BWD_LSE] = last->out[LSE];
+        o->in[BLOCK_BWD_RANGE] = step[s].in[BLOCK_RANGE];
+        o->in[BLOCK_BWD_ID] = last->in[BLOCK_ID];
+        o->in[BLOCK_BWD_KEY_ID] = step[s].in[BLOCK_KEY_ID];
         o->out[0] = g.dq;
         o->out[1] = own;
         o->acc = s ? ACC_ADD : ACC_STORE;
@@ -238,15 +216,15 @@ blocks_grad rec_blocks_backward(prog *p, const prog_op *last, val dout) {
         g.dkv = s ? record_add(p, came, own) : own;
         kv = next;
     }
-    if (ranks > 1) g.dkv = emit_shift(p, g.dkv, axis, 1);
-    if (last->in[SINK] != VAL_NONE && p->val[last->in[SINK]].needs_grad) {
+    if (ranks > 1) g.dkv = emit_shift(p, g.dkv, axes, 1);
+    if (last->in[BLOCK_SINK] != VAL_NONE && p->val[last->in[BLOCK_SINK]].needs_grad) {
         op_acc acc = ACC_STORE;
-        val dsink = param_grad(p, last->in[SINK], &acc);
+        val dsink = param_grad(p, last->in[BLOCK_SINK], &acc);
         prog_op *o = op_emit(p, OP_ATTENTION_SINK_BWD);
         o->in[0] = dout;
         o->in[1] = last->out[OUT];
         o->in[2] = last->out[LSE];
-        o->in[3] = last->in[SINK];
+        o->in[3] = last->in[BLOCK_SINK];
         o->out[0] = dsink;
         o->acc = acc;
         o->attr = last->attr;

@@ -97,7 +97,7 @@ static val exchange_padded(prog *p, val x, int experts, bool to_experts) {
     v->dim[1] = v->dim[0] / groups;
     v->dim[0] = groups;
     v->pl.on[AX_EP] = PLACE_S(to_experts ? 1 : 0);
-    return rec_comm_(p, x, AX_EP, PLACE_S(to_experts ? 0 : 1));
+    return rec_comm_(p, x, AXIS(AX_EP), PLACE_S(to_experts ? 0 : 1));
 }
 
 /* ---- parts by count ------------------------------------------------------------------------- */
@@ -108,7 +108,7 @@ static val exchange_counts(prog *p, val sent) {
         p->val[sent].pl; /* a column for each rank; the experts' rows are spread over them */
     pl.on[AX_EP] = PLACE_S(1);
     val columns = val_alias(p, sent, 0, DT_I32, 2, p->val[sent].dim, pl);
-    return rec_comm_(p, columns, AX_EP, PLACE_S(0));
+    return rec_comm_(p, columns, AXIS(AX_EP), PLACE_S(0));
 }
 
 /* The most rows that can come: of each token at most as many as this rank has experts. */

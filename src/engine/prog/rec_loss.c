@@ -66,7 +66,7 @@ static void rec_loss_chunk(prog *p, const sharded_loss *s, int64_t from, int64_t
     p->dt = p->val[s->w].dt;                         /* of dz */
     if (z != VAL_NONE) p->val[z].needs_grad = false; /* backward is recorded here */
     val stat = rec_first(p, (rec_request){ OP_CE_STAT, { z, target }, s->attr });
-    stat = rec_comm_(p, stat, AX_TP, PLACE_R);
+    stat = rec_comm_(p, stat, AXIS(AX_TP), PLACE_R);
     rec_request r = { OP_CE_LOSS, { z, stat, target }, s->attr };
     r.want = s->dh == VAL_NONE ? 1 << TOP1 : 1 << DZ;
     bool recorded = rec_op(p, &r, out) != NULL;

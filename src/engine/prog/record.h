@@ -9,9 +9,9 @@
  *     residual_state s = prog_residual_in(p, 64, 32, DT_F32, DT_BF16, (placement){ 0 });
  *     norm_out n = rec_norm(p, s, (norm_spec){ .rms = true, .w = prog_use(p, "norm1.w", s.residual),
  *                                              .b = VAL_NONE, .eps = 1e-5f });
- *     val h = rec_comm(p, n.y, AX_TP, PLACE_R);
+ *     val h = rec_comm(p, n.y, AXIS(AX_TP), PLACE_R);
  *     val d = rec_linear(p, h, prog_use(p, "attn.o", h), VAL_NONE);
- *     prog_residual_out(p, (residual_state){ n.r, rec_comm(p, d, AX_TP, PLACE_I) });
+ *     prog_residual_out(p, (residual_state){ n.r, rec_comm(p, d, AXIS(AX_TP), PLACE_I) });
  *     TRY(prog_finish(p));     // derives backward; a missing collective is an error that names its line
  *
  * Values are in single-assignment form: an op never overwrites what another computed, and only the
@@ -240,7 +240,7 @@ typedef struct expert_rows {
 } expert_rows;
 
 val rec_cast_(prog *p, val x, dtype dt);
-val rec_comm_(prog *p, val x, mesh_axis axis, place to);
+val rec_comm_(prog *p, val x, axis_set axes, place to);
 val rec_embed_(prog *p, val tok, val table); /* of a table sharded by rows: a partial sum */
 val rec_linear_(prog *p, val x, val w, val b);
 val rec_linear_gelu_(prog *p, val x, val w, val b, act_kind act);
@@ -251,11 +251,11 @@ val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
 val rec_scale_queries_(prog *p, val qkv, val pos, head_shape h);
 /* @param id of the tokens, for dropout; VAL_NONE: there is none @param sink as in ATTENTION, or VAL_NONE */
 val rec_attention_(prog *p, val qkv, val start, val id, val sink, head_shape h);
-/* Between shards of the tokens and shards of the heads (Ulysses): qkv, S(0) over the axis, becomes S(1),
+/* Between shards of the tokens and shards of the heads (Ulysses): qkv, S(0) over the axes, becomes S(1),
  * with all tokens in the order of the batch; what attention makes of it becomes S(0) again. */
-val rec_tokens_to_heads_(prog *p, val qkv, mesh_axis axis, head_shape h);
-val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h);
-/* Attention where ranks along the axis have tokens of their own of every sequence: keys and values go
+val rec_tokens_to_heads_(prog *p, val qkv, axis_set axes, head_shape h);
+val rec_heads_to_tokens_(prog *p, val o, axis_set axes, head_shape h);
+/* Attention where ranks along the axes have tokens of their own of every sequence: keys and values go
  * around the ring of ranks, and each rank attends to one block of them after the other. A composite.
  * @param range [ranks, 2, N] of queries over the keys of the rank s before this one, s = 0, 1, ..., as
  * ATTENTION_BLOCK takes it @param id, key_id of the tokens and of those ranks' [ranks, N], for dropout;
@@ -263,7 +263,7 @@ val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h);
 typedef struct ring_inputs {
     val range, id, key_id, sink;
 } ring_inputs;
-val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_shape h);
+val rec_ring_attention_(prog *p, val qkv, axis_set axes, ring_inputs in, head_shape h);
 /* Attention to several ranges of the tokens' own keys, for evaluation: ranges is int32[ranges, 2, N], first key and end of each
  * query's; neither decreases with the query, and of the first range every query sees a key. */
 val rec_ranges_attention_(prog *p, val qkv, val ranges, val sink, head_shape h);
@@ -312,8 +312,9 @@ void rec_fp8_share_(prog *p, int layers);
  * bf16 or its sizes are not multiples of 16. */
 void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 
-#define rec_cast(p, ...)             rec_cast_(HERE(p), __VA_ARGS__)
-#define rec_comm(p, ...)             rec_comm_(HERE(p), __VA_ARGS__)
+#define rec_cast(p, ...) rec_cast_(HERE(p), __VA_ARGS__)
+/* An axis in place of a set does not compile. */
+#define rec_comm(p, x, axes, to)     rec_comm_(HERE(p), x, _Generic((axes), axis_set : (axes)), to)
 #define rec_embed(p, ...)            rec_embed_(HERE(p), __VA_ARGS__)
 #define rec_linear(p, ...)           rec_linear_(HERE(p), __VA_ARGS__)
 #define rec_linear_gelu(p, ...)      rec_linear_gelu_(HERE(p), __VA_ARGS__)

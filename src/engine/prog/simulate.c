@@ -70,7 +70,7 @@ static priced_item price_comm(const prog *p, const prog_op *o, const mesh *m,
                                        [COMM_START] = ITEM_START,
                                        [COMM_WAIT] = ITEM_WAIT,
                                        [COMM_LATE] = ITEM_LATE };
-    comm_move move = op_move(o);
+    comm_move move = o->attr.comm;
     op_call c = call_of(p, o, NULL);
     priced_item i = { .kind = kinds[o->phase], .queue = (int)move.axes, .when = o->when };
     i.saves = o->saves;

@@ -77,8 +77,10 @@ typedef enum {
     GELU_ERF_SLOPE,
     GELU_TABLES,
     RELU2 = GELU_TABLES, /* from here on values are computed: a gather would take longer */
-    RELU2_SLOPE
+    RELU2_SLOPE,
+    SILU /* a gate alone; its table has the slope beside the value */
 } gelu_kind;
+#define SLOPE_OF(k) ((gelu_kind)((k) + 1))
 
 LOOP_INLINE vf positive_part(vf x) { return vec_select(x < 0, (vf){ 0 }, x); } /* NaN stays NaN */
 
@@ -89,7 +91,8 @@ LOOP_INLINE vf gelu_at(gelu_kind k, vf x) {
     case GELU_ERF: return x * gate_value(GATE_ERF, x);
     case RELU2: return positive_part(x) * positive_part(x);
     case RELU2_SLOPE: return positive_part(x) * 2.0f;
-    case GELU_ERF_SLOPE: break;
+    case GELU_ERF_SLOPE:
+    case SILU: break;
     }
     return gelu_slope(GATE_ERF, x);
 }
@@ -120,19 +123,18 @@ static void make_silu(void) {
     }
 }
 
-/* @return NULL for fp32, and where the values are computed. */
+/* @return NULL for fp32, where the values are computed, and for SiLU, whose table is made. */
 LOOP_INLINE const float *gelu_table(dtype t, gelu_kind k) {
     static pthread_once_t once[GELU_TABLES] = { PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT,
                                                 PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT };
+    static pthread_once_t silu_once = PTHREAD_ONCE_INIT;
     static void (*const make[])(void) = { make_gelu_tanh, make_gelu_tanh_slope, make_gelu_erf,
                                           make_gelu_erf_slope };
-    if (!BY_TABLE || t != DT_BF16 || k >= GELU_TABLES) return NULL;
+    if (!BY_TABLE || t != DT_BF16) return NULL;
+    if (k == SILU) pthread_once(&silu_once, make_silu);
+    if (k >= GELU_TABLES) return NULL;
     pthread_once(&once[k], make[k]);
     return gelu_tables[k];
-}
-LOOP_INLINE void need_silu_table(dtype t) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    if (BY_TABLE && t == DT_BF16) pthread_once(&once, make_silu);
 }
 
 /* ---- loops over whole units of one type --------------------------------------------------------
@@ -182,66 +184,49 @@ LOOP_INLINE void gelu_bwd_units(dtype t, gelu_kind k, const char *const *in, cha
     }
 }
 
-LOOP_INLINE void swiglu_units(dtype t, const char *const *in, char *const *out, int64_t n) {
-    need_silu_table(t);
-    for (int64_t at = 0; at < n; at += UNIT) {
-        vf u[UNIT_VECS];
+/* The value of a gate and, where it is not NULL, its slope. */
+LOOP_INLINE void unit_gate(dtype t, gelu_kind k, const float *table, const float *slopes,
+                           const char *p, int64_t at, vf *value, vf *slope) {
+    if (k == SILU) {
         silu_pair silu[UNIT_VECS];
-        unit_silu(t, in[0], at, silu);
-        unit_load(t, in[1], at, u);
-        UNIT_EACH u[i] *= silu[i].value;
-        unit_store(t, out[0], at, u);
+        unit_silu(t, p, at, silu);
+        UNIT_EACH value[i] = silu[i].value;
+        if (slope) UNIT_EACH slope[i] = silu[i].slope;
+    } else {
+        unit_gelu(t, k, table, p, at, value);
+        if (slope) unit_gelu(t, SLOPE_OF(k), slopes, p, at, slope);
     }
 }
 
-/* y too, where asked: forward's to the bit, since both multiply the table's SiLU by u. */
-LOOP_INLINE void swiglu_bwd_units(dtype t, bool also_y, const char *const *in, char *const *out,
-                                  int64_t n) {
-    need_silu_table(t);
-    for (int64_t at = 0; at < n; at += UNIT) {
-        vf dy[UNIT_VECS], u[UNIT_VECS], y[UNIT_VECS];
-        silu_pair silu[UNIT_VECS];
-        unit_load(t, in[0], at, dy);
-        unit_silu(t, in[1], at, silu);
-        unit_load(t, in[2], at, u);
-        UNIT_EACH {
-            y[i] = u[i] * silu[i].value;
-            u[i] *= dy[i] * silu[i].slope;
-            dy[i] *= silu[i].value;
-        }
-        unit_store(t, out[0], at, u);
-        unit_store(t, out[1], at, dy);
-        if (also_y) unit_store(t, out[2], at, y);
-    }
-}
-
-LOOP_INLINE void geglu_units(dtype t, gelu_kind k, const char *const *in, char *const *out,
+LOOP_INLINE void gated_units(dtype t, gelu_kind k, const char *const *in, char *const *out,
                              int64_t n) {
     const float *table = gelu_table(t, k);
     for (int64_t at = 0; at < n; at += UNIT) {
         vf gate[UNIT_VECS], u[UNIT_VECS];
-        unit_gelu(t, k, table, in[0], at, gate);
+        unit_gate(t, k, table, NULL, in[0], at, gate, NULL);
         unit_load(t, in[1], at, u);
         UNIT_EACH u[i] *= gate[i];
         unit_store(t, out[0], at, u);
     }
 }
 
-LOOP_INLINE void geglu_bwd_units(dtype t, gelu_kind k, gelu_kind k_slope, const char *const *in,
+/* y too, where asked: forward's to the bit, since both multiply the table's value by u. */
+LOOP_INLINE void gated_bwd_units(dtype t, gelu_kind k, bool also_y, const char *const *in,
                                  char *const *out, int64_t n) {
-    const float *table = gelu_table(t, k), *slopes = gelu_table(t, k_slope);
+    const float *table = gelu_table(t, k), *slopes = gelu_table(t, SLOPE_OF(k));
     for (int64_t at = 0; at < n; at += UNIT) {
-        vf dy[UNIT_VECS], gate[UNIT_VECS], slope[UNIT_VECS], u[UNIT_VECS];
+        vf dy[UNIT_VECS], u[UNIT_VECS], y[UNIT_VECS], gate[UNIT_VECS], slope[UNIT_VECS];
         unit_load(t, in[0], at, dy);
-        unit_gelu(t, k, table, in[1], at, gate);
-        unit_gelu(t, k_slope, slopes, in[1], at, slope);
+        unit_gate(t, k, table, slopes, in[1], at, gate, slope);
         unit_load(t, in[2], at, u);
         UNIT_EACH {
+            y[i] = u[i] * gate[i];
             u[i] *= dy[i] * slope[i];
             dy[i] *= gate[i];
         }
         unit_store(t, out[0], at, u);
         unit_store(t, out[1], at, dy);
+        if (also_y) unit_store(t, out[2], at, y);
     }
 }
 
@@ -250,35 +235,23 @@ LOOP_INLINE void geglu_bwd_units(dtype t, gelu_kind k, gelu_kind k_slope, const 
                                                int64_t n) {                                        \
         call;                                                                                      \
     }
-UNIT_LOOP(gelu_tanh_f32, gelu_units(DT_F32, GELU_TANH, in, out, n))
-UNIT_LOOP(gelu_tanh_bf16, gelu_units(DT_BF16, GELU_TANH, in, out, n))
-UNIT_LOOP(gelu_erf_f32, gelu_units(DT_F32, GELU_ERF, in, out, n))
-UNIT_LOOP(gelu_erf_bf16, gelu_units(DT_BF16, GELU_ERF, in, out, n))
-UNIT_LOOP(gelu_tanh_bwd_f32, gelu_bwd_units(DT_F32, GELU_TANH_SLOPE, in, out, n))
-UNIT_LOOP(gelu_tanh_bwd_bf16, gelu_bwd_units(DT_BF16, GELU_TANH_SLOPE, in, out, n))
-UNIT_LOOP(gelu_erf_bwd_f32, gelu_bwd_units(DT_F32, GELU_ERF_SLOPE, in, out, n))
-UNIT_LOOP(gelu_erf_bwd_bf16, gelu_bwd_units(DT_BF16, GELU_ERF_SLOPE, in, out, n))
-UNIT_LOOP(relu2_f32, gelu_units(DT_F32, RELU2, in, out, n))
-UNIT_LOOP(relu2_bf16, gelu_units(DT_BF16, RELU2, in, out, n))
-UNIT_LOOP(relu2_bwd_f32, gelu_bwd_units(DT_F32, RELU2_SLOPE, in, out, n))
-UNIT_LOOP(relu2_bwd_bf16, gelu_bwd_units(DT_BF16, RELU2_SLOPE, in, out, n))
-UNIT_LOOP(geglu_tanh_f32, geglu_units(DT_F32, GELU_TANH, in, out, n))
-UNIT_LOOP(geglu_tanh_bf16, geglu_units(DT_BF16, GELU_TANH, in, out, n))
-UNIT_LOOP(geglu_erf_f32, geglu_units(DT_F32, GELU_ERF, in, out, n))
-UNIT_LOOP(geglu_erf_bf16, geglu_units(DT_BF16, GELU_ERF, in, out, n))
-UNIT_LOOP(geglu_relu2_f32, geglu_units(DT_F32, RELU2, in, out, n))
-UNIT_LOOP(geglu_relu2_bf16, geglu_units(DT_BF16, RELU2, in, out, n))
-UNIT_LOOP(geglu_tanh_bwd_f32, geglu_bwd_units(DT_F32, GELU_TANH, GELU_TANH_SLOPE, in, out, n))
-UNIT_LOOP(geglu_tanh_bwd_bf16, geglu_bwd_units(DT_BF16, GELU_TANH, GELU_TANH_SLOPE, in, out, n))
-UNIT_LOOP(geglu_erf_bwd_f32, geglu_bwd_units(DT_F32, GELU_ERF, GELU_ERF_SLOPE, in, out, n))
-UNIT_LOOP(geglu_erf_bwd_bf16, geglu_bwd_units(DT_BF16, GELU_ERF, GELU_ERF_SLOPE, in, out, n))
-UNIT_LOOP(geglu_relu2_bwd_f32, geglu_bwd_units(DT_F32, RELU2, RELU2_SLOPE, in, out, n))
-UNIT_LOOP(geglu_relu2_bwd_bf16, geglu_bwd_units(DT_BF16, RELU2, RELU2_SLOPE, in, out, n))
-UNIT_LOOP(swiglu_f32, swiglu_units(DT_F32, in, out, n))
-UNIT_LOOP(swiglu_bf16, swiglu_units(DT_BF16, in, out, n))
-UNIT_LOOP(swiglu_bwd_f32, swiglu_bwd_units(DT_F32, false, in, out, n))
-UNIT_LOOP(swiglu_bwd_bf16, swiglu_bwd_units(DT_BF16, false, in, out, n))
-UNIT_LOOP(swiglu_bwd_y_bf16, swiglu_bwd_units(DT_BF16, true, in, out, n))
+/* The loops of a gate, and of an activation. */
+#define GATE_LOOPS(name, kind)                                                                     \
+    UNIT_LOOP(name##_gate_f32, gated_units(DT_F32, kind, in, out, n))                              \
+    UNIT_LOOP(name##_gate_bf16, gated_units(DT_BF16, kind, in, out, n))                            \
+    UNIT_LOOP(name##_gate_bwd_f32, gated_bwd_units(DT_F32, kind, false, in, out, n))               \
+    UNIT_LOOP(name##_gate_bwd_bf16, gated_bwd_units(DT_BF16, kind, false, in, out, n))
+#define ACT_LOOPS(name, kind)                                                                      \
+    UNIT_LOOP(name##_f32, gelu_units(DT_F32, kind, in, out, n))                                    \
+    UNIT_LOOP(name##_bf16, gelu_units(DT_BF16, kind, in, out, n))                                  \
+    UNIT_LOOP(name##_bwd_f32, gelu_bwd_units(DT_F32, SLOPE_OF(kind), in, out, n))                  \
+    UNIT_LOOP(name##_bwd_bf16, gelu_bwd_units(DT_BF16, SLOPE_OF(kind), in, out, n))                \
+    GATE_LOOPS(name, kind)
+ACT_LOOPS(gelu_tanh, GELU_TANH)
+ACT_LOOPS(gelu_erf, GELU_ERF)
+ACT_LOOPS(relu2, RELU2)
+GATE_LOOPS(silu, SILU)
+UNIT_LOOP(silu_gate_bwd_y_bf16, gated_bwd_units(DT_BF16, SILU, true, in, out, n))
 
 /* ---- elements of tensors ----------------------------------------------------------------------- */
 enum { MOST_IN = 3, MOST_OUT = 3 };
@@ -287,29 +260,21 @@ typedef struct act_loops {
     unit_loop f32, bf16;
     int ins, outs;
 } act_loops;
-static const act_loops gelu_fwd[] = {
-    [ACT_GELU_TANH] = { gelu_tanh_f32, gelu_tanh_bf16, 1, 1 },
-    [ACT_GELU_ERF] = { gelu_erf_f32, gelu_erf_bf16, 1, 1 },
-    [ACT_RELU2] = { relu2_f32, relu2_bf16, 1, 1 },
-};
-static const act_loops gelu_bwd[] = {
-    [ACT_GELU_TANH] = { gelu_tanh_bwd_f32, gelu_tanh_bwd_bf16, 2, 1 },
-    [ACT_GELU_ERF] = { gelu_erf_bwd_f32, gelu_erf_bwd_bf16, 2, 1 },
-    [ACT_RELU2] = { relu2_bwd_f32, relu2_bwd_bf16, 2, 1 },
-};
-static const act_loops geglu_fwd[] = {
-    [ACT_GELU_TANH] = { geglu_tanh_f32, geglu_tanh_bf16, 2, 1 },
-    [ACT_GELU_ERF] = { geglu_erf_f32, geglu_erf_bf16, 2, 1 },
-    [ACT_RELU2] = { geglu_relu2_f32, geglu_relu2_bf16, 2, 1 },
-};
-static const act_loops geglu_bwd[] = {
-    [ACT_GELU_TANH] = { geglu_tanh_bwd_f32, geglu_tanh_bwd_bf16, 3, 2 },
-    [ACT_GELU_ERF] = { geglu_erf_bwd_f32, geglu_erf_bwd_bf16, 3, 2 },
-    [ACT_RELU2] = { geglu_relu2_bwd_f32, geglu_relu2_bwd_bf16, 3, 2 },
-};
-static const act_loops swiglu_fwd = { swiglu_f32, swiglu_bf16, 2, 1 };
-static const act_loops swiglu_bwd = { swiglu_bwd_f32, swiglu_bwd_bf16, 3, 2 };
-static const act_loops swiglu_bwd_y = { NULL, swiglu_bwd_y_bf16, 3, 3 };
+#define ACT_ROW(name)                                                                              \
+    {                                                                                              \
+        { name##_f32, name##_bf16, 1, 1 }, { name##_bwd_f32, name##_bwd_bf16, 2, 1 },              \
+            { name##_gate_f32, name##_gate_bf16, 2, 1 }, {                                         \
+            name##_gate_bwd_f32, name##_gate_bwd_bf16, 3, 2                                        \
+        }                                                                                          \
+    }
+static const struct {
+    act_loops fwd, bwd, gate, gate_bwd;
+} acts[] = { [ACT_GELU_TANH] = ACT_ROW(gelu_tanh),
+             [ACT_GELU_ERF] = ACT_ROW(gelu_erf),
+             [ACT_RELU2] = ACT_ROW(relu2) };
+static const act_loops swiglu_fwd = { silu_gate_f32, silu_gate_bf16, 2, 1 };
+static const act_loops swiglu_bwd = { silu_gate_bwd_f32, silu_gate_bwd_bf16, 3, 2 };
+static const act_loops swiglu_bwd_y = { NULL, silu_gate_bwd_y_bf16, 3, 3 };
 
 /* n elements of one type, fp32 or bf16. */
 static void run_loop(const act_loops *l, dtype t, const char *const *in, char *const *out,
@@ -382,14 +347,14 @@ static void run_slices(const act_loops *l, const slice *in, const slice *out, in
 void CPU(gelu_values)(act_kind act, dtype t, const void *x, void *y, int64_t n) {
     const char *in[] = { x };
     char *out[] = { y };
-    run_loop(&gelu_fwd[act], t, in, out, n);
+    run_loop(&acts[act].fwd, t, in, out, n);
 }
 
 static void gelu_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
     span e = span_of(i, TASK_ELEMENTS, tensor_count(&c->in[0]));
     const slice in[] = { { &c->in[0], e.lo } }, out[] = { { &c->out[0], e.lo } };
-    run_slices(&gelu_fwd[c->attr.act], in, out, e.hi - e.lo);
+    run_slices(&acts[c->attr.act].fwd, in, out, e.hi - e.lo);
 }
 
 static void gelu_bwd_task(void *ctx, int64_t i, int worker) {
@@ -397,7 +362,7 @@ static void gelu_bwd_task(void *ctx, int64_t i, int worker) {
     span e = span_of(i, TASK_ELEMENTS, tensor_count(&c->in[1]));
     const slice in[] = { { &c->in[0], e.lo }, { &c->in[1], e.lo } };
     const slice out[] = { { &c->out[0], e.lo } };
-    run_slices(&gelu_bwd[c->attr.act], in, out, e.hi - e.lo);
+    run_slices(&acts[c->attr.act].bwd, in, out, e.hi - e.lo);
 }
 
 void CPU(gelu)(const op_call *c) {
@@ -408,21 +373,17 @@ void CPU(gelu_bwd)(const op_call *c) {
     pool_run(c->run->pool, ceil_div(n, TASK_ELEMENTS), gelu_bwd_task, (void *)c);
 }
 
-/* The loops of a call, by its op and activation. */
-static const act_loops *gate_fwd(const op_call *c) {
-    return c->op == OP_GEGLU ? &geglu_fwd[c->attr.act] : &swiglu_fwd;
-}
-
 /* A row of the fused operand is g | u. */
 static void swiglu_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
     const tensor *gu = &c->in[0], *y = &c->out[0];
+    const act_loops *gate = c->op == OP_GEGLU ? &acts[c->attr.act].gate : &swiglu_fwd;
     int64_t f = y->dim[1];
     span rows = span_of(i, rows_per_task(f), y->dim[0]);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         const slice in[] = { { gu, row * 2 * f }, { gu, row * 2 * f + f } };
         const slice out[] = { { y, row * f } };
-        run_slices(gate_fwd(c), in, out, f);
+        run_slices(gate, in, out, f);
     }
 }
 
@@ -436,7 +397,7 @@ static void swiglu_bwd_task(void *ctx, int64_t i, int worker) {
         const slice in[] = { { dy, row * f }, { gu, g }, { gu, g + f } };
         const slice out[] = { { dgu, g }, { dgu, g + f }, { y, row * f } };
         if (c->op == OP_GEGLU_BWD) {
-            run_slices(&geglu_bwd[c->attr.act], in, out, f);
+            run_slices(&acts[c->attr.act].gate_bwd, in, out, f);
         } else if (!y->data) {
             run_slices(&swiglu_bwd, in, out, f);
         } else if (BY_TABLE && all_of_type(DT_BF16, &swiglu_bwd_y, in, out)) {

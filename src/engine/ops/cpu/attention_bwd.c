@@ -336,13 +336,11 @@ static void key_task(void *ctx, int64_t i, int worker) {
 }
 
 /* ---- the ops --------------------------------------------------------------------------------- */
-enum { DOUT, QUERIES, KEYS, OUT, LSE, RANGE, ID, KEY_ID }; /* operands of ATTENTION_BLOCK_BWD */
-
 /* Tiles are multiplied in bf16 only when both gradients and values are bf16. */
 static att_layout bwd_layout(const op_call *c) {
     dtype dt = c->in[0].dt == c->in[1].dt ? c->in[1].dt : DT_F32;
     return c->op == OP_ATTENTION_BLOCK_BWD
-               ? CPU(att_block_layout_of)(c, &c->in[QUERIES], &c->in[KEYS], dt)
+               ? CPU(att_block_layout_of)(c, &c->in[BLOCK_BWD_Q], &c->in[BLOCK_BWD_KV], dt)
                : CPU(att_layout_of)(c, c->in[1].dim[0], dt);
 }
 static size_t bwd_packed_bytes(const att_layout *p) {
@@ -388,10 +386,13 @@ static void CPU(attention_bwd)(const op_call *c) {
 
 static void CPU(attention_block_bwd)(const op_call *c) {
     const tensor *in = c->in;
-    bwd b = { bwd_layout(c), c,        &in[DOUT],  &in[QUERIES], &in[KEYS],
-              &in[OUT],      &in[LSE], &c->out[0], &c->out[1],   c->accumulate & 1 };
-    CPU(att_split_block)(&b.layout, in[RANGE].data, c->run->workspace);
-    CPU(att_drop_init)(&b.layout, c, &in[ID], &in[KEY_ID]);
+    bwd b = { bwd_layout(c),      c,
+              &in[BLOCK_BWD_DO],  &in[BLOCK_BWD_Q],
+              &in[BLOCK_BWD_KV],  &in[BLOCK_BWD_O],
+              &in[BLOCK_BWD_LSE], &c->out[0],
+              &c->out[1],         c->accumulate & 1 };
+    CPU(att_split_block)(&b.layout, in[BLOCK_BWD_RANGE].data, c->run->workspace);
+    CPU(att_drop_init)(&b.layout, c, &in[BLOCK_BWD_ID], &in[BLOCK_BWD_KEY_ID]);
     run_backward(&b);
 }
 

@@ -298,19 +298,8 @@ static void run_forward(fwd *f) {
     pool_run(threads, (int64_t)p->heads * p->n_tiles, attend_task, f);
 }
 
-enum {
-    BEFORE,
-    QUERIES,
-    KEYS,
-    RANGE,
-    ID,
-    KEY_ID,
-    LSE_BEFORE,
-    SINK
-}; /* operands of ATTENTION_BLOCK */
-
 static att_layout block_layout(const op_call *c) {
-    return CPU(att_block_layout_of)(c, &c->in[QUERIES], &c->in[KEYS], c->in[QUERIES].dt);
+    return CPU(att_block_layout_of)(c, &c->in[BLOCK_Q], &c->in[BLOCK_KV], c->in[BLOCK_Q].dt);
 }
 
 size_t CPU(att_fwd_workspace)(const op_call *c, int threads) {
@@ -339,16 +328,16 @@ static void CPU(attention)(const op_call *c) {
 static void CPU(attention_block)(const op_call *c) {
     fwd f = { .layout = block_layout(c),
               .c = c,
-              .q = &c->in[QUERIES],
-              .kv = &c->in[KEYS],
-              .sink = &c->in[SINK] };
-    if (c->in[BEFORE].data) {
-        BUG_IF(!c->in[LSE_BEFORE].data);
-        f.before = &c->in[BEFORE];
-        f.lse_before = &c->in[LSE_BEFORE];
+              .q = &c->in[BLOCK_Q],
+              .kv = &c->in[BLOCK_KV],
+              .sink = &c->in[BLOCK_SINK] };
+    if (c->in[BLOCK_BEFORE].data) {
+        BUG_IF(!c->in[BLOCK_LSE_BEFORE].data);
+        f.before = &c->in[BLOCK_BEFORE];
+        f.lse_before = &c->in[BLOCK_LSE_BEFORE];
     }
-    CPU(att_split_block)(&f.layout, c->in[RANGE].data, c->run->workspace);
-    CPU(att_drop_init)(&f.layout, c, &c->in[ID], &c->in[KEY_ID]);
+    CPU(att_split_block)(&f.layout, c->in[BLOCK_RANGE].data, c->run->workspace);
+    CPU(att_drop_init)(&f.layout, c, &c->in[BLOCK_ID], &c->in[BLOCK_KEY_ID]);
     run_forward(&f);
 }
 

@@ -9,6 +9,8 @@
 
 #include "cpu_internal.h"
 
+#include <string.h>
+
 enum {
     BLOCK = 512,               /* elements converted at a time: 2 KiB of fp32 per buffer */
     TASK_ELEMENTS = 16 * 1024, /* enough work to outweigh the cost of starting a task */
@@ -37,6 +39,25 @@ static inline float *elems_at(const tensor *t, int64_t at, float *tmp) {
 static inline void elems_put(const tensor *t, int64_t at, int64_t n, const float *from) {
     if (t->dt == DT_F32 && from == (const float *)t->data + at) return;
     CPU(from_f32)(t->dt, from, (char *)t->data + (size_t)at * dt_size(t->dt), n);
+}
+/* Copies n elements to a tensor of any float type. */
+static inline void elems_copy(const tensor *from, int64_t at, const tensor *to, int64_t to_at,
+                              int64_t n) {
+    size_t size = dt_size(from->dt);
+    if (from->dt == to->dt) {
+        memmove((char *)to->data + (size_t)to_at * size, (char *)from->data + (size_t)at * size,
+                (size_t)n * size);
+        return;
+    }
+    float tmp[BLOCK];
+    for (int64_t k = 0; k < n; k += BLOCK) {
+        int64_t m = MIN(BLOCK, n - k);
+        elems_put(to, to_at + k, m, elems_get(from, at + k, m, tmp));
+    }
+}
+static inline void elems_clear(const tensor *t, int64_t at, int64_t n) {
+    size_t size = dt_size(t->dt);
+    memset((char *)t->data + (size_t)at * size, 0, (size_t)n * size);
 }
 
 #endif

@@ -20,27 +20,13 @@ LOOP_INLINE void add_vectors(dtype t, const void *a, const void *b, void *c, int
     for (; k < n; k++) elem_put(t, c, k, elem_get(t, a, k) + elem_get(t, b, k));
 }
 
-static void copy_task(const tensor *from, const tensor *to, span e) {
-    size_t size = dt_size(from->dt);
-    if (from->dt == to->dt) {
-        memmove((char *)to->data + (size_t)e.lo * size, (char *)from->data + (size_t)e.lo * size,
-                (size_t)(e.hi - e.lo) * size);
-        return;
-    }
-    float tmp[BLOCK];
-    for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
-        int64_t m = MIN(BLOCK, e.hi - at);
-        elems_put(to, at, m, elems_get(from, at, m, tmp));
-    }
-}
-
 static void add_vectors_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
     const tensor *x = &c->in[0], *bt = &c->in[1], *ct = &c->out[0];
     int64_t n = tensor_count(x);
     span e = span_of(i, bandwidth_task(n, c->run->pool), n);
     if (c->op == OP_CAST || c->op == OP_FETCH || !bt->data) {
-        copy_task(x, ct, e);
+        elems_copy(x, e.lo, ct, e.lo, e.hi - e.lo);
         return;
     }
     if (x->dt == DT_BF16 && bt->dt == DT_BF16 && ct->dt == DT_BF16) {

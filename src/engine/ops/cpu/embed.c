@@ -36,31 +36,15 @@ static embed_job embed_job_of(const op_call *c, const int32_t *tok, const tensor
                         .each = rows_per_task(x->dim[1]) };
 }
 
-static void copy_table_row(const tensor *from, int64_t from_row, const tensor *to, int64_t to_row,
-                           int64_t d) {
-    size_t size = dt_size(from->dt), bytes = (size_t)d * size;
-    if (from->dt == to->dt) {
-        memcpy((char *)to->data + (size_t)to_row * bytes,
-               (const char *)from->data + (size_t)from_row * bytes, bytes);
-        return;
-    }
-    float tmp[BLOCK];
-    for (int64_t at = 0; at < d; at += BLOCK) {
-        int64_t m = MIN(BLOCK, d - at);
-        elems_put(to, to_row * d + at, m, elems_get(from, from_row * d + at, m, tmp));
-    }
-}
-
 static void embed_task(void *ctx, int64_t i, int worker) {
     const embed_job *j = ctx;
     span rows = span_of(i, j->each, j->n);
-    size_t bytes = (size_t)j->d * dt_size(j->x->dt);
     for (int64_t r = rows.lo; r < rows.hi; r++) {
         int64_t row = token_row(j, r);
         if (row == OTHER_RANK)
-            memset((char *)j->x->data + (size_t)r * bytes, 0, bytes);
+            elems_clear(j->x, r * j->d, j->d);
         else
-            copy_table_row(j->table, row, j->x, r, j->d);
+            elems_copy(j->table, row * j->d, j->x, r * j->d, j->d);
     }
 }
 

@@ -153,22 +153,11 @@ static void CPU(expert_rows)(const op_call *c) {
     for (int64_t e = 0; e < c->out[0].dim[0]; e++) count[e] = offset[e + 1] - offset[e];
 }
 
-static void copy_rows(const tensor *from, int64_t at, const tensor *to, int64_t to_at, int64_t n) {
-    float tmp[BLOCK];
-    int64_t d = to->dim[1];
-    for (int64_t k = 0; k < n * d; k += BLOCK) {
-        int64_t m = MIN(BLOCK, n * d - k);
-        elems_put(to, to_at * d + k, m, elems_get(from, at * d + k, m, tmp));
-    }
-}
-
-static void clear_rows(const tensor *t, int64_t first, int64_t rows);
-
 /* Also of gradients: the backward of one order is the other. */
 static void CPU(group_rows)(const op_call *c) {
     const tensor *x = &c->in[0], *y = &c->out[0];
     const int32_t *count = c->in[1].data;
-    int64_t experts = c->in[1].dim[0], ranks = c->in[1].dim[1], grouped = 0;
+    int64_t experts = c->in[1].dim[0], ranks = c->in[1].dim[1], grouped = 0, d = y->dim[1];
     bool to_groups = c->op == OP_GROUP_ROWS || c->op == OP_UNGROUP_ROWS_BWD;
     int32_t *offset = c->op == OP_GROUP_ROWS ? c->out[1].data : NULL;
     for (int64_t e = 0; e < experts; e++) {
@@ -179,12 +168,13 @@ static void CPU(group_rows)(const op_call *c) {
             for (int64_t i = 0; i < experts * ranks; i++)
                 if (i % ranks < j || (i % ranks == j && i / ranks < e)) apart += count[i];
             BUG_IF(n < 0 || grouped + n > y->dim[0] || apart + n > y->dim[0]);
-            copy_rows(x, to_groups ? apart : grouped, y, to_groups ? grouped : apart, n);
+            elems_copy(x, (to_groups ? apart : grouped) * d, y, (to_groups ? grouped : apart) * d,
+                       n * d);
             grouped += n;
         }
     }
     if (offset) offset[experts] = (int32_t)grouped;
-    clear_rows(y, grouped, y->dim[0] - grouped);
+    elems_clear(y, grouped * d, (y->dim[0] - grouped) * d);
 }
 
 /* ---- GEMMs ----------------------------------------------------------------------------------------
@@ -229,11 +219,6 @@ static void run_expert(const op_call *c, int64_t e, expert_group g) {
     CPU(gemm_run)(&m, c->run->pool, c->run->workspace, c->run->workspace_bytes);
 }
 
-static void clear_rows(const tensor *t, int64_t first, int64_t rows) {
-    tensor part = rows_view(t, first, rows);
-    memset(part.data, 0, tensor_bytes(&part));
-}
-
 static void CPU(grouped_linear)(const op_call *c) {
     int64_t end = 0;
     for (int64_t e = 0; e < c->attr.experts; e++) {
@@ -241,7 +226,7 @@ static void CPU(grouped_linear)(const op_call *c) {
         if (g.rows) run_expert(c, e, g);
         end = g.first + g.rows;
     }
-    clear_rows(&c->out[0], end, c->out[0].dim[0] - end);
+    elems_clear(&c->out[0], end * c->out[0].dim[1], (c->out[0].dim[0] - end) * c->out[0].dim[1]);
 }
 
 static void CPU(grouped_linear_bwd_w)(const op_call *c) {
@@ -251,7 +236,7 @@ static void CPU(grouped_linear_bwd_w)(const op_call *c) {
         if (g.rows)
             run_expert(c, e, g);
         else if (!(c->accumulate & 1))
-            clear_rows(&c->out[0], e * f, f);
+            elems_clear(&c->out[0], e * f * c->out[0].dim[1], f * c->out[0].dim[1]);
     }
 }
 

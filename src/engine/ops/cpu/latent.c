@@ -33,20 +33,6 @@ static latent_shape latent_shape_of(const op_call *c, const tensor *q, const ten
     return s;
 }
 
-/* n elements from one tensor to another; zeros where there is none. */
-static void copy_run(const tensor *from, int64_t at, const tensor *to, int64_t into, int64_t n) {
-    float tmp[BLOCK];
-    for (int64_t k = 0; k < n; k += BLOCK) {
-        int64_t m = MIN(BLOCK, n - k);
-        if (from) {
-            elems_put(to, into + k, m, elems_get(from, at + k, m, tmp));
-        } else {
-            memset(tmp, 0, sizeof tmp);
-            elems_put(to, into + k, m, tmp);
-        }
-    }
-}
-
 typedef struct latent_job {
     latent_shape s;
     const tensor *q, *kv, *rot, *qkv;
@@ -59,13 +45,13 @@ static void expand_row(const latent_job *j, int64_t row) {
     for (int64_t h = 0; h < s->heads; h++) {
         int64_t q = at + h * s->dim, k = q + s->heads * s->dim, v = k + s->heads * s->dim;
         int64_t own = (row * s->heads + h) * (s->plain + s->value);
-        copy_run(j->q, (row * s->heads + h) * qk, j->qkv, q, qk);
-        copy_run(j->rot, row * s->rot, j->qkv, k, s->rot);
-        copy_run(j->kv, own, j->qkv, k + s->rot, s->plain);
-        copy_run(j->kv, own + s->plain, j->qkv, v, s->value);
-        copy_run(NULL, 0, j->qkv, q + qk, s->dim - qk);
-        copy_run(NULL, 0, j->qkv, k + qk, s->dim - qk);
-        copy_run(NULL, 0, j->qkv, v + s->value, s->dim - s->value);
+        elems_copy(j->q, (row * s->heads + h) * qk, j->qkv, q, qk);
+        elems_copy(j->rot, row * s->rot, j->qkv, k, s->rot);
+        elems_copy(j->kv, own, j->qkv, k + s->rot, s->plain);
+        elems_copy(j->kv, own + s->plain, j->qkv, v, s->value);
+        elems_clear(j->qkv, q + qk, s->dim - qk);
+        elems_clear(j->qkv, k + qk, s->dim - qk);
+        elems_clear(j->qkv, v + s->value, s->dim - s->value);
     }
 }
 
@@ -76,9 +62,9 @@ static void collect_row(const latent_job *j, int64_t row) {
     for (int64_t h = 0; h < s->heads; h++) {
         int64_t q = at + h * s->dim, k = q + s->heads * s->dim, v = k + s->heads * s->dim;
         int64_t own = (row * s->heads + h) * (s->plain + s->value);
-        copy_run(j->qkv, q, j->q, (row * s->heads + h) * qk, qk);
-        copy_run(j->qkv, k + s->rot, j->kv, own, s->plain);
-        copy_run(j->qkv, v, j->kv, own + s->plain, s->value);
+        elems_copy(j->qkv, q, j->q, (row * s->heads + h) * qk, qk);
+        elems_copy(j->qkv, k + s->rot, j->kv, own, s->plain);
+        elems_copy(j->qkv, v, j->kv, own + s->plain, s->value);
     }
     float sum[BLOCK], tmp[BLOCK];
     for (int64_t e = 0; e < s->rot; e += BLOCK) {
@@ -119,11 +105,11 @@ static void head_values_task(void *ctx, int64_t i, int worker) {
     span rows = span_of(i, rows_per_task(wide->dim[1]), wide->dim[0]);
     for (int64_t r = rows.lo * heads; r < rows.hi * heads; r++) {
         if (!back) {
-            copy_run(wide, r * dim, own, r * value, value);
+            elems_copy(wide, r * dim, own, r * value, value);
             continue;
         }
-        copy_run(own, r * value, wide, r * dim, value);
-        copy_run(NULL, 0, wide, r * dim + value, dim - value);
+        elems_copy(own, r * value, wide, r * dim, value);
+        elems_clear(wide, r * dim + value, dim - value);
     }
 }
 
@@ -247,8 +233,8 @@ static void CPU(latent_cached)(const op_call *c) {
     for (int64_t i = 0; i < a.n; i++) {
         int64_t row = (int64_t)start[i] + pos[i];
         BUG_IF(pos[i] < 0 || start[i] < 0 || row >= c->in[CACHE].dim[0]);
-        copy_run(&c->in[C], i * a.latent, &c->in[CACHE], row * a.row, a.latent);
-        copy_run(&c->in[ROT], i * a.rot, &c->in[CACHE], row * a.row + a.latent, a.rot);
+        elems_copy(&c->in[C], i * a.latent, &c->in[CACHE], row * a.row, a.latent);
+        elems_copy(&c->in[ROT], i * a.rot, &c->in[CACHE], row * a.row + a.latent, a.rot);
     }
     pool_run(c->run->pool, a.n * a.heads, latent_cached_task, &a);
 }

@@ -3,23 +3,6 @@
 #include "chunks.h"
 #include "ops/op_table.h"
 
-#include <string.h>
-
-static void copy_elements(const tensor *from, int64_t at, const tensor *to, int64_t to_at,
-                          int64_t n) {
-    float tmp[BLOCK];
-    if (from->dt == to->dt) {
-        size_t size = dt_size(from->dt);
-        memcpy((char *)to->data + (size_t)to_at * size, (char *)from->data + (size_t)at * size,
-               (size_t)n * size);
-        return;
-    }
-    for (int64_t k = 0; k < n; k += BLOCK) {
-        int64_t m = MIN(BLOCK, n - k);
-        elems_put(to, to_at + k, m, elems_get(from, at + k, m, tmp));
-    }
-}
-
 /* ---- q|k|v and groups of it ------------------------------------------------------------------ */
 static void group_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
@@ -34,7 +17,7 @@ static void group_task(void *ctx, int64_t i, int worker) {
             int64_t segment = row * cols;
             for (int s = 0; s < 3; segment += width[s++]) {
                 int64_t n = width[s] / parts, apart = segment + part * n;
-                copy_elements(x, back ? grouped : apart, y, back ? apart : grouped, n);
+                elems_copy(x, back ? grouped : apart, y, back ? apart : grouped, n);
                 grouped += n;
             }
         }
@@ -58,7 +41,7 @@ typedef struct swap_job {
 static void swap_task(void *ctx, int64_t i, int worker) {
     const swap_job *j = ctx;
     int64_t o = i / j->inner, k = i % j->inner;
-    copy_elements(&j->c->in[0], i * j->run, &j->c->out[0], (k * j->outer + o) * j->run, j->run);
+    elems_copy(&j->c->in[0], i * j->run, &j->c->out[0], (k * j->outer + o) * j->run, j->run);
 }
 
 static void CPU(swap_rows)(const op_call *c) {
@@ -79,11 +62,11 @@ static void split_task(void *ctx, int64_t i, int worker) {
     span rows = span_of(i, rows_per_task(cols), all->dim[0]);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         if (back) {
-            copy_elements(q, row * left, all, row * cols, left);
-            copy_elements(kv, row * right, all, row * cols + left, right);
+            elems_copy(q, row * left, all, row * cols, left);
+            elems_copy(kv, row * right, all, row * cols + left, right);
         } else {
-            copy_elements(all, row * cols, q, row * left, left);
-            copy_elements(all, row * cols + left, kv, row * right, right);
+            elems_copy(all, row * cols, q, row * left, left);
+            elems_copy(all, row * cols + left, kv, row * right, right);
         }
     }
 }

@@ -66,21 +66,6 @@ LOOP_INLINE void rotate_heads(dtype t, const char *x, char *y, const float *cs, 
         rotate_by(t, -1.0f, x, y, cs, j, heads);
 }
 
-static void copy_elems(const tensor *from, const tensor *to, int64_t at, int64_t n) {
-    size_t size = dt_size(from->dt);
-    if (from->dt == to->dt) {
-        if (from->data != to->data)
-            memcpy((char *)to->data + (size_t)at * size,
-                   (const char *)from->data + (size_t)at * size, (size_t)n * size);
-        return;
-    }
-    float tmp[ROPE_BLOCK];
-    for (int64_t end = at + n, m; at < end; at += m) {
-        m = MIN(ROPE_BLOCK, end - at);
-        elems_put(to, at, m, elems_get(from, at, m, tmp));
-    }
-}
-
 /* The q and k heads of a row. */
 static void rotate_row(const rope_job *j, int64_t row) {
     float cs_tmp[ROPE_BLOCK], x_tmp[ROPE_BLOCK], y_tmp[ROPE_BLOCK];
@@ -114,7 +99,8 @@ static void rope_task(void *ctx, int64_t i, int worker) {
     int64_t qk = (int64_t)j->rotated * j->dim;
     for (int64_t r = rows.lo; r < rows.hi; r++) {
         rotate_row(j, r);
-        copy_elems(j->in, j->out, r * j->c + qk, j->c - qk);
+        if (j->in->data != j->out->data)
+            elems_copy(j->in, r * j->c + qk, j->out, r * j->c + qk, j->c - qk);
     }
 }
 

@@ -61,10 +61,7 @@ static void values_row(const values_job *j, int64_t row) {
     const tensor *in = &j->c->in[0], *out = &j->c->out[0];
     float x[MOST_CHANNELS], gate[MOST_GATES], v[BLOCK], e[BLOCK], q[BLOCK];
     row_gates(j, elems_get(j->x, row * j->x->dim[1], j->channels, x), gate);
-    for (int64_t k = 0; in->data != out->data && k < j->v; k += BLOCK) {
-        int64_t at = row * j->cols + k, m = MIN(BLOCK, j->v - k);
-        elems_put(out, at, m, elems_get(in, at, m, q));
-    }
+    if (in->data != out->data) elems_copy(in, row * j->cols, out, row * j->cols, j->v);
     for (int64_t h = 0; h < j->heads; h++)
         for (int64_t k = 0; k < j->dim; k += BLOCK) {
             int64_t at = row * j->cols + j->v + h * j->dim + k, m = MIN(BLOCK, j->dim - k);
@@ -111,16 +108,12 @@ static void values_row_bwd(const values_job *j, int64_t row, float *dw) {
             dw[h * j->channels + k] += dz * x[k];
         }
     }
-    for (int64_t k = 0; dx->data && k < d; k += BLOCK) {
-        int64_t m = MIN(BLOCK, d - k);
-        memset(o, 0, sizeof o);
-        if (k == 0) memcpy(o, sums, (size_t)j->channels * sizeof *o);
-        elems_put(dx, row * d + k, m, o);
+    if (dx->data) {
+        elems_put(dx, row * d, j->channels, sums);
+        elems_clear(dx, row * d + j->channels, d - j->channels);
     }
-    for (int64_t k = 0; dqkv->data && dqkv->data != dy->data && k < j->cols; k += BLOCK) {
-        int64_t at = row * j->cols + k, m = MIN(BLOCK, j->cols - k);
-        elems_put(dqkv, at, m, elems_get(dy, at, m, g));
-    }
+    if (dqkv->data && dqkv->data != dy->data)
+        elems_copy(dy, row * j->cols, dqkv, row * j->cols, j->cols);
 }
 
 static void values_bwd_task(void *ctx, int64_t i, int worker) {

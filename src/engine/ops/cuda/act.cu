@@ -1,4 +1,4 @@
-/* GELU and SwiGLU, forward and backward, and bias + GELU. All are limited by memory bandwidth: each
+/* GELU, forward and backward, gated activations, and bias + GELU. All are limited by memory bandwidth: each
  * operand is read once and each result written once. Blocks of 256 threads, eight elements per thread
  * and load. Deterministic. */
 #include "act.cuh"
@@ -19,24 +19,17 @@ static __global__ void __launch_bounds__(THREADS) gelu_map(A x, A dy, A y, int64
     y.store(i, n, v);
 }
 
-template <class A, bool BWD>
-static void launch_gelu(cuda_context *ctx, const tensor &x, const tensor &dy, const tensor &y,
-                        act_kind act) {
-    int64_t n = x.dim[0];
-    auto kernel = act == ACT_RELU2      ? gelu_map<A, BWD, ACT_RELU2>
-                  : act == ACT_GELU_ERF ? gelu_map<A, BWD, ACT_GELU_ERF>
-                                        : gelu_map<A, BWD, ACT_GELU_TANH>;
-    LAUNCH(ctx, { blocks_for(n, THREADS * EIGHT), THREADS }, kernel, A(x), A(dy), A(y), n);
-}
-
 static void run_gelu(cuda_context *ctx, act_kind act, const tensor *xt, const tensor *dyt,
                      const tensor *yt) {
     int64_t n = tensor_count(xt);
     tensor x = tensor_of(xt->data, xt->dt, 1, &n), y = tensor_of(yt->data, yt->dt, 1, &n);
     tensor dy = dyt ? tensor_of(dyt->data, dyt->dt, 1, &n) : tensor{};
     const tensor *all[] = { &x, &dy, &y };
-    WITH_TYPE(common_type(n, all, 3), dy.data ? launch_gelu<A, true>(ctx, x, dy, y, act)
-                                              : launch_gelu<A, false>(ctx, x, dy, y, act));
+    launch_shape shape = { blocks_for(n, THREADS * EIGHT), THREADS };
+    WITH_ACT(act, WITH_TYPE(
+                      common_type(n, all, 3),
+                      if (dy.data) LAUNCH(ctx, shape, gelu_map<A, true, ACT>, A(x), A(dy), A(y), n);
+                      else LAUNCH(ctx, shape, gelu_map<A, false, ACT>, A(x), A(dy), A(y), n)));
 }
 
 static void cuda_gelu(const op_call *c) {
@@ -46,21 +39,63 @@ extern "C" void cuda_gelu_bwd(const op_call *c) {
     run_gelu(cuda_of(c), c->attr.act, &c->in[1], &c->in[0], &c->out[0]);
 }
 
-/* ---- SwiGLU: rows of gate | up. Grid: a block per row -------------------------------------------- */
-template <class A> static __global__ void __launch_bounds__(THREADS) swiglu(A gu, A y, int f) {
+/* ---- gates: y = f(gate, up) of rows of gate | up. Grid: a block per row -------------------------- */
+/* Each has its value, and its gradients, which take the place of gate and up; they are computed with the value. */
+struct silu_gate {
+    __device__ __forceinline__ float value(float gate, float up) const {
+        return up * (gate * sigmoid(gate));
+    }
+    __device__ __forceinline__ float grads(float d, float &gate, float &up) const {
+        float s = sigmoid(gate), silu = gate * s, y = up * silu;
+        gate = d * up * (s + silu * (1 - s));
+        up = d * silu;
+        return y;
+    }
+};
+template <act_kind ACT> struct gelu_gate {
+    __device__ __forceinline__ float value(float gate, float up) const {
+        return up * gelu(gate, ACT);
+    }
+    __device__ __forceinline__ float grads(float d, float &gate, float &up) const {
+        float by = gelu(gate, ACT), y = up * by;
+        gate = d * up * gelu_derivative(gate, ACT);
+        up = d * by;
+        return y;
+    }
+};
+/* Its formula is in cpu/gates.c. */
+struct clamped_gate {
+    float limit, alpha;
+    __device__ __forceinline__ float value(float gate, float up) const {
+        float a = fminf(gate, limit), b = fmaxf(-limit, fminf(up, limit));
+        return (b + 1) * a * sigmoid(alpha * a);
+    }
+    __device__ __forceinline__ float grads(float d, float &gate, float &up) const {
+        float a = fminf(gate, limit), b = fmaxf(-limit, fminf(up, limit));
+        float s = sigmoid(alpha * a), slope = s * (1 + alpha * a * (1 - s));
+        gate = gate <= limit ? d * (b + 1) * slope : 0;
+        up = b == up ? d * a * s : 0;
+        return (b + 1) * a * s;
+    }
+};
+
+template <class A, class GATE>
+static __global__ void __launch_bounds__(THREADS) gated(A gu, A y, int f, GATE by) {
     int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
     for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
         float gate[8], up[8];
         gu.load(g + col, g + f, gate);
         gu.load(u + col, u + f, up);
 #pragma unroll
-        for (int k = 0; k < 8; k++) up[k] *= gate[k] * sigmoid(gate[k]);
+        for (int k = 0; k < 8; k++) up[k] = by.value(gate[k], up[k]);
         y.store(o + col, o + f, up);
     }
 }
 
-template <class A>
-static __global__ void __launch_bounds__(THREADS) swiglu_bwd(A dy, A gu, A dgu, A y, int f) {
+/* y: recomputed too, where it is wanted. */
+template <class A, class GATE>
+static __global__ void __launch_bounds__(THREADS)
+    gated_bwd(A dy, A gu, A dgu, A y, int f, GATE by) {
     int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
     for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
         float gate[8], up[8], d[8], result[8];
@@ -68,93 +103,40 @@ static __global__ void __launch_bounds__(THREADS) swiglu_bwd(A dy, A gu, A dgu, 
         gu.load(u + col, u + f, up);
         dy.load(o + col, o + f, d);
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
-            float s = sigmoid(gate[k]), silu = gate[k] * s;
-            result[k] = up[k] * silu;
-            gate[k] = d[k] * up[k] * (s + silu * (1 - s));
-            up[k] = d[k] * silu;
-        }
+        for (int k = 0; k < 8; k++) result[k] = by.grads(d[k], gate[k], up[k]);
         dgu.store(g + col, g + f, gate);
         dgu.store(u + col, u + f, up);
         if (y.present()) y.store(o + col, o + f, result);
     }
 }
 
-static void cuda_swiglu(const op_call *c) {
+template <class GATE> static void run_gated(const op_call *c, GATE by) {
     const tensor *gu = &c->in[0], *y = &c->out[0], *all[] = { gu, y };
-    int f = (int)(gu->dim[1] / 2);
-    WITH_TYPE(common_type(f, all, 2), LAUNCH(cuda_of(c), { blocks_for(gu->dim[0], 1), THREADS },
-                                             swiglu<A>, A(*gu, f), A(*y, f), f));
+    int f = (int)y->dim[1];
+    WITH_TYPE(common_type(f, all, 2), LAUNCH(cuda_of(c), { blocks_for(y->dim[0], 1), THREADS },
+                                             gated<A, GATE>, A(*gu, f), A(*y, f), f, by));
 }
 
-static void cuda_swiglu_bwd(const op_call *c) {
+template <class GATE> static void run_gated_bwd(const op_call *c, GATE by) {
     const tensor *dy = &c->in[0], *gu = &c->in[1], *dgu = &c->out[0], *y = &c->out[1];
     const tensor *all[] = { dy, gu, dgu, y };
-    int f = (int)(gu->dim[1] / 2);
+    int f = (int)dy->dim[1];
     WITH_TYPE(common_type(f, all, 4),
-              LAUNCH(cuda_of(c), { blocks_for(gu->dim[0], 1), THREADS }, swiglu_bwd<A>, A(*dy, f),
-                     A(*gu, f), A(*dgu, f), A(*y, f), f));
+              LAUNCH(cuda_of(c), { blocks_for(dy->dim[0], 1), THREADS }, gated_bwd<A, GATE>,
+                     A(*dy, f), A(*gu, f), A(*dgu, f), A(*y, f), f, by));
 }
 
-/* ---- GEGLU, likewise ---------------------------------------------------------------------------- */
-template <class A, act_kind ACT>
-static __global__ void __launch_bounds__(THREADS) geglu(A gu, A y, int f) {
-    int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
-    for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
-        float gate[8], up[8];
-        gu.load(g + col, g + f, gate);
-        gu.load(u + col, u + f, up);
-#pragma unroll
-        for (int k = 0; k < 8; k++) up[k] *= gelu(gate[k], ACT);
-        y.store(o + col, o + f, up);
-    }
-}
-
-template <class A, act_kind ACT>
-static __global__ void __launch_bounds__(THREADS) geglu_bwd(A dy, A gu, A dgu, int f) {
-    int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
-    for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
-        float gate[8], up[8], d[8];
-        gu.load(g + col, g + f, gate);
-        gu.load(u + col, u + f, up);
-        dy.load(o + col, o + f, d);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            float value = gelu(gate[k], ACT);
-            gate[k] = d[k] * up[k] * gelu_derivative(gate[k], ACT);
-            up[k] = d[k] * value;
-        }
-        dgu.store(g + col, g + f, gate);
-        dgu.store(u + col, u + f, up);
-    }
-}
-
-template <class A> static void launch_geglu(const op_call *c, int f) {
-    auto kernel = c->attr.act == ACT_RELU2      ? geglu<A, ACT_RELU2>
-                  : c->attr.act == ACT_GELU_ERF ? geglu<A, ACT_GELU_ERF>
-                                                : geglu<A, ACT_GELU_TANH>;
-    LAUNCH(cuda_of(c), { blocks_for(c->in[0].dim[0], 1), THREADS }, kernel, A(c->in[0], f),
-           A(c->out[0], f), f);
-}
-
-template <class A> static void launch_geglu_bwd(const op_call *c, int f) {
-    auto kernel = c->attr.act == ACT_RELU2      ? geglu_bwd<A, ACT_RELU2>
-                  : c->attr.act == ACT_GELU_ERF ? geglu_bwd<A, ACT_GELU_ERF>
-                                                : geglu_bwd<A, ACT_GELU_TANH>;
-    LAUNCH(cuda_of(c), { blocks_for(c->in[1].dim[0], 1), THREADS }, kernel, A(c->in[0], f),
-           A(c->in[1], f), A(c->out[0], f), f);
-}
-
-static void cuda_geglu(const op_call *c) {
-    const tensor *gu = &c->in[0], *all[] = { gu, &c->out[0] };
-    int f = (int)(gu->dim[1] / 2);
-    WITH_TYPE(common_type(f, all, 2), launch_geglu<A>(c, f));
-}
-
+static void cuda_swiglu(const op_call *c) { run_gated(c, silu_gate{}); }
+static void cuda_swiglu_bwd(const op_call *c) { run_gated_bwd(c, silu_gate{}); }
+static void cuda_geglu(const op_call *c) { WITH_ACT(c->attr.act, run_gated(c, gelu_gate<ACT>{})); }
 static void cuda_geglu_bwd(const op_call *c) {
-    const tensor *gu = &c->in[1], *all[] = { &c->in[0], gu, &c->out[0] };
-    int f = (int)(gu->dim[1] / 2);
-    WITH_TYPE(common_type(f, all, 3), launch_geglu_bwd<A>(c, f));
+    WITH_ACT(c->attr.act, run_gated_bwd(c, gelu_gate<ACT>{}));
+}
+static void cuda_swiglu_clamped(const op_call *c) {
+    run_gated(c, clamped_gate{ c->attr.clamp.limit, c->attr.clamp.alpha });
+}
+static void cuda_swiglu_clamped_bwd(const op_call *c) {
+    run_gated_bwd(c, clamped_gate{ c->attr.clamp.limit, c->attr.clamp.alpha });
 }
 
 /* ---- bias and GELU, where the GEMM could not add them ------------------------------------------- */
@@ -194,3 +176,5 @@ KERNEL(SWIGLU, cuda_swiglu);
 KERNEL(SWIGLU_BWD, cuda_swiglu_bwd);
 KERNEL(GEGLU, cuda_geglu, NULL, ATTR(ACT));
 KERNEL(GEGLU_BWD, cuda_geglu_bwd, NULL, ATTR(ACT));
+KERNEL(SWIGLU_CLAMPED, cuda_swiglu_clamped, NULL, ATTRS_CLAMP);
+KERNEL(SWIGLU_CLAMPED_BWD, cuda_swiglu_clamped_bwd, NULL, ATTRS_CLAMP);

@@ -20,4 +20,18 @@ static __device__ __forceinline__ float gelu_derivative(float x, act_kind act) {
     return s + s * (1 - s) * x * (1.5957691216057308f + 0.2140644488178027f * x * x);
 }
 
+/* WITH_ACT(act, call): with ACT, the activation, as a constant. */
+#define WITH_ACT(act, ...)                                                                         \
+    do switch (act) {                                                                              \
+            AS_ACT(ACT_GELU_TANH, __VA_ARGS__);                                                    \
+            AS_ACT(ACT_GELU_ERF, __VA_ARGS__);                                                     \
+            AS_ACT(ACT_RELU2, __VA_ARGS__);                                                        \
+        }                                                                                          \
+    while (0)
+#define AS_ACT(kind, ...)                                                                          \
+    case kind: {                                                                                   \
+        constexpr act_kind ACT = kind;                                                             \
+        __VA_ARGS__;                                                                               \
+    } break
+
 #endif

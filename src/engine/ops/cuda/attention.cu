@@ -280,13 +280,12 @@ static att att_block_of(const op_call *c, const tensor *q, const tensor *kv, con
 }
 
 static void cuda_attention_block(const op_call *c) {
-    enum { BEFORE, Q, KV, RANGE, ID, KEY_ID, LSE_BEFORE, SINK };
-    att a = att_block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
-    att_before before = { c->in[BEFORE].data, c->in[BEFORE].dt,
-                          (const float *)c->in[LSE_BEFORE].data };
-    set_dropout(&a, c, &c->in[ID], &c->in[KEY_ID]);
+    att a = att_block_of(c, &c->in[BLOCK_Q], &c->in[BLOCK_KV], &c->in[BLOCK_RANGE]);
+    att_before before = { c->in[BLOCK_BEFORE].data, c->in[BLOCK_BEFORE].dt,
+                          (const float *)c->in[BLOCK_LSE_BEFORE].data };
+    set_dropout(&a, c, &c->in[BLOCK_ID], &c->in[BLOCK_KEY_ID]);
     launch_attend(c, a, before, &c->out[0], (float *)c->out[1].data);
-    add_sinks(c, &c->in[SINK], &c->out[0], (float *)c->out[1].data);
+    add_sinks(c, &c->in[BLOCK_SINK], &c->out[0], (float *)c->out[1].data);
 }
 
 /* ---- decoding ---------------------------------------------------------------------------------- */
@@ -517,15 +516,14 @@ extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
 }
 
 static void cuda_attention_block_bwd(const op_call *c) {
-    enum { DOUT, Q, KV, O, LSE, RANGE, ID, KEY_ID };
-    att a = att_block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
+    att a = att_block_of(c, &c->in[BLOCK_BWD_Q], &c->in[BLOCK_BWD_KV], &c->in[BLOCK_BWD_RANGE]);
     att_grad g = {};
-    g.dout = mixed(c->in[DOUT]), g.o = mixed(c->in[O]);
+    g.dout = mixed(c->in[BLOCK_BWD_DO]), g.o = mixed(c->in[BLOCK_BWD_O]);
     g.dq = mixed(c->out[0]), g.dkv = mixed(c->out[1]);
-    g.lse = (const float *)c->in[LSE].data;
+    g.lse = (const float *)c->in[BLOCK_BWD_LSE].data;
     g.rowdot = (float *)c->run->workspace;
     g.add = c->accumulate & 1;
-    set_dropout(&a, c, &c->in[ID], &c->in[KEY_ID]);
+    set_dropout(&a, c, &c->in[BLOCK_BWD_ID], &c->in[BLOCK_BWD_KEY_ID]);
     launch_grad(c, a, g);
 }
 

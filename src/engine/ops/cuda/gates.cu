@@ -1,13 +1,11 @@
-/* Gates: of a token, which multiplies its row, and of a feed-forward layer, clamped; the formulas are those of
- * cpu/gates.c. A block of 256 threads per row; backward of the row gate has a fixed grid whose blocks loop over rows, and
- * each block adds the gradient of w into a row of the workspace that is its own: deterministic. Bytes moved: every operand
+/* The gate of a token, which multiplies its row; the formulas are those of cpu/gates.c. A block of 256 threads per row;
+ * backward has a fixed grid whose blocks loop over rows, and each block adds the gradient of w into a row of the workspace that is its own: deterministic. Bytes moved: every operand
  * once, of backward y and dz twice. */
 #include "device.cuh"
 #include "ops/op_table.h"
 
 enum { THREADS = 256, BLOCKS = CUDA_PARTIALS };
 
-/* ---- a gate per row ---------------------------------------------------------------------------- */
 template <class X, class W>
 static __device__ __forceinline__ float block_dot(const X &a, int64_t a_at, const W &b,
                                                   int64_t b_at, int64_t n, float *smem) {
@@ -89,63 +87,5 @@ static size_t cuda_gate_rows_workspace(const op_backend *b, const op_call *c, in
     return BLOCKS * align_up((size_t)c->in[3].dim[1], EIGHT) * sizeof(float);
 }
 
-/* ---- clamped SwiGLU: rows of gate | up. Grid: a block per row ------------------------------------ */
-template <class A>
-static __global__ void __launch_bounds__(THREADS)
-    swiglu_clamped(A gu, A y, int f, float limit, float alpha) {
-    int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
-    for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
-        float gate[8], up[8];
-        gu.load(g + col, g + f, gate);
-        gu.load(u + col, u + f, up);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            float a = fminf(gate[k], limit), b = fmaxf(-limit, fminf(up[k], limit));
-            up[k] = (b + 1) * a * sigmoid(alpha * a);
-        }
-        y.store(o + col, o + f, up);
-    }
-}
-
-template <class A>
-static __global__ void __launch_bounds__(THREADS)
-    swiglu_clamped_bwd(A dy, A gu, A dgu, int f, float limit, float alpha) {
-    int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
-    for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
-        float gate[8], up[8], d[8];
-        gu.load(g + col, g + f, gate);
-        gu.load(u + col, u + f, up);
-        dy.load(o + col, o + f, d);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            float a = fminf(gate[k], limit), b = fmaxf(-limit, fminf(up[k], limit));
-            float s = sigmoid(alpha * a), slope = s * (1 + alpha * a * (1 - s));
-            gate[k] = gate[k] <= limit ? d[k] * (b + 1) * slope : 0;
-            up[k] = b == up[k] ? d[k] * a * s : 0;
-        }
-        dgu.store(g + col, g + f, gate);
-        dgu.store(u + col, u + f, up);
-    }
-}
-
-static void cuda_swiglu_clamped(const op_call *c) {
-    const tensor *gu = &c->in[0], *y = &c->out[0], *all[] = { gu, y };
-    int f = (int)y->dim[1];
-    WITH_TYPE(common_type(f, all, 2),
-              LAUNCH(cuda_of(c), { blocks_for(gu->dim[0], 1), THREADS }, swiglu_clamped<A>,
-                     A(*gu, f), A(*y, f), f, c->attr.clamp.limit, c->attr.clamp.alpha));
-}
-
-static void cuda_swiglu_clamped_bwd(const op_call *c) {
-    const tensor *dy = &c->in[0], *gu = &c->in[1], *dgu = &c->out[0], *all[] = { dy, gu, dgu };
-    int f = (int)dy->dim[1];
-    WITH_TYPE(common_type(f, all, 3),
-              LAUNCH(cuda_of(c), { blocks_for(gu->dim[0], 1), THREADS }, swiglu_clamped_bwd<A>,
-                     A(*dy, f), A(*gu, f), A(*dgu, f), f, c->attr.clamp.limit,
-                     c->attr.clamp.alpha));
-}
-
 KERNEL(GATE_ROWS, cuda_gate_rows);
 KERNEL(GATE_ROWS_BWD, cuda_gate_rows_bwd, cuda_gate_rows_workspace);
-KERNEL(SWIGLU_CLAMPED, cuda_swiglu_clamped, NULL, ATTRS_CLAMP);
-KERNEL(SWIGLU_CLAMPED_BWD, cuda_swiglu_clamped_bwd, NULL, ATTRS_CLAMP);

@@ -90,6 +90,16 @@ template <class A> struct swiglu_bwd_of {
     }
 };
 
+template <act_kind ACT> static __device__ __forceinline__ void gelu8(float v[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = gelu(v[i], ACT);
+}
+template <act_kind ACT>
+static __device__ __forceinline__ void gelu_bwd8(float d[8], const float x[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) d[i] *= gelu_derivative(x[i], ACT);
+}
+
 template <class A> struct gelu_of {
     enum { PARTS = 1, BATCH = A::WHOLE ? 8 : 1, WHOLE = A::WHOLE };
     A x;
@@ -101,16 +111,7 @@ template <class A> struct gelu_of {
     }
     __device__ __forceinline__ void compute(const raw &r, float v[PARTS][8]) const {
         A::widen(r, v[0]);
-        if (act == ACT_GELU_TANH) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], ACT_GELU_TANH);
-        } else if (act == ACT_GELU_ERF) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], ACT_GELU_ERF);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], ACT_RELU2);
-        }
+        WITH_ACT(act, gelu8<ACT>(v[0]));
     }
 };
 
@@ -130,16 +131,7 @@ template <class A> struct gelu_bwd_of {
         float x[8];
         A::widen(r.dy, v[0]);
         A::widen(r.x, x);
-        if (act == ACT_GELU_TANH) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], ACT_GELU_TANH);
-        } else if (act == ACT_GELU_ERF) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], ACT_GELU_ERF);
-        } else {
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], ACT_RELU2);
-        }
+        WITH_ACT(act, gelu_bwd8<ACT>(v[0], x));
     }
 };
 
