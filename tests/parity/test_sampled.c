@@ -9,7 +9,7 @@ static uint64_t first_seed = 1;
 typedef struct sample {
     layout l;
     model_config c;
-    char text[512];
+    char text[2048];
 } sample;
 
 static int draw(rng_key key, uint64_t *at, int n) {
@@ -34,26 +34,54 @@ static bool can_run(const sample *s) {
     if (split && (l->zero >= 2 || l->keep_every)) return false;
     if (s->c.heads % l->tp) return false;
     if (s->c.kv_heads % l->tp && l->tp % s->c.kv_heads) return false;
+    if (s->c.value_step && s->c.kv_heads % l->tp) return false;
     if (l->cp == 1 || l->context == CONTEXT_RING) return true;
     return s->c.heads % (l->tp * l->cp) == 0 && s->c.kv_heads % (l->tp * l->cp) == 0;
 }
 
-static void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) {
-    bool rope = c->pos == POS_ROPE, plain = !c->experts && c->mlp == MLP_SWIGLU;
-    if (c->parallel) c->shared_norm = draw(key, at, 2);
-    if (c->norm_position == NORM_PRE && !c->parallel && draw(key, at, 4) == 0)
-        c->norm_position = NORM_BOTH;
-    if (!c->bias) c->qkv_bias = draw(key, at, 2), c->o_bias = draw(key, at, 2);
-    if (plain) c->mlp_bias = draw(key, at, 2);
-    if (plain && draw(key, at, 2)) c->mlp = draw(key, at, 2) ? MLP_GEGLU : MLP_GEGLU_ERF;
-    if (draw(key, at, 4) == 0) c->embedding_scale = 0.5, c->residual_scale = 0.7;
-    if (draw(key, at, 4) == 0) c->attention_scale = 0.2, c->logit_scale = 0.7;
+/* Routers, shared experts and what experts compute. */
+static void draw_experts(rng_key key, uint64_t *at, model_config *c) {
+    static const mlp_kind gated[] = { MLP_SWIGLU, MLP_GEGLU, MLP_GEGLU_ERF, MLP_SWIGLU_CLAMPED };
+    c->mlp = gated[draw(key, at, COUNT_OF(gated))];
+    c->swiglu_limit = 0.8; /* which some of these small models' gates exceed */
+    c->mlp_bias = draw(key, at, 2);
+    c->router_logit_bias = draw(key, at, 2);
+    c->router_bias = draw(key, at, 3) == 0;
+    c->router_score = (router_kind)draw(key, at, router_kind_count);
+    c->router_normalize = draw(key, at, 2);
+    c->router_scale = draw(key, at, 2) ? 1 : 1.7;
+    c->scale_input = draw(key, at, 3) == 0;
+    c->experts_per_token = 1 + draw(key, at, 3);
+    if (draw(key, at, 2)) {
+        c->experts = 8;
+        c->groups = draw(key, at, 2) ? 4 : 2;
+        c->group_limit = c->groups == 4 ? 2 + draw(key, at, 2) : 1;
+    }
+    c->shared_experts = draw(key, at, 3);
+    c->shared_dim = draw(key, at, 2) ? 20 : 0;
+    c->shared_gate = draw(key, at, 2);
+}
+
+/* Windows, layers with and without positions, and what depends on these. */
+static void draw_layer_kinds(rng_key key, uint64_t *at, model_config *c) {
+    bool rope = c->pos == POS_ROPE;
     if (draw(key, at, 3) == 0) c->layer_pattern = c->window ? rope ? 1243 : 12 : rope ? 24 : 2;
     if (rope && c->window && draw(key, at, 2)) c->rope_local = 100;
     if (rope) c->rope_scaling = (rope_scaling_kind)draw(key, at, rope_scaling_kind_count);
+    c->rope_original = 8; /* shorter than the sequences, so that scaling changes angles */
+    c->chunked = draw(key, at, 2);
+    c->temperature = draw(key, at, 2) ? 0.3 : 0;
+    c->temperature_floor = 4;
     c->qknorm = (qknorm_kind)draw(key, at, qknorm_kind_count);
-    if (draw(key, at, 4)) return;
-    c->qknorm = QKNORM_NONE; /* and latent attention, in which every head has keys */
+    c->qk_weights = draw(key, at, 3);
+    c->qk_rope_only = draw(key, at, 2);
+    c->sinks = draw(key, at, 3) == 0;
+}
+
+/* Keys and values of every head come from a latent vector. */
+static void draw_latent(rng_key key, uint64_t *at, model_config *c) {
+    c->qknorm = QKNORM_NONE;
+    c->sinks = false;
     c->kv_heads = c->heads;
     c->kv_latent = 10;
     c->q_latent = draw(key, at, 2) ? 14 : 0;
@@ -62,10 +90,29 @@ static void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) {
     c->rope_fraction = 1;
 }
 
+static void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) {
+    bool plain = !c->experts && c->mlp == MLP_SWIGLU;
+    if (c->parallel) c->shared_norm = draw(key, at, 2);
+    if (c->norm_position == NORM_PRE && !c->parallel && draw(key, at, 4) == 0)
+        c->norm_position = NORM_BOTH;
+    if (!c->bias) c->qkv_bias = draw(key, at, 2), c->o_bias = draw(key, at, 2);
+    if (plain) c->mlp_bias = draw(key, at, 2);
+    if (plain && draw(key, at, 2)) c->mlp = draw(key, at, 2) ? MLP_GEGLU : MLP_GEGLU_ERF;
+    if (draw(key, at, 4) == 0) c->embedding_scale = 0.5, c->residual_scale = 0.7;
+    if (draw(key, at, 4) == 0) c->attention_scale = 0.2, c->logit_scale = 0.7;
+    if (draw(key, at, 6) == 0) c->attention_softcap = 2, c->logit_softcap = 3;
+    if (c->experts) draw_experts(key, at, c);
+    draw_layer_kinds(key, at, c);
+    if (draw(key, at, 4) == 0) draw_latent(key, at, c);
+    if (!c->kv_latent && draw(key, at, 5) == 0) c->value_step = 2;
+    model_config_normalize(c); /* facts that do not matter to this model are left out */
+    assert_ok(model_check(c));
+}
+
 static void draw_model(rng_key key, uint64_t *at, model_config *c) {
-    int family = draw(key, at, 4);
+    int family = draw(key, at, 5); /* the last is small_llama as it is */
     *c = family == 0 ? small_gpt2() : family == 1 ? small_neox() : small_llama();
-    if (family == 2 && draw(key, at, 2)) *c = small_moe();
+    if (family == 2) *c = small_moe();
     if (family == 3) c->norm_position = NORM_POST;
     c->layers = 4 + draw(key, at, 2);
     if (c->experts) {
@@ -77,7 +124,7 @@ static void draw_model(rng_key key, uint64_t *at, model_config *c) {
     c->tied = draw(key, at, 2);
     c->vocab = draw(key, at, 2) ? 40 : 41;
     if (draw(key, at, 2)) c->dropout = 0.1, c->attn_dropout = 0.1, c->embed_dropout = 0.1;
-    if (draw(key, at, 4) == 0) c->window = 5;
+    if (draw(key, at, 3) == 0) c->window = 5;
     draw_newer_facts(key, at, c);
 }
 
@@ -111,6 +158,20 @@ static void draw_split(rng_key key, uint64_t *at, int layers, layout *l) {
         l->split[draw(key, at, stages)]++;
 }
 
+/* Writes the facts that differ from their defaults. */
+static void describe(const model_config *c, char *to, size_t n) {
+    char value[64];
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        double v = model_fact_get(f, c);
+        if (v == f->fallback) continue;
+        int wrote = snprintf(to, n, " %s=%s", f->key, model_fact_text(f, v, value, sizeof value));
+        assert_true(wrote > 0 && (size_t)wrote < n);
+        to += wrote;
+        n -= (size_t)wrote;
+    }
+}
+
 static sample draw_sample(uint64_t seed) {
     static const char *const orders[] = { "1F1B", "GPipe", "interleaved", "zero bubble" };
     rng_key key = rng_key_of(seed, hash_str("layouts"));
@@ -125,21 +186,17 @@ static sample draw_sample(uint64_t seed) {
     char stages[64] = "";
     for (int i = 0; i < l->pp * l->chunks; i++)
         snprintf(stages + strlen(stages), sizeof stages - strlen(stages), " %d", l->split[i]);
-    snprintf(
+    int n = snprintf(
         s.text, sizeof s.text,
         "seed %llu: pp%d (%s, less %d and %d, split%s) x %d replicas x dp%d (zero%d%s, prefetch %d%s%s%s) x cp%d (%s) x ep%d x tp%d%s in %d, "
-        "recompute %d/%d%s, %d layers, %d kv heads, %d experts, vocabulary %d%s%s, pattern %lld, rope scaling %d "
-        "and local base %g, norm position %d, activation %d, scales %g %g %g %g",
+        "recompute %d/%d%s, model",
         (unsigned long long)seed, l->pp, orders[l->schedule], l->first_less, l->last_less, stages,
         l->replicas, l->dp, l->zero, l->offload_params ? " in host memory" : "", l->prefetch,
         l->keep_gathered ? ", kept" : "", l->whole_below ? ", small ones whole" : "",
         l->bucket_bytes ? ", small buckets" : "", l->cp,
         l->context == CONTEXT_RING ? "ring" : "ulysses", l->ep, l->tp, l->sp ? "+sp" : "",
-        l->tp_chunks, l->keep_every, l->keep_last, l->selective ? " selective" : "", s.c.layers,
-        s.c.kv_heads, (int)s.c.experts, (int)s.c.vocab, s.c.tied ? ", tied" : "",
-        s.c.dropout > 0 ? ", dropout" : "", (long long)s.c.layer_pattern, s.c.rope_scaling,
-        s.c.rope_local, s.c.norm_position, s.c.mlp, s.c.embedding_scale, s.c.residual_scale,
-        s.c.attention_scale, s.c.logit_scale);
+        l->tp_chunks, l->keep_every, l->keep_last, l->selective ? " selective" : "");
+    describe(&s.c, s.text + n, sizeof s.text - (size_t)n);
     return s;
 }
 

@@ -16,7 +16,7 @@ enum {
     RUN_MICROS = 2,
     RUN_MOST_MICROS = 8,
     RUN_MAX_RANKS = 8,
-    RUN_MAX_PARAMS = 192
+    RUN_MAX_PARAMS = 512
 };
 
 typedef struct layout {
