@@ -589,6 +589,13 @@ static inline double grad_difference(const outcome *a, const outcome *b, int k, 
     return sqrt(d) / fmax(norm2(b->grad[k], b->count[k]), 1e-3 * all);
 }
 
+/* @return how far loss and gradients are apart, relative. */
+static inline double worst_difference(const outcome *a, const outcome *b) {
+    double all = norm_of_all(b), worst = fabs(a->loss - b->loss) / fabs(b->loss);
+    for (int k = 0; k < b->params; k++) worst = fmax(worst, grad_difference(a, b, k, all));
+    return worst;
+}
+
 static inline void same_within(const char *what, const outcome *a, const outcome *b, double tol) {
     double all = norm_of_all(b);
     assert_int_equal(a->params, b->params);
