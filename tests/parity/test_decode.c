@@ -1,6 +1,6 @@
 /* Generation sees what training sees: the loss of every token of a long sequence, once through the
  * training attention and once through the cache, in pieces and token by token. */
-#include "support/model.h"
+#include "support/sampled.h"
 
 #include "eval/eval.h"
 
@@ -102,6 +102,22 @@ static void fast_learner_decodes_as_it_trains(void **state) {
 static void newer_families_decode_as_they_train(void **state) {
     for (size_t i = 0; i < COUNT_OF(new_models); i++)
         compare(new_models[i].name, new_models[i].make(), 1);
+}
+/* INGOT_TEST_SEED: the first model's seed (1); INGOT_TEST_MODELS: how many (24, under sanitizers 8). */
+static void sampled_models_decode_as_they_train(void **state) {
+    const char *seed = getenv("INGOT_TEST_SEED"), *models = getenv("INGOT_TEST_MODELS");
+    uint64_t first = seed ? strtoull(seed, NULL, 10) : 1;
+    uint64_t n = models ? strtoull(models, NULL, 10) : SANITIZED ? 8 : 24;
+    for (uint64_t i = first; i < first + n; i++) {
+        model_config c;
+        char text[1024];
+        uint64_t at = 0;
+        draw_model(rng_key_of(i, hash_str("decoded")), &at, &c);
+        size_t begin = (size_t)snprintf(text, sizeof text, "seed %llu:", (unsigned long long)i);
+        describe(&c, text + begin, sizeof text - begin);
+        print_message("%s\n", text);
+        compare(text, c, 1);
+    }
 }
 static void gpt2_decodes_as_it_trains(void **state) {
     model_config c = small_gpt2();
@@ -352,6 +368,7 @@ int main(void) {
         cmocka_unit_test(llama_decodes_as_it_trains),
         cmocka_unit_test(fast_learner_decodes_as_it_trains),
         cmocka_unit_test(newer_families_decode_as_they_train),
+        cmocka_unit_test(sampled_models_decode_as_they_train),
         cmocka_unit_test(a_sliding_window_decodes_as_it_trains),
         cmocka_unit_test(gpt2_decodes_as_it_trains)
     };

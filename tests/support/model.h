@@ -16,7 +16,7 @@ enum {
     RUN_MICROS = 2,
     RUN_MOST_MICROS = 8,
     RUN_MAX_RANKS = 8,
-    RUN_MAX_PARAMS = 192
+    RUN_MAX_PARAMS = 512
 };
 
 typedef struct layout {
@@ -587,6 +587,13 @@ static inline double grad_difference(const outcome *a, const outcome *b, int k, 
     double d = 0;
     for (int64_t i = 0; i < b->count[k]; i++) d += pow((double)a->grad[k][i] - b->grad[k][i], 2);
     return sqrt(d) / fmax(norm2(b->grad[k], b->count[k]), 1e-3 * all);
+}
+
+/* @return how far loss and gradients are apart, relative. */
+static inline double worst_difference(const outcome *a, const outcome *b) {
+    double all = norm_of_all(b), worst = fabs(a->loss - b->loss) / fabs(b->loss);
+    for (int k = 0; k < b->params; k++) worst = fmax(worst, grad_difference(a, b, k, all));
+    return worst;
 }
 
 static inline void same_within(const char *what, const outcome *a, const outcome *b, double tol) {

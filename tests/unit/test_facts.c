@@ -267,6 +267,37 @@ static void every_fact_changes_the_model(void **state) {
     }
 }
 
+/* Latent attention has code of its own: a fact is computed there, too, or refused beside it. */
+static void no_fact_is_ignored_by_latent_attention(void **state) {
+    model_config latent = whole();
+    latent.vocab = latent.dim = latent.rope_original = 64;
+    latent.kv_heads = latent.heads;
+    latent.qknorm = QKNORM_NONE;
+    latent.experts = 0;
+    latent.kv_latent = 8;
+    latent.head_dim = 16;
+    latent.ffn = 48;
+    latent.rope_head_dim = latent.value_head_dim = 8;
+    latent.layer_pattern = 13;
+    assert_ok(model_check(&latent));
+    uint64_t before = fingerprint(&latent);
+    int refused = 0;
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        model_config c = latent;
+        if (!model_fact_applies(f, &c)) continue;
+        model_fact_set(f, &c, other_value(f, &c));
+        err e = model_check(&c);
+        if (e) {
+            assert_error(e, "model.");
+            refused++;
+        } else if (fingerprint(&c) == before) {
+            fail_msg("%s changes nothing", f->name);
+        }
+    }
+    assert_true(refused >= 5);
+}
+
 /* ---- options that follow from others --------------------------- */
 static err model_of(const char *const *set, model_config *c) {
     config cfg;
@@ -300,6 +331,7 @@ int main(void) {
         cmocka_unit_test(older_checkpoints_rotate_as_they_did),
         cmocka_unit_test(wrong_checkpoints_are_refused),
         cmocka_unit_test(every_fact_changes_the_model),
+        cmocka_unit_test(no_fact_is_ignored_by_latent_attention),
         cmocka_unit_test(sizes_follow_width_and_heads),
     };
     return cmocka_run_group_tests_name("facts", tests, NULL, NULL);

@@ -1,6 +1,5 @@
 /* config.json of Hugging Face models: what transformers wrote is read, goes out again the same, and
  * what our models do not have is refused. */
-#include "support/facts.h"
 #include "support/hf.h"
 
 static void what_transformers_wrote_is_read(void **state) {
@@ -279,9 +278,6 @@ static void a_family_refuses_what_it_does_not_express(void **state) {
     assert_string_equal(hf_family_type(family), "mistral");
 }
 
-/* Biases that a model lacks are written as zeros: they come back as biases. */
-static bool is_bias(const model_fact *f) { return str_ends(f->key, "bias"); }
-
 /* Fixtures whose expected facts are what is read: test_pytorch compares what these compute. */
 static const char *const read_fixtures[] = { "olmo3",      "smollm3",   "granite",       "phi3",
                                              "starcoder2", "stablelm",  "cohere2",       "gemma2",
@@ -321,43 +317,6 @@ static void newer_families_go_out_as_they_came(void **state) {
     }
 }
 
-/* The property of the table: no fact is lost on the way out, whatever its value. */
-static void every_fact_is_exported_or_refused(void **state) {
-    int exported = 0, refusals = 0;
-    for (size_t i = 0; i < COUNT_OF(hf_fixtures) + COUNT_OF(read_fixtures); i++)
-        for (int k = 0; k < model_facts(); k++) {
-            const model_fact *f = model_fact_at(k);
-            const hf_family *family;
-            model_config c = any_fixture(i, &family), back;
-            model_fact_set(f, &c, other_value(f, &c));
-            if (c.kv_latent) c.kv_heads = c.heads; /* other numbers contradict it */
-            err bad = model_check(&c), e = OK;
-            if (bad) { /* other facts contradict it, too */
-                err_free(bad);
-                continue;
-            }
-            e = hf_export_config(*state, family, &c, DT_F32, NO_TOKENS);
-            if (e) {
-                refusals++;
-                assert_error(e, "model.");
-                continue;
-            }
-            if ((f->flags & FACT_TRAINING) || is_bias(f)) continue;
-            err contradiction = model_check(&c); /* no model has such facts */
-            err_free(contradiction);
-            if (contradiction) continue;
-            assert_ok(hf_import_config(*state, &back, &family, NULL));
-            model_config_without_mup(&c);
-            model_config_normalize(&c);
-            int d = model_config_diff(&back, &c, 0);
-            if (d >= 0)
-                fail_msg("%s: %s changed when %s was exported", hf_family_type(family),
-                         model_fact_at(d)->name, f->name);
-            exported++;
-        }
-    assert_true(exported > 50 && refusals > 50);
-}
-
 int main(void) {
 #define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
@@ -374,7 +333,6 @@ int main(void) {
         WITH_FOLDER(a_family_refuses_what_it_does_not_express),
         WITH_FOLDER(mup_models_are_exported_as_granite),
         WITH_FOLDER(newer_families_go_out_as_they_came),
-        WITH_FOLDER(every_fact_is_exported_or_refused),
     };
     return cmocka_run_group_tests_name("hf", tests, NULL, NULL);
 }

@@ -165,9 +165,10 @@ static err check_latent(const model_config *c) {
         return err_hint(
             ERR("model.kv_latent_dim with model.kv_heads %d of %d heads", c->kv_heads, c->heads),
             "leave model.kv_heads out: every head has keys and values of its own");
-    if (c->qknorm != QKNORM_NONE || c->value_step || c->sinks)
+    if (c->qknorm != QKNORM_NONE || c->value_step || c->sinks || c->chunked || c->temperature > 0)
         return err_hint(ERR("model.kv_latent_dim cannot be combined with model.qk_norm, "
-                            "model.value_embedding_step or model.attention_sinks"),
+                            "model.value_embedding_step, model.attention_sinks, "
+                            "model.chunked_attention or model.attention_temperature"),
                         "leave those out");
     if (c->rope_head_dim % 2 || c->rope_head_dim > c->head_dim || c->rope_fraction != 1)
         return err_hint(ERR("model.rope_head_dim %lld of model.head_dim %lld, with "

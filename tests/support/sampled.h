@@ -1,0 +1,115 @@
+/* Models drawn at random: every fact that changes what a model computes, in combinations that it may have. */
+#ifndef INGOT_TESTS_SAMPLED_H
+#define INGOT_TESTS_SAMPLED_H
+
+#include "support/model.h"
+
+static inline int draw(rng_key key, uint64_t *at, int n) {
+    return (int)rng_below(key, (*at)++, (uint64_t)n);
+}
+
+/* Routers, shared experts and what experts compute. */
+static inline void draw_experts(rng_key key, uint64_t *at, model_config *c) {
+    static const mlp_kind gated[] = { MLP_SWIGLU, MLP_GEGLU, MLP_GEGLU_ERF, MLP_SWIGLU_CLAMPED };
+    c->mlp = gated[draw(key, at, COUNT_OF(gated))];
+    c->swiglu_limit = 0.8; /* which some of these small models' gates exceed */
+    c->mlp_bias = draw(key, at, 2);
+    c->router_logit_bias = draw(key, at, 2);
+    c->router_bias = draw(key, at, 3) == 0;
+    c->router_score = (router_kind)draw(key, at, router_kind_count);
+    c->router_normalize = draw(key, at, 2);
+    c->router_scale = draw(key, at, 2) ? 1 : 1.7;
+    c->scale_input = draw(key, at, 3) == 0;
+    c->experts_per_token = 1 + draw(key, at, 3);
+    if (draw(key, at, 2)) {
+        c->experts = 8;
+        c->groups = draw(key, at, 2) ? 4 : 2;
+        c->group_limit = c->groups == 4 ? 2 + draw(key, at, 2) : 1;
+    }
+    c->shared_experts = draw(key, at, 3);
+    c->shared_dim = draw(key, at, 2) ? 20 : 0;
+    c->shared_gate = draw(key, at, 2);
+}
+
+/* Windows, layers with and without positions, and what depends on these. */
+static inline void draw_layer_kinds(rng_key key, uint64_t *at, model_config *c) {
+    bool rope = c->pos == POS_ROPE;
+    if (draw(key, at, 3) == 0) c->layer_pattern = c->window ? rope ? 1243 : 12 : rope ? 24 : 2;
+    if (rope && c->window && draw(key, at, 2)) c->rope_local = 100;
+    if (rope) c->rope_scaling = (rope_scaling_kind)draw(key, at, rope_scaling_kind_count);
+    c->rope_original = 8; /* shorter than the sequences, so that scaling changes angles */
+    c->chunked = draw(key, at, 2);
+    c->temperature = draw(key, at, 2) ? 0.3 : 0;
+    c->temperature_floor = 4;
+    c->qknorm = (qknorm_kind)draw(key, at, qknorm_kind_count);
+    c->qk_weights = draw(key, at, 3);
+    c->qk_rope_only = draw(key, at, 2);
+    c->sinks = draw(key, at, 3) == 0;
+}
+
+/* Keys and values of every head come from a latent vector. */
+static inline void draw_latent(rng_key key, uint64_t *at, model_config *c) {
+    c->qknorm = QKNORM_NONE;
+    c->sinks = c->chunked = false;
+    c->temperature = 0;
+    c->kv_heads = c->heads;
+    c->kv_latent = 10;
+    c->q_latent = draw(key, at, 2) ? 14 : 0;
+    c->rope_head_dim = 4;
+    c->value_head_dim = draw(key, at, 2) ? 6 : 12;
+    c->rope_fraction = 1;
+}
+
+static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) {
+    bool plain = !c->experts && c->mlp == MLP_SWIGLU;
+    if (c->parallel) c->shared_norm = draw(key, at, 2);
+    if (c->norm_position == NORM_PRE && !c->parallel && draw(key, at, 4) == 0)
+        c->norm_position = NORM_BOTH;
+    if (!c->bias) c->qkv_bias = draw(key, at, 2), c->o_bias = draw(key, at, 2);
+    if (plain) c->mlp_bias = draw(key, at, 2);
+    if (plain && draw(key, at, 2)) c->mlp = draw(key, at, 2) ? MLP_GEGLU : MLP_GEGLU_ERF;
+    if (draw(key, at, 4) == 0) c->embedding_scale = 0.5, c->residual_scale = 0.7;
+    if (draw(key, at, 4) == 0) c->attention_scale = 0.2, c->logit_scale = 0.7;
+    if (draw(key, at, 6) == 0) c->attention_softcap = 2, c->logit_softcap = 3;
+    if (c->experts) draw_experts(key, at, c);
+    draw_layer_kinds(key, at, c);
+    if (draw(key, at, 4) == 0) draw_latent(key, at, c);
+    if (!c->kv_latent && draw(key, at, 5) == 0) c->value_step = 2;
+    model_config_normalize(c); /* facts that do not matter to this model are left out */
+    assert_ok(model_check(c));
+}
+
+static inline void draw_model(rng_key key, uint64_t *at, model_config *c) {
+    int family = draw(key, at, 5); /* the last is small_llama as it is */
+    *c = family == 0 ? small_gpt2() : family == 1 ? small_neox() : small_llama();
+    if (family == 2) *c = small_moe();
+    if (family == 3) c->norm_position = NORM_POST;
+    c->layers = 4 + draw(key, at, 2);
+    if (c->experts) {
+        c->first_dense = draw(key, at, 3);
+        c->moe_step = 1 + draw(key, at, 2);
+        c->capacity_factor = draw(key, at, 3) ? 1.25 : 0;
+    }
+    c->kv_heads = draw(key, at, 2) ? 4 : 2;
+    c->tied = draw(key, at, 2);
+    c->vocab = draw(key, at, 2) ? 40 : 41;
+    if (draw(key, at, 2)) c->dropout = 0.1, c->attn_dropout = 0.1, c->embed_dropout = 0.1;
+    if (draw(key, at, 3) == 0) c->window = 5;
+    draw_newer_facts(key, at, c);
+}
+
+/* Writes the facts that differ from their defaults. */
+static inline void describe(const model_config *c, char *to, size_t n) {
+    char value[64];
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        double v = model_fact_get(f, c);
+        if (v == f->fallback) continue;
+        int wrote = snprintf(to, n, " %s=%s", f->key, model_fact_text(f, v, value, sizeof value));
+        assert_true(wrote > 0 && (size_t)wrote < n);
+        to += wrote;
+        n -= (size_t)wrote;
+    }
+}
+
+#endif
