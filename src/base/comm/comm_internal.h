@@ -117,8 +117,8 @@ err shared_wait(comm *c, shared_end *s, comm_ticket *t) MUST_USE;
 /* @param rank the one that gave up. */
 void shared_abort(shared_end *s, int rank, const char *cause);
 
-/* @return 1 + the rank that gave up first; 0: none has. */
-int shared_failed(const shared_end *s);
+/* @return whether the first rank that gave up is another one than this. */
+bool shared_failed_elsewhere(const shared_end *s, int rank);
 
 /* ---- messages between processes (transport_*.c) ---------------------------------------------------------- */
 /* Messages between two ranks with one tag arrive in the order they were sent. Not thread-safe. */
@@ -176,7 +176,7 @@ remote_end *remote_end_new(transport *w, void (*lost)(void *ctx, err e), void *c
 void remote_end_free(remote_end *r); /* takes NULL */
 err remote_start(comm *c, remote_end *r, comm_ticket *t) MUST_USE;
 /* @param failed whether to give up, asked now and then; NULL: never. */
-err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c)) MUST_USE;
+err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(const comm *c)) MUST_USE;
 
 /* ---- memory that processes of a host share (comm_memory.c) ------------------------------------------------ */
 /* Segments are memory without a name in any file system, so nothing is left when a process dies. Other

@@ -124,15 +124,13 @@ static err process_start(comm *c, comm_ticket *t) {
 
 static bool process_failed(const comm *c) {
     const process_end *p = c->state;
-    int failed = p->shared ? shared_failed(p->shared) : 0;
-    return failed && failed != c->m.rank + 1;
+    return p->shared && shared_failed_elsewhere(p->shared, c->m.rank);
 }
-static bool host_failed(comm *c) { return process_failed(c); }
 
 static err process_wait(comm *c, comm_ticket *t) {
     process_end *p = c->state;
     return p->near[t->move.axes] ? shared_wait(c, p->shared, t)
-                                 : remote_wait(c, p->remote, t, host_failed);
+                                 : remote_wait(c, p->remote, t, process_failed);
 }
 
 static void process_abort(comm *c, const char *cause) {

@@ -3,7 +3,7 @@
  * Every rank sends each other member what that one needs and gets what it needs itself; sums are then made
  * where they are needed, in rank order in fp32, so that results are bit-identical to those in shared memory.
  * No rank sends more bytes than a ring would. An operation is a list of transfers; when all have ended, its
- * next stage begins:
+ * next round begins:
  *
  *     all-reduce, maximum    0: every member's share of my slice    1: the other slices, reduced
  *     rows                   0: counts                              1: rows
@@ -29,7 +29,7 @@ typedef struct remote_op {
     err error;
     comm_ticket t;
     comm_group g;
-    int stage;
+    int round;
     dtype dt, wire; /* of the tensors; of what crosses */
     transport_request *transfers;
     int n, cap;
@@ -53,13 +53,13 @@ struct remote_end {
 };
 
 /* ---- transfers --------------------------------------------------------------------------- */
-/* Messages keep their channel's order. Collectives of a set of axes are numbered, since a later stage of
+/* Messages keep their channel's order. Collectives of a set of axes are numbered, since a later round of
  * one may begin after the first of the next. */
 static int tag_of(const remote_op *o) {
     move_kind k = comm_kind(&o->t.move);
     int axes = (int)o->t.move.axes; /* 7 bits */
     if (k == MOVE_SEND || k == MOVE_RECV) return axes << 5 | 1 << 4 | o->t.move.channel;
-    return (int)(o->t.sequence % (1 << 13)) << 12 | axes << 5 | o->stage;
+    return (int)(o->t.sequence % (1 << 13)) << 12 | axes << 5 | o->round;
 }
 
 /* Posts one transfer, in pieces of the largest message. */
@@ -393,15 +393,15 @@ static void end_message(remote_op *o) {
         widen_values(o, o->in.at, o->t.out.data, tensor_count(&o->t.out));
 }
 
-/* ---- stages ---------------------------------------------------------------------------------- */
-typedef struct stages {
+/* ---- rounds ---------------------------------------------------------------------------------- */
+typedef struct rounds {
     err (*start)(remote_end *r, remote_op *o);
-    err (*second)(remote_end *r, remote_op *o); /* NULL: there is one stage */
+    err (*second)(remote_end *r, remote_op *o); /* NULL: there is one round */
     void (*end)(remote_op *o);
-} stages;
+} rounds;
 
-static const stages *stages_of(const remote_op *o) {
-    static const stages pieces = { start_pieces, NULL, end_pieces },
+static const rounds *rounds_of(const remote_op *o) {
+    static const rounds pieces = { start_pieces, NULL, end_pieces },
                         reduce = { start_reduce, spread_reduced, end_reduce },
                         rows = { start_rows, remote_exchange_rows, end_rows },
                         message = { remote_start_message, NULL, end_message };
@@ -434,9 +434,9 @@ static void remote_advance(remote_end *r, remote_op *o) {
     if (!o->open || o->done) return;
     err e = test_transfers(r, o);
     if (!e && o->n) return;
-    const stages *s = stages_of(o);
-    if (!e && o->stage == 0 && s->second) {
-        o->stage = 1;
+    const rounds *s = rounds_of(o);
+    if (!e && o->round == 0 && s->second) {
+        o->round = 1;
         e = s->second(r, o);
         if (!e && o->n) return;
     }
@@ -532,13 +532,13 @@ err remote_start(comm *c, remote_end *r, comm_ticket *t) {
     o->done = false;
     o->t = *t;
     o->g = comm_group_of(c, t->move.axes);
-    o->stage = 0;
+    o->round = 0;
     o->dt = k == MOVE_RECV ? t->out.dt : t->in.dt;
     o->wire = t->move.wire ? t->move.wire : o->dt;
     o->n = 0;
     t->request = o;
     r->opens++;
-    err e = stages_of(o)->start(r, o);
+    err e = rounds_of(o)->start(r, o);
     pthread_cond_signal(&r->work);
     pthread_mutex_unlock(&r->lock);
     return e;
@@ -572,7 +572,7 @@ static err out_of_time(const comm *c, const remote_op *o, const wait_state *w) {
     return err_exit(e, EXIT_HUNG);
 }
 
-err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c)) {
+err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(const comm *c)) {
     remote_op *o = t->request;
     wait_state w;
     bool begun = false; /* `w` has: the first looks cost nothing */

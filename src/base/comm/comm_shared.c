@@ -155,7 +155,10 @@ void shared_abort(shared_end *s, int rank, const char *cause) {
     atomic_store(&w->failed, rank + 1);
 }
 
-int shared_failed(const shared_end *s) { return atomic_load(&s->w->failed); }
+bool shared_failed_elsewhere(const shared_end *s, int rank) {
+    int failed = atomic_load(&s->w->failed);
+    return failed && failed != rank + 1;
+}
 
 /* Ranks that wait for one another all wait: those that do not are the ones that hang. Appends them. */
 static void list_hanging(comm *c, shared_end *s, str *out) {

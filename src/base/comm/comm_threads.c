@@ -24,8 +24,7 @@ static void threads_abort(comm *c, const char *cause) {
 }
 
 static bool threads_failed(const comm *c) {
-    int failed = shared_failed(((const thread_end *)c->state)->shared);
-    return failed && failed != c->m.rank + 1;
+    return shared_failed_elsewhere(((const thread_end *)c->state)->shared, c->m.rank);
 }
 
 static void threads_free(comm *c) {
