@@ -148,18 +148,15 @@ static void f32_mul(const tile_job *j) {
     }
 }
 
-static const tile_path f32_path = {
-    .name = "fp32",
-    .elem = sizeof(float),
-    .unit = TILE_F32_UNIT,
-    .left_outer = f32_left_outer,
-    .left_inner = f32_left_inner,
-    .right_outer = f32_right_outer,
-    .right_inner = f32_right_inner,
-    .left_scores = f32_left_scores,
-    .right_scores = f32_right_scores,
-    .mul = f32_mul,
-};
+/* A path whose functions begin with its name. */
+#define TILE_PATH(label, type, size, path)                                                         \
+    {                                                                                              \
+        .name = label, .elem = sizeof(type), .unit = size, .left_outer = path##_left_outer,        \
+        .left_inner = path##_left_inner, .right_outer = path##_right_outer,                        \
+        .right_inner = path##_right_inner, .left_scores = path##_left_scores,                      \
+        .right_scores = path##_right_scores, .mul = path##_mul                                     \
+    }
+static const tile_path f32_path = TILE_PATH("fp32", float, TILE_F32_UNIT, f32);
 
 /* ---- bf16, where the instruction set has it -------------------------------------------------- */
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)

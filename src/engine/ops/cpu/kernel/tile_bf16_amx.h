@@ -127,16 +127,5 @@ static void amx_mul(const tile_job *j) {
     _tile_release();
 }
 
-static const tile_path bf16_path = {
-    .name = "bf16 amx",
-    .elem = sizeof(uint16_t),
-    .unit = BF16_UNIT,
-    .left_outer = amx_left_outer,
-    .left_inner = amx_left_inner,
-    .right_outer = amx_right_outer,
-    .right_inner = amx_right_inner,
-    .left_scores = amx_left_scores,
-    .right_scores = amx_right_scores,
-    .mul = amx_mul,
-};
+static const tile_path bf16_path = TILE_PATH("bf16 amx", uint16_t, BF16_UNIT, amx);
 static const tile_path *bf16_path_or_null(void) { return &bf16_path; }

@@ -76,16 +76,5 @@ static void bf16_mul(const tile_job *j) {
     }
 }
 
-static const tile_path bf16_path = {
-    .name = "bf16 dot",
-    .elem = sizeof(uint16_t),
-    .unit = BF16_UNIT,
-    .left_outer = bf16_left_outer,
-    .left_inner = bf16_left_inner,
-    .right_outer = bf16_right_outer,
-    .right_inner = bf16_right_inner,
-    .left_scores = bf16_left_scores,
-    .right_scores = bf16_right_scores,
-    .mul = bf16_mul,
-};
+static const tile_path bf16_path = TILE_PATH("bf16 dot", uint16_t, BF16_UNIT, bf16);
 static const tile_path *bf16_path_or_null(void) { return &bf16_path; }

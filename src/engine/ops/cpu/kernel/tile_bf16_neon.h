@@ -137,16 +137,10 @@ static void bf16_mul(const tile_job *j) {
     }
 }
 
-static const tile_path bf16_path = {
-    .name = "bf16 mmla",
-    .elem = sizeof(uint16_t),
-    .unit = BF16_UNIT,
-    .left_outer = bf16_outer,
-    .left_inner = bf16_inner,
-    .right_outer = bf16_outer,
-    .right_inner = bf16_inner,
-    .left_scores = bf16_left_scores,
-    .right_scores = bf16_right_scores,
-    .mul = bf16_mul,
-};
+/* Both operands have one layout. */
+#define bf16_left_outer  bf16_outer
+#define bf16_left_inner  bf16_inner
+#define bf16_right_outer bf16_outer
+#define bf16_right_inner bf16_inner
+static const tile_path bf16_path = TILE_PATH("bf16 mmla", uint16_t, BF16_UNIT, bf16);
 static const tile_path *bf16_path_or_null(void) { return &bf16_path; }
