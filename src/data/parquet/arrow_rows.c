@@ -149,18 +149,10 @@ static const char *dictionary_buffers(const arrow_field *f, const arrow_batch *b
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-/* Not damage, but a matter of memory; so it has a remedy. */
 static err check_size(const arrow_cursor *c, size_t bytes) {
-    char size[32], limit[32];
-    size_t most = c->f->limits.page_bytes;
-    if (bytes <= most) return OK;
-    str why = { 0 };
-    str_add(&why, "it has %s; at most %s fit in memory",
-            str_bytes(size, sizeof size, (double)bytes),
-            str_bytes(limit, sizeof limit, (double)most));
-    err e = batch_error(c, why.text);
-    str_free(&why);
-    return err_hint(e, "raise --memory or --longest, or rewrite the file with smaller batches");
+    char why[128];
+    if (!parquet_is_too_large(c->f, bytes, why, sizeof why)) return OK;
+    return err_hint(batch_error(c, why), PARQUET_TOO_LARGE "batches");
 }
 
 /* Reads the parts of a page, and the lengths that compressed ones state. */

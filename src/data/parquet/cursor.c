@@ -62,18 +62,20 @@ static const char *check_page_header(const parquet_cursor *c, const parquet_page
     return NULL;
 }
 
-/* Not damage, but a matter of memory; so it has a remedy. */
-static err check_page_size(const parquet_cursor *c, const parquet_page *h) {
+bool parquet_is_too_large(const parquet_file *f, size_t bytes, char *why, size_t n) {
     char size[32], limit[32];
-    size_t most = c->f->limits.page_bytes, bytes = (size_t)MAX(h->plain_bytes, h->raw_bytes);
-    if (bytes <= most) return OK;
-    str why = { 0 };
-    str_add(&why, "it has %s; at most %s fit in memory",
-            str_bytes(size, sizeof size, (double)bytes),
-            str_bytes(limit, sizeof limit, (double)most));
-    err e = cursor_error(c, why.text);
-    str_free(&why);
-    return err_hint(e, "raise --memory or --longest, or rewrite the file with smaller pages");
+    size_t most = f->limits.page_bytes;
+    snprintf(why, n, "it has %s; at most %s fit in memory",
+             str_bytes(size, sizeof size, (double)bytes),
+             str_bytes(limit, sizeof limit, (double)most));
+    return bytes > most;
+}
+
+static err check_page_size(const parquet_cursor *c, const parquet_page *h) {
+    char why[128];
+    size_t bytes = (size_t)MAX(h->plain_bytes, h->raw_bytes);
+    if (!parquet_is_too_large(c->f, bytes, why, sizeof why)) return OK;
+    return err_hint(cursor_error(c, why), PARQUET_TOO_LARGE "pages");
 }
 
 /* Reads the header at the cursor and consumes it. */

@@ -278,6 +278,10 @@ typedef struct arrow_batch_layout {
 } arrow_batch_layout;
 const char *arrow_batch_parts(const flat_table *t, arrow_batch_layout *out);
 
+/* Whether a page exceeds the limit, and why: not damage, but a matter of memory, so it has a remedy. */
+bool parquet_is_too_large(const parquet_file *f, size_t bytes, char *why, size_t n);
+#define PARQUET_TOO_LARGE "raise --memory or --longest, or rewrite the file with smaller "
+
 typedef struct arrow_cursor arrow_cursor;
 err arrow_cursor_open(const parquet_file *f, int group, int column, arrow_cursor **out) MUST_USE;
 void arrow_cursor_close(arrow_cursor *c); /* takes NULL */
