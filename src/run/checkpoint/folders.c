@@ -190,13 +190,6 @@ err ckpt_latest(const char *run_dir, char **path) {
     return OK;
 }
 
-/* Verifies a checkpoint, of which each rank reads its share. */
-static err verify_shared(const char *path, comm *c) {
-    int part = c ? comm_rank(c) : 0, parts = c ? mesh_world(comm_mesh(c)) : 1;
-    err e = ckpt_verify(path, part, parts, NULL);
-    return c ? comm_agree(c, e) : e;
-}
-
 /* Tries them from the newest on. @param found the one that is whole, -1 when none is: the error is that
  * of the newest. One of a later version, or under another step's name, is not damaged, and not passed over. */
 static err find_undamaged(const char *run_dir, ckpt_kind kind, const int64_t *steps, int n, comm *c,
@@ -205,7 +198,8 @@ static err find_undamaged(const char *run_dir, ckpt_kind kind, const int64_t *st
     *found = -1;
     for (int i = n - 1; i >= 0 && *found < 0; i--) {
         char *path = ckpt_path(run_dir, kind, steps[i]);
-        err e = verify_shared(path, c);
+        err e = ckpt_verify(path, comm_rank(c), comm_world(c), NULL); /* each rank its share */
+        if (c) e = comm_agree(c, e);
         bool stop = e && manifest_is_foreign(path);
         if (!e) *found = i;
         free(path);

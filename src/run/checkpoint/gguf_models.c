@@ -149,11 +149,6 @@ err gguf_check_model(const gguf_model *g, const model_config *c) {
                     "export to a Hugging Face folder instead");
 }
 
-/* Longer texts than a window would be attended to otherwise: llama.cpp has no windows in models of the type llama. */
-static int64_t context_of(const model_config *c) {
-    return c->window ? MIN(c->window, c->max_seq) : c->max_seq;
-}
-
 static const char *key_of(char *buf, size_t n, const gguf_model *g, const char *name) {
     snprintf(buf, n, "%s.%s", g->name, name);
     return buf;
@@ -165,7 +160,8 @@ void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c) {
     for (size_t i = 0; i < COUNT_OF(facts); i++)
         gguf_add_integer(m, KEY(facts[i].theirs),
                          (int64_t)model_fact_get(model_fact_find(facts[i].ours), c));
-    gguf_add_integer(m, KEY("context_length"), context_of(c));
+    /* Longer texts than a window would be attended to otherwise: llama.cpp has no windows in models of the type llama. */
+    gguf_add_integer(m, KEY("context_length"), c->window ? MIN(c->window, c->max_seq) : c->max_seq);
     gguf_add_real(m,
                   KEY(c->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon"
                                           : "attention.layer_norm_epsilon"),

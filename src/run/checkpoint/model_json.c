@@ -49,14 +49,11 @@ static double fact_from_json(const model_fact *f, const json_t *v) {
     return json_is_boolean(v) ? json_is_true(v) : NAN;
 }
 
-static const model_fact *fact_of_key(const char *key) {
-    for (size_t i = 0; i < COUNT_OF(renamed); i++)
-        if (!strcmp(renamed[i].older, key)) key = renamed[i].key;
-    return model_fact_find(key);
-}
-
 static err read_fact(const char *doc, const char *key, const json_t *v, model_config *c) {
-    const model_fact *f = fact_of_key(key);
+    const char *ours = key;
+    for (size_t i = 0; i < COUNT_OF(renamed); i++)
+        if (!strcmp(renamed[i].older, key)) ours = renamed[i].key;
+    const model_fact *f = model_fact_find(ours);
     if (!f)
         return err_hint(
             ERR("%s: a fact \"%s\" of the model, which this version does not know", doc, key),

@@ -209,11 +209,6 @@ static err copy_to_spare(ckpt_saver *v) {
     return OK;
 }
 
-static err start_copies(ckpt_saver *v) {
-    v->on_spare = take_spare(v);
-    return v->on_spare ? copy_to_spare(v) : copy_all(v);
-}
-
 static err finish_copies(ckpt_saver *v) {
     for (int i = 0; i < v->n && !v->on_spare; i++)
         if (is_saved(v, &v->hold[i]) && !v->copy[i].values)
@@ -433,12 +428,6 @@ static err make_folder(ckpt_saver *v) {
     return io_make_dirs(v->temp);
 }
 
-/* A copy takes as much memory as is written. Where there is not as much the training waits instead. */
-static bool has_memory(const ckpt_saver *v) {
-    double needed = 1.1 * (double)v->bytes;
-    return on_device(v) || needed < (double)mem_free();
-}
-
 static err begin_writing(ckpt_saver *v, bool inline_) {
     err e = inline_ ? OK : finish_copies(v);
     set_phase(v, WRITING);
@@ -458,19 +447,13 @@ err ckpt_saver_begin(ckpt_saver *v, const ckpt_request *r) {
     err e = comm_agree(v->x->comm, is_first(v) ? make_folder(v) : OK);
     if (e) return drop_save(v, err_trail(e, __FILE__, __LINE__));
     fault_point(FAULT_SAVE_BEGIN, comm_rank(v->x->comm));
-    bool inline_ = r->wait || !has_memory(v);
-    if (!inline_) e = start_copies(v);
+    /* A copy takes as much memory as is written. Where there is not as much the training waits instead. */
+    bool inline_ = r->wait || (!on_device(v) && 1.1 * (double)v->bytes >= (double)mem_free());
+    v->on_spare = !inline_ && take_spare(v);
+    if (!inline_) e = v->on_spare ? copy_to_spare(v) : copy_all(v);
     e = comm_agree(v->x->comm, e);
     if (e) return drop_save(v, err_trail(e, __FILE__, __LINE__));
     return inline_ || !on_device(v) ? begin_writing(v, inline_) : OK;
-}
-
-/* All ranks are done with the phase. @return the error of this rank, or that another has one. */
-static err end_phase(ckpt_saver *v) {
-    err e = v->error;
-    join_job(v);
-    v->error = OK;
-    return comm_agree(v->x->comm, e);
 }
 
 static err saver_advance(ckpt_saver *v, ckpt_report *out) {
@@ -478,7 +461,10 @@ static err saver_advance(ckpt_saver *v, ckpt_report *out) {
     double done = atomic_load(&v->done);
     TRY(comm_total(v->x->comm, &done, 1));
     if (done < rank_count(v)) return OK;
-    err e = end_phase(v);
+    err e = v->error;
+    join_job(v);
+    v->error = OK;
+    e = comm_agree(v->x->comm, e); /* all ranks are done with the phase */
     if (e) return drop_save(v, err_trail(e, __FILE__, __LINE__));
     if (v->phase == WRITING) {
         drop_copies(v, false);

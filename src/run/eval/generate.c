@@ -17,15 +17,10 @@ static int by_probability(const void *a, const void *b) {
     return x->id - y->id; /* ties in a fixed order */
 }
 
-static int32_t most_likely(const float *logits, int64_t vocab) {
+int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u) {
     int32_t best = 0;
     for (int32_t i = 1; i < vocab; i++)
         if (logits[i] > logits[best]) best = i;
-    return best;
-}
-
-int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u) {
-    int32_t best = most_likely(logits, vocab);
     if (o->temperature <= 0) return best;
     float most = logits[best];
     double sum = 0;

@@ -6,19 +6,14 @@
 
 enum { N = 624, M = 397 };
 
-static void seed_words(py_random *r, uint32_t seed) {
-    r->word[0] = seed;
-    for (uint32_t i = 1; i < N; i++)
-        r->word[i] = 1812433253u * (r->word[i - 1] ^ (r->word[i - 1] >> 30)) + i;
-    r->at = N;
-}
-
 /* By an array of one or two words, the lower first. */
 void py_random_seed(py_random *r, uint64_t seed) {
     const uint32_t key[] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
     uint32_t n = key[1] ? 2 : 1, i = 1, j = 0;
     uint32_t *w = r->word;
-    seed_words(r, 19650218u);
+    w[0] = 19650218u;
+    for (uint32_t k = 1; k < N; k++) w[k] = 1812433253u * (w[k - 1] ^ (w[k - 1] >> 30)) + k;
+    r->at = N;
     for (int k = N; k; k--) {
         w[i] = (w[i] ^ ((w[i - 1] ^ (w[i - 1] >> 30)) * 1664525u)) + key[j] + j;
         if (++i >= N) w[0] = w[N - 1], i = 1;

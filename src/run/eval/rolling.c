@@ -22,16 +22,12 @@ static int64_t count_split_words(const char *text, size_t n) {
     return words;
 }
 
-/* Returns the token that begins a text: the last token of the tokenizer's prefix, else the one that ends documents. */
-static int32_t prefix_token(const tokenizer *tok) {
-    const token_affixes *a = tokenizer_affixes(tok);
-    return a->n_prefix ? a->prefix[a->n_prefix - 1] : tokenizer_eos(tok);
-}
-
 static err add_document(const task_run *r, const char *text, size_t n, eval_rolling *out) {
     token_ids ids = { 0 };
     encoder *enc = encoder_new(r->tok);
-    int32_t first = prefix_token(r->tok);
+    const token_affixes *a = tokenizer_affixes(r->tok);
+    /* A text begins with the last token of the tokenizer's prefix, else with the one that ends documents. */
+    int32_t first = a->n_prefix ? a->prefix[a->n_prefix - 1] : tokenizer_eos(r->tok);
     if (first >= 0) token_ids_add(&ids, &first, 1);
     encoder_add(enc, text, n, false, &ids);
     encoder_free(enc);

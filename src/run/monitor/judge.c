@@ -311,11 +311,6 @@ double monitor_skip_norm(const monitor *m, double max_norm) {
 }
 
 /* ---- firing --------------------------------------------------------------------------------------------- */
-/* Steps without the condition before an alert may fire again: one that is judged now and then needs one. */
-static int64_t rearm_after(monitor_id id) {
-    return monitor_table[id].scope == MONITOR_STEP ? 10 : 1;
-}
-
 static bool alert_fires(monitor *m, monitor_id id, bool holds) {
     int64_t *clear = &m->now.clear[id];
     if (holds) {
@@ -323,7 +318,9 @@ static bool alert_fires(monitor *m, monitor_id id, bool holds) {
         *clear = 0;
         return first;
     }
-    if (*clear >= 0 && ++*clear >= rearm_after(id)) *clear = -1;
+    /* Steps without the condition before it may fire again: one that is judged now and then needs one. */
+    int64_t steps = monitor_table[id].scope == MONITOR_STEP ? 10 : 1;
+    if (*clear >= 0 && ++*clear >= steps) *clear = -1;
     return false;
 }
 

@@ -157,12 +157,6 @@ static data_range bad_range(const trainer *t) {
                              more * rows };
 }
 
-/* Alerts within this many steps of one another are about the same trouble. */
-static bool is_near(const trainer *t, const monitor_alert *a) {
-    return t->alerts.last_alert &&
-           a->step <= t->alerts.last_alert + 2 * t->cfg->alerts.skip_steps + 50;
-}
-
 static err log_rollback(trainer *t, const monitor_alert *a, data_range bad) {
     bool clean = *t->cfg->alerts.clean_source != '\0';
     progress_note(t->show, "back to step %lld; sequences %lld to %lld are %s",
@@ -180,7 +174,9 @@ static err roll_back(trainer *t, const monitor_alert *a) {
     run_alerts *r = &t->alerts;
     ckpt_state before = t->state;
     int64_t to = -1;
-    r->attempts = is_near(t, a) ? r->attempts + 1 : 1;
+    /* Alerts within this many steps of one another are about the same trouble. */
+    int64_t near = r->last_alert + 2 * t->cfg->alerts.skip_steps + 50;
+    r->attempts = r->last_alert && a->step <= near ? r->attempts + 1 : 1;
     r->last_alert = a->step;
     if (r->attempts > t->cfg->alerts.rollbacks)
         return err_exit(

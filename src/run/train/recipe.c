@@ -78,10 +78,6 @@ static bool is_decided(const char *name) {
     return str_starts(name, "optimizer.") || str_starts(name, "lr_scheduler.");
 }
 
-static bool is_given(const config *c, const char *name) {
-    return strcmp(config_where(c, name), "default") != 0;
-}
-
 /* @return why a new run keeps the plain defaults; NULL: it does not. */
 static const char *why_none(const trainer *t, str *memory) {
     const config *c = t->cfg;
@@ -89,7 +85,7 @@ static const char *why_none(const trainer *t, str *memory) {
     if (c->optimizer.recipe == CFG_RECIPE_FAST) return NULL;
     for (int i = 0; i < config_option_count(); i++) {
         const char *name = config_option_name(i);
-        if (!is_decided(name) || !is_given(c, name)) continue;
+        if (!is_decided(name) || !strcmp(config_where(c, name), "default")) continue;
         str_add(memory, "%s is given", name);
         return memory->text;
     }

@@ -39,11 +39,6 @@ struct straggler_watch {
     int n_comm, comm_cap;
 };
 
-static void read_counters(const trainer *t, straggler_watch *w) {
-    int n = comm_counters(t->x.comm, w->before, COUNT_OF(w->before));
-    w->n_before = MIN(n, (int)COUNT_OF(w->before));
-}
-
 static straggler_watch *watch_of(trainer *t) {
     if (t->stragglers) return t->stragglers;
     straggler_watch *w = t->stragglers = mem_alloc(sizeof *w);
@@ -51,7 +46,8 @@ static straggler_watch *watch_of(trainer *t) {
     w->rank = mem_alloc((size_t)n * sizeof *w->rank);
     w->values = mem_alloc(3 * (size_t)n * sizeof *w->values);
     w->figures = (observe_ranks){ n, w->values, w->values + n, w->values + 2 * n };
-    read_counters(t, w);
+    int counters = comm_counters(t->x.comm, w->before, COUNT_OF(w->before));
+    w->n_before = MIN(counters, (int)COUNT_OF(w->before));
     return w;
 }
 
