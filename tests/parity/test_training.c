@@ -132,20 +132,20 @@ static void a_staged_batch_that_cannot_be_is_refused(void **state) {
         const char *text, *words;
     } cases[] = {
         { "[{batch: 6, until: 12}]",
-          "the batch of stage 1 of training.batch_schedule is 6 sequences, which" },
+          "the batch of phase 1 of training.batch_schedule is 6 sequences, which" },
         { "[{batch: 32, until: 12}]", "more than the 16 of a full batch" },
         { "[{batch: 4, until: 12}, {batch: 8, until: 9}]",
-          "stage 2 of training.batch_schedule ends after" },
+          "phase 2 of training.batch_schedule ends after" },
     };
     static const struct {
         const char *text, *words;
     } unread[] = {
-        { "[{batch: 4}]", "stage 1: until is missing" },
-        { "[{until: 10%}]", "stage 1: batch is missing" },
+        { "[{batch: 4}]", "phase 1: until is missing" },
+        { "[{until: 10%}]", "phase 1: batch is missing" },
         { "[{batch: 4, until: 10%, lr: 3}]", "unknown key \"lr\"" },
-        { "[{batch: many, until: 10%}]", "stage 1: batch: expected" },
-        { "[4, 8]", "stage 1: expected keys and values" },
-        { "4", "expected a list of stages" },
+        { "[{batch: many, until: 10%}]", "phase 1: batch: expected" },
+        { "[4, 8]", "phase 1: expected keys and values" },
+        { "4", "expected a list of phases" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         assert_error(try_train(*state, "no",

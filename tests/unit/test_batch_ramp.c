@@ -25,13 +25,13 @@ static const batch_ramp ramps[] = {
     { .unit = 2, .full = 12, .start = 12, .windows = 100, .end = 30 },
     { .unit = 2, .full = 24, .start = 4, .increment = 10, .windows = 90 },
     { .unit = 8, .full = 24, .start = 4, .increment = 2, .windows = 900, .end = 1776 },
-    { .unit = 2, .full = 16, .n_stages = 1, .stages = { { 4, 90 } } },
+    { .unit = 2, .full = 16, .n_phases = 1, .phases = { { 4, 90 } } },
     { .unit = 2,
       .full = 16,
-      .n_stages = 3,
-      .stages = { { 4, 91 }, { 8, 100 }, { 6, 2000 } },
+      .n_phases = 3,
+      .phases = { { 4, 91 }, { 8, 100 }, { 6, 2000 } },
       .end = 3002 },
-    { .unit = 4, .full = 16, .n_stages = 2, .stages = { { 5, 90 }, { 16, 400 } }, .end = 92 },
+    { .unit = 4, .full = 16, .n_phases = 2, .phases = { { 5, 90 }, { 16, 400 } }, .end = 92 },
 };
 
 static void counts_agree_with_single_steps(void **state) {
@@ -63,10 +63,10 @@ static void increments_are_equal_parts_of_the_ramp(void **state) {
         assert_int_equal(batch_ramp_size(&r, at), at < 600 ? 8 + at / 100 * 4 : 32);
 }
 
-/* A stage has the steps that begin before its end; after the last one steps are full. */
-static void stages_end_where_they_say(void **state) {
+/* A phase has the steps that begin before its end; after the last one steps are full. */
+static void phases_end_where_they_say(void **state) {
     batch_ramp r = {
-        .unit = 1, .full = 32, .n_stages = 3, .stages = { { 8, 100 }, { 4, 140 }, { 16, 600 } }
+        .unit = 1, .full = 32, .n_phases = 3, .phases = { { 8, 100 }, { 4, 140 }, { 16, 600 } }
     };
     for (int64_t at = 0; at < 800; at++)
         assert_int_equal(batch_ramp_size(&r, at), at < 100 ? 8 : at < 140 ? 4 : at < 600 ? 16 : 32);
@@ -96,7 +96,7 @@ int main(void) {
         cmocka_unit_test(counts_agree_with_single_steps),
         cmocka_unit_test(no_step_crosses_the_end),
         cmocka_unit_test(increments_are_equal_parts_of_the_ramp),
-        cmocka_unit_test(stages_end_where_they_say),
+        cmocka_unit_test(phases_end_where_they_say),
         cmocka_unit_test(sizes_do_not_depend_on_the_unit),
         cmocka_unit_test(long_runs_are_counted_at_once),
     };

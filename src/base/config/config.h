@@ -170,14 +170,14 @@ typedef struct cfg_counts {
 /* Reads an option such as c->parallelism.pipeline_parallel_split. */
 cfg_counts config_counts(const char *text);
 
-/* ---- stages of the batch (option_stages.c) --------------------------------------------------- */
-enum { CFG_MAX_BATCH_STAGES = 16 };
-typedef struct cfg_batch_stage {
+/* ---- phases of the batch (option_phases.c) --------------------------------------------------- */
+enum { CFG_MAX_BATCH_PHASES = 16 };
+typedef struct cfg_batch_phase {
     cfg_amount batch; /* sequences or tokens */
     cfg_amount until; /* a length from the beginning of the run */
-} cfg_batch_stage;
-/* Reads the option (c->training.batch_schedule). @return the number of stages. */
-int config_batch_stages(const char *text, cfg_batch_stage out[CFG_MAX_BATCH_STAGES]);
+} cfg_batch_phase;
+/* Reads the option (c->training.batch_schedule). @return the number of phases. */
+int config_batch_phases(const char *text, cfg_batch_phase out[CFG_MAX_BATCH_PHASES]);
 
 /* ---- secrets -------------------------------------------------------------------------------
  * A SECRET option holds env:NAME, file:PATH or the secret itself. What refers to it is printed and kept in

@@ -1,5 +1,5 @@
 /* Options that are lists of sections, in YAML's flow style: [{match: embed, lr: 0.3}, {match: head}]. What both styles of a
- * file become, and what option_groups.c and option_stages.c read. */
+ * file become, and what option_groups.c and option_phases.c read. */
 #ifndef INGOT_CONFIG_OPTION_LIST_INTERNAL_H
 #define INGOT_CONFIG_OPTION_LIST_INTERNAL_H
 

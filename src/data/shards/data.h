@@ -413,13 +413,13 @@ typedef struct guard_options {
 } guard_options;
 
 /* A part of the run whose steps take `size` windows: those that begin before `until` windows. */
-typedef struct batch_stage {
+typedef struct batch_phase {
     int64_t size, until;
-} batch_stage;
-enum { BATCH_MAX_STAGES = 16 };
+} batch_phase;
+enum { BATCH_MAX_PHASES = 16 };
 /* Batch ramp: the first steps take `start` windows, and every `windows` / n windows the number grows by
  * `increment`, until it is `full` after n increments; the last one may be smaller. Sizes do not depend on how
- * many ranks and microbatches share them, but where they are not a multiple of `unit` they are rounded up. Stages, if
+ * many ranks and microbatches share them, but where they are not a multiple of `unit` they are rounded up. Phases, if
  * there are any, stand for the ramp: steps are full after the last one. */
 typedef struct batch_ramp {
     int64_t unit;      /* windows of the fewest microbatches that a step may have, over all ranks */
@@ -428,8 +428,8 @@ typedef struct batch_ramp {
     int64_t full;      /* windows in a step */
     int64_t windows;   /* length of the ramp */
     int64_t end;       /* no step crosses it: the one that ends there may be smaller; 0: none */
-    int n_stages;
-    batch_stage stages[BATCH_MAX_STAGES]; /* in the order of `until` */
+    int n_phases;
+    batch_phase phases[BATCH_MAX_PHASES]; /* in the order of `until` */
 } batch_ramp;
 /* @return the windows in a step that begins after `consumed` others. */
 int64_t batch_ramp_size(const batch_ramp *r, int64_t consumed);

@@ -6,7 +6,7 @@
  *     start ____|‾‾‾‾‾‾‾‾
  *           0                           windows          end
  *
- * A schedule of stages (training.batch_schedule) has sizes and ends of its own instead.
+ * A schedule of phases (training.batch_schedule) has sizes and ends of its own instead.
  *
  * The size of a step depends on nothing but the windows consumed before it, so a run that is resumed
  * takes the steps of one that never stopped, on whatever ranks. Sizes grow by increments: the steps of one
@@ -18,8 +18,8 @@ static int64_t round_to_unit(const batch_ramp *r, int64_t size) {
 }
 
 static int64_t ramp_size(const batch_ramp *r, int64_t consumed) {
-    for (int i = 0; i < r->n_stages; i++)
-        if (consumed < r->stages[i].until) return round_to_unit(r, r->stages[i].size);
+    for (int i = 0; i < r->n_phases; i++)
+        if (consumed < r->phases[i].until) return round_to_unit(r, r->phases[i].size);
     if (r->start <= 0 || consumed >= r->windows) return round_to_unit(r, r->full);
     int64_t by = r->increment > 0 ? r->increment : r->start, n = ceil_div(r->full - r->start, by);
     int64_t taken = (int64_t)((double)consumed * (double)n / (double)r->windows);
@@ -35,8 +35,8 @@ int64_t batch_ramp_size(const batch_ramp *r, int64_t consumed) {
 /* @return the first position after `consumed` where steps have another size; INT64_MAX: none. */
 static int64_t next_size_at(const batch_ramp *r, int64_t consumed) {
     int64_t size = ramp_size(r, consumed), low = consumed, high = r->windows;
-    for (int i = 0; i < r->n_stages; i++)
-        if (consumed < r->stages[i].until) return r->stages[i].until;
+    for (int i = 0; i < r->n_phases; i++)
+        if (consumed < r->phases[i].until) return r->phases[i].until;
     if (r->start <= 0 || consumed >= high || ramp_size(r, high) == size) return INT64_MAX;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;

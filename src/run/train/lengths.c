@@ -66,20 +66,20 @@ static err ramp_amount(const trainer *t, const char *name, cfg_amount a, int64_t
                     (long long)(ceil_div(n, unit) * unit));
 }
 
-/* Sizes of training.batch_schedule; set_stage_ends has where they end. */
-static err set_stage_sizes(trainer *t) {
-    static_assert((int)CFG_MAX_BATCH_STAGES == (int)BATCH_MAX_STAGES,
-                  "a stage of the option is one of the ramp");
-    cfg_batch_stage given[CFG_MAX_BATCH_STAGES];
+/* Sizes of training.batch_schedule; set_phase_ends has where they end. */
+static err set_phase_sizes(trainer *t) {
+    static_assert((int)CFG_MAX_BATCH_PHASES == (int)BATCH_MAX_PHASES,
+                  "a phase of the option is one of the ramp");
+    cfg_batch_phase given[CFG_MAX_BATCH_PHASES];
     batch_ramp *r = &t->len.ramp;
-    r->n_stages = config_batch_stages(t->cfg->training.batch_schedule, given);
-    for (int i = 0; i < r->n_stages; i++) {
+    r->n_phases = config_batch_phases(t->cfg->training.batch_schedule, given);
+    for (int i = 0; i < r->n_phases; i++) {
         char name[64];
-        snprintf(name, sizeof name, "the batch of stage %d of training.batch_schedule", i + 1);
-        TRY(ramp_amount(t, name, given[i].batch, &r->stages[i].size));
-        if (r->stages[i].size > r->full)
+        snprintf(name, sizeof name, "the batch of phase %d of training.batch_schedule", i + 1);
+        TRY(ramp_amount(t, name, given[i].batch, &r->phases[i].size));
+        if (r->phases[i].size > r->full)
             return err_hint(ERR("%s is %lld sequences, more than the %lld of a full batch", name,
-                                (long long)r->stages[i].size, (long long)r->full),
+                                (long long)r->phases[i].size, (long long)r->full),
                             "set training.global_batch_size to the largest batch");
     }
     return OK;
@@ -148,7 +148,7 @@ err trainer_set_batch(trainer *t) {
     TRY(set_full_batch(t));
     t->len.micros = t->len.ramp.full / trainer_micro_rows(t);
     TRY(set_ramp_sizes(t));
-    TRY(set_stage_sizes(t));
+    TRY(set_phase_sizes(t));
     return check_halves(t, "training.global_batch_size", t->len.ramp.full);
 }
 
@@ -200,34 +200,34 @@ static int64_t ramp_windows_for(const trainer *t, int64_t steps) {
     return low;
 }
 
-/* Where the stages of training.batch_schedule end, in windows. One given in steps ends with the last of them, counted
- * along the stages before it. */
-static err set_stage_ends(trainer *t, const cfg_scale *s) {
-    cfg_batch_stage given[CFG_MAX_BATCH_STAGES];
+/* Where the phases of training.batch_schedule end, in windows. One given in steps ends with the last of them, counted
+ * along the phases before it. */
+static err set_phase_ends(trainer *t, const cfg_scale *s) {
+    cfg_batch_phase given[CFG_MAX_BATCH_PHASES];
     batch_ramp *r = &t->len.ramp;
-    int n = config_batch_stages(t->cfg->training.batch_schedule, given);
+    int n = config_batch_phases(t->cfg->training.batch_schedule, given);
     for (int i = 0; i < n; i++) {
         cfg_amount a;
         TRY(cfg_amount_resolve(given[i].until, s, "training.batch_schedule", &a));
-        r->n_stages = i + 1;
-        r->stages[i].until = INT64_MAX; /* as long as it takes to count its steps */
-        int64_t steps = (int64_t)a.value, before = i ? r->stages[i - 1].until : 0;
+        r->n_phases = i + 1;
+        r->phases[i].until = INT64_MAX; /* as long as it takes to count its steps */
+        int64_t steps = (int64_t)a.value, before = i ? r->phases[i - 1].until : 0;
         int64_t ends =
             a.unit == CFG_TOKENS ? ceil_div(steps, t->len.seq) : batch_ramp_windows(r, steps);
         if (ends <= before)
             return err_hint(
-                ERR("stage %d of training.batch_schedule ends after %lld sequences, where the one before it "
+                ERR("phase %d of training.batch_schedule ends after %lld sequences, where the one before it "
                     "ends after %lld",
                     i + 1, (long long)ends, (long long)before),
                 "lengths count from the beginning of the run: each is longer than the one before");
-        r->stages[i].until = ends;
+        r->phases[i].until = ends;
     }
     return OK;
 }
 
 static err set_ramp(trainer *t, const cfg_scale *s) {
     cfg_amount a;
-    TRY(set_stage_ends(t, s));
+    TRY(set_phase_ends(t, s));
     TRY(cfg_amount_resolve(t->cfg->training.batch_ramp, s, "training.batch_ramp", &a));
     int64_t n = (int64_t)a.value;
     if (t->len.ramp.start > 0)
@@ -331,7 +331,7 @@ static void note_rounded_steps(const trainer *t, int64_t length) {
     int64_t micro = trainer_micro_rows(t), group = r->unit / micro;
     if (group == 1 || !is_first_rank(t)) return;
     bool ramps = r->start && (r->start % r->unit || r->increment % r->unit);
-    for (int i = 0; i < r->n_stages; i++) ramps |= r->stages[i].size % r->unit != 0;
+    for (int i = 0; i < r->n_phases; i++) ramps |= r->phases[i].size % r->unit != 0;
     bool ends = t->len.in_tokens && ceil_div(window_at_tokens(t, length), micro) % group;
     if (ramps || ends)
         log_info(

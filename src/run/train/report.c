@@ -101,10 +101,10 @@ static void batch_lines(const trainer *t) {
     print_field(t, "batch", "%lld x %lld sequences of %lld tokens = %s tokens per step",
                 (long long)t->len.micros, (long long)trainer_micro_rows(t), (long long)t->len.seq,
                 str_count(a, sizeof a, (double)t->len.ramp.full * seq));
-    for (int i = 0; i < t->len.ramp.n_stages; i++)
+    for (int i = 0; i < t->len.ramp.n_phases; i++)
         print_field(t, i ? "" : "stages", "%lld sequences per step, until %s tokens",
-                    (long long)t->len.ramp.stages[i].size,
-                    str_count(a, sizeof a, (double)t->len.ramp.stages[i].until * seq));
+                    (long long)t->len.ramp.phases[i].size,
+                    str_count(a, sizeof a, (double)t->len.ramp.phases[i].until * seq));
     if (t->len.ramp.start)
         print_field(t, "ramp", "from %lld sequences per step, over the first %s tokens",
                     (long long)batch_ramp_size(&t->len.ramp, 0),

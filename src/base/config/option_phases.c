@@ -9,45 +9,45 @@
 
 #include "config/option_list_internal.h"
 
-static err begin_stage(const list_reader *r, int i) {
-    ((cfg_batch_stage *)r->ctx)[i] = (cfg_batch_stage){ { 0 }, { 0 } };
+static err begin_phase(const list_reader *r, int i) {
+    ((cfg_batch_phase *)r->ctx)[i] = (cfg_batch_phase){ { 0 }, { 0 } };
     return OK;
 }
 
-static err read_stage_key(const list_reader *r, int i, const char *key, const yaml_node_t *value) {
-    cfg_batch_stage *out = (cfg_batch_stage *)r->ctx + i;
+static err read_phase_key(const list_reader *r, int i, const char *key, const yaml_node_t *value) {
+    cfg_batch_phase *out = (cfg_batch_phase *)r->ctx + i;
     if (!strcmp(key, "batch"))
         return list_read_value(r, i, "training", "batch_ramp_start", key, value, &out->batch);
     if (!strcmp(key, "until"))
         return list_read_value(r, i, "training", "batch_ramp", key, value, &out->until);
-    return err_hint(ERR("%s: stage %d: unknown key \"%.60s\"", r->label, i + 1, key),
-                    "a stage has batch and until");
+    return err_hint(ERR("%s: phase %d: unknown key \"%.60s\"", r->label, i + 1, key),
+                    "a phase has batch and until");
 }
 
-static err end_stage(const list_reader *r, int i) {
-    const cfg_batch_stage *s = (const cfg_batch_stage *)r->ctx + i;
+static err end_phase(const list_reader *r, int i) {
+    const cfg_batch_phase *s = (const cfg_batch_phase *)r->ctx + i;
     if (s->batch.value > 0 && s->until.value > 0) return OK;
-    return err_hint(ERR("%s: stage %d: %s is %s", r->label, i + 1,
+    return err_hint(ERR("%s: phase %d: %s is %s", r->label, i + 1,
                         s->batch.value > 0 ? "until" : "batch", "missing, or 0"),
                     "write %s", r->example);
 }
 
-static err parse_stages(const char *text, const char *label, cfg_batch_stage *out, int *n) {
+static err parse_phases(const char *text, const char *label, cfg_batch_phase *out, int *n) {
     list_reader r = { .label = label,
-                      .item = "stage",
+                      .item = "phase",
                       .example = "[{batch: 32, until: 20%}, {batch: 64, until: 1e9 tokens}]",
-                      .most = CFG_MAX_BATCH_STAGES,
-                      .begin = begin_stage,
-                      .read_key = read_stage_key,
-                      .end = end_stage,
+                      .most = CFG_MAX_BATCH_PHASES,
+                      .begin = begin_phase,
+                      .read_key = read_phase_key,
+                      .end = end_phase,
                       .ctx = out };
     return list_read(&r, text, n);
 }
 
-err stages_normalize(const char *text, const char *label, str *out) {
-    cfg_batch_stage s[CFG_MAX_BATCH_STAGES];
+err phases_normalize(const char *text, const char *label, str *out) {
+    cfg_batch_phase s[CFG_MAX_BATCH_PHASES];
     int n;
-    TRY(parse_stages(text, label, s, &n));
+    TRY(parse_phases(text, label, s, &n));
     str_add(out, "[");
     for (int i = 0; i < n; i++) {
         str_add(out, "%s{batch: ", i ? ", " : "");
@@ -60,9 +60,9 @@ err stages_normalize(const char *text, const char *label, str *out) {
     return OK;
 }
 
-int config_batch_stages(const char *text, cfg_batch_stage out[CFG_MAX_BATCH_STAGES]) {
+int config_batch_phases(const char *text, cfg_batch_phase out[CFG_MAX_BATCH_PHASES]) {
     int n;
-    err e = parse_stages(text, "training.batch_schedule", out, &n);
+    err e = parse_phases(text, "training.batch_schedule", out, &n);
     BUG_IF(e); /* it was checked when it was set */
     return n;
 }
