@@ -88,10 +88,7 @@ static void print_diff_json(const diff_job *j) {
         json_array_append_new(list, o);
     }
     json_t *doc = json_pack("{s:i, s:o}", "tensors", j->tensors, "different", list);
-    char *text = json_dumps(doc, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    printf("%s\n", text);
-    free(text);
-    json_decref(doc);
+    io_json_print(stdout, doc, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
 }
 
 static err diff_paths(diff_job *j, bool json) {

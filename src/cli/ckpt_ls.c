@@ -1,6 +1,5 @@
 /* ingot ckpt ls: the checkpoints of a run. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "cli/ckpt_common.h"
 
@@ -71,11 +70,7 @@ static err run_ls(const cli_subcommand *self, int argc, char **argv) {
         printf("%10s  %-8s %10s %8s %9s %9s %5s  %6s  %s\n", "step", "kind", "tokens", "size",
                "loss", "held-out", "files", "format", "path");
     for (int i = 0; i < list.n; i++) list_one(&list.at[i], a.json, lines);
-    if (a.json) {
-        char *text = json_dumps(lines, JSON_INDENT(2));
-        printf("%s\n", text);
-        free(text);
-    }
+    if (a.json) io_json_print(stdout, json_incref(lines), JSON_INDENT(2));
     json_decref(lines);
     ckpt_entries_free(&list);
     return OK;

@@ -1,6 +1,4 @@
 /* ingot ckpt verify: compares every byte of checkpoints with its checksum. */
-#include <stdlib.h>
-
 #include "cli/ckpt_common.h"
 
 typedef struct verify_args {
@@ -51,11 +49,7 @@ static err run_verify(const cli_subcommand *self, int argc, char **argv) {
     TRY(ckpt_entries_list(path, &list));
     json_t *lines = json_array();
     for (int i = 0; i < list.n; i++) damaged += !verify_one(&list.at[i], a.json, lines);
-    if (a.json) {
-        char *text = json_dumps(lines, JSON_INDENT(2));
-        printf("%s\n", text);
-        free(text);
-    }
+    if (a.json) io_json_print(stdout, json_incref(lines), JSON_INDENT(2));
     err e = damaged ? err_hint(ERR("%d of %d checkpoints are damaged", damaged, list.n),
                                "restore them from a copy; training and sampling use the newest "
                                "one that is whole")

@@ -404,9 +404,7 @@ static err need_tokenizer(const eval_args *a, const weights *w, const tokenizer 
 }
 
 static err print_json(eval_run *r) {
-    char *text = json_dumps(r->result, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    printf("%s\n", text);
-    free(text);
+    io_json_print(stdout, json_incref(r->result), JSON_COMPACT | JSON_REAL_PRECISION(9));
     return fflush(stdout) ? ERR("cannot write: %s", strerror(errno)) : OK;
 }
 

@@ -41,13 +41,8 @@ static err write_report_file(const run_report *const *runs, int n, report_format
 }
 
 static err print_reports_json(const run_report *const *runs, int n) {
-    json_t *doc = report_json(runs, n);
-    char *text = json_dumps(doc, JSON_INDENT(2));
-    json_decref(doc);
-    if (!text) return ERR("the path of a run is not UTF-8");
-    puts(text);
-    free(text);
-    return OK;
+    if (io_json_print(stdout, report_json(runs, n), JSON_INDENT(2))) return OK;
+    return ERR("the path of a run is not UTF-8");
 }
 
 static err put_out(const report_args *a, const run_report *const *runs, int n) {

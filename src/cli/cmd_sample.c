@@ -172,10 +172,7 @@ static void print_json_line(const sample_run *r, const sample_text *t) {
                             "text", io_json_string(t->text.text ? t->text.text : "", t->text.len),
                             "prompt_tokens", (json_int_t)t->g.prompt, "tokens",
                             (json_int_t)t->g.tokens, "finish", t->g.stopped ? "stop" : "length");
-    char *line = json_dumps(doc, JSON_COMPACT);
-    puts(line);
-    free(line);
-    json_decref(doc);
+    io_json_print(stdout, doc, JSON_COMPACT);
 }
 
 static void begin_text(sample_run *r, const sample_text *t) {

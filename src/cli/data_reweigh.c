@@ -121,11 +121,7 @@ static err shares_before(reweighing *w) {
 
 /* ---- output ---------------------------------------------------------------------------------- */
 static void add_yaml_text(str *out, const char *text) {
-    json_t *value = io_json_string(text, strlen(text));
-    char *quoted = json_dumps(value, JSON_ENCODE_ANY);
-    str_add(out, "%s", quoted);
-    free(quoted);
-    json_decref(value);
+    io_json_add(out, io_json_string(text, strlen(text)), 0);
 }
 
 static err write_reweighed_mix(const reweighing *w, const reweigh_args *a) {

@@ -4,7 +4,6 @@
 #include "io/io.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct synth_args {
@@ -43,11 +42,8 @@ static void add_jsonl(int64_t index, const synth_info *info, const str *text, st
     if (info->planted != PLANT_NONE)
         json_object_set_new(o, "planted", json_string(plant_name(info->planted)));
     if (info->of >= 0) json_object_set_new(o, "of", json_integer(info->of));
-    char *line = json_dumps(o, JSON_COMPACT);
-    BUG_IF(line == NULL);
-    str_add(out, "%s\n", line);
-    free(line);
-    json_decref(o);
+    io_json_add(out, o, JSON_COMPACT);
+    str_add(out, "\n");
 }
 
 static err synth_write_all(const synth_args *a, bool jsonl, synth_output *to) {

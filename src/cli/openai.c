@@ -1,7 +1,6 @@
 /* See openai.h. Fields are rows of a table: where a number goes, and its range. */
 #include "cli/openai.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -197,14 +196,6 @@ void completion_begin(completion_answer *a, const completion_request *r, const c
     a->choices = json_array();
 }
 
-static void add_json(str *out, json_t *doc) {
-    char *text = json_dumps(doc, JSON_COMPACT);
-    BUG_IF(!text);
-    str_add(out, "%s", text);
-    free(text);
-    json_decref(doc);
-}
-
 void completion_add(completion_answer *a, const char *text, size_t n, bool stopped) {
     json_t *choice = json_pack("{s:I, s:n, s:s}", "index", (json_int_t)json_array_size(a->choices),
                                "logprobs", "finish_reason", stopped ? "stop" : "length");
@@ -233,7 +224,7 @@ void completion_write(completion_answer *a, str *out) {
     json_object_set_new(doc, "choices", a->choices);
     a->choices = NULL;
     json_object_set_new(doc, "usage", usage_json(a));
-    add_json(out, doc);
+    io_json_add(out, doc, JSON_COMPACT);
 }
 
 static const char *event_object(const completion_answer *a) {
@@ -256,7 +247,7 @@ void completion_event(const completion_answer *a, int64_t index, const char *tex
     json_object_set_new(doc, "choices", json_pack("[o]", choice));
     if (a->r->usage) json_object_set_new(doc, "usage", json_null());
     str_add(out, "data: ");
-    add_json(out, doc);
+    io_json_add(out, doc, JSON_COMPACT);
     str_add(out, "\n\n");
 }
 
@@ -266,14 +257,16 @@ void completion_done(const completion_answer *a, str *out) {
         json_object_set_new(doc, "choices", json_array());
         json_object_set_new(doc, "usage", usage_json(a));
         str_add(out, "data: ");
-        add_json(out, doc);
+        io_json_add(out, doc, JSON_COMPACT);
         str_add(out, "\n\n");
     }
     str_add(out, "data: [DONE]\n\n");
 }
 
 void completion_error_json(const completion_error *why, const char *type, str *out) {
-    add_json(out, json_pack("{s:{s:o, s:s, s:s?, s:n}}", "error", "message",
-                            io_json_string(why->message, strlen(why->message)), "type", type,
-                            "param", *why->param ? why->param : NULL, "code"));
+    io_json_add(out,
+                json_pack("{s:{s:o, s:s, s:s?, s:n}}", "error", "message",
+                          io_json_string(why->message, strlen(why->message)), "type", type, "param",
+                          *why->param ? why->param : NULL, "code"),
+                JSON_COMPACT);
 }

@@ -107,11 +107,8 @@ static void answer_models(void *ctx, const serve_request *r, serve_answer *out) 
     json_t *doc = json_pack("{s:s, s:[{s:o, s:s, s:i, s:s, s:I}]}", "object", "list", "data", "id",
                             io_json_string(v->name, strlen(v->name)), "object", "model", "created",
                             0, "owned_by", "ingot", "max_model_len", (json_int_t)v->g.positions);
-    char *text = json_dumps(doc, JSON_COMPACT);
     out->type = "application/json";
-    str_add(&out->body, "%s", text);
-    free(text);
-    json_decref(doc);
+    io_json_add(&out->body, doc, JSON_COMPACT);
 }
 
 static const serve_route generate_routes[] = {

@@ -110,6 +110,10 @@ err io_json_read(const char *path, json_t **out) MUST_USE;
 json_t *io_json_string(const char *bytes, size_t n);
 json_t *io_json_number(double v); /* null unless finite: JSON has neither NaN nor infinity */
 err io_json_write(const char *path, const json_t *doc) MUST_USE; /* atomically, indented */
+/* Appends a document or a single value as text; prints a document as a line. @param doc ownership is taken
+ * @param flags of jansson @return false: errno has the reason, or a text is not UTF-8 */
+void io_json_add(str *out, json_t *doc, size_t flags);
+bool io_json_print(FILE *to, json_t *doc, size_t flags);
 /* A member of an object, with its type checked; `name` stands for the document in messages. What
  * they return is borrowed from `object`. */
 err io_json_text(const json_t *object, const char *name, const char *key,

@@ -26,6 +26,20 @@ err io_json_read(const char *path, json_t **out) {
     return e;
 }
 
+void io_json_add(str *out, json_t *doc, size_t flags) {
+    char *text = json_dumps(doc, flags | JSON_ENCODE_ANY);
+    BUG_IF(!text); /* every text in it was checked when it was made */
+    str_add(out, "%s", text);
+    free(text);
+    json_decref(doc);
+}
+
+bool io_json_print(FILE *to, json_t *doc, size_t flags) {
+    bool ok = json_dumpf(doc, to, flags) == 0 && fputc('\n', to) != EOF;
+    json_decref(doc);
+    return ok;
+}
+
 err io_json_write(const char *path, const json_t *doc) {
     char *text = json_dumps(doc, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
     if (!text) return ERR("cannot write %s: a text in it is not UTF-8", path);

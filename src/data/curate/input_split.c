@@ -220,10 +220,5 @@ void add_document_names(const text_doc *d, str *out) {
 }
 
 void add_path_json(const char *path, str *out) {
-    json_t *text = io_json_string(path, strlen(path));
-    char *quoted = json_dumps(text, JSON_ENCODE_ANY);
-    BUG_IF(!quoted);
-    str_add(out, "%s", quoted);
-    free(quoted);
-    json_decref(text);
+    io_json_add(out, io_json_string(path, strlen(path)), 0);
 }

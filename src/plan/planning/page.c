@@ -58,12 +58,8 @@ static json_t *message_json(const char *text) {
 }
 
 static void put_doc(serve_answer *out, json_t *doc) {
-    char *text = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(12));
-    BUG_IF(!text);
     out->type = "application/json";
-    str_add(&out->body, "%s", text);
-    free(text);
-    json_decref(doc);
+    io_json_add(&out->body, doc, JSON_COMPACT | JSON_REAL_PRECISION(12));
 }
 
 /* Answers with an error and frees it. */

@@ -244,13 +244,10 @@ static err describe_layout(planning_page *p, const char *name, page_layout *l, s
         io_json_number(l->on.gpu->memory), "step", step_time_json(&l->step), "time",
         plan_cost_json(&m, l->cap.tokens * l->cap.flops_full), "advice", advised, "command",
         io_json_string(command.text, command.len));
-    char *text = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(12));
-    BUG_IF(!text);
-    str_add_bytes(body, text, strlen(text) - 1); /* the timetable goes before the last brace */
+    io_json_add(body, doc, JSON_COMPACT | JSON_REAL_PRECISION(12));
+    body->len--; /* the timetable goes before the last brace */
     add_timetable(l, body);
     str_add(body, "}");
-    free(text);
-    json_decref(doc);
     str_free(&command);
     return OK;
 }

@@ -301,12 +301,10 @@ static void print_lines(const json_t *value, int indent, str *out) {
         int n = 0;
         str_add(out, "{");
         json_object_foreach((json_t *)(uintptr_t)value, key, member) {
-            json_t *name = json_string(key);
-            char *quoted = json_dumps(name, JSON_ENCODE_ANY);
-            str_add(out, "%s\n%*s%s: ", n++ ? "," : "", indent + 2, "", quoted);
+            str_add(out, "%s\n%*s", n++ ? "," : "", indent + 2, "");
+            io_json_add(out, json_string(key), 0);
+            str_add(out, ": ");
             print_lines(member, indent + 2, out);
-            free(quoted);
-            json_decref(name);
         }
         str_add(out, "\n%*s}", indent, "");
     } else {

@@ -126,11 +126,8 @@ static err print_generated(const task_run *r, const task_question *q, const str 
         json_pack("{s:o, s:o, s:o, s:b}", "context", io_json_string(q->context, strlen(q->context)),
                   "generated", io_json_string(text->text, text->len), "target",
                   io_json_string(q->target, strlen(q->target)), "right", (int)right);
-    char *line = json_dumps(doc, JSON_COMPACT);
-    json_decref(doc);
-    bool ok = line && fprintf(r->details, "%s\n", line) > 0;
-    free(line);
-    return ok ? OK : ERR("cannot write the details: %s", strerror(errno));
+    if (io_json_print(r->details, doc, JSON_COMPACT)) return OK;
+    return ERR("cannot write the details: %s", strerror(errno));
 }
 
 err task_generate_all(const task_run *r, const task_file *t, task_score *out) {

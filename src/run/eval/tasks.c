@@ -77,11 +77,8 @@ static err print_details(const task_run *r, const task_question *q, const score_
     doc = json_pack("{s:o, s:o, s:i, s:i, s:i}", "context",
                     io_json_string(q->context, strlen(q->context)), "loglikelihood", sums, "answer",
                     q->answer, "chosen", best, "chosen_norm", best_norm);
-    char *text = json_dumps(doc, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    json_decref(doc);
-    bool ok = text && fprintf(r->details, "%s\n", text) > 0;
-    free(text);
-    return ok ? OK : ERR("cannot write the details: %s", strerror(errno));
+    if (io_json_print(r->details, doc, JSON_COMPACT | JSON_REAL_PRECISION(9))) return OK;
+    return ERR("cannot write the details: %s", strerror(errno));
 }
 
 static err count_right(const task_run *r, const task_file *t, const score_request *s,

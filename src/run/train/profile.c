@@ -49,15 +49,12 @@ static void take_part(const trainer *t, int rank, str *all) {
 static void add_process_name(const trainer *t, int rank, str *out) {
     char name[128];
     comm_rank_name(t->x.comm, rank, name, sizeof name);
-    json_t *text = io_json_string(name, strlen(name));
-    char *quoted = json_dumps(text, JSON_ENCODE_ANY);
+    str_add(out, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":", rank);
+    io_json_add(out, io_json_string(name, strlen(name)), 0);
     str_add(
         out,
-        "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":%s}},\n"
-        "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n",
-        rank, quoted, rank, rank);
-    free(quoted);
-    json_decref(text);
+        "}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n",
+        rank, rank);
 }
 
 /* Joins the events of all ranks into one file. @param mine lines that end in ",\n". */

@@ -46,12 +46,9 @@ static void add_metric(str *out, const metric *m, const observe_step *s) {
 }
 
 static void add_quoted_key(str *out, const char *before, const char *name) {
-    json_t *text = io_json_string(name, strlen(name));
-    char *quoted = json_dumps(text, JSON_ENCODE_ANY);
-    BUG_IF(quoted == NULL);
-    str_add(out, "%s%s:", before, quoted);
-    free(quoted);
-    json_decref(text);
+    str_add(out, "%s", before);
+    io_json_add(out, io_json_string(name, strlen(name)), 0);
+    str_add(out, ":");
 }
 
 static void add_parts(str *out, const observe_step *s) {

@@ -57,11 +57,8 @@ static const series_column *requested_column(const served_site *site, const serv
 }
 
 static void put_json(serve_answer *out, json_t *doc) {
-    char *text = json_dumps(doc, JSON_COMPACT);
     out->type = "application/json";
-    str_add(&out->body, "%s", text ? text : "null");
-    free(text);
-    json_decref(doc);
+    io_json_add(&out->body, doc, JSON_COMPACT);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
