@@ -263,10 +263,6 @@ static err write_all(const char *folder) {
     return OK;
 }
 
-static const char *entry_words(const void *ctx, int i) {
-    return ((const manual_entry *)ctx)[i].words;
-}
-
 /* Prints the page of the command that argv names, of one or two words; that of the program for none. */
 static err print_page(int argc, char **argv) {
     manual_entry all[MANUAL_MOST];
@@ -275,10 +271,12 @@ static err print_page(int argc, char **argv) {
     str words = { 0 }, page = { 0 };
     err e = OK;
     for (int i = 0; i < argc; i++) str_add(&words, "%s%s", i ? " " : "", argv[i]);
-    for (int i = 0; argc && i < n; i++)
+    const char *near = NULL;
+    for (int i = 0; argc && i < n; i++) {
         if (strcmp(all[i].words, words.text) == 0) found = &all[i];
+        near = str_nearer(words.text, all[i].words, near);
+    }
     if (argc && !found) {
-        const char *near = str_nearest(words.text, entry_words, all, n);
         e = ERR_USAGE("no command is called \"%s\"", words.text);
         e = near ? err_hint(e, "\"ingot manual %s\"; \"ingot --help\" lists all commands", near)
                  : err_hint(e, "\"ingot --help\" lists all commands");

@@ -73,19 +73,16 @@ static err keep_word(void *ctx, char *word) {
     return OK;
 }
 
-static const char *arg_name(const void *ctx, int i) {
-    return ((const cli_spec *)ctx)->args[i].name;
-}
-
 static err suggest_arg(void *ctx, err e, const char *name) {
     const cli_spec *s = ((const args_reader *)ctx)->spec;
-    const char *near = NULL;
-    for (int i = 0; i < s->n_args && !near; i++) { /* --min-words: --gopher-min-words */
+    const char *near = NULL, *longer = NULL; /* --min-words: --gopher-min-words */
+    for (int i = 0; i < s->n_args && !longer; i++) {
         size_t whole = strlen(s->args[i].name), part = strlen(name);
         bool ends = whole > part + 1 && str_ends(s->args[i].name, name);
-        if (ends && s->args[i].name[whole - part - 1] == '-') near = s->args[i].name;
+        if (ends && s->args[i].name[whole - part - 1] == '-') longer = s->args[i].name;
+        near = str_nearer(name, s->args[i].name, near);
     }
-    if (!near) near = str_nearest(name, arg_name, s, s->n_args);
+    if (longer) near = longer;
     if (near) return err_hint(e, "--%s; \"ingot %s --help\" lists every option", near, s->command);
     return err_hint(e, "\"ingot %s --help\" lists every option", s->command);
 }
@@ -141,8 +138,6 @@ const char *cli_subcommand_name(const cli_family *f, int i) {
     return f->members[i]->spec.command + strlen(f->command) + 1;
 }
 
-static const char *arg_name_at(const void *ctx, int i) { return cli_subcommand_name(ctx, i); }
-
 void cli_print_family(const cli_family *f) {
     for (int i = 0; i < f->n; i++)
         printf("  %-14s %s\n", cli_subcommand_name(f, i), f->members[i]->summary);
@@ -158,7 +153,8 @@ static void print_sub_help(const cli_subcommand *s) {
 
 static err unknown_sub(const cli_family *f, const char *name) {
     err e = ERR_USAGE("unknown subcommand \"%s %s\"", f->command, name);
-    const char *near = str_nearest(name, arg_name_at, f, f->n);
+    const char *near = NULL;
+    for (int i = 0; i < f->n; i++) near = str_nearer(name, cli_subcommand_name(f, i), near);
     if (near)
         return err_hint(e, "\"ingot %s %s\"; \"ingot %s --help\" lists them all", f->command, near,
                         f->command);

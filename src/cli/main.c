@@ -341,11 +341,10 @@ static void print_help(const cli_command *c) {
     str_free(&text);
 }
 
-static const char *command_name(const void *ctx, int i) { return cli_commands[i].name; }
-
 static err unknown_command(const char *name) {
     err e = ERR_USAGE("unknown command \"%s\"", name);
-    const char *near = str_nearest(name, command_name, NULL, cli_command_count);
+    const char *near = NULL;
+    for (int i = 0; i < cli_command_count; i++) near = str_nearer(name, cli_commands[i].name, near);
     if (near) return err_hint(e, "\"ingot %s\"; \"ingot --help\" lists them all", near);
     return err_hint(e, "\"ingot --help\" lists them all");
 }

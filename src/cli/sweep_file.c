@@ -252,12 +252,9 @@ static err read_sweep(const char *text, size_t len, const char *folder, sweep *s
                     "give a grid: { optimizer.lr: [1e-3, 3e-3] }, or runs: a list of options");
 }
 
-static const char *sweep_name_at(const void *ctx, int i) { return sweep_files[i].name; }
-
 static err no_such_sweep(const char *name) {
-    int n = 0;
-    while (sweep_files[n].name) n++;
-    const char *near = str_nearest(name, sweep_name_at, NULL, n);
+    const char *near = NULL;
+    for (const embedded_file *f = sweep_files; f->name; f++) near = str_nearer(name, f->name, near);
     err e = ERR_USAGE("no sweep is called \"%.60s\", and there is no such file", name);
     if (near) return err_hint(e, "\"%s\"; \"ingot sweep\" lists them all", near);
     return err_hint(e, "\"ingot sweep\" lists them all");

@@ -104,13 +104,13 @@ static bool report_op(op_code op) {
 }
 
 /* ---- the command line -------------------------------------------------------------------------------- */
-static const char *name_at(const void *ctx, int i) { return op_name(i + 1); }
-
 static op_code op_named(const char *name) {
-    for (op_code op = 1; op < OP_COUNT; op++)
+    const char *nearest = NULL;
+    for (op_code op = 1; op < OP_COUNT; op++) {
         if (!strcmp(op_name(op), name)) return op;
+        nearest = str_nearer(name, op_name(op), nearest);
+    }
     fprintf(stderr, "test_ops: no op is called '%s'; near it:", name);
-    const char *nearest = str_nearest(name, name_at, NULL, OP_COUNT - 1);
     int shown = 0;
     for (op_code op = 1; op < OP_COUNT; op++) {
         bool part = strstr(op_name(op), name) || str_starts(name, op_name(op));

@@ -49,12 +49,7 @@ static err read_match(const list_reader *r, int i, const yaml_node_t *value, cfg
     return OK;
 }
 
-static const char *group_key_at(const void *ctx, int i) {
-    return i == 0 ? "match" : i == 1 ? "betas" : group_keys[i - 2].key;
-}
-
 static err read_group_key(const list_reader *r, int n, const char *key, const yaml_node_t *value) {
-    enum { OWN_KEYS = 2 };
     cfg_group *out = (cfg_group *)r->ctx + n;
     if (!strcmp(key, "match")) return read_match(r, n, value, out);
     if (!strcmp(key, "betas")) return read_betas(r, n, value, out);
@@ -63,10 +58,13 @@ static err read_group_key(const list_reader *r, int n, const char *key, const ya
             return list_read_value(r, n, "optimizer", key, key, value,
                                    (char *)out + group_keys[i].offset);
     err e = ERR("%s: group %d: unknown key \"%.60s\"", r->label, n + 1, key);
-    const char *near = str_nearest(key, group_key_at, NULL, OWN_KEYS + (int)COUNT_OF(group_keys));
+    const char *near = str_nearer(key, "betas", str_nearer(key, "match", NULL));
     str all = { 0 };
-    for (int i = 0; i < OWN_KEYS + (int)COUNT_OF(group_keys); i++)
-        str_add(&all, "%s%s", i ? ", " : "", group_key_at(NULL, i));
+    str_add(&all, "match, betas");
+    for (size_t i = 0; i < COUNT_OF(group_keys); i++) {
+        str_add(&all, ", %s", group_keys[i].key);
+        near = str_nearer(key, group_keys[i].key, near);
+    }
     e = near ? err_hint(e, "\"%s\"; a group has %s", near, all.text)
              : err_hint(e, "a group has %s", all.text);
     str_free(&all);

@@ -116,14 +116,6 @@ const option *option_find_name(const char *name) {
 }
 
 /* ---- suggestions --------------------------------------------------------------------------- */
-static const char *section_name_at(const void *ctx, int i) { return section_table[i].name; }
-static const char *option_name_at(const void *ctx, int i) { return option_table[i].name; }
-
-/* Keys of one section; elsewhere "", which is near to nothing. */
-static const char *section_key_at(const void *ctx, int i) {
-    return strcmp(option_table[i].section, ctx) == 0 ? option_table[i].key : "";
-}
-
 /* @return the option that has this very key in some other section. */
 static const option *same_key(const char *key) {
     for (int i = 0; i < option_count; i++)
@@ -133,15 +125,17 @@ static const option *same_key(const char *key) {
 
 static const char *nearest_name(const char *section_name, const char *key) {
     bool known = section_find(section_name) != NULL;
-    const char *in_section =
-        known ? str_nearest(key, section_key_at, section_name, option_count) : NULL;
-    if (in_section && in_section[0]) return option_find(section_name, in_section)->name;
+    const char *near = NULL;
+    for (int i = 0; i < option_count; i++)
+        if (!strcmp(option_table[i].section, section_name))
+            near = str_nearer(key, option_table[i].key, near);
+    if (near) return option_find(section_name, near)->name;
     const option *elsewhere = same_key(key);
     if (elsewhere) return elsewhere->name;
     if (known) return NULL; /* equal section names would make anything look near */
     str full = { 0 };
     str_add(&full, "%s.%s", section_name, key);
-    const char *near = str_nearest(full.text, option_name_at, NULL, option_count);
+    for (int i = 0; i < option_count; i++) near = str_nearer(full.text, option_table[i].name, near);
     str_free(&full);
     return near;
 }
@@ -151,7 +145,7 @@ err option_suggest(err e, const char *section_name, const char *key) {
     if (!near && section_name) {
         near = nearest_name(section_name, key);
     } else if (!near) {
-        near = str_nearest(key, section_name_at, NULL, section_count);
+        for (int i = 0; i < section_count; i++) near = str_nearer(key, section_table[i].name, near);
         const option *o = same_key(key);
         if (!near && o) near = o->name;
     }

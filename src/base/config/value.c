@@ -316,10 +316,6 @@ static err set_list(config *c, const option *o, const char *text, const char *la
     return e;
 }
 
-static const char *choice_at(const void *ctx, int i) {
-    return ((const option *)ctx)->choices[i].text;
-}
-
 err option_set(config *c, const option *o, const char *text, const char *label,
                const char *origin) {
     if (o->type == OPT_LIST) return set_list(c, o, text, label, origin);
@@ -332,7 +328,9 @@ err option_set(config *c, const option *o, const char *text, const char *label,
     quote_text(&got, o->type == OPT_SECRET ? CONFIG_WITHHELD : text);
     err e =
         ERR("%s: expected %s; got %.100s", label, expected.text, text[0] ? got.text : "nothing");
-    const char *near = o->type == OPT_CHOICE ? str_nearest(text, choice_at, o, o->n_choices) : NULL;
+    const char *near = NULL;
+    for (int i = 0; o->type == OPT_CHOICE && i < o->n_choices; i++)
+        near = str_nearer(text, o->choices[i].text, near);
     const option *own = option_find(o->section, text); /* precision: fp8 */
     str own_takes = { 0 };
     if (own) option_expects(own, &own_takes);

@@ -54,18 +54,10 @@ int str_distance(const char *a, const char *b) {
     return d[n][m];
 }
 
-const char *str_nearest(const char *word, const char *(*get)(const void *ctx, int i),
-                        const void *ctx, int n) {
-    const char *best = NULL;
-    int least = 2 + (int)strlen(word) / 3; /* anything further away is not worth suggesting */
-    for (int i = 0; i < n; i++) {
-        int d = str_distance(word, get(ctx, i));
-        if (d < least) {
-            least = d;
-            best = get(ctx, i);
-        }
-    }
-    return best;
+const char *str_nearer(const char *word, const char *name, const char *best) {
+    /* anything further away is not worth suggesting */
+    int least = best ? str_distance(word, best) : 2 + (int)strlen(word) / 3;
+    return str_distance(word, name) < least ? name : best;
 }
 
 bool str_starts(const char *s, const char *prefix) { return !strncmp(s, prefix, strlen(prefix)); }

@@ -158,9 +158,8 @@ void str_reserve(str *s, size_t more);
 void str_free(str *s);
 /* Levenshtein distance with transpositions, for "did you mean". */
 int str_distance(const char *a, const char *b);
-/* @return the candidate nearest to `word` (by `get(i)`), or NULL when none is near. */
-const char *str_nearest(const char *word, const char *(*get)(const void *ctx, int i),
-                        const void *ctx, int n);
+/* @return the one of `name` and `best` that is nearer to `word`; NULL, as `best` is at first: none is near. */
+const char *str_nearer(const char *word, const char *name, const char *best);
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 /* "1.5 GiB", "124 M", "3m 20s": written into buf, which is returned. */

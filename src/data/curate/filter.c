@@ -54,13 +54,7 @@ static err for_names(const char *list, err (*take)(filter *f, const char *name),
     return e;
 }
 
-static const char *set_name(const void *ctx, int i) { return sets[i].name; }
-static const char *pii_name(const void *ctx, int i) { return pii_names[i]; }
-static const char *label_name(const void *ctx, int i) { return language_name(ctx, i); }
-
-static err hint_nearest(err e, const char *name, const char *(*get)(const void *ctx, int i),
-                        const void *ctx, int n, const char *all) {
-    const char *near = str_nearest(name, get, ctx, n);
+static err hint_near(err e, const char *near, const char *all) {
     if (near) return err_hint(e, "did you mean %s?", near);
     return err_hint(e, "%s", all);
 }
@@ -72,11 +66,13 @@ static bool has_step(const filter *f, filter_step step) {
 }
 
 static err take_set(filter *f, const char *name) {
+    const char *near = NULL;
     size_t i = 0;
-    while (i < COUNT_OF(sets) && strcmp(sets[i].name, name) != 0) i++;
+    for (; i < COUNT_OF(sets) && strcmp(sets[i].name, name) != 0; i++)
+        near = str_nearer(name, sets[i].name, near);
     if (i == COUNT_OF(sets))
-        return hint_nearest(ERR_USAGE("--rules: unknown rule set \"%s\"", name), name, set_name,
-                            NULL, (int)COUNT_OF(sets), "the rule sets are " FILTER_ALL_SETS);
+        return hint_near(ERR_USAGE("--rules: unknown rule set \"%s\"", name), near,
+                         "the rule sets are " FILTER_ALL_SETS);
     filter_step step = f->datatrove && sets[i].datatrove ? sets[i].datatrove : sets[i].step;
     if (has_step(f, step)) return ERR_USAGE("--rules: %s is listed twice", name);
     f->steps[f->n_steps++] = step;
@@ -86,25 +82,28 @@ static err take_set(filter *f, const char *name) {
 }
 
 static err take_pii(filter *f, const char *name) {
-    for (int i = 0; i < PII_KIND_COUNT; i++)
+    const char *near = NULL;
+    for (int i = 0; i < PII_KIND_COUNT; i++) {
         if (strcmp(pii_names[i], name) == 0) return f->pii[i] = true, OK;
-    return hint_nearest(ERR_USAGE("--pii: unknown kind of personal data \"%s\"", name), name,
-                        pii_name, NULL, PII_KIND_COUNT, "the kinds are " PII_ALL_KINDS);
+        near = str_nearer(name, pii_names[i], near);
+    }
+    return hint_near(ERR_USAGE("--pii: unknown kind of personal data \"%s\"", name), near,
+                     "the kinds are " PII_ALL_KINDS);
 }
 
 /* Adds the index of a label to a list. */
 static err take_label(const char *option, const language_model *m, const char *name, int **list,
                       int *n) {
-    int labels = language_count(m);
-    for (int i = 0; i < labels; i++) {
+    const char *near = NULL;
+    for (int i = 0; i < language_count(m); i++) {
+        near = str_nearer(name, language_name(m, i), near);
         if (strcmp(language_name(m, i), name) != 0) continue;
         *list = mem_grow(*list, (size_t)(*n + 1) * sizeof **list);
         (*list)[(*n)++] = i;
         return OK;
     }
-    return hint_nearest(ERR_USAGE("--%s: the model has no label \"%s\"", option, name), name,
-                        label_name, m, labels,
-                        "labels are written as in the model, without __label__");
+    return hint_near(ERR_USAGE("--%s: the model has no label \"%s\"", option, name), near,
+                     "labels are written as in the model, without __label__");
 }
 
 static err take_language(filter *f, const char *name) {

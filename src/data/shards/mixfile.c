@@ -181,22 +181,21 @@ static err read_sources(const mix_reader *r, const yaml_node_t *n) {
     return OK;
 }
 
-static const char *preset_at(const void *ctx, int i) { return mix_preset_name(i); }
-
 static err apply_preset(const mix_reader *r) {
     mix_file *m = r->m;
-    int known = 0;
+    const char *near = NULL, *name;
     bool found = false;
     if (!m->preset) return OK;
-    for (; mix_preset_name(known); known++)
-        found = found || strcmp(mix_preset_name(known), m->preset) == 0;
+    for (int i = 0; (name = mix_preset_name(i)); i++) {
+        found = found || strcmp(name, m->preset) == 0;
+        near = str_nearer(m->preset, name, near);
+    }
     if (!found) {
         err e = ERR("%s: no published mix is called \"%.40s\"", r->path, m->preset);
         if (same_name(m->preset, "llama2") || same_name(m->preset, "llama3"))
             return err_hint(
                 e, "its paper does not state the shares of its sources; llama1 is the last of "
                    "the family that does");
-        const char *near = str_nearest(m->preset, preset_at, NULL, known);
         return near
                    ? err_hint(e, "did you mean %s?", near)
                    : err_hint(

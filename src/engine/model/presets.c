@@ -374,8 +374,6 @@ const char *model_preset_name(int i) {
     return i >= 0 && i < (int)COUNT_OF(presets) ? presets[i].name : NULL;
 }
 
-static const char *preset_name_at(const void *ctx, int i) { return model_preset_name(i); }
-
 /* Facts that are true by default and false in a family, which a member of 0 cannot state. */
 static const struct {
     const model_config *family;
@@ -404,7 +402,9 @@ err model_preset(const char *name, model_config *c) {
         snprintf(c->name, sizeof c->name, "%s", name);
         return OK;
     }
+    const char *near = NULL;
     for (size_t i = 0; i < COUNT_OF(presets); i++) {
+        near = str_nearer(name, presets[i].name, near);
         if (strcmp(presets[i].name, name)) continue;
         init_family(presets[i].family, c);
         snprintf(c->name, sizeof c->name, "%s", name);
@@ -417,7 +417,6 @@ err model_preset(const char *name, model_config *c) {
         if (presets[i].vocab) c->vocab = presets[i].vocab;
         return OK;
     }
-    const char *near = str_nearest(name, preset_name_at, NULL, (int)COUNT_OF(presets));
     err e = ERR("no model preset is called '%s'", name);
     if (near) return err_hint(e, "did you mean '%s'? \"ingot config --models\" lists them", near);
     return err_hint(e, "list them with \"ingot config --models\"");

@@ -84,21 +84,20 @@ static optim_group group_of(const optim_settings *s, const cfg_group *g, const m
 }
 
 /* ---- what cannot be -------------------------------------------------------------------------- */
-static const char *base_name_at(const void *ctx, int i) { return model_param_at(ctx, i)->base; }
-static const char *param_name_at(const void *ctx, int i) { return model_param_at(ctx, i)->name; }
-
 static err matches_nothing(const char *match, int number, const model *m) {
     err e = ERR("optimizer.groups: group %d: \"%s\" matches no parameter", number, match);
     if (!strcmp(match, "head") && model_conf(m)->tied)
         return err_hint(e, "the head is the embedding's table (model.tie_embeddings): match embed");
-    const char *near = str_nearest(match, base_name_at, m, model_params(m));
-    if (!near) near = str_nearest(match, param_name_at, m, model_params(m));
+    const char *near = NULL, *near_name = NULL;
     str names = { 0 };
     for (int i = 0; i < model_params(m); i++) {
         const model_param *q = model_param_at(m, i);
+        near = str_nearer(match, q->base, near);
+        near_name = str_nearer(match, q->name, near_name);
         if (q->layer <= 0 && q->role != ROLE_STATE && names.len < 400)
             str_add(&names, "%s%s", names.len ? ", " : "", q->name);
     }
+    if (!near) near = near_name;
     e = near ? err_hint(e, "\"%s\"; roles are embed, head, matrices and vectors; names are %s",
                         near, names.text)
              : err_hint(e, "roles are embed, head, matrices and vectors; names are %s", names.text);

@@ -97,6 +97,11 @@ double convert_take_number(convert_source *s, const char *key) {
     return NAN;
 }
 
+double convert_number_or(convert_source *s, const char *key, double otherwise) {
+    double given = convert_take_number(s, key);
+    return isnan(given) ? otherwise : given;
+}
+
 bool convert_is(convert_source *s, const char *key, const char *value) {
     const char *text = convert_take(s, key);
     return text && strcmp(text, value) == 0;
@@ -153,9 +158,12 @@ void convert_leave_out(convert_source *s, const char *key, const char *value) {
     add_line(&s->left_out, &s->n_left_out, key, value, "");
 }
 
+void convert_leave_out_given(convert_source *s, const char *key) {
+    if (convert_take(s, key)) convert_leave_out(s, key, convert_take(s, key));
+}
+
 void convert_leave_out_all(convert_source *s, const char *const *keys, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (convert_take(s, keys[i])) convert_leave_out(s, keys[i], convert_take(s, keys[i]));
+    for (size_t i = 0; i < n; i++) convert_leave_out_given(s, keys[i]);
 }
 
 void convert_note(convert_source *s, const char *text) {
@@ -316,13 +324,6 @@ static err read_source(convert_source *s, const char *text, size_t len) {
     return object ? OK : ERR("%s: keys and values are expected", s->name);
 }
 
-/* NULL past the end */
-static const char *convert_format(int i) {
-    return i >= 0 && i < convert_system_count ? convert_systems[i].name : NULL;
-}
-
-static const char *nth_format(const void *ctx, int i) { return convert_format(i); }
-
 /* How many keys of a file a system knows; -1: it is not in the system's syntax. */
 static int known_keys(const convert_system *f, const char *text, size_t len, const char *name) {
     static const char *const endings[][2] = { { ".toml" }, { ".json" }, { ".yml", ".yaml" } };
@@ -366,9 +367,11 @@ static err find_system(const char *text, size_t len, const char *name, const cha
         if (!strcmp(convert_systems[i].name, format)) *out = &convert_systems[i];
     if (*out) return OK;
     str all = { 0 };
-    for (int i = 0; i < convert_system_count; i++)
+    const char *near = NULL;
+    for (int i = 0; i < convert_system_count; i++) {
         str_add(&all, "%s%s", i ? ", " : "", convert_systems[i].name);
-    const char *near = format ? str_nearest(format, nth_format, NULL, convert_system_count) : NULL;
+        if (format) near = str_nearer(format, convert_systems[i].name, near);
+    }
     err e = format ? ERR_USAGE("--from: \"%.40s\" is none of %s", format, all.text)
                    : ERR("%s: its format is not recognized", name);
     e = near ? err_hint(e, "--from %s", near) : err_hint(e, "--from with one of %s", all.text);

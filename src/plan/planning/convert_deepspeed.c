@@ -6,9 +6,9 @@
 
 /* ---- shared ------------------------------------------------------------------------------------------ */
 static err convert_scale_power(convert_source *s, double otherwise) {
-    double power = convert_take_number(s, "fp16.initial_scale_power");
-    return convert_set_number(s, "fp16.initial_scale_power", "precision.loss_scale",
-                              exp2(isnan(power) ? otherwise : power), "");
+    const char *key = "fp16.initial_scale_power";
+    return convert_set_number(s, key, "precision.loss_scale",
+                              exp2(convert_number_or(s, key, otherwise)), "");
 }
 
 /* DeepSpeed's place of the optimizer state and parameters. */
@@ -16,10 +16,10 @@ static err convert_offload(convert_source *s) {
     const char *key = "zero_optimization.offload_optimizer.device";
     const char *ratio_key = "zero_optimization.offload_optimizer.ratio";
     bool has_ratio = foreign_find(s->system->table, ratio_key, NULL) == FOREIGN_READ;
-    double ratio = has_ratio ? convert_take_number(s, ratio_key) : NAN;
     if (convert_is(s, key, "cpu"))
-        return convert_set_number(s, key, "optimizer.offload", isnan(ratio) ? 1 : ratio, "");
-    if (!isnan(ratio)) convert_leave_out(s, ratio_key, convert_take(s, ratio_key));
+        return convert_set_number(s, key, "optimizer.offload",
+                                  has_ratio ? convert_number_or(s, ratio_key, 1) : 1, "");
+    if (has_ratio) convert_leave_out_given(s, ratio_key);
     return convert_choice(s, key, "optimizer.offload", "none=0", NULL); /* an NVMe has no place */
 }
 
@@ -34,9 +34,7 @@ static err set_optimizer(convert_source *s) {
     static const char *const of_type[] = { "optimizer.params.adam_w_mode",
                                            "optimizer.params.nesterov",
                                            "optimizer.params.momentum" };
-    if (convert_take(s, "optimizer.params.torch_adam"))
-        convert_leave_out(s, "optimizer.params.torch_adam",
-                          convert_take(s, "optimizer.params.torch_adam"));
+    convert_leave_out_given(s, "optimizer.params.torch_adam");
     if (!type) {
         convert_leave_out_all(s, of_type, COUNT_OF(of_type));
         if (!convert_take(s, "scheduler.type")) return OK;
@@ -63,7 +61,8 @@ static err set_optimizer(convert_source *s) {
 static err set_scheduler(convert_source *s) {
     const char *type = convert_take(s, "scheduler.type"),
                *warmup_type = "scheduler.params.warmup_type",
-               *max_lr = "scheduler.params.warmup_max_lr";
+               *max_lr = "scheduler.params.warmup_max_lr",
+               *least = "scheduler.params.cos_min_ratio";
     static const char *const zero[] = { "scheduler.params.warmup_min_lr",
                                         "scheduler.params.warmup_min_ratio" };
     static const char *const all[] = { "scheduler.params.warmup_type",
@@ -86,19 +85,11 @@ static err set_scheduler(convert_source *s) {
         if (convert_take_number(s, zero[i]) > 0)
             convert_refuse(s, zero[i], convert_take(s, zero[i]), "here it is 0");
     bool cosine = !strcmp(type, "WarmupCosineLR");
-    double least = convert_take_number(s, "scheduler.params.cos_min_ratio"),
-           peak = convert_take_number(s, max_lr);
     if (!cosine && !convert_auto(s, max_lr))
-        TRY(convert_set_number(s, max_lr, "optimizer.lr", isnan(peak) ? 1e-3 : peak, ""));
-    if (cosine && !isnan(peak)) convert_leave_out(s, max_lr, convert_take(s, max_lr));
-    if (!cosine && !isnan(least))
-        convert_leave_out(s, "scheduler.params.cos_min_ratio",
-                          convert_take(s, "scheduler.params.cos_min_ratio"));
-    return convert_set_number(s, "scheduler.params.cos_min_ratio", "lr_scheduler.min_lr_factor",
-                              !cosine        ? 0
-                              : isnan(least) ? 1e-4
-                                             : least,
-                              "");
+        TRY(convert_set_number(s, max_lr, "optimizer.lr", convert_number_or(s, max_lr, 1e-3), ""));
+    convert_leave_out_given(s, cosine ? max_lr : least);
+    return convert_set_number(s, least, "lr_scheduler.min_lr_factor",
+                              cosine ? convert_number_or(s, least, 1e-4) : 0, "");
 }
 
 static const batch_keys batch = { "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
@@ -140,24 +131,22 @@ static void refuse_models(convert_source *s) {
 }
 
 static err set_neox_experts(convert_source *s) {
-    double experts = convert_take_number(s, "moe_num_experts"),
-           interval = convert_take_number(s, "moe_expert_interval"),
-           chosen = convert_take_number(s, "moe_top_k"),
-           loss = convert_take_number(s, "moe_aux_loss_coeff");
-    if (!(experts > 1)) {
-        static const char *const keys[] = { "moe_num_experts", "moe_expert_interval", "moe_top_k",
-                                            "moe_router_type", "moe_aux_loss_coeff" };
-        convert_leave_out_all(s, keys, COUNT_OF(keys));
-        return OK;
+    static const struct {
+        const char *key, *option;
+        double otherwise;
+    } rows[] = { { "moe_num_experts", "model.experts", 0 },
+                 { "moe_top_k", "model.experts_per_token", 1 },
+                 { "moe_expert_interval", "model.moe_layer_step", 1 },
+                 { "moe_aux_loss_coeff", "model.balance_loss", 0.1 } };
+    bool any = convert_take_number(s, rows[0].key) > 1;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        double value = convert_number_or(s, rows[i].key, rows[i].otherwise);
+        if (any) TRY(convert_set_number(s, rows[i].key, rows[i].option, value, ""));
+        if (!any) convert_leave_out_given(s, rows[i].key);
     }
-    TRY(convert_set_number(s, "moe_num_experts", "model.experts", experts, ""));
-    TRY(convert_set_number(s, "moe_top_k", "model.experts_per_token", isnan(chosen) ? 1 : chosen,
-                           ""));
-    TRY(convert_set_number(s, "moe_expert_interval", "model.moe_layer_step",
-                           isnan(interval) ? 1 : interval, ""));
-    TRY(convert_set(s, "moe_num_experts", "model.capacity_factor", "0")); /* dropless */
-    return convert_set_number(s, "moe_aux_loss_coeff", "model.balance_loss",
-                              isnan(loss) ? 0.1 : loss, "");
+    if (any) return convert_set(s, rows[0].key, "model.capacity_factor", "0"); /* dropless */
+    convert_leave_out_given(s, "moe_router_type");
+    return OK;
 }
 
 /* Of a gated layer the stated width is cut to two thirds and counts both halves. */
@@ -185,7 +174,7 @@ static err set_neox_model(convert_source *s) {
     double dim = convert_take_number(s, "hidden_size"),
            tp = convert_take_number(s, "model_parallel_size"),
            to = convert_take_number(s, "make_vocab_size_divisible_by"),
-           dropout = convert_take_number(s, "hidden_dropout"),
+           dropout = convert_number_or(s, "hidden_dropout", 0),
            window = convert_take_number(s, "sliding_window_width");
     const char *activation = convert_take(s, "activation");
     bool swiglu = activation && !strcmp(activation, "swiglu"),
@@ -198,14 +187,13 @@ static err set_neox_model(convert_source *s) {
                        convert_take_number(s, "num_kv_heads"), neox_ffn(s, dim, swiglu)));
     TRY(convert_vocab(s, convert_take_number(s, "padded_vocab_size"),
                       (isnan(to) ? 128 : to) * (tp > 1 ? tp : 1)));
-    TRY(convert_set_number(s, "hidden_dropout", "model.dropout", isnan(dropout) ? 0 : dropout, ""));
-    TRY(convert_set_number(s, "hidden_dropout", "model.embedding_dropout",
-                           isnan(dropout) ? 0 : dropout, ""));
+    TRY(convert_set_number(s, "hidden_dropout", "model.dropout", dropout, ""));
+    TRY(convert_set_number(s, "hidden_dropout", "model.embedding_dropout", dropout, ""));
     const char *used = rms ? "rms_norm_epsilon" : "layernorm_epsilon",
                *other = rms ? "layernorm_epsilon" : "rms_norm_epsilon";
-    double eps = convert_take_number(s, used);
-    if (convert_take(s, other)) convert_leave_out(s, other, convert_take(s, other));
-    TRY(convert_set_number(s, used, "model.norm_eps", isnan(eps) ? (rms ? 1e-8 : 1e-5) : eps, ""));
+    double eps = convert_number_or(s, used, rms ? 1e-8 : 1e-5);
+    convert_leave_out_given(s, other);
+    TRY(convert_set_number(s, used, "model.norm_eps", eps, ""));
     TRY(convert_set_number(s, "sliding_window_width", "model.sliding_window", window, ""));
     TRY(convert_set(s, "use_qk_layernorm", "model.qk_norm",
                     convert_true(s, "use_qk_layernorm") ? "head" : "none"));
@@ -288,8 +276,7 @@ err finish_neox(convert_source *s) {
     TRY(convert_data(s, "valid_data_paths.0", "data.validation"));
     TRY(convert_split(s, "969, 30, 1"));
     convert_load(s);
-    if (convert_take(s, "batch_size") && convert_take(s, batch.micro))
-        convert_leave_out(s, "batch_size", convert_take(s, "batch_size"));
+    if (convert_take(s, batch.micro)) convert_leave_out_given(s, "batch_size");
     return convert_batch(s, &batch, convert_take_number(s, "batch_size"),
                          (tp > 1 ? tp : 1) * (pp > 1 ? pp : 1));
 }

@@ -46,6 +46,8 @@ void convert_add_pair(convert_source *s, const char *key, const char *value);
 /* @return a key's value; NULL (NaN): it is not there. The key must be in the system's table. */
 const char *convert_take(convert_source *s, const char *key);
 double convert_take_number(convert_source *s, const char *key);
+double convert_number_or(convert_source *s, const char *key,
+                         double otherwise);                  /* where it is absent */
 bool convert_has(const convert_source *s, const char *key);  /* whatever its kind */
 bool convert_auto(const convert_source *s, const char *key); /* left to the program */
 bool convert_is(convert_source *s, const char *key, const char *value);
@@ -62,6 +64,7 @@ void convert_refuse(convert_source *s, const char *key, const char *value, const
 void convert_leave_out(convert_source *s, const char *key, const char *value);
 /* The same for those keys of a list that are there. */
 void convert_leave_out_all(convert_source *s, const char *const *keys, size_t n);
+void convert_leave_out_given(convert_source *s, const char *key); /* if it is */
 /* Lists something that whoever converts should look at, such as a default of the source without a counterpart. */
 void convert_note(convert_source *s, const char *text);
 /* Translates a key by a map; a value that is not in it is refused. An absent key becomes `otherwise`, our value. */

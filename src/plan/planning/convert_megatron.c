@@ -45,7 +45,7 @@ static err set_shape(convert_source *s) {
            tp = convert_take_number(s, "tensor_model_parallel_size"),
            to = convert_take_number(s, "make_vocab_size_divisible_by"),
            padded = convert_take_number(s, "padded_vocab_size"),
-           dropout = convert_take_number(s, "hidden_dropout");
+           dropout = convert_number_or(s, "hidden_dropout", 0.1);
     bool grouped = convert_true(s, "group_query_attention");
     if (isnan(ffn) && convert_true(s, "swiglu")) ffn = floor(4 * dim * 2 / 3 / 64) * 64;
     if (grouped && isnan(groups)) groups = 1;
@@ -59,10 +59,8 @@ static err set_shape(convert_source *s) {
     else
         TRY(convert_vocab(s, convert_take_number(s, "vocab_size"),
                           (isnan(to) ? 128 : to) * (tp > 1 ? tp : 1)));
-    TRY(convert_set_number(s, "hidden_dropout", "model.dropout", isnan(dropout) ? 0.1 : dropout,
-                           ""));
-    TRY(convert_set_number(s, "hidden_dropout", "model.embedding_dropout",
-                           isnan(dropout) ? 0.1 : dropout, ""));
+    TRY(convert_set_number(s, "hidden_dropout", "model.dropout", dropout, ""));
+    TRY(convert_set_number(s, "hidden_dropout", "model.embedding_dropout", dropout, ""));
     if (convert_true(s, "use_rotary_position_embeddings"))
         TRY(convert_set(s, "use_rotary_position_embeddings", "model.positions", "rope"));
     if (convert_true(s, "no_position_embedding")) { /* the learned ones */
@@ -75,12 +73,11 @@ static err set_shape(convert_source *s) {
         static const char *const of_rope[] = { "use_rope_scaling", "rope_scaling_factor" };
         convert_leave_out_all(s, of_rope, COUNT_OF(of_rope));
     } else if (convert_true(s, "use_rope_scaling")) {
-        double factor = convert_take_number(s, "rope_scaling_factor");
+        double factor = convert_number_or(s, "rope_scaling_factor", 8);
         TRY(convert_set(s, "use_rope_scaling", "model.rope_scaling", "llama3"));
-        TRY(convert_set_number(s, "rope_scaling_factor", "model.rope_scaling_factor",
-                               isnan(factor) ? 8 : factor, ""));
-    } else if (convert_take(s, "rope_scaling_factor"))
-        convert_leave_out(s, "rope_scaling_factor", convert_take(s, "rope_scaling_factor"));
+        TRY(convert_set_number(s, "rope_scaling_factor", "model.rope_scaling_factor", factor, ""));
+    } else
+        convert_leave_out_given(s, "rope_scaling_factor");
     const char *window = convert_take(s, "window_size"); /* "4096,0" or "(4096, 0)" */
     double left, right = 0;
     if (!window) return set_activation(s);
@@ -185,20 +182,17 @@ static err set_sharding(convert_source *s) {
         TRY(convert_choice(s, key, "parallelism.zero_stage",
                            "no_shard=0,optim=1,optim_grads=2,optim_grads_params=3", "0"));
     else {
-        if (convert_take(s, key)) convert_leave_out(s, key, convert_take(s, key));
+        convert_leave_out_given(s, key);
         TRY(convert_set(s, "use_distributed_optimizer", "parallelism.zero_stage",
                         convert_true(s, "use_distributed_optimizer") ? "1" : "0"));
     }
     static const char *const with_fsdp[] = { "use_megatron_fsdp", "use_custom_fsdp" };
     if (fsdp && s->c->parallelism.zero_stage == 0)
         convert_leave_out_all(s, with_fsdp, COUNT_OF(with_fsdp));
-    double part = convert_take_number(s, "optimizer_offload_fraction");
+    const char *part = "optimizer_offload_fraction";
     if (convert_true(s, "optimizer_cpu_offload"))
-        return convert_set_number(s, "optimizer_offload_fraction", "optimizer.offload",
-                                  isnan(part) ? 1 : part, "");
-    if (!isnan(part))
-        convert_leave_out(s, "optimizer_offload_fraction",
-                          convert_take(s, "optimizer_offload_fraction"));
+        return convert_set_number(s, part, "optimizer.offload", convert_number_or(s, part, 1), "");
+    convert_leave_out_given(s, part);
     return OK;
 }
 

@@ -246,8 +246,8 @@ static err set_titan_intervals(convert_source *s) {
         convert_take(s, "checkpoint.enable") ? "checkpoint.enable" : "checkpoint.enable_checkpoint";
     const char *check =
         convert_take(s, "validation.enable") ? "validation.enable" : "validation.enabled";
-    double interval = convert_take_number(s, "checkpoint.interval"),
-           freq = convert_take_number(s, "validation.freq"),
+    double interval = convert_number_or(s, "checkpoint.interval", 500),
+           freq = convert_number_or(s, "validation.freq", 10),
            batches = convert_take_number(s, "validation.steps");
     const char *unit = convert_take(s, "checkpoint.interval_type");
     bool saves = convert_true(s, enable), checks = convert_true(s, check),
@@ -261,21 +261,18 @@ static err set_titan_intervals(convert_source *s) {
     if (!saves) { /* off by default, and then nothing is saved; here the last step always is */
         TRY(convert_set(s, enable, "checkpoint.every", "0"));
         TRY(convert_set(s, enable, "checkpoint.weights_every", "0"));
-        if (!isnan(interval))
-            convert_leave_out(s, "checkpoint.interval", convert_take(s, "checkpoint.interval"));
+        convert_leave_out_given(s, "checkpoint.interval");
     } else
-        TRY(convert_set_number(s, "checkpoint.interval", "checkpoint.every",
-                               isnan(interval) ? 500 : interval, seconds ? "s" : ""));
+        TRY(convert_set_number(s, "checkpoint.interval", "checkpoint.every", interval,
+                               seconds ? "s" : ""));
     if (!checks) {
         static const char *const keys[] = { "validation.freq", "validation.steps",
                                             "validation.local_batch_size" };
         convert_leave_out_all(s, keys, COUNT_OF(keys));
         return convert_set(s, check, "validation.every", "0");
     }
-    if (convert_take(s, "validation.local_batch_size"))
-        convert_leave_out(s, "validation.local_batch_size",
-                          convert_take(s, "validation.local_batch_size"));
-    TRY(convert_set_number(s, "validation.freq", "validation.every", isnan(freq) ? 10 : freq, ""));
+    convert_leave_out_given(s, "validation.local_batch_size");
+    TRY(convert_set_number(s, "validation.freq", "validation.every", freq, ""));
     return convert_set_number(s, "validation.steps", "validation.batches",
                               batches > 0 ? batches : 0, "");
 }
@@ -330,18 +327,15 @@ static err set_duration(convert_source *s, const char *key) {
 }
 
 static err set_olmo_model(convert_source *s) {
-    double dim = convert_take_number(s, "model.d_model"),
-           heads = convert_take_number(s, "model.n_heads"),
-           hidden = convert_take_number(s, "model.mlp_hidden_size"),
-           ratio = convert_take_number(s, "model.mlp_ratio"),
+    double dim = convert_number_or(s, "model.d_model", 768),
+           heads = convert_number_or(s, "model.n_heads", 12),
+           ratio = convert_number_or(s, "model.mlp_ratio", 4),
+           hidden = convert_number_or(s, "model.mlp_hidden_size", floor(dim * ratio)),
            kv = convert_take_number(s, "model.n_kv_heads"),
            rows = convert_take_number(s, "model.embedding_size"),
            vocab = convert_take_number(s, "model.vocab_size"),
-           seq = convert_take_number(s, "model.max_sequence_length");
+           seq = convert_number_or(s, "model.max_sequence_length", 1024);
     const char *activation = convert_take(s, "model.activation_type");
-    if (isnan(dim)) dim = 768;
-    if (isnan(heads)) heads = 12;
-    if (isnan(hidden)) hidden = floor(dim * (isnan(ratio) ? 4 : ratio));
     if (convert_true(s, "model.multi_query_attention")) kv = 1;
     bool gated = !activation || !strcmp(activation, "swiglu"); /* both halves are counted */
     TRY(convert_choice(s, "model.activation_type", "model.activation",
@@ -352,21 +346,19 @@ static err set_olmo_model(convert_source *s) {
                            : vocab > 0 && vocab > 50304 ? vocab
                                                         : 50304,
                            ""));
-    TRY(convert_set_number(s, "model.max_sequence_length", "model.max_seq_len",
-                           isnan(seq) ? 1024 : seq, ""));
-    return convert_set_number(s, "model.max_sequence_length", "training.seq_len",
-                              isnan(seq) ? 1024 : seq, "");
+    TRY(convert_set_number(s, "model.max_sequence_length", "model.max_seq_len", seq, ""));
+    return convert_set_number(s, "model.max_sequence_length", "training.seq_len", seq, "");
 }
 
 static err finish_olmo(convert_source *s) {
-    double warmup = convert_take_number(s, "scheduler.t_warmup"),
+    double warmup = convert_number_or(s, "scheduler.t_warmup", 100),
            most = convert_take_number(s, "scheduler.t_max");
     const char *strategy = convert_take(s, "distributed_strategy"),
                *load = convert_take(s, "load_path");
     bool tokens = convert_is(s, "scheduler.units", "tokens");
     TRY(set_olmo_model(s));
-    TRY(convert_set_number(s, "scheduler.t_warmup", "lr_scheduler.warmup",
-                           isnan(warmup) ? 100 : warmup, tokens ? "tokens" : ""));
+    TRY(convert_set_number(s, "scheduler.t_warmup", "lr_scheduler.warmup", warmup,
+                           tokens ? "tokens" : ""));
     TRY(set_duration(s, "max_duration"));
     if (!isnan(most)) {
         cfg_amount run = s->c->training.steps;
@@ -429,15 +421,12 @@ static err set_hf_schedule(convert_source *s) {
                        "linear=linear,cosine=cosine,cosine_with_min_lr=cosine,constant=constant,"
                        "constant_with_warmup=constant",
                        "linear"));
-    if (!isnan(least)) {
-        double lr = convert_take_number(s, "learning_rate");
-        rate = least / (isnan(lr) ? 5e-5 : lr);
-    }
+    if (!isnan(least)) rate = least / convert_number_or(s, "learning_rate", 5e-5);
     TRY(convert_set_number(s, "lr_scheduler_kwargs", "lr_scheduler.min_lr_factor",
                            isnan(rate) ? 0 : rate, ""));
     if (type && !strcmp(type, "constant")) { /* without a warm-up, whatever the others say */
-        if (ratio > 0) convert_leave_out(s, "warmup_ratio", convert_take(s, "warmup_ratio"));
-        if (warmup > 0) convert_leave_out(s, "warmup_steps", convert_take(s, "warmup_steps"));
+        if (ratio > 0) convert_leave_out_given(s, "warmup_ratio");
+        if (warmup > 0) convert_leave_out_given(s, "warmup_steps");
         return convert_set(s, "lr_scheduler_type", "lr_scheduler.warmup", "0");
     }
     if (warmup > 0 && warmup < 1) ratio = warmup, warmup = 0;
@@ -453,7 +442,7 @@ static err set_hf_interval(convert_source *s, const char *strategy_key, const ch
     const char *value = convert_take(s, strategy_key);
     if (!value) value = strategy;
     if (!strcmp(value, "no") || !strcmp(value, "epoch")) {
-        if (!isnan(steps)) convert_leave_out(s, steps_key, convert_take(s, steps_key));
+        convert_leave_out_given(s, steps_key);
         return convert_set(s, strategy_key, option, *value == 'n' ? "0" : "1 epochs");
     }
     if (strcmp(value, "steps") != 0) {
@@ -490,32 +479,27 @@ static err set_hf_sharding(convert_source *s, const char *fsdp) {
 
 static err finish_hf(convert_source *s) {
     double steps = convert_take_number(s, "max_steps"),
-           epochs = convert_take_number(s, "num_train_epochs"),
-           old = convert_take_number(s, "per_gpu_train_batch_size"),
-           every = convert_take_number(s, "logging_steps");
+           epochs = convert_number_or(s, "num_train_epochs", 3),
+           old = convert_number_or(s, "per_gpu_train_batch_size", 8),
+           every = convert_number_or(s, "logging_steps", 500);
     const char *fsdp = convert_take(s, "fsdp");
     if (steps > 0) {
         TRY(convert_set_number(s, "max_steps", "training.steps", steps, ""));
-        if (!isnan(epochs))
-            convert_leave_out(s, "num_train_epochs", convert_take(s, "num_train_epochs"));
+        convert_leave_out_given(s, "num_train_epochs");
     } else
-        TRY(convert_set_number(s, "num_train_epochs", "training.steps", isnan(epochs) ? 3 : epochs,
-                               "epochs"));
+        TRY(convert_set_number(s, "num_train_epochs", "training.steps", epochs, "epochs"));
     TRY(set_hf_schedule(s));
     TRY(set_hf_interval(s, "save_strategy", "steps", "save_steps", 500, "checkpoint.every"));
     const char *eval = convert_take(s, "eval_strategy") ? "eval_strategy" : "evaluation_strategy";
-    TRY(set_hf_interval(s, eval, "no", "eval_steps", isnan(every) ? 500 : every,
-                        "validation.every"));
+    TRY(set_hf_interval(s, eval, "no", "eval_steps", every, "validation.every"));
     const char *other = convert_take(s, "deepspeed");
     if (other)
         convert_note(s, "deepspeed: a config of its own, which has the sharding; convert it too");
     if (!other || fsdp) TRY(set_hf_sharding(s, fsdp));
     static const batch_keys keys = { "per_device_train_batch_size", "gradient_accumulation_steps",
                                      NULL };
-    if (convert_take(s, keys.micro) && !isnan(old))
-        convert_leave_out(s, "per_gpu_train_batch_size",
-                          convert_take(s, "per_gpu_train_batch_size"));
-    return convert_batch(s, &keys, isnan(old) ? 8 : old, 1);
+    if (convert_take(s, keys.micro)) convert_leave_out_given(s, "per_gpu_train_batch_size");
+    return convert_batch(s, &keys, old, 1);
 }
 
 /* ---- the table ------------------------------------------------------------------------------------- */

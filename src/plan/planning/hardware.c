@@ -324,10 +324,6 @@ void hardware_free(hardware *h) {
 }
 
 /* ---- looking up ------------------------------------------------------------------------------- */
-static const char *accelerator_name(const void *ctx, int i) {
-    return ((const hardware *)ctx)->accelerators[i].name;
-}
-
 /* Names are written in many ways: "A100", "H100 SXM", "a100_80gb". */
 static void fold_name(const char *from, char to[64]) {
     size_t n = 0;
@@ -347,9 +343,11 @@ err hardware_find(const hardware *h, const char *name, const accelerator **out) 
         return OK;
     }
     str all = { 0 };
-    for (int i = 0; i < h->n_accelerators; i++)
+    const char *near = NULL;
+    for (int i = 0; i < h->n_accelerators; i++) {
         str_add(&all, "%s%s", i ? ", " : "", h->accelerators[i].name);
-    const char *near = str_nearest(wanted, accelerator_name, h, h->n_accelerators);
+        near = str_nearer(wanted, h->accelerators[i].name, near);
+    }
     err e = ERR_USAGE("--gpu: \"%.40s\" is not in the catalogue, which has %s", name, all.text);
     str_free(&all);
     if (near) return err_hint(e, "--gpu %s, or describe it in a file: --catalogue FILE", near);

@@ -83,7 +83,6 @@ static const double repeat_half_life = 15.387756, excess_half_life = 5.309743;
 int law_count(void) { return (int)COUNT_OF(laws); }
 const scaling_law *law_at(int i) { return &laws[i]; }
 const scaling_law *law_default(void) { return &laws[0]; }
-static const char *law_name(const void *ctx, int i) { return laws[i].name; }
 
 err law_find(const char *name, const scaling_law **out) {
     for (size_t i = 0; i < COUNT_OF(laws); i++)
@@ -92,8 +91,11 @@ err law_find(const char *name, const scaling_law **out) {
             return OK;
         }
     str all = { 0 };
-    for (size_t i = 0; i < COUNT_OF(laws); i++) str_add(&all, "%s%s", i ? ", " : "", laws[i].name);
-    const char *near = str_nearest(name, law_name, NULL, (int)COUNT_OF(laws));
+    const char *near = NULL;
+    for (size_t i = 0; i < COUNT_OF(laws); i++) {
+        str_add(&all, "%s%s", i ? ", " : "", laws[i].name);
+        near = str_nearer(name, laws[i].name, near);
+    }
     err e = ERR_USAGE("no scaling law is called \"%.40s\"; there are %s", name, all.text);
     str_free(&all);
     return err_hint(e, "--law %s", near ? near : laws[0].name);

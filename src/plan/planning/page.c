@@ -19,27 +19,18 @@
 extern const embedded_file plan_page_files[]; /* page.html */
 
 /* ---- queries ------------------------------------------------------------------------------------ */
-typedef struct query_names {
-    const char *all[40];
-    int n;
-} query_names;
-static const char *query_name_at(const void *ctx, int i) {
-    return ((const query_names *)ctx)->all[i];
-}
-
 err page_check_names(const serve_request *r, const char *const *names, bool settings) {
-    query_names known = { { "token" }, 1 };
-    for (int i = 0; names[i]; i++) known.all[known.n++] = names[i];
-    for (int i = 0; settings && i < page_setting_count; i++)
-        known.all[known.n++] = page_settings[i].query;
-    const char *name;
+    const char *known[40] = { "token" }, *name;
+    int n = 1;
+    for (int i = 0; names[i]; i++) known[n++] = names[i];
+    for (int i = 0; settings && i < page_setting_count; i++) known[n++] = page_settings[i].query;
     for (int i = 0; (name = serve_query_name(r, i)); i++) {
+        const char *near = NULL;
         int k = 0;
-        while (k < known.n && strcmp(known.all[k], name) != 0) k++;
-        if (k < known.n) continue;
-        const char *near = str_nearest(name, query_name_at, &known, known.n);
-        return err_hint(ERR("\"%.20s\" is not a query of this address", name), "%s=...",
-                        near ? near : known.all[1]);
+        for (; k < n && strcmp(known[k], name) != 0; k++) near = str_nearer(name, known[k], near);
+        if (k == n)
+            return err_hint(ERR("\"%.20s\" is not a query of this address", name), "%s=...",
+                            near ? near : known[1]);
     }
     return OK;
 }

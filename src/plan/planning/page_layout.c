@@ -45,8 +45,7 @@ typedef struct page_layout {
 } page_layout;
 
 /* ---- the config ---------------------------------------------------------------------------------- */
-static const char *offered_name(const void *ctx, int i) {
-    const planning_page *p = ctx;
+static const char *offered_name(const planning_page *p, int i) {
     return i < p->n_configs ? p->configs[i].name : recipe_name(i - p->n_configs);
 }
 
@@ -55,12 +54,12 @@ static err read_offered_config(const planning_page *p, const char *name, char **
     int of_all = p->n_configs + recipe_count(), i = 0;
     if (!name)
         return err_hint(ERR("config: which one is not given"), "config=%s", offered_name(p, 0));
-    while (i < of_all && strcmp(offered_name(p, i), name) != 0) i++;
-    if (i == of_all) {
-        const char *near = str_nearest(name, offered_name, p, of_all);
+    const char *near = NULL;
+    for (; i < of_all && strcmp(offered_name(p, i), name) != 0; i++)
+        near = str_nearer(name, offered_name(p, i), near);
+    if (i == of_all)
         return err_hint(ERR("config: there is no \"%.60s\" on this page", name), "config=%s",
                         near ? near : offered_name(p, 0));
-    }
     if (i < p->n_configs) return io_read(p->configs[i].path, MOST_CONFIG_BYTES, text, n);
     *text = strdup(recipe_text(i - p->n_configs));
     *n = strlen(*text);

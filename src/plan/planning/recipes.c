@@ -11,15 +11,13 @@ int recipe_count(void) {
 }
 const char *recipe_name(int i) { return recipe_files[i].name; }
 const char *recipe_text(int i) { return recipe_files[i].text; }
-static const char *recipe_name_at(const void *ctx, int i) { return recipe_name(i); }
 
 err recipe_find(const char *name, int *out) {
-    for (int i = 0; i < recipe_count(); i++)
-        if (strcmp(recipe_name(i), name) == 0) {
-            *out = i;
-            return OK;
-        }
-    const char *near = str_nearest(name, recipe_name_at, NULL, recipe_count());
+    const char *near = NULL;
+    for (*out = 0; *out < recipe_count(); ++*out) {
+        if (strcmp(recipe_name(*out), name) == 0) return OK;
+        near = str_nearer(name, recipe_name(*out), near);
+    }
     err e = ERR_USAGE("no recipe is called \"%.40s\"", name);
     if (near) return err_hint(e, "\"%s\"; \"ingot plan recipe\" lists them all", near);
     return err_hint(e, "\"ingot plan recipe\" lists them all");

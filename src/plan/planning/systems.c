@@ -66,11 +66,11 @@ static const other_system systems[] = {
 };
 /* clang-format on */
 
-static const char *system_name_at(const void *ctx, int i) { return systems[i].name; }
-
 err other_system_find(const char *name, const other_system **out) {
     str all = { 0 };
+    const char *near = NULL;
     for (size_t i = 0; i < COUNT_OF(systems); i++) {
+        near = str_nearer(name, systems[i].name, near);
         if (!strcmp(systems[i].name, name)) {
             str_free(&all);
             *out = &systems[i];
@@ -78,7 +78,6 @@ err other_system_find(const char *name, const other_system **out) {
         }
         str_add(&all, "%s%s", i ? ", " : "", systems[i].name);
     }
-    const char *near = str_nearest(name, system_name_at, NULL, (int)COUNT_OF(systems));
     err e = err_hint(
         ERR_USAGE("--as: \"%.40s\" is not a system whose steps are known: %s", name, all.text),
         "--as %s", near ? near : systems[0].name);

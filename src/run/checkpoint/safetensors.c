@@ -352,10 +352,6 @@ const st_tensor *st_find(const st_file *f, const char *name) {
     return find_in(f->tensors, f->n, name);
 }
 
-static const char *tensor_name_at(const void *ctx, int i) {
-    return ((const st_file *)ctx)->tensors[i].name;
-}
-
 static void add_shape(str *s, int ndim, const int64_t *dim) {
     str_add(s, "[");
     for (int i = 0; i < ndim; i++) str_add(s, "%s%lld", i ? ", " : "", (long long)dim[i]);
@@ -366,7 +362,8 @@ err st_need(const st_file *f, const char *name, int ndim, const int64_t *dim,
             const st_tensor **out) {
     const st_tensor *t = st_find(f, name);
     if (!t) {
-        const char *near = str_nearest(name, tensor_name_at, f, f->n);
+        const char *near = NULL;
+        for (int i = 0; i < f->n; i++) near = str_nearer(name, f->tensors[i].name, near);
         err e = ERR("%s has no tensor \"%s\"", f->path, name);
         return near ? err_hint(e, "check the name: the file has \"%s\"", near) : e;
     }

@@ -40,15 +40,12 @@ static const unsigned scope_policies[] = {
 const char *monitor_policy_name(monitor_policy p) { return policy_names[p]; }
 
 /* ---- the lists of a config -------------------------------------------------------------------- */
-static const char *alert_name(const void *ctx, int i) { return monitor_table[i].name; }
-
 static err find_alert(const char *option, const char *name, monitor_id *out) {
-    for (int i = 0; i < MONITOR_ALERTS; i++)
-        if (!strcmp(monitor_table[i].name, name)) {
-            *out = (monitor_id)i;
-            return OK;
-        }
-    const char *near = str_nearest(name, alert_name, NULL, MONITOR_ALERTS);
+    const char *near = NULL;
+    for (*out = 0; *out < MONITOR_ALERTS; ++*out) {
+        if (!strcmp(monitor_table[*out].name, name)) return OK;
+        near = str_nearer(name, monitor_table[*out].name, near);
+    }
     return err_hint(ERR("%s: there is no alert \"%s\"", option, name),
                     near ? "did you mean %s? `ingot config --alerts` lists them all"
                          : "`ingot config --alerts` lists them all",
