@@ -33,6 +33,7 @@ static bool can_run(const sample *s) {
         return false;
     if (split && (l->zero >= 2 || l->keep_every)) return false;
     if (s->c.heads % l->tp) return false;
+    if (model_has_delta(&s->c) && (l->cp > 1 || s->c.delta_keys % l->tp)) return false;
     if (s->c.kv_heads % l->tp && l->tp % s->c.kv_heads) return false;
     if (l->cp == 1 || l->context == CONTEXT_RING) return true;
     return s->c.heads % (l->tp * l->cp) == 0 && s->c.kv_heads % (l->tp * l->cp) == 0;
@@ -52,7 +53,17 @@ static void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) {
     if (rope && c->window && draw(key, at, 2)) c->rope_local = 100;
     if (rope) c->rope_scaling = (rope_scaling_kind)draw(key, at, rope_scaling_kind_count);
     c->qknorm = (qknorm_kind)draw(key, at, qknorm_kind_count);
-    if (draw(key, at, 4)) return;
+    if (draw(key, at, 4) == 0) { /* gated DeltaNet */
+        static const int64_t patterns[2][3] = { { 5, 525, 552 }, { 51, 515, 551 } };
+        c->layer_pattern = patterns[c->window > 0][draw(key, at, 3)];
+        c->delta_keys = draw(key, at, 2) ? 4 : 2;
+        c->delta_values = c->delta_keys * (1 + draw(key, at, 2));
+        c->delta_key_dim = 3 + draw(key, at, 3);
+        c->delta_value_dim = 3 + draw(key, at, 3);
+        c->delta_conv = 2 + draw(key, at, 3);
+    }
+    c->attention_gate = draw(key, at, 3) == 0;
+    if (c->attention_gate || draw(key, at, 4)) return;
     c->qknorm = QKNORM_NONE; /* and latent attention, in which every head has keys */
     c->kv_heads = c->heads;
     c->kv_latent = 10;
