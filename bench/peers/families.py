@@ -18,6 +18,7 @@ Prints a table, and exits with 1 when any model differs or any key is taken sile
 """
 
 import argparse
+import contextlib
 import copy
 import json
 import os
@@ -225,6 +226,28 @@ def qwen2_moe(r):
     return dict(s, moe_intermediate_size=r.randint(8, 30), shared_expert_intermediate_size=r.randint(8, 30))
 
 
+def qwen3_next(r):
+    """Kinds of layers by the family's own rule, its interval, or any."""
+    experts, keys = r.randint(2, 6), r.choice([1, 2, 3])
+    s = sizes(r)
+    fraction = r.choice([0.25, 0.5, 1.0]) if s["head_dim"] % 8 == 0 else 1.0
+    s.update(rope(r, fraction=fraction), attention_bias=flag(r), rms_norm_eps=eps(r), num_experts=experts)
+    s.update(num_experts_per_tok=r.randint(1, experts), norm_topk_prob=flag(r))
+    s.update(linear_num_key_heads=keys, linear_num_value_heads=keys * r.choice([1, 2, 3]))
+    s.update(linear_key_head_dim=r.randint(1, 9), linear_value_head_dim=r.randint(1, 9))
+    s.update(linear_conv_kernel_dim=r.choice([2, 3, 4, 4]), moe_intermediate_size=r.randint(8, 30))
+    s.update(shared_expert_intermediate_size=r.randint(8, 30), decoder_sparse_step=r.choice([1, 1, 2]))
+    if s["decoder_sparse_step"] > s["num_hidden_layers"]:
+        s["decoder_sparse_step"] = 1
+    way = r.choice(["rule", "interval", "list"])
+    if way == "interval":
+        s["full_attention_interval"] = r.randint(1, 3)
+    if way == "list":
+        both = ["linear_attention", "full_attention"]
+        s["layer_types"] = [r.choice(both) for _ in range(s["num_hidden_layers"])]
+    return dict(s, use_cache=False)  # transformers' caches need a layer of attention
+
+
 def glm4_moe(r):
     groups = r.choice([1, 1, 2, 3])
     experts, limit = groups * r.randint(2, 4), r.randint(1, groups)
@@ -392,6 +415,11 @@ FAMILIES = {
     "mixtral": (T.MixtralConfig, mixtral, [LONGROPE]),
     "qwen3_moe": (T.Qwen3MoeConfig, qwen3_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1])]),
     "qwen2_moe": (T.Qwen2MoeConfig, qwen2_moe, [dict(use_sliding_window=True), dict(mlp_only_layers=[1]), LONGROPE]),
+    "qwen3_next": (
+        T.Qwen3NextConfig,
+        qwen3_next,
+        [LONGROPE, dict(hidden_act="relu"), dict(layer_types=["sliding_attention"] * 9), dict(mlp_only_layers=[1])],
+    ),
     "glm4_moe": (T.Glm4MoeConfig, glm4_moe, [LONGROPE, dict(hidden_act="relu")]),
     "gpt_oss": (T.GptOssConfig, gpt_oss, [LONGROPE, dict(quantization_config=dict(quant_method="gptq"))]),
     "llama4_text": (T.Llama4TextConfig, llama4, [LONGROPE, dict(moe_layers=[0, 2]), YARN_NORM]),
@@ -417,13 +445,37 @@ FAMILIES = {
 # ---- one model -------------------------------------------------------------------------------
 
 
+class Doubles:
+    """Stands for torch in a module whose functions compute in fp32 whatever the model's type."""
+
+    float32 = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@contextlib.contextmanager
+def in_doubles(model):
+    """The gated delta rule of transformers casts to fp32: within this, to fp64."""
+    module = sys.modules[type(model).__module__]
+    if not hasattr(module, "torch_chunk_gated_delta_rule"):
+        yield
+        return
+    module.torch, torch.Tensor.float, plain = Doubles(), torch.Tensor.double, torch.Tensor.float
+    try:
+        yield
+    finally:
+        module.torch, torch.Tensor.float = torch, plain
+
+
 def noise(model, expected):
     """@return how far fp32 is from fp64, at least 1, in units of the limits of test_pytorch"""
     double = copy.deepcopy(model).double()
     double.zero_grad()
     ids, targets = expected["input_ids"].long(), expected["targets"].long()
-    logits = double(input_ids=ids).logits
-    torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100).backward()
+    with in_doubles(double):
+        logits = double(input_ids=ids).logits
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100).backward()
     pairs = [(a.grad.double(), b.grad) for a, b in zip(model.parameters(), double.parameters())]
     whole = sum(b.norm() ** 2 for _, b in pairs).sqrt()
     off = [(a - b).norm() / max(b.norm(), 1e-3 * whole) for a, b in pairs]
@@ -445,7 +497,8 @@ def write_model(folder, config, seed):
     expected["greedy"] = make.greedy_of(model, expected["input_ids"])
     double = copy.deepcopy(model).double()
     expected.update(make.steps_of(model, expected))
-    exact = make.steps_of(double, expected)
+    with in_doubles(double):
+        exact = make.steps_of(double, expected)
     off = max(((expected[k].double() - v).norm() / v.norm()).item() for k, v in exact.items())
     stepped = 1.0 if off < 0.25e-5 else 4 * off / 1e-5
     limits = dict(noise=torch.tensor([worst]), noise_steps=torch.tensor([stepped]))
@@ -465,6 +518,7 @@ def reloads(folder, export):
     """@return what differs when transformers loads our export"""
     config = transformers.AutoConfig.from_pretrained(export)
     config._experts_implementation = "eager"
+    config.use_cache = False
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         export, config=config, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
     )

@@ -110,7 +110,7 @@ typedef struct op_spec {
 
 /* The specs of each family; the last one has no op. */
 extern const op_spec elementwise_specs[], norm_specs[], heads_specs[], linear_specs[], fp8_specs[],
-    update_specs[], expert_specs[], latent_specs[];
+    update_specs[], expert_specs[], latent_specs[], delta_specs[];
 
 /* ---- for specs: values ------------------------------------------------------------------------- */
 double draw_normal(void);

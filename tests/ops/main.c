@@ -17,8 +17,8 @@
 struct harness harness;
 
 static const op_spec *const families[] = { elementwise_specs, norm_specs,   heads_specs,
-                                           latent_specs,      linear_specs, fp8_specs,
-                                           update_specs,      expert_specs };
+                                           latent_specs,      delta_specs,  linear_specs,
+                                           fp8_specs,         update_specs, expert_specs };
 
 /* Ops that are not kernels of a backend, and what tests them. */
 static const struct {

@@ -304,6 +304,7 @@ static void sequences_decoded_together_are_those_decoded_alone(void **state) {
         compare_together("gpt2", small_gpt2(), slots[i], 1);
         compare_together("fast", small_fast(), slots[i], 1);
         compare_together("experts", small_moe(), slots[i], 1);
+        compare_together("gated DeltaNet", small_delta(), slots[i], 1);
         for (size_t k = 0; k < COUNT_OF(new_moes); k++)
             compare_together(new_moes[k].name, new_moes[k].make(), slots[i], 1);
     }

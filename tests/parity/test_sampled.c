@@ -29,6 +29,7 @@ static bool can_run(const sample *s) {
         return false;
     if (split && (l->zero >= 2 || l->keep_every)) return false;
     if (s->c.heads % l->tp) return false;
+    if (model_has_delta(&s->c) && (l->cp > 1 || s->c.delta_keys % l->tp)) return false;
     if (s->c.kv_heads % l->tp && l->tp % s->c.kv_heads) return false;
     if (s->c.value_step && s->c.kv_heads % l->tp) return false;
     if (l->cp == 1 || l->context == CONTEXT_RING) return true;

@@ -213,6 +213,22 @@ static inline model_config small_latent_kv(void) {
     return c;
 }
 
+/* Gated DeltaNet between layers of attention, whose output has a gate; heads of values are wider than those of keys. */
+static inline model_config small_delta(void) {
+    model_config c = small_llama();
+    c.layers = 4;
+    c.layer_pattern = 552;
+    c.delta_keys = 4;
+    c.delta_values = 8;
+    c.delta_key_dim = 6;
+    c.delta_value_dim = 5;
+    c.delta_conv = 3;
+    c.attention_gate = true;
+    c.qknorm = QKNORM_HEAD;
+    c.rope_fraction = 0.5;
+    return c;
+}
+
 static const struct {
     const char *name;
     model_config (*make)(void);
@@ -232,6 +248,24 @@ static inline model_config small_moe(void) {
     c.capacity_factor = 1.25;
     c.balance_loss = 0.1;
     c.router_z_loss = 0.01;
+    return c;
+}
+
+/* Gated DeltaNet with experts in every second layer; a window and biases of attention. */
+static inline model_config small_delta_moe(void) {
+    model_config c = small_moe();
+    c.layers = 4;
+    c.layer_pattern = 515;
+    c.window = 5;
+    c.delta_keys = 4;
+    c.delta_values = 4;
+    c.delta_key_dim = 6;
+    c.delta_value_dim = 4;
+    c.attention_gate = true;
+    c.qkv_bias = true;
+    c.moe_step = 2;
+    c.shared_experts = 1;
+    c.shared_gate = true;
     return c;
 }
 

@@ -47,6 +47,17 @@ static inline void draw_layer_kinds(rng_key key, uint64_t *at, model_config *c) 
     c->sinks = draw(key, at, 3) == 0;
 }
 
+/* Some layers are gated DeltaNet, beside those with and without a window. */
+static inline void draw_delta(rng_key key, uint64_t *at, model_config *c) {
+    static const int64_t patterns[2][3] = { { 5, 525, 552 }, { 51, 515, 551 } };
+    c->layer_pattern = patterns[c->window > 0][draw(key, at, 3)];
+    c->delta_keys = draw(key, at, 2) ? 4 : 2;
+    c->delta_values = c->delta_keys * (1 + draw(key, at, 2));
+    c->delta_key_dim = 3 + draw(key, at, 3);
+    c->delta_value_dim = 3 + draw(key, at, 3);
+    c->delta_conv = 2 + draw(key, at, 3);
+}
+
 /* Keys and values of every head come from a latent vector. */
 static inline void draw_latent(rng_key key, uint64_t *at, model_config *c) {
     c->qknorm = QKNORM_NONE;
@@ -73,7 +84,9 @@ static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) 
     if (draw(key, at, 6) == 0) c->attention_softcap = 2, c->logit_softcap = 3;
     if (c->experts) draw_experts(key, at, c);
     draw_layer_kinds(key, at, c);
-    if (draw(key, at, 4) == 0) draw_latent(key, at, c);
+    if (draw(key, at, 4) == 0) draw_delta(key, at, c);
+    c->attention_gate = draw(key, at, 3) == 0;
+    if (!c->attention_gate && draw(key, at, 4) == 0) draw_latent(key, at, c);
     if (!c->kv_latent && draw(key, at, 5) == 0) c->value_step = 2;
     model_config_normalize(c); /* facts that do not matter to this model are left out */
     assert_ok(model_check(c));

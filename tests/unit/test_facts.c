@@ -39,6 +39,11 @@ static model_config whole_for(const model_fact *f) {
     if (f->flags & FACT_OF_CLAMPED) c.mlp = MLP_SWIGLU_CLAMPED;
     if (f->flags & FACT_OF_NOPE) c.layer_pattern = 13;
     if (f->flags & FACT_OF_TEMPERATURE) c.temperature = 0.1;
+    if (f->flags & FACT_OF_DELTA) { /* other numbers of heads divide, too */
+        c.layer_pattern = 51;
+        c.delta_keys = 1;
+        c.delta_values = 2;
+    }
     if (is_latent(f)) {
         c.kv_heads = c.heads;
         c.qknorm = QKNORM_NONE;
@@ -72,6 +77,11 @@ static void every_fact_has_its_option(void **state) {
         if (f->flags & FACT_OF_EXPERTS) assert_ok(config_set(&cfg, "model.experts", "4"));
         if (f->flags & FACT_OF_LATENT) assert_ok(config_set(&cfg, "model.kv_latent_dim", "8"));
         if (is_latent(f)) assert_ok(config_set(&cfg, "model.head_dim", "128"));
+        if (f->flags & FACT_OF_DELTA) {
+            assert_ok(config_set(&cfg, "model.layer_pattern", "5"));
+            assert_ok(config_set(&cfg, "model.delta_key_heads", "1"));
+            assert_ok(config_set(&cfg, "model.delta_value_heads", "2"));
+        }
         assert_ok(model_from_config(&cfg, &c));
         double v = other_value(f, &c);
         assert_ok(config_set(&cfg, f->name, model_fact_text(f, v, text, sizeof text)));
@@ -251,6 +261,8 @@ static void every_fact_changes_the_model(void **state) {
         c.groups = like.groups;
         c.layer_pattern = like.layer_pattern;
         c.temperature = like.temperature;
+        c.delta_keys = like.delta_keys;
+        c.delta_values = like.delta_values;
         c.mlp = like.mlp;
         if (!strcmp(f->key, "swiglu_limit")) c.swiglu_limit = 1e-3; /* below what gates have here */
         if (is_latent(f)) {

@@ -73,6 +73,11 @@ err context_check(const model_config *c, const model_layout *l, int64_t n) {
     int runs = context_runs(l);
     if (cp == 1) return OK;
     BUG_IF(l->seq < 1 || n % l->seq);
+    if (model_has_delta(c))
+        return err_hint(ERR("context_parallel_degree is %d, but the state of gated DeltaNet layers "
+                            "(model.layer_pattern) runs through whole sequences",
+                            cp),
+                        "set it to 1, and use tensor or data parallelism instead");
     if (l->seq % ((int64_t)cp * runs))
         return err_hint(
             ERR("sequences of %lld tokens do not divide into %d runs for %d context-parallel "

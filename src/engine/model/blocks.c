@@ -242,7 +242,55 @@ static val attention(builder *b, val x) {
     } else {
         o = attend(b, qkv, h);
     }
+    if (has_param(b, "attn.gate")) {
+        val w = prog_use(p, "attn.gate", all), bias = USE_IF(b, "attn.gate.b", all);
+        o = rec(p, OP_SIGMOID_GATE, { o, rec_linear(p, all, w, bias) });
+    }
     return output_projection(b, o);
+}
+
+/* The states of a gated DeltaNet layer, in generation: a row per sequence, of a rank's own heads. */
+static val delta_state(builder *b, const char *name, int64_t cols) {
+    int64_t dim[] = { b->sequences, cols / mesh_size(&b->m->l.mesh, AX_TP) };
+    return prog_input_per_layer(b->p, name, DT_F32, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
+}
+
+/* Gated DeltaNet: a state per head in place of keys that are kept. @return a partial sum over tp */
+static val delta_net(builder *b, val x) {
+    const model_config *c = b->c;
+    prog *p = b->p;
+    enter_module(b, M_ATTN);
+    bool decodes = b->mode == PROG_DECODE;
+    delta_shape h = { .keys = c->delta_keys,
+                      .values = c->delta_values,
+                      .value_dim = c->delta_value_dim };
+    h.seq = (int)(decodes || b->m->l.seq ? b->positions : 0);
+    val all = rec_comm(p, x, AX_TP, PLACE_R);
+    val qkv = linear(b, LINEAR_QKV, rec_linear(p, all, prog_use(p, "delta.qkv", all), VAL_NONE));
+    val z = rec_linear(p, all, prog_use(p, "delta.z", all), VAL_NONE);
+    val ba = rec_linear(p, all, prog_use(p, "delta.ba", all), VAL_NONE);
+    val gate = rec(p, OP_DELTA_GATES,
+                   { ba, prog_use(p, "delta.rate", ba), prog_use(p, "delta.shift", ba) });
+    val w = prog_use(p, "delta.conv", qkv), start = token_input(b, TOKEN_START, DT_I32, WHOLE), o;
+    if (decodes) {
+        int64_t values = c->delta_values * c->delta_value_dim, kept = c->delta_conv - 1;
+        int64_t keys = c->delta_keys * c->delta_key_dim;
+        val pos = token_input(b, TOKEN_POS, DT_I32, WHOLE);
+        val last = delta_state(b, "delta_conv", kept * (2 * keys + values));
+        val state = delta_state(b, "delta_state", values * c->delta_key_dim);
+        qkv = rec(p, OP_SHORT_CONV_CACHED, { qkv, w, last, pos, start }, { .heads.seq = h.seq });
+        o = rec_delta_cached(p, qkv, gate, state, pos, start, h);
+    } else {
+        qkv = rec(p, OP_SHORT_CONV, { qkv, w, start });
+        o = rec_delta_rule(p, qkv, gate, start, h);
+    }
+    o = rec_gated_norm(p, o, z, USE_IF(b, "delta.norm", o), h, (float)c->norm_eps);
+    return linear(b, LINEAR_O, rec_linear(p, o, prog_use(p, "delta.o", o), VAL_NONE));
+}
+
+/* The branch that mixes tokens. */
+static val first_branch(builder *b, val x) {
+    return b->c->delta_keys ? delta_net(b, x) : attention(b, x);
 }
 
 /* Activates gate|up; VAL_NONE where the activation has no gate. */
@@ -370,7 +418,7 @@ static residual_state block(builder *b, residual_state s) {
         norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
         s = (residual_state){ n1.r, VAL_NONE };
         val second = b->c->shared_norm ? n1.y : norm(b, M_MLP, s, "norm2.w", "norm2.b").y;
-        val a = attention(b, n1.y), f = second_branch(b, second);
+        val a = first_branch(b, n1.y), f = second_branch(b, second);
         if (!(b->c->dropout > 0) || b->mode != PROG_TRAIN) /* one sum over tp is enough */
             return (residual_state){ n1.r, join_branch(b, rec_add(b->p, a, f), SITE_BRANCH) };
         a = join_branch(b, a, SITE_BRANCH);
@@ -379,7 +427,7 @@ static residual_state block(builder *b, residual_state s) {
     }
     CHOICE_DECIDED(norm_position_kind, 3);
     if (b->c->norm_position == NORM_POST) {
-        val r = rec_sum(b->p, s), d = join_branch(b, attention(b, r), SITE_BRANCH);
+        val r = rec_sum(b->p, s), d = join_branch(b, first_branch(b, r), SITE_BRANCH);
         residual_state branch = { d, VAL_NONE };
         s = (residual_state){ r, norm(b, M_ATTN, branch, "norm1.w", "norm1.b").y };
         val r2 = rec_sum(b->p, s), d2 = join_branch(b, second_branch(b, r2), SITE_SECOND_BRANCH);
@@ -387,7 +435,7 @@ static residual_state block(builder *b, residual_state s) {
         return (residual_state){ r2, norm(b, M_MLP, branch, "norm2.w", "norm2.b").y };
     }
     norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
-    val d = join_branch(b, attention(b, n1.y), SITE_BRANCH);
+    val d = join_branch(b, first_branch(b, n1.y), SITE_BRANCH);
     s = (residual_state){ n1.r, norm_output(b, M_ATTN, d, "attn.norm.w", "attn.norm.b") };
     norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
     val d2 = join_branch(b, second_branch(b, n2.y), SITE_SECOND_BRANCH);
@@ -513,6 +561,7 @@ static const char *block_name(const model *m, int kind) {
     const model_config *c = &m->of[kind];
     bool bare = c->pos == POS_NONE && m->c.pos != POS_NONE;
     if (m->kinds == 1) return "block";
+    if (c->delta_keys) return c->experts > 0 ? "moe delta block" : "dense delta block";
     return names[c->experts > 0][bare][c->window > 0][c->value_step > 0];
 }
 
@@ -558,7 +607,9 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
     return record_chain(m, b, out);
 }
 
-bool model_can_share(const model *m) { return mesh_world(&m->l.mesh) == 1 && !m->c.window; }
+bool model_can_share(const model *m) {
+    return mesh_world(&m->l.mesh) == 1 && !m->c.window && !model_has_delta(&m->c);
+}
 
 err model_record_shared(model *m, int64_t n, int64_t positions, chain *out) {
     BUG_IF(!model_can_share(m));

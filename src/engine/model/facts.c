@@ -71,7 +71,13 @@ void model_fact_set(const model_fact *f, model_config *c, double value) {
 static bool has_unrotated(const model_config *c) {
     bool some = c->pos == POS_NONE;
     for (int64_t rest = c->pos == POS_ROPE ? c->layer_pattern : 0; rest; rest /= 10)
-        some |= rest % 10 > 2;
+        some |= rest % 10 == 3 || rest % 10 == 4;
+    return some;
+}
+
+bool model_has_delta(const model_config *c) {
+    bool some = false;
+    for (int64_t rest = c->layer_pattern; rest; rest /= 10) some |= rest % 10 == 5;
     return some;
 }
 
@@ -104,6 +110,7 @@ static const char *missing_of(const model_fact *f, const model_config *c) {
         { FACT_OF_QK_NORM, c->qknorm != QKNORM_NONE, "model.qk_norm other than none" },
         { FACT_OF_WINDOW, c->window > 0, "model.sliding_window above 0" },
         { FACT_OF_LATENT, c->kv_latent > 0, "model.kv_latent_dim above 0" },
+        { FACT_OF_DELTA, model_has_delta(c), "gated DeltaNet layers (model.layer_pattern)" },
         { FACT_OF_INIT_STD, c->init != INIT_SMALL, "model.init other than small" },
         { FACT_OF_UNTIED, !c->tied, "model.tie_embeddings=false" },
         { FACT_OF_ROUTER_BIAS, c->experts > 0 && c->router_bias, "model.router_bias=true" },

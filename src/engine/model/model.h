@@ -63,7 +63,8 @@ typedef enum fact_flag {
     FACT_OF_LATENT = 1 << 24,   /* matters only with latent attention */
     FACT_OF_INIT_STD = 1 << 25, /* matters only where model.init reads a deviation */
     FACT_OF_TEMPERATURE = 1 << 26,
-    FACT_OF_NOPE = 1 << 27, /* matters only to models with layers without positions */
+    FACT_OF_NOPE = 1 << 27,  /* matters only to models with layers without positions */
+    FACT_OF_DELTA = 1 << 28, /* matters only to models with gated DeltaNet layers */
     FACT_OF_ANY_ROPE =
         FACT_OF_ROPE | FACT_OF_LLAMA3 | FACT_OF_SCALED_ROPE | FACT_OF_ROPE_CONTEXT | FACT_OF_YARN,
 } fact_flag;
@@ -124,7 +125,13 @@ double rope_factor_of(
 double rope_frequency(const model_config *c, int64_t j, bool scaled);
 
 /* ---- the parameter table ----------------------------------------------------------------- */
-typedef enum { INIT_NORMAL, INIT_NORMAL_DEPTH, INIT_ONES, INIT_ZEROS } init_kind;
+typedef enum {
+    INIT_NORMAL,
+    INIT_NORMAL_DEPTH,
+    INIT_ONES,
+    INIT_ZEROS,
+    INIT_LOG_UNIFORM, /* logarithms of uniform numbers from 0.01 to 16: rates of decay */
+} init_kind;
 /* The roles of matrices in µP, and everything that is not a matrix. */
 /* STATE is not a weight: what a step leaves for the next, such as a router's bias. Its gradient is what the
  * update derives it from, and is not part of any norm. */
@@ -205,6 +212,8 @@ int64_t model_count_role(const model_config *c, param_role role);
 bool model_has_experts(const model_config *c, int layer);
 /* The digit of model.layer_pattern that describes a layer, whether or not the model has a pattern. */
 int model_layer_kind(const model_config *c, int layer);
+/* Whether some layers are gated DeltaNet: generation keeps a state that no position can be removed from. */
+bool model_has_delta(const model_config *c);
 /* The dimension of a head's values. */
 int64_t model_value_dim(const model_config *c);
 /* The experts' hidden dimension. */

@@ -109,10 +109,11 @@ static err check_experts(const model_config *c) {
 static err check_pattern(const model_config *c) {
     bool windows = false, unrotated = false;
     for (int64_t rest = c->layer_pattern; rest; rest /= 10) {
-        if (rest % 10 < 1 || rest % 10 > 4)
+        if (rest % 10 < 1 || rest % 10 > 5)
             return err_hint(ERR("model.layer_pattern: %lld has the digit %lld",
                                 (long long)c->layer_pattern, (long long)(rest % 10)),
-                            "use the digits 1 to 4, one per layer, such as 1112");
+                            "use the digits 1 to 5, one per layer, such as 1112");
+        if (rest % 10 == 5) continue;
         windows |= rest % 2;
         unrotated |= rest % 10 > 2;
     }
@@ -159,6 +160,23 @@ static err check_rope(const model_config *c) {
     return OK;
 }
 
+static err check_delta(const model_config *c) {
+    if (c->attention_gate && c->kv_latent)
+        return err_hint(ERR("model.attention_gate cannot be combined with model.kv_latent_dim"),
+                        "leave one of them out");
+    if (!model_has_delta(c)) return OK;
+    if (c->delta_values % c->delta_keys)
+        return err_hint(
+            ERR("model.delta_key_heads (%d) does not divide model.delta_value_heads (%d)",
+                c->delta_keys, c->delta_values),
+            "choose a number of heads of keys that divides those of values");
+    if (c->value_step)
+        return err_hint(ERR("gated DeltaNet layers (model.layer_pattern) cannot be combined with "
+                            "model.value_embedding_step"),
+                        "leave one of them out");
+    return OK;
+}
+
 static err check_latent(const model_config *c) {
     if (!c->kv_latent) return OK;
     if (c->kv_heads != c->heads)
@@ -187,6 +205,7 @@ err model_check(const model_config *c) {
             "choose a number of key/value heads that divides the query heads");
     TRY(check_rope(c));
     TRY(check_pattern(c));
+    TRY(check_delta(c));
     TRY(check_experts(c));
     if (c->parallel && c->norm_position != NORM_PRE)
         return err_hint(ERR("model.parallel_branches needs model.norm_position=pre"),

@@ -19,10 +19,10 @@ static inline bool bucket_per_layer(bucket_kind k) {
     return k == BUCKET_BLOCK || k == BUCKET_EXPERTS || k == BUCKET_STATE;
 }
 
-enum { MODEL_MAX_PARAMS = 192, MAX_BUCKETS = MODEL_MAX_PARAMS };
+enum { MODEL_MAX_PARAMS = 640, MAX_BUCKETS = MODEL_MAX_PARAMS };
 
 /* Kinds of blocks, each with a program, parameters and buckets of its own. A model whose layers are all alike has one;
- * layers may differ in whether they have experts, an attention window, a table of values. */
+ * layers may differ in whether they have experts, an attention window, positions, a table of values, or gated DeltaNet. */
 enum { BLOCK_KINDS = CHAIN_KINDS };
 
 typedef struct bucket_info {

@@ -11,7 +11,9 @@
 #include <string.h>
 
 /* The sizes of a dim, by name. */
-typedef enum { NONE, D, Q, KV, F, V, P, HD, E, X, B, H, G, O, HQ, QL, KVL, KVA, KVB } size_name;
+/* clang-format off */
+typedef enum { NONE, D, Q, KV, F, V, P, HD, E, X, B, H, G, O, HQ, QL, KVL, KVA, KVB, DK, DV, DH, DD, DC } size_name;
+/* clang-format on */
 /* Channels of a token that the gate of its values reads. */
 enum { VALUE_GATE = 12 };
 /* Properties of a model that a row needs: all of `when` must hold. */
@@ -41,6 +43,9 @@ enum {
     KVDIRECT = 1 << 26, /* keys and values are */
     QLATENT = 1 << 27,  /* queries are projected from a latent vector */
     KVLATENT = 1 << 28, /* keys and values are */
+    ATTENTION = 1 << 29,
+    OGATE = 1 << 23, /* a gate of the attention's output */
+    DELTA = 1 << 30, /* gated DeltaNet in place of attention */
 };
 
 typedef struct param_row {
@@ -74,7 +79,18 @@ static const param_row table[] = {
     { "attn.kv_a",    "attn.a",      "attn", BUCKET_BLOCK, { KVA, D },  I_, INIT_NORMAL,       ROLE_HIDDEN, KVLATENT },
     { "attn.q_b",     "attn.q_b",    "attn", BUCKET_BLOCK, { Q, QL },   S0, INIT_NORMAL,       ROLE_HIDDEN, QLATENT },
     { "attn.kv_b",    "attn.kv_b",   "attn", BUCKET_BLOCK, { KVB, KVL },S0, INIT_NORMAL,       ROLE_HIDDEN, KVLATENT },
-    { "attn.o",       "attn.o",      "attn", BUCKET_BLOCK, { D, O },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
+    { "attn.o",       "attn.o",      "attn", BUCKET_BLOCK, { D, O },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, ATTENTION },
+    { "attn.gate",    "attn.gate",   "attn", BUCKET_BLOCK, { Q, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, OGATE },
+    { "delta.q",      "delta.qkv",   "attn", BUCKET_BLOCK, { DK, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, DELTA },
+    { "delta.k",      "delta.qkv",   "attn", BUCKET_BLOCK, { DK, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, DELTA },
+    { "delta.v",      "delta.qkv",   "attn", BUCKET_BLOCK, { DV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, DELTA },
+    { "delta.z",      "delta.z",     "attn", BUCKET_BLOCK, { DV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, DELTA },
+    { "delta.b",      "delta.ba",    "attn", BUCKET_BLOCK, { DH, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, DELTA },
+    { "delta.a",      "delta.ba",    "attn", BUCKET_BLOCK, { DH, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, DELTA },
+    { "delta.q.conv", "delta.conv",  "attn", BUCKET_BLOCK, { DK, DC },  S0, INIT_NORMAL,       ROLE_VECTOR, DELTA },
+    { "delta.k.conv", "delta.conv",  "attn", BUCKET_BLOCK, { DK, DC },  S0, INIT_NORMAL,       ROLE_VECTOR, DELTA },
+    { "delta.v.conv", "delta.conv",  "attn", BUCKET_BLOCK, { DV, DC },  S0, INIT_NORMAL,       ROLE_VECTOR, DELTA },
+    { "delta.o",      "delta.o",     "attn", BUCKET_BLOCK, { D, DV },   S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, DELTA },
     { "attn.values",  "attn.values", "attn", BUCKET_BLOCK, { V, KV },   S1, INIT_NORMAL,       ROLE_INPUT,  VALUES },
     { "attn.values.gate", "attn.values.gate", "attn", BUCKET_BLOCK, { H, G }, S0, INIT_ZEROS,  ROLE_HIDDEN, VALUES },
     { "mlp.gate",     "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, MLP | GATED },
@@ -93,6 +109,9 @@ static const param_row table[] = {
     { "attn.q.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | KVDIRECT },
     { "attn.k.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | KVDIRECT },
     { "attn.v.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | KVDIRECT },
+    { "attn.gate.b",  "attn.gate.b", "attn", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB | OGATE },
+    { "delta.rate",   "delta.rate",  "attn", BUCKET_BLOCK, { DH, NONE },S0, INIT_LOG_UNIFORM,  ROLE_VECTOR, DELTA },
+    { "delta.shift",  "delta.shift", "attn", BUCKET_BLOCK, { DH, NONE },S0, INIT_ONES,         ROLE_VECTOR, DELTA },
     { "attn.q_a.b",   "attn.a.b",    "attn", BUCKET_BLOCK, { QL, NONE },I_, INIT_ZEROS,        ROLE_VECTOR, QKVB | QLATENT },
     { "attn.kv_a.b",  "attn.a.b",    "attn", BUCKET_BLOCK, { KVA, NONE },I_, INIT_ZEROS,       ROLE_VECTOR, QKVB | KVLATENT },
     { "mlp.gate.b",   "mlp.up.b",    "mlp",  BUCKET_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, MLP | MLPB | GATED },
@@ -113,6 +132,7 @@ static const param_row table[] = {
     { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { KV, NONE },S0, INIT_ONES,         ROLE_VECTOR, QKFULL },
     { "attn.q_a.norm",  "attn.q_a.norm",  "norm", BUCKET_BLOCK, { QL, NONE },  I_, INIT_ONES,  ROLE_VECTOR, NORMW | QLATENT },
     { "attn.kv_a.norm", "attn.kv_a.norm", "norm", BUCKET_BLOCK, { KVL, NONE }, I_, INIT_ONES,  ROLE_VECTOR, NORMW | KVLATENT },
+    { "delta.norm",   "delta.norm",  "norm", BUCKET_BLOCK, { DD, NONE },I_, INIT_ONES,         ROLE_VECTOR, NORMW | DELTA },
     { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
     { "norm.b",       "norm.b",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
     { "head",         "head",        "head", BUCKET_LAST,  { V, D },    S0, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
@@ -141,8 +161,11 @@ static model_config model_like_layer(const model_config *c, int layer) {
     bool last = layer == c->layers - 1;
     if (c->layer_pattern) {
         int kind = pattern_digit(c->layer_pattern, layer);
-        if (kind % 2 == 0) like.window = 0;
-        if (kind > 2 && c->pos == POS_ROPE) like.pos = POS_NONE;
+        if (kind % 2 == 0 || kind == 5) like.window = 0;
+        if (kind > 2 && kind < 5 && c->pos == POS_ROPE) like.pos = POS_NONE;
+        if (kind != 5) like.delta_keys = 0;
+    } else {
+        like.delta_keys = 0;
     }
     if (c->pos == POS_ROPE && like.window && c->rope_local != 0) {
         like.rope_theta = c->rope_local;
@@ -158,6 +181,7 @@ static model_config model_like_layer(const model_config *c, int layer) {
 
 int model_layer_kind(const model_config *c, int layer) {
     model_config like = model_like_layer(c, layer);
+    if (like.delta_keys) return 5;
     return (like.window ? 1 : 2) + (like.pos == POS_NONE ? 2 : 0);
 }
 
@@ -189,25 +213,35 @@ static int64_t size_of(const model_config *c, size_name s) {
     case QL: return c->q_latent;
     case KVL: return c->kv_latent;
     case KVA: return c->kv_latent + c->rope_head_dim; /* the key that heads share comes first */
+    case DK: return c->delta_keys * c->delta_key_dim;
+    case DV: return c->delta_values * c->delta_value_dim;
+    case DH: return c->delta_values;
+    case DD: return c->delta_value_dim;
+    case DC: return c->delta_conv;
     case KVB: return c->heads * (c->head_dim - c->rope_head_dim + c->value_head_dim);
     }
     return 0;
 }
 
 static int model_properties(const model_config *c) {
-    return (c->pos == POS_LEARNED ? LEARNED : 0) |
-           (c->norm == NORM_LAYER && c->norm_bias && !c->weightless_norms ? LNORM : 0) |
-           (c->bias || c->mlp_bias ? MLPB : 0) | (c->bias || c->qkv_bias ? QKVB : 0) |
-           (c->bias || c->o_bias ? OB : 0) | (c->parallel && c->shared_norm ? 0 : NORM2) |
-           (c->norm_position == NORM_BOTH ? BOTH : 0) |
-           (c->qknorm == QKNORM_HEAD && !c->weightless_norms && c->qk_weights ? QKN : 0) |
-           (c->qknorm == QKNORM_FULL && !c->weightless_norms && c->qk_weights ? QKFULL : 0) |
-           (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
-           (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0) |
-           (c->experts && c->shared_experts && c->shared_gate ? SHGATE : 0) |
-           (c->router_logit_bias ? ROUTERB : 0) | (c->sinks ? SINKS : 0) |
-           (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0) |
-           (c->kv_latent && c->q_latent ? QLATENT : QDIRECT) | (c->kv_latent ? KVLATENT : KVDIRECT);
+    /* Properties of layers whose mixer is attention. */
+    const int attention = QKVB | OB | QKN | QKFULL | SINKS | VALUES | QDIRECT | KVDIRECT | QLATENT |
+                          KVLATENT | ATTENTION | OGATE;
+    int all = (c->pos == POS_LEARNED ? LEARNED : 0) |
+              (c->norm == NORM_LAYER && c->norm_bias && !c->weightless_norms ? LNORM : 0) |
+              (c->bias || c->mlp_bias ? MLPB : 0) | (c->bias || c->qkv_bias ? QKVB : 0) |
+              (c->bias || c->o_bias ? OB : 0) | (c->parallel && c->shared_norm ? 0 : NORM2) |
+              (c->norm_position == NORM_BOTH ? BOTH : 0) |
+              (c->qknorm == QKNORM_HEAD && !c->weightless_norms && c->qk_weights ? QKN : 0) |
+              (c->qknorm == QKNORM_FULL && !c->weightless_norms && c->qk_weights ? QKFULL : 0) |
+              (mlp_kind_traits[c->mlp] & MLP_GATED ? GATED : 0) | (c->tied ? 0 : UNTIED) |
+              (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0) |
+              (c->experts && c->shared_experts && c->shared_gate ? SHGATE : 0) |
+              (c->router_logit_bias ? ROUTERB : 0) | (c->sinks ? SINKS : 0) |
+              (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0) |
+              (c->kv_latent && c->q_latent ? QLATENT : QDIRECT) |
+              (c->kv_latent ? KVLATENT : KVDIRECT) | ATTENTION | (c->attention_gate ? OGATE : 0);
+    return c->delta_keys ? (all & ~attention) | DELTA : all;
 }
 
 static bool row_applies(const model_config *c, const param_row *r) {
@@ -249,13 +283,17 @@ double model_flops(const model_config *c, int64_t seq, bool causal) {
         bool is_gemm = r->dim[1] != NONE && (r->role != ROLE_INPUT || head);
         if (is_gemm) weights += (double)row_count(c, r, c->experts_per_token);
     }
-    double keys = 0; /* of all layers */
+    double keys = 0, states = 0; /* of all layers; elements of their states */
     for (int l = 0; l < c->layers; l++) {
         model_config like = model_like_layer(c, l);
-        keys += like.window ? MIN((double)seq, (double)like.window) : (double)seq;
+        if (like.delta_keys)
+            states += (double)(c->delta_values * c->delta_key_dim * c->delta_value_dim);
+        else
+            keys += like.window ? MIN((double)seq, (double)like.window) : (double)seq;
     }
     double attention = (double)(c->heads * (c->head_dim + model_value_dim(c))) * keys;
-    return 6 * weights + 6 * attention * (causal ? 0.5 : 1);
+    /* a token reads its state twice and writes it once, forward */
+    return 6 * weights + 6 * attention * (causal ? 0.5 : 1) + 18 * states;
 }
 
 /* ---- element types of modules -------------------------------------------------------------------- */
@@ -356,6 +394,8 @@ static const char *tp_obstacle(const model_config *c, int tp, int64_t *size) {
         return c->value_step
                    ? "key/value heads, whose values have tables (model.value_embedding_step)"
                    : "key/value heads, nor do these divide them";
+    *size = c->delta_keys; /* these divide the heads of values */
+    if (model_has_delta(c) && c->delta_keys % tp) return "heads of keys in gated DeltaNet layers";
     for (int l = 0; l < c->layers; l++) {
         model_config like = model_like_layer(c, l);
         const char *what = width_obstacle(&like, tp, size);

@@ -69,6 +69,26 @@ static const model_config qwen3_moe = { .experts = 128,
                                         .norm_eps = 1e-6,
                                         .vocab = 151936,
                                         .max_seq = 40960 };
+#define QWEN3_NEXT                                                                                 \
+    .layer_pattern = 5552, .attention_gate = true, .qknorm = QKNORM_HEAD, .rope_fraction = 0.25,   \
+    .router_normalize = true, .balance_loss = 0.001, .shared_experts = 1, .shared_gate = true,     \
+    .norm_eps = 1e-6
+static const model_config qwen3_next = {
+    QWEN3_NEXT,        .init = INIT_FLAT, .experts = 512,         .experts_per_token = 10,
+    .expert_dim = 512, .shared_dim = 512, .rope_theta = 10000000, .vocab = 151936,
+    .max_seq = 262144
+};
+static const model_config delta_tiny = { QWEN3_NEXT,
+                                         .tied = true,
+                                         .experts = 8,
+                                         .experts_per_token = 2,
+                                         .expert_dim = 96,
+                                         .delta_keys = 2,
+                                         .delta_values = 4,
+                                         .delta_key_dim = 32,
+                                         .delta_value_dim = 32,
+                                         .vocab = 257,
+                                         .max_seq = 1024 };
 static const model_config qwen15_moe = { .experts = 60,
                                          .experts_per_token = 4,
                                          .expert_dim = 1408,
@@ -334,6 +354,8 @@ static const struct {
     { "qwen3-8b", &qwen3, 36, 4096, 32, 8, 128, 12288, 0 },
     { "qwen3-14b", &qwen3, 40, 5120, 40, 8, 128, 17408, 0 },
     { "qwen3-32b", &qwen3, 64, 5120, 64, 8, 128, 25600, 0 },
+    { "qwen3-next-80b-a3b", &qwen3_next, 48, 2048, 16, 2, 256, 5120, 0 },
+    { "delta-tiny", &delta_tiny, 4, 128, 4, 2, 32, 384, 0 },
     { "qwen3-30b-a3b", &qwen3_moe, 48, 2048, 32, 4, 128, 6144, 0 },
     { "qwen1.5-moe-a2.7b", &qwen15_moe, 24, 2048, 16, 0, 0, 5632, 0 },
     { "qwen2-57b-a14b", &qwen2_moe, 28, 3584, 28, 4, 0, 18944, 0 },

@@ -361,6 +361,8 @@ static void init_chunk(void *ctx, int64_t i, int worker) {
             rng_normals(j->key, first, end - e, at);
         for (int64_t k = 0; k < end - e; k++)
             at[k] = drawn ? (float)j->std * at[k] : p->init == INIT_ONES ? 1 : 0;
+        for (int64_t k = 0; p->init == INIT_LOG_UNIFORM && k < end - e; k++)
+            at[k] = (float)log(0.01 + 15.99 * rng_uniform(j->key, first + (uint64_t)k));
     }
 }
 

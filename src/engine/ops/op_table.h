@@ -45,6 +45,8 @@ typedef enum {
     COST_ATTENTION_BWD,       /* five */
     COST_ATTENTION_BLOCK,     /* two over half of a block's keys */
     COST_ATTENTION_BLOCK_BWD, /* five */
+    COST_DELTA,               /* GEMMs of a head's chunks with its state */
+    COST_DELTA_BWD,           /* three times as many */
     COST_UPDATE,              /* results are read too, but for the copy */
     COST_ORTHOGONALIZE        /* iterations of three GEMMs on matrices */
 } op_cost;

@@ -60,6 +60,16 @@ static double orthogonalize_flops(const tensor *u) {
     return ITERATIONS * (count_of(u) / each) * (4 * side * each + 2 * side * side * side);
 }
 
+/* Per token and head of values: three GEMMs with the state [K,V], and half of four within a chunk.
+ * @param o the result, or its gradient */
+static double delta_flops(const op_call *c, const tensor *qkv, const tensor *gate,
+                          const tensor *o) {
+    enum { DELTA_CHUNK = 64 };
+    double heads = (double)gate->dim[1] / 2, v = (double)o->dim[1] / heads;
+    double k = (double)(qkv->dim[1] - o->dim[1]) / (2.0 * c->attr.heads.q);
+    return (double)qkv->dim[0] * heads * (6 * k * v + 2 * DELTA_CHUNK * (k + v));
+}
+
 static double call_flops(const op_call *c, op_cost cost) {
     const tensor *in = c->in, *out = c->out;
     switch (cost) {
@@ -76,6 +86,8 @@ static double call_flops(const op_call *c, op_cost cost) {
     case COST_ATTENTION_BWD: return 5 * attention_scores(c);
     case COST_ATTENTION_BLOCK: return 2 * block_scores(c);
     case COST_ATTENTION_BLOCK_BWD: return 5 * block_scores(c);
+    case COST_DELTA: return delta_flops(c, &in[0], &in[1], &out[0]);
+    case COST_DELTA_BWD: return 3 * delta_flops(c, &in[1], &in[2], &in[0]);
     case COST_ORTHOGONALIZE: return orthogonalize_flops(&out[0]);
     default: return 0;
     }

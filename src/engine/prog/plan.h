@@ -24,7 +24,7 @@
 #include "prog/timetable.h"
 
 /* Blocks may be of several kinds, each with a program of its own. */
-enum { CHAIN_KINDS = 8 };
+enum { CHAIN_KINDS = 20 };
 /* The programs of plan_program that run after a step's microbatches. */
 typedef enum {
     END_TIED,   /* a table that two stages hold: they add up their gradients */

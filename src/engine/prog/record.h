@@ -284,6 +284,15 @@ typedef struct latent_tokens {
 } latent_tokens;
 val rec_latent_cached_(prog *p, latent_tokens t, val cache, val pos, val start, int64_t value,
                        head_shape h);
+/* Gated DeltaNet (rec_delta.c): the rule, and the norm of its result with the gate z. */
+typedef struct delta_shape {
+    int keys, values;  /* heads of the whole model; ranks divide them */
+    int64_t value_dim; /* of a head */
+    int seq; /* tokens in a row, which no document crosses, or of a sequence's cache; 0: unknown */
+} delta_shape;
+val rec_delta_rule_(prog *p, val qkv, val gate, val start, delta_shape h);
+val rec_delta_cached_(prog *p, val qkv, val gate, val state, val pos, val start, delta_shape h);
+val rec_gated_norm_(prog *p, val x, val z, val w, delta_shape h, float eps);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
 /* Over ep (rec_experts.c): rows of this rank's sequences to the ranks of their experts, and back. In generation, where
@@ -325,6 +334,9 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_head_values(p, ...)      rec_head_values_(HERE(p), __VA_ARGS__)
 #define rec_split_columns(p, ...)    rec_split_columns_(HERE(p), __VA_ARGS__)
 #define rec_latent_cached(p, ...)    rec_latent_cached_(HERE(p), __VA_ARGS__)
+#define rec_delta_rule(p, ...)       rec_delta_rule_(HERE(p), __VA_ARGS__)
+#define rec_delta_cached(p, ...)     rec_delta_cached_(HERE(p), __VA_ARGS__)
+#define rec_gated_norm(p, ...)       rec_gated_norm_(HERE(p), __VA_ARGS__)
 #define rec_qknorm(p, ...)           rec_qknorm_(HERE(p), __VA_ARGS__)
 #define rec_scale_queries(p, ...)    rec_scale_queries_(HERE(p), __VA_ARGS__)
 #define rec_rope(p, ...)             rec_rope_(HERE(p), __VA_ARGS__)

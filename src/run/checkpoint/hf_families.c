@@ -107,6 +107,18 @@ static const hf_key qwen2_moe_keys[] = {
     REAL("decoder_sparse_step", moe_step, 1),
     { "mlp_only_layers", NULL, AT(first_dense), HF_FIRST_N, HF_ZERO, HF_ZERO, 0 },
 };
+static const hf_key qwen3_next_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 2), KEY("head_dim", head_dim, HF_VALUE, 256, HF_HEAD_DIM), ATTENTION_BIAS,
+    IMPLIED(qknorm, QKNORM_HEAD), IMPLIED(attention_gate, 1),
+    REAL("linear_num_key_heads", delta_keys, 16), REAL("linear_num_value_heads", delta_values, 32),
+    REAL("linear_key_head_dim", delta_key_dim, 128), REAL("linear_value_head_dim", delta_value_dim, 128),
+    REAL("linear_conv_kernel_dim", delta_conv, 4),
+    EXPERTS("num_experts", "num_local_experts", 512, 10), REAL("norm_topk_prob", router_normalize, 1),
+    KEY("moe_intermediate_size", expert_dim, HF_VALUE, 512, HF_REFUSED), IMPLIED(shared_experts, 1),
+    KEY("shared_expert_intermediate_size", shared_dim, HF_VALUE, 512, HF_REFUSED), IMPLIED(shared_gate, 1),
+    REAL("decoder_sparse_step", moe_step, 1),
+    { "mlp_only_layers", NULL, AT(first_dense), HF_FIRST_N, HF_ZERO, HF_ZERO, 0 },
+};
 /* Experts are chosen by sigmoids plus a bias, within groups. A model that was trained without that bias has zeros. */
 static const hf_key glm4_moe_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_VALUE, 8), HEAD_DIM, REAL("attention_bias", qkv_bias, 0),
@@ -419,6 +431,34 @@ static const hf_param qwen2_moe_params[] = {
     SHARED_EXPERTS("shared_expert") LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
     EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
 };
+#define DELTA_LAYER "model.layers.%d.linear_attn."
+static const hf_param qwen3_next_params[] = {
+    { "l%d.norm1.w",      "model.layers.%d.input_layernorm.weight",            HF_LESS_ONE },
+    { "l%d.norm2.w",      "model.layers.%d.post_attention_layernorm.weight",   HF_LESS_ONE },
+    { "l%d.attn.qnorm",   "model.layers.%d.self_attn.q_norm.weight",           HF_LESS_ONE },
+    { "l%d.attn.knorm",   "model.layers.%d.self_attn.k_norm.weight",           HF_LESS_ONE },
+    { "norm.w",           "model.norm.weight",                                 HF_LESS_ONE },
+    { "l%d.attn.q",       "model.layers.%d.self_attn.q_proj.weight",           HF_GATE | HF_BY_HEAD },
+    { "l%d.attn.gate",    "model.layers.%d.self_attn.q_proj.weight",           HF_UP | HF_BY_HEAD },
+    { "l%d.attn.q.b",     "model.layers.%d.self_attn.q_proj.bias",             HF_GATE | HF_BY_HEAD },
+    { "l%d.attn.gate.b",  "model.layers.%d.self_attn.q_proj.bias",             HF_UP | HF_BY_HEAD },
+    { "l%d.delta.q",      DELTA_LAYER "in_proj_qkvz.weight",                   HF_Q | HF_BY_KEY },
+    { "l%d.delta.k",      DELTA_LAYER "in_proj_qkvz.weight",                   HF_K | HF_BY_KEY },
+    { "l%d.delta.v",      DELTA_LAYER "in_proj_qkvz.weight",                   HF_V | HF_BY_KEY },
+    { "l%d.delta.z",      DELTA_LAYER "in_proj_qkvz.weight",                   HF_Z | HF_BY_KEY },
+    { "l%d.delta.b",      DELTA_LAYER "in_proj_ba.weight",                     HF_GATE | HF_BY_KEY },
+    { "l%d.delta.a",      DELTA_LAYER "in_proj_ba.weight",                     HF_UP | HF_BY_KEY },
+    { "l%d.delta.q.conv", DELTA_LAYER "conv1d.weight",                         HF_Q | HF_CONV },
+    { "l%d.delta.k.conv", DELTA_LAYER "conv1d.weight",                         HF_K | HF_CONV },
+    { "l%d.delta.v.conv", DELTA_LAYER "conv1d.weight",                         HF_V | HF_CONV },
+    { "l%d.delta.rate",   DELTA_LAYER "A_log",                                 0 },
+    { "l%d.delta.shift",  DELTA_LAYER "dt_bias",                               0 },
+    { "l%d.delta.norm",   DELTA_LAYER "norm.weight",                           0 },
+    { "l%d.delta.o",      DELTA_LAYER "out_proj.weight",                       0 },
+    { "l%d.moe.gate",     "model.layers.%d.mlp.shared_expert_gate.weight",     0 },
+    SHARED_EXPERTS("shared_expert") LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+    EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
+};
 static const hf_param glm4_moe_params[] = {
     { "l%d.moe.bias",    "model.layers.%d.mlp.gate.e_score_correction_bias",   HF_SHORT },
     SHARED_EXPERTS("shared_experts") LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
@@ -602,6 +642,9 @@ static const hf_family families[] = {
       "model.", ROWS(qwen3_moe_params), ROWS(stacked_experts) },
     { "qwen2_moe", "Qwen2MoeForCausalLM", ROWS(qwen2_moe_keys), ROWS(no_window), SILU, ROPE,
       "model.", ROWS(qwen2_moe_params), ROWS(stacked_experts) },
+    { "qwen3_next", "Qwen3NextForCausalLM", ROWS(qwen3_next_keys), NULL, 0, SILU,
+      "rope_theta", "partial_rotary_factor", 0.25, 1e4, "model.", ROWS(qwen3_next_params), ROWS(stacked_experts),
+      .kinds = "25", .full_step = 4, .step_key = "full_attention_interval", .more_layers = true },
     { "glm4_moe", "Glm4MoeForCausalLM", ROWS(glm4_moe_keys), NULL, 0, SILU,
       "rope_theta", "partial_rotary_factor", 0.5, 1e4, "model.", ROWS(glm4_moe_params), ROWS(stacked_experts),
       .more_layers = true },

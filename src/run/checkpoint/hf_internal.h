@@ -68,6 +68,10 @@ typedef struct hf_demand {
  *   TRANSPOSED  [cols, rows]: GPT-2 computes x W instead of x W^T
  *   Q, K, V     a part of a tensor with the rows of q, k and v, each contiguous
  *   BY_HEAD     with Q, K or V: key/value heads alternate with their query heads, q0 q1 k0 v0 q2 q3 k1 v1 ...
+ *               with GATE or UP: the two alternate head by head
+ *   BY_KEY      the same of gated DeltaNet: rows of each head of keys follow one another, q k v v z z ... with Q, K, V or Z,
+ *               b b a a ... with GATE or UP
+ *   CONV        with Q, K or V: rows of gated DeltaNet's q, k and v, each contiguous, of [rows, 1, cols]
  *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number; with TRANSPOSED, of
  *               [experts, cols, rows]; of vectors [experts, rows]
  *   GATE, UP    the first and the second half of a matrix's rows; with EXPERT, of one expert's
@@ -99,6 +103,9 @@ enum {
     HF_SHORT = 1 << 17,
     HF_INTERLEAVED = 1 << 18,
     HF_MXFP4 = 1 << 19,
+    HF_Z = 1 << 22,
+    HF_BY_KEY = 1 << 23,
+    HF_CONV = 1 << 24,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {

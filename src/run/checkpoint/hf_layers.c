@@ -13,9 +13,15 @@
 #define WINDOW_TYPE "sliding_attention"
 #define FULL_TYPE   "full_attention"
 #define CHUNK_TYPE  "chunked_attention"
+#define DELTA_TYPE  "linear_attention"
 
-/* The name of layers with a window. */
-static const char *window_type(const hf_family *f) { return f->chunks ? CHUNK_TYPE : WINDOW_TYPE; }
+/* Whether the layers that are not of full attention are gated DeltaNet. */
+static bool has_delta(const hf_family *f) { return f->kinds && strchr(f->kinds, '5'); }
+
+/* The name of layers with a window, or of the kind that the family has instead. */
+static const char *window_type(const hf_family *f) {
+    return has_delta(f) ? DELTA_TYPE : f->chunks ? CHUNK_TYPE : WINDOW_TYPE;
+}
 
 /* ---- rotary positions, import -------------------------------------------------------------- */
 
@@ -308,7 +314,7 @@ static err read_layer(const hf_reader *r, const json_t *types, const json_t *rop
         *rope = json_integer_value(v) == 1;
     }
     if (f->chunks && !types) *window = *rope && r->c->window > 0;
-    if (*window && !r->c->window)
+    if (*window && !r->c->window && !has_delta(f))
         return err_hint(ERR("%s: layer %d has a window (\"%s\"), but \"sliding_window\" is null",
                             r->path, l, WINDOW_TYPE),
                         "correct the file");
@@ -340,6 +346,7 @@ err hf_read_layers(const hf_reader *r) {
         bool window, rope;
         TRY(read_layer(r, types, ropes, step, l, &window, &rope));
         digits[l] = (char)('0' + (window ? 1 : 2) + (rope ? 0 : 2));
+        if (window && has_delta(r->family)) digits[l] = '5';
     }
     int64_t pattern = shortest_pattern(digits, n);
     if (pattern < 0)
@@ -357,7 +364,7 @@ const char *hf_layer_misfit(const hf_family *family, const model_config *c) {
     bool windows = false;
     for (int l = 0; family->kinds && l < c->layers; l++) {
         int kind = model_layer_kind(c, l);
-        windows |= kind % 2;
+        windows |= kind == 1 || kind == 3;
         if (!strchr(family->kinds, '0' + kind))
             return "other kinds of layers (model.layer_pattern, model.sliding_window)";
     }

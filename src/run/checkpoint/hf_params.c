@@ -82,7 +82,27 @@ typedef struct layout {
     int64_t their_dim[3];
     int ndim, how, head_dim, rotated;
     int group; /* query heads of a key/value head */
+    /* Rows in groups: each of ours has `of_group` rows, at row `in_group` of the `per_group` rows of theirs; 0: none. */
+    int64_t of_group, in_group, per_group;
 } layout;
+
+/* Rows that alternate by head, and those of gated DeltaNet. */
+static void group_rows(layout *l, const model_config *c) {
+    int64_t keys = c->delta_keys * c->delta_key_dim, values = c->delta_values * c->delta_value_dim;
+    int how = l->how, groups = how & HF_BY_KEY ? c->delta_keys : c->heads;
+    bool half = how & (HF_GATE | HF_UP);
+    int64_t first = how & HF_Z ? 2 * keys + values : how & HF_V ? 2 * keys : how & HF_K ? keys : 0;
+    if (how & HF_CONV) {
+        l->their_rows = 2 * keys + values;
+        l->first = first;
+    } else if (how & HF_BY_KEY || (how & HF_BY_HEAD && half)) {
+        if (half) first = how & HF_UP ? l->rows : 0;
+        l->their_rows = half ? 2 * l->rows : 2 * (keys + values);
+        l->of_group = l->rows / groups;
+        l->in_group = first / groups;
+        l->per_group = l->their_rows / groups;
+    }
+}
 
 static layout layout_of(const model_param *p, int how, const model_config *c) {
     BUG_IF(p->ndim < 1 || p->ndim > 2);
@@ -97,8 +117,14 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
     if (how & HF_SHORT) l.rows--;
     l.their_rows = how & HF_THIRD ? q + 2 * kv : how & (HF_GATE | HF_UP) ? 2 * l.rows : l.rows;
     l.first = how & HF_V ? q + kv : how & HF_K ? q : how & HF_UP ? l.rows : 0;
+    group_rows(&l, c);
     l.their_dim[0] = how & HF_TRANSPOSED ? l.cols : l.their_rows;
     l.their_dim[1] = how & HF_TRANSPOSED ? l.their_rows : l.cols;
+    if (how & HF_CONV) {
+        l.ndim = 3;
+        l.their_dim[1] = 1;
+        l.their_dim[2] = l.cols;
+    }
     return l;
 }
 
@@ -124,6 +150,7 @@ static layout stacked_layout(const model_param *p, int how, int expert, const mo
 /* @return the row of theirs (in our orientation) that is row r of ours. */
 static int64_t their_row(const layout *l, int64_t r) {
     int64_t at = r % l->head_dim, head = r / l->head_dim, half = l->rotated / 2;
+    if (l->of_group) return r / l->of_group * l->per_group + l->in_group + r % l->of_group;
     if (l->how & HF_ROTATED_LAST) r += at < 2 * half ? l->head_dim - 2 * half : -2 * half;
     if ((l->how & HF_PAIRED) && at < 2 * half) r += at % half * 2 + at / half - at;
     if (!(l->how & HF_BY_HEAD)) return l->first + r * l->step;
@@ -220,6 +247,7 @@ static bool is_buffer(const char *name) {
 /* Whether a tensor belongs to a layer that config.json does not count. */
 static bool is_beyond_last(const char *name, int layers) {
     static const char prefix[] = "model.layers.";
+    if (str_starts(name, "mtp.")) return true;
     return str_starts(name, prefix) && strtol(name + strlen(prefix), NULL, 10) >= layers;
 }
 

@@ -9,7 +9,8 @@
  *
  * A slot remembers its prompt when its sequence has ended. A prompt that begins like a remembered one continues from there; if
  * that slot is in use, its rows are copied. Only whole chunks are reused, so that a text does not depend on what was generated
- * before it: rows that ran as a chunk are not bit-equal to rows that ran one by one. */
+ * before it: rows that ran as a chunk are not bit-equal to rows that ran one by one. Models with gated DeltaNet layers have a state
+ * per slot beside the rows, which no token can be removed from: they run every prompt. */
 #include "eval/eval.h"
 
 #include <stdlib.h>
@@ -142,8 +143,12 @@ static err run_last_tokens(generation *d, const int *slot, int n) {
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
-static int64_t common_tokens(const sequence *s, const int32_t *prompt, int64_t n) {
+/* Tokens of a remembered prompt that this one begins with, as far as the cache can continue from any of them: a recurrent state
+ * has moved on. */
+static int64_t common_tokens(const generation *d, const sequence *s, const int32_t *prompt,
+                             int64_t n) {
     int64_t same = 0;
+    if (model_has_delta(model_conf(d->g->m))) return 0;
     while (same < MIN(n, s->prompt) && s->text[same] == prompt[same]) same++;
     return same;
 }
@@ -155,7 +160,7 @@ static void choose_slot(const generation *d, const int32_t *prompt, int64_t n, i
     *slot = *like = -1;
     for (int i = 0; i < d->g->slots; i++) {
         const sequence *s = &d->slot[i];
-        int64_t same = common_tokens(s, prompt, n);
+        int64_t same = common_tokens(d, s, prompt, n);
         /* of equal ones a free slot, which needs no copy */
         if (same > most || (same == most && !s->busy && d->slot[*like].busy))
             most = same, *like = i;
@@ -171,7 +176,7 @@ static err place_prompt(generation *d, const int32_t *prompt, int64_t n, int *ou
     int slot, like;
     choose_slot(d, prompt, n, &slot, &like);
     sequence *s = &d->slot[slot], *other = &d->slot[like];
-    int64_t same = common_tokens(other, prompt, n), from = MIN(same, n - 1) / PREFILL * PREFILL;
+    int64_t same = common_tokens(d, other, prompt, n), from = MIN(same, n - 1) / PREFILL * PREFILL;
     bool whole = same == n && n == other->prompt;
     if (!s->text) {
         s->text = mem_alloc((size_t)d->g->positions * sizeof *s->text);

@@ -1,0 +1,35 @@
+/* Recording of gated DeltaNet. Ranks along tp have heads of their own, of keys with the heads of values that belong to them. */
+#include "prog_internal.h"
+
+/* Heads of a rank. @return 0 after an error */
+static int own_heads(prog *p, val x, int heads) {
+    if (p->error || x == VAL_NONE) return 0;
+    int ranks = mesh_span(&p->m, head_axes(p, x));
+    if (heads % ranks == 0) return heads / ranks;
+    prog_fail(p, "use a tensor_parallel_degree that divides the heads of keys",
+              "gated DeltaNet: %d heads do not divide over %d ranks", heads, ranks);
+    return 0;
+}
+
+static val rec_rule(prog *p, rec_request r, delta_shape h) {
+    r.attr.heads.q = own_heads(p, r.in[0], h.keys);
+    if (!r.attr.heads.q) return VAL_NONE;
+    r.attr.heads.seq = h.seq;
+    r.sizes.of['O'] = r.attr.heads.q * (h.values / h.keys) * h.value_dim;
+    return rec_first(p, r);
+}
+
+val rec_delta_rule_(prog *p, val qkv, val gate, val start, delta_shape h) {
+    return rec_rule(p, (rec_request){ OP_DELTA_RULE, { qkv, gate, start } }, h);
+}
+
+val rec_delta_cached_(prog *p, val qkv, val gate, val state, val pos, val start, delta_shape h) {
+    return rec_rule(p, (rec_request){ OP_DELTA_CACHED, { qkv, gate, state, pos, start } }, h);
+}
+
+val rec_gated_norm_(prog *p, val x, val z, val w, delta_shape h, float eps) {
+    rec_request r = { OP_GATED_NORM, { x, z, w } };
+    r.attr.eps = eps;
+    r.sizes.of['H'] = own_heads(p, x, h.values);
+    return r.sizes.of['H'] ? rec_first(p, r) : VAL_NONE;
+}
