@@ -99,7 +99,7 @@ def scaling(r, nested=False):
             rope_type="llama3",
             factor=r.choice([2.0, 8.0]),
             low_freq_factor=r.choice([0.5, 1.0]),
-            high_freq_factor=r.choice([2.0, 4.0]),
+            high_freq_factor=r.choice([1.0, 2.0, 4.0]),  # equal ones, as Llama 4 Scout has, leave nothing between
             original_max_position_embeddings=r.choice([8, 16, 32]),
         )
     out = dict(rope_type=kind)
@@ -379,7 +379,7 @@ def latent(r):
 
 
 def deepseek_v3(r):
-    s = dict(latent(r), hidden_act=r.choice(GATED_ACTS), num_mtp_layers=0)
+    s = dict(latent(r), hidden_act=r.choice(GATED_ACTS), num_mtp_layers=0, rope_interleave=flag(r))
     if r.random() < 0.3:
         return dict(s, first_k_dense_replace=s["num_hidden_layers"] + r.randint(0, 2))
     groups = r.choice([1, 1, 2, 3])
@@ -395,9 +395,12 @@ def deepseek_v2(r):
     s.update(kv_lora_rank=2 * r.randint(2, 10), qk_nope_head_dim=r.choice([4, 6, 12]))  # its rotation reads pairs
     if r.random() < 0.3:
         return dict(s, first_k_dense_replace=s["num_hidden_layers"])
-    experts = r.randint(2, 6)
-    s.update(n_routed_experts=experts, num_experts_per_tok=r.randint(1, experts), n_shared_experts=r.randint(1, 3))
-    s.update(first_k_dense_replace=r.randint(0, s["num_hidden_layers"] - 1))
+    groups = r.choice([1, 2, 3])
+    experts, limit = groups * r.randint(1, 4), r.randint(1, groups)
+    if groups > 1:
+        s.update(topk_method="group_limited_greedy", n_group=groups, topk_group=limit)
+    s.update(n_routed_experts=experts, num_experts_per_tok=r.randint(1, experts // groups * limit))
+    s.update(first_k_dense_replace=r.randint(0, s["num_hidden_layers"] - 1), n_shared_experts=r.randint(1, 3))
     return dict(s, routed_scaling_factor=r.choice([1.0, 16.0]), moe_intermediate_size=r.randint(8, 30))
 
 
@@ -437,8 +440,8 @@ FAMILIES = {
     "gemma3_text": (T.Gemma3TextConfig, gemma3, [dict(use_bidirectional_attention=True), dict(attn_logit_softcapping=5.0)]),
     "falcon": (T.FalconConfig, falcon, [dict(alibi=True), LONGROPE]),
     "nanochat": (T.NanoChatConfig, nanochat, [LONGROPE]),
-    "deepseek_v3": (T.DeepseekV3Config, deepseek_v3, [dict(rope_interleave=False), dict(scoring_func="softmax")]),
-    "deepseek_v2": (T.DeepseekV2Config, deepseek_v2, [dict(mlp_bias=True), dict(topk_method="group_limited_greedy")]),
+    "deepseek_v3": (T.DeepseekV3Config, deepseek_v3, [dict(topk_method="greedy"), dict(scoring_func="softmax")]),
+    "deepseek_v2": (T.DeepseekV2Config, deepseek_v2, [dict(mlp_bias=True), dict(topk_method="noaux_tc")]),
 }
 
 

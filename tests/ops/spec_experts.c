@@ -10,21 +10,26 @@ enum { MOST_EXPERTS = 256, MOST_K = 8 };
 /* ---- routing. Variants: 1, sigmoid; 2, normalized; 4, capacity; 8, padded to it; 16, sequences
  * are shared by two ranks, of which this is the second; shape.d: tokens per sequence, or per chunk of one ----------------------------------------------------------------------------------------------- */
 /* Groups of experts, where these can be divided and the eligible ones are enough. */
-static void draw_groups(op_case *c, bool some, int64_t experts, int64_t k) {
+static void draw_groups(op_case *c, bool some, bool best, int64_t experts, int64_t k) {
     int groups = experts % 4 || experts < 8 ? 2 : 4, limit = groups / 2;
     if (!some || experts % groups || experts / groups < 2 || limit * (experts / groups) < k) return;
     c->attr.route.groups = groups;
     c->attr.route.group_limit = limit;
+    c->attr.route.group_best = best;
 }
-/* Whether the group of an expert is among those of the greatest sums of two scores. @param v of all experts */
+/* Whether the group of an expert is among those of the greatest sums of two scores, or of the greatest scores.
+ * @param v of all experts */
 static bool is_eligible(const op_case *c, const double *v, int64_t expert) {
     int64_t groups = c->attr.route.groups, each = size_of(c, 'E') / MAX(groups, 1), before = 0;
     double sum[64];
     if (groups <= 1) return true;
     for (int64_t g = 0; g < groups; g++) {
         sum[g] = -INFINITY;
-        for (int64_t a = 0; a < each; a++)
-            for (int64_t b = 0; b < a; b++) sum[g] = MAX(sum[g], v[g * each + a] + v[g * each + b]);
+        for (int64_t a = 0; a < each; a++) {
+            if (c->attr.route.group_best) sum[g] = MAX(sum[g], v[g * each + a]);
+            for (int64_t b = 0; b < a && !c->attr.route.group_best; b++)
+                sum[g] = MAX(sum[g], v[g * each + a] + v[g * each + b]);
+        }
     }
     for (int64_t g = 0; g < groups; g++) before += sum[g] > sum[expert / each];
     return before < c->attr.route.group_limit;
@@ -43,7 +48,7 @@ static void route_sizes(op_case *c) {
     c->attr.route.capacity = (int)capacity;
     c->attr.route.balance = 0.7f;
     c->attr.route.z = 0.3f;
-    draw_groups(c, variant & 32, experts, k);
+    draw_groups(c, variant & 32, variant & 2, experts, k);
     c->size['B'] = c->size['O'] = experts + 1;
     c->size['M'] = variant & 8 ? experts * seqs * capacity : n * k;
     if (!(variant & 16) || n % seq || (variant & 8)) return;
@@ -173,7 +178,7 @@ static void route_reference(op_case *c) {
 static void count_sizes(op_case *c) {
     int64_t units = size_of(c, 'N') / size_of(c, 'T'), chunks = c->shape.variant & 2 ? 2 : 1;
     c->attr.route.sigmoid = c->shape.variant & 1;
-    draw_groups(c, c->shape.variant & 4, size_of(c, 'E'), size_of(c, 'K'));
+    draw_groups(c, c->shape.variant & 4, c->shape.variant & 2, size_of(c, 'E'), size_of(c, 'K'));
     c->attr.route.seq = (int)size_of(c, 'T');
     c->attr.route.k = (int)size_of(c, 'K');
     c->attr.route.chunks = (int)chunks;

@@ -25,6 +25,7 @@ static inline void draw_experts(rng_key key, uint64_t *at, model_config *c) {
         c->experts = 8;
         c->groups = draw(key, at, 2) ? 4 : 2;
         c->group_limit = c->groups == 4 ? 2 + draw(key, at, 2) : 1;
+        c->group_best = draw(key, at, 2);
     }
     c->shared_experts = draw(key, at, 3);
     c->shared_dim = draw(key, at, 2) ? 20 : 0;

@@ -2,6 +2,8 @@
  * what our models do not have is refused. */
 #include "support/hf.h"
 
+#include <math.h>
+
 static void what_transformers_wrote_is_read(void **state) {
     for (size_t i = 0; i < COUNT_OF(hf_fixtures); i++) {
         model_config c;
@@ -86,6 +88,15 @@ static void both_forms_of_rope_are_read(void **state) {
         assert_ok(import_with(*state, "llama", keys, &c, NULL));
         assert_true(c.rope_theta == 500000 && c.rope_scaling == ROPE_LLAMA3);
         assert_true(c.rope_factor == 8 && c.rope_original == 8192);
+    }
+    /* as Llama 4 Scout has it: no frequency lies between the two bounds */
+    assert_ok(import_with(*state, "llama",
+                          VOCAB ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16, "
+                                "\"low_freq_factor\": 1, \"high_freq_factor\": 1, " ORIGINAL "}",
+                          &c, NULL));
+    for (int64_t j = 0; j < rope_dims(&c) / 2; j++) {
+        double plain = rope_frequency(&c, j, false), turns = 8192 * plain / (2 * acos(-1));
+        assert_true(rope_frequency(&c, j, true) == (turns > 1 ? plain : plain / 16));
     }
     assert_ok(import_with(*state, "llama", VOCAB ", \"rope_scaling\": null", &c, NULL));
     assert_int_equal(c.rope_scaling, ROPE_PLAIN);

@@ -17,6 +17,7 @@ static const struct {
     { offsetof(model_config, heads), 32 },    { offsetof(model_config, ffn), 36 },
     { offsetof(model_config, kv_latent), 6 }, { offsetof(model_config, rope_head_dim), 8 },
     { offsetof(model_config, head_dim), 4 }, /* of latent attention: those that do not rotate */
+    { offsetof(model_config, groups), 8 },    { offsetof(model_config, group_limit), 3 },
 };
 
 /* A model of the family in which everything that a file may leave out has its default. */
@@ -30,6 +31,10 @@ static model_config least_model(test_folder *dir, const hf_family *family) {
         if (s == COUNT_OF(sizes)) fail_msg("%s: no size for %s", family->model_type, k->theirs);
         json_object_set_new(doc, k->theirs, json_integer(sizes[s].value));
     }
+    for (int i = 0; i < family->n_demands; i++) /* one may tell the row from others of its type */
+        if (!family->demands[i].any)
+            json_object_set_new(doc, family->demands[i].theirs,
+                                json_loads(family->demands[i].json, JSON_DECODE_ANY, NULL));
     for (int i = 0; i < family->n_when; i++)
         json_object_set_new(doc, family->when[i].theirs,
                             json_loads(family->when[i].json, JSON_DECODE_ANY, NULL));

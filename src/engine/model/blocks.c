@@ -355,6 +355,7 @@ static routing route(builder *b, val x) {
                      .normalize = c->router_normalize,
                      .groups = c->groups,
                      .group_limit = c->group_limit,
+                     .group_best = c->group_best,
                      .scale = (float)c->router_scale,
                      .k = c->experts_per_token,
                      .seq = b->positions,

@@ -91,11 +91,12 @@ static err check_experts(const model_config *c) {
     if (!(mlp_kind_traits[c->mlp] & MLP_GATED))
         return err_hint(ERR("model.experts needs an activation with a gate"),
                         "set model.activation=swiglu, or model.experts=0");
-    if (c->groups > 1 && (c->experts % c->groups || c->experts / c->groups < 2))
-        return err_hint(
-            ERR("model.expert_groups: %d experts do not divide into %d groups of two or more",
-                c->experts, c->groups),
-            "choose a number of groups that divides model.experts");
+    int least = c->group_best ? 1 : 2; /* whose scores are added */
+    if (c->groups > 1 && (c->experts % c->groups || c->experts / c->groups < least))
+        return err_hint(ERR("model.expert_groups: %d experts do not divide into %d groups of %d "
+                            "or more",
+                            c->experts, c->groups, least),
+                        "choose a number of groups that divides model.experts");
     if (c->groups > 1 && (c->group_limit > c->groups ||
                           c->experts / c->groups * c->group_limit < c->experts_per_token))
         return err_hint(
@@ -144,8 +145,8 @@ static err check_rope(const model_config *c) {
         return err_hint(
             ERR("a head of %lld dims, which is odd, cannot rotate whole", (long long)c->head_dim),
             "set an even model.head_dim, or a smaller model.rope_fraction");
-    if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_high > c->rope_low))
-        return err_hint(ERR("model.rope_high_freq_factor (%g) must exceed "
+    if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_high >= c->rope_low))
+        return err_hint(ERR("model.rope_high_freq_factor (%g) is below "
                             "model.rope_low_freq_factor (%g)",
                             c->rope_high, c->rope_low),
                         "raise the one or lower the other; the defaults are 4 and 1");

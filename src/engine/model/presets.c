@@ -112,7 +112,7 @@ static const model_config qwen2_moe = { .experts = 64,
                                         .rope_theta = 1000000,
                                         .norm_eps = 1e-6,
                                         .vocab = 151936,
-                                        .max_seq = 32768 };
+                                        .max_seq = 131072 };
 #define GLM45                                                                                      \
     .experts_per_token = 8, .shared_experts = 1, .router_score = ROUTER_SIGMOID,                   \
     .router_normalize = true, .router_bias = true, .balance_loss = 1e-4, .qkv_bias = true,         \
@@ -146,7 +146,7 @@ static const model_config llama4_scout = { LLAMA4,
                                            .rope_scaling = ROPE_LLAMA3,
                                            .rope_factor = 16,
                                            .rope_low = 1,
-                                           .rope_high = 1.5,
+                                           .rope_high = 1,
                                            .max_seq = 10485760 };
 static const model_config llama4_maverick = { LLAMA4, .experts = 128, .moe_step = 2,
                                               .max_seq = 1048576 };
@@ -257,9 +257,18 @@ static const model_config deepseek_v3 = { LATENT,
                                           .router_normalize = true,
                                           .router_scale = 2.5,
                                           .router_bias = true,
+                                          .groups = 8,
+                                          .group_limit = 4,
                                           .balance_loss = 0.0001,
                                           .vocab = 129280,
                                           .max_seq = 4096 };
+#define DEEPSEEK_V2                                                                                \
+    LATENT, .init_std = 0.006, .norm_eps = 1e-6, .experts_per_token = 6, .shared_experts = 2,      \
+            .first_dense = 1, .balance_loss = 0.003, .vocab = 102400, .max_seq = 4096
+static const model_config deepseek_v2 = { DEEPSEEK_V2,        .q_latent = 1536,   .experts = 160,
+                                          .expert_dim = 1536, .router_scale = 16, .groups = 8,
+                                          .group_limit = 3,   .group_best = true };
+static const model_config deepseek_v2_lite = { DEEPSEEK_V2, .experts = 64, .expert_dim = 1408 };
 static const model_config moonlight = { LATENT,
                                         .norm_eps = 1e-5,
                                         .experts = 64,
@@ -386,6 +395,8 @@ static const struct {
     { "olmoe-1b-7b", &olmoe, 16, 2048, 16, 0, 0, 1024, 0 },
     { "glm4-9b", &glm4, 40, 4096, 32, 2, 128, 13696, 0 },
     { "latent-tiny", &latent_tiny, 4, 128, 4, 0, 48, 384, 0 },
+    { "deepseek-v2-lite", &deepseek_v2_lite, 27, 2048, 16, 0, 192, 10944, 0 },
+    { "deepseek-v2", &deepseek_v2, 60, 5120, 128, 0, 192, 12288, 0 },
     { "deepseek-v3", &deepseek_v3, 61, 7168, 128, 0, 192, 18432, 0 },
     { "moonlight-16b-a3b", &moonlight, 27, 2048, 16, 0, 192, 11264, 0 },
     { "falcon-7b", &falcon_7b, 32, 4544, 71, 1, 0, 0, 0 },

@@ -74,6 +74,7 @@
     X(ROUTE_PART, route.part, INT)                                                                 \
     X(ROUTE_GROUPS, route.groups, INT)                                                             \
     X(ROUTE_GROUP_LIMIT, route.group_limit, INT)                                                   \
+    X(ROUTE_GROUP_BEST, route.group_best, BOOL)                                                    \
     X(ROUTE_BALANCE, route.balance, FLOAT)                                                         \
     X(ROUTE_Z, route.z, FLOAT)                                                                     \
     X(FP8_RECIPE, fp8.recipe, INT)                                                                 \
@@ -105,7 +106,7 @@ typedef enum {
 #define ATTRS_UPDATE_DECOUPLED                                                                     \
     (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */
 #define ATTRS_CLAMP        (ATTR(CLAMP_LIMIT) | ATTR(CLAMP_ALPHA))
-#define ATTRS_ROUTE_GROUPS (ATTR(ROUTE_GROUPS) | ATTR(ROUTE_GROUP_LIMIT))
+#define ATTRS_ROUTE_GROUPS (ATTR(ROUTE_GROUPS) | ATTR(ROUTE_GROUP_LIMIT) | ATTR(ROUTE_GROUP_BEST))
 #define ATTRS_ROUTE                                                                                \
     (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_NORMALIZE) | ATTR(ROUTE_PADDED) | ATTR(ROUTE_SCALE) |        \
      ATTR(ROUTE_SEQ) | ATTR(ROUTE_CAPACITY) | ATTR(ROUTE_BALANCE) | ATTR(ROUTE_Z) |                \

@@ -71,8 +71,9 @@ typedef struct op_attr {
         int k;            /* ROUTE_COUNT: choices per token */
         int chunks, part; /* where ranks share a sequence: see ROUTE in ops.def */
         /* Of `groups` groups of adjacent experts those `group_limit` are eligible whose two best scores have the
-         * greatest sums; 0 or 1 group: all experts are. */
+         * greatest sums or, with group_best, whose best score is greatest; 0 or 1 group: all experts are. */
         int groups, group_limit;
+        bool group_best;
         float balance, z; /* factors of the auxiliary losses */
     } route;
     struct {

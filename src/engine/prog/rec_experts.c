@@ -34,6 +34,7 @@ static void set_route_groups(const route_spec *s, op_attr *attr) {
     if (s->groups <= 1) return;
     attr->route.groups = s->groups;
     attr->route.group_limit = s->group_limit;
+    attr->route.group_best = s->group_best;
 }
 
 /* Gathers the choices of every rank's runs of the sequences. */

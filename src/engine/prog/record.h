@@ -222,6 +222,7 @@ typedef struct loss_spec {
 typedef struct route_spec {
     bool sigmoid, normalize;
     int groups, group_limit; /* as in op_attr */
+    bool group_best;
     float scale;
     int64_t k, seq, capacity; /* seq, capacity: of whole sequences, whichever ranks share them */
     float balance, z;

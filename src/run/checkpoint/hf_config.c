@@ -235,7 +235,7 @@ static bool is_variant(const hf_family *f, const json_t *doc) {
     for (int i = 0; i < f->n_when; i++) {
         json_t *want = json_loads(f->when[i].json, JSON_DECODE_ANY, NULL);
         json_t *got = json_object_get(doc, f->when[i].theirs);
-        same &= got && json_equal(got, want);
+        same &= got ? json_equal(got, want) : f->when[i].any;
         json_decref(want);
     }
     return same;

@@ -254,6 +254,10 @@ static const hf_key deepseek_v3_keys[] = {
     ZEROS(router_bias),
 };
 static const hf_key deepseek_v2_keys[] = { LATENT_KEYS, DEEPSEEK_EXPERTS(64, 1407, 2, 0, 1) };
+static const hf_key deepseek_v2_group_keys[] = {
+    LATENT_KEYS, DEEPSEEK_EXPERTS(64, 1407, 2, 0, 1), SIZE("n_group", groups), SIZE("topk_group", group_limit),
+    IMPLIED(group_best, 1),
+};
 
 #define FACTOR SIZE("factor", rope_factor)
 static const hf_key factor_keys[] = { FACTOR };
@@ -300,17 +304,24 @@ static const hf_demand gemma3_demands[]   = { /* which transformers does not cap
     { "n_routed_experts", "2", true }, { "n_group", "1", true }, { "topk_group", "1", true },     \
     { "num_experts_per_tok", "1", true }, { "n_shared_experts", "1", true }, { "moe_intermediate_size", "1", true }, \
     { "norm_topk_prob", "false", true }, { "routed_scaling_factor", "1.0", true }
-static const hf_demand deepseek_dense_demands[]    = { { "rope_interleave", "true", false }, NO_EXPERTS };
+static const hf_demand deepseek_dense_demands[]    = { NO_EXPERTS };
 static const hf_demand deepseek_v2_dense_demands[] = { { "mlp_bias", "false", false }, NO_EXPERTS };
 static const hf_demand deepseek_v3_demands[] = {
-    { "rope_interleave", "true", false }, { "scoring_func", "\"sigmoid\"", false }, { "topk_method", "\"noaux_tc\"", false },
-    { "moe_layer_freq", "1", false },
+    { "scoring_func", "\"sigmoid\"", false }, { "topk_method", "\"noaux_tc\"", false }, { "moe_layer_freq", "1", false },
 };
-static const hf_demand deepseek_v2_demands[] = { /* transformers never normalizes the weights */
-    { "mlp_bias", "false", false }, { "norm_topk_prob", "false", false }, { "topk_method", "\"greedy\"", false },
-    { "scoring_func", "\"softmax\"", false }, { "moe_layer_freq", "1", false }, { "n_group", "null", true },
-    { "topk_group", "null", true },
+#define DEEPSEEK_V2_DEMANDS /* transformers never normalizes the weights */                       \
+    { "mlp_bias", "false", false }, { "norm_topk_prob", "false", false },                         \
+    { "scoring_func", "\"softmax\"", false }, { "moe_layer_freq", "1", false }
+static const hf_demand deepseek_v2_demands[] = {
+    DEEPSEEK_V2_DEMANDS, { "n_group", "null", true }, { "topk_group", "null", true },
 };
+static const hf_demand deepseek_v2_group_demands[] = {
+    DEEPSEEK_V2_DEMANDS, { "topk_method", "\"group_limited_greedy\"", false },
+};
+/* Which row of the types deepseek_v2 and v3 a file is: rotated dims are pairs, or halves; with groups of experts. */
+static const hf_demand deepseek_is_paired[] = { { "rope_interleave", "true", true } };
+static const hf_demand deepseek_is_halved[] = { { "rope_interleave", "false", false } };
+static const hf_demand deepseek_is_greedy[] = { { "topk_method", "\"greedy\"", true } };
 #define NO_ALIBI { "alibi", "false", false }, { "apply_residual_connection_post_layernorm", "false", false }
 #define NEW_FALCON NO_ALIBI, { "multi_query", "true", true }, { "parallel_attn", "true", false }
 #define OLD_FALCON                                                                                \
@@ -558,25 +569,26 @@ static const hf_param cohere2_params[] = {
     PAIRED_ROWS
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
-#define LATENT_PARAMS                                                                            \
-    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",             HF_ROTATED_LAST | HF_PAIRED },               \
+#define LATENT_PARAMS(PAIRED)                                                                    \
+    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",             HF_ROTATED_LAST | PAIRED },                  \
     { "l%d.attn.q_a",    "model.layers.%d.self_attn.q_a_proj.weight",           0 },                                         \
     { "l%d.attn.q_a.b",  "model.layers.%d.self_attn.q_a_proj.bias",             0 },                                         \
     { "l%d.attn.q_a.norm",  "model.layers.%d.self_attn.q_a_layernorm.weight",   0 },                                         \
-    { "l%d.attn.q_b",    "model.layers.%d.self_attn.q_b_proj.weight",           HF_ROTATED_LAST | HF_PAIRED },               \
-    { "l%d.attn.kv_a",   "model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", HF_ROTATED_LAST | HF_PAIRED | HF_ONE_HEAD }, \
-    { "l%d.attn.kv_a.b", "model.layers.%d.self_attn.kv_a_proj_with_mqa.bias",   HF_ROTATED_LAST | HF_PAIRED | HF_ONE_HEAD }, \
+    { "l%d.attn.q_b",    "model.layers.%d.self_attn.q_b_proj.weight",           HF_ROTATED_LAST | PAIRED },                  \
+    { "l%d.attn.kv_a",   "model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", HF_ROTATED_LAST | PAIRED | HF_ONE_HEAD },    \
+    { "l%d.attn.kv_a.b", "model.layers.%d.self_attn.kv_a_proj_with_mqa.bias",   HF_ROTATED_LAST | PAIRED | HF_ONE_HEAD },    \
     { "l%d.attn.kv_a.norm", "model.layers.%d.self_attn.kv_a_layernorm.weight",  0 },                                         \
     { "l%d.attn.kv_b",   "model.layers.%d.self_attn.kv_b_proj.weight",          0 },
 static const hf_param deepseek_v2_params[] = {
-    LATENT_PARAMS SHARED_EXPERTS("shared_experts")
+    LATENT_PARAMS(HF_PAIRED) SHARED_EXPERTS("shared_experts")
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm") EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
 };
-static const hf_param deepseek_v3_params[] = {
-    LATENT_PARAMS SHARED_EXPERTS("shared_experts")
-    { "l%d.moe.bias",    "model.layers.%d.mlp.gate.e_score_correction_bias",    HF_SHORT },
+#define DEEPSEEK_V3_PARAMS(PAIRED)                                                                \
+    LATENT_PARAMS(PAIRED) SHARED_EXPERTS("shared_experts")                                       \
+    { "l%d.moe.bias",    "model.layers.%d.mlp.gate.e_score_correction_bias",    HF_SHORT },      \
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm") EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
-};
+static const hf_param deepseek_v3_params[]        = { DEEPSEEK_V3_PARAMS(HF_PAIRED) };
+static const hf_param deepseek_v3_halved_params[] = { DEEPSEEK_V3_PARAMS(0) };
 static const hf_param gemma_params[] = {
     { "l%d.norm1.w",     "model.layers.%d.input_layernorm.weight",             HF_LESS_ONE },
     { "l%d.attn.norm.w", "model.layers.%d.post_attention_layernorm.weight",    HF_LESS_ONE },
@@ -681,16 +693,25 @@ static const hf_family families[] = {
       "hidden_activation", "gelu_pytorch_tanh", true, "rope_theta", NULL, 1.0, 1e6,
       "model.", ROWS(gemma_params), NULL, 0, .kinds = "12", .full_step = 6, .step_key = "sliding_window_pattern",
       .local_theta = 1e4, .local_theta_key = "rope_local_base_freq" },
-#define DEEPSEEK_V2  SILU, ROPE, "model.", ROWS(deepseek_v2_params), ROWS(stacked_experts), .scaled_scores = true
-#define DEEPSEEK_V3  SILU, ROPE, "model.", ROWS(deepseek_v3_params), ROWS(stacked_experts), .scaled_scores = true
+#define DEEPSEEK(PARAMS) SILU, ROPE, "model.", ROWS(PARAMS), ROWS(stacked_experts), .scaled_scores = true
 #define DENSE        .dense_key = "first_k_dense_replace"
-    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_dense_keys), ROWS(deepseek_dense_demands), DEEPSEEK_V3, DENSE },
-    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_v3_demands), DEEPSEEK_V3,
-      .more_layers = true },
-    { "deepseek_v2", "DeepseekV2ForCausalLM", ROWS(deepseek_dense_keys), ROWS(deepseek_v2_dense_demands), DEEPSEEK_V2, DENSE },
-    { "deepseek_v2", "DeepseekV2ForCausalLM", ROWS(deepseek_v2_keys), ROWS(deepseek_v2_demands), DEEPSEEK_V2 },
-    { "kimi_k2",     "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_v3_demands), DEEPSEEK_V3,
-      .more_layers = true },
+#define WHEN(KEYS)   .when = KEYS, .n_when = 1
+    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_dense_keys), ROWS(deepseek_dense_demands),
+      DEEPSEEK(deepseek_v3_params), DENSE, WHEN(deepseek_is_paired) },
+    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_v3_demands),
+      DEEPSEEK(deepseek_v3_params), WHEN(deepseek_is_paired), .more_layers = true },
+    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_dense_keys), ROWS(deepseek_dense_demands),
+      DEEPSEEK(deepseek_v3_halved_params), DENSE, WHEN(deepseek_is_halved) },
+    { "deepseek_v3", "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_v3_demands),
+      DEEPSEEK(deepseek_v3_halved_params), WHEN(deepseek_is_halved), .more_layers = true },
+    { "deepseek_v2", "DeepseekV2ForCausalLM", ROWS(deepseek_dense_keys), ROWS(deepseek_v2_dense_demands),
+      DEEPSEEK(deepseek_v2_params), DENSE },
+    { "deepseek_v2", "DeepseekV2ForCausalLM", ROWS(deepseek_v2_keys), ROWS(deepseek_v2_demands),
+      DEEPSEEK(deepseek_v2_params), WHEN(deepseek_is_greedy) },
+    { "deepseek_v2", "DeepseekV2ForCausalLM", ROWS(deepseek_v2_group_keys), ROWS(deepseek_v2_group_demands),
+      DEEPSEEK(deepseek_v2_params) },
+    { "kimi_k2",     "DeepseekV3ForCausalLM", ROWS(deepseek_v3_keys), ROWS(deepseek_v3_demands),
+      DEEPSEEK(deepseek_v3_params), WHEN(deepseek_is_paired), .more_layers = true },
 #define FALCON       "activation", "gelu", false, ROPE, "transformer."
     { "falcon",   "FalconForCausalLM",  ROWS(falcon_shared_keys), ROWS(falcon_shared_demands), FALCON,
       ROWS(falcon_params), NULL, 0, .when = falcon_is_shared, .n_when = 2 },

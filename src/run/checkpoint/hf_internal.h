@@ -152,7 +152,7 @@ struct hf_family {
     const char *dense_key;
     bool
         more_layers; /* files may hold layers beyond the last, which predict further tokens: not read */
-    /* Of several rows of one model_type, the one whose keys a file has. */
+    /* Of several rows of one model_type, the one whose keys a file has; `any`: or lacks. */
     const hf_demand *when;
     int n_when;
 };

@@ -44,7 +44,7 @@ static uint64_t eligible_groups(const route_job *j, const float *p) {
         route_best best = { -INFINITY, -INFINITY };
         for (int64_t e = g * each; e < (g + 1) * each; e++)
             best = route_better(best, p[e] + (j->bias ? j->bias[e] : 0));
-        score[g] = best.first + best.second;
+        score[g] = j->attr.route.group_best ? best.first : best.first + best.second;
     }
     return route_best_groups(score, groups, j->attr.route.group_limit);
 }

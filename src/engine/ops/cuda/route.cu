@@ -23,6 +23,7 @@ struct route_args {
     bool sigmoid, normalize, padded;
     float scale, balance, z;
     int groups, group_limit;
+    bool group_best;
     const float *logits, *bias, *dweight;
     float *weight, *aux, *dlogits, *load;
     bool add;
@@ -76,7 +77,7 @@ static __device__ uint64_t eligible_groups(const route_args &a, const float *p) 
             float second = __shfl_xor_sync(~0u, best.second, o);
             best = route_better(route_better(best, first), second);
         }
-        score[g] = best.first + best.second;
+        score[g] = a.group_best ? best.first : best.first + best.second;
     }
     return route_best_groups(score, a.groups, a.group_limit);
 }
@@ -311,6 +312,7 @@ static route_args args_of(const op_call *c, const tensor *logits, const tensor *
     a.padded = c->attr.route.padded;
     a.groups = c->attr.route.groups;
     a.group_limit = c->attr.route.group_limit;
+    a.group_best = c->attr.route.group_best;
     BUG_IF(a.groups > ROUTE_MAX_GROUPS);
     a.scale = c->attr.route.scale;
     a.balance = c->attr.route.balance;
