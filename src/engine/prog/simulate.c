@@ -179,6 +179,7 @@ typedef struct sim_rank {
     in_flight updated[MOST_AHEAD];
     int updated_begun, updated_ended;
     in_flight (*sent)[PASSES]; /* [chunks * slots] */
+    int slots;                 /* the most of a chunk */
     double *arrived[PASSES];   /* when messages to this rank arrive, in order */
     int arrivals[PASSES], arrival_cap[PASSES], received[PASSES];
     double compute, exposed, hidden, idle;
@@ -293,8 +294,7 @@ static void play_send(const sim_run *s, int rank, const instr *i) {
     }
     double begin = MAX(r->now, r->link[i->pass]);
     r->link[i->pass] = begin + s->message;
-    r->sent[i->chunk * s->c.micros + i->slot][i->pass] =
-        (in_flight){ s->message, begin + s->message };
+    r->sent[i->chunk * r->slots + i->slot][i->pass] = (in_flight){ s->message, begin + s->message };
     mem_reserve((void **)&to->arrived[i->pass], &to->arrival_cap[i->pass], to->arrivals[i->pass],
                 sizeof(double));
     to->arrived[i->pass][to->arrivals[i->pass]++] = begin + s->message;
@@ -354,7 +354,7 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
     case DO_FEED: watch_event(s, SIM_FEED, rank, i, -1, r->now); return true;
     case DO_LOSS: watch_event(s, SIM_LOSS, rank, i, -1, r->now); return true;
     case DO_SEND: play_send(s, rank, i); return true;
-    case DO_SENT: wait_move(s, r, &r->sent[i->chunk * s->c.micros + i->slot][i->pass]); return true;
+    case DO_SENT: wait_move(s, r, &r->sent[i->chunk * r->slots + i->slot][i->pass]); return true;
     case DO_RECV: return play_receive(s, rank, i);
     case DO_GATHER_UPDATED:
     case DO_GATHERED_UPDATED:
@@ -408,7 +408,8 @@ static void open_rank(const sim_run *s, const timetable *t, int rank) {
         r->whole_grad[i] = new_slots(r->l.whole_grads[i], s->longest);
     }
     r->free_at = mem_alloc(SIM_QUEUES * sizeof *r->free_at);
-    r->sent = mem_alloc((size_t)(s->c.pipe.chunks * s->c.micros) * sizeof *r->sent);
+    for (int i = 0; i < s->c.pipe.chunks; i++) r->slots = MAX(r->slots, r->l.slots[i]);
+    r->sent = mem_alloc((size_t)(s->c.pipe.chunks * r->slots) * sizeof *r->sent);
 }
 
 static void close_rank(sim_rank *r) {

@@ -134,10 +134,6 @@ void other_system_memory(const other_system *as, const train_outline *o, int sta
     if (stages > 1) reuse_message_buffers(o, &b, c);
     double block = other_system_saved(as, lay, &b);
     c->memory[MEMORY_ACTIVATIONS] -= saved_blocks * (b.saved - block);
-    /* ours has slots for the most microbatches of each chunk, whose peaks are not at the same time */
-    if (lay->pipe.chunks > 1 && !o->train->keep_every)
-        c->memory[MEMORY_ACTIVATIONS] =
-            fmin(c->memory[MEMORY_ACTIVATIONS], (saved_blocks + 1) * block);
     if (as->attention == ATTENTION_STORED && !o->train->keep_every && !lay->selective) {
         /* scores, their softmax and a mask of dropout: 2 + 2 + 1 bytes */
         double tokens = (double)(o->rows * o->seq), heads = (double)c->mc.heads / tp;
