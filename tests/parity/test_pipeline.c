@@ -1,6 +1,8 @@
 /* A model divided over pipeline stages gives the loss and gradients of one rank, whatever the schedule. */
 #include "support/model.h"
 
+#include "prog/step_list_internal.h"
+
 static const layout layouts[] = {
     { .name = "pp2, 1F1B", .pp = 2 },
     { .name = "pp2, GPipe", .pp = 2, .schedule = PIPE_GPIPE },
@@ -203,6 +205,81 @@ static void a_recomputed_pipeline_saves_one_block(void **state) {
     outcome_free(&one);
 }
 
+/* The most microbatches of a chunk and of those that share its slots which a rank holds at once. */
+static int held_together(const chain *c, const timetable *t, int rank, int chunk) {
+    int now = 0, most = 0, owner = chain_slot_owner(c, rank, chunk);
+    for (int i = 0; i < t->tasks; i++) {
+        const pipeline_task *k = &t->of[rank][i];
+        if (chain_slot_owner(c, rank, k->chunk) != owner) continue;
+        now += k->kind == TASK_FORWARD;
+        most = MAX(most, now);
+        now -= k->kind == TASK_BACKWARD;
+    }
+    return most;
+}
+
+/* Chunks of one size share slots: a rank has as many as it holds microbatches of all of them at once, for any number of
+ * microbatches up to the most, and ranks that wait for what they sent from a slot never wait for each other. */
+static void check_shared_slots(rng_key key) {
+    model_config mc = small_llama();
+    int ranks = 2 + (int)rng_below(key, 0, 4), chunks = 2 + (int)rng_below(key, 1, 3);
+    int more = (int)rng_below(key, 2, 4), micros = ranks * (1 + (int)rng_below(key, 3, 5));
+    mc.layers = ranks * chunks + more * (int)rng_below(key, 4, 3);
+    mesh me = { .size = { [AX_PP] = ranks } };
+    model_layout l = { .pipe = { .kind = PIPE_INTERLEAVED, .chunks = chunks } };
+    if (rng_below(key, 5, 2)) l.pipe.first_less = l.pipe.last_less = 1, mc.layers += chunks;
+    model *m[8];
+    chain ch[8];
+    timetable t;
+    for (int r = 0; r < ranks; r++) {
+        step_list most, list;
+        l.mesh = mesh_as(&me, r);
+        assert_ok(model_new(&mc, &l, &m[r]));
+        assert_ok(model_record(m[r], PROG_TRAIN, 32, 16, &ch[r]));
+        ch[r].keep_every = (int)rng_below(key, 6, 2);
+        const chain c = chain_normal(&ch[r]);
+        assert_ok(step_list_make(&c, r, micros, &most));
+        for (int n = ranks; n <= micros; n += ranks) {
+            assert_ok(timetable_make(&c.pipe, n, &t));
+            step_list_from(&c, r, &t, n, &list);
+            for (int k = 0; k < chunks; k++) {
+                assert_int_equal(list.slots[k], held_together(&c, &t, r, k));
+                assert_true(list.slots[k] <= most.slots[k]);
+            }
+            step_list_free(&list);
+            timetable_free(&t);
+        }
+        step_list_free(&most);
+    }
+    assert_ok(plan_check_ranks(&me, ch, ranks));
+    for (int r = 0; r < ranks; r++) model_free(m[r]);
+}
+
+static void chunks_of_one_size_share_slots(void **state) {
+    for (uint64_t i = 0; i < 60; i++) check_shared_slots(rng_key_of(38, i));
+}
+
+/* ... and what a rank computes with them is that of one rank, whose memory four chunks of a rank do not exceed. */
+static void shared_slots_are_bit_exact(void **state) {
+    model_config c = small_llama();
+    c.layers = 8;
+    outcome one, two;
+    for (int k = 0; k < 4; k++) {
+        layout a = { .micros = 8, .dt = k & 1 ? DT_BF16 : DT_F32 }, b = a;
+        b.pp = 2;
+        b.chunks = 4;
+        b.schedule = PIPE_INTERLEAVED;
+        b.keep_every = k / 2;
+        run_layout(&c, &a, &one);
+        run_layout(&c, &b, &two);
+        same_bits("pp2 x 4 chunks", &two, &one);
+        /* the first rank holds nine chunks of a block, one rank all eight blocks */
+        if (!b.keep_every) assert_true(two.saved_bytes * 8 <= one.saved_bytes * 9);
+        outcome_free(&one);
+        outcome_free(&two);
+    }
+}
+
 static void refuse_splits(model_config c) {
     static const struct {
         layout l;
@@ -300,6 +377,8 @@ int main(void) {
         cmocka_unit_test(a_pipeline_is_bit_exact),
         cmocka_unit_test(a_stage_holds_its_share),
         cmocka_unit_test(a_recomputed_pipeline_saves_one_block),
+        cmocka_unit_test(chunks_of_one_size_share_slots),
+        cmocka_unit_test(shared_slots_are_bit_exact),
         cmocka_unit_test(what_a_pipeline_cannot_do_is_refused),
         cmocka_unit_test(the_bubble_is_that_of_the_formula),
         cmocka_unit_test(a_timetable_is_printed),

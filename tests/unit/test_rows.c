@@ -22,17 +22,8 @@ static void published_rows_come_out(void **state) {
     assert_true(reported.median <= 0.12);
     assert_true(reported.within_25 >= 0.9 * reported.n);
     assert_true(reported.pairs >= 10 && reported.in_order >= 0.9 * reported.pairs);
-    /* what ran fits under its profile, where its source states what was recomputed */
-    static const char *const stated[] = {
-        "megatron-2020",      "megatron-2021",      "mt-nlg",         "bloom",
-        "torchtitan-2024-12", "torchtitan-2025-06", "trainy-2025-06", "tinyllama"
-    };
-    for (size_t i = 0; i < COUNT_OF(stated); i++)
-        for (int half = 0; half < 2; half++) {
-            rows_summary s = rows_sum(&p, half, stated[i]);
-            assert_int_equal(s.fits, s.n);
-        }
-    assert_true(fitted.fits + reported.fits >= 0.9 * p.n);
+    for (int i = 0; i < p.n; i++) /* what ran fits under its profile */
+        if (p.row[i].memory > p.row[i].limit) fail_msg("%s does not fit", p.row[i].name);
     rows_close(&p);
 }
 

@@ -3,6 +3,7 @@
  *     saved          per slot and block      what backward reads; with recompute, of one segment
  *     block inputs   per slot and segment    from where recompute starts
  *     passed         per slot                what a pipeline stage sends and receives
+ *                                            (chunks of a rank whose slots have one size share them)
  *     residual       two of each, in turn    between the programs of a stage
  *     gathered       per slot of a pool      parameters that are stored in slices (slots.c)
  *     whole grads    per slot of a pool      gradients on their way to the slices
@@ -143,20 +144,45 @@ static size_t passed_bytes(const chain_plan *k, const model_chunk *u) {
     return is_pipeline(k) ? k->res_bytes * (size_t)passed_values(k, u) : 0;
 }
 
-static void add_chunk(plan *p, const chain_plan *k, chunk_plan *u, int slots) {
-    size_t n = (size_t)slots;
-    u->slots = slots;
-    u->saved = u->block_inputs = u->passed = -1;
+/* Bytes that a slot's blocks save until backward. */
+static size_t slot_saved_bytes(const chain *c, const model_chunk *k) {
+    return chunk_saved_bytes(c, k, saved_index(c, k, k->layers)) + first_saved_bytes(c, k) -
+           shared_bytes(c, k);
+}
+
+int chain_slot_owner(const chain *c, int rank, int chunk) {
+    const model_chunk mine = chain_chunk(c, rank, chunk);
+    for (int i = 0; i < chunk; i++) {
+        const model_chunk k = chain_chunk(c, rank, i);
+        if (slot_saved_bytes(c, &k) == slot_saved_bytes(c, &mine) &&
+            chunk_segments(c, &k) == chunk_segments(c, &mine) && !k.layers == !mine.layers)
+            return i;
+    }
+    return chunk;
+}
+
+static void add_regions(plan *p, const chain_plan *k, chunk_plan *u) {
+    size_t n = (size_t)u->slots, segments = (size_t)chunk_segments(&k->c, &u->k);
     if (is_training(k)) {
-        u->slot_bytes = chunk_saved_bytes(&k->c, &u->k, saved_index(&k->c, &u->k, u->k.layers)) +
-                        first_saved_bytes(&k->c, &u->k) - shared_bytes(&k->c, &u->k);
-        size_t segments = (size_t)chunk_segments(&k->c, &u->k);
+        u->slot_bytes = slot_saved_bytes(&k->c, &u->k);
         u->saved = plan_region(p, "saved", n * u->slot_bytes);
         if (k->c.keep_every)
             u->block_inputs =
                 plan_region(p, "block inputs", n * block_input_bytes(k->c.block[0]) * segments);
     }
     if (is_pipeline(k)) u->passed = plan_region(p, "pipeline", n * passed_bytes(k, &u->k));
+}
+
+/* @param owner of its slots: itself, or a chunk that was added before. */
+static void add_chunk(plan *p, const chain_plan *k, chunk_plan *u, const chunk_plan *owner,
+                      int slots) {
+    size_t n = (size_t)slots;
+    u->slots = slots;
+    u->saved = owner == u ? -1 : owner->saved;
+    u->block_inputs = owner == u ? -1 : owner->block_inputs;
+    u->passed = owner == u ? -1 : owner->passed;
+    u->slot_bytes = owner->slot_bytes;
+    if (owner == u) add_regions(p, k, u);
     u->inputs = mem_alloc(n * sizeof *u->inputs);
     u->ticket = mem_alloc(n * sizeof *u->ticket);
     u->inst = mem_alloc(n * sizeof *u->inst);
@@ -262,7 +288,8 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     k->res_bytes = align_up(val_bytes(&block->val[block->res_in]), ALIGN);
     k->delta_bytes = align_up(val_bytes(&block->val[block->delta_in]), ALIGN);
     if (is_training(k)) BUG_IF(c->last->saved_bytes); /* backward follows in the same list */
-    for (int i = 0; i < k->c.pipe.chunks; i++) add_chunk(p, k, &k->chunk[i], l->slots[i]);
+    for (int i = 0; i < k->c.pipe.chunks; i++)
+        add_chunk(p, k, &k->chunk[i], &k->chunk[chain_slot_owner(&k->c, rank, i)], l->slots[i]);
     add_shared(p, k);
     add_pools(p, k, l);
     for (int i = 0; is_pipeline(k) && i < k->c.pipe.chunks; i++) {

@@ -12,7 +12,8 @@ typedef struct instance {
     void **addr;              /* [p->vals], NULL: absent */
     int gathered, whole_grad; /* the slots it is bound to */
 } instance;
-/* Memory of a chunk of layers: saved values, and those that a stage passes to its neighbors, one of each per slot. */
+/* Memory of a chunk of layers: saved values, and those that a stage passes to its neighbors, one of each per slot. Chunks
+ * that share slots (chain_slot_owner) have the same regions. */
 typedef struct chunk_plan {
     model_chunk k;
     int slots;

@@ -6,11 +6,12 @@
 
 /* A communication that moves bytes. */
 typedef struct trace_entry {
-    instr_kind message; /* DO_SEND, DO_RECV; DO_FWD: a collective */
+    instr_kind message; /* DO_SEND, DO_SENT, DO_RECV; DO_FWD: a collective */
     comm_move move;
     int64_t elements;
     int peer; /* of a message: the other rank, in the world */
     int channel;
+    int number; /* DO_SENT: of the message that it waits for, among those to its peer on its channel */
     rec_site site;
 } trace_entry;
 
@@ -62,7 +63,7 @@ static void trace_list(trace *t, const prog *p, instr_kind kind, int micro, int 
     }
 }
 
-static void trace_message(trace *t, const chain *c, const instr *i) {
+static void trace_message(trace *t, const chain *c, const instr *i, int number) {
     int members[1024];
     BUG_IF(c->pipe.ranks > (int)COUNT_OF(members));
     int me = mesh_group(&t->m, AXES_STAGES, members);
@@ -72,7 +73,22 @@ static void trace_message(trace *t, const chain *c, const instr *i) {
                                  .elements = value_elements(c->block[0], c->block[0]->res_in),
                                  .peer = peer,
                                  .channel = (int)i->pass,
+                                 .number = number,
                                  .site = { "the pipeline", "", i->micro } });
+}
+
+/* The messages of a step that has instructions DO_SEND of its slots: how many on each channel, and which of them the
+ * last one of a slot is. */
+typedef struct sent_messages {
+    int sent[PASSES];
+    int *of; /* [chunks * slots * PASSES] */
+    int slots;
+} sent_messages;
+
+static int sent_number(sent_messages *s, const instr *i) {
+    int *of = &s->of[(i->chunk * s->slots + i->slot) * PASSES + (int)i->pass];
+    if (i->kind == DO_SEND) *of = s->sent[i->pass]++;
+    return *of;
 }
 
 static void trace_updated(trace *t, const prog *p, const instr *i) {
@@ -89,9 +105,13 @@ static err trace_rank(trace *t, const chain *c, int micros) {
     TRY(step_list_make(c, rank, micros, &l));
     err e = step_list_check_slots(c, rank, &l);
     step_cursor at = { &l };
+    sent_messages sent = { .slots = 1 };
+    for (int k = 0; k < c->pipe.chunks; k++) sent.slots = MAX(sent.slots, l.slots[k]);
+    sent.of = mem_alloc((size_t)(c->pipe.chunks * sent.slots) * PASSES * sizeof *sent.of);
     for (instr i; step_next(&at, &i);) {
         model_chunk k = chain_chunk(c, rank, i.chunk);
-        if (i.kind == DO_SEND || i.kind == DO_RECV) trace_message(t, c, &i);
+        if (i.kind == DO_RECV) trace_message(t, c, &i, 0);
+        if (i.kind == DO_SEND || i.kind == DO_SENT) trace_message(t, c, &i, sent_number(&sent, &i));
         if (i.kind == DO_BEGIN) trace_list(t, c->begin, i.kind, 0, micros);
         if (i.end && i.end->p) trace_list(t, i.end->p, i.kind, 0, micros);
         if (i.kind == DO_END && c->end) trace_list(t, c->end, i.kind, 0, micros);
@@ -99,6 +119,7 @@ static err trace_rank(trace *t, const chain *c, int micros) {
         if (instr_runs_list(i.kind))
             trace_list(t, chunk_program(c, &k, i.instance), i.kind, i.micro, micros);
     }
+    free(sent.of);
     step_list_free(&l);
     return e;
 }
@@ -109,7 +130,7 @@ static const trace_entry *next_of(const trace *t) { return t->at < t->n ? &t->en
 static const char *name_of(const trace_entry *e) {
     if (!e) return "the end";
     if (e->message == DO_FWD) return move_name(comm_kind(&e->move));
-    return e->message == DO_SEND ? "send" : "receive";
+    return e->message == DO_SEND ? "send" : e->message == DO_SENT ? "wait for a send" : "receive";
 }
 
 static err disagreement_error(const trace *t, int r, int q) {
@@ -139,26 +160,30 @@ static bool members_meet(const trace *t, int ranks, int r, int *clash) {
     return true;
 }
 
-/* Whether the message that rank r waits for has been sent: as many from its peer on that channel as r has
- * received, and one more. Sending does not wait. */
-static bool message_arrived(const trace *t, int r) {
-    const trace_entry *e = next_of(&t[r]);
-    int sent = 0, received = 0;
-    for (int i = 0; i < t[e->peer].at; i++) {
-        const trace_entry *s = &t[e->peer].entry[i];
-        sent += s->message == DO_SEND && s->peer == r && s->channel == e->channel;
-    }
+/* How many messages rank r has sent to a peer on a channel so far, or received from it. */
+static int messages_so_far(const trace *t, int r, instr_kind what, int peer, int channel) {
+    int n = 0;
     for (int i = 0; i < t[r].at; i++) {
         const trace_entry *s = &t[r].entry[i];
-        received += s->message == DO_RECV && s->peer == e->peer && s->channel == e->channel;
+        n += s->message == what && s->peer == peer && s->channel == channel;
     }
-    return sent > received;
+    return n;
+}
+
+/* Whether the message that rank r waits for has been sent, or the one that it sent has been received, without which
+ * the wait for it need not end. */
+static bool message_meets(const trace *t, int r) {
+    const trace_entry *e = next_of(&t[r]);
+    if (e->message == DO_SENT)
+        return messages_so_far(t, e->peer, DO_RECV, r, e->channel) > e->number;
+    return messages_so_far(t, e->peer, DO_SEND, r, e->channel) >
+           messages_so_far(t, r, DO_RECV, e->peer, e->channel);
 }
 
 /* Moves rank r on, with its partners. @return false when it must wait for *clash. */
 static bool trace_advance(trace *t, int ranks, int r, int *clash) {
     const trace_entry *e = next_of(&t[r]);
-    if (e->message == DO_RECV && !message_arrived(t, r)) {
+    if ((e->message == DO_RECV || e->message == DO_SENT) && !message_meets(t, r)) {
         *clash = e->peer;
         return false;
     }

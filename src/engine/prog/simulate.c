@@ -179,6 +179,7 @@ typedef struct sim_rank {
     in_flight updated[MOST_AHEAD];
     int updated_begun, updated_ended;
     in_flight (*sent)[PASSES]; /* [chunks * slots] */
+    int slots;                 /* the most of a chunk */
     double *arrived[PASSES];   /* when messages to this rank arrive, in order */
     int arrivals[PASSES], arrival_cap[PASSES], received[PASSES];
     double compute, exposed, hidden, idle;
@@ -293,8 +294,7 @@ static void play_send(const sim_run *s, int rank, const instr *i) {
     }
     double begin = MAX(r->now, r->link[i->pass]);
     r->link[i->pass] = begin + s->message;
-    r->sent[i->chunk * s->c.micros + i->slot][i->pass] =
-        (in_flight){ s->message, begin + s->message };
+    r->sent[i->chunk * r->slots + i->slot][i->pass] = (in_flight){ s->message, begin + s->message };
     mem_reserve((void **)&to->arrived[i->pass], &to->arrival_cap[i->pass], to->arrivals[i->pass],
                 sizeof(double));
     to->arrived[i->pass][to->arrivals[i->pass]++] = begin + s->message;
@@ -354,7 +354,7 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
     case DO_FEED: watch_event(s, SIM_FEED, rank, i, -1, r->now); return true;
     case DO_LOSS: watch_event(s, SIM_LOSS, rank, i, -1, r->now); return true;
     case DO_SEND: play_send(s, rank, i); return true;
-    case DO_SENT: wait_move(s, r, &r->sent[i->chunk * s->c.micros + i->slot][i->pass]); return true;
+    case DO_SENT: wait_move(s, r, &r->sent[i->chunk * r->slots + i->slot][i->pass]); return true;
     case DO_RECV: return play_receive(s, rank, i);
     case DO_GATHER_UPDATED:
     case DO_GATHERED_UPDATED:
@@ -408,7 +408,8 @@ static void open_rank(const sim_run *s, const timetable *t, int rank) {
         r->whole_grad[i] = new_slots(r->l.whole_grads[i], s->longest);
     }
     r->free_at = mem_alloc(SIM_QUEUES * sizeof *r->free_at);
-    r->sent = mem_alloc((size_t)(s->c.pipe.chunks * s->c.micros) * sizeof *r->sent);
+    for (int i = 0; i < s->c.pipe.chunks; i++) r->slots = MAX(r->slots, r->l.slots[i]);
+    r->sent = mem_alloc((size_t)(s->c.pipe.chunks * r->slots) * sizeof *r->sent);
 }
 
 static void close_rank(sim_rank *r) {
@@ -544,16 +545,30 @@ static double list_seconds(const sim_run *s, const priced_list *l, instr_kind ki
     return r.now;
 }
 
-static double replicated_bytes(const prog *p) {
-    double sum = 0;
-    for (val v = 0; v < p->vals; v++) {
-        bool replicated = false;
-        for (int a = 0; a < AX_COUNT; a++)
-            replicated |= place_same(p->val[v].pl.on[a], PLACE_R) && p->m.size[a] > 1;
-        if (replicated && p->val[v].cls == VC_SAVED && val_root(p, v) == v)
-            sum += (double)val_bytes(&p->val[v]);
+double prog_saved_bytes(const prog *p) { return (double)p->saved_bytes; }
+double prog_temp_bytes(const prog *p) { return (double)p->temp_bytes; }
+
+static op_code first_op(const op_list *l, val v, bool writes) {
+    for (int i = 0; i < l->n; i++)
+        for (int k = 0; k < (writes ? OP_MAX_OUT : OP_MAX_IN); k++)
+            if ((writes ? l->op[i].out[k] : l->op[i].in[k]) == v) return l->op[i].op;
+    return OP_NONE;
+}
+
+bool prog_next_saved(const prog *p, int *i, saved_value *out) {
+    for (; *i < p->vals; ++*i) {
+        const val v = (val)*i;
+        if (p->val[v].cls != VC_SAVED || val_root(p, v) != v) continue;
+        op_code by = first_op(&p->fwd, v, true);
+        *out = (saved_value){ .bytes = (double)val_bytes(&p->val[v]),
+                              .dt = p->val[v].dt,
+                              .pl = p->val[v].pl,
+                              .by = by != OP_NONE ? by : first_op(&p->bwd, v, true),
+                              .reader = first_op(&p->fwd, v, false),
+                              .backward = by == OP_NONE };
+        return ++*i, true;
     }
-    return sum;
+    return false;
 }
 
 prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool accumulates) {
@@ -568,8 +583,7 @@ prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool 
                        .saved = (double)p->saved_bytes,
                        .temp = (double)p->temp_bytes,
                        .gathered = (double)p->gathered_bytes,
-                       .whole_grad = (double)p->whole_grad_bytes,
-                       .saved_replicated = replicated_bytes(p) };
+                       .whole_grad = (double)p->whole_grad_bytes };
     if (p->block_input != VAL_NONE) out.block_input = (double)val_bytes(&p->val[p->block_input]);
     if (p->res_in != VAL_NONE) out.residual = (double)val_bytes(&p->val[p->res_in]);
     priced_free(&g);

@@ -70,10 +70,21 @@ typedef struct prog_price {
     double forward, again, backward; /* again: the last forward of a segment that is recomputed */
     double weights;                  /* where backward puts them off */
     double saved, block_input, residual, temp, gathered, whole_grad;
-    double saved_replicated; /* of `saved`: values that other ranks save, too */
 } prog_price;
 /* @param accumulates a step has several microbatches */
 prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool accumulates);
+double prog_saved_bytes(const prog *p);
+double prog_temp_bytes(const prog *p);
+/* A value that a program saves until backward. */
+typedef struct saved_value {
+    double bytes;
+    dtype dt;
+    placement pl;
+    op_code by, reader; /* that computes it, and that reads it first in the forward list */
+    bool backward;      /* backward computes it, for weight gradients that are put off */
+} saved_value;
+/* Finds the next saved value of a program. @param i 0 at first. @return false: there is none */
+bool prog_next_saved(const prog *p, int *i, saved_value *out);
 /* Seconds of programs that run on their own, one after another. */
 double sim_programs(const prog *const *list, int n, const mesh *m, const sim_costs *costs);
 /* Seconds for a stage to pass a residual on. */

@@ -84,7 +84,7 @@ typedef struct step_list {
     int n, cap;
     int repeat_from, repeat_to, repeats; /* [from, to) run so many times; 0: nothing is repeated */
     int half; /* the microbatch that DO_HALF runs behind, although it may be in what is repeated; -1: none */
-    int slots[MAX_CHUNKS]; /* how many slots it uses */
+    int slots[MAX_CHUNKS]; /* how many slots a chunk and those it shares them with use */
     int inputs;
     int gathered[POOLS], whole_grads[POOLS];
 } step_list;
@@ -127,5 +127,8 @@ bool chain_reruns_last(const chain *c);
 /* Blocks of a chunk that run forward again, but perhaps for the last segment of them: the first n. */
 int chunk_rerun(const chain *c, const model_chunk *k);
 int chunk_segments(const chain *c, const model_chunk *k);
+/* The first chunk of a rank whose slots have the size of this one's. They share slots, since their peaks of
+ * microbatches in flight are not at the same time. */
+int chain_slot_owner(const chain *c, int rank, int chunk);
 
 #endif

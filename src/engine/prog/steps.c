@@ -86,7 +86,7 @@ bool instr_computes(instr_kind k) { return k >= DO_FWD && k <= DO_WEIGHTS; }
 
 /* Residuals go to the next virtual stage, gradients back to the one before. */
 int message_peer(const chain *c, int rank, const instr *i) {
-    bool next = (i->pass == PASS_RESIDUAL) == (i->kind == DO_SEND);
+    bool next = (i->pass == PASS_RESIDUAL) == (i->kind != DO_RECV);
     return (rank + (next ? 1 : c->pipe.ranks - 1)) % c->pipe.ranks;
 }
 
@@ -113,9 +113,15 @@ bool step_next(step_cursor *c, instr *out) {
 
 /* ---- tasks as instructions ---------------------------------------------------------------------- */
 /* Slots are given to microbatches, lowest first, and given back when their last task is done. */
+typedef struct slot_set {
+    bool *taken; /* [cap] */
+    int cap, lowest;
+    /* [cap] the chunk that sends from a slot, plus 1, while that has not been waited for */
+    uint8_t (*sending)[PASSES];
+} slot_set;
 typedef struct slot_user {
-    int *of;     /* [micros] -1: none */
-    bool *taken; /* [micros] */
+    int *of; /* [micros] -1: none */
+    slot_set *from;
 } slot_user;
 
 typedef struct maker {
@@ -123,22 +129,27 @@ typedef struct maker {
     step_list *out;
     pipeline_task task;
     model_chunk k;
+    slot_set set[MAX_CHUNKS]; /* of the chunks that own them */
+    slot_set input_set;
     slot_user chunk[MAX_CHUNKS], inputs;
-    bool (*sending)[PASSES]; /* [chunks * micros] by chunk and slot: what has not been waited for */
 } maker;
 
-static int take_slot(slot_user *u, int micro, int micros, int *most) {
-    int s = 0;
-    if (u->of[micro] >= 0) return u->of[micro];
-    while (u->taken[s]) s++;
-    BUG_IF(s >= micros);
-    u->taken[s] = true;
+static void take_slot(slot_user *u, int micro, int *most) {
+    slot_set *from = u->from;
+    if (u->of[micro] >= 0) return;
+    int s = from->lowest;
+    while (s < from->cap && from->taken[s]) s++;
+    BUG_IF(s == from->cap);
+    from->taken[s] = true;
+    from->lowest = s + 1;
     u->of[micro] = s;
     *most = MAX(*most, s + 1);
-    return s;
 }
 
-static void give_slot(slot_user *u, int micro) { u->taken[u->of[micro]] = false; }
+static void give_slot(slot_user *u, int micro) {
+    u->from->taken[u->of[micro]] = false;
+    u->from->lowest = MIN(u->from->lowest, u->of[micro]);
+}
 
 static void add_instr(maker *m, instr_kind kind, int at) {
     step_list *l = m->out;
@@ -155,8 +166,8 @@ static void add_instr(maker *m, instr_kind kind, int at) {
                                .whole_grad = -1 };
 }
 
-static bool *sending_flag(maker *m, stage_pass what, int slot) {
-    return &m->sending[m->task.chunk * m->out->micros + slot][what];
+static uint8_t *sending_chunk(maker *m, stage_pass what, int slot) {
+    return &m->chunk[m->task.chunk].from->sending[slot][what];
 }
 
 static int slot_now(const maker *m) { return m->chunk[m->task.chunk].of[m->task.micro]; }
@@ -166,20 +177,23 @@ static void add_pass(maker *m, instr_kind kind, stage_pass what, int slot) {
     instr *i = &m->out->list[m->out->n - 1];
     i->pass = what;
     i->slot = slot;
-    if (kind != DO_RECV) *sending_flag(m, what, slot) = kind == DO_SEND;
+    if (kind == DO_RECV) return;
+    uint8_t *sending = sending_chunk(m, what, slot);
+    if (kind == DO_SENT) i->chunk = *sending - 1;
+    *sending = kind == DO_SEND ? (uint8_t)(i->chunk + 1) : 0;
 }
 
 /* Memory that is being sent from is not written to. */
 static void finish_sending(maker *m, stage_pass what, int slot) {
-    if (*sending_flag(m, what, slot)) add_pass(m, DO_SENT, what, slot);
+    if (*sending_chunk(m, what, slot)) add_pass(m, DO_SENT, what, slot);
 }
 
 static void add_forward(maker *m) {
     const pipeline_task *t = &m->task;
     step_list *l = m->out;
     bool new_micro = m->inputs.of[t->micro] < 0;
-    take_slot(&m->inputs, t->micro, l->micros, &l->inputs);
-    take_slot(&m->chunk[t->chunk], t->micro, l->micros, &l->slots[t->chunk]);
+    take_slot(&m->inputs, t->micro, &l->inputs);
+    take_slot(&m->chunk[t->chunk], t->micro, &l->slots[t->chunk]);
     if (new_micro) add_instr(m, DO_FEED, 0);
     if (!m->k.first) add_pass(m, DO_RECV, PASS_RESIDUAL, slot_now(m));
     /* the loss of a stage without blocks writes the gradient that it sends */
@@ -231,16 +245,30 @@ static void add_pipeline_task(maker *m, const pipeline_task *t, int rank) {
     if (done) give_slot(&m->inputs, t->micro);
 }
 
-static slot_user no_slots(int micros) {
-    slot_user u = { mem_alloc((size_t)micros * sizeof *u.of),
-                    mem_alloc((size_t)micros * sizeof *u.taken) };
+/* @param cap of the set, which is made where it has none yet */
+static slot_user no_slots(slot_set *from, int micros, int cap) {
+    slot_user u = { mem_alloc((size_t)micros * sizeof *u.of), from };
     for (int i = 0; i < micros; i++) u.of[i] = -1;
+    if (from->cap) return u;
+    *from = (slot_set){ mem_alloc((size_t)cap * sizeof *from->taken), cap, 0,
+                        mem_alloc((size_t)cap * sizeof *from->sending) };
     return u;
 }
 
-static void drop_slots(slot_user *u) {
-    free(u->of);
-    free(u->taken);
+static void drop_set(slot_set *s) {
+    free(s->taken);
+    free(s->sending);
+}
+
+/* Waits for what is still being sent: nothing is under way when a step ends. */
+static void wait_for_sends(maker *m) {
+    for (int k = 0; k < m->c->pipe.chunks; k++) {
+        m->task.chunk = k;
+        for (int slot = 0; slot < m->out->slots[k]; slot++) {
+            finish_sending(m, PASS_RESIDUAL, slot);
+            finish_sending(m, PASS_GRADIENT, slot);
+        }
+    }
 }
 
 static void push_instr(step_list *l, instr i) {
@@ -379,20 +407,25 @@ void step_list_from(const chain *c, int rank, const timetable *s, int micros, st
     int made = s->micros;
     *out =
         (step_list){ .micros = made, .half = c->halves && micros % 2 == 0 ? micros / 2 - 1 : -1 };
-    BUG_IF(c->pipe.chunks > MAX_CHUNKS);
-    maker m = { .c = c, .out = out, .inputs = no_slots(made) };
-    for (int k = 0; k < c->pipe.chunks; k++) m.chunk[k] = no_slots(made);
-    m.sending = mem_alloc((size_t)(c->pipe.chunks * made) * sizeof *m.sending);
+    int chunks = c->pipe.chunks, owner[MAX_CHUNKS];
+    BUG_IF(chunks > MAX_CHUNKS);
+    maker m = { .c = c, .out = out };
+    m.inputs = no_slots(&m.input_set, made, made);
+    for (int k = 0; k < chunks; k++) {
+        owner[k] = chain_slot_owner(c, rank, k);
+        m.chunk[k] = no_slots(&m.set[owner[k]], made, chunks * made);
+    }
     for (int i = 0; i < s->tasks; i++) add_pipeline_task(&m, &s->of[rank][i], rank);
-    for (int k = 0; k < c->pipe.chunks; k++) /* nothing is under way when a step ends */
-        for (int slot = 0; slot < out->slots[k]; slot++) {
-            m.task.chunk = k;
-            finish_sending(&m, PASS_RESIDUAL, slot);
-            finish_sending(&m, PASS_GRADIENT, slot);
-        }
-    for (int k = 0; k < c->pipe.chunks; k++) drop_slots(&m.chunk[k]);
-    drop_slots(&m.inputs);
-    free(m.sending);
+    for (int k = 0; k < chunks; k++)
+        out->slots[owner[k]] = MAX(out->slots[owner[k]], out->slots[k]);
+    for (int k = 0; k < chunks; k++) out->slots[k] = out->slots[owner[k]];
+    wait_for_sends(&m);
+    for (int k = 0; k < chunks; k++) {
+        free(m.chunk[k].of);
+        drop_set(&m.set[k]);
+    }
+    free(m.inputs.of);
+    drop_set(&m.input_set);
     step_list_add_slots(c, rank, out);
     if (c->pipe.ranks == 1)
         add_microbatches(c, out, micros);

@@ -292,6 +292,17 @@ typedef enum { AS_OURS, COMPILED, EAGER_FUSED, EAGER, PASS_KINDS } pass_kind;
 /* Messages between stages: as they are; each tensor-parallel rank sends a part, and the receivers gather it; beside
  * computing, received one task early. */
 typedef enum { MESSAGES_WHOLE, MESSAGES_SCATTERED, MESSAGES_EARLY } message_kind;
+/* Saved values that a system keeps less of than our programs do, bits of other_system.keeps (systems.c has what each means,
+ * and its source). */
+typedef enum {
+    KEEPS_SHARDS = 1,        /* of inputs that sequence parallelism gathers */
+    KEEPS_ROUTED_SHARDS = 2, /* of what tensor-parallel ranks receive back from experts */
+    KEEPS_NO_RESULTS = 4,    /* of experts, which are weighted before their last GEMM */
+    KEEPS_LATENTS = 8,       /* of latent attention, whose projections are recomputed */
+    KEEPS_FP8 = 16,          /* inputs of GEMMs and of their activations in fp8 */
+    KEEPS_INPUT_SHARDS = 64, /* of the inputs of recomputed blocks, over tensor-parallel ranks */
+    KEEPS_NO_GRADIENTS = 32  /* for weight gradients that are put off */
+} kept_values;
 typedef struct other_system {
     const char *name, *about;
     attention_kernel attention;
@@ -303,9 +314,11 @@ typedef struct other_system {
     bool casts_shards;   /* sharded weights are cast when they are gathered, with no copy in bf16 */
     bool late_gradients; /* data-parallel reductions follow the pipeline's last backward */
     bool bf16_gradients; /* stored and reduced in bf16 */
-    bool
-        saves_shards; /* of inputs that sequence parallelism gathers: backward gathers them again */
-    bool fp8_gather;  /* sharded weights of fp8 GEMMs are gathered in fp8 */
+    unsigned keeps;      /* kept_values */
+    bool bf16_moments;
+    int copies;         /* of weights and gradients that a rank holds; 0 reads as 1 */
+    double host_blocks; /* share of blocks whose saved values are in host memory until backward */
+    bool fp8_gather;    /* sharded weights of fp8 GEMMs are gathered in fp8 */
     bool
         routes_shards; /* a tensor-parallel rank sends its share of the tokens to experts, which are gathered there */
     bool hides_experts; /* the exchange with experts overlaps the compute of another microbatch */

@@ -15,8 +15,11 @@ err capacity_of_stage(const config *cfg, const run_target *on, int stage, capaci
 
 /* The memory of one stage of a run that is laid out. */
 void capacity_of_outline(const train_outline *o, const run_target *on, int stage, capacity *out);
-/* Bytes that another system saves of a block (systems.c). @param as NULL: ours */
-double other_system_saved(const other_system *as, const model_layout *lay, const prog_price *b);
+/* Bytes of a program's saved values that another system does not keep (systems.c). @param as NULL: ours */
+double other_system_spares(const other_system *as, const model_config *mc, const model_layout *lay,
+                           const prog *p);
+/* Bytes that a microbatch's first stage moves to host memory, and back for its backward. */
+double other_system_moves(const other_system *as, const train_outline *o);
 /* Changes a stage's memory to what another system has. */
 void other_system_memory(const other_system *as, const train_outline *o, int stage, capacity *c);
 /* A step's time and the memory of the pipeline's first stage, from one layout (roofline.c). */

@@ -234,6 +234,7 @@ static err play_outline(const config *cfg, const run_target *on, const accelerat
     TRY(sim_chain(o->train, m, &costs, watch, &out->run));
     out->update = out->run.update;
     double moved = 2 * (double)plan_offloaded_bytes(o->p) / gpu->host; /* beside the next step */
+    moved += 2 * (double)o->micros * other_system_moves(on->as, o) / gpu->host;
     out->stragglers = straggler_seconds(gpu, out->run.seconds, mesh_world(m));
     out->seconds = out->run.seconds + out->stragglers + out->update;
     out->host = MAX(0, moved - out->seconds);

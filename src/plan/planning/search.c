@@ -110,14 +110,14 @@ static void count_experts(const searcher *s, layer_prices *p, const model *m) {
 }
 
 static void price_programs(const searcher *s, layer_prices *p, const chain *c,
-                           const model_layout *lay) {
+                           const model_config *mc, const model_layout *lay) {
     const mesh *m = &lay->mesh;
     p->first = sim_price(c->first, m, &s->costs, true);
     p->last = sim_price(c->last, m, &s->costs, true);
     for (int i = 0; i < CHAIN_KINDS; i++)
         if (c->block[i]) {
             p->block[i] = sim_price(c->block[i], m, &s->costs, true);
-            p->block[i].saved = other_system_saved(s->on->as, lay, &p->block[i]);
+            p->block[i].saved -= other_system_spares(s->on->as, mc, lay, c->block[i]);
         }
     mesh staged = *m; /* a neighbor along pp is as far away as all other axes are wide */
     staged.size[AX_PP] = 2;
@@ -135,7 +135,7 @@ static err price_split(const searcher *s, layer_prices *p, const model_config *m
     l.pipe = (pipeline){ .kind = PIPE_ZERO_BUBBLE, .chunks = 1, .first_less = 1 };
     TRY(model_new(mc, &l, &m));
     err e = model_record(m, PROG_TRAIN, p->rows * s->seq, s->seq, &c);
-    if (!e) price_programs(s, p, &c, whole);
+    if (!e) price_programs(s, p, &c, mc, whole);
     model_free(m);
     return e;
 }
@@ -196,7 +196,7 @@ static err record_prices(const searcher *s, layer_prices *p) {
     TRY(model_new(&mc, &l, &m));
     err e = model_record(m, PROG_TRAIN, p->rows * s->seq, s->seq, &c);
     if (!e) {
-        price_programs(s, p, &c, &l);
+        price_programs(s, p, &c, &mc, &l);
         plan *q = plan_new(&l.mesh, s->on->ops, 1);
         model_reserve(m, q, true);
         count_params(s, p, m);
