@@ -55,42 +55,94 @@ static void a_resume_is_followed(void **state) {
     series_free(s);
 }
 
-/* A run of many steps in little memory: the past is coarser, but has its spikes and held-out losses; what is recent is
- * complete, and steps still rise. */
-static void memory_is_bounded(void **state) {
-    enum { STEPS = 30000, MOST = 20000, SPIKE = 777, EVERY = 1000, RECENT = 1000 };
-    test_folder *f = *state;
-    str text = { 0 };
-    for (int i = 1; i <= STEPS; i++) {
-        str_add(&text, "{\"step\":%d,\"tokens\":%d,\"loss\":%g,\"lr\":0.1", i, 10 * i,
-                i % SPIKE == 0 ? 90.0 + i / SPIKE : 3 + sin(i));
-        if (i % EVERY == 0) str_add(&text, ",\"val_loss\":%d", i / EVERY);
-        str_add(&text, "}\n");
+enum { STEPS = 120000, MOST_ROWS = 1024, SPIKE = 777, EVERY = 2000, RECENT = 256, PART = 10000 };
+static double planted_loss(int step) {
+    if (step % 5003 == 0) return NAN;
+    return step % SPIKE == 0 ? 90.0 + step / (double)SPIKE : 3 + sin(step) + 100.0 / step;
+}
+
+/* Compares each point with the steps that it covers: those after `first` and after the point before, up to its own. */
+static void check_points(const series_point *p, int n, int first, int last) {
+    int step = first;
+    for (int i = 0; i < n; i++) {
+        double low = INFINITY, high = -INFINITY, sum = 0;
+        int64_t count = 0;
+        for (; step <= last && step <= (int)p[i].step; step++) {
+            double v = planted_loss(step);
+            if (!isfinite(v)) continue;
+            low = fmin(low, v);
+            high = fmax(high, v);
+            sum += v;
+            count++;
+        }
+        assert_int_equal(p[i].n, count);
+        if (!count) continue;
+        /* the file has six digits of each */
+        assert_true(fabs(p[i].low - low) < 1e-3 && fabs(p[i].high - high) < 1e-3);
+        assert_true(fabs(p[i].mean - sum / (double)count) < 1e-3);
     }
-    append(f, text.text);
-    str_free(&text);
-    series *s = series_new(f->path);
-    series_set_most(s, MOST);
-    assert_ok(series_update(s));
-    int64_t values = 0;
-    for (int i = 0; i < series_columns(s); i++) values += series_at(s, i)->n;
-    assert_true(values <= MOST && values > MOST / 2);
-    const series_column *step = series_find(s, "step"), *loss = series_find(s, "loss");
+    assert_int_equal(step, last + 1);
+}
+
+static void check_held_out(const series *s, int steps) {
     const series_column *held_out = series_find(s, "val_loss");
-    assert_int_equal(held_out->n, STEPS / EVERY);
+    assert_int_equal(held_out->n, steps / EVERY);
     for (int64_t i = 0; i < held_out->n; i++)
         assert_true(series_value(held_out, i) == (double)(i + 1) &&
                     series_step(s, held_out, i) == (double)(EVERY * (i + 1)));
-    int spikes = 0;
+}
+
+/* A run of many steps in little memory: its past is coarser, but every point has the mean and the extremes of just the steps that
+ * it covers, held-out losses keep their steps, and recent steps are complete. */
+static void memory_is_bounded(void **state) {
+    test_folder *f = *state;
+    series_point p[300];
+    series *s = series_new(f->path);
+    series_set_most(s, MOST_ROWS, 1 << 20);
+    for (int part = 0; part < STEPS; part += PART) {
+        str text = { 0 };
+        for (int i = part + 1; i <= part + PART; i++) {
+            str_add(&text, "{\"step\":%d,\"tokens\":%d,\"loss\":", i, 10 * i);
+            str_add(&text, isnan(planted_loss(i)) ? "null" : "%.6g", planted_loss(i));
+            if (i % EVERY == 0) str_add(&text, ",\"val_loss\":%d", i / EVERY);
+            str_add(&text, "}\n");
+        }
+        append(f, text.text);
+        str_free(&text);
+        assert_ok(series_update(s));
+        assert_true(series_rows(s) < MOST_ROWS && series_rows(s) > MOST_ROWS / 4);
+        for (int i = 0; i < series_columns(s); i++)
+            assert_true(series_at(s, i)->capacity <= MOST_ROWS);
+        check_points(p, series_points(s, series_find(s, "loss"), 0, 1e9, 300, p), 1, part + PART);
+        check_held_out(s, part + PART);
+    }
+    const series_column *step = series_find(s, "step"), *loss = series_find(s, "loss");
     for (int64_t i = 0; i < loss->n; i++) {
         double at = series_step(s, loss, i);
-        spikes += series_value(loss, i) > 50;
         assert_true(series_in_row(series_find(s, "tokens"), series_row(loss, i)) == 10 * at);
         assert_true(i == 0 || at > series_step(s, loss, i - 1));
     }
-    assert_int_equal(spikes, STEPS / SPIKE);
     for (int64_t i = 0; i < RECENT; i++)
         assert_true(series_value(step, step->n - 1 - i) == (double)(STEPS - i));
+    int zoomed = series_points(s, loss, STEPS - RECENT + 1, STEPS, 300, p);
+    assert_int_equal(zoomed, RECENT); /* a point per step */
+    check_points(p, zoomed, STEPS - RECENT + 1, STEPS);
+    series_free(s);
+}
+
+/* A column by itself has all steps. */
+static void one_column_is_read_alone(void **state) {
+    test_folder *f = *state;
+    append(
+        f,
+        "{\"step\":1,\"loss\":1,\"a\":{\"loss\":5}}\n{\"step\":2,\"lr\":1}\n{\"step\":3,\"loss\":3}\n");
+    series *s = series_new(f->path);
+    series_set_only(s, "loss");
+    assert_ok(series_update(s));
+    assert_int_equal(series_columns(s), 2);
+    assert_int_equal(series_rows(s), 3);
+    assert_true(value_at(s, "loss", 0) == 1 && isnan(value_at(s, "loss", 1)) &&
+                value_at(s, "loss", 2) == 3);
     series_free(s);
 }
 
@@ -208,7 +260,7 @@ int main(void) {
         IN_FOLDER(lines_become_columns), IN_FOLDER(a_resume_is_followed),
         IN_FOLDER(memory_is_bounded),    IN_FOLDER(damage_is_left_out),
         IN_FOLDER(numbers_are_exact),    IN_FOLDER(columns_are_bounded),
-        IN_FOLDER(points_keep_extremes)
+        IN_FOLDER(points_keep_extremes), IN_FOLDER(one_column_is_read_alone)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -137,6 +137,56 @@ static void test_round_trip(void **state) {
     }
 }
 
+/* Ids that arrive one by one, as from a model that has learned nothing: every addition is UTF-8, and their sum is the text of
+ * all ids. */
+static void decode_by_ids(const tokenizer *t, const int32_t *ids, size_t n) {
+    token_decoder d = { .t = t };
+    str whole = { 0 }, want = { 0 }, got = { 0 };
+    tokenizer_decode(t, ids, n, false, &whole);
+    utf8_repair(whole.text, whole.len, &want);
+    for (size_t i = 0; i <= n; i++) {
+        size_t before = got.len;
+        if (i < n)
+            token_decoder_push(&d, ids[i], &got);
+        else
+            token_decoder_end(&d, &got);
+        if (got.len > before)
+            assert_int_equal(utf8_valid(got.text + before, got.len - before), got.len - before);
+    }
+    assert_int_equal(got.len, want.len);
+    if (want.len) assert_memory_equal(got.text, want.text, want.len);
+    str_free(&whole);
+    str_free(&want);
+    str_free(&got);
+}
+
+static void ids_that_arrive_one_by_one_read_as_all_of_them(void **state) {
+    static const char *const names[] = { FIXTURE("gpt2"), FIXTURE("llama3"), FIXTURE("o200k"),
+                                         FIXTURE("llama2"), "bytes" };
+    for (size_t k = 0; k < COUNT_OF(names); k++) {
+        tokenizer *t = open_tokenizer(names[k], NULL);
+        encoder *e = encoder_new(t);
+        chance c = { rng_key_of(2, k), 0 };
+        for (int i = 0; i < (SANITIZED ? 100 : 1000); i++) {
+            token_ids ids = { 0 };
+            char bytes[64];
+            encoder_add(e, bytes, random_bytes(&c, bytes, sizeof bytes), false, &ids);
+            decode_by_ids(t, ids.at, ids.n);
+            /* ids that no text becomes, so that a character's bytes are divided among them in other ways */
+            for (size_t j = 0; j < ids.n; j++)
+                if (below(&c, 2)) ids.at[j] = (int32_t)below(&c, (size_t)tokenizer_vocab(t));
+            decode_by_ids(t, ids.at, ids.n);
+            token_ids_free(&ids);
+        }
+        encoder_free(e);
+        tokenizer_free(t);
+    }
+    /* an invalid character, and then two tokens that form a valid one: E4 B8, F0, AB E3 81, B1 */
+    tokenizer *t = open_tokenizer("bytes", NULL);
+    decode_by_ids(t, (int32_t[]){ 0xE4, 0xB8, 0xF0, 0xAB, 0xE3, 0x81, 0xB1 }, 7);
+    tokenizer_free(t);
+}
+
 /* ---- long pieces ---------------------------------------------------------------------------------- */
 
 /* BPE as its definition says, on texts: join the pair of the lowest rank, leftmost, until none. */
@@ -401,6 +451,7 @@ int main(void) {
         cmocka_unit_test(stacked_marks_are_sorted_at_once),
         cmocka_unit_test(test_hugging_face),
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(ids_that_arrive_one_by_one_read_as_all_of_them),
         cmocka_unit_test(test_long_pieces),
         cmocka_unit_test(test_worst_texts),
         cmocka_unit_test(test_cache),

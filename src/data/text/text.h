@@ -335,6 +335,8 @@ int utf8_encode(uint32_t cp, char out[4]);
 size_t utf8_valid(const char *text, size_t n);
 /* Appends the text with each maximal invalid piece as one U+FFFD. @return how many there were. */
 int64_t utf8_repair(const char *text, size_t n, str *out);
+/* @return bytes at the end that begin a character whose other bytes are missing: 0 to 3. */
+size_t utf8_unfinished(const char *text, size_t n);
 /* @return code points in valid UTF-8. */
 int64_t utf8_length(const char *text, size_t n);
 

@@ -80,6 +80,15 @@ int64_t utf8_repair(const char *text, size_t n, str *out) {
     return bad;
 }
 
+size_t utf8_unfinished(const char *text, size_t n) {
+    const unsigned char *end = (const unsigned char *)text + n;
+    unsigned char low, high;
+    for (size_t k = 1; k <= MIN(n, 3); k++)
+        if (lead_byte_length(end[-(ptrdiff_t)k], &low, &high) > (int)k)
+            return character_length(end - k, k) == -(int)k ? k : 0;
+    return 0;
+}
+
 int64_t utf8_length(const char *text, size_t n) {
     int64_t count = 0;
     for (size_t i = 0; i < n; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80;

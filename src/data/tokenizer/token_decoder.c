@@ -14,12 +14,11 @@ void token_decoder_push(token_decoder *s, int32_t id, str *out) {
     s->ids[s->n++] = id;
     s->text.len = 0;
     tokenizer_decode(s->t, s->ids, s->n, false, &s->text);
-    size_t fresh = s->text.len - MIN(s->shown, s->text.len), whole;
+    size_t fresh = s->text.len - MIN(s->shown, s->text.len);
     if (!fresh) return;
     const char *from = s->text.text + s->shown;
-    whole = utf8_valid(from, fresh);
-    if (fresh - whole > 3) whole = fresh; /* no character is that long: these bytes are none */
-    str_add_bytes(out, from, whole);
+    size_t whole = fresh - utf8_unfinished(from, fresh);
+    utf8_repair(from, whole, out);
     s->shown += whole;
 }
 

@@ -85,8 +85,9 @@ void encoder_free(encoder *e); /* takes NULL */
  * @param special whether special tokens are written out or omitted. */
 void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special, str *out);
 
-/* Decodes ids as they arrive: a character is held back until its last byte is there, so that a
- * terminal never shows half of one. Set `t`, zero the rest. */
+/* Decodes ids as they arrive, into the text that utf8_repair makes of all their bytes: a character is held
+ * back until its last byte is there, so that a terminal never shows half of one, and bytes that cannot begin or
+ * continue one become U+FFFD at once. Set `t`, zero the rest. */
 typedef struct token_decoder {
     const tokenizer *t;
     int32_t *ids;

@@ -35,15 +35,16 @@ struct series {
         double value;
     } * line; /* [MOST_COLUMNS]: the values of the line that is being read */
     int in_line, guess;
-    int64_t values, most; /* of all columns; 0: any number */
-    double stride;        /* steps that share a row in the past; 0: none do yet */
+    int64_t values, most_rows, most_values; /* values: of all columns; most: 0 for any number */
+    double stride;                          /* steps that share a row in the past; 0: none do yet */
+    const char *only; /* the column that is kept beside the steps; NULL: all are */
 };
 
 /* ---- columns -------------------------------------------------------------------------------- */
-static bool is_wide(const char *name) {
+static bool is_count(const char *name) {
     for (int i = 0; i < METRICS; i++)
         if (metric_table[i].kind == METRIC_COUNT && !strcmp(metric_table[i].key, name)) return true;
-    return !strcmp(name, "loss");
+    return false;
 }
 
 /* @return its index, -1 when there are too many columns. */
@@ -58,48 +59,103 @@ static int column_index(series *s, const char *name, size_t n) {
     mem_reserve((void **)&s->column, &s->capacity, s->columns, sizeof *s->column);
     series_column *c = &s->column[s->columns];
     *c = (series_column){ .name = strndup(name, n) };
-    c->is_wide = is_wide(c->name);
+    c->is_count = is_count(c->name);
+    c->is_wide = c->is_count || !strcmp(c->name, "loss");
     s->guess = s->columns + 1;
     return s->columns++;
 }
 
 static void grow_column(series_column *c) {
     c->capacity = MAX(64, c->capacity * 2);
-    if (c->is_wide)
-        c->wide = mem_grow(c->wide, (size_t)c->capacity * sizeof *c->wide);
-    else
-        c->narrow = mem_grow(c->narrow, (size_t)c->capacity * sizeof *c->narrow);
+    for (int k = 0; k < SERIES_PARTS; k++) {
+        if (c->wide[k]) c->wide[k] = mem_grow(c->wide[k], (size_t)c->capacity * sizeof *c->wide[k]);
+        if (c->narrow[k])
+            c->narrow[k] = mem_grow(c->narrow[k], (size_t)c->capacity * sizeof *c->narrow[k]);
+    }
     if (c->row) c->row = mem_grow(c->row, (size_t)c->capacity * sizeof *c->row);
+    if (c->count) c->count = mem_grow(c->count, (size_t)c->capacity * sizeof *c->count);
+}
+
+static double part_of(const series_column *c, int part, int64_t i) {
+    int k = c->count ? part : SERIES_VALUE;
+    return c->is_wide ? c->wide[k][i] : (double)c->narrow[k][i];
+}
+
+static void set_part(series_column *c, int part, int64_t i, double v) {
+    if (c->is_wide)
+        c->wide[part][i] = v;
+    else
+        c->narrow[part][i] = (float)v;
+}
+
+static int64_t finite_count(const series_column *c, int64_t i) {
+    return c->count ? c->count[i] : isfinite(part_of(c, SERIES_VALUE, i));
+}
+
+static void alloc_part(series_column *c, int part) {
+    if (c->is_wide)
+        c->wide[part] = mem_alloc((size_t)c->capacity * sizeof *c->wide[part]);
+    else
+        c->narrow[part] = mem_alloc((size_t)c->capacity * sizeof *c->narrow[part]);
 }
 
 static void column_append(series_column *c, int64_t row, double v) {
     if (c->n && series_row(c, c->n - 1) == row) return; /* a key that is there twice */
     if (c->n == c->capacity) grow_column(c);
+    if (!c->n && !c->wide[SERIES_VALUE] && !c->narrow[SERIES_VALUE]) alloc_part(c, SERIES_VALUE);
     if (!c->row && c->n != row) { /* the first gap */
         c->row = mem_alloc((size_t)c->capacity * sizeof *c->row);
         for (int64_t i = 0; i < c->n; i++) c->row[i] = (uint32_t)i;
     }
     if (c->row) c->row[c->n] = (uint32_t)row;
-    if (c->is_wide)
-        c->wide[c->n] = v;
-    else
-        c->narrow[c->n] = (float)v;
+    for (int k = 0; k < (c->count ? SERIES_PARTS : 1); k++) set_part(c, k, c->n, v);
+    if (c->count) c->count[c->n] = isfinite(v);
     c->n++;
 }
 
 /* ---- fewer rows ------------------------------------------------------------------------------- */
-/* Removes the values of rows that are dropped. @param to 1 + the new number of each row; 0: dropped. */
-static void column_drop(series_column *c, const uint32_t *to) {
+/* Combines values [from, to) into value `at`, at or before them. */
+static void merge_values(series_column *c, int64_t from, int64_t to, int64_t at) {
+    double sum = 0, last = NAN, low = NAN, high = NAN;
     int64_t n = 0;
+    for (int64_t i = from; i < to; i++) {
+        int64_t count = finite_count(c, i);
+        if (!count) continue;
+        last = part_of(c, SERIES_VALUE, i);
+        sum += last * (double)count;
+        low = fmin(low, part_of(c, SERIES_LOW, i));
+        high = fmax(high, part_of(c, SERIES_HIGH, i));
+        n += count;
+    }
+    set_part(c, SERIES_VALUE, at, c->is_count || !n ? last : sum / (double)n);
+    set_part(c, SERIES_LOW, at, low);
+    set_part(c, SERIES_HIGH, at, high);
+    c->count[at] = (uint32_t)MIN(n, UINT32_MAX);
+}
+
+/* Gives each value its extremes and its count. */
+static void prepare_merge(series_column *c) {
+    uint32_t *count = mem_alloc((size_t)c->capacity * sizeof *count);
+    alloc_part(c, SERIES_LOW);
+    alloc_part(c, SERIES_HIGH);
     for (int64_t i = 0; i < c->n; i++) {
-        uint32_t row = to[c->row ? c->row[i] : (uint32_t)i];
-        if (!row) continue;
-        if (c->is_wide)
-            c->wide[n] = c->wide[i];
-        else
-            c->narrow[n] = c->narrow[i];
-        if (c->row) c->row[n] = row - 1;
-        n++;
+        count[i] = (uint32_t)finite_count(c, i);
+        set_part(c, SERIES_LOW, i, part_of(c, SERIES_VALUE, i));
+        set_part(c, SERIES_HIGH, i, part_of(c, SERIES_VALUE, i));
+    }
+    c->count = count;
+}
+
+/* Merges the values of rows that become one. @param to the new number of each row. */
+static void merge_column(series_column *c, const uint32_t *to) {
+    int64_t n = 0, end;
+    if (!c->n) return;
+    if (!c->count) prepare_merge(c);
+    for (int64_t i = 0; i < c->n; i = end, n++) {
+        uint32_t row = to[series_row(c, i)];
+        for (end = i + 1; end < c->n && to[series_row(c, end)] == row;) end++;
+        if (end > i + 1 || n < i) merge_values(c, i, end, n);
+        if (c->row) c->row[n] = row;
     }
     c->n = n;
 }
@@ -114,46 +170,49 @@ static uint16_t *count_rare_values(const series *s) {
     return rare;
 }
 
-static bool is_higher(double a, double b) { return a > b || (isnan(a) && !isnan(b)); }
-
-/* Marks what stays of the first `older` rows: of every `stride` steps the highest loss, and the most rare values. */
-static void mark_kept(const series *s, const uint16_t *rare, int64_t older, uint32_t *kept) {
-    const series_column *steps = series_find(s, "step"), *loss = series_find(s, "loss");
-    for (int64_t from = 0, to; from < older; from = to) {
-        int64_t rarest = from, highest = from;
+/* Numbers the rows that are left: of the first `older` each `stride` steps are one, or two, the first of which ends with the row
+ * that has the most rare values; all later rows stay. @return how many. */
+static uint32_t renumber_rows(const series *s, const uint16_t *rare, int64_t older, uint32_t *to) {
+    const series_column *steps = series_find(s, "step");
+    uint32_t n = 0;
+    for (int64_t from = 0, end; from < older; from = end) {
+        int64_t rarest = from;
         double cell = floor(series_in_row(steps, from) / s->stride);
-        for (to = from; to < older && floor(series_in_row(steps, to) / s->stride) == cell; to++) {
-            if (rare[to] > rare[rarest]) rarest = to;
-            if (is_higher(series_in_row(loss, to), series_in_row(loss, highest))) highest = to;
-        }
-        kept[highest] = 1;
-        if (rare[rarest]) kept[rarest] = 1;
+        for (end = from; end < older && floor(series_in_row(steps, end) / s->stride) == cell; end++)
+            if (rare[end] > rare[rarest]) rarest = end;
+        bool split = rare[rarest] && rarest + 1 < end;
+        for (int64_t row = from; row < end; row++) to[row] = n + (split && row > rarest);
+        n += 1 + split;
     }
+    for (int64_t row = older; row < s->rows; row++) to[row] = n++;
+    return n;
 }
 
 /* Makes the older half coarser. */
 static void thin_rows(series *s) {
     enum { FEW = 64 };
     for (s->stride = MAX(s->stride, 2); s->rows > FEW; s->stride *= 2) {
-        int64_t older = s->rows / 2;
-        uint32_t *to = mem_alloc((size_t)s->rows * sizeof *to), kept = 0;
+        uint32_t *to = mem_alloc((size_t)s->rows * sizeof *to);
         uint16_t *rare = count_rare_values(s);
-        mark_kept(s, rare, older, to);
-        for (int64_t row = 0; row < s->rows; row++)
-            if (to[row] || row >= older) to[row] = ++kept;
+        int64_t left = renumber_rows(s, rare, s->rows / 2, to);
         s->values = 0;
         for (int k = 0; k < s->columns; k++) {
-            column_drop(&s->column[k], to);
+            merge_column(&s->column[k], to);
             s->values += s->column[k].n;
         }
-        s->rows = kept;
+        s->rows = left;
         free(rare);
         free(to);
-        if (s->values <= s->most / 4 * 3) return;
+        if (s->values <= s->most_values / 4 * 3 && s->rows <= s->most_rows / 4 * 3) return;
     }
 }
 
-void series_set_most(series *s, int64_t values) { s->most = values; }
+void series_set_most(series *s, int64_t rows, int64_t values) {
+    s->most_rows = rows;
+    s->most_values = values;
+}
+
+void series_set_only(series *s, const char *name) { s->only = name; }
 
 /* ---- lines ---------------------------------------------------------------------------------- */
 typedef struct scanner {
@@ -283,6 +342,8 @@ static bool take_value(scanner *p, int depth, bool kept) {
     if (accept_word(p, "true") || accept_word(p, "false")) return true;
     if (!accept_number(p, &v)) return false;
     series *s = p->s;
+    p->name[p->named] = '\0';
+    kept = kept && (!s->only || !strcmp(p->name, s->only) || !strcmp(p->name, "step"));
     int column = kept && s->in_line < MOST_COLUMNS ? column_index(s, p->name, p->named) : -1;
     if (column < 0) return true;
     s->line[s->in_line].column = column;
@@ -308,7 +369,7 @@ static void read_metrics_line(series *s, const char *line, size_t len) {
     s->values += s->in_line;
     s->last_step = step;
     s->rows++;
-    if (s->most && s->values > s->most) thin_rows(s);
+    if (s->most_rows && (s->rows >= s->most_rows || s->values > s->most_values)) thin_rows(s);
 }
 
 /* Takes the whole lines of what was read, and keeps the rest for later. */
@@ -328,9 +389,12 @@ static void take_lines(series *s) {
 static void forget_rows(series *s) {
     for (int i = 0; i < s->columns; i++) {
         free(s->column[i].name);
-        free(s->column[i].wide);
-        free(s->column[i].narrow);
+        for (int k = 0; k < SERIES_PARTS; k++) {
+            free(s->column[i].wide[k]);
+            free(s->column[i].narrow[k]);
+        }
         free(s->column[i].row);
+        free(s->column[i].count);
     }
     s->columns = s->guess = 0;
     s->rows = s->skipped = s->offset = s->values = 0;
@@ -409,9 +473,7 @@ const series_column *series_find(const series *s, const char *name) {
     return NULL;
 }
 
-double series_value(const series_column *c, int64_t i) {
-    return c->is_wide ? c->wide[i] : (double)c->narrow[i];
-}
+double series_value(const series_column *c, int64_t i) { return part_of(c, SERIES_VALUE, i); }
 
 int64_t series_row(const series_column *c, int64_t i) { return c->row ? c->row[i] : i; }
 
@@ -458,15 +520,20 @@ static series_point point_of(const series_column *steps, const series_column *c,
     };
     double sum = 0;
     for (int64_t i = from; i < to; i++) {
-        double v = series_value(c, i);
-        if (!isfinite(v)) continue;
-        p.low = p.n ? MIN(p.low, v) : v;
-        p.high = p.n ? MAX(p.high, v) : v;
-        sum += v;
-        p.n++;
+        int64_t count = finite_count(c, i);
+        if (!count) continue;
+        p.low = fmin(p.low, part_of(c, SERIES_LOW, i));
+        p.high = fmax(p.high, part_of(c, SERIES_HIGH, i));
+        sum += series_value(c, i) * (double)count;
+        p.n += count;
     }
     if (p.n) p.mean = sum / (double)p.n;
     return p;
+}
+
+/* @return how many steps' values the i-th one stands for, at least one. */
+static int64_t weight_of(const series_column *c, int64_t i) {
+    return MAX(1, c->count ? c->count[i] : 1);
 }
 
 int series_points(const series *s, const series_column *c, double from, double to, int most,
@@ -475,9 +542,16 @@ int series_points(const series *s, const series_column *c, double from, double t
     if (!steps || most < 1) return 0;
     int64_t first = first_from_row(c, row_of_step(s, steps, from));
     int64_t last = first_from_row(c, row_of_step(s, steps, nextafter(to, INFINITY)));
-    int64_t n = last - first;
-    int points = (int)MIN(n, most);
-    for (int i = 0; i < points; i++)
-        out[i] = point_of(steps, c, first + n * i / points, first + n * (i + 1) / points);
-    return points;
+    int64_t weight = 0, before = 0, end;
+    for (int64_t i = first; i < last; i++) weight += weight_of(c, i);
+    int64_t points = MIN(last - first, most);
+    int n = 0;
+    for (int64_t i = first; i < last; i = end) {
+        /* values that begin in the same share of the whole are one point */
+        int64_t share = before * points / weight;
+        for (end = i; end < last && before * points / weight == share; end++)
+            before += weight_of(c, end);
+        out[n++] = point_of(steps, c, i, end);
+    }
+    return n;
 }

@@ -140,22 +140,29 @@ static void answer_series(const served_site *site, const serve_request *r, serve
     free(p);
 }
 
+/* All values of a metric, from the file: in memory the past is coarser. */
 static void answer_csv(const served_site *site, const serve_request *r, serve_answer *out) {
     served_run *run;
     const series_column *c = requested_column(site, r, &run, out);
     if (!c) return;
-    const series_column *step = series_find(run->all, "step");
+    series *all = series_new(run->dir);
+    series_set_only(all, c->name);
+    err e = series_update(all);
+    const series_column *step = series_find(all, "step"), *values = series_find(all, c->name);
     out->type = "text/csv; charset=utf-8";
     out->file = "metric.csv";
     str_add(&out->body, "step,\"");
     for (const char *at = c->name; *at; at++) str_add(&out->body, *at == '"' ? "\"\"" : "%c", *at);
     str_add(&out->body, "\"\n");
-    for (int64_t i = 0; i < c->n; i++) {
-        double v = series_value(c, i);
-        str_add(&out->body, "%.0f,", series_value(step, series_row(c, i)));
+    for (int64_t i = 0; !e && values && i < values->n; i++) {
+        double v = series_value(values, i);
+        str_add(&out->body, "%.0f,", series_value(step, series_row(values, i)));
         if (isfinite(v)) str_add(&out->body, "%.9g", v);
         str_add(&out->body, "\n");
     }
+    if (e) refuse_request(out, 500, err_message(e));
+    err_free(e);
+    series_free(all);
 }
 
 /* The last `most` bytes of a file of the run, from a line's beginning on. @return owned; "" when it cannot

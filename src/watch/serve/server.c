@@ -25,7 +25,8 @@
 #include "serve_internal.h"
 
 enum { SLOTS = 64, BACKLOG = 512 };
-enum { MOST_VALUES = 8 << 20 }; /* of a run, in memory: some 50 MB; 200,000 steps in full */
+/* Of a run, in memory: some 5 MB where steps have 40 values; at most 130 MB where they have thousands, as of ranks. */
+enum { MOST_ROWS = 1 << 13, MOST_VALUES = 8 << 20 };
 /* Seconds: for a request to arrive; the same when all slots are taken; without progress of an answer; for
  * a whole answer; for the peer to close. */
 enum { ARRIVE = 10, CROWDED = 1, PROGRESS = 10, WHOLE = 120, LINGER = 1 };
@@ -510,7 +511,7 @@ err serve_start(const serve_options *o, serve **out) {
         const char *dir = o->runs[v->what.n_runs];
         v->what.runs[v->what.n_runs] = (served_run){ strdup(dir), name_run(v, v->what.n_runs, dir),
                                                      series_new(dir), -INFINITY };
-        series_set_most(v->what.runs[v->what.n_runs].all, MOST_VALUES);
+        series_set_most(v->what.runs[v->what.n_runs].all, MOST_ROWS, MOST_VALUES);
     }
     if (e) goto cleanup;
     TRY_CLEAN(serve_listen(v, o->address));
