@@ -20,6 +20,9 @@ struct charsmap {
     char *replacements; /* [n_replacements], and a NUL */
     size_t n_replacements;
     bool plain[128]; /* ASCII that stays as it is when ASCII follows */
+    uint64_t begins
+        [65536 /
+         64]; /* a bit for each character of three bytes: some text of the table begins with it */
 };
 
 enum { GRAPHEME_BYTES = 6 }; /* longer ones are replaced by character */
@@ -54,7 +57,8 @@ static size_t find_prefix(const charsmap *m, const char *text, size_t n, bool lo
 }
 
 static void add_replacement(const charsmap *m, size_t value, str *out) {
-    if (value < m->n_replacements) str_add(out, "%s", m->replacements + value);
+    if (value < m->n_replacements)
+        str_add_bytes(out, m->replacements + value, strlen(m->replacements + value));
 }
 
 /* ---- opening ------------------------------------------------------------------------------------- */
@@ -70,6 +74,21 @@ static bool is_plain_ascii(const charsmap *m, int c) {
     at ^= unit_offset(unit);
     for (size_t next = 1; next < 128; next++) /* a longer key may go on in ASCII */
         if ((at ^ next) < m->n_units && unit_label(m->units[at ^ next]) == next) return false;
+    return true;
+}
+
+static bool begins_a_text(const charsmap *m, uint32_t cp) {
+    const uint8_t bytes[3] = { (uint8_t)(0xE0 | cp >> 12), (uint8_t)(0x80 | (cp >> 6 & 63)),
+                               (uint8_t)(0x80 | (cp & 63)) };
+    size_t at = unit_offset(unit_at(m, 0));
+    for (int i = 0; i < 3; i++) {
+        at ^= bytes[i];
+        uint32_t unit = unit_at(m, at);
+        if (at >= m->n_units || unit_label(unit) != bytes[i]) return false;
+        if (unit_has_value(unit))
+            return true; /* a part of the character, which only damage explains */
+        at ^= unit_offset(unit);
+    }
     return true;
 }
 
@@ -92,6 +111,8 @@ err charsmap_new(const char *bytes, size_t n, charsmap **out) {
         return ERR("the normalization table is damaged: its texts are not UTF-8");
     }
     for (int c = 1; c < 128; c++) m->plain[c] = is_plain_ascii(m, c);
+    for (uint32_t cp = 0x800; cp < 65536; cp++)
+        m->begins[cp >> 6] |= (uint64_t)begins_a_text(m, cp) << (cp & 63);
     *out = m;
     return OK;
 }
@@ -120,18 +141,32 @@ static size_t copy_plain(const charsmap *m, const char *text, size_t n, size_t f
     return i;
 }
 
+/* Passes over what no rule can touch. @return where it ends. */
+static size_t skip_plain(const charsmap *m, const char *text, size_t n, size_t i) {
+    const uint8_t *s = (const uint8_t *)text;
+    for (;;) {
+        while (i + 1 < n && (s[i] & 0x80) == 0 && (s[i + 1] & 0x80) == 0 && m->plain[s[i]]) i++;
+        if (i + 3 > n || (s[i] & 0xF0) != 0xE0) return i;
+        uint32_t cp = (s[i] & 15u) << 12 | (s[i + 1] & 63u) << 6 | (s[i + 2] & 63u);
+        if (m->begins[cp >> 6] >> (cp & 63) & 1) return i;
+        i += 3;
+    }
+}
+
 static void normalize_longest(const charsmap *m, const char *text, size_t n, str *out) {
-    for (size_t i = 0, value, len; i < n; i += len) {
-        i = copy_plain(m, text, n, i, out);
-        len = find_prefix(m, text + i, n - i, true, &value);
+    size_t done = 0;
+    for (size_t i = 0, value; (i = skip_plain(m, text, n, i)) < n;) {
+        size_t len = find_prefix(m, text + i, n - i, true, &value);
         if (len) {
+            str_add_bytes(out, text + done, i - done);
             add_replacement(m, value, out);
+            done = i += len;
             continue;
         }
         uint32_t cp;
-        len = (size_t)utf8_decode(text + i, &cp);
-        str_add_bytes(out, text + i, len);
+        i += (size_t)utf8_decode(text + i, &cp);
     }
+    str_add_bytes(out, text + done, n - done);
 }
 
 /* Bytes of the extended grapheme cluster that text begins with. */

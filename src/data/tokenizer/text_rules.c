@@ -17,7 +17,9 @@ static bool finder_next(const finder *f, regex_work *w, const char *text, size_t
         return f->scan(text, n, from, end, 1) > 0;
     }
     size_t len = f->literal ? strlen(f->literal) : 0;
-    const char *found = len ? memmem(text + from, n - from, f->literal, len) : NULL;
+    const char *found = len == 1 ? memchr(text + from, f->literal[0], n - from)
+                        : len    ? memmem(text + from, n - from, f->literal, len)
+                                 : NULL;
     if (!found) return false;
     *start = (size_t)(found - text);
     *end = *start + len;
@@ -159,10 +161,10 @@ static void add_lowercase(const char *text, size_t n, str *out) {
 static void add_replaced(const norm_step *step, regex_work *w, const char *text, size_t n,
                          str *out) {
     finder_cursor p = { 0 };
-    size_t done = 0, start, end;
+    size_t done = 0, start, end, with = strlen(step->with);
     while (finder_walk(&step->find, w, text, n, &p, &start, &end)) {
         str_add_bytes(out, text + done, start - done);
-        str_add(out, "%s", step->with);
+        str_add_bytes(out, step->with, with);
         done = end;
     }
     str_add_bytes(out, text + done, n - done);
@@ -212,6 +214,43 @@ static void add_nmt(const char *text, size_t n, str *out) {
         if (nmt_removes(cp)) continue;
         bool space = nmt_is_space(cp);
         str_add_bytes(out, space ? " " : text + i, space ? 1 : len);
+    }
+}
+
+/* Does at once what the steps of SQUEEZE_STEPS do one after another. */
+static void add_squeezed(const char *text, size_t n, str *out) {
+    size_t begin = 0;
+    while (begin < n && text[begin] == ' ') begin++;
+    for (size_t len; n > begin; n -= len) {
+        len = text[n - 1] == ' ' ? 1 : 3;
+        if (len == 3 && (n < begin + 3 || memcmp(text + n - 3, "\xE2\x96\x81", 3) != 0)) break;
+    }
+    for (size_t done = begin; done < n;) {
+        const char *gap = memchr(text + done, ' ', n - done);
+        size_t end = gap ? (size_t)(gap - text) + 1 : n;
+        while (end < n &&
+               text[end] != ' ') { /* words that one space separates are copied together */
+            gap = memchr(text + end, ' ', n - end);
+            end = gap ? (size_t)(gap - text) + 1 : n;
+        }
+        str_add_bytes(out, text + done, end - done);
+        for (done = end; done < n && text[done] == ' ';) done++;
+    }
+}
+
+static const char *const squeeze_steps[] = SQUEEZE_STEPS;
+
+void norms_find_squeeze(norm_step *steps, int n) {
+    enum { COUNT = (int)COUNT_OF(squeeze_steps) };
+    for (int i = 0; i + COUNT <= n; i++) {
+        bool all = true;
+        for (int k = 0; k < COUNT; k++) {
+            const norm_step *s = &steps[i + k];
+            all = all && s->kind == NORM_REPLACE && s->find.source &&
+                  strcmp(s->find.source, squeeze_steps[k]) == 0 &&
+                  strcmp(s->with, k == COUNT - 1 ? " " : "") == 0;
+        }
+        if (all) steps[i].n_squeezed = COUNT;
     }
 }
 
@@ -271,10 +310,14 @@ err norms_parse(const char *list, norm_step *steps, int *n) {
 
 text_span normalize_text(const norm_step *steps, int n_steps, regex_work *w, text_span text,
                          str scratch[2]) {
-    for (int i = 0; i < n_steps; i++) {
-        str *out = &scratch[i & 1];
+    for (int i = 0, turn = 0; i < n_steps; turn ^= 1) {
+        str *out = &scratch[turn];
         out->len = 0;
-        normalize_step(&steps[i], w, text.at, text.len, out);
+        if (steps[i].n_squeezed)
+            add_squeezed(text.at, text.len, out);
+        else
+            normalize_step(&steps[i], w, text.at, text.len, out);
+        i += MAX(steps[i].n_squeezed, 1);
         text = (text_span){ out->text ? out->text : "", out->len };
     }
     return text;

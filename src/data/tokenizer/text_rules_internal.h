@@ -47,7 +47,14 @@ typedef struct norm_step {
     charsmap *map;
     bool longest;                 /* of NORM_CHARSMAP: as SentencePiece replaces */
     bool strip_left, strip_right; /* of NORM_STRIP */
+    int n_squeezed; /* so many steps from this one on are SQUEEZE_STEPS, which are done at once */
 } norm_step;
+/* SentencePiece's removal of extra spaces as regular expressions: no spaces first, none last, where U+2581 counts as one,
+ * and one of several elsewhere. */
+#define SQUEEZE_STEPS                                                                              \
+    { "\\A +", "[ \xE2\x96\x81]+\\z", " {2,}" }
+/* Marks where these follow one another. */
+void norms_find_squeeze(norm_step *steps, int n);
 /* Normalizers that need no more than a name: X(name, kind, type in a tokenizer.json). */
 #define NAMED_NORMALIZERS(X)                                                                       \
     X("nfc", NORM_NFC, "NFC")                                                                      \
