@@ -14,15 +14,17 @@
 
 #include "tokenizer/charsmap_internal.h"
 
+enum { BMP = 0x10000 }; /* characters of up to three bytes */
+
 struct charsmap {
     uint32_t *units; /* [n_units] */
     size_t n_units;
     char *replacements; /* [n_replacements], and a NUL */
     size_t n_replacements;
     bool plain[128]; /* ASCII that stays as it is when ASCII follows */
-    uint64_t begins
-        [65536 /
-         64]; /* a bit for each character of three bytes: some text of the table begins with it */
+    /* A bit for each character of three bytes: it is in the table or must be looked up for another reason; it
+     * begins longer texts there; it is the second character of one. */
+    uint64_t changes[BMP / 64], begins[BMP / 64], follows[BMP / 64];
 };
 
 enum { GRAPHEME_BYTES = 6 }; /* longer ones are replaced by character */
@@ -77,19 +79,53 @@ static bool is_plain_ascii(const charsmap *m, int c) {
     return true;
 }
 
-static bool begins_a_text(const charsmap *m, uint32_t cp) {
+static void set_char_bit(uint64_t *set, uint32_t cp) { set[cp >> 6] |= UINT64_C(1) << (cp & 63); }
+static bool has_char_bit(const uint64_t *set, uint32_t cp) { return set[cp >> 6] >> (cp & 63) & 1; }
+static uint32_t three_bytes_cp(const uint8_t *s) {
+    return (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u);
+}
+
+/* Moves from the children of a node, which `at` leads to, to those of the one that byte leads to. */
+static bool step_unit(const charsmap *m, size_t *at, uint8_t byte, bool *has_value) {
+    size_t next = *at ^ byte;
+    if (next >= m->n_units || unit_label(m->units[next]) != byte) return false;
+    *has_value = unit_has_value(m->units[next]);
+    *at = next ^ unit_offset(m->units[next]);
+    return true;
+}
+
+/* Enters the characters of three bytes that follow another one in texts of the table.
+ * @return false: others do too, so that the first one must always be looked up. */
+static bool find_followers(charsmap *m, size_t children) {
+    bool value;
+    for (unsigned a = 1; a < 256; a++) {
+        size_t at = children;
+        if (!step_unit(m, &at, (uint8_t)a, &value)) continue;
+        if ((a & 0xF0) != 0xE0 || value) return false;
+        for (unsigned bc = 0; bc < 1 << 12; bc++) {
+            const uint8_t next[3] = { (uint8_t)a, (uint8_t)(0x80 | bc >> 6),
+                                      (uint8_t)(0x80 | (bc & 63)) };
+            size_t third = at;
+            if (step_unit(m, &third, next[1], &value) && step_unit(m, &third, next[2], &value))
+                set_char_bit(m->follows, three_bytes_cp(next));
+        }
+    }
+    return true;
+}
+
+static void classify_char(charsmap *m, uint32_t cp) {
     const uint8_t bytes[3] = { (uint8_t)(0xE0 | cp >> 12), (uint8_t)(0x80 | (cp >> 6 & 63)),
                                (uint8_t)(0x80 | (cp & 63)) };
     size_t at = unit_offset(unit_at(m, 0));
-    for (int i = 0; i < 3; i++) {
-        at ^= bytes[i];
-        uint32_t unit = unit_at(m, at);
-        if (at >= m->n_units || unit_label(unit) != bytes[i]) return false;
-        if (unit_has_value(unit))
-            return true; /* a part of the character, which only damage explains */
-        at ^= unit_offset(unit);
+    bool value = false, any = false, whole = true;
+    for (int i = 0; i < 3 && whole; i++) {
+        whole = step_unit(m, &at, bytes[i], &value);
+        any |= whole && value; /* only a damaged table has a value for a part of a character */
     }
-    return true;
+    if (any || (whole && !find_followers(m, at)))
+        set_char_bit(m->changes, cp);
+    else if (whole)
+        set_char_bit(m->begins, cp);
 }
 
 err charsmap_new(const char *bytes, size_t n, charsmap **out) {
@@ -111,8 +147,7 @@ err charsmap_new(const char *bytes, size_t n, charsmap **out) {
         return ERR("the normalization table is damaged: its texts are not UTF-8");
     }
     for (int c = 1; c < 128; c++) m->plain[c] = is_plain_ascii(m, c);
-    for (uint32_t cp = 0x800; cp < 65536; cp++)
-        m->begins[cp >> 6] |= (uint64_t)begins_a_text(m, cp) << (cp & 63);
+    for (uint32_t cp = 0x800; cp < BMP; cp++) classify_char(m, cp);
     *out = m;
     return OK;
 }
@@ -147,8 +182,10 @@ static size_t skip_plain(const charsmap *m, const char *text, size_t n, size_t i
     for (;;) {
         while (i + 1 < n && (s[i] & 0x80) == 0 && (s[i + 1] & 0x80) == 0 && m->plain[s[i]]) i++;
         if (i + 3 > n || (s[i] & 0xF0) != 0xE0) return i;
-        uint32_t cp = (s[i] & 15u) << 12 | (s[i + 1] & 63u) << 6 | (s[i + 2] & 63u);
-        if (m->begins[cp >> 6] >> (cp & 63) & 1) return i;
+        uint32_t cp = three_bytes_cp(s + i);
+        if (has_char_bit(m->changes, cp)) return i;
+        bool may_join = has_char_bit(m->begins, cp) && i + 6 <= n && (s[i + 3] & 0xF0) == 0xE0;
+        if (may_join && has_char_bit(m->follows, three_bytes_cp(s + i + 3))) return i;
         i += 3;
     }
 }

@@ -201,7 +201,8 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
 /* ---- words of a SentencePiece Unigram model -------------------------------------------------------- */
 
 /* Words whose ids what came before can change are known by an entry without ids. */
-static void add_word(encoder *e, const char *word, size_t len, cache_key key, cache_entry *set) {
+static void add_unigram_word(encoder *e, const char *word, size_t len, cache_key key,
+                             cache_entry *set) {
     const unigram *u = e->t->unigram;
     unigram_work *w = &e->path;
     size_t n = 0;
@@ -221,16 +222,43 @@ static void add_word(encoder *e, const char *word, size_t len, cache_key key, ca
     store_ids(e, ids, n);
 }
 
+/* Whether a word is seen to have only ASCII behind its mark. @param readable bytes from the word on. */
+static bool is_ascii_word(const char *word, size_t len, size_t readable) {
+    enum { MARK = 3 };
+    uint64_t bytes;
+    if (len <= MARK) return true;
+    if (len > MARK + 8 || readable < MARK + 8) return false; /* not known at a glance */
+    memcpy(&bytes, word + MARK, 8);
+    return (bytes << 8 * (MARK + 8 - len) & 0x8080808080808080u) == 0;
+}
+
+/* Splits words into parts. @param word_end where the word at hand ends; moves on. @return how many parts. */
+static int scan_parts(const encoder *e, const char *text, size_t n, size_t from, size_t *word_end,
+                      size_t *ends) {
+    int k = 0;
+    for (; k < BATCH && from < n; ends[k++] = from) {
+        if (from == *word_end) {
+            scan_words(text, n, from, word_end, 1);
+            if (is_ascii_word(text + from, *word_end - from, n - from)) {
+                from = *word_end;
+                continue;
+            }
+        }
+        from = unigram_part_end(&e->t->unigram->single, text, from, *word_end);
+    }
+    return k;
+}
+
 static void add_words(encoder *e, const char *text, size_t n) {
-    size_t ends[BATCH];
+    size_t ends[BATCH], word_end = 0;
     lookup at[BATCH];
     for (size_t from = 0; from < n;) {
-        int words = scan_words(text, n, from, ends, BATCH);
+        int parts = scan_parts(e, text, n, from, &word_end, ends);
         size_t begin = from;
-        prepare_pieces(e, text, n, &begin, ends, words, 0, at);
-        reserve_token_ids(e->out, ends[words - 1] - from);
-        for (int i = 0; i < words; from += at[i++].len)
-            add_word(e, text + from, at[i].len, at[i].key, at[i].set);
+        prepare_pieces(e, text, n, &begin, ends, parts, 0, at);
+        reserve_token_ids(e->out, ends[parts - 1] - from);
+        for (int i = 0; i < parts; from += at[i++].len)
+            add_unigram_word(e, text + from, at[i].len, at[i].key, at[i].set);
     }
 }
 

@@ -217,40 +217,59 @@ static void add_nmt(const char *text, size_t n, str *out) {
     }
 }
 
-/* Does at once what the steps of SQUEEZE_STEPS do one after another. */
-static void add_squeezed(const char *text, size_t n, str *out) {
+/* Does at once what SQUEEZE_STEPS do one after another, then puts U+2581 before the text, if `prepend`, and for each
+ * space, if `mark`. */
+static void add_squeezed(const char *text, size_t n, bool prepend, bool mark, str *out) {
+    static const char symbol[] = "\xE2\x96\x81";
     size_t begin = 0;
     while (begin < n && text[begin] == ' ') begin++;
     for (size_t len; n > begin; n -= len) {
         len = text[n - 1] == ' ' ? 1 : 3;
-        if (len == 3 && (n < begin + 3 || memcmp(text + n - 3, "\xE2\x96\x81", 3) != 0)) break;
+        if (len == 3 && (n < begin + 3 || memcmp(text + n - 3, symbol, 3) != 0)) break;
     }
-    for (size_t done = begin; done < n;) {
-        const char *gap = memchr(text + done, ' ', n - done);
-        size_t end = gap ? (size_t)(gap - text) + 1 : n;
-        while (end < n &&
-               text[end] != ' ') { /* words that one space separates are copied together */
-            gap = memchr(text + end, ' ', n - end);
-            end = gap ? (size_t)(gap - text) + 1 : n;
-        }
-        str_add_bytes(out, text + done, end - done);
-        for (done = end; done < n && text[done] == ' ';) done++;
+    str_reserve(out, 3 * (n - begin) + 3); /* all of it spaces */
+    char *to = out->text + out->len;
+    if (prepend && n > begin) memcpy(to, symbol, 3), to += 3;
+    for (size_t i = begin; i < n;) {
+        const char *gap = memchr(text + i, ' ', n - i);
+        size_t end = gap ? (size_t)(gap - text) : n;
+        memcpy(to, text + i, end - i);
+        to += end - i;
+        for (i = end; i < n && text[i] == ' ';) i++;
+        if (i == end) continue;
+        memcpy(to, mark ? symbol : " \0", 3); /* of a space, one of the three is kept */
+        to += mark ? 3 : 1;
     }
+    *to = 0;
+    out->len = (size_t)(to - out->text);
 }
 
 static const char *const squeeze_steps[] = SQUEEZE_STEPS;
+enum { N_SQUEEZE = (int)COUNT_OF(squeeze_steps) };
+
+static bool is_squeeze(const norm_step *steps) {
+    for (int k = 0; k < N_SQUEEZE; k++) {
+        const norm_step *s = &steps[k];
+        if (s->kind != NORM_REPLACE || !s->find.source ||
+            strcmp(s->find.source, squeeze_steps[k]) != 0 ||
+            strcmp(s->with, k == N_SQUEEZE - 1 ? " " : "") != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool is_mark(const char *s) { return s && strcmp(s, "\xE2\x96\x81") == 0; }
 
 void norms_find_squeeze(norm_step *steps, int n) {
-    enum { COUNT = (int)COUNT_OF(squeeze_steps) };
-    for (int i = 0; i + COUNT <= n; i++) {
-        bool all = true;
-        for (int k = 0; k < COUNT; k++) {
-            const norm_step *s = &steps[i + k];
-            all = all && s->kind == NORM_REPLACE && s->find.source &&
-                  strcmp(s->find.source, squeeze_steps[k]) == 0 &&
-                  strcmp(s->with, k == COUNT - 1 ? " " : "") == 0;
-        }
-        if (all) steps[i].n_squeezed = COUNT;
+    for (int i = 0; i + N_SQUEEZE <= n; i++) {
+        norm_step *s = &steps[i];
+        if (!is_squeeze(s)) continue;
+        int k = N_SQUEEZE;
+        s->squeeze_prepend = i + k < n && s[k].kind == NORM_PREPEND && is_mark(s[k].with);
+        k += s->squeeze_prepend;
+        s->squeeze_mark = i + k < n && s[k].kind == NORM_REPLACE && is_mark(s[k].with) &&
+                          s[k].find.literal && strcmp(s[k].find.literal, " ") == 0;
+        s->n_squeezed = k + s->squeeze_mark;
     }
 }
 
@@ -314,7 +333,7 @@ text_span normalize_text(const norm_step *steps, int n_steps, regex_work *w, tex
         str *out = &scratch[turn];
         out->len = 0;
         if (steps[i].n_squeezed)
-            add_squeezed(text.at, text.len, out);
+            add_squeezed(text.at, text.len, steps[i].squeeze_prepend, steps[i].squeeze_mark, out);
         else
             normalize_step(&steps[i], w, text.at, text.len, out);
         i += MAX(steps[i].n_squeezed, 1);

@@ -47,7 +47,10 @@ typedef struct norm_step {
     charsmap *map;
     bool longest;                 /* of NORM_CHARSMAP: as SentencePiece replaces */
     bool strip_left, strip_right; /* of NORM_STRIP */
-    int n_squeezed; /* so many steps from this one on are SQUEEZE_STEPS, which are done at once */
+    /* So many steps from this one on are done at once: SQUEEZE_STEPS and, if set, the two that put U+2581 before the
+     * text and for each space. */
+    int n_squeezed;
+    bool squeeze_prepend, squeeze_mark;
 } norm_step;
 /* SentencePiece's removal of extra spaces as regular expressions: no spaces first, none last, where U+2581 counts as one,
  * and one of several elsewhere. */

@@ -44,7 +44,7 @@ err unigram_new(const unigram_parts *p, unigram **out) {
     u->unknown_score =
         p->single ? (double)((float)lowest - (float)UNKNOWN_PENALTY) : lowest - UNKNOWN_PENALTY;
     token_trie_build(&u->trie, keys, n);
-    if (p->single) unigram_float_build(&u->single, &u->trie, u->score, p->n, u->unknown_score);
+    if (p->single) unigram_float_build(u, p);
     free(keys);
     *out = u;
     return OK;

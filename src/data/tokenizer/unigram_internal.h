@@ -3,7 +3,7 @@
 #define INGOT_TOKENIZER_UNIGRAM_INTERNAL_H
 
 #include "text/text.h"
-#include "tokenizer/bpe_internal.h"
+#include "tokenizer/adjacency_internal.h"
 
 typedef enum {
     TOKEN_NORMAL,
@@ -28,6 +28,9 @@ typedef struct unigram_float {
     unigram_node *at; /* NULL: not SentencePiece's */
     float *score;     /* [tokens] */
     int32_t *after;   /* [65536] the node of a character; -1: no token begins with it */
+    uint64_t *pairs;  /* hashed: pairs of characters of three bytes that are adjacent in a token */
+    int pairs_shift;
+    uint64_t known[65536 / 64]; /* a bit for each character that is a token */
     float unknown_score;
     float cached_below; /* while the carried sum is nearer to 0, a cached word's ids hold */
 } unigram_float;
@@ -60,9 +63,11 @@ typedef struct unigram_work {
 } unigram_work;
 void unigram_work_reserve(unigram_work *w, size_t n); /* for a piece of n bytes */
 
-void unigram_float_build(unigram_float *f, const token_trie *trie, const double *score, int64_t n,
-                         double unknown_score);
+void unigram_float_build(unigram *u, const unigram_parts *p);
 void unigram_float_free(unigram_float *f);
+/* @return the end of the part of a word that begins at `from`: no token goes beyond it, and no run of unknown
+ * characters, so that what follows has its ids by itself. */
+size_t unigram_part_end(const unigram_float *f, const char *text, size_t from, size_t end);
 /* Fills w->link for a piece of n bytes that follows what was carried. */
 void unigram_float_search(const unigram *u, unigram_work *w, const char *piece, size_t n);
 /* The same for a word at the beginning of a text. @return whether the way found is the best one after any text. */
