@@ -28,7 +28,7 @@ enum { BMP = 0x10000 }; /* characters of up to three bytes */
 
 /* ---- the model ------------------------------------------------------------------------------------ */
 
-static int32_t walk_char(const unigram_float *f, const char *bytes, size_t n) {
+static int32_t find_char_node(const unigram_float *f, const char *bytes, size_t n) {
     int32_t node = 0;
     for (size_t i = 0; i < n; i++) {
         int32_t next = f->at[node].base + (uint8_t)bytes[i];
@@ -49,7 +49,7 @@ static void build_nodes(unigram *u, const unigram_parts *p) {
     for (uint32_t cp = 0; cp < BMP; cp++) {
         char bytes[4];
         bool surrogate = cp >= 0xD800 && cp < 0xE000;
-        int32_t node = surrogate ? -1 : walk_char(f, bytes, (size_t)utf8_encode(cp, bytes));
+        int32_t node = surrogate ? -1 : find_char_node(f, bytes, (size_t)utf8_encode(cp, bytes));
         f->after[cp] = node;
         f->known[cp >> 6] |= (uint64_t)(node >= 0 && f->at[node].id >= 0) << (cp & 63);
     }
@@ -187,7 +187,7 @@ INLINE size_t search(const unigram *u, unigram_work *w, const char *piece, size_
         len = (size_t)char_decode(piece + at, n - at, &cp);
         if (!with_second && fabsf(a.sum[at]) > LARGEST) take_back_sums(a.sum, at, n);
         /* A broken byte decodes to U+FFFD as that character itself does. */
-        int32_t node = cp < BMP && cp != 0xFFFD ? f->after[cp] : walk_char(f, piece + at, len);
+        int32_t node = cp < BMP && cp != 0xFFFD ? f->after[cp] : find_char_node(f, piece + at, len);
         if (relax_tokens(f->at, a, piece, n, at, len, node)) continue;
         relax(a, at + len, f->unknown_score + a.sum[at],
               (unigram_link){ (uint32_t)at, u->unknown });
