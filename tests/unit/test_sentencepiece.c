@@ -1,5 +1,7 @@
 /* SentencePiece models: the ids and texts that the library gives (fixtures/tokenizers/sp_*), and what
  * becomes of models that are damaged or of another kind. */
+#include <math.h>
+
 #include "support/tokenizer.h"
 
 static const char *const NAMES[] = { "llama",          "plain",          "no_prefix", "symbols",
@@ -141,11 +143,138 @@ static void other_kinds_are_refused(void **state) {
     free(bytes);
 }
 
+/* ---- near-ties in long texts ------------------------------------------------------------------------ */
+
+enum { MODEL_TOKENS = 60, TEXT_CHARS = 4000 };
+typedef struct drawn_model {
+    char text[MODEL_TOKENS][40];
+    float score[MODEL_TOKENS];
+    int n;
+} drawn_model;
+static const char *const letters[] = { "\u2581", "a", "b", "\u65E5", "\u672C", "\u3042", "z" };
+enum { UNKNOWN_LETTER = 6, LETTERS = 7 }; /* the last one is not a token */
+
+/* Tokens of up to four letters; the score of a longer one is near the sum of its letters' scores. */
+static void draw_model(chance *c, drawn_model *m) {
+    *m = (drawn_model){ .text = { "<unk>" }, .n = 1 };
+    for (int i = 0; i < UNKNOWN_LETTER; i++, m->n++) {
+        snprintf(m->text[m->n], sizeof m->text[0], "%s", letters[i]);
+        m->score[m->n] = -50 - (float)below(c, 4);
+    }
+    while (m->n < MODEL_TOKENS) {
+        char *text = m->text[m->n];
+        float sum = 0;
+        text[0] = 0;
+        for (uint64_t k = 0, len = 2 + below(c, 3); k < len; k++) {
+            uint64_t letter = k ? 1 + below(c, UNKNOWN_LETTER - 1) : below(c, UNKNOWN_LETTER);
+            strcat(text, letters[letter]);
+            sum += m->score[1 + letter];
+        }
+        bool is_new = true;
+        for (int i = 0; i < m->n; i++) is_new = is_new && strcmp(m->text[i], text) != 0;
+        m->score[m->n] = sum + 0.002f * ((float)below(c, 21) - 10);
+        m->n += is_new;
+    }
+}
+
+static tokenizer *open_drawn(void *folder, const drawn_model *m) {
+    json_t *vocab = json_array();
+    for (int i = 0; i < m->n; i++)
+        json_array_append_new(vocab, json_pack("[s, f]", m->text[i], (double)m->score[i]));
+    json_t *doc = json_pack(
+        "{s:s, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:{s:s, s:[{s:s, s:{s:s}, s:s, s:b}]}, "
+        "s:n, s:n, s:n, s:{s:s, s:i, s:o, s:b}}",
+        "version", "1.0", "added_tokens", "id", 0, "content", "<unk>", "single_word", 0, "lstrip",
+        0, "rstrip", 0, "normalized", 0, "special", 1, "normalizer", "type", "Sequence",
+        "normalizers", "type", "Replace", "pattern", "String", " ", "content", "\u2581",
+        "sentencepiece", 1, "pre_tokenizer", "post_processor", "decoder", "model", "type",
+        "Unigram", "unk_id", 0, "vocab", vocab, "byte_fallback", 0);
+    char *text = json_dumps(doc, 0);
+    assert_non_null(text);
+    tokenizer *t = open_tokenizer(folder_write(folder, "tokenizer.json", text), NULL);
+    free(text);
+    json_decref(doc);
+    return t;
+}
+
+/* SentencePiece's search over a whole text, with nothing left out. */
+static void search_plainly(const drawn_model *m, const char *text, size_t n, token_ids *out) {
+    float *sum = malloc((n + 1) * sizeof *sum), lowest = 0;
+    struct {
+        size_t start;
+        int32_t id;
+    } *best = malloc((n + 1) * sizeof *best);
+    for (int i = 1; i < m->n; i++) lowest = MIN(lowest, m->score[i]);
+    for (size_t i = 1; i <= n; i++) sum[i] = -INFINITY;
+    sum[0] = 0;
+    for (size_t at = 0, len; at < n; at += len) {
+        uint32_t cp;
+        bool is_token = false;
+        len = (size_t)utf8_decode(text + at, &cp);
+        float offset = sum[at];
+        for (size_t i = at; fabsf(offset) > 100000 && i <= n; i++) sum[i] -= offset;
+        for (int i = 0; i <= m->n; i++) {
+            bool unknown = i == m->n; /* last, where the character is not a token */
+            size_t bytes = unknown ? len : strlen(m->text[i]);
+            if (unknown ? is_token
+                        : i == 0 || at + bytes > n || memcmp(text + at, m->text[i], bytes) != 0)
+                continue;
+            is_token |= bytes == len;
+            float now = sum[at] + (unknown ? lowest - 10 : m->score[i]);
+            if (!(now > sum[at + bytes])) continue;
+            sum[at + bytes] = now;
+            best[at + bytes].start = at;
+            best[at + bytes].id = unknown ? 0 : i;
+        }
+    }
+    for (size_t at = n; at > 0; at = best[at].start) {
+        bool joins = best[at].id == 0 && out->n && out->at[out->n - 1] == 0;
+        if (!joins) token_ids_add(out, &best[at].id, 1);
+    }
+    for (size_t i = 0; i < out->n / 2; i++) {
+        int32_t swapped = out->at[i];
+        out->at[i] = out->at[out->n - 1 - i];
+        out->at[out->n - 1 - i] = swapped;
+    }
+    free(best);
+    free(sum);
+}
+
+/* Sums are floats, so that what came before decides between ways that are nearly equal: neither the cache
+ * nor the splitting of long words may change that. */
+static void near_ties_in_long_texts_are_decided_as_in_the_library(void **state) {
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        chance c = { rng_key_of(seed, 39), 0 };
+        drawn_model m;
+        draw_model(&c, &m);
+        tokenizer *t = open_drawn(*state, &m);
+        encoder *e = encoder_new(t);
+        assert_true(t->by_words);
+        for (int round = 0; round < 3; round++) { /* the cache is warm from the second text on */
+            str text = { 0 };
+            token_ids got = { 0 }, expected = { 0 };
+            for (int i = 0; i < TEXT_CHARS; i++) {
+                bool rare = below(&c, 100) == 0;
+                str_add(&text, "%s", letters[rare ? UNKNOWN_LETTER : below(&c, LETTERS - 1)]);
+            }
+            search_plainly(&m, text.text, text.len, &expected);
+            encoder_add(e, text.text, text.len, false, &got);
+            assert_same_ids(&got, &expected);
+            token_ids_free(&got);
+            token_ids_free(&expected);
+            str_free(&text);
+        }
+        encoder_free(e);
+        tokenizer_free(t);
+    }
+}
+
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, folder_setup, folder_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_those_of_the_library),
         IN_FOLDER(a_model_is_saved_as_a_tokenizer_json),
+        IN_FOLDER(near_ties_in_long_texts_are_decided_as_in_the_library),
         IN_FOLDER(damaged_models_never_crash),
         IN_FOLDER(other_kinds_are_refused),
     };

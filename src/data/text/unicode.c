@@ -58,6 +58,11 @@ size_t utf8_valid(const char *text, size_t n) {
             i += run ? run : 1;
             continue;
         }
+        if (p[i] > 0xE0 && p[i] < 0xED && n - i > 2 && (p[i + 1] & 0xC0) == 0x80 &&
+            (p[i + 2] & 0xC0) == 0x80) {
+            i += 3; /* most characters of East Asian scripts */
+            continue;
+        }
         int got = character_length(p + i, n - i);
         if (got < 0) return i;
         i += (size_t)got;

@@ -22,9 +22,16 @@ typedef struct walk_token {
 } walk_token;
 enum { WALK_NOT_MADE = -2 };
 
+/* Where a character of three bytes leads in the trie. */
+typedef struct walk_char {
+    int32_t node;  /* -1: no token goes beyond it */
+    int32_t token; /* the longest one that it begins with, or is */
+    int32_t len;   /* its bytes */
+} walk_char;
 typedef struct bpe_walk {
     walk_token *tokens; /* [n] */
     token_trie trie;    /* of those that pieces give */
+    walk_char *chars;   /* [65536] by code point, those of three bytes */
 } bpe_walk;
 typedef struct bpe {
     text_span *tokens; /* [n] as bytes, at `bytes`; empty: no such id */

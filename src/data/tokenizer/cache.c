@@ -33,10 +33,10 @@ void cache_add(cache *c, cache_key key, const char *piece, size_t len, const int
             c->spilled = 0;
         }
         e.id[0] = (int32_t)c->spilled;
-        memcpy(c->spill + c->spilled, ids, n * sizeof *ids);
+        if (n) memcpy(c->spill + c->spilled, ids, n * sizeof *ids);
         if (is_long) memcpy(c->spill + c->spilled + n, piece, len);
         c->spilled += need;
-    } else {
+    } else if (n) {
         memcpy(e.id, ids, n * sizeof *ids);
     }
     cache_entry *set = cache_set(c, key);

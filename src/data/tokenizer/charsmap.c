@@ -14,12 +14,17 @@
 
 #include "tokenizer/charsmap_internal.h"
 
+enum { BMP = 0x10000 }; /* characters of up to three bytes */
+
 struct charsmap {
     uint32_t *units; /* [n_units] */
     size_t n_units;
     char *replacements; /* [n_replacements], and a NUL */
     size_t n_replacements;
     bool plain[128]; /* ASCII that stays as it is when ASCII follows */
+    /* A bit for each character of three bytes: it is in the table or must be looked up for another reason; it
+     * begins longer texts there; it is the second character of one. */
+    uint64_t changes[BMP / 64], begins[BMP / 64], follows[BMP / 64];
 };
 
 enum { GRAPHEME_BYTES = 6 }; /* longer ones are replaced by character */
@@ -54,7 +59,8 @@ static size_t find_prefix(const charsmap *m, const char *text, size_t n, bool lo
 }
 
 static void add_replacement(const charsmap *m, size_t value, str *out) {
-    if (value < m->n_replacements) str_add(out, "%s", m->replacements + value);
+    if (value < m->n_replacements)
+        str_add_bytes(out, m->replacements + value, strlen(m->replacements + value));
 }
 
 /* ---- opening ------------------------------------------------------------------------------------- */
@@ -71,6 +77,55 @@ static bool is_plain_ascii(const charsmap *m, int c) {
     for (size_t next = 1; next < 128; next++) /* a longer key may go on in ASCII */
         if ((at ^ next) < m->n_units && unit_label(m->units[at ^ next]) == next) return false;
     return true;
+}
+
+static void set_char_bit(uint64_t *set, uint32_t cp) { set[cp >> 6] |= UINT64_C(1) << (cp & 63); }
+static bool has_char_bit(const uint64_t *set, uint32_t cp) { return set[cp >> 6] >> (cp & 63) & 1; }
+static uint32_t three_bytes_cp(const uint8_t *s) {
+    return (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u);
+}
+
+/* Moves from the children of a node, which `at` leads to, to those of the one that byte leads to. */
+static bool step_unit(const charsmap *m, size_t *at, uint8_t byte, bool *has_value) {
+    size_t next = *at ^ byte;
+    if (next >= m->n_units || unit_label(m->units[next]) != byte) return false;
+    *has_value = unit_has_value(m->units[next]);
+    *at = next ^ unit_offset(m->units[next]);
+    return true;
+}
+
+/* Enters the characters of three bytes that follow another one in texts of the table.
+ * @return false: others do too, so that the first one must always be looked up. */
+static bool find_followers(charsmap *m, size_t children) {
+    bool value;
+    for (unsigned a = 1; a < 256; a++) {
+        size_t at = children;
+        if (!step_unit(m, &at, (uint8_t)a, &value)) continue;
+        if ((a & 0xF0) != 0xE0 || value) return false;
+        for (unsigned bc = 0; bc < 1 << 12; bc++) {
+            const uint8_t next[3] = { (uint8_t)a, (uint8_t)(0x80 | bc >> 6),
+                                      (uint8_t)(0x80 | (bc & 63)) };
+            size_t third = at;
+            if (step_unit(m, &third, next[1], &value) && step_unit(m, &third, next[2], &value))
+                set_char_bit(m->follows, three_bytes_cp(next));
+        }
+    }
+    return true;
+}
+
+static void classify_char(charsmap *m, uint32_t cp) {
+    const uint8_t bytes[3] = { (uint8_t)(0xE0 | cp >> 12), (uint8_t)(0x80 | (cp >> 6 & 63)),
+                               (uint8_t)(0x80 | (cp & 63)) };
+    size_t at = unit_offset(unit_at(m, 0));
+    bool value = false, any = false, whole = true;
+    for (int i = 0; i < 3 && whole; i++) {
+        whole = step_unit(m, &at, bytes[i], &value);
+        any |= whole && value; /* only a damaged table has a value for a part of a character */
+    }
+    if (any || (whole && !find_followers(m, at)))
+        set_char_bit(m->changes, cp);
+    else if (whole)
+        set_char_bit(m->begins, cp);
 }
 
 err charsmap_new(const char *bytes, size_t n, charsmap **out) {
@@ -92,6 +147,7 @@ err charsmap_new(const char *bytes, size_t n, charsmap **out) {
         return ERR("the normalization table is damaged: its texts are not UTF-8");
     }
     for (int c = 1; c < 128; c++) m->plain[c] = is_plain_ascii(m, c);
+    for (uint32_t cp = 0x800; cp < BMP; cp++) classify_char(m, cp);
     *out = m;
     return OK;
 }
@@ -120,18 +176,34 @@ static size_t copy_plain(const charsmap *m, const char *text, size_t n, size_t f
     return i;
 }
 
+/* Passes over what no rule can touch. @return where it ends. */
+static size_t skip_plain(const charsmap *m, const char *text, size_t n, size_t i) {
+    const uint8_t *s = (const uint8_t *)text;
+    for (;;) {
+        while (i + 1 < n && (s[i] & 0x80) == 0 && (s[i + 1] & 0x80) == 0 && m->plain[s[i]]) i++;
+        if (i + 3 > n || (s[i] & 0xF0) != 0xE0) return i;
+        uint32_t cp = three_bytes_cp(s + i);
+        if (has_char_bit(m->changes, cp)) return i;
+        bool may_join = has_char_bit(m->begins, cp) && i + 6 <= n && (s[i + 3] & 0xF0) == 0xE0;
+        if (may_join && has_char_bit(m->follows, three_bytes_cp(s + i + 3))) return i;
+        i += 3;
+    }
+}
+
 static void normalize_longest(const charsmap *m, const char *text, size_t n, str *out) {
-    for (size_t i = 0, value, len; i < n; i += len) {
-        i = copy_plain(m, text, n, i, out);
-        len = find_prefix(m, text + i, n - i, true, &value);
+    size_t done = 0;
+    for (size_t i = 0, value; (i = skip_plain(m, text, n, i)) < n;) {
+        size_t len = find_prefix(m, text + i, n - i, true, &value);
         if (len) {
+            str_add_bytes(out, text + done, i - done);
             add_replacement(m, value, out);
+            done = i += len;
             continue;
         }
         uint32_t cp;
-        len = (size_t)utf8_decode(text + i, &cp);
-        str_add_bytes(out, text + i, len);
+        i += (size_t)utf8_decode(text + i, &cp);
     }
+    str_add_bytes(out, text + done, n - done);
 }
 
 /* Bytes of the extended grapheme cluster that text begins with. */

@@ -159,6 +159,7 @@ err json_normalizer(const json_t *o, tokenizer *t) {
     TRY(json_read_steps(o, "the normalizer", normalizers, (int)COUNT_OF(normalizers), "normalizers",
                         t));
     for (int i = 0; i < t->n_norms; i++) t->norms[i].longest = t->sentencepiece;
+    norms_find_squeeze(t->norms, t->n_norms);
     return OK;
 }
 

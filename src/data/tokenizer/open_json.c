@@ -283,6 +283,8 @@ static err build_unigram(const json_t *doc, const json_t *model, unigram_reader 
     set_byte_ids(&t->bpe, fallback);
     if (t->sentencepiece && !joins_words(r) && bpe_find(&t->bpe, "\xE2\x96\x81", 3) >= 0)
         t->splits[t->n_splits++].find.scan = scan_words; /* changes no id */
+    t->by_words = t->sentencepiece && t->n_splits == 1 && t->splits[0].find.scan == scan_words &&
+                  !t->splits[0].space && !t->splits[0].prepend;
     t->kind = fallback ? "Unigram with byte fallback" : "Unigram";
     unigram_parts parts = { .text = v->texts,
                             .score = r->score,

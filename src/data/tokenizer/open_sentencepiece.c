@@ -306,10 +306,9 @@ static json_t *normalizer_json(const sp_model *m) {
     json_t *steps = json_array();
     if (m->charsmap.len) json_array_append_new(steps, charsmap_json(m->charsmap));
     if (m->remove_extra_whitespace) {
-        add_replace(steps, "Regex", "\\A +", "");
-        add_replace(steps, "Regex", "[ " SPACE_SYMBOL "]+\\z",
-                    ""); /* at the end it counts as one */
-        add_replace(steps, "Regex", " {2,}", " ");
+        static const char *const squeeze[] = SQUEEZE_STEPS;
+        for (size_t i = 0; i < COUNT_OF(squeeze); i++)
+            add_replace(steps, "Regex", squeeze[i], i + 1 < COUNT_OF(squeeze) ? "" : " ");
     }
     if (m->dummy_prefix)
         json_array_append_new(steps,

@@ -144,8 +144,13 @@ static bool mark_at(const char *s, size_t n, size_t i) {
 static size_t next_word(const char *s, size_t n, size_t from) {
     size_t i = from;
     while (mark_at(s, n, i)) i += 3;
-    const char *found = memmem(s + i, n - i, "\xE2\x96\x81", 3);
-    return found ? (size_t)(found - s) : n;
+    for (; i < n; i++) {
+        const char *found = memchr(s + i, 0xE2, n - i);
+        if (!found) break;
+        i = (size_t)(found - s);
+        if (mark_at(s, n, i)) return i;
+    }
+    return n;
 }
 
 /* ---- many at a time ------------------------------------------------------------------------------ */

@@ -17,7 +17,9 @@ static bool finder_next(const finder *f, regex_work *w, const char *text, size_t
         return f->scan(text, n, from, end, 1) > 0;
     }
     size_t len = f->literal ? strlen(f->literal) : 0;
-    const char *found = len ? memmem(text + from, n - from, f->literal, len) : NULL;
+    const char *found = len == 1 ? memchr(text + from, f->literal[0], n - from)
+                        : len    ? memmem(text + from, n - from, f->literal, len)
+                                 : NULL;
     if (!found) return false;
     *start = (size_t)(found - text);
     *end = *start + len;
@@ -159,10 +161,10 @@ static void add_lowercase(const char *text, size_t n, str *out) {
 static void add_replaced(const norm_step *step, regex_work *w, const char *text, size_t n,
                          str *out) {
     finder_cursor p = { 0 };
-    size_t done = 0, start, end;
+    size_t done = 0, start, end, with = strlen(step->with);
     while (finder_walk(&step->find, w, text, n, &p, &start, &end)) {
         str_add_bytes(out, text + done, start - done);
-        str_add(out, "%s", step->with);
+        str_add_bytes(out, step->with, with);
         done = end;
     }
     str_add_bytes(out, text + done, n - done);
@@ -212,6 +214,62 @@ static void add_nmt(const char *text, size_t n, str *out) {
         if (nmt_removes(cp)) continue;
         bool space = nmt_is_space(cp);
         str_add_bytes(out, space ? " " : text + i, space ? 1 : len);
+    }
+}
+
+/* Does at once what SQUEEZE_STEPS do one after another, then puts U+2581 before the text, if `prepend`, and for each
+ * space, if `mark`. */
+static void add_squeezed(const char *text, size_t n, bool prepend, bool mark, str *out) {
+    static const char symbol[] = "\xE2\x96\x81";
+    size_t begin = 0;
+    while (begin < n && text[begin] == ' ') begin++;
+    for (size_t len; n > begin; n -= len) {
+        len = text[n - 1] == ' ' ? 1 : 3;
+        if (len == 3 && (n < begin + 3 || memcmp(text + n - 3, symbol, 3) != 0)) break;
+    }
+    str_reserve(out, 3 * (n - begin) + 3); /* all of it spaces */
+    char *to = out->text + out->len;
+    if (prepend && n > begin) memcpy(to, symbol, 3), to += 3;
+    for (size_t i = begin; i < n;) {
+        const char *gap = memchr(text + i, ' ', n - i);
+        size_t end = gap ? (size_t)(gap - text) : n;
+        memcpy(to, text + i, end - i);
+        to += end - i;
+        for (i = end; i < n && text[i] == ' ';) i++;
+        if (i == end) continue;
+        memcpy(to, mark ? symbol : " \0", 3); /* of a space, one of the three is kept */
+        to += mark ? 3 : 1;
+    }
+    *to = 0;
+    out->len = (size_t)(to - out->text);
+}
+
+static const char *const squeeze_steps[] = SQUEEZE_STEPS;
+enum { N_SQUEEZE = (int)COUNT_OF(squeeze_steps) };
+
+static bool is_squeeze(const norm_step *steps) {
+    for (int k = 0; k < N_SQUEEZE; k++) {
+        const norm_step *s = &steps[k];
+        if (s->kind != NORM_REPLACE || !s->find.source ||
+            strcmp(s->find.source, squeeze_steps[k]) != 0 ||
+            strcmp(s->with, k == N_SQUEEZE - 1 ? " " : "") != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool is_mark(const char *s) { return s && strcmp(s, "\xE2\x96\x81") == 0; }
+
+void norms_find_squeeze(norm_step *steps, int n) {
+    for (int i = 0; i + N_SQUEEZE <= n; i++) {
+        norm_step *s = &steps[i];
+        if (!is_squeeze(s)) continue;
+        int k = N_SQUEEZE;
+        s->squeeze_prepend = i + k < n && s[k].kind == NORM_PREPEND && is_mark(s[k].with);
+        k += s->squeeze_prepend;
+        s->squeeze_mark = i + k < n && s[k].kind == NORM_REPLACE && is_mark(s[k].with) &&
+                          s[k].find.literal && strcmp(s[k].find.literal, " ") == 0;
+        s->n_squeezed = k + s->squeeze_mark;
     }
 }
 
@@ -271,10 +329,14 @@ err norms_parse(const char *list, norm_step *steps, int *n) {
 
 text_span normalize_text(const norm_step *steps, int n_steps, regex_work *w, text_span text,
                          str scratch[2]) {
-    for (int i = 0; i < n_steps; i++) {
-        str *out = &scratch[i & 1];
+    for (int i = 0, turn = 0; i < n_steps; turn ^= 1) {
+        str *out = &scratch[turn];
         out->len = 0;
-        normalize_step(&steps[i], w, text.at, text.len, out);
+        if (steps[i].n_squeezed)
+            add_squeezed(text.at, text.len, steps[i].squeeze_prepend, steps[i].squeeze_mark, out);
+        else
+            normalize_step(&steps[i], w, text.at, text.len, out);
+        i += MAX(steps[i].n_squeezed, 1);
         text = (text_span){ out->text ? out->text : "", out->len };
     }
     return text;

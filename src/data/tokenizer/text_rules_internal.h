@@ -47,7 +47,17 @@ typedef struct norm_step {
     charsmap *map;
     bool longest;                 /* of NORM_CHARSMAP: as SentencePiece replaces */
     bool strip_left, strip_right; /* of NORM_STRIP */
+    /* So many steps from this one on are done at once: SQUEEZE_STEPS and, if set, the two that put U+2581 before the
+     * text and for each space. */
+    int n_squeezed;
+    bool squeeze_prepend, squeeze_mark;
 } norm_step;
+/* SentencePiece's removal of extra spaces as regular expressions: no spaces first, none last, where U+2581 counts as one,
+ * and one of several elsewhere. */
+#define SQUEEZE_STEPS                                                                              \
+    { "\\A +", "[ \xE2\x96\x81]+\\z", " {2,}" }
+/* Marks where these follow one another. */
+void norms_find_squeeze(norm_step *steps, int n);
 /* Normalizers that need no more than a name: X(name, kind, type in a tokenizer.json). */
 #define NAMED_NORMALIZERS(X)                                                                       \
     X("nfc", NORM_NFC, "NFC")                                                                      \

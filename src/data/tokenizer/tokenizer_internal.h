@@ -43,7 +43,9 @@ struct tokenizer {
     norm_step norms[MAX_STEPS];
     split_step splits[MAX_STEPS];
     int n_norms, n_splits;
-    scan_fn scan;       /* set: all that the rules do is to split with this scanner */
+    scan_fn scan; /* set: all that the rules do is to split with this scanner */
+    bool
+        by_words; /* of SentencePiece's Unigram: normalized text is split into words, and no more */
     added_token *added; /* [n_added] */
     int n_added;
     added_set raw, normal; /* looked for before and after normalizing */

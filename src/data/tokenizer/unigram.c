@@ -9,8 +9,8 @@
  * score. Ties go to the token that begins first, as in both originals, whose arithmetic decides near-ties:
  *
  *     Hugging Face     in double, each piece from 0
- *     SentencePiece    sums in float, over the whole text: `carried` takes the sum from word to word, so
- *                      that ids are the library's (0.2.2) in long texts too
+ *     SentencePiece    sums in float, over the whole text (unigram_float.c), so that ids are the library's
+ *                      (0.2.3) in long texts too
  */
 #include <math.h>
 #include <stdlib.h>
@@ -30,7 +30,6 @@ err unigram_new(const unigram_parts *p, unigram **out) {
     double lowest = INFINITY;
     u->score = mem_alloc(((size_t)p->n + 1) * sizeof *u->score);
     u->unknown = p->unknown;
-    u->single = p->single;
     for (int64_t i = 0; i < p->n; i++) {
         u->score[i] = p->single ? (double)(float)p->score[i] : p->score[i];
         if (p->use[i] == TOKEN_UNUSED || p->text[i].len == 0) continue;
@@ -45,6 +44,7 @@ err unigram_new(const unigram_parts *p, unigram **out) {
     u->unknown_score =
         p->single ? (double)((float)lowest - (float)UNKNOWN_PENALTY) : lowest - UNKNOWN_PENALTY;
     token_trie_build(&u->trie, keys, n);
+    if (p->single) unigram_float_build(u, p);
     free(keys);
     *out = u;
     return OK;
@@ -52,62 +52,51 @@ err unigram_new(const unigram_parts *p, unigram **out) {
 
 void unigram_free(unigram *u) {
     if (!u) return;
+    unigram_float_free(&u->single);
     token_trie_free(&u->trie);
     free(u->score);
     free(u);
 }
 
 uint64_t unigram_hash(const unigram *u, int64_t n) {
-    uint64_t h = hash_bytes(u->score, (size_t)n * sizeof *u->score, u->single);
+    uint64_t h = hash_bytes(u->score, (size_t)n * sizeof *u->score, u->single.at != NULL);
     h = hash_bytes(&u->unknown_score, sizeof u->unknown_score, h);
     return hash_bytes(&u->unknown, sizeof u->unknown, h);
 }
 
 /* ---- the best path ---------------------------------------------------------------------------------- */
 
-static void reach(unigram_step *to, uint32_t start, int32_t id, double sum, bool single) {
-    if (single) sum = (double)(float)sum;
-    if (to->id != UNREACHED && sum <= to->sum) return;
-    *to = (unigram_step){ sum, start, id };
+static void reach(unigram_work *w, size_t end, size_t start, int32_t id, double sum) {
+    if (w->link[end].id != UNREACHED && sum <= w->total[end]) return;
+    w->total[end] = sum;
+    w->link[end] = (unigram_link){ (uint32_t)start, id };
 }
 
 /* Follows the tokens that begin at `start`. @return whether one of them is the first character. */
-static bool reach_tokens(const unigram *u, unigram_step *best, const char *piece, size_t n,
+static bool reach_tokens(const unigram *u, unigram_work *w, const char *piece, size_t n,
                          size_t start, size_t char_len) {
-    double till_here = best[start].sum;
+    double till_here = w->total[start];
     bool single_char = false;
     int32_t node = 0;
     for (size_t i = start; i < n && token_trie_step(&u->trie, &node, piece[i]); i++) {
         int32_t id = u->trie.at[node].token;
         if (id < 0) continue;
-        reach(&best[i + 1], (uint32_t)start, id, u->score[id] + till_here, u->single);
+        reach(w, i + 1, start, id, u->score[id] + till_here);
         single_char |= i + 1 - start == char_len;
     }
     return single_char;
 }
 
-/* SentencePiece takes a sum off all that follows before it is too large for a float. */
-static void reset_sums(unigram_step *best, size_t at, size_t n) {
-    static const double LARGEST = 100000;
-    double offset = best[at].sum;
-    if (offset >= -LARGEST && offset <= LARGEST) return;
-    for (size_t i = at; i <= n; i++)
-        if (best[i].id != UNREACHED) best[i].sum = (double)(float)(best[i].sum - offset);
-}
-
 static void find_best_path(const unigram *u, unigram_work *w, const char *piece, size_t n) {
-    unigram_step *best = w->best;
-    for (size_t i = 1; i <= n; i++) best[i].id = UNREACHED;
-    best[0] = (unigram_step){ u->single ? w->carried : 0, 0, NO_TOKEN };
+    for (size_t i = 1; i <= n; i++) w->link[i].id = UNREACHED;
+    w->total[0] = 0;
+    w->link[0] = (unigram_link){ 0, NO_TOKEN };
     for (size_t at = 0, len; at < n; at += len) {
         uint32_t cp;
         len = (size_t)char_decode(piece + at, n - at, &cp);
-        if (u->single) reset_sums(best, at, n);
-        if (reach_tokens(u, best, piece, n, at, len)) continue;
-        reach(&best[at + len], (uint32_t)at, u->unknown, u->unknown_score + best[at].sum,
-              u->single);
+        if (reach_tokens(u, w, piece, n, at, len)) continue;
+        reach(w, at + len, at, u->unknown, u->unknown_score + w->total[at]);
     }
-    w->carried = best[n].sum;
 }
 
 static bool add_byte_ids(const bpe *b, const char *s, size_t n, unigram_work *w) {
@@ -120,49 +109,63 @@ static bool add_byte_ids(const bpe *b, const char *s, size_t n, unigram_work *w)
 /* A run of unknown characters: bytes where there is a token for each, else one id for all. */
 static void add_unknown_run(const unigram *u, const bpe *b, const char *s, size_t n,
                             unigram_work *w) {
-    int32_t whole = u->single ? -1 : bpe_find(b, s, n);
+    int32_t whole = u->single.at ? -1 : bpe_find(b, s, n);
     if (whole >= 0)
         w->ids[w->n++] = whole;
     else if (!add_byte_ids(b, s, n, w))
         w->ids[w->n++] = u->unknown;
 }
 
-const int32_t *unigram_piece(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
-                             size_t n, size_t *n_ids) {
-    BUG_IF(n >= UINT32_MAX);
-    if (n + 1 > w->cap) {
-        w->cap = MAX(n + 1, 2 * w->cap);
-        w->best = mem_grow(w->best, w->cap * sizeof *w->best);
-        w->ids = mem_grow(w->ids, w->cap * sizeof *w->ids);
-    }
-    find_best_path(u, w, piece, n);
+const int32_t *unigram_collect(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
+                               size_t n, size_t *n_ids) {
+    unigram_link *link = w->link;
     /* Backwards along the path, leaving in each step where the next one begins; then forwards. */
     uint32_t end = (uint32_t)n;
     for (uint32_t at = (uint32_t)n; at > 0;) {
-        uint32_t start = w->best[at].start;
-        w->best[at].start = end;
+        uint32_t start = link[at].start;
+        link[at].start = end;
         end = at;
         at = start;
     }
     w->n = 0;
     for (uint32_t from = 0, at = end; from < n;) {
-        bool unknown = w->best[at].id == u->unknown;
+        bool unknown = link[at].id == u->unknown;
         uint32_t to = at;
-        while (unknown && to < n && w->best[w->best[to].start].id == u->unknown)
-            to = w->best[to].start;
+        while (unknown && to < n && link[link[to].start].id == u->unknown) to = link[to].start;
         if (unknown)
             add_unknown_run(u, b, piece + from, to - from, w);
         else
-            w->ids[w->n++] = w->best[at].id;
+            w->ids[w->n++] = link[at].id;
         from = to;
-        at = w->best[to].start;
+        at = link[to].start;
     }
     *n_ids = w->n;
     return w->ids;
 }
 
+const int32_t *unigram_piece(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
+                             size_t n, size_t *n_ids) {
+    unigram_work_reserve(w, n);
+    (u->single.at ? unigram_float_search : find_best_path)(u, w, piece, n);
+    return unigram_collect(u, b, w, piece, n, n_ids);
+}
+
+void unigram_work_reserve(unigram_work *w, size_t n) {
+    BUG_IF(n >= UINT32_MAX);
+    if (n + 1 <= w->cap) return;
+    w->cap = MAX(n + 1, 2 * w->cap);
+    w->link = mem_grow(w->link, w->cap * sizeof *w->link);
+    w->total = mem_grow(w->total, w->cap * sizeof *w->total);
+    w->sum = mem_grow(w->sum, w->cap * sizeof *w->sum);
+    w->second = mem_grow(w->second, w->cap * sizeof *w->second);
+    w->ids = mem_grow(w->ids, w->cap * sizeof *w->ids);
+}
+
 void unigram_work_free(unigram_work *w) {
-    free(w->best);
+    free(w->link);
+    free(w->total);
+    free(w->sum);
+    free(w->second);
     free(w->ids);
     *w = (unigram_work){ 0 };
 }
