@@ -265,7 +265,7 @@ static val delta_net(builder *b, val x) {
                       .values = c->delta_values,
                       .value_dim = c->delta_value_dim };
     h.seq = (int)(decodes || b->m->l.seq ? b->positions : 0);
-    val all = rec_comm(p, x, AX_TP, PLACE_R);
+    val all = rec_comm(p, x, AXIS(AX_TP), PLACE_R);
     val qkv = linear(b, LINEAR_QKV, rec_linear(p, all, prog_use(p, "delta.qkv", all), VAL_NONE));
     val z = rec_linear(p, all, prog_use(p, "delta.z", all), VAL_NONE);
     val ba = rec_linear(p, all, prog_use(p, "delta.ba", all), VAL_NONE);

@@ -348,7 +348,8 @@ err hardware_find(const hardware *h, const char *name, const accelerator **out) 
         str_add(&all, "%s%s", i ? ", " : "", h->accelerators[i].name);
         near = str_nearer(wanted, h->accelerators[i].name, near);
     }
-    err e = ERR_USAGE("--gpu: \"%.40s\" is not in the catalogue, which has %s", name, all.text);
+    err e = ERR_USAGE("--gpu: \"%.40s\" is not in the catalogue, which has %s", name,
+                      all.text ? all.text : "none");
     str_free(&all);
     if (near) return err_hint(e, "--gpu %s, or describe it in a file: --catalogue FILE", near);
     return err_hint(e, "describe it in a file: --catalogue FILE");
