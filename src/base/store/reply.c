@@ -20,12 +20,6 @@ typedef struct list_state {
     store_object object;
 } list_state;
 
-static int hex_value(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 32;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decodes %XX in place. @return false where one is malformed or NUL. */
 static bool decode_key(str *key) {
     size_t to = 0;
@@ -33,8 +27,8 @@ static bool decode_key(str *key) {
         int c = (unsigned char)key->text[i];
         if (c == '+') c = ' ';
         if (c == '%') {
-            int high = i + 2 < key->len ? hex_value(key->text[i + 1]) : -1;
-            int low = i + 2 < key->len ? hex_value(key->text[i + 2]) : -1;
+            int high = i + 2 < key->len ? hex_digit(key->text[i + 1]) : -1;
+            int low = i + 2 < key->len ? hex_digit(key->text[i + 2]) : -1;
             c = high * 16 + low;
             if (high < 0 || low < 0 || c == 0) return false;
             i += 2;

@@ -1,4 +1,4 @@
-/* block8: optimizer moments in one byte per element. Depends on util.
+/* block8: optimizer moments in one byte per element. Depends on tensor.
  *
  * A block of 256 elements shares an fp32 scale, its largest magnitude. A byte encodes an element as a
  * fraction of the scale: a small float with 3 bits of mantissa, so that adjacent codes differ by 6 to
@@ -21,9 +21,7 @@
 #ifndef INGOT_OPS_BLOCK8_H
 #define INGOT_OPS_BLOCK8_H
 
-#include "util/util.h"
-
-#include <string.h>
+#include "tensor/tensor.h"
 
 enum { BLOCK8 = 256, BLOCK8_SHIFT = 20 };
 #define BLOCK8_TINY 1e-27f
@@ -37,25 +35,14 @@ static inline float *block8_scales(void *state, int64_t n) {
     return (float *)((uint8_t *)state + block8_count(n) * BLOCK8);
 }
 
-static inline uint32_t block8_bits(float x) {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-static inline float block8_float(uint32_t u) {
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
 /* @return the largest magnitude of a block; 0 when below BLOCK8_TINY, NaN when one element is NaN. */
 static inline float block8_scale(const float *x) {
     uint32_t most = 0; /* magnitudes are ordered as their bits */
     for (int k = 0; k < BLOCK8; k++) {
-        uint32_t size = block8_bits(x[k]) & 0x7fffffffu;
+        uint32_t size = f32_bits(x[k]) & 0x7fffffffu;
         most = size > most ? size : most;
     }
-    return most < block8_bits(BLOCK8_TINY) ? 0 : block8_float(most);
+    return most < f32_bits(BLOCK8_TINY) ? 0 : f32_of_bits(most);
 }
 
 /* @return the bits of the fraction that code 0 encodes (signed: would encode, if it were not zero). */
@@ -70,8 +57,8 @@ static inline void block8_pack(const float *__restrict x, bool sign, uint8_t *__
     const float max = block8_scale(x), inverse = max > 0 ? 1 / max : 0;
     *scale = max;
     for (int k = 0; k < BLOCK8; k++) {
-        uint32_t bits = block8_bits(x[k]);
-        uint32_t part = block8_bits(block8_float(bits & 0x7fffffffu) * inverse);
+        uint32_t bits = f32_bits(x[k]);
+        uint32_t part = f32_bits(f32_of_bits(bits & 0x7fffffffu) * inverse);
         uint32_t c = ((part > base ? part : base) - base + half) >> BLOCK8_SHIFT;
         code[k] = (uint8_t)(sign ? c | (bits >> 24 & 0x80u) : c);
     }
@@ -83,7 +70,7 @@ static inline void block8_unpack(const uint8_t *__restrict code, bool sign, floa
     for (int k = 0; k < BLOCK8; k++) {
         uint32_t c = code[k] & (sign ? 0x7fu : 0xffu), bits = base + (c << BLOCK8_SHIFT);
         if (sign) bits = (c ? bits : 0) | (uint32_t)(code[k] & 0x80u) << 24;
-        x[k] = block8_float(bits) * scale;
+        x[k] = f32_of_bits(bits) * scale;
     }
 }
 

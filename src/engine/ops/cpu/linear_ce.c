@@ -123,10 +123,10 @@ static int32_t float_order_key(int32_t bits) { return bits ^ (bits >> 31 & 0x7ff
 static float row_max(const float *z, int64_t n, float scale) {
     int32_t most = INT32_MIN;
     for (int64_t j = 0; j < n; j++) {
-        int32_t key = float_order_key((int32_t)vm_to_bits(z[j] * scale));
+        int32_t key = float_order_key((int32_t)f32_bits(z[j] * scale));
         most = key > most ? key : most;
     }
-    return vm_from_bits((uint32_t)float_order_key(most));
+    return f32_of_bits((uint32_t)float_order_key(most));
 }
 
 /* Replaces z by e^(scale z - max). @return their sum, in blocks: a vocabulary is long enough for

@@ -138,10 +138,6 @@ static agc_job agc_job_of(const op_call *c, const tensor *g) {
 static void agc_run(agc_job *j, void (*task)(void *ctx, int64_t i, int worker)) {
     pool_run(j->c->run->pool, ceil_div(j->m.end - j->m.begin, j->each), task, j);
 }
-static span agc_rows(const agc_job *j, int64_t i) {
-    span s = span_of(i, j->each, j->m.end - j->m.begin);
-    return (span){ s.lo + j->m.begin, s.hi + j->m.begin };
-}
 
 static double square_sum(const float *x, span s, double scale) {
     double sum = 0;
@@ -154,7 +150,7 @@ static void agc_sums_task(void *ctx, int64_t i, int worker) {
     const agc_job *j = ctx;
     const op_call *c = j->c;
     float *p_sum = c->out[0].data, *g_sum = c->out[1].data;
-    span rows = agc_rows(j, i);
+    span rows = part_rows(&j->m, i, j->each);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         int64_t at = row_at(&j->m, row), to = j->m.row0 + row;
         span k = row_span(&j->m, row);
@@ -175,7 +171,7 @@ static void agc_task(void *ctx, int64_t i, int worker) {
     const agc_job *j = ctx;
     const op_call *c = j->c;
     const float *p_sum = c->in[0].data, *g_sum = c->in[1].data;
-    span rows = agc_rows(j, i);
+    span rows = part_rows(&j->m, i, j->each);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         int64_t whole = j->m.row0 + row;
         double most = c->attr.agc.factor * MAX(sqrt(p_sum[whole]), (double)c->attr.agc.eps);

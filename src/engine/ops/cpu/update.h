@@ -219,6 +219,11 @@ static inline matrix_part matrix_part_of(const op_call *c, int64_t n) {
         first, n, cols, first / cols, ceil_div(first + n, cols), base / stride, base % stride
     };
 }
+/* The rows of the i-th task of `each`. */
+static inline span part_rows(const matrix_part *m, int64_t i, int64_t each) {
+    span s = span_of(i, each, m->end - m->begin);
+    return (span){ s.lo + m->begin, s.hi + m->begin };
+}
 static inline span row_span(const matrix_part *m, int64_t row) {
     return (span){ MAX(m->first, row * m->cols) - row * m->cols,
                    MIN(m->first + m->n, (row + 1) * m->cols) - row * m->cols };

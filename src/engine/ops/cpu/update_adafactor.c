@@ -41,11 +41,6 @@ static void set_decay(factor_job *j) {
     j->b2 = (float)(1 - power);
 }
 
-static span chunk_rows(const factor_job *j, int64_t i) {
-    span s = span_of(i, j->each, j->m.end - j->m.begin);
-    return (span){ s.lo + j->m.begin, s.hi + j->m.begin };
-}
-
 /* ---- sums ------------------------------------------------------------------------------------ */
 static size_t CPU(factor_workspace)(const op_backend *b, const op_call *c, int threads) {
     factor_job j = factor_job_of(c, &c->in[0]);
@@ -57,7 +52,7 @@ static void sums_task(void *ctx, int64_t i, int worker) {
     float *restrict col = j->sums + i * j->m.cols, *rows = j->c->out[0].data;
     float scale = j->scale, eps = j->c->attr.update.eps;
     memset(col, 0, (size_t)j->m.cols * sizeof *col);
-    span s = chunk_rows(j, i);
+    span s = part_rows(&j->m, i, j->each);
     for (int64_t row = s.lo; row < s.hi; row++) {
         const float *restrict g = (const float *)j->c->in[0].data + row_at(&j->m, row);
         span k = row_span(&j->m, row);
@@ -123,7 +118,7 @@ static void matrix_task(void *ctx, int64_t i, int worker) {
     const factor_job *j = ctx;
     const float *rows = (const float *)j->c->in[0].data + j->m.row0;
     const float *restrict col = (const float *)j->c->in[1].data + j->m.col0;
-    span s = chunk_rows(j, i);
+    span s = part_rows(&j->m, i, j->each);
     for (int64_t row = s.lo; row < s.hi; row++) {
         float *restrict u = (float *)j->c->out[0].data + row_at(&j->m, row);
         float by = j->scale * rows[row];

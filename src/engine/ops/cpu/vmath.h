@@ -9,29 +9,17 @@
 #ifndef INGOT_OPS_CPU_VMATH_H
 #define INGOT_OPS_CPU_VMATH_H
 
-#include <stdint.h>
-#include <string.h>
-
-static inline float vm_from_bits(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-static inline uint32_t vm_to_bits(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+#include "tensor/tensor.h"
 
 static inline float vm_copysign(float x, float sign) {
-    return vm_from_bits((vm_to_bits(x) & 0x7fffffffu) | (vm_to_bits(sign) & 0x80000000u));
+    return f32_of_bits((f32_bits(x) & 0x7fffffffu) | (f32_bits(sign) & 0x80000000u));
 }
 
 /* cond ? a : b with both sides computed: gcc makes a branch of the plain form when a side is
  * costly, and a loop with a branch is not vectorized. */
 static inline float vm_select(int cond, float a, float b) {
     uint32_t mask = -(uint32_t)(cond != 0);
-    return vm_from_bits((vm_to_bits(a) & mask) | (vm_to_bits(b) & ~mask));
+    return f32_of_bits((f32_bits(a) & mask) | (f32_bits(b) & ~mask));
 }
 
 /* e^x = 2^n e^r (1 - d): r = x - n*hi with hi the leading 15 bits of ln 2, so that n*hi is exact,
@@ -51,9 +39,9 @@ static inline float vm_exp(float x) {
     q = q * r + 0.5f;
     float p = q * (r * r) + r;
     p = (p + 1.0f) * (1.0f - (float)n * lo);
-    float y = vm_from_bits(vm_to_bits(p) + ((uint32_t)n << 23));
+    float y = f32_of_bits(f32_bits(p) + ((uint32_t)n << 23));
     y = vm_select(x < -87.3365448f, 0.0f, y);
-    y = vm_select(x > 88.7228394f, vm_from_bits(0x7f800000u), y);
+    y = vm_select(x > 88.7228394f, f32_of_bits(0x7f800000u), y);
     return vm_select(x != x, x, y);
 }
 
