@@ -16,21 +16,14 @@ typedef struct rows_job {
     int64_t k, d, n, each; /* n: rows of `to` */
 } rows_job;
 
-static rows_job rows_job_of(const op_call *c, const tensor *from, const tensor *to,
-                            const tensor *row) {
-    int64_t d = to->dim[1];
-    return (rows_job){ .c = c,
-                       .from = from,
-                       .to = to,
-                       .row = row->data,
-                       .k = row->dim[1],
-                       .d = d,
-                       .n = to->dim[0],
-                       .each = rows_per_task(d) };
-}
-
-static void run_rows(rows_job *j, void (*task)(void *, int64_t, int)) {
-    pool_run(j->c->run->pool, ceil_div(j->n, j->each), task, j);
+static void run_rows(rows_job j, const tensor *row, const tensor *rows_of,
+                     void (*task)(void *, int64_t, int)) {
+    j.row = row->data;
+    j.k = row->dim[1];
+    j.n = rows_of->dim[0];
+    j.d = rows_of->dim[1];
+    j.each = rows_per_task(j.d);
+    pool_run(j.c->run->pool, ceil_div(j.n, j.each), task, &j);
 }
 
 /* to[m] = from[token of m], times its weight where there are weights. */
@@ -72,21 +65,15 @@ static void sum_task(void *ctx, int64_t i, int worker) {
         }
 }
 
-static void CPU(dispatch)(const op_call *c) {
-    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[1]);
-    j.source = c->in[2].data;
-    run_rows(&j, spread_task);
+static void run_spread(const op_call *c, const tensor *from, const tensor *row,
+                       const tensor *source, const float *weight) {
+    rows_job j = { c, from, &c->out[0], .weight = weight, .source = source->data };
+    run_rows(j, row, j.to, spread_task);
 }
 
-static void CPU(dispatch_bwd)(const op_call *c) {
-    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[1]);
-    run_rows(&j, sum_task);
-}
-
-static void CPU(combine)(const op_call *c) {
-    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[2]);
-    j.weight = c->in[1].data;
-    run_rows(&j, sum_task);
+static void run_sum(const op_call *c, const tensor *from, const tensor *row, const float *weight) {
+    rows_job j = { c, from, &c->out[0], .weight = weight };
+    run_rows(j, row, j.to, sum_task);
 }
 
 /* dweight of a choice is the dot product of the token's gradient with the expert's output. */
@@ -110,40 +97,26 @@ static void dot_task(void *ctx, int64_t i, int worker) {
         }
 }
 
+static void run_dots(const op_call *c, const tensor *tokens, const tensor *y, const tensor *row) {
+    rows_job j = { c, tokens, .y = y, .dweight = c->out[1].data };
+    run_rows(j, row, tokens, dot_task);
+}
+
+static void CPU(dispatch)(const op_call *c) {
+    run_spread(c, &c->in[0], &c->in[1], &c->in[2], NULL);
+}
+static void CPU(dispatch_bwd)(const op_call *c) { run_sum(c, &c->in[0], &c->in[1], NULL); }
+static void CPU(combine)(const op_call *c) { run_sum(c, &c->in[0], &c->in[2], c->in[1].data); }
 static void CPU(combine_bwd)(const op_call *c) {
-    const tensor *dz = &c->in[0];
-    rows_job j = rows_job_of(c, dz, &c->out[0], &c->in[3]);
-    j.weight = c->in[2].data;
-    j.source = c->in[4].data;
-    run_rows(&j, spread_task);
-    j.y = &c->in[1];
-    j.dweight = c->out[1].data;
-    j.n = dz->dim[0];
-    run_rows(&j, dot_task);
+    run_spread(c, &c->in[0], &c->in[3], &c->in[4], c->in[2].data);
+    run_dots(c, &c->in[0], &c->in[1], &c->in[3]);
 }
-
 static void CPU(dispatch_weighted)(const op_call *c) {
-    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[2]);
-    j.weight = c->in[1].data;
-    j.source = c->in[3].data;
-    run_rows(&j, spread_task);
+    run_spread(c, &c->in[0], &c->in[2], &c->in[3], c->in[1].data);
 }
-
 static void CPU(dispatch_weighted_bwd)(const op_call *c) {
-    const tensor *x = &c->in[1];
-    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[3]);
-    j.weight = c->in[2].data;
-    if (j.to->data) run_rows(&j, sum_task);
-    j.from = x;
-    j.y = &c->in[0];
-    j.dweight = c->out[1].data;
-    if (j.dweight) run_rows(&j, dot_task);
-}
-
-static void CPU(combine_sum)(const op_call *c) {
-    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[1]);
-    j.source = c->in[2].data;
-    run_rows(&j, c->op == OP_COMBINE_SUM ? sum_task : spread_task);
+    if (c->out[0].data) run_sum(c, &c->in[0], &c->in[3], c->in[2].data);
+    if (c->out[1].data) run_dots(c, &c->in[1], &c->in[0], &c->in[3]);
 }
 
 /* ---- rows between ranks ------------------------------------------------------------------------- */
@@ -317,8 +290,8 @@ static void CPU(expert_bias)(const op_call *c) {
 
 KERNEL(DISPATCH_WEIGHTED, CPU(dispatch_weighted));
 KERNEL(DISPATCH_WEIGHTED_BWD, CPU(dispatch_weighted_bwd));
-KERNEL(COMBINE_SUM, CPU(combine_sum));
-KERNEL(COMBINE_SUM_BWD, CPU(combine_sum));
+KERNEL(COMBINE_SUM, CPU(dispatch_bwd)); /* each is the other's gradient */
+KERNEL(COMBINE_SUM_BWD, CPU(dispatch));
 KERNEL(EXPERT_BIAS, CPU(expert_bias), NULL, ATTR(EXPERTS));
 KERNEL(EXPERT_BIAS_BWD, CPU(expert_bias), NULL, ATTR(EXPERTS));
 KERNEL(EXPERT_ROWS, CPU(expert_rows));

@@ -124,12 +124,6 @@ static void cuda_dispatch_weighted_bwd(const op_call *c) {
     if (c->out[0].data) launch_sum(c, dy, &c->out[0], row, (const float *)c->in[2].data);
     if (c->out[1].data) launch_dot(c, x, dy, row, &c->out[1]);
 }
-static void cuda_combine_sum(const op_call *c) {
-    launch_sum(c, &c->in[0], &c->out[0], &c->in[1], NULL);
-}
-static void cuda_combine_sum_bwd(const op_call *c) {
-    launch_spread(c, &c->in[0], &c->out[0], &c->in[2], NULL, c->in[1].dim[1]);
-}
 
 /* ---- rows between ranks ------------------------------------------------------------------------------- */
 static __global__ void count_rows(const int32_t *offset, int32_t *count, int64_t experts) {
@@ -381,8 +375,8 @@ static void cuda_expert_bias(const op_call *c) {
 
 KERNEL(DISPATCH_WEIGHTED, cuda_dispatch_weighted);
 KERNEL(DISPATCH_WEIGHTED_BWD, cuda_dispatch_weighted_bwd);
-KERNEL(COMBINE_SUM, cuda_combine_sum);
-KERNEL(COMBINE_SUM_BWD, cuda_combine_sum_bwd);
+KERNEL(COMBINE_SUM, cuda_dispatch_bwd); /* each is the other's gradient */
+KERNEL(COMBINE_SUM_BWD, cuda_dispatch);
 KERNEL(EXPERT_BIAS, cuda_expert_bias, NULL, ATTR(EXPERTS));
 KERNEL(EXPERT_BIAS_BWD, cuda_expert_bias, NULL, ATTR(EXPERTS));
 KERNEL(EXPERT_ROWS, cuda_expert_rows);
