@@ -297,10 +297,11 @@ static val first_branch(builder *b, val x) {
 static val activate_gate(builder *b, val gu) {
     switch (b->c->mlp) {
     case MLP_SWIGLU: return rec(b->p, OP_SWIGLU, { gu });
-    case MLP_GEGLU: return rec_geglu(b->p, gu, ACT_GELU_TANH);
-    case MLP_GEGLU_ERF: return rec_geglu(b->p, gu, ACT_GELU_ERF);
+    case MLP_GEGLU: return rec(b->p, OP_GEGLU, { gu }, { .act = ACT_GELU_TANH });
+    case MLP_GEGLU_ERF: return rec(b->p, OP_GEGLU, { gu }, { .act = ACT_GELU_ERF });
     case MLP_SWIGLU_CLAMPED:
-        return rec_swiglu_clamped(b->p, gu, (float)b->c->swiglu_limit, (float)b->c->swiglu_alpha);
+        return rec(b->p, OP_SWIGLU_CLAMPED, { gu },
+                   { .clamp = { (float)b->c->swiglu_limit, (float)b->c->swiglu_alpha } });
     case MLP_GELU_TANH:
     case MLP_GELU_ERF:
     case MLP_RELU2: break;

@@ -350,14 +350,6 @@ val rec_scale_(prog *p, val x, float by) {
     return by == 1 ? x : rec_first(p, (rec_request){ OP_SCALE, { x }, { .scale.by = by } });
 }
 
-val rec_geglu_(prog *p, val gu, act_kind act) {
-    return rec_first(p, (rec_request){ OP_GEGLU, { gu }, { .act = act } });
-}
-
-val rec_swiglu_clamped_(prog *p, val gu, float limit, float alpha) {
-    return rec_first(p, (rec_request){ OP_SWIGLU_CLAMPED, { gu }, { .clamp = { limit, alpha } } });
-}
-
 val rec_add_values_(prog *p, val qkv, val ve, val x, val w, head_shape h) {
     rec_request r = { OP_ADD_VALUES, { qkv, ve, x, w } };
     return local_heads(p, r.op, qkv, h, &r.attr) ? rec_first(p, r) : VAL_NONE;

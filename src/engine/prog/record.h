@@ -305,8 +305,6 @@ val rec_from_experts_(prog *p, val x, const expert_rows *from);
 val rec_expert_linear_(prog *p, val x, val w, val b, const expert_rows *at);
 val rec_add_(prog *p, val a, val b);
 val rec_scale_(prog *p, val x, float by);
-val rec_geglu_(prog *p, val gu, act_kind act); /* of gate|up, as SWIGLU */
-val rec_swiglu_clamped_(prog *p, val gu, float limit, float alpha);
 /* @param ve the tokens' values, x what qkv was computed from, w the gates' weights */
 val rec_add_values_(prog *p, val qkv, val ve, val x, val w, head_shape h);
 /* Logits as the loss sees them, for generation. @param cap 0: none */
@@ -353,8 +351,6 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_expert_linear(p, ...)    rec_expert_linear_(HERE(p), __VA_ARGS__)
 #define rec_add(p, ...)              rec_add_(HERE(p), __VA_ARGS__)
 #define rec_scale(p, ...)            rec_scale_(HERE(p), __VA_ARGS__)
-#define rec_geglu(p, ...)            rec_geglu_(HERE(p), __VA_ARGS__)
-#define rec_swiglu_clamped(p, ...)   rec_swiglu_clamped_(HERE(p), __VA_ARGS__)
 #define rec_add_values(p, ...)       rec_add_values_(HERE(p), __VA_ARGS__)
 #define rec_cap_logits(p, ...)       rec_cap_logits_(HERE(p), __VA_ARGS__)
 #define rec_dropout(p, ...)          rec_dropout_(HERE(p), __VA_ARGS__)
