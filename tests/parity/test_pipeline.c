@@ -316,6 +316,17 @@ static void what_a_pipeline_cannot_do_is_refused(void **state) {
 }
 
 /* ---- timetables ---------------------------------------------------------------------------- */
+/* The most microbatches that a rank of 1F1B holds at once. */
+static int most_in_flight(const timetable *s, int rank) {
+    int now = 0, most = 0;
+    for (int i = 0; i < s->tasks; i++) {
+        now += s->of[rank][i].kind == TASK_FORWARD;
+        most = MAX(most, now);
+        now -= s->of[rank][i].kind == TASK_BACKWARD;
+    }
+    return most;
+}
+
 static void the_bubble_is_that_of_the_formula(void **state) {
     for (int ranks = 1; ranks <= 8; ranks++)
         for (int k = PIPE_1F1B; k <= PIPE_ZERO_BUBBLE; k++) {
@@ -327,7 +338,7 @@ static void the_bubble_is_that_of_the_formula(void **state) {
             double idle = ranks - 1, want = idle / (units * p.chunks * micros + idle);
             assert_true(fabs(timetable_bubble(&t) - want) < 1e-12);
             for (int r = 0; r < ranks && k == PIPE_1F1B; r++)
-                assert_int_equal(timetable_in_flight(&t, r, 0), ranks - r);
+                assert_int_equal(most_in_flight(&t, r), ranks - r);
             timetable_free(&t);
         }
 }

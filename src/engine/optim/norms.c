@@ -14,11 +14,6 @@ err optim_half_norm(optimizer *o, exec *x, double *norm) {
     return OK;
 }
 
-err optim_grad_norm(optimizer *o, exec *x, double *norm) {
-    TRY(exec_program(x, o->norm));
-    return optim_half_norm(o, x, norm); /* the sum that it left */
-}
-
 /* ---- of each block, and values ---------------------------------------------------------------- */
 static char *part_data(const optimizer *o, const param_update *t, param_part part, dtype *dt) {
     const update_range *s = &o->range[t->range];

@@ -101,9 +101,7 @@ typedef struct optim_factors {
 void optim_set_factors(optimizer *o, const optim_factors *f);
 /* The first part of it, where a chain ends with the update: sets what the update reads (exec_hooks.update). */
 err optim_begin(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
-/* The norm now, without the loss scale; waits for it. A NaN or infinity shows in the result. */
-err optim_grad_norm(optimizer *o, exec *x, double *norm) MUST_USE;
-/* The same of the first half of a step's microbatches, with model_layout.keeps_half_grad: their sum over all ranks, which
+/* The norm, without the loss scale, of the first half of a step's microbatches, with model_layout.keeps_half_grad: their sum over all ranks, which
  * is the gradient of these sequences on every layout. record, once the training programs are recorded and before
  * plan_chain, adds what measures it to the chain; norm reads it, in exec_hooks.update. */
 err optim_record_half(optimizer *o, chain *c) MUST_USE;

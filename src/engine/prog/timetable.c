@@ -168,21 +168,6 @@ void timetable_free(timetable *s) {
 }
 
 /* ---- what follows from it ----------------------------------------------------------------------- */
-int timetable_in_flight(const timetable *s, int rank, int chunk) {
-    task_kind last = s->p.forward_only                 ? TASK_FORWARD
-                     : pipeline_splits_backward(&s->p) ? TASK_WEIGHTS
-                                                       : TASK_BACKWARD;
-    int now = 0, most = 0;
-    for (int i = 0; i < s->tasks; i++) {
-        const pipeline_task *t = &s->of[rank][i];
-        if (t->chunk != chunk) continue;
-        now += t->kind == TASK_FORWARD;
-        most = MAX(most, now);
-        now -= t->kind == last;
-    }
-    return most;
-}
-
 double timetable_bubble(const timetable *s) {
     double busy = 0;
     for (int r = 0; r < s->p.ranks; r++)
