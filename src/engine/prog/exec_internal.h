@@ -6,7 +6,12 @@
 #include "prog/trace.h"
 #include "prog/chain_internal.h"
 
-/* Whether an instruction of this kind runs this op of its list, in a microbatch. */
+/* Whether an instruction of this kind runs an op of its list, or what the simulator has in its place. */
+typedef struct list_item {
+    op_when when;
+    bool starts, saves; /* starts a communication; backward reads something that follows from it */
+} list_item;
+bool item_runs(list_item o, instr_kind kind, bool last);
 bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros);
 /* The step block as kernels read it, as exec_step left it. */
 step_block *exec_step_at(exec *x);

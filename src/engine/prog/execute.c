@@ -262,11 +262,16 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     return OK;
 }
 
+bool item_runs(list_item o, instr_kind kind, bool last) {
+    if (o.when == WHEN_LAST && !last) return false;
+    if (kind == DO_GATHER || kind == DO_REDUCE) return o.starts;
+    if (kind == DO_GATHERED || kind == DO_REDUCED) return !o.starts;
+    return kind != DO_FWD_SAVES || o.saves;
+}
+
 bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros) {
-    if (o->when == WHEN_LAST && micro != micros - 1) return false;
-    if (kind == DO_GATHER || kind == DO_REDUCE) return o->phase == COMM_START;
-    if (kind == DO_GATHERED || kind == DO_REDUCED) return o->phase != COMM_START;
-    return kind != DO_FWD_SAVES || o->saves;
+    list_item item = { o->when, o->phase == COMM_START, o->saves };
+    return item_runs(item, kind, micro == micros - 1);
 }
 
 static err run_list(const chain_run *r, const instance *in, const instr *at, open_comms *open) {
@@ -388,26 +393,18 @@ uint64_t exec_progress(const exec *x) {
     return __atomic_load_n(&x->instructions, __ATOMIC_RELAXED);
 }
 
-/* Runs an instruction that begins or ends a step, on every rank. */
-static err run_around(const chain_run *r, const instance *in, const instr *i) {
+/* ---- programs that run on their own: what begins or ends a step ------------------------------- */
+static err run_alone(const chain_run *r, const instance *in, const instr *i) {
     open_comm ring[4];
     open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
-    return in->p ? run_list(r, in, i, &own) : OK;
-}
-
-/* ---- programs that run on their own ---------------------------------------------------------- */
-static err run_own_program(const chain_run *r, int which, const instr *i) {
-    open_comm ring[4];
-    open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
-    const instance *in = &r->x->plan->program[which];
-    for (val v = 0; v < in->p->vals; v++)
+    for (val v = 0; in->p && v < in->p->vals; v++)
         if (in->p->val[v].cls == VC_STATE) in->addr[v] = &exec_step_at(r->x)->now;
-    return run_list(r, in, i, &own);
+    return in->p ? run_list(r, in, i, &own) : OK;
 }
 
 err exec_program(exec *x, int which) {
     chain_run r = { .x = x, .micros = 1, .step = exec_step_at(x) };
-    return run_own_program(&r, which, &(instr){ .kind = DO_UPDATE });
+    return run_alone(&r, &x->plan->program[which], &(instr){ .kind = DO_UPDATE });
 }
 
 /* In the order in which the next step reads the weights: it waits for one layer at a time. */
@@ -417,7 +414,7 @@ static err run_beside(const chain_run *r, const instr *i) {
         exec_join(x, QUEUE_UPDATE, QUEUE_COMPUTE);
         exec_join(x, QUEUE_COPY_IN, QUEUE_COMPUTE);
     }
-    if (i->end->p) TRY(run_own_program(r, i->end->id, i));
+    if (i->end->p) TRY(run_alone(r, &x->plan->program[i->end->id], i));
     exec_signal(x, QUEUE_UPDATE, i->end->layer + 1);
     if (i->end->stored) exec_signal(x, QUEUE_COPY_OUT, EVENT_STORED + i->end->layer);
     return OK;
@@ -435,13 +432,13 @@ static err run_simple(const chain_run *r, const instr *i) {
     case DO_RECV: return receive_boundary(x, r->k, i);
     case DO_GATHER_UPDATED:
     case DO_GATHERED_UPDATED: return gather_updated(r, i);
-    case DO_BEGIN: return run_around(r, &r->k->begin, i);
-    case DO_END: TRY(run_around(r, &r->k->end, i)); return end_comms(x, &x->plan->late, 0);
+    case DO_BEGIN: return run_alone(r, &r->k->begin, i);
+    case DO_END: TRY(run_alone(r, &r->k->end, i)); return end_comms(x, &x->plan->late, 0);
     case DO_DECIDE: return h ? h->update(h->ctx) : OK;
     case DO_TIED:
     case DO_NORM:
     case DO_HALF:
-    case DO_UPDATE: return run_own_program(r, i->end->id, i);
+    case DO_UPDATE: return run_alone(r, &x->plan->program[i->end->id], i);
     case DO_BESIDE: return run_beside(r, i);
     case DO_FWD:
     case DO_FWD_SAVES:

@@ -148,12 +148,8 @@ static const priced_list *list_of(const priced_prog *g, instr_kind kind) {
     }
 }
 
-/* As op_runs decides. */
-static bool item_runs(const priced_item *i, instr_kind kind, bool last) {
-    if (i->when == WHEN_LAST && !last) return false;
-    if (kind == DO_GATHER || kind == DO_REDUCE) return i->kind == ITEM_START;
-    if (kind == DO_GATHERED || kind == DO_REDUCED) return i->kind != ITEM_START;
-    return kind != DO_FWD_SAVES || i->saves;
+static list_item item_of(const priced_item *i) {
+    return (list_item){ i->when, i->kind == ITEM_START, i->saves };
 }
 
 /* ---- a rank ------------------------------------------------------------------------------------ */
@@ -327,7 +323,7 @@ static void play_list(const sim_run *s, int rank, const instr *i) {
     double begin = r->now;
     in_flight *open = open_of(s, r, i, &k);
     for (int n = 0; n < l->n; n++)
-        if (item_runs(&l->item[n], i->kind, i->micro == r->l.micros - 1))
+        if (item_runs(item_of(&l->item[n]), i->kind, i->micro == r->l.micros - 1))
             play_item(s, r, l, n, open);
     bool outside = i->instance == 0 || i->instance == k.layers + 1;
     int layer = outside ? -1 : k.from + MIN(i->instance, k.layers) - 1;
@@ -540,7 +536,7 @@ err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_w
 static double list_seconds(const sim_run *s, const priced_list *l, instr_kind kind) {
     sim_rank r = { .free_at = mem_alloc(SIM_QUEUES * sizeof(double)) };
     for (int i = 0; i < l->n; i++)
-        if (item_runs(&l->item[i], kind, false)) play_item(s, &r, l, i, s->own);
+        if (item_runs(item_of(&l->item[i]), kind, false)) play_item(s, &r, l, i, s->own);
     free(r.free_at);
     return r.now;
 }
