@@ -190,8 +190,9 @@ cleanup:
     return e;
 }
 
-static err write_sharded(const char *folder, const file_layout *all, const int *first, int files,
-                         size_t total, st_source from) {
+/* One file, or several with an index. */
+static err write_files(const char *folder, const file_layout *all, const int *first, int files,
+                       size_t total, st_source from) {
     err e = OK;
     str single = { 0 }, index = { 0 };
     json_t *weight_map = json_object();
@@ -199,26 +200,16 @@ static err write_sharded(const char *folder, const file_layout *all, const int *
                             "weight_map", weight_map);
     str_add(&single, "%s/%s", folder, ST_SINGLE_FILE);
     str_add(&index, "%s/%s", folder, ST_INDEX_FILE);
-    TRY_CLEAN(refuse_other_form(single.text));
-    TRY_CLEAN(write_shards(folder, all, first, files, from, weight_map));
-    /* Last, so that a folder with an index is a complete one. */
-    TRY_CLEAN(io_json_write(index.text, doc));
+    TRY_CLEAN(refuse_other_form(files > 1 ? single.text : index.text));
+    if (files > 1) {
+        TRY_CLEAN(write_shards(folder, all, first, files, from, weight_map));
+        TRY_CLEAN(io_json_write(index.text, doc)); /* last: a folder with it is a complete one */
+    } else {
+        TRY_CLEAN(write_st_file(single.text, all, NULL, 0, from, NULL));
+    }
 cleanup:
     json_decref(doc);
     json_decref(weight_map);
-    str_free(&single);
-    str_free(&index);
-    return e;
-}
-
-static err write_single(const char *folder, const file_layout *all, st_source from) {
-    err e = OK;
-    str single = { 0 }, index = { 0 };
-    str_add(&single, "%s/%s", folder, ST_SINGLE_FILE);
-    str_add(&index, "%s/%s", folder, ST_INDEX_FILE);
-    TRY_CLEAN(refuse_other_form(index.text));
-    TRY_CLEAN(write_st_file(single.text, all, NULL, 0, from, NULL));
-cleanup:
     str_free(&single);
     str_free(&index);
     return e;
@@ -232,8 +223,7 @@ err st_write_folder(const char *folder, const st_spec *specs, int n, size_t max_
     for (int i = 0; i < n; i++) all.order[i] = i;
     order_by_width(&all);
     int files = split_files(&all, max_file_bytes, first, &total);
-    err e = files <= 1 ? write_single(folder, &all, from)
-                       : write_sharded(folder, &all, first, files, total, from);
+    err e = write_files(folder, &all, first, files, total, from);
     free(first);
     free(all.order);
     return e;
