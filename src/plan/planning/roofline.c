@@ -76,10 +76,6 @@ static double gemm_share(double half, double a, double b, double c) {
            saturation_of(sqrt(b * c / a), half);
 }
 
-static double attention_keys(const op_call *c) {
-    return c->attr.heads.seq ? c->attr.heads.seq : (double)c->in[0].dim[0];
-}
-
 /* Scores in memory: GEMMs over all of them, though the mask leaves half, and passes over the scores of every head.
  * @param flops of causal attention */
 static double stored_attention_seconds(const cost_model *k, const op_call *c, double flops,
@@ -103,7 +99,8 @@ static double attention_seconds(const cost_model *k, const op_call *c, op_cost c
     attention_kernel kernel = k->as ? k->as->attention : ATTENTION_OURS;
     if (kernel == ATTENTION_STORED) return stored_attention_seconds(k, c, flops, backward);
     const attention_efficiency *e = &attention_kernels[kernel][backward];
-    double keys = block ? (double)c->in[2].dim[0] : attention_keys(c),
+    int seq = c->attr.heads.seq;
+    double keys = block || !seq ? (double)c->in[block ? 2 : 0].dim[0] : seq,
            rate = k->gpu->attention[kernel];
     if (isnan(rate) || k->dt == DT_F32) rate = e->peak * k->gpu->peak[unit_for(k, k->dt)];
     rate *= pow(k->gpu->power, plan_constants.power) * k->share;
