@@ -120,26 +120,22 @@ static err shares_before(reweighing *w) {
 }
 
 /* ---- output ---------------------------------------------------------------------------------- */
-static void add_yaml_text(str *out, const char *text) {
-    io_json_add(out, io_json_string(text, strlen(text)), 0);
-}
-
 static err write_reweighed_mix(const reweighing *w, const reweigh_args *a) {
     str out = { 0 };
     str_add(&out, "# weights by `ingot data reweigh`, rate %g, smoothing %g, over %lld steps of ",
             a->rate, a->smoothing, (long long)w->steps);
-    add_yaml_text(&out, a->run);
+    io_json_quote(&out, a->run);
     str_add(&out, " and ");
-    add_yaml_text(&out, a->reference);
+    io_json_quote(&out, a->reference);
     str_add(&out, "\nsources:\n");
     for (int i = 0; i < w->mix.n; i++) {
         const mix_entry *e = &w->mix.entries[i];
         str_add(&out, "  - name: ");
-        add_yaml_text(&out, e->name);
+        io_json_quote(&out, e->name);
         str_add(&out, "\n    path: [");
         for (int k = 0; k < e->n_paths; k++) {
             str_add(&out, "%s", k ? ", " : "");
-            add_yaml_text(&out, e->paths[k]);
+            io_json_quote(&out, e->paths[k]);
         }
         str_add(&out, "]\n    weight: %.6f\n", MAX(w->mean[i], 1e-6));
         if (e->epochs) str_add(&out, "    epochs: %.17g\n", e->epochs);

@@ -113,6 +113,7 @@ err io_json_write(const char *path, const json_t *doc) MUST_USE; /* atomically, 
 /* Appends a document or a single value as text; prints a document as a line. @param doc ownership is taken
  * @param flags of jansson @return false: errno has the reason, or a text is not UTF-8 */
 void io_json_add(str *out, json_t *doc, size_t flags);
+void io_json_quote(str *out, const char *text); /* as io_json_string */
 bool io_json_print(FILE *to, json_t *doc, size_t flags);
 /* A member of an object, with its type checked; `name` stands for the document in messages. What
  * they return is borrowed from `object`. */

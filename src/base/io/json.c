@@ -1,6 +1,7 @@
 /* JSON documents: jansson with errors that name the place. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "io/io_internal.h"
 
@@ -32,6 +33,10 @@ void io_json_add(str *out, json_t *doc, size_t flags) {
     str_add(out, "%s", text);
     free(text);
     json_decref(doc);
+}
+
+void io_json_quote(str *out, const char *text) {
+    io_json_add(out, io_json_string(text, strlen(text)), 0);
 }
 
 bool io_json_print(FILE *to, json_t *doc, size_t flags) {

@@ -28,7 +28,7 @@ typedef struct reporter {
 
 static void add_path(const char *name, const char *path, str *out) {
     str_add(out, "\"%s\":", name);
-    add_path_json(path, out);
+    io_json_quote(out, path);
 }
 
 static void add_reference(const refs *r, uint32_t text, str *out) {

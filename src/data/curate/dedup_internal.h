@@ -184,8 +184,6 @@ err run_on_first_rank(struct comm *c, err (*run)(void *ctx), void *ctx) MUST_USE
 
 /* Appends `"id":"...","url":"...","source":"..."`, those that the document has. */
 void add_document_names(const text_doc *d, str *out);
-/* Appends a path, which may have any bytes, as a JSON string. */
-void add_path_json(const char *path, str *out);
 
 /* ---- disjoint sets ---------------------------------------------------------------------------
  * The root of a set is its smallest number, so the result does not depend on the order of joins. */

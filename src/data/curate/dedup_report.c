@@ -88,7 +88,7 @@ static void gather_less(gathering *g) {
 static void format_member(const gathering *g, uint32_t document, int segment, const char *names,
                           uint32_t n, str *out) {
     str_add(out, "{\"document\":%u,\"file\":", document);
-    add_path_json(text_segment_path(g->d->in, segment), out);
+    io_json_quote(out, text_segment_path(g->d->in, segment));
     if (n) str_add(out, ",");
     str_add_bytes(out, names, n);
     str_add(out, "}");

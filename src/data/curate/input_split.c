@@ -218,7 +218,3 @@ void add_document_names(const text_doc *d, str *out) {
     if (names.len) str_add_bytes(out, names.text, names.len);
     str_free(&names);
 }
-
-void add_path_json(const char *path, str *out) {
-    io_json_add(out, io_json_string(path, strlen(path)), 0);
-}

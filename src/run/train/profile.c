@@ -50,7 +50,7 @@ static void add_process_name(const trainer *t, int rank, str *out) {
     char name[128];
     comm_rank_name(t->x.comm, rank, name, sizeof name);
     str_add(out, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":", rank);
-    io_json_add(out, io_json_string(name, strlen(name)), 0);
+    io_json_quote(out, name);
     str_add(
         out,
         "}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}},\n",

@@ -47,7 +47,7 @@ static void add_metric(str *out, const metric *m, const observe_step *s) {
 
 static void add_quoted_key(str *out, const char *before, const char *name) {
     str_add(out, "%s", before);
-    io_json_add(out, io_json_string(name, strlen(name)), 0);
+    io_json_quote(out, name);
     str_add(out, ":");
 }
 
