@@ -16,7 +16,7 @@
 #include "io/io.h"
 #include "page_internal.h"
 
-extern const embedded_file plan_page_files[]; /* page.html */
+extern const embedded_file plan_page_files[]; /* plan_page.html */
 
 /* ---- queries ------------------------------------------------------------------------------------ */
 err page_check_names(const serve_request *r, const char *const *names, bool settings) {
