@@ -433,11 +433,6 @@ static letter *find_partner(letter *theirs, const letter *mine, uint64_t *state)
     return NULL;
 }
 
-static bool message_fits(const letter *sent, const letter *wanted) {
-    return sent->t.dt == wanted->t.dt && tensor_count(&sent->t) == tensor_count(&wanted->t) &&
-           sent->move.wire == wanted->move.wire;
-}
-
 /* Copies when both sides are there and nobody else does. */
 static void try_message(shared_end *s, int me, int peer, letter_box *box, letter *mine,
                         bool sends) {
@@ -449,7 +444,9 @@ static void try_message(shared_end *s, int me, int peer, letter_box *box, letter
     if (!is_state(state, LETTER_POSTED) ||
         !atomic_compare_exchange_strong(&sent->state, &state, next_state(state, LETTER_TAKEN)))
         return;
-    int end = message_fits(sent, wanted) ? LETTER_DONE : LETTER_BAD;
+    bool fits = sent->t.dt == wanted->t.dt && tensor_count(&sent->t) == tensor_count(&wanted->t) &&
+                sent->move.wire == wanted->move.wire;
+    int end = fits ? LETTER_DONE : LETTER_BAD;
     tensor from = reach_tensor(s, sends ? me : peer, &sent->t),
            to = reach_tensor(s, sends ? peer : me, &wanted->t);
     if (!from.data || !to.data) end = LETTER_BAD; /* its process has ended */

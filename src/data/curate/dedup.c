@@ -270,18 +270,12 @@ static err find_paragraphs(dedup *d) {
 
 /* ---- the stage ------------------------------------------------------------------------------- */
 
-static err input_changed(const dedup *d, int segment) {
-    return err_hint(
-        ERR("%s has changed since it was first read", text_segment_path(d->in, segment)),
-        "run again with --fresh once nothing writes to it");
-}
-
 static err drop_duplicate(void *ctx, int worker, int segment, const text_doc *doc,
                           text_verdict *v) {
     dedup *d = ctx;
     segment += d->o.pass.first_segment;
     uint64_t number = d->first_doc[segment] + (uint64_t)doc->number;
-    if (number >= d->first_doc[segment + 1]) return input_changed(d, segment);
+    if (number >= d->first_doc[segment + 1]) return input_has_changed(d->in, segment);
     uint32_t kept = d->cluster.parent[number];
     bool earlier = kept < d->first_doc[d->o.pass.first_segment] ||
                    (d->known && d->known[kept / 8] >> kept % 8 & 1);
@@ -335,7 +329,7 @@ static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *
     dedup *d = ctx;
     segment += d->o.pass.first_segment;
     uint64_t number = d->first_doc[segment] + (uint64_t)doc->number;
-    if (number >= d->first_doc[segment + 1]) return input_changed(d, segment);
+    if (number >= d->first_doc[segment + 1]) return input_has_changed(d->in, segment);
     uint64_t item = d->first_item[segment] + d->paragraph[number];
     uint64_t end = number + 1 < d->first_doc[segment + 1]
                        ? d->first_item[segment] + d->paragraph[number + 1]
@@ -347,7 +341,7 @@ static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *
     int64_t removed = 0;
     out->len = 0;
     if (remove_paragraphs(d, worker, doc, item, out, &removed) != end - item)
-        return input_changed(d, segment);
+        return input_has_changed(d->in, segment);
     v->count[0] += removed;
     v->count[1] += (int64_t)(doc->text.len - out->len);
     if (out->len == 0) {

@@ -184,6 +184,8 @@ err run_on_first_rank(struct comm *c, err (*run)(void *ctx), void *ctx) MUST_USE
 
 /* Appends `"id":"...","url":"...","source":"..."`, those that the document has. */
 void add_document_names(const text_doc *d, str *out);
+/* @return the error of a segment that is not as it was when it was first read. */
+err input_has_changed(const text_inputs *in, int segment) MUST_USE;
 
 /* ---- disjoint sets ---------------------------------------------------------------------------
  * The root of a set is its smallest number, so the result does not depend on the order of joins. */

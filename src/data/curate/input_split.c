@@ -218,3 +218,8 @@ void add_document_names(const text_doc *d, str *out) {
     if (names.len) str_add_bytes(out, names.text, names.len);
     str_free(&names);
 }
+
+err input_has_changed(const text_inputs *in, int segment) {
+    return err_hint(ERR("%s has changed since it was first read", text_segment_path(in, segment)),
+                    "run again with --fresh once nothing writes to it");
+}

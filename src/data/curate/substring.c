@@ -149,12 +149,6 @@ static uint64_t first_item_of(const substring *s, int phase, int segment, const 
     return p->first_item[segment] + p->before[p->first_doc[segment] + (uint64_t)d->number];
 }
 
-static err refuse_changed(const substring *s, int segment) {
-    return err_hint(
-        ERR("%s has changed since it was first read", text_segment_path(s->in, segment)),
-        "run again with --fresh once nothing writes to it");
-}
-
 static err find_items(void *ctx, int worker, const text_block *b, void *result) {
     const item_reader *r = ctx;
     const substring *s = r->s;
@@ -171,7 +165,7 @@ static err find_items(void *ctx, int worker, const text_block *b, void *result) 
             scanned_window w;
             if (p->first_doc[b->segment] + (uint64_t)b->docs[i].number >=
                 p->first_doc[b->segment + 1])
-                return refuse_changed(s, b->segment);
+                return input_has_changed(s->in, b->segment);
             uint64_t anchor = first_item_of(s, PHASE_ANCHORS, b->segment, &b->docs[i]);
             while (next_compared_window(scan, p->repeated, &anchor, &w))
                 add_item_key(out, w.hash, out->per_doc[i]++);
@@ -368,7 +362,7 @@ static err judge_substrings(void *ctx, int worker, int segment, const text_doc *
     segment += s->o.pass.first_segment;
     const substring_phase *p = &s->phase[PHASE_WINDOWS];
     uint64_t number = p->first_doc[segment] + (uint64_t)doc->number;
-    if (number >= p->first_doc[segment + 1]) return refuse_changed(s, segment);
+    if (number >= p->first_doc[segment + 1]) return input_has_changed(s->in, segment);
     uint64_t window = first_item_of(s, PHASE_WINDOWS, segment, doc);
     uint64_t end = number + 1 < p->first_doc[segment + 1]
                        ? p->first_item[segment] + p->before[number + 1]

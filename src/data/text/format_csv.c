@@ -69,12 +69,6 @@ static uint64_t long_row_length(const char *p, size_t n) {
     return memchr(p, '\n', n) ? first_line(p, n) : 0;
 }
 
-/* After a line that is too long, the next line may be in the middle of a field: it is then bad. */
-static size_t first_record_end(const char *p, size_t n, bool line_start) {
-    const char *brk = memchr(p, '\n', n);
-    return brk ? (size_t)(brk - p) + 1 : 0;
-}
-
 /* ---- rows to documents ----------------------------------------------------------------------- */
 typedef struct csv_row {
     text_span *fields;
@@ -230,7 +224,7 @@ static void parse_csv_rows(parser *p, const raw_block *b, char separator) {
     static void parse_##name_(parser *p, const raw_block *b) { parse_csv_rows(p, b, separator); }  \
     const text_format format_##name_ = { .name = #name_,                                           \
                                          .last_record_end = last_##name_##_end,                    \
-                                         .first_record_end = first_record_end,                     \
+                                         .first_record_end = first_line_end,                       \
                                          .length = long_row_length,                                \
                                          .head_length = name_##_head,                              \
                                          .parse = parse_##name_,                                   \

@@ -4,7 +4,7 @@
 
 #include "text/inputs_internal.h"
 
-static size_t first_record_end(const char *p, size_t n, bool line_start) {
+size_t first_line_end(const char *p, size_t n, bool line_start) {
     const char *brk = memchr(p, '\n', n);
     return brk ? (size_t)(brk - p) + 1 : 0;
 }
@@ -68,7 +68,7 @@ static void parse_jsonl_block(parser *p, const raw_block *b) {
     if (b->offset == 0 && n >= 3 && memcmp(from, "\xEF\xBB\xBF", 3) == 0) at = 3;
     bool valid = is_clean_utf8(from, n); /* check all lines at once: they are nearly always valid */
     while (at < n) {
-        size_t used = first_record_end(from + at, n - at, true);
+        size_t used = first_line_end(from + at, n - at, true);
         if (!used) used = n - at;
         text_span line = span_trim((text_span){ from + at, used });
         int64_t offset = b->offset + (int64_t)at;
@@ -80,7 +80,7 @@ static void parse_jsonl_block(parser *p, const raw_block *b) {
 
 const text_format format_jsonl = { .name = "jsonl",
                                    .last_record_end = last_record_end,
-                                   .first_record_end = first_record_end,
+                                   .first_record_end = first_line_end,
                                    .parse = parse_jsonl_block,
                                    .overhead = 2,
                                    .look_back = 1 };

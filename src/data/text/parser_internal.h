@@ -82,6 +82,8 @@ struct text_format {
     bool keeps_tail; /* a record truncated by damage is still a document */
     bool decodes;    /* its records state their own encodings */
 };
+/* first_record_end of lines. After a CSV line that is too long, the next one may be in the middle of a field: it is then bad. */
+size_t first_line_end(const char *p, size_t n, bool line_start);
 extern const text_format format_text, format_jsonl, format_json_array, format_csv, format_tsv,
     format_csv_semicolon, format_csv_bar, format_tar, format_html, format_warc, format_parquet;
 /* Adds the document of one JSON object without line breaks. @param valid its bytes are known to be UTF-8. */
