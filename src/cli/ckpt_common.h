@@ -6,6 +6,12 @@
 #include "cli/cli.h"
 #include "io/io.h"
 
+/* The options of commands that have no others. */
+typedef struct ckpt_flags {
+    bool json;
+} ckpt_flags;
+extern const cli_arg ckpt_flag_args[1];
+
 /* The checkpoints that a word of the command line names: a checkpoint's folder itself, or all of a run. */
 typedef struct ckpt_entry {
     char *path; /* owned */

@@ -5,13 +5,6 @@
 
 #include "cli/ckpt_common.h"
 
-typedef struct diff_args {
-    bool json;
-} diff_args;
-static const cli_arg args[] = {
-    { "json", ARG_FLAG, offsetof(diff_args, json), NULL, "print JSON" },
-};
-
 typedef struct difference {
     const char *name;
     int64_t elements, differ; /* differ: in their bits */
@@ -109,7 +102,7 @@ static err diff_paths(diff_job *j, bool json) {
 }
 
 static err run_diff(const cli_subcommand *self, int argc, char **argv) {
-    diff_args a = { 0 };
+    ckpt_flags a = { 0 };
     const char *word[2];
     ckpt_found found[2] = { 0 };
     TRY(cli_parse(&self->spec, argc, argv, &a, word));
@@ -132,7 +125,7 @@ static err run_diff(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand ckpt_diff = {
     .summary = "compare the tensors of two checkpoints",
     .run = run_diff,
-    .spec = { "ckpt diff", "RUN RUN [--json]", args, (int)COUNT_OF(args), 2 },
+    .spec = { "ckpt diff", "RUN RUN [--json]", ckpt_flag_args, (int)COUNT_OF(ckpt_flag_args), 2 },
     .help =
         "Each RUN is a run folder, whose newest complete checkpoint is used, or a checkpoint\n"
         "inside one, or the URL of either in an object store (s3://bucket/run), which is downloaded to\n"

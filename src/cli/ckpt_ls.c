@@ -3,13 +3,6 @@
 
 #include "cli/ckpt_common.h"
 
-typedef struct ls_args {
-    bool json;
-} ls_args;
-static const cli_arg args[] = {
-    { "json", ARG_FLAG, offsetof(ls_args, json), NULL, "print JSON" },
-};
-
 static void print_number(const char *format, double value) {
     if (isfinite(value) && value > 0)
         printf(format, value);
@@ -60,7 +53,7 @@ static void list_one(const ckpt_entry *entry, bool json, json_t *list) {
 }
 
 static err run_ls(const cli_subcommand *self, int argc, char **argv) {
-    ls_args a = { 0 };
+    ckpt_flags a = { 0 };
     const char *path;
     ckpt_entries list;
     TRY(cli_parse(&self->spec, argc, argv, &a, &path));
@@ -79,7 +72,7 @@ static err run_ls(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand ckpt_ls = {
     .summary = "list the checkpoints of a run",
     .run = run_ls,
-    .spec = { "ckpt ls", "RUN [--json]", args, (int)COUNT_OF(args), 1 },
+    .spec = { "ckpt ls", "RUN [--json]", ckpt_flag_args, (int)COUNT_OF(ckpt_flag_args), 1 },
     .help =
         "RUN is a run folder or a checkpoint inside one, or the URL of either in an object store\n"
         "(s3://bucket/run). Manifests are read, tensors are not:\n"

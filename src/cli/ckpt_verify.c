@@ -1,13 +1,6 @@
 /* ingot ckpt verify: compares every byte of checkpoints with its checksum. */
 #include "cli/ckpt_common.h"
 
-typedef struct verify_args {
-    bool json;
-} verify_args;
-static const cli_arg args[] = {
-    { "json", ARG_FLAG, offsetof(verify_args, json), NULL, "print JSON" },
-};
-
 /* Checkpoints in a store are downloaded one at a time. */
 static err verify_entry(const ckpt_entry *entry, ckpt_size *size) {
     ckpt_found found = { 0 };
@@ -41,7 +34,7 @@ static bool verify_one(const ckpt_entry *entry, bool json, json_t *list) {
 }
 
 static err run_verify(const cli_subcommand *self, int argc, char **argv) {
-    verify_args a = { 0 };
+    ckpt_flags a = { 0 };
     const char *path;
     ckpt_entries list;
     int damaged = 0;
@@ -62,7 +55,7 @@ static err run_verify(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand ckpt_verify_all = {
     .summary = "compare every byte of checkpoints with its checksum",
     .run = run_verify,
-    .spec = { "ckpt verify", "RUN [--json]", args, (int)COUNT_OF(args), 1 },
+    .spec = { "ckpt verify", "RUN [--json]", ckpt_flag_args, (int)COUNT_OF(ckpt_flag_args), 1 },
     .help =
         "RUN is a run folder, all of whose checkpoints are verified, or a checkpoint inside one, or the\n"
         "URL of either in an object store (s3://bucket/run), whose checkpoints are downloaded to TMPDIR\n"

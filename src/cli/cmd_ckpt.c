@@ -8,6 +8,10 @@
 #include "io/io.h"
 #include "store/store.h"
 
+const cli_arg ckpt_flag_args[] = {
+    { "json", ARG_FLAG, offsetof(ckpt_flags, json), NULL, "print JSON" },
+};
+
 static const cli_subcommand *const members[] = { &ckpt_ls, &ckpt_verify_all, &ckpt_reshard_one,
                                                  &ckpt_diff, &ckpt_upload_one };
 

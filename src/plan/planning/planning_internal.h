@@ -20,6 +20,7 @@ double other_system_spares(const other_system *as, const model_config *mc, const
                            const prog *p);
 /* Bytes that a microbatch's first stage moves to host memory, and back for its backward. */
 double other_system_moves(const other_system *as, const train_outline *o);
+double free_move(void *ctx, const mesh *m, const comm_move *move, double bytes); /* costs nothing */
 /* Changes a stage's memory to what another system has. */
 void other_system_memory(const other_system *as, const train_outline *o, int stage, capacity *c);
 /* A step's time and the memory of the pipeline's first stage, from one layout (roofline.c). */

@@ -147,9 +147,6 @@ static double price_matrices(void *ctx, const char *program, const op_call *c) {
     return op_row_of(c->op)->cost == COST_ORTHOGONALIZE ? s->costs.call(s->costs.ctx, program, c)
                                                         : 0;
 }
-static double price_no_move(void *ctx, const mesh *m, const comm_move *move, double bytes) {
-    return 0;
-}
 
 /* Memory and time per element of a parameter, by the plan of its model and optimizer. Ranks share what ZeRO shards:
  * each takes as much per element as one rank would. */
@@ -163,7 +160,7 @@ static err price_states(const searcher *s, layer_prices *p, model *m, plan *q,
     double elements = 0;
     for (int i = 0; i < model_buckets(m); i++) elements += (double)model_bucket(m, i).count;
     TRY(optim_new(&settings, m, q, &o));
-    sim_costs alone = { .call = price_matrices, .move = price_no_move, .ctx = (void *)s };
+    sim_costs alone = { .call = price_matrices, .move = free_move, .ctx = (void *)s };
     double matrices = update_seconds(o, &l->mesh, &alone);
     p->update = MAX(0, update_seconds(o, &l->mesh, &s->costs) - matrices) / elements;
     p->matrices = matrices / s->recorded;

@@ -107,7 +107,7 @@ double other_system_flops(const other_system *as, const model_config *mc, int64_
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 static double free_call(void *ctx, const char *program, const op_call *c) { return 0; }
-static double free_move(void *ctx, const mesh *m, const comm_move *move, double bytes) { return 0; }
+double free_move(void *ctx, const mesh *m, const comm_move *move, double bytes) { return 0; }
 
 /* A saved value that a system keeps a share of, by the ops that compute it and that read it first; OP_NONE: any. A share
  * of 0 is recomputed. */
