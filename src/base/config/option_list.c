@@ -24,7 +24,7 @@ err list_read_value(const list_reader *r, int i, const char *in, const char *key
 }
 
 static err read_list_entry(const list_reader *r, int i, const yaml_node_t *node) {
-    TRY(r->begin(r, i));
+    if (r->begin) TRY(r->begin(r, i));
     if (node->type != YAML_MAPPING_NODE)
         return err_hint(ERR("%s: %s %d: expected keys and values", r->label, r->item, i + 1),
                         "write %s", r->example);

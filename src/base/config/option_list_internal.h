@@ -15,7 +15,7 @@ typedef struct list_reader {
     int most;            /* entries */
     /* Reads one key of entry number `i`, from 0. */
     err (*read_key)(const struct list_reader *r, int i, const char *key, const yaml_node_t *value);
-    /* Begins entry i, before its keys are read; ends it after. */
+    /* Begins entry i, before its keys are read (NULL: nothing to do); ends it after. */
     err (*begin)(const struct list_reader *r, int i), (*end)(const struct list_reader *r, int i);
     void *ctx;
     yaml_document_t *doc; /* set while the list is read */

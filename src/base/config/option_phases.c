@@ -4,15 +4,9 @@
  *     [{batch: 4M tokens, until: 252M tokens}, {batch: 8M tokens, until: 2.87T tokens}]
  *
  * After the last one the batch is training.global_batch_size. Sizes and lengths are those of the batch ramp's options. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "config/option_list_internal.h"
-
-static err begin_phase(const list_reader *r, int i) {
-    ((cfg_batch_phase *)r->ctx)[i] = (cfg_batch_phase){ { 0 }, { 0 } };
-    return OK;
-}
 
 static err read_phase_key(const list_reader *r, int i, const char *key, const yaml_node_t *value) {
     cfg_batch_phase *out = (cfg_batch_phase *)r->ctx + i;
@@ -37,10 +31,10 @@ static err parse_phases(const char *text, const char *label, cfg_batch_phase *ou
                       .item = "phase",
                       .example = "[{batch: 32, until: 20%}, {batch: 64, until: 1e9 tokens}]",
                       .most = CFG_MAX_BATCH_PHASES,
-                      .begin = begin_phase,
                       .read_key = read_phase_key,
                       .end = end_phase,
                       .ctx = out };
+    memset(out, 0, CFG_MAX_BATCH_PHASES * sizeof *out);
     return list_read(&r, text, n);
 }
 

@@ -31,12 +31,6 @@ json_t *model_to_json(const model_config *c) {
     return o;
 }
 
-static double choice_named(const model_fact *f, const char *name) {
-    for (int i = 0; i <= (int)f->max; i++)
-        if (!strcmp(config_choice(f->name, i), name)) return i;
-    return NAN;
-}
-
 /* @return NaN where the JSON is not of the fact's type. */
 static double fact_from_json(const model_fact *f, const json_t *v) {
     switch (f->type) {
@@ -45,7 +39,8 @@ static double fact_from_json(const model_fact *f, const json_t *v) {
     case FACT_BOOL: return json_is_boolean(v) ? json_is_true(v) : NAN;
     case FACT_CHOICE: break;
     }
-    if (json_is_string(v)) return choice_named(f, json_string_value(v));
+    for (int i = 0; json_is_string(v) && i <= (int)f->max; i++)
+        if (!strcmp(config_choice(f->name, i), json_string_value(v))) return i;
     return json_is_boolean(v) ? json_is_true(v) : NAN;
 }
 
