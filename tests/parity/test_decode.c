@@ -119,6 +119,60 @@ static void sampled_models_decode_as_they_train(void **state) {
         compare(text, c, 1);
     }
 }
+static void gated_delta_nets_decode_as_they_train(void **state) {
+    compare("gated DeltaNet", small_delta(), 1);
+    compare("gated DeltaNet with experts, two threads", small_delta_moe(), 2);
+}
+
+/* The losses of the tokens from `second` on, where a document begins there (or not), after a first one of this seed. */
+static void losses_after(const model_config *c, uint64_t seed, int second, bool begins,
+                         double *out) {
+    model *m;
+    chain e;
+    int eval;
+    model_layout l = { .dt = DT_F32 };
+    assert_ok(model_new(c, &l, &m));
+    exec x = { .comm = comm_self(), .plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1) };
+    model_reserve(m, x.plan, false);
+    assert_ok(model_record(m, PROG_EVAL, LONG, LONG, &e));
+    assert_ok(plan_chain(x.plan, &e, model_bucket_regions, m, &eval));
+    assert_ok(plan_commit(x.plan));
+    model_init(m, x.plan, 3);
+    stir_vectors(m, &x);
+    int32_t tok[LONG], pos[LONG], start[LONG];
+    int64_t ids[LONG];
+    for (int i = 0; i < LONG; i++) {
+        rng_key key = rng_key_of(i < second ? seed : 0, 5);
+        tok[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)c->vocab);
+        start[i] = begins && i >= second ? second : 0;
+        pos[i] = i - start[i];
+        ids[i] = i;
+    }
+    model_set_batch(m, x.plan, &(model_batch){ tok, tok, pos, start, ids, LONG });
+    assert_ok(exec_chain(&x, eval, 0, 1));
+    const float *loss = exec_result(&x, eval).data;
+    for (int i = second; i < LONG; i++) out[i] = loss[i];
+    comm_free(x.comm);
+    plan_free(x.plan);
+    model_free(m);
+}
+
+/* Documents of a row do not depend on one another, wherever one begins within the chunks and taps of gated DeltaNet. */
+static void documents_do_not_see_one_another(void **state) {
+    static const int seconds[] = { 1, 2, 63, 64, 65, 130 };
+    model_config c = small_delta();
+    c.max_seq = 512;
+    for (size_t k = 0; k < COUNT_OF(seconds); k++) {
+        double a[LONG], b[LONG];
+        int second = seconds[k];
+        losses_after(&c, 1, second, true, a);
+        losses_after(&c, 2, second, true, b);
+        assert_memory_equal(a + second, b + second, (size_t)(LONG - second) * sizeof *a);
+        losses_after(&c, 1, second, false, b);
+        assert_memory_not_equal(a + second, b + second, (size_t)(LONG - second) * sizeof *a);
+    }
+}
+
 static void gpt2_decodes_as_it_trains(void **state) {
     model_config c = small_gpt2();
     compare("gpt2", c, 2);
@@ -182,9 +236,8 @@ static void a_full_cache_continues_from_its_later_half(void **state) {
 }
 
 /* A prompt that begins as the last one did continues from its cache: the same text, bit for bit, whatever came before. */
-static void a_remembered_prompt_changes_nothing(void **state) {
+static void repeat_prompts(model_config c) {
     enum { ROUNDS = 24 };
-    model_config c = small_llama();
     c.max_seq = LONG;
     generator g;
     exec x;
@@ -223,6 +276,11 @@ static void a_remembered_prompt_changes_nothing(void **state) {
     comm_free(x.comm);
     plan_free(x.plan);
     model_free(m);
+}
+
+static void a_remembered_prompt_changes_nothing(void **state) {
+    repeat_prompts(small_llama());
+    repeat_prompts(small_delta()); /* whose state has moved on */
 }
 
 /* ---- several sequences -------------------------------------------------------------------------- */
@@ -371,6 +429,8 @@ int main(void) {
         cmocka_unit_test(newer_families_decode_as_they_train),
         cmocka_unit_test(sampled_models_decode_as_they_train),
         cmocka_unit_test(a_sliding_window_decodes_as_it_trains),
+        cmocka_unit_test(gated_delta_nets_decode_as_they_train),
+        cmocka_unit_test(documents_do_not_see_one_another),
         cmocka_unit_test(gpt2_decodes_as_it_trains)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -354,6 +354,9 @@ static void a_degree_that_cannot_shard_the_model_is_refused(void **state) {
     c.ffn = 48;
     c.vocab = 5;
     expect_degree_refused(&c, 6, "5 tokens", "use tensor_parallel_degree 3");
+    c = small_delta();
+    c.delta_keys = 2;
+    expect_degree_refused(&c, 4, "2 heads of keys", "use tensor_parallel_degree 2");
 }
 
 /* Neither the table nor the logits exist as a whole on any rank. */
@@ -804,6 +807,8 @@ static void a_context_that_does_not_divide_is_refused(void **state) {
     l.mesh.size[AX_CP] = 4; /* of two key/value heads */
     expect_context_refused(c, l, "do not divide over 4 context-parallel ranks",
                            "context_parallel_degree=2");
+    l.mesh.size[AX_CP] = 2;
+    expect_context_refused(small_delta(), l, "gated DeltaNet", "set it to 1");
 }
 
 /* Ranks that disagree about their next collective are refused before anything runs. */

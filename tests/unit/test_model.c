@@ -11,27 +11,49 @@ static void presets_have_the_published_sizes(void **state) {
         const char *name;
         int64_t count;
     } known[] = {
-        { "gpt2-124m", 124439808LL },           { "gpt2-1558m", 1557611200LL },
-        { "pythia-160m", 162322944LL },         { "pythia-6.9b", 6857302016LL },
-        { "llama2-7b", 6738415616LL },          { "llama2-70b", 68976648192LL },
-        { "llama3-8b", 8030261248LL },          { "llama3-405b", 405853388800LL },
-        { "mistral-7b", 7241732096LL },         { "olmo2-7b", 7298617344LL },
-        { "qwen3-0.6b", 596049920LL },          { "qwen3-32b", 32762123264LL },
-        { "mixtral-8x7b", 46702792704LL },      { "qwen3-30b-a3b", 30532122624LL },
-        { "olmo3-7b", 7298011136LL },           { "smollm3-3b", 3075098624LL },
-        { "granite3-2b", 2533531648LL },        { "phi3-mini", 3821079552LL },
-        { "phi4-14b", 14659507200LL },          { "starcoder2-3b", 3030371328LL },
-        { "gemma2-2b", 2614341888LL },          { "gemma2-9b", 9241705984LL },
-        { "gemma2-27b", 27227128320LL },        { "gemma3-270m", 268098176LL },
-        { "gemma3-1b", 999885952LL },           { "falcon-7b", 6921720704LL },
-        { "falcon-40b", 41303293952LL },        { "stablelm2-1.6b", 1644515328LL },
-        { "olmoe-1b-7b", 6919161856LL },        { "glm4-9b", 9400279040LL },
-        { "deepseek-v3", 671026404352LL },      { "moonlight-16b-a3b", 15960108544LL },
-        { "qwen1.5-moe-a2.7b", 14315784192LL }, { "qwen2-57b-a14b", 57408658944LL },
-        { "glm4.5-air", 106852245504LL },       { "glm4.5", 352797814784LL },
-        { "gpt-oss-20b", 20914757184LL },       { "gpt-oss-120b", 116829156672LL },
-        { "llama4-scout", 107769861120LL },     { "llama4-maverick", 400711848960LL },
-        { "deepseek-v2-lite", 15706484224LL },  { "deepseek-v2", 235741434880LL },
+        { "gpt2-124m", 124439808LL },
+        { "gpt2-1558m", 1557611200LL },
+        { "pythia-160m", 162322944LL },
+        { "pythia-6.9b", 6857302016LL },
+        { "llama2-7b", 6738415616LL },
+        { "llama2-70b", 68976648192LL },
+        { "llama3-8b", 8030261248LL },
+        { "llama3-405b", 405853388800LL },
+        { "mistral-7b", 7241732096LL },
+        { "olmo2-7b", 7298617344LL },
+        { "qwen3-0.6b", 596049920LL },
+        { "qwen3-32b", 32762123264LL },
+        { "mixtral-8x7b", 46702792704LL },
+        { "qwen3-30b-a3b", 30532122624LL },
+        { "olmo3-7b", 7298011136LL },
+        { "smollm3-3b", 3075098624LL },
+        { "granite3-2b", 2533531648LL },
+        { "phi3-mini", 3821079552LL },
+        { "phi4-14b", 14659507200LL },
+        { "starcoder2-3b", 3030371328LL },
+        { "gemma2-2b", 2614341888LL },
+        { "gemma2-9b", 9241705984LL },
+        { "gemma2-27b", 27227128320LL },
+        { "gemma3-270m", 268098176LL },
+        { "gemma3-1b", 999885952LL },
+        { "falcon-7b", 6921720704LL },
+        { "falcon-40b", 41303293952LL },
+        { "stablelm2-1.6b", 1644515328LL },
+        { "olmoe-1b-7b", 6919161856LL },
+        { "glm4-9b", 9400279040LL },
+        { "deepseek-v3", 671026404352LL },
+        { "moonlight-16b-a3b", 15960108544LL },
+        { "qwen1.5-moe-a2.7b", 14315784192LL },
+        { "qwen2-57b-a14b", 57408658944LL },
+        { "glm4.5-air", 106852245504LL },
+        { "glm4.5", 352797814784LL },
+        { "gpt-oss-20b", 20914757184LL },
+        { "gpt-oss-120b", 116829156672LL },
+        { "llama4-scout", 107769861120LL },
+        { "llama4-maverick", 400711848960LL },
+        { "deepseek-v2-lite", 15706484224LL },
+        { "deepseek-v2", 235741434880LL },
+        { "qwen3-next-80b-a3b", 79674391296LL },
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
         model_config c;
@@ -60,6 +82,19 @@ static void latent_attention_counts_the_dims_of_keys_and_values(void **state) {
     assert_ok(model_preset("deepseek-v3", &c));
     double more = model_flops(&c, 4096, false) - model_flops(&c, 0, false);
     assert_true(fabs(more / (6.0 * 61 * 128 * (192 + 128) * 4096) - 1) < 1e-12);
+}
+
+/* A layer of gated DeltaNet costs the same per token whatever the length; of 48 layers 12 are attention. */
+static void gated_delta_nets_count_their_states(void **state) {
+    model_config c, plain;
+    assert_ok(model_preset("qwen3-next-80b-a3b", &c));
+    double more = model_flops(&c, 4096, false) - model_flops(&c, 0, false);
+    assert_true(fabs(more / (6.0 * 12 * 16 * (256 + 256) * 4096) - 1) < 1e-12);
+    plain = c;
+    plain.delta_key_dim = 64; /* and half of the state and of what yields keys */
+    double less = 36 * (18.0 * 32 * 64 * 128 + 6.0 * 2 * 16 * 64 * (2048 + 4));
+    assert_true(fabs((model_flops(&c, 0, false) - model_flops(&plain, 0, false)) / less - 1) <
+                1e-12);
 }
 
 static void every_preset_is_sound(void **state) {
@@ -333,6 +368,7 @@ int main(void) {
         cmocka_unit_test(presets_have_the_published_sizes),
         cmocka_unit_test(a_token_uses_its_own_experts_alone),
         cmocka_unit_test(latent_attention_counts_the_dims_of_keys_and_values),
+        cmocka_unit_test(gated_delta_nets_count_their_states),
         cmocka_unit_test(every_preset_is_sound),
         cmocka_unit_test(flops_count_six_per_weight_and_attention),
         cmocka_unit_test(initial_weights_have_their_deviation),

@@ -261,9 +261,9 @@ static val delta_net(builder *b, val x) {
     prog *p = b->p;
     enter_module(b, M_ATTN);
     bool decodes = b->mode == PROG_DECODE;
-    delta_shape h = { .keys = c->delta_keys,
-                      .values = c->delta_values,
-                      .value_dim = c->delta_value_dim };
+    delta_spec h = { .keys = c->delta_keys,
+                     .values = c->delta_values,
+                     .value_dim = c->delta_value_dim };
     h.seq = (int)(decodes || b->m->l.seq ? b->positions : 0);
     val all = rec_comm(p, x, AXIS(AX_TP), PLACE_R);
     val qkv = linear(b, LINEAR_QKV, rec_linear(p, all, prog_use(p, "delta.qkv", all), VAL_NONE));

@@ -11,7 +11,7 @@ static int own_heads(prog *p, val x, int heads) {
     return 0;
 }
 
-static val rec_rule(prog *p, rec_request r, delta_shape h) {
+static val rec_rule(prog *p, rec_request r, delta_spec h) {
     r.attr.heads.q = own_heads(p, r.in[0], h.keys);
     if (!r.attr.heads.q) return VAL_NONE;
     r.attr.heads.seq = h.seq;
@@ -19,15 +19,15 @@ static val rec_rule(prog *p, rec_request r, delta_shape h) {
     return rec_first(p, r);
 }
 
-val rec_delta_rule_(prog *p, val qkv, val gate, val start, delta_shape h) {
+val rec_delta_rule_(prog *p, val qkv, val gate, val start, delta_spec h) {
     return rec_rule(p, (rec_request){ OP_DELTA_RULE, { qkv, gate, start } }, h);
 }
 
-val rec_delta_cached_(prog *p, val qkv, val gate, val state, val pos, val start, delta_shape h) {
+val rec_delta_cached_(prog *p, val qkv, val gate, val state, val pos, val start, delta_spec h) {
     return rec_rule(p, (rec_request){ OP_DELTA_CACHED, { qkv, gate, state, pos, start } }, h);
 }
 
-val rec_gated_norm_(prog *p, val x, val z, val w, delta_shape h, float eps) {
+val rec_gated_norm_(prog *p, val x, val z, val w, delta_spec h, float eps) {
     rec_request r = { OP_GATED_NORM, { x, z, w } };
     r.attr.eps = eps;
     r.sizes.of['H'] = own_heads(p, x, h.values);

@@ -286,14 +286,14 @@ typedef struct latent_tokens {
 val rec_latent_cached_(prog *p, latent_tokens t, val cache, val pos, val start, int64_t value,
                        head_shape h);
 /* Gated DeltaNet (rec_delta.c): the rule, and the norm of its result with the gate z. */
-typedef struct delta_shape {
+typedef struct delta_spec {
     int keys, values;  /* heads of the whole model; ranks divide them */
     int64_t value_dim; /* of a head */
     int seq; /* tokens in a row, which no document crosses, or of a sequence's cache; 0: unknown */
-} delta_shape;
-val rec_delta_rule_(prog *p, val qkv, val gate, val start, delta_shape h);
-val rec_delta_cached_(prog *p, val qkv, val gate, val state, val pos, val start, delta_shape h);
-val rec_gated_norm_(prog *p, val x, val z, val w, delta_shape h, float eps);
+} delta_spec;
+val rec_delta_rule_(prog *p, val qkv, val gate, val start, delta_spec h);
+val rec_delta_cached_(prog *p, val qkv, val gate, val state, val pos, val start, delta_spec h);
+val rec_gated_norm_(prog *p, val x, val z, val w, delta_spec h, float eps);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
 /* Over ep (rec_experts.c): rows of this rank's sequences to the ranks of their experts, and back. In generation, where

@@ -87,7 +87,7 @@ typedef struct layout {
 } layout;
 
 /* Rows that alternate by head, and those of gated DeltaNet. */
-static void group_rows(layout *l, const model_config *c) {
+static void place_groups(layout *l, const model_config *c) {
     int64_t keys = c->delta_keys * c->delta_key_dim, values = c->delta_values * c->delta_value_dim;
     int how = l->how, groups = how & HF_BY_KEY ? c->delta_keys : c->heads;
     bool half = how & (HF_GATE | HF_UP);
@@ -117,7 +117,7 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
     if (how & HF_SHORT) l.rows--;
     l.their_rows = how & HF_THIRD ? q + 2 * kv : how & (HF_GATE | HF_UP) ? 2 * l.rows : l.rows;
     l.first = how & HF_V ? q + kv : how & HF_K ? q : how & HF_UP ? l.rows : 0;
-    group_rows(&l, c);
+    place_groups(&l, c);
     l.their_dim[0] = how & HF_TRANSPOSED ? l.cols : l.their_rows;
     l.their_dim[1] = how & HF_TRANSPOSED ? l.their_rows : l.cols;
     if (how & HF_CONV) {

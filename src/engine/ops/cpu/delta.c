@@ -125,13 +125,13 @@ static void mm(const delta_work *w, int how, int64_t m, int64_t n, int64_t k, co
     CPU(gemm_run)(&g, NULL, w->gemm, w->j->gemm_bytes);
 }
 
-static float dot(const float *x, const float *y, int64_t n) {
+static float dot_floats(const float *x, const float *y, int64_t n) {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++) sum += x[i] * y[i];
     return sum;
 }
-static void add_scaled(float *to, float by, const float *x, int64_t n) {
+static void axpy(float *to, float by, const float *x, int64_t n) {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) to[i] += by * x[i];
 }
@@ -144,13 +144,13 @@ static void scale_to(float *to, float by, const float *x, int64_t n) {
 /* A normalized vector. @return 1 / its length */
 static float load_unit(const tensor *t, int64_t at, int64_t n, float by, float *to) {
     const float *x = elems_get(t, at, n, to);
-    float r = 1 / sqrtf(dot(x, x, n) + LENGTH_EPS);
+    float r = 1 / sqrtf(dot_floats(x, x, n) + LENGTH_EPS);
     scale_to(to, r * by, x, n);
     return r;
 }
 
 /* Loads rows [at, at + w->rows) of value head h. */
-static void load_chunk(delta_work *w, int64_t at, int64_t h) {
+static void load_tokens(delta_work *w, int64_t at, int64_t h) {
     const delta_job *j = w->j;
     int64_t key = h / j->group, heads = j->gates / 2;
     const float *gate = j->gate->data;
@@ -181,7 +181,7 @@ static void solve_corrections(delta_work *w) {
         for (int64_t k = 0; k < n; k++) {
             float *a = &w->kk[i * n + k];
             *a = k < i ? w->beta[i] * decay(w, i, k) * *a : 0;
-            if (k < i) add_scaled(x, -*a, w->x + k * V, V);
+            if (k < i) axpy(x, -*a, w->x + k * V, V);
         }
     }
 }
@@ -206,7 +206,7 @@ static void step_state_on(delta_work *w) {
 static void chunk_forward(delta_work *w, int64_t at, int64_t h) {
     const delta_job *j = w->j;
     int64_t n = w->rows, K = j->K, V = j->V;
-    load_chunk(w, at, h);
+    load_tokens(w, at, h);
     mm(w, PLAIN, n, V, K, w->k, w->S, w->t);
     solve_corrections(w);
     score_chunk(w);
@@ -258,7 +258,7 @@ static void output_bwd(delta_work *w) {
     mm(w, TA, n, V, n, w->P, w->dO, w->dD);
     mm(w, PLAIN, n, V, K, w->q, w->S, w->t);
     for (int64_t i = 0; i < n; i++)
-        w->dG[i] = vm_exp(w->G[i]) * dot(w->dO + i * V, w->t + i * V, V);
+        w->dG[i] = vm_exp(w->G[i]) * dot_floats(w->dO + i * V, w->t + i * V, V);
     mm(w, TB, n, n, V, w->dO, w->D, w->dP);
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = 0; k <= i; k++) {
@@ -275,11 +275,11 @@ static void output_bwd(delta_work *w) {
 /* Through S' = e^G_last S + (e^(G_last - G) K)' D. */
 static void state_bwd(delta_work *w) {
     int64_t n = w->rows, K = w->j->K, V = w->j->V;
-    float total = vm_exp(w->G[n - 1]) * dot(w->dS, w->S, K * V);
+    float total = vm_exp(w->G[n - 1]) * dot_floats(w->dS, w->S, K * V);
     mm(w, TB, n, K, V, w->D, w->dS, w->t);
     for (int64_t i = 0; i < n; i++) {
-        float by = decay(w, n - 1, i), u = by * dot(w->t + i * K, w->k + i * K, K);
-        add_scaled(w->dk + i * K, by, w->t + i * K, K);
+        float by = decay(w, n - 1, i), u = by * dot_floats(w->t + i * K, w->k + i * K, K);
+        axpy(w->dk + i * K, by, w->t + i * K, K);
         w->dG[i] -= u, total += u;
         scale_to(w->x + i * K, by, w->k + i * K, K);
     }
@@ -292,12 +292,12 @@ static void solve_bwd(delta_work *w) {
     int64_t n = w->rows, K = w->j->K, V = w->j->V;
     for (int64_t i = n - 1; i >= 0; i--)
         for (int64_t k = i + 1; k < n; k++)
-            add_scaled(w->dD + i * V, -w->kk[k * n + i], w->dD + k * V, V);
+            axpy(w->dD + i * V, -w->kk[k * n + i], w->dD + k * V, V);
     mm(w, TB, n, n, V, w->dD, w->D, w->dP); /* - the gradient of A */
     for (int64_t i = 0; i < n; i++) {
         const float *d = w->dD + i * V;
-        float by = -vm_exp(w->G[i]), of_v = dot(d, w->v + i * V, V),
-              of_m = by * dot(d, w->M + i * V, V);
+        float by = -vm_exp(w->G[i]), of_v = dot_floats(d, w->v + i * V, V),
+              of_m = by * dot_floats(d, w->M + i * V, V);
         w->dbeta[i] = of_v + of_m;
         w->dG[i] += w->beta[i] * of_m;
         for (int64_t e = 0; e < V; e++) w->t[i * V + e] = w->beta[i] * by * d[e];
@@ -310,7 +310,7 @@ static void solve_bwd(delta_work *w) {
     /* the gradient of beta needs A / beta, which is not defined at beta = 0 */
     mm(w, TB, n, n, K, w->k, w->k, w->dP);
     for (int64_t i = 0; i < n; i++) {
-        w->dbeta[i] += dot(w->P + i * n, w->dP + i * n, i);
+        w->dbeta[i] += dot_floats(w->P + i * n, w->dP + i * n, i);
         scale_to(w->P + i * n, w->beta[i], w->P + i * n, n);
     }
     mm(w, TB | ADD, n, K, V, w->t, w->S, w->dk);
@@ -330,7 +330,7 @@ static void state_back_on(delta_work *w) {
 static void chunk_backward(delta_work *w, int64_t at, int64_t h, int64_t from) {
     const delta_job *j = w->j;
     int64_t n = w->rows, K = j->K, V = j->V, heads = j->gates / 2;
-    load_chunk(w, at, h);
+    load_tokens(w, at, h);
     for (int64_t i = 0; i < n; i++) {
         const float *d = elems_get(j->d_o, (at + i) * j->width + h * V, V, w->dO + i * V);
         if (d != w->dO + i * V) memcpy(w->dO + i * V, d, (size_t)V * sizeof *d);
@@ -351,8 +351,8 @@ static void chunk_backward(delta_work *w, int64_t at, int64_t h, int64_t from) {
             dgate[(at + i) * j->gates + h] = w->dbeta[i];
             dgate[(at + i) * j->gates + heads + h] = sum;
         }
-        add_scaled(w->dqk + (at + i - from) * 2 * K, 1, w->dq + i * K, K);
-        add_scaled(w->dqk + (at + i - from) * 2 * K + K, 1, w->dk + i * K, K);
+        axpy(w->dqk + (at + i - from) * 2 * K, 1, w->dq + i * K, K);
+        axpy(w->dqk + (at + i - from) * 2 * K + K, 1, w->dk + i * K, K);
         if (!j->dqkv->data) continue;
         scale_to(w->x, w->beta[i], w->dD + i * V, V);
         elems_put(j->dqkv, (at + i) * j->cols + 2 * j->keys * K + h * V, V, w->x);
@@ -368,7 +368,7 @@ static void document_backward(delta_work *w, int64_t at, int64_t end, int64_t h,
     for (int64_t i = at; i < end; i += CHUNK) {
         memcpy(w->states + (size_t)((i - at) / CHUNK) * state, w->S, state * sizeof *w->S);
         w->rows = MIN(CHUNK, end - i);
-        load_chunk(w, i, h);
+        load_tokens(w, i, h);
         mm(w, PLAIN, w->rows, j->V, j->K, w->k, w->S, w->t);
         solve_corrections(w);
         step_state_on(w);
@@ -384,7 +384,7 @@ static void document_backward(delta_work *w, int64_t at, int64_t end, int64_t h,
 /* Through the normalization of a vector: its gradient is by r (d - u (u . d)), where u is the unit vector. */
 static void put_unit_bwd(delta_work *w, int64_t at, float by, float *d) {
     const delta_job *j = w->j;
-    float r = load_unit(j->qkv, at, j->K, 1, w->q), along = dot(w->q, d, j->K);
+    float r = load_unit(j->qkv, at, j->K, 1, w->q), along = dot_floats(w->q, d, j->K);
     /* eps keeps u shorter than 1, which the formula already has right */
     for (int64_t e = 0; e < j->K; e++) d[e] = by * r * (d[e] - along * w->q[e]);
     elems_put(j->dqkv, at, j->K, d);
@@ -423,12 +423,12 @@ static void cached_token(const delta_job *j, const float *q, const float *k, con
     memset(o, 0, (size_t)j->V * sizeof *o);
     for (int64_t e = 0; e < j->K; e++) {
         scale_to(S + e * j->V, keep, S + e * j->V, j->V);
-        add_scaled(o, k[e], S + e * j->V, j->V);
+        axpy(o, k[e], S + e * j->V, j->V);
     }
     for (int64_t e = 0; e < j->V; e++) o[e] = beta * (v[e] - o[e]);
-    for (int64_t e = 0; e < j->K; e++) add_scaled(S + e * j->V, k[e], o, j->V);
+    for (int64_t e = 0; e < j->K; e++) axpy(S + e * j->V, k[e], o, j->V);
     memset(o, 0, (size_t)j->V * sizeof *o);
-    for (int64_t e = 0; e < j->K; e++) add_scaled(o, q[e], S + e * j->V, j->V);
+    for (int64_t e = 0; e < j->K; e++) axpy(o, q[e], S + e * j->V, j->V);
 }
 
 static void delta_cached_task(void *ctx, int64_t h, int worker) {

@@ -25,7 +25,7 @@ static void sum_runs(const float *partial, int64_t runs, int64_t n, bool add, fl
     }
 }
 
-static float sigmoid_of(float x) { return 1 / (1 + vm_exp(-x)); }
+static float logistic(float x) { return 1 / (1 + vm_exp(-x)); }
 static float softplus_of(float x) { return x > 20 ? x : log1pf(vm_exp(x)); }
 
 /* ---- gates of the delta rule ------------------------------------------------------------------------ */
@@ -55,7 +55,7 @@ static void gates_task(void *ctx, int64_t task, int worker) {
         int64_t h = i % j->heads, at = i / j->heads * 2 * j->heads + h;
         float tmp, b = *elems_get(j->ba, at, 1, &tmp);
         float *to = (float *)j->c->out[0].data + at;
-        to[0] = sigmoid_of(b);
+        to[0] = logistic(b);
         float a = *elems_get(j->ba, at + j->heads, 1, &tmp);
         float rate = *elems_get(j->rate, h, 1, &tmp);
         float shift = *elems_get(j->shift, h, 1, &tmp);
@@ -77,11 +77,11 @@ static void gates_bwd_task(void *ctx, int64_t task, int worker) {
     memset(sums, 0, (size_t)(2 * j->heads) * sizeof *sums);
     for (int64_t i = rows.lo * j->heads; i < rows.hi * j->heads; i++) {
         int64_t h = i % j->heads, at = i / j->heads * 2 * j->heads + h;
-        float beta = sigmoid_of(*elems_get(j->ba, at, 1, &tmp));
+        float beta = logistic(*elems_get(j->ba, at, 1, &tmp));
         float x = *elems_get(j->ba, at + j->heads, 1, &tmp);
         float scale = -vm_exp(*elems_get(j->rate, h, 1, &tmp));
         x += *elems_get(j->shift, h, 1, &tmp);
-        float dg = d[at + j->heads], da = dg * scale * sigmoid_of(x);
+        float dg = d[at + j->heads], da = dg * scale * logistic(x);
         sums[h] += dg * scale * softplus_of(x);
         sums[j->heads + h] += da;
         if (!dba->data) continue;
@@ -142,7 +142,7 @@ static void gated_norm_task(void *ctx, int64_t task, int worker) {
         for (int64_t e = 0; e < j->dim; e++) sum += x[e] * x[e];
         float r = 1 / sqrtf(sum / (float)j->dim + j->c->attr.eps);
         for (int64_t e = 0; e < j->dim; e++)
-            out[e] = x[e] * r * (w ? w[e] : 1) * z[e] * sigmoid_of(z[e]);
+            out[e] = x[e] * r * (w ? w[e] : 1) * z[e] * logistic(z[e]);
         j->stat[i] = r;
         elems_put(&j->c->out[0], i * j->dim, j->dim, out);
     }
@@ -160,7 +160,7 @@ static void gated_norm_bwd_head(const gated_job *j, int64_t i, const float *w, f
     const float *dy = elems_get(j->dy, i * j->dim, j->dim, tmp + 3 * j->dim);
     float *dx = tmp + 4 * j->dim, *dz = tmp + 5 * j->dim, r = j->stat[i], sum = 0;
     for (int64_t e = 0; e < j->dim; e++) {
-        float s = sigmoid_of(z[e]), gate = z[e] * s, scale = w ? w[e] : 1;
+        float s = logistic(z[e]), gate = z[e] * s, scale = w ? w[e] : 1;
         float plain = dy[e] * x[e] * r;
         dw[e] += plain * gate;
         dz[e] = plain * scale * s * (1 + z[e] * (1 - s));
@@ -206,7 +206,7 @@ static void sigmoid_gate_task(void *ctx, int64_t task, int worker) {
     for (int64_t at = own.lo; at < own.hi; at += BLOCK) {
         int64_t m = MIN(BLOCK, own.hi - at);
         const float *x = elems_get(&c->in[0], at, m, a), *g = elems_get(&c->in[1], at, m, b);
-        for (int64_t e = 0; e < m; e++) y[e] = x[e] * sigmoid_of(g[e]);
+        for (int64_t e = 0; e < m; e++) y[e] = x[e] * logistic(g[e]);
         elems_put(&c->out[0], at, m, y);
     }
 }
@@ -220,7 +220,7 @@ static void sigmoid_gate_bwd_task(void *ctx, int64_t task, int worker) {
         const float *dy = elems_get(&c->in[0], at, m, d), *x = elems_get(&c->in[1], at, m, a);
         const float *g = elems_get(&c->in[2], at, m, b);
         for (int64_t e = 0; e < m; e++) {
-            float s = sigmoid_of(g[e]);
+            float s = logistic(g[e]);
             dx[e] = dy[e] * s;
             dg[e] = dx[e] * x[e] * (1 - s);
         }

@@ -87,7 +87,7 @@ static __device__ void set_all(float *to, float value, int64_t n) {
     for (int64_t e = threadIdx.x; e < n; e += THREADS) to[e] = value;
     __syncthreads();
 }
-static __device__ void copy_all(float *to, const float *from, int64_t n) {
+static __device__ void copy_floats(float *to, const float *from, int64_t n) {
     for (int64_t e = threadIdx.x; e < n; e += THREADS) to[e] = from[e];
     __syncthreads();
 }
@@ -120,7 +120,7 @@ static __device__ float load_unit(const mixed &t, int64_t at, int n, float by, f
     return r;
 }
 
-static __device__ void load_chunk(const delta_block &b, int64_t at, int h) {
+static __device__ void load_tokens(const delta_block &b, int64_t at, int h) {
     const delta_shape &s = *b.s;
     int key = h / s.group, heads = (int)(s.gates / 2), warp = threadIdx.x / WARP;
     float by = rsqrtf((float)s.K);
@@ -180,7 +180,7 @@ static __device__ void step_state_on(const delta_block &b) {
 }
 
 /* @return the end of the chunk that begins at `at`, or with most > CHUNK of its document */
-static __device__ int64_t run_end(const delta_shape &s, int64_t at, int64_t to, int64_t most) {
+static __device__ int64_t tokens_end(const delta_shape &s, int64_t at, int64_t to, int64_t most) {
     int64_t end = at + most < to ? at + most : to, i = at + 1;
     while (i < end && s.start[i] <= at) i++;
     return i;
@@ -196,8 +196,8 @@ static __global__ void __launch_bounds__(THREADS) delta_rule(delta_shape s) {
         for (int h = key * s.group; h < (key + 1) * s.group; h++)
             for (int64_t at = from; at < to; at += b.rows) {
                 if (at == from || s.start[at] == at) set_all(b.S, 0, (int64_t)K * V);
-                b.rows = (int)(run_end(s, at, to, CHUNK) - at);
-                load_chunk(b, at, h);
+                b.rows = (int)(tokens_end(s, at, to, CHUNK) - at);
+                load_tokens(b, at, h);
                 mm<PLAIN>(b.rows, V, K, b.k, b.S, b.t);
                 solve_corrections(b);
                 score_chunk(b);
@@ -306,13 +306,13 @@ static __device__ void solve_bwd(const delta_block &b) {
 static __device__ void chunk_backward(const delta_block &b, int64_t at, int h, int64_t from) {
     const delta_shape &s = *b.s;
     int n = b.rows, K = s.K, V = s.V, heads = (int)(s.gates / 2);
-    load_chunk(b, at, h);
+    load_tokens(b, at, h);
     for (int e = threadIdx.x; e < n * V; e += THREADS)
         b.dO[e] = read1(s.o.p, s.o.dt, (at + e / V) * s.width + h * V + e % V);
     mm<PLAIN>(n, V, K, b.k, b.S, b.t);
-    copy_all(b.M, b.t, n * V);
+    copy_floats(b.M, b.t, n * V);
     solve_corrections(b);
-    copy_all(b.D, b.x, n * V);
+    copy_floats(b.D, b.x, n * V);
     score_chunk(b);
     output_bwd(b);
     state_bwd(b);
@@ -346,16 +346,16 @@ static __device__ void document_backward(delta_block &b, int64_t at, int64_t end
     set_all(b.S, 0, state);
     set_all(b.dS, 0, state);
     for (int64_t i = at; i < end; i += CHUNK) {
-        copy_all(b.states + (i - at) / CHUNK * state, b.S, state);
+        copy_floats(b.states + (i - at) / CHUNK * state, b.S, state);
         b.rows = (int)(end - i < CHUNK ? end - i : CHUNK);
-        load_chunk(b, i, h);
+        load_tokens(b, i, h);
         mm<PLAIN>(b.rows, b.s->V, b.s->K, b.k, b.S, b.t);
         solve_corrections(b);
         step_state_on(b);
     }
     for (int64_t chunk = (end - at - 1) / CHUNK; chunk >= 0; chunk--) {
         int64_t i = at + chunk * CHUNK;
-        copy_all(b.S, b.states + chunk * state, state);
+        copy_floats(b.S, b.states + chunk * state, state);
         b.rows = (int)(end - i < CHUNK ? end - i : CHUNK);
         chunk_backward(b, i, h, from);
     }
@@ -377,7 +377,7 @@ static __global__ void __launch_bounds__(THREADS) delta_rule_bwd(delta_shape s) 
         int64_t from = task / s.keys * s.each, to = from + s.each < s.n ? from + s.each : s.n;
         set_all(b.dqk, 0, (to - from) * 2 * s.K);
         for (int64_t at = from, end; at < to; at = end) {
-            end = run_end(s, at, to, to - at);
+            end = tokens_end(s, at, to, to - at);
             for (int h = key * s.group; h < (key + 1) * s.group; h++)
                 document_backward(b, at, end, h, from);
         }
@@ -439,7 +439,7 @@ static __global__ void __launch_bounds__(THREADS)
         int64_t row = i * s.cols;
         if (s.start[i] / seq != (int)blockIdx.y) continue;
         bool again = i && s.start[i] == s.start[i - 1] && pos[i] == pos[i - 1];
-        if (threadIdx.x < WARP) {
+        if (threadIdx.x < WARP && !again) { /* else q is that of the row before */
             load_unit(s.qkv, row + (int64_t)key * s.K, s.K, rsqrtf((float)s.K), q);
             load_unit(s.qkv, row + (int64_t)(s.keys + key) * s.K, s.K, 1, k);
         }
