@@ -10,12 +10,12 @@
 #include "optim/optim.h"
 
 static const char *const fixtures[] = {
-    "gpt2",    "gpt_neox",   "llama",     "llama3",       "llama3_sharded", "mistral",
-    "olmo2",   "qwen2",      "qwen3",     "gpt_neox_odd", "mixtral",        "qwen3_moe",
-    "olmo3",   "smollm3",    "granite",   "phi3",         "starcoder2",     "stablelm",
-    "cohere2", "gemma2",     "gemma3",    "falcon",       "falcon_shared",  "olmoe",
-    "glm4",    "nanochat",   "qwen2_moe", "glm4_moe",     "gpt_oss",        "deepseek_v3",
-    "llama4",  "qwen3_next",
+    "gpt2",        "gpt_neox", "llama",      "llama3",       "llama3_sharded", "mistral",
+    "olmo2",       "qwen2",    "qwen3",      "gpt_neox_odd", "mixtral",        "qwen3_moe",
+    "olmo3",       "smollm3",  "granite",    "phi3",         "starcoder2",     "stablelm",
+    "cohere2",     "gemma2",   "gemma3",     "falcon",       "falcon_shared",  "olmoe",
+    "mpt",         "glm4",     "nanochat",   "qwen2_moe",    "glm4_moe",       "gpt_oss",
+    "deepseek_v3", "llama4",   "qwen3_next",
 };
 
 /* The number of models, and where each is. */

@@ -53,6 +53,7 @@ static void presets_have_the_published_sizes(void **state) {
         { "llama4-maverick", 400711848960LL },
         { "deepseek-v2-lite", 15706484224LL },
         { "deepseek-v2", 235741434880LL },
+        { "mpt-7b", 6649286656LL },
         { "qwen3-next-80b-a3b", 79674391296LL },
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
