@@ -7,18 +7,28 @@
 
 #include "bench.h"
 
-static const char *const units[] = { "tok/s", "s", "TFLOP/s", "% MFU" };
-
-static void print_row(const published_row *r, bool markdown) {
-    const char *half = r->reported ? "" : "fitted";
-    if (markdown) {
-        printf("| %s | %.5g %s | %.5g | %+.1f %%%s |\n", r->name, r->simulated, units[r->measure],
-               r->published, 100 * r->off, r->reported ? "" : " *");
-        return;
+/* The lines of the tables of docs/planning.md. */
+static void print_markdown(const published_rows *p) {
+    char line[ROW_LINE];
+    for (int reported = 1; reported >= 0; reported--) {
+        half_line(p, reported, line);
+        puts(line);
     }
+    for (int i = 0; i < p->sources; i++) {
+        source_line(p, p->source[i], line);
+        puts(line);
+    }
+    for (int i = 0; i < p->n; i++) {
+        row_line(&p->row[i], line);
+        puts(line);
+    }
+}
+
+static void print_row(const published_row *r) {
+    const char *half = r->reported ? "" : "fitted";
     const step_time *t = &r->time;
     printf("%-44s %9.5g %9.5g %-7s %+6.1f %% %-6s %3.0f %3.0f %3.0f %3.0f %3.0f  %5.1f GB%s\n",
-           r->name, r->simulated, r->published, units[r->measure], 100 * r->off, half,
+           r->name, r->simulated, r->published, row_units[r->measure], 100 * r->off, half,
            100 * t->run.compute / t->seconds, 100 * t->run.exposed / t->seconds,
            100 * t->run.bubble * t->run.seconds / t->seconds, 100 * t->stragglers / t->seconds,
            100 * t->update / t->seconds, r->memory / 1e9,
@@ -54,11 +64,15 @@ int main(int argc, char **argv) {
     }
     bench_check(rows_open(argv[1], &p));
     int refused = rows_simulate(&p);
-    if (!markdown)
-        printf("%-44s %9s %9s %-7s %8s %-6s %3s %3s %3s %3s %3s  %s\n", "", "simulated",
-               "published", "", "error", "half", "cmp", "exp", "idl", "str", "upd", "memory");
+    if (markdown) {
+        print_markdown(&p);
+        rows_close(&p);
+        return refused > 0;
+    }
+    printf("%-44s %9s %9s %-7s %8s %-6s %3s %3s %3s %3s %3s  %s\n", "", "simulated", "published",
+           "", "error", "half", "cmp", "exp", "idl", "str", "upd", "memory");
     for (int i = 0; i < p.n; i++)
-        if (!isnan(p.row[i].off)) print_row(&p.row[i], markdown);
+        if (!isnan(p.row[i].off)) print_row(&p.row[i]);
     print_sums(&p, false);
     print_sums(&p, true);
     if (refused) printf("\n%d rows are refused\n", refused);

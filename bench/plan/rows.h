@@ -39,6 +39,8 @@ typedef struct published_rows {
         const char *name, *settings;
     } define[MOST_DEFINES];
     int defines;
+    const char *source[MOST_DEFINES]; /* their keys */
+    int sources;
 } published_rows;
 
 /* FNV-1a; its lowest bit decides. */
@@ -93,6 +95,9 @@ static inline err read_row(published_rows *p, char *line) {
     while (k < COUNT_OF(measures) && strncmp(f[5], measures[k], strlen(measures[k])) != 0) k++;
     if (k == COUNT_OF(measures)) return ERR("rows: %s: \"%s\" is not a measure", r.name, f[5]);
     r.measure = (row_measure)k;
+    bool known = false;
+    for (int i = 0; i < p->sources; i++) known |= !strcmp(p->source[i], r.source);
+    if (!known) return ERR("rows: %s: no line says what the source \"%s\" is", r.name, r.source);
     r.published = atof(f[5] + strlen(measures[k]));
     if (r.ranks < 1 || !(r.published > 0)) return ERR("rows: %s: ranks or figure missing", r.name);
     TRY(expand_settings(p, f[6], &settings));
@@ -113,16 +118,21 @@ static inline err rows_open(const char *folder, published_rows *out) {
     snprintf(path, sizeof path, "%s/rows.txt", folder);
     TRY(io_read(path, 1 << 24, &out->text, &len));
     for (rest = out->text; (line = strsep(&rest, "\n"));) {
-        if (!*line || *line == '#' || !strncmp(line, "source ", 7)) continue;
-        if (strncmp(line, "define ", 7) != 0) {
+        bool source = !strncmp(line, "source ", 7);
+        if (!*line || *line == '#') continue;
+        if (!source && strncmp(line, "define ", 7) != 0) {
             TRY(read_row(out, line));
             continue;
         }
-        if (out->defines == MOST_DEFINES)
+        if (out->defines == MOST_DEFINES || out->sources == MOST_DEFINES)
             return ERR("rows: more than %d definitions", MOST_DEFINES);
         char *name = line + 7, *settings = strchr(name, ' ');
-        if (!settings) return ERR("rows: %s: no settings", line);
+        if (!settings) return ERR("rows: %s: nothing after its name", line);
         *settings++ = '\0';
+        if (source) {
+            out->source[out->sources++] = name;
+            continue;
+        }
         out->define[out->defines].name = name;
         out->define[out->defines++].settings = settings;
     }
@@ -201,6 +211,8 @@ static inline int rows_simulate(published_rows *p) {
     return refused;
 }
 
+static const char *const row_units[] = { "tok/s", "s", "TFLOP/s", "% MFU" };
+
 /* ---- sums --------------------------------------------------------------------------------------- */
 typedef struct rows_summary {
     int n, within_15, within_25;
@@ -268,6 +280,34 @@ static inline rows_summary rows_sum(const published_rows *p, bool reported, cons
     s.median = s.n ? off[s.n / 2] : 0;
     free(off);
     return s;
+}
+
+/* ---- tables of docs/planning.md ------------------------------------------------------------------- */
+enum { ROW_LINE = 256 };
+
+static inline void row_line(const published_row *r, char line[ROW_LINE]) {
+    snprintf(line, ROW_LINE, "| %s | %.5g %s | %.5g | %+.1f %%%s |", r->name, r->simulated,
+             row_units[r->measure], r->published, 100 * r->off, r->reported ? "" : " *");
+}
+
+static inline void half_line(const published_rows *p, bool reported, char line[ROW_LINE]) {
+    rows_summary s = rows_sum(p, reported, NULL);
+    snprintf(line, ROW_LINE, "| %s half | %d | %.1f %% | %.0f %% | %.0f %% | %d of %d |",
+             reported ? "reported" : "calibration", s.n, 100 * s.median, 100.0 * s.within_15 / s.n,
+             100.0 * s.within_25 / s.n, s.in_order, s.pairs);
+}
+
+static inline void source_line(const published_rows *p, const char *source, char line[ROW_LINE]) {
+    char text[2][64] = { "-", "-" };
+    rows_summary s[2];
+    for (int reported = 0; reported < 2; reported++) {
+        s[reported] = rows_sum(p, reported, source);
+        if (s[reported].n)
+            snprintf(text[reported], sizeof text[0], "%.1f %%, %.1f %%", 100 * s[reported].median,
+                     100 * s[reported].worst);
+    }
+    snprintf(line, ROW_LINE, "| %s | %d + %d | %s | %s |", source, s[1].n, s[0].n, text[1],
+             text[0]);
 }
 
 #endif

@@ -8,6 +8,33 @@
 
 #define ROWS_FOLDER FIXTURES "/../../bench/plan"
 
+/* docs/planning.md has the rows as they come out, good and bad alike, up to what compilers round differently. */
+static void assert_documented(const published_rows *p) {
+    char *text, line[ROW_LINE], *cut;
+    size_t len;
+    assert_ok(io_read(ROWS_FOLDER "/../../docs/planning.md", 1 << 24, &text, &len));
+    for (int i = 0; i < p->sources; i++) {
+        source_line(p, p->source[i], line);
+        cut = strchr(strchr(line, '+'), '|');
+        cut[1] = '\0'; /* its name and numbers of rows */
+        if (!strstr(text, line)) fail_msg("docs/planning.md lacks %s", line);
+    }
+    for (int i = 0; i < p->n; i++) {
+        const published_row *r = &p->row[i];
+        snprintf(line, sizeof line, "| %s | ", r->name);
+        const char *at = strstr(text, line);
+        double simulated, published, off;
+        char unit[16];
+        if (!at || sscanf(at + strlen(line), "%lf %15[^|]| %lf | %lf", &simulated, unit, &published,
+                          &off) != 4)
+            fail_msg("docs/planning.md lacks %s", line);
+        if (fabs(off - 100 * r->off) > 0.2 || fabs(published / r->published - 1) > 1e-4)
+            fail_msg("docs/planning.md: %s %+.1f %%, now %+.1f %%: run bench/plan/rows --markdown",
+                     r->name, off, 100 * r->off);
+    }
+    free(text);
+}
+
 static void published_rows_come_out(void **state) {
     published_rows p;
     assert_ok(rows_open(ROWS_FOLDER, &p));
@@ -24,6 +51,7 @@ static void published_rows_come_out(void **state) {
     assert_true(reported.pairs >= 10 && reported.in_order >= 0.9 * reported.pairs);
     for (int i = 0; i < p.n; i++) /* what ran fits under its profile */
         if (p.row[i].memory > p.row[i].limit) fail_msg("%s does not fit", p.row[i].name);
+    assert_documented(&p);
     rows_close(&p);
 }
 

@@ -182,30 +182,53 @@ static void no_layout_by_hand_is_better(void **state) {
     hardware_free(&h);
 }
 
-/* Dubey et al. 2024, table 4 and section 3.3.2, on 16,384 GPUs: the layout that was trained on. */
-static void llama3s_own_layout_is_among_the_first_ten(void **state) {
+static layout_result search_as(const char *as, const char *gpu, int gpus, search_settings set) {
     hardware h;
-    config c = config_with((search_settings){ "model.preset", "llama3-405b", "training.seq_len",
-                                              "8192", "model.max_seq_len", "8192",
-                                              "training.global_batch_size", "2048", NULL });
+    config c = config_with(set);
     layout_result r;
     run_target on = anywhere(0);
-    search_options o = { .gpus = 16384 };
-    bool found = false;
+    search_options o = { .gpus = gpus };
     assert_ok(hardware_open(FIXTURES "/../../bench/plan/clusters.yaml", &h));
-    assert_ok(hardware_find(&h, "h100-roce", &o.gpu));
-    assert_ok(other_system_find("llama3", &on.as));
+    assert_ok(hardware_find(&h, gpu, &o.gpu));
+    assert_ok(other_system_find(as, &on.as));
     o.limit = plan_limit_of_gpu(o.gpu->memory);
     assert_ok(layout_find(&c, &on, &o, &r));
     assert_true(r.n <= 10);
+    config_free(&c);
+    hardware_free(&h);
+    return r;
+}
+
+/* Dubey et al. 2024, table 4 and section 3.3.2, on 16,384 GPUs: the layout that was trained on. */
+static void llama3s_own_layout_is_among_the_first_ten(void **state) {
+    layout_result r = search_as("llama3", "h100-roce", 16384,
+                                (search_settings){ "model.preset", "llama3-405b",
+                                                   "training.seq_len", "8192", "model.max_seq_len",
+                                                   "8192", "training.global_batch_size", "2048" });
+    bool found = false;
     for (int i = 0; i < r.n; i++) {
         const layout_choice *k = &r.best[i];
         found |= k->tp == 8 && k->pp == 16 && k->cp == 1 && k->dp == 128 && k->chunks == 8 &&
                  k->ends_counted && k->schedule == PIPE_INTERLEAVED && k->recompute != CFG_AC_FULL;
     }
     assert_true(found);
-    config_free(&c);
-    hardware_free(&h);
+}
+
+/* DeepSeek-AI 2024, section 3.2, on 2,048 GPUs; zero bubble stands for DualPipe. */
+static void deepseek_v3s_own_layout_is_among_those_shown(void **state) {
+    layout_result r =
+        search_as("deepseek", "h800", 2048,
+                  (search_settings){ "model.preset", "deepseek-v3", "model.capacity_factor", "1",
+                                     "training.seq_len", "4096", "model.max_seq_len", "4096",
+                                     "training.global_batch_size", "15360", "precision.fp8",
+                                     "current", "optimizer.name", "adamw" });
+    bool found = false;
+    for (int i = 0; i < r.n; i++) {
+        const layout_choice *k = &r.best[i];
+        found |= k->tp == 1 && k->pp == 16 && k->ep == 64 && k->zero == 1 &&
+                 k->schedule == PIPE_ZERO_BUBBLE && k->recompute == CFG_AC_SELECTIVE;
+    }
+    assert_true(found);
 }
 
 static void less_memory_is_slower_and_none_is_nothing(void **state) {
@@ -429,6 +452,7 @@ int main(void) {
         cmocka_unit_test(what_is_found_fits_and_runs),
         cmocka_unit_test(no_layout_by_hand_is_better),
         cmocka_unit_test(llama3s_own_layout_is_among_the_first_ten),
+        cmocka_unit_test(deepseek_v3s_own_layout_is_among_those_shown),
         cmocka_unit_test(less_memory_is_slower_and_none_is_nothing),
         cmocka_unit_test(cost_is_tokens_per_accelerator),
         cmocka_unit_test(memory_of_the_host_is_used_when_needed),

@@ -47,7 +47,8 @@ struct model {
     chain_end tied, half_tied; /* add up the gradients of a table that two stages hold */
     int tied_half;             /* the region of model_half_tied; -1: none */
     model_param *param;        /* every part of every layer */
-    model_param **by_name;     /* [params] sorted by name: there may be tens of thousands */
+    int *by_name;              /* [name_slots] index + 1 by a hash of the name, 0: empty */
+    int name_slots;            /* a power of two */
     int params;
     prog **recorded; /* owned */
     int records, record_cap;

@@ -713,8 +713,15 @@ static err pipeline_check(const model *m) {
     return OK;
 }
 
-static int by_param_name(const void *a, const void *b) {
-    return strcmp((*(model_param *const *)a)->name, (*(model_param *const *)b)->name);
+/* Indexes parameters by a hash of their names, with linear probing. */
+static void index_names(model *m) {
+    for (m->name_slots = 2; m->name_slots < 2 * m->params; m->name_slots *= 2) continue;
+    m->by_name = mem_alloc((size_t)m->name_slots * sizeof *m->by_name);
+    for (int i = 0; i < m->params; i++) {
+        size_t at = hash_str(m->param[i].name) & (size_t)(m->name_slots - 1);
+        while (m->by_name[at]) at = (at + 1) & (size_t)(m->name_slots - 1);
+        m->by_name[at] = i + 1;
+    }
 }
 
 err model_new(const model_config *c, const model_layout *l, model **out) {
@@ -744,9 +751,7 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     }
     bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, &m->l.mesh);
     list_param_parts(m);
-    m->by_name = mem_alloc((size_t)(m->params + 1) * sizeof *m->by_name);
-    for (int i = 0; i < m->params; i++) m->by_name[i] = &m->param[i];
-    sort_array(m->by_name, (size_t)m->params, sizeof *m->by_name, by_param_name);
+    index_names(m);
     *out = m;
     return OK;
 }
@@ -772,15 +777,9 @@ int model_params(const model *m) { return m->params; }
 const model_param *model_param_at(const model *m, int i) { return &m->param[i]; }
 
 int model_find_param(const model *m, const char *name) {
-    int low = 0, high = m->params;
-    while (low < high) {
-        int middle = (low + high) / 2, order = strcmp(m->by_name[middle]->name, name);
-        if (order == 0) return (int)(m->by_name[middle] - m->param);
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
+    size_t at = hash_str(name) & (size_t)(m->name_slots - 1);
+    for (; m->by_name[at]; at = (at + 1) & (size_t)(m->name_slots - 1))
+        if (!strcmp(m->param[m->by_name[at] - 1].name, name)) return m->by_name[at] - 1;
     return -1;
 }
 

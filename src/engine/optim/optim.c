@@ -69,20 +69,32 @@ static int by_bucket_place(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Returns the first parameter of a layer: parameters are listed layer by layer, of which a model of experts has tens of
+ * thousands. @param from the first one of any layer */
+static int find_layer(const model *m, int layer, int from) {
+    if (model_param_at(m, from)->layer > layer) from = 0;
+    while (from < model_params(m) && model_param_at(m, from)->layer != layer) from++;
+    BUG_IF(from == model_params(m));
+    return from;
+}
+
 /* Covers the parameters of each bucket in memory order. */
 static void make_ranges(optimizer *o) {
     for (int i = 0; i < o->params; i++) {
         param_update *t = &o->param[i];
         const optim_group *g = &o->groups.group[o->groups.of[i]];
         *t = (param_update){ .r = rule_of(&o->s, g, model_param_at(o->m, i)), .range = -1 };
-        t->states = rule_states_of(t->r);
+        bool alike = i > 0 && t->r == t[-1].r; /* of tens of thousands of experts */
+        t->states = alike ? t[-1].states : rule_states_of(t->r);
         for (int k = 0; k < MAX_STATES; k++) t->whole[k] = -1;
     }
     ranged_param *list = mem_alloc((size_t)o->params * sizeof *list);
-    for (int i = 0; i < model_buckets(o->m); i++) {
+    for (int i = 0, from = 0; i < model_buckets(o->m); i++) {
         bucket_view b = model_bucket(o->m, i);
         int n = 0;
-        for (int k = 0; k < o->params; k++) {
+        if (b.layer >= 0) from = find_layer(o->m, b.layer, from);
+        for (int k = b.layer >= 0 ? from : 0; k < o->params; k++) {
+            if (b.layer >= 0 && model_param_at(o->m, k)->layer != b.layer) break;
             list[n].param = k;
             n += model_param_range(o->m, k, &b, &list[n].z);
         }

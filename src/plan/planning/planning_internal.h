@@ -18,6 +18,8 @@ void capacity_of_outline(const train_outline *o, const run_target *on, int stage
 /* Bytes of a program's saved values that another system does not keep (systems.c). @param as NULL: ours */
 double other_system_spares(const other_system *as, const model_config *mc, const model_layout *lay,
                            const prog *p);
+/* Changes bytes of weights, gradients and moments to what another system has, however they are sharded. */
+void other_system_states(const other_system *as, dtype dt, double bytes[MEMORY_KINDS]);
 /* Bytes that a microbatch's first stage moves to host memory, and back for its backward. */
 double other_system_moves(const other_system *as, const train_outline *o);
 double free_move(void *ctx, const mesh *m, const comm_move *move, double bytes); /* costs nothing */

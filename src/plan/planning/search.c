@@ -22,7 +22,9 @@ enum {
     MOST_PIPELINE = 64,
     MOST_CONTEXT = 16,
     FINALISTS = 24,
-    FEW_FINALISTS = 8, /* of models whose layout takes long: with so many experts of all layers */
+    FEW_FINALISTS =
+        8, /* of models whose layout takes long: with so many experts of all layers; one per shape */
+    FEW_NEAR = 3, /* of those: the best, of which stages as neighbors are tried, too */
     SLOW_MODEL = 4096,
     PER_SHAPE = 2,
     SHARD_SIZES = 4
@@ -30,6 +32,9 @@ enum {
 
 /* A batch in tokens is rounded up by less than this to use all accelerators. */
 static const double most_rounding = 0.10;
+
+/* Layouts that reach less of the best one's score are not worth showing. */
+static const double least_of_best = 2.0 / 3;
 
 /* The modes of activation_checkpoint that the search tries. */
 static const cfg_recompute recomputes[] = { CFG_AC_NONE, CFG_AC_SELECTIVE, CFG_AC_FULL };
@@ -47,6 +52,16 @@ static const char *const offload_names[OFFLOADS] = { "none", "moments", "all" };
 const char *offload_name(offload_kind k) { return offload_names[k]; }
 
 /* ---- one way to divide a layer ------------------------------------------------------------------ */
+/* Parameters of a rank, and what their states and their update take. They depend on tp, cp and ep alone. */
+typedef struct state_prices {
+    double update;              /* seconds per element that a rank updates, but for the next */
+    double matrices;            /* seconds per block, of GEMMs on whole matrices (Muon) */
+    double bytes[MEMORY_KINDS]; /* of weights, gradients and states, per element */
+    double first_params, last_params; /* elements on a rank; a tied table counts in both */
+    double block_params[CHAIN_KINDS]; /* ... of a block of each kind */
+    double
+        expert_params[CHAIN_KINDS]; /* ... of which experts, which expert-parallel ranks divide */
+} state_prices;
 /* The cost of a block and its surroundings, for (tp, cp, ep, rows, recompute of cheap ops, a split backward pass). */
 typedef struct layer_prices {
     int tp, cp, ep;
@@ -56,13 +71,7 @@ typedef struct layer_prices {
     bool possible;
     prog_price first, last, block[CHAIN_KINDS];
     double message;
-    double update;              /* seconds per element that a rank updates, but for the next */
-    double matrices;            /* seconds per block, of GEMMs on whole matrices (Muon) */
-    double bytes[MEMORY_KINDS]; /* of weights, gradients and states, per element */
-    double first_params, last_params; /* elements on a rank; a tied table counts in both */
-    double block_params[CHAIN_KINDS]; /* ... of a block of each kind */
-    double
-        expert_params[CHAIN_KINDS]; /* ... of which experts, which expert-parallel ranks divide */
+    state_prices states;
 } layer_prices;
 
 typedef struct searcher {
@@ -87,16 +96,16 @@ typedef struct searcher {
 } searcher;
 
 static void count_params(const searcher *s, layer_prices *p, const model *m) {
-    for (int i = 0; i < CHAIN_KINDS; i++) p->block_params[i] = 0;
+    for (int i = 0; i < CHAIN_KINDS; i++) p->states.block_params[i] = 0;
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i);
         double n = (double)b.count;
         bool first_of_kind = b.layer >= 0;
         for (int l = 0; l < b.layer; l++) first_of_kind &= s->kind[l] != s->kind[b.layer];
-        if (first_of_kind) p->block_params[s->kind[b.layer]] += n;
-        if (b.layer < 0 && strcmp(b.name, "last") != 0) p->first_params += n;
+        if (first_of_kind) p->states.block_params[s->kind[b.layer]] += n;
+        if (b.layer < 0 && strcmp(b.name, "last") != 0) p->states.first_params += n;
         if (b.layer < 0 && (!strcmp(b.name, "last") || !strcmp(b.name, "tied")))
-            p->last_params += n;
+            p->states.last_params += n;
     }
 }
 
@@ -105,7 +114,8 @@ static void count_experts(const searcher *s, layer_prices *p, const model *m) {
         const model_param *q = model_param_at(m, i);
         bool counted = (q->apart & AXIS(AX_EP)) && q->layer >= 0;
         for (int l = 0; counted && l < q->layer; l++) counted &= s->kind[l] != s->kind[q->layer];
-        if (counted) p->expert_params[s->kind[q->layer]] += (double)(q->local[0] * q->local[1]);
+        if (counted)
+            p->states.expert_params[s->kind[q->layer]] += (double)(q->local[0] * q->local[1]);
     }
 }
 
@@ -162,11 +172,12 @@ static err price_states(const searcher *s, layer_prices *p, model *m, plan *q,
     TRY(optim_new(&settings, m, q, &o));
     sim_costs alone = { .call = price_matrices, .move = free_move, .ctx = (void *)s };
     double matrices = update_seconds(o, &l->mesh, &alone);
-    p->update = MAX(0, update_seconds(o, &l->mesh, &s->costs) - matrices) / elements;
-    p->matrices = matrices / s->recorded;
+    p->states.update = MAX(0, update_seconds(o, &l->mesh, &s->costs) - matrices) / elements;
+    p->states.matrices = matrices / s->recorded;
     capacity_add_memory(q, false, &c);
     for (size_t i = 0; i < COUNT_OF(states); i++)
-        p->bytes[states[i]] = c.memory[states[i]] / elements;
+        p->states.bytes[states[i]] = c.memory[states[i]] / elements;
+    if (s->on->as) other_system_states(s->on->as, l->dt, p->states.bytes);
     optim_free(o);
     return OK;
 }
@@ -179,6 +190,28 @@ static model_layout layout_of_prices(const searcher *s, const layer_prices *p) {
     l.selective = p->selective;
     l.pipe = (pipeline){ .kind = PIPE_1F1B, .chunks = 1 };
     return l;
+}
+
+/* Counts the parameters of the recorded layers and prices their states. */
+static err price_own_states(const searcher *s, layer_prices *p, model *m, const model_layout *l) {
+    plan *q = plan_new(&l->mesh, s->on->ops, 1);
+    model_reserve(m, q, true);
+    count_params(s, p, m);
+    count_experts(s, p, m);
+    err e = price_states(s, p, m, q, l);
+    plan_free(q);
+    return e;
+}
+
+/* Takes states from prices of another batch or recompute mode, on which they do not depend. @return false: there are none */
+static bool share_states(const searcher *s, layer_prices *p) {
+    for (int i = 0; i < s->n_prices; i++) {
+        const layer_prices *q = &s->prices[i];
+        if (!q->possible || q->tp != p->tp || q->cp != p->cp || q->ep != p->ep) continue;
+        p->states = q->states;
+        return true;
+    }
+    return false;
 }
 
 /* Records the programs of such a rank, of a model of so few layers that it has one block of each kind: the others are
@@ -194,13 +227,8 @@ static err record_prices(const searcher *s, layer_prices *p) {
     err e = model_record(m, PROG_TRAIN, p->rows * s->seq, s->seq, &c);
     if (!e) {
         price_programs(s, p, &c, &mc, &l);
-        plan *q = plan_new(&l.mesh, s->on->ops, 1);
-        model_reserve(m, q, true);
-        count_params(s, p, m);
-        count_experts(s, p, m);
-        e = price_states(s, p, m, q, &l);
+        if (!share_states(s, p)) e = price_own_states(s, p, m, &l);
         if (!e && p->split) e = price_split(s, p, &mc, &l);
-        plan_free(q);
     }
     model_free(m);
     return e;
@@ -314,8 +342,8 @@ static stage_sums sum_stage(const searcher *s, const layer_prices *p, const layo
             t.backward += b->backward + b->weights;
             t.weights += b->weights;
             if (c->recompute == CFG_AC_FULL) t.backward += b->again;
-            t.params += p->block_params[s->kind[l]];
-            t.experts += p->expert_params[s->kind[l]];
+            t.params += p->states.block_params[s->kind[l]];
+            t.experts += p->states.expert_params[s->kind[l]];
             t.saved += b->saved;
             t.block_inputs += b->block_input;
             t.one_saved = MAX(t.one_saved, b->saved);
@@ -326,11 +354,11 @@ static stage_sums sum_stage(const searcher *s, const layer_prices *p, const layo
         t.forward += p->first.forward;
         t.backward += p->first.backward + p->first.weights;
         t.weights += p->first.weights;
-        t.params += p->first_params;
+        t.params += p->states.first_params;
     }
     if (stage == c->pp - 1) {
         t.forward += p->last.forward;
-        t.params += p->last_params;
+        t.params += p->states.last_params;
     }
     return t;
 }
@@ -354,13 +382,14 @@ static double sharded_params(const layout_choice *c, const stage_sums *t) {
 static double state_bytes(const layer_prices *p, const layout_choice *c, const stage_sums *t,
                           double *offloaded) {
     double sharded = c->zero >= 1 ? sharded_params(c, t) : t->params;
-    double weights = p->bytes[MEMORY_WEIGHTS] * (c->zero >= 3 ? sharded : t->params);
-    double master = p->bytes[MEMORY_MASTER] * sharded, moments = p->bytes[MEMORY_MOMENTS] * sharded;
+    double weights = p->states.bytes[MEMORY_WEIGHTS] * (c->zero >= 3 ? sharded : t->params);
+    double master = p->states.bytes[MEMORY_MASTER] * sharded,
+           moments = p->states.bytes[MEMORY_MOMENTS] * sharded;
     *offloaded = 0;
     if (c->offload == OFFLOAD_NONE) return weights + master + moments;
     *offloaded = moments;
     if (c->offload == OFFLOAD_MOMENTS) return weights + master;
-    *offloaded += master + p->bytes[MEMORY_WEIGHTS] * sharded;
+    *offloaded += master + p->states.bytes[MEMORY_WEIGHTS] * sharded;
     return 0;
 }
 
@@ -372,13 +401,13 @@ static bool fills_slots(const layout_choice *c) {
 static double estimate_bytes(const searcher *s, const layer_prices *p, const layout_choice *c,
                              const stage_sums *t, int stage) {
     double held = held_micros(c, stage), offloaded;
-    double grad = p->bytes[MEMORY_GRADIENTS],
+    double grad = p->states.bytes[MEMORY_GRADIENTS],
            grads = grad * (c->zero >= 2 ? sharded_params(c, t) : t->params);
     double activations = t->saved * held;
     if (c->recompute == CFG_AC_FULL) activations = t->block_inputs * held + t->one_saved;
     double layer = t->params / MAX(1, t->layers), slots = 0;
     bool all = c->pp > 1 && c->offload != OFFLOAD_ALL; /* a pipeline gathers them once per step */
-    if (fills_slots(c)) slots += p->bytes[MEMORY_WEIGHTS] * (all ? t->params : 2 * layer);
+    if (fills_slots(c)) slots += p->states.bytes[MEMORY_WEIGHTS] * (all ? t->params : 2 * layer);
     if (c->zero >= 2) slots += 2 * grad * layer;
     int passed = c->schedule == PIPE_ZERO_BUBBLE ? t->layers + 2 : 3 * c->chunks;
     if (c->pp > 1) slots += p->block[0].residual * (s->on->as ? 4 : passed * held);
@@ -400,7 +429,8 @@ static double exposed_data(const searcher *s, const layout_choice *c, const stag
     double reduce = s->costs.move(s->costs.ctx, &m, &scatter, 4 * layer);
     if (c->replicas > 1) reduce += s->costs.move(s->costs.ctx, &m, &sum, 4 * layer / share);
     double bring = s->costs.move(s->costs.ctx, &m, &gather, 2 * layer);
-    if (c->offload == OFFLOAD_ALL) bring += s->costs.fetch(s->costs.ctx, 2 * layer / share);
+    double own = c->zero >= 1 ? sharded_params(c, t) / layers : layer;
+    if (c->offload == OFFLOAD_ALL) bring += s->costs.fetch(s->costs.ctx, 2 * own);
     double forward = t->forward / layers, backward = t->backward / layers;
     double reductions = c->zero >= 2 ? micros : 1, gathers = 1, again = 0;
     if (fills_slots(c) && (c->pp == 1 || c->offload == OFFLOAD_ALL)) gathers = again = micros;
@@ -448,7 +478,7 @@ static void estimate_speed(const searcher *s, const layer_prices *p, const stage
         double own = c->zero ? sharded_params(c, t) : t->params;
         /* ranks that share states deal out the blocks whose matrices they need whole */
         double blocks = c->zero ? ceil(t->layers / shard_ranks(c)) : t->layers;
-        update = MAX(update, p->update * own + p->matrices * blocks);
+        update = MAX(update, p->states.update * own + p->states.matrices * blocks);
         state_bytes(p, c, t, &offloaded);
         moved = MAX(moved, s->costs.fetch(s->costs.ctx, 2 * offloaded));
     }
@@ -708,7 +738,7 @@ static err choose_finalists(searcher *s, layout_result *out) {
     for (int i = 0; i < s->n && n < most; i++) {
         int alike = 0;
         for (int k = 0; k < n; k++) alike += same_shape(&list[k], &s->list[i]);
-        if (alike >= PER_SHAPE || offloads_needlessly(&s->list[i], list, n)) continue;
+        if (alike >= (slow ? 1 : PER_SHAPE) || offloads_needlessly(&s->list[i], list, n)) continue;
         if (s->o->progress) s->o->progress(s->o->ctx, s->considered, out->examined);
         err e = simulate_choice(s, &s->list[i]);
         out->examined++;
@@ -716,11 +746,16 @@ static err choose_finalists(searcher *s, layout_result *out) {
         err_free(e); /* training refuses it */
         if (!fits) continue;
         list[n] = s->list[i];
-        try_stages_near(s, &list[n]);
         list[n].score = score_of(s, &list[n], list[n].time.tokens_per_second);
         n++;
     }
     sort_array(list, (size_t)n, sizeof *list, by_score);
+    for (int i = 0; i < n && i < (slow ? FEW_NEAR : n); i++) {
+        try_stages_near(s, &list[i]);
+        list[i].score = score_of(s, &list[i], list[i].time.tokens_per_second);
+    }
+    sort_array(list, (size_t)n, sizeof *list, by_score);
+    while (n > 0 && list[n - 1].score < least_of_best * list[0].score) n--;
     out->n = MIN(n, LAYOUTS_SHOWN);
     memcpy(out->best, list, (size_t)out->n * sizeof *list);
     return OK;

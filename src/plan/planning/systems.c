@@ -194,19 +194,22 @@ static double eval_workspace(const train_outline *o) {
     return MAX(0, (double)plan_bytes(o->p, "temp") - most);
 }
 
+void other_system_states(const other_system *as, dtype dt, double bytes[MEMORY_KINDS]) {
+    if (as->bf16_gradients && dt != DT_F32) bytes[MEMORY_GRADIENTS] /= 2;
+    if (as->bf16_moments) bytes[MEMORY_MOMENTS] /= 2;
+    bytes[MEMORY_WEIGHTS] *= MAX(1, as->copies);
+    bytes[MEMORY_GRADIENTS] *= MAX(1, as->copies);
+}
+
 void other_system_memory(const other_system *as, const train_outline *o, int stage, capacity *c) {
     static const sim_costs nothing = { .call = free_call, .move = free_move };
     const model_layout *lay = model_lay(o->m);
     const prog_price b = sim_price(o->train->block[0], &lay->mesh, &nothing, true);
-    bool narrow = c->dt != DT_F32, master = c->memory[MEMORY_MASTER] > 0;
-    if (as->bf16_gradients && narrow) {
-        c->memory[MEMORY_GRADIENTS] /= 2;
+    bool master = c->memory[MEMORY_MASTER] > 0;
+    other_system_states(as, c->dt, c->memory);
+    if (as->bf16_gradients && c->dt != DT_F32)
         c->memory[MEMORY_COMMUNICATION] -= (double)plan_bytes(o->p, "whole grads") / 2;
-    }
-    if (as->bf16_moments) c->memory[MEMORY_MOMENTS] /= 2;
     if (as->casts_shards && lay->zero == 3 && master) c->memory[MEMORY_WEIGHTS] = 0;
-    c->memory[MEMORY_WEIGHTS] *= MAX(1, as->copies);
-    c->memory[MEMORY_GRADIENTS] *= MAX(1, as->copies);
     c->memory[MEMORY_WORKSPACE] -= eval_workspace(o);
     int stages = mesh_stages(&lay->mesh), tp = mesh_size(&lay->mesh, AX_TP);
     /* microbatches that a stage has slots for, without recompute of blocks */
