@@ -76,6 +76,7 @@ static err check_groups(const config *c, const launch_args *a, const launch_host
 typedef struct launched {
     char *run_dir; /* owned; NULL: not a run */
     bool fresh;
+    bool resumes; /* a data command that goes on where it was */
 } launched;
 
 /* Refuses what train would refuse, before anything starts. */
@@ -104,6 +105,8 @@ static err check_command(int argc, char **argv, const launch_args *a, const laun
     bool data = strcmp(argv[0], "data") == 0 && argc > 1;
     const cli_subcommand *s = data ? cli_find_subcommand(&data_family, argv[1]) : NULL;
     out->fresh = true; /* passed on as it is */
+    out->resumes = true;
+    for (int i = 0; i < argc; i++) out->resumes &= strcmp(argv[i], "--fresh") != 0;
     if (s && s->run_rank) return OK;
     return err_hint(
         ERR_USAGE("\"%s%s%s\" does not run on several ranks", argv[0], data ? " " : "",
@@ -290,7 +293,8 @@ err cmd_launch(int argc, char **argv) {
             .spares = spares,
             .run_dir = what.run_dir,
             .fresh = what.fresh,
-            .limits = { what.run_dir ? a.restarts : 0, a.restart_delay },
+            .limits = { what.run_dir || what.resumes ? a.restarts : 0, a.restart_delay },
+            .only_lost = what.resumes,
             .grace_s = a.grace,
         });
 cleanup:

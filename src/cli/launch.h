@@ -130,9 +130,11 @@ typedef struct launch_job {
     void (*command_free)(char **argv);
     void *ctx;
     launch_hosts *hosts, *spares;
-    const char *run_dir; /* NULL: there is nothing to continue, and one attempt is made */
+    const char *run_dir; /* NULL: not a run; there are no checkpoints */
     bool fresh;          /* the first attempt starts over */
     launch_limits limits;
+    bool
+        only_lost; /* restarts follow a rank that was lost, not an error that the program reports */
     double grace_s; /* of launch_attempt_await */
 } launch_job;
 /* Runs the job to its end. @return an error with the exit code and the diagnosis when it fails. */

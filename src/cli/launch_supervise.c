@@ -261,7 +261,9 @@ err launch_supervise(const launch_job *j) {
             break;
         }
         if (r->outcome.progress) fresh = false; /* from here on it continues what it began */
-        again = launch_may_restart(&j->limits, &history, &r->outcome, &why, &delay);
+        launch_limits limits = j->limits;
+        if (j->only_lost && !blames_host(&r->outcome)) limits.restarts = 0;
+        again = launch_may_restart(&limits, &history, &r->outcome, &why, &delay);
         if (!again) {
             e = give_up(&all, why);
             break;

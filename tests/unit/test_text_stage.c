@@ -1,5 +1,8 @@
 /* text: stages. What is written, in parts that a killed run resumes with, the same for any number of
  * threads. */
+#include <sched.h>
+#include <stdatomic.h>
+
 #include "support/text.h"
 
 #include <fcntl.h>
@@ -483,7 +486,8 @@ static void tasks_are_shared_by_bytes(void **state) {
 
 typedef struct task_rank {
     comm *c;
-    bool fails; /* rank 1 does */
+    bool fails;            /* rank 1 does */
+    _Atomic int *finished; /* set: the first task of rank 1 takes until all others are through */
     int ran[TASKS];
     err error;
 } task_rank;
@@ -493,6 +497,9 @@ static err run_task(void *ctx, int task, text_progress *p) {
     task_rank *r = ctx;
     r->ran[task]++;
     if (r->fails && comm_rank(r->c) == 1) return ERR("the disk is full");
+    while (r->finished && comm_rank(r->c) == 1 && atomic_load(r->finished) < TASKS - 1)
+        sched_yield();
+    if (r->finished) atomic_fetch_add(r->finished, 1);
     do TRY(text_progress_add(p, 1));
     while (r->fails);
     return OK;
@@ -506,12 +513,12 @@ static void *run_tasks(void *arg) {
     return NULL;
 }
 
-static void run_task_ranks(task_rank *ranks, bool fails) {
+static void run_task_ranks(task_rank *ranks, bool fails, _Atomic int *finished) {
     comm *ends[RANKS];
     pthread_t thread[RANKS];
     assert_ok(comm_threads((mesh){ .size = { [AX_DP_SHARD] = RANKS } }, 20, ends));
     for (int r = 0; r < RANKS; r++) {
-        ranks[r] = (task_rank){ .c = ends[r], .fails = fails };
+        ranks[r] = (task_rank){ .c = ends[r], .fails = fails, .finished = finished };
         pthread_create(&thread[r], NULL, run_tasks, &ranks[r]);
     }
     for (int r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
@@ -520,7 +527,7 @@ static void run_task_ranks(task_rank *ranks, bool fails) {
 
 static void each_task_runs_once(void **state) {
     task_rank ranks[RANKS];
-    run_task_ranks(ranks, false);
+    run_task_ranks(ranks, false, NULL);
     for (int r = 0; r < RANKS; r++) assert_ok(ranks[r].error);
     for (int i = 0; i < TASKS; i++) {
         int ran = 0;
@@ -529,9 +536,25 @@ static void each_task_runs_once(void **state) {
     }
 }
 
+/* One rank is at its first task until the others have run all of the rest: those that were its own too. */
+static void tasks_of_a_slow_rank_are_taken_over(void **state) {
+    task_rank ranks[RANKS];
+    _Atomic int finished = 0;
+    run_task_ranks(ranks, false, &finished);
+    for (int i = 0; i < TASKS; i++) {
+        int ran = 0;
+        for (int r = 0; r < RANKS; r++) ran += ranks[r].ran[i];
+        assert_int_equal(ran, 1);
+    }
+    int slow = 0;
+    for (int i = 0; i < TASKS; i++) slow += ranks[1].ran[i];
+    assert_int_equal(slow, 1);
+    for (int r = 0; r < RANKS; r++) assert_ok(ranks[r].error);
+}
+
 static void a_rank_that_fails_stops_the_others(void **state) {
     task_rank ranks[RANKS];
-    run_task_ranks(ranks, true);
+    run_task_ranks(ranks, true, NULL);
     for (int r = 0; r < RANKS; r++) {
         assert_non_null(ranks[r].error);
         assert_int_equal(err_is_echo(ranks[r].error), r != 1);
@@ -557,6 +580,7 @@ int main(void) {
         TEST(reports_are_printed),
         cmocka_unit_test(tasks_are_shared_by_bytes),
         cmocka_unit_test(each_task_runs_once),
+        cmocka_unit_test(tasks_of_a_slow_rank_are_taken_over),
         cmocka_unit_test(a_rank_that_fails_stops_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

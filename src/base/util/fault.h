@@ -7,6 +7,7 @@
  *     stop:step:rank=1:hit=5              SIGSTOP at the start of its fifth step
  *     hang:step:rank=1:hit=5              sleep forever there
  *     slow:step:rank=1:by=0.3             every step computes 30 % longer
+ *     slow:task:rank=1:by=50              every task of a data command takes 50 times longer
  *     flip:weights:rank=2:hit=7           flip a bit of a weight after the seventh step
  *     flip:save.files:hit=any             leave a slice that rank 0 wrote out of every manifest
  *

@@ -8,27 +8,11 @@
 #include <stdlib.h>
 
 /* ---- splits ---------------------------------------------------------------------------------- */
-/* About 64 splits, so that as many ranks have work, but of a size for which a spill file is worth it. */
-enum { SPLITS = 64, PARTS_OF_SEGMENT = 16 };
-
-static int64_t split_bytes(const text_inputs *in) {
-    int64_t most = text_inputs_segment_bytes(in), least = MAX(most / PARTS_OF_SEGMENT, (int64_t)1);
-    return MIN(MAX(text_inputs_bytes(in) / SPLITS, least), most);
-}
-
-/* A split ends with the segment that fills it. */
 static input_splits divide_input(const text_inputs *in) {
-    int n = text_segments(in);
-    int64_t most = split_bytes(in), filled = 0;
-    input_splits s = { .first = mem_alloc(((size_t)n + 1) * sizeof *s.first),
-                       .bytes = mem_alloc(((size_t)n + 1) * sizeof *s.bytes) };
-    for (int i = 0; i < n; i++) {
-        if (filled == 0) s.first[s.n++] = i;
-        filled += MAX(text_segment_bytes(in, i), (int64_t)1);
-        s.bytes[s.n - 1] = filled;
-        if (filled >= most) filled = 0;
-    }
-    s.first[s.n] = n;
+    size_t n = (size_t)text_segments(in) + 1;
+    input_splits s = { .first = mem_alloc(n * sizeof *s.first),
+                       .bytes = mem_alloc(n * sizeof *s.bytes) };
+    s.n = text_segments_divide(in, s.first, s.bytes);
     return s;
 }
 

@@ -1,7 +1,7 @@
 /* Text to shards. data.h describes the folder; text/ splits the input and keeps the order.
  *
- *     segment of input -> blocks of documents -> workers: ids, in the width they are stored in
- *                                             -> in input order: the segment's two shards
+ *     segments of input -> blocks of documents -> workers: ids, in the width they are stored in
+ *                                              -> in input order: two shards, for short segments one pair for several
  *
  * The index is written first, marked incomplete, so that what a stopped run left is not mistaken for
  * the results of other inputs; a shard that is there is complete, and is kept. */
@@ -180,7 +180,7 @@ static err tokenize_segment(tokenize_job *t, text_inputs *in, int segment) {
     return OK;
 }
 
-/* ---- one segment to its shards -------------------------------------------------------------------- */
+/* ---- segments to their shards ----------------------------------------------------------------------- */
 
 /* @param from, to: the segments the tokens came from. */
 static char *make_provenance(const tokenize_job *t, const text_inputs *in, int from, int to,
@@ -207,9 +207,9 @@ static char *make_provenance(const tokenize_job *t, const text_inputs *in, int f
     return text;
 }
 
-static char *shard_path(const char *folder, int k, int segment) {
+static char *shard_path(const char *folder, int k, int shard) {
     str s = { 0 };
-    str_add(&s, "%s/%s-%05d.tok", folder, SIDE_NAMES[k], segment);
+    str_add(&s, "%s/%s-%05d.tok", folder, SIDE_NAMES[k], shard);
     return s.text;
 }
 
@@ -222,17 +222,18 @@ static err close_writer(tokenize_job *t, const text_inputs *in, int from, int to
     return e;
 }
 
-/* The training shard is closed last: where it is, the other is too. */
-static err make_shards(tokenize_job *t, text_inputs *in, const char *folder, int segment) {
+/* The training shard is closed last: where it is, the other is too. @param segments the first one, and the end. */
+static err make_shards(tokenize_job *t, text_inputs *in, const char *folder, int shard,
+                       const int *segments) {
     err e = OK;
     t->read = (text_counts){ 0 };
     for (int k = 0; k < SIDES && !e; k++) {
-        char *path = shard_path(folder, k, segment);
+        char *path = shard_path(folder, k, shard);
         e = token_writer_open(path, &t->format, &t->writer[k]);
         free(path);
     }
-    if (!e) e = tokenize_segment(t, in, segment);
-    for (int k = SIDES - 1; k >= 0 && !e; k--) e = close_writer(t, in, segment, segment + 1, k);
+    for (int i = segments[0]; i < segments[1] && !e; i++) e = tokenize_segment(t, in, i);
+    for (int k = SIDES - 1; k >= 0 && !e; k--) e = close_writer(t, in, segments[0], segments[1], k);
     for (int k = 0; k < SIDES; k++) {
         token_writer_abandon(t->writer[k]);
         t->writer[k] = NULL;
@@ -250,8 +251,8 @@ typedef struct listing {
 } listing;
 
 /* Reads a shard's own description. @param l NULL: only whether it is there and complete. */
-static bool read_shard(const char *folder, int segment, int k, listing *l) {
-    data_shard s = { .path = shard_path(folder, k, segment), .docs = -1 };
+static bool read_shard(const char *folder, int shard, int k, listing *l) {
+    data_shard s = { .path = shard_path(folder, k, shard), .docs = -1 };
     data_info info;
     bool whole = false;
     err e = io_exists(s.path) ? io_map(s.path, &s.file) : ERR("%s is not there", s.path);
@@ -264,10 +265,11 @@ static bool read_shard(const char *folder, int segment, int k, listing *l) {
         snprintf(sum, sizeof sum, "%016llx", (unsigned long long)s.checksum);
         tally_read(&l->sources, json_object_get(p, "sources"));
         json_array_append_new(l->shards[k],
-                              json_pack("{s:s, s:I, s:I, s:s, s:O?, s:i}", "file",
+                              json_pack("{s:s, s:I, s:I, s:s, s:O?, s:O?}", "file",
                                         strrchr(s.path, '/') + 1, "tokens", (json_int_t)s.n,
                                         "documents", (json_int_t)s.docs, "xxh64", sum, "inputs",
-                                        json_object_get(p, "inputs"), "segment", segment));
+                                        json_object_get(p, "inputs"), "segment",
+                                        json_object_get(p, "segment")));
         json_decref(p);
         l->documents[k] += s.docs;
         l->tokens[k] += s.n;
@@ -387,19 +389,22 @@ typedef struct folder_work {
     tokenize_job *t;
     text_inputs *in;
     const char *folder, *identity;
-    bool *whole; /* [segments] shards that are there already */
+    bool *whole;    /* [n] shards that are there already */
+    int *first;     /* [n + 1] segments of each */
+    int64_t *bytes; /* [n] of input */
+    int n;
 } folder_work;
 
-static err run_shards(void *ctx, int segment, text_progress *p) {
+static err run_shards(void *ctx, int shard, text_progress *p) {
     const folder_work *w = ctx;
     w->t->progress = p;
-    return make_shards(w->t, w->in, w->folder, segment);
+    return make_shards(w->t, w->in, w->folder, shard, w->first + shard);
 }
 
 /* Prepares the output on rank 0 before any rank reads. */
 static err prepare_and_find(const folder_work *w) {
     TRY(prepare_folder(w->folder, w->t->o, w->identity, w->t->layout.eos));
-    for (int i = 0; i < text_segments(w->in); i++)
+    for (int i = 0; i < w->n; i++)
         w->whole[i] =
             read_shard(w->folder, i, TRAIN, NULL) && read_shard(w->folder, i, HELD_OUT, NULL);
     return OK;
@@ -425,25 +430,26 @@ static err total_report(tokenize_report *r, comm *c) {
 }
 
 /* A network file system shows what other hosts write with a delay. */
-static bool read_new_shard(const tokenize_job *t, const char *folder, int segment, int k,
+static bool read_new_shard(const tokenize_job *t, const char *folder, int shard, int k,
                            listing *l) {
     enum { PATIENCE_S = 30 };
     wait_state w;
-    wait_begin(&w, comm_world(t->o->comm) > 1 ? PATIENCE_S : 0, "shard %d in %s", segment, folder);
-    while (!read_shard(folder, segment, k, l))
+    wait_begin(&w, comm_world(t->o->comm) > 1 ? PATIENCE_S : 0, "shard %d in %s", shard, folder);
+    while (!read_shard(folder, shard, k, l))
         if (!wait_nap(&w)) return false;
     return true;
 }
 
-static err list_all(tokenize_job *t, const text_inputs *in, const char *folder,
-                    const char *identity) {
+static err list_all(const folder_work *w) {
+    tokenize_job *t = w->t;
+    const char *folder = w->folder;
     listing l = { .shards = { json_array(), json_array() } };
     err e = OK;
-    for (int i = 0; i < text_segments(in) && !e; i++)
+    for (int i = 0; i < w->n && !e; i++)
         for (int k = 0; k < SIDES && !e; k++)
             if (!read_new_shard(t, folder, i, k, &l))
                 e = ERR("%s: shard %d of %s is missing or damaged", folder, i, SIDE_NAMES[k]);
-    if (!e) e = write_tokenize_index(folder, t->o, identity, t->layout.eos, &l);
+    if (!e) e = write_tokenize_index(folder, t->o, w->identity, t->layout.eos, &l);
     t->report->documents = l.documents[TRAIN];
     t->report->tokens = l.tokens[TRAIN];
     t->report->held_out_documents = l.documents[HELD_OUT];
@@ -454,7 +460,7 @@ static err list_all(tokenize_job *t, const text_inputs *in, const char *folder,
 }
 
 static err list_or_clear(const folder_work *w) {
-    TRY(list_all(w->t, w->in, w->folder, w->identity));
+    TRY(list_all(w));
     if (w->t->report->tokens > 0) return OK;
     TRY(remove_leftovers(w->folder, true)); /* nothing here is worth keeping */
     return err_hint(ERR("%s: there is no text to train on in the input", w->folder),
@@ -466,18 +472,21 @@ static err fill_folder(folder_work *w) {
     tokenize_job *t = w->t;
     comm *c = t->o->comm;
     bool first = comm_rank(c) == 0;
-    int n = text_segments(w->in);
+    int n = w->n;
+    text_tasks tasks = tokenize_tasks(t, w->whole, w, run_shards);
+    tasks.n = n;
+    tasks.bytes = w->bytes;
     TRY(comm_agree(c, first ? prepare_and_find(w) : OK));
     TRY(comm_merge(c, w->whole, (size_t)n * sizeof *w->whole));
-    TRY(text_tasks_run_segments(tokenize_tasks(t, w->whole, w, run_shards), w->in));
+    TRY(text_tasks_run(&tasks));
     TRY(total_report(t->report, c));
     t->report->shards = n;
     for (int i = 0; i < n; i++) t->report->resumed += w->whole[i];
     return comm_agree(c, first ? list_or_clear(w) : OK);
 }
 
-/* Of all that decides what the shards hold. */
-static uint64_t work_hash(const tokenize_job *t, const text_inputs *in) {
+/* Of all that decides what the shards hold. @param n how many shards. */
+static uint64_t work_hash(const tokenize_job *t, const text_inputs *in, int n) {
     const document_layout *d = &t->layout;
     const struct {
         uint64_t input, tokenizer, below;
@@ -485,7 +494,8 @@ static uint64_t work_hash(const tokenize_job *t, const text_inputs *in) {
     } what = { text_inputs_hash(in), tokenizer_hash(t->o->tokenizer), t->below, d->eos };
     uint64_t h = hash_bytes(&what, sizeof what, 0);
     if (t->o->prompt_field) h = hash_bytes(t->o->prompt_field, strlen(t->o->prompt_field), h);
-    /* As it was before there were affixes, so that folders from then can be completed. */
+    /* As it was where every segment has a shard of its own, and before there were affixes, so that folders from then can be completed. */
+    if (n < text_segments(in)) h = hash_bytes(&n, sizeof n, h);
     if (d->affixes.n_prefix + d->affixes.n_suffix == 0 && d->append == d->eos) return h;
     h = hash_bytes(d->affixes.prefix, (size_t)d->affixes.n_prefix * sizeof(int32_t), h);
     h = hash_bytes(d->affixes.suffix, (size_t)d->affixes.n_suffix * sizeof(int32_t), h);
@@ -494,14 +504,20 @@ static uint64_t work_hash(const tokenize_job *t, const text_inputs *in) {
 
 static err write_folder(tokenize_job *t, text_inputs *in, const char *folder) {
     char identity[32];
-    snprintf(identity, sizeof identity, "%016llx", (unsigned long long)work_hash(t, in));
-    folder_work w = { t, in, folder, identity, NULL };
+    size_t most = (size_t)text_segments(in) + 1;
+    folder_work w = { .t = t, .in = in, .folder = folder, .identity = identity };
     text_lock *lock = NULL;
-    w.whole = mem_alloc((size_t)text_segments(in) * sizeof *w.whole + 1);
+    w.whole = mem_alloc(most * sizeof *w.whole);
+    w.first = mem_alloc(most * sizeof *w.first);
+    w.bytes = mem_alloc(most * sizeof *w.bytes);
+    w.n = text_segments_divide(in, w.first, w.bytes);
+    snprintf(identity, sizeof identity, "%016llx", (unsigned long long)work_hash(t, in, w.n));
     err e = text_lock_folder(t->o->comm, folder, &lock);
     if (!e) e = fill_folder(&w);
     text_unlock_folder(lock);
     free(w.whole);
+    free(w.first);
+    free(w.bytes);
     return e;
 }
 

@@ -399,6 +399,22 @@ int64_t text_inputs_bytes(const text_inputs *in) { return in->bytes; }
 
 int64_t text_inputs_segment_bytes(const text_inputs *in) { return (int64_t)in->o.segment_bytes; }
 
+/* A run ends with the segment that fills it. */
+int text_segments_divide(const text_inputs *in, int *first, int64_t *bytes) {
+    enum { RUNS = 64, PARTS_OF_SEGMENT = 16 };
+    int64_t most = text_inputs_segment_bytes(in), least = MAX(most / PARTS_OF_SEGMENT, (int64_t)1);
+    int64_t full = MIN(MAX(text_inputs_bytes(in) / RUNS, least), most), filled = 0;
+    int n = 0;
+    for (int i = 0; i < text_segments(in); i++) {
+        if (filled == 0) first[n++] = i;
+        filled += MAX(text_segment_bytes(in, i), (int64_t)1);
+        bytes[n - 1] = filled;
+        if (filled >= full) filled = 0;
+    }
+    first[n] = text_segments(in);
+    return n;
+}
+
 bool text_inputs_have_pipe(const text_inputs *in) { return in->pipes; }
 
 uint64_t text_inputs_hash(const text_inputs *in) {

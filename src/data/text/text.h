@@ -122,6 +122,11 @@ int64_t text_segment_bytes(const text_inputs *in,
 int text_inputs_files(const text_inputs *in);
 int64_t text_inputs_bytes(const text_inputs *in);         /* on disk; standard input counts as 0 */
 int64_t text_inputs_segment_bytes(const text_inputs *in); /* at which plain files are split */
+/* Divides the segments into runs, each for one file: about 64 of them, so that as many ranks have work, but of a size for which a
+ * file is worth it. Does not depend on the number of ranks.
+ * @param first [segments + 1] of each run, then the number of segments. @param bytes [segments + 1] of each run.
+ * @return how many runs. */
+int text_segments_divide(const text_inputs *in, int *first, int64_t *bytes);
 /* Makes documents that do not come from JSON carry their other members too, for a stage that writes or asks for them. */
 void text_inputs_keep_members(text_inputs *in);
 /* Whether some input can be read only once, by one process: standard input or another pipe. */
@@ -180,13 +185,14 @@ typedef struct text_tasks {
     void *ctx;
     err (*run)(void *ctx, int task, text_progress *p);
 } text_tasks;
-enum { TEXT_DONE = -1 };
-/* Runs the tasks that are this rank's, in order. On all ranks together; it returns when all are through, or one
- * has failed: with its error there, and on the others with one that says so (err_is_echo). */
+/* Runs each task on one of the ranks; those that are through take over what slower ones have not begun. On all ranks
+ * together; it returns when all are through, or one has failed: with its error there, and on the others with one that
+ * says so (err_is_echo). A single task runs on rank 0. */
 err text_tasks_run(const text_tasks *t) MUST_USE;
 /* The same with one task per segment of `in`; n and bytes of `t` are not read. */
 err text_tasks_run_segments(text_tasks t, const text_inputs *in) MUST_USE;
-/* Fills the rank that runs each task, or TEXT_DONE; the same on all ranks. @param owner [n]. */
+enum { TEXT_DONE = -1 };
+/* Fills the rank that each task is assigned to at first, or TEXT_DONE; the same on all ranks. @param owner [n]. */
 void text_tasks_assign(const text_tasks *t, int *owner);
 /* Counts input as read. A task calls it for each block, from one thread at a time. @return an error when
  * another rank has failed, and the task is to stop. */
