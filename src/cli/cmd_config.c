@@ -48,14 +48,18 @@ static const cli_arg convert_table[] = {
 
 static err convert_file(const cli_subcommand *self, int argc, char **argv) {
     enum { MOST_BYTES = 1 << 24 };
-    convert_args a = { 0 };
+    enum { NOT_GIVEN = -1 };
+    convert_args a = { .ranks = NOT_GIVEN };
     const char *path = NULL;
     char *text = NULL;
     size_t len;
     str out = { 0 }, notes = { 0 };
     TRY(cli_parse(&self->spec, argc, argv, &a, &path));
+    if (a.ranks == 0)
+        return err_hint(ERR_USAGE("--ranks: expected a whole number from 1; got 0"),
+                        "leave it out where the source states them");
     TRY(io_read(path, MOST_BYTES, &text, &len));
-    convert_options o = { .format = a.from, .allow = a.allow, .ranks = a.ranks };
+    convert_options o = { .format = a.from, .allow = a.allow, .ranks = MAX(0, a.ranks) };
     err e = convert_config(text, len, path, &o, &out, &notes);
     if (!e && (fputs(out.text, stdout) < 0 || fflush(stdout) != 0))
         e = ERR("cannot write to standard output");

@@ -252,6 +252,8 @@ static void check_shared_slots(rng_key key) {
         step_list_free(&most);
     }
     assert_ok(plan_check_ranks(&me, ch, ranks));
+    for (int r = 0; r < ranks; r++) assert_ok(model_record(m[r], PROG_EVAL, 32, 16, &ch[r]));
+    assert_ok(plan_check_ranks(&me, ch, ranks));
     for (int r = 0; r < ranks; r++) model_free(m[r]);
 }
 

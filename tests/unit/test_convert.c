@@ -132,6 +132,37 @@ static void damage(str *s, rng_key key, uint64_t *drawn) {
     }
 }
 
+/* An error says what is wrong with a file and where, not merely that nothing recognizes it. */
+static void wrong_files_are_named(void **state) {
+    static const struct {
+        const char *name, *text, *says;
+    } files[] = {
+        { "a.json", "", "a.json:1" },
+        { "a.json", "{\"zero_optimization\": {", "not valid JSON" },
+        { "a.json", "[1, 2]", "not recognized" },
+        { "a.toml", "[training]\nsteps = 10\nbatch_size = \n", "a.toml:3" },
+        { "a.yaml", "model: [1\n", "a.yaml" },
+        { "a.json", "{\"zero_optimization\": {\"stage\": 7}}", "from 0 to 3" },
+        { "a.json", "{\"train_batch_size\": \"abc\", \"zero_optimization\": {\"stage\": 1}}",
+          "train_batch_size" },
+        { "a.json",
+          "{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}, \"steps_per_print\": 9}",
+          "both true" },
+        { "a.json", "{\"optimizer\": {\"type\": \"OneBitAdam\"}, \"steps_per_print\": 9}",
+          "OneBitAdam" },
+        { "a.sh", "python pretrain_gpt.py --num-layers twelve --hidden-size 256", "twelve" },
+    };
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        str out = { 0 }, notes = { 0 };
+        convert_options o = { .ranks = 8 };
+        assert_error(
+            convert_config(files[i].text, strlen(files[i].text), files[i].name, &o, &out, &notes),
+            files[i].says);
+        str_free(&out);
+        str_free(&notes);
+    }
+}
+
 static void damaged_files(void **state) {
     static const char *const files[][2] = {
         { "megatron.sh", "megatron" }, { "deepspeed.json", "deepspeed" },
@@ -167,6 +198,7 @@ int main(void) {
         cmocka_unit_test(units_and_defaults),
         cmocka_unit_test(refusals),
         cmocka_unit_test(toml),
+        cmocka_unit_test(wrong_files_are_named),
         cmocka_unit_test(damaged_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

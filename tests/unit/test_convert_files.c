@@ -191,6 +191,8 @@ static const file_case olmo[] = {
     { "the same, a shorter schedule", "olmo", OLMO "scheduler:\n  units: tokens\n  t_max: 3e12\nmax_duration: 4e12T\n", 0, NULL,
       { "steps: 4e12 tokens", "length: 3e12 tokens" } },
     { "the same, z-loss", "olmo", OLMO "softmax_auxiliary_loss: true\n", 0, NULL, { "z_loss: 0.0001" } },
+    { "the same, its factor", "olmo", OLMO "softmax_auxiliary_loss: true\nauxiliary_loss_multiplier: 1e-5\n", 0, NULL,
+      { "z_loss: 1e-5" } },
     { "the same, filter", "olmo", OLMO "data:\n  paths: []\n  instance_filter:\n    repetition_max_period: 13\n", 0, "data.instance_filter", { 0 } },
     { "the same, decayed norms", "olmo", OLMO "optimizer:\n  decay_norm_and_bias: true\n", 0, "decay_norm_and_bias", { 0 } },
     { "annealing/peteish7-anneal.yaml", "olmo", OLMO "load_path: s3://b/step477000\nreset_trainer_state: false\n", 0, "load_path", { 0 } },

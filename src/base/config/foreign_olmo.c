@@ -54,7 +54,7 @@ const foreign_table foreign_olmo = {
     .read = "model.mlp_ratio model.mlp_hidden_size model.n_kv_heads model.multi_query_attention model.activation_type "
             "model.vocab_size model.embedding_size model.max_sequence_length scheduler.units scheduler.t_warmup "
             "scheduler.t_max max_duration stop_at stop_after distributed_strategy data.paths load_path save_folder "
-            "device_train_grad_accum device_train_batch_size",
+            "device_train_grad_accum device_train_batch_size auxiliary_loss_multiplier",
     .idle = "epoch dry_run model.flash_attention model.attention_type model.eos_token_id model.pad_token_id model.init_device "
             "model.rope_full_precision model.precision model.alibi_bias_max optimizer.metrics_log_interval "
             "optimizer.record_update_metrics data.memmap_dtype data.pad_direction data.num_workers data.drop_last "
@@ -75,6 +75,6 @@ const foreign_table foreign_olmo = {
             "optimizer.no_decay_norm_and_bias=true optimizer.selective_updates optimizer.decay_norm_and_bias "
             "optimizer.decay_embeddings=true scheduler.grad_clip_warmup_steps scheduler.grad_clip_warmup_factor "
             "scheduler.warmup_min_lr=0|0.0 data.datasets data.label_mask_paths data.seed data.instance_filter "
-            "data.custom_dataset auxiliary_loss_multiplier=1e-4|1e-04|0.0001 max_grad_norm_ratio reset_optimizer_state reset_trainer_state",
+            "data.custom_dataset max_grad_norm_ratio reset_optimizer_state reset_trainer_state",
 };
 /* clang-format on */

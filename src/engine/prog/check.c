@@ -223,8 +223,10 @@ err plan_check_ranks(const mesh *m, const chain *chains, int ranks) {
     for (int r = 0; r < ranks && !e; r++) {
         chain c = chain_normal(&chains[r]);
         t[r].m = mesh_as(m, r);
-        /* the first of a step, two between, the last; of a pipeline as many as fill it twice */
-        e = trace_rank(&t[r], &c, c.pipe.ranks > 1 ? 2 * c.pipe.ranks : 4);
+        /* the first of a step, two between, the last; of a pipeline as many as fill it twice, and forward no more than it
+         * is planned for: stages that only go forward would wait for slots of microbatches that are never in flight */
+        int micros = c.pipe.ranks == 1 ? 4 : c.pipe.forward_only ? c.micros : 2 * c.pipe.ranks;
+        e = trace_rank(&t[r], &c, micros);
     }
     if (!e) e = match_traces(t, ranks);
     for (int r = 0; r < ranks; r++) free(t[r].entry);

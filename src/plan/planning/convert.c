@@ -312,25 +312,41 @@ static err refusal(const convert_source *s) {
 }
 
 /* ---- reading -------------------------------------------------------------------------------------- */
+static err parse_document(convert_syntax syntax, const char *text, size_t len, const char *name,
+                          json_t **out) {
+    return syntax == SYNTAX_TOML   ? toml_to_json(text, name, out)
+           : syntax == SYNTAX_JSON ? io_json_parse(text, len, name, out)
+                                   : yaml_to_json(text, len, name, out);
+}
+
 static err read_source(convert_source *s, const char *text, size_t len) {
     json_t *doc = NULL;
     if (s->system->syntax == SYNTAX_ARGUMENTS) return convert_read_script(s, text);
-    TRY(s->system->syntax == SYNTAX_TOML   ? toml_to_json(text, s->name, &doc)
-        : s->system->syntax == SYNTAX_JSON ? io_json_parse(text, len, s->name, &doc)
-                                           : yaml_to_json(text, len, s->name, &doc));
+    TRY(parse_document(s->system->syntax, text, len, s->name, &doc));
     if (json_is_object(doc)) flatten_json(s, "", doc);
     bool object = json_is_object(doc);
     json_decref(doc);
     return object ? OK : ERR("%s: keys and values are expected", s->name);
 }
 
+/* Finds the syntax that the ending of a file's name states. @return false: it states none */
+static bool syntax_of_name(const char *name, convert_syntax *out) {
+    static const struct {
+        const char *ending;
+        convert_syntax syntax;
+    } endings[] = { { ".toml", SYNTAX_TOML },
+                    { ".json", SYNTAX_JSON },
+                    { ".yml", SYNTAX_YAML },
+                    { ".yaml", SYNTAX_YAML } };
+    for (size_t i = 0; i < COUNT_OF(endings); i++)
+        if (str_ends(name, endings[i].ending)) return *out = endings[i].syntax, true;
+    return false;
+}
+
 /* How many keys of a file a system knows; -1: it is not in the system's syntax. */
 static int known_keys(const convert_system *f, const char *text, size_t len, const char *name) {
-    static const char *const endings[][2] = { { ".toml" }, { ".json" }, { ".yml", ".yaml" } };
-    static const convert_syntax of[] = { SYNTAX_TOML, SYNTAX_JSON, SYNTAX_YAML };
-    for (size_t i = 0; i < COUNT_OF(of); i++)
-        for (size_t k = 0; k < 2; k++)
-            if (endings[i][k] && str_ends(name, endings[i][k]) && of[i] != f->syntax) return -1;
+    convert_syntax stated;
+    if (syntax_of_name(name, &stated) && stated != f->syntax) return -1;
     config c;
     config_init(&c);
     convert_options none = { 0 };
@@ -358,6 +374,16 @@ static const convert_system *recognize(const char *text, size_t len, const char 
     return best;
 }
 
+/* @return what is wrong with a file that is not in the syntax that its name states. */
+static err check_syntax(const char *text, size_t len, const char *name) {
+    convert_syntax stated;
+    json_t *doc = NULL;
+    if (!syntax_of_name(name, &stated)) return OK;
+    TRY(parse_document(stated, text, len, name, &doc));
+    json_decref(doc);
+    return OK;
+}
+
 static err find_system(const char *text, size_t len, const char *name, const char *format,
                        const convert_system **out) {
     *out = format ? NULL : recognize(text, len, name);
@@ -366,6 +392,7 @@ static err find_system(const char *text, size_t len, const char *name, const cha
     for (int i = 0; format && i < convert_system_count; i++)
         if (!strcmp(convert_systems[i].name, format)) *out = &convert_systems[i];
     if (*out) return OK;
+    if (!format) TRY(check_syntax(text, len, name));
     str all = { 0 };
     const char *near = NULL;
     for (int i = 0; i < convert_system_count; i++) {

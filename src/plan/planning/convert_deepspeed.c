@@ -96,6 +96,12 @@ static const batch_keys batch = { "train_micro_batch_size_per_gpu", "gradient_ac
                                   "train_batch_size" };
 
 err finish_deepspeed(convert_source *s) {
+    bool bf16 = convert_true(s, "bf16.enabled") || convert_true(s, "bfloat16.enabled");
+    if (bf16 && convert_true(s, "fp16.enabled"))
+        return err_hint(ERR("%s: fp16.enabled and bf16.enabled are both true, which DeepSpeed "
+                            "refuses",
+                            s->name),
+                        "set one of them to false");
     TRY(set_optimizer(s));
     TRY(set_scheduler(s));
     TRY(convert_scale_power(s, 16));

@@ -356,6 +356,11 @@ static err finish_olmo(convert_source *s) {
     const char *strategy = convert_take(s, "distributed_strategy"),
                *load = convert_take(s, "load_path");
     bool tokens = convert_is(s, "scheduler.units", "tokens");
+    const char *z_loss = convert_take(s, "auxiliary_loss_multiplier");
+    if (z_loss && convert_true(s, "softmax_auxiliary_loss"))
+        TRY(convert_set(s, "auxiliary_loss_multiplier", "training.z_loss", z_loss));
+    else if (z_loss)
+        convert_leave_out(s, "auxiliary_loss_multiplier", z_loss);
     TRY(set_olmo_model(s));
     TRY(convert_set_number(s, "scheduler.t_warmup", "lr_scheduler.warmup", warmup,
                            tokens ? "tokens" : ""));
