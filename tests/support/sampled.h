@@ -54,8 +54,8 @@ static inline void draw_delta(rng_key key, uint64_t *at, model_config *c) {
     c->layer_pattern = patterns[c->window > 0][draw(key, at, 3)];
     c->delta_keys = draw(key, at, 2) ? 4 : 2;
     c->delta_values = c->delta_keys * (1 + draw(key, at, 2));
-    c->delta_key_dim = 3 + draw(key, at, 3);
-    c->delta_value_dim = 3 + draw(key, at, 3);
+    c->delta_key_dim = 6 + draw(key, at, 3); /* shorter unit vectors amplify rounding */
+    c->delta_value_dim = 5 + draw(key, at, 3);
     c->delta_conv = 2 + draw(key, at, 3);
 }
 
@@ -88,7 +88,7 @@ static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) 
     if (draw(key, at, 4) == 0) draw_delta(key, at, c);
     c->attention_gate = draw(key, at, 3) == 0;
     if (!c->attention_gate && draw(key, at, 4) == 0) draw_latent(key, at, c);
-    if (!c->kv_latent && draw(key, at, 5) == 0) c->value_step = 2;
+    if (!c->kv_latent && !model_has_delta(c) && draw(key, at, 5) == 0) c->value_step = 2;
     model_config_normalize(c); /* facts that do not matter to this model are left out */
     assert_ok(model_check(c));
 }
