@@ -56,8 +56,8 @@ static inline void draw_delta(rng_key key, uint64_t *at, model_config *c) {
     c->layer_pattern = patterns[c->window > 0][draw(key, at, 3)];
     c->delta_keys = draw(key, at, 2) ? 4 : 2;
     c->delta_values = c->delta_keys * (1 + draw(key, at, 2));
-    c->delta_key_dim = 3 + draw(key, at, 3);
-    c->delta_value_dim = 3 + draw(key, at, 3);
+    c->delta_key_dim = 6 + draw(key, at, 3); /* shorter unit vectors amplify rounding */
+    c->delta_value_dim = 5 + draw(key, at, 3);
     c->delta_conv = 2 + draw(key, at, 3);
 }
 
