@@ -286,7 +286,13 @@ static err eval_core(eval_run *r) {
     json_t *tasks = json_object();
     double sum = 0;
     err e = OK;
-    if (!r->a->json) printf("%-34s %15s %10s %10s\n", "CORE", "acc", "centered", "questions");
+    /* all files are read first: a fault in the last one is not to be found after hours */
+    for (int i = 0; i < CORE_TASKS && !e; i++) {
+        task_file t = { 0 };
+        e = core_read(&core_table[i], r->a->core, r->a->limit, &t);
+        task_free(&t);
+    }
+    if (!e && !r->a->json) printf("%-34s %15s %10s %10s\n", "CORE", "acc", "centered", "questions");
     for (int i = 0; i < CORE_TASKS && !e; i++) {
         const core_task *c = &core_table[i];
         shown_progress p = { c->name, "answers" };
