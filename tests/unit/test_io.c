@@ -304,8 +304,20 @@ static void json_of_any_bytes(void **state) {
     json_decref(s);
 }
 
+/* An address is not a path: it would become a folder called "s3:". */
+static void addresses_are_not_written_to(void **state) {
+    io_writer *w = NULL;
+    assert_error(io_make_dirs("s3://bucket/folder"), "s3://bucket/folder", "it is an address");
+    assert_error(io_writer_open("gs://bucket/a.txt", &w), "gs://bucket/a.txt", "it is an address");
+    assert_false(io_exists("s3:"));
+    assert_ok(io_refuse_url("a/b://c"));
+    assert_ok(io_refuse_url("://c"));
+}
+
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(addresses_are_not_written_to),
 #define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
         T(reads_whole_files),
         T(maps_files),

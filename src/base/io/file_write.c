@@ -64,8 +64,17 @@ static void io_writer_free(io_writer *w) {
     free(w);
 }
 
+err io_refuse_url(const char *path) {
+    const char *slashes = strstr(path, "://");
+    if (!slashes || slashes == path || memchr(path, '/', (size_t)(slashes - path))) return OK;
+    return err_hint(ERR("cannot write %s: it is an address, and files are written to folders only",
+                        path),
+                    "write to a folder, and copy it when it is complete, such as with `aws s3 sync`");
+}
+
 err io_writer_open(const char *path, io_writer **out) {
     struct stat st;
+    TRY(io_refuse_url(path));
     bool exists = stat(path, &st) == 0;
     if (exists && S_ISDIR(st.st_mode))
         return io_system_error(__FILE__, __LINE__, "write", path, EISDIR);

@@ -20,6 +20,7 @@ static err make_one(const char *path) {
 }
 
 err io_make_dirs(const char *path) {
+    TRY(io_refuse_url(path));
     char *part = strdup(path);
     err e = OK;
     for (char *p = part + 1; !e && part[0] && *p; p++) {

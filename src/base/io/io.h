@@ -62,6 +62,9 @@ err io_append_open(const char *path, int *fd) MUST_USE;
 err io_append(int fd, const char *path, const void *bytes, size_t n) MUST_USE;
 
 /* ---- folders ----------------------------------------------------------------------------- */
+/* @return an error for s3://bucket/x and the like, which would become a folder called "s3:". All that makes files or
+ * folders by a path refuses them. */
+err io_refuse_url(const char *path) MUST_USE;
 char *io_join(const char *folder, const char *name); /* "folder/name", owned (free) */
 err io_make_dirs(const char *path) MUST_USE;         /* and its parents; one that exists is fine */
 /* @return ~/.cache/ingot or its place in $XDG_CACHE_HOME, created if missing, owned; NULL: there is none. */
