@@ -199,6 +199,14 @@ def gpt2(r):
     return dict(out, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 
 
+def mpt(r):
+    s = sizes(r, divided=True, kv=False)
+    out = dict(d_model=s["hidden_size"], n_heads=s["num_attention_heads"], n_layers=s["num_hidden_layers"])
+    out.update(vocab_size=s["vocab_size"], max_seq_len=s["max_position_embeddings"], layer_norm_epsilon=eps(r))
+    out.update(attn_config=dict(softmax_scale=r.choice([None, 0.2])))
+    return dict(out, tie_word_embeddings=s["tie_word_embeddings"])
+
+
 def gpt_neox(r):
     s = sizes(r, divided=True, kv=False)
     s.update(rope(r, fraction=fraction_of(r, s)), hidden_act=r.choice(PLAIN_ACTS), layer_norm_eps=eps(r))
@@ -410,6 +418,7 @@ YARN_NORM = dict(rope_scaling=dict(rope_type="yarn", factor=4.0), use_qk_norm=Tr
 T = transformers
 FAMILIES = {
     "gpt2": (T.GPT2Config, gpt2, [dict(scale_attn_weights=False), dict(scale_attn_by_inverse_layer_idx=True)]),
+    "mpt": (T.MptConfig, mpt, [dict(no_bias=False), dict(attn_config=dict(alibi_bias_max=4))]),
     "gpt_neox": (T.GPTNeoXConfig, gpt_neox, [dict(attention_bias=False), LONGROPE]),
     "llama": (T.LlamaConfig, llama, [LONGROPE, dict(hidden_act="relu")]),
     "mistral": (T.MistralConfig, mistral, [LONGROPE]),

@@ -369,6 +369,46 @@ static void temper_reference(op_case *c) {
     }
 }
 
+/* ---- scores by distance: columns of ops/alibi.h. Variants: 1, of twelve heads these are the last ----------------- */
+static void alibi_sizes(op_case *c) {
+    heads_sizes(c);
+    int64_t heads = size_of(c, 'q') + 2 * size_of(c, 'k');
+    c->attr.heads.first = c->shape.variant ? 12 - (int)MIN(12, size_of(c, 'q')) : 0;
+    c->attr.alibi.heads = c->shape.variant ? 12 : (int)size_of(c, 'q');
+    c->attr.alibi.max = 6;
+    c->attr.heads.scale = 0.125f;
+    c->size['W'] = heads * ((size_of(c, 'd') + 4 + 7) / 8 * 8);
+}
+static void alibi_values(op_case *c) { fill_below(&c->in[1], 3000); }
+/* The slopes of n heads: powers of two where n is one, else those of the power below it and then others between. */
+static double slope_of(int64_t head, int64_t n) {
+    int64_t power = 1;
+    while (2 * power <= n) power *= 2;
+    if (head < power) return pow(2, -6.0 * (double)(head + 1) / (double)power);
+    return pow(2, -3.0 * (double)(2 * (head - power) + 1) / (double)power);
+}
+static void alibi_reference(op_case *c) {
+    int64_t d = size_of(c, 'd'), q = size_of(c, 'q'), k = size_of(c, 'k'), heads = q + 2 * k;
+    int64_t wide = size_of(c, 'W') / heads;
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        int64_t row = i / wide / heads, h = i / wide % heads, at = i % wide, more = at - d;
+        double pos = c->in[1].v[row], v = 0;
+        if (more < 0) v = c->in[0].v[(row * heads + h) * d + at];
+        if (more >= 0 && more < 4 && h < q) {
+            float s = (float)(slope_of(h + c->attr.heads.first, c->attr.alibi.heads) / 0.125);
+            uint32_t bits;
+            memcpy(&bits, &s, sizeof bits);
+            bits &= 0xffff0000u;
+            float coarse;
+            memcpy(&coarse, &bits, sizeof coarse);
+            v = (more < 2 ? (double)coarse : (double)s - coarse) * (more % 2 ? 1 : 256);
+        }
+        if (more >= 0 && more < 4 && h >= q && h < q + k)
+            v = more % 2 ? fmod(pos, 256) : floor(pos / 256);
+        c->out[0].v[i] = v;
+    }
+}
+
 /* ---- values of the tokens themselves --------------------------------------------------------------------- */
 static void add_values_sizes(op_case *c) {
     int64_t d = size_of(c, 'd'), q = size_of(c, 'q'), k = size_of(c, 'k');
@@ -524,6 +564,10 @@ const op_spec heads_specs[] = {
       .reference = temper_reference,
       .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 }, { 40, 16, 40, 8 } },
       .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 3e-6 }, .shift = 8 },
+    { .op = OP_ALIBI, .letters = "Ndqk", .sizes = alibi_sizes, .values = alibi_values,
+      .reference = alibi_reference, .variants = 2,
+      .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 }, { 40, 16, 12, 4 } },
+      .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 3e-6 } },
     { .op = OP_SPLIT_HEADS, .letters = "Ndqk", .sizes = split_sizes, .reference = split_reference,
       .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 } },
       .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 1e-9 } },

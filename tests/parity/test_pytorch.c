@@ -15,7 +15,7 @@ static const char *const fixtures[] = {
     "olmo3",   "smollm3",    "granite",   "phi3",         "starcoder2",     "stablelm",
     "cohere2", "gemma2",     "gemma3",    "falcon",       "falcon_shared",  "olmoe",
     "glm4",    "nanochat",   "qwen2_moe", "glm4_moe",     "gpt_oss",        "deepseek_v3",
-    "llama4",  "qwen3_next",
+    "llama4",  "qwen3_next", "mpt",
 };
 
 /* The number of models, and where each is. */

@@ -39,6 +39,8 @@ static inline void draw_layer_kinds(rng_key key, uint64_t *at, model_config *c) 
     if (rope && c->window && draw(key, at, 2)) c->rope_local = 100;
     if (rope) c->rope_scaling = (rope_scaling_kind)draw(key, at, rope_scaling_kind_count);
     c->rope_original = 8; /* shorter than the sequences, so that scaling changes angles */
+    bool all_alike = c->layer_pattern <= 12; /* in whether they have positions */
+    if (all_alike && c->attention_softcap == 0 && draw(key, at, 5) == 0) c->pos = POS_ALIBI;
     c->chunked = draw(key, at, 2);
     c->temperature = draw(key, at, 2) ? 0.3 : 0;
     c->temperature_floor = 4;
@@ -62,6 +64,7 @@ static inline void draw_delta(rng_key key, uint64_t *at, model_config *c) {
 /* Keys and values of every head come from a latent vector. */
 static inline void draw_latent(rng_key key, uint64_t *at, model_config *c) {
     c->qknorm = QKNORM_NONE;
+    if (c->pos == POS_ALIBI) c->pos = POS_NONE;
     c->sinks = c->chunked = false;
     c->temperature = 0;
     c->kv_heads = c->heads;

@@ -35,6 +35,7 @@ static model_config whole_for(const model_fact *f) {
         c.experts = 0;
     if (f->flags & FACT_OF_YARN) c.rope_scaling = ROPE_YARN;
     if (f->flags & FACT_OF_PARALLEL) c.parallel = true;
+    if (f->flags & FACT_OF_ALIBI) c.pos = POS_ALIBI;
     if (f->flags & FACT_OF_GROUPS) c.groups = 2;
     if (f->flags & FACT_OF_CLAMPED) c.mlp = MLP_SWIGLU_CLAMPED;
     if (f->flags & FACT_OF_NOPE) c.layer_pattern = 13;
@@ -258,6 +259,7 @@ static void every_fact_changes_the_model(void **state) {
         c.experts = like.experts;
         c.parallel = like.parallel;
         c.rope_scaling = like.rope_scaling;
+        c.pos = like.pos;
         c.groups = like.groups;
         c.layer_pattern = like.layer_pattern;
         c.temperature = like.temperature;

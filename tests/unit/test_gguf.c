@@ -209,12 +209,16 @@ static void newer_families_are_written_where_llama_cpp_reads(void **state) {
         const char *family;
         bool paired;
         const char *ours, *theirs;
+        const char *architecture; /* NULL: the family's name */
     } cases[] = {
         { "granite", true, "l1.mlp.gate", "blk.1.ffn_gate.weight" },
         { "smollm3", true, "l1.mlp.gate", "blk.1.ffn_gate.weight" },
         { "olmoe", false, "l1.expert0.gate", "blk.1.ffn_gate_exps.weight" },
         { "starcoder2", false, "l1.mlp.up.b", "blk.1.ffn_up.bias" },
         { "glm4", true, "l1.mlp.gate", "blk.1.ffn_up.weight" },
+        { "qwen2_moe", false, "l1.mlp.down", "blk.1.ffn_down_shexp.weight", "qwen2moe" },
+        { "glm4_moe", false, "l0.mlp.up", "blk.0.ffn_up.weight", "glm4moe" },
+        { "gpt_oss", false, "l1.expert0.up.b", "blk.1.ffn_up_exps.bias", "gpt-oss" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char from[512], path[128];
@@ -228,8 +232,11 @@ static void newer_families_are_written_where_llama_cpp_reads(void **state) {
         model_config bad = c;
         c.rope_scaling = ROPE_PLAIN;
         c.rope_fraction = 1;
-        c.kv_heads = c.experts ? c.heads : c.kv_heads;
-        if (c.layer_pattern) c.layer_pattern = 2224, c.qkv_bias = c.o_bias = c.mlp_bias = false;
+        if (!strcmp(cases[i].family, "olmoe")) c.kv_heads = c.heads;
+        c.groups = 1;
+        c.swiglu_limit = 7;
+        if (c.layer_pattern && !c.experts)
+            c.layer_pattern = 2224, c.qkv_bias = c.o_bias = c.mlp_bias = false;
         model_config_normalize(&c);
         if (model_config_diff(&bad, &c, 0) >= 0 && bad.rope_fraction == 1) {
             fill_params(&bad, family, &l);
@@ -239,7 +246,8 @@ static void newer_families_are_written_where_llama_cpp_reads(void **state) {
         fill_params(&c, family, &l);
         assert_ok(export_loaded(&l, path, GGUF_F32));
         gguf_read(path, &f);
-        assert_string_equal(f.architecture, cases[i].family);
+        const char *name = cases[i].architecture ? cases[i].architecture : cases[i].family;
+        assert_string_equal(f.architecture, name);
         expect_param(&l, &f, "l1.attn.v", "blk.1.attn_v.weight", 0, false, 0);
         expect_param(&l, &f, "l1.attn.k", "blk.1.attn_k.weight", 0, cases[i].paired, 0);
         expect_param(&l, &f, cases[i].ours, cases[i].theirs, 0, false, 0);

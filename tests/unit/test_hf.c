@@ -290,11 +290,11 @@ static void a_family_refuses_what_it_does_not_express(void **state) {
 }
 
 /* Fixtures whose expected facts are what is read: test_pytorch compares what these compute. */
-static const char *const read_fixtures[] = { "olmo3",       "smollm3",   "granite",       "phi3",
-                                             "starcoder2",  "stablelm",  "cohere2",       "gemma2",
-                                             "gemma3",      "falcon",    "falcon_shared", "olmoe",
-                                             "glm4",        "qwen2_moe", "glm4_moe",      "gpt_oss",
-                                             "deepseek_v3", "qwen3_next" };
+static const char *const read_fixtures[] = {
+    "olmo3",    "smollm3", "granite",     "phi3",          "starcoder2", "stablelm", "cohere2",
+    "gemma2",   "gemma3",  "falcon",      "falcon_shared", "olmoe",      "glm4",     "qwen2_moe",
+    "glm4_moe", "gpt_oss", "deepseek_v3", "qwen3_next",    "mpt"
+};
 
 static model_config any_fixture(size_t i, const hf_family **family) {
     model_config c;

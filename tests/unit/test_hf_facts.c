@@ -83,6 +83,7 @@ static void follow_sizes(const hf_family *family, model_config *c) {
         const hf_key *k = &family->keys[i];
         if (k->use != HF_IMPLIED) continue;
         if (k->absent == HF_HEADS) c->kv_heads = c->heads;
+        if (k->absent == HF_4_DIM) c->ffn = 4 * c->dim;
         if (k->absent == HF_HEAD_DIM) c->head_dim = c->dim / c->heads;
         if (k->absent == HF_SQRT_DIM) c->embedding_scale = sqrt((double)c->dim);
     }

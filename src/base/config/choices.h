@@ -47,7 +47,8 @@ enum { MLP_GATED = 1 };
 #define POS_KINDS(ROW)                                                                             \
     ROW(POS_ROPE, "rope", 0, "")                                                                   \
     ROW(POS_LEARNED, "learned", 0, "")                                                             \
-    ROW(POS_NONE, "none", 0, "")
+    ROW(POS_NONE, "none", 0, "")                                                                   \
+    ROW(POS_ALIBI, "alibi", 0, "scores fall linearly with the distance")
 #define ROPE_SCALING_KINDS(ROW)                                                                    \
     ROW(ROPE_PLAIN, "none", 0, "")                                                                 \
     ROW(ROPE_LLAMA3, "llama3", 0, "")                                                              \

@@ -222,7 +222,7 @@ static val attention(builder *b, val x) {
     if (b->c->kv_latent) return output_projection(b, latent_attention(b, x, h, dt));
     val all = rec_comm(p, x, AXIS(AX_TP), PLACE_R), qkv = qkv_layer(b, all);
     CHOICE_DECIDED(qknorm_kind, 3);
-    CHOICE_DECIDED(pos_kind, 3);
+    CHOICE_DECIDED(pos_kind, 4);
     if (b->c->qknorm != QKNORM_NONE) {
         val qnorm = USE_IF(b, "attn.qnorm", qkv), knorm = USE_IF(b, "attn.knorm", qkv);
         qkv = rec_qknorm(p, qkv, qnorm, knorm, h, (float)b->c->norm_eps);
@@ -231,10 +231,11 @@ static val attention(builder *b, val x) {
     if (b->c->pos == POS_ROPE) qkv = rec_rope(p, qkv, pos, rope_table(b, h), h);
     if (b->c->pos == POS_NONE && b->c->temperature > 0) qkv = rec_scale_queries(p, qkv, pos, h);
     if (b->c->value_step) qkv = with_own_values(b, qkv, all, h);
+    if (b->c->pos == POS_ALIBI) qkv = rec_alibi(p, qkv, pos, (float)b->c->alibi_max, &h);
     val o;
     if (b->mode == PROG_DECODE) {
         int64_t dim[] = { b->sequences * b->positions,
-                          2 * local_kv_heads(b->c, &b->m->l.mesh) * b->c->head_dim };
+                          2 * local_kv_heads(b->c, &b->m->l.mesh) * h.dim };
         val cache =
             prog_input_per_layer(p, "cache", dt, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
         val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
@@ -242,6 +243,7 @@ static val attention(builder *b, val x) {
     } else {
         o = attend(b, qkv, h);
     }
+    o = rec_head_values(p, o, model_value_dim(b->c), h);
     if (has_param(b, "attn.gate")) {
         val w = prog_use(p, "attn.gate", all), bias = USE_IF(b, "attn.gate.b", all);
         o = rec(p, OP_SIGMOID_GATE, { o, rec_linear(p, all, w, bias) });

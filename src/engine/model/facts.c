@@ -92,6 +92,7 @@ static const char *missing_of(const model_fact *f, const model_config *c) {
         const char *needs;
     } conditions[] = {
         { FACT_OF_ROPE, rope, "model.positions=rope" },
+        { FACT_OF_ALIBI, c->pos == POS_ALIBI, "model.positions=alibi" },
         { FACT_OF_SCALED_ROPE, scaling != ROPE_PLAIN, "model.rope_scaling other than none" },
         { FACT_OF_ROPE_CONTEXT, scaling == ROPE_LLAMA3 || scaling == ROPE_YARN,
           "model.rope_scaling=llama3 or yarn" },

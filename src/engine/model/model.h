@@ -65,6 +65,7 @@ typedef enum fact_flag {
     FACT_OF_TEMPERATURE = 1 << 26,
     FACT_OF_NOPE = 1 << 27,  /* matters only to models with layers without positions */
     FACT_OF_DELTA = 1 << 28, /* matters only to models with gated DeltaNet layers */
+    FACT_OF_ALIBI = 1 << 29, /* matters only with linear biases of scores */
     FACT_OF_ANY_ROPE =
         FACT_OF_ROPE | FACT_OF_LLAMA3 | FACT_OF_SCALED_ROPE | FACT_OF_ROPE_CONTEXT | FACT_OF_YARN,
 } fact_flag;

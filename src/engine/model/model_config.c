@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "ops/alibi.h"
+
 double model_fact_option(const model_fact *f, const config *cfg) {
     const void *at = (const char *)cfg + f->option_at;
     if (f->type == FACT_REAL) return *(const double *)at;
@@ -178,6 +180,20 @@ static err check_delta(const model_config *c) {
     return OK;
 }
 
+/* Positions of keys are split in two digits, and scores must be linear in them (ops/alibi.h). */
+static err check_alibi(const model_config *c) {
+    if (c->pos != POS_ALIBI) return OK;
+    if (c->kv_latent || c->attention_softcap > 0)
+        return err_hint(ERR("model.positions=alibi cannot be combined with model.kv_latent_dim or "
+                            "model.attention_softcap"),
+                        "leave those out");
+    if (c->max_seq > ALIBI_MOST)
+        return err_hint(ERR("model.positions=alibi with model.max_seq_len %lld: at most %d",
+                            (long long)c->max_seq, ALIBI_MOST),
+                        "lower model.max_seq_len");
+    return OK;
+}
+
 static err check_latent(const model_config *c) {
     if (!c->kv_latent) return OK;
     if (c->kv_heads != c->heads)
@@ -200,6 +216,7 @@ static err check_latent(const model_config *c) {
 err model_check(const model_config *c) {
     TRY(check_ranges(c));
     TRY(check_latent(c));
+    TRY(check_alibi(c));
     if (c->heads % c->kv_heads)
         return err_hint(
             ERR("model.kv_heads (%d) does not divide model.heads (%d)", c->kv_heads, c->heads),

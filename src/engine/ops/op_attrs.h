@@ -60,6 +60,8 @@
     X(AGC_FACTOR, agc.factor, FLOAT)                                                               \
     X(AGC_EPS, agc.eps, FLOAT)                                                                     \
     X(GROWTH_INTERVAL, clip.growth_interval, LONG)                                                 \
+    X(ALIBI_HEADS, alibi.heads, INT)                                                               \
+    X(ALIBI_MAX, alibi.max, FLOAT)                                                                 \
     X(CLAMP_LIMIT, clamp.limit, FLOAT)                                                             \
     X(CLAMP_ALPHA, clamp.alpha, FLOAT)                                                             \
     X(EXPERTS, experts, INT)                                                                       \
@@ -117,8 +119,10 @@ typedef enum {
 #define ATTRS_SCORES            (ATTR(SCORE_SCALE) | ATTR(SCORE_CAP) | ATTR(SINKS) | ATTR(SINK_FIRST))
 #define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTRS_SCORES)
 #define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_FIRST))
-#define ATTRS_TEMPER            (ATTR(TEMPER) | ATTR(TEMPER_FLOOR))
-#define ATTRS_SWAP              (ATTR(SWAP_OUTER) | ATTR(SWAP_INNER))
+#define ATTRS_ALIBI                                                                                \
+    (ATTRS_HEADS | ATTR(HEADS_FIRST) | ATTR(SCORE_SCALE) | ATTR(ALIBI_HEADS) | ATTR(ALIBI_MAX))
+#define ATTRS_TEMPER (ATTR(TEMPER) | ATTR(TEMPER_FLOOR))
+#define ATTRS_SWAP   (ATTR(SWAP_OUTER) | ATTR(SWAP_INNER))
 
 /* ---- attributes of a call ------------------------------------------------------------------------ */
 /* The attributes that are set, not zero or false. */

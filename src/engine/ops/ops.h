@@ -54,9 +54,13 @@ typedef struct op_attr {
         float temper, temper_floor; /* SCALE_QUERIES */
         bool sinks;     /* attention: the softmax's denominator has a learned term per head */
         int sink_first; /* attention: the sink of the first head */
-        int first;      /* attention with dropout: which of the model's heads the first one is */
+        int first; /* ALIBI, attention with dropout: which of the model's heads the first one is */
         bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;
+    struct {
+        int heads; /* of the whole model */
+        float max;
+    } alibi; /* ALIBI: see ops/alibi.h */
     struct {
         float limit, alpha;
     } clamp;     /* SWIGLU_CLAMPED */

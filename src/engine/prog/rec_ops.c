@@ -3,6 +3,8 @@
  * refused here, with the line in the model's source: a forgotten collective never becomes a wrong loss. */
 #include "prog_internal.h"
 
+#include "ops/alibi.h"
+
 #include <string.h>
 
 /* ---- placements -------------------------------------------------------------------------- */
@@ -316,6 +318,19 @@ val rec_scale_queries_(prog *p, val qkv, val pos, head_shape h) {
     r.attr.heads.temper = h.temper;
     r.attr.heads.temper_floor = h.temper_floor;
     return rec_first(p, r);
+}
+
+val rec_alibi_(prog *p, val qkv, val pos, float max, head_shape *h) {
+    rec_request r = { OP_ALIBI, { qkv, pos } };
+    if (!local_heads(p, r.op, qkv, *h, &r.attr)) return VAL_NONE;
+    r.attr.heads.first = head_share(p, head_axes(p, qkv)) * r.attr.heads.q;
+    r.attr.alibi.heads = h->q;
+    r.attr.alibi.max = max;
+    h->dim = alibi_width(h->dim);
+    r.sizes.of['W'] = (int64_t)(r.attr.heads.q + 2 * r.attr.heads.kv) * h->dim;
+    val y = rec_first(p, r);
+    if (y != VAL_NONE) p->val[y].segments[1] = p->val[qkv].segments[1];
+    return y;
 }
 
 bool set_attention_dropout(prog *p, val qkv, val id, head_shape h, op_attr *attr) {

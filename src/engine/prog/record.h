@@ -250,6 +250,8 @@ val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm come
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
 val rec_scale_queries_(prog *p, val qkv, val pos, head_shape h);
+/* Queries and keys whose scores fall linearly with the distance. @param h of qkv; its dim becomes that of the result */
+val rec_alibi_(prog *p, val qkv, val pos, float max, head_shape *h);
 /* @param id of the tokens, for dropout; VAL_NONE: there is none @param sink as in ATTENTION, or VAL_NONE */
 val rec_attention_(prog *p, val qkv, val start, val id, val sink, head_shape h);
 /* Between shards of the tokens and shards of the heads (Ulysses): qkv, S(0) over the axes, becomes S(1),
@@ -339,6 +341,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_delta_cached(p, ...)     rec_delta_cached_(HERE(p), __VA_ARGS__)
 #define rec_gated_norm(p, ...)       rec_gated_norm_(HERE(p), __VA_ARGS__)
 #define rec_qknorm(p, ...)           rec_qknorm_(HERE(p), __VA_ARGS__)
+#define rec_alibi(p, ...)            rec_alibi_(HERE(p), __VA_ARGS__)
 #define rec_scale_queries(p, ...)    rec_scale_queries_(HERE(p), __VA_ARGS__)
 #define rec_rope(p, ...)             rec_rope_(HERE(p), __VA_ARGS__)
 #define rec_attention(p, ...)        rec_attention_(HERE(p), __VA_ARGS__)

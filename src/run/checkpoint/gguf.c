@@ -36,7 +36,7 @@ bool gguf_type_from_name(const char *name, gguf_type *out) {
 }
 
 static gguf_type type_for(const hf_tensor *t, gguf_type wanted) {
-    if (t->ndim == 1) return GGUF_F32;
+    if (t->ndim == 1 || str_ends(t->name, ".bias")) return GGUF_F32;
     return wanted == GGUF_Q8_0 && t->dim[t->ndim - 1] % BLOCK ? GGUF_F16 : wanted;
 }
 
@@ -49,7 +49,8 @@ static size_t gguf_bytes(const hf_tensor *t, gguf_type type) {
 /* The factor that Llama 3 divides each frequency by, which llama.cpp reads as a tensor of its own. */
 #define FREQUENCIES "rope_freqs.weight"
 static int64_t frequencies_of(const model_config *c) {
-    return c->rope_scaling == ROPE_PLAIN ? 0 : rope_dims(c) / 2;
+    bool listed = c->rope_scaling != ROPE_PLAIN && c->rope_scaling != ROPE_YARN;
+    return listed ? rope_dims(c) / 2 : 0;
 }
 
 static void add_tensor_info(str *to, const hf_tensor *t, gguf_type type, uint64_t offset) {

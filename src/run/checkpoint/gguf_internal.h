@@ -32,6 +32,11 @@ typedef struct gguf_model {
     bool even_heads; /* all heads together are as wide as the model */
     bool all_kv;     /* no grouped queries */
     int64_t pattern; /* model.layer_pattern, which it has built in */
+    bool windows;    /* it reads the window, which others lack */
+    bool routes;     /* it reads how experts are weighted, and how many first layers are dense */
+    bool biased;     /* it reads no attention without the biases that its models have */
+    bool yarn;       /* it reads stretched frequencies of this kind */
+    mlp_kind mlp;    /* the activation of its models that have a gate */
 } gguf_model;
 const gguf_model *gguf_model_of(const hf_family *family); /* NULL: llama.cpp has none */
 /* Refuses what llama.cpp would compute otherwise. */

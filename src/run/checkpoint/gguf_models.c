@@ -51,6 +51,15 @@
     { "l%d.expert%d.up",   "blk.%d.ffn_up_exps.weight",      HF_EXPERT },                        \
     { "l%d.expert%d.down", "blk.%d.ffn_down_exps.weight",    HF_EXPERT }
 
+#define SHARED_EXPERTS                                                                           \
+    { "l%d.mlp.gate",   "blk.%d.ffn_gate_shexp.weight",      HF_SHARED },                        \
+    { "l%d.mlp.up",     "blk.%d.ffn_up_shexp.weight",        HF_SHARED },                        \
+    { "l%d.mlp.down",   "blk.%d.ffn_down_shexp.weight",      HF_SHARED }
+/* The second norm of a block, where it goes by the name of one behind attention. */
+#define NORMS_AROUND                                                                             \
+    { "l%d.norm1.w",    "blk.%d.attn_norm.weight",           0 },                                \
+    { "l%d.norm2.w",    "blk.%d.post_attention_norm.weight", 0 }
+
 /* llama.cpp rotates neighboring rows of a head in models of the type llama. */
 static const hf_param llama[]    = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAIRED), FEED_FORWARD, EXPERTS };
 static const hf_param qwen2[]    = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(0), QKV_BIASES, FEED_FORWARD };
@@ -79,6 +88,22 @@ static const hf_param glm4[]     = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAI
     { "l%d.mlp.up",      "blk.%d.ffn_up.weight",              HF_UP },
     { "l%d.mlp.down",    "blk.%d.ffn_down.weight",            0 },
 };
+static const hf_param qwen2moe[] = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(0), QKV_BIASES, SHARED_EXPERTS, EXPERTS,
+    { "l%d.moe.gate",    "blk.%d.ffn_gate_inp_shexp.weight",  0 },
+};
+static const hf_param glm4moe[]  = { EMBEDDING_AND_HEAD, NORMS_AROUND, ATTENTION(0), QKV_BIASES, QK_NORMS,
+    SHARED_EXPERTS, FEED_FORWARD, EXPERTS,
+    { "l%d.moe.bias",    "blk.%d.exp_probs_b.bias",           HF_SHORT },
+};
+static const hf_param gpt_oss[]  = { EMBEDDING_AND_HEAD, NORMS_AROUND, ATTENTION(0), QKV_BIASES, EXPERTS,
+    { "l%d.attn.o.b",    "blk.%d.attn_output.bias",           0 },
+    { "l%d.attn.sinks",  "blk.%d.attn_sinks.weight",          0 },
+    { "l%d.moe.router.b",    "blk.%d.ffn_gate_inp.bias",      0 },
+    { "l%d.expert%d.gate.b", "blk.%d.ffn_gate_exps.bias",     HF_EXPERT },
+    { "l%d.expert%d.up.b",   "blk.%d.ffn_up_exps.bias",       HF_EXPERT },
+    { "l%d.expert%d.down.b", "blk.%d.ffn_down_exps.bias",     HF_EXPERT },
+};
+static const hf_param mpt[]      = { EMBEDDING_AND_HEAD, NORMS, FUSED_ATTENTION, FEED_FORWARD };
 static const hf_param gpt2[]     = { EMBEDDING_AND_HEAD, NORMS, NORM_BIASES, FUSED_ATTENTION, FEED_FORWARD,
     FEED_FORWARD_BIASES, { "embed.positions", "position_embd.weight", 0 },
 };
@@ -102,6 +127,11 @@ static const gguf_model models[] = {
     { "olmoe",     "olmoe",    ROWS(olmoe),    true,  .shares = true, .even_heads = true, .all_kv = true },
     { "starcoder2", "starcoder2", ROWS(starcoder2), false, .even_heads = true },
     { "glm4",      "glm4",     ROWS(glm4),     false },
+    { "qwen2_moe", "qwen2moe", ROWS(qwen2moe), false, .shares = true, .biased = true },
+    { "glm4_moe",  "glm4moe",  ROWS(glm4moe),  false, .routes = true },
+    { "gpt_oss",   "gpt-oss",  ROWS(gpt_oss),  false, .pattern = 12, .windows = true, .biased = true, .yarn = true,
+      .mlp = MLP_SWIGLU_CLAMPED },
+    { "mpt",       "mpt",      ROWS(mpt),      false },
 };
 
 /* ---- facts --------------------------------------------------------------------------------- */
@@ -127,7 +157,7 @@ const gguf_model *gguf_model_of(const hf_family *family) {
 err gguf_check_model(const gguf_model *g, const model_config *c) {
     const char *fact = NULL;
     if (c->tied && g->own_head) fact = "a head that is the embedding (model.tie_embeddings)";
-    if (c->experts && c->router_normalize == g->shares)
+    if (c->experts && !g->routes && c->router_normalize == g->shares)
         fact = g->shares
                    ? "experts whose weights are divided by their sum (model.router_normalize=true)"
                    : "experts whose weights are not divided by their sum "
@@ -136,14 +166,23 @@ err gguf_check_model(const gguf_model *g, const model_config *c) {
     if (g->even_heads && c->heads * c->head_dim != c->dim)
         fact = "heads that are not as wide as the model together (model.head_dim)";
     if (g->all_kv && c->kv_heads != c->heads) fact = "grouped queries (model.kv_heads)";
-    if (c->experts && (c->first_dense || c->moe_step != 1))
+    if (c->experts && ((c->first_dense && !g->routes) || c->moe_step != 1))
         fact = "layers without experts among those with them";
+    if (c->experts && c->groups > 1) fact = "groups of experts (model.expert_groups)";
+    if (g->biased && !(c->qkv_bias && (c->o_bias || !g->yarn)))
+        fact = "attention without biases (model.qkv_bias, model.attention_output_bias)";
+    if (c->pos == POS_ALIBI && c->attention_scale != 0)
+        fact = "another factor of the scores (model.attention_scale)";
     bool stretched = c->rope_scaling != ROPE_PLAIN && c->rope_scaling != ROPE_DYNAMIC;
-    if ((stretched && strcmp(g->name, "llama")) || c->rope_scaling == ROPE_YARN)
+    bool yarn = c->rope_scaling == ROPE_YARN && c->rope_fast == 32 && c->rope_slow == 1 &&
+                c->rope_attention == 0;
+    if (stretched && !(g->yarn && yarn) &&
+        (strcmp(g->name, "llama") || c->rope_scaling == ROPE_YARN))
         fact = "stretched rotary frequencies (model.rope_scaling)";
     bool gated = mlp_kind_traits[c->mlp] & MLP_GATED;
-    if (gated ? c->mlp != MLP_SWIGLU : c->mlp == MLP_RELU2)
-        fact = "this activation (model.activation)";
+    if (gated ? c->mlp != g->mlp : c->mlp == MLP_RELU2) fact = "this activation (model.activation)";
+    if (c->mlp == MLP_SWIGLU_CLAMPED && (c->swiglu_limit != 7 || c->swiglu_alpha != 1.702))
+        fact = "these bounds (model.swiglu_limit, model.swiglu_alpha)";
     if (!fact) return OK;
     return err_hint(ERR("llama.cpp reads no %s models with %s", g->name, fact),
                     "export to a Hugging Face folder instead");
@@ -161,7 +200,7 @@ void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c) {
         gguf_add_integer(m, KEY(facts[i].theirs),
                          (int64_t)model_fact_get(model_fact_find(facts[i].ours), c));
     /* Longer texts than a window would be attended to otherwise: llama.cpp has no windows in models of the type llama. */
-    gguf_add_integer(m, KEY("context_length"), c->window ? MIN(c->window, c->max_seq) : c->max_seq);
+    gguf_add_integer(m, KEY("context_length"), c->window && !g->windows ? MIN(c->window, c->max_seq) : c->max_seq);
     gguf_add_real(m,
                   KEY(c->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon"
                                           : "attention.layer_norm_epsilon"),
@@ -169,6 +208,13 @@ void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c) {
     if (c->pos == POS_ROPE) {
         gguf_add_real(m, KEY("rope.freq_base"), c->rope_theta);
         gguf_add_integer(m, KEY("rope.dimension_count"), rope_dims(c));
+    }
+    if (c->pos == POS_ALIBI) gguf_add_real(m, KEY("attention.max_alibi_bias"), c->alibi_max);
+    if (g->windows && c->window) gguf_add_integer(m, KEY("attention.sliding_window"), c->window);
+    if (c->pos == POS_ROPE && c->rope_scaling == ROPE_YARN) {
+        gguf_add_text(m, KEY("rope.scaling.type"), "yarn");
+        gguf_add_real(m, KEY("rope.scaling.factor"), c->rope_factor);
+        gguf_add_integer(m, KEY("rope.scaling.original_context_length"), c->rope_original);
     }
     if (!strcmp(g->name, "granite")) {
         gguf_add_real(m, KEY("logit_scale"), 1 / c->logit_scale);
@@ -180,6 +226,16 @@ void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c) {
     if (!c->experts) return;
     gguf_add_integer(m, KEY("expert_count"), c->experts);
     gguf_add_integer(m, KEY("expert_used_count"), c->experts_per_token);
-    if (c->expert_dim) gguf_add_integer(m, KEY("expert_feed_forward_length"), c->expert_dim);
+    gguf_add_integer(m, KEY("expert_feed_forward_length"), model_expert_dim(c));
+    if (c->shared_experts) {
+        int64_t width = c->shared_dim ? c->shared_dim : c->shared_experts * model_expert_dim(c);
+        gguf_add_integer(m, KEY("expert_shared_count"), c->shared_experts);
+        gguf_add_integer(m, KEY("expert_shared_feed_forward_length"), width);
+    }
+    if (!g->routes) return;
+    gguf_add_integer(m, KEY("leading_dense_block_count"), c->first_dense);
+    gguf_add_real(m, KEY("expert_weights_scale"), c->router_scale);
+    gguf_add_bool(m, KEY("expert_weights_norm"), c->router_normalize);
+    gguf_add_integer(m, KEY("expert_gating_func"), c->router_score == ROUTER_SIGMOID ? 2 : 1);
 #undef KEY
 }

@@ -61,6 +61,25 @@ err hf_wrong_value(const hf_reader *r, const char *name, const json_t *got, cons
 
 const char hf_other_model[] = "import a model without it: ours have no counterpart";
 
+json_t *hf_member(const json_t *object, const char *name) {
+    const char *dot = strchr(name, '.');
+    char outer[64];
+    if (!dot) return json_object_get(object, name);
+    snprintf(outer, sizeof outer, "%.*s", (int)(dot - name), name);
+    return json_object_get(json_object_get(object, outer), dot + 1);
+}
+
+void hf_set_member(json_t *object, const char *name, json_t *value) {
+    const char *dot = strchr(name, '.');
+    char outer[64];
+    if (dot) {
+        snprintf(outer, sizeof outer, "%.*s", (int)(dot - name), name);
+        if (!json_object_get(object, outer)) json_object_set_new(object, outer, json_object());
+        object = json_object_get(object, outer);
+    }
+    json_object_set_new(object, dot ? dot + 1 : name, value);
+}
+
 double hf_json_number(const model_fact *f, const json_t *v) {
     switch (f->type) {
     case FACT_INT: return json_is_integer(v) ? (double)json_integer_value(v) : NAN;
@@ -122,7 +141,7 @@ static err read_hf_value(const hf_reader *r, const char *name, const json_t *v, 
 /* A key may have two names; both must agree where both are there. */
 static err find_hf_key(const hf_reader *r, const json_t *object, const hf_key *k, const char **name,
                        json_t **out) {
-    json_t *first = json_object_get(object, k->theirs);
+    json_t *first = hf_member(object, k->theirs);
     json_t *second = k->alias ? json_object_get(object, k->alias) : NULL;
     if (first && second && !json_equal(first, second))
         return err_hint(ERR("%s: \"%s\" and \"%s\", two names of one key, differ", r->path,
@@ -165,7 +184,7 @@ static bool is_mxfp4(const char *key, const json_t *v) {
 static err read_demands(const hf_reader *r, const hf_demand *demands, int n) {
     for (int i = 0; i < n; i++) {
         const hf_demand *d = &demands[i];
-        json_t *got = json_object_get(r->doc, d->theirs);
+        json_t *got = hf_member(r->doc, d->theirs);
         if (r->family->mxfp4 && is_mxfp4(d->theirs, got)) continue;
         json_t *want = json_loads(d->json, JSON_DECODE_ANY, NULL);
         bool same = !got || json_is_null(got) || d->any || json_equal(got, want);
@@ -201,9 +220,15 @@ void hf_note_unknown(const hf_reader *r, const char *object, const char *key) {
             object ? "." : "", key);
 }
 
+/* Whether a row's name is this key, or a member of it. */
+static bool names_key(const char *name, const char *key) {
+    size_t n = strlen(key);
+    return !strncmp(name, key, n) && (name[n] == 0 || name[n] == '.');
+}
+
 static bool demand_names(const hf_demand *d, int n, const char *key) {
     for (int i = 0; i < n; i++)
-        if (!strcmp(d[i].theirs, key)) return true;
+        if (names_key(d[i].theirs, key)) return true;
     return false;
 }
 
@@ -212,7 +237,7 @@ static bool key_is_read(const hf_family *f, const char *key) {
                                         "rope_scaling" };
     for (int i = 0; i < f->n_keys; i++) {
         const hf_key *k = &f->keys[i];
-        if (k->theirs && !strcmp(k->theirs, key)) return true;
+        if (k->theirs && names_key(k->theirs, key)) return true;
         if (k->alias && !strcmp(k->alias, key)) return true;
     }
     for (size_t i = 0; f->theta_key && i < COUNT_OF(rope); i++)
@@ -224,6 +249,23 @@ static bool key_is_read(const hf_family *f, const char *key) {
     return demand_names(f->demands, f->n_demands, key) ||
            demand_names(hf_common_demands, hf_n_common_demands, key) ||
            demand_names(f->when, f->n_when, key);
+}
+
+/* Members of an object of which rows name some. */
+static void note_unknown_members(const hf_reader *r, const char *object, json_t *members) {
+    const hf_family *f = r->family;
+    char path[128];
+    const char *key;
+    json_t *v;
+    bool some = false;
+    snprintf(path, sizeof path, "%s.", object);
+    for (int i = 0; i < f->n_demands; i++)
+        some |= !strncmp(f->demands[i].theirs, path, strlen(path));
+    json_object_foreach(members, key, v) {
+        snprintf(path, sizeof path, "%s.%s", object, key);
+        if (some && !key_is_read(f, path) && !key_is_read(f, key) && !hf_key_is_harmless(key))
+            hf_note_unknown(r, object, key);
+    }
 }
 
 /* Whether a file has the keys of this row of its model_type; the last row takes what the others leave. */
@@ -278,8 +320,10 @@ static err read_config(hf_reader *r) {
             "%s", hf_other_model);
     double usual = 1 / sqrt((double)MAX(r->c->head_dim, 1));
     if (fabs(r->c->attention_scale - usual) < 1e-12 * usual) r->c->attention_scale = 0;
-    json_object_foreach(r->doc, key, v) if (!key_is_read(r->family, key) &&
-                                            !hf_key_is_harmless(key)) hf_note_unknown(r, NULL, key);
+    json_object_foreach(r->doc, key, v) {
+        if (!key_is_read(r->family, key) && !hf_key_is_harmless(key)) hf_note_unknown(r, NULL, key);
+        note_unknown_members(r, key, v);
+    }
     model_config_normalize(r->c);
     snprintf(r->c->name, sizeof r->c->name, "%s", r->family->model_type);
     return model_check(r->c);
@@ -467,13 +511,13 @@ static json_t *json_of(const model_config *c, const hf_key *k) {
 
 /* Whether the key has the value of another fact, and this one does not matter to the model. */
 static bool is_held(const json_t *object, const model_config *c, const hf_key *k) {
-    return json_object_get(object, k->theirs) && !model_fact_applies(fact_of(k), c);
+    return hf_member(object, k->theirs) && !model_fact_applies(fact_of(k), c);
 }
 
 void hf_write_keys(json_t *object, const model_config *c, const hf_key *keys, int n) {
     for (int i = 0; i < n; i++)
         if (keys[i].use != HF_IMPLIED && keys[i].use != HF_ZEROS && !is_held(object, c, &keys[i]))
-            json_object_set_new(object, keys[i].theirs, json_of(c, &keys[i]));
+            hf_set_member(object, keys[i].theirs, json_of(c, &keys[i]));
 }
 
 static void write_activation(json_t *doc, const hf_family *family, const model_config *c) {
@@ -507,8 +551,8 @@ err hf_export_config(const char *folder, const hf_family *family, const model_co
                   "pad_token_id"); /* absent, it is a number that the vocabulary may not have */
     hf_write_keys(doc, c, family->keys, family->n_keys);
     for (int i = 0; i < family->n_demands; i++)
-        json_object_set_new(doc, family->demands[i].theirs,
-                            json_loads(family->demands[i].json, JSON_DECODE_ANY, NULL));
+        hf_set_member(doc, family->demands[i].theirs,
+                      json_loads(family->demands[i].json, JSON_DECODE_ANY, NULL));
     for (int i = 0; i < family->n_when; i++)
         json_object_set_new(doc, family->when[i].theirs,
                             json_loads(family->when[i].json, JSON_DECODE_ANY, NULL));

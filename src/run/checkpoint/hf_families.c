@@ -39,6 +39,16 @@ static const hf_key gpt2_keys[] = {
     ZEROS(bias), ZEROS(norm_bias), ZEROS(qkv_bias),
 };
 
+static const hf_key mpt_keys[] = {
+    SIZE("vocab_size", vocab), KEY("max_seq_len", max_seq, HF_VALUE, 2048, HF_REFUSED),
+    RENAMED("d_model", "hidden_size", dim), RENAMED("n_layers", "num_hidden_layers", layers),
+    RENAMED("n_heads", "num_attention_heads", heads), { NULL, NULL, AT(ffn), HF_IMPLIED, HF_4_DIM, HF_4_DIM, 0 },
+    REAL("layer_norm_epsilon", norm_eps, 1e-5), REAL("initializer_range", init_std, 0.02),
+    REAL("tie_word_embeddings", tied, 1), OPTIONAL("attn_config.softmax_scale", attention_scale, 0),
+    { "attn_config.alibi_bias_max", NULL, AT(alibi_max), HF_IMPLIED, HF_VALUE, HF_VALUE, 8 }, IMPLIED(pos, POS_ALIBI), IMPLIED(mlp, MLP_GELU_ERF),
+    IMPLIED(norm, NORM_LAYER), IMPLIED(norm_bias, 0), ALL_KV, DIVIDED_DIM(NULL),
+};
+
 static const hf_key gpt_neox_keys[] = {
     SIZE("vocab_size", vocab),
     SIZE("max_position_embeddings", max_seq),
@@ -283,6 +293,16 @@ static const hf_demand gpt2_demands[] = {
     { "embd_pdrop",                      "0.0",   true },
     { "resid_pdrop",                     "0.0",   true },
 };
+static const hf_demand mpt_demands[] = { /* of the others transformers reads none */
+    { "attn_config.alibi", "true", false }, { "attn_config.clip_qkv", "null", false },
+    { "attn_config.qk_ln", "false", false }, { "attn_config.prefix_lm", "false", false },
+    { "attn_config.attn_type", "\"multihead_attention\"", false },
+    { "attn_config.attn_uses_sequence_id", "false", true }, { "attn_config.attn_impl", "\"torch\"", true },
+    { "attn_config.attn_pdrop", "0", true }, { "logit_scale", "null", false }, { "no_bias", "true", false },
+    { "expansion_ratio", "4", false }, { "learned_pos_emb", "false", true }, { "emb_pdrop", "0.0", true },
+    { "resid_pdrop", "0.0", true }, { "init_device", "\"cpu\"", true }, { "verbose", "0", true },
+    { "embedding_fraction", "1.0", true }, { "norm_type", "\"low_precision_layernorm\"", true },
+};
 #define NO_WINDOW             { "use_sliding_window", "false", false }, \
                               { "sliding_window",     "null",  true }
 static const hf_demand gpt_neox_demands[] = { { "attention_bias", "true", false } };
@@ -373,6 +393,19 @@ static const hf_param gpt2_params[] = {
 };
 
 #define NEOX_LAYER "gpt_neox.layers.%d."
+static const hf_param mpt_params[] = {
+    { "embed.tokens",    "transformer.wte.weight",                          0 },
+    { "l%d.norm1.w",     "transformer.blocks.%d.norm_1.weight",             0 },
+    { "l%d.norm2.w",     "transformer.blocks.%d.norm_2.weight",             0 },
+    { "l%d.attn.q",      "transformer.blocks.%d.attn.Wqkv.weight",          HF_Q },
+    { "l%d.attn.k",      "transformer.blocks.%d.attn.Wqkv.weight",          HF_K },
+    { "l%d.attn.v",      "transformer.blocks.%d.attn.Wqkv.weight",          HF_V },
+    { "l%d.attn.o",      "transformer.blocks.%d.attn.out_proj.weight",      0 },
+    { "l%d.mlp.up",      "transformer.blocks.%d.ffn.up_proj.weight",        0 },
+    { "l%d.mlp.down",    "transformer.blocks.%d.ffn.down_proj.weight",      0 },
+    { "norm.w",          "transformer.norm_f.weight",                       0 },
+    { "head",            "lm_head.weight",                                  0 },
+};
 static const hf_param gpt_neox_params[] = {
     { "embed.tokens",    "gpt_neox.embed_in.weight",                           0 },
     { "l%d.norm1.w",     NEOX_LAYER "input_layernorm.weight",                  0 },
@@ -641,6 +674,8 @@ static const hf_param nanochat_params[] = {
 static const hf_family families[] = {
     { "gpt2",     "GPT2LMHeadModel",    ROWS(gpt2_keys), ROWS(gpt2_demands),
       "activation_function", "gelu_new", false, NULL, NULL, 0, 0, "transformer.", ROWS(gpt2_params), NULL, 0 },
+    { "mpt",      "MptForCausalLM",     ROWS(mpt_keys), ROWS(mpt_demands), NULL, NULL, false, NULL, NULL, 0, 0,
+      "transformer.", ROWS(mpt_params), NULL, 0 },
     { "gpt_neox", "GPTNeoXForCausalLM", ROWS(gpt_neox_keys), ROWS(gpt_neox_demands),
       "hidden_act", "gelu", false, "rotary_emb_base", "rotary_pct", 0.25, 1e4,
       "gpt_neox.", ROWS(gpt_neox_params), NULL, 0 },

@@ -47,7 +47,7 @@ typedef enum {
 
 /* A fact of a model as a family expresses it. A key may hold two facts, which then have the same value. */
 typedef struct hf_key {
-    const char *theirs; /* in config.json; NULL: none */
+    const char *theirs; /* in config.json; "a.b": member b of its object a; NULL: none */
     const char *alias;  /* another name of the key; NULL: none */
     size_t at;          /* of the member in a model_config */
     hf_use use;
@@ -217,6 +217,9 @@ extern const char hf_other_model[]; /* remedy where ours have no counterpart */
 err hf_wrong_value(const hf_reader *r, const char *name, const json_t *got,
                    const char *expected) MUST_USE;
 double hf_json_number(const model_fact *f, const json_t *v); /* NaN: not of the fact's type */
+/* A member by its name, "a.b": member b of the object a. */
+json_t *hf_member(const json_t *object, const char *name);
+void hf_set_member(json_t *object, const char *name, json_t *value); /* takes the value */
 err hf_read_key(const hf_reader *r, const json_t *object, const hf_key *k) MUST_USE;
 void hf_write_keys(json_t *object, const model_config *c, const hf_key *keys, int n);
 void hf_note_unknown(const hf_reader *r, const char *object, const char *key);
