@@ -32,6 +32,7 @@ static void presets_have_the_published_sizes(void **state) {
         { "gpt-oss-20b", 20914757184LL },       { "gpt-oss-120b", 116829156672LL },
         { "llama4-scout", 107769861120LL },     { "llama4-maverick", 400711848960LL },
         { "deepseek-v2-lite", 15706484224LL },  { "deepseek-v2", 235741434880LL },
+        { "mpt-7b", 6649286656LL },
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
         model_config c;

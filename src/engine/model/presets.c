@@ -225,6 +225,9 @@ static const model_config gemma3_4b = { GEMMA3,
     .max_seq = 2048
 static const model_config falcon_7b = { FALCON, .shared_norm = true };
 static const model_config falcon_40b = { FALCON };
+#define MPT .norm = NORM_LAYER, .mlp = MLP_GELU_ERF, .pos = POS_ALIBI, .tied = true, .vocab = 50432
+static const model_config mpt_7b = { MPT, .max_seq = 2048 };
+static const model_config mpt_30b = { MPT, .max_seq = 8192 };
 /* For plain text as bytes: 256 of them and the end of a document. */
 static const model_config bytes = { .tied = true, .vocab = 257, .max_seq = 1024 };
 static const model_config bytes_moe = { .tied = true,
@@ -401,6 +404,8 @@ static const struct {
     { "moonlight-16b-a3b", &moonlight, 27, 2048, 16, 0, 192, 11264, 0 },
     { "falcon-7b", &falcon_7b, 32, 4544, 71, 1, 0, 0, 0 },
     { "falcon-40b", &falcon_40b, 60, 8192, 128, 8, 0, 0, 0 },
+    { "mpt-7b", &mpt_7b, 32, 4096, 32, 0, 0, 0, 0 },
+    { "mpt-30b", &mpt_30b, 48, 7168, 64, 0, 0, 0, 0 },
 };
 
 const char *model_preset_name(int i) {
@@ -413,6 +418,8 @@ static const struct {
     const char *fact;
 } switched_off[] = {
     { &llama4_scout, "qk_norm_weights" },
+    { &mpt_7b, "norm_bias" },
+    { &mpt_30b, "norm_bias" },
     { &gpt_oss_20b, "rope_truncate" },
     { &gpt_oss_120b, "rope_truncate" },
 };
