@@ -500,7 +500,7 @@ void advice_free(advice *list, int n);
  * (TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON) and writes ours, as YAML, with the source's defaults. A
  * key that would change the result and has no counterpart is an error, as is one that the system does not have. */
 typedef struct convert_options {
-    const char *format; /* one of convert_format's names; NULL: by the file's name and keys */
+    const char *format; /* a name of convert_systems; NULL: by the file's name and keys */
     const char
         *allow;    /* keys to leave out although they change the result: "KEY,..."; NULL: none */
     int64_t ranks; /* that the source runs on; 0: as it states, or not known */
