@@ -35,7 +35,7 @@ static layout_result search_for(const hardware *h, const search_case *k, double 
     search_options o = { .gpus = k->gpus, .for_cost = k->for_cost };
     run_target on = anywhere(0);
     assert_ok(hardware_find(h, k->gpu, &o.gpu));
-    o.limit = limit > 0 ? limit : o.gpu->memory - 1e9;
+    o.limit = limit > 0 ? limit : plan_limit_of_gpu(o.gpu->memory);
     assert_ok(layout_find(&c, &on, &o, &r));
     for (int i = 0; i < r.n; i++) {
         const layout_choice *b = &r.best[i];
@@ -169,7 +169,7 @@ static void no_layout_by_hand_is_better(void **state) {
                 assert_ok(config_set(&c, by_hand[k][n], by_hand[k][n + 1]));
             assert_ok(config_set(&c, "training.local_batch_size", "1"));
             err e = capacity_of(&c, &on, &cap);
-            if (!e && cap.total <= gpu->memory - 1e9) {
+            if (!e && cap.total <= plan_limit_of_gpu(gpu->memory)) {
                 assert_ok(step_simulate(&c, &on, gpu, NULL, &t));
                 assert_true(t.tokens_per_second <= r.best[0].time.tokens_per_second * 1.01);
                 fitting++;
