@@ -187,8 +187,9 @@ static void check_layout(const plan_site *t, const layout_case *k) {
         expect_near(most, name, cap.memory[i]);
     }
     expect_near(doc, "needed", capacity_needed(&on, &cap));
-    assert_int_equal(json_is_true(json_object_get(doc, "fits")), cap.total <= 39e9);
-    expect_near(doc, "limit", 39e9);
+    assert_int_equal(json_is_true(json_object_get(doc, "fits")),
+                     cap.total <= plan_limit_of_gpu(on.gpu->memory));
+    expect_near(doc, "limit", plan_limit_of_gpu(on.gpu->memory));
     expect_near(doc, "step.seconds", step.seconds);
     expect_near(doc, "step.bubble", step_bubble(&step));
     expect_near(doc, "time.mfu", step.flops_full / 312e12);
