@@ -536,6 +536,51 @@ static void experts_in_one_tensor_are_read(void **state) {
     }
 }
 
+/* The tensors of a fixture, and one of a layer beside those that config.json counts. */
+static err fill_with_further(void *ctx, int i, st_sink *sink) {
+    const stacked_file *s = ctx;
+    emit_tensor(st_at(s->from, i < st_count(s->from) ? i : 0), sink);
+    return OK;
+}
+
+/* Qwen3-Next files hold a layer that predicts a second token, which is not read; other families have none. */
+static void a_layer_for_further_tokens_is_left_out(void **state) {
+    static const char *const names[] = { "qwen3_next", "llama" };
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        test_folder folder;
+        subject s;
+        st_file *from, *f;
+        stacked_file *t = mem_alloc(sizeof *t);
+        st_spec spec[1024];
+        open_subject(names[i], &s);
+        assert_ok(st_open(folder_of(names[i]), &from));
+        int n = st_count(from);
+        assert_true(n + 1 < (int)COUNT_OF(spec));
+        t->from = from;
+        for (int k = 0; k <= n; k++) {
+            const st_tensor *like = st_at(from, k < n ? k : 0);
+            spec[k] = (st_spec){ .name = k < n ? like->name : "mtp.fc.weight",
+                                 .dt = DT_F32,
+                                 .ndim = like->ndim };
+            memcpy(spec[k].dim, like->dim, (size_t)like->ndim * sizeof *like->dim);
+        }
+        assert_int_equal(folder_make(&folder), 0);
+        assert_ok(
+            st_write_folder(folder.path, spec, n + 1, 0, (st_source){ fill_with_further, t }));
+        assert_ok(st_open(folder.path, &f));
+        err e = hf_import_params(s.family, f, s.m, same_weights, &s);
+        if (i == 0)
+            assert_ok(e);
+        else
+            assert_error(e, "mtp.fc.weight");
+        st_close(f);
+        st_close(from);
+        free(t);
+        assert_int_equal(folder_remove(&folder), 0);
+        close_subject(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_and_gradients_match_pytorch),
@@ -545,6 +590,7 @@ int main(void) {
         cmocka_unit_test(logits_match_pytorch),
         cmocka_unit_test(import_then_export_is_bit_exact),
         cmocka_unit_test(experts_in_one_tensor_are_read),
+        cmocka_unit_test(a_layer_for_further_tokens_is_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
