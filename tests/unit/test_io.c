@@ -314,7 +314,6 @@ static void addresses_are_not_written_to(void **state) {
     assert_ok(io_refuse_url("://c"));
 }
 
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_are_not_written_to),

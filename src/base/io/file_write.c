@@ -67,9 +67,9 @@ static void io_writer_free(io_writer *w) {
 err io_refuse_url(const char *path) {
     const char *slashes = strstr(path, "://");
     if (!slashes || slashes == path || memchr(path, '/', (size_t)(slashes - path))) return OK;
-    return err_hint(ERR("cannot write %s: it is an address, and files are written to folders only",
-                        path),
-                    "write to a folder, and copy it when it is complete, such as with `aws s3 sync`");
+    return err_hint(
+        ERR("cannot write %s: it is an address, and files are written to folders only", path),
+        "write to a folder, and copy it when it is complete, such as with `aws s3 sync`");
 }
 
 err io_writer_open(const char *path, io_writer **out) {

@@ -100,7 +100,7 @@ static int find_busiest(const task_queue *q, int ranks) {
     return most;
 }
 
-/* What a rank says of itself at a beat. */
+/* A rank says this of itself at a beat. */
 typedef enum { WORKING, WAITING, FINISHED, FAILED } work_state;
 typedef struct rank_beat {
     int64_t bytes, state, begun, limit;

@@ -1,4 +1,4 @@
-/* What surrounds the gated delta rule, and the gate of attention's output.
+/* Ops around the gated delta rule, and the gate of attention's output.
  *
  *     delta_gates    beta = sigmoid(b),   g = -e^rate softplus(a + shift)
  *                    db = dbeta beta (1 - beta),   da = dshift = -dg e^rate sigmoid(a + shift),   drate = dg g

@@ -1,4 +1,4 @@
-/* What surrounds the gated delta rule, and the gate of attention's output; the formulas are those of cpu/delta_gates.c. Forward
+/* Ops around the gated delta rule, and the gate of attention's output; the formulas are those of cpu/delta_gates.c. Forward
  * has a thread per gate, a warp per head of the norm, a thread per eight elements of sigmoid_gate. Backward with weights has a
  * fixed grid whose blocks loop over rows, each with a row of the workspace for its sums: deterministic. Bytes: each operand once. */
 #include "device.cuh"
