@@ -354,6 +354,56 @@ static void the_loss_in_chunks_matches_the_reference(void **state) {
     for (size_t i = 0; i < COUNT_OF(owned); i++) free(owned[i]);
 }
 
+static uint64_t below(uint64_t *at, uint64_t n) { return rng_below(rng_key_of(5, 7), (*at)++, n); }
+
+/* Any share of the rows may have a target, and the last chunk any number of rows: the workspace that an op asks for suffices,
+ * and the losses are those of a call that also computes gradients. */
+static void losses_of_any_rows_fit_their_workspace(void **state) {
+    enum { CASES = SANITIZED ? 40 : 300 };
+    static const dtype types[] = { DT_F32, DT_BF16, DT_F16 };
+    uint64_t at = 0;
+    for (int k = 0; k < CASES; k++) {
+        bool tall = k % 4 == 0; /* several strips of C */
+        int64_t n = 1 + (int64_t)below(&at, tall ? 9000 : 400);
+        int64_t d = 1 + (int64_t)below(&at, tall ? 20 : 200),
+                v = 2 + (int64_t)below(&at, tall ? 60 : 600);
+        int64_t share = 1 + (int64_t)below(&at, 100);
+        int threads = 1 + (int)below(&at, MOST_THREADS);
+        dtype dt = types[k % COUNT_OF(types)];
+        void *h = draw(dt, n * d, 21), *w = draw(dt, v * d, 22), *dh = draw(dt, n * d, 23);
+        float *loss[2] = { draw(DT_F32, n, 24), draw(DT_F32, n, 24) },
+              *dw = draw(DT_F32, v * d, 25);
+        int32_t *target = mem_alloc((size_t)n * sizeof *target);
+        for (int64_t i = 0; i < n; i++)
+            target[i] =
+                below(&at, 100) < (uint64_t)share ? (int32_t)below(&at, (uint64_t)v) : IGNORED;
+        for (int i = 0; ops_cpu_isa(i); i++) {
+            for (int grad = 0; grad < 2; grad++) {
+                step_block step = { .loss_grad = 1 };
+                op_run run = { .pool = pools[threads], .step = &step };
+                op_call call = { .op = OP_LINEAR_CE, .run = &run, .attr.ce.logit_scale = 1 };
+                call.in[0] = tensor_of(h, dt, 2, (int64_t[]){ n, d });
+                call.in[1] = tensor_of(w, dt, 2, (int64_t[]){ v, d });
+                call.in[2] = tensor_of(target, DT_I32, 1, &n);
+                call.out[0] = tensor_of(loss[grad], DT_F32, 1, &n);
+                if (grad) {
+                    call.out[1] = tensor_of(dh, dt, 2, (int64_t[]){ n, d });
+                    call.out[2] = tensor_of(dw, DT_F32, 2, (int64_t[]){ v, d });
+                }
+                run.workspace_bytes = ops_workspace(ops_cpu(ops_cpu_isa(i)), &call, threads);
+                run.workspace = mem_alloc(run.workspace_bytes);
+                ops_run(ops_cpu(ops_cpu_isa(i)), &call);
+                free(run.workspace);
+            }
+            for (int64_t j = 0; j < n; j++)
+                assert_true(fabs((double)(loss[0][j] - loss[1][j])) <=
+                            1e-4 * (1 + fabs((double)loss[1][j])));
+        }
+        void *owned[] = { h, w, dh, dw, loss[0], loss[1], target };
+        for (size_t i = 0; i < COUNT_OF(owned); i++) free(owned[i]);
+    }
+}
+
 /* ---- e^x --------------------------------------------------------------------------------------- */
 static void exp_is_accurate(void **state) {
     enum { POINTS = 100003 };
@@ -382,6 +432,7 @@ int main(void) {
         cmocka_unit_test(gemms_split_in_strips_match_the_reference),
         cmocka_unit_test(gemms_do_not_depend_on_the_number_of_threads),
         cmocka_unit_test(the_loss_in_chunks_matches_the_reference),
+        cmocka_unit_test(losses_of_any_rows_fit_their_workspace),
         cmocka_unit_test(exp_is_accurate),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -95,15 +95,25 @@ static gemm grad_w_gemm(const ce_job *s) {
     return g;
 }
 
+/* @return the most bytes that a GEMM of a chunk of `count` rows needs */
+static size_t chunk_workspace(ce_job s, int64_t count, int threads) {
+    const op_call *c = s.call;
+    s.count = count;
+    gemm g[3] = { logits_gemm(&s) };
+    /* Without gradients only rows that have targets are multiplied: any number of them up to a chunk's. */
+    if (!has_gradients(c)) return CPU(gemm_workspace_most)(&g[0], threads);
+    int n = 1;
+    if (c->out[1].dt != DT_NONE) g[n++] = grad_h_gemm(&s);
+    if (c->out[2].dt != DT_NONE) g[n++] = grad_w_gemm(&s);
+    size_t most = 0;
+    for (int i = 0; i < n; i++) most = MAX(most, CPU(gemm_workspace)(&g[i], threads));
+    return most;
+}
+
 static size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads) {
     ce_job s = ce_job_of(c);
-    s.count = s.rows;
-    gemm g[3] = { logits_gemm(&s) };
-    int count = 1;
-    if (c->out[1].dt != DT_NONE) g[count++] = grad_h_gemm(&s);
-    if (c->out[2].dt != DT_NONE) g[count++] = grad_w_gemm(&s);
-    size_t most = 0;
-    for (int i = 0; i < count; i++) most = MAX(most, CPU(gemm_workspace)(&g[i], threads));
+    int64_t last = s.n - (ceil_div(s.n, s.rows) - 1) * s.rows;
+    size_t most = MAX(chunk_workspace(s, s.rows, threads), chunk_workspace(s, last, threads));
     return s.z_bytes + s.gather_bytes + most + 64;
 }
 
