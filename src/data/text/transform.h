@@ -6,11 +6,11 @@
  *     text_format    where records end; records to documents    parser.c, format_*.c, json_scan.c
  *                    (Parquet: rows instead of bytes            format_parquet.c)
  *     pipeline       workers: read, parse, work, merge in order pipeline.c
- *     transform          a pipeline that writes what is kept        transform.c, sink.c, output_parts.c, transform_report.c
+ *     transform      a pipeline that writes what is kept        transform.c, sink.c, output_parts.c, transform_report.c
  *     tasks          segments shared among the ranks of a job   transform_tasks.c, output_lock.c, transform_progress.c
  */
-#ifndef INGOT_TEXT_STAGE_H
-#define INGOT_TEXT_STAGE_H
+#ifndef INGOT_TEXT_TRANSFORM_H
+#define INGOT_TEXT_TRANSFORM_H
 
 #include "text/inputs_internal.h"
 #include "text/output_internal.h"

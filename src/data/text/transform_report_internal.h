@@ -1,6 +1,6 @@
 /* Reports of a transform while it runs (transform_progress.c, transform_tasks.c) and when it has ended (transform_report.c). */
-#ifndef INGOT_TEXT_STAGE_REPORT_INTERNAL_H
-#define INGOT_TEXT_STAGE_REPORT_INTERNAL_H
+#ifndef INGOT_TEXT_TRANSFORM_REPORT_INTERNAL_H
+#define INGOT_TEXT_TRANSFORM_REPORT_INTERNAL_H
 
 #include <stdatomic.h>
 
