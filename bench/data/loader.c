@@ -37,7 +37,7 @@ static err write_tokens(const char *path, int64_t n, int64_t vocab) {
     return token_writer_close(w, NULL);
 }
 
-static err measure(const char *name, const data_part *parts, int n, loader_options o) {
+static err measure(const char *name, const mix_source *parts, int n, loader_options o) {
     loader *l = NULL;
     double t0 = time_cpu();
     TRY(loader_new_mix(parts, n, &o, &l));
@@ -75,8 +75,8 @@ static err run(const char *folder, int64_t bytes) {
     TRY_CLEAN(data_open(wide, 0, &s4));
     const loader_options plain = { .seq_len = SEQ, .rows = ROWS, .seed = 1 };
     loader_options o = plain;
-    data_part one = { .name = "narrow", .source = s2, .weight = 3 };
-    data_part two[] = { one, { .name = "wide", .source = s4, .weight = 1 } };
+    mix_source one = { .name = "narrow", .source = s2, .weight = 3 };
+    mix_source two[] = { one, { .name = "wide", .source = s4, .weight = 1 } };
     TRY_CLEAN(measure("u16, in order, no documents", &one, 1,
                       (loader_options){ .seq_len = SEQ, .rows = ROWS, .in_order = true }));
     TRY_CLEAN(measure("u16, shuffled", &one, 1, o));

@@ -102,15 +102,15 @@ err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *th
     return OK;
 }
 
-text_stage_options data_common_stage(const data_common *c, int threads) {
-    return (text_stage_options){ .out = c->out,
-                                 .dropped = c->dropped,
-                                 .compress = c->compress,
-                                 .threads = threads,
-                                 .fresh = c->fresh,
-                                 .quiet = c->quiet,
-                                 .comm = c->comm,
-                                 .given = c->given };
+text_transform_options data_common_transform(const data_common *c, int threads) {
+    return (text_transform_options){ .out = c->out,
+                                     .dropped = c->dropped,
+                                     .compress = c->compress,
+                                     .threads = threads,
+                                     .fresh = c->fresh,
+                                     .quiet = c->quiet,
+                                     .comm = c->comm,
+                                     .given = c->given };
 }
 
 void data_common_pass(const data_common *c, pass_options *o) {
@@ -125,19 +125,19 @@ FILE *data_common_to(const data_common *c) {
     return !c->out || strcmp(c->out, "-") == 0 ? stderr : stdout;
 }
 
-void data_common_print(const data_common *c, const text_stage *s, const text_stage_report *r,
-                       json_t *found) {
+void data_common_print(const data_common *c, const text_transform *s,
+                       const text_transform_report *r, json_t *found) {
     FILE *to = data_common_to(c);
     if (!data_common_prints(c)) {
         json_decref(found);
         return;
     }
     if (!c->json) {
-        text_stage_print(s, r, to);
+        text_transform_print(s, r, to);
         json_decref(found);
         return;
     }
-    json_t *all = text_stage_json(s, r);
+    json_t *all = text_transform_json(s, r);
     if (found) json_object_set_new(all, "found", found);
     json_dumpf(all, to, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     fputc('\n', to);

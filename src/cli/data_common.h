@@ -11,7 +11,7 @@
  *     TRY(data_common_check(&a.common));
  *     TRY(data_common_fit(&a.common, fixed, per_byte, &threads));
  *     TRY(data_common_open(&a.common, argv, n, &in));
- *     text_stage_options o = data_common_stage(&a.common, threads);
+ *     text_transform_options o = data_common_transform(&a.common, threads);
  *
  * All of this runs on every rank of a job (data_run_on_ranks), and alone where there is no job. */
 #ifndef INGOT_CLI_DATA_COMMON_H
@@ -89,18 +89,18 @@ err data_common_open(const data_common *c, char **paths, int n, text_inputs **ou
 bool data_common_prints(const data_common *c);
 /* Computes how many threads --threads and --memory allow. What a thread holds while reading and
  * writing is accounted for here: a few records of the longest length.
- * @param fixed bytes the stage needs for any number of threads.
+ * @param fixed bytes the transform needs for any number of threads.
  * @param per_byte bytes a thread needs at worst per byte of the longest record.
  * @return an error if not even one thread fits. */
 err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *threads) MUST_USE;
-text_stage_options data_common_stage(const data_common *c, int threads);
+text_transform_options data_common_transform(const data_common *c, int threads);
 /* Sets how the input is read the first time, but for threads and memory. The folder of spill files is owned (free). */
 void data_common_pass(const data_common *c, pass_options *o);
 /* @return where the report is printed: stderr if the documents go to standard output. */
 FILE *data_common_to(const data_common *c);
 /* Prints the report, as a table or one JSON object.
- * @param found results of the stage to add as last member; ownership is taken. NULL: none. */
-void data_common_print(const data_common *c, const text_stage *s, const text_stage_report *r,
-                       json_t *found);
+ * @param found results of the transform to add as last member; ownership is taken. NULL: none. */
+void data_common_print(const data_common *c, const text_transform *s,
+                       const text_transform_report *r, json_t *found);
 
 #endif

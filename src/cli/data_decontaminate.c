@@ -67,22 +67,22 @@ static json_t *decontaminate_json(const decontaminate_summary *s) {
     return all;
 }
 
-static err run_decontaminate_stage(const decontaminate_args *a, decontaminate_options *o,
-                                   text_inputs *in) {
-    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
+static err run_decontaminate_transform(const decontaminate_args *a, decontaminate_options *o,
+                                       text_inputs *in) {
+    text_transform_options so = data_common_transform(&a->common, o->pass.threads);
     decontaminate *d = NULL;
-    text_stage_report report = { 0 };
+    text_transform_report report = { 0 };
     err e = OK;
     o->pass.to = &so;
     TRY_CLEAN(decontaminate_find_matches(o, in, &d));
-    text_stage s = decontaminate_stage(d);
-    TRY_CLEAN(text_stage_run(&s, in, &so, &report));
+    text_transform s = decontaminate_transform(d);
+    TRY_CLEAN(text_transform_run(&s, in, &so, &report));
     TRY_CLEAN(decontaminate_finish(d));
     if (data_common_prints(&a->common) && !a->common.json)
         print_decontaminate_summary(decontaminate_get_summary(d), data_common_to(&a->common));
     data_common_print(&a->common, &s, &report, decontaminate_json(decontaminate_get_summary(d)));
 cleanup:
-    text_stage_report_free(&report);
+    text_transform_report_free(&report);
     decontaminate_free(d);
     return e;
 }
@@ -107,7 +107,7 @@ static err run_decontaminate_rank(const cli_subcommand *self, int argc, char **a
     TRY(data_common_fit(&a.common, o.pass.memory, WORKER_PER_BYTE, &o.pass.threads));
     data_common_pass(&a.common, &o.pass);
     TRY_CLEAN(data_common_open(&a.common, argv, n, &in));
-    TRY_CLEAN(run_decontaminate_stage(&a, &o, in));
+    TRY_CLEAN(run_decontaminate_transform(&a, &o, in));
 cleanup:
     text_inputs_close(in);
     free((char *)o.pass.work);

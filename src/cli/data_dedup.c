@@ -221,7 +221,7 @@ static json_t *dedup_json(const dedup_options *o, const dedup_summary *s) {
 
 /* Inputs of the command: the documents, and with --against an earlier corpus before them. */
 typedef struct dedup_inputs {
-    text_inputs *in;  /* what the stage reads */
+    text_inputs *in;  /* what the transform reads */
     text_inputs *all; /* what is compared: `in` itself, or with the earlier corpus */
     int first_segment;
 } dedup_inputs;
@@ -254,16 +254,16 @@ static void close_dedup_inputs(dedup_inputs *d) {
 
 static err run_substring(const dedup_args *a, substring_options *o, const dedup_inputs *d) {
     FILE *to = data_common_to(&a->common);
-    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
+    text_transform_options so = data_common_transform(&a->common, o->pass.threads);
     substring *f = NULL;
-    text_stage_report report = { 0 };
+    text_transform_report report = { 0 };
     err e = OK;
     o->pass.to = &so;
     o->pass.first_segment = d->first_segment;
-    o->pass.stage_in = d->in;
+    o->pass.transform_in = d->in;
     TRY_CLEAN(substring_find(o, d->all, &f));
-    text_stage s = substring_stage(f);
-    TRY_CLEAN(text_stage_run(&s, d->in, &so, &report));
+    text_transform s = substring_transform(f);
+    TRY_CLEAN(text_transform_run(&s, d->in, &so, &report));
     TRY_CLEAN(substring_finish(f));
     const substring_summary *found = substring_get_summary(f);
     if (data_common_prints(&a->common) && !a->common.json)
@@ -276,7 +276,7 @@ static err run_substring(const dedup_args *a, substring_options *o, const dedup_
                                 "compared", (json_int_t)found->candidates, "windows",
                                 (json_int_t)found->windows));
 cleanup:
-    text_stage_report_free(&report);
+    text_transform_report_free(&report);
     substring_free(f);
     return e;
 }
@@ -297,26 +297,26 @@ static err find_substrings(const dedup_args *a, const dedup_options *shared,
     return e;
 }
 
-static err run_dedup_stage(const dedup_args *a, dedup_options *o, const dedup_inputs *in) {
+static err run_dedup_transform(const dedup_args *a, dedup_options *o, const dedup_inputs *in) {
     FILE *to = data_common_to(&a->common);
     bool prints = data_common_prints(&a->common) && !a->common.json;
-    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
+    text_transform_options so = data_common_transform(&a->common, o->pass.threads);
     dedup *d = NULL;
-    text_stage_report report = { 0 };
+    text_transform_report report = { 0 };
     err e = OK;
     o->pass.to = &so;
     o->pass.first_segment = in->first_segment;
-    o->pass.stage_in = in->in;
+    o->pass.transform_in = in->in;
     if (o->method == DEDUP_NEAR && prints) print_curve(o, to);
     if (o->method != DEDUP_EXACT && prints) print_words(&o->words, to);
     TRY_CLEAN(dedup_find_copies(o, in->all, &d));
-    text_stage s = dedup_stage(d);
-    TRY_CLEAN(text_stage_run(&s, in->in, &so, &report));
+    text_transform s = dedup_transform(d);
+    TRY_CLEAN(text_transform_run(&s, in->in, &so, &report));
     TRY_CLEAN(dedup_finish(d));
     if (prints) print_dedup_summary(dedup_get_summary(d), to);
     data_common_print(&a->common, &s, &report, dedup_json(o, dedup_get_summary(d)));
 cleanup:
-    text_stage_report_free(&report);
+    text_transform_report_free(&report);
     dedup_free(d);
     return e;
 }
@@ -345,7 +345,7 @@ static err run_dedup_rank(const cli_subcommand *self, int argc, char **argv, con
     data_common_pass(&a.common, &o.pass);
     TRY_CLEAN(open_dedup_inputs(&a, argv, n, &in));
     TRY_CLEAN((int)o.method == METHOD_SUBSTRING ? find_substrings(&a, &o, &in)
-                                                : run_dedup_stage(&a, &o, &in));
+                                                : run_dedup_transform(&a, &o, &in));
 cleanup:
     close_dedup_inputs(&in);
     free((char *)o.pass.work);

@@ -1,7 +1,7 @@
-/* ingot data explain: what each stage did to one document.
+/* ingot data explain: what each transform did to one document.
  *
- * A folder that a stage has written names in its state.json what the stage has read. From there the folders before it are
- * found, back to the first inputs. The document is then looked up on both sides of each stage:
+ * A folder that a transform has written names in its state.json what the transform has read. From there the folders before it are
+ * found, back to the first inputs. The document is then looked up on both sides of each transform:
  *
  *     in what it read    in what it wrote
  *     yes                yes                kept, or edited: which lines are gone
@@ -80,7 +80,7 @@ static err take_found(void *ctx, const text_block *b, void *result) {
     return OK;
 }
 
-/* The fields of the input that the stage was told. */
+/* The fields of the input that the transform was told. */
 static text_input_options reading_of(const json_t *options) {
     text_input_options o = { 0 };
     const struct {
@@ -118,7 +118,7 @@ static err find_document(const char *const *paths, int n, const json_t *options,
     return e;
 }
 
-/* ---- a stage --------------------------------------------------------------------------------- */
+/* ---- a transform --------------------------------------------------------------------------------- */
 typedef struct explanation {
     const char *name;
     json_t *steps;
@@ -156,7 +156,7 @@ static void describe_kept(json_t *step, const found_document *before, const foun
     json_object_set_new(step, "removed", lines);
 }
 
-/* Finds the rule: in what the stage has written for this, or by judging again. */
+/* Finds the rule: in what the transform has written for this, or by judging again. */
 static err describe_dropped(json_t *step, const json_t *state, const char *name,
                             const found_document *before) {
     const char *folder = json_string_value(json_object_get(state, "dropped"));
@@ -170,24 +170,25 @@ static err describe_dropped(json_t *step, const json_t *state, const char *name,
         if (f.value) json_object_set_new(step, "value", json_string(f.value));
     } else if (!before->judged) {
         json_object_set_new(step, "remedy",
-                            json_string("run the stage again with --dropped FOLDER: it then "
+                            json_string("run the transform again with --dropped FOLDER: it then "
                                         "records the rule"));
     }
     found_document_free(&f);
     return e;
 }
 
-static err describe_stage(explanation *x, const char *folder, const json_t *state,
-                          const char *const *paths, int n) {
-    const char *stage = json_string_value(json_object_get(state, "stage"));
+static err describe_transform(explanation *x, const char *folder, const json_t *state,
+                              const char *const *paths, int n) {
+    const char *transform = json_string_value(json_object_get(state, "stage"));
     const json_t *options = json_object_get(state, "options");
     found_document before = { 0 }, after = { 0 };
     document_search from = { .name = x->name,
                              .found = &before,
-                             .judge = stage && strcmp(stage, "filter") == 0 && options ? options
-                                                                                       : NULL };
+                             .judge = transform && strcmp(transform, "filter") == 0 && options
+                                          ? options
+                                          : NULL };
     document_search to = { .name = x->name, .found = &after };
-    json_t *step = json_pack("{ssss?}", "folder", folder, "stage", stage);
+    json_t *step = json_pack("{ssss?}", "folder", folder, "stage", transform);
     err e = find_document(paths, n, options, &from);
     if (!e) e = find_document(&folder, 1, NULL, &to);
     if (!e && before.found) {
@@ -215,7 +216,7 @@ static err describe_stage(explanation *x, const char *folder, const json_t *stat
 /* ---- the chain ------------------------------------------------------------------------------- */
 static err explain_folder(explanation *x, const char *folder, int depth);
 
-/* Explains first the folders of stages that the inputs are in. */
+/* Explains first the folders of transforms that the inputs are in. */
 static err explain_before(explanation *x, const char *const *paths, int n, int depth) {
     str last = { 0 };
     err e = OK;
@@ -239,7 +240,7 @@ static err explain_state(explanation *x, const char *folder, const json_t *state
     int n = (int)json_array_size(inputs);
     if (n == 0)
         return err_hint(ERR("%s/state.json does not name its inputs", folder),
-                        "it was written by an earlier version: run that stage again");
+                        "it was written by an earlier version: run that transform again");
     const char **paths = mem_alloc((size_t)n * sizeof *paths);
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
@@ -247,7 +248,7 @@ static err explain_state(explanation *x, const char *folder, const json_t *state
         if (!paths[i]) e = ERR("%s/state.json: \"inputs\": expected paths", folder);
     }
     if (!e) e = explain_before(x, paths, n, depth);
-    if (!e) e = describe_stage(x, folder, state, paths, n);
+    if (!e) e = describe_transform(x, folder, state, paths, n);
     free(paths);
     return e;
 }
@@ -256,10 +257,10 @@ static err explain_folder(explanation *x, const char *folder, int depth) {
     char *path = io_join(folder, "state.json");
     json_t *state = NULL;
     err e = OK;
-    if (depth > DEPTH_MOST) e = ERR("%s: more than %d stages before it", folder, DEPTH_MOST);
+    if (depth > DEPTH_MOST) e = ERR("%s: more than %d transforms before it", folder, DEPTH_MOST);
     if (!e && !io_exists(path))
         e = err_hint(ERR("%s has no state.json", folder),
-                     "name the folder that the last stage wrote: data filter, dedup, ...");
+                     "name the folder that the last transform wrote: data filter, dedup, ...");
     if (!e) e = io_json_read(path, &state);
     if (!e) e = explain_state(x, folder, state, depth);
     json_decref(state);
@@ -327,13 +328,13 @@ static const cli_arg args[] = {
 };
 
 const cli_subcommand data_explain = {
-    .summary = "which rule of which stage dropped or changed a document",
+    .summary = "which rule of which transform dropped or changed a document",
     .run = run_explain,
     .spec = { "data explain", "DOCUMENT FOLDER", args, (int)COUNT_OF(args), 2, false },
     .help =
-        "DOCUMENT is an id or a URL; FOLDER what the last stage wrote. The stages before it are found\n"
+        "DOCUMENT is an id or a URL; FOLDER what the last transform wrote. The transforms before it are found\n"
         "by the state.json of each folder. What a filter dropped is judged again, by the options that\n"
-        "state.json has; for other stages the rule is known if they ran with --dropped.\n"
+        "state.json has; for other transforms the rule is known if they ran with --dropped.\n"
         "\n"
         "Example\n"
         "  ingot data explain https://example.org/page pretrain/\n",

@@ -12,8 +12,8 @@ typedef struct filter_args {
 } filter_args;
 
 /* An output without a document is never what was meant. */
-static err refuse_nothing_kept(const text_stage *s, const text_inputs *in,
-                               const text_stage_report *r) {
+static err refuse_nothing_kept(const text_transform *s, const text_inputs *in,
+                               const text_transform_report *r) {
     int worst = 0;
     if (r->kept || !r->read.documents) return OK;
     for (int i = 1; i < s->n_rules; i++)
@@ -28,23 +28,23 @@ static err refuse_nothing_kept(const text_stage *s, const text_inputs *in,
                     "lines, such as one per line with jq -cR '{text: .}' FILE > FILE.jsonl");
 }
 
-static err run_filter_stage(const filter_args *a, char **paths, int n) {
+static err run_filter_transform(const filter_args *a, char **paths, int n) {
     filter *f = NULL;
     text_inputs *in = NULL;
-    text_stage_report report = { 0 };
+    text_transform_report report = { 0 };
     err e = OK;
     int threads = 1;
     TRY_CLEAN(data_common_fit(&a->common, 0, FILTER_BYTES_PER_TEXT_BYTE, &threads));
     TRY_CLEAN(filter_new(&a->filter, threads, &f));
     TRY_CLEAN(data_common_fit(&a->common, filter_bytes(f), FILTER_BYTES_PER_TEXT_BYTE, &threads));
     TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
-    text_stage stage = filter_stage(f);
-    text_stage_options o = data_common_stage(&a->common, threads);
-    TRY_CLEAN(text_stage_run(&stage, in, &o, &report));
-    data_common_print(&a->common, &stage, &report, NULL);
-    e = refuse_nothing_kept(&stage, in, &report);
+    text_transform transform = filter_transform(f);
+    text_transform_options o = data_common_transform(&a->common, threads);
+    TRY_CLEAN(text_transform_run(&transform, in, &o, &report));
+    data_common_print(&a->common, &transform, &report, NULL);
+    e = refuse_nothing_kept(&transform, in, &report);
 cleanup:
-    text_stage_report_free(&report);
+    text_transform_report_free(&report);
     text_inputs_close(in);
     filter_free(f);
     return e;
@@ -56,7 +56,7 @@ static err run_filter_rank(const cli_subcommand *self, int argc, char **argv, co
     int n = 0;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
-    return run_filter_stage(&a, argv, n);
+    return run_filter_transform(&a, argv, n);
 }
 
 #define AT(member) offsetof(filter_args, filter.member)
@@ -110,7 +110,7 @@ static err parse_given(const json_t *options, char **words, filter_args *a) {
     return e;
 }
 
-static json_t *describe_verdict(const text_stage *s, const text_verdict *v,
+static json_t *describe_verdict(const text_transform *s, const text_verdict *v,
                                 const filter_options *o) {
     json_t *out = json_object(), *changes = json_object();
     char text[64];
@@ -139,7 +139,7 @@ err data_filter_explain(const json_t *options, const text_doc *d, json_t **out) 
     if (!e) e = filter_new(&a.filter, 1, &f);
     if (!e) e = filter_judge(f, 0, 0, d, &v);
     if (!e) {
-        text_stage s = filter_stage(f);
+        text_transform s = filter_transform(f);
         *out = describe_verdict(&s, &v, &a.filter);
     }
     filter_free(f);

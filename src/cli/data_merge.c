@@ -11,7 +11,7 @@ enum { MERGE_PER_BYTE = 2 };
 static err run_merge_rank(const cli_subcommand *self, int argc, char **argv, const data_job *job) {
     merge_args a = { .common = { .comm = job->comm, .given = job->given },
                      .size = (int64_t)256 << 20 };
-    text_stage_report report = { 0 };
+    text_transform_report report = { 0 };
     text_inputs *in = NULL;
     int n = 0, threads = 1;
     err e = OK;
@@ -20,13 +20,13 @@ static err run_merge_rank(const cli_subcommand *self, int argc, char **argv, con
     TRY(data_common_refuse_dropped(&a.common, "merge"));
     TRY(data_common_fit(&a.common, 0, MERGE_PER_BYTE, &threads));
     TRY_CLEAN(data_common_open(&a.common, argv, n, &in));
-    text_stage stage = merge_stage(a.size);
-    text_stage_options so = data_common_stage(&a.common, threads);
+    text_transform transform = merge_transform(a.size);
+    text_transform_options so = data_common_transform(&a.common, threads);
     so.merge_bytes = a.size;
-    TRY_CLEAN(text_stage_run(&stage, in, &so, &report));
-    data_common_print(&a.common, &stage, &report, NULL);
+    TRY_CLEAN(text_transform_run(&transform, in, &so, &report));
+    data_common_print(&a.common, &transform, &report, NULL);
 cleanup:
-    text_stage_report_free(&report);
+    text_transform_report_free(&report);
     text_inputs_close(in);
     return e;
 }

@@ -168,8 +168,8 @@ static void print_reweighed(const reweighing *w, const reweigh_args *a) {
 static err reweigh(const reweigh_args *a, reweighing *w) {
     size_t bytes = (size_t)w->mix.n * sizeof *w->before;
     if (w->mix.n < 2) return ERR("a mix of one source has no weights to change");
-    if (w->mix.n_stages)
-        return err_hint(ERR("the mix has stages"), "reweigh one without, and add them again");
+    if (w->mix.n_phases)
+        return err_hint(ERR("the mix has transforms"), "reweigh one without, and add them again");
     TRY(open_run("run", a->run, &w->mix, &w->proxy));
     TRY(open_run("reference", a->reference, &w->mix, &w->reference));
     w->before = mem_alloc(bytes);

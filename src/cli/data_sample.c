@@ -43,20 +43,20 @@ static void print_sample_summary(const sampling_args *a, const sample_summary *s
                 (long long)s->documents);
 }
 
-static err run_sample_stage(const sampling_args *a, sampling_options *o, text_inputs *in) {
-    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
-    text_stage_report report = { 0 };
+static err run_sample_transform(const sampling_args *a, sampling_options *o, text_inputs *in) {
+    text_transform_options so = data_common_transform(&a->common, o->pass.threads);
+    text_transform_report report = { 0 };
     sample *s = NULL;
     err e = OK;
     o->pass.to = &so;
     TRY_CLEAN(sample_new(o, in, &s));
-    text_stage stage = sample_stage(s);
-    TRY_CLEAN(text_stage_run(&stage, in, &so, &report));
+    text_transform transform = sample_transform(s);
+    TRY_CLEAN(text_transform_run(&transform, in, &so, &report));
     TRY_CLEAN(sample_finish(s));
     print_sample_summary(a, sample_get_summary(s), data_common_to(&a->common));
-    data_common_print(&a->common, &stage, &report, NULL);
+    data_common_print(&a->common, &transform, &report, NULL);
 cleanup:
-    text_stage_report_free(&report);
+    text_transform_report_free(&report);
     sample_free(s);
     return e;
 }
@@ -82,7 +82,7 @@ static err run_sample_rank(const cli_subcommand *self, int argc, char **argv, co
     if (a.tokens) TRY_CLEAN(tokenizer_open(a.tokenizer, a.pattern, &t));
     o.tokenizer = t;
     TRY_CLEAN(data_common_open(&a.common, argv, n, &in));
-    TRY_CLEAN(run_sample_stage(&a, &o, in));
+    TRY_CLEAN(run_sample_transform(&a, &o, in));
 cleanup:
     text_inputs_close(in);
     tokenizer_free(t);

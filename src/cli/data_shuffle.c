@@ -11,19 +11,19 @@ typedef struct shuffle_args {
 enum { SHUFFLE_SPILL = 8 << 20, SHUFFLE_PER_BYTE = 4 };
 static const size_t SHUFFLE_MEMORY = (size_t)1 << 30;
 
-static err run_shuffle_stage(const shuffle_args *a, shuffle_options *o, text_inputs *in) {
-    text_stage_options so = data_common_stage(&a->common, o->pass.threads);
-    text_stage_report report = { 0 };
+static err run_shuffle_transform(const shuffle_args *a, shuffle_options *o, text_inputs *in) {
+    text_transform_options so = data_common_transform(&a->common, o->pass.threads);
+    text_transform_report report = { 0 };
     shuffle *s = NULL;
     err e = OK;
     o->pass.to = &so;
     TRY_CLEAN(shuffle_new(o, in, &s));
-    text_stage stage = shuffle_stage(s);
-    TRY_CLEAN(text_stage_run(&stage, in, &so, &report));
+    text_transform transform = shuffle_transform(s);
+    TRY_CLEAN(text_transform_run(&transform, in, &so, &report));
     TRY_CLEAN(shuffle_finish(s));
-    data_common_print(&a->common, &stage, &report, NULL);
+    data_common_print(&a->common, &transform, &report, NULL);
 cleanup:
-    text_stage_report_free(&report);
+    text_transform_report_free(&report);
     shuffle_free(s);
     return e;
 }
@@ -43,7 +43,7 @@ static err run_shuffle_rank(const cli_subcommand *self, int argc, char **argv,
     size_t fixed = o.pass.memory + SHUFFLE_SPILL;
     TRY_CLEAN(data_common_fit(&a.common, fixed, SHUFFLE_PER_BYTE, &o.pass.threads));
     TRY_CLEAN(data_common_open(&a.common, argv, n, &in));
-    TRY_CLEAN(run_shuffle_stage(&a, &o, in));
+    TRY_CLEAN(run_shuffle_transform(&a, &o, in));
 cleanup:
     text_inputs_close(in);
     free((char *)o.pass.work);

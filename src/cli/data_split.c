@@ -9,21 +9,21 @@ typedef struct divide_args {
 
 enum { SPLIT_PER_BYTE = 4 };
 
-static err run_split_stage(const divide_args *a, char **paths, int n) {
+static err run_split_transform(const divide_args *a, char **paths, int n) {
     divide_options o = { .into = a->into, .by = a->by, .seed = (uint64_t)a->seed };
-    text_stage_report report = { 0 };
+    text_transform_report report = { 0 };
     text_inputs *in = NULL;
     divide *d = NULL;
     err e = OK;
     TRY_CLEAN(data_common_fit(&a->common, 0, SPLIT_PER_BYTE, &o.threads));
     TRY_CLEAN(divide_new(&o, &d));
     TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
-    text_stage stage = divide_stage(d);
-    text_stage_options so = data_common_stage(&a->common, o.threads);
-    TRY_CLEAN(text_stage_run(&stage, in, &so, &report));
-    data_common_print(&a->common, &stage, &report, NULL);
+    text_transform transform = divide_transform(d);
+    text_transform_options so = data_common_transform(&a->common, o.threads);
+    TRY_CLEAN(text_transform_run(&transform, in, &so, &report));
+    data_common_print(&a->common, &transform, &report, NULL);
 cleanup:
-    text_stage_report_free(&report);
+    text_transform_report_free(&report);
     text_inputs_close(in);
     divide_free(d);
     return e;
@@ -39,7 +39,7 @@ static err run_split_rank(const cli_subcommand *self, int argc, char **argv, con
                         "write it like --into train=0.98,validation=0.01,test=0.01");
     if (a.by && a.seed)
         return err_hint(ERR_USAGE("--seed has no effect with --by"), "leave it out");
-    return run_split_stage(&a, argv, n);
+    return run_split_transform(&a, argv, n);
 }
 
 #define AT(member) offsetof(divide_args, member)

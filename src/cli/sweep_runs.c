@@ -49,12 +49,12 @@ static void add_option_words(word_list *w, const json_t *options) {
     }
 }
 
-/* A part of a run. */
-typedef struct run_part {
-    bool first;   /* with the options of its first part */
+/* A run, or what precedes and follows the change of its options. */
+typedef struct run_segment {
+    bool first;   /* with the options of its first segment */
     bool fresh;   /* begins from nothing */
     int64_t stop; /* ends after so many steps; 0: does not */
-} run_part;
+} run_segment;
 
 /* Runs at the same time have a GPU each, in turn, where there are several, and divide the cores. */
 static void add_share(word_list *w, const sweep *s, const sweep_args *a, int slot) {
@@ -66,8 +66,8 @@ static void add_share(word_list *w, const sweep *s, const sweep_args *a, int slo
         add_word(w, "--training.threads=%d", (int)MAX(1, thread_cores() / a->parallel));
 }
 
-static word_list command_of(const sweep *s, const sweep_run *r, const sweep_args *a, run_part part,
-                            int slot) {
+static word_list command_of(const sweep *s, const sweep_run *r, const sweep_args *a,
+                            run_segment segment, int slot) {
     const char *dir = a->dir;
     word_list w = { 0 };
     add_word(&w, "ingot");
@@ -75,11 +75,11 @@ static word_list command_of(const sweep *s, const sweep_run *r, const sweep_args
     if (s->config) add_word(&w, "%s", s->config);
     add_option_words(&w, s->common);
     add_option_words(&w, r->options);
-    if (part.first) add_option_words(&w, r->first);
-    if (part.stop) add_word(&w, "--training.stop=%lld", (long long)part.stop);
+    if (segment.first) add_option_words(&w, r->first);
+    if (segment.stop) add_word(&w, "--training.stop=%lld", (long long)segment.stop);
     add_share(&w, s, a, slot);
     add_word(&w, "--run.dir=%s/%s", dir, r->name);
-    if (part.fresh) add_word(&w, "--fresh");
+    if (segment.fresh) add_word(&w, "--fresh");
     return w;
 }
 
@@ -173,7 +173,7 @@ typedef struct run_queue {
     int active, signals; /* signals that were passed on */
 } run_queue;
 
-/* Starts a part of a run, its output appended to its log. */
+/* Starts a segment of a run, its output appended to its log. */
 static err start_part(run_queue *q, int slot, bool first, bool begins) {
     sweep_process *p = &q->slot[slot];
     const sweep_run *r = &q->s->run[p->run];
@@ -183,8 +183,8 @@ static err start_part(run_queue *q, int slot, bool first, bool begins) {
     err e = log < 0 ? ERR("cannot write %s: %s", log_path, strerror(errno)) : OK;
     free(log_path);
     TRY(e);
-    run_part part = { first, begins && q->a->fresh, q->stop };
-    word_list w = command_of(q->s, r, q->a, part, slot);
+    run_segment segment = { first, begins && q->a->fresh, q->stop };
+    word_list w = command_of(q->s, r, q->a, segment, slot);
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) become_run(w.word, log);
@@ -294,10 +294,11 @@ err sweep_train(const sweep *s, const sweep_args *a, int *which, int *n, int64_t
 
 void sweep_print_commands(const sweep *s, const sweep_args *a) {
     for (int i = 0; i < s->n; i++)
-        for (int part = s->run[i].first ? 0 : 1; part < 2; part++) {
-            bool begins = part == (s->run[i].first ? 0 : 1);
-            word_list w = command_of(s, &s->run[i], a, (run_part){ !part, a->fresh && begins, 0 },
-                                     i % (int)a->parallel);
+        for (int segment = s->run[i].first ? 0 : 1; segment < 2; segment++) {
+            bool begins = segment == (s->run[i].first ? 0 : 1);
+            word_list w =
+                command_of(s, &s->run[i], a, (run_segment){ !segment, a->fresh && begins, 0 },
+                           i % (int)a->parallel);
             print_run_command(&w);
             free_words(&w);
         }

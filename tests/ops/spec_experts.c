@@ -54,7 +54,7 @@ static void route_sizes(op_case *c) {
     if (!(variant & 16) || n % seq || (variant & 8)) return;
     int chunks = seqs % 2 ? 1 : 2;
     c->attr.route.chunks = chunks;
-    c->attr.route.part = 1;
+    c->attr.route.rank = 1;
     c->size['C'] = 2 * chunks;
     c->size['S'] = seqs / chunks;
 }

@@ -49,8 +49,8 @@ typedef struct subject {
     st_file *expected;
 } subject;
 
-static float *param(const subject *s, int i, param_part part) {
-    return model_param_data(s->m, s->p, i, part, NULL);
+static float *param(const subject *s, int i, param_buffer which) {
+    return model_param_data(s->m, s->p, i, which, NULL);
 }
 static size_t param_bytes(const subject *s, int i) {
     const model_param *q = model_param_at(s->m, i);

@@ -8,19 +8,19 @@ static inline err keep_document(void *ctx, int worker, int segment, const text_d
                                 text_verdict *v) {
     return OK;
 }
-static const text_stage keep_all = { .name = "keep", .judge = keep_document };
+static const text_transform keep_all = { .name = "keep", .judge = keep_document };
 
-/* Runs a stage that keeps everything, and returns what it writes; owned. */
+/* Runs a transform that keeps everything, and returns what it writes; owned. */
 static inline char *convert(test_folder *f, const char *path, const text_input_options *o,
                             int threads) {
     const char *out = in_folder(f, "out.jsonl");
     text_inputs *in = NULL;
-    text_stage_report report;
+    text_transform_report report;
     char *text = NULL;
-    text_stage_options to = { .out = out, .threads = threads, .quiet = true };
+    text_transform_options to = { .out = out, .threads = threads, .quiet = true };
     assert_ok(text_inputs_open(&path, 1, o, &in));
-    assert_ok(text_stage_run(&keep_all, in, &to, &report));
-    text_stage_report_free(&report);
+    assert_ok(text_transform_run(&keep_all, in, &to, &report));
+    text_transform_report_free(&report);
     text_inputs_close(in);
     assert_ok(io_read(out, (size_t)1 << 30, &text, NULL));
     return text;

@@ -51,19 +51,19 @@ static int compare_ids(const void *a, const void *b) { return *(const int *)a - 
 static err run_sampling(test_folder *f, sampling_options o, const char *to, int threads) {
     text_inputs *in = open_documents(f);
     sample *s = NULL;
-    text_stage_report r = { 0 };
-    text_stage_options so = { .out = to, .threads = threads, .quiet = true };
+    text_transform_report r = { 0 };
+    text_transform_options so = { .out = to, .threads = threads, .quiet = true };
     o.pass.threads = threads;
     o.pass.quiet = true;
     o.pass.work = arena_printf(f->names, "%s.work", to);
     o.pass.to = &so;
     err e = sample_new(&o, in, &s);
     if (!e) {
-        text_stage stage = sample_stage(s);
-        e = text_stage_run(&stage, in, &so, &r);
+        text_transform transform = sample_transform(s);
+        e = text_transform_run(&transform, in, &so, &r);
     }
     if (!e) e = sample_finish(s);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     sample_free(s);
     text_inputs_close(in);
     return e;
@@ -152,8 +152,8 @@ static void a_share_is_chosen_by_the_text(void **state) {
 static err run_shuffling(test_folder *f, shuffle_options o, const char *to, int threads) {
     text_inputs *in = open_documents(f);
     shuffle *s = NULL;
-    text_stage_report r = { 0 };
-    text_stage_options so = { .out = to, .threads = threads, .quiet = true };
+    text_transform_report r = { 0 };
+    text_transform_options so = { .out = to, .threads = threads, .quiet = true };
     o.pass.threads = threads;
     o.pass.quiet = true;
     if (!o.pass.memory) o.pass.memory = 1 << 30;
@@ -161,12 +161,12 @@ static err run_shuffling(test_folder *f, shuffle_options o, const char *to, int 
     o.pass.to = &so;
     err e = shuffle_new(&o, in, &s);
     if (!e) {
-        text_stage stage = shuffle_stage(s);
-        e = text_stage_run(&stage, in, &so, &r);
+        text_transform transform = shuffle_transform(s);
+        e = text_transform_run(&transform, in, &so, &r);
     }
     if (!e && r.kept != DOCUMENTS) e = ERR("%lld documents are kept", (long long)r.kept);
     if (!e) e = shuffle_finish(s);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     shuffle_free(s);
     text_inputs_close(in);
     return e;
@@ -231,15 +231,16 @@ static void the_order_does_not_depend_on_parts(void **state) {
 static err run_dividing(test_folder *f, divide_options o, const char *to, int threads) {
     text_inputs *in = open_documents(f);
     divide *d = NULL;
-    text_stage_report r = { 0 };
+    text_transform_report r = { 0 };
     o.threads = threads;
     err e = divide_new(&o, &d);
     if (!e) {
-        text_stage stage = divide_stage(d);
-        e = text_stage_run(
-            &stage, in, &(text_stage_options){ .out = to, .threads = threads, .quiet = true }, &r);
+        text_transform transform = divide_transform(d);
+        e = text_transform_run(
+            &transform, in,
+            &(text_transform_options){ .out = to, .threads = threads, .quiet = true }, &r);
     }
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     divide_free(d);
     text_inputs_close(in);
     return e;
@@ -303,12 +304,13 @@ static void merging_keeps_the_order(void **state) {
     int ids[DOCUMENTS];
     put_documents(f);
     text_inputs *in = open_documents(f);
-    text_stage stage = merge_stage(50000);
-    text_stage_report r = { 0 };
+    text_transform transform = merge_transform(50000);
+    text_transform_report r = { 0 };
     const char *to = in_folder(f, "merged");
-    assert_ok(text_stage_run(
-        &stage, in, &(text_stage_options){ .out = to, .merge_bytes = 50000, .quiet = true }, &r));
-    text_stage_report_free(&r);
+    assert_ok(text_transform_run(
+        &transform, in, &(text_transform_options){ .out = to, .merge_bytes = 50000, .quiet = true },
+        &r));
+    text_transform_report_free(&r);
     int segments = text_segments(in), parts = 0;
     text_inputs_close(in);
     while (io_exists(in_folder(f, arena_printf(f->names, "merged/part-%06d.jsonl.zst", parts))))

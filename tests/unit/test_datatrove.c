@@ -196,7 +196,7 @@ static void odd_patterns_split_between_characters(void **state) {
     }
 }
 
-/* A stage that is resumed with another file, or with none, must notice it. */
+/* A transform that is resumed with another file, or with none, must notice it. */
 static void rules_are_in_the_hash(void **state) {
     const char *files[] = { NULL, "space", RULES, RULES, rules_with(*state, "infix", "\"-\"") };
     uint64_t hash[COUNT_OF(files)];
@@ -205,7 +205,7 @@ static void rules_are_in_the_hash(void **state) {
         filter *f = NULL;
         o.words = files[i];
         assert_ok(filter_new(&o, 1, &f));
-        hash[i] = filter_stage(f).hash;
+        hash[i] = filter_transform(f).hash;
         filter_free(f);
     }
     assert_true(hash[0] != hash[1] && hash[2] == hash[3]);

@@ -34,15 +34,15 @@ static err run_with(test_folder *p, const decontaminate_options *with, const cha
     const char *path = in_folder(p, from);
     text_inputs *inputs = NULL;
     decontaminate *d = NULL;
-    text_stage_report r = { 0 };
+    text_transform_report r = { 0 };
     const char *file = arena_printf(p->names, "%s/%s.jsonl", p->path, to);
     TRY(text_inputs_open(&path, 1, &(text_input_options){ .segment_bytes = 4000 }, &inputs));
     err e = decontaminate_find_matches(&o, inputs, &d);
     if (!e) {
-        text_stage s = decontaminate_stage(d);
-        e = text_stage_run(
+        text_transform s = decontaminate_transform(d);
+        e = text_transform_run(
             &s, inputs,
-            &(text_stage_options){ .out = file, .threads = o.pass.threads, .quiet = true }, &r);
+            &(text_transform_options){ .out = file, .threads = o.pass.threads, .quiet = true }, &r);
     }
     if (!e) e = decontaminate_finish(d);
     if (!e && out) {
@@ -51,7 +51,7 @@ static err run_with(test_folder *p, const decontaminate_options *with, const cha
         };
         assert_ok(io_read(file, 1 << 24, &out->text, NULL));
     }
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     decontaminate_free(d);
     text_inputs_close(inputs);
     return e;

@@ -284,21 +284,21 @@ static err run_dedup(test_folder *p, const dedup_options *with, const char *from
     TRY(text_inputs_open(
         &path, 1, &(text_input_options){ .segment_bytes = 4000, .block_bytes = 1500 }, &inputs));
     dedup *d = NULL;
-    text_stage_report r = { 0 };
+    text_transform_report r = { 0 };
     err e = dedup_find_copies(&o, inputs, &d);
     if (!e) {
-        text_stage s = dedup_stage(d);
-        text_stage_options so = {
+        text_transform s = dedup_transform(d);
+        text_transform_options so = {
             .out = in_folder(p, to), .compress = "none", .threads = o.pass.threads, .quiet = true
         };
-        e = text_stage_run(&s, inputs, &so, &r);
+        e = text_transform_run(&s, inputs, &so, &r);
         if (!e) e = dedup_finish(d);
         if (!e && out) {
             *out = (run){ .summary = *dedup_get_summary(d), .kept = r.kept, .edited = r.edited };
             for (int i = 0; i < s.n_rules; i++) out->dropped[i] = r.dropped[i];
         }
     }
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     dedup_free(d);
     text_inputs_close(inputs);
     return e;

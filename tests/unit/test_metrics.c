@@ -69,7 +69,7 @@ static void take_visited(void *ctx, const metric *m, const char *item, double va
 /* The GPU's state, and perplexities of sets, which are in sinks alone. */
 static void take_sinks(test_folder *f, seen_metrics *s) {
     observe *o = NULL;
-    const observe_part set = { "web", 10, 2 };
+    const observe_source set = { "web", 10, 2 };
     observe_step step = OBSERVE_STEP_NONE;
     step.step = 1;
     step.loss = 1;

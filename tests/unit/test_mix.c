@@ -10,7 +10,7 @@ enum { END = 9, T = 16, MOST_PARTS = 5 };
 /* ---- the schedule ------------------------------------------------------------------------------ */
 
 static mix *mix_of(int n, const double *weights, const double *epochs, const int64_t *windows) {
-    data_part parts[MOST_PARTS] = { 0 };
+    mix_source parts[MOST_PARTS] = { 0 };
     for (int i = 0; i < n; i++) {
         parts[i].name = "part";
         parts[i].weight = weights ? weights[i] : 0;
@@ -27,8 +27,8 @@ static void assert_consistent(const mix *m, int n, int64_t positions) {
     for (int64_t p = 0; p < positions; p++) {
         for (int i = 0; i < n; i++) assert_int_equal(mix_count(m, i, p), count[i]);
         mix_turn at = mix_at(m, p);
-        assert_in_range(at.part, 0, n - 1);
-        assert_int_equal(at.number, count[at.part]++);
+        assert_in_range(at.source, 0, n - 1);
+        assert_int_equal(at.number, count[at.source]++);
     }
 }
 
@@ -82,7 +82,7 @@ static void parts_leave_after_their_epochs(void **state) {
     /* Between, the first two share alone, 5 : 3. */
     int64_t first = mix_count(m, 0, 230) - mix_count(m, 0, 150);
     assert_in_range(first, 49, 51);
-    assert_int_equal(mix_at(m, 2999).part, 1);
+    assert_int_equal(mix_at(m, 2999).source, 1);
     mix_free(m);
 }
 
@@ -97,19 +97,19 @@ static void a_mix_with_limits_everywhere_ends(void **state) {
     mix_free(m);
 }
 
-/* A part that is only in the last stage, one that is in the first alone, one that runs out in the second. */
-static void stages_have_weights_of_their_own(void **state) {
+/* A part that is only in the last phase, one that is in the first alone, one that runs out in the second. */
+static void phases_have_weights_of_their_own(void **state) {
     static const double weights[3][3] = { { 3, 1, 0 }, { 1, 3, 1 }, { 0, 0, 1 } };
     const int64_t windows[] = { 1000, 50, 200 }, begin[] = { 0, 400, 900 };
-    data_part parts[3] = { { .name = "a", .stage_weights = weights[0] },
-                           { .name = "b", .stage_weights = weights[1], .epochs = 4 },
-                           { .name = "c", .stage_weights = weights[2] } };
+    mix_source parts[3] = { { .name = "a", .phase_weights = weights[0] },
+                            { .name = "b", .phase_weights = weights[1], .epochs = 4 },
+                            { .name = "c", .phase_weights = weights[2] } };
     mix *m = NULL;
     assert_ok(mix_new(parts, 3, windows, 3, begin, &m));
     assert_consistent(m, 3, 1500);
     assert_int_equal(mix_count(m, 0, 400), 300);
     assert_int_equal(mix_count(m, 1, 400), 100);
-    /* b has 100 windows left in the second stage, in which three of four are its own */
+    /* b has 100 windows left in the second phase, in which three of four are its own */
     assert_int_equal(mix_count(m, 1, 400 + 80), 160);
     assert_int_equal(mix_count(m, 1, 900), 200);
     assert_int_equal(mix_count(m, 0, 900), 700);
@@ -120,27 +120,27 @@ static void stages_have_weights_of_their_own(void **state) {
     mix_free(m);
 }
 
-/* The sources of the first stage are through: the next one begins before it was to. */
+/* The sources of the first phase are through: the next one begins before it was to. */
 static void a_stage_that_runs_out_ends_early(void **state) {
     static const double later[2][1] = { { 0 }, { 1 } };
     const int64_t windows[] = { 10, 30 }, begin[] = { 0, 1000 };
     static const double first[2][2] = { { 1, 0 }, { 0, 1 } };
-    data_part parts[2] = { { .name = "a", .epochs = 2, .stage_weights = first[0] },
-                           { .name = "b", .epochs = 1, .stage_weights = first[1] } };
+    mix_source parts[2] = { { .name = "a", .epochs = 2, .phase_weights = first[0] },
+                            { .name = "b", .epochs = 1, .phase_weights = first[1] } };
     mix *m = NULL;
     assert_ok(mix_new(parts, 2, windows, 2, begin, &m));
     assert_int_equal(mix_total(m), 20 + 30);
     assert_consistent(m, 2, 50);
     assert_int_equal(mix_count(m, 0, 20), 20);
     mix_free(m);
-    parts[0] = (data_part){ .name = "a", .weight = 1, .stage_weights = later[0] };
-    parts[1] = (data_part){ .name = "b", .weight = 1, .stage_weights = later[0] };
+    parts[0] = (mix_source){ .name = "a", .weight = 1, .phase_weights = later[0] };
+    parts[1] = (mix_source){ .name = "b", .weight = 1, .phase_weights = later[0] };
     assert_error(mix_new(parts, 2, windows, 1, begin + 1, &m), "none of the sources");
 }
 
 static void odd_weights_are_refused_or_rounded(void **state) {
     const int64_t windows[] = { 10, 20 };
-    data_part parts[2] = { { .name = "a", .weight = 1 }, { .name = "b" } };
+    mix_source parts[2] = { { .name = "a", .weight = 1 }, { .name = "b" } };
     mix *m = NULL;
     assert_error(mix_new(parts, 2, windows, 0, NULL, &m), "some have none");
     parts[1].weight = -1;
@@ -195,7 +195,7 @@ static data_source *source_of(int number, int64_t n) {
 
 typedef struct corpus {
     data_source *source[3];
-    data_part part[3];
+    mix_source part[3];
 } corpus;
 
 static int make_corpus(void **state) {
@@ -204,7 +204,7 @@ static int make_corpus(void **state) {
     static const double weights[] = { 5, 3, 2 }, epochs[] = { 0, 2, 1 };
     for (int i = 0; i < 3; i++) {
         c->source[i] = source_of(i, tokens[i]);
-        c->part[i] = (data_part){ "s", c->source[i], { 0 }, weights[i], epochs[i] };
+        c->part[i] = (mix_source){ "s", c->source[i], { 0 }, weights[i], epochs[i] };
     }
     *state = c;
     return 0;
@@ -264,7 +264,7 @@ static void any_number_of_ranks_sees_the_same_tokens(void **state) {
                         assert_memory_equal(b.targets, a.targets + row * T, bytes);
                         assert_memory_equal(b.pos, a.pos + row * T, bytes);
                         assert_memory_equal(b.id, a.id + row * T, 2 * bytes);
-                        assert_memory_equal(b.part, a.part + row, (size_t)o.rows * 4);
+                        assert_memory_equal(b.source, a.source + row, (size_t)o.rows * 4);
                         assert_memory_equal(b.window, a.window + row, (size_t)o.rows * 8);
                         row += o.rows;
                         valid += b.valid_here;
@@ -289,7 +289,7 @@ static void sources_have_ids_of_their_own(void **state) {
     for (int step = 0; step < 12; step++) {
         data_batch b = next(l);
         for (int64_t i = 0; i < 24 * T; i++) {
-            int part = 1 + b.part[i / T];
+            int part = 1 + b.source[i / T];
             assert_in_range(b.id[i], 0, ALL - 1);
             assert_true(owner[b.id[i]] == 0 || owner[b.id[i]] == part);
             owner[b.id[i]] = part;
@@ -318,9 +318,9 @@ static void any_step_is_reached_directly(void **state) {
                 assert_memory_equal(a.start, b.start, sizeof(int32_t) * 6 * T);
                 assert_int_equal(a.epoch, b.epoch);
                 assert_int_equal(a.valid, b.valid);
-                for (int row = 0; row < 6; row++) consumed[a.part[row]]++;
+                for (int row = 0; row < 6; row++) consumed[a.source[row]]++;
                 for (int i = 0; i < 3; i++)
-                    assert_int_equal(loader_part_consumed(on, i, a.consumed), consumed[i]);
+                    assert_int_equal(loader_source_consumed(on, i, a.consumed), consumed[i]);
             }
         }
         loader_free(on);
@@ -339,7 +339,7 @@ static void each_epoch_of_a_source_has_every_window_once(void **state) {
     while (count[0] < 200) {
         data_batch b = next(l);
         for (int row = 0; row < 10; row++) {
-            int part = b.part[row];
+            int part = b.source[row];
             int epoch = (int)(count[part]++ / windows[part]);
             assert_int_equal(seen[part][b.window[row]]++, epoch); /* once, then once more ... */
             if (part != 0) continue;
@@ -355,7 +355,7 @@ static void each_epoch_of_a_source_has_every_window_once(void **state) {
 
 static void the_end_of_all_sources_is_an_error(void **state) {
     corpus *c = *state;
-    data_part part = c->part[2]; /* 20 windows, one epoch */
+    mix_source part = c->part[2]; /* 20 windows, one epoch */
     for (int prefetch = 0; prefetch < 3; prefetch++) {
         loader *l = NULL;
         loader_options o = { .seq_len = T, .rows = 3, .step_windows = 6, .prefetch = prefetch };
@@ -535,10 +535,10 @@ static void published_mixes_add_up(void **state) {
     assert_int_equal(n, 8);
 }
 
-static void stages_of_mix_files_are_read(void **state) {
+static void phases_of_mix_files_are_read(void **state) {
 #define TWO "sources: [{name: a, path: a, weight: 1}, {name: b, path: b, weight: 3}]\n"
     static const struct {
-        const char *stages, *error;
+        const char *phases, *error;
     } bad[] = {
         { "- {from: 5}", "needs from" },
         { "- {weights: {a: 1}}", "needs from" },
@@ -547,24 +547,28 @@ static void stages_of_mix_files_are_read(void **state) {
         { "- {from: 5, weights: {a: 0}}", "above 0" },
         { "- {from: 5, weights: {a: 1}}\n  - {from: 5, weights: {b: 1}}", "after one at 5" },
         { "- {at: 5, weights: {a: 1}}", "\"at\" is not a member" },
-        { "- 7", "expected a stage" },
+        { "- 7", "expected a phase" },
     };
     mix_file m;
+    assert_ok(read_mix(TWO "phases:\n  - {from: 0, weights: {a: 2}}\n"
+                           "  - {from: 9e11, weights: {b: 0.7, a: 0.3}}\n",
+                       &m));
+    mix_file_free(&m); /* files written for earlier versions call them stages */
     assert_ok(read_mix(TWO "stages:\n  - {from: 0, weights: {a: 2}}\n"
                            "  - {from: 9e11, weights: {b: 0.7, a: 0.3}}\n",
                        &m));
-    assert_int_equal(m.n_stages, 2);
-    assert_true(m.stages[0].from == 0 && m.stages[1].from == 9e11);
-    assert_true(m.stages[0].weights[0] == 2 && m.stages[0].weights[1] == 0);
-    assert_true(m.stages[1].weights[0] == 0.3 && m.stages[1].weights[1] == 0.7);
+    assert_int_equal(m.n_phases, 2);
+    assert_true(m.phases[0].from == 0 && m.phases[1].from == 9e11);
+    assert_true(m.phases[0].weights[0] == 2 && m.phases[0].weights[1] == 0);
+    assert_true(m.phases[1].weights[0] == 0.3 && m.phases[1].weights[1] == 0.7);
     mix_file_free(&m);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         str text = { 0 };
-        str_add(&text, TWO "stages:\n  %s\n", bad[i].stages);
+        str_add(&text, TWO "phases:\n  %s\n", bad[i].phases);
         assert_error(read_mix(text.text, &m), bad[i].error);
         str_free(&text);
     }
-    assert_error(read_mix("stages: []\n" TWO, &m), "after the sources");
+    assert_error(read_mix("phases: []\n" TWO, &m), "after the sources");
 }
 
 #define WITH_CORPUS(f) cmocka_unit_test_setup_teardown(f, make_corpus, free_corpus)
@@ -575,9 +579,9 @@ int main(void) {
         cmocka_unit_test(without_weights_an_epoch_has_every_window_once),
         cmocka_unit_test(parts_leave_after_their_epochs),
         cmocka_unit_test(a_mix_with_limits_everywhere_ends),
-        cmocka_unit_test(stages_have_weights_of_their_own),
+        cmocka_unit_test(phases_have_weights_of_their_own),
         cmocka_unit_test(a_stage_that_runs_out_ends_early),
-        cmocka_unit_test(stages_of_mix_files_are_read),
+        cmocka_unit_test(phases_of_mix_files_are_read),
         cmocka_unit_test(odd_weights_are_refused_or_rounded),
         cmocka_unit_test(skips_join_and_shift),
         WITH_CORPUS(any_number_of_ranks_sees_the_same_tokens),

@@ -193,17 +193,17 @@ static void row_groups_are_split_into_segments(void **state) {
 }
 
 /* ---- writing ----------------------------------------------------------------------------------- */
-/* Runs a stage over one input into `out`. */
-static void run_stage(const text_stage *stage, const char *path, const char *out,
-                      const char *dropped, int threads) {
+/* Runs a transform over one input into `out`. */
+static void run_transform(const text_transform *transform, const char *path, const char *out,
+                          const char *dropped, int threads) {
     text_inputs *in = NULL;
-    text_stage_report report;
-    text_stage_options o = {
+    text_transform_report report;
+    text_transform_options o = {
         .out = out, .dropped = dropped, .compress = "parquet", .threads = threads, .quiet = true
     };
     assert_ok(text_inputs_open(&path, 1, &(text_input_options){ .block_bytes = 700 }, &in));
-    assert_ok(text_stage_run(stage, in, &o, &report));
-    text_stage_report_free(&report);
+    assert_ok(text_transform_run(transform, in, &o, &report));
+    text_transform_report_free(&report);
     text_inputs_close(in);
 }
 
@@ -213,12 +213,12 @@ static void documents_survive_parquet(void **state) {
     const char *one = in_folder(f, "one.parquet"), *again = in_folder(f, "again.parquet"),
                *parts = in_folder(f, "parts");
     for (size_t i = 0; i < COUNT_OF(inputs); i++) {
-        run_stage(&keep_all, inputs[i], one, NULL, 3);
+        run_transform(&keep_all, inputs[i], one, NULL, 3);
         expect_lines(f, one, FILES "docs.jsonl");
-        run_stage(&keep_all, one, again, NULL, 1);
+        run_transform(&keep_all, one, again, NULL, 1);
         expect_lines(f, again, FILES "docs.jsonl");
     }
-    run_stage(&keep_all, inputs[0], parts, NULL, 2);
+    run_transform(&keep_all, inputs[0], parts, NULL, 2);
     expect_lines(f, parts, FILES "docs.jsonl");
     assert_true(io_exists(in_folder(f, "parts/part-000000.parquet")));
 }
@@ -231,14 +231,14 @@ static err drop_third(void *ctx, int worker, int segment, const text_doc *d, tex
 static void bytes_do_not_depend_on_threads(void **state) {
     test_folder *f = *state;
     static const char *const rules[] = { "third" };
-    static const text_stage some = {
+    static const text_transform some = {
         .name = "some", .rules = rules, .n_rules = 1, .judge = drop_third
     };
     file_bytes b[4];
     for (int i = 0; i < 2; i++) {
         const char *out = in_folder(f, i ? "a.parquet" : "b.parquet");
         const char *dropped = in_folder(f, i ? "c.parquet" : "d.parquet");
-        run_stage(&some, FILES "docs.jsonl", out, dropped, i ? 4 : 1);
+        run_transform(&some, FILES "docs.jsonl", out, dropped, i ? 4 : 1);
         b[i] = read_fixture(out);
         b[2 + i] = read_fixture(dropped);
     }

@@ -223,16 +223,16 @@ static void documents_are_kept_by_label(void **state) {
 static char *run_filter(void *folder, const filter_options *o, const char *from, const char *to) {
     filter *f = NULL;
     text_inputs *in = NULL;
-    text_stage_report report;
+    text_transform_report report;
     const char *path = in_folder(folder, from);
     char *text = NULL, *copy = strdup(path);
     assert_ok(filter_new(o, 1, &f));
     assert_ok(text_inputs_open((const char *const *)&copy, 1, &(text_input_options){ 0 }, &in));
-    text_stage s = filter_stage(f);
+    text_transform s = filter_transform(f);
     char *out = strdup(in_folder(folder, to));
-    assert_ok(text_stage_run(
-        &s, in, &(text_stage_options){ .out = out, .threads = 1, .quiet = true }, &report));
-    text_stage_report_free(&report);
+    assert_ok(text_transform_run(
+        &s, in, &(text_transform_options){ .out = out, .threads = 1, .quiet = true }, &report));
+    text_transform_report_free(&report);
     assert_ok(io_read(out, 1 << 24, &text, NULL));
     text_inputs_close(in);
     filter_free(f);

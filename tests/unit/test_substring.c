@@ -25,10 +25,12 @@ static err open_two(test_folder *p, const char *before, const char *from, two_in
     return OK;
 }
 
-static err run_stage_of(text_stage s, two_inputs *t, const char *to, int threads,
-                        text_stage_report *r) {
-    text_stage_options so = { .out = to, .compress = "none", .threads = threads, .quiet = true };
-    return text_stage_run(&s, t->in, &so, r);
+static err run_transform_of(text_transform s, two_inputs *t, const char *to, int threads,
+                            text_transform_report *r) {
+    text_transform_options so = {
+        .out = to, .compress = "none", .threads = threads, .quiet = true
+    };
+    return text_transform_run(&s, t->in, &so, r);
 }
 
 static err run_substring(test_folder *p, const substring_options *with, const char *before,
@@ -36,18 +38,18 @@ static err run_substring(test_folder *p, const substring_options *with, const ch
     substring_options o = *with;
     two_inputs t = { 0 };
     substring *s = NULL;
-    text_stage_report r = { 0 };
+    text_transform_report r = { 0 };
     o.pass.work = arena_printf(p->names, "%s/%s.work", p->path, to);
     o.pass.quiet = true;
     if (!o.pass.threads) o.pass.threads = 2;
     if (!o.pass.memory) o.pass.memory = 64 << 20;
     err e = open_two(p, before, from, &t);
     o.pass.first_segment = t.first_segment;
-    o.pass.stage_in = t.in;
+    o.pass.transform_in = t.in;
     if (!e) e = substring_find(&o, t.all, &s);
-    if (!e) e = run_stage_of(substring_stage(s), &t, in_folder(p, to), o.pass.threads, &r);
+    if (!e) e = run_transform_of(substring_transform(s), &t, in_folder(p, to), o.pass.threads, &r);
     if (!e) e = substring_finish(s);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     substring_free(s);
     text_inputs_close(t.all);
     text_inputs_close(t.in);
@@ -59,17 +61,17 @@ static err run_dedup_after(test_folder *p, const dedup_options *with, const char
     dedup_options o = *with;
     two_inputs t = { 0 };
     dedup *d = NULL;
-    text_stage_report r = { 0 };
+    text_transform_report r = { 0 };
     o.pass.work = arena_printf(p->names, "%s/%s.work", p->path, to);
     o.pass.quiet = true;
     o.pass.threads = 2;
     err e = open_two(p, before, from, &t);
     o.pass.first_segment = t.first_segment;
-    o.pass.stage_in = t.in;
+    o.pass.transform_in = t.in;
     if (!e) e = dedup_find_copies(&o, t.all, &d);
-    if (!e) e = run_stage_of(dedup_stage(d), &t, in_folder(p, to), o.pass.threads, &r);
+    if (!e) e = run_transform_of(dedup_transform(d), &t, in_folder(p, to), o.pass.threads, &r);
     if (!e) e = dedup_finish(d);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     dedup_free(d);
     text_inputs_close(t.all);
     text_inputs_close(t.in);

@@ -52,14 +52,15 @@ static err keep_sample(void *ctx, int worker, int segment, const text_doc *d, te
 
 static void members_of_samples_are_written(void **state) {
     test_folder *f = *state;
-    static const text_stage keep = { .name = "keep", .judge = keep_sample };
+    static const text_transform keep = { .name = "keep", .judge = keep_sample };
     const char *path = ARCHIVE("pax"), *out = in_folder(f, "out.jsonl");
     text_inputs *in = NULL;
-    text_stage_report r;
+    text_transform_report r;
     char *lines = NULL;
     assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &in));
-    assert_ok(text_stage_run(&keep, in, &(text_stage_options){ .out = out, .quiet = true }, &r));
-    text_stage_report_free(&r);
+    assert_ok(
+        text_transform_run(&keep, in, &(text_transform_options){ .out = out, .quiet = true }, &r));
+    text_transform_report_free(&r);
     text_inputs_close(in);
     assert_ok(io_read(out, 1 << 20, &lines, NULL));
     assert_non_null(strstr(lines, "\"width\": 640"));

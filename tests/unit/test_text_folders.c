@@ -1,4 +1,4 @@
-/* What a stage checks before it reads and before it deletes: the folder that an earlier stage wrote,
+/* What a transform checks before it reads and before it deletes: the folder that an earlier transform wrote,
  * inputs that have changed, output in the way of input, and input of which nothing can be read. */
 #include "support/text.h"
 
@@ -13,21 +13,22 @@ static err keep_all(void *ctx, int worker, int segment, const text_doc *d, text_
     return OK;
 }
 
-static const text_stage keep = { .name = "keep", .judge = keep_all };
+static const text_transform keep = { .name = "keep", .judge = keep_all };
 static const text_input_options segments = { .segment_bytes = SEGMENT };
 
-static err run_stage(const char *path, const text_stage_options *o, text_stage_report *r) {
+static err run_transform(const char *path, const text_transform_options *o,
+                         text_transform_report *r) {
     text_inputs *in = NULL;
     TRY(text_inputs_open(&path, 1, &segments, &in));
-    err e = text_stage_run(&keep, in, o, r);
+    err e = text_transform_run(&keep, in, o, r);
     text_inputs_close(in);
     return e;
 }
 
-static err try_stage(const char *path, const text_stage_options *o) {
-    text_stage_report r;
-    TRY(run_stage(path, o, &r));
-    text_stage_report_free(&r);
+static err try_transform(const char *path, const text_transform_options *o) {
+    text_transform_report r;
+    TRY(run_transform(path, o, &r));
+    text_transform_report_free(&r);
     return OK;
 }
 
@@ -48,24 +49,24 @@ static const char *write_three(test_folder *f, const char *name) {
     return path;
 }
 
-/* ---- what the stage before has recorded --------------------------------------------------------- */
+/* ---- what the transform before has recorded --------------------------------------------------------- */
 
 static void every_part_of_a_folder_must_be_there(void **state) {
     test_folder *f = *state;
     const char *path = write_three(f, "a.jsonl"), *out = in_folder(f, "out");
     const char *second = in_folder(f, "out/part-000001.jsonl");
-    text_stage_options o = { .out = out, .compress = "none", .quiet = true };
-    assert_ok(try_stage(path, &o));
+    text_transform_options o = { .out = out, .compress = "none", .quiet = true };
+    assert_ok(try_transform(path, &o));
     assert_ok(try_open(out));
     char *whole = folder_read(f, "out/part-000001.jsonl");
     assert_int_equal(unlink(second), 0);
     assert_error(try_open(out), "part-000001.jsonl is missing", "state.json");
     folder_write_bytes(f, "out/part-000001.jsonl", whole, strlen(whole) / 2);
     assert_error(try_open(out), "part-000001.jsonl has", "bytes");
-    text_stage_report r;
-    assert_ok(run_stage(path, &o, &r)); /* the stage writes what is damaged again */
+    text_transform_report r;
+    assert_ok(run_transform(path, &o, &r)); /* the transform writes what is damaged again */
     assert_int_equal(r.resumed_parts, 2);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     assert_ok(try_open(out));
     char *again = folder_read(f, "out/part-000001.jsonl");
     assert_string_equal(again, whole);
@@ -80,20 +81,20 @@ static void every_part_of_a_folder_must_be_there(void **state) {
 static void fresh_deletes_nothing_that_is_then_refused(void **state) {
     test_folder *f = *state;
     const char *path = write_three(f, "a.jsonl"), *out = in_folder(f, "out");
-    text_stage_options o = { .out = out, .compress = "none", .fresh = true, .quiet = true };
-    assert_ok(try_stage(path, &o));
+    text_transform_options o = { .out = out, .compress = "none", .fresh = true, .quiet = true };
+    assert_ok(try_transform(path, &o));
     folder_write(f, "out/notes.txt", "mine");
-    assert_error(try_stage(path, &o), "other texts");
+    assert_error(try_transform(path, &o), "other texts");
     assert_true(io_exists(in_folder(f, "out/part-000000.jsonl")));
     assert_true(io_exists(in_folder(f, "out/state.json")));
-    /* Stages that read twice check before: that deletes nothing either. */
+    /* Transforms that read twice check before: that deletes nothing either. */
     unlink(in_folder(f, "out/notes.txt"));
     text_inputs *in = NULL;
     assert_ok(text_inputs_open(&path, 1, &segments, &in));
-    assert_ok(text_stage_check(&keep, in, &o));
+    assert_ok(text_transform_check(&keep, in, &o));
     text_inputs_close(in);
     assert_true(io_exists(in_folder(f, "out/part-000000.jsonl")));
-    assert_ok(try_stage(path, &o));
+    assert_ok(try_transform(path, &o));
 }
 
 static void output_inside_an_input_folder_is_refused(void **state) {
@@ -104,17 +105,17 @@ static void output_inside_an_input_folder_is_refused(void **state) {
     static const char *const inside[] = { "in/out", "in/out/", "in/b.jsonl", "in/new/deep/out",
                                           "in" };
     for (size_t i = 0; i < COUNT_OF(inside); i++) {
-        text_stage_options o = { .out = in_folder(f, inside[i]), .quiet = true };
-        assert_error(try_stage(in, &o), "cannot write to");
-        text_stage_options d = { .out = in_folder(f, "beside.jsonl"),
-                                 .dropped = in_folder(f, "in/dropped.jsonl"),
-                                 .quiet = true };
-        assert_error(try_stage(in, &d), "inside the input folder");
+        text_transform_options o = { .out = in_folder(f, inside[i]), .quiet = true };
+        assert_error(try_transform(in, &o), "cannot write to");
+        text_transform_options d = { .out = in_folder(f, "beside.jsonl"),
+                                     .dropped = in_folder(f, "in/dropped.jsonl"),
+                                     .quiet = true };
+        assert_error(try_transform(in, &d), "inside the input folder");
     }
     assert_false(io_exists(in_folder(f, "in/out")));
     assert_false(io_exists(in_folder(f, "in/new")));
-    text_stage_options beside = { .out = in_folder(f, "in-clean"), .quiet = true };
-    assert_ok(try_stage(in, &beside)); /* a name that only begins alike */
+    text_transform_options beside = { .out = in_folder(f, "in-clean"), .quiet = true };
+    assert_ok(try_transform(in, &beside)); /* a name that only begins alike */
 }
 
 /* ---- inputs that change ------------------------------------------------------------------------ */
@@ -135,11 +136,11 @@ static void edit_byte(const char *path, off_t at) {
 static void an_edit_of_the_same_size_is_noticed(void **state) {
     test_folder *f = *state;
     const char *path = write_three(f, "a.jsonl");
-    text_stage_options o = { .out = in_folder(f, "out"), .quiet = true };
-    assert_ok(try_stage(path, &o));
-    assert_ok(try_stage(path, &o));
+    text_transform_options o = { .out = in_folder(f, "out"), .quiet = true };
+    assert_ok(try_transform(path, &o));
+    assert_ok(try_transform(path, &o));
     edit_byte(path, 5025);
-    assert_error(try_stage(path, &o), "other inputs");
+    assert_error(try_transform(path, &o), "other inputs");
     /* A long file, of which only samples are hashed: the time tells. */
     str all = { 0 };
     for (int i = 0; i < 20000; i++) str_add(&all, "{\"text\":\"number %014d\"}\n", i);
@@ -148,14 +149,14 @@ static void an_edit_of_the_same_size_is_noticed(void **state) {
     o.out = in_folder(f, "long");
     text_inputs *in = NULL;
     assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &in));
-    text_stage_report r;
-    assert_ok(text_stage_run(&keep, in, &o, &r));
-    text_stage_report_free(&r);
+    text_transform_report r;
+    assert_ok(text_transform_run(&keep, in, &o, &r));
+    text_transform_report_free(&r);
     assert_null(text_inputs_newer(in, in_folder(f, "long/state.json")));
     text_inputs_close(in);
     edit_byte(path, 160025);
     assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &in));
-    assert_error(text_stage_run(&keep, in, &o, &r), "made before", "long.jsonl");
+    assert_error(text_transform_run(&keep, in, &o, &r), "made before", "long.jsonl");
     text_inputs_close(in);
 }
 
@@ -163,16 +164,16 @@ static void an_edit_of_the_same_size_is_noticed(void **state) {
 
 static void reading_nothing_is_an_error(void **state) {
     test_folder *f = *state;
-    text_stage_options o = { .out = in_folder(f, "out.jsonl"), .quiet = true };
+    text_transform_options o = { .out = in_folder(f, "out.jsonl"), .quiet = true };
     const char *path = write_input(f, "bad.jsonl", "not json\n[1, 2]\n");
-    assert_error(try_stage(path, &o), "nothing could be read", "2 unreadable");
+    assert_error(try_transform(path, &o), "nothing could be read", "2 unreadable");
     assert_false(io_exists(o.out));
     o.out = in_folder(f, "out");
-    assert_error(try_stage(path, &o), "nothing could be read");
+    assert_error(try_transform(path, &o), "nothing could be read");
     assert_error(try_open(o.out), "has not finished"); /* what follows does not go on with it */
     o.out = in_folder(f, "out.jsonl");
-    assert_ok(try_stage(write_input(f, "empty.jsonl", ""), &o)); /* nothing was there to read */
-    assert_ok(try_stage(write_input(f, "some.jsonl", "x\n{\"text\":\"a\"}\n"), &o));
+    assert_ok(try_transform(write_input(f, "empty.jsonl", ""), &o)); /* nothing was there to read */
+    assert_ok(try_transform(write_input(f, "some.jsonl", "x\n{\"text\":\"a\"}\n"), &o));
 }
 
 static void bytes_lost_to_damage_are_counted(void **state) {
@@ -192,12 +193,12 @@ static void bytes_lost_to_damage_are_counted(void **state) {
         memset(second, 0xA5, 4);
         write_bytes(path, bytes, n);
         free(bytes);
-        text_stage_options o = { .out = in_folder(f, "out.jsonl"), .quiet = true };
-        text_stage_report r;
-        assert_ok(run_stage(path, &o, &r));
+        text_transform_options o = { .out = in_folder(f, "out.jsonl"), .quiet = true };
+        text_transform_report r;
+        assert_ok(run_transform(path, &o, &r));
         assert_true(r.read.documents > 500);
         assert_true(r.read.lost_bytes > (int64_t)n / 2 && r.read.lost_bytes < (int64_t)n);
-        text_stage_report_free(&r);
+        text_transform_report_free(&r);
     }
 }
 
@@ -213,13 +214,13 @@ static void bytes_missing_of_a_zstd_frame_are_counted(void **state) {
     assert_false(ZSTD_isError(n));
     const char *path = in_folder(f, "a.jsonl.zst");
     write_bytes(path, bytes, n / 2);
-    text_stage_options o = { .out = in_folder(f, "out.jsonl"), .quiet = true };
-    text_stage_report r;
-    assert_ok(run_stage(path, &o, &r));
+    text_transform_options o = { .out = in_folder(f, "out.jsonl"), .quiet = true };
+    text_transform_report r;
+    assert_ok(run_transform(path, &o, &r));
     assert_true(r.read.documents > 1000 && r.read.documents < 29000);
     int64_t line = (int64_t)all.len / 30000;
     assert_int_equal(r.read.lost_bytes, (int64_t)all.len - line * r.read.documents);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     free(bytes);
     str_free(&all);
 }

@@ -184,14 +184,14 @@ static void other_separators_are_recognized(void **state) {
                       "[0|a;b||||]");
 }
 
-/* ---- what stages write ------------------------------------------------------------------------- */
+/* ---- what transforms write ------------------------------------------------------------------------- */
 static err keep_document(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
     return OK;
 }
 
 static void stages_keep_other_members(void **state) {
     test_folder *f = *state;
-    static const text_stage keep_all = { .name = "keep", .judge = keep_document };
+    static const text_transform keep_all = { .name = "keep", .judge = keep_document };
     static const struct {
         const char *name, *text, *lines;
     } cases[] = {
@@ -203,12 +203,12 @@ static void stages_keep_other_members(void **state) {
         const char *path = write_input(f, cases[i].name, cases[i].text);
         const char *out = in_folder(f, "out.jsonl");
         text_inputs *in = NULL;
-        text_stage_report report;
+        text_transform_report report;
         char *lines = NULL;
         assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &in));
-        assert_ok(text_stage_run(&keep_all, in, &(text_stage_options){ .out = out, .quiet = true },
-                                 &report));
-        text_stage_report_free(&report);
+        assert_ok(text_transform_run(
+            &keep_all, in, &(text_transform_options){ .out = out, .quiet = true }, &report));
+        text_transform_report_free(&report);
         text_inputs_close(in);
         assert_ok(io_read(out, 1 << 20, &lines, NULL));
         assert_string_equal(lines, cases[i].lines);

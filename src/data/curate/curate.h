@@ -1,6 +1,6 @@
 /* curate: which documents are worth training on. Filters drop and edit documents by rules;
  * deduplication drops copies of other documents; decontamination removes the texts of
- * evaluations. Each is a text_stage. Depends on text, comm, io, util, utf8proc and PCRE2. */
+ * evaluations. Each is a text_transform. Depends on text, comm, io, util, utf8proc and PCRE2. */
 #ifndef INGOT_CURATE_H
 #define INGOT_CURATE_H
 
@@ -13,7 +13,7 @@
  *     o.limit[FILTER_gopher_min_words] = 20;
  *     filter *f = NULL;
  *     TRY(filter_new(&o, 4, &f));                  // for 4 threads
- *     text_stage s = filter_stage(f);              // text_stage_run(&s, ...)
+ *     text_transform s = filter_transform(f);              // text_transform_run(&s, ...)
  *     filter_free(f);
  *
  * A document passes these steps in order: conditions on members, URL lists, language, the rule sets in
@@ -265,9 +265,9 @@ size_t filter_bytes(const filter *f); /* memory of lists and model */
 enum {
     FILTER_BYTES_PER_TEXT_BYTE = 48
 }; /* worst case of a worker's memory: text of one-letter words */
-/* Judges a document; the `judge` of the stage. @param ctx the filter. */
+/* Judges a document; the `judge` of the transform. @param ctx the filter. */
 err filter_judge(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) MUST_USE;
-text_stage filter_stage(filter *f);
+text_transform filter_transform(filter *f);
 
 /* @return the number of sentences in a line. A sentence ends with a sentence terminal followed,
  * unless the script has no spaces, by white space and not by a lower-case letter; initials ("J.
@@ -282,7 +282,7 @@ bool filter_is_terminal(uint32_t code_point);
  *
  *     dedup *d = NULL;
  *     TRY(dedup_find_copies(&o, in, &d));          // first pass: reads the documents, finds copies
- *     text_stage s = dedup_stage(d);               // text_stage_run(&s, in, ...): second pass
+ *     text_transform s = dedup_transform(d);               // text_transform_run(&s, in, ...): second pass
  *     TRY(dedup_finish(d));                        // removes the folder of spill files
  *
  * Three methods. EXACT: documents with identical bytes. NEAR: documents whose sets of word n-grams
@@ -299,17 +299,17 @@ typedef struct normalization {
     bool keep_punctuation; /* each punctuation mark or symbol is a word of its own */
     bool zero_digits;      /* "1984" and "2001" become the same word, "0000" */
 } normalization;
-/* How a stage that reads its input twice reads it the first time. */
+/* How a transform that reads its input twice reads it the first time. */
 typedef struct pass_options {
     const char *work; /* folder for spill files, from which a rerun resumes */
     bool keep_work, fresh, quiet;
     struct comm *comm;  /* the ranks that share the work, and call this together; NULL: alone */
-    const char *report; /* path of the stage's report, JSON lines; NULL: none */
-    const text_stage_options *to; /* checked before anything is read; NULL: not known yet */
+    const char *report; /* path of the transform's report, JSON lines; NULL: none */
+    const text_transform_options *to; /* checked before anything is read; NULL: not known yet */
     /* Deduplication against an existing corpus: the first `first_segment` segments of the input are that corpus, which
-     * is only compared with; the stage reads the others, `stage_in`. 0 and NULL: the stage reads all. */
+     * is only compared with; the transform reads the others, `transform_in`. 0 and NULL: the transform reads all. */
     int first_segment;
-    const text_inputs *stage_in;
+    const text_inputs *transform_in;
     int threads;
     size_t memory; /* for tables; memory for reading comes on top */
 } pass_options;
@@ -346,8 +346,8 @@ typedef struct dedup dedup;
 /* @param in must be files, since they are read twice. */
 err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) MUST_USE;
 const dedup_summary *dedup_get_summary(const dedup *d);
-text_stage dedup_stage(dedup *d);
-/* Removes the work folder, after the stage has run. */
+text_transform dedup_transform(dedup *d);
+/* Removes the work folder, after the transform has run. */
 err dedup_finish(dedup *d) MUST_USE;
 void dedup_free(dedup *d); /* takes NULL */
 
@@ -368,7 +368,7 @@ typedef struct substring_summary {
 typedef struct substring substring;
 err substring_find(const substring_options *o, text_inputs *in, substring **out) MUST_USE;
 const substring_summary *substring_get_summary(const substring *s);
-text_stage substring_stage(substring *s);
+text_transform substring_transform(substring *s);
 err substring_finish(substring *s) MUST_USE;
 void substring_free(substring *s); /* takes NULL */
 
@@ -394,7 +394,7 @@ void minhash_choose_bands(int hashes, double threshold, int *bands, int *rows);
  *
  *     decontaminate *d = NULL;
  *     TRY(decontaminate_find_matches(&o, in, &d)); // as dedup_find_copies
- *     text_stage s = decontaminate_stage(d);
+ *     text_transform s = decontaminate_transform(d);
  */
 typedef struct decontaminate_options {
     const char *against; /* comma-separated: JSON lines files, or folders of them */
@@ -426,7 +426,7 @@ typedef struct decontaminate decontaminate;
 err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
                                decontaminate **out) MUST_USE;
 const decontaminate_summary *decontaminate_get_summary(const decontaminate *d);
-text_stage decontaminate_stage(decontaminate *d);
+text_transform decontaminate_transform(decontaminate *d);
 err decontaminate_finish(decontaminate *d) MUST_USE;
 void decontaminate_free(decontaminate *d); /* takes NULL */
 
@@ -439,8 +439,8 @@ void decontaminate_free(decontaminate *d); /* takes NULL */
  *
  *     sample *s = NULL;
  *     TRY(sample_new(&o, in, &s)); // reads the documents once, unless a share is asked for
- *     text_stage stage = sample_stage(s);
- *     TRY(sample_finish(s));       // after text_stage_run
+ *     text_transform transform = sample_transform(s);
+ *     TRY(sample_finish(s));       // after text_transform_run
  */
 struct tokenizer;
 typedef struct sampling_options {
@@ -462,7 +462,7 @@ typedef struct sample_summary {
 typedef struct sample sample;
 err sample_new(const sampling_options *o, text_inputs *in, sample **out) MUST_USE;
 const sample_summary *sample_get_summary(const sample *s);
-text_stage sample_stage(sample *s);
+text_transform sample_transform(sample *s);
 err sample_finish(sample *s) MUST_USE;
 void sample_free(sample *s); /* takes NULL */
 
@@ -476,11 +476,11 @@ typedef struct divide_options {
 } divide_options;
 typedef struct divide divide;
 err divide_new(const divide_options *o, divide **out) MUST_USE;
-text_stage divide_stage(divide *d);
+text_transform divide_transform(divide *d);
 void divide_free(divide *d); /* takes NULL */
 
-/* Keeps all documents: with text_stage_options.merge_bytes, in fewer and larger parts. */
-text_stage merge_stage(int64_t bytes);
+/* Keeps all documents: with text_transform_options.merge_bytes, in fewer and larger parts. */
+text_transform merge_transform(int64_t bytes);
 
 /* Puts all documents into random order: in the first pass each is written to one of many sections of spill files by
  * the top bits of a random key; a part of the output is a range of keys, read into memory and sorted. */
@@ -492,7 +492,7 @@ typedef struct shuffle_options {
 } shuffle_options;
 typedef struct shuffle shuffle;
 err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) MUST_USE;
-text_stage shuffle_stage(shuffle *s);
+text_transform shuffle_transform(shuffle *s);
 err shuffle_finish(shuffle *s) MUST_USE;
 void shuffle_free(shuffle *s); /* takes NULL */
 

@@ -3,7 +3,7 @@
  *     1  find which documents contain which n-grams of the references -> one spill file per split
  *        count documents per n-gram: those in more than `common` documents are ignored
  *        write the report, warn about references without a match
- *     2  the stage: search again, and remove the matches that are not common
+ *     2  the transform: search again, and remove the matches that are not common
  *
  * Pass 1 keeps hits on disk, so memory is bounded by the references (decontaminate_refs.c) and not
  * by the documents. Searching twice is cheaper than keeping positions: most documents have no hit,
@@ -259,7 +259,7 @@ static void warn_silent(decontaminate *d) {
     }
 }
 
-/* ---- the stage ------------------------------------------------------------------------------- */
+/* ---- the transform ------------------------------------------------------------------------------- */
 
 /* @return the position `count` characters before (step_back) or after (step_forward) a byte. */
 static size_t step_back(text_span text, size_t at, int count) {
@@ -329,16 +329,16 @@ static err remove_hits(void *ctx, int worker, int segment, const text_doc *doc, 
     return OK;
 }
 
-text_stage decontaminate_stage(decontaminate *d) {
+text_transform decontaminate_transform(decontaminate *d) {
     int facts[] = { d->o.common, d->o.margin, d->o.piece, d->o.pieces };
-    return (text_stage){ .name = "decontaminate",
-                         .rules = rules,
-                         .n_rules = (int)COUNT_OF(rules),
-                         .counters = counters,
-                         .n_counters = (int)COUNT_OF(counters),
-                         .hash = hash_bytes(facts, sizeof facts, d->settings),
-                         .ctx = d,
-                         .judge = remove_hits };
+    return (text_transform){ .name = "decontaminate",
+                             .rules = rules,
+                             .n_rules = (int)COUNT_OF(rules),
+                             .counters = counters,
+                             .n_counters = (int)COUNT_OF(counters),
+                             .hash = hash_bytes(facts, sizeof facts, d->settings),
+                             .ctx = d,
+                             .judge = remove_hits };
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -394,7 +394,7 @@ err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
                   o->pass.memory, &r));
     decontaminate *d = new_run(o, in, r);
     d->reading.reading = "decontaminate, first pass";
-    d->reading.stage = decontaminate_stage(d);
+    d->reading.transform = decontaminate_transform(d);
     d->reading.sections = DECONTAMINATE_SECTIONS;
     d->reading.settings = d->settings;
     d->reading.ctx = d;

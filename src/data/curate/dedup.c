@@ -3,7 +3,7 @@
  *     1  read all documents: keys of each document or paragraph -> one spill file per split
  *                                                                                  (dedup_read.c)
  *     2  group equal keys -> clusters of documents, or repeated paragraphs         (group.c)
- *     3  the stage: read again, write what is kept
+ *     3  the transform: read again, write what is kept
  *
  * Keys. EXACT has one key per document, the hash of its text. NEAR adds one key per band of its
  * MinHash signature; two documents that share any band are joined. PARAGRAPH has one key per
@@ -268,7 +268,7 @@ static err find_paragraphs(dedup *d) {
     return OK;
 }
 
-/* ---- the stage ------------------------------------------------------------------------------- */
+/* ---- the transform ------------------------------------------------------------------------------- */
 
 static err drop_duplicate(void *ctx, int worker, int segment, const text_doc *doc,
                           text_verdict *v) {
@@ -352,18 +352,18 @@ static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *
     return OK;
 }
 
-text_stage dedup_stage(dedup *d) {
+text_transform dedup_transform(dedup *d) {
     double choice[] = { (int)d->settings, d->o.keep,
                         d->o.method == DEDUP_PARAGRAPH ? d->o.overlap : 0,
                         d->o.pass.first_segment };
-    text_stage s = { .name = "dedup",
-                     .hash = hash_bytes(choice, sizeof choice, d->settings),
-                     .ctx = d,
-                     .rules = document_rules,
-                     .n_rules = d->index || d->o.pass.first_segment ? RULE_EARLIER + 1
-                                : d->o.method == DEDUP_NEAR         ? 2
-                                                                    : 1,
-                     .judge = drop_duplicate };
+    text_transform s = { .name = "dedup",
+                         .hash = hash_bytes(choice, sizeof choice, d->settings),
+                         .ctx = d,
+                         .rules = document_rules,
+                         .n_rules = d->index || d->o.pass.first_segment ? RULE_EARLIER + 1
+                                    : d->o.method == DEDUP_NEAR         ? 2
+                                                                        : 1,
+                         .judge = drop_duplicate };
     if (d->o.method != DEDUP_PARAGRAPH) return s;
     s.rules = paragraph_rules;
     s.n_rules = (int)COUNT_OF(paragraph_rules);
@@ -480,7 +480,7 @@ err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
     if (o->index) TRY_CLEAN(key_index_open(o->index, key_settings(o), &d->index));
     d->settings = spill_settings(d);
     d->reading.reading = "dedup, first pass";
-    d->reading.stage = dedup_stage(d);
+    d->reading.transform = dedup_transform(d);
     d->reading.sections = SECTION_COUNT;
     d->reading.settings = d->settings;
     d->reading.ctx = d;

@@ -156,11 +156,11 @@ typedef struct split_job {
     input_splits splits;
     spill **spills;  /* [splits] NULL where another rank has it */
     text_lock *lock; /* of the folder, until the spill files are no longer needed */
-    /* Set by the stage: */
-    bool locked;         /* an earlier job holds the lock */
-    const char *reading; /* shown with the progress: "dedup, first pass" */
-    text_stage stage;    /* the stage that follows */
-    const char *files;   /* name of the spill files; NULL: that of the stage */
+    /* Set by the transform: */
+    bool locked;              /* an earlier job holds the lock */
+    const char *reading;      /* shown with the progress: "dedup, first pass" */
+    text_transform transform; /* the transform that follows */
+    const char *files;        /* name of the spill files; NULL: that of the transform */
     int sections;
     uint64_t settings;
     void *ctx;
@@ -169,7 +169,7 @@ typedef struct split_job {
 /* Its splits depend on the inputs alone, so that a rerun on another number of ranks finds its spill files. */
 split_job split_job_new(const pass_options *o, const text_inputs *in);
 void split_job_free(split_job *j); /* takes a zeroed one */
-/* Refuses standard input, which the stage would have to read again. Checks that the output and
+/* Refuses standard input, which the transform would have to read again. Checks that the output and
  * the report can be written before anything is read. */
 err split_job_run(split_job *j) MUST_USE;
 /* Unlocks the folder, and removes the spill files unless they are to be kept. On all ranks together. */

@@ -102,23 +102,23 @@ static err choose_output(void *ctx, int worker, int segment, const text_doc *doc
     return OK;
 }
 
-text_stage divide_stage(divide *d) {
-    return (text_stage){ .name = "split",
-                         .rules = rules,
-                         .n_rules = (int)COUNT_OF(rules),
-                         .counters = (const char *const *)d->names,
-                         .n_counters = d->n,
-                         .hash = d->hash,
-                         .ctx = d,
-                         .judge = choose_output,
-                         .outputs = (const char *const *)d->names,
-                         .n_outputs = d->n };
+text_transform divide_transform(divide *d) {
+    return (text_transform){ .name = "split",
+                             .rules = rules,
+                             .n_rules = (int)COUNT_OF(rules),
+                             .counters = (const char *const *)d->names,
+                             .n_counters = d->n,
+                             .hash = d->hash,
+                             .ctx = d,
+                             .judge = choose_output,
+                             .outputs = (const char *const *)d->names,
+                             .n_outputs = d->n };
 }
 
 static err keep_all(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
     return OK;
 }
 
-text_stage merge_stage(int64_t bytes) {
-    return (text_stage){ .name = "merge", .hash = (uint64_t)bytes, .judge = keep_all };
+text_transform merge_transform(int64_t bytes) {
+    return (text_transform){ .name = "merge", .hash = (uint64_t)bytes, .judge = keep_all };
 }

@@ -377,13 +377,13 @@ err filter_judge(void *ctx, int worker, int segment, const text_doc *d, text_ver
     return OK;
 }
 
-text_stage filter_stage(filter *f) {
-    return (text_stage){ .name = "filter",
-                         .rules = rule_names,
-                         .n_rules = FILTER_RULE_COUNT,
-                         .counters = counter_names,
-                         .n_counters = FILTER_COUNTER_COUNT,
-                         .hash = f->hash,
-                         .ctx = f,
-                         .judge = filter_judge };
+text_transform filter_transform(filter *f) {
+    return (text_transform){ .name = "filter",
+                             .rules = rule_names,
+                             .n_rules = FILTER_RULE_COUNT,
+                             .counters = counter_names,
+                             .n_counters = FILTER_COUNTER_COUNT,
+                             .hash = f->hash,
+                             .ctx = f,
+                             .judge = filter_judge };
 }

@@ -16,7 +16,9 @@ static input_splits divide_input(const text_inputs *in) {
     return s;
 }
 
-static const char *spill_name(const split_job *j) { return j->files ? j->files : j->stage.name; }
+static const char *spill_name(const split_job *j) {
+    return j->files ? j->files : j->transform.name;
+}
 
 split_job split_job_new(const pass_options *o, const text_inputs *in) {
     split_job j = { .o = *o, .in = in, .splits = divide_input(in) };
@@ -45,14 +47,16 @@ static err check_inputs_reread(const split_job *j) {
     for (int i = 0; i < text_segments(j->in); i++)
         if (strcmp(text_segment_path(j->in, i), "-") == 0)
             return err_hint(ERR("%s reads its input twice; standard input can be read only once",
-                                j->stage.name),
+                                j->transform.name),
                             "write it to a file first, and pass that");
     return OK;
 }
 
 static err check_outputs(const split_job *j) {
     io_writer *probe = NULL;
-    if (j->o.to) TRY(text_stage_check(&j->stage, j->o.stage_in ? j->o.stage_in : j->in, j->o.to));
+    if (j->o.to)
+        TRY(text_transform_check(&j->transform, j->o.transform_in ? j->o.transform_in : j->in,
+                                 j->o.to));
     if (j->o.to && j->o.to->out && strcmp(j->o.to->out, "-") != 0)
         TRY(text_inputs_check_output(j->in, j->o.to->out));
     if (!j->o.report) return OK;

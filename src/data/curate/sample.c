@@ -194,7 +194,7 @@ static err find_keys(sample *s) {
     return OK;
 }
 
-/* ---- the stage ------------------------------------------------------------------------------- */
+/* ---- the transform ------------------------------------------------------------------------------- */
 static const char *const rules[] = { "not sampled" };
 
 static err choose_document(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
@@ -212,13 +212,13 @@ static err choose_document(void *ctx, int worker, int segment, const text_doc *d
     return OK;
 }
 
-text_stage sample_stage(sample *s) {
-    return (text_stage){ .name = "sample",
-                         .rules = rules,
-                         .n_rules = (int)COUNT_OF(rules),
-                         .hash = s->hash,
-                         .ctx = s,
-                         .judge = choose_document };
+text_transform sample_transform(sample *s) {
+    return (text_transform){ .name = "sample",
+                             .rules = rules,
+                             .n_rules = (int)COUNT_OF(rules),
+                             .hash = s->hash,
+                             .ctx = s,
+                             .judge = choose_document };
 }
 
 static uint64_t hash_sample_options(const sampling_options *o) {
@@ -257,7 +257,7 @@ err sample_new(const sampling_options *o, text_inputs *in, sample **out) {
     text_inputs_keep_members(in);
     sample *s = new_sample(o, in);
     s->reading.reading = "sample, first pass";
-    s->reading.stage = sample_stage(s);
+    s->reading.transform = sample_transform(s);
     s->reading.sections = SAMPLE_SECTIONS;
     s->reading.settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in));
     s->reading.ctx = s;

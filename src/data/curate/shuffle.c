@@ -225,13 +225,13 @@ static err fill_shuffled(void *ctx, int part, text_part *to, text_progress *p) {
     return e;
 }
 
-text_stage shuffle_stage(shuffle *s) {
-    return (text_stage){ .name = "shuffle",
-                         .hash = s->hash,
-                         .ctx = s,
-                         .n_parts = s->n_parts,
-                         .part_bytes = s->part_bytes,
-                         .fill = fill_shuffled };
+text_transform shuffle_transform(shuffle *s) {
+    return (text_transform){ .name = "shuffle",
+                             .hash = s->hash,
+                             .ctx = s,
+                             .n_parts = s->n_parts,
+                             .part_bytes = s->part_bytes,
+                             .fill = fill_shuffled };
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -259,7 +259,7 @@ err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) {
         e = text_packer_new(in, o->pass.to, &s->packers[i]);
     s->reading = split_job_new(&o->pass, in);
     s->reading.reading = "shuffle, first pass";
-    s->reading.stage = shuffle_stage(s);
+    s->reading.transform = shuffle_transform(s);
     s->reading.sections = SHUFFLE_SECTIONS;
     s->reading.settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in));
     s->reading.ctx = s;

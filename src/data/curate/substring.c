@@ -7,7 +7,7 @@
  *     1  anchors: each window has one, and equal windows have equal ones (window_scan.c). About 4% of the positions are
  *        anchors; their hashes go to spill files and are grouped. A window whose anchor occurs once occurs once
  *     2  windows whose anchors repeat are candidates: their hashes are grouped in the same way
- *     3  the stage: the text is read again, and the union of the windows that repeat is removed
+ *     3  the transform: the text is read again, and the union of the windows that repeat is removed
  *
  * A window is identified by 64 bits, so that one in 10^9 of 10^10 candidates is taken for another. In memory are a bit
  * for each anchor and candidate and 8 bytes for each document. Numbering, ranks and resuming are as in dedup.c. */
@@ -305,7 +305,7 @@ static err run_phase(substring *s, int phase) {
     return comm_merge(s->o.pass.comm, p->repeated, p->repeated_bytes);
 }
 
-/* ---- the stage ------------------------------------------------------------------------------- */
+/* ---- the transform ------------------------------------------------------------------------------- */
 typedef struct strike {
     substring *s;
     const text_doc *doc;
@@ -385,15 +385,16 @@ static err judge_substrings(void *ctx, int worker, int segment, const text_doc *
     return OK;
 }
 
-text_stage substring_stage(substring *s) {
-    return (text_stage){ .name = "dedup",
-                         .hash = hash_bytes(&s->o.keep_first, sizeof s->o.keep_first, s->settings),
-                         .ctx = s,
-                         .rules = substring_rules,
-                         .n_rules = (int)COUNT_OF(substring_rules),
-                         .counters = substring_counters,
-                         .n_counters = (int)COUNT_OF(substring_counters),
-                         .judge = judge_substrings };
+text_transform substring_transform(substring *s) {
+    return (text_transform){ .name = "dedup",
+                             .hash =
+                                 hash_bytes(&s->o.keep_first, sizeof s->o.keep_first, s->settings),
+                             .ctx = s,
+                             .rules = substring_rules,
+                             .n_rules = (int)COUNT_OF(substring_rules),
+                             .counters = substring_counters,
+                             .n_counters = (int)COUNT_OF(substring_counters),
+                             .judge = judge_substrings };
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -404,7 +405,7 @@ static void init_phase(substring *s, int phase) {
     p->first_item = mem_alloc(((size_t)s->segments + 1) * sizeof *p->first_item);
     p->split_item = mem_alloc((size_t)p->reading.splits.n * sizeof *p->split_item + 1);
     p->reading.reading = phase_reading[phase];
-    p->reading.stage = substring_stage(s);
+    p->reading.transform = substring_transform(s);
     p->reading.files = phase_files[phase];
     p->reading.locked = phase != PHASE_ANCHORS;
     p->reading.sections = SUBSTRING_SECTIONS;

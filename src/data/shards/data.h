@@ -286,20 +286,20 @@ err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_o
                        tokenize_report *report) MUST_USE;
 
 /* ---- mixtures ------------------------------------------------------------------------------
- * Sources and their shares. In a run of windows as long as the sum of the parts' counts, each part
+ * Sources and their shares. In a run of windows as long as the sum of the sources' counts, each source
  * comes exactly as often as its count, evenly spread; which one comes at a position, and how often
- * each came before it, is computed, not stored. A part that has been through its epochs leaves the
+ * each came before it, is computed, not stored. A source that has been through its epochs leaves the
  * mix, and the others share its windows in their own proportions from then on. */
-typedef struct data_part {
+typedef struct mix_source {
     const char *name; /* borrowed */
     const data_source *source;
     data_range range; /* tokens of the source; to == 0: all */
-    double weight;    /* share of the windows, in any unit; 0 in every part: by size */
+    double weight;    /* share of the windows, in any unit; 0 in every source: by size */
     double epochs;    /* limit; 0: none */
-    /* [stages of the loader] weights in the stages after the first; 0: not in the stage. Borrowed while the loader is
+    /* [phases of the loader] weights in the phases after the first; 0: not in the phase. Borrowed while the loader is
      * made */
-    const double *stage_weights;
-} data_part;
+    const double *phase_weights;
+} mix_source;
 
 /* A mix file: sources by name, with paths, weights and limits. Weights are those of the sources, or follow from one of
  *
@@ -313,7 +313,7 @@ typedef struct data_part {
  *         weight: 0.15              # over the preset's
  *         epochs: 2                 # at most; default: no limit
  *
- *     stages:                       # from so many tokens of the run on, the mix is another one
+ *     phases:                       # from so many tokens of the run on, the mix is another one
  *       - { from: 9e11, weights: { c4: 0.3, books: 0.7 } }
  */
 typedef struct mix_entry {
@@ -321,15 +321,15 @@ typedef struct mix_entry {
     int n_paths;
     double weight, epochs;
 } mix_entry;
-typedef struct mix_stage {
+typedef struct mix_phase {
     double from;     /* tokens of the run */
-    double *weights; /* [sources] 0: not in the stage */
-} mix_stage;
+    double *weights; /* [sources] 0: not in the phase */
+} mix_phase;
 typedef struct mix_file {
     mix_entry *entries;
     int n;
-    mix_stage *stages; /* ascending */
-    int n_stages;
+    mix_phase *phases; /* ascending */
+    int n_phases;
     const char *preset;                  /* NULL: none */
     double temperature;                  /* 0: none */
     double unimax_tokens, unimax_epochs; /* 0: none */
@@ -453,15 +453,15 @@ typedef struct loader_options {
     bool evaluation;     /* in order, and the end padded instead of dropped: see loader_next */
     data_packing packing;
     guard_options guard;
-    /* Stages of the mix after the first: tokens of the run, padding included, with which each begins; ascending.
+    /* Phases of the mix after the first: tokens of the run, padding included, with which each begins; ascending.
      * Borrowed while the loader is made. */
-    const double *stages;
-    int n_stages;
+    const double *phases;
+    int n_phases;
     data_skips skips;
     /* Positions whose windows come from `clean` instead, one after the other; of a position that is
      * skipped too nothing is read. */
     data_skips replaced;
-    const data_part *clean; /* weight and epochs are not read; NULL: nothing is replaced */
+    const mix_source *clean; /* weight and epochs are not read; NULL: nothing is replaced */
     /* Sequence curriculum: documents (or windows, without mask_documents) are split into pieces of
      * at most this many tokens; the limit grows linearly to seq_len over curriculum_windows. The
      * last token of a piece keeps its target: only the context gets shorter. 0: off. */
@@ -483,59 +483,60 @@ typedef struct data_batch {
     int32_t *pos;       /* [N], restarts with each document and each window */
     int32_t *start;     /* [N], index in this batch of the first token attended to */
     int64_t *id;        /* [N], position of the token in the data: identifies it on every layout */
-    int64_t *window;    /* [rows], in its part's epoch; -1 for padding */
-    int32_t *part;      /* [rows] */
+    int64_t *window;    /* [rows], in its source's epoch; -1 for padding */
+    int32_t *source;    /* [rows] */
     int64_t *row_valid; /* [rows], targets */
     uint8_t *guard;     /* [rows], guard_verdict */
     int64_t valid_here; /* targets in this batch */
     int64_t valid;      /* targets of this rank in the step: every microbatch */
     int64_t microbatch; /* of the step, from 0 */
     int64_t microbatches; /* in the step */
-    int64_t epoch;        /* of the first row, in its part */
+    int64_t epoch;        /* of the first row, in its source */
     int64_t consumed;     /* windows consumed once this microbatch is done on every rank */
 } data_batch;
 
 typedef struct loader loader;
 err loader_new(const data_source *s, const loader_options *o, loader **out) MUST_USE;
 /* The same over several sources, which stay open as long as the loader; options.range is not read. */
-err loader_new_mix(const data_part *parts, int n, const loader_options *o, loader **out) MUST_USE;
+err loader_new_mix(const mix_source *sources, int n, const loader_options *o,
+                   loader **out) MUST_USE;
 /* A rank may have no target at all in a step (valid is 0) when the guard rejects everything in it.
  * @return an error when a window holds an id at or above the limit and no guard is on, or when every
- * part has been through its epochs. An evaluation pads: the last
+ * source has been through its epochs. An evaluation pads: the last
  * window with tokens that have no target, the last batch with whole rows of them (window -1); past
  * loader_batches it starts again. */
 err loader_next(loader *l, data_batch *out) MUST_USE;
 /* Continues as if `consumed` windows had been consumed; a step begins there. */
 void loader_seek(loader *l, int64_t consumed);
-/* Replace what is skipped, what is read from the clean part instead, and whether epochs have offsets; a
+/* Replace what is skipped, what is read from the clean source instead, and whether epochs have offsets; a
  * seek must follow. */
 void loader_set_skips(loader *l, const data_skips *skips);
 void loader_set_replaced(loader *l, const data_skips *replaced);
 void loader_set_epoch_offset(loader *l, bool on);
-int64_t loader_windows(const loader *l); /* in one epoch of every part */
-/* @return windows there are before every part has been through its epochs; INT64_MAX: no end. */
+int64_t loader_windows(const loader *l); /* in one epoch of every source */
+/* @return windows there are before every source has been through its epochs; INT64_MAX: no end. */
 int64_t loader_total(const loader *l);
 /* @return microbatches of a rank in an epoch, rounded up: what an evaluation runs. */
 int64_t loader_batches(const loader *l);
-/* A part's share of the windows, and when it leaves the mix. */
-typedef struct loader_part {
+/* A source's share of the windows, and when it leaves the mix. */
+typedef struct loader_source {
     double
-        share; /* of the windows at the beginning, while all parts are in; the shares' sum is 1 */
+        share; /* of the windows at the beginning, while all sources are in; the shares' sum is 1 */
     int64_t windows; /* in an epoch */
     int64_t most;    /* windows until it leaves; INT64_MAX: never */
-} loader_part;
-loader_part loader_part_at(const loader *l, int part);
-/* @return the share of a part in the window that follows `consumed` others. */
-double loader_part_share(const loader *l, int part, int64_t consumed);
-/* @return windows of this part among the first `consumed`. */
-int64_t loader_part_consumed(const loader *l, int part, int64_t consumed);
+} loader_source;
+loader_source loader_source_at(const loader *l, int source);
+/* @return the share of a source in the window that follows `consumed` others. */
+double loader_source_share(const loader *l, int source, int64_t consumed);
+/* @return windows of this source among the first `consumed`. */
+int64_t loader_source_consumed(const loader *l, int source, int64_t consumed);
 /* Where the window is that is read after `consumed` others, which are fewer than loader_total. */
 typedef struct loader_place {
-    int part;                     /* the number of parts: the clean one */
-    int64_t window, epoch, token; /* the first token, counted in its part's source */
+    int source;                   /* the number of sources: the clean one */
+    int64_t window, epoch, token; /* the first token, counted in its source's tokens */
 } loader_place;
 loader_place loader_find(const loader *l, int64_t consumed);
-/* @return the first token of a batch's row, counted in its part's source: where to look. */
+/* @return the first token of a batch's row, counted in its source's tokens: where to look. */
 int64_t loader_row_token(const loader *l, const data_batch *b, int64_t row);
 void loader_free(loader *l); /* takes NULL; the sources stay open */
 

@@ -179,24 +179,24 @@ err document_layout_of(const tokenizer *t, int32_t eos, bool prefix, document_la
 size_t document_encode(encoder *e, const document_layout *d, const char *prompt, size_t n_prompt,
                        const char *text, size_t n, token_ids *out);
 
-/* ---- mix.c: which part comes when ------------------------------------------------------------- */
+/* ---- mix.c: which source comes when ------------------------------------------------------------- */
 typedef struct mix mix;
-/* @param windows [n] in an epoch of each part. @param begin [stages] position at which each stage after the first begins,
- * ascending. A stage whose parts have all left ends where the next one begins. */
-err mix_new(const data_part *parts, int n, const int64_t *windows, int stages, const int64_t *begin,
-            mix **out) MUST_USE;
-int64_t mix_total(const mix *m); /* positions before every part has left; INT64_MAX: no end */
+/* @param windows [n] in an epoch of each source. @param begin [phases] position at which each phase after the first begins,
+ * ascending. A phase whose sources have all left ends where the next one begins. */
+err mix_new(const mix_source *sources, int n, const int64_t *windows, int phases,
+            const int64_t *begin, mix **out) MUST_USE;
+int64_t mix_total(const mix *m); /* positions before every source has left; INT64_MAX: no end */
 typedef struct mix_turn {
-    int part;
-    int64_t number; /* of the part's own windows, from 0 on through its epochs */
+    int source;
+    int64_t number; /* of the source's own windows, from 0 on through its epochs */
 } mix_turn;
 /* @param position below mix_total. */
 mix_turn mix_at(const mix *m, int64_t position);
-/* @return windows of a part among the first `positions`. */
-int64_t mix_count(const mix *m, int part, int64_t positions);
-/* @return the share of a part at a position. */
-double mix_share(const mix *m, int part, int64_t position);
-int64_t mix_most(const mix *m, int part);
+/* @return windows of a source among the first `positions`. */
+int64_t mix_count(const mix *m, int source, int64_t positions);
+/* @return the share of a source at a position. */
+double mix_share(const mix *m, int source, int64_t position);
+int64_t mix_most(const mix *m, int source);
 void mix_free(mix *m); /* takes NULL */
 
 /* ---- pack.c: windows of whole documents ------------------------------------------------------- */
@@ -243,13 +243,13 @@ guard_verdict guard_judge(const guard_options *g, const guard_text *text, const 
                           guard_buffer *buffer);
 
 /* ---- token_batch.c: one row of a batch -------------------------------------------------------------- */
-/* The windows of one part of the mix. */
+/* The windows of one source of the mix. */
 typedef struct window_source {
     const data_source *source;
     data_range range;
     packing *pack;   /* owned; NULL: contiguous windows */
     int64_t windows; /* per epoch */
-    int64_t first;   /* id of the source's first token among all parts */
+    int64_t first;   /* id of the source's first token among all sources */
     uint64_t seed;
     guard_text *text; /* owned; NULL: not decoded */
     bool shifts;      /* each epoch after the first begins at an offset of its own */
@@ -257,18 +257,18 @@ typedef struct window_source {
 } window_source;
 /* One window of a mix. */
 typedef struct window_ref {
-    int part;
+    int source;
     int64_t window; /* in its epoch; past the range for padding */
-    int64_t epoch;  /* of its part */
+    int64_t epoch;  /* of its source */
 } window_ref;
 /* Buffers of a thread that makes rows. */
 typedef struct row_maker {
     int32_t *ids;  /* [seq_len + 1] */
     int32_t *ends; /* [seq_len + 1] */
-    packed *held;  /* [parts] */
+    packed *held;  /* [sources] */
     guard_buffer guard;
 } row_maker;
-/* All of these take the source of the part that `w` names. */
+/* Each takes the windows of the source that `w` names. */
 /* Brings the tokens of a window into the cache. */
 void window_prefetch(const window_source *s, const loader_options *o, window_ref w);
 /* @param valid targets in a window; 0 for one that the guard rejects. */

@@ -32,8 +32,8 @@ typedef struct batch_slot {
 } batch_slot;
 
 struct loader {
-    window_source *sources; /* [parts + clean] */
-    int parts, clean;       /* clean: 1 where there is a part that replaces windows of others */
+    window_source *sources; /* [n_sources + clean] */
+    int n_sources, clean;   /* clean: 1 where there is a source that replaces windows of others */
     bool remote;            /* a source is in an object store */
     mix *mix;
     loader_options o; /* defaults resolved */
@@ -60,7 +60,7 @@ static int64_t batch_windows(const loader *l) { return l->o.rows * l->o.ranks; }
 
 int64_t loader_windows(const loader *l) {
     int64_t sum = 0;
-    for (int i = 0; i < l->parts; i++) sum += l->sources[i].windows;
+    for (int i = 0; i < l->n_sources; i++) sum += l->sources[i].windows;
     return sum;
 }
 
@@ -77,30 +77,30 @@ int64_t loader_total(const loader *l) {
     return total;
 }
 
-loader_part loader_part_at(const loader *l, int part) {
-    return (loader_part){ .share = mix_share(l->mix, part, 0),
-                          .windows = l->sources[part].windows,
-                          .most = mix_most(l->mix, part) };
+loader_source loader_source_at(const loader *l, int source) {
+    return (loader_source){ .share = mix_share(l->mix, source, 0),
+                            .windows = l->sources[source].windows,
+                            .most = mix_most(l->mix, source) };
 }
 
-double loader_part_share(const loader *l, int part, int64_t consumed) {
-    return mix_share(l->mix, part, data_skips_position(&l->o.skips, consumed));
+double loader_source_share(const loader *l, int source, int64_t consumed) {
+    return mix_share(l->mix, source, data_skips_position(&l->o.skips, consumed));
 }
 
-int64_t loader_part_consumed(const loader *l, int part, int64_t consumed) {
+int64_t loader_source_consumed(const loader *l, int source, int64_t consumed) {
     int64_t total = mix_total(l->mix);
     int64_t position = MIN(data_skips_position(&l->o.skips, consumed), total);
-    int64_t count = mix_count(l->mix, part, position);
+    int64_t count = mix_count(l->mix, source, position);
     const data_skips *left_out[] = { &l->o.skips, &l->o.replaced };
     for (int k = 0; k < 1 + l->clean; k++)
         for (int i = 0; i < left_out[k]->n && left_out[k]->at[i].from < position; i++)
-            count -= mix_count(l->mix, part, MIN(left_out[k]->at[i].to, position)) -
-                     mix_count(l->mix, part, left_out[k]->at[i].from);
+            count -= mix_count(l->mix, source, MIN(left_out[k]->at[i].to, position)) -
+                     mix_count(l->mix, source, left_out[k]->at[i].from);
     return count;
 }
 
 int64_t loader_row_token(const loader *l, const data_batch *b, int64_t row) {
-    return b->id[row * l->o.seq_len] - l->sources[b->part[row]].first;
+    return b->id[row * l->o.seq_len] - l->sources[b->source[row]].first;
 }
 
 /* @return the window that is read after `consumed` others, which are fewer than loader_total. */
@@ -112,19 +112,19 @@ static window_ref window_at(const loader *l, int64_t consumed) {
     int64_t position = data_skips_position(&l->o.skips, consumed);
     mix_turn m;
     if (l->clean && data_skips_holds(&l->o.replaced, position))
-        m = (mix_turn){ l->parts, data_skips_before(&l->o.replaced, position) };
+        m = (mix_turn){ l->n_sources, data_skips_before(&l->o.replaced, position) };
     else
         m = mix_at(l->mix, position);
-    const window_source *s = &l->sources[m.part];
+    const window_source *s = &l->sources[m.source];
     int64_t epoch = m.number / s->windows, i = m.number % s->windows;
     if (!l->o.in_order) i = data_permute(s->seed, epoch, s->windows, i);
-    return (window_ref){ m.part, i, epoch };
+    return (window_ref){ m.source, i, epoch };
 }
 
 loader_place loader_find(const loader *l, int64_t consumed) {
     window_ref w = window_at(l, consumed);
-    return (loader_place){ w.part, w.window, w.epoch,
-                           window_first_token(&l->sources[w.part], &l->o, w) };
+    return (loader_place){ w.source, w.window, w.epoch,
+                           window_first_token(&l->sources[w.source], &l->o, w) };
 }
 
 /* @return the longest piece of a document in a step that begins at `consumed`. */
@@ -144,11 +144,11 @@ static int64_t step_size(const loader_options *o, int64_t consumed) {
 /* Whether every window has seq_len targets, whatever it holds. */
 static bool always_full(const loader *l) {
     if (l->o.evaluation || l->o.guard.on || l->o.packing != PACK_CONCAT) return false;
-    for (int i = 0; i < l->parts + l->clean; i++)
+    for (int i = 0; i < l->n_sources + l->clean; i++)
         if (l->sources[i].source->info.prompts) return false;
     if (l->o.epoch_offset && !l->o.in_order) return false; /* one crosses the range's end */
-    return !l->o.mask_documents ||
-           (l->parts == 1 && l->sources[0].source->info.eos < 0 && !l->sources[0].source->indexed);
+    return !l->o.mask_documents || (l->n_sources == 1 && l->sources[0].source->info.eos < 0 &&
+                                    !l->sources[0].source->indexed);
 }
 
 /* Whether the step is the one batch that is about to be made, whose own count is then the step's. */
@@ -157,7 +157,7 @@ static bool batch_is_step(const loader *l, const step *s) { return s->size == ba
 /* Finds a window and prefetches it: it lies anywhere in memory, and is read a window later. */
 static window_ref prefetch_window(const loader *l, int64_t consumed) {
     window_ref w = window_at(l, consumed);
-    window_prefetch(&l->sources[w.part], &l->o, w);
+    window_prefetch(&l->sources[w.source], &l->o, w);
     return w;
 }
 
@@ -175,7 +175,7 @@ static err count_step_targets(const loader *l, const step *s, row_maker *m, int6
         w = next;
         if (i + 1 < own) next = prefetch_window(l, own_window(l, s, i + 1));
         int64_t here;
-        TRY(window_valid(&l->sources[w.part], &l->o, w, m, &here));
+        TRY(window_valid(&l->sources[w.source], &l->o, w, m, &here));
         valid += here;
     }
     *out = valid;
@@ -189,7 +189,7 @@ enum { AHEAD = 64 };
 
 static int64_t batches_ahead(const loader *l) {
     int64_t most = l->remote ? AHEAD : 0;
-    for (int i = 0; i < l->parts; i++) {
+    for (int i = 0; i < l->n_sources; i++) {
         const chunk_cache *c = l->sources[i].source->cache;
         if (c) most = MIN(most, chunk_cache_limit(c) / 2 / TOKFILE_CHUNK / l->o.rows);
     }
@@ -202,7 +202,7 @@ static void request_windows(const loader *l, int64_t from, int64_t to) {
     for (int64_t at = from; at + batch_windows(l) <= to; at += batch_windows(l))
         for (int64_t row = 0; row < l->o.rows; row++) {
             window_ref w = window_at(l, at + l->o.rank * l->o.rows + row);
-            window_request(&l->sources[w.part], &l->o, w);
+            window_request(&l->sources[w.source], &l->o, w);
         }
 }
 
@@ -227,7 +227,7 @@ static err make_batch(const loader *l, int64_t consumed, const step *s, row_make
     for (int64_t row = 0; row < l->o.rows; row++) {
         w = next;
         if (row + 1 < l->o.rows) next = prefetch_window(l, first + row + 1);
-        TRY(window_fill(&l->sources[w.part], &l->o, w, limit, m, row, b));
+        TRY(window_fill(&l->sources[w.source], &l->o, w, limit, m, row, b));
     }
     return OK;
 }
@@ -378,7 +378,7 @@ void loader_set_replaced(loader *l, const data_skips *replaced) {
 
 /* Packed windows follow the documents, and windows in order the file: neither is shifted. */
 static void set_shifts(loader *l) {
-    for (int i = 0; i < l->parts + l->clean; i++)
+    for (int i = 0; i < l->n_sources + l->clean; i++)
         l->sources[i].shifts =
             l->o.epoch_offset && !l->o.in_order && !l->o.evaluation && !l->sources[i].pack;
 }
@@ -414,8 +414,8 @@ static err resolve_options(loader_options *o) {
     return OK;
 }
 
-/* Fills in the windows of one part. */
-static err open_windows(const data_part *p, int index, const loader_options *o, window_source *s) {
+/* Fills in the windows of one source. */
+static err open_windows(const mix_source *p, int index, const loader_options *o, window_source *s) {
     const data_info *info = data_source_info(p->source);
     data_range r = p->range;
     if (r.to == 0) r.to = info->tokens;
@@ -456,8 +456,8 @@ static void carve_slots(loader *l) {
         b->targets = b->tokens + n;
         b->pos = b->targets + n;
         b->start = b->pos + n;
-        b->part = b->start + n;
-        b->guard = (uint8_t *)(void *)(b->part + rows);
+        b->source = b->start + n;
+        b->guard = (uint8_t *)(void *)(b->source + rows);
     }
 }
 
@@ -468,43 +468,43 @@ static void make_makers(loader *l) {
     for (int i = 0; i < makers; i++) {
         l->makers[i].ids = mem_alloc(n * sizeof(int32_t));
         l->makers[i].ends = mem_alloc(n * sizeof(int32_t));
-        l->makers[i].held = mem_alloc((size_t)(l->parts + l->clean) * sizeof(packed));
+        l->makers[i].held = mem_alloc((size_t)(l->n_sources + l->clean) * sizeof(packed));
     }
 }
 
-static err open_parts(loader *l, const data_part *parts) {
+static err open_mix_sources(loader *l, const mix_source *sources) {
     int64_t first = 0;
     err e = OK;
-    int64_t *windows = mem_alloc((size_t)l->parts * sizeof *windows);
-    int64_t *begin = mem_alloc((size_t)l->o.n_stages * sizeof *begin + 1);
-    for (int i = 0; i < l->parts; i++) {
-        TRY_CLEAN(open_windows(&parts[i], i, &l->o, &l->sources[i]));
+    int64_t *windows = mem_alloc((size_t)l->n_sources * sizeof *windows);
+    int64_t *begin = mem_alloc((size_t)l->o.n_phases * sizeof *begin + 1);
+    for (int i = 0; i < l->n_sources; i++) {
+        TRY_CLEAN(open_windows(&sources[i], i, &l->o, &l->sources[i]));
         l->sources[i].first = first;
         windows[i] = l->sources[i].windows;
-        first += parts[i].source->info.tokens;
-        l->remote = l->remote || parts[i].source->cache;
+        first += sources[i].source->info.tokens;
+        l->remote = l->remote || sources[i].source->cache;
     }
     if (l->clean) {
-        TRY_CLEAN(open_windows(l->o.clean, l->parts, &l->o, &l->sources[l->parts]));
-        l->sources[l->parts].first = first;
+        TRY_CLEAN(open_windows(l->o.clean, l->n_sources, &l->o, &l->sources[l->n_sources]));
+        l->sources[l->n_sources].first = first;
         l->remote = l->remote || l->o.clean->source->cache;
     }
-    for (int i = 0; i < l->o.n_stages; i++)
-        begin[i] = (int64_t)(l->o.stages[i] / (double)l->o.seq_len);
-    e = mix_new(parts, l->parts, windows, l->o.n_stages, begin, &l->mix);
+    for (int i = 0; i < l->o.n_phases; i++)
+        begin[i] = (int64_t)(l->o.phases[i] / (double)l->o.seq_len);
+    e = mix_new(sources, l->n_sources, windows, l->o.n_phases, begin, &l->mix);
 cleanup:
     free(windows);
     free(begin);
     return e;
 }
 
-err loader_new_mix(const data_part *parts, int n, const loader_options *o, loader **out) {
+err loader_new_mix(const mix_source *sources, int n, const loader_options *o, loader **out) {
     loader_options resolved = *o;
     BUG_IF(n < 1 || (n > 1 && o->evaluation));
     TRY(resolve_options(&resolved));
     loader *l = mem_alloc(sizeof *l);
     l->o = resolved;
-    l->parts = n;
+    l->n_sources = n;
     l->clean = o->clean != NULL;
     l->sources = mem_alloc((size_t)(n + l->clean) * sizeof *l->sources);
     l->slots = l->o.prefetch + 1;
@@ -513,7 +513,7 @@ err loader_new_mix(const data_part *parts, int n, const loader_options *o, loade
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     err e = OK;
-    TRY_CLEAN(open_parts(l, parts));
+    TRY_CLEAN(open_mix_sources(l, sources));
     set_shifts(l);
     l->workers = l->o.prefetch > 0 ? MIN(l->o.workers, l->o.prefetch) : 0;
     l->threads = mem_alloc((size_t)(l->workers + 1) * sizeof *l->threads);
@@ -528,8 +528,8 @@ cleanup:
 }
 
 err loader_new(const data_source *s, const loader_options *o, loader **out) {
-    data_part part = { .name = s->info.path, .source = s, .range = o->range };
-    return loader_new_mix(&part, 1, o, out);
+    mix_source source = { .name = s->info.path, .source = s, .range = o->range };
+    return loader_new_mix(&source, 1, o, out);
 }
 
 void loader_free(loader *l) {
@@ -545,11 +545,11 @@ void loader_free(loader *l) {
     for (int i = 0; l->makers && i < MAX(1, l->workers); i++) {
         free(l->makers[i].ids);
         free(l->makers[i].ends);
-        for (int k = 0; k < l->parts + l->clean; k++) packed_free(&l->makers[i].held[k]);
+        for (int k = 0; k < l->n_sources + l->clean; k++) packed_free(&l->makers[i].held[k]);
         free(l->makers[i].held);
         guard_buffer_free(&l->makers[i].guard);
     }
-    for (int i = 0; i < l->parts + l->clean; i++) {
+    for (int i = 0; i < l->n_sources + l->clean; i++) {
         packing_free(l->sources[i].pack);
         guard_text_free(l->sources[i].text);
     }

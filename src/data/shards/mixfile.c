@@ -212,7 +212,7 @@ static err apply_preset(const mix_reader *r) {
     return OK;
 }
 
-/* ---- stages ------------------------------------------------------------------------------------ */
+/* ---- phases ------------------------------------------------------------------------------------ */
 static int entry_by_name(const mix_file *m, const char *name) {
     for (int i = 0; i < m->n; i++)
         if (strcmp(m->entries[i].name, name) == 0) return i;
@@ -220,7 +220,7 @@ static int entry_by_name(const mix_file *m, const char *name) {
 }
 
 /* { web: 0.3, books: 0.7 } */
-static err read_stage_weights(const mix_reader *r, const yaml_node_t *n, mix_stage *s) {
+static err read_phase_weights(const mix_reader *r, const yaml_node_t *n, mix_phase *s) {
     if (n->type != YAML_MAPPING_NODE)
         return err_hint(
             ERR("%s:%d: weights: expected names of sources with numbers", r->path, mix_line(n)),
@@ -232,16 +232,16 @@ static err read_stage_weights(const mix_reader *r, const yaml_node_t *n, mix_sta
         if (i < 0)
             return err_hint(
                 ERR("%s:%d: weights: there is no source \"%.40s\"", r->path, mix_line(n), name),
-                "list it in sources, before stages");
+                "list it in sources, before phases");
         TRY(read_mix_number(r, node_at(r, p->value), name, &s->weights[i]));
     }
     return OK;
 }
 
-static err read_stage(const mix_reader *r, const yaml_node_t *n, mix_stage *s) {
+static err read_mix_phase(const mix_reader *r, const yaml_node_t *n, mix_phase *s) {
     bool weights = false, from = false;
     if (n->type != YAML_MAPPING_NODE)
-        return err_hint(ERR("%s:%d: expected a stage with from and weights", r->path, mix_line(n)),
+        return err_hint(ERR("%s:%d: expected a phase with from and weights", r->path, mix_line(n)),
                         "write - { from: 9e11, weights: { web: 0.3, books: 0.7 } }");
     s->weights = arena_alloc(r->m->memory, (size_t)r->m->n * sizeof *s->weights);
     for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
@@ -255,33 +255,33 @@ static err read_stage(const mix_reader *r, const yaml_node_t *n, mix_stage *s) {
             if (strcmp(text, "0") != 0)
                 TRY(read_mix_number(r, value, "from, in tokens of the run", &s->from));
         } else if (strcmp(key, "weights") == 0) {
-            TRY(read_stage_weights(r, value, s));
+            TRY(read_phase_weights(r, value, s));
             weights = true;
         } else {
-            return ERR("%s:%d: \"%.40s\" is not a member of a stage, which has from and weights",
+            return ERR("%s:%d: \"%.40s\" is not a member of a phase, which has from and weights",
                        r->path, mix_line(value), key);
         }
     }
     if (from && weights) return OK;
-    return ERR("%s:%d: a stage needs from, in tokens of the run, and weights", r->path,
+    return ERR("%s:%d: a phase needs from, in tokens of the run, and weights", r->path,
                mix_line(n));
 }
 
-static err read_stages(const mix_reader *r, const yaml_node_t *n) {
+static err read_phases(const mix_reader *r, const yaml_node_t *n) {
     mix_file *m = r->m;
-    if (n->type != YAML_SEQUENCE_NODE || !m->n || m->stages)
-        return ERR("%s:%d: stages: expected one list, after the sources", r->path, mix_line(n));
+    if (n->type != YAML_SEQUENCE_NODE || !m->n || m->phases)
+        return ERR("%s:%d: phases: expected one list, after the sources", r->path, mix_line(n));
     int64_t count = n->data.sequence.items.top - n->data.sequence.items.start;
     if (count > MOST_SOURCES)
-        return ERR("%s:%d: %lld stages; a mix has at most %d", r->path, mix_line(n),
+        return ERR("%s:%d: %lld phases; a mix has at most %d", r->path, mix_line(n),
                    (long long)count, MOST_SOURCES);
-    m->stages = arena_alloc(m->memory, (size_t)count * sizeof *m->stages + 1);
-    for (; m->n_stages < count; m->n_stages++) {
-        const yaml_node_t *at = node_at(r, n->data.sequence.items.start[m->n_stages]);
-        mix_stage *s = &m->stages[m->n_stages];
-        TRY(read_stage(r, at, s));
-        if (m->n_stages && s->from <= s[-1].from)
-            return ERR("%s:%d: a stage begins at %g tokens, after one at %g", r->path, mix_line(at),
+    m->phases = arena_alloc(m->memory, (size_t)count * sizeof *m->phases + 1);
+    for (; m->n_phases < count; m->n_phases++) {
+        const yaml_node_t *at = node_at(r, n->data.sequence.items.start[m->n_phases]);
+        mix_phase *s = &m->phases[m->n_phases];
+        TRY(read_mix_phase(r, at, s));
+        if (m->n_phases && s->from <= s[-1].from)
+            return ERR("%s:%d: a phase begins at %g tokens, after one at %g", r->path, mix_line(at),
                        s->from, s[-1].from);
     }
     return OK;
@@ -375,11 +375,11 @@ static err read_mix_document(const mix_reader *r) {
             TRY(read_mix_number(r, value, key, &r->m->temperature));
         else if (strcmp(key, "unimax") == 0)
             TRY(read_unimax(r, value));
-        else if (strcmp(key, "stages") == 0)
-            TRY(read_stages(r, value));
+        else if (strcmp(key, "phases") == 0 || strcmp(key, "stages") == 0) /* an earlier name */
+            TRY(read_phases(r, value));
         else
             return err_hint(ERR("%s:%d: unknown key \"%.40s\"", r->path, mix_line(value), key),
-                            "a mix file has sources, and preset, temperature, unimax or stages");
+                            "a mix file has sources, and preset, temperature, unimax or phases");
     }
     if (!r->m->n) return ERR("%s: the mix has no sources", r->path);
     TRY(check_one_rule(r));

@@ -179,7 +179,7 @@ err window_valid(const window_source *s, const loader_options *o, window_ref w, 
                  int64_t *valid) {
     packed_piece own[2];
     int n;
-    const packed_piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
+    const packed_piece *p = window_pieces(s, o, w, &m->held[w.source], own, &n);
     TRY(hold_pieces(s, p, n));
     *valid = count_piece_targets(s, o, p, n, m);
     release_pieces(s, p, n);
@@ -331,7 +331,7 @@ static err fill_row(const window_source *s, const loader_options *o, window_ref 
     bool real = n > 0 && (s->pack || used + p[n - 1].more > 1);
     b->valid_here += valid;
     b->window[row] = real ? w.window : -1;
-    b->part[row] = w.part;
+    b->source[row] = w.source;
     b->row_valid[row] = valid;
     b->guard[row] = (uint8_t)verdict;
     return OK;
@@ -341,7 +341,7 @@ err window_fill(const window_source *s, const loader_options *o, window_ref w, i
                 row_maker *m, int64_t row, data_batch *b) {
     packed_piece own[2];
     int n;
-    const packed_piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
+    const packed_piece *p = window_pieces(s, o, w, &m->held[w.source], own, &n);
     TRY(hold_pieces(s, p, n));
     err e = fill_row(s, o, w, p, n, limit, m, row, b);
     release_pieces(s, p, n);

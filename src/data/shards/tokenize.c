@@ -306,7 +306,7 @@ static const char *after_number(const char *name, const char *prefix) {
     return p > digits ? p : NULL;
 }
 
-/* Files that this stage writes, and may delete: train-00000.tok, index.json and so on, or with .tmp. */
+/* Files that this transform writes, and may delete: train-00000.tok, index.json and so on, or with .tmp. */
 static bool is_own_file(const char *name) {
     static const char *const single[] = { SHARDS_INDEX, SHARDS_TOKENIZER, CARD_NAME };
     for (size_t i = 0; i < COUNT_OF(single); i++)

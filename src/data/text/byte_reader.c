@@ -3,7 +3,7 @@
  *
  * A checksum comes at the end of a frame, after the bytes that it is about. A reader that checks frames passes nothing
  * on before that: it holds the bytes of a frame back, and where these become too many, it first decompresses the
- * frame once more to its end, from another handle. Frames of a few megabytes, as in WARC files and in what stages
+ * frame once more to its end, from another handle. Frames of a few megabytes, as in WARC files and in what transforms
  * write, cost nothing; a long single frame costs a second decompression. A frame that ends early is not wrong: what
  * it has is passed on. */
 #include <errno.h>

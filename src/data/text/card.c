@@ -7,7 +7,7 @@
 #include "io/io.h"
 #include "text/inputs_internal.h"
 #include "text/output_internal.h"
-#include "text/stage_report_internal.h"
+#include "text/transform_report_internal.h"
 
 /* Sums over the reports of all parts. */
 typedef struct card_sums {
@@ -152,7 +152,7 @@ static void add_card_list(str *out, const char *title, const json_t *list) {
     }
 }
 
-/* The cards of the folders that the stage has read, each once. */
+/* The cards of the folders that the transform has read, each once. */
 static json_t *list_input_cards(const text_inputs *in) {
     json_t *list = json_array();
     str last = { 0 };
@@ -172,14 +172,14 @@ static json_t *list_input_cards(const text_inputs *in) {
 }
 
 /* Adds the lines that every card begins with. */
-static void add_card_head(const char *stage, const json_t *options, const text_inputs *in,
+static void add_card_head(const char *transform, const json_t *options, const text_inputs *in,
                           str *out) {
     json_t *cards = list_input_cards(in), *inputs = text_inputs_json(in);
     json_t *skipped = text_inputs_skipped_json(in);
     str_add(out,
             "# How this folder was made. Hashes are xxHash64; of long files, of three samples.\n"
             "stage: %s\nversion: \"%s\"\n",
-            stage, INGOT_VERSION);
+            transform, INGOT_VERSION);
     add_card_section(out, "options", options);
     add_card_list(out, "inputs", inputs);
     add_card_list(out, "cards_of_inputs", cards);
@@ -199,13 +199,13 @@ static void add_sums(const card_sums *s, str *out) {
     add_card_section(out, "licenses", s->licenses);
 }
 
-err text_card_write(const char *folder, const char *stage, const json_t *options,
+err text_card_write(const char *folder, const char *transform, const json_t *options,
                     const text_inputs *in, const json_t *sections) {
     str text = { 0 };
     char *path = io_join(folder, CARD_NAME);
     const char *title;
     json_t *section;
-    add_card_head(stage, options, in, &text);
+    add_card_head(transform, options, in, &text);
     json_object_foreach((json_t *)(uintptr_t)sections, title, section)
         add_card_section(&text, title, section);
     err e = io_write(path, text.text, text.len);
@@ -219,7 +219,7 @@ err card_write(const parts *p, const char *folder) {
     str text = { 0 };
     char *path = io_join(folder, CARD_NAME);
     err e = sum_reports(p, &s);
-    add_card_head(p->stage->name, p->given, p->in, &text);
+    add_card_head(p->transform->name, p->given, p->in, &text);
     if (!e) add_sums(&s, &text);
     if (!e) e = io_write(path, text.text, text.len);
     free_sums(&s);

@@ -201,7 +201,7 @@ static err input_open(const text_inputs *in, const input_file *f, bool tell, boo
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
-/* Remembers which columns are not carried over into what stages write, of the first file that has any. */
+/* Remembers which columns are not carried over into what transforms write, of the first file that has any. */
 static void note_left_out(text_inputs *in, const parquet_input *p) {
     static const char *const names[] = { "lists: ", "binary: ",
                                          "decimals, times of day or other types: " };
@@ -502,7 +502,7 @@ static bool field_text(parser *p, parquet_kind kind, const parquet_value *v, tex
 
 static bool is_metadata(const side_column *c) { return span_is(c->member, ", \"metadata\": "); }
 
-/* Appends a JSON object as it is, or its members if it is the "metadata" that stages write. @return false
+/* Appends a JSON object as it is, or its members if it is the "metadata" that transforms write. @return false
  * if the text is not an object. */
 static bool add_json_column(parser *p, const side_column *c, text_span text) {
     bool odd = false;

@@ -1,6 +1,6 @@
 /* Lists the inputs (files, folders, globs, standard input), detects compression and format of
  * each file, and splits files into segments. The list is made once, before anything is read, so
- * that a stage can tell whether it is resumed on the same inputs. */
+ * that a transform can tell whether it is resumed on the same inputs. */
 #include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
@@ -173,7 +173,7 @@ static err add_folder_entry(text_inputs *in, const char *folder, const char *pat
     if (strcmp(name, "index.json") == 0) TRY(refuse_shards(folder));
     if (format_of_path(name, &compression)) return add_file(in, path, given);
     if (str_ends(name, ".report") || str_ends(name, ".tmp") || strcmp(name, CARD_NAME) == 0)
-        return OK; /* written by stages */
+        return OK; /* written by transforms */
     in->n_skipped++;
     mem_reserve((void **)&in->skipped, &in->skipped_cap, in->skipped_files, sizeof *in->skipped);
     in->skipped[in->skipped_files++] = arena_strdup(in->memory, path);

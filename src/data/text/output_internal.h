@@ -38,29 +38,29 @@ err sink_end_part(sink *s) MUST_USE; /* the part is complete */
 err sink_finish(sink *s) MUST_USE;   /* the whole output is complete */
 void sink_abort(sink *s);            /* removes incomplete files */
 
-/* Parts, one per segment in most stages, each with a report that is written after it: where the report exists,
- * the part is complete. state.json records the stage and the inputs. */
+/* Parts, one per segment in most transforms, each with a report that is written after it: where the report exists,
+ * the part is complete. state.json records the transform and the inputs. */
 typedef struct parts {
-    const text_stage *stage;
+    const text_transform *transform;
     const text_inputs *in;
     const char *folder; /* of state.json and the reports */
     const sink *out;    /* [n_out] */
     int n_out;
     const sink *dropped;
     int n;                      /* parts; -1: not known yet */
-    const struct json_t *given; /* the options of the stage; NULL: not known */
+    const struct json_t *given; /* the options of the transform; NULL: not known */
 } parts;
 /* Creates the folders and checks that what they hold may be continued, or with `fresh` discarded.
  * Changes nothing in them. */
 err parts_check(const parts *p, bool fresh) MUST_USE;
 /* The same; then discards what is to be discarded, and begins. */
 err parts_open(const parts *p, bool fresh) MUST_USE;
-/* Checks a folder that a stage has written against its state.json, before it is read as input: the
- * stage has finished, and all of its parts are there in their full size. */
+/* Checks a folder that a transform has written against its state.json, before it is read as input: the
+ * transform has finished, and all of its parts are there in their full size. */
 err parts_verify(const char *folder, const char *state) MUST_USE;
 /* *whole: whether the segment's part is complete; *r is then its report. */
-err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) MUST_USE;
-err parts_add(const parts *p, int segment, const text_stage_report *r) MUST_USE;
+err parts_find(const parts *p, int segment, bool *whole, text_transform_report *r) MUST_USE;
+err parts_add(const parts *p, int segment, const text_transform_report *r) MUST_USE;
 /* The inputs with sizes and hashes, and the files that were skipped in folders, as lists. @return owned. */
 struct json_t *text_inputs_json(const text_inputs *in);
 struct json_t *text_inputs_skipped_json(const text_inputs *in);

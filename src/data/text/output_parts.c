@@ -1,12 +1,12 @@
-/* An output folder of parts, which a killed stage can resume.
+/* An output folder of parts, which a killed transform can resume.
  *
- *     OUT/state.json            the stage, its options and its inputs; "complete" at the end
+ *     OUT/state.json            the transform, its options and its inputs; "complete" at the end
  *     OUT/part-000000.jsonl.zst the documents of segment 0
  *     OUT/part-000000.report    written after the part, so it marks the part as complete
  *     OUT/card.yaml             the same for people, with the sums of all reports (card.c)
  *
- * A stage with several outputs has its parts in OUT/NAME/ instead, each folder with a state.json of its own that lists
- * them; OUT/state.json and the reports say how far the stage is. */
+ * A transform with several outputs has its parts in OUT/NAME/ instead, each folder with a state.json of its own that lists
+ * them; OUT/state.json and the reports say how far the transform is. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 #include "io/io.h"
 #include "text/output_internal.h"
-#include "text/stage_report_internal.h"
+#include "text/transform_report_internal.h"
 #include "text/inputs_internal.h"
 
 #define STATE_NAME "state.json"
@@ -29,13 +29,13 @@ char *parts_report_path(const parts *p, int segment) {
 
 /* ---- state ----------------------------------------------------------------------------------- */
 static json_t *make_state(const parts *p, bool complete) {
-    char stage[20], inputs[20];
-    snprintf(stage, sizeof stage, "%016llx", (unsigned long long)p->stage->hash);
+    char transform[20], inputs[20];
+    snprintf(transform, sizeof transform, "%016llx", (unsigned long long)p->transform->hash);
     snprintf(inputs, sizeof inputs, "%016llx", (unsigned long long)text_inputs_hash(p->in));
     json_t *state =
-        json_pack("{sssssssisiss*sb}", "stage", p->stage->name, "stage_hash", stage, "inputs_hash",
-                  inputs, "parts", p->n, "compression", (int)p->out->compression, "dropped",
-                  p->dropped->path, "complete", complete);
+        json_pack("{sssssssisiss*sb}", "stage", p->transform->name, "stage_hash", transform,
+                  "inputs_hash", inputs, "parts", p->n, "compression", (int)p->out->compression,
+                  "dropped", p->dropped->path, "complete", complete);
     json_object_set_new(state, "version", json_string(INGOT_VERSION));
     if (p->given) json_object_set_new(state, "options", json_deep_copy(p->given));
     json_object_set_new(state, "inputs", text_inputs_json(p->in));
@@ -59,9 +59,9 @@ static err list_written_parts(const parts *p, const sink *out, json_t *state) {
     return e;
 }
 
-/* Writes the state of the stage and, when it is complete, lists the parts there, or in each of several outputs. */
+/* Writes the state of the transform and, when it is complete, lists the parts there, or in each of several outputs. */
 static err write_state(const parts *p, bool complete) {
-    bool several = p->stage->n_outputs > 0;
+    bool several = p->transform->n_outputs > 0;
     err e = OK;
     for (int i = 0; i < p->n_out && complete && several && !e; i++) {
         char *path = io_join(p->out[i].path, STATE_NAME);
@@ -89,12 +89,12 @@ static err refuse_folder(const parts *p, const char *why) {
                     "choose another folder, or start over with --fresh");
 }
 
-/* Checks that the content of the folder comes from this stage on these inputs. */
+/* Checks that the content of the folder comes from this transform on these inputs. */
 static err compare_state(const parts *p, const char *path) {
     static const struct {
         const char *key, *why;
     } facts[] = {
-        { "stage", "the output of another stage" },
+        { "stage", "the output of another transform" },
         { "stage_hash", "output made with other options" },
         { "inputs_hash", "output made from other inputs, or with a different --longest" },
         { "parts", "output made from other inputs" },
@@ -103,7 +103,7 @@ static err compare_state(const parts *p, const char *path) {
         { "dropped", "output with another --dropped" },
     };
     json_t *there = NULL, *here = make_state(p, false);
-    if (p->stage->n_outputs > 0) {
+    if (p->transform->n_outputs > 0) {
         json_object_set_new(here, "parts", json_integer(0));
         json_object_set_new(here, "parts_each", json_integer(p->n));
     }
@@ -162,7 +162,7 @@ static err remove_parts(const char *folder, bool temporary, bool dry, bool *foun
 /* Does something with every folder that has parts or reports. */
 static err for_each_folder(const parts *p, err (*fn)(const parts *p, const char *folder, void *arg),
                            void *arg) {
-    if (p->stage->n_outputs > 0) TRY(fn(p, p->folder, arg));
+    if (p->transform->n_outputs > 0) TRY(fn(p, p->folder, arg));
     for (int i = 0; i < p->n_out; i++) TRY(fn(p, p->out[i].path, arg));
     return p->dropped->path ? fn(p, p->dropped->path, arg) : OK;
 }
@@ -256,23 +256,23 @@ static int64_t parts_size(const parts *p, int part) {
     return sum;
 }
 
-err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) {
+err parts_find(const parts *p, int segment, bool *whole, text_transform_report *r) {
     char *path = parts_report_path(p, segment);
     int64_t bytes = parts_size(p, segment), written = -1;
     *whole = io_exists(path) && bytes >= 0 && output_part_size(p->dropped, segment) >= 0;
-    err e = *whole ? report_load(path, p->stage, r, &written) : OK;
+    err e = *whole ? report_load(path, p->transform, r, &written) : OK;
     if (!e && *whole && bytes != written) { /* damaged since: written again */
         *whole = false;
-        text_stage_report_free(r);
-        report_init(r, p->stage);
+        text_transform_report_free(r);
+        report_init(r, p->transform);
     }
     free(path);
     return e;
 }
 
-err parts_add(const parts *p, int segment, const text_stage_report *r) {
+err parts_add(const parts *p, int segment, const text_transform_report *r) {
     char *path = parts_report_path(p, segment);
-    err e = report_save(r, p->stage, parts_size(p, segment), path);
+    err e = report_save(r, p->transform, parts_size(p, segment), path);
     free(path);
     return e;
 }
@@ -325,13 +325,13 @@ static err verify_parts(const char *folder, const char *state, const json_t *doc
 err parts_verify(const char *folder, const char *state) {
     json_t *doc = NULL;
     TRY(io_json_read(state, &doc));
-    const char *stage = json_string_value(json_object_get(doc, "stage"));
+    const char *transform = json_string_value(json_object_get(doc, "stage"));
     err e = OK;
     if (json_is_false(json_object_get(doc, "complete")))
-        e = err_hint(ERR("%s: the stage \"%s\" that writes this folder has not finished", state,
-                         stage ? stage : "?"),
+        e = err_hint(ERR("%s: the transform \"%s\" that writes this folder has not finished", state,
+                         transform ? transform : "?"),
                      "run that command again; it resumes where it stopped");
-    else if (stage && json_is_true(json_object_get(doc, "complete"))) {
+    else if (transform && json_is_true(json_object_get(doc, "complete"))) {
         e = verify_parts(folder, state, doc);
         if (e)
             e = err_hint(e,

@@ -1,8 +1,8 @@
-/* Documents that are formatted now and written later, by stages that change their order: a JSON line or, for Parquet,
+/* Documents that are formatted now and written later, by transforms that change their order: a JSON line or, for Parquet,
  * a row. */
 #include <stdlib.h>
 
-#include "text/stage.h"
+#include "text/transform.h"
 
 struct text_packer {
     const text_inputs *in;
@@ -10,7 +10,7 @@ struct text_packer {
     str scratch;
 };
 
-err text_packer_new(text_inputs *in, const text_stage_options *o, text_packer **out) {
+err text_packer_new(text_inputs *in, const text_transform_options *o, text_packer **out) {
     sink to;
     TRY(sink_init(&to, o->out ? o->out : "-", o->compress));
     text_packer *p = mem_alloc(sizeof *p);
@@ -41,7 +41,7 @@ typedef struct packed_chunk {
     str bytes;
 } packed_chunk;
 typedef struct chunk_job {
-    stage_run *run;
+    transform_run *run;
     const text_span *docs;
     packed_chunk *chunks;
 } chunk_job;
@@ -60,7 +60,7 @@ static size_t chunk_length(const text_span *docs, size_t n, size_t most) {
     return i;
 }
 
-static err write_packed_lines(stage_run *run, const text_span *docs, size_t n) {
+static err write_packed_lines(transform_run *run, const text_span *docs, size_t n) {
     enum { CHUNKS_PER_THREAD = 4 };
     int most = run->threads * CHUNKS_PER_THREAD;
     chunk_job j = { run, docs, mem_alloc((size_t)most * sizeof *j.chunks) };

@@ -8,12 +8,12 @@
  *         -> blocks     about a megabyte of whole documents: the unit of parallel work
  *           -> documents
  *
- * Given `const char *const *paths`, `int n`, and `text_stage s`, a stage such as filter_stage returns:
+ * Given `const char *const *paths`, `int n`, and `text_transform s`, a transform such as filter_transform returns:
  *
  *     text_inputs *in = NULL;
- *     text_stage_report report;
+ *     text_transform_report report;
  *     TRY(text_inputs_open(paths, n, &(text_input_options){ 0 }, &in));
- *     TRY(text_stage_run(&s, in, &(text_stage_options){ .out = "clean" }, &report));
+ *     TRY(text_transform_run(&s, in, &(text_transform_options){ .out = "clean" }, &report));
  *     text_inputs_close(in);
  *
  * Results are independent of the number of threads because blocks are split by bytes, never by
@@ -38,7 +38,7 @@ typedef struct text_doc {
      * named it. */
     text_span id, url, source, license;
     /* Its other members as JSON, each as `, "name": value`; empty if there are none, if they are in
-     * `line`, or if no stage will write the document. */
+     * `line`, or if no transform will write the document. */
     text_span members;
     text_span line;  /* the JSON line it came from, without its end; empty for other formats */
     size_t value[2]; /* where the text's JSON string is in `line`: [begin, end), with quotes */
@@ -53,7 +53,7 @@ void text_doc_write(const text_doc *d, text_span text, str *out);
 void text_json_string(const char *text, size_t n, str *out);
 
 /* Appends the value of a member, as text: "source", or any other that the document has, such as "language". Members of
- * documents that do not come from JSON are there only if a stage writes them. @return false: it has no such member, or
+ * documents that do not come from JSON are there only if a transform writes them. @return false: it has no such member, or
  * it is neither a string, a number nor a bool. */
 bool text_doc_member(const text_doc *d, const char *name, str *out);
 
@@ -127,12 +127,12 @@ int64_t text_inputs_segment_bytes(const text_inputs *in); /* at which plain file
  * @param first [segments + 1] of each run, then the number of segments. @param bytes [segments + 1] of each run.
  * @return how many runs. */
 int text_segments_divide(const text_inputs *in, int *first, int64_t *bytes);
-/* Makes documents that do not come from JSON carry their other members too, for a stage that writes or asks for them. */
+/* Makes documents that do not come from JSON carry their other members too, for a transform that writes or asks for them. */
 void text_inputs_keep_members(text_inputs *in);
 /* Whether some input can be read only once, by one process: standard input or another pipe. */
 bool text_inputs_have_pipe(const text_inputs *in);
 /* Hash of names, sizes, content (of long files: samples) and options, which must be the same when a
- * stage is resumed. */
+ * transform is resumed. */
 uint64_t text_inputs_hash(const text_inputs *in);
 /* @return an input that was modified after the file `path` and that text_inputs_hash, which reads
  * only samples of long files, may therefore miss; NULL: none. */
@@ -204,7 +204,7 @@ typedef struct text_lock text_lock;
 err text_lock_folder(struct comm *c, const char *folder, text_lock **out) MUST_USE;
 void text_unlock_folder(text_lock *l); /* takes NULL */
 
-/* ---- stages: documents in, documents out ----------------------------------------------------- */
+/* ---- transforms: documents in, documents out ----------------------------------------------------- */
 struct text_part;
 typedef struct text_verdict {
     int rule;     /* index of the rule that drops the document; TEXT_KEEP: none */
@@ -215,12 +215,12 @@ typedef struct text_verdict {
     /* members to write onto the document if it is kept, in place of those it has of these names: each as
      * `, "name": value`, in plain ASCII names. Memory as for `text`. Empty: none */
     text_span members;
-    int64_t *count; /* [n_counters] counters of the stage, to be incremented */
-    int output; /* of a stage with several outputs: the one that gets the document, if it is kept */
+    int64_t *count; /* [n_counters] counters of the transform, to be incremented */
+    int output; /* of a transform with several outputs: the one that gets the document, if it is kept */
 } text_verdict;
 enum { TEXT_KEEP = -1 };
 
-typedef struct text_stage {
+typedef struct text_transform {
     const char *name;         /* "filter": used in progress, reports and messages */
     const char *const *rules; /* [n_rules] names of the rules that drop documents */
     int n_rules;
@@ -234,14 +234,14 @@ typedef struct text_stage {
      * output itself */
     const char *const *outputs;
     int n_outputs;
-    /* A stage that does not keep the order of the input puts its parts together itself, and has no `judge`. */
+    /* A transform that does not keep the order of the input puts its parts together itself, and has no `judge`. */
     int n_parts;
     const int64_t *part_bytes; /* [n_parts] about, to share them among ranks */
     err (*fill)(void *ctx, int part, struct text_part *to, struct text_progress *p);
-} text_stage;
+} text_transform;
 enum { TEXT_OUTPUTS_MAX = 64 };
 
-typedef struct text_stage_options {
+typedef struct text_transform_options {
     /* A name ending in .jsonl, .jsonl.gz, .jsonl.zst or .parquet: one file, written atomically. Otherwise
      * a folder with state.json and one part-NNNNNN.jsonl.zst (or as `compress` selects) per
      * segment; a rerun keeps the parts that are complete. NULL or "-": standard output. */
@@ -258,9 +258,9 @@ typedef struct text_stage_options {
     struct comm *comm; /* the ranks that share the work, and call this together; NULL: alone */
     const struct json_t *
         given; /* an object of the options as the user gave them, for state.json; NULL: not known */
-} text_stage_options;
+} text_transform_options;
 
-typedef struct text_stage_report {
+typedef struct text_transform_report {
     text_counts read;
     int64_t kept, kept_bytes;
     int64_t edited;                   /* kept with an edited text */
@@ -274,38 +274,38 @@ typedef struct text_stage_report {
     int resumed_parts;
     int64_t peak_memory; /* of one rank, the largest */
     int ranks;
-} text_stage_report;
+} text_transform_report;
 
-/* Checks that the output can be written, and that output already there comes from this stage on
- * these inputs. Stages that read their input twice call it before the first pass. */
-err text_stage_check(const text_stage *s, const text_inputs *in,
-                     const text_stage_options *o) MUST_USE;
+/* Checks that the output can be written, and that output already there comes from this transform on
+ * these inputs. Transforms that read their input twice call it before the first pass. */
+err text_transform_check(const text_transform *s, const text_inputs *in,
+                         const text_transform_options *o) MUST_USE;
 /* With several ranks the output must be a folder, and the report is that of all of them, on each. */
-err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_options *o,
-                   text_stage_report *out) MUST_USE;
-/* A document as it is written, to be kept by a stage that has `fill` until it knows the order. One per thread. */
+err text_transform_run(const text_transform *s, text_inputs *in, const text_transform_options *o,
+                       text_transform_report *out) MUST_USE;
+/* A document as it is written, to be kept by a transform that has `fill` until it knows the order. One per thread. */
 typedef struct text_packer text_packer;
-err text_packer_new(text_inputs *in, const text_stage_options *o, text_packer **out) MUST_USE;
+err text_packer_new(text_inputs *in, const text_transform_options *o, text_packer **out) MUST_USE;
 err text_packer_add(text_packer *p, const text_doc *d, str *out) MUST_USE; /* appends */
 void text_packer_free(text_packer *p);                                     /* takes NULL */
 /* The part that is being filled: what is read for it and kept is counted in its report. */
 typedef struct text_part {
-    struct stage_run *run;
-    text_stage_report *report;
+    struct transform_run *run;
+    text_transform_report *report;
 } text_part;
 /* Appends documents that were packed. */
 err text_part_write(text_part *to, const text_span *packed, size_t n) MUST_USE;
 
 /* Prints the table of what was read, dropped by each rule and kept, and the peak memory. */
-void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to);
+void text_transform_print(const text_transform *s, const text_transform_report *r, FILE *to);
 /* The same as one JSON object. @return owned (json_decref). */
-struct json_t *text_stage_json(const text_stage *s, const text_stage_report *r);
-void text_stage_report_free(text_stage_report *r);
+struct json_t *text_transform_json(const text_transform *s, const text_transform_report *r);
+void text_transform_report_free(text_transform_report *r);
 
 #define CARD_NAME "card.yaml"
 /* Writes card.yaml, which says how a folder was made, for a folder that is not one of documents.
- * @param options as in text_stage_options. @param sections an object of objects, each of names and numbers or strings. */
-err text_card_write(const char *folder, const char *stage, const struct json_t *options,
+ * @param options as in text_transform_options. @param sections an object of objects, each of names and numbers or strings. */
+err text_card_write(const char *folder, const char *transform, const struct json_t *options,
                     const text_inputs *in, const struct json_t *sections) MUST_USE;
 
 /* ---- UTF-8 and Unicode -----------------------------------------------------------------------

@@ -1,5 +1,5 @@
 /* Writing documents as JSON lines. A document that came from a JSON line keeps that line byte by
- * byte, apart from an edited text, so that members unknown to ingot survive every stage. */
+ * byte, apart from an edited text, so that members unknown to ingot survive every transform. */
 #include <string.h>
 
 #include "text/json_scan_internal.h"

@@ -239,20 +239,20 @@ void model_reserve(model *m, plan *p, bool train);
 bucket_regions model_bucket_regions(void *m, int bucket, int layer);
 
 /* A run of elements in a plan region. */
-typedef struct region_part {
+typedef struct region_at {
     int region; /* -1: none */
     int64_t at; /* element of its beginning */
-} region_part;
+} region_at;
 /* The elements of one bucket of one layer that this rank updates: optimizers and checkpoints iterate over these. */
 typedef struct bucket_view {
     const char *name;
     int bucket, layer;
     dtype dt;
-    int64_t count;                  /* elements this rank updates: all, or with ZeRO its slice */
-    int64_t first;                  /* index of its first element in the whole bucket */
-    region_part master, copy, grad; /* no copy where programs read the master weights themselves */
-    dtype master_dt;                /* fp32, or bf16 as model_layout.master states */
-    bool host;                      /* master and copy are in host memory */
+    int64_t count;                /* elements this rank updates: all, or with ZeRO its slice */
+    int64_t first;                /* index of its first element in the whole bucket */
+    region_at master, copy, grad; /* no copy where programs read the master weights themselves */
+    dtype master_dt;              /* fp32, or bf16 as model_layout.master states */
+    bool host;                    /* master and copy are in host memory */
 } bucket_view;
 int model_buckets(const model *m);
 bucket_view model_bucket(const model *m, int i);
@@ -268,8 +268,8 @@ bool model_param_range(const model *m, int param, const bucket_view *b, param_ra
 /* The elements of a parameter that this rank updates, in its master weights (which must be fp32) or
  * their gradient; NULL when it updates none. This is an address in the plan, which plan_get and
  * plan_put read and write on every backend. @param range may be NULL. */
-typedef enum { PARAM_MASTER, PARAM_GRAD } param_part;
-float *model_param_data(const model *m, const plan *p, int param, param_part part,
+typedef enum { PARAM_MASTER, PARAM_GRAD } param_buffer;
+float *model_param_data(const model *m, const plan *p, int param, param_buffer which,
                         param_range *range);
 /* Reads and writes the same elements of the master weights as fp32, whatever their type is. After
  * writing, model_publish. */
@@ -289,15 +289,15 @@ int model_param_copy_index(const model *m, int param);
 /* Axes along which ranks hold parts of the sum that is a parameter's gradient, before a step's last microbatch reduces
  * it: ranks that have other data, and then tensor-parallel ranks (these form a set of their own, AXES_TP_REP among
  * them). Once the training programs are recorded. */
-typedef struct grad_parts {
+typedef struct grad_axes {
     axis_set data, tensor;
-} grad_parts;
-grad_parts model_grad_parts(const model *m, int param);
+} grad_axes;
+grad_axes model_grad_axes(const model *m, int param);
 /* The axes along which ranks have different sequences; those that ZeRO slices parameters over. */
 axis_set model_row_axes(const model *m);
 axis_set model_slice_axes(const mesh *m);
 /* Whether this rank keeps a slice of some bucket only. */
-bool model_keeps_slices(const model *m, bucket_part part);
+bool model_keeps_slices(const model *m, bucket_buffer which);
 /* @return the flat index of a local element in the whole parameter. */
 int64_t model_global_index(const model *m, int param, int64_t local);
 

@@ -55,7 +55,7 @@ static bool tied_view(const model *m, bucket_view *out) {
 }
 
 /* The stages that hold a tied table exchange its gradients; each adds the other's to its own. */
-static chain_end record_tied(model *m, plan *p, region_part in, int64_t count) {
+static chain_end record_tied(model *m, plan *p, region_at in, int64_t count) {
     enum { CHANNEL = 2 }; /* beside those of the pipeline */
     chain_end e = { .kind = END_TIED, .layer = -1 };
     bool first = mesh_stage(&m->l.mesh) == 0;
@@ -87,7 +87,7 @@ static void reserve_tied(model *m, plan *p) {
     m->tied = record_tied(m, p, b.grad, b.count);
     if (!m->l.keeps_half_grad) return;
     m->tied_half = plan_region(p, "pipeline", (size_t)b.count * sizeof(float));
-    m->half_tied = record_tied(m, p, (region_part){ m->tied_half, 0 }, b.count);
+    m->half_tied = record_tied(m, p, (region_at){ m->tied_half, 0 }, b.count);
 }
 
 void model_reserve(model *m, plan *p, bool train) {
@@ -133,7 +133,7 @@ int model_buckets(const model *m) {
 }
 
 /* The i-th bucket, as what a rank holds of it in one respect. */
-static bucket_view view_bucket(const model *m, int i, bucket_part part) {
+static bucket_view view_bucket(const model *m, int i, bucket_buffer which) {
     int b = 0, l = 0;
     for (;;) {
         if (l == bucket_instances(m, b)) b++, l = 0;
@@ -143,7 +143,7 @@ static bucket_view view_bucket(const model *m, int i, bucket_part part) {
     const prog_bucket *k = &m->bucket[b];
     const bucket_info *info = &m->info[b];
     const mesh *me = &m->l.mesh;
-    bucket_range own = bucket_holds(k, me, part);
+    bucket_range own = bucket_holds(k, me, which);
     bucket_view v = { .name = k->name,
                       .bucket = b,
                       .layer = bucket_per_layer(info->where) ? l : -1,
@@ -185,14 +185,14 @@ static bool find_param_range(const model *m, int param, bucket_view *b, param_ra
     return false;
 }
 
-float *model_param_data(const model *m, const plan *p, int param, param_part part,
+float *model_param_data(const model *m, const plan *p, int param, param_buffer which,
                         param_range *range) {
     bucket_view b;
     param_range r;
     if (!find_param_range(m, param, &b, &r)) return NULL;
-    BUG_IF(part == PARAM_MASTER && b.master_dt != DT_F32);
+    BUG_IF(which == PARAM_MASTER && b.master_dt != DT_F32);
     if (range) *range = r;
-    region_part in = part == PARAM_MASTER ? b.master : b.grad;
+    region_at in = which == PARAM_MASTER ? b.master : b.grad;
     return (float *)plan_data(p, in.region) + in.at + r.at;
 }
 
@@ -253,20 +253,20 @@ static axis_set partial_over(const model *m, int param) {
     return axes;
 }
 
-bool model_keeps_slices(const model *m, bucket_part part) {
+bool model_keeps_slices(const model *m, bucket_buffer which) {
     bool sliced = false;
     for (int b = 0; b < m->buckets; b++)
-        sliced |= bucket_is_sliced(&m->bucket[b], &m->l.mesh, part);
+        sliced |= bucket_is_sliced(&m->bucket[b], &m->l.mesh, which);
     return sliced;
 }
 
-grad_parts model_grad_parts(const model *m, int param) {
+grad_axes model_grad_axes(const model *m, int param) {
     const model_param *p = &m->param[param];
     const prog_bucket *b = &m->bucket[p->bucket];
     axis_set several = mesh_axes(&m->l.mesh);
     if (bucket_is_sliced(b, &m->l.mesh, HOLDS_GRADS)) /* every microbatch is reduced to slices */
-        return (grad_parts){ b->reduced & ~b->slices & several, 0 };
-    return (grad_parts){ b->reduced & several, partial_over(m, param) };
+        return (grad_axes){ b->reduced & ~b->slices & several, 0 };
+    return (grad_axes){ b->reduced & several, partial_over(m, param) };
 }
 
 int model_param_copies(const model *m, int param) {
@@ -380,7 +380,7 @@ static void narrow_chunk(void *ctx, int64_t i, int worker) {
 }
 
 /* Writes n values to a region from element `at` on, converted to the region's type. */
-static void put_converted(const plan *p, pool *threads, region_part in, dtype dt, int64_t n,
+static void put_converted(const plan *p, pool *threads, region_at in, dtype dt, int64_t n,
                           const float *values, void *narrow) {
     const void *from = values;
     if (dt != DT_F32) {

@@ -73,7 +73,7 @@
     X(ROUTE_CAPACITY, route.capacity, INT)                                                         \
     X(ROUTE_K, route.k, INT)                                                                       \
     X(ROUTE_CHUNKS, route.chunks, INT)                                                             \
-    X(ROUTE_PART, route.part, INT)                                                                 \
+    X(ROUTE_RANK, route.rank, INT)                                                                 \
     X(ROUTE_GROUPS, route.groups, INT)                                                             \
     X(ROUTE_GROUP_LIMIT, route.group_limit, INT)                                                   \
     X(ROUTE_GROUP_BEST, route.group_best, BOOL)                                                    \
@@ -112,7 +112,7 @@ typedef enum {
 #define ATTRS_ROUTE                                                                                \
     (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_NORMALIZE) | ATTR(ROUTE_PADDED) | ATTR(ROUTE_SCALE) |        \
      ATTR(ROUTE_SEQ) | ATTR(ROUTE_CAPACITY) | ATTR(ROUTE_BALANCE) | ATTR(ROUTE_Z) |                \
-     ATTR(ROUTE_CHUNKS) | ATTR(ROUTE_PART) | ATTRS_ROUTE_GROUPS)
+     ATTR(ROUTE_CHUNKS) | ATTR(ROUTE_RANK) | ATTRS_ROUTE_GROUPS)
 #define ATTRS_ROUTE_COUNT                                                                          \
     (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_SEQ) | ATTR(ROUTE_K) | ATTR(ROUTE_CHUNKS) |                  \
      ATTRS_ROUTE_GROUPS)

@@ -73,7 +73,7 @@ typedef struct op_attr {
         int seq;          /* tokens per sequence; 0: all are one */
         int capacity;     /* tokens of a sequence that one expert takes; 0: all */
         int k;            /* ROUTE_COUNT: choices per token */
-        int chunks, part; /* where ranks share a sequence: see ROUTE in ops.def */
+        int chunks, rank; /* where ranks share a sequence: see ROUTE in ops.def */
         /* Of `groups` groups of adjacent experts those `group_limit` are eligible whose two best scores have the
          * greatest sums or, with group_best, whose best score is greatest; 0 or 1 group: all experts are. */
         int groups, group_limit;

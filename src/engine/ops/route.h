@@ -27,43 +27,43 @@ ROUTE_FN route_sizes route_sizes_of(int64_t n, int64_t experts, int64_t k, int64
 }
 
 /* Ranks that share the tokens of a sequence: what each chunk of it chose. */
-typedef struct route_parts {
-    const int32_t *count;        /* [C,S,E], C = parts chunks; NULL: sequences are whole */
-    int64_t chunks, parts, part; /* chunks of a sequence per rank; ranks; this one */
+typedef struct route_ranks {
+    const int32_t *count;        /* [C,S,E], C = ranks chunks; NULL: sequences are whole */
+    int64_t chunks, ranks, rank; /* chunks of a sequence per rank; ranks; this one */
     int64_t seqs, experts;
-} route_parts;
+} route_ranks;
 
 /* Which chunk of the sequence a rank's is. */
-ROUTE_FN int64_t route_chunk(const route_parts *p, int64_t part, int64_t chunk) {
-    return chunk ? p->chunks * p->parts - 1 - part : part;
+ROUTE_FN int64_t route_chunk(const route_ranks *p, int64_t rank, int64_t chunk) {
+    return chunk ? p->chunks * p->ranks - 1 - rank : rank;
 }
 
 /* Choices of an expert in the sequence of a unit (a sequence, or a chunk of it) that come before the unit.
  * @param all those of the whole sequence instead */
-ROUTE_FN int32_t route_choices(const route_parts *p, int64_t unit, int64_t expert, bool all) {
-    int64_t b = unit / p->chunks, own = route_chunk(p, p->part, unit % p->chunks);
+ROUTE_FN int32_t route_choices(const route_ranks *p, int64_t unit, int64_t expert, bool all) {
+    int64_t b = unit / p->chunks, own = route_chunk(p, p->rank, unit % p->chunks);
     int32_t sum = 0;
-    for (int64_t part = 0; part < p->parts; part++)
+    for (int64_t rank = 0; rank < p->ranks; rank++)
         for (int64_t chunk = 0; chunk < p->chunks; chunk++)
-            if (all || route_chunk(p, part, chunk) < own)
-                sum += p->count[((part * p->chunks + chunk) * p->seqs + b) * p->experts + expert];
+            if (all || route_chunk(p, rank, chunk) < own)
+                sum += p->count[((rank * p->chunks + chunk) * p->seqs + b) * p->experts + expert];
     return sum;
 }
 
 /* Returns how many of n choices in a unit an expert takes. */
-ROUTE_FN int32_t route_taken(const route_parts *p, int64_t capacity, int64_t unit, int64_t expert,
+ROUTE_FN int32_t route_taken(const route_ranks *p, int64_t capacity, int64_t unit, int64_t expert,
                              int32_t n) {
     int64_t left = capacity - (p->count ? route_choices(p, unit, expert, false) : 0);
     if (!capacity) return n;
     return left < 0 ? 0 : n < left ? n : (int32_t)left;
 }
 
-ROUTE_FN route_parts route_parts_of(const op_call *c, const tensor *count, int64_t experts) {
-    route_parts p = { (const int32_t *)count->data, 1, 1, 0, 1, experts };
+ROUTE_FN route_ranks route_ranks_of(const op_call *c, const tensor *count, int64_t experts) {
+    route_ranks p = { (const int32_t *)count->data, 1, 1, 0, 1, experts };
     if (!p.count) return p;
     p.chunks = c->attr.route.chunks;
-    p.parts = count->dim[0] / p.chunks;
-    p.part = c->attr.route.part;
+    p.ranks = count->dim[0] / p.chunks;
+    p.rank = c->attr.route.rank;
     p.seqs = count->dim[1];
     return p;
 }

@@ -106,10 +106,10 @@ void directions_reserve(optimizer *o) {
 
 /* ---- operands ------------------------------------------------------------------------------- */
 /* The elements of a parameter that this rank updates. */
-static val param_elements(const optimizer *o, prog *p, int param, param_part part) {
+static val param_elements(const optimizer *o, prog *p, int param, param_buffer which) {
     const param_update *t = &o->param[param];
     const update_range *s = &o->range[t->range];
-    return record_elements(o, p, param, part == PARAM_GRAD ? s->b.grad : s->b.master, DT_F32,
+    return record_elements(o, p, param, which == PARAM_GRAD ? s->b.grad : s->b.master, DT_F32,
                            s->at + t->at, t->count);
 }
 
@@ -126,7 +126,7 @@ static change_request change_part(const optimizer *o, op_code op, int param) {
 /* The sums of a matrix among those of all: by row, then by column or by row again. */
 static val sums_of(const optimizer *o, prog *p, val all, int param, int which, bool by_column) {
     const model_param *q = model_param_at(o->m, param);
-    return prog_part(p, all, o->param[param].sums + which * q->dim[0], 1, &q->dim[by_column]);
+    return prog_elements(p, all, o->param[param].sums + which * q->dim[0], 1, &q->dim[by_column]);
 }
 
 /* Partial sums, zero where other ranks have the parts. */
@@ -227,13 +227,13 @@ static void record_adafactor(const optimizer *o, prog *p) {
         record_direction(o, p, factors, i);
         if (contributes_sums(o, i))
             record_squares(p, param_elements(o, p, i, PARAM_GRAD), q->dim[0] * q->dim[1],
-                           prog_part(p, squares, two * i, 1, &two), false);
+                           prog_elements(p, squares, two * i, 1, &two), false);
     }
     squares = rec_moved(p, squares, o->parts, PLACE_I);
     for (int i = 0; i < o->params; i++)
         if (is_factored(o, i) && o->param[i].range >= 0)
             record_along(o, p, &o->range[o->param[i].range], param_elements(o, p, i, PARAM_GRAD),
-                         prog_part(p, squares, two * i, 1, &two));
+                         prog_elements(p, squares, two * i, 1, &two));
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------ */
@@ -291,7 +291,7 @@ static val record_whole(const optimizer *o, prog *p, const muon_entry *e) {
     val sum = prog_scratch(p, 2, q->dim, placement_on(shards_over(o, q), PLACE_P));
     record_zero(p, sum);
     if (mesh_index(&o->mesh, model_param_same(o->m, e->param) & ~AXES_ALL) == 0)
-        record_copy(p, e->own, prog_part(p, sum, q->first[0] * q->dim[1], 2, q->local));
+        record_copy(p, e->own, prog_elements(p, sum, q->first[0] * q->dim[1], 2, q->local));
     return rec_moved(p, sum, shards_over(o, q), PLACE_I);
 }
 
@@ -308,7 +308,7 @@ static void record_unpack(const optimizer *o, prog *p, const muon_entry *e) {
     record_states(o, p, e->param, &unpack);
     rec_change(p, unpack);
     if (q->repeated)
-        record_copy(p, prog_part(p, whole, q->first[0] * q->dim[1], 2, q->local), e->own);
+        record_copy(p, prog_elements(p, whole, q->first[0] * q->dim[1], 2, q->local), e->own);
     else if (axes)
         rec_move_into(p, whole, axes, shard_place(axes, q), e->own);
 }
@@ -327,7 +327,7 @@ static void record_batch(const optimizer *o, prog *p, muon_entry *first, int beh
     for (int64_t k = 0; k < n;) {
         muon_entry *e = &first[++last];
         if (e->packed != VAL_NONE || !packs_alike(o, first, e)) continue;
-        e->packed = prog_part(p, all, k++ * each, 2, x.dim);
+        e->packed = prog_elements(p, all, k++ * each, 2, x.dim);
         change_request pack = change_of(OP_MUON_PACK);
         pack.attr.update.polar = o->s.polar;
         pack.attr.update.equilibrate = o->s.equilibrate;
@@ -360,7 +360,7 @@ typedef struct bucket_layers {
 static val direction_of(const optimizer *o, prog *p, const bucket_layers *b, val slices, int layer,
                         const update_range *s) {
     if (b->slices == 1) return record_elements(o, p, s->param, s->b.grad, DT_F32, s->at, s->count);
-    return prog_part(p, slices, layer * b->view[layer].count + s->at, 1, &s->count);
+    return prog_elements(p, slices, layer * b->view[layer].count + s->at, 1, &s->count);
 }
 
 static void record_momentum(const optimizer *o, prog *p, const update_range *s, val direction) {

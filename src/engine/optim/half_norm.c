@@ -15,8 +15,8 @@ typedef struct half_grads {
 } half_grads;
 
 static bool is_in_parts(const optimizer *o, int param) {
-    grad_parts parts = model_grad_parts(o->m, param);
-    return mesh_span(&o->mesh, parts.data) > 1 || mesh_span(&o->mesh, parts.tensor) > 1;
+    grad_axes axes = model_grad_axes(o->m, param);
+    return mesh_span(&o->mesh, axes.data) > 1 || mesh_span(&o->mesh, axes.tensor) > 1;
 }
 
 static bool is_measured(const half_grads *h, int param) {
@@ -40,7 +40,7 @@ static void record_piece(const optimizer *o, prog *p, int param, val piece, int6
     if (t->range < 0 || !model_param_range(o->m, param, &o->range[t->range].b, &own)) return;
     int64_t begin = MAX(from, own.from), count = MIN(from + n, own.to) - begin;
     if (count <= 0) return;
-    val part = prog_part(p, piece, begin - from, 1, &count);
+    val part = prog_elements(p, piece, begin - from, 1, &count);
     if (!model_param_tied(o->m, param)) {
         record_squares(p, part, t->copies, sum, true);
         return;
@@ -57,7 +57,7 @@ static void record_piece(const optimizer *o, prog *p, int param, val piece, int6
  * `scratch`, so that one is summed and counted before the next is copied. */
 static void record_in_parts(const optimizer *o, prog *p, int param, const bucket_view *b,
                             val scratch, val sum) {
-    grad_parts parts = model_grad_parts(o->m, param);
+    grad_axes axes = model_grad_axes(o->m, param);
     param_range held;
     if (!model_param_range(o->m, param, b, &held)) return;
     for (int64_t at = held.from; at < held.to; at += HALF_PIECE) {
@@ -67,10 +67,10 @@ static void record_in_parts(const optimizer *o, prog *p, int param, const bucket
         if (is_in_parts(o, param)) {
             change_request copy = change_of(OP_ACCUMULATE);
             copy.in[0] = piece;
-            copy.out[0] = piece = prog_part(p, scratch, 0, 1, &n);
+            copy.out[0] = piece = prog_elements(p, scratch, 0, 1, &n);
             rec_change(p, copy);
-            rec_sum_over(p, piece, parts.data);
-            rec_sum_over(p, piece, parts.tensor);
+            rec_sum_over(p, piece, axes.data);
+            rec_sum_over(p, piece, axes.tensor);
         }
         record_piece(o, p, param, piece, at, n, sum);
     }

@@ -114,11 +114,11 @@ double optim_clip(double norm, double max_norm);
 /* For metrics; each waits for what is queued. */
 /* Norms of each block's parameters, or of its gradient as it stands. @param norm [layers + 1]; the last
  * is of all that is outside the blocks. Every rank takes part. */
-err optim_block_norms(optimizer *o, exec *x, param_part part, double *norm) MUST_USE;
+err optim_block_norms(optimizer *o, exec *x, param_buffer which, double *norm) MUST_USE;
 /* @return how many elements of a parameter this rank stores. */
 int64_t optim_param_count(const optimizer *o, int param);
 /* The first n of these, as fp32. */
-err optim_read(const optimizer *o, int param, param_part part, int64_t n, float *to) MUST_USE;
+err optim_read(const optimizer *o, int param, param_buffer which, int64_t n, float *to) MUST_USE;
 
 /* State by parameter, for checkpoints: state k ("m", "v", "row", ...) of a parameter, as fp32.
  * 8-bit moments are read and written dequantized; writing back what was read is bit-exact. */

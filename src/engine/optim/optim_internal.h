@@ -106,7 +106,7 @@ struct optimizer {
     dtype polar;       /* in which Muon's iterations run */
     prog *program[PROGRAMS];
     int norm;                          /* of plan_program */
-    prog *block_norms[PARAM_GRAD + 1]; /* by param_part */
+    prog *block_norms[PARAM_GRAD + 1]; /* by param_buffer */
     int block_norm[PARAM_GRAD + 1];    /* of plan_program */
     chain_end *end;                    /* [ends] what a step ends with */
     int ends;
@@ -130,7 +130,7 @@ val record_sum(const optimizer *o, prog *p, place_kind kind);
 /* The square sum of a run of gradients. */
 void record_run_squares(prog *p, const grad_run *r, val sum);
 /* Elements of what a bucket's view has in a region. */
-val record_elements(const optimizer *o, prog *p, int param, region_part in, dtype dt, int64_t at,
+val record_elements(const optimizer *o, prog *p, int param, region_at in, dtype dt, int64_t at,
                     int64_t n);
 /* Binds a parameter's states, those that the op keeps, to its results. */
 void record_states(const optimizer *o, prog *p, int param, change_request *c);

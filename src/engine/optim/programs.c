@@ -5,7 +5,7 @@
 #include "ops/block8.h"
 
 /* ---- operands ------------------------------------------------------------------------------ */
-val record_elements(const optimizer *o, prog *p, int param, region_part in, dtype dt, int64_t at,
+val record_elements(const optimizer *o, prog *p, int param, region_at in, dtype dt, int64_t at,
                     int64_t n) {
     return prog_region(p, model_param_at(o->m, param)->name, in.region, in.at + at, dt, n,
                        placement_on(parts_over(o, param), PLACE_S(0)));
@@ -20,7 +20,7 @@ static val record_state_of(const optimizer *o, prog *p, int param, int k) {
                            (placement){ 0 });
     const update_range *s = &o->range[t->range];
     int64_t n = state_in_bytes(x) ? (int64_t)block8_bytes(s->count) : s->count;
-    return record_elements(o, p, s->param, (region_part){ s->state[k], 0 },
+    return record_elements(o, p, s->param, (region_at){ s->state[k], 0 },
                            state_in_bytes(x) ? DT_U8 : DT_F32, 0, n);
 }
 
@@ -118,7 +118,7 @@ static void record_weight_squares(const optimizer *o, prog *p, int param, val su
 
 /* For metrics: a square sum of gradients or weights for each block, and one for what is outside of them, behind that of
  * the norm. */
-static void record_block_norms(const optimizer *o, prog *p, param_part part) {
+static void record_block_norms(const optimizer *o, prog *p, param_buffer which) {
     int layers = model_conf(o->m)->layers;
     placement partial = placement_on(mesh_axes(&o->mesh), PLACE_P);
     val sums = prog_region(p, "block norms", o->sum, 2, DT_F32, 2 * (layers + 1), partial);
@@ -126,9 +126,9 @@ static void record_block_norms(const optimizer *o, prog *p, param_part part) {
     for (int i = 0; i < o->ordered; i++) {
         int layer = o->range[o->param[o->order[i]].range].b.layer;
         if (!has_gradient(o, o->order[i])) continue;
-        val sum = prog_part(p, sums, 2 * (layer < 0 ? layers : layer), 1, (int64_t[]){ 2 });
+        val sum = prog_elements(p, sums, 2 * (layer < 0 ? layers : layer), 1, (int64_t[]){ 2 });
         grad_run r = run_of_param(o, o->order[i]);
-        if (part == PARAM_GRAD)
+        if (which == PARAM_GRAD)
             record_run_squares(p, &r, sum);
         else
             record_weight_squares(o, p, o->order[i], sum);
@@ -230,7 +230,7 @@ err optim_record(optimizer *o) {
     }
     for (int i = 0; i < (int)COUNT_OF(o->block_norms); i++) {
         o->block_norms[i] = new_update_program(o, "block norms");
-        record_block_norms(o, o->block_norms[i], (param_part)i);
+        record_block_norms(o, o->block_norms[i], (param_buffer)i);
         TRY(prog_finish(o->block_norms[i]));
         TRY(plan_program(o->p, o->block_norms[i], -1, &o->block_norm[i]));
     }

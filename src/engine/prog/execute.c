@@ -490,14 +490,14 @@ static bool is_untaped(instr_kind k) {
 }
 
 /* Instructions that run back to back. */
-typedef struct step_part {
+typedef struct step_section {
     const chain_run *r;
     step_cursor from;
     int n;
-} step_part;
+} step_section;
 
-static err part_calls(void *ctx) {
-    const step_part *p = ctx;
+static err section_calls(void *ctx) {
+    const step_section *p = ctx;
     step_cursor at = p->from;
     for (int k = 0; k < p->n; k++) {
         instr i;
@@ -507,7 +507,7 @@ static err part_calls(void *ctx) {
     return OK;
 }
 
-/* The tape of a part that begins with this instruction. NULL: a fetch for the next microbatch, or of what an update
+/* The tape of a section that begins with this instruction. NULL: a fetch for the next microbatch, or of what an update
  * brings from host memory, outlives the calls of this one. */
 static exec_tape *tape_of(const chain_run *r, const instr *i, exec_tape *micro, exec_tape *end) {
     if (i->kind == DO_NORM) return &end[0];
@@ -520,7 +520,7 @@ static err run_step_list(const chain_run *r, int only, exec_tape *micro, exec_ta
     bool updates = !r->hooks || r->hooks->update;
     step_cursor at = { r->l };
     instr i;
-    for (step_part p = { r, at, 0 }; step_next(&at, &i); p = (step_part){ r, at, 0 }) {
+    for (step_section p = { r, at, 0 }; step_next(&at, &i); p = (step_section){ r, at, 0 }) {
         if (only >= 0 && i.micro != only) continue;
         if (i.end && i.kind != DO_HALF && !updates) break;
         if (is_untaped(i.kind)) {
@@ -529,7 +529,7 @@ static err run_step_list(const chain_run *r, int only, exec_tape *micro, exec_ta
         }
         exec_tape *tape = tape_of(r, &i, micro, end);
         for (step_cursor next = at; p.n++, step_next(&next, &i) && !is_untaped(i.kind);) at = next;
-        TRY(tape ? exec_replay(r->x, tape, part_calls, &p) : part_calls(&p));
+        TRY(tape ? exec_replay(r->x, tape, section_calls, &p) : section_calls(&p));
     }
     return OK;
 }

@@ -69,7 +69,7 @@ routing rec_route_(prog *p, val logits, val bias, route_spec s) {
     rec_request r = { OP_ROUTE, { logits, bias, record_choice_counts(p, logits, bias, &s, q) } };
     if (q.axes) {
         r.attr.route.chunks = q.runs;
-        r.attr.route.part = mesh_index(&p->m, q.axes);
+        r.attr.route.rank = mesh_index(&p->m, q.axes);
     }
     r.attr.route.sigmoid = s.sigmoid;
     set_route_groups(&s, &r.attr);

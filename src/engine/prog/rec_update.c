@@ -33,13 +33,13 @@ val prog_step_state(prog *p) {
     return val_new(p, VC_STATE, DT_U8, 1, (int64_t[]){ sizeof(step_state) }, (placement){ 0 });
 }
 
-val prog_part(prog *p, val of, int64_t at, int ndim, const int64_t *dim) {
+val prog_elements(prog *p, val of, int64_t at, int ndim, const int64_t *dim) {
     prog_val v = p->val[of];
     return val_alias(p, of, (size_t)at * dt_size(v.dt), v.dt, ndim, dim, v.pl);
 }
 
 val prog_shard(prog *p, val of, int64_t at, const int64_t dim[2], placement pl) {
-    val v = prog_part(p, of, at, 2, dim);
+    val v = prog_elements(p, of, at, 2, dim);
     for (int a = 0; a < AX_COUNT; a++)
         if (pl.on[a].kind == PL_S && mesh_size(&p->m, (mesh_axis)a) > 1)
             p->val[v].pl.on[a] = pl.on[a];

@@ -347,13 +347,13 @@ val param_grad(prog *p, val param, op_acc *acc) {
 }
 
 /* ---- buckets ----------------------------------------------------------------------------- */
-bool bucket_is_sliced(const prog_bucket *b, const mesh *m, bucket_part part) {
-    bucket_part as = part == HOLDS_PARAMS && b->host ? HOLDS_STATE : part;
+bool bucket_is_sliced(const prog_bucket *b, const mesh *m, bucket_buffer which) {
+    bucket_buffer as = which == HOLDS_PARAMS && b->host ? HOLDS_STATE : which;
     return b->zero >= (int)as && mesh_span(m, b->slices) > 1;
 }
 
-bucket_range bucket_holds(const prog_bucket *b, const mesh *m, bucket_part part) {
-    if (!bucket_is_sliced(b, m, part)) return (bucket_range){ 0, b->count };
+bucket_range bucket_holds(const prog_bucket *b, const mesh *m, bucket_buffer which) {
+    if (!bucket_is_sliced(b, m, which)) return (bucket_range){ 0, b->count };
     int64_t n = b->count / mesh_span(m, b->slices);
     return (bucket_range){ n * mesh_index(m, b->slices), n };
 }

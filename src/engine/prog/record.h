@@ -91,13 +91,13 @@ typedef struct param_set {
 /* Assigns offsets and sizes: sharded parameters first, each aligned, the end padded to equal
  * aligned slices. */
 void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, const mesh *m);
-/* Parts of a bucket; the number is ZeRO's stage from which on a rank holds a slice of it. */
-typedef enum { HOLDS_STATE = 1, HOLDS_GRADS, HOLDS_PARAMS } bucket_part;
+/* Buffers of a bucket; the number is ZeRO's stage from which on a rank holds a slice of it. */
+typedef enum { HOLDS_STATE = 1, HOLDS_GRADS, HOLDS_PARAMS } bucket_buffer;
 typedef struct bucket_range {
     int64_t first, count; /* elements of the bucket */
 } bucket_range;
-bucket_range bucket_holds(const prog_bucket *b, const mesh *m, bucket_part part);
-bool bucket_is_sliced(const prog_bucket *b, const mesh *m, bucket_part part);
+bucket_range bucket_holds(const prog_bucket *b, const mesh *m, bucket_buffer which);
+bool bucket_is_sliced(const prog_bucket *b, const mesh *m, bucket_buffer which);
 
 /* ---- a program ----------------------------------------------------------------------------- */
 enum { LOGIT_BYTES = 128 << 20 };
@@ -383,7 +383,7 @@ val prog_scratch(prog *p, int ndim, const int64_t *dim, placement pl);
 val prog_scratch_of(prog *p, dtype dt, int ndim, const int64_t *dim, placement pl);
 val prog_scratch_like(prog *p, val other);
 /* Elements of another value, from element `at` on, placed like it. */
-val prog_part(prog *p, val of, int64_t at, int ndim, const int64_t *dim);
+val prog_elements(prog *p, val of, int64_t at, int ndim, const int64_t *dim);
 /* The same, as a matrix that is sharded as `pl` has it. */
 val prog_shard(prog *p, val of, int64_t at, const int64_t dim[2], placement pl);
 /* The step_state that kernels carry from step to step. */

@@ -439,9 +439,9 @@ err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t 
 err ckpt_load(const char *path, model *m, exec *x, optimizer *o) MUST_USE;
 
 /* Hashes the weights and optimizer states that this rank holds, quantized ones apart, of the parameters of which ranks
- * along these axes hold the same (model_param_same). Ranks with equal `parts` hold the same elements, and must have
+ * along these axes hold the same (model_param_same). Ranks with equal `held` hold the same elements, and must have
  * equal `bytes`. */
-err ckpt_hash_held(const model *m, exec *x, const optimizer *o, axis_set same, uint64_t *parts,
+err ckpt_hash_held(const model *m, exec *x, const optimizer *o, axis_set same, uint64_t *held,
                    uint64_t *bytes) MUST_USE;
 
 /* Tensor by tensor, without a model. */
@@ -461,13 +461,13 @@ int ckpt_find_tensor(const ckpt_reader *r, const char *name); /* -1: none */
 err ckpt_read(ckpt_reader *r, int i, int64_t first, int64_t n, float *to) MUST_USE;
 int64_t ckpt_bytes_read(const ckpt_reader *r); /* from files so far */
 
-/* Compares all bytes with their checksums, or of `parts` shares of them the one numbered `part`.
+/* Compares all bytes with their checksums, or of `shares` shares of them the one numbered `share`.
  * @param size may be NULL. */
 typedef struct ckpt_size {
     int64_t bytes;
     int files, tensors;
 } ckpt_size;
-err ckpt_verify(const char *path, int part, int parts, ckpt_size *size) MUST_USE;
+err ckpt_verify(const char *path, int share, int shares, ckpt_size *size) MUST_USE;
 
 /* Facts that a manifest states about its checkpoint, without reading tensors. */
 typedef struct ckpt_info {

@@ -38,7 +38,7 @@ err manifest_verify_file(const char *folder, const json_t *doc, const char *name
 /* @return whether the last step before the checkpoint had a finite loss, as far as is known. */
 bool manifest_loss_is_finite(const json_t *doc);
 
-/* ---- parts.c: what ranks hold of a tensor ------------------------------------------------
+/* ---- extents.c: what ranks hold of a tensor ------------------------------------------------
  * A rank holds a rectangle of a tensor, and of its elements in row-major order those from `from` to
  * `to`. Tensor parallelism makes rectangles, ZeRO and the division of a save among replicas make
  * ranges; any number of mesh axes ends in this one form.
@@ -48,24 +48,24 @@ bool manifest_loss_is_finite(const json_t *doc);
  *     . # # # . .
  *     . # - - . .      - : of the rectangle, not of the range
  */
-typedef struct ckpt_part {
+typedef struct ckpt_extent {
     int64_t at[ST_MAX_DIM], dim[ST_MAX_DIM];
     int64_t from, to;
-} ckpt_part;
-static inline int64_t part_count(const ckpt_part *p) { return p->to - p->from; }
+} ckpt_extent;
+static inline int64_t extent_count(const ckpt_extent *p) { return p->to - p->from; }
 /* The whole tensor. */
-ckpt_part part_whole(int ndim, const int64_t *dim);
-bool part_is_whole(int ndim, const int64_t *dim, const ckpt_part *p);
-/* Calls run(ctx, a, b, n) for every run of n elements that both parts hold, where `a` and `b` count from
- * the first element of each part's range; both ascend from call to call. @param dim of the tensor. */
-typedef err (*part_run)(void *ctx, int64_t a, int64_t b, int64_t n);
-err parts_intersect(int ndim, const int64_t *dim, const ckpt_part *a, const ckpt_part *b,
-                    part_run run, void *ctx) MUST_USE;
+ckpt_extent extent_whole(int ndim, const int64_t *dim);
+bool extent_is_whole(int ndim, const int64_t *dim, const ckpt_extent *p);
+/* Calls run(ctx, a, b, n) for every run of n elements that both extents hold, where `a` and `b` count from
+ * the first element of each range; both ascend from call to call. @param dim of the tensor. */
+typedef err (*extent_run)(void *ctx, int64_t a, int64_t b, int64_t n);
+err extents_intersect(int ndim, const int64_t *dim, const ckpt_extent *a, const ckpt_extent *b,
+                      extent_run run, void *ctx) MUST_USE;
 
 /* ---- index.c, index_read.c: the tensors of a checkpoint, and reading them ---------------------- */
 typedef struct ckpt_slice {
     int tensor, file;
-    ckpt_part part;
+    ckpt_extent extent;
     int64_t offset; /* of its first byte in the file */
     uint64_t *hash; /* of each chunk; NULL in formats 1 and 2, whose files have one checksum */
     const uint8_t *bytes; /* formats 1 and 2: mapped; else NULL */
@@ -118,14 +118,14 @@ err index_need(const ckpt_index *x, const char *folder, const char *name, int nd
  * (with as many elements) a part is read where that is the same in row-major order: 1-D states of
  * formats 1 and 2. */
 err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
-               const ckpt_part *want, float *to) MUST_USE;
+               const ckpt_extent *want, float *to) MUST_USE;
 /* The same for many tensors at once, by several threads: after index_read_queued, and not before, the parts that were
  * queued are where they belong. After an error of index_queue the index is of no further use. */
 err index_queue(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
-                const ckpt_part *want, float *to) MUST_USE;
+                const ckpt_extent *want, float *to) MUST_USE;
 err index_read_queued(ckpt_index *x) MUST_USE;
-/* Verifies all bytes of a checkpoint of format 3, or of `parts` shares of them the one numbered `part`. */
-err index_verify(ckpt_index *x, int part, int parts) MUST_USE;
+/* Verifies all bytes of a checkpoint of format 3, or of `shares` shares of them the one numbered `share`. */
+err index_verify(ckpt_index *x, int share, int shares) MUST_USE;
 
 /* @return whether a tensor of this name is a parameter's weights, not a state of the training. */
 bool tensor_is_weights(const char *name);
@@ -136,7 +136,7 @@ typedef struct shard_piece {
     const char *name;
     int ndim;
     int64_t dim[ST_MAX_DIM]; /* of the tensor */
-    ckpt_part part;
+    ckpt_extent extent;
 } shard_piece;
 /* Gives elements [first, first + n) of piece i's range. */
 typedef struct shard_source {
@@ -156,9 +156,9 @@ typedef struct holding {
     int state; /* -1: the weights */
     char name[96];
     int ndim;
-    int64_t dim[2]; /* of the whole tensor */
-    ckpt_part part; /* what this rank holds; empty: nothing */
-    ckpt_part
+    int64_t dim[2];     /* of the whole tensor */
+    ckpt_extent extent; /* what this rank holds; empty: nothing */
+    ckpt_extent
         write; /* what it writes of it: each element is written by one of the ranks that hold it */
 } holding;
 /* All tensors, the weights first. @param o NULL: weights alone. @param out owned (free). @return how many. */

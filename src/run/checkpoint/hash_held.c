@@ -20,22 +20,22 @@ static err hash_memory(const plan *p, const char *at, size_t bytes, void *buffer
     return OK;
 }
 
-err ckpt_hash_held(const model *m, exec *x, const optimizer *o, axis_set same, uint64_t *parts,
+err ckpt_hash_held(const model *m, exec *x, const optimizer *o, axis_set same, uint64_t *held,
                    uint64_t *bytes) {
     holding *hold;
     int n = holdings_list(m, x->plan, o, &hold);
     void *buffer = plan_has_device(x->plan) ? mem_alloc(HASH_CHUNK) : NULL;
     err e = OK;
-    *parts = *bytes = 0;
+    *held = *bytes = 0;
     for (int i = 0; i < n && !e; i++) {
         const holding *h = &hold[i];
         dtype dt;
         const void *at = h->param >= 0 ? holding_data(m, x->plan, o, h, &dt) : NULL;
-        if (!at || !part_count(&h->part)) continue; /* fp8's scales are a rank's own */
+        if (!at || !extent_count(&h->extent)) continue; /* fp8's scales are a rank's own */
         if (model_param_same(m, h->param) != same) continue;
-        *parts = hash_bytes(h->name, strlen(h->name), *parts);
-        *parts = hash_bytes(&h->part, sizeof h->part, *parts);
-        e = hash_memory(x->plan, at, (size_t)part_count(&h->part) * dt_size(dt), buffer, bytes);
+        *held = hash_bytes(h->name, strlen(h->name), *held);
+        *held = hash_bytes(&h->extent, sizeof h->extent, *held);
+        e = hash_memory(x->plan, at, (size_t)extent_count(&h->extent) * dt_size(dt), buffer, bytes);
     }
     free(buffer);
     free(hold);

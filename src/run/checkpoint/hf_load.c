@@ -14,30 +14,30 @@ typedef struct target {
     holding *hold; /* by parameter */
 } target;
 
-typedef struct part_copy {
+typedef struct extent_copy {
     const float *from;
     float *to;
-} part_copy;
+} extent_copy;
 
-static err copy_part_run(void *ctx, int64_t from, int64_t to, int64_t n) {
-    const part_copy *c = ctx;
+static err copy_extent_run(void *ctx, int64_t from, int64_t to, int64_t n) {
+    const extent_copy *c = ctx;
     memcpy(c->to + to, c->from + from, (size_t)n * sizeof *c->to);
     return OK;
 }
 
 /* Of a whole parameter, what this rank holds. */
-static void put_own_part(const target *to, int i, const float *values) {
+static void put_own_extent(const target *to, int i, const float *values) {
     const holding *h = &to->hold[i];
-    ckpt_part whole = part_whole(h->ndim, h->dim);
-    part_copy c = { values, mem_alloc((size_t)(part_count(&h->part) + 1) * sizeof *c.to) };
-    err e = parts_intersect(h->ndim, h->dim, &whole, &h->part, copy_part_run, &c);
+    ckpt_extent whole = extent_whole(h->ndim, h->dim);
+    extent_copy c = { values, mem_alloc((size_t)(extent_count(&h->extent) + 1) * sizeof *c.to) };
+    err e = extents_intersect(h->ndim, h->dim, &whole, &h->extent, copy_extent_run, &c);
     BUG_IF(e);
     model_weights_set(to->m, to->x->plan, i, c.to);
     free(c.to);
 }
 
 static err put_weights(void *ctx, int i, const float *values) {
-    put_own_part(ctx, i, values);
+    put_own_extent(ctx, i, values);
     return OK;
 }
 
@@ -79,7 +79,7 @@ static err write_streamed(const char *folder, stream *s, const ckpt_state *state
         const model_param *p = model_param_at(m, i);
         piece[i] =
             (shard_piece){ .name = p->name, .ndim = p->ndim, .dim = { p->dim[0], p->dim[1] } };
-        piece[i].part = part_whole(p->ndim, p->dim);
+        piece[i].extent = extent_whole(p->ndim, p->dim);
     }
     err e = shard_write(folder, CKPT_MODEL_FILE, piece, n, (shard_source){ get_streamed, s },
                         CKPT_CHUNK, tensors, files);

@@ -9,15 +9,15 @@
 enum { SHARED_FROM = 65536 }; /* elements */
 
 /* Which of the elements that `copies` ranks hold is written by the one numbered `index`. */
-static ckpt_part share_of(const ckpt_part *part, int copies, int index, int number) {
-    ckpt_part w = *part;
-    int64_t n = part_count(part);
+static ckpt_extent share_of(const ckpt_extent *of, int copies, int index, int number) {
+    ckpt_extent w = *of;
+    int64_t n = extent_count(of);
     if (n < SHARED_FROM) {
         if (index != number % copies) w.to = w.from;
         return w;
     }
-    w.from = part->from + n * index / copies;
-    w.to = part->from + n * (index + 1) / copies;
+    w.from = of->from + n * index / copies;
+    w.to = of->from + n * (index + 1) / copies;
     return w;
 }
 
@@ -28,12 +28,12 @@ static void hold_elements(const model *m, int param, holding *h) {
     h->ndim = q->ndim;
     h->dim[0] = q->dim[0];
     h->dim[1] = q->dim[1];
-    h->part = (ckpt_part){ .at = { q->first[0], q->first[1] },
-                           .dim = { q->local[0], q->local[1] },
-                           .from = r.from,
-                           .to = r.to };
+    h->extent = (ckpt_extent){ .at = { q->first[0], q->first[1] },
+                               .dim = { q->local[0], q->local[1] },
+                               .from = r.from,
+                               .to = r.to };
     h->write =
-        share_of(&h->part, model_param_copies(m, param), model_param_copy_index(m, param), param);
+        share_of(&h->extent, model_param_copies(m, param), model_param_copy_index(m, param), param);
 }
 
 /* A tensor with an element for each row or column of the whole matrix: all of it, on the ranks that have it. */
@@ -46,9 +46,9 @@ static void hold_lines(const model *m, const optimizer *o, int param, int state,
     int stage = model_param_copy_index(m, param) / of_stage;
     h->ndim = 1;
     h->dim[0] = model_param_at(m, param)->dim[dim];
-    h->part = part_whole(1, h->dim);
-    h->part.to = optim_state_count(o, param, state);
-    h->write = share_of(&h->part, stages * span, stage * span + mesh_index(me, axes), param);
+    h->extent = extent_whole(1, h->dim);
+    h->extent.to = optim_state_count(o, param, state);
+    h->write = share_of(&h->extent, stages * span, stage * span + mesh_index(me, axes), param);
 }
 
 static void hold_state(const model *m, const optimizer *o, int param, int state, holding *h) {
@@ -68,7 +68,7 @@ static bool hold_fp8_rows(const model *m, const plan *p, holding *h) {
     int64_t n;
     if (!model_fp8_rows(m, p, &n)) return false;
     *h = (holding){ .param = -1, .state = 0, .name = CKPT_FP8_ROWS, .ndim = 1, .dim = { n } };
-    h->part = h->write = part_whole(1, h->dim);
+    h->extent = h->write = extent_whole(1, h->dim);
     if (model_lay(m)->mesh.rank > 0) h->write.to = 0;
     return true;
 }

@@ -1,5 +1,5 @@
-/* The tensors of a checkpoint on disk: which parts of them lie where. index_read.c reads them. Whatever ranks
- * wrote it, a reader asks for the part that it holds itself (parts.c), so a checkpoint loads into any layout.
+/* The tensors of a checkpoint on disk: which extents of them are stored where. index_read.c reads them. Whatever ranks
+ * wrote it, a reader asks for the extent that it holds itself (extents.c), so a checkpoint loads into any layout.
  *
  * Formats 1 and 2, whose two files hold whole tensors, are read through the same index: each tensor is
  * one slice of a mapped file. */
@@ -69,7 +69,7 @@ static err read_tensors(const json_t *doc, const char *name, ckpt_index *x) {
     return OK;
 }
 
-static err check_part_bounds(const char *name, const ckpt_tensor *t, const ckpt_part *p) {
+static err check_extent_bounds(const char *name, const ckpt_tensor *t, const ckpt_extent *p) {
     int64_t elements = 0;
     TRY(count_elements(name, t->name, t->ndim, p->dim, &elements));
     bool fits = p->from <= p->to && p->to <= elements;
@@ -78,9 +78,9 @@ static err check_part_bounds(const char *name, const ckpt_tensor *t, const ckpt_
     return fits ? OK : ERR("%s: a slice of \"%s\" lies outside of it", name, t->name);
 }
 
-static err read_slice_part(const char *name, const json_t *entry, const ckpt_tensor *t,
-                           ckpt_part *p) {
-    *p = part_whole(t->ndim, t->dim);
+static err read_slice_extent(const char *name, const json_t *entry, const ckpt_tensor *t,
+                             ckpt_extent *p) {
+    *p = extent_whole(t->ndim, t->dim);
     if (!json_object_get(entry, "range")) return OK;
     int64_t range[2];
     TRY(read_ints(entry, name, "at", t->ndim, p->at));
@@ -88,11 +88,11 @@ static err read_slice_part(const char *name, const json_t *entry, const ckpt_ten
     TRY(read_ints(entry, name, "range", 2, range));
     p->from = range[0];
     p->to = range[1];
-    return check_part_bounds(name, t, p);
+    return check_extent_bounds(name, t, p);
 }
 
 int64_t slice_bytes(const ckpt_index *x, const ckpt_slice *s) {
-    return part_count(&s->part) * (int64_t)dt_size(x->tensor[s->tensor].dt);
+    return extent_count(&s->extent) * (int64_t)dt_size(x->tensor[s->tensor].dt);
 }
 
 int64_t slice_chunks(const ckpt_index *x, const ckpt_slice *s) {
@@ -126,7 +126,7 @@ static err read_slice(ckpt_index *x, const char *name, const json_t *entry, int 
     if (!t) return ERR("%s: a slice of \"%s\", which is not a tensor of it", name, of);
     s->tensor = (int)(t - x->tensor);
     s->file = file;
-    TRY(read_slice_part(name, entry, t, &s->part));
+    TRY(read_slice_extent(name, entry, t, &s->extent));
     TRY(io_json_int(entry, name, "offset", &s->offset));
     int64_t bytes = slice_bytes(x, s), end = x->file[file].bytes;
     if (s->offset < x->file[file].header_bytes || bytes > end || s->offset > end - bytes)
@@ -171,7 +171,7 @@ static err check_coverage(ckpt_index *x, const char *name) {
         int64_t covered = 0;
         t->first_slice = at;
         for (; at < x->slices && x->slice[at].tensor == i; at++)
-            covered += part_count(&x->slice[at].part);
+            covered += extent_count(&x->slice[at].extent);
         t->n_slices = at - t->first_slice;
         if (covered != t->count)
             return err_lasting(ERR("%s: slices of \"%s\" have %lld elements; expected %lld", name,
@@ -211,9 +211,10 @@ static void add_whole_tensor(ckpt_index *x, const st_tensor *s, int file) {
                         .first_slice = x->slices,
                         .n_slices = 1 };
     memcpy(t->dim, s->dim, sizeof t->dim);
-    x->slice[x->slices++] = (ckpt_slice){
-        .tensor = x->tensors++, .file = file, .part = part_whole(s->ndim, s->dim), .bytes = s->data
-    };
+    x->slice[x->slices++] = (ckpt_slice){ .tensor = x->tensors++,
+                                          .file = file,
+                                          .extent = extent_whole(s->ndim, s->dim),
+                                          .bytes = s->data };
 }
 
 /* Slices follow their tensors when these are put in order. */
@@ -285,7 +286,7 @@ const ckpt_tensor *index_find(const ckpt_index *x, const char *name) {
 
 err index_need(const ckpt_index *x, const char *folder, const char *name, int ndim,
                const int64_t *dim, const ckpt_tensor **out) {
-    int64_t n = part_whole(ndim, dim).to;
+    int64_t n = extent_whole(ndim, dim).to;
     *out = index_find(x, name);
     if (!*out) return ERR("%s has no tensor \"%s\"", folder, name);
     bool same = (*out)->ndim == ndim && !memcmp((*out)->dim, dim, (size_t)ndim * sizeof *dim);

@@ -212,7 +212,7 @@ static err copy_slice_run(void *ctx, int64_t at, int64_t to, int64_t n) {
     }
     while (n > 0) {
         int64_t which = at / chunk, m = MIN(n, (which + 1) * chunk - at);
-        int64_t whole = MIN(chunk, part_count(&s->part) - which * chunk);
+        int64_t whole = MIN(chunk, extent_count(&s->extent) - which * chunk);
         if (m == whole && j->dt == DT_F32) {
             TRY(queue_chunk(j->x, j->slice, which, j->to + to));
         } else if (j->queued) {
@@ -230,21 +230,21 @@ static err copy_slice_run(void *ctx, int64_t at, int64_t to, int64_t n) {
 }
 
 static err copy_from_slices(slice_copy *j, const ckpt_tensor *t, int ndim, const int64_t *dim,
-                            const ckpt_part *want) {
+                            const ckpt_extent *want) {
     for (int i = 0; i < t->n_slices; i++) {
         j->slice = t->first_slice + i;
-        ckpt_part have = j->x->slice[j->slice].part;
-        if (j->x->format < CKPT_FORMAT) have = part_whole(ndim, dim); /* of whatever shape */
-        TRY(parts_intersect(ndim, dim, &have, want, copy_slice_run, j));
+        ckpt_extent have = j->x->slice[j->slice].extent;
+        if (j->x->format < CKPT_FORMAT) have = extent_whole(ndim, dim); /* of whatever shape */
+        TRY(extents_intersect(ndim, dim, &have, want, copy_slice_run, j));
     }
-    if (j->copied != part_count(want))
+    if (j->copied != extent_count(want))
         return ERR("\"%s\": the checkpoint has %lld of the %lld elements that are read", t->name,
-                   (long long)j->copied, (long long)part_count(want));
+                   (long long)j->copied, (long long)extent_count(want));
     return OK;
 }
 
 err index_queue(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
-                const ckpt_part *want, float *to) {
+                const ckpt_extent *want, float *to) {
     slice_copy j = { .x = x, .dt = t->dt, .to = to, .queued = true };
     if (x->n_runs > MAX_RUNS) TRY(index_read_queued(x));
     return copy_from_slices(&j, t, ndim, dim, want);
@@ -253,7 +253,7 @@ err index_queue(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *di
 /* One that reads a tensor piece by piece comes back to the same chunk: parts of chunks are taken from the one that is
  * held. */
 err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
-               const ckpt_part *want, float *to) {
+               const ckpt_extent *want, float *to) {
     slice_copy j = { .x = x, .dt = t->dt, .to = to };
     BUG_IF(x->n_queued); /* what was queued belongs to others */
     err e = copy_from_slices(&j, t, ndim, dim, want);
@@ -275,13 +275,13 @@ static err verify_header(ckpt_index *x, ckpt_file_info *f) {
     return e;
 }
 
-err index_verify(ckpt_index *x, int part, int parts) {
+err index_verify(ckpt_index *x, int share, int shares) {
     int64_t number = 0;
     BUG_IF(x->format != CKPT_FORMAT);
     for (int i = 0; i < x->files; i++)
-        if (number++ % parts == part) TRY(verify_header(x, &x->file[i]));
+        if (number++ % shares == share) TRY(verify_header(x, &x->file[i]));
     for (int i = 0; i < x->slices; i++)
         for (int64_t k = 0, n = slice_chunks(x, &x->slice[i]); k < n; k++)
-            if (number++ % parts == part) TRY(queue_chunk(x, i, k, NULL));
+            if (number++ % shares == share) TRY(queue_chunk(x, i, k, NULL));
     return index_read_queued(x);
 }

@@ -65,7 +65,7 @@ int ckpt_find_tensor(const ckpt_reader *r, const char *name) {
 
 err ckpt_read(ckpt_reader *r, int i, int64_t first, int64_t n, float *to) {
     const ckpt_tensor *t = &r->index->tensor[i];
-    ckpt_part want = part_whole(t->ndim, t->dim);
+    ckpt_extent want = extent_whole(t->ndim, t->dim);
     BUG_IF(first < 0 || n < 0 || first + n > want.to);
     want.from = first;
     want.to = first + n;
@@ -74,14 +74,14 @@ err ckpt_read(ckpt_reader *r, int i, int64_t first, int64_t n, float *to) {
 
 int64_t ckpt_bytes_read(const ckpt_reader *r) { return r->index->bytes_read; }
 
-err ckpt_verify(const char *path, int part, int parts, ckpt_size *size) {
+err ckpt_verify(const char *path, int share, int shares, ckpt_size *size) {
     int64_t format;
     json_t *doc = NULL;
     ckpt_index *x = NULL;
     err e = manifest_read(path, &doc, &format);
-    if (!e && format < CKPT_FORMAT && part == 0) e = verify_whole_files(path, doc);
-    if (!e && (format == CKPT_FORMAT || part == 0)) e = index_open(path, doc, format, &x);
-    if (!e && format == CKPT_FORMAT) e = index_verify(x, part, parts);
+    if (!e && format < CKPT_FORMAT && share == 0) e = verify_whole_files(path, doc);
+    if (!e && (format == CKPT_FORMAT || share == 0)) e = index_open(path, doc, format, &x);
+    if (!e && format == CKPT_FORMAT) e = index_verify(x, share, shares);
     if (!e && size && x) {
         *size = (ckpt_size){ .files = x->files, .tensors = x->tensors };
         for (int i = 0; i < x->files; i++) size->bytes += x->file[i].bytes;
@@ -198,11 +198,11 @@ static err queue_tensor(loader_job *j, const holding *h) {
         return err_hint(e, "the run was saved with another optimizer: keep optimizer.name, or "
                            "start a new run from it with checkpoint.initial_load_path");
     TRY(e);
-    size_t n = (size_t)part_count(&h->part);
+    size_t n = (size_t)extent_count(&h->extent);
     if (!n) return OK;
     float *to = holding_in_place(j, h);
     if (!to) TRY(stage_tensor(j, h, n, &to));
-    return index_queue(x, t, h->ndim, h->dim, &h->part, to);
+    return index_queue(x, t, h->ndim, h->dim, &h->extent, to);
 }
 
 /* @return whether it has more than weights. */
@@ -219,7 +219,7 @@ err ckpt_load(const char *path, model *m, exec *x, optimizer *o) {
     TRY(ckpt_open(path, &j.from));
     int n = holdings_list(m, x->plan, o && has_states(j.from) ? o : NULL, &h);
     for (int i = 0; i < n; i++)
-        if (!holding_in_place(&j, &h[i])) j.to_stage += (size_t)part_count(&h[i].part);
+        if (!holding_in_place(&j, &h[i])) j.to_stage += (size_t)extent_count(&h[i].extent);
     for (int i = 0; i < n; i++) TRY_CLEAN(queue_tensor(&j, &h[i]));
     TRY_CLEAN(flush_queue(&j));
     TRY_CLEAN(model_publish(m, x));

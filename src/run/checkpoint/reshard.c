@@ -19,15 +19,15 @@ typedef struct reshard_job {
 static err get_resharded(void *ctx, int i, int64_t first, int64_t n, float *to) {
     const reshard_job *j = ctx;
     const ckpt_tensor *t = &j->from->tensor[j->which[i]];
-    ckpt_part want = part_whole(t->ndim, t->dim);
-    want.from = j->piece[i].part.from + first;
+    ckpt_extent want = extent_whole(t->ndim, t->dim);
+    want.from = j->piece[i].extent.from + first;
     want.to = want.from + n;
     return index_read(j->from, t, t->ndim, t->dim, &want, to);
 }
 
 /* Returns the part of a tensor that file k of n holds. */
-static ckpt_part part_in_file(const ckpt_tensor *t, int number, int k, int n) {
-    ckpt_part p = part_whole(t->ndim, t->dim);
+static ckpt_extent extent_in_file(const ckpt_tensor *t, int number, int k, int n) {
+    ckpt_extent p = extent_whole(t->ndim, t->dim);
     if (t->count < DIVIDED_FROM) {
         if (number % n != k) p.to = 0;
         return p;
@@ -45,9 +45,9 @@ static err write_resharded_file(const char *folder, ckpt_index *from, bool weigh
     reshard_job j = { from, mem_alloc((size_t)(from->tensors + 1) * sizeof *j.which), piece };
     for (int i = 0; i < from->tensors; i++) {
         const ckpt_tensor *t = &from->tensor[i];
-        ckpt_part p = part_in_file(t, i, k, n);
-        if (tensor_is_weights(t->name) != weights || part_count(&p) == 0) continue;
-        piece[pieces] = (shard_piece){ .name = t->name, .ndim = t->ndim, .part = p };
+        ckpt_extent p = extent_in_file(t, i, k, n);
+        if (tensor_is_weights(t->name) != weights || extent_count(&p) == 0) continue;
+        piece[pieces] = (shard_piece){ .name = t->name, .ndim = t->ndim, .extent = p };
         memcpy(piece[pieces].dim, t->dim, sizeof t->dim);
         j.which[pieces++] = i;
     }

@@ -119,18 +119,18 @@ static void join_job(ckpt_saver *v) {
 /* ---- the copy -------------------------------------------------------------------------------- */
 static bool is_saved(const ckpt_saver *v, const holding *h) {
     bool wanted = v->kind == CKPT_FULL || (h->param >= 0 && h->state < 0);
-    return wanted && part_count(&h->write) > 0;
+    return wanted && extent_count(&h->write) > 0;
 }
 
 /* Where what this rank writes of a tensor lies in the plan; NULL for states that are quantized. */
 static const void *data_of(const ckpt_saver *v, const holding *h, dtype *dt) {
     const void *at = holding_data(v->m, v->x->plan, v->o, h, dt);
-    return at ? (const char *)at + (size_t)(h->write.from - h->part.from) * dt_size(*dt) : NULL;
+    return at ? (const char *)at + (size_t)(h->write.from - h->extent.from) * dt_size(*dt) : NULL;
 }
 
 /* All values of a quantized state that this rank holds. @param out owned (free). */
 static err copy_quantized_state(const ckpt_saver *v, const holding *h, float **out) {
-    *out = mem_alloc((size_t)(part_count(&h->part) + 1) * sizeof **out);
+    *out = mem_alloc((size_t)(extent_count(&h->extent) + 1) * sizeof **out);
     return optim_state_get(v->o, h->param, h->state, *out);
 }
 
@@ -139,7 +139,7 @@ static err copy_tensor(ckpt_saver *v, int i, device_queue q) {
     snapshot *s = &v->copy[i];
     const void *from = data_of(v, h, &s->dt);
     if (!from) return copy_quantized_state(v, h, &s->values);
-    plan_fetch(v->x->plan, q, &s->ticket, from, (size_t)part_count(&h->write) * dt_size(s->dt));
+    plan_fetch(v->x->plan, q, &s->ticket, from, (size_t)extent_count(&h->write) * dt_size(s->dt));
     return OK;
 }
 
@@ -173,7 +173,7 @@ static size_t spare_bytes(const ckpt_saver *v) {
     dtype dt;
     for (int i = 0; i < v->n; i++)
         if (is_saved(v, &v->hold[i]) && data_of(v, &v->hold[i], &dt))
-            n += align_up((size_t)part_count(&v->hold[i].write) * dt_size(dt), SPARE_ALIGN);
+            n += align_up((size_t)extent_count(&v->hold[i].write) * dt_size(dt), SPARE_ALIGN);
     return n;
 }
 
@@ -200,7 +200,7 @@ static err copy_to_spare(ckpt_saver *v) {
             TRY(copy_quantized_state(v, h, &s->values));
             continue;
         }
-        size_t bytes = (size_t)part_count(&h->write) * dt_size(s->dt);
+        size_t bytes = (size_t)extent_count(&h->write) * dt_size(s->dt);
         plan_copy(v->x->plan, QUEUE_COMPUTE, at, from, bytes);
         s->bytes = at;
         at += align_up(bytes, SPARE_ALIGN);
@@ -240,7 +240,7 @@ static err get_saved(void *ctx, int piece, int64_t first, int64_t n, float *to) 
     const holding *h = &j->v->hold[j->which[piece]];
     snapshot *s = &j->v->copy[j->which[piece]];
     dtype dt = s->dt;
-    int64_t skipped = h->write.from - h->part.from;
+    int64_t skipped = h->write.from - h->extent.from;
     if (s->values) {
         memcpy(to, s->values + skipped + first, (size_t)n * sizeof *to);
         return OK;
@@ -275,7 +275,7 @@ static err write_kind(ckpt_saver *v, const char *kind, bool weights) {
     for (int i = 0; i < v->n; i++) {
         const holding *h = &v->hold[i];
         if ((h->param >= 0 && h->state < 0) != weights || !is_saved(v, h)) continue;
-        piece[n] = (shard_piece){ .name = h->name, .ndim = h->ndim, .part = h->write };
+        piece[n] = (shard_piece){ .name = h->name, .ndim = h->ndim, .extent = h->write };
         memcpy(piece[n].dim, h->dim, sizeof h->dim);
         j.which[n++] = i;
     }
@@ -413,7 +413,7 @@ static void init_save(ckpt_saver *v, const ckpt_request *r) {
     v->bytes = 0;
     for (int i = 0; i < v->n; i++)
         if (is_saved(v, &v->hold[i]))
-            v->bytes += part_count(&v->hold[i].write) * (int64_t)sizeof(float);
+            v->bytes += extent_count(&v->hold[i].write) * (int64_t)sizeof(float);
 }
 
 /* A root that no longer exists is not recreated: its disk has been unmounted, and the path leads to a

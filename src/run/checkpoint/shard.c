@@ -25,7 +25,7 @@ typedef struct shard_writer {
 
 static err emit_piece(void *ctx, int i, st_sink *sink) {
     shard_writer *w = ctx;
-    int64_t count = part_count(&w->piece[i].part);
+    int64_t count = extent_count(&w->piece[i].extent);
     for (int64_t first = 0; first < count; first += w->chunk) {
         int64_t n = MIN(w->chunk, count - first);
         size_t bytes = (size_t)n * sizeof *w->buffer;
@@ -39,8 +39,8 @@ static err emit_piece(void *ctx, int i, st_sink *sink) {
 }
 
 static st_spec spec_of(const shard_piece *p) {
-    st_spec s = { .name = p->name, .dt = DT_F32, .ndim = 1, .dim = { part_count(&p->part) } };
-    if (part_is_whole(p->ndim, p->dim, &p->part)) {
+    st_spec s = { .name = p->name, .dt = DT_F32, .ndim = 1, .dim = { extent_count(&p->extent) } };
+    if (extent_is_whole(p->ndim, p->dim, &p->extent)) {
         s.ndim = p->ndim;
         memcpy(s.dim, p->dim, (size_t)p->ndim * sizeof *p->dim);
     }
@@ -56,10 +56,10 @@ static json_t *ints_json(const int64_t *values, int n) {
 static json_t *slice_json(const shard_piece *p, int64_t offset, json_t *hashes) {
     json_t *slice = json_pack("{s:s, s:I, s:O}", "tensor", p->name, "offset", (json_int_t)offset,
                               "xxh64", hashes);
-    if (part_is_whole(p->ndim, p->dim, &p->part)) return slice;
-    json_object_set_new(slice, "at", ints_json(p->part.at, p->ndim));
-    json_object_set_new(slice, "shape", ints_json(p->part.dim, p->ndim));
-    json_object_set_new(slice, "range", ints_json((int64_t[]){ p->part.from, p->part.to }, 2));
+    if (extent_is_whole(p->ndim, p->dim, &p->extent)) return slice;
+    json_object_set_new(slice, "at", ints_json(p->extent.at, p->ndim));
+    json_object_set_new(slice, "shape", ints_json(p->extent.dim, p->ndim));
+    json_object_set_new(slice, "range", ints_json((int64_t[]){ p->extent.from, p->extent.to }, 2));
     return slice;
 }
 
@@ -94,7 +94,7 @@ err shard_write(const char *folder, const char *name, const shard_piece *piece, 
     for (int i = 0; i < n; i++) {
         spec[i] = spec_of(&piece[i]);
         w.hashes[i] = json_array();
-        longest = MAX(longest, MIN(w.chunk, part_count(&piece[i].part)));
+        longest = MAX(longest, MIN(w.chunk, extent_count(&piece[i].extent)));
     }
     w.buffer = mem_grow(NULL, (size_t)longest * sizeof *w.buffer);
     err e = st_write_at(path, spec, n, NULL, 0, (st_source){ emit_piece, &w }, &at);

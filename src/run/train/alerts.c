@@ -85,7 +85,7 @@ static int64_t sequence_at(const trainer *t, int64_t consumed) {
 
 static json_t *document_json(const trainer *t, int64_t row, double loss) {
     loader_place at = loader_find(t->data.batches, t->alerts.from + row);
-    const run_source *s = &t->data.sources[at.part];
+    const run_source *s = &t->data.sources[at.source];
     int64_t number;
     data_range r = data_look_up_document(s->data, at.token, &number);
     json_t *o = json_pack("{s:I, s:o, s:I, s:[I, I]}", "sequence",

@@ -63,15 +63,15 @@ static err open_sources(trainer *t, const char *path, bool held_out, run_source 
         if (tokens[i] < 0) continue;
         (*list)[from].weight = file.entries[i].weight;
         (*list)[from].epochs = file.entries[i].epochs;
-        (*list)[from].stage_weights = mem_alloc((size_t)file.n_stages * sizeof(double) + 1);
-        for (int k = 0; k < file.n_stages; k++)
-            (*list)[from].stage_weights[k] = file.stages[k].weights[i];
+        (*list)[from].phase_weights = mem_alloc((size_t)file.n_phases * sizeof(double) + 1);
+        for (int k = 0; k < file.n_phases; k++)
+            (*list)[from].phase_weights[k] = file.phases[k].weights[i];
         from++;
     }
-    if (list == &t->data.sources && file.n_stages && !t->data.stages) {
-        t->data.stages = mem_alloc((size_t)file.n_stages * sizeof *t->data.stages);
-        t->data.n_stages = file.n_stages;
-        for (int k = 0; k < file.n_stages; k++) t->data.stages[k] = file.stages[k].from;
+    if (list == &t->data.sources && file.n_phases && !t->data.phases) {
+        t->data.phases = mem_alloc((size_t)file.n_phases * sizeof *t->data.phases);
+        t->data.n_phases = file.n_phases;
+        for (int k = 0; k < file.n_phases; k++) t->data.phases[k] = file.phases[k].from;
     }
 cleanup:
     free(tokens);
@@ -156,7 +156,7 @@ static err open_clean(trainer *t) {
     while (n > t->data.n_sources) {
         data_close(t->data.sources[--n].data);
         free(t->data.sources[n].name);
-        free(t->data.sources[n].stage_weights);
+        free(t->data.sources[n].phase_weights);
     }
     return err_hint(ERR("alerts.clean_source: %s is several sources", path),
                     "name one: a file or a folder of shards");
@@ -313,24 +313,24 @@ err datasets_load(trainer *t) {
                                     .few_ids = c->data.guard_few_ids,
                                     .malformed = c->data.guard_malformed,
                                     .tokenizer = t->data.tokenizer },
-                         .stages = t->data.stages,
-                         .n_stages = t->data.n_stages,
+                         .phases = t->data.phases,
+                         .n_phases = t->data.n_phases,
                          .curriculum_start = c->training.seq_curriculum_start,
                          .curriculum_windows = t->len.curriculum,
                          .ramp = t->len.ramp,
                          .prefetch = (int)c->data.prefetch,
                          .workers = (int)c->data.workers };
     int all = t->data.n_sources + t->data.has_clean;
-    data_part *parts = mem_alloc((size_t)all * sizeof *parts);
+    mix_source *sources = mem_alloc((size_t)all * sizeof *sources);
     for (int i = 0; i < all; i++) {
         run_source *s = &t->data.sources[i];
         if (data_packing_traits[o.packing] & PACK_BY_DOCUMENT) data_index_documents(s->data);
-        parts[i] =
-            (data_part){ s->name, s->data, s->range, s->weight, s->epochs, s->stage_weights };
+        sources[i] =
+            (mix_source){ s->name, s->data, s->range, s->weight, s->epochs, s->phase_weights };
     }
-    if (t->data.has_clean) o.clean = &parts[t->data.n_sources];
-    err e = loader_new_mix(parts, t->data.n_sources, &o, &t->data.batches);
-    free(parts);
+    if (t->data.has_clean) o.clean = &sources[t->data.n_sources];
+    err e = loader_new_mix(sources, t->data.n_sources, &o, &t->data.batches);
+    free(sources);
     TRY(e);
     TRY(check_enough(t));
     return open_sets(t);
@@ -362,12 +362,12 @@ void datasets_step_begin(trainer *t) {
 double datasets_add_losses(trainer *t, const pending_losses *f, const float *losses) {
     double sum = 0;
     for (int64_t row = 0; row < t->len.rows; row++) {
-        run_source *s = &t->data.sources[f->part[row]];
-        double part = 0;
-        for (int64_t i = 0; i < t->len.seq; i++) part += losses[row * t->len.seq + i];
-        s->sum += part;
+        run_source *s = &t->data.sources[f->source[row]];
+        double own = 0;
+        for (int64_t i = 0; i < t->len.seq; i++) own += losses[row * t->len.seq + i];
+        s->sum += own;
         s->valid += f->row_valid[row];
-        sum += part;
+        sum += own;
     }
     return sum;
 }
@@ -377,34 +377,34 @@ err datasets_log_rejected(trainer *t, const data_batch *b, int64_t step, int64_t
     for (int64_t row = 0; row < t->len.rows; row++) {
         if (b->guard[row] == GUARD_FINE) continue;
         if ((*rejected)++ >= EVENTS_PER_STEP) continue;
-        int part = b->part[row];
+        int source = b->source[row];
         int64_t token = loader_row_token(t->data.batches, b, row);
         TRY(observe_event(
             t->log, "guard", step,
             json_pack(
                 "{s:s, s:o, s:I, s:I}", "why", guard_verdict_name(b->guard[row]), "source",
-                io_json_string(t->data.sources[part].name, strlen(t->data.sources[part].name)),
+                io_json_string(t->data.sources[source].name, strlen(t->data.sources[source].name)),
                 "window", (json_int_t)b->window[row], "token", (json_int_t)token)));
     }
     return OK;
 }
 
 void datasets_measure(trainer *t, observe_step *out) {
-    t->data.parts = mem_grow(t->data.parts,
-                             (size_t)(t->data.n_sources + t->data.n_sets) * sizeof *t->data.parts);
+    t->data.observed = mem_grow(t->data.observed, (size_t)(t->data.n_sources + t->data.n_sets) *
+                                                      sizeof *t->data.observed);
     for (int i = 0; i < t->data.n_sources; i++) {
         const run_source *s = &t->data.sources[i];
-        t->data.parts[i] =
-            (observe_part){ s->name,
-                            loader_part_consumed(t->data.batches, i, t->state.windows) * t->len.seq,
-                            s->valid ? s->sum / (double)s->valid : NAN };
+        t->data.observed[i] = (observe_source){
+            s->name, loader_source_consumed(t->data.batches, i, t->state.windows) * t->len.seq,
+            s->valid ? s->sum / (double)s->valid : NAN
+        };
     }
     for (int i = 0; i < t->data.n_sets; i++)
-        t->data.parts[t->data.n_sources + i] =
-            (observe_part){ t->data.sets[i].name, 0, t->data.sets[i].loss };
-    out->sources = t->data.parts;
+        t->data.observed[t->data.n_sources + i] =
+            (observe_source){ t->data.sets[i].name, 0, t->data.sets[i].loss };
+    out->sources = t->data.observed;
     out->n_sources = t->data.n_sources > 1 ? t->data.n_sources : 0;
-    out->validation = t->data.parts + t->data.n_sources;
+    out->validation = t->data.observed + t->data.n_sources;
     out->n_validation = t->data.n_sets > 1 && !isnan(out->val_loss) ? t->data.n_sets : 0;
 }
 
@@ -429,7 +429,7 @@ static void free_sources(run_source *list, int n) {
         loader_free(list[i].batches);
         if (!list[i].borrowed) data_close(list[i].data);
         free(list[i].name);
-        free(list[i].stage_weights);
+        free(list[i].phase_weights);
     }
     free(list);
 }
@@ -438,6 +438,6 @@ void datasets_free(trainer *t) {
     loader_free(t->data.batches);
     free_sources(t->data.sets, t->data.n_sets); /* first: some read the sources' data */
     free_sources(t->data.sources, t->data.n_sources + t->data.has_clean);
-    free(t->data.parts);
-    free(t->data.stages);
+    free(t->data.observed);
+    free(t->data.phases);
 }

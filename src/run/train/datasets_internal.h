@@ -13,8 +13,8 @@ typedef struct run_source {
     data_source *data;
     bool borrowed; /* data is another's */
     data_range range;
-    double weight, epochs; /* as in data_part */
-    double *stage_weights; /* likewise; owned */
+    double weight, epochs; /* as in mix_source */
+    double *phase_weights; /* likewise; owned */
     loader *batches;       /* of a set alone */
     double loss;           /* of a set: at the last validation */
     double sum;            /* of a source: losses of the step */
@@ -23,12 +23,12 @@ typedef struct run_source {
 typedef struct run_data {
     run_source *sources, *sets; /* to train on; to validate on; owned */
     int n_sources, n_sets;
-    double *stages; /* tokens with which each stage of the mix begins, after the first; owned */
-    int n_stages;
-    bool has_clean;       /* sources has one more: alerts.clean_source */
-    loader *batches;      /* of all sources */
-    observe_part *parts;  /* [n_sources + n_sets], of the last step */
-    tokenizer *tokenizer; /* for samples; NULL: not known */
+    double *phases; /* tokens with which each phase of the mix begins, after the first; owned */
+    int n_phases;
+    bool has_clean;           /* sources has one more: alerts.clean_source */
+    loader *batches;          /* of all sources */
+    observe_source *observed; /* [n_sources + n_sets], of the last step */
+    tokenizer *tokenizer;     /* for samples; NULL: not known */
 } run_data;
 err datasets_open(trainer *t) MUST_USE;
 int64_t datasets_tokens(const run_source *list, int n);

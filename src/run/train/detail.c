@@ -20,10 +20,10 @@ static int64_t sampled_count(const trainer *t, int param) {
     return MIN(optim_param_count(t->o, param), SAMPLED);
 }
 
-static err read_sample(trainer *t, param_part part, float *to) {
+static err read_sample(trainer *t, param_buffer which, float *to) {
     for (int i = 0; i < model_params(t->m); i++) {
         int64_t n = sampled_count(t, i);
-        if (n) TRY(optim_read(t->o, i, part, n, to));
+        if (n) TRY(optim_read(t->o, i, which, n, to));
         to += n;
     }
     return OK;

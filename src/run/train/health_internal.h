@@ -19,9 +19,9 @@ err straggler_step(trainer *t, observe_step *out) MUST_USE;
 void straggler_free(trainer *t);
 
 typedef struct replica {
-    uint64_t parts, bytes; /* as of ckpt_hash_held */
+    uint64_t held, bytes; /* as of ckpt_hash_held */
 } replica;
-/* Marks the ranks whose bytes differ from those of most ranks with the same parts; of two, both.
+/* Marks the ranks whose bytes differ from those of most ranks that hold the same; of two, both.
  * @return how many. */
 int replicas_judge(const replica *all, int n, bool *bad);
 /* After each step, on all ranks together. @param saves a full checkpoint follows. */

@@ -9,7 +9,7 @@
 
 #include "util/fault.h"
 
-/* The parts that a rank holds copies of, by the axes along which the other copies are. */
+/* The elements that a rank holds copies of, by the axes along which the other copies are. */
 enum { MOST_SETS = 16 };
 typedef struct held_sets {
     axis_set axes[MOST_SETS]; /* 0: none */
@@ -29,11 +29,11 @@ static void find_sets(const trainer *t, held_sets *out) {
     }
 }
 
-/* How many ranks hold the same parts as rank r, and of these how many bit-identically. */
+/* How many ranks hold the same elements as rank r, and of these how many bit-identically. */
 static void count_peers(const replica *all, int n, int r, int *peers, int *equal) {
     *peers = *equal = 0;
     for (int i = 0; i < n; i++) {
-        bool same = all[i].parts == all[r].parts;
+        bool same = all[i].held == all[r].held;
         *peers += same;
         *equal += same && all[i].bytes == all[r].bytes;
     }
@@ -121,7 +121,7 @@ err replicas_check(trainer *t, bool saves) {
     if (!every || !(saves || t->state.step % every == 0) || mesh_world(&t->mesh) == 1) return OK;
     find_sets(t, &mine);
     for (int k = 0; k < MOST_SETS && mine.axes[k]; k++)
-        TRY(ckpt_hash_held(t->m, &t->x, t->o, mine.axes[k], &mine.of[k].parts, &mine.of[k].bytes));
+        TRY(ckpt_hash_held(t->m, &t->x, t->o, mine.axes[k], &mine.of[k].held, &mine.of[k].bytes));
     int n = mesh_world(&t->mesh);
     held_sets *all = mem_alloc((size_t)n * sizeof *all);
     bool *bad = mem_alloc((size_t)n);

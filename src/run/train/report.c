@@ -66,8 +66,8 @@ static void data_lines(const trainer *t) {
         print_field(t, "data", "%d sources, %s tokens, %s held out", t->data.n_sources, a, b);
     for (int i = 0; i < t->data.n_sources && t->data.n_sources > 1; i++) {
         const run_source *s = &t->data.sources[i];
-        loader_part p = loader_part_at(t->data.batches, i);
-        double windows = (double)loader_part_consumed(
+        loader_source p = loader_source_at(t->data.batches, i);
+        double windows = (double)loader_source_consumed(
             t->data.batches, i, batch_ramp_windows(&t->len.ramp, t->len.steps));
         double epochs = windows / (double)p.windows;
         char limit[48] = "";
@@ -75,16 +75,16 @@ static void data_lines(const trainer *t) {
         print_field(t, "", "%5.2f%%  %-20s %s tokens, %.2f epochs%s", 100 * p.share, s->name,
                     str_count(a, sizeof a, (double)(s->range.to - s->range.from)), epochs, limit);
     }
-    for (int k = 0; k < t->data.n_stages; k++) {
+    for (int k = 0; k < t->data.n_phases; k++) {
         str mix = { 0 };
-        int64_t at = (int64_t)(t->data.stages[k] / (double)t->len.seq);
+        int64_t at = (int64_t)(t->data.phases[k] / (double)t->len.seq);
         for (int i = 0; i < t->data.n_sources; i++) {
-            double share = loader_part_share(t->data.batches, i, at);
+            double share = loader_source_share(t->data.batches, i, at);
             if (share > 0)
                 str_add(&mix, "%s%.2f%% %s", mix.len ? ", " : "", 100 * share,
                         t->data.sources[i].name);
         }
-        print_field(t, "", "from %s tokens on: %s", str_count(a, sizeof a, t->data.stages[k]),
+        print_field(t, "", "from %s tokens on: %s", str_count(a, sizeof a, t->data.phases[k]),
                     mix.len ? mix.text : "nothing");
         str_free(&mix);
     }

@@ -253,9 +253,9 @@ void trainer_free(trainer *t) {
     ops_close(t->ops);
     model_free(t->m);
     free(t->losses);
-    free(t->pending.part);
+    free(t->pending.source);
     free(t->pending.row_valid);
-    free(t->rows_of.part);
+    free(t->rows_of.source);
     free(t->rows_of.row_valid);
     pool_free(t->x.pool);
     straggler_free(t);

@@ -41,9 +41,9 @@ static void fetch_losses(trainer *t, int micro) {
     pending_losses *f = &t->pending;
     f->micro = micro;
     size_t rows = (size_t)t->len.rows, from = (size_t)micro * rows;
-    f->part = mem_grow(f->part, rows * sizeof *f->part);
+    f->source = mem_grow(f->source, rows * sizeof *f->source);
     f->row_valid = mem_grow(f->row_valid, rows * sizeof *f->row_valid);
-    memcpy(f->part, t->rows_of.part + from, rows * sizeof *f->part);
+    memcpy(f->source, t->rows_of.source + from, rows * sizeof *f->source);
     memcpy(f->row_valid, t->rows_of.row_valid + from, rows * sizeof *f->row_valid);
     tensor result = exec_result(&t->x, t->train_id);
     plan_fetch(t->p, QUEUE_COMPUTE, &f->losses, result.data, tensor_bytes(&result));
@@ -54,10 +54,10 @@ static void keep_rows(trainer *t, int micro, const data_batch *b) {
     size_t rows = (size_t)t->len.rows, n = (size_t)b->microbatches * rows;
     step_rows *k = &t->rows_of;
     if (micro == 0) {
-        k->part = mem_grow(k->part, n * sizeof *k->part);
+        k->source = mem_grow(k->source, n * sizeof *k->source);
         k->row_valid = mem_grow(k->row_valid, n * sizeof *k->row_valid);
     }
-    memcpy(k->part + (size_t)micro * rows, b->part, rows * sizeof *k->part);
+    memcpy(k->source + (size_t)micro * rows, b->source, rows * sizeof *k->source);
     memcpy(k->row_valid + (size_t)micro * rows, b->row_valid, rows * sizeof *k->row_valid);
 }
 

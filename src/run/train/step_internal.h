@@ -13,12 +13,12 @@ typedef struct pending_losses {
     bool open;
     device_ticket losses;
     int micro;
-    int32_t *part; /* [rows], as in data_batch; owned */
+    int32_t *source; /* [rows], as in data_batch; owned */
     int64_t *row_valid;
 } pending_losses;
 /* Keeps the facts of a step's batches until their losses are read. */
 typedef struct step_rows {
-    int32_t *part; /* [microbatches][rows], as in data_batch; owned */
+    int32_t *source; /* [microbatches][rows], as in data_batch; owned */
     int64_t *row_valid;
 } step_rows;
 /* Counts of the tokens that a layer routed to each expert in the last step, in flight. */

@@ -53,7 +53,7 @@ static void add_quoted_key(str *out, const char *before, const char *name) {
 
 static void add_parts(str *out, const observe_step *s) {
     for (int i = 0; i < s->n_sources; i++) {
-        const observe_part *p = &s->sources[i];
+        const observe_source *p = &s->sources[i];
         add_quoted_key(out, i ? "," : ",\"sources\":{", p->name);
         str_add(out, "{\"tokens\":%lld", (long long)p->tokens);
         if (!isnan(p->loss)) {

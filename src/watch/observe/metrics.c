@@ -82,7 +82,7 @@ void metric_visit(const observe_step *s, metric_visitor fn, void *ctx) {
         visit_one(fn, ctx, METRIC_source_tokens, s->sources[i].name, (double)s->sources[i].tokens);
     }
     for (int i = 0; i < s->n_validation; i++) {
-        const observe_part *p = &s->validation[i];
+        const observe_source *p = &s->validation[i];
         visit_one(fn, ctx, METRIC_set_loss, p->name, p->loss);
         visit_one(fn, ctx, METRIC_set_ppl, p->name, exp(p->loss));
     }

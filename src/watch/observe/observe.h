@@ -45,11 +45,11 @@ extern const metric metric_table[METRICS];
 
 /* ---- one step ---------------------------------------------------------------------------- */
 /* One source of a mixture, or one set to validate on. */
-typedef struct observe_part {
+typedef struct observe_source {
     const char *name; /* borrowed */
     int64_t tokens;   /* seen so far */
     double loss;      /* mean over its targets; NaN: none in this step */
-} observe_part;
+} observe_source;
 
 /* Values of which a histogram is kept. */
 typedef struct observe_sample {
@@ -91,7 +91,7 @@ typedef struct observe_step {
 #include "observe/metrics.def"
     /* Where there are several, "sources": { NAME: { "tokens": N, "loss": L }, ... } and
      * "validation": { NAME: L, ... }. Borrowed. */
-    const observe_part *sources, *validation;
+    const observe_source *sources, *validation;
     int n_sources, n_validation;
     /* "tasks": { NAME: { "acc": A, "acc_norm": N }, ... }; borrowed. */
     const observe_task *tasks;

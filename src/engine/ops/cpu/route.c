@@ -16,7 +16,7 @@ typedef struct route_job {
     int32_t *row, *source, *offset;       /* [N,K], [M], [E+1] */
     int32_t *taken;                       /* workspace [sequences, E]: choices */
     int32_t *dropped;                     /* workspace [sequences] */
-    route_parts parts; /* `sequences` are chunks of them where ranks share them */
+    route_ranks ranks; /* `sequences` are chunks of them where ranks share them */
     float unit;        /* of the auxiliary gradient */
 } route_job;
 
@@ -96,10 +96,10 @@ static void choose_task(void *ctx, int64_t b, int worker) {
 
 /* Choices of the whole sequence that a unit belongs to. */
 static int32_t chosen_of(const route_job *j, int64_t unit, int64_t e, const int32_t *own) {
-    return j->parts.count ? route_choices(&j->parts, unit, e, true) : own[e];
+    return j->ranks.count ? route_choices(&j->ranks, unit, e, true) : own[e];
 }
 static float choices_of(const route_job *j, span tokens) {
-    int64_t units = j->parts.count ? j->parts.chunks * j->parts.parts : 1;
+    int64_t units = j->ranks.count ? j->ranks.chunks * j->ranks.ranks : 1;
     return (float)(j->s.k * units * (tokens.hi - tokens.lo));
 }
 
@@ -125,8 +125,8 @@ static void number_task(void *ctx, int64_t b, int worker) {
     int64_t experts = j->s.experts, k = j->s.k;
     const int32_t *first = j->taken + b * experts;
     int32_t used[ROUTE_MAX_EXPERTS] = { 0 }, before[ROUTE_MAX_EXPERTS] = { 0 };
-    for (int64_t e = 0; j->parts.count && e < experts; e++)
-        before[e] = route_choices(&j->parts, b, e, false);
+    for (int64_t e = 0; j->ranks.count && e < experts; e++)
+        before[e] = route_choices(&j->ranks, b, e, false);
     span tokens = tokens_of(j, b);
     for (int64_t i = tokens.lo * k; i < tokens.hi * k; i++) {
         int32_t e = j->row[i], at = used[e]++;
@@ -146,7 +146,7 @@ static void number_experts(const route_job *j) {
         j->offset[e] = at;
         for (int64_t b = 0; b < s->seqs; b++) {
             int32_t *count = &j->taken[b * s->experts + e];
-            int32_t n = route_taken(&j->parts, s->capacity, b, e, *count);
+            int32_t n = route_taken(&j->ranks, s->capacity, b, e, *count);
             *count = at;
             at += padded ? (int32_t)s->capacity : n;
         }
@@ -171,7 +171,7 @@ static route_job route_job_of(const op_call *c, const tensor *logits, const tens
 
 static void CPU(route)(const op_call *c) {
     route_job j = route_job_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
-    j.parts = route_parts_of(c, &c->in[2], j.s.experts);
+    j.ranks = route_ranks_of(c, &c->in[2], j.s.experts);
     j.bias = c->in[1].data;
     j.weight = c->out[0].data;
     j.source = c->out[2].data;
@@ -258,7 +258,7 @@ static void backward_task(void *ctx, int64_t b, int worker) {
 static void CPU(route_bwd)(const op_call *c) {
     const step_block *step = c->run->step;
     route_job j = route_job_of(c, &c->in[1], &c->in[2], 0);
-    j.parts = route_parts_of(c, &c->in[4], j.s.experts);
+    j.ranks = route_ranks_of(c, &c->in[4], j.s.experts);
     j.dweight = c->in[0].data;
     j.offset = c->in[3].data;
     j.dlogits = c->out[0].data;

@@ -126,12 +126,12 @@ static void CPU(clip)(const op_call *c) {
  * weights it changes. The gradient is measured as the update will use it, scale included. */
 typedef struct agc_job {
     const op_call *c;
-    matrix_part m;
+    matrix_slice m;
     int64_t each; /* rows of a task */
 } agc_job;
 
 static agc_job agc_job_of(const op_call *c, const tensor *g) {
-    agc_job j = { .c = c, .m = matrix_part_of(c, tensor_count(g)) };
+    agc_job j = { .c = c, .m = matrix_slice_of(c, tensor_count(g)) };
     j.each = rows_per_task(j.m.cols);
     return j;
 }
@@ -150,7 +150,7 @@ static void agc_sums_task(void *ctx, int64_t i, int worker) {
     const agc_job *j = ctx;
     const op_call *c = j->c;
     float *p_sum = c->out[0].data, *g_sum = c->out[1].data;
-    span rows = part_rows(&j->m, i, j->each);
+    span rows = task_rows(&j->m, i, j->each);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         int64_t at = row_at(&j->m, row), to = j->m.row0 + row;
         span k = row_span(&j->m, row);
@@ -171,7 +171,7 @@ static void agc_task(void *ctx, int64_t i, int worker) {
     const agc_job *j = ctx;
     const op_call *c = j->c;
     const float *p_sum = c->in[0].data, *g_sum = c->in[1].data;
-    span rows = part_rows(&j->m, i, j->each);
+    span rows = task_rows(&j->m, i, j->each);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         int64_t whole = j->m.row0 + row;
         double most = c->attr.agc.factor * MAX(sqrt(p_sum[whole]), (double)c->attr.agc.eps);

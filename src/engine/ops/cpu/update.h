@@ -3,6 +3,7 @@
 #ifndef INGOT_OPS_CPU_UPDATE_H
 #define INGOT_OPS_CPU_UPDATE_H
 
+#include "ops/matrix_slice.h"
 #include "philox.h"
 #include "bandwidth.h"
 
@@ -202,34 +203,20 @@ static inline void update_put(const op_call *c, const tensor *copy, const float 
         elems_put(copy, at, n, x);
 }
 
-/* ---- parts of matrices ------------------------------------------------------------------------
- * The elements of a call, as rows of the local matrix: row i has those of columns [row_span) and is row
- * row0 + i of the whole matrix, whose column col0 is the first local one. */
-typedef struct matrix_part {
-    int64_t first, n, cols; /* local elements [first, first + n), in rows of cols */
-    int64_t begin, end;     /* the rows that have some */
-    int64_t row0, col0;
-} matrix_part;
-
-static inline matrix_part matrix_part_of(const op_call *c, int64_t n) {
-    int64_t first = c->attr.update.first, cols = c->attr.update.cols;
-    int64_t base = c->attr.update.base, stride = c->attr.update.stride;
-    BUG_IF(cols < 1 || stride < cols);
-    return (matrix_part){
-        first, n, cols, first / cols, ceil_div(first + n, cols), base / stride, base % stride
-    };
-}
+/* ---- slices of matrices ---------------------------------------------------------------------- */
 /* The rows of the i-th task of `each`. */
-static inline span part_rows(const matrix_part *m, int64_t i, int64_t each) {
+static inline span task_rows(const matrix_slice *m, int64_t i, int64_t each) {
     span s = span_of(i, each, m->end - m->begin);
     return (span){ s.lo + m->begin, s.hi + m->begin };
 }
-static inline span row_span(const matrix_part *m, int64_t row) {
+static inline span row_span(const matrix_slice *m, int64_t row) {
     return (span){ MAX(m->first, row * m->cols) - row * m->cols,
                    MIN(m->first + m->n, (row + 1) * m->cols) - row * m->cols };
 }
 /* The call's index of a local row's first column; below 0 where the part begins within the row. */
-static inline int64_t row_at(const matrix_part *m, int64_t row) { return row * m->cols - m->first; }
+static inline int64_t row_at(const matrix_slice *m, int64_t row) {
+    return row * m->cols - m->first;
+}
 
 /* Checks the operands: fp32 of one size; the copy may have any float type.
  * @return false when the step is skipped: nothing may change. */

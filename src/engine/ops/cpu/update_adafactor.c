@@ -19,7 +19,7 @@ static const double DECAY_POWER = -0.8;
 
 typedef struct factor_job {
     const op_call *c;
-    matrix_part m;
+    matrix_slice m;
     int64_t each, chunks; /* rows of a task */
     float scale;
     float b2, c2; /* the moments' decay, and 1 - it */
@@ -27,7 +27,7 @@ typedef struct factor_job {
 } factor_job;
 
 static factor_job factor_job_of(const op_call *c, const tensor *x) {
-    factor_job j = { .c = c, .m = matrix_part_of(c, tensor_count(x)) };
+    factor_job j = { .c = c, .m = matrix_slice_of(c, tensor_count(x)) };
     int64_t rows = j.m.end - j.m.begin;
     j.each = MAX(rows_per_task(j.m.cols), ceil_div(rows, CHUNKS));
     j.chunks = ceil_div(rows, j.each);
@@ -52,7 +52,7 @@ static void sums_task(void *ctx, int64_t i, int worker) {
     float *restrict col = j->sums + i * j->m.cols, *rows = j->c->out[0].data;
     float scale = j->scale, eps = j->c->attr.update.eps;
     memset(col, 0, (size_t)j->m.cols * sizeof *col);
-    span s = part_rows(&j->m, i, j->each);
+    span s = task_rows(&j->m, i, j->each);
     for (int64_t row = s.lo; row < s.hi; row++) {
         const float *restrict g = (const float *)j->c->in[0].data + row_at(&j->m, row);
         span k = row_span(&j->m, row);
@@ -118,7 +118,7 @@ static void matrix_task(void *ctx, int64_t i, int worker) {
     const factor_job *j = ctx;
     const float *rows = (const float *)j->c->in[0].data + j->m.row0;
     const float *restrict col = (const float *)j->c->in[1].data + j->m.col0;
-    span s = part_rows(&j->m, i, j->each);
+    span s = task_rows(&j->m, i, j->each);
     for (int64_t row = s.lo; row < s.hi; row++) {
         float *restrict u = (float *)j->c->out[0].data + row_at(&j->m, row);
         float by = j->scale * rows[row];

@@ -29,7 +29,7 @@ struct route_args {
     bool add;
     int32_t *row, *source, *offset, *chosen, *first, *dropped;
     const step_block *step;
-    route_parts parts; /* `sequences` are chunks of them where ranks share them */
+    route_ranks ranks; /* `sequences` are chunks of them where ranks share them */
 };
 
 static __device__ __forceinline__ int64_t sequence_end(const route_args &a, int64_t b) {
@@ -39,11 +39,11 @@ static __device__ __forceinline__ int64_t sequence_end(const route_args &a, int6
 
 /* Choices of an expert in the whole sequence that unit b belongs to, and of all experts there. */
 static __device__ __forceinline__ float chosen_of(const route_args &a, int64_t b, int64_t e) {
-    return (float)(a.parts.count ? route_choices(&a.parts, b, e, true)
+    return (float)(a.ranks.count ? route_choices(&a.ranks, b, e, true)
                                  : a.chosen[b * a.s.experts + e]);
 }
 static __device__ __forceinline__ float choices_of(const route_args &a, int64_t b) {
-    int64_t units = a.parts.count ? a.parts.chunks * a.parts.parts : 1;
+    int64_t units = a.ranks.count ? a.ranks.chunks * a.ranks.ranks : 1;
     return (float)(a.s.k * units * (sequence_end(a, b) - b * a.s.seq));
 }
 
@@ -148,7 +148,7 @@ static __global__ void __launch_bounds__(THREADS) count_choices(route_args a, bo
 
 static __device__ __forceinline__ int32_t rows_taken(const route_args &a, int64_t b, int64_t e) {
     if (a.padded) return (int32_t)a.s.capacity;
-    return route_taken(&a.parts, a.s.capacity, b, e, a.chosen[b * a.s.experts + e]);
+    return route_taken(&a.ranks, a.s.capacity, b, e, a.chosen[b * a.s.experts + e]);
 }
 
 /* Grid: one block. */
@@ -186,7 +186,7 @@ static __global__ void __launch_bounds__(WARP) number_rows(route_args a) {
     int lane = threadIdx.x;
     for (int64_t e = lane; e < a.s.experts; e += WARP) {
         used[e] = 0;
-        earlier[e] = a.parts.count ? route_choices(&a.parts, b, e, false) : 0;
+        earlier[e] = a.ranks.count ? route_choices(&a.ranks, b, e, false) : 0;
     }
     __syncwarp();
     for (int64_t from = b * a.s.seq * a.s.k; from < end; from += WARP) {
@@ -333,7 +333,7 @@ static launch_shape by_token(const route_args &a) {
 static void cuda_route(const op_call *c) {
     cuda_context *x = cuda_of(c);
     route_args a = args_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
-    a.parts = route_parts_of(c, &c->in[2], a.s.experts);
+    a.ranks = route_ranks_of(c, &c->in[2], a.s.experts);
     a.bias = (const float *)c->in[1].data;
     a.weight = (float *)c->out[0].data;
     a.source = (int32_t *)c->out[2].data;
@@ -376,7 +376,7 @@ static void cuda_route_count(const op_call *c) {
 static void cuda_route_bwd(const op_call *c) {
     cuda_context *x = cuda_of(c);
     route_args a = args_of(c, &c->in[1], &c->in[2], 0);
-    a.parts = route_parts_of(c, &c->in[4], a.s.experts);
+    a.ranks = route_ranks_of(c, &c->in[4], a.s.experts);
     a.dweight = (const float *)c->in[0].data;
     a.offset = (int32_t *)c->in[3].data;
     a.dlogits = (float *)c->out[0].data;

@@ -5,34 +5,19 @@
 #include "update.cuh"
 
 extern "C" {
+#include "ops/matrix_slice.h"
 #include "ops/op_table.h"
 }
 
 enum { THREADS = 256 };
 
-/* ---- parts of matrices: as ops/cpu/update.h has them ---------------------------------------------- */
-typedef struct matrix_part {
-    int64_t first, n, cols; /* local elements [first, first + n), in rows of cols */
-    int64_t begin, rows;    /* the first local row that has some, and how many have */
-    int64_t row0, col0;     /* of local row and column 0 in the whole matrix */
-} matrix_part;
-
-static matrix_part matrix_part_of(const op_call *c, int64_t n) {
-    int64_t first = c->attr.update.first, cols = c->attr.update.cols;
-    int64_t base = c->attr.update.base, stride = c->attr.update.stride;
-    BUG_IF(cols < 1 || stride < cols);
-    matrix_part m = { first, n, cols, first / cols, 0, base / stride, base % stride };
-    m.rows = ceil_div(first + n, cols) - m.begin;
-    return m;
-}
-
 /* The columns [lo, hi) of local row `row` that the call has; element `at` of it is column 0. */
-typedef struct part_row {
+typedef struct slice_row {
     int64_t lo, hi, at;
-} part_row;
-static __device__ __forceinline__ part_row part_row_of(const matrix_part &m, int64_t row) {
+} slice_row;
+static __device__ __forceinline__ slice_row slice_row_of(const matrix_slice &m, int64_t row) {
     int64_t from = row * m.cols;
-    part_row r = { from < m.first ? m.first - from : 0, m.cols, from - m.first };
+    slice_row r = { from < m.first ? m.first - from : 0, m.cols, from - m.first };
     if (from + m.cols > m.first + m.n) r.hi = m.first + m.n - from;
     return r;
 }
@@ -61,12 +46,12 @@ static __device__ void store_partial_sum(double *partial, double v) {
 
 /* ---- Adafactor: ops/cpu/update_adafactor.c has the formulas -------------------------------------- */
 /* A block per row at a time. */
-static __global__ void factor_row_sums(const float *g, float *sum, matrix_part m, float eps,
+static __global__ void factor_row_sums(const float *g, float *sum, matrix_slice m, float eps,
                                        const step_block *s) {
     __shared__ float smem[33];
     float scale = s->now.grad_scale;
-    for (int64_t row = blockIdx.x; row < m.rows; row += gridDim.x) {
-        part_row r = part_row_of(m, m.begin + row);
+    for (int64_t row = blockIdx.x; row < (m.end - m.begin); row += gridDim.x) {
+        slice_row r = slice_row_of(m, m.begin + row);
         float v = 0;
         for (int64_t k = r.lo + threadIdx.x; k < r.hi; k += THREADS) {
             float x = g[r.at + k] * scale;
@@ -78,13 +63,13 @@ static __global__ void factor_row_sums(const float *g, float *sum, matrix_part m
 }
 
 /* Grid: (columns / 256, parts); block (x, y) sums 256 columns over every gridDim.y-th row. */
-static __global__ void factor_column_parts(const float *g, float *parts, matrix_part m, float eps,
+static __global__ void factor_column_parts(const float *g, float *parts, matrix_slice m, float eps,
                                            const step_block *s) {
     float scale = s->now.grad_scale, sum = 0;
     int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (col >= m.cols) return;
-    for (int64_t row = blockIdx.y; row < m.rows; row += gridDim.y) {
-        part_row r = part_row_of(m, m.begin + row);
+    for (int64_t row = blockIdx.y; row < (m.end - m.begin); row += gridDim.y) {
+        slice_row r = slice_row_of(m, m.begin + row);
         if (col < r.lo || col >= r.hi) continue;
         float x = g[r.at + col] * scale;
         sum += x * x + eps;
@@ -92,7 +77,7 @@ static __global__ void factor_column_parts(const float *g, float *parts, matrix_
     parts[blockIdx.y * m.cols + col] = sum;
 }
 
-static __global__ void factor_column_sums(const float *parts, float *sum, matrix_part m, int n) {
+static __global__ void factor_column_sums(const float *parts, float *sum, matrix_slice m, int n) {
     int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     float v = 0;
     if (col >= m.cols) return;
@@ -100,12 +85,12 @@ static __global__ void factor_column_sums(const float *parts, float *sum, matrix
     sum[m.col0 + col] = v;
 }
 
-static int column_parts(const matrix_part &m) {
-    return (int)(m.rows < CUDA_PARTIALS ? m.rows : CUDA_PARTIALS);
+static int column_parts(const matrix_slice &m) {
+    return (int)((m.end - m.begin) < CUDA_PARTIALS ? (m.end - m.begin) : CUDA_PARTIALS);
 }
 
 static void cuda_factor_sums(const op_call *c) {
-    matrix_part m = matrix_part_of(c, tensor_count(&c->in[0]));
+    matrix_slice m = matrix_slice_of(c, tensor_count(&c->in[0]));
     const float *g = (const float *)c->in[0].data;
     float *parts = (float *)c->run->workspace, eps = c->attr.update.eps;
     cuda_context *x = cuda_of(c);
@@ -122,7 +107,7 @@ static void cuda_factor_sums(const op_call *c) {
 }
 
 static size_t cuda_factor_workspace(const op_backend *b, const op_call *c, int threads) {
-    matrix_part m = matrix_part_of(c, tensor_count(&c->in[0]));
+    matrix_slice m = matrix_slice_of(c, tensor_count(&c->in[0]));
     return (size_t)(column_parts(m) * m.cols) * sizeof(float);
 }
 
@@ -153,7 +138,7 @@ static void cuda_factor_moments(const op_call *c) {
            c->out[2].dim[0], c->out[3].dim[0], c->run->step);
 }
 
-static __global__ void factor_matrix(float *u, const float *row, const float *col, matrix_part m,
+static __global__ void factor_matrix(float *u, const float *row, const float *col, matrix_slice m,
                                      const step_block *s) {
     if (s->now.skip) return;
     float scale = s->now.grad_scale;
@@ -165,7 +150,7 @@ static __global__ void factor_matrix(float *u, const float *row, const float *co
 }
 
 static void cuda_factor_matrix(const op_call *c) {
-    matrix_part m = matrix_part_of(c, tensor_count(&c->out[0]));
+    matrix_slice m = matrix_slice_of(c, tensor_count(&c->out[0]));
     LAUNCH(cuda_of(c), { CUDA_PARTIALS * 4, THREADS }, factor_matrix, (float *)c->out[0].data,
            (const float *)c->in[0].data, (const float *)c->in[1].data, m, c->run->step);
 }
@@ -189,9 +174,9 @@ static void cuda_factor_vector(const op_call *c) {
 
 /* ---- adaptive clipping. Grid: a block per row ------------------------------------------------------ */
 static __global__ void agc_sums(const float *p, const float *g, float *p_sum, float *g_sum,
-                                matrix_part m, const step_block *s) {
+                                matrix_slice m, const step_block *s) {
     __shared__ float smem[33];
-    part_row r = part_row_of(m, m.begin + blockIdx.x);
+    slice_row r = slice_row_of(m, m.begin + blockIdx.x);
     float pp = 0, gg = 0, scale = s->now.grad_scale;
     for (int64_t k = r.lo + threadIdx.x; k < r.hi; k += blockDim.x) {
         float pk = p[r.at + k], gk = g[r.at + k] * scale;
@@ -206,18 +191,18 @@ static __global__ void agc_sums(const float *p, const float *g, float *p_sum, fl
 }
 
 static void cuda_agc_sums(const op_call *c) {
-    matrix_part m = matrix_part_of(c, tensor_count(&c->in[1]));
+    matrix_slice m = matrix_slice_of(c, tensor_count(&c->in[1]));
     fill_zero(c, &c->out[0]);
     fill_zero(c, &c->out[1]);
-    LAUNCH(cuda_of(c), { (unsigned)m.rows, THREADS }, agc_sums, (const float *)c->in[0].data,
-           (const float *)c->in[1].data, (float *)c->out[0].data, (float *)c->out[1].data, m,
-           c->run->step);
+    LAUNCH(cuda_of(c), { (unsigned)(m.end - m.begin), THREADS }, agc_sums,
+           (const float *)c->in[0].data, (const float *)c->in[1].data, (float *)c->out[0].data,
+           (float *)c->out[1].data, m, c->run->step);
 }
 
 static __global__ void agc_clip_rows(const float *p_sum, const float *g_sum, float *g,
-                                     matrix_part m, float factor, float eps, const step_block *s) {
+                                     matrix_slice m, float factor, float eps, const step_block *s) {
     if (s->now.skip) return;
-    part_row r = part_row_of(m, m.begin + blockIdx.x);
+    slice_row r = slice_row_of(m, m.begin + blockIdx.x);
     int64_t row = m.row0 + m.begin + blockIdx.x;
     float most = factor * fmaxf(sqrtf(p_sum[row]), eps), length = sqrtf(g_sum[row]);
     if (!(length > most)) return; /* NaN too: the global norm shows it */
@@ -226,10 +211,10 @@ static __global__ void agc_clip_rows(const float *p_sum, const float *g_sum, flo
 }
 
 static void cuda_agc(const op_call *c) {
-    matrix_part m = matrix_part_of(c, tensor_count(&c->out[0]));
-    LAUNCH(cuda_of(c), { (unsigned)m.rows, THREADS }, agc_clip_rows, (const float *)c->in[0].data,
-           (const float *)c->in[1].data, (float *)c->out[0].data, m, c->attr.agc.factor,
-           c->attr.agc.eps, c->run->step);
+    matrix_slice m = matrix_slice_of(c, tensor_count(&c->out[0]));
+    LAUNCH(cuda_of(c), { (unsigned)(m.end - m.begin), THREADS }, agc_clip_rows,
+           (const float *)c->in[0].data, (const float *)c->in[1].data, (float *)c->out[0].data, m,
+           c->attr.agc.factor, c->attr.agc.eps, c->run->step);
 }
 
 KERNEL(FACTOR_SUMS, cuda_factor_sums, cuda_factor_workspace, ATTRS_PART | ATTR(UPDATE_EPS));

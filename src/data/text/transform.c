@@ -1,16 +1,16 @@
-/* The stage runner: reads documents, lets a stage judge each, and writes what is kept and, on
+/* The transform runner: reads documents, lets a transform judge each, and writes what is kept and, on
  * request, what is dropped with the reason.
  *
- *     text_stage_run
- *       per part               on one of the ranks (stage_tasks.c); skipped if it is complete (output_parts.c). Mostly a part is a
- *                              segment; it may be several, and some stages fill their parts themselves
+ *     text_transform_run
+ *       per part               on one of the ranks (transform_tasks.c); skipped if it is complete (output_parts.c). Mostly a part is a
+ *                              segment; it may be several, and some transforms fill their parts themselves
  *         text_pipeline_run    workers parse and judge blocks in parallel (pipeline.c)
  *           judge_block        judge each document; format and compress the output of the block
- *           write_stage_block        in input order: append to the sinks (sink.c), add up the report
+ *           write_transform_block        in input order: append to the sinks (sink.c), add up the report
  *         parts_add            the report of the part, which marks it as complete
  *       parts_close            state.json: "complete"
  *
- * A stage only judges; everything else (parallelism, resuming, atomic output, counting) is the
+ * A transform only judges; everything else (parallelism, resuming, atomic output, counting) is the
  * same for all of them and lives here. Output is deterministic: a block is compressed as a frame
  * of its own, and blocks are split by bytes, so neither threads, ranks nor interruptions change a byte. */
 #include <math.h>
@@ -19,19 +19,19 @@
 
 #include "comm/comm.h"
 #include "io/io.h"
-#include "text/stage.h"
+#include "text/transform.h"
 
 /* The output of one block. */
-typedef struct stage_result {
+typedef struct transform_result {
     str kept[TEXT_OUTPUTS_MAX], dropped;
-    text_stage_report report;
-} stage_result;
+    text_transform_report report;
+} transform_result;
 
 static void drop_result(void *result) {
-    stage_result *r = result;
+    transform_result *r = result;
     for (int i = 0; i < TEXT_OUTPUTS_MAX; i++) str_free(&r->kept[i]);
     str_free(&r->dropped);
-    text_stage_report_free(&r->report);
+    text_transform_report_free(&r->report);
 }
 
 /* ---- work ------------------------------------------------------------------------------------ */
@@ -45,10 +45,10 @@ static void write_dropped(const text_doc *d, const char *rule, double value, str
     str_add(out, isfinite(value) ? ", \"value\": %.9g}\n" : ", \"value\": null}\n", value);
 }
 
-static err judge_document(stage_run *run, int worker, int segment, const text_doc *d,
-                          stage_result *r) {
-    const text_stage *s = run->stage;
-    stage_worker *w = &run->workers[worker];
+static err judge_document(transform_run *run, int worker, int segment, const text_doc *d,
+                          transform_result *r) {
+    const text_transform *s = run->transform;
+    transform_worker *w = &run->workers[worker];
     text_verdict v = { .rule = TEXT_KEEP, .text = d->text, .count = r->report.count };
     TRY(s->judge(s->ctx, worker, segment, d, &v));
     BUG_IF(v.rule != TEXT_KEEP && (v.rule < 0 || v.rule >= s->n_rules));
@@ -77,10 +77,10 @@ static err judge_document(stage_run *run, int worker, int segment, const text_do
 }
 
 static err judge_block(void *ctx, int worker, const text_block *b, void *result) {
-    stage_run *run = ctx;
-    stage_result *r = result;
-    stage_worker *w = &run->workers[worker];
-    report_init(&r->report, run->stage);
+    transform_run *run = ctx;
+    transform_result *r = result;
+    transform_worker *w = &run->workers[worker];
+    report_init(&r->report, run->transform);
     for (int i = 0; i < b->n; i++) TRY(judge_document(run, worker, b->segment, &b->docs[i], r));
     for (int i = 0; i < run->n_out; i++) {
         if (w->kept_rows) TRY(parquet_rows_pack(w->kept_rows[i], &r->kept[i]));
@@ -91,10 +91,10 @@ static err judge_block(void *ctx, int worker, const text_block *b, void *result)
     return OK;
 }
 
-static err write_stage_block(void *ctx, const text_block *b, void *result) {
-    stage_run *run = ctx;
-    stage_result *r = result;
-    report_add(&run->part, &r->report, run->stage);
+static err write_transform_block(void *ctx, const text_block *b, void *result) {
+    transform_run *run = ctx;
+    transform_result *r = result;
+    report_add(&run->part, &r->report, run->transform);
     err e = OK;
     for (int i = 0; i < run->n_out && !e; i++)
         e = sink_write(&run->out[i], r->kept[i].text, r->kept[i].len);
@@ -104,18 +104,19 @@ static err write_stage_block(void *ctx, const text_block *b, void *result) {
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
-/* The documents of the part's segments, judged; or what the stage itself puts there. */
-static err fill_part(stage_run *run, int part) {
-    const text_pipeline pipeline = { run, sizeof(stage_result), judge_block, write_stage_block,
-                                     drop_result };
+/* The documents of the part's segments, judged; or what the transform itself puts there. */
+static err fill_part(transform_run *run, int part) {
+    const text_pipeline pipeline = { run, sizeof(transform_result), judge_block,
+                                     write_transform_block, drop_result };
     text_part to = { run, &run->part };
-    if (run->stage->fill) return run->stage->fill(run->stage->ctx, part, &to, run->progress);
+    if (run->transform->fill)
+        return run->transform->fill(run->transform->ctx, part, &to, run->progress);
     for (int s = run->first_segment[part]; s < run->first_segment[part + 1]; s++)
         TRY(text_pipeline_run(run->in, s, &pipeline, run->threads, &run->part.read));
     return OK;
 }
 
-static err write_part(stage_run *run, int part) {
+static err write_part(transform_run *run, int part) {
     for (int i = 0; i < run->n_out; i++) TRY(sink_begin_part(&run->out[i], part));
     TRY(sink_begin_part(&run->dropped, part));
     TRY(fill_part(run, part));
@@ -125,34 +126,34 @@ static err write_part(stage_run *run, int part) {
 }
 
 static err run_part_task(void *ctx, int part, text_progress *p) {
-    stage_run *run = ctx;
+    transform_run *run = ctx;
     run->progress = p;
-    report_init(&run->part, run->stage);
+    report_init(&run->part, run->transform);
     err e = write_part(run, part);
     if (!e && run->folder) e = parts_add(run->folder, part, &run->part);
     run->report->seen_bytes += run->part.read.bytes;
-    report_add(run->report, &run->part, run->stage);
-    text_stage_report_free(&run->part);
+    report_add(run->report, &run->part, run->transform);
+    text_transform_report_free(&run->part);
     return e;
 }
 
 /* Finds the parts that an earlier run has completed. */
-static err resume_parts(stage_run *run, bool fresh) {
+static err resume_parts(transform_run *run, bool fresh) {
     TRY(parts_open(run->folder, fresh));
     for (int i = 0; i < run->n_parts; i++) {
-        report_init(&run->part, run->stage);
+        report_init(&run->part, run->transform);
         err e = parts_find(run->folder, i, &run->whole[i], &run->part);
         if (!e && run->whole[i]) {
             run->report->resumed_parts++;
-            report_add(run->report, &run->part, run->stage);
+            report_add(run->report, &run->part, run->transform);
         }
-        text_stage_report_free(&run->part);
+        text_transform_report_free(&run->part);
         TRY(e);
     }
     return OK;
 }
 
-static err run_stage_parts(stage_run *run, const char *name) {
+static err run_transform_parts(transform_run *run, const char *name) {
     text_tasks tasks = { .comm = run->comm,
                          .name = name,
                          .n = run->n_parts,
@@ -164,12 +165,12 @@ static err run_stage_parts(stage_run *run, const char *name) {
 }
 
 /* Decides which segments make up each part. */
-static void plan_parts(stage_run *run, int64_t merge_bytes) {
+static void plan_parts(transform_run *run, int64_t merge_bytes) {
     int n = text_segments(run->in);
-    if (run->stage->fill) {
-        run->n_parts = run->stage->n_parts;
+    if (run->transform->fill) {
+        run->n_parts = run->transform->n_parts;
         run->bytes = mem_alloc((size_t)run->n_parts * sizeof *run->bytes + 1);
-        for (int i = 0; i < run->n_parts; i++) run->bytes[i] = run->stage->part_bytes[i];
+        for (int i = 0; i < run->n_parts; i++) run->bytes[i] = run->transform->part_bytes[i];
         return;
     }
     run->first_segment = mem_alloc(((size_t)n + 1) * sizeof *run->first_segment);
@@ -187,25 +188,26 @@ static void plan_parts(stage_run *run, int64_t merge_bytes) {
 }
 
 /* With several ranks rank 0 alone looks at what is in the folder, and writes its state. */
-static err run_into_folder(stage_run *run, const text_stage_options *o) {
+static err run_into_folder(transform_run *run, const text_transform_options *o) {
     bool first = comm_rank(run->comm) == 0;
     TRY(comm_agree(run->comm, first ? resume_parts(run, o->fresh) : OK));
     TRY(comm_merge(run->comm, run->whole, (size_t)run->n_parts * sizeof *run->whole));
-    TRY(run_stage_parts(run, o->quiet ? NULL : run->stage->name));
-    TRY(report_total(run->report, run->stage, run->comm));
-    TRY(text_counts_check(&run->report->read, run->stage->name));
+    TRY(run_transform_parts(run, o->quiet ? NULL : run->transform->name));
+    TRY(report_total(run->report, run->transform, run->comm));
+    TRY(text_counts_check(&run->report->read, run->transform->name));
     return comm_agree(run->comm, first ? parts_close(run->folder) : OK);
 }
 
-static err run_into_one_file(stage_run *run, const text_stage_options *o) {
-    TRY(run_stage_parts(run, o->quiet ? NULL : run->stage->name));
-    TRY(text_counts_check(&run->report->read, run->stage->name));
+static err run_into_one_file(transform_run *run, const text_transform_options *o) {
+    TRY(run_transform_parts(run, o->quiet ? NULL : run->transform->name));
+    TRY(text_counts_check(&run->report->read, run->transform->name));
     TRY(sink_finish(&run->dropped));
     return sink_finish(run->out);
 }
 
-static parts parts_of(const stage_run *run, const text_inputs *in, const text_stage_options *o) {
-    return (parts){ .stage = run->stage,
+static parts parts_of(const transform_run *run, const text_inputs *in,
+                      const text_transform_options *o) {
+    return (parts){ .transform = run->transform,
                     .in = in,
                     .folder = o->out,
                     .out = run->out,
@@ -215,7 +217,7 @@ static parts parts_of(const stage_run *run, const text_inputs *in, const text_st
                     .given = o->given };
 }
 
-static err run_all(stage_run *run, const text_stage_options *o) {
+static err run_all(transform_run *run, const text_transform_options *o) {
     text_lock *lock = NULL;
     if (run->out->kind != SINK_FOLDER) return run_into_one_file(run, o);
     parts p = parts_of(run, run->in, o);
@@ -229,7 +231,7 @@ static err run_all(stage_run *run, const text_stage_options *o) {
 }
 
 /* ---- before ---------------------------------------------------------------------------------- */
-static err refuse_ranks(const stage_run *run, const char *out) {
+static err refuse_ranks(const transform_run *run, const char *out) {
     int ranks = comm_world(run->comm);
     if (ranks == 1 || run->out->kind == SINK_FOLDER) return OK;
     return err_hint(
@@ -239,8 +241,8 @@ static err refuse_ranks(const stage_run *run, const char *out) {
 }
 
 /* Several outputs are folders in the one that the user has named. */
-static err open_outputs(stage_run *run, const text_stage_options *o) {
-    const text_stage *s = run->stage;
+static err open_outputs(transform_run *run, const text_transform_options *o) {
+    const text_transform *s = run->transform;
     run->n_out = MAX(s->n_outputs, 1);
     BUG_IF(run->n_out > TEXT_OUTPUTS_MAX);
     if (s->n_outputs == 0) return OK;
@@ -255,7 +257,7 @@ static err open_outputs(stage_run *run, const text_stage_options *o) {
     return OK;
 }
 
-static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_options *o) {
+static err open_sinks(transform_run *run, const text_inputs *in, const text_transform_options *o) {
     TRY(sink_init(run->out, o->out ? o->out : "-", o->compress));
     TRY(sink_init(&run->dropped, o->dropped, o->compress));
     run->dropped.target.n_columns = DOC_COLUMNS_DROPPED;
@@ -275,7 +277,7 @@ static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_op
     return text_inputs_check_output(in, o->dropped);
 }
 
-static void close_sinks(stage_run *run) {
+static void close_sinks(transform_run *run) {
     for (int i = 0; i < run->n_out; i++) {
         sink_abort(&run->out[i]);
         free(run->out_paths[i]);
@@ -285,8 +287,9 @@ static void close_sinks(stage_run *run) {
     free(run->bytes);
 }
 
-err text_stage_check(const text_stage *s, const text_inputs *in, const text_stage_options *o) {
-    stage_run run = { .stage = s, .in = (text_inputs *)(uintptr_t)in, .comm = o->comm };
+err text_transform_check(const text_transform *s, const text_inputs *in,
+                         const text_transform_options *o) {
+    transform_run run = { .transform = s, .in = (text_inputs *)(uintptr_t)in, .comm = o->comm };
     err e = OK;
     TRY_CLEAN(open_sinks(&run, in, o));
     plan_parts(&run, o->merge_bytes);
@@ -303,7 +306,7 @@ cleanup:
     return e;
 }
 
-static void open_worker(stage_run *run, stage_worker *w) {
+static void open_worker(transform_run *run, transform_worker *w) {
     w->kept = compressor_new(run->out->compression);
     w->dropped = compressor_new(run->dropped.compression);
     if (run->out->compression == COMPRESSION_PARQUET) {
@@ -314,7 +317,7 @@ static void open_worker(stage_run *run, stage_worker *w) {
         w->dropped_rows = parquet_rows_new(DOC_COLUMNS_DROPPED);
 }
 
-static void close_worker(const stage_run *run, stage_worker *w) {
+static void close_worker(const transform_run *run, transform_worker *w) {
     compressor_free(w->kept);
     compressor_free(w->dropped);
     for (int i = 0; i < run->n_out && w->kept_rows; i++) parquet_rows_free(w->kept_rows[i]);
@@ -324,7 +327,7 @@ static void close_worker(const stage_run *run, stage_worker *w) {
     for (int k = 0; k < 2; k++) str_free(&w->annotated[k]);
 }
 
-static err run_stage(stage_run *run, const text_stage_options *o) {
+static err run_transform(transform_run *run, const text_transform_options *o) {
     TRY(open_sinks(run, run->in, o));
     run->in->all_members = true;
     if (run->in->left_out && (!run->comm || comm_rank(run->comm) == 0))
@@ -339,16 +342,16 @@ static err run_stage(stage_run *run, const text_stage_options *o) {
     return e;
 }
 
-err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_options *o,
-                   text_stage_report *out) {
-    stage_run run = { .stage = s,
-                      .in = in,
-                      .comm = o->comm,
-                      .threads = text_thread_count(o->threads),
-                      .report = out };
+err text_transform_run(const text_transform *s, text_inputs *in, const text_transform_options *o,
+                       text_transform_report *out) {
+    transform_run run = { .transform = s,
+                          .in = in,
+                          .comm = o->comm,
+                          .threads = text_thread_count(o->threads),
+                          .report = out };
     double began = time_now();
     report_init(out, s);
-    err e = run_stage(&run, o);
+    err e = run_transform(&run, o);
     close_sinks(&run);
     out->ranks = comm_world(o->comm);
     out->peak_memory = (int64_t)mem_peak();
@@ -356,6 +359,6 @@ err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_option
     out->seconds = time_now() - began;
     if (!e && out->read.documents == 0)
         log_warn("%s: the input contains no documents; check the path and --format", s->name);
-    if (e) text_stage_report_free(out);
+    if (e) text_transform_report_free(out);
     return e;
 }

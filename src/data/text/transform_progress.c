@@ -1,7 +1,7 @@
-/* Progress of a stage: one line that is rewritten on a terminal, a line every few seconds
- * elsewhere, nothing for stages that finish at once. With several ranks, that of all of them. */
+/* Progress of a transform: one line that is rewritten on a terminal, a line every few seconds
+ * elsewhere, nothing for transforms that finish at once. With several ranks, that of all of them. */
 #include "comm/comm.h"
-#include "text/stage_report_internal.h"
+#include "text/transform_report_internal.h"
 
 static const double QUIET_SECONDS = 2, LIVE_SECONDS = 0.5, PLAIN_SECONDS = 10;
 

@@ -1,23 +1,24 @@
-/* Reports of stages: summing them up, storing them beside a part as JSON, printing the table. */
+/* Reports of transforms: summing them up, storing them beside a part as JSON, printing the table. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "comm/comm.h"
 #include "io/io.h"
-#include "text/stage_report_internal.h"
+#include "text/transform_report_internal.h"
 
-void report_init(text_stage_report *r, const text_stage *s) {
+void report_init(text_transform_report *r, const text_transform *s) {
     size_t rules = (size_t)s->n_rules, counters = (size_t)s->n_counters;
-    *r = (text_stage_report){ .dropped = mem_alloc((2 * rules + counters) * sizeof *r->dropped) };
+    *r = (text_transform_report){ .dropped =
+                                      mem_alloc((2 * rules + counters) * sizeof *r->dropped) };
     r->dropped_bytes = r->dropped + rules;
     r->count = r->dropped_bytes + rules;
 }
 
-void text_stage_report_free(text_stage_report *r) {
+void text_transform_report_free(text_transform_report *r) {
     free(r->dropped);
     json_decref(r->sources);
     json_decref(r->licenses);
-    *r = (text_stage_report){ 0 };
+    *r = (text_transform_report){ 0 };
 }
 
 enum {
@@ -44,7 +45,7 @@ static void count_value(json_t **map, const char *name, size_t n, int64_t docume
     json_integer_set(size, json_integer_value(size) + bytes);
 }
 
-void report_count_values(text_stage_report *r, const text_doc *d, int64_t bytes) {
+void report_count_values(text_transform_report *r, const text_doc *d, int64_t bytes) {
     if (d->source.len) count_value(&r->sources, d->source.at, d->source.len, 1, bytes);
     if (d->license.len) count_value(&r->licenses, d->license.at, d->license.len, 1, bytes);
 }
@@ -57,7 +58,8 @@ void report_add_values(json_t **to, const json_t *from) {
                     json_integer_value(json_array_get(entry, 1)));
 }
 
-void report_add(text_stage_report *to, const text_stage_report *from, const text_stage *s) {
+void report_add(text_transform_report *to, const text_transform_report *from,
+                const text_transform *s) {
     text_counts_add(&to->read, &from->read);
     to->kept += from->kept;
     to->kept_bytes += from->kept_bytes;
@@ -78,7 +80,7 @@ typedef struct report_number {
     size_t offset;
 } report_number;
 #define NUMBER(name, member)                                                                       \
-    { name, offsetof(text_stage_report, member) }
+    { name, offsetof(text_transform_report, member) }
 #define SKIP_NUMBER(id, name) NUMBER("skipped_" #id, read.skipped[TEXT_SKIP_##id]),
 static const report_number read_numbers[] = { NUMBER("documents", read.documents),
                                               NUMBER("bytes", read.bytes),
@@ -97,12 +99,13 @@ static const report_number kept_numbers[] = {
 
 static const report_number run_numbers[] = { NUMBER("seen_bytes", seen_bytes) };
 
-static int64_t *number_in(text_stage_report *r, const report_number *n) {
+static int64_t *number_in(text_transform_report *r, const report_number *n) {
     return (int64_t *)((char *)r + n->offset);
 }
 
 /* The numbers of a report as an array, or back. Counts below 2^53 are exact as doubles. */
-static int each_number(text_stage_report *r, const text_stage *s, double *values, bool back) {
+static int each_number(text_transform_report *r, const text_transform *s, double *values,
+                       bool back) {
     const struct {
         const report_number *numbers;
         size_t n;
@@ -127,7 +130,7 @@ static int each_number(text_stage_report *r, const text_stage *s, double *values
     return at;
 }
 
-err report_total(text_stage_report *r, const text_stage *s, comm *c) {
+err report_total(text_transform_report *r, const text_transform *s, comm *c) {
     size_t most = COUNT_OF(read_numbers) + COUNT_OF(kept_numbers) + COUNT_OF(run_numbers) +
                   2 * (size_t)s->n_rules + (size_t)s->n_counters;
     double *values = mem_alloc(most * sizeof *values);
@@ -137,15 +140,16 @@ err report_total(text_stage_report *r, const text_stage *s, comm *c) {
     return e;
 }
 
-static json_t *numbers_to_json(const text_stage_report *r, const report_number *numbers, size_t n) {
+static json_t *numbers_to_json(const text_transform_report *r, const report_number *numbers,
+                               size_t n) {
     json_t *object = json_object();
-    text_stage_report copy = *r;
+    text_transform_report copy = *r;
     for (size_t i = 0; i < n; i++)
         json_object_set_new(object, numbers[i].name, json_integer(*number_in(&copy, &numbers[i])));
     return object;
 }
 
-static json_t *report_to_json(const text_stage_report *r, const text_stage *s) {
+static json_t *report_to_json(const text_transform_report *r, const text_transform *s) {
     json_t *dropped = json_array(), *counters = json_array();
     for (int i = 0; i < s->n_rules; i++)
         json_array_append_new(dropped, json_pack("{sssIsI}", "rule", s->rules[i], "documents",
@@ -160,7 +164,7 @@ static json_t *report_to_json(const text_stage_report *r, const text_stage *s) {
                      "counters", counters);
 }
 
-err report_save(const text_stage_report *r, const text_stage *s, int64_t part_bytes,
+err report_save(const text_transform_report *r, const text_transform *s, int64_t part_bytes,
                 const char *path) {
     json_t *doc = report_to_json(r, s);
     json_object_set_new(doc, "part_bytes", json_integer((json_int_t)part_bytes));
@@ -172,7 +176,7 @@ err report_save(const text_stage_report *r, const text_stage *s, int64_t part_by
 }
 
 static err numbers_from_json(const json_t *doc, const char *path, const char *key,
-                             const report_number *numbers, size_t n, text_stage_report *r) {
+                             const report_number *numbers, size_t n, text_transform_report *r) {
     json_t *object;
     TRY(io_json_object(doc, path, key, &object));
     for (size_t i = 0; i < n; i++)
@@ -193,8 +197,8 @@ static err list_from_json(const json_t *doc, const char *path, const char *list,
     return OK;
 }
 
-static err report_from_json(const json_t *doc, const char *path, const text_stage *s,
-                            text_stage_report *r) {
+static err report_from_json(const json_t *doc, const char *path, const text_transform *s,
+                            text_transform_report *r) {
     TRY(numbers_from_json(doc, path, "read", read_numbers, COUNT_OF(read_numbers), r));
     TRY(numbers_from_json(doc, path, "kept", kept_numbers, COUNT_OF(kept_numbers), r));
     TRY(list_from_json(doc, path, "dropped", "documents", s->n_rules, r->dropped));
@@ -202,7 +206,8 @@ static err report_from_json(const json_t *doc, const char *path, const text_stag
     return list_from_json(doc, path, "counters", "n", s->n_counters, r->count);
 }
 
-err report_load(const char *path, const text_stage *s, text_stage_report *r, int64_t *part_bytes) {
+err report_load(const char *path, const text_transform *s, text_transform_report *r,
+                int64_t *part_bytes) {
     json_t *doc = NULL;
     TRY(io_json_read(path, &doc));
     err e = report_from_json(doc, path, s, r);
@@ -211,7 +216,7 @@ err report_load(const char *path, const text_stage *s, text_stage_report *r, int
     return e;
 }
 
-json_t *text_stage_json(const text_stage *s, const text_stage_report *r) {
+json_t *text_transform_json(const text_transform *s, const text_transform_report *r) {
     json_t *doc = report_to_json(r, s);
     json_object_set_new(doc, "seconds", json_real(r->seconds));
     json_object_set_new(doc, "resumed_parts", json_integer(r->resumed_parts));
@@ -235,7 +240,7 @@ static void print_report_row(const report_table *t, const char *name, int64_t do
     fputc('\n', t->to);
 }
 
-static int widest_name(const text_stage *s) {
+static int widest_name(const text_transform *s) {
     int width = (int)strlen("excluded by source or license");
     for (int i = 0; i < s->n_rules; i++) width = MAX(width, (int)strlen(s->rules[i]) + 2);
     for (int i = 0; i < s->n_counters; i++) width = MAX(width, (int)strlen(s->counters[i]));
@@ -259,7 +264,8 @@ static void print_reading(const report_table *t, const text_counts *c) {
             fprintf(t->to, "  %-*s %12lld\n", t->width, rows[i].name, (long long)rows[i].n);
 }
 
-static void print_dropped(const report_table *t, const text_stage *s, const text_stage_report *r) {
+static void print_dropped(const report_table *t, const text_transform *s,
+                          const text_transform_report *r) {
     int64_t documents = 0, bytes = 0;
     int idle = 0;
     for (int i = 0; i < s->n_rules; i++)
@@ -274,7 +280,7 @@ static void print_dropped(const report_table *t, const text_stage *s, const text
     if (idle) fprintf(t->to, "    %d rule%s dropped nothing\n", idle, idle == 1 ? "" : "s");
 }
 
-static void print_run(const text_stage_report *r, FILE *to) {
+static void print_run(const text_transform_report *r, FILE *to) {
     char text[32];
     fprintf(to, "  %s", str_duration(text, sizeof text, r->seconds));
     if (r->seen_bytes && r->seconds > 0)
@@ -286,7 +292,7 @@ static void print_run(const text_stage_report *r, FILE *to) {
     fputc('\n', to);
 }
 
-void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to) {
+void text_transform_print(const text_transform *s, const text_transform_report *r, FILE *to) {
     report_table t = { to, MAX(widest_name(s), 30), (double)r->read.documents };
     fprintf(to, "%s\n  %-*s %12s %9s %12s\n", s->name, t.width, "", "documents", "share", "text");
     print_report_row(&t, "read", r->read.documents, r->read.bytes);

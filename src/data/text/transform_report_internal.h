@@ -1,23 +1,24 @@
-/* Reports of a stage while it runs (stage_progress.c, stage_tasks.c) and when it has ended (stage_report.c). */
-#ifndef INGOT_TEXT_STAGE_REPORT_INTERNAL_H
-#define INGOT_TEXT_STAGE_REPORT_INTERNAL_H
+/* Reports of a transform while it runs (transform_progress.c, transform_tasks.c) and when it has ended (transform_report.c). */
+#ifndef INGOT_TEXT_TRANSFORM_REPORT_INTERNAL_H
+#define INGOT_TEXT_TRANSFORM_REPORT_INTERNAL_H
 
 #include <stdatomic.h>
 
 #include "text/text.h"
 
-void report_init(text_stage_report *r, const text_stage *s);
+void report_init(text_transform_report *r, const text_transform *s);
 /* Counts a document that is kept under its source and license. */
-void report_count_values(text_stage_report *r, const text_doc *d, int64_t bytes);
+void report_count_values(text_transform_report *r, const text_doc *d, int64_t bytes);
 void report_add_values(struct json_t **to, const struct json_t *from); /* from: NULL is none */
-void report_add(text_stage_report *to, const text_stage_report *from, const text_stage *s);
+void report_add(text_transform_report *to, const text_transform_report *from,
+                const text_transform *s);
 /* @param part_bytes size of the part it belongs to. */
-err report_save(const text_stage_report *r, const text_stage *s, int64_t part_bytes,
+err report_save(const text_transform_report *r, const text_transform *s, int64_t part_bytes,
                 const char *path) MUST_USE;
-err report_load(const char *path, const text_stage *s, text_stage_report *r,
+err report_load(const char *path, const text_transform *s, text_transform_report *r,
                 int64_t *part_bytes) MUST_USE;
 /* Adds up the reports of all ranks. */
-err report_total(text_stage_report *r, const text_stage *s, struct comm *c) MUST_USE;
+err report_total(text_transform_report *r, const text_transform *s, struct comm *c) MUST_USE;
 
 struct text_progress {
     const char *name; /* NULL: no progress */
@@ -25,7 +26,7 @@ struct text_progress {
     double began, shown;
     int64_t total, skipped; /* bytes of input; skipped: completed by an earlier run */
     _Atomic int64_t done;   /* of this rank */
-    struct comm *comm;      /* with several ranks the heartbeat shows the sum (stage_tasks.c) */
+    struct comm *comm;      /* with several ranks the heartbeat shows the sum (transform_tasks.c) */
     atomic_bool stop;       /* another rank has failed */
 };
 void text_progress_init(text_progress *p, const char *name, int64_t total);

@@ -1,4 +1,4 @@
-/* text: stages. What is written, in parts that a killed run resumes with, the same for any number of
+/* text: transforms. What is written, in parts that a killed run resumes with, the same for any number of
  * threads. */
 #include <sched.h>
 #include <stdatomic.h>
@@ -12,7 +12,7 @@
 
 #include "comm/comm.h"
 #include "text/inputs_internal.h"
-#include "text/stage_report_internal.h"
+#include "text/transform_report_internal.h"
 
 enum { MOST_WORKERS = 256 };
 
@@ -46,23 +46,23 @@ static err judge(void *ctx, int worker, int segment, const text_doc *d, text_ver
 static const char *const rules[] = { "never", "begins with d" };
 static const char *const counters[] = { "letters x" };
 
-static text_stage stage_of(letters *l) {
-    return (text_stage){ .name = "letters",
-                         .rules = rules,
-                         .n_rules = 2,
-                         .counters = counters,
-                         .n_counters = 1,
-                         .hash = 7,
-                         .ctx = l,
-                         .judge = judge };
+static text_transform transform_of(letters *l) {
+    return (text_transform){ .name = "letters",
+                             .rules = rules,
+                             .n_rules = 2,
+                             .counters = counters,
+                             .n_counters = 1,
+                             .hash = 7,
+                             .ctx = l,
+                             .judge = judge };
 }
 
 static err run(const char *const *paths, int n, const text_input_options *io,
-               const text_stage_options *o, letters *l, text_stage_report *r) {
+               const text_transform_options *o, letters *l, text_transform_report *r) {
     text_inputs *inputs = NULL;
-    text_stage s = stage_of(l);
+    text_transform s = transform_of(l);
     TRY(text_inputs_open(paths, n, io, &inputs));
-    err e = text_stage_run(&s, inputs, o, r);
+    err e = text_transform_run(&s, inputs, o, r);
     text_inputs_close(inputs);
     return e;
 }
@@ -84,14 +84,14 @@ static const text_input_options plain = { 0 };
 static void documents_are_kept_edited_and_dropped(void **state) {
     test_folder *p = *state;
     letters l = { 0 };
-    text_stage_report r;
+    text_transform_report r;
     const char *path =
         write_input(p, "a.jsonl",
                     "{\"text\": \"axx\", \"n\": 1}\n{\"n\": 2, \"text\": \"drop\"  }\n"
                     "{\"text\": \"edit\", \"n\": 3}\nbroken\n{\"text\":\"\"}\n");
-    text_stage_options o = { .out = in_folder(p, "out.jsonl"),
-                             .dropped = in_folder(p, "drop.jsonl"),
-                             .threads = 2 };
+    text_transform_options o = { .out = in_folder(p, "out.jsonl"),
+                                 .dropped = in_folder(p, "drop.jsonl"),
+                                 .threads = 2 };
     assert_ok(run(&path, 1, &plain, &o, &l, &r));
     assert_holds(o.out, "{\"text\": \"axx\", \"n\": 1}\n{\"text\": \"Edit\", \"n\": 3}\n");
     assert_holds(o.dropped, "{\"n\": 2, \"text\": \"drop\"  , \"dropped_by\": \"begins with d\", "
@@ -106,7 +106,7 @@ static void documents_are_kept_edited_and_dropped(void **state) {
     assert_int_equal(r.dropped[1], 1);
     assert_int_equal(r.dropped_bytes[1], 4);
     assert_int_equal(r.count[0], 2);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
 }
 
 /* ---- parts --------------------------------------------------------------------------------------- */
@@ -163,14 +163,14 @@ static void same_bytes_for_any_threads(void **state) {
             char out[32], dropped[32];
             snprintf(out, sizeof out, "out%zu%zu", c, t);
             snprintf(dropped, sizeof dropped, "drop%zu%zu", c, t);
-            text_stage_options o = { .out = in_folder(p, out),
-                                     .dropped = in_folder(p, dropped),
-                                     .compress = (const char *[]){ NULL, "gz", "none" }[c],
-                                     .threads = threads[t] };
-            text_stage_report r;
+            text_transform_options o = { .out = in_folder(p, out),
+                                         .dropped = in_folder(p, dropped),
+                                         .compress = (const char *[]){ NULL, "gz", "none" }[c],
+                                         .threads = threads[t] };
+            text_transform_report r;
             assert_ok(run(&path, 1, &small, &o, &l, &r));
             assert_true(r.kept > 2000 && r.dropped[1] > 200);
-            text_stage_report_free(&r);
+            text_transform_report_free(&r);
             if (t == 0) continue;
             out[4] = dropped[5] = '0';
             assert_same_folder(o.dropped, in_folder(p, dropped));
@@ -184,39 +184,39 @@ static void same_bytes_for_any_threads(void **state) {
         }
 }
 
-/* What a stage wrote is read as the next one's input. */
+/* What a transform wrote is read as the next one's input. */
 static void parts_are_read_again(void **state) {
     test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 500), *out = in_folder(p, "out"),
                *again = in_folder(p, "again");
-    text_stage_report a, b;
-    assert_ok(run(&path, 1, &small, &(text_stage_options){ .out = out }, &l, &a));
+    text_transform_report a, b;
+    assert_ok(run(&path, 1, &small, &(text_transform_options){ .out = out }, &l, &a));
     assert_ok(
-        run(&out, 1, &plain, &(text_stage_options){ .out = again, .compress = "gz" }, &l, &b));
+        run(&out, 1, &plain, &(text_transform_options){ .out = again, .compress = "gz" }, &l, &b));
     assert_int_equal(b.read.documents, a.kept);
     assert_int_equal(b.read.bytes, a.kept_bytes);
     assert_int_equal(b.read.unreadable, 0);
     assert_int_equal(b.kept, a.kept);
-    text_stage_report_free(&a);
-    text_stage_report_free(&b);
+    text_transform_report_free(&a);
+    text_transform_report_free(&b);
 }
 
 static void killed_stages_go_on(void **state) {
     test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 3000);
-    text_stage_options calm = { .out = in_folder(p, "calm"),
-                                .dropped = in_folder(p, "dropped"),
-                                .threads = 2 };
-    text_stage_report expected;
+    text_transform_options calm = { .out = in_folder(p, "calm"),
+                                    .dropped = in_folder(p, "dropped"),
+                                    .threads = 2 };
+    text_transform_report expected;
     assert_ok(run(&path, 1, &small, &calm, &l, &expected));
     str once = { 0 }, again = { 0 };
     folder_bytes(calm.out, &once);
     folder_bytes(calm.dropped, &once);
     for (int after = 100; after < 3000; after += 900) { /* judged documents */
-        text_stage_options o = calm;
-        text_stage_report r;
+        text_transform_options o = calm;
+        text_transform_report r;
         pid_t child = fork();
         if (child == 0) {
             letters dying = { .kill_after = after };
@@ -236,14 +236,14 @@ static void killed_stages_go_on(void **state) {
         assert_int_equal(r.dropped[1], expected.dropped[1]);
         assert_int_equal(r.count[0], expected.count[0]);
         if (after > 2000) assert_true(r.resumed_parts > 0);
-        text_stage_report_free(&r);
+        text_transform_report_free(&r);
         again.len = 0;
         folder_bytes(calm.out, &again);
         folder_bytes(calm.dropped, &again);
         assert_int_equal(again.len, once.len);
         assert_memory_equal(again.text, once.text, once.len);
     }
-    text_stage_report_free(&expected);
+    text_transform_report_free(&expected);
     str_free(&once);
     str_free(&again);
 }
@@ -253,10 +253,10 @@ static void parts_without_reports_are_made_again(void **state) {
     test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 1500);
-    text_stage_options o = { .out = in_folder(p, "out") };
-    text_stage_report r;
+    text_transform_options o = { .out = in_folder(p, "out") };
+    text_transform_report r;
     assert_ok(run(&path, 1, &small, &o, &l, &r));
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     str before = { 0 }, after = { 0 };
     folder_bytes(o.out, &before);
     write_input(p, "out/part-000000.jsonl.zst", "half of a part");
@@ -264,7 +264,7 @@ static void parts_without_reports_are_made_again(void **state) {
     unlink(in_folder(p, "out/part-000001.jsonl.zst"));
     write_input(p, "out/part-000001.jsonl.zst.99999.0.tmp", "left by a killed run");
     assert_ok(run(&path, 1, &small, &o, &l, &r));
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     folder_bytes(o.out, &after);
     assert_int_equal(after.len, before.len);
     assert_memory_equal(after.text, before.text, before.len);
@@ -276,10 +276,10 @@ static void other_results_are_refused(void **state) {
     test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 50), *other = put_many(p, "other.jsonl", 60);
-    text_stage_options o = { .out = in_folder(p, "out") };
-    text_stage_report r;
+    text_transform_options o = { .out = in_folder(p, "out") };
+    text_transform_report r;
     assert_ok(run(&path, 1, &plain, &o, &l, &r));
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     assert_error(run(&other, 1, &plain, &o, &l, &r), "other inputs");
     o.compress = "gz";
     assert_error(run(&path, 1, &plain, &o, &l, &r), "another compression");
@@ -290,12 +290,12 @@ static void other_results_are_refused(void **state) {
     o.fresh = true;
     assert_ok(run(&other, 1, &plain, &o, &l, &r));
     assert_int_equal(r.read.documents, 60);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     o.fresh = false;
     assert_ok(run(&other, 1, &plain, &o, &l, &r));
     assert_int_equal(r.resumed_parts, 1);
     assert_int_equal(r.read.documents, 60);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     unlink(in_folder(p, "out/state.json"));
     assert_error(run(&other, 1, &plain, &o, &l, &r), "without state.json");
 }
@@ -304,9 +304,9 @@ static void places_are_checked(void **state) {
     test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 5);
-    text_stage_report r;
+    text_transform_report r;
 #define REFUSED(part, ...)                                                                         \
-    assert_error(run(&path, 1, &plain, &(text_stage_options){ __VA_ARGS__ }, &l, &r), part)
+    assert_error(run(&path, 1, &plain, &(text_transform_options){ __VA_ARGS__ }, &l, &r), part)
     REFUSED("unknown compression", .out = in_folder(p, "o"), .compress = "lzma");
     REFUSED("must be too", .out = in_folder(p, "o"), .dropped = in_folder(p, "d.jsonl"));
     REFUSED("must be too", .out = in_folder(p, "o.jsonl"), .dropped = in_folder(p, "d"));
@@ -321,13 +321,13 @@ static void places_are_checked(void **state) {
 
 static err refuse(void) { return ERR("told to fail"); }
 
-/* A stage that fails leaves no part that looks whole, and the file of before as it was. */
+/* A transform that fails leaves no part that looks whole, and the file of before as it was. */
 static void failures_leave_nothing(void **state) {
     test_folder *p = *state;
     letters l = { .refuse = refuse };
     const char *path = write_input(p, "a.jsonl", "{\"text\":\"a\"}\n{\"text\":\"!\"}\n");
-    text_stage_report r;
-    text_stage_options o = { .out = write_input(p, "out.jsonl", "before"), .threads = 2 };
+    text_transform_report r;
+    text_transform_options o = { .out = write_input(p, "out.jsonl", "before"), .threads = 2 };
     assert_error(run(&path, 1, &plain, &o, &l, &r), "told to fail");
     assert_holds(o.out, "before");
     o.out = in_folder(p, "out");
@@ -347,15 +347,15 @@ static void files_are_packed_as_named(void **state) {
     const char *path = write_input(p, "a.jsonl", "{\"text\":\"a\"}\n");
     const char *names[] = { "o.jsonl", "o.jsonl.gz", "o.jsonl.zst" };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
-        text_stage_report r;
-        text_stage_options o = { .out = in_folder(p, names[i]) };
+        text_transform_report r;
+        text_transform_options o = { .out = in_folder(p, names[i]) };
         text_input_options strict = { .strict = true };
         const char *both[] = { path, path };
         assert_ok(run(both, 2, &plain, &o, &l, &r));
-        text_stage_report_free(&r);
+        text_transform_report_free(&r);
         assert_sees(o.out, &strict, "[0|a||||][1|a||||]");
         assert_ok(run(&empty, 1, &plain, &o, &l, &r)); /* nothing, but a whole file of it */
-        text_stage_report_free(&r);
+        text_transform_report_free(&r);
         assert_sees(o.out, &strict, "");
     }
 }
@@ -382,12 +382,12 @@ static void documents_go_to_standard_output(void **state) {
     test_folder *p = *state;
     letters l = { 0 };
     const char *path = write_input(p, "a.jsonl", "{\"text\":\"a\"}\n{\"text\":\"d\"}\n");
-    text_stage_report r;
+    text_transform_report r;
     diversion d = divert(stdout, in_folder(p, "stdout"));
-    err e = run(&path, 1, &plain, &(text_stage_options){ .threads = 1 }, &l, &r);
+    err e = run(&path, 1, &plain, &(text_transform_options){ .threads = 1 }, &l, &r);
     restore(stdout, d);
     assert_ok(e);
-    text_stage_report_free(&r);
+    text_transform_report_free(&r);
     assert_holds(in_folder(p, "stdout"), "{\"text\":\"a\"}\n");
 }
 
@@ -412,23 +412,23 @@ static void progress_is_shown(void **state) {
 /* ---- reports ------------------------------------------------------------------------------------------ */
 static void reports_are_printed(void **state) {
     letters l = { 0 };
-    text_stage s = stage_of(&l);
+    text_transform s = transform_of(&l);
     int64_t dropped[] = { 0, 25 }, bytes[] = { 0, 2048 }, count[] = { 3 };
-    text_stage_report r = { .peak_memory = 1 << 20,
-                            .ranks = 1,
-                            .read = { .documents = 100, .bytes = 10240, .unreadable = 2 },
-                            .kept = 75,
-                            .kept_bytes = 8192,
-                            .edited = 5,
-                            .dropped = dropped,
-                            .dropped_bytes = bytes,
-                            .count = count,
-                            .seconds = 2,
-                            .seen_bytes = 10240 };
+    text_transform_report r = { .peak_memory = 1 << 20,
+                                .ranks = 1,
+                                .read = { .documents = 100, .bytes = 10240, .unreadable = 2 },
+                                .kept = 75,
+                                .kept_bytes = 8192,
+                                .edited = 5,
+                                .dropped = dropped,
+                                .dropped_bytes = bytes,
+                                .count = count,
+                                .seconds = 2,
+                                .seen_bytes = 10240 };
     char *table = NULL;
     size_t size;
     FILE *to = open_memstream(&table, &size);
-    text_stage_print(&s, &r, to);
+    text_transform_print(&s, &r, to);
     fclose(to);
     const char *lines[] = {
         "letters\n                                    documents     share         text\n",
@@ -448,7 +448,7 @@ static void reports_are_printed(void **state) {
         at += strlen(lines[i]);
     }
     free(table);
-    json_t *doc = text_stage_json(&s, &r), *list, *read;
+    json_t *doc = text_transform_json(&s, &r), *list, *read;
     int64_t n;
     assert_ok(io_json_object(doc, "report", "read", &read));
     assert_ok(io_json_int(read, "report", "unreadable", &n));

@@ -1,4 +1,4 @@
-/* Intersects the parts of a tensor that two ranks hold. See checkpoint_internal.h for the form. */
+/* Intersects the extents of a tensor that two ranks hold. See checkpoint_internal.h for the form. */
 #include "checkpoint/checkpoint_internal.h"
 
 #include <string.h>
@@ -9,19 +9,19 @@ static int64_t dim_product(const int64_t *dim, int from, int to) {
     return n;
 }
 
-ckpt_part part_whole(int ndim, const int64_t *dim) {
-    ckpt_part p = { .to = dim_product(dim, 0, ndim) };
+ckpt_extent extent_whole(int ndim, const int64_t *dim) {
+    ckpt_extent p = { .to = dim_product(dim, 0, ndim) };
     memcpy(p.dim, dim, (size_t)ndim * sizeof *dim);
     return p;
 }
 
-bool part_is_whole(int ndim, const int64_t *dim, const ckpt_part *p) {
+bool extent_is_whole(int ndim, const int64_t *dim, const ckpt_extent *p) {
     return p->from == 0 && p->to == dim_product(dim, 0, ndim) &&
            memcmp(p->dim, dim, (size_t)ndim * sizeof *dim) == 0;
 }
 
-/* Dims that both parts hold in full need no loop: they are merged into the one before. */
-static int merge_full_dims(int ndim, int64_t *dim, ckpt_part *a, ckpt_part *b) {
+/* Dims that both extents hold in full need no loop: they are merged into the one before. */
+static int merge_full_dims(int ndim, int64_t *dim, ckpt_extent *a, ckpt_extent *b) {
     while (ndim > 1 && a->dim[ndim - 1] == dim[ndim - 1] && b->dim[ndim - 1] == dim[ndim - 1]) {
         int64_t width = dim[--ndim];
         dim[ndim - 1] *= width;
@@ -33,7 +33,8 @@ static int merge_full_dims(int ndim, int64_t *dim, ckpt_part *a, ckpt_part *b) {
 
 /* The index in `a` of the row of `b` that has this index, both counted over all dims but the last.
  * @return false when a does not have it. */
-static bool find_row(int ndim, const ckpt_part *a, const ckpt_part *b, int64_t row, int64_t *out) {
+static bool find_row(int ndim, const ckpt_extent *a, const ckpt_extent *b, int64_t row,
+                     int64_t *out) {
     int64_t found = 0, step = 1;
     for (int d = ndim - 2; d >= 0; d--) {
         int64_t at = b->at[d] + row % b->dim[d] - a->at[d];
@@ -47,7 +48,7 @@ static bool find_row(int ndim, const ckpt_part *a, const ckpt_part *b, int64_t r
 }
 
 /* Rows of b outside these have nothing of a. */
-static void bound_rows(int ndim, const ckpt_part *a, const ckpt_part *b, int64_t *low,
+static void bound_rows(int ndim, const ckpt_extent *a, const ckpt_extent *b, int64_t *low,
                        int64_t *high) {
     int64_t width = b->dim[ndim - 1];
     *low = b->from / width;
@@ -59,9 +60,9 @@ static void bound_rows(int ndim, const ckpt_part *a, const ckpt_part *b, int64_t
     *high = MIN(*high, (last + 1 - b->at[0]) * below);
 }
 
-err parts_intersect(int ndim, const int64_t *whole, const ckpt_part *pa, const ckpt_part *pb,
-                    part_run run, void *ctx) {
-    ckpt_part a = *pa, b = *pb;
+err extents_intersect(int ndim, const int64_t *whole, const ckpt_extent *pa, const ckpt_extent *pb,
+                      extent_run run, void *ctx) {
+    ckpt_extent a = *pa, b = *pb;
     int64_t dim[ST_MAX_DIM], low, high;
     if (a.from >= a.to || b.from >= b.to) return OK;
     if (ndim == 0) return run(ctx, 0, 0, 1);

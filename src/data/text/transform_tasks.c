@@ -26,7 +26,7 @@
 
 #include "comm/comm.h"
 #include "text/inputs_internal.h"
-#include "text/stage_report_internal.h"
+#include "text/transform_report_internal.h"
 #include "util/fault.h"
 
 /* ---- who runs what --------------------------------------------------------------------------- */
