@@ -26,7 +26,7 @@ from train_torch import read_tokens
 # base_train.py's defaults, for batches of REFERENCE tokens
 REFERENCE, EMBEDDING, HEAD, MATRIX, SCALAR, DECAY = 2**19, 0.3, 0.008, 0.02, 0.5, 0.28
 WARM_UP, FALL, LEAST, HEAD_WIDTH = 40, 0.65, 0.05, 128
-TRIAL_STEPS = {"cuda": 12, "cpu": 3}
+TRIAL_STEPS = {"cuda": 12, "cpu": 10}
 
 
 def arguments():

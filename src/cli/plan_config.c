@@ -80,7 +80,7 @@ static void print_model(const capacity *c) {
                     of_ranks, (long long)c->micros, (long long)c->rows, (long long)c->seq,
                     show_count(c->step_tokens));
     if (isnan(c->tokens))
-        print_plan_line("length", "in epochs of the data");
+        print_plan_line("length", "in epochs of the data, or in time: --gpu shows how many steps");
     else
         print_plan_line("length", "%s steps, %s tokens (%.1f per parameter), %s FLOPs",
                         show_whole(c->steps), show_count(c->tokens), c->tokens / c->params,
@@ -165,6 +165,10 @@ static err simulate_config(config_plan *p) {
     if (!p->m.gpu) return OK;
     TRY(step_simulate(&p->c, &p->on, p->m.gpu, NULL, &p->step));
     if (!p->m.mfu_given) p->m.mfu = p->step.flops_full / p->m.peak;
+    cfg_amount length = p->c.training.steps;
+    if (length.unit != CFG_SECONDS) return OK;
+    p->cap.steps = floor(length.value / p->step.seconds);
+    p->cap.tokens = p->cap.steps * p->cap.step_tokens;
     return OK;
 }
 
@@ -316,7 +320,9 @@ static err report_loss(const plan_args *a, const config_plan *p, json_t *doc) {
     if (!a->law) return OK;
     err e = law_choose(a->law, &own, &law);
     if (!e && isnan(p->cap.tokens))
-        e = err_hint(ERR("the length of the run is not known: it is in epochs"), "--tokens 1T");
+        e = err_hint(
+            ERR("the length of the run is not known: it is in epochs, or in time without --gpu"),
+            "--tokens 1T");
     double loss = e ? NAN : law_loss(law, p->cap.params, p->cap.tokens, INFINITY);
     if (!e && doc)
         json_object_set_new(

@@ -34,10 +34,11 @@ typedef enum {
     CFG_EPOCHS = 4,
     CFG_PERCENT = 8, /* of the length of the run */
     CFG_SEQUENCES = 16,
-    CFG_SECONDS = 32, /* of wall-clock time, from the start of the process */
+    CFG_SECONDS = 32, /* of wall-clock time: of intervals, from the start of the process */
 } cfg_unit;
 enum {
     CFG_LENGTH = CFG_STEPS | CFG_TOKENS | CFG_EPOCHS,
+    CFG_RUN = CFG_LENGTH | CFG_SECONDS,
     CFG_ANY = CFG_LENGTH | CFG_PERCENT,
     CFG_INTERVAL = CFG_ANY | CFG_SECONDS,
     CFG_BATCH = CFG_SEQUENCES | CFG_TOKENS

@@ -214,6 +214,9 @@ void option_expects(const option *o, str *out) {
             : o->units == CFG_INTERVAL
                 ? "steps, tokens, epochs, a percentage or a time, such as 1000, 2e9 tokens, 1.5 "
                   "epochs, 10%, 30m or 1h"
+            : o->units == CFG_RUN
+                ? "steps, tokens, epochs or a time, such as 1000, 2e9 tokens, 1.5 epochs, 25m or "
+                  "2h"
             : o->units == CFG_ANY
                 ? "steps, tokens, epochs or a percentage, such as 1000, 2e9 tokens, 1.5 epochs "
                   "or 10%"

@@ -105,8 +105,8 @@ typedef struct op_attr {
     struct {
         float lr_mul, decay, beta1, beta2, eps, momentum;
         bool l2, nesterov;
-        wd_schedule decay_by; /* which of the step's factors the decay follows */
-        bool cautious;        /* decay only what moves towards zero anyway */
+        int decay_by;  /* which of the step's factors the decay follows: see decay_less */
+        bool cautious; /* decay only what moves towards zero anyway */
         polar_kind polar;
         bool equilibrate; /* rows get equal norms before a matrix is orthogonalized */
         uint32_t site;    /* weights in bf16: the parameter, for the stochastic rounding */
@@ -161,7 +161,9 @@ typedef struct step_block {
         struct {
             float toward, weight;
         } momentum;
-        float decay_less[wd_schedule_count]; /* decay is multiplied by 1 - this */
+        /* Decay is multiplied by 1 - this: by schedule, and in the second half for decays that
+         * follow the length of the run too. */
+        float decay_less[2 * wd_schedule_count];
     } update;
     step_state now;
 } step_block;

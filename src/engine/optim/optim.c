@@ -169,6 +169,7 @@ err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
     if (!o->s.backend) o->s.backend = ops_cpu(OPS_ISA_BEST);
     o->groups = groups;
     for (int i = 0; i < wd_schedule_count; i++) o->factors.decay[i] = 1;
+    o->length_factor = 1;
     o->m = m;
     o->p = p;
     o->mesh = model_lay(m)->mesh;
@@ -212,6 +213,15 @@ const optim_group *optim_groups(const optimizer *o, int *n) {
     return o->groups.group;
 }
 
+void optim_set_decay_per_token(optimizer *o, double per_token) {
+    double ratio = per_token / o->s.decay_per_token;
+    if (!(ratio > 0) || !isfinite(ratio)) return; /* decay does not follow the length */
+    o->s.decay_per_token = per_token;
+    o->length_factor *= ratio;
+    for (int i = 0; i < o->groups.groups; i++)
+        if (o->groups.group[i].scaled_decay) o->groups.group[i].weight_decay *= ratio;
+}
+
 const chain_end *optim_ends(const optimizer *o, int *n) {
     *n = o->ends;
     return o->end;
@@ -232,8 +242,11 @@ err optim_begin(optimizer *o, exec *x, double lr, double max_norm) {
     x->step.update.max_norm = (float)max_norm;
     x->step.update.momentum.toward = (float)o->factors.momentum.toward;
     x->step.update.momentum.weight = (float)o->factors.momentum.weight;
-    for (int i = 0; i < wd_schedule_count; i++)
+    for (int i = 0; i < wd_schedule_count; i++) {
+        double by_length = o->factors.decay[i] * o->length_factor;
         x->step.update.decay_less[i] = (float)(1 - o->factors.decay[i]);
+        x->step.update.decay_less[wd_schedule_count + i] = (float)(1 - by_length);
+    }
     x->step.update.rounding =
         x->step.dropout; /* which the next step changes before this one ends */
     /* the last step's updates read the step block, and change state in host memory */

@@ -74,6 +74,9 @@ void optim_free(optimizer *o); /* takes NULL */
 /* Returns the groups that have parameters, for their user to see. @param n their number. @return borrowed */
 const optim_group *optim_groups(const optimizer *o, int *n);
 
+/* Changes optim_settings.decay_per_token, for the updates that follow. */
+void optim_set_decay_per_token(optimizer *o, double per_token);
+
 /* Returns the lists that end a training step, for its chain (chain.end_list). @param n their number. @return borrowed */
 const chain_end *optim_ends(const optimizer *o, int *n);
 /* The programs among these that are not beside the next step, in their order. @param out [OPTIM_PROGRAMS],
@@ -160,14 +163,14 @@ typedef struct schedule {
  *     sqrt          b + (a - b) (1 - sqrt(x))
  *     exponential   a (b / a)^x, taking b as 0.01 when it is 0
  */
-double schedule_lr(const schedule *s, int64_t at, int64_t size);
+double schedule_lr(const schedule *s, double at, double size);
 /* Momentum moves linearly from `start` over `warmup`, and to `end` while the rate falls (NaN: it does not). */
 typedef struct momentum_schedule {
     int64_t warmup;
     double start, end;
 } momentum_schedule;
 /* @param lr_factor the step's rate, relative to the highest */
-optim_factors schedule_factors(const schedule *s, const momentum_schedule *m, int64_t at,
+optim_factors schedule_factors(const schedule *s, const momentum_schedule *m, double at,
                                double lr_factor);
 
 /* The fp16 loss scale as checkpoints keep it; ops/clip.h moves it. */

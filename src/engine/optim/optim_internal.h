@@ -90,6 +90,8 @@ struct optimizer {
     optim_settings s;
     group_table groups;
     optim_factors factors; /* of the next update */
+    double
+        length_factor; /* ... of decays that follow the length, beside the one programs were recorded with */
     const model *m;
     plan *p;
     mesh mesh;

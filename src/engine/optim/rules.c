@@ -139,7 +139,7 @@ op_attr rule_attr(const optim_settings *s, const optim_group *g, const model_con
     a.update.eps =
         (float)(kinds[g->kind].rules->hidden->kind == BY_FACTORS ? ADAFACTOR_EPS : g->eps);
     a.update.momentum = (float)g->momentum;
-    a.update.decay_by = g->decay_by;
+    a.update.decay_by = (int)g->decay_by + (g->scaled_decay ? wd_schedule_count : 0);
     a.update.cautious = s->cautious && r->kind == BY_ORTHOGONAL;
     a.update.l2 = kinds[g->kind].rules->l2;
     a.update.nesterov = s->nesterov;

@@ -33,17 +33,18 @@ static fall_function shape_of(const schedule *s) {
 }
 
 /* How much of the fall has passed at this point: 0 to 1. */
-static double passed_of_fall(const schedule *s, int64_t at) {
+static double passed_of_fall(const schedule *s, double at) {
     int64_t rest = MAX(s->end - s->warmup, 0);
     bool at_end = sched_kind_traits[s->kind] & SCHED_FALLS_AT_END;
     int64_t length = at_end ? MIN(s->decay_length, rest) : rest;
-    int64_t into = at - (s->end - length);
+    double into = at - (double)(s->end - length);
     if (!shape_of(s) || into <= 0 || length == 0) return 0;
-    return MIN((double)into / (double)length, 1.0);
+    return MIN(into / (double)length, 1.0);
 }
 
-double schedule_lr(const schedule *s, int64_t at, int64_t size) {
-    if (at < s->warmup) return s->lr * ((double)(at + size) / (double)(s->warmup + size));
+double schedule_lr(const schedule *s, double at, double size) {
+    double warmup = (double)s->warmup;
+    if (at < warmup) return s->lr * ((at + size) / (warmup + size));
     double x = passed_of_fall(s, at);
     return x > 0 ? s->lr * shape_of(s)(s->min_factor, x) : s->lr;
 }
@@ -59,15 +60,15 @@ static double decay_factor(wd_schedule kind, double passed, double lr_factor) {
     BUG("not a schedule of weight decay");
 }
 
-optim_factors schedule_factors(const schedule *s, const momentum_schedule *m, int64_t at,
+optim_factors schedule_factors(const schedule *s, const momentum_schedule *m, double at,
                                double lr_factor) {
     optim_factors f = { 0 };
-    double passed = s->total > 0 ? MIN((double)at / (double)s->total, 1.0) : 0;
+    double passed = s->total > 0 ? MIN(at / (double)s->total, 1.0) : 0;
     for (int i = 0; i < wd_schedule_count; i++)
         f.decay[i] = decay_factor((wd_schedule)i, passed, lr_factor);
-    if (at < m->warmup) {
+    if (at < (double)m->warmup) {
         f.momentum.toward = m->start;
-        f.momentum.weight = 1 - (double)at / (double)m->warmup;
+        f.momentum.weight = 1 - at / (double)m->warmup;
     } else if (!isnan(m->end)) {
         f.momentum.toward = m->end;
         f.momentum.weight = passed_of_fall(s, at);

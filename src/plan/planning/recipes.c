@@ -129,8 +129,12 @@ err config_scale(config *c, const char *scale) {
     if (strcmp(scale, "tiny") != 0)
         return err_hint(ERR_USAGE("--scale: expected tiny; got \"%.40s\"", scale), "--scale tiny");
     int64_t layers = 0;
-    for (size_t i = 0; i < COUNT_OF(settings); i++)
-        TRY(config_set(c, settings[i][0], settings[i][1]));
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        const char *name = settings[i][0];
+        /* A config that leaves its optimizer open has the recipe's, which follows the size by itself. */
+        bool of_size = str_starts(name, "optimizer.") || str_starts(name, "lr_scheduler.");
+        if (!of_size || config_is_set(c, name)) TRY(config_set(c, name, settings[i][1]));
+    }
     TRY(shrink_layout(c, &layers));
     TRY(shrink_model(c, layers));
     config_drop_idle(c); /* the length of a ramp that is off */

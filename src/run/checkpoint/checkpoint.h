@@ -281,6 +281,10 @@ typedef struct ckpt_state {
     uint64_t tokenizer;      /* of the data, as tokenizer_hash gives it; 0: not known */
     bool prefixed;           /* documents begin with the tokenizer's prefix, such as BOS */
     int64_t saves;           /* full checkpoints of this run so far, with this one */
+    double seconds;          /* of its training steps */
+    int64_t planned_steps;   /* of a run whose length is given in time; 0: not planned yet */
+    double planned_seconds;  /* ... its time when it was planned */
+    double position;         /* ... of its schedule, in planned steps */
     double held_out_loss;    /* at the last validation; NaN or 0: none */
 } ckpt_state;
 

@@ -296,7 +296,7 @@ static err check_enough(const trainer *t) {
                     "lower training.steps, or raise `epochs` in %s", t->cfg->data.train);
 }
 
-err datasets_load(trainer *t) {
+static err load_batches(trainer *t) {
     const config *c = t->cfg;
     loader_options o = { .seq_len = t->len.seq,
                          .rows = t->len.rows,
@@ -332,8 +332,22 @@ err datasets_load(trainer *t) {
     err e = loader_new_mix(sources, t->data.n_sources, &o, &t->data.batches);
     free(sources);
     TRY(e);
-    TRY(check_enough(t));
+    return trainer_clock_is_open(t) ? OK : check_enough(t);
+}
+
+err datasets_load(trainer *t) {
+    TRY(load_batches(t));
     return open_sets(t);
+}
+
+err datasets_replan(trainer *t) {
+    const batch_ramp *r = &t->len.ramp;
+    if (!r->start && !r->n_phases && !t->cfg->training.seq_curriculum_start)
+        return trainer_clock_is_open(t) ? OK : check_enough(t);
+    loader_free(t->data.batches);
+    t->data.batches = NULL;
+    TRY(load_batches(t));
+    return datasets_begin(t);
 }
 
 err datasets_begin(trainer *t) {

@@ -39,6 +39,8 @@ uint64_t datasets_tokenizer_hash(const trainer *t);
 err datasets_save_tokenizer(const trainer *t) MUST_USE;
 /* Opens the loaders; after trainer_set_lengths. */
 err datasets_load(trainer *t) MUST_USE;
+/* Makes batches as the lengths have become, from where the run stands. */
+err datasets_replan(trainer *t) MUST_USE;
 /* Puts the loader where the state is, past what is to be skipped. */
 err datasets_begin(trainer *t) MUST_USE;
 void datasets_step_begin(trainer *t);

@@ -120,6 +120,7 @@ static err load_checkpoint(trainer *t) {
     TRY_CLEAN(ckpt_read_manifest(path, &saved, &state, &run));
     TRY_CLEAN(ckpt_load(path, t->m, &t->x, t->o));
     state.saves = MAX(state.saves, t->state.saves);
+    state.seconds = MAX(state.seconds, t->state.seconds); /* they have passed */
     t->state = state;
     t->x.scaled = false;
     TRY_CLEAN(alerts_load_state(t, run));

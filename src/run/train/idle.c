@@ -8,7 +8,7 @@ static err check_schedule(const trainer *t, bool log) {
     const config *c = t->cfg;
     char needs[128];
     const char *unit = t->len.in_tokens ? "tokens" : "steps";
-    if (t->len.sched.warmup > t->len.sched.end) {
+    if (t->len.sched.warmup > t->len.sched.end && !(t->len.clock.budget > 0)) {
         snprintf(needs, sizeof needs, "a %s longer than the warm-up of %lld %s; it has %lld",
                  t->len.sched.end < t->len.sched.total ? "schedule" : "run",
                  (long long)t->len.sched.warmup, unit, (long long)t->len.sched.end);

@@ -320,7 +320,8 @@ static err set_stop(trainer *t, const cfg_scale *s) {
     TRY(cfg_amount_resolve(t->cfg->training.stop, s, "training.stop", &stop));
     int64_t n = (int64_t)stop.value;
     t->len.stop = stop.unit == CFG_TOKENS ? tokens_to_steps(t, n) : n;
-    t->len.stop = stop.value > 0 ? MIN(t->len.stop, t->len.steps) : t->len.steps;
+    t->len.early = stop.value > 0 ? t->len.stop : INT64_MAX;
+    t->len.stop = MIN(t->len.early, trainer_clock_end(t, t->len.steps));
     return OK;
 }
 
@@ -348,9 +349,11 @@ err trainer_set_lengths(trainer *t) {
     cfg_scale s = { .tokens_per_epoch =
                         (double)datasets_tokens(t->data.sources, t->data.n_sources) };
     TRY(cfg_amount_resolve(t->cfg->training.steps, &s, "training.steps", &s.run));
-    if (s.run.value < 1)
+    if (s.run.value <= 0)
         return err_hint(ERR("training.steps is 0: there is nothing to train"),
                         "give at least one step, such as 1000 or \"2e9 tokens\"");
+    if (s.run.unit == CFG_SECONDS)
+        s.run = (cfg_amount){ (double)trainer_clock_length(t), CFG_STEPS };
     t->len.in_tokens = s.run.unit == CFG_TOKENS;
     TRY(set_ramp(t, &s));
     int64_t n = (int64_t)s.run.value;

@@ -5,6 +5,7 @@
 #include "config/config.h"
 #include "optim/optim.h"
 #include "shards/data.h"
+#include "train/clock_internal.h"
 
 typedef struct trainer trainer;
 
@@ -32,6 +33,8 @@ typedef struct run_lengths {
     batch_ramp ramp;     /* the windows of every step */
     int64_t curriculum;  /* length of the sequence curriculum, in windows */
     int64_t steps, stop; /* where the schedule ends, and where this run does */
+    int64_t early;       /* training.stop; INT64_MAX: none */
+    run_clock clock;     /* of a run whose length is given in time: `stop` then follows it */
     bool in_tokens;      /* the run's length was given in tokens: the schedule counts them */
     schedule sched;
     momentum_schedule momentum;

@@ -186,6 +186,7 @@ static bool may_run_on(const trainer *t) {
     const due_events *due = &t->last.due;
     bool waits = due->detail || due->validate || due->sample || saving_is_due(t, due);
     bool in_stages = mesh_stages(&t->mesh) > 1;
+    waits |= trainer_clock_is_open(t);
     waits |= (due->tasks && t->questions.n) || profile_is_near(t);
     return t->ops->device && !in_stages && !waits && t->state.step + 1 < t->len.stop;
 }
@@ -193,7 +194,7 @@ static bool may_run_on(const trainer *t) {
 static err finish_and_act(trainer *t) {
     if (t->last.open) TRY(finish_step(t));
     set_patience(t, false);
-    return t->alerts.interrupts ? healing_act(t) : OK;
+    return t->alerts.interrupts ? healing_act(t) : trainer_clock_settle(t);
 }
 
 static err one_step(trainer *t) {

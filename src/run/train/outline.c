@@ -7,11 +7,11 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Lengths in epochs need the data. */
+/* Lengths in epochs need the data, and those in time need the machine. */
 static err set_lengths(trainer *t, train_outline *out) {
     const config *c = t->cfg;
     out->steps = out->tokens = NAN;
-    if (c->training.steps.unit == CFG_EPOCHS) {
+    if (c->training.steps.unit == CFG_EPOCHS || c->training.steps.unit == CFG_SECONDS) {
         t->len.every.validate.length = c->validation.every.value > 0;
         t->len.every.sample.length = c->sample.every.value > 0;
         return OK;

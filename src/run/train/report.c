@@ -109,6 +109,11 @@ static void batch_lines(const trainer *t) {
         print_field(t, "ramp", "from %lld sequences per step, over the first %s tokens",
                     (long long)batch_ramp_size(&t->len.ramp, 0),
                     str_count(a, sizeof a, (double)t->len.ramp.windows * seq));
+    if (trainer_clock_is_open(t)) {
+        print_field(t, "length", "%s of training; how many steps that is follows from the first",
+                    str_duration(a, sizeof a, t->len.clock.budget));
+        return;
+    }
     print_field(t, "length", "%lld steps, %s tokens, %.2f epochs", (long long)t->len.steps,
                 str_count(a, sizeof a, tokens),
                 tokens / (double)MAX(datasets_tokens(t->data.sources, t->data.n_sources), 1));
@@ -151,8 +156,7 @@ static void recipe_line(const trainer *t) {
     str_free(&text);
 }
 
-/* A row for each group of parameters, where the config has groups. */
-static void group_lines(const trainer *t) {
+void trainer_describe_groups(const trainer *t) {
     int n;
     const optim_group *g = optim_groups(t->o, &n);
     if (n < 2) return;
@@ -189,7 +193,7 @@ void trainer_describe(const trainer *t) {
     batch_lines(t);
     ranks_line(t);
     recipe_line(t);
-    group_lines(t);
+    trainer_describe_groups(t);
     print_field(t, "compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
                 pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");
     print_field(t, "MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,

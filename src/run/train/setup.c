@@ -41,8 +41,7 @@ static err check_samples(const trainer *t) {
     return OK;
 }
 
-/* A decay that was scaled for a run much shorter than its base may take away more than a weight has. */
-static err check_scaled_decay(const trainer *t) {
+err trainer_check_decay(const trainer *t) {
     int n;
     const optim_group *g = optim_groups(t->o, &n);
     for (int i = 0; i < n; i++) {
@@ -68,7 +67,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     optim_settings s = train_optim(c, ops, &l);
     s.decay_per_token = trainer_decay_per_token(t);
     TRY(optim_new(&s, t->m, t->p, &t->o));
-    TRY(check_scaled_decay(t));
+    TRY(trainer_check_decay(t));
     TRY(model_record(t->m, PROG_TRAIN, t->len.rows * t->len.seq, t->len.seq, &t->train));
     TRY(train_recompute(c, &t->train));
     t->train.micros = (int)t->len.micros;

@@ -15,6 +15,8 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) MUST_USE;
 err trainer_check_lists(const trainer *t, int *played) MUST_USE;
 /* Opens the logs, from the step after t->state's on: what they have of later ones is removed. */
 err trainer_open_log(trainer *t) MUST_USE;
+/* Refuses weight decay that was scaled for a run much shorter than its base, and may take away more than a weight has. */
+err trainer_check_decay(const trainer *t) MUST_USE;
 /* Takes the folder over: from here on it holds this run. */
 err trainer_begin(trainer *t) MUST_USE;
 void trainer_free(trainer *t);
@@ -22,6 +24,8 @@ void trainer_free(trainer *t);
 void trainer_used_config(const trainer *t, config *used);
 err trainer_write_config(const trainer *t) MUST_USE;
 void trainer_describe(const trainer *t);
+/* Prints a row for each group of parameters, where the config has groups. */
+void trainer_describe_groups(const trainer *t);
 /* One line for each difference from the run that is continued. */
 void trainer_report_changes(const trainer *t);
 err trainer_write_programs(const trainer *t) MUST_USE;

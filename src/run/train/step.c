@@ -175,6 +175,9 @@ static err set_due(queueing *u) {
     int64_t tokens = q->micros * trainer_micro_rows(t) * t->len.seq;
     double now = time_now();
     TRY(ranks_agree_clock(t, &now));
+    q->at = (double)(t->len.in_tokens ? u->before : u->step);
+    q->advance = (double)(t->len.in_tokens ? tokens : 1);
+    TRY(trainer_clock_next(t, u->step, q));
     q->due = cadences_due(&t->len.every, u->step + 1, u->before + tokens, tokens, now);
     t->x.probe.activation = q->due.detail ? t->alerts.sampled : NULL;
     for (int l = 0; l < t->mc.layers; l++) t->alerts.sampled[l].n = 0;
@@ -222,24 +225,21 @@ static err decide_update(void *ctx) {
     queueing *u = ctx;
     trainer *t = u->t;
     queued_step *q = &u->q;
-    int64_t tokens = q->micros * trainer_micro_rows(t) * t->len.seq;
     t->x.probe.activation = NULL;
     t->x.probe.times = NULL;
     if (t->cfg->training.noise_scale && q->micros % 2 == 0) TRY(half_batch_norm(t, u->targets, q));
     mark_step(u, MARK_COMPUTED);
     q->compute_s = time_now() - u->began - (q->data_s - u->before_data);
     q->pipeline_wait_s = ranks_pipeline_wait(t) - u->waited;
-    q->lr = t->len.in_tokens ? schedule_lr(&t->len.sched, u->before, tokens)
-                             : schedule_lr(&t->len.sched, u->step, 1);
+    q->lr = schedule_lr(&t->len.sched, q->at, q->advance);
     q->lr *= healing_rate(t, u->step + 1);
     if (q->due.detail) TRY(detail_before_update(t));
     u->decided = time_now();
     if (t->saves.saver) ckpt_saver_before_update(t->saves.saver);
     TRY(set_skip(u));
     u->span = trace_span_begin(t->x.probe.trace, "update");
-    optim_factors f =
-        schedule_factors(&t->len.sched, &t->len.momentum, t->len.in_tokens ? u->before : u->step,
-                         t->len.sched.lr > 0 ? q->lr / t->len.sched.lr : 1);
+    optim_factors f = schedule_factors(&t->len.sched, &t->len.momentum, q->at,
+                                       t->len.sched.lr > 0 ? q->lr / t->len.sched.lr : 1);
     optim_set_factors(t->o, &f);
     return optim_begin(t->o, &t->x, q->lr, t->cfg->training.max_norm);
 }
@@ -365,12 +365,13 @@ static void measure_step(trainer *t, const step_state *now, observe_step *s) {
     s->grad_norm = now->norm;
     s->lr = q->lr;
     s->step_s = seconds;
+    trainer_clock_finish_step(t, seconds);
     if (is_first_rank(t)) measure_step_speed(t, tokens, s);
     s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->data.batches), 1);
     s->batch = (double)(q->micros * trainer_micro_rows(t));
     if (q->longest) s->seq_len = (double)q->longest;
     if (t->cfg->data.guard) s->rejected = (double)q->rejected;
-    s->total_steps = t->len.stop;
+    s->total_steps = trainer_clock_is_open(t) ? 0 : t->len.stop;
     s->eta_s = t->average_s * (double)(t->len.stop - t->state.step);
     if (t->cfg->training.max_norm > 0 && !now->skip)
         s->clipped = optim_clip(now->norm, t->cfg->training.max_norm);

@@ -31,6 +31,7 @@ typedef struct queued_step {
     due_events due;
     device_ticket state; /* the step state after it */
     double lr, loss_sum;
+    double at, advance; /* where the schedule stands, and how far the step moves it, in its unit */
     double data_s, compute_s, optim_s; /* seconds of the host; on a device, of queueing alone */
     int marks;                         /* of a device: the first of its marks */
     int64_t valid, micros, windows, rejected;

@@ -28,7 +28,7 @@ static inline update_attr attr_of(const op_call *c) {
     update_attr a = { c->attr.update.lr_mul, c->attr.update.decay,    c->attr.update.beta1,
                       c->attr.update.beta2,  c->attr.update.eps,      c->attr.update.momentum,
                       (float)(1 - b1),       (float)(1 - b2),         (float)sqrt(1 - b2),
-                      c->attr.update.l2,     c->attr.update.nesterov, (int)c->attr.update.decay_by,
+                      c->attr.update.l2,     c->attr.update.nesterov, c->attr.update.decay_by,
                       c->attr.update.site,   c->attr.update.first,    c->attr.update.base,
                       c->attr.update.cols,   c->attr.update.stride,   NULL };
     if (c->op == OP_UPDATE_ALONG) a.squares = (const float *)c->in[1].data;
