@@ -57,6 +57,11 @@ template <int STAGES_, int BYTES> struct stage_ring {
         __syncwarp();
         if (threadIdx.x % WARP == 0) barrier_arrive(&empty[at]);
     }
+    /* The stage is full, as far as this warp is concerned. */
+    __device__ __forceinline__ void arrive() const {
+        __syncwarp();
+        if (threadIdx.x % WARP == 0) barrier_arrive(&full[at]);
+    }
     __device__ __forceinline__ void skip() {
         wait_full();
         release();
