@@ -128,9 +128,9 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     float dk[DIM / 2], dv[DIM / 2];
 #pragma unroll
     for (int i = 0; i < DIM / 2; i++) dk[i] = dv[i] = 0;
-    key_eight eights[2] = {};
+    key_sixteen sixteen = {};
     uint2 key;
-    if (DROPS) eights_of_warp(a, first, eights), key = drop_key(a);
+    if (DROPS) sixteen = sixteen_of_warp(a, first), key = drop_key(a);
     barrier_wait(b.full, 0);
     float p[LINES / 2], s[LINES / 2];
     uint32_t left[LINES / 4], right[LINES / 4], kept = 0;
@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     auto begin_tile = [&]() {
         begin_scores<T, DIM, LINES>(p, keys, ring.stage());
         begin_scores<T, DIM, LINES>(s, values, ring.stage() + S::TILE);
-        if (DROPS) kept = draw_columns(a, key, head, queries[ring.at], eights);
+        if (DROPS) kept = draw_columns(a, key, head, queries[ring.at], sixteen);
     };
     scores.arrive(); /* the tile before the first, whose dq is past the end of the sums */
     scores.next();
