@@ -133,11 +133,12 @@ static void sink_sizes(op_case *c) {
     c->attr.heads.sink_first = 2;
 }
 
-/* Ids of a document are consecutive, from anywhere on. Shapes of an odd number of tokens: the heads are a
- * rank's share. */
+/* Ids of a document are consecutive, from anywhere on, or from where those that share a counter are those that a tile has
+ * together. Shapes of an odd number of tokens: the heads are a rank's share. */
 static void dropped_sizes(op_case *c) {
     attention_sizes(c);
-    c->attr.dropout.p = 0.3f;
+    /* Kernels compare four bytes at a time, and differently from a half on. */
+    c->attr.dropout.p = size_of(c, 'd') % 64 ? 0.5f : 0.3f;
     c->attr.dropout.site = 7;
     c->attr.heads.first = size_of(c, 'N') % 2 ? 3 * (int)size_of(c, 'q') : 0;
 }
@@ -145,9 +146,13 @@ static void dropped_values(op_case *c) {
     double *id = mem_alloc((size_t)c->in[2].count * sizeof *id), *own = c->in[2].v;
     c->in[2].v = NULL;
     attention_values(c);
-    for (int64_t i = 0; i < c->in[2].count; i++)
-        id[i] =
-            i && c->in[1].v[i] != (double)i ? id[i - 1] + 1 : (double)draw_below(INT64_C(1) << 40);
+    for (int64_t i = 0; i < c->in[2].count; i++) {
+        int64_t any = draw_below(INT64_C(1) << 40), aligned = any / 16 * 16 + i % 16;
+        if (i && c->in[1].v[i] != (double)i)
+            id[i] = id[i - 1] + 1;
+        else
+            id[i] = (double)(draw_below(2) ? aligned : any);
+    }
     c->in[2].v = id;
     c->in[2].optional = false;
     free(own);
@@ -156,13 +161,13 @@ static void dropped_values(op_case *c) {
  * it. @param query, key their ids */
 static double drop_factor(const op_case *c, int64_t head, uint64_t query, uint64_t key) {
     head += c->attr.heads.first;
-    double below = floor(c->attr.dropout.p * 65536 + 0.5);
+    double below = floor(c->attr.dropout.p * 256 + 0.5);
     uint32_t word[4],
         ctr[4] = { c->attr.dropout.site | c->layer << 16, (uint32_t)query, (uint32_t)(query >> 32),
-                   (uint32_t)(head << 21 | (int64_t)(key >> 3 & 0x1fffff)) };
+                   (uint32_t)(head << 21 | (int64_t)(key >> 4 & 0x1fffff)) };
     philox4x32(c->step.dropout, ctr, word);
-    uint32_t half = word[key % 8 / 2] >> (key % 2 * 16) & 0xffff;
-    return half < below ? 0 : 1 / (1 - below / 65536);
+    uint32_t byte = word[key % 16 / 4] >> (key % 4 * 8) & 0xff;
+    return byte < below ? 0 : 1 / (1 - below / 256);
 }
 static void drop_factors(const op_case *c, int64_t head, int64_t i, int64_t from, double *factor) {
     for (int64_t j = from; j <= i; j++)
@@ -224,7 +229,7 @@ static void block_values(op_case *c) {
     settle_sinks(c, SINK);
     if (c->attr.dropout.p > 0) {
         for (int64_t i = 0; i < n; i++) c->in[ID].v[i] = (double)draw_below(INT64_C(1) << 40);
-        for (int64_t j = 0; j < keys; j++) c->in[KEY_ID].v[j] = (double)(j + 1000);
+        for (int64_t j = 0; j < keys; j++) c->in[KEY_ID].v[j] = (double)(j + (n % 2 ? 1000 : 1024));
         c->in[ID].optional = c->in[KEY_ID].optional = false;
     } else {
         drop_value(&c->in[ID]);

@@ -3,15 +3,16 @@
  *
  * Softmax comes first; then a probability is zeroed with probability p, and else divided by 1 - p. The
  * sum of the row that softmax divides by, and so lse, does not change. The decision for query and key of
- * a head is half-word `key id % 8` (the low half of a word first) of
+ * a head is byte `key id % 16` (the low byte of a word first) of
  *
- *     philox(step key, { site | layer << 16, query id low, query id high, head << 21 | key id / 8 % 2^21 })
+ *     philox(step key, { site | layer << 16, query id low, query id high, head << 21 | key id / 16 % 2^21 })
  *
- * zeroed where it is below p 2^16. Ids are those of the tokens in the data, and heads are counted over
+ * zeroed where it is below p 2^8. Ids are those of the tokens in the data, and heads are counted over
  * the whole model, so that every layout, forward, recompute and backward draw the same mask. Keys that a
  * query sees lie within 2^24 tokens of each other (model.max_seq_len), so that their ids differ in the
- * bits used. Sixteen bits are a rate exact to 1e-5; what is kept is scaled by the rounded rate, so that
- * the mean is exact. */
+ * bits used. The rate is rounded to a multiple of 1/256, from 1/256 to 255/256, as FlashAttention does: drawing is most of
+ * what dropout costs, and more bits per decision would double it. What is kept is scaled by the rounded rate, so that the mean
+ * is exact. */
 #ifndef INGOT_OPS_ATTENTION_DROP_H
 #define INGOT_OPS_ATTENTION_DROP_H
 
@@ -23,12 +24,12 @@
 #define ATTENTION_DROP_FUNCTION static inline
 #endif
 
-enum { ATTENTION_DROP_KEYS = 8, ATTENTION_DROP_KEY_BITS = 21 }; /* keys that share a counter */
+enum { ATTENTION_DROP_KEYS = 16, ATTENTION_DROP_KEY_BITS = 21 }; /* keys that share a counter */
 
 typedef struct attention_drop {
     uint32_t site;     /* with the layer */
     uint32_t head;     /* of the model: the first of this rank's */
-    uint32_t below;    /* zeroed when the half-word is below */
+    uint32_t below;    /* zeroed when the byte is below */
     float keep;        /* what a kept probability is multiplied by */
     const int64_t *id; /* [N]; NULL: no dropout */
 } attention_drop;
@@ -42,8 +43,9 @@ static inline attention_drop attention_drop_of(const op_call *c, const tensor *i
     BUG_IF(c->attr.heads.first + c->attr.heads.q > 1 << (32 - ATTENTION_DROP_KEY_BITS));
     d.site = c->attr.dropout.site | c->run->layer << 16;
     d.head = (uint32_t)c->attr.heads.first;
-    d.below = (uint32_t)(p * 65536 + 0.5);
-    d.keep = (float)(1 / (1 - d.below / 65536.0));
+    d.below = (uint32_t)(p * 256 + 0.5);
+    d.below = d.below < 1 ? 1 : d.below > 255 ? 255 : d.below;
+    d.keep = (float)(1 / (1 - d.below / 256.0));
     d.id = (const int64_t *)id->data;
     return d;
 }

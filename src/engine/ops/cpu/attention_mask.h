@@ -1,4 +1,4 @@
-/* Dropout of attention on CPUs: draws the decisions of ATT_LANES queries side by side, for the eight keys
+/* Dropout of attention on CPUs: draws the decisions of ATT_LANES queries side by side, for the sixteen keys
  * that share a counter (ops/attention_drop.h). Keys are taken in increasing order; their ids are
  * consecutive in a document, so that most of them find their words drawn.
  *
@@ -15,18 +15,18 @@
 _Static_assert((int)LANES == (int)ATT_LANES, "a draw is that of one block of queries");
 
 typedef struct att_drawn {
-    int64_t counter_of; /* the keys drawn: their ids / 8; -1: none yet */
+    int64_t counter_of; /* the keys drawn: their ids / 16; -1: none yet */
     uint32_t word[4][ATT_LANES];
-    int of_key, shift; /* of the key at hand: its word, and the half of it */
+    int of_key, shift; /* of the key at hand: its word, and the byte of it */
     uint32_t below;
 } att_drawn;
 
 /* Turns to another key of queries [q0, q0 + ATT_LANES). */
 static inline void att_draw_key(att_drawn *d, const att_mask *m, int q0, int64_t key_id) {
-    int half = (int)((uint64_t)key_id % ATTENTION_DROP_KEYS);
+    int byte = (int)((uint64_t)key_id % ATTENTION_DROP_KEYS);
     int64_t keys = (int64_t)((uint64_t)key_id / ATTENTION_DROP_KEYS);
-    d->of_key = half / 2;
-    d->shift = half % 2 * 16;
+    d->of_key = byte / 4;
+    d->shift = byte % 4 * 8;
     d->below = m->drop->below;
     if (keys == d->counter_of) return;
     d->counter_of = keys;
@@ -44,7 +44,7 @@ static inline void att_draw_key(att_drawn *d, const att_mask *m, int q0, int64_t
 VEC_INLINE vu att_kept(const att_drawn *d, int lane) {
     vu word;
     memcpy(&word, d->word[d->of_key] + lane, sizeof word);
-    return (vu)(((word >> d->shift) & 0xffff) >= d->below);
+    return (vu)(((word >> d->shift) & 0xff) >= d->below);
 }
 
 #endif

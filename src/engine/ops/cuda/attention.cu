@@ -37,14 +37,14 @@ static __device__ __forceinline__ float drop_factor(const att &a, int head, int6
     if (!DROPS) return 1;
     uint64_t query = (uint64_t)a.drop.id[i];
     int64_t key = a.key_id[j];
-    int half = (int)((uint64_t)key % ATTENTION_DROP_KEYS);
+    int byte = (int)((uint64_t)key % ATTENTION_DROP_KEYS);
     uint32_t word[4];
     philox(make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]),
            make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
                       attention_drop_counter(&a.drop, head, key)),
            word);
-    uint32_t own = half < 2 ? word[0] : half < 4 ? word[1] : half < 6 ? word[2] : word[3];
-    return (own >> half % 2 * 16 & 0xffff) < a.drop.below ? 0 : a.drop.keep;
+    uint32_t own = byte < 4 ? word[0] : byte < 8 ? word[1] : byte < 12 ? word[2] : word[3];
+    return (own >> byte % 4 * 8 & 0xff) < a.drop.below ? 0 : a.drop.keep;
 }
 
 /* Loads rows [row, row + TILE) of dim columns from `col` into smem[TILE][dim + 1], zeros past `end`. The

@@ -39,7 +39,7 @@ static __device__ __forceinline__ void grad_scores(const att &a, const two_rows 
             for (int i = 0; i < 2; i++) {
                 int j = tile + 8 * n + lane % 4 * 2 + i;
                 float &x = s[4 * n + 2 * h + i], g = dp[4 * n + 2 * h + i];
-                if (DROPS) g = kept[h] >> (2 * n + i) & 1 ? g * a.drop.keep : 0;
+                if (DROPS) g = row_keeps(kept[h], n, i) ? g * a.drop.keep : 0;
                 bool seen = all_seen || (j >= t.lo[h] && j <= t.hi[h]);
                 float p = seen ? exp2_approx(fmaf(x, by, -stat[h])) : 0;
                 x = p * (g - dot[h]) * a.scale;
@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     __shared__ uint64_t bars[2 * S::STAGES_ + 1];
     __shared__ seen_keys seen[GROUPS + 1], parts[2 * GROUPS];
     __shared__ float dots[GROUPS][64];
-    __shared__ uint32_t eights[S::STAGES_][LINES / EIGHT]; /* with dropout */
+    __shared__ uint32_t sixteens[S::STAGES_][LINES / SIXTEEN]; /* with dropout */
     char *own = aligned(memory), *tiles = own + GROUPS * 2 * S::OWN;
     uint64_t *have_queries = &bars[2 * S::STAGES_];
     stage_ring<S::STAGES_, 2 *S::TILE> ring = { tiles, bars, bars + S::STAGES_, 0, 0 };
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
             uint64_t *full = &ring.full[ring.at];
             ring.wait_empty();
             if (DROPS) {
-                write_eights<LINES>(a, begin + t * LINES, eights[ring.at]);
+                write_sixteens<LINES>(a, begin + t * LINES, sixteens[ring.at]);
                 __syncwarp();
             }
             if (!copies) continue;
@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
         ring.wait_full();
         begin_scores<T, DIM, LINES>(s, queries, ring.stage());
         begin_scores<T, DIM, LINES>(dp, dout, ring.stage() + S::TILE);
-        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, eights[ring.at], kept);
+        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, sixteens[ring.at], kept);
         multiply_wait<0>();
         if (at > from) before.release();
         grad_scores<DROPS>(a, t, tile, all_seen, kept, s, dp, stat, dot);
@@ -185,9 +185,9 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     for (int i = 0; i < OF_DK / 2; i++) dk[i] = 0;
 #pragma unroll
     for (int i = 0; i < OF_DV / 2; i++) dv[i] = 0;
-    key_eight eights[2] = {};
+    key_sixteen sixteen = {};
     uint2 key;
-    if (DROPS) eights_of_warp(a, first, eights), key = drop_key(a);
+    if (DROPS) sixteen = sixteen_of_warp(a, first), key = drop_key(a);
     barrier_wait(b.full, 0);
     for (;; ring.next()) {
         ring.wait_full();
@@ -199,7 +199,7 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
         uint32_t left[LINES / 4], right[LINES / 4], kept;
         begin_scores<T, DIM, LINES>(p, keys, qs);
         if (GRADS & DK) begin_scores<T, DIM, LINES>(s, values, ds);
-        if (DROPS) kept = draw_columns(a, key, head, q, eights);
+        if (DROPS) kept = draw_columns(a, key, head, q, sixteen);
         multiply_wait<GRADS & DK ? 1 : 0>();
         soften_keys(a, q, (int)first, p);
         if constexpr ((GRADS & DV) != 0) {

@@ -23,7 +23,7 @@ struct alignas(16) query_tile {
     float lse[LINES]; /* less the logarithm of the scale */
     float dot[LINES];
     int lo[LINES], hi[LINES];
-    uint64_t id[LINES]; /* with dropout */
+    uint64_t id[LINES]; /* with dropout: 0 past the last query */
     int head, row;      /* head -1: the end */
     bool all_seen;      /* every key of the block by each of its queries */
 };
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void write_stats(const att &a, const att_grad 
         to->lse[r] = live ? g.lse[lse_at(a, at.head, query)] * LOG2E - by : 0;
         to->dot[r] = live ? g.rowdot[at.head * a.n + query] : 0;
         to->lo[r] = lo, to->hi[r] = hi;
-        if (a.drop.id && live) to->id[r] = (uint64_t)a.drop.id[query];
+        if (a.drop.id) to->id[r] = live ? (uint64_t)a.drop.id[query] : 0;
         all = all && lo <= first && hi >= last;
     }
     all = __all_sync(~0u, all);
@@ -69,32 +69,38 @@ static __device__ __forceinline__ void write_stats(const att &a, const att_grad 
 }
 
 /* Draws which of the warp's 16 keys the queries of a tile keep: column_keeps says which bit is about which score. A lane draws
- * for two queries. */
+ * for two queries, without branches unless the keys are scattered. */
 static __device__ __forceinline__ uint32_t draw_columns(const att &a, uint2 key, int head,
                                                         const query_tile &q,
-                                                        const key_eight (&keys)[2]) {
+                                                        const key_sixteen &keys) {
     int lane = threadIdx.x % WARP;
     uint32_t own = 0, kept = 0;
+    if (__shfl_sync(~0u, keys.id, 0) != SCATTERED) {
 #pragma unroll
-    for (int b = 0; b < LINES / WARP; b++) {
-        int line = lane + b * WARP, lo = q.lo[line], hi = q.hi[line];
-        if (lo > hi) continue; /* sees nothing, or there is no such query */
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (keys[h].j <= hi && keys[h].j + EIGHT > lo)
-                own |= kept_of(a, key, head, q.id[line], keys[h]) << (2 * b + h) * EIGHT;
+        for (int b = 0; b < LINES / WARP; b++)
+            own |= draw_sixteen(a, key, head, q.id[lane + b * WARP], keys.id) << 4 * b;
+    } else {
+#pragma unroll 1
+        for (int b = 0; b < LINES / WARP; b++) {
+            int line = lane + b * WARP, lo = q.lo[line], hi = q.hi[line];
+            if (lo <= hi && keys.j <= hi && keys.j + SIXTEEN > lo)
+                own |= kept_keys(a, head, q.id[line], keys.j) << 4 * b;
+        }
     }
+    /* Of a query the lane has keys r and r + 8, for r = lane / 4: bits 0 and 2 after the shift, and of the query 32 later bits
+     * 4 and 6. */
 #pragma unroll
     for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            kept |= (__shfl_sync(~0u, own, EIGHT * k + lane % 4 * 2 + i) >> lane / 4 & 0x01010101)
-                    << (2 * k + i);
+            kept |=
+                (__shfl_sync(~0u, own, EIGHT * k + lane % 4 * 2 + i) >> kept_bit(lane / 4) & 0x55)
+                << (8 * k + i);
     return kept;
 }
 /* Of the lane's score p[4 n + 2 h + i]. */
 static __device__ __forceinline__ bool column_keeps(uint32_t kept, int n, int h, int i) {
-    return kept >> (n / 4 * 16 + h * EIGHT + n % 4 * 2 + i) & 1;
+    return kept >> (n % 4 * 8 + n / 4 * 4 + h * 2 + i) & 1;
 }
 
 /* Products of keys and queries become probabilities times the scale. */
@@ -250,11 +256,8 @@ static __device__ __forceinline__ void write_key_grads(const att &a, mixed to, i
 static __device__ __forceinline__ float value_factor(const att &a) { return a.drop.keep / a.scale; }
 
 /* The keys whose decisions a warp of a group draws. */
-static __device__ __forceinline__ void eights_of_warp(const att &a, int64_t first,
-                                                      key_eight (&eights)[2]) {
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-        eights[h] = eight_keys(a, first + threadIdx.x % GROUP_THREADS / WARP * 16 + EIGHT * h);
+static __device__ __forceinline__ key_sixteen sixteen_of_warp(const att &a, int64_t first) {
+    return sixteen_keys(a, (int)first + threadIdx.x % GROUP_THREADS / WARP * 16);
 }
 
 #endif

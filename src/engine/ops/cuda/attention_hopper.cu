@@ -59,7 +59,7 @@ static __device__ __forceinline__ void soften_rows(const att &a, const two_rows 
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
                     float &x = s[4 * n + 2 * h + i];
-                    x = kept[h] >> (2 * n + i) & 1 ? x * a.drop.keep : 0;
+                    x = row_keeps(kept[h], n, i) ? x : 0;
                 }
         }
     }
@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
     DYNAMIC_SHARED(char, memory);
     __shared__ uint64_t bars[4 * S::STAGES_ + 1];
     __shared__ seen_keys seen[GROUPS + 1], parts[2 * GROUPS];
-    __shared__ uint32_t eights[S::STAGES_][LINES / EIGHT]; /* with dropout */
+    __shared__ uint32_t sixteens[S::STAGES_][LINES / SIXTEEN]; /* with dropout */
     char *own = aligned(memory), *tiles = own + GROUPS * S::OWN;
     uint64_t *have_queries = &bars[4 * S::STAGES_];
     stage_ring<S::STAGES_, S::TILE> keys = { tiles, bars, bars + S::STAGES_, 0, 0 },
@@ -113,7 +113,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
             if (t < count) {
                 keys.wait_empty();
                 if (DROPS) {
-                    write_eights<LINES>(a, begin + t * LINES, eights[keys.at]);
+                    write_sixteens<LINES>(a, begin + t * LINES, sixteens[keys.at]);
                     __syncwarp();
                 }
                 if (copies) {
@@ -149,7 +149,8 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
         from = max(0, mine.begin - begin) / LINES;
         to = (mine.end - begin + LINES - 1) / LINES;
     }
-    float most[2], sum[2], factor[2], out[DIM / 2];
+    /* Sums are without the factor of what dropout keeps until the end. */
+    float most[2], sum[2], factor[2], out[DIM / 2], unscaled = DROPS ? 1 / a.drop.keep : 1;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         bool more = before.lse && t.live[h];
@@ -161,7 +162,8 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
             for (int i = 0; i < 2; i++)
                 out[4 * n + 2 * h + i] =
                     more ? read1(before.o, before.dt,
-                                 (t.i[h] * a.q + head) * DIM + 8 * n + lane % 4 * 2 + i)
+                                 (t.i[h] * a.q + head) * DIM + 8 * n + lane % 4 * 2 + i) *
+                               unscaled
                          : 0;
     }
     auto all_seen = [&](int tile) { return tile >= mine.from && tile + LINES - 1 <= mine.to; };
@@ -176,7 +178,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
         int tile = begin + from * LINES;
         keys.wait_full();
         begin_scores<T, DIM, LINES>(s, queries, keys.stage());
-        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, eights[keys.at], kept);
+        if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, sixteens[keys.at], kept);
         multiply_wait<0>();
         keys.release();
         keys.next();
@@ -190,7 +192,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
             begin_scores<T, DIM, LINES>(s, queries, keys.stage());
             values.wait_full();
             begin_sums<T, DIM, LINES>(out, p, values.stage());
-            if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, eights[keys.at], kept);
+            if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, sixteens[keys.at], kept);
             multiply_wait<1>();
             keys.release();
             keys.next();
@@ -210,7 +212,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
     for (int at = to; at < count; at++) keys.skip(), values.skip();
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float all = quad_sum(sum[h]), part = all > 0 ? 1 / all : 0;
+        float all = quad_sum(sum[h]), part = all > 0 ? a.drop.keep / all : 0;
         if (!t.live[h]) continue;
 #pragma unroll
         for (int n = 0; n < DIM / 8; n++)

@@ -57,6 +57,11 @@ template <int STAGES_, int BYTES> struct stage_ring {
         __syncwarp();
         if (threadIdx.x % WARP == 0) barrier_arrive(&empty[at]);
     }
+    /* The stage is full, as far as this warp is concerned. */
+    __device__ __forceinline__ void arrive() const {
+        __syncwarp();
+        if (threadIdx.x % WARP == 0) barrier_arrive(&full[at]);
+    }
     __device__ __forceinline__ void skip() {
         wait_full();
         release();
@@ -130,7 +135,7 @@ typedef struct seen_keys {
     int begin, end, from, to;
 } seen_keys;
 
-/* Of every group, and of all of them in seen[groups]; `begin` of that is rounded down, so that dropout's eights stay
+/* Of every group, and of all of them in seen[groups]; `begin` of that is rounded down, so that dropout's sixteens stay
  * together. Ends with the block at a barrier. */
 static __device__ __forceinline__ void find_seen_keys(const att &a, int64_t first, int groups,
                                                       seen_keys *seen, seen_keys *parts) {
@@ -157,7 +162,7 @@ static __device__ __forceinline__ void find_seen_keys(const att &a, int64_t firs
                         min(x.to, y.to) };
             all.begin = min(all.begin, seen[g].begin), all.end = max(all.end, seen[g].end);
         }
-        all.begin = all.begin / EIGHT * EIGHT;
+        all.begin = all.begin / SIXTEEN * SIXTEEN;
         seen[groups] = all;
     }
     __syncthreads();
@@ -170,75 +175,81 @@ static __device__ __forceinline__ uint2 drop_key(const att &a) {
                       __shfl_sync(~0u, a.step->dropout.k[1], 0));
 }
 
-/* Eight keys from j on. Where their ids share a counter, one Philox block decides about all of them. */
-typedef struct key_eight {
+/* Sixteen keys from j on. Where their ids share a counter, one Philox block decides about all of them. */
+typedef struct key_sixteen {
     int j;
-    uint32_t id; /* low half of the first's, which has all that a counter takes of it */
-    bool together;
-} key_eight;
+    uint32_t
+        id; /* low half of the first's, which has all that a counter takes of it; or SCATTERED */
+} key_sixteen;
+enum { SCATTERED = 1 };
 
-static __device__ __forceinline__ key_eight eight_keys(const att &a, int j) {
-    key_eight e = { j, 0, j + EIGHT <= a.n_keys };
-    if (!e.together) return e;
+static __device__ __forceinline__ key_sixteen sixteen_keys(const att &a, int j) {
+    key_sixteen e = { j, SCATTERED };
+    if (j + SIXTEEN > a.n_keys) return e;
     int64_t id = a.key_id[j];
-    e.id = (uint32_t)id;
-    e.together = e.id % ATTENTION_DROP_KEYS == 0;
+    bool together = id % SIXTEEN == 0;
 #pragma unroll
-    for (int k = 1; k < EIGHT; k++) e.together = e.together && a.key_id[j + k] == id + k;
+    for (int k = 1; k < SIXTEEN; k++) together = together && a.key_id[j + k] == id + k;
+    if (together) e.id = (uint32_t)id;
     return e;
 }
-/* Which of them a query keeps, a bit each. */
+/* Which of them a query keeps. */
 static __device__ __forceinline__ uint32_t kept_of(const att &a, uint2 key, int head,
-                                                   uint64_t query, const key_eight &e) {
-    uint32_t word[4], kept = 0;
-    if (!e.together) return kept_keys(a, head, query, e.j);
-    philox(key,
-           make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
-                      attention_drop_counter(&a.drop, head, e.id)),
-           word);
-#pragma unroll
-    for (int k = 0; k < EIGHT; k++)
-        kept |= (uint32_t)((word[k / 2] >> k % 2 * 16 & 0xffff) >= a.drop.below) << k;
-    return kept;
+                                                   uint64_t query, const key_sixteen &e) {
+    return e.id == SCATTERED ? kept_keys(a, head, query, e.j)
+                             : draw_sixteen(a, key, head, query, e.id);
 }
 
-/* The eights of a tile of LINES keys, in shared memory: the low half of the first's id, or SCATTERED where they do not share
- * a counter. By the lanes of a warp. */
-enum { SCATTERED = 1 };
+/* The ids of a tile's sixteens, in shared memory. By the lanes of a warp. */
 template <int LINES>
-static __device__ __forceinline__ void write_eights(const att &a, int tile, uint32_t *eights) {
+static __device__ __forceinline__ void write_sixteens(const att &a, int tile, uint32_t *ids) {
     int at = threadIdx.x % WARP;
-    if (at >= LINES / EIGHT) return;
-    key_eight e = eight_keys(a, tile + EIGHT * at);
-    eights[at] = e.together ? e.id : SCATTERED;
+    if (at < LINES / SIXTEEN) ids[at] = sixteen_keys(a, tile + SIXTEEN * at).id;
 }
 
-/* Draws which of LINES keys a lane's two queries keep: bit 2 n + i of kept[h] is about its score s[4 n + 2 h + i]. The four
- * lanes of a row draw a quarter each. */
+/* Draws which of LINES keys a lane's two queries keep: row_keeps says which bit is about which score. The four lanes of a row
+ * draw a quarter each. Without branches where no sixteen is scattered, so that the draws run side by side. */
 template <int LINES>
 static __device__ __forceinline__ void draw_rows(const att &a, uint2 key, int head,
                                                  const two_rows &t, const uint64_t (&query)[2],
-                                                 int tile, const uint32_t *eights,
+                                                 int tile, const uint32_t *ids,
                                                  uint32_t (&kept)[2]) {
     int lane = threadIdx.x % WARP;
     uint32_t own[2] = { 0, 0 };
+    bool together = true;
 #pragma unroll
-    for (int b = 0; b < LINES / 32; b++) {
-        int at = 4 * b + lane % 4;
-        key_eight e = { tile + EIGHT * at, eights[at], eights[at] != SCATTERED };
+    for (int b = 0; b < LINES / 64; b++) together = together && ids[4 * b + lane % 4] != SCATTERED;
+    if (__all_sync(~0u, together)) {
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (t.live[h] && e.j <= t.hi[h] && e.j + EIGHT > t.lo[h])
-                own[h] |= kept_of(a, key, head, query[h], e) << EIGHT * b;
+        for (int b = 0; b < LINES / 64; b++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                own[h] |= draw_sixteen(a, key, head, query[h], ids[4 * b + lane % 4]) << 4 * b;
+    } else {
+#pragma unroll 1
+        for (int b = 0; b < LINES / 64; b++) {
+            key_sixteen e = { tile + SIXTEEN * (4 * b + lane % 4), ids[4 * b + lane % 4] };
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                if (t.live[h] && e.j <= t.hi[h] && e.j + SIXTEEN > t.lo[h])
+                    own[h] |= kept_of(a, key, head, query[h], e) << 4 * b;
+        }
     }
+    /* The lane's keys of a sixteen are 2 c and the next, for c = lane % 4, and those 8 later: bits 0, 2, 8 and 10 after the
+     * shift, and of the next sixteen that was drawn with it 4 later. */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         kept[h] = 0;
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            kept[h] |= (__shfl_sync(~0u, own[h], lane / 4 * 4 + k) >> lane % 4 * 2 & 0x03030303)
-                       << 2 * k;
+            kept[h] |=
+                (__shfl_sync(~0u, own[h], lane / 4 * 4 + k) >> kept_bit(lane % 4 * 2) & 0x5555)
+                << (k % 2 + k / 2 * 16);
     }
+}
+/* Of the lane's score s[4 n + 2 h + i], with kept[h]. */
+static __device__ __forceinline__ bool row_keeps(uint32_t kept, int n, int i) {
+    return kept >> (n / 8 * 4 + n / 4 % 2 * 16 + n / 2 % 2 + n % 2 * 2 + i * 8) & 1;
 }
 
 /* The ids of a lane's two queries. */

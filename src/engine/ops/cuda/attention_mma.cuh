@@ -18,8 +18,8 @@
  *
  * Scores stay in the registers of the product that made them, whose layout is that of a left operand of the next one.
  *
- * Dropout draws one Philox block for each query and eight keys that share a counter (ops/attention_drop.h), as a byte
- * in shared memory: bit k is set where key k of the eight is kept. Deterministic: no atomics, every sum has an order
+ * Dropout draws one Philox block for each query and sixteen keys that share a counter (ops/attention_drop.h), as two bytes
+ * in shared memory: bit k is set where key k of eight is kept. Deterministic: no atomics, every sum has an order
  * that the shapes and documents fix. */
 #ifndef INGOT_OPS_CUDA_ATTENTION_MMA_CUH
 #define INGOT_OPS_CUDA_ATTENTION_MMA_CUH
@@ -31,6 +31,7 @@ enum {
     MMA_THREADS = MMA_WARPS * WARP,
     ROWS = 16 * MMA_WARPS, /* of a set */
     KEYS = 64,             /* of a tile */
+    SIXTEEN = ATTENTION_DROP_KEYS,
     PAD = 8,             /* elements at the end of a row in shared memory, against bank conflicts */
     STATIC_SHARED = 1024 /* bytes besides, at most */
 };
@@ -53,51 +54,64 @@ static __device__ __forceinline__ void queue_rows(T *to, const void *p, int64_t 
     }
 }
 
-/* Which of eight keys from j on a query keeps, a bit each. */
-static __device__ uint32_t kept_keys(const att &a, int head, uint64_t query, int64_t j) {
-    int64_t left = min(a.n_keys - j, (int64_t)EIGHT), id[EIGHT];
-    bool together = left == EIGHT;
-    uint32_t word[4], kept = 0, drawn = 0;
-    uint2 key = make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]);
+/* The bit of key k of sixteen, as keep_bits has them. */
+static __device__ __forceinline__ constexpr int kept_bit(int k) { return k % 4 * 8 + k / 4; }
+
+/* Which of the sixteen keys that share a counter are kept: bit kept_bit(k). Compares four bytes at a time: with its upper bit
+ * set, a byte does not borrow from the next when the lower seven of `below` are subtracted. */
+static __device__ __forceinline__ uint32_t keep_bits(const uint32_t (&word)[4], uint32_t below) {
+    uint32_t each = below * 0x01010101, upper = each & 0x80 ? 0 : ~0u, kept = 0;
 #pragma unroll
-    for (int k = 0; k < EIGHT; k++) {
-        id[k] = k < left ? a.key_id[j + k] : 0;
-        together = together && id[k] == id[0] + k;
-    }
-    if (together && id[0] % ATTENTION_DROP_KEYS == 0) {
-        philox(key,
-               make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
-                          attention_drop_counter(&a.drop, head, id[0])),
-               word);
-#pragma unroll
-        for (int k = 0; k < EIGHT; k++)
-            kept |= (uint32_t)((word[k / 2] >> k % 2 * 16 & 0xffff) >= a.drop.below) << k;
-        return kept;
-    }
-#pragma unroll
-    for (int k = 0; k < EIGHT; k++) {
-        uint32_t counter = attention_drop_counter(&a.drop, head, id[k]);
-        if (k == 0 || counter != drawn)
-            philox(key, make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32), counter),
-                   word);
-        drawn = counter;
-        int half = (int)((uint64_t)id[k] % ATTENTION_DROP_KEYS);
-        uint32_t own = half < 2 ? word[0] : half < 4 ? word[1] : half < 6 ? word[2] : word[3];
-        kept |= (uint32_t)((own >> half % 2 * 16 & 0xffff) >= a.drop.below) << k;
+    for (int w = 0; w < 4; w++) {
+        uint32_t x = word[w], lower = (x | 0x80808080) - (each & 0x7f7f7f7f);
+        kept |= (((x & lower) | ((x | lower) & upper)) >> (7 - w)) & 0x01010101 << w;
     }
     return kept;
 }
 
-/* Draws the decisions of queries [row, row + lines) and COUNT keys from j on: kept[line][COUNT / 8]. By THREADS_ threads,
- * of which this is number `thread`. */
+/* Draws the sixteen keys whose ids share a counter. @param id of one of them, or its low half */
+static __device__ __forceinline__ uint32_t draw_sixteen(const att &a, uint2 key, int head,
+                                                        uint64_t query, int64_t id) {
+    uint32_t word[4];
+    philox(key,
+           make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
+                      attention_drop_counter(&a.drop, head, id)),
+           word);
+    return keep_bits(word, a.drop.below);
+}
+
+/* Which of sixteen keys from j on a query keeps, whatever their ids are. */
+static __device__ uint32_t kept_keys(const att &a, int head, uint64_t query, int64_t j) {
+    uint2 key = make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]);
+    uint32_t kept = 0, drawn = 0;
+    int64_t last = 0;
+#pragma unroll 1
+    for (int k = 0; k < SIXTEEN && j + k < a.n_keys; k++) {
+        int64_t id = a.key_id[j + k];
+        if (k == 0 || id / SIXTEEN != last) drawn = draw_sixteen(a, key, head, query, id);
+        last = id / SIXTEEN;
+        kept |= (drawn >> kept_bit((int)(id % SIXTEEN)) & 1) << kept_bit(k);
+    }
+    return kept;
+}
+
+/* Draws the decisions of queries [row, row + lines) and COUNT keys from j on: kept[line][COUNT / 8], a bit for each of eight
+ * keys. By THREADS_ threads, of which this is number `thread`. */
 template <int COUNT, int THREADS_>
 static __device__ void draw_kept(const att &a, int head, int64_t row, int lines, int64_t j,
                                  uint8_t *kept, int thread) {
-    for (int e = thread; e < lines * (COUNT / EIGHT); e += THREADS_) {
-        int64_t i = row + e / (COUNT / EIGHT), from = j + e % (COUNT / EIGHT) * EIGHT;
-        bool seen =
-            i < a.n && from < a.n_keys && from <= last_key(a, i) && from + EIGHT > first_key(a, i);
-        kept[e] = (uint8_t)(seen ? kept_keys(a, head, (uint64_t)a.drop.id[i], from) : 0);
+    for (int e = thread; e < lines * (COUNT / SIXTEEN); e += THREADS_) {
+        int64_t i = row + e / (COUNT / SIXTEEN), from = j + e % (COUNT / SIXTEEN) * SIXTEEN;
+        bool seen = i < a.n && from < a.n_keys && from <= last_key(a, i) &&
+                    from + SIXTEEN > first_key(a, i);
+        uint32_t own = seen ? kept_keys(a, head, (uint64_t)a.drop.id[i], from) : 0, low = 0,
+                 high = 0;
+#pragma unroll
+        for (int k = 0; k < EIGHT; k++) {
+            low |= (own >> kept_bit(k) & 1) << k;
+            high |= (own >> kept_bit(EIGHT + k) & 1) << k;
+        }
+        kept[2 * e] = (uint8_t)low, kept[2 * e + 1] = (uint8_t)high;
     }
 }
 
@@ -187,7 +201,7 @@ static __device__ __forceinline__ void write_two(mixed to, int64_t at, float x, 
 }
 
 /* ---- queries: which keys they see ---------------------------------------------------------------- */
-/* The keys that any of the set's queries sees; the first is rounded down so that dropout's eights stay together.
+/* The keys that any of the set's queries sees; the first is rounded down so that dropout's sixteens stay together.
  * Ends with the block at a barrier. */
 static __device__ __forceinline__ void keys_of_set(const att &a, int64_t first, int count,
                                                    int (&at)[2][MMA_WARPS], int *begin, int *end) {
