@@ -13,6 +13,7 @@ The browser's network inspection is off: it keeps the bodies of up to 200 MB of 
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,10 +31,13 @@ HALF = float(os.environ.get("SOAK_SECONDS", 60))  # of a half of a pair, and bet
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def resident(pid):
-    """MiB of memory that a process holds; pages that it shares with others are counted in part."""
-    with open(f"/proc/{pid}/smaps_rollup") as f:
-        return int(re.search(r"^Pss: *(\d+)", f.read(), re.M).group(1)) / 1024
+def memory(pid, kind="Rss"):
+    """MiB of memory that a process holds: Rss, or Anonymous, which other programs that use the same libraries do not change."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as f:
+            return int(re.search(rf"^{kind}: *(\d+)", f.read(), re.M).group(1)) / 1024
+    except (OSError, AttributeError):
+        return 0  # it has ended meanwhile
 
 
 def cpu_seconds(path):
@@ -48,15 +52,15 @@ def other_seconds(pid):
     return cpu_seconds(f"/proc/{pid}") - cpu_seconds(f"/proc/{pid}/task/{pid}")
 
 
-def renderers(browser):
-    """The processes of this browser that draw pages."""
+def processes(browser, kind=""):
+    """The processes of this browser; "--type=renderer": those that draw pages."""
     parents, found = {}, []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/stat") as f:
                 parents[int(pid)] = int(f.read().rsplit(")", 1)[1].split()[1])
             with open(f"/proc/{pid}/cmdline") as f:
-                if "--type=renderer" in f.read():
+                if kind in f.read():
                     found.append(int(pid))
         except OSError:
             pass
@@ -129,28 +133,34 @@ def watch(run, chrome, page):
         steps = run.steps()
         page.call("HeapProfiler.collectGarbage")
         used = page.call("Runtime.getHeapUsage")
-        rows.append({"steps": len(steps), "run_mib": resident(run.process.pid),
-                     "page_mib": sum(resident(p) for p in renderers(chrome.process.pid)), "heap_mib": used["usedSize"] / 2**20,
+        rows.append({"time": time.time(), "steps": len(steps), "run_mib": memory(run.process.pid), "run_heap_mib": memory(run.process.pid, "Anonymous"),
+                     "browser_mib": sum(map(memory, processes(chrome.process.pid))),
+                     "page_mib": sum(map(memory, processes(chrome.process.pid, "--type=renderer"))), "heap_mib": used["usedSize"] / 2**20,
                      "nodes": page.call("Memory.getDOMCounters")["nodes"], "step_ms": 1e3 * statistics.median(steps),
                      "serving_percent": 100 * serving})
         print(json.dumps({k: round(v, 3) for k, v in rows[-1].items()}), flush=True)
     return rows
 
 
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the run and the browser too
 with tempfile.TemporaryDirectory() as work, Chrome(chromium) as chrome:
     run = Run(work)
-    page = chrome.open("about:blank")
-    page.call("Network.disable")
-    time.sleep(HALF)
-    step = compare(run, page)
-    rows = watch(run, chrome, page)
-    state = page.value("$('status').textContent")
-    run.process.terminate()
-    run.process.wait()
+    try:
+        page = chrome.open("about:blank")
+        page.call("Network.disable")
+        time.sleep(HALF)
+        step = compare(run, page)
+        rows = watch(run, chrome, page)
+        state = page.value("$('status').textContent")
+    finally:
+        run.process.terminate()
+        run.process.wait()
     late = rows[len(rows) // 2:]
-    print("%d pairs: %+.2f %% step time with the page open (bar: 0.5 %%); %.2f %% of a core serves it" %
-          (pairs, step, statistics.mean(r["serving_percent"] for r in rows)))
-    for key, what in (("run_mib", "run"), ("page_mib", "renderer"), ("heap_mib", "JavaScript heap"), ("nodes", "DOM nodes")):
+    if pairs:
+        print("%d pairs: %+.2f %% step time with the page open (bar: 0.5 %%)" % (pairs, step))
+    print("%.2f %% of a core serves it" % statistics.mean(r["serving_percent"] for r in rows))
+    for key, what in (("run_mib", "run"), ("run_heap_mib", "run, anonymous"), ("browser_mib", "browser"), ("page_mib", "renderer"),
+                      ("heap_mib", "JavaScript heap"), ("nodes", "DOM nodes")):
         print("%-16s %8.1f at first, %8.1f at the end, %+.2f per hour in the second half" %
               (what, rows[0][key], rows[-1][key], slope([r[key] for r in late])))
     print("%.0f minutes, page: %s; complaints of the page: %d" % (len(rows) * HALF / 60, state, len(page.complaints)))

@@ -1,7 +1,38 @@
 /* The grammar of command lines and of numbers. */
 #include "support/test.h"
 
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+
 /* ---- numbers ------------------------------------------------------------------------------- */
+/* JSON has the nine digits of printf, whichever way they are made. */
+static void json_numbers_are_those_of_printf(void **state) {
+    static const double odd[] = { 0,           -0.0,        1,         -1,
+                                  9.999999995, 0.1,         1e-5,      9.99999999e-5,
+                                  1e-4,        999999999.5, 123456789, 1234567890,
+                                  1e22,        1e-13,       5e-324,    DBL_MAX,
+                                  999999999,   1e9,         0.5,       1.000000005,
+                                  2.5e-10,     99999999.95, 1e8,       0.0001000005,
+                                  -12345.6789 };
+    enum { DRAWS = 200000 };
+    rng_key key = rng_key_of(7, 0);
+    for (uint64_t i = 0; i < COUNT_OF(odd) + DRAWS; i++) {
+        char expected[64];
+        str got = { 0 };
+        double v = (double)rng_u32(key, 3 * i) / 4294967296.0 + rng_uniform(key, 3 * i + 1) * 1e-9;
+        v *= pow(10, (double)rng_below(key, 3 * i + 2, 48) - 20) * (i % 2 ? 1 : -1);
+        if (i % 5 == 0) v = floor(v * 16) / 16; /* values between two decimals are among them */
+        if (i < COUNT_OF(odd)) v = odd[i];
+        snprintf(expected, sizeof expected, "%.9g", v);
+        str_add(&got, "[");
+        str_add_json_number(&got, v);
+        if (strcmp(got.text + 1, expected)) fail_msg("%.17g: %s, not %s", v, got.text, expected);
+        assert_int_equal(got.len, strlen(got.text));
+        str_free(&got);
+    }
+}
+
 static void whole_numbers_may_have_suffixes(void **state) {
     static const struct {
         const char *text;
@@ -126,6 +157,7 @@ static void a_message_with_dashes_is_not_a_usage_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(json_numbers_are_those_of_printf),
         cmocka_unit_test(whole_numbers_may_have_suffixes),
         cmocka_unit_test(options_flags_switches_and_words),
         cmocka_unit_test(mistakes_are_usage_errors),

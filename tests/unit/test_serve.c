@@ -119,6 +119,8 @@ static void runs_are_served(void **state) {
            "{\"step\":[2,4],\"mean\":[3.75,1.458335],\"low\":[2.5,1.25],\"high\":[5,1.66667]}");
     expect(&t, "/api/series?run=0&key=sources.a%5C%22b.loss&points=1", 200, "\"mean\":[2]");
     expect(&t, "/api/csv?run=1&key=loss", 200, "step,\"loss\"\n1,5\n2,2.5\n3,1.66667\n");
+    expect(&t, "/api/csv?run=1&key=sources.a%5C%22b.loss", 200,
+           "step,\"sources.a\\\"\"b.loss\"\n1,2\n");
     expect(&t, "/api/events?run=0", 200, "[{\"event\":\"sample\",\"step\":3,\"text\":\"hello\"},{");
     expect(&t, "/api/events?run=0", 200,
            "\"rank\":1,\"event\":\"failed attempt\",\"step\":4}]"); /* 0 is not a failure */
@@ -269,6 +271,67 @@ static void new_steps_are_seen(void **state) {
         usleep(50000);
     }
     fail_msg("the new steps are not served");
+}
+
+/* The body of a chunked answer, owned. */
+static str join_chunks(const char *answer) {
+    str out = { 0 };
+    str_add(&out, "%s", "");
+    const char *at = strstr(answer, "\r\n\r\n");
+    assert_non_null(at);
+    for (at += 4;;) {
+        char *end;
+        size_t n = strtoul(at, &end, 16);
+        assert_true(str_starts(end, "\r\n"));
+        if (!n) break;
+        str_add_bytes(&out, end + 2, n);
+        at = end + 2 + n + 2;
+    }
+    return out;
+}
+
+/* A download of any length takes the memory of one part, reads the file once, and has every step with all digits. */
+static void a_long_csv_comes_in_parts(void **state) {
+    enum { STEPS = 30000, PART = 1 << 20 };
+    test_folder *f = *state;
+    str lines = { 0 }, expected = { 0 }, got = { 0 };
+    str_add(&expected, "step,\"sources.a b.tokens\"\n");
+    for (long long i = 1; i <= STEPS; i++) {
+        str_add(&lines,
+                "{\"step\":%lld,\"loss\":%.9g,\"text\":\"%080d\",\"sources\":{\"a\":{\"tokens\":1}",
+                i, 5.0 / (double)i, 0);
+        if (i % 3) str_add(&lines, ",\"a b\":{\"loss\":0.1,\"tokens\":%lld}", 12345678901LL * i);
+        if (i % 3) str_add(&expected, "%lld,%lld\n", i, 12345678901LL * i);
+        str_add(&lines, "}}\n");
+    }
+    assert_ok(io_make_dirs(in_folder(f, "long")));
+    folder_write(f, "long/metrics.jsonl", lines.text);
+    csv_parts *c = csv_open(in_folder(f, "long"), "sources.a b.tokens", &got);
+    bool more = true;
+    size_t parts = 0, before = 0;
+    for (; more; parts++) {
+        assert_ok(csv_next(c, &got, &more));
+        assert_true(got.len - before < PART);
+        before = got.len;
+    }
+    csv_free(c);
+    assert_int_equal(parts, (lines.len + PART - 1) / PART + 1); /* the last one finds the end */
+    assert_string_equal(got.text, expected.text);
+
+    const char *run = in_folder(f, "long");
+    site t = { .folder = f };
+    assert_ok(serve_start(&(serve_options){ .address = "0", .runs = &run, .n_runs = 1 }, &t.s));
+    t.port = atoi(serve_address(t.s) + strlen("127.0.0.1:"));
+    char *answer = ask(&t, "/api/csv?run=0&key=sources.a+b.tokens");
+    str body = join_chunks(answer);
+    assert_string_equal(body.text, expected.text);
+    expect(&t, "/api/csv?run=0&key=nothing", 404, "no such metric");
+    serve_stop(t.s);
+    free(answer);
+    str_free(&body);
+    str_free(&lines);
+    str_free(&expected);
+    str_free(&got);
 }
 
 static void a_token_is_needed(void **state) {
@@ -491,23 +554,6 @@ static char *post(const site *t, const char *headers, const char *body, size_t n
     return got;
 }
 
-/* The body of a chunked answer, owned. */
-static str join_chunks(const char *answer) {
-    str out = { 0 };
-    str_add(&out, "%s", "");
-    const char *at = strstr(answer, "\r\n\r\n");
-    assert_non_null(at);
-    for (at += 4;;) {
-        char *end;
-        size_t n = strtoul(at, &end, 16);
-        assert_true(str_starts(end, "\r\n"));
-        if (!n) break;
-        str_add_bytes(&out, end + 2, n);
-        at = end + 2 + n + 2;
-    }
-    return out;
-}
-
 #define JSON_TYPE "Content-Type: application/json\r\n"
 static void bodies_arrive_and_answers_stream(void **state) {
     site t = open_echo(NULL);
@@ -657,6 +703,7 @@ int main(void) {
         IN_FOLDER(pages_see_the_end),
         IN_FOLDER(the_dashboard_names_metrics),
         IN_FOLDER(new_steps_are_seen),
+        IN_FOLDER(a_long_csv_comes_in_parts),
         IN_FOLDER(a_token_is_needed),
         IN_FOLDER(tokens_of_any_length),
         IN_FOLDER(a_second_host_is_refused),

@@ -110,9 +110,48 @@ int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+/* Writes 9 significant digits of a number as "%.9g" does, at a tenth of its cost. The scaled value is off by less than 2e-7, so
+ * its digits are certain unless it is that close to the middle between two of them. @return the length; 0: printf must decide. */
+static int format_nine_digits(char *to, double v) {
+    enum { DIGITS = 9 };
+    double size = fabs(v);
+    if (!(size >= 1e-13 && size < 1e22)) return 0;
+    int exponent = (int)floor(log10(size)), shift = DIGITS - 1 - exponent;
+    double scaled = shift >= 0 ? size * number_powers[shift] : size / number_powers[-shift];
+    double whole = floor(scaled), rest = scaled - whole;
+    if (!(whole >= 1e8 && whole < 1e9) || fabs(rest - 0.5) < 1e-6) return 0;
+    int64_t number = (int64_t)whole + (rest > 0.5);
+    if (number == 1000000000) number /= 10, exponent++;
+    char digits[DIGITS];
+    for (int i = DIGITS - 1; i >= 0; i--, number /= 10) digits[i] = (char)('0' + number % 10);
+    int n = DIGITS, at = 0, before = exponent + 1; /* before: the digits before the point */
+    while (n > 1 && digits[n - 1] == '0') n--;
+    bool scientific = exponent < -4 || exponent >= DIGITS;
+    if (scientific) before = 1;
+    if (v < 0) to[at++] = '-';
+    if (before <= 0) to[at++] = '0', to[at++] = '.';
+    for (int i = before; i < 0; i++) to[at++] = '0';
+    for (int i = 0; i < MAX(n, before); i++) {
+        if (i == before && i > 0) to[at++] = '.';
+        to[at++] = i < n ? digits[i] : '0';
+    }
+    if (!scientific) return at;
+    to[at++] = 'e';
+    to[at++] = exponent < 0 ? '-' : '+';
+    to[at++] = (char)('0' + abs(exponent) / 10);
+    to[at++] = (char)('0' + abs(exponent) % 10);
+    return at;
+}
+
 void str_add_json_number(str *s, double v) {
-    if (isfinite(v))
+    str_reserve(s, 32);
+    int n = format_nine_digits(s->text + s->len, v);
+    if (n) {
+        s->len += (size_t)n;
+        s->text[s->len] = '\0';
+    } else if (isfinite(v)) {
         str_add(s, "%.9g", v);
-    else
+    } else {
         str_add(s, "null");
+    }
 }

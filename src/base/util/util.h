@@ -187,6 +187,9 @@ bool number_parse_int(const char *text, int64_t *out);
 bool number_parse_real(const char *text, double *out);
 /* Reads a number at the start of `text`. @return what follows it; NULL when there is none. */
 const char *number_take(const char *text, double *out);
+/* Holds the powers of ten that are exact as doubles. */
+enum { NUMBER_POWERS = 23 };
+extern const double number_powers[NUMBER_POWERS];
 
 /* ---- command lines -----------------------------------------------------------------------
  * The one grammar of all commands:

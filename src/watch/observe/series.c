@@ -60,7 +60,7 @@ static int column_index(series *s, const char *name, size_t n) {
     series_column *c = &s->column[s->columns];
     *c = (series_column){ .name = strndup(name, n) };
     c->is_count = is_count(c->name);
-    c->is_wide = c->is_count || !strcmp(c->name, "loss");
+    c->is_wide = c->is_count || s->only || !strcmp(c->name, "loss");
     s->guess = s->columns + 1;
     return s->columns++;
 }
@@ -233,7 +233,7 @@ static bool accept_char(scanner *p, char c) {
 }
 static bool accept_word(scanner *p, const char *word) {
     size_t n = strlen(word);
-    if ((size_t)(p->end - p->at) < n || strncmp(p->at, word, n)) return false;
+    if (*p->at != *word || (size_t)(p->end - p->at) < n || strncmp(p->at, word, n)) return false;
     p->at += n;
     return true;
 }
@@ -252,9 +252,6 @@ static bool take_string(scanner *p, const char **text, size_t *n) {
 /* A decimal whose digits and whose power of ten are exact as doubles: their product or quotient is the nearest
  * double, as strtod's. @return where it ends, or NULL: it is not one of these. */
 static const char *read_short_decimal(const char *at, double *v) {
-    static const double powers[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                     1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                     1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
     bool negative = *at == '-';
     uint64_t digits = 0;
     int read = 0, power = 0, exponent = 0;
@@ -272,7 +269,7 @@ static const char *read_short_decimal(const char *at, double *v) {
         power += small ? -exponent : exponent;
     }
     if (read == 0 || read >= 16 || power < -22 || power > 22) return NULL;
-    *v = power < 0 ? (double)digits / powers[-power] : (double)digits * powers[power];
+    *v = power < 0 ? (double)digits / number_powers[-power] : (double)digits * number_powers[power];
     if (negative) *v = -*v;
     return at;
 }
@@ -308,6 +305,14 @@ static bool extend_name(scanner *p, const char *text, size_t n) {
     return true;
 }
 
+/* Whether the member, or one inside of it, is kept. */
+static bool is_kept_member(const scanner *p) {
+    const char *only = p->s->only;
+    if (!only) return true;
+    if (p->named == 4 && !memcmp(p->name, "step", 4)) return true;
+    return !strncmp(p->name, only, p->named) && (only[p->named] == '\0' || only[p->named] == '.');
+}
+
 static bool take_value(scanner *p, int depth, bool kept);
 
 static bool take_members(scanner *p, int depth, bool kept, char close) {
@@ -323,8 +328,8 @@ static bool take_members(scanner *p, int depth, bool kept, char close) {
         } else {
             n = (size_t)snprintf(number, sizeof number, "%d", index);
         }
-        bool fits = extend_name(p, key, n);
-        if (!take_value(p, depth + 1, kept && fits)) return false;
+        bool wanted = kept && extend_name(p, key, n) && is_kept_member(p);
+        if (!take_value(p, depth + 1, wanted)) return false;
         p->named = named;
     }
     return true;
@@ -342,8 +347,6 @@ static bool take_value(scanner *p, int depth, bool kept) {
     if (accept_word(p, "true") || accept_word(p, "false")) return true;
     if (!accept_number(p, &v)) return false;
     series *s = p->s;
-    p->name[p->named] = '\0';
-    kept = kept && (!s->only || !strcmp(p->name, s->only) || !strcmp(p->name, "step"));
     int column = kept && s->in_line < MOST_COLUMNS ? column_index(s, p->name, p->named) : -1;
     if (column < 0) return true;
     s->line[s->in_line].column = column;
@@ -419,22 +422,25 @@ static void notice_other_file(series *s, const struct stat *now) {
     s->inode = (uint64_t)now->st_ino;
 }
 
-static err read_new(series *s, int fd) {
-    for (;;) {
-        str_reserve(&s->carry, CHUNK);
-        ssize_t n = pread(fd, s->carry.text + s->carry.len, CHUNK, (off_t)s->offset);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return ERR("cannot read %s: %s", s->path, strerror(errno));
-        if (n == 0) return OK;
-        s->offset += n;
-        s->carry.len += (size_t)n;
-        take_lines(s);
-    }
+/* Reads a chunk of the file. @param more whether there was anything to read */
+static err read_chunk(series *s, int fd, bool *more) {
+    str_reserve(&s->carry, CHUNK);
+    ssize_t n;
+    do n = pread(fd, s->carry.text + s->carry.len, CHUNK, (off_t)s->offset);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) return ERR("cannot read %s: %s", s->path, strerror(errno));
+    *more = n > 0;
+    s->offset += n;
+    s->carry.len += (size_t)n;
+    if (n > 0) take_lines(s);
+    return OK;
 }
 
-err series_update(series *s) {
+/* Opens the file. @param fd -1: there is none */
+/* Opens the file, and begins anew where it is another one. @param out -1: there is none */
+static err open_metrics(series *s, int *out) {
     struct stat now;
-    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    int fd = *out = open(s->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
         forget_rows(s);
         return OK;
@@ -446,7 +452,30 @@ err series_update(series *s) {
         return e;
     }
     notice_other_file(s, &now);
-    err e = read_new(s, fd);
+    return OK;
+}
+
+err series_update(series *s) {
+    int fd;
+    bool more = true;
+    TRY(open_metrics(s, &fd));
+    if (fd < 0) return OK;
+    err e = OK;
+    while (more && !e) e = read_chunk(s, fd, &more);
+    close(fd);
+    return e;
+}
+
+err series_next_part(series *s, bool *more) {
+    int fd;
+    int64_t before = s->offset;
+    *more = false;
+    for (int i = 0; i < s->columns; i++) s->column[i].n = 0;
+    s->rows = 0;
+    TRY(open_metrics(s, &fd));
+    if (fd < 0) return OK;
+    bool same = s->offset == before; /* the rest of a file that was replaced does not follow */
+    err e = same ? read_chunk(s, fd, more) : OK;
     close(fd);
     return e;
 }

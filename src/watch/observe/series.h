@@ -40,6 +40,9 @@ void series_set_most(series *s, int64_t rows, int64_t values);
 void series_set_only(series *s, const char *name);
 /* Reads what is new. A file that does not exist is an empty one. */
 err series_update(series *s) MUST_USE;
+/* Reads the next MiB of the file in place of the rows that it has, so that a run of any length passes through the memory of
+ * one part. @param more false: the file has ended, or was replaced by that of a resume */
+err series_next_part(series *s, bool *more) MUST_USE;
 void series_free(series *s); /* takes NULL */
 int64_t series_rows(const series *s);
 int64_t series_skipped(const series *s); /* lines that were left out */

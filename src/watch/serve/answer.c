@@ -145,24 +145,17 @@ static void answer_csv(const served_site *site, const serve_request *r, serve_an
     served_run *run;
     const series_column *c = requested_column(site, r, &run, out);
     if (!c) return;
-    series *all = series_new(run->dir);
-    series_set_only(all, c->name);
-    err e = series_update(all);
-    const series_column *step = series_find(all, "step"), *values = series_find(all, c->name);
+    bool more;
     out->type = "text/csv; charset=utf-8";
     out->file = "metric.csv";
-    str_add(&out->body, "step,\"");
-    for (const char *at = c->name; *at; at++) str_add(&out->body, *at == '"' ? "\"\"" : "%c", *at);
-    str_add(&out->body, "\"\n");
-    for (int64_t i = 0; !e && values && i < values->n; i++) {
-        double v = series_value(values, i);
-        str_add(&out->body, "%.0f,", series_value(step, series_row(values, i)));
-        if (isfinite(v)) str_add(&out->body, "%.9g", v);
-        str_add(&out->body, "\n");
-    }
+    out->parts = csv_open(run->dir, c->name, &out->body);
+    err e = csv_next(out->parts, &out->body, &more);
     if (e) refuse_request(out, 500, err_message(e));
+    if (e || !more) {
+        csv_free(out->parts);
+        out->parts = NULL;
+    }
     err_free(e);
-    series_free(all);
 }
 
 /* The last `most` bytes of a file of the run, from a line's beginning on. @return owned; "" when it cannot
@@ -184,23 +177,42 @@ static char *read_file_tail(const served_run *run, const char *name, int64_t mos
     return text;
 }
 
-/* Events, and of what a launch logged the attempts that failed: as events of the step they go back to. */
-static void answer_events(const served_site *site, const serve_request *r, serve_answer *out) {
+/* Appends the objects among the last lines of a file to an array. @param edit NULL, or changes an object and decides whether
+ * it is listed. One line is parsed at a time: the tree of all of them would take ten times the memory of the text. */
+static void add_events(const served_run *run, const char *name, bool (*edit)(json_t *o), str *out) {
     enum { TAIL = 1 << 18 };
+    char *text = read_file_tail(run, name, TAIL), *next = NULL;
+    for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
+        json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        if (json_is_object(o) && (!edit || edit(o))) {
+            str_add(out, "%s", out->len > 1 ? "," : "");
+            if (edit)
+                io_json_add(out, json_incref(o), JSON_COMPACT);
+            else
+                str_add_bytes(out, line, strlen(line));
+        }
+        json_decref(o);
+    }
+    free(text);
+}
+
+/* Turns an attempt of a launch that failed into an event of the step it goes back to. */
+static bool edit_attempt(json_t *o) {
+    if (!json_integer_value(json_object_get(o, "status"))) return false;
+    const json_t *step = json_object_get(o, "checkpoint");
+    json_object_set_new(o, "event", json_string("failed attempt"));
+    json_object_set_new(o, "step", json_integer(MAX(0, json_integer_value(step))));
+    return true;
+}
+
+static void answer_events(const served_site *site, const serve_request *r, serve_answer *out) {
     served_run *run = requested_run(site, r, out);
     if (!run) return;
-    json_t *list = status_tail(run->dir, "events.jsonl", TAIL),
-           *launches = status_tail(run->dir, "launch.jsonl", TAIL), *o;
-    size_t i;
-    json_array_foreach(launches, i, o) {
-        if (!json_integer_value(json_object_get(o, "status"))) continue;
-        const json_t *step = json_object_get(o, "checkpoint");
-        json_object_set_new(o, "event", json_string("failed attempt"));
-        json_object_set_new(o, "step", json_integer(MAX(0, json_integer_value(step))));
-        json_array_append(list, o);
-    }
-    json_decref(launches);
-    put_json(out, list);
+    out->type = "application/json";
+    str_add(&out->body, "[");
+    add_events(run, "events.jsonl", NULL, &out->body);
+    add_events(run, "launch.jsonl", edit_attempt, &out->body);
+    str_add(&out->body, "]");
 }
 
 /* ---- ranks ------------------------------------------------------------------------------------- */

@@ -37,7 +37,8 @@ typedef struct serve_answer {
     int status; /* 200 unless set */
     const char *type;
     str body;
-    const char *file; /* suggested name of a download; NULL: none */
+    const char *file;        /* suggested name of a download; NULL: none */
+    struct csv_parts *parts; /* what follows the body; NULL: nothing. Taken over by the server */
 } serve_answer;
 /* @return a query's value, decoded; NULL when it is not there. Nothing in it is trusted. */
 const char *serve_query(const serve_request *r, const char *name);

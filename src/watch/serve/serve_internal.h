@@ -45,6 +45,14 @@ typedef struct served_site {
 /* @return the route that takes a POST to this path; NULL: none does. */
 const serve_route *find_post(const served_site *site, const char *path);
 
+/* ---- csv.c: a metric, every step --------------------------------------------------------------- */
+typedef struct csv_parts csv_parts;
+/* @param head gets the line of headings */
+csv_parts *csv_open(const char *dir, const char *name, str *head);
+/* Appends the rows of the next MiB of the run's file. @param more false: it was the last part */
+err csv_next(csv_parts *c, str *out, bool *more) MUST_USE;
+void csv_free(csv_parts *c); /* takes NULL */
+
 /* ---- stream.c: answers from other threads ----------------------------------------------------- */
 /* @param wake a pipe; a byte 'w' is written to it whenever there is something to send. The server and the handler hold one
  * reference each. */

@@ -45,6 +45,7 @@ typedef struct http_connection {
     size_t length;            /* that it will have */
     const serve_route *route; /* that it is for */
     serve_stream *stream;     /* of STREAMING */
+    csv_parts *parts;         /* of WRITING: what follows `out` */
     str out;
     size_t sent;
 } http_connection;
@@ -126,12 +127,35 @@ void put_headers(str *out, int status, const char *type, int64_t length) {
     if (status == 405) str_add(out, "Allow: GET, HEAD\r\n");
 }
 
-static void put_answer(http_connection *s, const serve_answer *a, bool head) {
+/* Makes a chunk of what `out` has from `from` on. */
+static void frame_chunk(str *out, size_t from, bool last) {
+    char size[24];
+    size_t n = out->len - from, digits = (size_t)snprintf(size, sizeof size, "%zx\r\n", n);
+    if (n) { /* an empty chunk would be the end */
+        str_reserve(out, digits + 2);
+        memmove(out->text + from + digits, out->text + from, n);
+        memcpy(out->text + from, size, digits);
+        out->len += digits;
+        str_add(out, "\r\n");
+    }
+    if (last) str_add(out, "0\r\n\r\n");
+}
+
+static void put_answer(http_connection *s, serve_answer *a, bool head) {
+    bool whole = !a->parts;
     s->out.len = 0;
-    put_headers(&s->out, a->status, a->type, (int64_t)a->body.len);
+    put_headers(&s->out, a->status, a->type, whole ? (int64_t)a->body.len : -1);
     if (a->file) str_add(&s->out, "Content-Disposition: attachment; filename=\"%s\"\r\n", a->file);
     str_add(&s->out, "\r\n");
+    size_t from = s->out.len;
     if (!head && a->body.len) str_add_bytes(&s->out, a->body.text, a->body.len);
+    if (!head && !whole) {
+        frame_chunk(&s->out, from, false);
+        s->parts = a->parts;
+    } else {
+        csv_free(a->parts);
+    }
+    a->parts = NULL;
     s->state = WRITING;
     s->sent = 0;
     s->since = time_now();
@@ -236,6 +260,7 @@ static void answer_held(serve *v) {
 /* ---- connections ------------------------------------------------------------------------------ */
 static void close_slot(http_connection *s) {
     if (s->stream) stream_leave(s->stream);
+    csv_free(s->parts);
     close(s->fd);
     str_free(&s->out);
     str_free(&s->body);
@@ -301,6 +326,23 @@ static void feed_stream(http_connection *s) {
     s->deadline = time_now() + LINGER;
 }
 
+/* Replaces what was sent by the next part. A part that cannot be read closes the connection, so that the peer sees that its
+ * answer is not whole. */
+static void put_next_part(http_connection *s) {
+    bool more;
+    s->out.len = s->sent = 0;
+    err e = csv_next(s->parts, &s->out, &more);
+    frame_chunk(&s->out, 0, !more);
+    s->since = time_now();
+    s->deadline = s->since + PROGRESS;
+    if (!more && !e) {
+        csv_free(s->parts);
+        s->parts = NULL;
+    }
+    if (e) close_slot(s);
+    err_free(e);
+}
+
 static void write_answer(http_connection *s) {
     ssize_t n = send(s->fd, s->out.text + s->sent, s->out.len - s->sent, MSG_NOSIGNAL);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -312,6 +354,10 @@ static void write_answer(http_connection *s) {
     double now = time_now();
     s->deadline = fmin(now + PROGRESS, s->since + WHOLE);
     if (s->sent < s->out.len) return;
+    if (s->parts) {
+        put_next_part(s);
+        return;
+    }
     shutdown(s->fd, SHUT_WR); /* closing at once could lose what the peer has not read yet */
     s->state = CLOSING;
     s->deadline = now + LINGER;
