@@ -87,8 +87,34 @@ def yarn(r):
     return out
 
 
+def longrope(r):
+    """Its lists are as long as a head has pairs that rotate: with_lists draws them. Sequences have 16 tokens, and answers
+    end at 24: some contexts end before, some within and some after them."""
+    out = dict(rope_type="longrope", original_max_position_embeddings=r.choice([4, 11, 16, 64]))
+    if flag(r):
+        out["factor"] = r.choice([1.0, 2.5, 32.0])
+    if r.random() < 0.3:
+        out["attention_factor"] = r.choice([0.8, 1.3])
+    return out
+
+
+def with_lists(r, settings):
+    """Draws the factors of longrope, wherever it was drawn."""
+    s = settings.get("rope_parameters", {})
+    head = settings.get("head_dim") or settings.get("qk_rope_head_dim")
+    for rope in [s, s.get("full_attention", {})]:
+        if rope.get("rope_type") == "longrope":
+            width = head or settings["hidden_size"] // settings["num_attention_heads"]
+            pairs = int(width * rope.get("partial_rotary_factor", 1.0)) // 2
+            for name, most in (("short_factor", 1.5), ("long_factor", 20.0)):
+                rope[name] = [round(r.uniform(1.0, most), 3) for _ in range(pairs)]
+    return settings
+
+
 def scaling(r, nested=False):
-    kind = r.choice(["default", "linear", "dynamic", "yarn", "llama3"])
+    kind = r.choice(["default", "linear", "dynamic", "yarn", "llama3", "longrope"])
+    if kind == "longrope":
+        return longrope(r)
     if kind == "yarn":
         out = yarn(r)
         if flag(r) and not nested:  # transformers looks for it outside of the kinds of layers
@@ -281,7 +307,7 @@ def llama4(r):
     layers = s["num_hidden_layers"]
     experts = r.randint(2, 6)
     s.update(rope(r), attention_bias=flag(r), rms_norm_eps=eps(r), num_local_experts=experts)
-    s.update(use_qk_norm=flag(r) and s["rope_parameters"]["rope_type"] != "yarn")
+    s.update(use_qk_norm=flag(r) and s["rope_parameters"]["rope_type"] not in ("yarn", "longrope"))
     s.update(num_experts_per_tok=r.choice([1, 1, min(2, experts)]), interleave_moe_layer_step=r.randint(1, min(2, layers)))
     s.update(intermediate_size_mlp=r.randint(9, 40), attention_chunk_size=r.choice([2, 5, 9]))
     s.update(attn_temperature_tuning=flag(r), floor_scale=r.choice([3, 8]), attn_scale=r.choice([0.1, 0.7]))
@@ -313,6 +339,9 @@ def granite(r):
 def phi3(r):
     s = sizes(r, divided=True)
     s.update(rope(r, plain=True, fraction=fraction_of(r, s)), rms_norm_eps=eps(r))
+    if flag(r):  # its key of the context is outside of the object
+        s["rope_parameters"].update(longrope(r))
+        s["original_max_position_embeddings"] = s["rope_parameters"].pop("original_max_position_embeddings")
     return dict(s, sliding_window=r.choice([None, 3, 6]), hidden_act=r.choice(GATED_ACTS))
 
 
@@ -412,7 +441,7 @@ def deepseek_v2(r):
     return dict(s, routed_scaling_factor=r.choice([1.0, 16.0]), moe_intermediate_size=r.randint(8, 30))
 
 
-LONGROPE = dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0], long_factor=[2.0]))
+LONGROPE = dict(rope_scaling=dict(rope_type="longrope", short_factor=[1.0] * 99, long_factor=[2.0] * 99))
 LONGROPE["rope_scaling"]["original_max_position_embeddings"] = 8
 YARN_NORM = dict(rope_scaling=dict(rope_type="yarn", factor=4.0), use_qk_norm=True)
 T = transformers
@@ -440,7 +469,7 @@ FAMILIES = {
     "olmo3": (T.Olmo3Config, olmo3, [LONGROPE]),
     "smollm3": (T.SmolLM3Config, smollm3, [dict(use_sliding_window=True), LONGROPE]),
     "granite": (T.GraniteConfig, granite, [LONGROPE, dict(hidden_act="relu")]),
-    "phi3": (T.Phi3Config, phi3, [LONGROPE]),
+    "phi3": (T.Phi3Config, phi3, [LONGROPE, dict(rope_scaling=dict(rope_type="linear", factor=2.0))]),
     "glm4": (T.Glm4Config, glm4, [LONGROPE]),
     "starcoder2": (T.Starcoder2Config, starcoder2, [LONGROPE]),
     "stablelm": (T.StableLmConfig, stablelm, [dict(qk_layernorm=True), LONGROPE]),
@@ -594,7 +623,8 @@ def check_refused(tests, folder, keys):
     if why is None:
         return f"{keys} is taken silently"
     name = "rope_type" if "rope_scaling" in keys else next(iter(keys))
-    return None if f'"{name}"' in why or "config.json" in why else f"{keys}: {why}"
+    named = f'"{name}"' in why or "config.json" in why or keys is LONGROPE and "rope_short_factor" in why
+    return None if named else f"{keys}: {why}"
 
 
 # ---- all of them -----------------------------------------------------------------------------
@@ -606,7 +636,7 @@ def check_family(name, args, folder):
     for i in range(args.count):
         r = random.Random(f"{name} {args.seed} {i}")
         at = folder / f"{name}-{i}"
-        settings = draw(r)
+        settings = with_lists(r, draw(r))
         try:
             why, widened = check_model(args.tests, at, config_class(**settings), args.seed * 1000 + i)
             noisy += widened

@@ -20,7 +20,8 @@ static double loss_of(const float *logits, int64_t vocab, int32_t target) {
 
 static void feed(exec *x, model *m, const generator *g, const int32_t *tok, const int32_t *pos,
                  int64_t from, int64_t n, const int32_t *target, decoded *out) {
-    int which = n == 1 ? g->step_id[0] : g->many_id;
+    const decode_chains *c = generator_chains(g, LONG); /* of the whole text, as in training */
+    int which = n == 1 ? c->step_id[0] : c->many_id;
     int32_t t[PREFILL], p[PREFILL], start[PREFILL] = { 0 };
     for (int64_t i = 0; i < (n == 1 ? 1 : PREFILL); i++) {
         t[i] = tok[from + MIN(i, n - 1)];
@@ -294,8 +295,18 @@ static void repeat_prompts(model_config c) {
     model_free(m);
 }
 
+/* Texts of more than `context` tokens have other rotary frequencies. */
+static model_config small_long(int64_t context) {
+    model_config c = small_llama();
+    c.rope_scaling = ROPE_LONG;
+    c.rope_original = context;
+    fill_rope_lists(&c);
+    return c;
+}
+
 static void a_remembered_prompt_changes_nothing(void **state) {
     repeat_prompts(small_llama());
+    repeat_prompts(small_long(150));
     repeat_prompts(small_delta()); /* whose state has moved on */
 }
 
@@ -375,6 +386,7 @@ static void sequences_decoded_together_are_those_decoded_alone(void **state) {
     for (size_t i = 0; i < COUNT_OF(slots); i++) {
         compare_together("llama", small_llama(), slots[i], 1);
         compare_together("window", window, slots[i], 1);
+        compare_together("longrope", small_long(40), slots[i], 1);
         compare_together("gpt2", small_gpt2(), slots[i], 1);
         compare_together("fast", small_fast(), slots[i], 1);
         compare_together("experts", small_moe(), slots[i], 1);

@@ -2,6 +2,7 @@
 #ifndef INGOT_TESTS_SAMPLED_H
 #define INGOT_TESTS_SAMPLED_H
 
+#include "support/facts.h"
 #include "support/model.h"
 
 static inline int draw(rng_key key, uint64_t *at, int n) {
@@ -92,6 +93,7 @@ static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) 
     c->attention_gate = draw(key, at, 3) == 0;
     if (!c->attention_gate && draw(key, at, 4) == 0) draw_latent(key, at, c);
     if (!c->kv_latent && !model_has_delta(c) && draw(key, at, 5) == 0) c->value_step = 2;
+    fill_rope_lists(c);
     model_config_normalize(c); /* facts that do not matter to this model are left out */
     assert_ok(model_check(c));
 }
@@ -120,9 +122,8 @@ static inline void describe(const model_config *c, char *to, size_t n) {
     char value[64];
     for (int i = 0; i < model_facts(); i++) {
         const model_fact *f = model_fact_at(i);
-        double v = model_fact_get(f, c);
-        if (v == f->fallback) continue;
-        int wrote = snprintf(to, n, " %s=%s", f->key, model_fact_text(f, v, value, sizeof value));
+        if (model_fact_get(f, c) == f->fallback) continue;
+        int wrote = snprintf(to, n, " %s=%s", f->key, model_fact_shown(f, c, value, sizeof value));
         assert_true(wrote > 0 && (size_t)wrote < n);
         to += wrote;
         n -= (size_t)wrote;

@@ -33,7 +33,8 @@ static model_config whole_for(const model_fact *f) {
     model_config c = whole();
     if (!strcmp(f->key, "activation") || !strcmp(f->key, "bias") || !strcmp(f->key, "mlp_bias"))
         c.experts = 0;
-    if (f->flags & FACT_OF_YARN) c.rope_scaling = ROPE_YARN;
+    if (f->flags & (FACT_OF_YARN | FACT_OF_ROPE_ATTENTION)) c.rope_scaling = ROPE_YARN;
+    if (f->flags & FACT_OF_LONG_ROPE) c.rope_scaling = ROPE_LONG;
     if (f->flags & FACT_OF_PARALLEL) c.parallel = true;
     if (f->flags & FACT_OF_ALIBI) c.pos = POS_ALIBI;
     if (f->flags & FACT_OF_GROUPS) c.groups = 2;
@@ -51,6 +52,7 @@ static model_config whole_for(const model_fact *f) {
         c.head_dim = 128;
         c.kv_latent = f->flags & FACT_OF_LATENT ? 8 : 0;
     }
+    fill_rope_lists(&c);
     assert_true(model_fact_applies(f, &c));
     return c;
 }
@@ -72,7 +74,7 @@ static void every_fact_has_its_option(void **state) {
         const model_fact *f = model_fact_at(i);
         model_config c;
         config cfg;
-        char text[64];
+        char text[4096];
         config_init(&cfg);
         assert_ok(config_set(&cfg, "model.norm", "layer"));
         if (f->flags & FACT_OF_EXPERTS) assert_ok(config_set(&cfg, "model.experts", "4"));
@@ -84,10 +86,17 @@ static void every_fact_has_its_option(void **state) {
             assert_ok(config_set(&cfg, "model.delta_value_heads", "2"));
         }
         assert_ok(model_from_config(&cfg, &c));
-        double v = other_value(f, &c);
-        assert_ok(config_set(&cfg, f->name, model_fact_text(f, v, text, sizeof text)));
+        model_config want = c;
+        set_other_value(f, &want);
+        assert_ok(config_set(&cfg, f->name, model_fact_shown(f, &want, text, sizeof text)));
         assert_ok(model_from_config(&cfg, &c));
-        if (model_fact_get(f, &c) != v) fail_msg("%s=%s does not reach the model", f->name, text);
+        if (!model_fact_same(f, &c, &want))
+            fail_msg("%s=%s does not reach the model", f->name, text);
+        model_config_init(&c);
+        model_to_config(&want, &cfg); /* and back, where it matters to the model */
+        model_fact_take_option(f, &cfg, &c);
+        if (model_fact_applies(f, &want) && !model_fact_same(f, &c, &want))
+            fail_msg("%s=%s does not become an option", f->name, text);
         config_free(&cfg);
     }
 }
@@ -98,14 +107,13 @@ static void every_fact_is_kept_and_compared(void **state) {
     for (int i = 0; i < model_facts(); i++) {
         const model_fact *f = model_fact_at(i);
         model_config like = whole_for(f), c = like, back;
-        model_fact_set(f, &c, other_value(f, &c));
+        set_other_value(f, &c);
         assert_int_equal(model_config_diff(&c, &like, 0), i);
         json_t *o = model_to_json(&c);
         assert_non_null(json_object_get(o, f->key));
         assert_ok(model_from_json(o, "file", &back));
         json_decref(o);
-        if (model_fact_get(f, &back) != model_fact_get(f, &c) ||
-            model_config_diff(&c, &back, 0) >= 0)
+        if (!model_fact_same(f, &back, &c) || model_config_diff(&c, &back, 0) >= 0)
             fail_msg("%s does not survive a checkpoint", f->name);
     }
 }
@@ -194,6 +202,8 @@ static void wrong_checkpoints_are_refused(void **state) {
         { "rope_theta", "0.5", "a number from 1" },
         { "rope_theta", "\"x\"", "a number from 1" },
         { "dropout", "0.99", "from 0 to 0.95" },
+        { "rope_short_factor", "[1, 0]", "a list of at most 128 numbers from 0.001" },
+        { "rope_short_factor", "1", "a list of at most 128 numbers from 0.001" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         model_config c = whole(), back;
@@ -232,10 +242,12 @@ static uint64_t fingerprint(const model_config *c) {
         h = hash_bytes(model_param_data(m, p, i, PARAM_MASTER, NULL),
                        (size_t)(q->dim[0] * q->dim[1]) * sizeof(float), h);
     }
+    static const char *const tables[] = { "rope", "rope_long" };
     tensor rope;
-    if (prog_input_shape(train.block[0], "rope", &rope))
-        h = hash_bytes(plan_input(p, "rope", 0),
-                       (size_t)(rope.dim[0] * rope.dim[1]) * sizeof(float), h);
+    for (int i = 0; i < 2; i++)
+        if (prog_input_shape(train.block[0], tables[i], &rope))
+            h = hash_bytes(plan_input(p, tables[i], 0),
+                           (size_t)(rope.dim[0] * rope.dim[1]) * sizeof(float), h);
     str_free(&text);
     plan_free(p);
     model_free(m);
@@ -275,8 +287,10 @@ static void every_fact_changes_the_model(void **state) {
         }
         if (c.rope_scaling == ROPE_YARN)
             c.rope_original = 4096; /* so that both bounds are within the head */
+        if (!strcmp(f->key, "rope_long_factor")) c.rope_original = 4; /* below the 8 tokens */
+        fill_rope_lists(&c);
         uint64_t before = fingerprint(&c);
-        model_fact_set(f, &c, other_value(f, &c));
+        set_other_value(f, &c);
         if (fingerprint(&c) == before) fail_msg("%s changes nothing", f->name);
     }
 }
@@ -300,7 +314,7 @@ static void no_fact_is_ignored_by_latent_attention(void **state) {
         const model_fact *f = model_fact_at(i);
         model_config c = latent;
         if (!model_fact_applies(f, &c)) continue;
-        model_fact_set(f, &c, other_value(f, &c));
+        set_other_value(f, &c);
         err e = model_check(&c);
         if (e) {
             assert_error(e, "model.");

@@ -95,8 +95,8 @@ static void both_forms_of_rope_are_read(void **state) {
                                 "\"low_freq_factor\": 1, \"high_freq_factor\": 1, " ORIGINAL "}",
                           &c, NULL));
     for (int64_t j = 0; j < rope_dims(&c) / 2; j++) {
-        double plain = rope_frequency(&c, j, false), turns = 8192 * plain / (2 * acos(-1));
-        assert_true(rope_frequency(&c, j, true) == (turns > 1 ? plain : plain / 16));
+        double plain = rope_frequency(&c, j, 0), turns = 8192 * plain / (2 * acos(-1));
+        assert_true(rope_frequency(&c, j, 1) == (turns > 1 ? plain : plain / 16));
     }
     assert_ok(import_with(*state, "llama", VOCAB ", \"rope_scaling\": null", &c, NULL));
     assert_int_equal(c.rope_scaling, ROPE_PLAIN);
@@ -105,6 +105,29 @@ static void both_forms_of_rope_are_read(void **state) {
                                 "\"rope_theta\": 5e5, \"partial_rotary_factor\": 0.5",
                           &c, NULL));
     assert_true(c.rope_theta == 500000 && c.rope_fraction == 0.5);
+}
+
+/* Without "factor" the attention's follows from the two contexts; Phi-3's older files have other names of the scaling. */
+static void long_rope_is_read_as_transformers_does(void **state) {
+    static const char *const names[] = { "longrope", "su", "yarn" };
+    model_config c;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char keys[800];
+        snprintf(keys, sizeof keys,
+                 VOCAB
+                 ", \"original_max_position_embeddings\": 16, \"rope_scaling\": {\"type\": \"%s\", "
+                 "\"short_factor\": [1, 1.5, 2, 2.5], \"long_factor\": [1, 3, 5, 7.25]}",
+                 names[i]);
+        assert_ok(import_with(*state, "phi3", keys, &c, NULL));
+        assert_int_equal(c.rope_scaling, ROPE_LONG);
+        assert_true(c.rope_original == 16 && c.rope_factor == 4 && c.rope_long.of[3] == 7.25);
+        assert_true(fabs(rope_factor_of(&c) - sqrt(1.5)) < 1e-15); /* ln 4 / ln 16 */
+        for (int64_t j = 0; j < 4; j++) {
+            double plain = rope_frequency(&c, j, 0);
+            assert_true(rope_frequency(&c, j, 16) == plain / c.rope_short.of[j]);
+            assert_true(rope_frequency(&c, j, 17) == plain / c.rope_long.of[j]);
+        }
+    }
 }
 
 static void other_names_of_the_same_are_read(void **state) {
@@ -211,8 +234,23 @@ static const struct {
     { "gpt2", VOCAB ", \"n_embd\": 64", "two names of one key" },
     { "llama", VOCAB ", \"quantization_config\": {}", "quantization_config" },
     { "gpt_neox", VOCAB ", \"head_dim\": 16", "\"head_dim\": expected 8; got 16" },
-    { "llama", VOCAB ", \"rope_scaling\": {\"rope_type\": \"longrope\"}", "got \"longrope\"" },
-    { "phi3", VOCAB ", \"rope_scaling\": {\"rope_type\": \"yarn\"}", "got \"yarn\"" },
+    { "llama", VOCAB ", \"rope_scaling\": {\"rope_type\": \"proportional\"}",
+      "got \"proportional\"" },
+    { "llama", VOCAB ", \"rope_scaling\": {\"rope_type\": \"longrope\"}",
+      "\"short_factor\" is missing" },
+    { "llama",
+      VOCAB ", \"rope_scaling\": {\"rope_type\": \"longrope\", \"short_factor\": [1, 2, \"x\", 4], "
+            "\"long_factor\": [1, 2, 3, 4]}",
+      "\"short_factor\": expected a list" },
+    { "llama",
+      VOCAB ", \"rope_scaling\": {\"rope_type\": \"longrope\", \"short_factor\": [1, 2, 3], "
+            "\"long_factor\": [1, 2, 3, 4]}",
+      "model.rope_short_factor: expected 4 numbers" },
+    { "phi3", VOCAB ", \"rope_scaling\": {\"rope_type\": \"linear\"}", "got \"linear\"" },
+    { "phi3", /* transformers has 4096 where the key is not at the top level */
+      VOCAB ", \"rope_scaling\": {\"rope_type\": \"longrope\", \"short_factor\": [1, 2, 3, 4], "
+            "\"long_factor\": [1, 2, 3, 4], \"original_max_position_embeddings\": 16}",
+      "two values of \"original_max_position_embeddings\"" },
     { "llama", VOCAB ", \"rope_scaling\": {\"rope_type\": \"llama3\"}", "\"factor\" is missing" },
     { "llama", VOCAB ", \"rope_scaling\": {" LLAMA3 "}", "\"original_max_position_embeddings\"" },
     { "llama", VOCAB ", \"rope_scaling\": {\"type\": \"x\", \"rope_type\": \"default\"}",
@@ -335,6 +373,7 @@ int main(void) {
         WITH_FOLDER(what_is_written_is_read_the_same),
         WITH_FOLDER(what_is_absent_has_the_default_of_the_family),
         WITH_FOLDER(both_forms_of_rope_are_read),
+        WITH_FOLDER(long_rope_is_read_as_transformers_does),
         WITH_FOLDER(other_names_of_the_same_are_read),
         WITH_FOLDER(layers_that_are_all_alike_are_read),
         WITH_FOLDER(dense_layers_among_experts_are_read_and_written),

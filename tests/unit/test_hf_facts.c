@@ -67,7 +67,12 @@ static bool is_apart(const model_fact *f) {
 /* Sets a fact, and those that one key of config.json holds with it. */
 static void set_with_key(const hf_family *family, const model_fact *f, model_config *c, double v) {
     const hf_key *k = key_of(family, f);
+    if (f->type == FACT_LIST) {
+        set_other_value(f, c);
+        return;
+    }
     model_fact_set(f, c, v);
+    if (f->at == offsetof(model_config, rope_scaling)) fill_rope_lists(c);
     for (int i = 0; k && k->theirs && k->use == HF_USED && i < family->n_keys; i++) {
         const hf_key *other = &family->keys[i];
         for (int j = 0; j < model_facts(); j++)
@@ -95,6 +100,7 @@ enum { MOST_VALUES = 16 };
 static int other_values(const model_fact *f, double v, double out[MOST_VALUES]) {
     int n = 0;
     if (f->type == FACT_BOOL) out[n++] = !v;
+    if (f->type == FACT_LIST) out[n++] = v; /* other numbers, as many */
     for (int i = 0; f->type == FACT_CHOICE && i <= (int)f->max; i++)
         if (i != (int)v) out[n++] = i;
     if (f->type == FACT_INT || f->type == FACT_REAL) {
@@ -146,7 +152,7 @@ static bool try_export(test_folder *dir, const hf_family *family, const model_fa
     /* written as the factors that it stands for */
     bool mup = f->at == offsetof(model_config, mup) || (f->flags & FACT_OF_MUP);
     t->seen[f - model_fact_at(0)] = true;
-    model_fact_text(f, model_fact_get(f, c), value, sizeof value);
+    model_fact_shown(f, c, value, sizeof value);
     err e = hf_export_config(dir->path, family, c, DT_F32, NO_TOKENS);
     if (e) {
         assert_error(e, "model.");
@@ -158,7 +164,7 @@ static bool try_export(test_folder *dir, const hf_family *family, const model_fa
         fail_msg("%s: %s=%s is written, but no key holds it", family->model_type, f->name, value);
     assert_ok(hf_import_config(dir->path, &back, &found, NULL));
     assert_ptr_equal(found, family);
-    if (training && !free_key) model_fact_set(f, &want, model_fact_get(f, from));
+    if (training && !free_key) model_fact_copy(f, from, &want);
     hf_add_biases(family, &want);
     model_config_without_mup(&want);
     if (want.attention_scale == 1 / sqrt((double)want.head_dim)) want.attention_scale = 0;
@@ -189,7 +195,7 @@ static void change_facts(test_folder *dir, const hf_family *family, const model_
             model_config c = *from;
             set_with_key(family, f, &c, value[j]);
             if (key_of(family, f) && key_of(family, f)->use != HF_IMPLIED) follow_sizes(family, &c);
-            if (model_fact_get(f, &c) == model_fact_get(f, from)) continue;
+            if (model_fact_same(f, &c, from)) continue;
             if (!is_legal(&c)) continue;
             tried++;
             if (!try_export(dir, family, f, from, &c, t)) continue;

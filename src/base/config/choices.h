@@ -55,7 +55,9 @@ enum { MLP_GATED = 1 };
     ROW(ROPE_LINEAR, "linear", 0, "all by one factor")                                             \
     ROW(ROPE_DYNAMIC, "dynamic", 0,                                                                \
         "none up to model.max_seq_len; programs that go beyond it stretch by the factor")          \
-    ROW(ROPE_YARN, "yarn", 0, "")
+    ROW(ROPE_YARN, "yarn", 0, "")                                                                  \
+    ROW(ROPE_LONG, "longrope", 0,                                                                  \
+        "each by a factor of its own, of two lists: for sequences up to and beyond the original context")
 #define ROUTER_KINDS(ROW)                                                                          \
     ROW(ROUTER_SOFTMAX, "softmax", 0, "")                                                          \
     ROW(ROUTER_SIGMOID, "sigmoid", 0, "")

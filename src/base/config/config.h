@@ -162,7 +162,7 @@ bool config_optim_reads(const config *c, int traits);
 /* @return whether two texts of the option have the same groups, each with the same optimizer. */
 bool config_groups_same_rules(const char *a, const char *b);
 
-/* ---- lists of counts (option_counts.c) ------------------------------------------------------ */
+/* ---- lists of counts and of numbers (option_counts.c) ---------------------------------------- */
 enum { CFG_MAX_COUNTS = 512, CFG_MOST_COUNT = 65535 };
 typedef struct cfg_counts {
     int n;
@@ -170,6 +170,9 @@ typedef struct cfg_counts {
 } cfg_counts;
 /* Reads an option such as c->parallelism.pipeline_parallel_split. */
 cfg_counts config_counts(const char *text);
+enum { CFG_MAX_NUMBERS = 128 };
+/* Reads an option such as c->model.rope_short_factor. @return how many; 0: it is not set */
+int config_numbers(const char *text, double out[CFG_MAX_NUMBERS]);
 
 /* ---- phases of the batch (option_phases.c) --------------------------------------------------- */
 enum { CFG_MAX_BATCH_PHASES = 16 };

@@ -76,6 +76,7 @@ err groups_normalize(const char *text, const char *label, str *out) MUST_USE;
 err groups_check_effects(const config *c) MUST_USE;
 /* A list of counts: checks a text and appends it as "[1, 2]". */
 err counts_normalize(const char *text, const char *label, str *out) MUST_USE;
+err numbers_normalize(const char *text, const char *label, str *out) MUST_USE;
 /* training.batch_schedule: checks a text and appends it as "[{batch: 32, until: 20%}]". */
 err phases_normalize(const char *text, const char *label, str *out) MUST_USE;
 /* "a whole number from 1 to 1024, or auto" */

@@ -36,7 +36,8 @@ static void print_yaml(const config *c, bool with_auto, str *out) {
             size_t value = out->len;
             /* what was set without an effect would be refused when it is read */
             option_print(o, config_has_effect(c, j) ? c : &config_defaults, out);
-            if (!with_auto && strcmp(out->text + value, "auto") == 0) {
+            bool open = strcmp(out->text + value, o->type == OPT_LIST ? "[]" : "auto") == 0;
+            if (!with_auto && open) {
                 out->text[out->len = start] = '\0';
                 continue;
             }

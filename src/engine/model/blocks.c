@@ -23,6 +23,7 @@ typedef struct builder {
     prog_mode mode;
     int block_kind;                  /* as in prog_options */
     int64_t n, positions, sequences; /* sequences: of a cache */
+    int64_t length;                  /* of the sequences; 0: all positions */
     bool shares;                     /* prefixes: attention to several ranges */
     placement residual;              /* how the residual lies */
 } builder;
@@ -164,7 +165,8 @@ static val with_own_values(builder *b, val qkv, val x, head_shape h) {
 /* The table of rotations. */
 static val rope_table(builder *b, head_shape h) {
     int64_t dim[] = { b->positions, h.rot };
-    return prog_input_shared(b->p, rope_input_name(b->c), DT_F32, 2, dim, (placement){ 0 });
+    int64_t length = b->length ? b->length : b->positions;
+    return prog_input_shared(b->p, rope_input_name(b->c, length), DT_F32, 2, dim, (placement){ 0 });
 }
 
 static val norm_latent(builder *b, val x, const char *w) {
@@ -622,8 +624,10 @@ err model_record_shared(model *m, int64_t n, int64_t positions, chain *out) {
     return record_chain(m, b, out);
 }
 
-err model_record_decode(model *m, int64_t n, int64_t positions, int64_t sequences, chain *out) {
+err model_record_decode(model *m, int64_t n, int64_t positions, int64_t sequences, bool beyond,
+                        chain *out) {
     builder b = { .m = m, .c = &m->c, .mode = PROG_DECODE, .n = n, .positions = positions };
     b.sequences = sequences;
+    b.length = beyond ? positions : MIN(positions, rope_switch(&m->c));
     return record_chain(m, b, out);
 }

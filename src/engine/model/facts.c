@@ -26,6 +26,8 @@ static const model_fact facts[] = {
 #define MODEL_BOOL(key, member, def, flags, help) FACT(key, member, FACT_BOOL, def, 0, 1, flags)
 #define MODEL_CHOICE(key, member, type, def, flags, help)                                          \
     FACT(key, member, FACT_CHOICE, def, 0, type##_count - 1, flags)
+#define MODEL_LIST(key, member, min, max, flags, help)                                             \
+    FACT(key, member, FACT_LIST, 0, min, max, flags)
 #include "config/model_facts.def"
 };
 
@@ -47,6 +49,7 @@ double model_fact_get(const model_fact *f, const model_config *c) {
     switch (f->type) {
     case FACT_REAL: return *(const double *)at;
     case FACT_BOOL: return *(const bool *)at;
+    case FACT_LIST: return ((const fact_list *)at)->n;
     case FACT_INT:
     case FACT_CHOICE: break;
     }
@@ -58,6 +61,10 @@ void model_fact_set(const model_fact *f, model_config *c, double value) {
     switch (f->type) {
     case FACT_REAL: *(double *)at = value; return;
     case FACT_BOOL: *(bool *)at = value != 0; return;
+    case FACT_LIST:
+        BUG_IF(value != 0);
+        *(fact_list *)at = (fact_list){ 0 };
+        return;
     case FACT_INT:
     case FACT_CHOICE: break;
     }
@@ -65,6 +72,27 @@ void model_fact_set(const model_fact *f, model_config *c, double value) {
         *(int64_t *)at = (int64_t)value;
     else
         *(int *)at = (int)value;
+}
+
+const fact_list *model_fact_list(const model_fact *f, const model_config *c) {
+    BUG_IF(f->type != FACT_LIST);
+    return (const fact_list *)((const char *)c + f->at);
+}
+
+void model_fact_set_list(const model_fact *f, model_config *c, const fact_list *list) {
+    BUG_IF(f->type != FACT_LIST);
+    *(fact_list *)((char *)c + f->at) = *list;
+}
+
+void model_fact_copy(const model_fact *f, const model_config *from, model_config *to) {
+    memcpy((char *)to + f->at, (const char *)from + f->at, f->size);
+}
+
+bool model_fact_same(const model_fact *f, const model_config *a, const model_config *b) {
+    if (model_fact_get(f, a) != model_fact_get(f, b)) return false;
+    for (int i = 0; f->type == FACT_LIST && i < model_fact_list(f, a)->n; i++)
+        if (model_fact_list(f, a)->of[i] != model_fact_list(f, b)->of[i]) return false;
+    return true;
 }
 
 /* Whether some layers have no positions. */
@@ -85,7 +113,7 @@ bool model_has_delta(const model_config *c) {
 static const char *missing_of(const model_fact *f, const model_config *c) {
     bool rope = c->pos == POS_ROPE;
     rope_scaling_kind scaling = rope ? c->rope_scaling : ROPE_PLAIN;
-    CHOICE_DECIDED(rope_scaling_kind, 5);
+    CHOICE_DECIDED(rope_scaling_kind, 6);
     const struct {
         int flag;
         bool holds;
@@ -94,10 +122,14 @@ static const char *missing_of(const model_fact *f, const model_config *c) {
         { FACT_OF_ROPE, rope, "model.positions=rope" },
         { FACT_OF_ALIBI, c->pos == POS_ALIBI, "model.positions=alibi" },
         { FACT_OF_SCALED_ROPE, scaling != ROPE_PLAIN, "model.rope_scaling other than none" },
-        { FACT_OF_ROPE_CONTEXT, scaling == ROPE_LLAMA3 || scaling == ROPE_YARN,
-          "model.rope_scaling=llama3 or yarn" },
+        { FACT_OF_ROPE_CONTEXT,
+          scaling == ROPE_LLAMA3 || scaling == ROPE_YARN || scaling == ROPE_LONG,
+          "model.rope_scaling=llama3, yarn or longrope" },
         { FACT_OF_LLAMA3, scaling == ROPE_LLAMA3, "model.rope_scaling=llama3" },
         { FACT_OF_YARN, scaling == ROPE_YARN, "model.rope_scaling=yarn" },
+        { FACT_OF_LONG_ROPE, scaling == ROPE_LONG, "model.rope_scaling=longrope" },
+        { FACT_OF_ROPE_ATTENTION, scaling == ROPE_YARN || scaling == ROPE_LONG,
+          "model.rope_scaling=yarn or longrope" },
         { FACT_OF_PARALLEL, c->parallel, "model.parallel_branches=true" },
         { FACT_OF_MUP, c->mup, "model.mup=true" },
         { FACT_OF_LAYER_NORM, c->norm == NORM_LAYER, "model.norm=layer" },
@@ -132,7 +164,16 @@ err model_check_idle(const config *cfg, const model_config *c, bool log) {
 }
 
 bool model_fact_legal(const model_fact *f, double value) {
-    return value >= f->min && value <= f->max && (f->type == FACT_REAL || value == floor(value));
+    bool whole = f->type != FACT_REAL && f->type != FACT_LIST;
+    return value >= f->min && value <= f->max && (!whole || value == floor(value));
+}
+
+bool model_fact_legal_in(const model_fact *f, const model_config *c) {
+    if (f->type != FACT_LIST) return model_fact_legal(f, model_fact_get(f, c));
+    const fact_list *list = model_fact_list(f, c);
+    bool legal = true;
+    for (int i = 0; i < list->n; i++) legal &= model_fact_legal(f, list->of[i]);
+    return legal;
 }
 
 char *model_fact_text(const model_fact *f, double value, char *buf, size_t n) {
@@ -140,12 +181,28 @@ char *model_fact_text(const model_fact *f, double value, char *buf, size_t n) {
     case FACT_INT: snprintf(buf, n, "%lld", (long long)value); break;
     case FACT_BOOL: snprintf(buf, n, "%s", value != 0 ? "true" : "false"); break;
     case FACT_CHOICE: snprintf(buf, n, "%s", config_choice(f->name, (int)value)); break;
+    case FACT_LIST: /* one of its numbers */
     case FACT_REAL: /* the shortest text that reads back as the value */
         for (int digits = 6; digits <= 17; digits++) {
             snprintf(buf, n, "%.*g", digits, value);
             if (strtod(buf, NULL) == value) break;
         }
     }
+    return buf;
+}
+
+char *model_fact_shown(const model_fact *f, const model_config *c, char *buf, size_t n) {
+    if (f->type != FACT_LIST) return model_fact_text(f, model_fact_get(f, c), buf, n);
+    const fact_list *list = model_fact_list(f, c);
+    str text = { 0 };
+    char number[32];
+    for (int i = 0; i < list->n; i++)
+        str_add(&text, "%s%s", i ? ", " : "",
+                model_fact_text(f, list->of[i], number, sizeof number));
+    bool whole = text.len + sizeof "[]" <= n;
+    int cut = (int)(whole ? text.len : n - sizeof "[...]");
+    snprintf(buf, n, "[%.*s%s]", cut, text.len ? text.text : "", whole ? "" : "...");
+    str_free(&text);
     return buf;
 }
 
@@ -156,6 +213,9 @@ char *model_fact_expects(const model_fact *f, char *buf, size_t n) {
         str_add(&text, "a whole number from %lld to %lld", (long long)f->min, (long long)f->max);
         break;
     case FACT_REAL: str_add(&text, "a number from %g to %g", f->min, f->max); break;
+    case FACT_LIST:
+        str_add(&text, "a list of at most %d numbers from %g to %g", FACT_MOST, f->min, f->max);
+        break;
     case FACT_BOOL: str_add(&text, "true or false"); break;
     case FACT_CHOICE:
         for (int i = 0; i <= (int)f->max; i++)
@@ -174,7 +234,7 @@ int model_config_diff(const model_config *a, const model_config *b, int from) {
     for (int i = from; i < model_facts(); i++) {
         const model_fact *f = &facts[i];
         if (!model_fact_applies(f, a) && !model_fact_applies(f, b)) continue;
-        if (model_fact_get(f, a) != model_fact_get(f, b)) return i;
+        if (!model_fact_same(f, a, b)) return i;
     }
     return -1;
 }

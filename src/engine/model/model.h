@@ -26,6 +26,13 @@
 #include "config/config.h"
 #include "prog/execute.h"
 
+/* A fact that is a list of numbers. */
+enum { FACT_MOST = CFG_MAX_NUMBERS };
+typedef struct fact_list {
+    int n;
+    double of[FACT_MOST];
+} fact_list;
+
 /* Describes a model, whatever it runs on. The members are those of config/model_facts.def. */
 typedef struct model_config {
     char name[48];
@@ -33,13 +40,15 @@ typedef struct model_config {
 #define MODEL_REAL(key, member, ...)         double member;
 #define MODEL_BOOL(key, member, ...)         bool member;
 #define MODEL_CHOICE(key, member, type, ...) type member;
+#define MODEL_LIST(key, member, ...)         fact_list member;
 #include "config/model_facts.def"
 } model_config;
 
 /* ---- facts --------------------------------------------------------------------------------
  * The members as data, in the order of the table, for what treats all of them alike: options,
- * checkpoints, comparison, exchange. Every legal value is exact in a double. */
-typedef enum { FACT_INT, FACT_REAL, FACT_BOOL, FACT_CHOICE } fact_type;
+ * checkpoints, comparison, exchange. Every legal value is exact in a double, but that of a list, of which the double is
+ * the length. */
+typedef enum { FACT_INT, FACT_REAL, FACT_BOOL, FACT_CHOICE, FACT_LIST } fact_type;
 typedef enum fact_flag {
     FACT_REQUIRED = 1,  /* no default: every preset and every checkpoint states it */
     FACT_TRAINING = 2,  /* changes how a model is trained, not what trained weights compute */
@@ -57,17 +66,19 @@ typedef enum fact_flag {
     FACT_OF_SCALED_ROPE = 8192,   /* matters only with rope scaling of any kind */
     FACT_OF_ROPE_CONTEXT = 16384, /* ... of a kind that reads the original context length */
     FACT_OF_YARN = 32768,
-    FACT_OF_SHARED = 1 << 20,   /* matters only with shared experts */
-    FACT_OF_GROUPS = 1 << 21,   /* ... with groups of experts */
-    FACT_OF_CLAMPED = 1 << 22,  /* ... with clamped SwiGLU */
-    FACT_OF_LATENT = 1 << 24,   /* matters only with latent attention */
-    FACT_OF_INIT_STD = 1 << 25, /* matters only where model.init reads a deviation */
+    FACT_OF_LONG_ROPE = 1 << 16,
+    FACT_OF_ROPE_ATTENTION = 1 << 17, /* matters only with yarn or longrope */
+    FACT_OF_SHARED = 1 << 20,         /* matters only with shared experts */
+    FACT_OF_GROUPS = 1 << 21,         /* ... with groups of experts */
+    FACT_OF_CLAMPED = 1 << 22,        /* ... with clamped SwiGLU */
+    FACT_OF_LATENT = 1 << 24,         /* matters only with latent attention */
+    FACT_OF_INIT_STD = 1 << 25,       /* matters only where model.init reads a deviation */
     FACT_OF_TEMPERATURE = 1 << 26,
     FACT_OF_NOPE = 1 << 27,  /* matters only to models with layers without positions */
     FACT_OF_DELTA = 1 << 28, /* matters only to models with gated DeltaNet layers */
     FACT_OF_ALIBI = 1 << 29, /* matters only with linear biases of scores */
-    FACT_OF_ANY_ROPE =
-        FACT_OF_ROPE | FACT_OF_LLAMA3 | FACT_OF_SCALED_ROPE | FACT_OF_ROPE_CONTEXT | FACT_OF_YARN,
+    FACT_OF_ANY_ROPE = FACT_OF_ROPE | FACT_OF_LLAMA3 | FACT_OF_SCALED_ROPE | FACT_OF_ROPE_CONTEXT |
+                       FACT_OF_YARN | FACT_OF_LONG_ROPE | FACT_OF_ROPE_ATTENTION,
 } fact_flag;
 typedef struct model_fact {
     const char *key;  /* in checkpoints: "qk_norm" */
@@ -83,17 +94,24 @@ int model_facts(void);
 const model_fact *model_fact_at(int i);
 const model_fact *model_fact_find(const char *key); /* NULL: none */
 double model_fact_get(const model_fact *f, const model_config *c);
-void model_fact_set(const model_fact *f, model_config *c, double value);
-/* @return the option's value; NaN where it is left to the preset. */
-double model_fact_option(const model_fact *f, const config *cfg);
+void model_fact_set(const model_fact *f, model_config *c, double value);      /* a list: 0 alone */
+const fact_list *model_fact_list(const model_fact *f, const model_config *c); /* of FACT_LIST */
+void model_fact_set_list(const model_fact *f, model_config *c, const fact_list *list);
+void model_fact_copy(const model_fact *f, const model_config *from, model_config *to);
+bool model_fact_same(const model_fact *f, const model_config *a, const model_config *b);
+/* Sets the fact to the option's value, unless that is left to the preset. */
+void model_fact_take_option(const model_fact *f, const config *cfg, model_config *c);
 /* @return whether the fact matters to this model: rope_theta does not where positions are learned. */
 bool model_fact_applies(const model_fact *f, const model_config *c);
 /* Refuses options of the model section that were set and do not matter to this model, as
  * config_refuse_idle does. */
 err model_check_idle(const config *cfg, const model_config *c, bool log) MUST_USE;
-bool model_fact_legal(const model_fact *f, double value);
-/* Writes a value as its option takes it, or what values are legal, into buf, which is returned. */
+bool model_fact_legal(const model_fact *f, double value); /* of a list, a number of it */
+bool model_fact_legal_in(const model_fact *f, const model_config *c); /* the model's own value */
+/* Writes a value as its option takes it, that of a model, or what values are legal, into buf, which is returned. A list that is
+ * too long for buf is cut. */
 char *model_fact_text(const model_fact *f, double value, char *buf, size_t n);
+char *model_fact_shown(const model_fact *f, const model_config *c, char *buf, size_t n);
 char *model_fact_expects(const model_fact *f, char *buf, size_t n);
 /* @return the first fact from number `from` on that matters to a or b and in which they differ, -1
  * when there is none. */
@@ -119,11 +137,13 @@ void model_to_config(const model_config *c, config *cfg);
 err model_check(const model_config *c) MUST_USE;
 
 /* The dimensions of a head that rotate, two by two, and the angle by which pair j turns per position.
- * @param scaled with the model's rope_scaling */
+ * @param length of the sequences, which longrope reads; 0: without the model's rope_scaling */
 int64_t rope_dims(const model_config *c);
 double rope_factor_of(
     const model_config *c); /* of rotated queries and keys, where scaling has one */
-double rope_frequency(const model_config *c, int64_t j, bool scaled);
+double rope_frequency(const model_config *c, int64_t j, int64_t length);
+/* Sequences of more tokens have rotary frequencies of their own (longrope); INT64_MAX: none have. */
+int64_t rope_switch(const model_config *c);
 
 /* ---- the parameter table ----------------------------------------------------------------- */
 typedef enum {
@@ -230,8 +250,9 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
 enum { MODEL_RANGES = 3 };
 bool model_can_share(const model *m);
 err model_record_shared(model *m, int64_t n, int64_t positions, chain *out) MUST_USE;
-/* Records a DECODE chain with a cache of several sequences, each of `positions` rows. */
-err model_record_decode(model *m, int64_t n, int64_t positions, int64_t sequences,
+/* Records a DECODE chain with a cache of several sequences, each of `positions` rows. @param beyond these are longer than
+ * rope_switch */
+err model_record_decode(model *m, int64_t n, int64_t positions, int64_t sequences, bool beyond,
                         chain *out) MUST_USE;
 /* Reserves regions of the plan for parameters (the master weights and, where GEMMs read another
  * type, a copy) and, when training, for gradients. */

@@ -5,11 +5,19 @@
 
 #include "ops/alibi.h"
 
-double model_fact_option(const model_fact *f, const config *cfg) {
+void model_fact_take_option(const model_fact *f, const config *cfg, model_config *c) {
     const void *at = (const char *)cfg + f->option_at;
-    if (f->type == FACT_REAL) return *(const double *)at;
-    int64_t v = f->type == FACT_INT ? *(const int64_t *)at : *(const int *)at;
-    return v == CFG_AUTO ? NAN : (double)v;
+    if (f->type == FACT_LIST) {
+        fact_list list = { 0 };
+        list.n = config_numbers(*(const char *const *)at, list.of);
+        if (list.n) model_fact_set_list(f, c, &list);
+    } else if (f->type == FACT_REAL) {
+        double v = *(const double *)at;
+        if (!isnan(v)) model_fact_set(f, c, v);
+    } else {
+        int64_t v = f->type == FACT_INT ? *(const int64_t *)at : *(const int *)at;
+        if (v != CFG_AUTO) model_fact_set(f, c, (double)v);
+    }
 }
 
 /* Sizes that a preset derives from width and heads follow them where these were changed and they were not
@@ -32,19 +40,22 @@ static err derive_sizes(const config *cfg, const model_config *preset, model_con
 err model_from_config(const config *cfg, model_config *c) {
     TRY(model_preset(cfg->model.preset, c));
     model_config preset = *c;
-    for (int i = 0; i < model_facts(); i++) {
-        double v = model_fact_option(model_fact_at(i), cfg);
-        if (!isnan(v)) model_fact_set(model_fact_at(i), c, v);
-    }
+    for (int i = 0; i < model_facts(); i++) model_fact_take_option(model_fact_at(i), cfg, c);
     TRY(derive_sizes(cfg, &preset, c));
     if (cfg->model.norm_bias == CFG_AUTO) c->norm_bias = c->bias;
     return model_check(c);
 }
 
-static void set_model_option(const model_fact *f, config *cfg, double value) {
+/* Sets the option of a fact to the model's value, or to auto where it does not matter to the model. */
+static void set_model_option(const model_fact *f, config *cfg, const model_config *c) {
     void *at = (char *)cfg + f->option_at;
+    double value = model_fact_applies(f, c) ? model_fact_get(f, c) : CFG_AUTO_REAL;
     int64_t whole = isnan(value) ? CFG_AUTO : (int64_t)value;
-    if (f->type == FACT_REAL)
+    char list[FACT_MOST * 32];
+    if (f->type == FACT_LIST)
+        *(const char **)at =
+            arena_strdup(cfg->memory, whole > 0 ? model_fact_shown(f, c, list, sizeof list) : "[]");
+    else if (f->type == FACT_REAL)
         *(double *)at = value;
     else if (f->type == FACT_INT)
         *(int64_t *)at = whole;
@@ -57,21 +68,17 @@ void model_to_config(const model_config *c, config *cfg) {
     err e = model_preset(c->name, &preset);
     cfg->model.preset = e ? MODEL_CUSTOM : arena_strdup(cfg->memory, c->name);
     err_free(e);
-    for (int i = 0; i < model_facts(); i++) {
-        const model_fact *f = model_fact_at(i);
-        set_model_option(f, cfg, model_fact_applies(f, c) ? model_fact_get(f, c) : CFG_AUTO_REAL);
-    }
+    for (int i = 0; i < model_facts(); i++) set_model_option(model_fact_at(i), cfg, c);
 }
 
 static err check_ranges(const model_config *c) {
     for (int i = 0; i < model_facts(); i++) {
         const model_fact *f = model_fact_at(i);
-        double v = model_fact_get(f, c);
         char value[64], expects[256];
-        if (!model_fact_applies(f, c) || model_fact_legal(f, v)) continue;
+        if (!model_fact_applies(f, c) || model_fact_legal_in(f, c)) continue;
         return err_hint(ERR("%s: expected %s; got %s", f->name,
                             model_fact_expects(f, expects, sizeof expects),
-                            model_fact_text(f, v, value, sizeof value)),
+                            model_fact_shown(f, c, value, sizeof value)),
                         "give it a value in that range");
     }
     return OK;
@@ -135,6 +142,26 @@ static err check_pattern(const model_config *c) {
     return OK;
 }
 
+/* Longrope has a factor for every frequency, and divides by the logarithm of the original context. */
+static err check_long_rope(const model_config *c) {
+    int64_t pairs = rope_dims(c) / 2;
+    for (int i = 0; i < 2; i++) {
+        int n = i ? c->rope_long.n : c->rope_short.n;
+        if (n != pairs)
+            return err_hint(ERR("model.rope_%s_factor: expected %lld numbers, one for each pair of "
+                                "dims of a head that rotates; got %d",
+                                i ? "long" : "short", (long long)pairs, n),
+                            pairs > FACT_MOST ? "use another model.rope_scaling: lists have at "
+                                                "most 128 numbers"
+                                              : "list as many factors");
+    }
+    if (c->rope_original < 2 && c->rope_attention == 0 && c->rope_factor > 1)
+        return err_hint(
+            ERR("longrope with model.rope_original_max_seq_len %lld", (long long)c->rope_original),
+            "use 2 or more, or set model.rope_attention_factor");
+    return OK;
+}
+
 /* Yarn blends between two frequencies, and divides by the logarithm of the base. */
 static err check_rope(const model_config *c) {
     if (c->pos != POS_ROPE) return OK;
@@ -157,6 +184,7 @@ static err check_rope(const model_config *c) {
                             "model.rope_theta %g",
                             c->rope_fast, c->rope_slow, c->rope_theta),
                         "let the first exceed the second, and the third exceed 1");
+    if (c->rope_scaling == ROPE_LONG) TRY(check_long_rope(c));
     if (c->rope_local != 0 && c->rope_local < 1)
         return err_hint(ERR("model.rope_local_theta: %g is below 1", c->rope_local),
                         "use 0, for the base of the other layers, or 1 or more");

@@ -86,7 +86,7 @@ static inline int local_kv_heads(const model_config *c, const mesh *m) {
 /* The type in which a module computes: the layout's, or what its overrides state. */
 err module_dtype(const model_layout *l, const char *module, dtype *out) MUST_USE;
 param_set model_set(const model *m);
-/* The input with the table of rotations: layers with a window may have one of their own. */
-const char *rope_input_name(const model_config *c);
+/* The input with the table of rotations: layers with a window may have one of their own, and long sequences. */
+const char *rope_input_name(const model_config *c, int64_t length);
 
 #endif

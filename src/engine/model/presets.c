@@ -428,8 +428,8 @@ static const struct {
 static void init_family(const model_config *family, model_config *c) {
     model_config_init(c);
     for (int i = 0; i < model_facts(); i++) {
-        double v = model_fact_get(model_fact_at(i), family);
-        if (v != 0) model_fact_set(model_fact_at(i), c, v);
+        const model_fact *f = model_fact_at(i);
+        if (model_fact_get(f, family) != 0) model_fact_copy(f, family, c);
     }
     for (size_t i = 0; i < COUNT_OF(switched_off); i++)
         if (switched_off[i].family == family)

@@ -504,29 +504,39 @@ static double yarn_frequency(const model_config *c, double f, int64_t j) {
 
 /* of rotated queries and keys, where scaling has one */
 double rope_factor_of(const model_config *c) {
-    if (c->pos != POS_ROPE || c->rope_scaling != ROPE_YARN) return 1;
-    return c->rope_attention != 0 ? c->rope_attention : 0.1 * log(c->rope_factor) + 1;
+    bool yarn = c->rope_scaling == ROPE_YARN, beyond = c->rope_scaling == ROPE_LONG;
+    if (c->pos != POS_ROPE || (!yarn && !beyond)) return 1;
+    if (c->rope_attention != 0) return c->rope_attention;
+    if (yarn) return 0.1 * log(c->rope_factor) + 1;
+    return c->rope_factor > 1 ? sqrt(1 + log(c->rope_factor) / log((double)c->rope_original)) : 1;
 }
 
-double rope_frequency(const model_config *c, int64_t j, bool scaled) {
+int64_t rope_switch(const model_config *c) {
+    return c->pos == POS_ROPE && c->rope_scaling == ROPE_LONG ? c->rope_original : INT64_MAX;
+}
+
+double rope_frequency(const model_config *c, int64_t j, int64_t length) {
     double f = pow(c->rope_theta, -2.0 * (double)j / (double)rope_width(c));
-    switch (scaled ? c->rope_scaling : ROPE_PLAIN) {
+    const fact_list *divisor = length > rope_switch(c) ? &c->rope_long : &c->rope_short;
+    switch (length ? c->rope_scaling : ROPE_PLAIN) {
     case ROPE_PLAIN:
     case ROPE_DYNAMIC: break; /* positions end where it would begin to stretch */
     case ROPE_LINEAR: return f / c->rope_factor;
     case ROPE_LLAMA3: return llama3_frequency(c, f);
     case ROPE_YARN: return yarn_frequency(c, f, j);
+    case ROPE_LONG: return f / divisor->of[j];
     }
     return f;
 }
 
-const char *rope_input_name(const model_config *c) {
+const char *rope_input_name(const model_config *c, int64_t length) {
+    if (length > rope_switch(c)) return "rope_long";
     return c->window && c->rope_local != 0 ? "rope_local" : "rope";
 }
 
-/* Fills the table of the layers that are like `c`. */
-static void fill_rope(const model *m, plan *p, const model_config *c) {
-    const char *name = rope_input_name(c);
+/* Fills the table of the layers that are like `c`, of sequences of this length. */
+static void fill_rope(const model *m, plan *p, const model_config *c, int64_t length) {
+    const char *name = rope_input_name(c, length);
     void *at = plan_input(p, name, 0);
     if (!at || c->pos != POS_ROPE) return;
     int64_t rot = rope_dims(c), half = rot / 2, rows = 0;
@@ -537,7 +547,7 @@ static void fill_rope(const model *m, plan *p, const model_config *c) {
     size_t bytes = (size_t)(rows * rot) * sizeof(float);
     float *table = mem_alloc(bytes); /* [positions, rot]: cos | sin */
     for (int64_t j = 0; j < half; j++) {
-        double f = rope_frequency(c, j, true);
+        double f = rope_frequency(c, j, length);
         for (int64_t t = 0; t < rows; t++) {
             table[t * rot + j] = (float)(factor * cos((double)t * f));
             table[t * rot + half + j] = (float)(factor * sin((double)t * f));
@@ -548,5 +558,8 @@ static void fill_rope(const model *m, plan *p, const model_config *c) {
 }
 
 void model_fill_constants(const model *m, plan *p) {
-    for (int k = 0; k < m->kinds; k++) fill_rope(m, p, &m->of[k]);
+    for (int k = 0; k < m->kinds; k++) {
+        fill_rope(m, p, &m->of[k], 1);
+        if (rope_switch(&m->of[k]) < m->c.max_seq) fill_rope(m, p, &m->of[k], m->c.max_seq);
+    }
 }

@@ -494,6 +494,9 @@ err ckpt_open_tokenizer(const ckpt_state *s, const char *path, tokenizer **out) 
 /* A model's facts as JSON and back. A fact that an older checkpoint lacks has its default; one that
  * this version does not know is an error. */
 json_t *model_to_json(const model_config *c);
+json_t *model_list_to_json(const fact_list *list);
+/* @return false: it is not a list of numbers that the fact may have */
+bool model_list_from_json(const model_fact *f, const json_t *v, fact_list *out);
 err model_from_json(const json_t *object, const char *name, model_config *c) MUST_USE;
 
 #endif

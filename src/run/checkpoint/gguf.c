@@ -123,7 +123,7 @@ static err write_tensors(io_writer *w, hf_tensors *x, gguf_type wanted) {
 static err write_frequencies(io_writer *w, const hf_tensor *t, const model_config *c) {
     float *factor = mem_alloc((size_t)t->count * sizeof *factor);
     for (int64_t i = 0; i < t->count; i++)
-        factor[i] = (float)(rope_frequency(c, i, false) / rope_frequency(c, i, true));
+        factor[i] = (float)(rope_frequency(c, i, 0) / rope_frequency(c, i, 1));
     err e = write_elements(w, t, factor, DT_F32);
     free(factor);
     return e ? e : write_padding(w, gguf_bytes(t, GGUF_F32));

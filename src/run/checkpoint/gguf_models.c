@@ -177,7 +177,7 @@ err gguf_check_model(const gguf_model *g, const model_config *c) {
     bool yarn = c->rope_scaling == ROPE_YARN && c->rope_fast == 32 && c->rope_slow == 1 &&
                 c->rope_attention == 0;
     if (stretched && !(g->yarn && yarn) &&
-        (strcmp(g->name, "llama") || c->rope_scaling == ROPE_YARN))
+        (strcmp(g->name, "llama") || c->rope_scaling == ROPE_YARN || c->rope_scaling == ROPE_LONG))
         fact = "stretched rotary frequencies (model.rope_scaling)";
     bool gated = mlp_kind_traits[c->mlp] & MLP_GATED;
     if (gated ? c->mlp != g->mlp : c->mlp == MLP_RELU2) fact = "this activation (model.activation)";

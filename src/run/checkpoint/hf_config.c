@@ -44,6 +44,7 @@ static double default_value(const model_config *c, const hf_key *k, hf_default w
     case HF_4_DIM: return 4 * (double)c->dim;
     case HF_SQRT_DIM: return sqrt((double)c->dim);
     case HF_MAX_SEQ: return (double)c->max_seq;
+    case HF_LONGER: return fmax(1, (double)c->max_seq / (double)MAX(c->rope_original, 1));
     case HF_SAME: return model_fact_get(fact_of(k), c);
     }
     return k->value;
@@ -85,9 +86,10 @@ double hf_json_number(const model_fact *f, const json_t *v) {
     case FACT_INT: return json_is_integer(v) ? (double)json_integer_value(v) : NAN;
     case FACT_REAL: return json_is_number(v) ? json_number_value(v) : NAN;
     case FACT_BOOL: return json_is_boolean(v) ? json_is_true(v) : NAN;
-    case FACT_CHOICE: break;
+    case FACT_CHOICE:
+    case FACT_LIST: break;
     }
-    BUG("a choice is never read as a number");
+    BUG("a choice or a list is never read as a number");
 }
 
 /* The n of a list of layers 0 to n - 1. */
@@ -152,6 +154,17 @@ static err find_hf_key(const hf_reader *r, const json_t *object, const hf_key *k
     return OK;
 }
 
+static err read_fact_list(const hf_reader *r, const char *name, const json_t *v,
+                          const model_fact *f) {
+    fact_list list;
+    char expects[256];
+    if (!model_list_from_json(f, v, &list))
+        return err_hint(hf_wrong_value(r, name, v, model_fact_expects(f, expects, sizeof expects)),
+                        "check that the file is complete and its values are those of a model");
+    model_fact_set_list(f, r->c, &list);
+    return OK;
+}
+
 err hf_read_key(const hf_reader *r, const json_t *object, const hf_key *k) {
     const char *name = NULL;
     json_t *v = NULL;
@@ -161,6 +174,7 @@ err hf_read_key(const hf_reader *r, const json_t *object, const hf_key *k) {
     if (!v && what == HF_REFUSED)
         return err_hint(ERR("%s: \"%s\" is missing", r->path, k->theirs),
                         "add it: every model of type %s has it", r->family->model_type);
+    if (fact_of(k)->type == FACT_LIST) return read_fact_list(r, name, v, fact_of(k));
     if (v && (!json_is_null(v) || what == HF_REFUSED))
         TRY(read_hf_value(r, name, v, k, &value));
     else
@@ -314,7 +328,7 @@ static err read_config(hf_reader *r) {
     TRY(hf_read_rope(r));
     if (r->family->norm_after_rope && r->c->qknorm && rope_factor_of(r->c) != 1)
         return err_hint(
-            ERR("%s: \"rope_type\": yarn multiplies queries and keys by %g before they are "
+            ERR("%s: \"rope_type\": its scaling multiplies queries and keys by %g before they are "
                 "normalized (\"use_qk_norm\")",
                 r->path, rope_factor_of(r->c)),
             "%s", hf_other_model);
@@ -488,6 +502,7 @@ err hf_family_for(const model_config *trained, const char *wanted, const hf_fami
 
 static json_t *json_of(const model_config *c, const hf_key *k) {
     const model_fact *f = fact_of(k);
+    if (f->type == FACT_LIST) return model_list_to_json(model_fact_list(f, c));
     double v = resolve_value(c, f, model_fact_get(f, c));
     if (k->use == HF_FIRST_N) {
         json_t *list = json_array();

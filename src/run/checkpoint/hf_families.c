@@ -286,6 +286,14 @@ static const hf_key yarn_keys[] = {
     KEY("original_max_position_embeddings", rope_original, HF_MAX_SEQ, 0, HF_MAX_SEQ),
 };
 
+static const hf_key longrope_keys[] = {
+    KEY("original_max_position_embeddings", rope_original, HF_MAX_SEQ, 0, HF_MAX_SEQ),
+    KEY("factor", rope_factor, HF_LONGER, 0, HF_LONGER),
+    OPTIONAL("attention_factor", rope_attention, 0),
+    SIZE("short_factor", rope_short),
+    SIZE("long_factor", rope_long),
+};
+
 static const hf_demand gpt2_demands[] = {
     { "scale_attn_weights",              "true",  false },
     { "scale_attn_by_inverse_layer_idx", "false", false },
@@ -712,7 +720,8 @@ static const hf_family families[] = {
       .step_key = "no_rope_layer_interval" },
     { "granite",  "GraniteForCausalLM", ROWS(granite_keys), NULL, 0,           SILU, ROPE, LLAMA_NAMES },
     { "phi3",     "Phi3ForCausalLM",    ROWS(phi3_keys), ROWS(phi3_demands),   SILU,
-      "rope_theta", "partial_rotary_factor", 1.0, 1e4, "model.", ROWS(phi3_params), NULL, 0, .plain_rope = true },
+      "rope_theta", "partial_rotary_factor", 1.0, 1e4, "model.", ROWS(phi3_params), NULL, 0,
+      .long_rope_context = 4096 },
     { "glm4",     "Glm4ForCausalLM",    ROWS(glm4_keys), NULL, 0,              SILU,
       "rope_theta", "partial_rotary_factor", 0.5, 1e4, "model.", ROWS(glm4_params), NULL, 0 },
     { "starcoder2", "Starcoder2ForCausalLM", ROWS(starcoder2_keys), ROWS(starcoder2_demands),
@@ -784,10 +793,9 @@ static const char *const harmless[] = {
 /* clang-format on */
 
 static const hf_rope_type rope_types[] = {
-    { "llama3", ROPE_LLAMA3, ROWS(llama3_keys) },
-    { "linear", ROPE_LINEAR, ROWS(factor_keys) },
-    { "dynamic", ROPE_DYNAMIC, ROWS(factor_keys) },
-    { "yarn", ROPE_YARN, ROWS(yarn_keys) },
+    { "llama3", ROPE_LLAMA3, ROWS(llama3_keys) },   { "linear", ROPE_LINEAR, ROWS(factor_keys) },
+    { "dynamic", ROPE_DYNAMIC, ROWS(factor_keys) }, { "yarn", ROPE_YARN, ROWS(yarn_keys) },
+    { "longrope", ROPE_LONG, ROWS(longrope_keys) },
 };
 const hf_rope_type *hf_rope_type_at(int i) {
     return i < (int)COUNT_OF(rope_types) ? &rope_types[i] : NULL;

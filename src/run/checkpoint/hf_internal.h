@@ -29,6 +29,7 @@ typedef enum {
     HF_4_DIM,    /* 4 dim */
     HF_SQRT_DIM, /* the square root of dim */
     HF_MAX_SEQ,  /* the longest sequence */
+    HF_LONGER,   /* the longest sequence over the original context, or 1 */
     HF_SAME,     /* as another key has it */
 } hf_default;
 
@@ -146,6 +147,8 @@ struct hf_family {
     /* Without an object for rotary positions transformers stretches them: it is written, and needed. */
     bool states_rope;
     bool plain_rope; /* no scaling of the rotary frequencies */
+    /* No scaling but longrope, whose original context is a key at the top level. Without it that is this; 0: not so. */
+    int64_t long_rope_context;
     /* Attention scores are scaled by what "mscale_all_dim", of the scaled frequencies, states. */
     bool scaled_scores;
     /* The number of first layers without experts: the row is of models in which these are all layers. NULL: of any. */

@@ -109,7 +109,11 @@ static err read_mscale(const hf_reader *r, json_t *rope) {
     return OK;
 }
 
+#define CONTEXT_KEY "original_max_position_embeddings"
+
 static err read_scaling(const hf_reader *r, json_t *rope, const hf_rope_type *type) {
+    if (r->family->long_rope_context && !json_object_get(r->doc, CONTEXT_KEY))
+        json_object_set_new(r->doc, CONTEXT_KEY, json_integer(r->family->long_rope_context));
     for (int i = 0; i < type->n_keys; i++) {
         const hf_key *k = &type->keys[i];
         bool outside = k->at == offsetof(model_config, rope_original);
@@ -163,8 +167,12 @@ static err find_rope_type(const hf_reader *r, const json_t *rope, bool plain,
                         "remove the one that does not fit the weights");
     if (!type) type = older;
     const char *name = type ? json_string_value(type) : "default";
+    bool only_long = r->family->long_rope_context > 0;
+    if (only_long && name && (!strcmp(name, "su") || !strcmp(name, "yarn")))
+        name = "longrope"; /* as transformers reads older files of these models */
     str_add(&known, "\"default\"");
     for (int i = 0; !plain && hf_rope_type_at(i); i++) {
+        if (only_long && hf_rope_type_at(i)->ours != ROPE_LONG) continue;
         if (name && !strcmp(name, hf_rope_type_at(i)->theirs)) *out = hf_rope_type_at(i);
         str_add(&known, ", \"%s\"", hf_rope_type_at(i)->theirs);
     }
@@ -231,6 +239,8 @@ void hf_write_rope(json_t *doc, const hf_family *family, const model_config *c) 
         if (family->scaled_scores && c->rope_mscale != 0)
             json_object_set_new(scaling, "mscale_all_dim", json_real(c->rope_mscale));
         json_object_set_new(doc, "rope_scaling", scaling);
+        if (family->long_rope_context)
+            json_object_set_new(doc, CONTEXT_KEY, json_integer(c->rope_original));
     }
     if (!scaling && family->states_rope)
         json_object_set_new(doc, "rope_scaling", json_pack("{s:s}", "rope_type", "default"));
@@ -368,6 +378,9 @@ const char *hf_layer_misfit(const hf_family *family, const model_config *c) {
         if (!strchr(family->kinds, '0' + kind))
             return "other kinds of layers (model.layer_pattern, model.sliding_window)";
     }
+    bool scaled = c->pos == POS_ROPE && c->rope_scaling != ROPE_PLAIN;
+    if (family->long_rope_context && scaled && c->rope_scaling != ROPE_LONG)
+        return "no model.rope_scaling but longrope";
     if (family->norm_after_rope && c->qknorm && c->pos == POS_ROPE && rope_factor_of(c) != 1)
         return "no factor of rotated queries and keys (model.rope_attention_factor=1)";
     if (family->local_theta > 0 && windows && c->rope_local == 0 && c->rope_scaling != ROPE_PLAIN)

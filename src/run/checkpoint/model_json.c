@@ -11,6 +11,23 @@
  * of two now. */
 static const struct { const char *older, *key; } renamed[] = { { "norm_post", "norm_position" } };
 
+json_t *model_list_to_json(const fact_list *list) {
+    json_t *a = json_array();
+    for (int i = 0; i < list->n; i++) json_array_append_new(a, json_real(list->of[i]));
+    return a;
+}
+
+bool model_list_from_json(const model_fact *f, const json_t *v, fact_list *out) {
+    *out = (fact_list){ 0 };
+    bool good = json_is_array(v) && json_array_size(v) <= FACT_MOST;
+    for (size_t i = 0; good && i < json_array_size(v); i++) {
+        const json_t *number = json_array_get(v, i);
+        good = json_is_number(number) && model_fact_legal(f, json_number_value(number));
+        out->of[out->n++] = json_number_value(number);
+    }
+    return good;
+}
+
 static json_t *fact_to_json(const model_fact *f, const model_config *c) {
     double v = model_fact_get(f, c);
     char text[64];
@@ -18,6 +35,7 @@ static json_t *fact_to_json(const model_fact *f, const model_config *c) {
     case FACT_INT: return json_integer((json_int_t)v);
     case FACT_REAL: return json_real(v);
     case FACT_BOOL: return json_boolean(v != 0);
+    case FACT_LIST: return model_list_to_json(model_fact_list(f, c));
     case FACT_CHOICE: break;
     }
     return json_string(model_fact_text(f, v, text, sizeof text));
@@ -37,6 +55,7 @@ static double fact_from_json(const model_fact *f, const json_t *v) {
     case FACT_INT: return json_is_integer(v) ? (double)json_integer_value(v) : NAN;
     case FACT_REAL: return json_is_number(v) ? json_number_value(v) : NAN;
     case FACT_BOOL: return json_is_boolean(v) ? json_is_true(v) : NAN;
+    case FACT_LIST: BUG("a list is not one number");
     case FACT_CHOICE: break;
     }
     for (int i = 0; json_is_string(v) && i <= (int)f->max; i++)
@@ -53,8 +72,10 @@ static err read_fact(const char *doc, const char *key, const json_t *v, model_co
         return err_hint(
             ERR("%s: a fact \"%s\" of the model, which this version does not know", doc, key),
             "use the version of ingot that wrote it");
-    double value = fact_from_json(f, v);
-    if (isnan(value) || (value != 0 && !model_fact_legal(f, value))) {
+    fact_list list;
+    bool is_list = f->type == FACT_LIST, good = is_list && model_list_from_json(f, v, &list);
+    double value = is_list ? 0 : fact_from_json(f, v);
+    if (is_list ? !good : isnan(value) || (value != 0 && !model_fact_legal(f, value))) {
         char expects[256], *got = json_dumps(v, JSON_ENCODE_ANY);
         err e = err_hint(ERR("%s: \"%s\": expected %s; got %s", doc, key,
                              model_fact_expects(f, expects, sizeof expects), got ? got : "nothing"),
@@ -62,7 +83,10 @@ static err read_fact(const char *doc, const char *key, const json_t *v, model_co
         free(got);
         return e;
     }
-    model_fact_set(f, c, value);
+    if (is_list)
+        model_fact_set_list(f, c, &list);
+    else
+        model_fact_set(f, c, value);
     return OK;
 }
 
@@ -74,13 +98,13 @@ static err check_facts(const char *doc, model_config *c) {
         const model_fact *f = model_fact_at(i);
         char value[64], expects[256];
         double v = model_fact_get(f, c);
-        if (model_fact_legal(f, v)) continue;
+        if (model_fact_legal_in(f, c)) continue;
         if ((f->flags & FACT_REQUIRED) && v == 0)
             return err_hint(ERR("%s: the model's \"%s\" is missing", doc, f->key),
                             "use another checkpoint: this one is damaged");
         return err_hint(ERR("%s: \"%s\": expected %s; got %s", doc, f->key,
                             model_fact_expects(f, expects, sizeof expects),
-                            model_fact_text(f, v, value, sizeof value)),
+                            model_fact_shown(f, c, value, sizeof value)),
                         "use another checkpoint: this one is damaged");
     }
     return model_check(c);

@@ -164,14 +164,20 @@ enum {
 
 /* DECODE chains over one key/value cache, which holds several sequences: one chain for the chunks of a prompt, the others for
  * the next token of 1, 2, 4, ... sequences. */
+typedef struct decode_chains {
+    chain many, step[GENERATOR_WIDTHS];
+    int many_id, step_id[GENERATOR_WIDTHS];
+} decode_chains;
 typedef struct generator {
     model *m;
     int64_t
         positions; /* rows of the cache per sequence; when they are full, the older half is dropped */
     int slots;     /* sequences */
-    chain many, step[GENERATOR_WIDTHS];
-    int many_id, step_id[GENERATOR_WIDTHS], widths;
+    int widths;    /* of step */
+    decode_chains by_length[2]; /* of sequences up to rope_switch, and beyond */
 } generator;
+/* The chains that run sequences of so many tokens. */
+const decode_chains *generator_chains(const generator *g, int64_t length);
 /* @param slots sequences that are decoded together, at most GENERATOR_SLOTS */
 err generator_plan(model *m, plan *p, int64_t positions, int slots, generator *g) MUST_USE;
 

@@ -10,7 +10,10 @@
  * A slot remembers its prompt when its sequence has ended. A prompt that begins like a remembered one continues from there; if
  * that slot is in use, its rows are copied. Only whole chunks are reused, so that a text does not depend on what was generated
  * before it: rows that ran as a chunk are not bit-equal to rows that ran one by one. Models with gated DeltaNet layers have a state
- * per slot beside the rows, which no token can be removed from: they run every prompt. */
+ * per slot beside the rows, which no token can be removed from: they run every prompt.
+ *
+ * Sequences beyond a length may have other rotary frequencies (rope_switch). One that grows beyond it runs again as a prompt, since
+ * its keys were rotated by the others; until then its rows are of no use to longer ones. */
 #include "eval/eval.h"
 
 #include <stdlib.h>
@@ -43,17 +46,32 @@ struct generation {
     sequence slot[GENERATOR_SLOTS];
 };
 
-err generator_plan(model *m, plan *p, int64_t positions, int slots, generator *g) {
-    *g = (generator){ .m = m, .positions = MIN(positions, model_conf(m)->max_seq) };
-    g->slots = MAX(1, MIN(slots, (int)GENERATOR_SLOTS));
-    TRY(model_record_decode(m, PREFILL, g->positions, g->slots, &g->many));
-    TRY(plan_chain(p, &g->many, model_bucket_regions, m, &g->many_id));
+static bool is_rotated_long(const generator *g, int64_t length) {
+    return length > rope_switch(model_conf(g->m));
+}
+
+static err plan_chains(generator *g, plan *p, bool beyond) {
+    decode_chains *d = &g->by_length[beyond];
+    model *m = g->m;
+    TRY(model_record_decode(m, PREFILL, g->positions, g->slots, beyond, &d->many));
+    TRY(plan_chain(p, &d->many, model_bucket_regions, m, &d->many_id));
     for (int width = 1, i = 0; i == 0 || width / 2 < g->slots; width *= 2, i++) {
-        TRY(model_record_decode(m, width, g->positions, g->slots, &g->step[i]));
-        TRY(plan_chain(p, &g->step[i], model_bucket_regions, m, &g->step_id[i]));
+        TRY(model_record_decode(m, width, g->positions, g->slots, beyond, &d->step[i]));
+        TRY(plan_chain(p, &d->step[i], model_bucket_regions, m, &d->step_id[i]));
         g->widths = i + 1;
     }
     return OK;
+}
+
+err generator_plan(model *m, plan *p, int64_t positions, int slots, generator *g) {
+    *g = (generator){ .m = m, .positions = MIN(positions, model_conf(m)->max_seq) };
+    g->slots = MAX(1, MIN(slots, (int)GENERATOR_SLOTS));
+    TRY(plan_chains(g, p, false));
+    return is_rotated_long(g, g->positions) ? plan_chains(g, p, true) : OK;
+}
+
+const decode_chains *generator_chains(const generator *g, int64_t length) {
+    return &g->by_length[is_rotated_long(g, length)];
 }
 
 generation *generation_new(const generator *g, exec *x) {
@@ -101,6 +119,7 @@ static err read_logits(generation *d, int which, const int64_t *row, float *cons
 /* Runs a slot's tokens [from, end) in chunks. */
 static err run_prompt(generation *d, int slot, int64_t from, int64_t end) {
     sequence *s = &d->slot[slot];
+    const decode_chains *c = generator_chains(d->g, end);
     int32_t tok[PREFILL], pos[PREFILL], start[PREFILL];
     for (int64_t at = from; at < end; at += PREFILL) {
         int64_t n = MIN((int64_t)PREFILL, end - at), last = n - 1;
@@ -111,7 +130,7 @@ static err run_prompt(generation *d, int slot, int64_t from, int64_t end) {
             pos[i] = (int32_t)k;
             start[i] = (int32_t)(slot * d->g->positions);
         }
-        int which = n == 1 ? d->g->step_id[0] : d->g->many_id;
+        int which = n == 1 ? c->step_id[0] : c->many_id;
         model_batch b = { .tokens = tok, .pos = pos, .start = start, .n = n == 1 ? 1 : PREFILL };
         model_set_batch(d->g->m, d->x->plan, &b);
         TRY(exec_chain(d->x, which, 0, 1));
@@ -120,11 +139,12 @@ static err run_prompt(generation *d, int slot, int64_t from, int64_t end) {
     return OK;
 }
 
-/* Runs the last token of n slots. */
+/* Runs the last token of n slots, whose sequences run on the same chains. */
 static err run_last_tokens(generation *d, const int *slot, int n) {
     int32_t tok[GENERATOR_SLOTS], pos[GENERATOR_SLOTS], start[GENERATOR_SLOTS];
     int64_t row[GENERATOR_SLOTS];
     float *logits[GENERATOR_SLOTS];
+    const decode_chains *c = generator_chains(d->g, d->slot[slot[0]].at);
     int w = 0;
     while (1 << w < n) w++;
     for (int i = 0; i < 1 << w; i++) {
@@ -138,8 +158,8 @@ static err run_last_tokens(generation *d, const int *slot, int n) {
     }
     model_batch b = { .tokens = tok, .pos = pos, .start = start, .n = 1 << w };
     model_set_batch(d->g->m, d->x->plan, &b);
-    TRY(exec_chain(d->x, d->g->step_id[w], 0, 1));
-    return read_logits(d, d->g->step_id[w], row, logits, n);
+    TRY(exec_chain(d->x, c->step_id[w], 0, 1));
+    return read_logits(d, c->step_id[w], row, logits, n);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -149,6 +169,7 @@ static int64_t common_tokens(const generation *d, const sequence *s, const int32
                              int64_t n) {
     int64_t same = 0;
     if (model_has_delta(model_conf(d->g->m))) return 0;
+    if (is_rotated_long(d->g, n) != is_rotated_long(d->g, s->prompt)) return 0;
     while (same < MIN(n, s->prompt) && s->text[same] == prompt[same]) same++;
     return same;
 }
@@ -296,8 +317,14 @@ static err start_over(generation *d, int slot, int32_t id) {
     return run_prompt(d, slot, 0, s->at);
 }
 
+/* A sequence that has grown beyond rope_switch continues as from a prompt of all its tokens. */
+static err rotate_again(generation *d, int slot) {
+    d->slot[slot].prompt = 0;
+    return run_prompt(d, slot, 0, d->slot[slot].at);
+}
+
 err generation_step(generation *d) {
-    int slot[GENERATOR_SLOTS], n = 0;
+    int slot[2][GENERATOR_SLOTS], n[2] = { 0 };
     int32_t id;
     for (int i = 0; i < d->g->slots; i++) {
         sequence *s = &d->slot[i];
@@ -308,10 +335,15 @@ err generation_step(generation *d) {
             TRY(start_over(d, i, id));
         } else {
             s->text[s->at++] = id;
-            slot[n++] = i;
+            bool beyond = is_rotated_long(d->g, s->at);
+            if (beyond && !is_rotated_long(d->g, s->at - 1))
+                TRY(rotate_again(d, i));
+            else
+                slot[beyond][n[beyond]++] = i;
         }
     }
-    return n ? run_last_tokens(d, slot, n) : OK;
+    if (n[0]) TRY(run_last_tokens(d, slot[0], n[0]));
+    return n[1] ? run_last_tokens(d, slot[1], n[1]) : OK;
 }
 
 err generation_run(generation *d, int64_t n, err (*add)(void *ctx, int64_t i), void *ctx) {

@@ -22,8 +22,14 @@ static err lay_out_rank(const trainer *t, const config *c, const mesh *m, int ra
 }
 
 static err play_chains(const mesh *m, const trainer *ranks, int n) {
-    static const size_t chains[] = { offsetof(trainer, train), offsetof(trainer, eval),
-                                     offsetof(trainer, gen.many), offsetof(trainer, gen.step) };
+    static const size_t chains[] = {
+        offsetof(trainer, train),
+        offsetof(trainer, eval),
+        offsetof(trainer, gen.by_length[0].many),
+        offsetof(trainer, gen.by_length[0].step),
+        offsetof(trainer, gen.by_length[1].many),
+        offsetof(trainer, gen.by_length[1].step),
+    };
     chain *list = mem_alloc((size_t)n * sizeof *list);
     err e = OK;
     for (size_t k = 0; k < COUNT_OF(chains) && !e; k++) {

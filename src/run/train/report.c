@@ -230,7 +230,7 @@ err trainer_write_programs(const trainer *t) {
         const chain *c;
     } all[] = { { "train.txt", &t->train },
                 { "eval.txt", &t->eval },
-                { "decode.txt", &t->gen.step[0] } };
+                { "decode.txt", &t->gen.by_length[0].step[0] } };
     char *folder = io_join(t->dir, "programs");
     err e = io_make_dirs(folder);
     for (size_t i = 0; i < COUNT_OF(all) && !e; i++) {

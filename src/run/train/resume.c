@@ -99,9 +99,8 @@ static err compare_models(trainer *t) {
     char was[64], now[64];
     for (int i = -1; (i = model_config_diff(&t->mc, saved, i + 1)) >= 0;) {
         const model_fact *f = model_fact_at(i);
-        TRY(judge_change(t, option_named(f->name),
-                         model_fact_text(f, model_fact_get(f, saved), was, sizeof was),
-                         model_fact_text(f, model_fact_get(f, &t->mc), now, sizeof now)));
+        TRY(judge_change(t, option_named(f->name), model_fact_shown(f, saved, was, sizeof was),
+                         model_fact_shown(f, &t->mc, now, sizeof now)));
     }
     return OK;
 }

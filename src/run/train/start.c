@@ -188,11 +188,8 @@ static err described_model(const trainer *t, model_config *c) {
     bool theirs = *t->cfg->checkpoint.initial_load_path && !preset;
     *c = *saved;
     if (!theirs) TRY(model_from_config(t->cfg, c));
-    for (int i = 0; i < model_facts(); i++) {
-        const model_fact *f = model_fact_at(i);
-        double v = model_fact_option(f, t->cfg);
-        if (theirs && !isnan(v)) model_fact_set(f, c, v);
-    }
+    for (int i = 0; theirs && i < model_facts(); i++)
+        model_fact_take_option(model_fact_at(i), t->cfg, c);
     if (t->cfg->model.vocab_size == CFG_AUTO) c->vocab = saved->vocab;
     if (t->cfg->model.norm_bias == CFG_AUTO && c->norm == NORM_LAYER)
         c->norm_bias = saved->norm_bias;
@@ -208,8 +205,8 @@ static err same_model(const run_start *s, const model_config *c) {
         if (f->flags & FACT_TRAINING) continue;
         char got[64], was[64];
         return err_hint(ERR("%s was saved with %s = %s, but the config has %s", s->path, f->name,
-                            model_fact_text(f, model_fact_get(f, &s->saved), was, sizeof was),
-                            model_fact_text(f, model_fact_get(f, c), got, sizeof got)),
+                            model_fact_shown(f, &s->saved, was, sizeof was),
+                            model_fact_shown(f, c, got, sizeof got)),
                         "leave the model section out: a run takes the model of "
                         "checkpoint.initial_load_path");
     }
