@@ -30,6 +30,12 @@ typedef struct flags {
     const char *vocab, *fp8, *tokens, *micros;
 } flags;
 
+/* Time and work of one op, summed over its calls. */
+typedef struct op_profile {
+    double seconds;
+    op_work work;
+} op_profile;
+
 typedef struct run {
     flags f;
     config c;
@@ -220,16 +226,27 @@ static double one_queued_step(run *r, int step, double *since) {
     return *since - from;
 }
 
+static void add_call(void *ctx, const op_call *c, double seconds) {
+    op_profile *sum = &((op_profile *)ctx)[c->op];
+    op_work w = ops_work(c);
+    sum->seconds += seconds;
+    sum->work.flops += w.flops;
+    sum->work.bytes += w.bytes;
+    sum->work.exps += w.exps;
+}
+
 /* Warm-up: a GPU's first steps autotune, are captured and bring it up to its clock. */
 static speed time_steps(run *r, int steps) {
     int warm_up = r->f.losses ? 0 : r->f.cuda ? 5 : 2;
     double *t = mem_alloc((size_t)steps * sizeof *t), sum = 0, since = time_now();
-    r->x.probe.profile = NULL;
+    op_timer timer = { add_call, r->profile };
+    r->x.probe.timer = NULL;
     for (int i = 0; i < warm_up + steps; i++) {
-        if (i == warm_up && r->f.profile) r->x.probe.profile = r->profile;
+        if (i == warm_up && r->f.profile) r->x.probe.timer = &timer;
         double own = r->f.queued ? one_queued_step(r, i, &since) : one_step(r, i);
         if (i >= warm_up) sum += t[i - warm_up] = own;
     }
+    r->x.probe.timer = NULL;
     if (r->f.queued) wait_for(r);
     speed s = { .median = bench_median(t, steps), .mean = sum / steps };
     s.best = t[0];

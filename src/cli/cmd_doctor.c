@@ -240,7 +240,9 @@ typedef struct measured {
 
 static void print_call_costs(const accelerator *a) {
     printf(
-        "    calls: # seconds = us + ps_flop x FLOPs + ps_byte x bytes + ps_exp x exponentials\n");
+        "    # seconds = us + ps_flop x FLOPs + ps_byte x bytes + ps_exp x exponentials, times the ratio of the measured\n"
+        "    # calls that are most like it: [dims, MFLOP, KB, thousands of exponentials, us]\n"
+        "    calls:\n");
     for (int i = 0; i < a->n_calls; i++) {
         str text = { 0 };
         call_cost_print(&a->calls[i], &text);
@@ -258,6 +260,7 @@ static err print_cpu_calls(double seconds) {
     err e = calibrate_cpu(b, DT_F32, steps, a);
     if (!e && b->bf16_gemm) e = calibrate_cpu(b, DT_BF16, steps, a);
     if (!e) print_call_costs(a);
+    call_costs_free(a);
     free(a);
     return e;
 }

@@ -163,7 +163,10 @@ static void report_storage(const config_plan *p, json_t *doc) {
 /* Plays the step; its share of the peak counts from there on, unless --mfu gives another. */
 static err simulate_config(config_plan *p) {
     if (!p->m.gpu) return OK;
-    TRY(step_simulate(&p->c, &p->on, p->m.gpu, NULL, &p->step));
+    log_mute_thread(true); /* capacity_of has laid out the same run, and logged what it rounds */
+    err e = step_simulate(&p->c, &p->on, p->m.gpu, NULL, &p->step);
+    log_mute_thread(false);
+    if (e) return e;
     if (!p->m.mfu_given) p->m.mfu = p->step.flops_full / p->m.peak;
     cfg_amount length = p->c.training.steps;
     if (length.unit != CFG_SECONDS) return OK;

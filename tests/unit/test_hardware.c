@@ -146,12 +146,13 @@ static void precisions_are_of_the_accelerator(void **state) {
 /* What calibration measures as a sum of terms is found again, and a term that is not there is not made up. */
 static void calibration_finds_the_terms(void **state) {
     static const double terms[CALL_TERMS] = { 3e-6, 2e-12, 40e-12, 0 };
-    calibration_point p[5];
+    measured_call p[5];
     double got[CALL_TERMS];
     for (int i = 0; i < 5; i++) {
         double d = 64 << i;
-        p[i] = (calibration_point){ { 1 + i, d * d * 1000, d * (3000 + 500 * i * i), d * 100 }, 0 };
-        for (int t = 0; t < CALL_TERMS; t++) p[i].seconds += terms[t] * p[i].x[t];
+        p[i] = (measured_call){ .shape.work = { 1 + i, d * d * 1000, d * (3000 + 500 * i * i),
+                                                d * 100 } };
+        for (int t = 0; t < CALL_TERMS; t++) p[i].seconds += terms[t] * p[i].shape.work[t];
     }
     assert_true(calibration_fit(p, 5, got));
     for (int t = 0; t < CALL_TERMS; t++)
@@ -160,6 +161,45 @@ static void calibration_finds_the_terms(void **state) {
     for (int i = 0; i < 5; i++) p[i].seconds *= i % 2 ? 0.5 : 1.5;
     assert_true(calibration_fit(p, 5, got));
     for (int t = 0; t < CALL_TERMS; t++) assert_true(got[t] >= 0);
+}
+
+/* GEMMs whose rate depends on the inner dim, as no term expresses, with noise: calls of new shapes between the
+ * measured ones are priced within a few percent, measured ones nearly as measured, those far away by the terms. */
+static call_shape gemm_shape(double m, double n, double k) {
+    return (call_shape){ .work = { 1, 2 * m * n * k, 4 * (m * n + m * k + n * k), 0 },
+                         .dim = { m, k, m, n, 1 } };
+}
+static double gemm_seconds(const call_shape *s) {
+    double k = s->dim[1];
+    return 5e-6 + s->work[1] / 100e9 * (1 + 64 / k);
+}
+static void calls_are_priced_by_those_most_like_them(void **state) {
+    enum { SIDES = 4, CALLS = SIDES * SIDES * SIDES };
+    measured_call p[CALLS];
+    call_cost c = { .measured = p, .n = CALLS };
+    rng_key key = rng_key_of(5, 0);
+    double mean[2] = { 0 };
+    for (int i = 0; i < CALLS; i++) {
+        call_shape s =
+            gemm_shape(128 << i % SIDES, 64 << i / SIDES % SIDES, 32 << 2 * (i / SIDES / SIDES));
+        p[i] =
+            (measured_call){ s, gemm_seconds(&s) * (0.98 + 0.04 * rng_uniform(key, (uint64_t)i)) };
+    }
+    assert_true(calibration_fit(p, CALLS, c.term));
+    call_cost terms = c;
+    terms.n = 0;
+    for (int i = 0; i < CALLS; i++) {
+        assert_near(call_cost_seconds(&c, &p[i].shape, 1) / p[i].seconds, 1, 0.03);
+        double m = 128 * pow(2, 3 * rng_uniform(key, (uint64_t)(1000 + i)));
+        double n = 64 * pow(2, 3 * rng_uniform(key, (uint64_t)(2000 + i)));
+        call_shape s = gemm_shape(m, n, 32 * pow(2, 6 * rng_uniform(key, (uint64_t)(3000 + i))));
+        double truth = gemm_seconds(&s);
+        mean[0] += fabs(call_cost_seconds(&terms, &s, 1) / truth - 1) / CALLS;
+        mean[1] += fabs(call_cost_seconds(&c, &s, 1) / truth - 1) / CALLS;
+    }
+    assert_true(mean[0] > 0.1 && mean[1] < 0.05);
+    call_shape far = gemm_shape(1 << 20, 1 << 20, 1 << 20);
+    assert_near(call_cost_seconds(&c, &far, 1) / call_cost_seconds(&terms, &far, 1), 1, 0.1);
 }
 
 /* Large sums of few GPUs are faster by rings, small ones of many by trees; NCCL's choice is never slower than either. */
@@ -272,6 +312,17 @@ static void measured_calls_replace_the_roofline(void **state) {
                  "unknown op \"lineer\"");
     assert_error(hardware_open(folder_write(f, "bad.yaml", MINE("{op: linear, type: x}")), &h),
                  "unknown type \"x\"");
+    /* a measured call is twice as slow as the term has it, and so are calls like it, but for those far from it */
+    const char *like =
+        folder_write(f, "like.yaml",
+                     MINE("{op: linear_bwd_w, type: fp32, ps_flop: 1000, measured: [[2048, 768, "
+                          "768, 384, 1, 1208, 10617, 0, 2416e3]]}"));
+    double ratio = (simulated_seconds(like, 1) - roofline) / (one - roofline);
+    assert_true(ratio > 1.6 && ratio < 2);
+    const char *short_list = MINE("{op: linear, type: fp32, us: 1, measured: [[1, 2]]}");
+    const char *no_term = MINE("{op: linear, type: fp32, measured: [[1, 1, 1, 1, 1, 0, 0, 0, 1]]}");
+    assert_error(hardware_open(folder_write(f, "bad.yaml", short_list), &h), "lists of 9 numbers");
+    assert_error(hardware_open(folder_write(f, "bad.yaml", no_term), &h), "no term");
 #undef MINE
 }
 
@@ -344,6 +395,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(precisions_are_of_the_accelerator, folder_setup,
                                         folder_teardown),
         cmocka_unit_test(calibration_finds_the_terms),
+        cmocka_unit_test(calls_are_priced_by_those_most_like_them),
         cmocka_unit_test_setup_teardown(measured_calls_replace_the_roofline, folder_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(refusals, folder_setup, folder_teardown),

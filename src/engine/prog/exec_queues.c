@@ -46,7 +46,7 @@ enum { NOT_RECORDABLE = -1 };
 
 static bool can_replay(const exec *x, const exec_tape *t) {
     const device_table *d = x->plan->backend->device;
-    return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->probe.profile &&
+    return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->probe.timer &&
            !x->probe.trace && !x->probe.check_finite && !x->probe.activation &&
            mesh_world(&x->plan->m) == 1;
 }

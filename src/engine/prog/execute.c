@@ -179,22 +179,17 @@ static op_run op_run_of(const exec *x, const step_block *step, device_queue q) {
                      .queue = q };
 }
 
-/* The time of an op includes waiting for it, where calls are only queued. */
-static void profiled_call(const exec *x, const op_call *c) {
+/* The time of a call includes waiting for it, where calls are only queued. */
+static void timed_call(const exec *x, const op_call *c) {
     const op_backend *b = x->plan->backend;
     double from = time_now();
     if (b->device) b->device->mark(b->context, c->run->queue, MARKS_OF_STEPS);
     ops_run(b, c);
     if (b->device) b->device->mark(b->context, c->run->queue, MARKS_OF_STEPS + 1);
-    op_profile *sum = &x->probe.profile[c->op];
-    op_work w = ops_work(c);
-    sum->seconds += b->device
-                        ? b->device->seconds_between(b->context, MARKS_OF_STEPS, MARKS_OF_STEPS + 1)
-                        : time_now() - from;
-    sum->calls++;
-    sum->work.flops += w.flops;
-    sum->work.bytes += w.bytes;
-    sum->work.exps += w.exps;
+    double seconds =
+        b->device ? b->device->seconds_between(b->context, MARKS_OF_STEPS, MARKS_OF_STEPS + 1)
+                  : time_now() - from;
+    x->probe.timer->call(x->probe.timer->ctx, c, seconds);
 }
 
 /* @param in, o what it is a part of; NULL: of no program. */
@@ -203,8 +198,8 @@ static void call_part(exec *x, const op_call *c, const instance *in, const prog_
         int at = trace_call_begin(x->probe.trace, c);
         ops_run(x->plan->backend, c);
         trace_call_end(x->probe.trace, at, c, in, o, micro);
-    } else if (x->probe.profile) {
-        profiled_call(x, c);
+    } else if (x->probe.timer) {
+        timed_call(x, c);
     } else {
         ops_run(x->plan->backend, c);
     }

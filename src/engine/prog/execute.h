@@ -13,12 +13,11 @@
 
 #include "prog/plan.h"
 
-/* Time and work of one op, summed over its calls. */
-typedef struct op_profile {
-    int64_t calls;
-    double seconds;
-    op_work work;
-} op_profile;
+/* Takes the time of each call. */
+typedef struct op_timer {
+    void (*call)(void *ctx, const op_call *c, double seconds);
+    void *ctx;
+} op_timer;
 
 /* The first op of several microbatches that yielded a NaN or infinity. */
 typedef struct exec_finding {
@@ -54,8 +53,7 @@ typedef struct exec_probes {
     bool check_finite;       /* stop at the first op that yields a NaN or infinity, and name it */
     exec_finding *finding;   /* check_finite: do not stop, since other ranks would wait; NULL: do */
     exec_sample *activation; /* [layers], of the next first microbatch; NULL: none is taken */
-    op_profile
-        *profile; /* [OP_COUNT], owned by the caller: add up the time of each op; NULL: do not */
+    const op_timer *timer;   /* waits for each call and times it; NULL: disabled */
     task_times *times; /* of the microbatches that run next (task_times_begin); NULL: disabled */
     exec_trace *trace; /* records what runs (trace_begin sets it); NULL: nothing does */
 } exec_probes;

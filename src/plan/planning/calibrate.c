@@ -1,14 +1,13 @@
 /* Measures what calls cost on the CPU of this machine, for its entry in the catalogue (`ingot doctor --calibrate`).
  *
- * Small models of several families and widths take a few training steps while the executor times each op. What a
- * call of an op takes is then fitted over these models as
+ * Small models of several families and widths take a few training steps, with the optimizer that a run of them would have,
+ * while the executor times each call. The calls of an op, one for each shape, are then fitted as
  *
  *     seconds = call + flop x operations of its GEMMs + byte x bytes + exp x exponentials of its softmax
  *
  * with coefficients that are not negative: the work of starting threads, the rate of the inner kernel, packing and
- * traffic, and what scores cost beside the GEMMs of attention and loss. Each term adds up over calls, so sums over a
- * step are enough to fit it. They are those of a model's median step, as a run's speed is: ops' own medians would add
- * up to less than a step wherever other processes disturb some of them in every step. */
+ * traffic, and what scores cost beside the GEMMs of attention and loss. The catalogue has these terms and the calls, since
+ * calls are priced by the measured ones that are most like them (call_costs.c). */
 #include "planning_internal.h"
 
 #include <math.h>
@@ -22,19 +21,19 @@ enum { WARM_UP_STEPS = 1 };
 /* Widths and vocabularies on both sides of what fits in a core's caches; heads of 32, 64 and 128. */
 typedef struct calibration_model {
     const char *preset;
-    int dim, heads, ffn, vocab, rows, seq;
+    int layers, dim, heads, ffn, vocab, rows, seq;
 } calibration_model;
 static const calibration_model calibration_models[] = {
-    { "gpt-small", 128, 4, 512, 512, 8, 64 },    { "gpt-small", 256, 4, 1024, 2048, 4, 256 },
-    { "gpt-small", 512, 4, 2048, 4096, 1, 512 }, { "gpt-small", 768, 12, 3072, 8192, 2, 128 },
-    { "gpt-small", 128, 4, 256, 32768, 2, 128 }, { "tiny", 128, 4, 384, 257, 8, 256 },
-    { "tiny", 320, 10, 896, 2048, 2, 256 },      { "tiny", 640, 10, 1792, 1024, 1, 512 },
-    { "moe-tiny", 128, 4, 384, 257, 4, 128 },    { "moe-tiny", 256, 4, 512, 257, 2, 256 },
+    { "gpt-small", 4, 128, 4, 512, 512, 8, 64 },    { "gpt-small", 2, 256, 4, 1024, 2048, 4, 256 },
+    { "gpt-small", 1, 512, 4, 2048, 4096, 2, 512 }, { "gpt-small", 1, 768, 12, 3072, 8192, 2, 128 },
+    { "gpt-small", 2, 192, 6, 256, 32768, 2, 128 }, { "tiny", 6, 96, 3, 256, 300, 8, 256 },
+    { "tiny", 3, 320, 10, 896, 2048, 2, 256 },      { "tiny", 1, 640, 10, 1792, 1024, 2, 512 },
+    { "moe-tiny", 3, 96, 3, 256, 257, 4, 256 },     { "moe-tiny", 2, 256, 4, 512, 257, 2, 256 },
 };
 
 /* ---- a model that trains ---------------------------------------------------------------------------- */
 typedef struct calibration_run {
-    config c;
+    config asked, c;
     model_config mc;
     model *m;
     plan *p;
@@ -43,26 +42,18 @@ typedef struct calibration_run {
     chain train;
     int train_id;
     int64_t n;
-    op_profile profile[OP_COUNT];
-    struct timed_step {
-        double seconds;
-        calibration_point op[OP_COUNT];
-    } step[CALIBRATION_STEPS];
 } calibration_run;
-typedef struct timed_step timed_step;
 
-static err set_calibration_config(const calibration_model *k, dtype dt, config *c) {
+/* Sets what a run of this model would have, its optimizer included. */
+static err set_calibration_config(const calibration_model *k, dtype dt, calibration_run *r) {
+    config *c = &r->asked;
     const struct {
         const char *option;
         int value;
-    } numbers[] = { { "model.layers", 2 },
-                    { "model.dim", k->dim },
-                    { "model.heads", k->heads },
-                    { "model.ffn_dim", k->ffn },
-                    { "model.vocab_size", k->vocab },
-                    { "model.head_dim", k->dim / k->heads },
-                    { "training.seq_len", k->seq },
-                    { "training.local_batch_size", k->rows } };
+    } numbers[] = { { "model.layers", k->layers },    { "model.dim", k->dim },
+                    { "model.heads", k->heads },      { "model.ffn_dim", k->ffn },
+                    { "model.vocab_size", k->vocab }, { "model.head_dim", k->dim / k->heads },
+                    { "training.seq_len", k->seq },   { "training.local_batch_size", k->rows } };
     TRY(config_set(c, "model.preset", k->preset));
     TRY(config_set(c, "precision.dtype", dt_name(dt)));
     TRY(config_set(c, "device", "cpu"));
@@ -71,13 +62,13 @@ static err set_calibration_config(const calibration_model *k, dtype dt, config *
         snprintf(text, sizeof text, "%d", numbers[i].value);
         TRY(config_set(c, numbers[i].option, text));
     }
-    return OK;
+    TRY(model_from_config(c, &r->mc));
+    return train_settle(c, &r->mc, &r->c);
 }
 
 static err open_calibration(const calibration_model *k, const op_backend *ops, dtype dt,
                             pool *threads, calibration_run *r) {
-    TRY(set_calibration_config(k, dt, &r->c));
-    TRY(model_from_config(&r->c, &r->mc));
+    TRY(set_calibration_config(k, dt, r));
     model_layout l = train_layout(&r->c, ops, k->seq);
     r->n = (int64_t)k->rows * k->seq;
     r->x.pool = threads;
@@ -100,6 +91,7 @@ static void close_calibration(calibration_run *r) {
     comm_free(r->x.comm);
     model_free(r->m);
     config_free(&r->c);
+    config_free(&r->asked);
 }
 
 static void set_random_batch(calibration_run *r, int64_t seq, int step) {
@@ -123,40 +115,76 @@ static void set_random_batch(calibration_run *r, int64_t seq, int step) {
     free(ids);
 }
 
-static int by_step_seconds(const void *a, const void *b) {
-    double x = ((const timed_step *)a)->seconds, y = ((const timed_step *)b)->seconds;
-    return (x > y) - (x < y);
+/* ---- calls as they are timed ---------------------------------------------------------------------------- */
+typedef struct logged_call {
+    op_code op;
+    measured_call of;
+} logged_call;
+typedef struct call_log {
+    logged_call *call; /* [n] owned */
+    int n, cap;
+} call_log;
+
+static void log_call(void *ctx, const op_call *c, double seconds) {
+    call_log *t = ctx;
+    mem_reserve((void **)&t->call, &t->cap, t->n, sizeof *t->call);
+    t->call[t->n++] = (logged_call){ c->op, { call_shape_of(c), seconds } };
 }
 
-static err time_one_step(calibration_run *r, int64_t seq, int step) {
-    memset(r->profile, 0, sizeof r->profile);
+/* By op and shape; calls of one shape by their time. */
+static int by_op_and_shape(const void *a, const void *b) {
+    const logged_call *x = a, *y = b;
+    if (x->op != y->op) return x->op < y->op ? -1 : 1;
+    int d = memcmp(&x->of.shape, &y->of.shape, sizeof x->of.shape);
+    if (d) return d;
+    return (x->of.seconds > y->of.seconds) - (x->of.seconds < y->of.seconds);
+}
+
+static bool calls_alike(const logged_call *a, const logged_call *b) {
+    return a->op == b->op && !memcmp(&a->of.shape, &b->of.shape, sizeof a->of.shape);
+}
+
+/* The mean of the middle half of calls of one shape, which are sorted: calls of a step differ, since some find their operands
+ * in a cache, and what else runs on the machine delays a few. */
+static double middle_mean(const logged_call *c, int n) {
+    int from = n / 4, to = n - n / 4;
+    double sum = 0;
+    for (int i = from; i < to; i++) sum += c[i].of.seconds;
+    return sum / (to - from);
+}
+
+/* Replaces the calls by one for each shape, sorted by op. */
+static void merge_calls(call_log *t) {
+    int kept = 0;
+    sort_array(t->call, (size_t)t->n, sizeof *t->call, by_op_and_shape);
+    for (int i = 0, end; i < t->n; i = end) {
+        for (end = i + 1; end < t->n && calls_alike(&t->call[end], &t->call[i]);) end++;
+        double seconds = middle_mean(&t->call[i], end - i);
+        t->call[kept] = t->call[i];
+        t->call[kept++].of.seconds = seconds;
+    }
+    t->n = kept;
+}
+
+static err take_step(calibration_run *r, int64_t seq, int step) {
     set_random_batch(r, seq, step);
     r->x.step.loss_grad = 1.0f / (float)r->n;
-    r->x.probe.profile = r->profile;
-    double from = time_now();
     TRY(exec_chain(&r->x, r->train_id, 0, 1));
-    TRY(optim_step(r->o, &r->x, 1e-4, 1));
-    r->x.probe.profile = NULL;
-    double to = time_now();
-    if (step < WARM_UP_STEPS) return OK;
-    timed_step *s = &r->step[step - WARM_UP_STEPS];
-    s->seconds = to - from;
-    for (int op = 1; op < OP_COUNT; op++) {
-        const op_profile *f = &r->profile[op];
-        s->op[op] =
-            (calibration_point){ { (double)f->calls, f->work.flops, f->work.bytes, f->work.exps },
-                                 f->seconds };
-    }
-    return OK;
+    return optim_step(r->o, &r->x, 1e-4, 1);
 }
 
 static err time_model(const calibration_model *k, const op_backend *ops, dtype dt, pool *threads,
-                      int steps, calibration_run *r) {
-    config_init(&r->c);
+                      int steps, call_log *calls) {
+    calibration_run *r = mem_alloc(sizeof *r);
+    op_timer timer = { log_call, calls };
+    config_init(&r->asked);
     err e = open_calibration(k, ops, dt, threads, r);
-    for (int i = 0; i < WARM_UP_STEPS + steps && !e; i++) e = time_one_step(r, k->seq, i);
+    for (int i = 0; i < WARM_UP_STEPS + steps && !e; i++) {
+        r->x.probe.timer = i < WARM_UP_STEPS ? NULL : &timer;
+        e = take_step(r, k->seq, i);
+    }
     close_calibration(r);
-    sort_array(r->step, (size_t)steps, sizeof *r->step, by_step_seconds);
+    free(r);
     return e;
 }
 
@@ -180,21 +208,22 @@ static bool solve_symmetric(double a[CALL_TERMS][CALL_TERMS], double b[CALL_TERM
 
 /* Least squares of relative errors over the terms in `used`. @return the sum of squares; infinite where it has no
  * solution with positive coefficients. */
-static double fit_terms(const calibration_point *p, int n, int used, double out[CALL_TERMS]) {
+static double fit_terms(const measured_call *p, int n, int used, double out[CALL_TERMS]) {
     double a[CALL_TERMS][CALL_TERMS] = { { 0 } }, b[CALL_TERMS] = { 0 }, size[CALL_TERMS], sum = 0;
     int term[CALL_TERMS], terms = 0;
     for (int t = 0; t < CALL_TERMS; t++)
         if (used >> t & 1) term[terms++] = t;
     for (int t = 0; t < terms; t++) { /* in units in which the largest is 1 */
         size[t] = 0;
-        for (int i = 0; i < n; i++) size[t] = MAX(size[t], p[i].x[term[t]] / p[i].seconds);
+        for (int i = 0; i < n; i++) size[t] = MAX(size[t], p[i].shape.work[term[t]] / p[i].seconds);
         if (!(size[t] > 0)) return INFINITY;
     }
     for (int i = 0; i < n; i++)
         for (int s = 0; s < terms; s++) {
-            double x = p[i].x[term[s]] / p[i].seconds / size[s];
+            double x = p[i].shape.work[term[s]] / p[i].seconds / size[s];
             b[s] += x;
-            for (int t = 0; t < terms; t++) a[s][t] += x * p[i].x[term[t]] / p[i].seconds / size[t];
+            for (int t = 0; t < terms; t++)
+                a[s][t] += x * p[i].shape.work[term[t]] / p[i].seconds / size[t];
         }
     if (!solve_symmetric(a, b, terms)) return INFINITY;
     memset(out, 0, CALL_TERMS * sizeof *out);
@@ -204,13 +233,13 @@ static double fit_terms(const calibration_point *p, int n, int used, double out[
     }
     for (int i = 0; i < n; i++) {
         double got = 0;
-        for (int t = 0; t < CALL_TERMS; t++) got += out[t] * p[i].x[t];
+        for (int t = 0; t < CALL_TERMS; t++) got += out[t] * p[i].shape.work[t];
         sum += (got / p[i].seconds - 1) * (got / p[i].seconds - 1);
     }
     return sum;
 }
 
-bool calibration_fit(const calibration_point *p, int n, double out[CALL_TERMS]) {
+bool calibration_fit(const measured_call *p, int n, double out[CALL_TERMS]) {
     double least = INFINITY, trial[CALL_TERMS];
     for (int used = 1; used < 1 << CALL_TERMS; used++) {
         double sum = fit_terms(p, n, used, trial);
@@ -221,25 +250,33 @@ bool calibration_fit(const calibration_point *p, int n, double out[CALL_TERMS]) 
     return isfinite(least);
 }
 
+/* @param calls of one op, each of another shape */
+static void add_call_cost(accelerator *a, op_code op, dtype dt, const logged_call *calls, int n) {
+    measured_call *measured = mem_alloc((size_t)n * sizeof *measured);
+    double term[CALL_TERMS];
+    for (int i = 0; i < n; i++) measured[i] = calls[i].of;
+    if (!calibration_fit(measured, n, term)) {
+        free(measured);
+        return;
+    }
+    call_cost *c = call_costs_add(a);
+    *c = (call_cost){ .op = op, .type = dt, .measured = measured, .n = n };
+    memcpy(c->term, term, sizeof term);
+}
+
 err calibrate_cpu(const op_backend *ops, dtype dt, int steps, accelerator *a) {
     BUG_IF(steps < 1 || steps > CALIBRATION_STEPS);
-    enum { MODELS = COUNT_OF(calibration_models) };
-    calibration_run *runs = mem_alloc(MODELS * sizeof *runs);
+    call_log t = { 0 };
     pool *threads = pool_new(0);
     err e = OK;
-    for (int i = 0; i < MODELS && !e; i++)
-        e = time_model(&calibration_models[i], ops, dt, threads, steps, &runs[i]);
-    for (int op = OP_NONE + 1; op < OP_COUNT && !e; op++) {
-        calibration_point p[MODELS];
-        double fitted[CALL_TERMS];
-        int n = 0;
-        for (int i = 0; i < MODELS; i++)
-            if (runs[i].step[steps / 2].op[op].seconds > 0) p[n++] = runs[i].step[steps / 2].op[op];
-        if (!n || a->n_calls == MOST_CALL_COSTS || !calibration_fit(p, n, fitted)) continue;
-        a->calls[a->n_calls++] =
-            (call_cost){ (op_code)op, dt, fitted[0], fitted[1], fitted[2], fitted[3] };
+    for (size_t i = 0; i < COUNT_OF(calibration_models) && !e; i++)
+        e = time_model(&calibration_models[i], ops, dt, threads, steps, &t);
+    merge_calls(&t);
+    for (int i = 0, end; i < t.n && !e; i = end) {
+        for (end = i + 1; end < t.n && t.call[end].op == t.call[i].op;) end++;
+        add_call_cost(a, t.call[i].op, dt, &t.call[i], end - i);
     }
     pool_free(threads);
-    free(runs);
+    free(t.call);
     return e;
 }

@@ -338,6 +338,7 @@ err capacity_make_fit(const config *cfg, const run_target *on, double limit, con
     int n = list_candidates(cfg, now, on->device, all);
     err e = OK;
     *out = (fit_change){ .least = now->total };
+    log_mute_thread(true); /* layouts that are only tried */
     for (int i = 0; i < n && !e && !out->found; i++) {
         config changed;
         capacity c;
@@ -353,6 +354,7 @@ err capacity_make_fit(const config *cfg, const run_target *on, double limit, con
         if (on->gpu) e = simulate_change(cfg, on, &all[i], now, &out->slower);
         describe_candidate(&all[i], now, &out->what, &out->settings);
     }
+    log_mute_thread(false);
     free(all);
     return e;
 }

@@ -7,15 +7,14 @@
 
 #include "io/io.h"
 #include "observe/observe.h"
-#include "ops/op_table.h"
 
 static const char *const peak_names[PEAKS] = { "fp32", "tf32", "fp16", "bf16", "fp8" };
 const char *peak_name(peak_kind k) { return peak_names[k]; }
 
 /* ---- entries ---------------------------------------------------------------------------------- */
 /* Where an entry stands, for messages: "hardware.yaml: accelerators[3]". */
-static err read_hardware_number(const json_t *o, const char *where, const char *key, double scale,
-                                double *out) {
+err read_hardware_number(const json_t *o, const char *where, const char *key, double scale,
+                         double *out) {
     TRY(io_json_real(o, where, key, out));
     if (*out > 0 && *out < 1e12) {
         *out *= scale;
@@ -49,61 +48,6 @@ static err read_peaks(const json_t *o, const char *where, accelerator *a) {
         TRY(read_hardware_number(peaks, where, key, 1e12, &a->peak[k]));
     }
     return OK;
-}
-
-static err find_measured_op(const char *where, const char *name, op_code *out) {
-    for (*out = OP_NONE + 1; *out < OP_COUNT; ++*out)
-        if (!strcmp(op_name(*out), name)) return OK;
-    return err_hint(ERR("%s: calls: unknown op \"%.40s\"", where, name),
-                    "write the file again: ingot doctor --calibrate");
-}
-
-static err read_call_cost(const json_t *o, const char *where, call_cost *out) {
-    const char *op, *type;
-    const struct {
-        const char *key;
-        double scale, *to;
-    } terms[] = { { "us", 1e-6, &out->call },
-                  { "ps_flop", 1e-12, &out->flop },
-                  { "ps_byte", 1e-12, &out->byte },
-                  { "ps_exp", 1e-12, &out->exp } };
-    TRY(io_json_text(o, where, "op", &op));
-    TRY(io_json_text(o, where, "type", &type));
-    TRY(find_measured_op(where, op, &out->op));
-    out->type = dt_from_name(type);
-    if (out->type == DT_NONE)
-        return err_hint(ERR("%s: calls: unknown type \"%.20s\"", where, type), "fp32 or bf16");
-    for (size_t i = 0; i < COUNT_OF(terms); i++) {
-        if (!json_object_get(o, terms[i].key)) continue;
-        TRY(read_hardware_number(o, where, terms[i].key, terms[i].scale, terms[i].to));
-    }
-    return OK;
-}
-
-static err read_call_costs(const json_t *o, const char *where, accelerator *a) {
-    json_t *list = NULL;
-    if (!json_object_get(o, "calls")) return OK;
-    TRY(io_json_array(o, where, "calls", &list));
-    if (json_array_size(list) > MOST_CALL_COSTS)
-        return ERR("%s: calls: expected at most %d; got %zu", where, MOST_CALL_COSTS,
-                   json_array_size(list));
-    for (size_t i = 0; i < json_array_size(list); i++)
-        TRY(read_call_cost(json_array_get(list, i), where, &a->calls[a->n_calls++]));
-    return OK;
-}
-
-void call_cost_print(const call_cost *c, str *out) {
-    const struct {
-        const char *key;
-        double value;
-    } terms[] = { { "us", c->call * 1e6 },
-                  { "ps_flop", c->flop * 1e12 },
-                  { "ps_byte", c->byte * 1e12 },
-                  { "ps_exp", c->exp * 1e12 } };
-    str_add(out, "{op: %s, type: %s", op_name(c->op), dt_name(c->type));
-    for (size_t i = 0; i < COUNT_OF(terms); i++)
-        if (terms[i].value > 0) str_add(out, ", %s: %.4g", terms[i].key, terms[i].value);
-    str_add(out, "}");
 }
 
 /* Rates by name, TFLOP/s; those that are left out stay NaN. @param names [n], NULL: cannot be given */
@@ -181,7 +125,7 @@ static err read_accelerator(const json_t *o, const char *where, void *into) {
     if (json_object_get(o, "power")) TRY(read_hardware_number(o, where, "power", 1, &a->power));
     if (a->power > 1) return ERR("%s: power: expected a share, up to 1; got %g", where, a->power);
     a->shared = json_is_true(json_object_get(o, "shared"));
-    TRY(read_call_costs(o, where, a));
+    TRY(call_costs_read(o, where, a));
     TRY(read_rates(o, where, "gemm", peak_names, PEAKS, a->gemm));
     TRY(read_rates(o, where, "attention", attention_names, ATTENTION_KERNELS, a->attention));
     a->attention[ATTENTION_OURS] = a->attention[ATTENTION_CUDNN];
@@ -219,6 +163,7 @@ static err read_energy(const json_t *o, const char *where, void *into) {
 static bool same_accelerator(const void *a, const void *b) {
     return !strcmp(((const accelerator *)a)->name, ((const accelerator *)b)->name);
 }
+static void free_accelerator(void *entry) { call_costs_free(entry); }
 static bool same_price(const void *a, const void *b) {
     const hardware_price *p = a, *q = b;
     return !strcmp(p->provider, q->provider) && !strcmp(p->accelerator, q->accelerator) &&
@@ -238,10 +183,11 @@ typedef struct entry_kind {
     size_t list_at, count_at, size; /* of the list and its length in a `hardware`; of an entry */
     err (*read)(const json_t *o, const char *where, void *into);
     bool (*same)(const void *a, const void *b);
+    void (*free)(void *entry); /* what it owns; NULL: nothing */
 } entry_kind;
 static const entry_kind kinds[] = {
     { "accelerators", offsetof(hardware, accelerators), offsetof(hardware, n_accelerators),
-      sizeof(accelerator), read_accelerator, same_accelerator },
+      sizeof(accelerator), read_accelerator, same_accelerator, free_accelerator },
     { "prices", offsetof(hardware, prices), offsetof(hardware, n_prices), sizeof(hardware_price),
       read_price, same_price },
     { "storage", offsetof(hardware, stores), offsetof(hardware, n_stores), sizeof(storage_price),
@@ -255,7 +201,10 @@ static void put_entry(hardware *h, const entry_kind *k, const void *entry) {
     char **list = (char **)((char *)h + k->list_at);
     int *n = (int *)((char *)h + k->count_at), at = 0;
     while (at < *n && !k->same(*list + (size_t)at * k->size, entry)) at++;
-    if (at == *n) *list = mem_grow(*list, (size_t)++ * n * k->size);
+    if (at == *n)
+        *list = mem_grow(*list, (size_t)++ * n * k->size);
+    else if (k->free)
+        k->free(*list + (size_t)at * k->size);
     memcpy(*list + (size_t)at * k->size, entry, k->size);
 }
 
@@ -272,7 +221,9 @@ static err read_entries(hardware *h, const entry_kind *k, const json_t *list, co
         } entry = { 0 };
         char where[160];
         snprintf(where, sizeof where, "%s: %s[%zu]", name, k->key, i);
-        TRY(k->read(json_array_get(list, i), where, &entry));
+        err e = k->read(json_array_get(list, i), where, &entry);
+        if (e && k->free) k->free(&entry);
+        if (e) return e;
         put_entry(h, k, &entry);
     }
     return OK;
@@ -315,6 +266,7 @@ err hardware_open(const char *extra, hardware *out) {
 }
 
 void hardware_free(hardware *h) {
+    for (int i = 0; i < h->n_accelerators; i++) call_costs_free(&h->accelerators[i]);
     free(h->accelerators);
     free(h->prices);
     free(h->stores);

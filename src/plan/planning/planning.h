@@ -115,14 +115,25 @@ err yaml_to_json(const char *text, size_t len, const char *name, json_t **out) M
 /* ---- hardware and prices ----------------------------------------------------------------------
  * The catalogue is configs/hardware.yaml, compiled in; users extend it with a file of the same form. */
 typedef enum { PEAK_FP32, PEAK_TF32, PEAK_FP16, PEAK_BF16, PEAK_FP8, PEAKS } peak_kind;
-/* The measured time of a call of an op, in seconds: for itself, per floating-point operation of its
- * GEMMs, per byte and per exponential (op_work). */
+/* The shape of a call, as far as its time depends on it. */
+enum { CALL_TERMS = 4, CALL_DIMS = 5 };
+typedef struct call_shape {
+    double work[CALL_TERMS]; /* 1; operations of GEMMs, bytes, exponentials (op_work) */
+    double
+        dim[CALL_DIMS]; /* rows and columns of the first operand and the first result; of a head */
+} call_shape;
+typedef struct measured_call {
+    call_shape shape;
+    double seconds;
+} measured_call;
+/* The measured time of the calls of an op (call_costs.c). */
 typedef struct call_cost {
     op_code op;
-    dtype type; /* that the run computes in */
-    double call, flop, byte, exp;
+    dtype type;              /* that the run computes in */
+    double term[CALL_TERMS]; /* seconds of a call, per operation, per byte, per exponential */
+    measured_call *measured; /* [n], owned */
+    int n;
 } call_cost;
-enum { MOST_CALL_COSTS = 192 };
 /* Kernels of attention whose rates the catalogue has. */
 typedef enum {
     ATTENTION_OURS, /* ours on a GPU, which is cuDNN's where it is present */
@@ -149,7 +160,7 @@ typedef struct accelerator {
     double oversubscription; /* by which the tier above has less bandwidth. 1: none */
     int torus;               /* dimensions of a torus that links all of them; 0: switches */
     bool shared;             /* a CPU: the ranks of a node divide its cores and its memory */
-    call_cost calls[MOST_CALL_COSTS]; /* instead of the roofline, for these ops */
+    call_cost *calls;        /* [n_calls], owned: instead of the roofline, for these ops */
     int n_calls;
 } accelerator;
 typedef struct hardware_price {
@@ -185,8 +196,9 @@ const energy_use *hardware_find_energy(const hardware *h, const accelerator *a);
 const char *peak_name(peak_kind k);                                              /* "bf16" */
 /* As an entry of an accelerator's `calls` in the catalogue. */
 void call_cost_print(const call_cost *c, str *out);
+void call_costs_free(accelerator *a); /* its `calls`; takes a zeroed one */
 /* Measures what calls cost in training steps of small models, and adds that to `a`. Takes seconds.
- * @param steps of each model, of which the median counts: 1 to CALIBRATION_STEPS. */
+ * @param steps of each model: 1 to CALIBRATION_STEPS. */
 enum { CALIBRATION_STEPS = 5 };
 err calibrate_cpu(const op_backend *ops, dtype dt, int steps, accelerator *a) MUST_USE;
 /* @return what a run computes in there unless it names a precision: bf16, else fp16 on a GPU, else fp32. */

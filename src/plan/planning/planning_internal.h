@@ -80,16 +80,20 @@ double straggler_seconds(const accelerator *gpu, double seconds, int ranks);
 /* Seconds of a rank's update, by its recorded programs. */
 double update_seconds(const optimizer *o, const mesh *m, const sim_costs *costs);
 
-/* ---- calibration (calibrate.c) --------------------------------------------------------------------- */
-enum { CALL_TERMS = 4 };
-/* Calls and work of an op in one step of one model. */
-typedef struct calibration_point {
-    double x[CALL_TERMS]; /* calls, operations of GEMMs, bytes, exponentials */
-    double seconds;
-} calibration_point;
-/* Coefficients, none of them negative, with which the points' relative errors are least. @return false: there are
+/* ---- measured calls (call_costs.c, calibrate.c) -------------------------------------------------------- */
+call_shape call_shape_of(const op_call *c);
+/* @return NULL: it has not been measured. */
+const call_cost *call_cost_find(const accelerator *a, op_code op, dtype type);
+/* @param share of the measured rates that a rank has */
+double call_cost_seconds(const call_cost *m, const call_shape *s, double share);
+call_cost *call_costs_add(accelerator *a); /* a zeroed one */
+err call_costs_read(const json_t *o, const char *where, accelerator *a) MUST_USE;
+/* Reads a number above 0 of an entry of the catalogue (hardware.c). @param scale that it is multiplied by */
+err read_hardware_number(const json_t *o, const char *where, const char *key, double scale,
+                         double *out) MUST_USE;
+/* Coefficients, none of them negative, with which the calls' relative errors are least. @return false: there are
  * none. */
-bool calibration_fit(const calibration_point *p, int n, double out[CALL_TERMS]);
+bool calibration_fit(const measured_call *p, int n, double out[CALL_TERMS]);
 
 /* Appends the variants that are other runs. @param list its first entry is the config as it is. */
 void add_other_runs(const config *cfg, const run_target *on, const capacity *now,

@@ -143,23 +143,16 @@ static double compute_share(const cost_model *k, const op_call *c, op_cost cost)
     }
 }
 
-/* @return NULL: it has not been measured. */
-static const call_cost *find_call_cost(const cost_model *k, op_code op) {
-    for (int i = 0; i < k->gpu->n_calls; i++)
-        if (k->gpu->calls[i].op == op && k->gpu->calls[i].type == k->dt) return &k->gpu->calls[i];
-    return NULL;
-}
-
 static double price_call(void *ctx, const char *program, const op_call *c) {
     const cost_model *k = ctx;
     (void)program;
     op_cost cost = op_row_of(c->op)->cost;
     op_work w = ops_work(c);
-    const call_cost *measured = find_call_cost(k, c->op);
-    if (measured)
-        return measured->call +
-               (measured->flop * w.flops + measured->byte * w.bytes + measured->exp * w.exps) /
-                   k->share;
+    const call_cost *measured = call_cost_find(k->gpu, c->op, k->dt);
+    if (measured) {
+        call_shape shape = call_shape_of(c);
+        return call_cost_seconds(measured, &shape, k->share);
+    }
     if (cost == COST_LOSS) {
         double each =
             k->as ? k->as->logit_bytes : plan_constants.logit_passes * (double)dt_size(c->in[1].dt);
