@@ -174,6 +174,90 @@ static void test_repeated_runs_plainly(void **state) {
     }
 }
 
+/* Words of a text, for the plain way to measure datatrove's n-grams. */
+enum { MOST_WORDS = 400 };
+typedef struct plain_words {
+    char word[MOST_WORDS][8];
+    int n;
+} plain_words;
+
+static void join_gram(const plain_words *w, int at, int n, const char *between, char out[128]) {
+    out[0] = 0;
+    for (int i = 0; i < n; i++) {
+        if (i) strcat(out, between);
+        strcat(out, w->word[at + i]);
+    }
+}
+
+/* Characters of the most frequent n-gram, the first of equals, times its count. */
+static int64_t plain_top_gram(const plain_words *w, int n) {
+    int most = 0;
+    char first[128] = "", a[128], b[128];
+    for (int i = 0; i + n <= w->n; i++) {
+        int count = 0;
+        join_gram(w, i, n, " ", a);
+        for (int k = 0; k + n <= w->n; k++) {
+            join_gram(w, k, n, " ", b);
+            count += strcmp(a, b) == 0;
+        }
+        if (count > most) most = count, memcpy(first, a, sizeof a);
+    }
+    return (int64_t)strlen(first) * most;
+}
+
+/* Characters of n-grams whose text, their words joined without spaces, occurred before. */
+static int64_t plain_joined_repeats(const plain_words *w, int n) {
+    static char seen[MOST_WORDS][128];
+    int n_seen = 0;
+    int64_t chars = 0;
+    for (int i = 0; i + n <= w->n;) {
+        char a[128];
+        bool before = false;
+        join_gram(w, i, n, "", a);
+        for (int k = 0; k < n_seen && !before; k++) before = strcmp(seen[k], a) == 0;
+        if (!before) memcpy(seen[n_seen++], a, sizeof a);
+        chars += before ? (int64_t)strlen(a) : 0;
+        i += before ? n : 1;
+    }
+    return chars;
+}
+
+/* datatrove's n-grams, of words of 1 to 7 letters: texts that are joined from other words compare equal, and words whose
+ * bytes are alike do not. */
+static void test_datatrove_grams_plainly(void **state) {
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        plain_words w = { .n = 40 + (int)seed * 15 };
+        str text = { 0 };
+        rng_key key = rng_key_of(11, seed);
+        uint64_t letters = 1 + seed % 3, longest = 1 + seed % 7, copied = seed % 5;
+        for (int i = 0; i < w.n; i++) {
+            uint64_t at = (uint64_t)i * 16;
+            int len = 1 + (int)rng_below(key, at, longest);
+            for (int k = 0; k < len; k++)
+                w.word[i][k] = "qrz"[rng_below(key, at + 1 + (uint64_t)k, letters)];
+            if (i > 30 && rng_below(key, at + 9, 8) < copied)
+                memcpy(w.word[i], w.word[i - 30], sizeof w.word[i]);
+            str_add(&text, "%s%s", i ? " " : "", w.word[i]);
+        }
+        for (int n = 2; n <= 10; n++) {
+            int rule = n < 5 ? FILTER_top_2gram + n - 2 : FILTER_repeat_5gram + n - 5;
+            filter_options o = filter_defaults();
+            o.sets = set;
+            o.words = "en";
+            for (int r = 0; r < FILTER_RULE_COUNT; r++) o.limit[r] = 999;
+            o.limit[rule] = -1;
+            double want = (double)(n < 5 ? plain_top_gram(&w, n) : plain_joined_repeats(&w, n));
+            verdict got = judge(&o, text.text, "");
+            assert_int_equal(got.rule, rule);
+            if (got.value != want / (double)text.len)
+                fail_msg("seed %d, %d-grams: expected %g characters, got %g", (int)seed, n, want,
+                         got.value * (double)text.len);
+            free(got.text);
+        }
+        str_free(&text);
+    }
+}
+
 static void test_odd_texts(void **state) {
     static const char *const texts[] = { " ", "\n", "\n\n\n", "a", "a\n", "\xC3\xA9", "\t \r\n x" };
     for (size_t i = 0; i < COUNT_OF(texts); i++) expect_verdict(set, texts[i], TEXT_KEEP, 0);
@@ -188,6 +272,7 @@ int main(void) {
         cmocka_unit_test(test_most_frequent_runs),
         cmocka_unit_test(test_repeated_runs),
         cmocka_unit_test(test_repeated_runs_plainly),
+        cmocka_unit_test(test_datatrove_grams_plainly),
         cmocka_unit_test(test_odd_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,20 +1,17 @@
-/* The rule sets as datatrove measures them, unless --words is space: its words (word_rules.c), its lines, and
+/* The rule sets as datatrove measures them, unless --words is space: its words (datatrove_words.c), its lines, and
  * its order of checks, document by document. Lines are Python's:
  *
  *     splitlines    \n \r \r\n \v \f \x1c-\x1e U+0085 U+2028 U+2029
  *     white space   Unicode's, and \x1c-\x1f
  */
 #include "curate/filter_internal.h"
+#include "curate/word_hash.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 /* ---- Python's text -------------------------------------------------------------------------------- */
-
-static bool is_python_space(uint32_t cp) {
-    return (unicode_class(cp) & CLASS_SPACE) || (cp >= 0x1C && cp <= 0x1F);
-}
 
 static text_span strip_span(text_span s) {
     uint32_t cp;
@@ -36,11 +33,23 @@ static size_t line_end_length(const char *p, size_t n) {
     return c == 0xE2 && p[1] == '\x80' && (p[2] == '\xA8' || p[2] == '\xA9') ? 3 : 0;
 }
 
+/* Marks bytes that may begin a line end: controls of ASCII, 0xC2 and 0xE2. */
+static uint64_t line_end_bytes(uint64_t eight) {
+    uint64_t controls = ~((eight & ~HIGHS) + EACH_BYTE(0x80 - ' ')) & ~eight;
+    uint64_t odd = (eight ^ EACH_BYTE(0xC2)) & ~EACH_BYTE(0x20); /* 0: 0xC2 or 0xE2 */
+    uint64_t found = ~((odd & ~HIGHS) + EACH_BYTE(0x7F)) & ~odd;
+    return (controls | found) & HIGHS;
+}
+
 /* Takes the next line off a text. @return false when none is left. */
 static bool next_python_line(text_span *rest, text_span *line) {
     if (!rest->len) return false;
     size_t end = 0, gap = 0;
-    while (end < rest->len && !(gap = line_end_length(rest->at + end, rest->len - end))) end++;
+    while (end < rest->len) {
+        bool none = rest->len - end >= 8 && !line_end_bytes(load_eight(rest->at + end));
+        if (!none && (gap = line_end_length(rest->at + end, rest->len - end))) break;
+        end += none ? 8 : 1;
+    }
     *line = (text_span){ rest->at, end };
     rest->at += end + gap;
     rest->len -= end + gap;
@@ -51,186 +60,18 @@ static bool next_python_line(text_span *rest, text_span *line) {
  * empty. @param done set once the last was given. */
 static bool next_part(text_span *rest, size_t least, bool *done, text_span *part) {
     if (*done) return false;
-    for (size_t at = 0; at < rest->len; at++) {
-        size_t run = 0;
-        while (at + run < rest->len && rest->at[at + run] == '\n') run++;
-        if (run >= least && run > 0) {
-            *part = (text_span){ rest->at, at };
-            rest->at += at + run;
-            rest->len -= at + run;
-            return true;
-        }
-        at += run ? run - 1 : 0;
+    const char *end = rest->at + rest->len;
+    for (const char *p = rest->at; p < end && (p = memchr(p, '\n', (size_t)(end - p)));) {
+        const char *from = p;
+        while (p < end && *p == '\n') p++;
+        if ((size_t)(p - from) < least) continue;
+        *part = (text_span){ rest->at, (size_t)(from - rest->at) };
+        *rest = (text_span){ p, (size_t)(end - p) };
+        return true;
     }
     *part = *rest;
     *done = true;
     return true;
-}
-
-/* ---- words -------------------------------------------------------------------------------------------- */
-
-/* A polynomial of the bytes, modulo 2^61 - 1: that of two texts follows from theirs, so that n-grams compare as
- * the texts that their words are joined to. */
-static const uint64_t PRIME = (UINT64_C(1) << 61) - 1, BASE = UINT64_C(0x0F3A5C6E91B7D245);
-static uint64_t multiply_mod(uint64_t a, uint64_t b) {
-    unsigned __int128 p = (unsigned __int128)a * b;
-    uint64_t sum = (uint64_t)(p & PRIME) + (uint64_t)(p >> 61);
-    return sum >= PRIME ? sum - PRIME : sum;
-}
-
-static void append_hash(uint64_t *hash, uint64_t part, uint64_t power) {
-    *hash = multiply_mod(*hash, power) + part;
-    if (*hash >= PRIME) *hash -= PRIME;
-}
-
-typedef struct word_facts {
-    uint64_t hash, power; /* of its bytes; BASE to their number */
-    uint32_t chars;
-} word_facts;
-
-struct datatrove_words {
-    word_scratch *scratch;
-    text_span of; /* the text that was split last */
-    word_facts *at;
-    int64_t n, cap;
-    int64_t solid, solid_chars,
-        letters; /* words: not all punctuation; their characters; with a letter */
-    unsigned stop_words;
-};
-
-static unsigned stop_bit(const char *s, size_t n) {
-    static const char *const words[] = { "the", "be", "to", "of", "and", "that", "have", "with" };
-    for (size_t i = 0; i < COUNT_OF(words); i++)
-        if (strlen(words[i]) == n && memcmp(words[i], s, n) == 0) return 1u << i;
-    return 0;
-}
-
-static void add_datatrove_word(const word_rules *w, datatrove_words *d, const char *s, size_t n) {
-    if (d->n == d->cap) {
-        d->cap = MAX(1024, 2 * d->cap);
-        d->at = mem_grow(d->at, (size_t)d->cap * sizeof *d->at);
-    }
-    word_facts f = { .power = 1 };
-    bool solid = false, letter = false;
-    for (size_t i = 0; i < n;) {
-        uint32_t cp;
-        int len = utf8_decode(s + i, &cp);
-        for (int k = 0; k < len; k++, i++) {
-            append_hash(&f.hash, (uint8_t)s[i] + 1u, BASE);
-            f.power = multiply_mod(f.power, BASE);
-        }
-        solid = solid || !word_is_punctuation(w, cp);
-        letter = letter || (unicode_class(cp) & CLASS_LETTER);
-        f.chars++;
-    }
-    d->at[d->n++] = f;
-    d->solid += solid;
-    d->solid_chars += solid ? f.chars : 0;
-    d->letters += letter;
-    if (n <= 4) d->stop_words |= stop_bit(s, n);
-}
-
-/* The end of the run at `from` of characters that are white space, or that are not. */
-static size_t run_end(text_span t, size_t from, bool space) {
-    while (from < t.len) {
-        uint32_t cp;
-        int n = utf8_decode(t.at + from, &cp);
-        if (is_python_space(cp) != space) break;
-        from += (size_t)n;
-    }
-    return from;
-}
-
-/* The end of the run at `from` of spaces and tabs, or of other characters. */
-static size_t blank_run_end(text_span t, size_t from, bool blank) {
-    while (from < t.len && (t.at[from] == ' ' || t.at[from] == '\t') == blank) from++;
-    return from;
-}
-
-/* Removes Python's white space from both ends. */
-static text_span strip_python_space(text_span t) {
-    size_t begin = run_end(t, 0, true), end = begin;
-    for (size_t at = begin; at < t.len; at = run_end(t, end, true)) end = run_end(t, at, false);
-    return (text_span){ t.at + begin, end - begin };
-}
-
-static datatrove_words *words_of(judgment *j) {
-    if (!j->w->datatrove) {
-        j->w->datatrove = mem_alloc(sizeof *j->w->datatrove);
-        j->w->datatrove->scratch = word_scratch_new();
-    }
-    datatrove_words *d = j->w->datatrove;
-    const word_rules *rules = judgment_words(j);
-    text_span t = j->v->text;
-    if (j->split && d->of.at == t.at && d->of.len == t.len) return d;
-    j->split = true;
-    d->of = t;
-    d->n = d->solid = d->solid_chars = d->letters = 0;
-    d->stop_words = 0;
-    bool blanks = word_rules_only_blanks(rules);
-    size_t (*next)(text_span, size_t, bool) = blanks ? blank_run_end : run_end;
-    for (size_t at = next(t, 0, true), end; at < t.len; at = next(t, end, true)) {
-        end = next(t, at, false);
-        size_t n, from = at;
-        const uint32_t *bytes = word_rules_split(rules, d->scratch, t.at + at, end - at, &n);
-        for (size_t i = 0; i < n; from += bytes[i++]) {
-            text_span word = { t.at + from, bytes[i] };
-            if (blanks) word = strip_python_space(word);
-            if (word.len) add_datatrove_word(rules, d, word.at, word.len);
-        }
-    }
-    return d;
-}
-
-void datatrove_words_free(datatrove_words *d) {
-    if (!d) return;
-    word_scratch_free(d->scratch);
-    free(d->at);
-    free(d);
-}
-
-/* spaCy's sentencizer: a sentence begins after an end and the punctuation that follows it. White space beyond a
- * space after a word is a token too. */
-typedef struct sentence_count {
-    int64_t n;
-    bool ended;
-} sentence_count;
-
-static void count_token(const word_rules *w, sentence_count *c, const char *s, size_t n,
-                        bool space) {
-    bool punctuation = !space;
-    uint32_t cp = 0;
-    int len = 0;
-    for (size_t i = 0; i < n; i += (size_t)len) {
-        len = utf8_decode(s + i, &cp);
-        punctuation = punctuation && (unicode_class(cp) & CLASS_PUNCTUATION);
-    }
-    bool end = !space && (size_t)len == n && word_ends_sentence(w, cp);
-    if (c->ended && !punctuation && !end)
-        c->n++, c->ended = false;
-    else if (end)
-        c->ended = true;
-}
-
-static int64_t count_sentences(judgment *j, text_span line) {
-    sentence_count c = { .n = 1 };
-    word_scratch *scratch = j->w->datatrove->scratch;
-    const word_rules *rules = judgment_words(j);
-    if (word_rules_have_sentences(rules))
-        return word_rules_sentences(rules, scratch, line.at, line.len);
-    for (size_t at = 0, end; at < line.len; at = end) {
-        end = run_end(line, at, true);
-        size_t space = end - at;
-        if (space && at > 0 && line.at[at] == ' ') space--; /* it belongs to the word before */
-        if (space) count_token(rules, &c, line.at + end - space, space, true);
-        size_t from = end, n;
-        end = run_end(line, from, false);
-        if (end == from) break;
-        const uint32_t *bytes = word_rules_split(rules, scratch, line.at + from, end - from, &n);
-        for (size_t i = 0; i < n; from += bytes[i++])
-            count_token(rules, &c, line.at + from, bytes[i], false);
-    }
-    return c.n;
 }
 
 /* ---- repeated elements ------------------------------------------------------------------------------------ */
@@ -261,55 +102,67 @@ static element_repeats count_text_parts(filter_worker *w, text_span text, size_t
     return r;
 }
 
-static uint64_t joined_gram_hash(const word_facts *at, int n) {
-    uint64_t h = 0;
-    for (int i = 0; i < n; i++) append_hash(&h, at[i].hash, at[i].power);
-    return h;
-}
+/* datatrove joins the words of longer n-grams without spaces and compares texts, so that grams of other words may be equal.
+ * Two such texts of FINGERPRINT bytes or more begin with the same bytes: one pass counts these beginnings, and only the
+ * words with a beginning that occurs twice, or with too short a gram, are looked at for each n. */
+enum { FINGERPRINT = 16, FIRST_REPEAT = 5, LAST_REPEAT = 10 };
 
-/* For n-grams that are joined by spaces: no word has one, so that equal grams have equal words. */
-static uint64_t spaced_hash(const word_facts *at, int n) {
-    uint64_t h = 0;
-    for (int i = 0; i < n; i++) {
-        append_hash(&h, at[i].hash, at[i].power);
-        append_hash(&h, ' ' + 1u, BASE);
+static word_runs begin_joined_runs(filter_worker *w, const datatrove_words *d) {
+    word_runs r = { .run = runs_reserve(w, d->n), .words = FIRST_REPEAT };
+    int64_t kept = 0;
+    seen_clear(&w->seen, d->n);
+    for (; r.n + FIRST_REPEAT <= d->n; r.n++) {
+        const char *p = d->joined + d->at[r.n];
+        bool brief = d->at[r.n + FIRST_REPEAT] - d->at[r.n] < FINGERPRINT;
+        uint64_t key = brief ? 0 : mix_hash(mix_hash(1, load_eight(p)), load_eight(p + 8));
+        r.run[r.n] = (repeat_run){ .hash = key, .at = (uint32_t)r.n };
+        if (!brief) r.run[r.n].slot = seen_add(&w->seen, key);
     }
-    return h;
+    for (int64_t i = 0; i < r.n; i++)
+        if (!r.run[i].hash || w->seen.slots[r.run[i].slot].count > 1) r.run[kept++] = r.run[i];
+    r.n = kept;
+    return r;
 }
 
-static int64_t gram_chars(const word_facts *at, int n) {
-    int64_t chars = 0;
-    for (int i = 0; i < n; i++) chars += at[i].chars;
+/* Characters of n-grams that occurred before, none counted twice: the search continues after such a gram. */
+static int64_t joined_run_chars(filter_worker *w, const word_runs *r, const datatrove_words *d,
+                                int n) {
+    run_words words = { .hash = d->hash, .chars = d->chars, .n = d->n };
+    int64_t chars = 0, from = 0;
+    seen_clear(&w->seen, r->n);
+    for (int64_t i = 0; i < r->n && r->run[i].at + n <= d->n; i++) {
+        uint32_t at = r->run[i].at, begin = d->at[at], end = d->at[at + (uint32_t)n];
+        if (at < from) continue;
+        if (seen_count(&w->seen, word_hash(d->joined + begin, end - begin)) == 1) continue;
+        chars += run_chars(&words, at, n);
+        from = at + n;
+    }
     return chars;
 }
 
-/* Characters of the most frequent n-gram, the first of equals, times its count. */
-static int64_t top_gram_chars(filter_worker *w, const datatrove_words *d, int n) {
-    uint32_t most = 0;
-    seen_clear(&w->seen, d->n);
-    for (int64_t i = 0; i + n <= d->n; i++) {
-        uint32_t count = seen_count(&w->seen, spaced_hash(d->at + i, n));
-        most = MAX(most, count);
+static bool fails_word_runs(judgment *j, double chars) {
+    enum { FIRST_TOP = 2 };
+    const datatrove_words *d = datatrove_words_of(j);
+    run_words words = { .hash = d->hash, .chars = d->chars, .n = d->n };
+    seen_set *seen = &j->w->seen;
+    word_runs r = runs_begin(j->w, &words);
+    for (int n = FIRST_TOP; n < FIRST_REPEAT; n++) {
+        runs_extend(&r, seen, &words);
+        int64_t found = top_run_chars(&r, seen, &words);
+        int rule = FILTER_top_2gram + n - FIRST_TOP;
+        if (judgment_fails(j, rule, safe_ratio((double)found, chars))) return true;
+        runs_narrow(&r, seen);
     }
-    for (int64_t i = 0; i + n <= d->n; i++)
-        if (seen_find(&w->seen, spaced_hash(d->at + i, n)) == most)
-            return (gram_chars(d->at + i, n) + n - 1) * most;
-    return 0;
-}
-
-static int64_t repeated_gram_chars(filter_worker *w, const datatrove_words *d, int n) {
-    int64_t chars = 0;
-    seen_clear(&w->seen, d->n);
-    for (int64_t i = 0; i + n <= d->n;) {
-        bool repeated = seen_count(&w->seen, joined_gram_hash(d->at + i, n)) > 1;
-        if (repeated) chars += gram_chars(d->at + i, n);
-        i += repeated ? n : 1;
+    r = begin_joined_runs(j->w, d);
+    for (int n = FIRST_REPEAT; n <= LAST_REPEAT; n++) {
+        int64_t found = joined_run_chars(j->w, &r, d, n);
+        int rule = FILTER_repeat_5gram + n - FIRST_REPEAT;
+        if (judgment_fails(j, rule, safe_ratio((double)found, chars))) return true;
     }
-    return chars;
+    return false;
 }
 
 bool datatrove_gopher_repetition(judgment *j) {
-    enum { FIRST_TOP = 2, FIRST_REPEAT = 5, LAST = 10 };
     text_span text = j->v->text;
     double chars = (double)utf8_length(text.at, text.len);
     element_repeats p = count_text_parts(j->w, strip_span(text), 2);
@@ -320,14 +173,7 @@ bool datatrove_gopher_repetition(judgment *j) {
     if (judgment_fails(j, FILTER_repeat_lines, safe_ratio((double)l.repeated, (double)l.n)) ||
         judgment_fails(j, FILTER_repeat_line_chars, safe_ratio((double)l.chars, chars)))
         return true;
-    const datatrove_words *d = words_of(j);
-    for (int n = FIRST_TOP; n <= LAST; n++) {
-        bool top = n < FIRST_REPEAT;
-        int rule = top ? FILTER_top_2gram + n - FIRST_TOP : FILTER_repeat_5gram + n - FIRST_REPEAT;
-        int64_t found = top ? top_gram_chars(j->w, d, n) : repeated_gram_chars(j->w, d, n);
-        if (judgment_fails(j, rule, safe_ratio((double)found, chars))) return true;
-    }
-    return false;
+    return fails_word_runs(j, chars);
 }
 
 /* ---- the other sets ------------------------------------------------------------------------------------------ */
@@ -360,7 +206,7 @@ static bool fails_lines(judgment *j) {
 }
 
 bool datatrove_gopher_quality(judgment *j) {
-    const datatrove_words *d = words_of(j);
+    const datatrove_words *d = datatrove_words_of(j);
     text_span t = j->v->text;
     double words = (double)d->n, solid = (double)d->solid;
     double length = safe_ratio((double)d->solid_chars, solid);
@@ -401,7 +247,7 @@ bool datatrove_fineweb(judgment *j) {
         judgment_fails(j, FILTER_fineweb_repeats, safe_ratio((double)r.chars, (double)chars)))
         return true;
     return judgment_fails(j, FILTER_fineweb_newlines,
-                          safe_ratio((double)newlines, (double)words_of(j)->n));
+                          safe_ratio((double)newlines, (double)datatrove_words_of(j)->n));
 }
 
 /* ---- C4 ---------------------------------------------------------------------------------------------------------- */
@@ -426,12 +272,14 @@ static size_t mark_length(text_span line, size_t at) {
 
 static int64_t add_without_citations(text_span line, str *out) {
     int64_t removed = 0;
-    for (size_t i = 0; i < line.len;) {
-        size_t n = line.at[i] == '[' ? mark_length(line, i) : 0;
-        if (!n) str_add_bytes(out, line.at + i, 1);
+    size_t from = 0;
+    for (const char *p; (p = memchr(line.at + from, '[', line.len - from));) {
+        size_t at = (size_t)(p - line.at), n = mark_length(line, at);
+        str_add_bytes(out, line.at + from, at + !n - from);
         removed += n > 0;
-        i += MAX(n, 1);
+        from = at + MAX(n, 1);
     }
+    str_add_bytes(out, line.at + from, line.len - from);
     return removed;
 }
 
@@ -441,9 +289,11 @@ static bool ends_line(text_span line) {
 
 static void measure_words(text_span line, int64_t *words, int64_t *longest) {
     *words = *longest = 0;
-    for (size_t at = run_end(line, 0, true), end; at < line.len; at = run_end(line, end, true)) {
-        end = run_end(line, at, false);
-        *longest = MAX(*longest, utf8_length(line.at + at, end - at));
+    for (size_t at = python_spaces_end(line, 0), end; at < line.len;
+         at = python_spaces_end(line, end)) {
+        end = python_chunk_end(line, at);
+        if ((int64_t)(end - at) > *longest)
+            *longest = MAX(*longest, utf8_length(line.at + at, end - at));
         ++*words;
     }
 }
@@ -465,7 +315,9 @@ static int judge_c4_line(judgment *j, const c4_rules *rules, text_span line, tex
     c->braces += found[C4_BRACE] > 0;
     if ((*dropped = judgment_fails(j, FILTER_c4_braces, (double)c->braces))) return -1;
     if (found[C4_POLICY]) return COUNTER_line_policy;
-    c->sentences += count_sentences(j, clean);
+    /* a document that has enough sentences is not searched for more */
+    if ((double)c->sentences < j->f->o.limit[rules->sentences])
+        c->sentences += datatrove_sentences(j, clean);
     return -1;
 }
 
@@ -474,7 +326,7 @@ bool datatrove_c4(judgment *j, const c4_rules *rules) {
     c4_counts c = { 0 };
     text_span text = j->v->text, rest = text, line;
     bool dropped = false;
-    words_of(j); /* what sentences are counted with */
+    judgment_words(j); /* finds the language of the text, before it is edited */
     out->len = 0;
     str_add_bytes(out, "", 0);
     for (bool first = true; next_python_line(&rest, &line);) {

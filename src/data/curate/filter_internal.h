@@ -58,8 +58,20 @@ typedef struct repeat_run {
     uint32_t slot;
 } repeat_run;
 
-/* Words as datatrove splits them; see filter_datatrove.c. */
-typedef struct datatrove_words datatrove_words;
+/* Words as datatrove splits them; datatrove_words.c. */
+typedef struct datatrove_words {
+    word_scratch *scratch;
+    text_span of;    /* the text that was split last */
+    uint64_t *hash;  /* [n] */
+    uint32_t *chars; /* [n + 1] characters in all words before */
+    uint32_t *at;    /* [n + 1] where each begins in `joined` */
+    char *joined;    /* all words without what was between them */
+    int64_t n, cap;
+    size_t joined_cap;
+    int64_t solid, solid_chars; /* words that are not all punctuation; their characters */
+    int64_t letters;            /* words with a letter */
+    unsigned stop_words;        /* bit per stop word that occurred */
+} datatrove_words;
 void datatrove_words_free(datatrove_words *d); /* takes NULL */
 
 /* A condition of --where; see filter_members.c. */
@@ -86,6 +98,7 @@ typedef struct judgment {
     bool split;                          /* the worker's words are of this document */
     bool language_known;                 /* `label` is set */
     int label;                           /* the language by `model`; -1: none is likely */
+    const word_rules *words;             /* NULL: not chosen yet */
     text_verdict *v;                     /* v->text is the text as edited so far */
     int64_t count[FILTER_COUNTER_COUNT]; /* edits, added to the totals if the document is kept */
 } judgment;
@@ -135,11 +148,37 @@ typedef struct repeats {
 repeats filter_repeated_lines(filter_worker *w, const scan *s);
 /* Empties the set and reserves space for n keys. */
 void seen_clear(seen_set *s, int64_t n);
+/* Counts the key. @return its slot. */
+uint32_t seen_add(seen_set *s, uint64_t key);
 /* Counts the key. @return how often it has been counted. */
 uint32_t seen_count(seen_set *s, uint64_t key);
-/* @return how often a key was counted. */
-uint32_t seen_find(const seen_set *s, uint64_t key);
 void seen_free(seen_set *s);
+
+/* ---- runs of words: filter_repeat.c ---- */
+typedef struct run_words {
+    const uint64_t *hash;  /* [n] */
+    const uint32_t *chars; /* [n + 1] characters in all words before */
+    int64_t n;
+} run_words;
+typedef struct word_runs {
+    repeat_run *run; /* in text order */
+    int64_t n;
+    int words; /* per run */
+} word_runs;
+static inline int64_t run_chars(const run_words *w, uint32_t at, int words) {
+    return w->chars[at + (uint32_t)words] - w->chars[at];
+}
+/* @return [n] of the worker, whose content is not kept. */
+repeat_run *runs_reserve(filter_worker *w, int64_t n);
+/* Starts with every single word as a run. */
+word_runs runs_begin(filter_worker *w, const run_words *words);
+/* Makes every run one word longer and counts how often each occurs. */
+void runs_extend(word_runs *r, seen_set *seen, const run_words *words);
+/* Keeps the runs that may still repeat when extended by one word. */
+void runs_narrow(word_runs *r, const seen_set *seen);
+/* @return characters of the most frequent run (the first one in a tie), including the spaces between its words, times its
+ * number of occurrences. */
+int64_t top_run_chars(const word_runs *r, const seen_set *seen, const run_words *words);
 
 bool filter_url(judgment *j);
 bool filter_language(judgment *j);
@@ -178,6 +217,18 @@ bool datatrove_gopher_repetition(judgment *j);
 bool datatrove_gopher_quality(judgment *j);
 bool datatrove_c4(judgment *j, const c4_rules *rules);
 bool datatrove_fineweb(judgment *j);
+
+/* The words of the text as edited so far. */
+const datatrove_words *datatrove_words_of(judgment *j);
+/* Sentences of a line, as spaCy's sentencizer or the language's own rules count them. */
+int64_t datatrove_sentences(judgment *j, text_span line);
+/* Whether Python's str.isspace holds. */
+static inline bool is_python_space(uint32_t cp) {
+    return (unicode_class(cp) & CLASS_SPACE) || (cp >= 0x1C && cp <= 0x1F);
+}
+/* The end of the run at `from` of characters that are Python's white space, or that are not. */
+size_t python_spaces_end(text_span t, size_t from);
+size_t python_chunk_end(text_span t, size_t from);
 
 /* The last code point of a text that is not empty. */
 static inline uint32_t last_code_point(text_span s) {

@@ -28,8 +28,7 @@ void seen_clear(seen_set *s, int64_t n) {
     }
 }
 
-/* Counts the key. @return its slot. */
-static uint32_t seen_add(seen_set *s, uint64_t key) {
+uint32_t seen_add(seen_set *s, uint64_t key) {
     uint64_t i = (key ^ key >> 32) & s->mask;
     for (;; i = (i + 1) & s->mask) {
         seen_slot *slot = &s->slots[i];
@@ -45,13 +44,6 @@ static uint32_t seen_add(seen_set *s, uint64_t key) {
 }
 
 uint32_t seen_count(seen_set *s, uint64_t key) { return s->slots[seen_add(s, key)].count; }
-
-uint32_t seen_find(const seen_set *s, uint64_t key) {
-    for (uint64_t i = (key ^ key >> 32) & s->mask; s->slots[i].stamp == s->stamp;
-         i = (i + 1) & s->mask)
-        if (s->slots[i].key == key) return s->slots[i].count;
-    return 0;
-}
 
 void seen_free(seen_set *s) { free(s->slots); }
 
@@ -104,28 +96,25 @@ static bool drops_lines(judgment *j, const scan *s) {
 
 /* ---- runs of words --------------------------------------------------------------------------- */
 
-typedef struct word_runs {
-    repeat_run *run; /* in text order */
-    int64_t n;
-    int words; /* per run */
-} word_runs;
-
-/* Starts with every single word as a run. */
-static word_runs runs_begin(filter_worker *w, const scan *s) {
-    if (w->runs_capacity < s->words) {
-        w->runs_capacity = MAX(1024, s->words + s->words / 2);
+repeat_run *runs_reserve(filter_worker *w, int64_t n) {
+    if (w->runs_capacity < n) {
+        w->runs_capacity = MAX(1024, n + n / 2);
         free(w->runs);
         w->runs = mem_alloc((size_t)w->runs_capacity * sizeof *w->runs);
     }
-    for (int64_t i = 0; i < s->words; i++)
-        w->runs[i] = (repeat_run){ .hash = s->hash[i], .at = (uint32_t)i };
-    return (word_runs){ .run = w->runs, .n = s->words, .words = 1 };
+    return w->runs;
 }
 
-/* Makes every run one word longer and counts how often each occurs. */
-static void runs_extend(word_runs *r, seen_set *seen, const scan *s) {
+word_runs runs_begin(filter_worker *w, const run_words *s) {
+    repeat_run *run = runs_reserve(w, s->n);
+    for (int64_t i = 0; i < s->n; i++)
+        run[i] = (repeat_run){ .hash = s->hash[i], .at = (uint32_t)i };
+    return (word_runs){ .run = run, .n = s->n, .words = 1 };
+}
+
+void runs_extend(word_runs *r, seen_set *seen, const run_words *s) {
     r->words++;
-    while (r->n > 0 && r->run[r->n - 1].at + r->words > s->words) r->n--;
+    while (r->n > 0 && r->run[r->n - 1].at + r->words > s->n) r->n--;
     seen_clear(seen, r->n);
     for (int64_t i = 0; i < r->n; i++) {
         repeat_run *run = &r->run[i];
@@ -135,8 +124,7 @@ static void runs_extend(word_runs *r, seen_set *seen, const scan *s) {
     }
 }
 
-/* Keeps the runs that may still repeat when extended by one word. */
-static void runs_narrow(word_runs *r, const seen_set *seen) {
+void runs_narrow(word_runs *r, const seen_set *seen) {
     int64_t kept = 0;
     for (int64_t i = 0; i < r->n; i++) {
         const repeat_run *run = &r->run[i];
@@ -147,14 +135,8 @@ static void runs_narrow(word_runs *r, const seen_set *seen) {
     r->n = kept;
 }
 
-static int64_t run_chars(const scan *s, uint32_t at, int words) {
-    return s->word_chars[at + (uint32_t)words] - s->word_chars[at];
-}
-
-/* @return characters of the most frequent run (the first one in a tie), including the spaces
- * between its words, times its number of occurrences. */
-static int64_t top_run_chars(const word_runs *r, const seen_set *seen, const scan *s) {
-    if (s->words < r->words) return 0;
+int64_t top_run_chars(const word_runs *r, const seen_set *seen, const run_words *s) {
+    if (s->n < r->words) return 0;
     uint32_t at = 0, most = 1; /* if none repeats, the first of the text */
     for (int64_t i = 0; i < r->n; i++) {
         uint32_t count = seen->slots[r->run[i].slot].count;
@@ -165,7 +147,7 @@ static int64_t top_run_chars(const word_runs *r, const seen_set *seen, const sca
 
 /* @return characters of words in runs that occurred before, none counted twice: the search
  * continues after such a run. */
-static int64_t repeated_run_chars(const word_runs *r, seen_set *seen, const scan *s) {
+static int64_t repeated_run_chars(const word_runs *r, seen_set *seen, const run_words *s) {
     int64_t chars = 0, from = 0;
     for (int64_t i = 0; i < r->n; i++) {
         uint32_t *count = &seen->slots[r->run[i].slot].count;
@@ -184,12 +166,14 @@ bool filter_gopher_repetition(judgment *j) {
     const scan *s = judgment_scan(j);
     if (drops_lines(j, s)) return true;
     seen_set *seen = &j->w->seen;
-    word_runs r = runs_begin(j->w, s);
+    run_words words = { .hash = s->hash, .chars = s->word_chars, .n = s->words };
+    word_runs r = runs_begin(j->w, &words);
     for (int n = FIRST_TOP; n <= LAST; n++) {
-        runs_extend(&r, seen, s);
+        runs_extend(&r, seen, &words);
         bool top = n < FIRST_REPEAT;
         int rule = top ? FILTER_top_2gram + n - FIRST_TOP : FILTER_repeat_5gram + n - FIRST_REPEAT;
-        int64_t chars = top ? top_run_chars(&r, seen, s) : repeated_run_chars(&r, seen, s);
+        int64_t chars =
+            top ? top_run_chars(&r, seen, &words) : repeated_run_chars(&r, seen, &words);
         if (judgment_fails(j, rule, safe_ratio((double)chars, (double)s->chars))) return true;
         runs_narrow(&r, seen);
     }

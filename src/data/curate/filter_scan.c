@@ -1,6 +1,7 @@
 /* The single pass over a document's text that finds words and lines and counts everything the
  * rule sets need. ASCII is processed eight bytes at a time. */
 #include "curate/filter_internal.h"
+#include "curate/word_hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,15 +15,6 @@ static bool is_ascii_space(unsigned char c) { return c == ' ' || (c >= '\t' && c
  * Sets of bytes in a 64-bit word, each marked by its highest bit. Results after the first byte
  * that is not ASCII are undefined. */
 
-#define EACH_BYTE(byte) ((uint64_t)(byte)*UINT64_C(0x0101010101010101))
-#define HIGHS           EACH_BYTE(0x80)
-
-/* Marks bytes that may end a word: white space, controls and non-ASCII bytes. */
-static uint64_t word_end_bytes(uint64_t eight) {
-    uint64_t above_space = (eight & ~HIGHS) + EACH_BYTE(0x7F - ' ');
-    return (~above_space | eight) & HIGHS;
-}
-
 static uint64_t bytes_between(uint64_t eight, unsigned char low, unsigned char high) {
     return (eight + EACH_BYTE(0x80 - low)) & ~(eight + EACH_BYTE(0x7F - high)) & HIGHS;
 }
@@ -35,11 +27,6 @@ static int count_set(uint64_t highs) { return (int)((highs >> 7) * EACH_BYTE(1) 
 
 /* ---- one word -------------------------------------------------------------------------------- */
 
-static uint64_t mix_hash(uint64_t h, uint64_t word) {
-    h = (h ^ word) * 0x9E3779B97F4A7C15u;
-    return h ^ h >> 29;
-}
-
 /* Loads the n < 8 bytes at p; `left` bytes are readable. */
 static uint64_t load_part(const char *p, size_t n, size_t left) {
     uint64_t v = 0;
@@ -49,15 +36,6 @@ static uint64_t load_part(const char *p, size_t n, size_t left) {
     }
     memcpy(&v, p, n);
     return v;
-}
-
-static uint64_t scan_word_hash(const char *p, size_t n, size_t left) {
-    uint64_t h = n, v;
-    for (; n >= 8; p += 8, n -= 8, left -= 8) {
-        memcpy(&v, p, 8);
-        h = mix_hash(h, v);
-    }
-    return mix_hash(h, load_part(p, n, left));
 }
 
 /* The stop words of Gopher, as load_part returns them. */
@@ -183,7 +161,7 @@ static void scan_word(walk *k) {
     unsigned classes = walk_word(k);
     size_t n = (size_t)(k->p - at), left = (size_t)(k->end - at);
     uint32_t chars = (uint32_t)((int64_t)n - (k->extra - extra));
-    s->hash[s->words] = scan_word_hash(at, n, left);
+    s->hash[s->words] = word_hash(at, n);
     s->word_chars[s->words + 1] = s->word_chars[s->words] + chars;
     s->words++;
     if (classes & CLASS_LETTER) s->letter_words++;

@@ -47,8 +47,9 @@ err filter_open_words(filter *f) {
 const word_rules *judgment_words(judgment *j) {
     const filter *f = j->f;
     if (f->file_words) return f->file_words;
+    if (j->words) return j->words;
     int label = f->label_words ? judgment_label(j) : -1;
-    return word_tables_get(f->tables, label >= 0 ? f->label_words[label] : f->words);
+    return j->words = word_tables_get(f->tables, label >= 0 ? f->label_words[label] : f->words);
 }
 
 void filter_words_free(filter *f) {

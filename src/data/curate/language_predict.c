@@ -1,6 +1,7 @@
 /* Prediction with a fastText model: the mean of the rows of a text's words, their character
  * n-grams and its word n-grams, multiplied by the output matrix. */
 #include "curate/language_internal.h"
+#include "curate/word_hash.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,11 +19,15 @@ typedef struct cached_word {
     uint32_t rows;
 } cached_word;
 
+/* Rows of a word that are gathered before they are added. */
+enum { ROWS_AT_ONCE = 256 };
+
 struct language_scratch {
-    float *hidden;      /* [dim] */
-    float *probability; /* [labels] */
-    int32_t *path;      /* stack of nodes to visit */
-    float *path_log;    /* log probability of reaching each */
+    float *hidden;           /* [dim] */
+    float *probability;      /* [labels] */
+    uint64_t bucket_inverse; /* 2^64 / buckets, rounded up */
+    int32_t *path;           /* stack of nodes to visit */
+    float *path_log;         /* log probability of reaching each */
     /* State while reading a text: */
     int64_t rows;               /* rows added to `hidden` */
     int32_t recent[MAX_NGRAMS]; /* hashes of the last words, the newest at words % MAX_NGRAMS */
@@ -30,16 +35,17 @@ struct language_scratch {
     str word; /* the current word, with its < and > */
     cached_word
         *cache; /* [CACHED_WORDS]; NULL: the model has no character n-grams, or too many columns */
-    float *cached_sums; /* [CACHED_WORDS][dim] */
-    float *sum;         /* [dim] of the current word, or r->hidden */
-    bool listing;       /* rows are listed, not added */
-    int64_t *list, cap_list;
+    float *cached_sums;              /* [CACHED_WORDS][dim] */
+    float *sum;                      /* [dim] of the current word, or r->hidden */
+    bool listing;                    /* rows of the text are listed, not added */
+    int64_t *list, listed, cap_list; /* rows of the word, or of the text */
 };
 
 language_scratch *language_scratch_new(const language_model *m) {
     language_scratch *r = mem_alloc(sizeof *r);
     r->hidden = mem_alloc((size_t)m->dim * sizeof *r->hidden);
     r->probability = mem_alloc((size_t)m->labels * sizeof *r->probability);
+    r->bucket_inverse = m->bucket ? UINT64_MAX / (uint64_t)m->bucket + 1 : 0;
     r->sum = mem_alloc((size_t)m->dim * sizeof *r->sum);
     if (m->maxn > 0 && m->dim <= CACHED_DIM) {
         r->cache = mem_alloc(CACHED_WORDS * sizeof *r->cache);
@@ -105,34 +111,59 @@ static float row_norm(const ft_matrix *m, int64_t row) {
         }                                                                                          \
     }
 
-/* Adds a quantized row whose parts are pairs, as in all small models. */
-static void add_row_of_pairs(const ft_matrix *m, int64_t row, float *sum) {
-    const uint8_t *code = m->data + row * m->q.parts, *from = m->q.centroids;
-    float norm = row_norm(m, row);
-    for (int32_t part = 0; part < m->q.parts; part++, from += 256 * 2 * sizeof(float)) {
-        float pair[2];
-        memcpy(pair, from + code[part] * sizeof pair, sizeof pair);
-        sum[2 * part] += norm * pair[0];
-        sum[2 * part + 1] += norm * pair[1];
+/* Adds quantized rows whose parts are pairs, as in all small models, with the sums of PARTS_AT_ONCE parts in registers. Each sum
+ * adds the rows in order. */
+enum { PARTS_AT_ONCE = 8 };
+static void add_rows_of_pairs(const ft_matrix *m, const int64_t *rows, int64_t n, float *sum) {
+    typedef double two_pairs __attribute__((vector_size(16)));
+    typedef float four __attribute__((vector_size(16)));
+    enum {
+        PARTS = PARTS_AT_ONCE,
+        TABLE = 256 * 2 * sizeof(float)
+    }; /* bytes of a part's centroids */
+    for (int32_t part = 0; part < m->q.parts; part += PARTS) {
+        four at[PARTS / 2];
+        memcpy(at, sum + 2 * part, sizeof at);
+        for (int64_t i = 0; i < n; i++) {
+            const uint8_t *code = m->data + rows[i] * m->q.parts + part;
+            const uint8_t *from = m->q.centroids + (int64_t)part * TABLE;
+            float norm = row_norm(m, rows[i]);
+            for (int k = 0; k < PARTS / 2; k++) {
+                double pair[2];
+                memcpy(&pair[0], from + 2 * k * TABLE + code[2 * k] * sizeof *pair, sizeof *pair);
+                memcpy(&pair[1], from + (2 * k + 1) * TABLE + code[2 * k + 1] * sizeof *pair,
+                       sizeof *pair);
+                at[k] += norm * (four)(two_pairs){ pair[0], pair[1] };
+            }
+        }
+        memcpy(sum + 2 * part, at, sizeof at);
     }
 }
 
-/* Adds a row to `sum`, or lists it. */
-static void add_embedding(const language_model *m, language_scratch *r, int64_t row, float *sum) {
-    if (!r->listing) {
-        bool pairs = m->in.quantized && m->in.q.part == 2 && m->in.q.last_part == 2;
-        if (pairs)
-            add_row_of_pairs(&m->in, row, sum);
-        else
-            FOR_ROW(&m->in, row, sum[at] += v);
-        r->rows++;
+/* Adds the rows, in order, to `sum`. */
+static void add_rows(const ft_matrix *m, const int64_t *rows, int64_t n, float *sum) {
+    bool pairs = m->quantized && m->q.part == 2 && m->q.last_part == 2;
+    if (pairs && m->q.parts % PARTS_AT_ONCE == 0) {
+        add_rows_of_pairs(m, rows, n, sum);
         return;
     }
-    if (r->rows == r->cap_list) {
-        r->cap_list = MAX(1024, 2 * r->cap_list);
+    for (int64_t k = 0; k < n; k++) FOR_ROW(m, rows[k], sum[at] += v);
+}
+
+static void add_gathered(const language_model *m, language_scratch *r, float *sum) {
+    add_rows(&m->in, r->list, r->listed, sum);
+    r->rows += r->listed;
+    r->listed = 0;
+}
+
+/* Adds a row to the list of those that the word or text has. */
+static void list_row(const language_model *m, language_scratch *r, int64_t row, float *sum) {
+    if (!r->listing && r->listed == ROWS_AT_ONCE) add_gathered(m, r, sum);
+    if (r->listed == r->cap_list) {
+        r->cap_list = MAX(2 * ROWS_AT_ONCE, 2 * r->cap_list);
         r->list = mem_grow(r->list, (size_t)r->cap_list * sizeof *r->list);
     }
-    r->list[r->rows++] = row;
+    r->list[r->listed++] = row;
 }
 
 static float dot_row(const language_model *m, const float *hidden, int64_t row) {
@@ -143,14 +174,18 @@ static float dot_row(const language_model *m, const float *hidden, int64_t row) 
 
 /* ---- reading a text -------------------------------------------------------------------------- */
 
-static void add_bucket(const language_model *m, language_scratch *r, uint64_t hash, float *sum) {
-    int64_t bucket = (int64_t)(hash % (uint64_t)m->bucket);
+/* hash % m->bucket, without a division. */
+static int64_t ngram_bucket(const language_model *m, const language_scratch *r, uint32_t hash) {
+    return (int64_t)((unsigned __int128)(r->bucket_inverse * hash) * (uint32_t)m->bucket >> 64);
+}
+
+static void list_bucket(const language_model *m, language_scratch *r, int64_t bucket, float *sum) {
     if (m->kept) {
         const ft_kept *k = ft_kept_slot(m, bucket);
         if (k->bucket < 0) return;
         bucket = k->row;
     }
-    add_embedding(m, r, m->words + bucket, sum);
+    list_row(m, r, m->words + bucket, sum);
 }
 
 /* Adds the n-grams of minn to maxn characters of r->word, including < and > but not these alone. */
@@ -165,7 +200,7 @@ static void add_ngrams(const language_model *m, language_scratch *r) {
             h = ft_hash(h, w[end++]);
             while (end < len && ((unsigned char)w[end] & 0xC0) == 0x80) h = ft_hash(h, w[end++]);
             bool edge = n == 1 && (i == 0 || end == len);
-            if (n >= m->minn && !edge) add_bucket(m, r, h, r->sum);
+            if (n >= m->minn && !edge) list_bucket(m, r, ngram_bucket(m, r, h), r->sum);
         }
     }
 }
@@ -179,8 +214,15 @@ static void add_word_ngrams(const language_model *m, language_scratch *r) {
             uint64_t word = (uint64_t)(int64_t)r->recent[k % MAX_NGRAMS];
             h = k == r->words - n ? word : h * 116049371u + word;
         }
-        add_bucket(m, r, h, r->hidden);
+        list_bucket(m, r, (int64_t)(h % (uint64_t)m->bucket), r->hidden);
     }
+    if (!r->listing) add_gathered(m, r, r->hidden);
+}
+
+static uint32_t hash_word(const char *w, size_t len) {
+    uint32_t h = (uint32_t)FT_HASH_SEED;
+    for (size_t i = 0; i < len; i++) h = ft_hash(h, w[i]);
+    return h;
 }
 
 static const char end_of_text[] = "</s>";
@@ -189,7 +231,7 @@ static const char end_of_text[] = "</s>";
 static void sum_word(const language_model *m, language_scratch *r, const char *w, size_t len,
                      int32_t index) {
     memset(r->sum, 0, (size_t)m->dim * sizeof *r->sum);
-    if (index >= 0) add_embedding(m, r, index, r->sum);
+    if (index >= 0) list_row(m, r, index, r->sum);
     bool end = len == sizeof end_of_text - 1 && memcmp(w, end_of_text, len) == 0;
     if (m->maxn > 0 && !end) {
         r->word.len = 0;
@@ -198,50 +240,56 @@ static void sum_word(const language_model *m, language_scratch *r, const char *w
         str_add_bytes(&r->word, ">", 1);
         add_ngrams(m, r);
     }
+    if (!r->listing) add_gathered(m, r, r->sum);
 }
 
-/* @return the sum of a word, from the table or computed. */
-static const float *word_sum(const language_model *m, language_scratch *r, const char *w,
-                             size_t len, int32_t index, uint32_t hash) {
-    size_t slot = (hash * 0x9E3779B1u) >> (32 - CACHE_BITS);
+/* Adds the sum of a word to r->hidden. Sums of words that are not in the table are computed and put there. */
+static void add_word_rows(const language_model *m, language_scratch *r, const char *w, size_t len) {
+    size_t slot = (size_t)(word_hash(w, len) & (CACHED_WORDS - 1));
     cached_word *c = r->cache && !r->listing && len <= CACHED_WORD ? &r->cache[slot] : NULL;
-    float *kept = c ? r->cached_sums + slot * (size_t)m->dim : NULL;
+    float *sum = c ? r->cached_sums + slot * (size_t)m->dim : r->sum;
     if (c && c->len == len && memcmp(c->text, w, len) == 0) {
         r->rows += c->rows;
-        return kept;
+    } else {
+        int64_t before = r->rows;
+        sum_word(m, r, w, len, ft_find_word(m, w, len, hash_word(w, len)));
+        if (c) {
+            memcpy(c->text, w, len);
+            c->len = (uint32_t)len;
+            c->rows = (uint32_t)(r->rows - before);
+            memcpy(sum, r->sum, (size_t)m->dim * sizeof *sum);
+        }
     }
-    int64_t before = r->rows;
-    sum_word(m, r, w, len, index);
-    if (!c) return r->sum;
-    memcpy(c->text, w, len);
-    c->len = (uint32_t)len;
-    c->rows = (uint32_t)(r->rows - before);
-    memcpy(kept, r->sum, (size_t)m->dim * sizeof *kept);
-    return kept;
+    for (int32_t i = 0; i < m->dim; i++) r->hidden[i] += sum[i];
 }
 
 static void embed_word(const language_model *m, language_scratch *r, const char *w, size_t len) {
-    uint32_t h = (uint32_t)FT_HASH_SEED;
-    for (size_t i = 0; i < len; i++) h = ft_hash(h, w[i]);
-    int32_t index = ft_find_word(m, w, len, h);
-    if (index < 0 && len >= 9 && memcmp(w, "__label__", 9) == 0)
-        return; /* fastText does not treat it as a word */
-    const float *sum = word_sum(m, r, w, len, index, h);
-    for (int32_t i = 0; i < m->dim; i++) r->hidden[i] += sum[i];
-    r->recent[r->words++ % MAX_NGRAMS] = (int32_t)h;
+    static const char label[] = "__label__"; /* fastText does not treat such a text as a word */
+    if (len >= sizeof label - 1 && memcmp(w, label, sizeof label - 1) == 0 &&
+        ft_find_word(m, w, len, hash_word(w, len)) < 0)
+        return;
+    add_word_rows(m, r, w, len);
+    if (m->word_ngrams < 2) return;
+    r->recent[r->words++ % MAX_NGRAMS] = (int32_t)hash_word(w, len);
     add_word_ngrams(m, r);
 }
 
 static bool ends_word(char c) { return (c >= '\t' && c <= '\r') || c == ' ' || c == 0; }
 
+static size_t find_word_end(text_span text, size_t at) {
+    while (at < text.len && !ends_word(text.at[at])) {
+        bool none = text.len - at >= 8 && !ascii_end_bytes(load_eight(text.at + at));
+        at += none ? 8 : 1;
+    }
+    return at;
+}
+
 static void embed_text(const language_model *m, language_scratch *r, text_span text) {
     memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
-    r->rows = r->words = 0;
-    for (size_t at = 0; at < text.len;) {
-        size_t end = at;
-        while (end < text.len && !ends_word(text.at[end])) end++;
+    r->rows = r->words = r->listed = 0;
+    for (size_t at = 0, end; at < text.len; at = end + 1) {
+        end = find_word_end(text, at);
         if (end > at) embed_word(m, r, text.at + at, end - at);
-        at = end + 1;
     }
     embed_word(m, r, end_of_text, sizeof end_of_text - 1);
 }
@@ -320,16 +368,15 @@ const int64_t *language_rows(const language_model *m, language_scratch *r, text_
                              int64_t *n) {
     r->listing = true;
     embed_text(m, r, text);
-    *n = r->rows;
+    *n = r->listed;
     return r->list;
 }
 
 const float *language_predict_rows(const language_model *m, language_scratch *r,
                                    const int64_t *rows, int64_t n) {
-    r->listing = false;
-    r->rows = 0;
+    r->rows = n;
     memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
-    for (int64_t i = 0; i < n; i++) add_embedding(m, r, rows[i], r->hidden);
+    add_rows(&m->in, rows, n, r->hidden);
     return predict_hidden(m, r);
 }
 

@@ -9,6 +9,7 @@
  * A chunk's tokens depend on nothing else, so that each worker remembers those of short chunks. The patterns and
  * exceptions come from tables (word_tables.c) or from a file (word_rules_read.c), so that they are checked, and a
  * pattern can only split text between characters. Languages without such rules have Unicode's (word_breaks.c). */
+#include "curate/word_hash.h"
 #include "curate/word_rules_internal.h"
 
 #include <stdlib.h>
@@ -41,9 +42,17 @@ struct word_scratch {
 
 /* ---- exceptions ------------------------------------------------------------------------------------ */
 
+/* Most texts are told apart from all exceptions by their length and ends. */
+static uint32_t exception_bit(const char *s, size_t n) {
+    uint32_t ends = (uint8_t)s[0] | (uint32_t)(uint8_t)s[n - 1] << 8 | (uint32_t)n << 16;
+    return ends * 0x9E3779B1u >> 18;
+}
+
 static const word_exception *find_exception(const word_rules *w, const char *s, size_t n) {
     if (n == 0 || n > w->longest) return NULL;
-    for (uint64_t i = hash_bytes(s, n, 0) & w->slot_mask; w->slot[i]; i = (i + 1) & w->slot_mask) {
+    uint32_t bit = exception_bit(s, n);
+    if (!(w->maybe[bit / 64] >> bit % 64 & 1)) return NULL;
+    for (uint64_t i = word_hash(s, n) & w->slot_mask; w->slot[i]; i = (i + 1) & w->slot_mask) {
         const word_exception *e = &w->exceptions[w->slot[i] - 1];
         if (strncmp(e->text, s, n) == 0 && e->text[n] == 0) return e;
     }
@@ -58,7 +67,9 @@ static void index_exceptions(word_rules *w) {
     for (size_t k = 0; k < w->n_exceptions; k++) {
         const char *text = w->exceptions[k].text;
         size_t n = strlen(text);
-        uint64_t i = hash_bytes(text, n, 0) & w->slot_mask;
+        uint64_t i = word_hash(text, n) & w->slot_mask;
+        uint32_t bit = exception_bit(text, n);
+        w->maybe[bit / 64] |= UINT64_C(1) << bit % 64;
         while (w->slot[i]) i = (i + 1) & w->slot_mask;
         w->slot[i] = (uint32_t)(k + 1);
         w->longest = MAX(w->longest, n);
@@ -280,7 +291,7 @@ const uint32_t *word_rules_split(const word_rules *w, word_scratch *s, const cha
     }
     cached_chunk *c = NULL;
     if (n <= CACHE_CHUNK) {
-        c = &s->cache[hash_bytes(chunk, n, 0) & (CACHE_SLOTS - 1)];
+        c = &s->cache[word_hash(chunk, n) & (CACHE_SLOTS - 1)];
         if (c->len == n && c->rules == w->number && memcmp(c->text, chunk, n) == 0)
             return recall_chunk(s, c, words);
     }
@@ -303,6 +314,7 @@ static bool is_in_ranges(const point_ranges *r, uint32_t cp) {
     return low < r->n && cp >= r->at[low][0];
 }
 bool word_is_punctuation(const word_rules *w, uint32_t cp) {
+    if (cp < 128) return w->ascii_punctuation[cp / 64] >> cp % 64 & 1;
     return is_in_ranges(&w->punctuation, cp);
 }
 bool word_ends_sentence(const word_rules *w, uint32_t cp) {
@@ -347,6 +359,9 @@ static void find_phrases_of(word_rules *w, word_scratch *s) {
 
 void word_rules_prepare(word_rules *w) {
     index_exceptions(w);
+    for (uint32_t cp = 0; cp < 128; cp++)
+        if (is_in_ranges(&w->punctuation, cp))
+            w->ascii_punctuation[cp / 64] |= UINT64_C(1) << cp % 64;
     word_scratch *s = word_scratch_new();
     find_phrases_of(w, s);
     word_scratch_free(s);

@@ -8,6 +8,7 @@
 
 #include "curate/word_rules.h"
 
+enum { EXCEPTION_BITS = 1 << 14 };
 enum { MAX_EXCEPTION_BYTES = UINT8_MAX, MAX_EXCEPTION_TOKENS = 4 };
 typedef enum { PREFIX, SUFFIX, INFIX, WHOLE, URL, SENTENCE, PATTERNS } pattern_kind;
 
@@ -36,6 +37,8 @@ struct word_rules {
     size_t longest; /* exception, in bytes */
     uint32_t *slot; /* [slot_mask + 1] index + 1; 0: free */
     uint64_t slot_mask;
+    uint64_t maybe[EXCEPTION_BITS / 64]; /* by exception_bit: clear where no exception is */
+    uint64_t ascii_punctuation[2];       /* a bit per code point */
     point_ranges punctuation, sentence_ends;
     bool splits_letters; /* an affix or infix may be in letters of ASCII alone */
     bool blanks;         /* spaces and tabs alone separate chunks */
