@@ -111,45 +111,12 @@ bool model_has_delta(const model_config *c) {
 
 /* @return what a fact needs to matter that this model does not have; NULL: nothing is missing. */
 static const char *missing_of(const model_fact *f, const model_config *c) {
-    bool rope = c->pos == POS_ROPE;
-    rope_scaling_kind scaling = rope ? c->rope_scaling : ROPE_PLAIN;
+    rope_scaling_kind scaling = c->pos == POS_ROPE ? c->rope_scaling : ROPE_PLAIN;
     CHOICE_DECIDED(rope_scaling_kind, 6);
-    const struct {
-        int flag;
-        bool holds;
-        const char *needs;
-    } conditions[] = {
-        { FACT_OF_ROPE, rope, "model.positions=rope" },
-        { FACT_OF_ALIBI, c->pos == POS_ALIBI, "model.positions=alibi" },
-        { FACT_OF_SCALED_ROPE, scaling != ROPE_PLAIN, "model.rope_scaling other than none" },
-        { FACT_OF_ROPE_CONTEXT,
-          scaling == ROPE_LLAMA3 || scaling == ROPE_YARN || scaling == ROPE_LONG,
-          "model.rope_scaling=llama3, yarn or longrope" },
-        { FACT_OF_LLAMA3, scaling == ROPE_LLAMA3, "model.rope_scaling=llama3" },
-        { FACT_OF_YARN, scaling == ROPE_YARN, "model.rope_scaling=yarn" },
-        { FACT_OF_LONG_ROPE, scaling == ROPE_LONG, "model.rope_scaling=longrope" },
-        { FACT_OF_ROPE_ATTENTION, scaling == ROPE_YARN || scaling == ROPE_LONG,
-          "model.rope_scaling=yarn or longrope" },
-        { FACT_OF_PARALLEL, c->parallel, "model.parallel_branches=true" },
-        { FACT_OF_MUP, c->mup, "model.mup=true" },
-        { FACT_OF_LAYER_NORM, c->norm == NORM_LAYER, "model.norm=layer" },
-        { FACT_OF_NO_BIAS, !c->bias, "model.bias=false" },
-        { FACT_OF_EXPERTS, c->experts > 0, "model.experts above 0" },
-        { FACT_OF_NOPE, has_unrotated(c), "layers without positions (model.layer_pattern)" },
-        { FACT_OF_TEMPERATURE, c->temperature > 0, "model.attention_temperature above 0" },
-        { FACT_OF_SHARED, c->experts > 0 && c->shared_experts > 0, "model.shared_experts above 0" },
-        { FACT_OF_GROUPS, c->experts > 0 && c->groups > 1, "model.expert_groups above 1" },
-        { FACT_OF_CLAMPED, c->mlp == MLP_SWIGLU_CLAMPED, "model.activation=swiglu_clamped" },
-        { FACT_OF_QK_NORM, c->qknorm != QKNORM_NONE, "model.qk_norm other than none" },
-        { FACT_OF_WINDOW, c->window > 0, "model.sliding_window above 0" },
-        { FACT_OF_LATENT, c->kv_latent > 0, "model.kv_latent_dim above 0" },
-        { FACT_OF_DELTA, model_has_delta(c), "gated DeltaNet layers (model.layer_pattern)" },
-        { FACT_OF_INIT_STD, c->init != INIT_SMALL, "model.init other than small" },
-        { FACT_OF_UNTIED, !c->tied, "model.tie_embeddings=false" },
-        { FACT_OF_ROUTER_BIAS, c->experts > 0 && c->router_bias, "model.router_bias=true" },
-    };
-    for (size_t i = 0; i < COUNT_OF(conditions); i++)
-        if ((f->flags & conditions[i].flag) && !conditions[i].holds) return conditions[i].needs;
+#define X(name, holds, needs)                                                                      \
+    if ((f->flags & FACT_OF_##name) && !(holds)) return needs;
+    FACT_CONDITIONS(X)
+#undef X
     return NULL;
 }
 

@@ -49,36 +49,53 @@ typedef struct model_config {
  * checkpoints, comparison, exchange. Every legal value is exact in a double, but that of a list, of which the double is
  * the length. */
 typedef enum { FACT_INT, FACT_REAL, FACT_BOOL, FACT_CHOICE, FACT_LIST } fact_type;
+/* When a fact matters to a model c: FACT_OF_NAME in the fact's row, the condition (facts.c evaluates it; `scaling` is that of
+ * rotary positions), and its words. */
+// clang-format off
+#define FACT_ROPE_CONDITIONS(X) \
+    X(ROPE, c->pos == POS_ROPE, "model.positions=rope") \
+    X(SCALED_ROPE, scaling != ROPE_PLAIN, "model.rope_scaling other than none") \
+    X(ROPE_CONTEXT, scaling == ROPE_LLAMA3 || scaling == ROPE_YARN || scaling == ROPE_LONG, "model.rope_scaling=llama3, yarn or longrope") \
+    X(LLAMA3, scaling == ROPE_LLAMA3, "model.rope_scaling=llama3") \
+    X(YARN, scaling == ROPE_YARN, "model.rope_scaling=yarn") \
+    X(LONG_ROPE, scaling == ROPE_LONG, "model.rope_scaling=longrope") \
+    X(ROPE_ATTENTION, scaling == ROPE_YARN || scaling == ROPE_LONG, "model.rope_scaling=yarn or longrope")
+#define FACT_CONDITIONS(X) FACT_ROPE_CONDITIONS(X) \
+    X(ALIBI, c->pos == POS_ALIBI, "model.positions=alibi") \
+    X(PARALLEL, c->parallel, "model.parallel_branches=true") \
+    X(MUP, c->mup, "model.mup=true") \
+    X(LAYER_NORM, c->norm == NORM_LAYER, "model.norm=layer") \
+    X(NO_BIAS, !c->bias, "model.bias=false") \
+    X(EXPERTS, c->experts > 0, "model.experts above 0") \
+    X(NOPE, has_unrotated(c), "layers without positions (model.layer_pattern)") \
+    X(TEMPERATURE, c->temperature > 0, "model.attention_temperature above 0") \
+    X(SHARED, c->experts > 0 && c->shared_experts > 0, "model.shared_experts above 0") \
+    X(GROUPS, c->experts > 0 && c->groups > 1, "model.expert_groups above 1") \
+    X(CLAMPED, c->mlp == MLP_SWIGLU_CLAMPED, "model.activation=swiglu_clamped") \
+    X(QK_NORM, c->qknorm != QKNORM_NONE, "model.qk_norm other than none") \
+    X(WINDOW, c->window > 0, "model.sliding_window above 0") \
+    X(LATENT, c->kv_latent > 0, "model.kv_latent_dim above 0") \
+    X(DELTA, model_has_delta(c), "gated DeltaNet layers (model.layer_pattern)") \
+    X(INIT_STD, c->init != INIT_SMALL, "model.init other than small") \
+    X(UNTIED, !c->tied, "model.tie_embeddings=false") \
+    X(ROUTER_BIAS, c->experts > 0 && c->router_bias, "model.router_bias=true")
+// clang-format on
+enum {
+#define X(name, holds, needs) FACT_CONDITION_##name,
+    FACT_CONDITIONS(X)
+#undef X
+        FACT_CONDITION_COUNT
+};
+_Static_assert(FACT_CONDITION_COUNT <= 28, "the flags of a fact are an int");
 typedef enum fact_flag {
-    FACT_REQUIRED = 1,  /* no default: every preset and every checkpoint states it */
-    FACT_TRAINING = 2,  /* changes how a model is trained, not what trained weights compute */
-    FACT_OF_ROPE = 4,   /* matters only with rotary positions */
-    FACT_OF_LLAMA3 = 8, /* matters only with llama3 rope scaling */
-    FACT_OF_MUP = 16,   /* matters only with muP */
-    FACT_OF_LAYER_NORM = 32,
-    FACT_OF_NO_BIAS = 64,  /* matters only where model.bias is false */
-    FACT_OF_EXPERTS = 128, /* matters only where model.experts is not 0 */
-    FACT_OF_ROUTER_BIAS = 256,
-    FACT_OF_QK_NORM = 512,
-    FACT_OF_UNTIED = 1024,
-    FACT_OF_WINDOW = 2048,
-    FACT_OF_PARALLEL = 4096,      /* matters only with parallel branches */
-    FACT_OF_SCALED_ROPE = 8192,   /* matters only with rope scaling of any kind */
-    FACT_OF_ROPE_CONTEXT = 16384, /* ... of a kind that reads the original context length */
-    FACT_OF_YARN = 32768,
-    FACT_OF_LONG_ROPE = 1 << 16,
-    FACT_OF_ROPE_ATTENTION = 1 << 17, /* matters only with yarn or longrope */
-    FACT_OF_SHARED = 1 << 20,         /* matters only with shared experts */
-    FACT_OF_GROUPS = 1 << 21,         /* ... with groups of experts */
-    FACT_OF_CLAMPED = 1 << 22,        /* ... with clamped SwiGLU */
-    FACT_OF_LATENT = 1 << 24,         /* matters only with latent attention */
-    FACT_OF_INIT_STD = 1 << 25,       /* matters only where model.init reads a deviation */
-    FACT_OF_TEMPERATURE = 1 << 26,
-    FACT_OF_NOPE = 1 << 27,  /* matters only to models with layers without positions */
-    FACT_OF_DELTA = 1 << 28, /* matters only to models with gated DeltaNet layers */
-    FACT_OF_ALIBI = 1 << 29, /* matters only with linear biases of scores */
-    FACT_OF_ANY_ROPE = FACT_OF_ROPE | FACT_OF_LLAMA3 | FACT_OF_SCALED_ROPE | FACT_OF_ROPE_CONTEXT |
-                       FACT_OF_YARN | FACT_OF_LONG_ROPE | FACT_OF_ROPE_ATTENTION,
+    FACT_REQUIRED = 1, /* no default: every preset and every checkpoint states it */
+    FACT_TRAINING = 2, /* changes how a model is trained, not what trained weights compute */
+#define X(name, holds, needs) FACT_OF_##name = 4 << FACT_CONDITION_##name,
+    FACT_CONDITIONS(X)
+#undef X
+#define X(name, holds, needs) | FACT_OF_##name
+        FACT_OF_ANY_ROPE = 0 FACT_ROPE_CONDITIONS(X),
+#undef X
 } fact_flag;
 typedef struct model_fact {
     const char *key;  /* in checkpoints: "qk_norm" */
