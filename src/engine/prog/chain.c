@@ -101,11 +101,6 @@ static size_t chunk_saved_bytes(const chain *c, const model_chunk *k, int n) {
     return sum;
 }
 
-/* ... and of the program before the blocks, behind them. It is never run again, so that it has its own. */
-static size_t first_saved_bytes(const chain *c, const model_chunk *k) {
-    return k->first ? align_up(c->first->saved_bytes, ALIGN) : 0;
-}
-
 /* Slots of saved values that microbatches in flight share, the first n: backward recomputes those of every segment. */
 static int shared_slots(const chain *c, const model_chunk *k) {
     return chain_reruns_last(c) ? MIN(c->keep_every, chunk_rerun(c, k)) : 0;
@@ -144,10 +139,11 @@ static size_t passed_bytes(const chain_plan *k, const model_chunk *u) {
     return is_pipeline(k) ? k->res_bytes * (size_t)passed_values(k, u) : 0;
 }
 
-/* Bytes that a slot's blocks save until backward. */
+/* Bytes that a slot's blocks save until backward and, behind them, the program before the blocks, which is never run
+ * again, so that it has its own. */
 static size_t slot_saved_bytes(const chain *c, const model_chunk *k) {
-    return chunk_saved_bytes(c, k, saved_index(c, k, k->layers)) + first_saved_bytes(c, k) -
-           shared_bytes(c, k);
+    size_t first = k->first ? align_up(c->first->saved_bytes, ALIGN) : 0;
+    return chunk_saved_bytes(c, k, saved_index(c, k, k->layers)) + first - shared_bytes(c, k);
 }
 
 int chain_slot_owner(const chain *c, int rank, int chunk) {

@@ -47,11 +47,6 @@ size_t CPU(att_layout_bytes)(const att_layout *p) {
     return align_up((size_t)(lists + of_keys) * sizeof(int32_t), 64);
 }
 
-/* A chunk may end before token i when no token from i on sees one before i. */
-static bool may_split(const int32_t *start, int64_t i, int64_t first) {
-    return start[i] == i && i - first >= ATT_CHUNK;
-}
-
 void CPU(att_split)(att_layout *p, const int32_t *start, void *buffer) {
     p->start = start;
     p->tile_row = buffer;
@@ -60,7 +55,8 @@ void CPU(att_split)(att_layout *p, const int32_t *start, void *buffer) {
     int64_t chunk = 0, tile = 0;
     for (int64_t i = 0; i < p->n; i++) {
         BUG_IF(start[i] < 0 || start[i] > i || (i > 0 && start[i] < start[i - 1]));
-        bool new_chunk = i == 0 || may_split(start, i, chunk);
+        /* a chunk may end before token i when no token from i on sees one before i */
+        bool new_chunk = i == 0 || (start[i] == i && i - chunk >= ATT_CHUNK);
         if (new_chunk) {
             chunk = i;
             p->chunk_tile[p->n_chunks++] = p->n_tiles;

@@ -24,11 +24,6 @@ static gemm forward_gemm(const op_call *c) {
     return g;
 }
 
-/* dy[N,M], w[M,K] -> dx[N,K]; in fp8 w is stored transposed */
-static gemm backward_x_gemm(const op_call *c) {
-    return CPU(gemm_of)(&c->in[0], false, &c->in[1], reads_fp8(c), &c->out[0]);
-}
-
 /* dy[N,M], x[N,K] -> += dw[M,K]; in fp8 both are stored transposed */
 static gemm backward_w_gemm(const op_call *c) {
     gemm g = CPU(gemm_of)(&c->in[0], !reads_fp8(c), &c->in[1], reads_fp8(c), &c->out[0]);
@@ -39,7 +34,8 @@ static gemm backward_w_gemm(const op_call *c) {
 static gemm gemm_of_op(const op_call *c) {
     switch (c->op) {
     case OP_LINEAR_BWD_X:
-    case OP_LINEAR_BWD_X_GELU: return backward_x_gemm(c);
+    case OP_LINEAR_BWD_X_GELU: /* dy[N,M], w[M,K] -> dx[N,K]; in fp8 w is stored transposed */
+        return CPU(gemm_of)(&c->in[0], false, &c->in[1], reads_fp8(c), &c->out[0]);
     case OP_LINEAR_BWD_W: return backward_w_gemm(c);
     default: return forward_gemm(c);
     }
