@@ -1,4 +1,4 @@
-/* What the benchmarks share: ending on an error, medians, tables, and op calls timed on any backend.
+/* The benchmarks share these: ending on an error, medians, tables, and op calls timed on any backend.
  *
  *     bench_target t = { .ops = ops_cpu(OPS_ISA_BEST), .pool = pool_new(0) };
  *     static const bench_column columns[] = { { "op", -20 }, { "ms", 8 } };
@@ -69,7 +69,7 @@ static inline bench_table bench_table_start(const bench_column *column, size_t c
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* What calls run on: the CPU with a pool, or a device. */
+/* Calls run on this: the CPU with a pool, or a device. */
 typedef struct bench_target {
     const op_backend *ops;  /* borrowed */
     pool *pool;             /* borrowed; NULL on a device */

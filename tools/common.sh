@@ -1,5 +1,5 @@
 # shellcheck shell=sh disable=SC2034 # some names are for those who source this
-# What ./demo and ./test share; they source it from the root of the checkout.
+# ./demo and ./test share this; they source it from the root of the checkout.
 
 logs=build/logs
 

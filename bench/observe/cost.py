@@ -1,4 +1,4 @@
-"""What observing costs: the CPU time of a run with all that is measured by default, relative to one that only trains.
+"""Measures what observing costs: the CPU time of a run with all that is measured by default, relative to one that only trains.
 
     bench/observe/cost.py INGOT [PAIRS]
 

@@ -1,4 +1,4 @@
-"""What 10,000 requests to the live page cost the run that serves it: time per step, with them and without.
+"""Measures what 10,000 requests to the live page cost the run that serves it: time per step, with them and without.
 
     bench/observe/load.py INGOT [PAIRS]
 

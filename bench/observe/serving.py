@@ -1,4 +1,4 @@
-"""What it costs to serve the live page, and how much memory it takes, by the length of the run.
+"""Measures what it costs to serve the live page, and how much memory it takes, by the length of the run.
 
     bench/observe/serving.py INGOT [CHROMIUM] [SECONDS] [STEPS]      60 seconds, 1,000,000 steps
 

@@ -80,7 +80,7 @@ static err take_found(void *ctx, const text_block *b, void *result) {
     return OK;
 }
 
-/* The fields of the input that the transform was told. */
+/* The fields of the input that the transform was given. */
 static text_input_options reading_of(const json_t *options) {
     text_input_options o = { 0 };
     const struct {

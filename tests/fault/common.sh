@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# What the scripts of tests/fault and bench/fault share. The caller sets `program` and `work`, and runs in $work.
+# The scripts of tests/fault and bench/fault share these. The caller sets `program` and `work`, and runs in $work.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fail() {
     echo "    $*"

@@ -1,4 +1,4 @@
-/* What a fuzz target defines, and what targets share. See libFuzzer, or standalone.c where the compiler
+/* A fuzz target defines the first function here; targets share the others. See libFuzzer, or standalone.c where the compiler
  * has none. */
 #ifndef INGOT_TESTS_FUZZ_H
 #define INGOT_TESTS_FUZZ_H

@@ -55,7 +55,7 @@ double *decode(const tensor *x) {
     return v;
 }
 
-/* What the kernel will really see: values rounded to the type they are passed in. */
+/* Returns the values that the kernel will see, rounded to the type they are passed in. */
 void round_values(dtype dt, double *v, int64_t n) {
     if (!v || !dt_is_float(dt)) return;
     tensor x = encode(v, dt, 1, &n);

@@ -166,7 +166,7 @@ static void route_reference(op_case *c) {
         c->out[4].v[t] =
             c->attr.route.balance * (double)experts * sum / all + c->attr.route.z * lse * lse;
     }
-    /* What the row calls the gradient of the bias is the load: nothing at the bias as drawn, and of that
+    /* The load is what the row calls the gradient of the bias: nothing at the bias as drawn, and of that
      * slope around it. */
     for (int64_t e = 0; c->in[1].v && e <= experts; e++)
         c->out[4].v[0] += (c->in[1].v[e] - drawn[1][e]) * total[e] / c->step.loss_grad;

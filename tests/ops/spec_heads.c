@@ -157,7 +157,7 @@ static void dropped_values(op_case *c) {
     c->in[2].optional = false;
     free(own);
 }
-/* What dropout multiplies the probability of a query and a key by, as ops.def and attention_drop.h state
+/* Returns the factor of dropout for the probability of a query and a key, as ops.def and attention_drop.h state
  * it. @param query, key their ids */
 static double drop_factor(const op_case *c, int64_t head, uint64_t query, uint64_t key) {
     head += c->attr.heads.first;
@@ -242,7 +242,7 @@ static void block_dropped_sizes(op_case *c) {
     c->attr.dropout.site = 7;
     c->attr.heads.first = 5;
 }
-/* What a key's probability is multiplied by. */
+/* Returns the factor of a key's probability. */
 static double block_factor(const op_case *c, int64_t head, int64_t i, int64_t j) {
     if (!(c->attr.dropout.p > 0)) return 1;
     return drop_factor(c, head, (uint64_t)c->in[ID].v[i], (uint64_t)c->in[KEY_ID].v[j]);

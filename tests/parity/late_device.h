@@ -29,7 +29,7 @@ typedef struct late_list {
     int n, cap, done;
 } late_list;
 
-/* What the tests watch and ask for, beside the queues. */
+/* The tests watch and ask for these, beside the queues. */
 static struct {
     late_list queue[QUEUE_COUNT], *tape; /* tape: what is being recorded */
     int event[QUEUE_COUNT][MOST_EVENTS]; /* how much of the queue is before it */

@@ -1,4 +1,4 @@
-/* What a rank sends in a step is what the closed form predicts, for each axis and stage. */
+/* A rank sends in a step what the closed form predicts, for each axis and stage. */
 #include "support/model.h"
 
 enum { MICROS = 2, LAYERS = 4, DIM = 32, FP32 = 4 };
@@ -204,7 +204,7 @@ static void rows_by_count_are_all_that_is_sent(void **state) {
     outcome_free(&o);
 }
 
-/* What each chunk of a sequence chose. */
+/* Holds the choices of each chunk of a sequence. */
 static void shared_sequences_exchange_counts(void **state) {
     int n = 2, experts = 4, chunks = 2;
     outcome o = moe_step_on((layout){ .cp = n, .context = CONTEXT_RING }, 1.25);

@@ -1,4 +1,4 @@
-/* What the planner reports about memory is what training then reserves: same programs, same bytes. */
+/* The planner reports the memory that training then reserves: same programs, same bytes. */
 #include "support/train.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* What a power failure leaves: every folder that is made and every entry that is renamed is synced in the folder that names
+/* A power failure leaves a run that resumes: every folder that is made and every entry that is renamed is synced in the folder that names
  * it. The calls of the program are replaced by ones that note them. */
 #include "support/train.h"
 

@@ -546,7 +546,7 @@ static void layers_have_the_parameters_of_their_kind(void **state) {
     assert_error(model_new(&c, &(model_layout){ 0 }, &m), "no layer has experts");
 }
 
-/* What cannot be laid out is refused, with what to set instead. */
+/* A layout that is not possible is refused, with what to set instead. */
 static void expert_layouts_that_cannot_work_are_refused(void **state) {
     model_config dense = small_llama(), odd = small_moe();
     odd.experts = 5;

@@ -150,7 +150,7 @@ static void all_ranks_are_in_one_trace(void **state) {
 }
 
 /* ---- memory -------------------------------------------------------------------------------------- */
-/* What is live never exceeds what is planned, and nothing saved is live before the first op of a step. */
+/* Live bytes never exceed the planned ones, and nothing saved is live before the first op of a step. */
 static void check_memory(test_folder *f, const char *name, int ranks) {
     char path[64];
     snprintf(path, sizeof path, "%s/profile/memory.json", name);

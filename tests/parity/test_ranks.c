@@ -175,7 +175,7 @@ static void a_rank_that_fails_ends_the_run(void **state) {
     assert_error(run_on_ranks(f, "bad", small, own, 4), "the loss is");
 }
 
-/* What only rank 0 can see, others learn of. */
+/* The other ranks learn of what only rank 0 can see. */
 static void a_save_that_fails_ends_the_run(void **state) {
     test_folder *f = *state;
     assert_ok(run_on_ranks(f, "run", small, (settings){ "training.stop", "1" }, 1));

@@ -1,4 +1,4 @@
-/* What a run begins with and leaves behind: weights from elsewhere, the tokenizer, config.yaml. */
+/* A run begins with these and leaves them behind: weights from elsewhere, the tokenizer, config.yaml. */
 #include "support/train.h"
 
 #include <math.h>

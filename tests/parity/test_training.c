@@ -1,4 +1,4 @@
-/* What a run does with its config, seen from its log: lengths and batches, the loss of a step, dropout. */
+/* A run follows its config, as its log shows: lengths and batches, the loss of a step, dropout. */
 #include "support/train.h"
 
 #include <math.h>

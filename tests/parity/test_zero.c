@@ -1,4 +1,4 @@
-/* What options of ZeRO change is time and memory: whole runs with them log the losses of one rank. */
+/* Options of ZeRO change time and memory alone: whole runs with them log the losses of one rank. */
 #include "support/train.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* What the tests of data/ share: a temporary folder, and loaders that must open. */
+/* The tests of data/ share these: a temporary folder, and loaders that must open. */
 #ifndef INGOT_TESTS_DATA_H
 #define INGOT_TESTS_DATA_H
 

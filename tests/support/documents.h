@@ -1,4 +1,4 @@
-/* What the tests of Parquet and Arrow inputs share: the documents that a file becomes, compared with JSON lines. */
+/* The tests of Parquet and Arrow inputs share these: the documents that a file becomes, compared with JSON lines. */
 #ifndef INGOT_TESTS_DOCUMENTS_H
 #define INGOT_TESTS_DOCUMENTS_H
 

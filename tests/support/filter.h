@@ -1,4 +1,4 @@
-/* What the tests of filters share: judging one text by one rule set, and texts of exact measures. */
+/* The tests of filters share these: judging one text by one rule set, and texts of exact measures. */
 #ifndef INGOT_TESTS_FILTER_H
 #define INGOT_TESTS_FILTER_H
 

@@ -8,7 +8,7 @@
 
 #define NO_TOKENS ((hf_tokens){ -1, -1 })
 
-/* What tests/fixtures/make.py asked transformers for. */
+/* Lists the models that tests/fixtures/make.py asked transformers for. */
 #define UNSCALED .embedding_scale = 1, .residual_scale = 1, .logit_scale = 1
 #define SMALL(EPS, SEQ, HEAD)                                                                      \
     .layers = 2, .dim = 32, .ffn = 36, .vocab = 80, .max_seq = SEQ, .heads = 4, .kv_heads = 2,     \
@@ -106,7 +106,7 @@ static inline void assert_same_config(const model_config *a, const model_config 
     fail_msg("%s: got %g, expected %g", f->name, model_fact_get(f, a), model_fact_get(f, b));
 }
 
-/* What fixture i describes, with the defaults of facts that do not matter to it. */
+/* Returns the model of fixture i, with the defaults of facts that do not matter to it. */
 static inline model_config fixture_config(size_t i) {
     model_config c = hf_fixtures[i].want;
     model_config_normalize(&c);

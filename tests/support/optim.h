@@ -1,4 +1,4 @@
-/* What the tests of the optimizer share: a model, a plan and an optimizer on one rank, and gradients
+/* The tests of the optimizer share these: a model, a plan and an optimizer on one rank, and gradients
  * that depend on the element alone. */
 #ifndef INGOT_TESTS_OPTIM_H
 #define INGOT_TESTS_OPTIM_H

@@ -1,4 +1,4 @@
-/* What every test includes first: cmocka with the headers it needs, and assertions on err.
+/* Every test includes this first: cmocka with the headers it needs, and assertions on err.
  *
  *     assert_ok(io_read(path, 1 << 20, &text, NULL));
  *     assert_error(io_read("/nowhere", 1, &text, NULL), "cannot open", "/nowhere");

@@ -1,4 +1,4 @@
-/* What the tests of text/ share: compressed inputs in a temporary folder, and a flow that notes
+/* The tests of text/ share these: compressed inputs in a temporary folder, and a flow that notes
  * every document it sees. */
 #ifndef INGOT_TESTS_TEXT_H
 #define INGOT_TESTS_TEXT_H

@@ -1,4 +1,4 @@
-/* What the tests of tokenizers share: opening fixtures, encoding, comparing ids, random draws. */
+/* The tests of tokenizers share these: opening fixtures, encoding, comparing ids, random draws. */
 #ifndef INGOT_TESTS_TOKENIZER_H
 #define INGOT_TESTS_TOKENIZER_H
 

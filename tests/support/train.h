@@ -32,7 +32,7 @@ typedef const char *settings[MOST_SETTINGS]; /* name, value, ... */
         "1", "training.seed", "3", "training.local_batch_size", "4", "data.synth_documents",       \
         "300", "optimizer.lr", "0.01", "metrics.log_every", "0", "validation.every", "0"
 
-/* What was set so far is shared by tests, and some of it may have no effect in one of them. */
+/* Tests share the options set so far, and some of them may have no effect in one of them. */
 static inline void end_shared_settings(config *c) {
     config_begin_overrides(c);
     memset(c->idle_in_file, 0, (size_t)config_option_count() * sizeof *c->idle_in_file);

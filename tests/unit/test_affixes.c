@@ -1,4 +1,4 @@
-/* What a tokenizer puts around texts: the ids of Hugging Face's library (fixtures/tokenizers/affixes.json), what
+/* A tokenizer puts tokens around texts: the ids of Hugging Face's library (fixtures/tokenizers/affixes.json), what
  * is refused, tokenizer_config.json, what is saved, and the documents that data is made of. */
 #include "support/tokenizer.h"
 
@@ -150,7 +150,7 @@ static void settings_beside_a_model_count(void **state) {
     assert_int_equal(opened_beside(*state, both, "tokenizer.json").n_suffix, 0);
 }
 
-/* What the settings state is in the file that is saved. */
+/* The file that is saved has what the settings state. */
 static void what_settings_state_is_saved(void **state) {
     size_t n;
     char *bytes = NULL;

@@ -266,7 +266,7 @@ static void shares_divide_all_documents(void **state) {
     assert_error(
         run_dividing(f, (divide_options){ .into = "train=0.9" }, in_folder(f, "divided"), 2),
         "other options");
-    /* What is in no output is dropped. */
+    /* A document that is in no output is dropped. */
     assert_ok(run_dividing(f, (divide_options){ .into = "a=0.5" }, in_folder(f, "half"), 2));
     assert_in_range(read_ids(in_folder(f, "half"), ids), 850, 1150);
 }

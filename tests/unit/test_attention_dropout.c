@@ -20,7 +20,7 @@ typedef struct draw {
 } draw;
 static const draw usual = { { { 3, 5 } }, 3, 1, HEADS, 0, 1000, 0.2f };
 
-/* What each probability was multiplied by: [head][query][key] */
+/* Holds the factor of each probability: [head][query][key] */
 typedef float mask[HEADS][N][N];
 
 static void run(const op_backend *b, op_call *c, const draw *d) {

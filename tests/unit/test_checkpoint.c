@@ -284,7 +284,7 @@ static void a_slice_twice_or_not_at_all_is_refused(void **state) {
     model_close(&s);
 }
 
-/* What the version before that wrote: format 1, no checksum, none of the newer members. */
+/* The version before that wrote format 1, without checksums and the newer members. */
 static void a_checkpoint_of_format_1_loads(void **state) {
     test_folder *f = *state;
     saved_model s;

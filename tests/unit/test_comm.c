@@ -296,7 +296,7 @@ static void sums_have_one_order(void **state) {
     for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_rounding, NULL);
 }
 
-/* What each rank has a part of, all of them have: more bytes than are moved at a time. */
+/* Each rank has a part, and then all of them have the whole: more bytes than are moved at a time. */
 static uint8_t whole[(1 << 20) + 77];
 static err run_merge(rank *r) {
     int n = comm_world(r->c), me = comm_rank(r->c);

@@ -125,7 +125,7 @@ static void amounts(void **state) {
     assert_error(config_set(c, "lr_scheduler.warmup", "1h"), "expected steps, tokens");
 }
 
-/* What is printed reads back to the same interval. */
+/* A printed interval reads back as the same one. */
 static void times_are_printed_in_their_largest_unit(void **state) {
     static const char *const texts[][2] = { { "3600 s", "1h" },   { "90m", "90m" }, { "48h", "2d" },
                                             { "0.5s", "0.5s" },   { "90s", "90s" }, { "0s", "0s" },

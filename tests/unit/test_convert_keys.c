@@ -187,7 +187,7 @@ static void every_key_shows(void **state) {
     assert_true(keys > 1200 && converted > 150 && listed > 400 && refused > 300);
 }
 
-/* What changes the result is an error; --allow leaves it out, lists it and changes nothing. */
+/* A key that changes the result is an error; --allow leaves it out, lists it and changes nothing. */
 static void changes_are_refused(void **state) {
     rng_key rng = rng_key_of(38, 2);
     uint64_t drawn = 0;

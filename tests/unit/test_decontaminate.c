@@ -259,7 +259,7 @@ static void put_instructions(test_folder *p, int documents) {
     str_free(&all);
 }
 
-/* What precedes the questions of many evaluations is not evidence, unless a question follows it. */
+/* Text that precedes the questions of many evaluations is not evidence, unless a question follows it. */
 static void common_ngrams_are_left_alone(void **state) {
     test_folder *p = *state;
     folder_write(p, "ref.jsonl", "{\"q\":\"" INSTRUCTION " " QUESTION "\"}\n");

@@ -231,7 +231,7 @@ static void test_basic_symbols_and_letters(void **state) {
 
 /* ---- C4 -------------------------------------------------------------------------------------- */
 
-/* What C4 leaves of a text, with enough sentences before it. */
+/* Returns what C4 leaves of a text, with enough sentences before it. */
 static void expect_c4(const char *set, const char *text, const char *left, int counter,
                       int64_t count) {
     static const char before[] = "It is one. It is two. It is three. It is four. It is five.";
@@ -347,7 +347,7 @@ static void test_sentences(void **state) {
 
 /* ---- Unicode --------------------------------------------------------------------------------- */
 
-/* What basic measures: the mean length of words and the part of letters. */
+/* The rules of basic measure the mean length of words and the part of letters. */
 static void expect_measure(int rule, const char *text, double value) {
     filter_options o = filter_defaults();
     o.sets = basic;

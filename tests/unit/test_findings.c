@@ -20,7 +20,7 @@ typedef struct line {
     double ratio[RANKS], block_grad[BLOCKS], activation[BLOCKS], saturated[BLOCKS], source[2];
 } line;
 
-/* What a run is made of: its length, its noise, and what changes a line. */
+/* Describes a run: its length, its noise, and what changes a line. */
 typedef struct run {
     const char *name,
         *expected; /* names of findings, blank between them, in the order of findings.def */

@@ -162,8 +162,8 @@ static void test_current_row(void **state) {
     check_row(row, 0, 0);
 }
 
-/* ---- activations made as they are quantised ------------------------------------------------ */
-/* The same as the op that makes x, in fp32, and then its quantisation. */
+/* ---- activations made as they are quantized ------------------------------------------------ */
+/* The same as the op that makes x, in fp32, and then its quantization. */
 static void check_fused(op_code fused, op_code plain, int64_t n, int64_t in, int64_t second,
                         int64_t k, fp8_recipe recipe) {
     tensor a = random_matrix(DT_BF16, n, in, 2, 1), b = { 0 }, none = { 0 };
@@ -486,7 +486,7 @@ static int quantisations(const op_list *l) {
     return count_ops(l, OP_QUANTIZE, OP_QUANTIZE_GELU_BWD);
 }
 
-/* @param activations how many are made as they are quantised, of the one and its gradient. */
+/* @param activations how many are made as they are quantized, of the one and its gradient. */
 static void check_quantized(model_config c, const char *skip, int linears, int activations) {
     small s;
     small_open(&s, &c, FP8_DELAYED, skip);

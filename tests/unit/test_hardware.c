@@ -143,7 +143,7 @@ static void precisions_are_of_the_accelerator(void **state) {
                  "tflops: no type is given");
 }
 
-/* What calibration measures as a sum of terms is found again, and a term that is not there is not made up. */
+/* Calibration finds the terms of a sum again, and a term that is not there is not made up. */
 static void calibration_finds_the_terms(void **state) {
     static const double terms[CALL_TERMS] = { 3e-6, 2e-12, 40e-12, 0 };
     measured_call p[5];

@@ -291,7 +291,7 @@ static void what_our_models_lack_is_refused(void **state) {
     assert_error(hf_import_config("/nonexistent", &c, &family, NULL), "/nonexistent/config.json");
 }
 
-/* What a muP model computes is written with Granite's factors. */
+/* A muP model is written with Granite's factors. */
 static void mup_models_are_exported_as_granite(void **state) {
     const hf_family *family;
     model_config c = fixture_config(2), back;

@@ -179,7 +179,7 @@ static void epochs_split_the_data_at_offsets_of_their_own(void **state) {
     }
 }
 
-/* What a run without offsets read is read again by a loader configured so later, as after a resume. */
+/* A loader configured so later reads again what a run without offsets read, as after a resume. */
 static void offsets_can_be_set_before_a_seek(void **state) {
     data_source *s = numbered_source(1000);
     loader_options o = { .seq_len = 32, .rows = 2, .seed = 5 };

@@ -39,7 +39,7 @@ static void check_refused(settings own, const char *with) {
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------- */
-/* What follows the width: the inner width in the preset's proportion, a multiple of 16, and the head size. */
+/* These follow the width: the inner width in the preset's proportion, a multiple of 16, and the head size. */
 static void sizes_follow_the_width(void **state) {
     model_config preset, c;
     assert_ok(read_model((settings){ "model.preset", "tiny" }, &preset));

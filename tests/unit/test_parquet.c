@@ -77,7 +77,7 @@ static void unsupported_codecs_are_refused(void **state) {
 }
 
 /* ---- damage ------------------------------------------------------------------------------------ */
-/* What can be read of a file with these bytes, without strict. */
+/* Reads what it can of a file with these bytes, without strict. */
 static void read_damaged(const char *path, seen *s) {
     assert_ok(read_one(path, &(text_input_options){ 0 }, 2, s));
 }

@@ -149,7 +149,7 @@ static void each_layout_trains_when_tiny(void **state) {
     assert_true(divided > recipe_count() / 2);
 }
 
-/* What the shape is stays: grouped heads, one key/value head, parallel branches, the feed-forward's ratio. */
+/* The shape is kept: grouped heads, one key/value head, parallel branches, the feed-forward's ratio. */
 static void tiny_keeps_the_family(void **state) {
     static const struct {
         const char *name;

@@ -1,4 +1,4 @@
-/* What recording and planning refuse, and what they record for several ranks. */
+/* Recording and planning refuse bad programs, and record collectives for several ranks. */
 #include "support/test.h"
 
 #include "prog/prog_internal.h"

@@ -1,4 +1,4 @@
-/* What the search finds fits, keeps the batch, is what training would lay out, and is not beaten by layouts made
+/* A layout that the search finds fits, keeps the batch, is what training would lay out, and is not beaten by layouts made
  * by hand. */
 #include "support/test.h"
 
@@ -264,7 +264,7 @@ static void cost_is_tokens_per_accelerator(void **state) {
     hardware_free(&h);
 }
 
-/* What does not fit otherwise fits with state in host memory, and pays for it where computing cannot hide it. */
+/* A run that does not fit otherwise fits with state in host memory, and pays for it where computing cannot hide it. */
 static void memory_of_the_host_is_used_when_needed(void **state) {
     static const search_case few = { "a100",
                                      2,

@@ -55,7 +55,7 @@ static void ids_are_those_of_the_library(void **state) {
     json_decref(cases);
 }
 
-/* What is saved is a tokenizer.json that opens to the same ids. */
+/* The saved file is a tokenizer.json that opens to the same ids. */
 static void a_model_is_saved_as_a_tokenizer_json(void **state) {
     for (size_t k = 0; k < COUNT_OF(NAMES); k++) {
         tokenizer *t = open_model(NAMES[k]);

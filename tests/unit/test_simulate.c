@@ -231,7 +231,7 @@ static void a_narrow_wire_moves_fewer_bytes(void **state) {
 }
 
 /* ---- the order ---------------------------------------------------------------------------------------- */
-/* What a rank did, as a line of text: f3 is block 3 forward, b3 backward, [2 a microbatch's inputs, 2] its
+/* Writes what a rank did as a line of text: f3 is block 3 forward, b3 backward, [2 a microbatch's inputs, 2] its
  * losses. */
 typedef struct rank_trace {
     str text;

@@ -336,7 +336,7 @@ static void many_texts(str *out, int n) {
     }
 }
 
-/* What is seen must not depend on threads, nor on how large blocks are. */
+/* The documents seen must not depend on threads, nor on how large blocks are. */
 static void same_for_any_threads_and_blocks(void **state) {
     test_folder *p = *state;
     str lines = { 0 }, texts = { 0 };

@@ -111,7 +111,7 @@ static void files_with_flipped_bits(void **state) {
     for (size_t i = 0; i < COUNT_OF(kinds); i++) damaged(*state, &kinds[i], true, &at);
 }
 
-/* What came before the damage is used, and both the file and the place are named. */
+/* Documents before the damage are used, and both the file and the place are named. */
 static void what_is_readable_is_used(void **state) {
     test_folder *p = *state;
     str lines = { 0 }, packed = { 0 };

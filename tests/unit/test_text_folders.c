@@ -1,4 +1,4 @@
-/* What a transform checks before it reads and before it deletes: the folder that an earlier transform wrote,
+/* A transform checks these before it reads and before it deletes: the folder that an earlier transform wrote,
  * inputs that have changed, output in the way of input, and input of which nothing can be read. */
 #include "support/text.h"
 

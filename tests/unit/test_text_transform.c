@@ -184,7 +184,7 @@ static void same_bytes_for_any_threads(void **state) {
         }
 }
 
-/* What a transform wrote is read as the next one's input. */
+/* A transform reads what another one wrote. */
 static void parts_are_read_again(void **state) {
     test_folder *p = *state;
     letters l = { 0 };

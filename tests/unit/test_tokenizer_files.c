@@ -149,7 +149,7 @@ static void test_save(void **state) {
     free(path);
 }
 
-/* What a trainer hands over. */
+/* Holds what a trainer hands over. */
 static void test_from_parts(void **state) {
     static const char *const texts[] = { "<|end|>", "a", "b", "ab", " ", " ab", "aba" };
     text_span tokens[COUNT_OF(texts)];
@@ -304,7 +304,7 @@ static void test_models(void **state) {
     check_edited(*state, SMALL_MODEL("", "\"\u2581 b\""), "a b", (int32_t[]){ 1, 4 }, 2);
     check_edited(*state, SMALL_MODEL("", "\"a \u2581\",\"\u2581 b\""), "a b", (int32_t[]){ 5, 2 },
                  2);
-    /* What is unknown is left out, is one token each, or one for a run. */
+    /* An unknown character is left out, is one token each, or one for a run. */
     check_edited(*state, SMALL_MODEL("", ""), "xyaz", (int32_t[]){ 1 }, 1);
     check_edited(*state, SMALL_MODEL("\"unk_token\":\"<unk>\",", ""), "xyaz",
                  (int32_t[]){ 0, 0, 1, 0 }, 4);

@@ -430,7 +430,7 @@ static void agc_clips_by_unit(void **state) {
     }
 }
 
-/* What a kernel does not honor is refused: Lion with l2 left out the gradient's scale. */
+/* An attribute that a kernel does not honor is refused: Lion with l2 left out the gradient's scale. */
 static void decay_through_the_gradient_is_refused_where_there_is_none(void **state) {
     static const op_code has_none[] = { OP_UPDATE_LION, OP_UPDATE_ADAM8, OP_UPDATE_ALONG };
     for (size_t i = 0; i < COUNT_OF(has_none); i++) {

@@ -403,7 +403,7 @@ static void list_layer(const optimizer *o, prog *p, const bucket_view *v, val al
     }
 }
 
-/* Layers of which each rank has a slice: as many as there are slices. */
+/* Layers of which each rank has a slice: one per slice. */
 static void update_sliced(const optimizer *o, prog *p, const bucket_layers *b, muon_list *l) {
     int me = mesh_index(&o->mesh, b->axes);
     val mine = prog_scratch(p, 2, (int64_t[]){ b->slices, b->view[0].count },

@@ -1,4 +1,4 @@
-/* What calls were measured to cost on a CPU, as entries of the catalogue, and the cost of a call by them.
+/* Holds what calls were measured to cost on a CPU, as entries of the catalogue, and the cost of a call by them.
  *
  * An entry has an op's terms, which fit all of its measured calls at once, and these calls themselves. Shapes matter beyond
  * what terms express: a GEMM with a short inner dim packs more than it multiplies, a small tensor is still in a cache, a

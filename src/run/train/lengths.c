@@ -325,7 +325,7 @@ static err set_stop(trainer *t, const cfg_scale *s) {
     return OK;
 }
 
-/* Interleaved1F1B runs microbatches in groups of as many as there are stages: steps of the ramp, and the last
+/* Interleaved1F1B runs microbatches in groups of one per stage: steps of the ramp, and the last
  * one of a length in tokens, are rounded up to whole groups. Other schedules take smaller steps. */
 static void note_rounded_steps(const trainer *t, int64_t length) {
     const batch_ramp *r = &t->len.ramp;

@@ -1,6 +1,6 @@
 /* GEMMs with few rows, as when text is generated token by token: B is read once, in place, since packing it
  * would cost more than multiplying it. Each element of C is one dot product, so that a row does not depend on how many
- * others there are: a sequence that is decoded beside others gets the same bits as alone. A task has as many columns as
+ * others there are: a sequence that is decoded beside others is computed bit-exactly as alone. A task has as many columns as
  * the widest tile. A row of B is read and converted once for a few rows of A.
  *
  * Workspace: | the rows of A in fp32 | one row of B per thread, for types without a loop of their own |
