@@ -1,6 +1,6 @@
 /* comm: the mesh of ranks and the one communication verb. Depends on tensor.
  *
- * A rank holds one `comm` endpoint. A communication changes how a tensor lies on the ranks of a
+ * A rank holds one `comm` endpoint. A communication changes how a tensor is distributed over the ranks of a
  * set of mesh axes: comm_start(from -> to), later comm_wait. Which collective that is follows
  * from the two placements:
  *
@@ -225,7 +225,7 @@ err comm_processes(comm_job *j, const mesh *m, double timeout, bool shared_memor
 void comm_job_close(comm_job *j, bool failed);
 
 /* ---- GPUs ---------------------------------------------------------------------------------- */
-/* The GPU that tensors lie in. */
+/* The GPU that holds the tensors. */
 typedef struct comm_gpu {
     int number;
     void *compute; /* the queue (a cudaStream_t) in which they are computed and read */

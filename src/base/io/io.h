@@ -30,7 +30,7 @@ typedef struct io_mapping {
 } io_mapping;
 err io_map(const char *path, io_mapping *out) MUST_USE;
 void io_unmap(io_mapping *m); /* takes a zeroed or already unmapped one */
-/* @return the path of the mapped file that an address lies in, NULL when none is known. For a handler
+/* @return the path of the mapped file that an address belongs to, NULL when none is known. For a handler
  * of SIGBUS, which a file raises that was shortened: safe to call there. */
 const char *io_mapped_path(const void *address);
 
@@ -76,7 +76,7 @@ err io_size(const char *path, int64_t *bytes) MUST_USE;
 /* Names in a folder, without . and .., in byte order. @param names owned: io_list_free. */
 err io_list(const char *path, char ***names, int *n) MUST_USE;
 void io_list_free(char **names, int n); /* takes NULL */
-/* Removes `path` and all below it, which must lie inside `root`. Links are removed, not followed.
+/* Removes `path` and all below it, which must be inside `root`. Links are removed, not followed.
  * A path that does not exist is fine. */
 err io_remove_tree(const char *root, const char *path) MUST_USE;
 /* Renames the folder `from` to `to`, both inside `root`. A folder `to` that is there is exchanged for

@@ -9,7 +9,7 @@ err io_system_error(const char *file, int line, const char *verb, const char *pa
                     int code) MUST_USE;
 #define IO_ERR(verb, path) io_system_error(__FILE__, __LINE__, verb, path, errno)
 
-/* The folder a path lies in: owned (free). */
+/* The folder that has a path's last component: owned (free). */
 char *io_parent(const char *path);
 
 #endif

@@ -1,6 +1,6 @@
 /* device: the memory that kernels work on, and the queues that run their calls. A backend that has a
  * device brings one table of functions; a NULL table is the CPU: the process's own memory, and calls
- * that are complete when they return. It lies below ops, whose kernels are queued, and comm, whose
+ * that are complete when they return. It is a layer below ops, whose kernels are queued, and comm, whose
  * collectives are. Depends on tensor.h.
  *
  * Given `const device_table *d` with its `void *context`, and `float *x` of `size_t bytes`:

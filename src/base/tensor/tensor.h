@@ -103,7 +103,7 @@ enum { AXIS_SETS = 2 << AX_COUNT };
 #define AXES_DATA (AXES_ROWS | AXIS(AX_CP))
 
 /* ---- placements --------------------------------------------------------------------------
- * How a tensor lies on the ranks of one mesh axis:
+ * How a tensor is distributed over the ranks of one mesh axis:
  *     I     invariant: same value, same use on every rank      gradient: I
  *     R     replicated: same value, each rank's use differs    gradient: P
  *     S(d)  sharded along dim d                                gradient: S(d)

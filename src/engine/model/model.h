@@ -297,7 +297,7 @@ bucket_view model_bucket(const model *m, int i);
 bucket_view model_bucket_grads(const model *m,
                                int i); /* all of it that this rank has gradients of */
 
-/* The part of a parameter that lies in a bucket view: elements [from, to) of the local parameter,
+/* The part of a parameter that is stored in a bucket view: elements [from, to) of the local parameter,
  * flattened, at offset `at` of the view. @return false when none does. */
 typedef struct param_range {
     int64_t from, to, at;
@@ -313,7 +313,7 @@ float *model_param_data(const model *m, const plan *p, int param, param_buffer w
  * writing, model_publish. */
 err model_weights_get(const model *m, const plan *p, int param, float *to) MUST_USE;
 void model_weights_set(const model *m, const plan *p, int param, const float *from);
-/* Where those elements lie in the plan, and their type; NULL when this rank updates none. */
+/* The address of those elements in the plan, and their type; NULL when this rank updates none. */
 const void *model_weights_data(const model *m, const plan *p, int param, dtype *dt);
 /* The elements that this rank updates; empty when there are none. */
 param_range model_weights_range(const model *m, int param);

@@ -9,7 +9,7 @@
  *
  * zeroed where it is below p 2^8. Ids are those of the tokens in the data, and heads are counted over
  * the whole model, so that every layout, forward, recompute and backward draw the same mask. Keys that a
- * query sees lie within 2^24 tokens of each other (model.max_seq_len), so that their ids differ in the
+ * query sees are within 2^24 tokens of each other (model.max_seq_len), so that their ids differ in the
  * bits used. The rate is rounded to a multiple of 1/256, from 1/256 to 255/256, as FlashAttention does: drawing is most of
  * what dropout costs, and more bits per decision would double it. What is kept is scaled by the rounded rate, so that the mean
  * is exact. */

@@ -1,5 +1,5 @@
 /* clip: from the sum of squares of a gradient to the step state: whether the update runs, how gradients
- * are scaled, and the next loss scale. Runs where the gradient lies, on the CPU and in CUDA kernels alike,
+ * are scaled, and the next loss scale. Runs where the gradient is stored, on the CPU and in CUDA kernels alike,
  * so that the host never waits for the norm. Depends on ops.
  *
  *     norm = sqrt(sum) / loss scale

@@ -114,7 +114,7 @@ typedef struct op_attr {
          * is element base + row * stride + column of the whole one, in rows of `cols` (0: of a single
          * row). */
         int64_t first, base, cols, stride;
-        bool host_state;  /* moments lie in host memory, which a device reaches over the bus */
+        bool host_state;  /* moments are in host memory, which a device reaches over the bus */
         bool host_params; /* ... and so do p and its copy */
     } update;
     struct {

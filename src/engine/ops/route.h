@@ -90,7 +90,7 @@ ROUTE_FN uint64_t route_best_groups(const float *score, int groups, int limit) {
     return chosen;
 }
 
-/* The expert of a choice, from its row: dropped ones carry it, others lie within an expert's range. */
+/* The expert of a choice, from its row: dropped ones carry it, others are within an expert's range. */
 ROUTE_FN int64_t route_expert(int32_t row, const int32_t *offset, int64_t experts) {
     if (row < 0) return -1 - (int64_t)row;
     int64_t lo = 0, hi = experts; /* offset[lo] <= row < offset[hi] */

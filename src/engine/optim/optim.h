@@ -134,11 +134,11 @@ state_kind optim_state_kind(const optimizer *o, int param, int k);
 /* The axes along which ranks hold the same of a state of rows or columns. Muon's are held where the matrix is
  * orthogonalized; other ranks have none of it. */
 axis_set optim_state_same(const optimizer *o, int param, int k);
-/* Where a state that is stored as fp32 lies in the plan; NULL when nothing lies on this rank, or when it
+/* The address of a state that is stored as fp32; NULL when this rank holds nothing of it, or when it
  * is quantized. */
 const float *optim_state_data(const optimizer *o, int param, int k);
-/* Elements of the state that lie on this rank: those of the parameter's own slice, in its order, or all
- * rows or columns; 0 when nothing lies here. */
+/* Elements of the state that this rank holds: those of the parameter's own slice, in its order, or all
+ * rows or columns; 0 when it holds none. */
 int64_t optim_state_count(const optimizer *o, int param, int k);
 err optim_state_get(const optimizer *o, int param, int k, float *to) MUST_USE;
 void optim_state_set(optimizer *o, int param, int k, const float *from);

@@ -111,7 +111,7 @@ err exec_ends(exec *x, const chain_end *end, int n, exec_tape *tape) MUST_USE;
 tensor exec_result(const exec *x, int which);
 /* Where an EVAL chain has, for each token of its result, 1 if the target was the likeliest token and 0 if not: floats. */
 const void *exec_top1(const exec *x, int which);
-/* How it lies on the mesh: with sequence parallelism each rank has the losses of its own tokens. */
+/* Its placement on the mesh: with sequence parallelism each rank has the losses of its own tokens. */
 placement exec_result_placement(const exec *x, int which);
 /* The step block as kernels read it, with the values that x->step has now; its state is left as the
  * kernels wrote it. */

@@ -92,7 +92,7 @@ typedef struct plan plan;
 plan *plan_new(const mesh *m, const op_backend *backend, int threads);
 void plan_free(plan *p);             /* takes NULL */
 bool plan_has_device(const plan *p); /* else its memory is the process's own */
-/* Reserves bytes. @return the region's index. Regions lie in the order they were reserved, each at a
+/* Reserves bytes. @return the region's index. Regions are in the order they were reserved, each at a
  * page boundary; the rest of a region's last page is zero, and stays so. */
 enum { PLAN_PAGE = 4096 };
 int plan_region(plan *p, const char *name, size_t bytes);

@@ -24,7 +24,7 @@
  *
  *     | u64 n | n bytes of JSON, maybe padded with spaces | data ... |
  *
- * 1. n is at most ST_MAX_HEADER, and the header lies inside the file and begins with '{'.
+ * 1. n is at most ST_MAX_HEADER, and the header is inside the file and begins with '{'.
  * 2. The JSON is one object: name -> { "dtype": "F32", "shape": [2, 3], "data_offsets": [a, b] },
  *    and optionally "__metadata__": text -> text. Names are unique.
  * 3. [a, b) counts from the first byte after the header, and b - a is what dtype and shape need.
@@ -47,7 +47,7 @@ typedef struct st_tensor {
     int64_t count;
     size_t bytes;
     const void *data;  /* may be unaligned: copy with st_read or st_read_f32 */
-    const char *where; /* path of the file it lies in, for messages */
+    const char *where; /* path of its file, for messages */
 } st_tensor;
 
 typedef struct st_file st_file; /* one file, or all files of a folder */

@@ -164,7 +164,7 @@ typedef struct holding {
 /* All tensors, the weights first. @param o NULL: weights alone. @param out owned (free). @return how many. */
 int holdings_list(const model *m, const plan *p, const optimizer *o, holding **out);
 
-/* Where the elements of its part lie in the plan; NULL: a state that is quantized. */
+/* The address of its elements in the plan; NULL: a state that is quantized. */
 const void *holding_data(const model *m, const plan *p, const optimizer *o, const holding *h,
                          dtype *dt);
 

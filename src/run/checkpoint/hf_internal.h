@@ -64,7 +64,7 @@ typedef struct hf_demand {
 } hf_demand;
 
 /* ---- weights ------------------------------------------------------------------------------- */
-/* How our [rows, cols] lies in their tensor:
+/* How our [rows, cols] is stored in their tensor:
  *   0           the same
  *   TRANSPOSED  [cols, rows]: GPT-2 computes x W instead of x W^T
  *   Q, K, V     a part of a tensor with the rows of q, k and v, each contiguous

@@ -85,7 +85,7 @@ void train_outline_free(train_outline *o); /* takes a zeroed one */
 /* Opens the device that computes; close it with ops_close. Ranks of a machine take its GPUs in turn, from device.index on. */
 err train_device(const config *c, int local_rank, const op_backend **out) MUST_USE;
 int train_gpu(const config *c, int local_rank); /* the number of that GPU */
-/* How the model lies on it, in rows of `seq` tokens. */
+/* How the model is distributed over it, in rows of `seq` tokens. */
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq);
 optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l);
 /* The config with the optimizer's settings that a new run would choose where they are left open. @param out config_free, also after an

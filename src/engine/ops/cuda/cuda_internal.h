@@ -7,7 +7,7 @@
  *         CUDA_OK(x, cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), x->stream));
  *     }
  *
- * An op function takes an op_call whose tensors lie in device memory, queues its work on the stream of
+ * An op function takes an op_call whose tensors are in device memory, queues its work on the stream of
  * the call's queue and returns. It never waits and never allocates. The first CUDA error is kept in the device;
  * device_table.sync, get and take return it. */
 #ifndef INGOT_OPS_CUDA_INTERNAL_H
@@ -113,7 +113,7 @@ err cuda_queues_open(cuda_device *d) MUST_USE;
 void cuda_queues_close(cuda_device *d); /* also after a cuda_queues_open that failed */
 
 /* ---- state and parameters in host memory: offload.c --------------------------------------------- */
-/* Runs the update piece by piece: `kernel` is called with what lies in host memory copied to the device. The
+/* Runs the update piece by piece: `kernel` is called with what is in host memory copied to the device. The
  * copies run on QUEUE_COPY_IN and QUEUE_COPY_OUT. Whoever queues a call on another queue than
  * QUEUE_COMPUTE orders those two himself: see offload.c. */
 void cuda_update_offloaded(const op_call *c, op_kernel kernel);
@@ -177,7 +177,7 @@ void cuda_softmax_rows(const cuda_softmax *s);
  * tokens. */
 void cuda_find_first_keys(const op_call *c, const int32_t *start, int64_t n, int64_t seq,
                           int32_t *first);
-/* Where the documents of a batch lie, in the form cuDNN reads: document i has length[i] tokens (0 past
+/* The bounds of a batch's documents, in the form cuDNN reads: document i has length[i] tokens (0 past
  * the last document) and begins offset[w][i] elements into the w-th tensor. Documents that do not fit
  * into the slots begin at token `remainder`; the number of tokens when there are none. */
 enum { CUDA_MAX_DOCUMENTS = 1024 };
