@@ -14,7 +14,9 @@
 #define ISAS CPU_ISA_TABLE X(amx_emulated)
 #define X(isa)                                                                                     \
     void gemm_run_##isa(const gemm *g, pool *p, void *workspace, size_t bytes);                    \
-    size_t gemm_workspace_##isa(const gemm *g, int threads);
+    size_t gemm_workspace_##isa(const gemm *g, int threads);                                       \
+    size_t gemm_workspace_rows_##isa(const gemm *g, int threads);                                  \
+    size_t gemm_workspace_most_##isa(const gemm *g, int threads);
 ISAS
 #undef X
 
@@ -22,8 +24,12 @@ ISAS
     const char *name;
     void (*run)(const gemm *g, pool *p, void *workspace, size_t bytes);
     size_t (*workspace)(const gemm *g, int threads);
+    size_t (*workspace_rows)(const gemm *g, int threads);
+    size_t (*workspace_most)(const gemm *g, int threads);
 } isas[] = {
-#define X(isa) { #isa, gemm_run_##isa, gemm_workspace_##isa },
+#define X(isa)                                                                                     \
+    { #isa, gemm_run_##isa, gemm_workspace_##isa, gemm_workspace_rows_##isa,                       \
+      gemm_workspace_most_##isa },
     ISAS
 #undef X
 };
@@ -356,6 +362,30 @@ static void the_loss_in_chunks_matches_the_reference(void **state) {
 
 static uint64_t below(uint64_t *at, uint64_t n) { return rng_below(rng_key_of(5, 7), (*at)++, n); }
 
+/* Bounds for GEMMs whose rows or depth are not known yet hold for every number of rows, and for any smaller depth. */
+static void workspaces_of_fewer_rows_are_not_larger(void **state) {
+    enum { CASES = SANITIZED ? 60 : 400, LARGEST = 9000 };
+    uint64_t at = 1u << 20;
+    for (int i = 0; i < CASES; i++) {
+        dtype dt = outs[i % COUNT_OF(outs)];
+        gemm g = { .at = dt, .bt = dt, .ct = outs[below(&at, COUNT_OF(outs))] };
+        g.m = 1 + (int64_t)below(&at, LARGEST), g.n = 1 + (int64_t)below(&at, LARGEST);
+        g.k = 1 + (int64_t)below(&at, LARGEST), g.ta = below(&at, 2), g.tb = below(&at, 2);
+        g.lda = g.ldb = g.ldc = LARGEST;
+        int threads = 1 + (int)below(&at, 16);
+        for (size_t isa = 0; isa < COUNT_OF(isas); isa++) {
+            size_t rows = isas[isa].workspace_rows(&g, threads),
+                   most = isas[isa].workspace_most(&g, threads);
+            for (gemm f = g; f.m > 0; f.m -= 1 + (int64_t)below(&at, 9)) {
+                f.k = g.k;
+                assert_true(isas[isa].workspace(&f, threads) <= rows);
+                f.k = 1 + (int64_t)below(&at, (uint64_t)g.k);
+                assert_true(isas[isa].workspace(&f, threads) <= most);
+            }
+        }
+    }
+}
+
 /* Any share of the rows may have a target, and the last chunk any number of rows: the workspace that an op asks for suffices,
  * and the losses are those of a call that also computes gradients. */
 static void losses_of_any_rows_fit_their_workspace(void **state) {
@@ -432,6 +462,7 @@ int main(void) {
         cmocka_unit_test(gemms_split_in_strips_match_the_reference),
         cmocka_unit_test(gemms_do_not_depend_on_the_number_of_threads),
         cmocka_unit_test(the_loss_in_chunks_matches_the_reference),
+        cmocka_unit_test(workspaces_of_fewer_rows_are_not_larger),
         cmocka_unit_test(losses_of_any_rows_fit_their_workspace),
         cmocka_unit_test(exp_is_accurate),
     };

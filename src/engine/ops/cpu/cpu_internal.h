@@ -56,6 +56,8 @@ typedef struct gemm {
 gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tensor *c);
 void CPU(gemm_run)(const gemm *g, pool *p, void *workspace, size_t workspace_bytes);
 size_t CPU(gemm_workspace)(const gemm *g, int threads);
+/* For this GEMM and every one with a smaller m. */
+size_t CPU(gemm_workspace_rows)(const gemm *g, int threads);
 /* For this GEMM and every one with a smaller m or k. */
 size_t CPU(gemm_workspace_most)(const gemm *g, int threads);
 

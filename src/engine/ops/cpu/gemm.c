@@ -185,6 +185,19 @@ size_t CPU(gemm_workspace)(const gemm *g, int threads) {
     return p.a_bytes + p.b_bytes + p.partial_bytes + p.thread_bytes * (size_t)threads + 64;
 }
 
+/* Blocks are largest at the most rows of each way to run: by rows, by columns of blocks, in one strip, as they are. */
+size_t CPU(gemm_workspace_rows)(const gemm *g, int threads) {
+    gemm_job p = gemm_job_of(g);
+    int64_t rows[] = { 1, 2 * p.kernel->rows_m, STRIP, g->m };
+    size_t most = 0;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        gemm fewer = *g;
+        fewer.m = MIN(rows[i], g->m);
+        most = MAX(most, CPU(gemm_workspace)(&fewer, threads));
+    }
+    return most;
+}
+
 /* Each part at its largest: parts of m and k are at most as long as those of the largest sizes,
  * rounded. */
 size_t CPU(gemm_workspace_most)(const gemm *g, int threads) {

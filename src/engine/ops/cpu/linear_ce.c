@@ -101,7 +101,7 @@ static size_t chunk_workspace(ce_job s, int64_t count, int threads) {
     s.count = count;
     gemm g[3] = { logits_gemm(&s) };
     /* Without gradients only rows that have targets are multiplied: any number of them up to a chunk's. */
-    if (!has_gradients(c)) return CPU(gemm_workspace_most)(&g[0], threads);
+    if (!has_gradients(c)) return CPU(gemm_workspace_rows)(&g[0], threads);
     int n = 1;
     if (c->out[1].dt != DT_NONE) g[n++] = grad_h_gemm(&s);
     if (c->out[2].dt != DT_NONE) g[n++] = grad_w_gemm(&s);
