@@ -9,7 +9,7 @@ static void add_spaces(size_t n, str *out) {
 }
 
 /* Appends bytes of the text, without the spaces that may turn out to be at its ends. */
-static void add_stripped(const tokenizer *t, decode_state *s, const char *bytes, size_t n,
+static void decode_bytes(const tokenizer *t, decode_state *s, const char *bytes, size_t n,
                          str *out) {
     size_t right = s->unstripped ? 0 : (size_t)t->strip_right;
     while (!s->unstripped && n && *bytes == ' ' && s->left < t->strip_left) bytes++, n--, s->left++;
@@ -28,7 +28,7 @@ static void add_stripped(const tokenizer *t, decode_state *s, const char *bytes,
 
 void decode_id(const tokenizer *t, decode_state *s, int32_t id, bool special, str *out) {
     if (id < 0 || id >= t->vocab) {
-        add_stripped(t, s, "\xEF\xBF\xBD", 3, out);
+        decode_bytes(t, s, "\xEF\xBF\xBD", 3, out);
     } else if (t->unknown_surface && id == t->bpe.unknown) {
         s->unstripped = s->begun = true; /* its own space is not the one put in front of a text */
         s->held = 0;
@@ -37,8 +37,8 @@ void decode_id(const tokenizer *t, decode_state *s, int32_t id, bool special, st
         text_span span = t->decoded[id];
         bool strips = t->strip_first && !s->begun;
         for (size_t i = 0; strips && i < span.len; i++)
-            if (span.at[i] != ' ') add_stripped(t, s, &span.at[i], 1, out);
-        if (!strips) add_stripped(t, s, span.at, span.len, out);
+            if (span.at[i] != ' ') decode_bytes(t, s, &span.at[i], 1, out);
+        if (!strips) decode_bytes(t, s, span.at, span.len, out);
         s->begun = true;
     }
 }
