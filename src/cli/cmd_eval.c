@@ -233,20 +233,6 @@ static err warn_of_cuts(const eval_run *r, const char *path, const task_file *t)
     return OK;
 }
 
-/* Where to get a task that is named without a file. */
-static err tell_source(const char *name) {
-    const task_row *row = task_find(name);
-    if (!strcmp(name, "list")) {
-        for (int i = 0; i < task_table_rows; i++)
-            printf("%-16s %s\n", task_row_name(task_row_at(i)), task_source(task_row_at(i)));
-        return OK;
-    }
-    if (!row) return OK;
-    return err_hint(ERR_USAGE("--tasks: %s is a task, not a file", name),
-                    "its questions are at %s; give them as JSON lines: --tasks %s=FILE.jsonl",
-                    task_source(row), name);
-}
-
 /* Splits "NAME=FILE". @param row NULL: recognized by its members */
 static err split_task_name(const char *text, const task_row **row, const char **path) {
     const char *equals = strchr(text, '=');
@@ -260,6 +246,31 @@ static err split_task_name(const char *text, const task_row **row, const char **
     if (*row) return OK;
     return err_hint(ERR_USAGE("--tasks: \"%s\" is not a task", name),
                     "`ingot eval MODEL --tasks list` names all");
+}
+
+static void list_tasks(void) {
+    for (int i = 0; i < task_table_rows; i++)
+        printf("%-16s %s\n", task_row_name(task_row_at(i)), task_source(task_row_at(i)));
+}
+
+/* Refuses a name that is not a file, with where to get the task's, before the first task is evaluated. */
+static err check_task_file(void *ctx, const char *text) {
+    const task_row *row;
+    const char *path, *near = NULL;
+    TRY(split_task_name(text, &row, &path));
+    if (io_exists(path)) return OK;
+    bool named = row != NULL;
+    if (!named) row = task_find(path);
+    for (int i = 0; !row && i < task_table_rows; i++)
+        near = str_nearer(path, task_row_name(task_row_at(i)), near);
+    err e = !named && row ? ERR_USAGE("--tasks: %s is a task, not a file", path)
+                          : ERR_USAGE("--tasks: there is no file %s", path);
+    if (row)
+        return err_hint(e,
+                        "its questions are at %s; give them as JSON lines: --tasks %s=FILE.jsonl",
+                        task_source(row), task_row_name(row));
+    if (near) return err_hint(e, "did you mean the task %s? `--tasks list` names all", near);
+    return err_hint(e, "check the path; `--tasks list` names the tasks");
 }
 
 static err eval_one_task(void *ctx, const char *text) {
@@ -503,8 +514,11 @@ err cmd_eval(int argc, char **argv) {
     FILE *details = NULL;
     TRY(cli_parse(&cmd_eval_spec, argc - 1, argv + 1, &a, &path));
     TRY(check_args(&a, &dt));
-    if (a.tasks) TRY(tell_source(a.tasks));
-    if (a.tasks && !strcmp(a.tasks, "list")) return OK;
+    if (a.tasks && !strcmp(a.tasks, "list")) {
+        list_tasks();
+        return OK;
+    }
+    TRY(for_each(a.tasks, check_task_file, NULL));
     TRY(weights_device(a.device, a.index, &on));
     if (a.details && !(details = fopen(a.details, "w")))
         return ERR("cannot write %s: %s", a.details, strerror(errno));

@@ -63,7 +63,7 @@ static bool read_field(const struct completion_field *f, const json_t *v, comple
         return true;
     }
     if (!json_is_number(v) || (f->type == FIELD_COUNT && !whole) || !(x >= f->low && x <= f->high))
-        return refuse_field(why, f->name, "%s: expected %s from %g to %g", f->name,
+        return refuse_field(why, f->name, "%s: expected %s from %.15g to %.15g", f->name,
                             f->type == FIELD_COUNT ? "a whole number" : "a number", f->low,
                             f->high);
     if (f->type == FIELD_COUNT)

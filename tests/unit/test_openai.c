@@ -55,7 +55,7 @@ static void what_is_not_supported_is_refused(void **state) {
         { false, "{\"prompt\":[[]]}", "prompt: expected" },
         { false, "{\"prompt\":\"a\",\"n\":0}", "n: expected a whole number from 1 to 128" },
         { false, "{\"prompt\":\"a\",\"n\":1.5}", "n: expected a whole number" },
-        { false, "{\"prompt\":\"a\",\"max_tokens\":-1}", "max_tokens: expected" },
+        { false, "{\"prompt\":\"a\",\"max_tokens\":-1}", "max_tokens: expected a whole number from 1 to 16777216" },
         { false, "{\"prompt\":\"a\",\"temperature\":\"hot\"}", "temperature: expected a number" },
         { false, "{\"prompt\":\"a\",\"top_p\":2}", "top_p: expected a number from 0 to 1" },
         { false, "{\"prompt\":\"a\",\"stream\":1}", "stream: expected true or false" },

@@ -146,6 +146,41 @@ static void one_column_is_read_alone(void **state) {
     series_free(s);
 }
 
+/* Parts follow one another through the file; after a resume replaced it, there is no next one. */
+static void parts_replace_one_another(void **state) {
+    test_folder *f = *state;
+    str text = { 0 };
+    for (int i = 1; i <= STEPS; i++) str_add(&text, "{\"step\":%d,\"a\":%d,\"b\":1}\n", i, 2 * i);
+    append(f, text.text);
+    series *s = series_new(f->path);
+    series_set_only(s, "a");
+    int64_t rows = 0, most = 0;
+    for (bool more = true; more;) {
+        assert_ok(series_next_part(s, &more));
+        for (int64_t i = 0; i < series_rows(s); i++)
+            assert_true(value_at(s, "step", i) == (double)(rows + i + 1) &&
+                        value_at(s, "a", i) == 2 * (double)(rows + i + 1));
+        rows += series_rows(s);
+        most = MAX(most, series_rows(s));
+    }
+    assert_int_equal(rows, STEPS);
+    assert_true(most < STEPS * 3 / 4);
+    series_free(s);
+
+    s = series_new(f->path);
+    bool more;
+    assert_ok(series_next_part(s, &more));
+    assert_true(more && series_rows(s) > 0);
+    folder_write(f, "metrics.jsonl.new", "{\"step\":1,\"a\":7}\n");
+    char *from = strdup(in_folder(f, "metrics.jsonl.new"));
+    assert_int_equal(rename(from, in_folder(f, "metrics.jsonl")), 0);
+    free(from);
+    assert_ok(series_next_part(s, &more));
+    assert_true(!more && series_rows(s) == 0);
+    series_free(s);
+    str_free(&text);
+}
+
 static void damage_is_left_out(void **state) {
     static const char *const bad[] = { "[1]",
                                        "{\"step\":9",
@@ -257,10 +292,11 @@ static void points_keep_extremes(void **state) {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(lines_become_columns), IN_FOLDER(a_resume_is_followed),
-        IN_FOLDER(memory_is_bounded),    IN_FOLDER(damage_is_left_out),
-        IN_FOLDER(numbers_are_exact),    IN_FOLDER(columns_are_bounded),
-        IN_FOLDER(points_keep_extremes), IN_FOLDER(one_column_is_read_alone)
+        IN_FOLDER(lines_become_columns),     IN_FOLDER(a_resume_is_followed),
+        IN_FOLDER(memory_is_bounded),        IN_FOLDER(damage_is_left_out),
+        IN_FOLDER(numbers_are_exact),        IN_FOLDER(columns_are_bounded),
+        IN_FOLDER(points_keep_extremes),     IN_FOLDER(one_column_is_read_alone),
+        IN_FOLDER(parts_replace_one_another)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@
 
 #include <utf8proc.h>
 
+#include "tokenizer/tokenizer_internal.h"
+
 /* ---- against Hugging Face --------------------------------------------------------------------- */
 
 static void check_ids(const char *name, const char *text, const json_t *want,
@@ -137,12 +139,46 @@ static void test_round_trip(void **state) {
     }
 }
 
+/* Returns the text of ids by its definition: their bytes, then without spaces at the ends. */
+static str decode_whole(const tokenizer *t, const int32_t *ids, size_t n) {
+    str out = { 0 };
+    bool first = true, strip = true;
+    str_add(&out, "%s", "");
+    for (size_t i = 0; i <= n; i++) {
+        bool unknown = i < n && t->unknown_surface && ids[i] == t->bpe.unknown;
+        if (strip && (i == n || unknown)) {
+            size_t left = 0, right = 0;
+            while (left < out.len && left < (size_t)t->strip_left && out.text[left] == ' ') left++;
+            while (right < out.len - left && right < (size_t)t->strip_right &&
+                   out.text[out.len - 1 - right] == ' ')
+                right++;
+            memmove(out.text, out.text + left, out.len - left);
+            out.len -= left + right;
+            strip = false;
+        }
+        if (i == n) break;
+        bool known = ids[i] >= 0 && ids[i] < t->vocab;
+        if (known && t->is_special[ids[i]] && !unknown) continue;
+        text_span s = unknown ? (text_span){ t->unknown_surface, strlen(t->unknown_surface) }
+                      : known ? t->decoded[ids[i]]
+                              : (text_span){ "\xEF\xBF\xBD", 3 };
+        for (size_t k = 0; k < s.len; k++)
+            if (unknown || !known || !first || !t->strip_first || s.at[k] != ' ')
+                str_add_bytes(&out, &s.at[k], 1);
+        if (known) first = false;
+    }
+    return out;
+}
+
 /* Ids that arrive one by one, as from a model that has learned nothing: every addition is UTF-8, and their sum is the text of
  * all ids. */
 static void decode_by_ids(const tokenizer *t, const int32_t *ids, size_t n) {
     token_decoder d = { .t = t };
-    str whole = { 0 }, want = { 0 }, got = { 0 };
-    tokenizer_decode(t, ids, n, false, &whole);
+    str whole = decode_whole(t, ids, n), want = { 0 }, got = { 0 };
+    tokenizer_decode(t, ids, n, false, &got);
+    assert_int_equal(got.len, whole.len);
+    if (got.len) assert_memory_equal(got.text, whole.text, whole.len);
+    got.len = 0;
     utf8_repair(whole.text, whole.len, &want);
     for (size_t i = 0; i <= n; i++) {
         size_t before = got.len;
@@ -150,6 +186,7 @@ static void decode_by_ids(const tokenizer *t, const int32_t *ids, size_t n) {
             token_decoder_push(&d, ids[i], &got);
         else
             token_decoder_end(&d, &got);
+        assert_true(d.text.len < 4); /* the work of an id does not grow with those before it */
         if (got.len > before)
             assert_int_equal(utf8_valid(got.text + before, got.len - before), got.len - before);
     }
@@ -184,6 +221,33 @@ static void ids_that_arrive_one_by_one_read_as_all_of_them(void **state) {
     /* an invalid character, and then two tokens that form a valid one: E4 B8, F0, AB E3 81, B1 */
     tokenizer *t = open_tokenizer("bytes", NULL);
     decode_by_ids(t, (int32_t[]){ 0xE4, 0xB8, 0xF0, 0xAB, 0xE3, 0x81, 0xB1 }, 7);
+    tokenizer_free(t);
+}
+
+/* Byte tokens with each way of stripping spaces, by streams in which spaces, parts of characters and ids outside of the vocabulary
+ * are frequent; and one of a length that decoding all ids again for each would not end with. */
+static void spaces_are_stripped_as_ids_arrive(void **state) {
+    static const unsigned char often[] = { ' ', ' ', ' ', 'a', 0xE2, 0x81, 0x87, 0xC3, 0xF0, 0xFF };
+    enum { STREAMS = 3000, MOST = 40, LONG = 300000 };
+    tokenizer *t = open_tokenizer("bytes", NULL);
+    chance c = { rng_key_of(3, 0), 0 };
+    int32_t of[256], *ids = mem_alloc(LONG * sizeof *ids);
+    for (int32_t i = 0; i < tokenizer_vocab(t); i++)
+        if (t->decoded[i].len == 1) of[(unsigned char)t->decoded[i].at[0]] = i;
+    for (int i = 0; i <= STREAMS; i++) {
+        size_t n = i < STREAMS ? below(&c, MOST) : LONG;
+        t->strip_left = (int)below(&c, 4);
+        t->strip_right = (int)below(&c, 4);
+        t->strip_first = below(&c, 2);
+        free(t->unknown_surface);
+        t->unknown_surface = below(&c, 2) ? strdup(" \xE2\x81\x87 ") : NULL;
+        t->bpe.unknown = of['?'];
+        for (size_t k = 0; k < n; k++) ids[k] = of[often[below(&c, COUNT_OF(often))]];
+        for (size_t k = 0; k < n; k += 1 + below(&c, 20))
+            ids[k] = below(&c, 2) ? of['?'] : (int32_t)below(&c, 600) - 100;
+        decode_by_ids(t, ids, n);
+    }
+    free(ids);
     tokenizer_free(t);
 }
 
@@ -452,6 +516,7 @@ int main(void) {
         cmocka_unit_test(test_hugging_face),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(ids_that_arrive_one_by_one_read_as_all_of_them),
+        cmocka_unit_test(spaces_are_stripped_as_ids_arrive),
         cmocka_unit_test(test_long_pieces),
         cmocka_unit_test(test_worst_texts),
         cmocka_unit_test(test_cache),

@@ -1,44 +1,49 @@
-/* Decoding: each id's bytes, one after another, and what a decoder does to the ends. */
+/* Decoding: each id's bytes, one after another. A decoder that strips spaces from the ends of a text does so as ids arrive: at the left
+ * while the text is empty, at the right by holding spaces back until something follows them. */
 #include <string.h>
 
 #include "tokenizer/tokenizer_internal.h"
 
-static void add_without_spaces(text_span s, str *out) {
-    for (size_t i = 0; i < s.len; i++)
-        if (s.at[i] != ' ') str_add_bytes(out, &s.at[i], 1);
+static void add_spaces(size_t n, str *out) {
+    for (size_t i = 0; i < n; i++) str_add_bytes(out, " ", 1);
 }
 
-static void strip_ends(const tokenizer *t, size_t begin, str *out) {
-    size_t left = 0, right = 0, n = out->len - begin;
-    const char *s = out->text + begin;
-    while (left < n && left < (size_t)t->strip_left && s[left] == ' ') left++;
-    while (right < n - left && right < (size_t)t->strip_right && s[n - 1 - right] == ' ') right++;
-    if (left) memmove(out->text + begin, s + left, n - left);
-    out->len -= left + right;
-    out->text[out->len] = 0;
+/* Appends bytes of the text, without the spaces that may turn out to be at its ends. */
+static void decode_bytes(const tokenizer *t, decode_state *s, const char *bytes, size_t n,
+                         str *out) {
+    size_t right = s->unstripped ? 0 : (size_t)t->strip_right;
+    while (!s->unstripped && n && *bytes == ' ' && s->left < t->strip_left) bytes++, n--, s->left++;
+    if (!n) return;
+    s->left = t->strip_left;
+    size_t end = n;
+    while (right && end && bytes[end - 1] == ' ') end--;
+    size_t spaces = n - end + (end ? 0 : s->held), held = MIN(spaces, right);
+    if (end) {
+        add_spaces(s->held, out);
+        str_add_bytes(out, bytes, end);
+    }
+    add_spaces(spaces - held, out);
+    s->held = held;
+}
+
+void decode_id(const tokenizer *t, decode_state *s, int32_t id, bool special, str *out) {
+    if (id < 0 || id >= t->vocab) {
+        decode_bytes(t, s, "\xEF\xBF\xBD", 3, out);
+    } else if (t->unknown_surface && id == t->bpe.unknown) {
+        s->unstripped = s->begun = true; /* its own space is not the one put in front of a text */
+        s->held = 0;
+        str_add(out, "%s", t->unknown_surface);
+    } else if (special || !t->is_special[id]) {
+        text_span span = t->decoded[id];
+        bool strips = t->strip_first && !s->begun;
+        for (size_t i = 0; strips && i < span.len; i++)
+            if (span.at[i] != ' ') decode_bytes(t, s, &span.at[i], 1, out);
+        if (!strips) decode_bytes(t, s, span.at, span.len, out);
+        s->begun = true;
+    }
 }
 
 void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special, str *out) {
-    size_t begin = out->len;
-    bool first = true, strip = t->strip_left || t->strip_right;
-    for (size_t i = 0; i < n; i++) {
-        if (ids[i] < 0 || ids[i] >= t->vocab) {
-            str_add_bytes(out, "\xEF\xBF\xBD", 3);
-            continue;
-        }
-        if (t->unknown_surface && ids[i] == t->bpe.unknown) {
-            if (strip && out->len > begin) strip_ends(t, begin, out);
-            strip = first = false; /* its own space is not the one put in front of a text */
-            str_add(out, "%s", t->unknown_surface);
-            continue;
-        }
-        if (!special && t->is_special[ids[i]]) continue;
-        text_span s = t->decoded[ids[i]];
-        if (first && t->strip_first)
-            add_without_spaces(s, out);
-        else
-            str_add_bytes(out, s.at, s.len);
-        first = false;
-    }
-    if (out->len > begin && strip) strip_ends(t, begin, out);
+    decode_state s = { 0 };
+    for (size_t i = 0; i < n; i++) decode_id(t, &s, ids[i], special, out);
 }

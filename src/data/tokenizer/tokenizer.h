@@ -85,14 +85,23 @@ void encoder_free(encoder *e); /* takes NULL */
  * @param special whether special tokens are written out or omitted. */
 void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special, str *out);
 
+/* How far a text is decoded. Zero-initialize. */
+typedef struct decode_state {
+    bool begun;      /* an id has added text */
+    bool unstripped; /* nothing is stripped any more */
+    int left;        /* spaces that were stripped at the left */
+    size_t held;     /* spaces at the end, which are stripped unless something follows */
+} decode_state;
+/* Appends the bytes that an id adds to the ids before it. */
+void decode_id(const tokenizer *t, decode_state *s, int32_t id, bool special, str *out);
+
 /* Decodes ids as they arrive, into the text that utf8_repair makes of all their bytes: a character is held
  * back until its last byte is there, so that a terminal never shows half of one, and bytes that cannot begin or
  * continue one become U+FFFD at once. Set `t`, zero the rest. */
 typedef struct token_decoder {
     const tokenizer *t;
-    int32_t *ids;
-    size_t n, cap, shown; /* shown: bytes of `text` handed out */
-    str text;
+    decode_state state;
+    str text; /* bytes of a character that is not whole yet */
 } token_decoder;
 /* Appends what this id adds; special tokens add nothing. */
 void token_decoder_push(token_decoder *s, int32_t id, str *out);

@@ -310,6 +310,7 @@ static bool is_kept_member(const scanner *p) {
     const char *only = p->s->only;
     if (!only) return true;
     if (p->named == 4 && !memcmp(p->name, "step", 4)) return true;
+    if (p->name[0] != *only) return false; /* most members, without a call */
     return !strncmp(p->name, only, p->named) && (only[p->named] == '\0' || only[p->named] == '.');
 }
 
