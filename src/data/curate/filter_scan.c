@@ -19,10 +19,6 @@ static uint64_t bytes_between(uint64_t eight, unsigned char low, unsigned char h
     return (eight + EACH_BYTE(0x80 - low)) & ~(eight + EACH_BYTE(0x7F - high)) & HIGHS;
 }
 
-static uint64_t letters_in(uint64_t eight) {
-    return bytes_between(eight | EACH_BYTE(0x20), 'a', 'z');
-}
-
 static int count_set(uint64_t highs) { return (int)((highs >> 7) * EACH_BYTE(1) >> 56); }
 
 /* ---- one word -------------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@ typedef struct cached_word {
     char text[CACHED_WORD];
     uint32_t len; /* 0: free */
     uint32_t rows;
+    float sum[]; /* [dim] */
 } cached_word;
 
 /* Rows of a word that are gathered before they are added. */
@@ -33,9 +34,9 @@ struct language_scratch {
     int32_t recent[MAX_NGRAMS]; /* hashes of the last words, the newest at words % MAX_NGRAMS */
     int64_t words;
     str word; /* the current word, with its < and > */
-    cached_word
-        *cache; /* [CACHED_WORDS]; NULL: the model has no character n-grams, or too many columns */
-    float *cached_sums;              /* [CACHED_WORDS][dim] */
+    char *
+        cache; /* [CACHED_WORDS] of cached_word; NULL: the model has no character n-grams, or too many columns */
+    size_t cache_stride;             /* bytes of a cached_word with its sum */
     float *sum;                      /* [dim] of the current word, or r->hidden */
     bool listing;                    /* rows of the text are listed, not added */
     int64_t *list, listed, cap_list; /* rows of the word, or of the text */
@@ -48,8 +49,8 @@ language_scratch *language_scratch_new(const language_model *m) {
     r->bucket_inverse = m->bucket ? UINT64_MAX / (uint64_t)m->bucket + 1 : 0;
     r->sum = mem_alloc((size_t)m->dim * sizeof *r->sum);
     if (m->maxn > 0 && m->dim <= CACHED_DIM) {
-        r->cache = mem_alloc(CACHED_WORDS * sizeof *r->cache);
-        r->cached_sums = mem_alloc(CACHED_WORDS * (size_t)m->dim * sizeof *r->cached_sums);
+        r->cache_stride = sizeof(cached_word) + (size_t)m->dim * sizeof(float);
+        r->cache = mem_alloc(CACHED_WORDS * r->cache_stride);
     }
     r->path = mem_alloc(((size_t)m->labels + 1) * sizeof *r->path);
     r->path_log = mem_alloc(((size_t)m->labels + 1) * sizeof *r->path_log);
@@ -61,7 +62,6 @@ void language_scratch_free(language_scratch *r) {
     free(r->hidden);
     free(r->sum);
     free(r->cache);
-    free(r->cached_sums);
     free(r->probability);
     free(r->path);
     free(r->path_log);
@@ -246,9 +246,10 @@ static void sum_word(const language_model *m, language_scratch *r, const char *w
 /* Adds the sum of a word to r->hidden. Sums of words that are not in the table are computed and put there. */
 static void add_word_rows(const language_model *m, language_scratch *r, const char *w, size_t len) {
     size_t slot = (size_t)(word_hash(w, len) & (CACHED_WORDS - 1));
-    cached_word *c = r->cache && !r->listing && len <= CACHED_WORD ? &r->cache[slot] : NULL;
-    float *sum = c ? r->cached_sums + slot * (size_t)m->dim : r->sum;
-    if (c && c->len == len && memcmp(c->text, w, len) == 0) {
+    bool cached = r->cache && !r->listing && len <= CACHED_WORD;
+    cached_word *c = cached ? (cached_word *)(r->cache + slot * r->cache_stride) : NULL;
+    const float *sum = c ? c->sum : r->sum;
+    if (c && c->len == len && same_bytes(c->text, w, len)) {
         r->rows += c->rows;
     } else {
         int64_t before = r->rows;
@@ -257,7 +258,7 @@ static void add_word_rows(const language_model *m, language_scratch *r, const ch
             memcpy(c->text, w, len);
             c->len = (uint32_t)len;
             c->rows = (uint32_t)(r->rows - before);
-            memcpy(sum, r->sum, (size_t)m->dim * sizeof *sum);
+            memcpy(c->sum, r->sum, (size_t)m->dim * sizeof *c->sum);
         }
     }
     for (int32_t i = 0; i < m->dim; i++) r->hidden[i] += sum[i];
@@ -277,9 +278,12 @@ static void embed_word(const language_model *m, language_scratch *r, const char 
 static bool ends_word(char c) { return (c >= '\t' && c <= '\r') || c == ' ' || c == 0; }
 
 static size_t find_word_end(text_span text, size_t at) {
-    while (at < text.len && !ends_word(text.at[at])) {
-        bool none = text.len - at >= 8 && !ascii_end_bytes(load_eight(text.at + at));
-        at += none ? 8 : 1;
+    while (at < text.len) {
+        uint64_t stop = text.len - at >= 8 ? ascii_end_bytes(load_eight(text.at + at)) : 1;
+        at += stop ? (size_t)__builtin_ctzll(stop) / 8 : 8;
+        if (!stop) continue;
+        if (ends_word(text.at[at])) break;
+        at++;
     }
     return at;
 }

@@ -3,6 +3,7 @@
 #ifndef INGOT_WORD_HASH_H
 #define INGOT_WORD_HASH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -38,18 +39,38 @@ static inline uint64_t mix_hash(uint64_t h, uint64_t word) {
     return h ^ h >> 29;
 }
 
-/* The hash of n bytes. Reads no others: a rest of fewer than eight bytes overlaps what was read before. */
+/* The n < 8 bytes at p as a number, the first lowest. Reads no others: parts overlap. */
+static inline uint64_t load_short(const char *p, size_t n) {
+    if (n >= 4) return load_four(p) | (uint64_t)load_four(p + n - 4) << 8 * (n - 4);
+    if (n == 0) return 0;
+    return (uint8_t)p[0] | (uint64_t)(uint8_t)p[n / 2] << 8 * (n / 2) |
+           (uint64_t)(uint8_t)p[n - 1] << 8 * (n - 1);
+}
+
+/* The hash of a word of n < 8 bytes that load_short has loaded. */
+static inline uint64_t short_hash(uint64_t bytes, size_t n) {
+    return mix_hash(n * 0xD6E8FEB86659FD93u, bytes); /* lengths tell bytes of 0 apart */
+}
+
+/* The hash of n bytes. Reads no others: the last eight overlap what was read before. */
 static inline uint64_t word_hash(const char *p, size_t n) {
-    uint64_t h = n * 0xD6E8FEB86659FD93u; /* short texts are told apart by their lengths too */
-    if (n >= 8) {
-        size_t i = 0;
-        for (; i + 8 <= n; i += 8) h = mix_hash(h, load_eight(p + i));
-        return i < n ? mix_hash(h, load_eight(p + n - 8)) : h;
-    }
-    if (n >= 4) return mix_hash(h, load_four(p) | (uint64_t)load_four(p + n - 4) << 32);
-    if (n == 0) return mix_hash(h, 0);
-    return mix_hash(h, (uint8_t)p[0] | (uint64_t)(uint8_t)p[n / 2] << 8 |
-                           (uint64_t)(uint8_t)p[n - 1] << 16);
+    if (n < 8) return short_hash(load_short(p, n), n);
+    uint64_t h = n * 0xD6E8FEB86659FD93u;
+    for (size_t i = 0; i + 8 < n; i += 8) h = mix_hash(h, load_eight(p + i));
+    return mix_hash(h, load_eight(p + n - 8));
+}
+
+static inline bool same_bytes(const char *a, const char *b, size_t n) {
+    if (n < 8) return load_short(a, n) == load_short(b, n);
+    for (size_t i = 0; i + 8 < n; i += 8)
+        if (load_eight(a + i) != load_eight(b + i)) return false;
+    return load_eight(a + n - 8) == load_eight(b + n - 8);
+}
+
+/* Marks letters of ASCII, up to the first byte that is not ASCII. */
+static inline uint64_t letters_in(uint64_t eight) {
+    uint64_t lower = eight | EACH_BYTE(0x20);
+    return (lower + EACH_BYTE(0x80 - 'a')) & ~(lower + EACH_BYTE(0x7F - 'z')) & HIGHS;
 }
 
 #endif

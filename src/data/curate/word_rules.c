@@ -19,9 +19,9 @@ enum {
     MATCH_LIMIT = 1000000,
     SUFFIX_REACH =
         64, /* bytes that a suffix and what it looks back at have at most, but for dots */
-    CACHE_SLOTS = 1 << 14,
-    CACHE_CHUNK = 32, /* bytes of a chunk that is remembered, */
-    CACHE_WORDS = 13, /* and the tokens of one */
+    CACHE_SLOTS = 1 << 13,
+    CACHE_CHUNK = 22, /* bytes of a chunk that is remembered, */
+    CACHE_WORDS = 7,  /* and the tokens of one */
 };
 
 typedef struct cached_chunk {
@@ -30,6 +30,7 @@ typedef struct cached_chunk {
     uint8_t rules;  /* the number of the rules that split it */
     uint8_t bytes[CACHE_WORDS];
 } cached_chunk;
+_Static_assert(sizeof(cached_chunk) == 32, "two fit in a cache line");
 
 struct word_scratch {
     pcre2_match_data *match;
@@ -43,14 +44,14 @@ struct word_scratch {
 /* ---- exceptions ------------------------------------------------------------------------------------ */
 
 /* Most texts are told apart from all exceptions by their length and ends. */
-static uint32_t exception_bit(const char *s, size_t n) {
-    uint32_t ends = (uint8_t)s[0] | (uint32_t)(uint8_t)s[n - 1] << 8 | (uint32_t)n << 16;
+static uint32_t exception_bit(char first, char last, size_t n) {
+    uint32_t ends = (uint8_t)first | (uint32_t)(uint8_t)last << 8 | (uint32_t)n << 16;
     return ends * 0x9E3779B1u >> 18;
 }
 
 static const word_exception *find_exception(const word_rules *w, const char *s, size_t n) {
     if (n == 0 || n > w->longest) return NULL;
-    uint32_t bit = exception_bit(s, n);
+    uint32_t bit = exception_bit(s[0], s[n - 1], n);
     if (!(w->maybe[bit / 64] >> bit % 64 & 1)) return NULL;
     for (uint64_t i = word_hash(s, n) & w->slot_mask; w->slot[i]; i = (i + 1) & w->slot_mask) {
         const word_exception *e = &w->exceptions[w->slot[i] - 1];
@@ -68,7 +69,7 @@ static void index_exceptions(word_rules *w) {
         const char *text = w->exceptions[k].text;
         size_t n = strlen(text);
         uint64_t i = word_hash(text, n) & w->slot_mask;
-        uint32_t bit = exception_bit(text, n);
+        uint32_t bit = exception_bit(text[0], text[n - 1], n);
         w->maybe[bit / 64] |= UINT64_C(1) << bit % 64;
         while (w->slot[i]) i = (i + 1) & w->slot_mask;
         w->slot[i] = (uint32_t)(k + 1);
@@ -259,6 +260,11 @@ static size_t split_new_chunk(const word_rules *w, word_scratch *s, const char *
 
 /* ---- chunks ---------------------------------------------------------------------------------------------- */
 
+bool word_rules_keep_letters(const word_rules *w, char first, char last, size_t n) {
+    uint32_t bit = exception_bit(first, last, n);
+    return w->letters_alone && (n > w->longest || !(w->maybe[bit / 64] >> bit % 64 & 1));
+}
+
 /* Letters alone have no affixes: they are one word, or an exception. */
 static bool is_letters(const char *s, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -292,7 +298,7 @@ const uint32_t *word_rules_split(const word_rules *w, word_scratch *s, const cha
     cached_chunk *c = NULL;
     if (n <= CACHE_CHUNK) {
         c = &s->cache[word_hash(chunk, n) & (CACHE_SLOTS - 1)];
-        if (c->len == n && c->rules == w->number && memcmp(c->text, chunk, n) == 0)
+        if (c->len == n && c->rules == w->number && same_bytes(c->text, chunk, n))
             return recall_chunk(s, c, words);
     }
     reserve_word_tokens(s, n);
@@ -362,6 +368,9 @@ void word_rules_prepare(word_rules *w) {
     for (uint32_t cp = 0; cp < 128; cp++)
         if (is_in_ranges(&w->punctuation, cp))
             w->ascii_punctuation[cp / 64] |= UINT64_C(1) << cp % 64;
+    w->letters_alone = !w->splits_letters;
+    for (uint32_t cp = 'a'; cp <= 'z'; cp++)
+        if (word_is_punctuation(w, cp) || word_is_punctuation(w, cp - 32)) w->letters_alone = false;
     word_scratch *s = word_scratch_new();
     find_phrases_of(w, s);
     word_scratch_free(s);

@@ -48,6 +48,9 @@ bool word_rules_only_blanks(const word_rules *w);
 const uint32_t *word_rules_split(const word_rules *w, word_scratch *s, const char *chunk, size_t n,
                                  size_t *words);
 
+/* Whether any chunk of n letters of ASCII with these ends is one word. */
+bool word_rules_keep_letters(const word_rules *w, char first, char last, size_t n);
+
 /* Whether a word of such characters alone does not count, and whether a character, as a word of its own, ends
  * a sentence. */
 bool word_is_punctuation(const word_rules *w, uint32_t code_point);
