@@ -11,7 +11,9 @@ SOURCE is a checkout of llama.cpp and BUILD a folder in which its library was bu
 Writes small models of each family with transformers, imports them, exports each as fp32, fp16, bf16 and q8_0, and continues prompts
 of token ids with the most likely tokens: `ingot sample --ids` reads the run; llamacpp_greedy.c, which is compiled against the
 library, reads the file, and states its most likely token after each beginning of that text. Tokens are compared where one is clearly the
-likeliest, by a margin that depends on the type: llama.cpp also rounds activations to it. In fp32 that is every token but for ties. Prints a line per model, and exits with 1 when a token differs or a file is not read.
+likeliest, by a margin that depends on the type: llama.cpp also rounds activations to it. In fp32 that is every token but for ties. All must be equal; of models with experts in
+a rounded type nine in ten, since rounding sends a token to another expert at times. Prints a line per model, and exits with 1 when too few are, or
+a file is not read.
 
 With --time, exports RUN in bf16 and q8_0 and prints the tokens per second of both programs, back to back, three times each.
 """
@@ -77,9 +79,9 @@ MODELS = {
     "gpt_oss": T.GptOssConfig(**SIZES, head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=6),
     "mpt": T.MptConfig(vocab_size=300, d_model=64, n_heads=4, n_layers=3, max_seq_len=64),
     "phi3": T.Phi3Config(**SIZES),
-    # llama.cpp chooses the list by the context that it is opened with, not by the tokens so far
+    # llama.cpp chooses the list by the context that it is opened with, 256 at least, not by the tokens so far
     "phi3, long": T.Phi3Config(**SIZES, original_max_position_embeddings=8, rope_parameters=LONGROPE),
-    "phi3, short": T.Phi3Config(**SIZES, original_max_position_embeddings=48, rope_parameters=LONGROPE),
+    "phi3, short": T.Phi3Config(**SIZES, original_max_position_embeddings=512, rope_parameters=dict(LONGROPE, factor=4.0)),
     "olmo3": T.Olmo3Config(**SIZES, **UNTIED, sliding_window=6),
     "gemma2": T.Gemma2Config(**SIZES, head_dim=16, query_pre_attn_scalar=16, sliding_window=6, tie_word_embeddings=True),
     "gemma3_text": T.Gemma3TextConfig(
@@ -163,7 +165,8 @@ def check(args, peer, name, config, folder, seed):
         file = folder / f"{seed}-{kind}.gguf"
         run(args.program, "export", of, file, "--dtype", kind)
         compared, equal = compare(args.program, peer, of, file, margin)
-        good &= compared == equal and compared > 0
+        tolerant = kind != "fp32" and any(key.endswith("experts") for key in config.to_dict())
+        good &= compared > 0 and equal >= compared * (0.9 if tolerant else 1)
         line.append(f"{kind} {equal} of {compared}")
     print(f"{name:20} {', '.join(line)}{'' if good else '  DIFFERENT'}", flush=True)
     return good

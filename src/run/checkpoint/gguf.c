@@ -228,8 +228,9 @@ err gguf_export_file(const char *path, const hf_export *x, gguf_type type) {
     io_writer *w = NULL;
     err e = OK;
     if (!g)
-        return err_hint(ERR("llama.cpp has no models of the type %s", hf_family_type(x->family)),
-                        "export to a Hugging Face folder instead");
+        return err_hint(
+            ERR("models of the type %s are not written as GGUF files", hf_family_type(x->family)),
+            "export to a Hugging Face folder instead");
     TRY(gguf_check_model(g, c));
     TRY_CLEAN(describe_file(&meta, g, x, type));
     TRY_CLEAN(hf_tensors_open(x->family, g->name, g->params, g->n_params, x->m,

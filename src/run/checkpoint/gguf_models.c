@@ -342,7 +342,7 @@ static void add_rope(gguf_meta *m, const gguf_model *g, const model_config *c) {
     }
     if (!yarn && !beyond) return;
     gguf_add_text(m, KEY("rope.scaling.type"), yarn ? "yarn" : "longrope");
-    gguf_add_real(m, KEY("rope.scaling.factor"), c->rope_factor);
+    if (yarn) gguf_add_real(m, KEY("rope.scaling.factor"), c->rope_factor);
     gguf_add_integer(m, KEY("rope.scaling.original_context_length"), c->rope_original);
     if (beyond) gguf_add_real(m, KEY("rope.scaling.attn_factor"), rope_factor_of(c));
     if (c->rope_mscale != 0)
