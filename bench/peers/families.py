@@ -521,6 +521,15 @@ def gradients_of(model, expected):
     return logits.detach(), [p.grad.double().clone() for p in model.parameters()]
 
 
+def nudged(double, seed):
+    """@return a copy whose weights differ by as much as fp32 rounds them"""
+    out, generator = copy.deepcopy(double), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in out.parameters():
+            p.mul_(1 + 6e-8 * (2 * torch.rand(p.shape, generator=generator, dtype=p.dtype) - 1))
+    return out
+
+
 def noise(model, expected):
     """@return how far fp32 is from fp64, or fp64 from itself where weights change by as much as fp32 rounds them, the further
     of the two; at least 1, in units of the limits of test_pytorch"""
@@ -533,11 +542,7 @@ def noise(model, expected):
 
     off = [apart([p.grad.double() for p in model.parameters()])]
     for seed in range(3):
-        nudged, generator = copy.deepcopy(double), torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for p in nudged.parameters():
-                p.mul_(1 + 6e-8 * (2 * torch.rand(p.shape, generator=generator, dtype=p.dtype) - 1))
-        moved = apart(gradients_of(nudged, expected)[1])
+        moved = apart(gradients_of(nudged(double, seed), expected)[1])
         off += [moved] if moved < 1e-3 else []  # further: a token went to another expert
     worst = max(max(off) / 1e-5, (logits - expected["logits"]).abs().max().item() / 2e-5)
     return 1.0 if worst < 0.25 else 4 * worst
@@ -556,10 +561,16 @@ def write_model(folder, config, seed):
     worst = noise(model, expected)
     expected["greedy"] = make.greedy_of(model, expected["input_ids"])
     double = copy.deepcopy(model).double()
+    others = [nudged(double, seed) for seed in range(3)] if has_delta_rule(model) else []
     expected.update(make.steps_of(model, expected))
     with in_doubles(double):
         exact = make.steps_of(double, expected)
-    off = max(((expected[k].double() - v).norm() / v.norm()).item() for k, v in exact.items())
+        others = [make.steps_of(other, expected) for other in others]
+
+    def apart(weights):
+        return max(((weights[k].double() - v).norm() / v.norm()).item() for k, v in exact.items())
+
+    off = max(map(apart, [expected, *others]))  # steps of short vectors amplify what rounding does to the first weights
     stepped = 1.0 if off < 0.25e-5 else 4 * off / 1e-5
     if has_delta_rule(model):  # AdamW divides by a gradient: weights are not nearer than gradients of short vectors
         stepped = max(stepped, worst)

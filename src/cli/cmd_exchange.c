@@ -150,7 +150,7 @@ err cmd_export(int argc, char **argv) {
     TRY_CLEAN(weights_describe(path[0], &w));
     TRY_CLEAN(ckpt_open(w.path, &from.from));
     from.m = w.m;
-    TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &x.family));
+    TRY_CLEAN((form.gguf ? gguf_family_for : hf_family_for)(model_conf(w.m), a.family, &x.family));
     TRY_CLEAN(weights_tokenizer(&w, &tok));
     x.m = w.m;
     x.tok = tok;

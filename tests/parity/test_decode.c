@@ -310,6 +310,31 @@ static void a_remembered_prompt_changes_nothing(void **state) {
     repeat_prompts(small_delta()); /* whose state has moved on */
 }
 
+/* Layers of gated DeltaNet reserve no keys, and layers of attention no states. */
+static void layers_reserve_what_they_read(void **state) {
+    static const struct {
+        int64_t pattern;
+        size_t caches, states;
+    } cases[] = { { 2, 4, 0 }, { 552, 1, 3 }, { 52, 2, 2 }, { 5, 0, 4 } };
+    size_t cache = 0, states = 0;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        model_config c = small_delta();
+        generator g;
+        exec x;
+        c.layer_pattern = cases[i].pattern;
+        model *m = open_generator(&c, &g, &x);
+        size_t got[] = { plan_bytes(x.plan, ".cache"), plan_bytes(x.plan, ".delta_state") };
+        if (i == 0) cache = got[0] / cases[0].caches;
+        if (i == 1) states = got[1] / cases[1].states;
+        assert_true(cache > 0);
+        assert_int_equal(got[0], cases[i].caches * cache);
+        assert_int_equal(got[1], cases[i].states * states);
+        comm_free(x.comm);
+        plan_free(x.plan);
+        model_free(m);
+    }
+}
+
 /* ---- several sequences -------------------------------------------------------------------------- */
 enum { TEXTS = 30, ROWS_EACH = 100 };
 typedef struct batch_case {
@@ -449,6 +474,7 @@ static void generated_text_ends_with_its_document(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_remembered_prompt_changes_nothing),
+        cmocka_unit_test(layers_reserve_what_they_read),
         cmocka_unit_test(sequences_decoded_together_are_those_decoded_alone),
         cmocka_unit_test(generated_text_ends_with_its_document),
         cmocka_unit_test(a_full_cache_continues_from_its_later_half),

@@ -530,6 +530,14 @@ static void test_which(void **state) {
     check_quantized(gpt2, "mlp.down", 3, 0);
     check_quantized(gpt2, "mlp.up", 3, 0);
     check_quantized(small_neox(), NULL, 4, 2);
+    model_config gated = llama, delta = small_delta();
+    gated.attention_gate = true;
+    check_quantized(gated, NULL, 5, 2);
+    check_quantized(gated, "attn.gate", 4, 2);
+    delta.layer_pattern = 5;
+    delta.delta_key_dim = delta.delta_value_dim = 8; /* sizes that are multiples of 16 */
+    check_quantized(delta, NULL, 5, 2);
+    check_quantized(delta, "attn.gate", 4, 2);
     odd.ffn = 56; /* no multiple of 16: down's input; up has 112 rows */
     check_quantized(odd, NULL, 3, 1);
     odd = gpt2;

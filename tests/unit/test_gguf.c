@@ -258,6 +258,179 @@ static void newer_families_are_written_where_llama_cpp_reads(void **state) {
     }
 }
 
+/* Families whose windows, factors and kinds of layers llama.cpp has built in: the fixture, which has others, is refused with the
+ * fact, and written with these. */
+static void built_in_facts_are_needed(void **state) {
+    static const struct {
+        const char *folder, *architecture, *says;
+        struct {
+            const char *fact;
+            double value;
+        } set[8];
+        const char *ours, *theirs;
+        int64_t first;
+        bool paired;
+    } cases[] = {
+        { "gemma2",
+          "gemma2",
+          "model.attention_scale",
+          { { "attention_scale", 0 } },
+          "l1.mlp.norm.w",
+          "blk.1.post_ffw_norm.weight",
+          0,
+          false },
+        { "gemma3",
+          "gemma3",
+          "model.layer_pattern",
+          { { "attention_scale", 0 }, { "layers", 6 }, { "layer_pattern", 111112 } },
+          "l5.attn.qnorm",
+          "blk.5.attn_q_norm.weight",
+          0,
+          false },
+        { "cohere2",
+          "cohere2",
+          "model.",
+          { { "layers", 4 },
+            { "layer_pattern", 1114 },
+            { "qkv_bias", 0 },
+            { "attention_output_bias", 0 },
+            { "tie_embeddings", 1 } },
+          "l3.attn.k",
+          "blk.3.attn_k.weight",
+          0,
+          true },
+        { "olmo3",
+          "olmo2",
+          "model.",
+          { { "layers", 4 },
+            { "layer_pattern", 1112 },
+            { "rope_beta_fast", 32 },
+            { "rope_beta_slow", 1 },
+            { "rope_local_theta", 1000 } },
+          "l3.norm1.w",
+          "blk.3.post_attention_norm.weight",
+          0,
+          false },
+        { "llama4",
+          "llama4",
+          "model.",
+          { { "layer_pattern", 1114 },
+            { "sliding_window", 8192 },
+            { "attention_temperature", 0.1 },
+            { "attention_temperature_floor", 8192 },
+            { "experts", 4 } },
+          "l3.attn.q",
+          "blk.3.attn_q.weight",
+          0,
+          true },
+        { "phi3",
+          "phi3",
+          NULL,
+          { { "rope_fraction", 1 } },
+          "l1.mlp.up",
+          "blk.1.ffn_up.weight",
+          36,
+          false },
+        { "phi3_long",
+          "phi3",
+          NULL,
+          { { "rope_fraction", 1 } },
+          "l1.attn.k",
+          "blk.1.attn_qkv.weight",
+          32,
+          false },
+        { "stablelm",
+          "stablelm",
+          NULL,
+          { { "rope_fraction", 0.5 } },
+          "l1.attn.q.b",
+          "blk.1.attn_q.bias",
+          0,
+          false },
+        { "falcon",
+          "falcon",
+          NULL,
+          { { "rope_fraction", 1 } },
+          "l1.norm1.w",
+          "blk.1.attn_norm_2.weight",
+          0,
+          false },
+        { "deepseek_v3",
+          "deepseek2",
+          "model.",
+          { { "rope_attention_factor", 1 },
+            { "qkv_bias", 0 },
+            { "attention_output_bias", 0 },
+            { "latent_norm_eps", 1e-6 },
+            { "norm_eps", 1e-6 } },
+          "l1.attn.kv_a.norm",
+          "blk.1.attn_kv_a_norm.weight",
+          0,
+          false },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char from[512], path[128];
+        model_config c;
+        const hf_family *family;
+        loaded l;
+        gguf_file f;
+        snprintf(from, sizeof from, "%s/%s", FIXTURES, cases[i].folder);
+        snprintf(path, sizeof path, "%s", in_folder(*state, "b.gguf"));
+        assert_ok(hf_import_config(from, &c, &family, NULL));
+        if (cases[i].says) {
+            fill_params(&c, family, &l);
+            assert_error(export_loaded(&l, path, GGUF_F32), cases[i].says);
+            unload(&l);
+        }
+        for (size_t k = 0; k < COUNT_OF(cases[i].set) && cases[i].set[k].fact; k++)
+            model_fact_set(model_fact_find(cases[i].set[k].fact), &c, cases[i].set[k].value);
+        fill_params(&c, family, &l);
+        assert_ok(export_loaded(&l, path, GGUF_F32));
+        gguf_read(path, &f);
+        assert_string_equal(f.architecture, cases[i].architecture);
+        expect_param(&l, &f, cases[i].ours, cases[i].theirs, cases[i].first, cases[i].paired, 0);
+        if (c.rope_scaling == ROPE_LONG) {
+            assert_true(element(find_tensor(&f, "rope_factors_short.weight"), 1) == 1.25);
+            assert_true(element(find_tensor(&f, "rope_factors_long.weight"), 3) == 12);
+        }
+        free(f.bytes);
+        unload(&l);
+    }
+}
+
+/* Rows of a head's keys are the columns of its part of k_b, and those of values the rows of v_b. */
+static void latent_attention_is_split(void **state) {
+    char from[512], path[128];
+    model_config c;
+    const hf_family *family;
+    loaded l;
+    gguf_file f;
+    snprintf(from, sizeof from, "%s/deepseek_v3", FIXTURES);
+    snprintf(path, sizeof path, "%s", in_folder(*state, "l.gguf"));
+    assert_ok(hf_import_config(from, &c, &family, NULL));
+    c.rope_attention = 1;
+    c.qkv_bias = c.o_bias = false;
+    c.latent_eps = c.norm_eps;
+    fill_params(&c, family, &l);
+    assert_ok(export_loaded(&l, path, GGUF_F32));
+    gguf_read(path, &f);
+    const gguf_tensor *k = find_tensor(&f, "blk.1.attn_k_b.weight"),
+                      *v = find_tensor(&f, "blk.1.attn_v_b.weight");
+    const float *ours = l.values[model_find_param(l.m, "l1.attn.kv_b")];
+    int64_t values = c.value_head_dim, keys = c.head_dim - c.rope_head_dim, n = c.kv_latent;
+    assert_true(k->dim[0] == (uint64_t)keys && k->dim[1] == (uint64_t)n);
+    assert_true(v->dim[0] == (uint64_t)n && v->dim[1] == (uint64_t)values);
+    for (int64_t h = 0; h < c.heads; h++)
+        for (int64_t r = 0; r < keys + values; r++)
+            for (int64_t x = 0; x < n; x++) {
+                double got = r < keys ? element(k, (h * n + x) * keys + r)
+                                      : element(v, (h * values + r - keys) * n + x);
+                assert_true(got == ours[(h * (keys + values) + r) * n + x]);
+            }
+    free(f.bytes);
+    unload(&l);
+}
+
 /* Vectors stay in fp32; the rest is as close as its type allows. */
 static void types_are_as_precise_as_they_can_be(void **state) {
     static const double error[] = { [GGUF_F16] = 1e-3, [GGUF_BF16] = 4e-3 };
@@ -298,6 +471,8 @@ int main(void) {
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(newer_families_are_written_where_llama_cpp_reads,
                                         folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(built_in_facts_are_needed, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(latent_attention_is_split, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(types_are_as_precise_as_they_can_be, folder_setup,
                                         folder_teardown),
     };

@@ -248,7 +248,8 @@ static val attention(builder *b, val x) {
     o = rec_head_values(p, o, model_value_dim(b->c), h);
     if (has_param(b, "attn.gate")) {
         val w = prog_use(p, "attn.gate", all), bias = USE_IF(b, "attn.gate.b", all);
-        o = rec(p, OP_SIGMOID_GATE, { o, rec_linear(p, all, w, bias) });
+        val gate = linear(b, LINEAR_GATE, rec_linear(p, all, w, bias));
+        o = rec(p, OP_SIGMOID_GATE, { o, gate });
     }
     return output_projection(b, o);
 }
@@ -271,7 +272,7 @@ static val delta_net(builder *b, val x) {
     h.seq = (int)(decodes || b->m->l.seq ? b->positions : 0);
     val all = rec_comm(p, x, AXIS(AX_TP), PLACE_R);
     val qkv = linear(b, LINEAR_QKV, rec_linear(p, all, prog_use(p, "delta.qkv", all), VAL_NONE));
-    val z = rec_linear(p, all, prog_use(p, "delta.z", all), VAL_NONE);
+    val z = linear(b, LINEAR_GATE, rec_linear(p, all, prog_use(p, "delta.z", all), VAL_NONE));
     val ba = rec_linear(p, all, prog_use(p, "delta.ba", all), VAL_NONE);
     val gate = rec(p, OP_DELTA_GATES,
                    { ba, prog_use(p, "delta.rate", ba), prog_use(p, "delta.shift", ba) });
@@ -509,7 +510,7 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
                        .split_weights = pipeline_splits_backward(&m->l.pipe) &&
                                         b->mode == PROG_TRAIN && which < 2,
                        .block_kind = b->block_kind,
-                       .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS,
+                       .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : block_linears(&m->c),
                        .logit_bytes = m->l.logit_bytes,
                        .sequence_runs = context_runs(&m->l),
                        .chunk_axes = AXIS(AX_TP),
@@ -539,7 +540,7 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
 
 /* Scales of fp8 are a step's, of all layers at once, on all ranks the same. */
 static err record_scales(model *m, chain *out) {
-    const prog_options o = { .fp8_sites = BLOCK_LINEARS };
+    const prog_options o = { .fp8_sites = block_linears(&m->c) };
     out->begin = new_program(m, PROG_TRAIN, "begin", &o);
     rec_fp8_commit(out->begin, m->c.layers);
     TRY(prog_finish(out->begin));

@@ -55,7 +55,16 @@ struct model {
 };
 
 /* The linear layers of a block, by the parameter they multiply with. */
-typedef enum { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, BLOCK_LINEARS } block_linear;
+typedef enum {
+    LINEAR_QKV,
+    LINEAR_O,
+    LINEAR_UP,
+    LINEAR_DOWN,
+    LINEAR_GATE, /* of attention's output, or of gated DeltaNet's */
+    BLOCK_LINEARS
+} block_linear;
+/* How many of them a block of the model has. */
+int block_linears(const model_config *c);
 extern const char *const block_linear_name[BLOCK_LINEARS];
 /* @return the fp8 recipe of this layer; FP8_OFF where it computes in the layout's type. */
 fp8_recipe linear_recipe(const model_layout *l, block_linear which);

@@ -324,7 +324,11 @@ err module_dtype(const model_layout *l, const char *module, dtype *out) {
 }
 
 /* ---- fp8 ---------------------------------------------------------------------------------- */
-const char *const block_linear_name[BLOCK_LINEARS] = { "attn.qkv", "attn.o", "mlp.up", "mlp.down" };
+const char *const block_linear_name[BLOCK_LINEARS] = { "attn.qkv", "attn.o", "mlp.up", "mlp.down",
+                                                       "attn.gate" };
+int block_linears(const model_config *c) {
+    return c->attention_gate || model_has_delta(c) ? BLOCK_LINEARS : LINEAR_GATE;
+}
 
 /* Whether n bytes of text name this linear layer, or the module it belongs to. */
 static bool names_linear(const char *text, size_t n, const char *name) {
@@ -357,14 +361,14 @@ static err fp8_check(const model_layout *l) {
         if (!known)
             return err_hint(
                 ERR("precision.fp8_skip: '%.*s' is not a linear layer", (int)n, at),
-                "use attn.qkv, attn.o, mlp.up or mlp.down, or the modules attn and mlp");
+                "use attn.qkv, attn.o, attn.gate, mlp.up or mlp.down, or the modules attn and mlp");
         at += n + (at[n] == ',');
     }
     return OK;
 }
 
 float *model_fp8_rows(const model *m, const plan *p, int64_t *count) {
-    *count = (int64_t)m->c.layers * BLOCK_LINEARS * FP8_OPERANDS * FP8_ROW;
+    *count = (int64_t)m->c.layers * block_linears(&m->c) * FP8_OPERANDS * FP8_ROW;
     return fp8_keeps_history(m->l.fp8) ? plan_input(p, "fp8", 0) : NULL;
 }
 

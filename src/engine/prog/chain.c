@@ -49,9 +49,16 @@ err plan_program(plan *p, prog *g, int layer, int *which) {
     return OK;
 }
 
-static int layers_here(const chain *c, int rank) {
-    model_chunk last = chain_chunk(c, rank, c->pipe.chunks - 1);
-    return last.before + last.layers;
+/* The blocks among the rank's first n that read an input, each of which has a part of it. */
+static int blocks_reading(const chain *c, int rank, const char *name, int n) {
+    int count = 0;
+    tensor shape;
+    for (int i = 0; i < c->pipe.chunks; i++) {
+        model_chunk u = chain_chunk(c, rank, i);
+        for (int l = 0; l < u.layers && u.before + l < n; l++)
+            count += prog_input_shape(chain_block(c, u.from + l), name, &shape);
+    }
+    return count;
 }
 
 static err add_programs(plan *p, const chain_plan *k) {
@@ -69,11 +76,12 @@ static err add_programs(plan *p, const chain_plan *k) {
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         if (!used[i]) continue;
         TRY(measure_program(p, all[i]));
-        for (val v = 0; v < all[i]->vals; v++)
-            if (all[i]->val[v].cls == VC_INPUT)
-                plan_add_input(p, &all[i]->val[v],
-                               all[i]->val[v].all_layers ? k->c.layers
-                                                         : layers_here(&k->c, mesh_stage(&p->m)));
+        for (val v = 0; v < all[i]->vals; v++) {
+            const prog_val *x = &all[i]->val[v];
+            if (x->cls != VC_INPUT) continue;
+            int here = blocks_reading(&k->c, mesh_stage(&p->m), x->name, k->c.layers);
+            plan_add_input(p, x, x->all_layers ? k->c.layers : here);
+        }
     }
     return OK;
 }
@@ -376,8 +384,12 @@ static void *root_address(const spot *s, val v) {
                s->k->whole_grad[pool_of(&s->u->k, s->index)].at + x->at;
     case VC_INPUT: {
         char *at = plan_input(p, x->name, 0);
-        int layer = x->all_layers ? s->in->layer : s->u->k.before + spot_block(s);
-        return at + (x->per_layer ? (size_t)layer * val_bytes(x) : 0);
+        if (!x->per_layer) return at;
+        int layer = s->in->layer;
+        if (!x->all_layers)
+            layer = blocks_reading(&s->k->c, mesh_stage(&p->m), x->name,
+                                   s->u->k.before + spot_block(s));
+        return at + (size_t)layer * val_bytes(x);
     }
     case VC_BOUNDARY:
         if (v == g->grad_in) return gradient_at(p, s->k, s->u, s->slot, s->index + 1);

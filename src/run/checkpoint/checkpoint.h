@@ -199,6 +199,8 @@ err hf_export_folder(const char *folder, const hf_export *x) MUST_USE;
 typedef enum { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 } gguf_type;
 bool gguf_type_from_name(const char *name, gguf_type *out); /* "fp16"; false: none of them */
 err gguf_export_file(const char *path, const hf_export *x, gguf_type type) MUST_USE;
+/* As hf_family_for, among families that llama.cpp reads. */
+err gguf_family_for(const model_config *c, const char *wanted, const hf_family **family) MUST_USE;
 
 /* Files of an imported folder that a run keeps for its exports: how text is generated, chat template, names of tokens.
  * The config.json of the folder is called otherwise in a run, which is not such a folder. */

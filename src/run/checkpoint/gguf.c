@@ -46,11 +46,24 @@ static size_t gguf_bytes(const hf_tensor *t, gguf_type type) {
 }
 
 /* ---- tensors ------------------------------------------------------------------------------- */
-/* The factor that Llama 3 divides each frequency by, which llama.cpp reads as a tensor of its own. */
-#define FREQUENCIES "rope_freqs.weight"
-static int64_t frequencies_of(const model_config *c) {
-    bool listed = c->rope_scaling != ROPE_PLAIN && c->rope_scaling != ROPE_YARN;
-    return listed ? rope_dims(c) / 2 : 0;
+/* The factors that frequencies are divided by, which llama.cpp reads as tensors of their own: one, or those of short and of
+ * long contexts. */
+typedef struct rope_tensors {
+    hf_tensor t[2];
+    int n;
+} rope_tensors;
+static rope_tensors frequencies_of(const model_config *c) {
+    static const char *const listed[] = { "rope_factors_short.weight", "rope_factors_long.weight" };
+    bool by_key =
+        c->rope_scaling == ROPE_YARN || (c->rope_scaling == ROPE_LINEAR && c->rope_local != 0);
+    bool beyond = c->rope_scaling == ROPE_LONG;
+    rope_tensors out = { .n = beyond ? 2 : 1 };
+    if (c->pos != POS_ROPE || c->rope_scaling == ROPE_PLAIN || by_key) out.n = 0;
+    for (int i = 0; i < out.n; i++)
+        out.t[i] = (hf_tensor){
+            beyond ? listed[i] : "rope_freqs.weight", 1, { rope_dims(c) / 2 }, rope_dims(c) / 2
+        };
+    return out;
 }
 
 static void add_tensor_info(str *to, const hf_tensor *t, gguf_type type, uint64_t offset) {
@@ -120,28 +133,62 @@ static err write_tensors(io_writer *w, hf_tensors *x, gguf_type wanted) {
     return OK;
 }
 
-static err write_frequencies(io_writer *w, const hf_tensor *t, const model_config *c) {
+/* @param length of the sequences that they are for */
+static err write_frequencies(io_writer *w, const hf_tensor *t, const model_config *c,
+                             int64_t length) {
     float *factor = mem_alloc((size_t)t->count * sizeof *factor);
     for (int64_t i = 0; i < t->count; i++)
-        factor[i] = (float)(rope_frequency(c, i, 0) / rope_frequency(c, i, 1));
+        factor[i] = (float)(rope_frequency(c, i, 0) / rope_frequency(c, i, length));
     err e = write_elements(w, t, factor, DT_F32);
     free(factor);
     return e ? e : write_padding(w, gguf_bytes(t, GGUF_F32));
 }
 
+err gguf_family_for(const model_config *c, const char *wanted, const hf_family **family) {
+    err first = OK;
+    for (int i = 0; !wanted && hf_family_at(i); i++) {
+        const hf_family *f = hf_family_at(i);
+        const gguf_model *g = gguf_model_of(f, c);
+        if (!g || !hf_expresses(f, c)) continue;
+        *family = f;
+        err e = gguf_check_model(g, c);
+        if (!e) {
+            err_free(first);
+            return OK;
+        }
+        if (first)
+            err_free(e);
+        else
+            first = e;
+    }
+    return first ? first : hf_family_for(c, wanted, family);
+}
+
 /* ---- the file ------------------------------------------------------------------------------ */
+/* The model's name. llama.cpp gives tokens of Phi-3 other attributes by it, and reads no file that lacks one of them. */
+static const char *gguf_model_name(const gguf_model *g, const model_config *c,
+                                   const tokenizer *tok) {
+    static const char *const tokens[] = { "</s>", "<unk>", "<s>", "<|endoftext|>" };
+    const char *name = c->name[0] ? c->name : g->name;
+    bool all = true;
+    for (size_t i = 0; i < COUNT_OF(tokens); i++)
+        all &= tokenizer_find(tok, tokens[i], strlen(tokens[i])) >= 0;
+    bool phi = strstr(name, "phi3") || strstr(name, "phi-3");
+    return phi && !all ? "ingot" : name;
+}
+
 static err describe_file(gguf_meta *m, const gguf_model *g, const hf_export *x, gguf_type type) {
     const model_config *c = model_conf(x->m);
     hf_tokens tokens;
     str chat = { 0 };
     gguf_add_text(m, "general.architecture", g->name);
-    gguf_add_text(m, "general.name", c->name[0] ? c->name : g->name);
     gguf_add_integer(m, "general.file_type", types[type].file);
     gguf_add_integer(m, "general.quantization_version", 2);
     gguf_add_model(m, g, c);
     if (!x->tok)
         return err_hint(ERR("the run has no tokenizer, without which llama.cpp reads no model"),
                         "copy its tokenizer.json into the run's folder");
+    gguf_add_text(m, "general.name", gguf_model_name(g, c, x->tok));
     err e = hf_find_tokens(x, &tokens, &chat);
     if (!e && chat.len) gguf_add_text(m, "tokenizer.chat_template", chat.text);
     str_free(&chat);
@@ -150,12 +197,12 @@ static err describe_file(gguf_meta *m, const gguf_model *g, const hf_export *x, 
 
 /* All that comes before the data, padded. */
 static void list_file(str *head, const gguf_meta *meta, hf_tensors *x, gguf_type wanted,
-                      const hf_tensor *frequencies) {
+                      const rope_tensors *frequencies) {
     int n = hf_tensors_count(x);
     uint64_t offset = 0;
     str_add_bytes(head, "GGUF", 4);
     gguf_put(head, VERSION, 4);
-    gguf_put(head, (uint64_t)(n + (frequencies->count > 0)), 8);
+    gguf_put(head, (uint64_t)(n + frequencies->n), 8);
     gguf_put(head, meta->pairs, 8);
     str_add_bytes(head, meta->bytes.text, meta->bytes.len);
     for (int i = 0; i < n; i++) {
@@ -164,22 +211,26 @@ static void list_file(str *head, const gguf_meta *meta, hf_tensors *x, gguf_type
         add_tensor_info(head, t, type, offset);
         offset += align_up(gguf_bytes(t, type), ALIGNMENT);
     }
-    if (frequencies->count) add_tensor_info(head, frequencies, GGUF_F32, offset);
+    for (int i = 0; i < frequencies->n; i++) {
+        add_tensor_info(head, &frequencies->t[i], GGUF_F32, offset);
+        offset += align_up(gguf_bytes(&frequencies->t[i], GGUF_F32), ALIGNMENT);
+    }
     while (head->len % ALIGNMENT) gguf_put(head, 0, 1);
 }
 
 err gguf_export_file(const char *path, const hf_export *x, gguf_type type) {
     const model_config *c = model_conf(x->m);
-    const gguf_model *g = gguf_model_of(x->family);
-    hf_tensor frequencies = { FREQUENCIES, 1, { frequencies_of(c) }, frequencies_of(c) };
+    const gguf_model *g = gguf_model_of(x->family, c);
+    const rope_tensors frequencies = frequencies_of(c);
     gguf_meta meta = { 0 };
     str head = { 0 };
     hf_tensors *tensors = NULL;
     io_writer *w = NULL;
     err e = OK;
     if (!g)
-        return err_hint(ERR("llama.cpp has no models of the type %s", hf_family_type(x->family)),
-                        "export to a Hugging Face folder instead");
+        return err_hint(
+            ERR("models of the type %s are not written as GGUF files", hf_family_type(x->family)),
+            "export to a Hugging Face folder instead");
     TRY(gguf_check_model(g, c));
     TRY_CLEAN(describe_file(&meta, g, x, type));
     TRY_CLEAN(hf_tensors_open(x->family, g->name, g->params, g->n_params, x->m,
@@ -188,7 +239,8 @@ err gguf_export_file(const char *path, const hf_export *x, gguf_type type) {
     TRY_CLEAN(io_writer_open(path, &w));
     TRY_CLEAN(io_writer_write(w, head.text, head.len));
     TRY_CLEAN(write_tensors(w, tensors, type));
-    if (frequencies.count) TRY_CLEAN(write_frequencies(w, &frequencies, c));
+    for (int i = 0; i < frequencies.n; i++)
+        TRY_CLEAN(write_frequencies(w, &frequencies.t[i], c, i ? c->rope_original + 1 : 1));
     e = io_writer_commit(w);
     w = NULL;
 cleanup:

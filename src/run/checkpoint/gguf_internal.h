@@ -27,18 +27,28 @@ typedef struct gguf_model {
     const char *family, *name;
     const hf_param *params;
     int n_params;
-    bool own_head;   /* it reads no model whose head is the embedding */
-    bool shares;     /* experts' weights are not divided by their sum, where else they must be */
-    bool even_heads; /* all heads together are as wide as the model */
-    bool all_kv;     /* no grouped queries */
-    int64_t pattern; /* model.layer_pattern, which it has built in */
-    bool windows;    /* it reads the window, which others lack */
-    bool routes;     /* it reads how experts are weighted, and how many first layers are dense */
-    bool biased;     /* it reads no attention without the biases that its models have */
-    bool yarn;       /* it reads stretched frequencies of this kind */
-    mlp_kind mlp;    /* the activation of its models that have a gate */
+    bool own_head;     /* it reads no model whose head is the embedding */
+    bool shares;       /* experts' weights are not divided by their sum, where else they must be */
+    bool even_heads;   /* all heads together are as wide as the model */
+    bool all_kv;       /* no grouped queries */
+    int64_t pattern;   /* model.layer_pattern, which it has built in */
+    bool windows;      /* it reads the window, which others lack */
+    bool routes;       /* it reads how experts are weighted, and how many first layers are dense */
+    bool groups;       /* it reads groups of experts */
+    bool interleaved;  /* it reads which layers have experts */
+    bool biased;       /* it reads no attention without the biases that its models have */
+    bool yarn;         /* it reads stretched frequencies of this kind */
+    bool long_rope;    /* it reads the two lists of longrope */
+    bool local;        /* layers with a window have a base of their own, and are not stretched */
+    bool tied;         /* it reads no head */
+    bool own_scale;    /* it computes the factor of scores itself, as Gemma's models have it */
+    bool caps;         /* it bounds scores and logits */
+    bool chunks;       /* its windows are chunks, of Llama 4's sizes */
+    mlp_kind mlp;      /* the activation of its models that have a gate */
+    const char *norms; /* of a block, where a family has several: "one" or "two" */
 } gguf_model;
-const gguf_model *gguf_model_of(const hf_family *family); /* NULL: llama.cpp has none */
+/* The row for a model of this family. @return NULL: llama.cpp has none */
+const gguf_model *gguf_model_of(const hf_family *family, const model_config *c);
 /* Refuses what llama.cpp would compute otherwise. */
 err gguf_check_model(const gguf_model *g, const model_config *c) MUST_USE;
 void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c);

@@ -1,6 +1,7 @@
 /* Which of our families llama.cpp computes, under which names of parameters and facts. */
 #include "checkpoint/gguf_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -103,6 +104,44 @@ static const hf_param gpt_oss[]  = { EMBEDDING_AND_HEAD, NORMS_AROUND, ATTENTION
     { "l%d.expert%d.up.b",   "blk.%d.ffn_up_exps.bias",       HF_EXPERT },
     { "l%d.expert%d.down.b", "blk.%d.ffn_down_exps.bias",     HF_EXPERT },
 };
+#define NORMS_BEHIND                                                                             \
+    { "l%d.attn.norm.w", "blk.%d.post_attention_norm.weight", 0 },                               \
+    { "l%d.mlp.norm.w",  "blk.%d.post_ffw_norm.weight",       0 }
+static const hf_param gemma2[]   = { EMBEDDING_AND_HEAD, NORMS, NORMS_BEHIND, ATTENTION(0), FEED_FORWARD };
+static const hf_param gemma3[]   = { EMBEDDING_AND_HEAD, NORMS, NORMS_BEHIND, ATTENTION(0), QK_NORMS, FEED_FORWARD };
+static const hf_param cohere2[]  = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAIRED), FEED_FORWARD };
+static const hf_param stablelm[] = { EMBEDDING_AND_HEAD, NORMS, NORM_BIASES, ATTENTION(0), QKV_BIASES, FEED_FORWARD };
+static const hf_param phi3[]     = { EMBEDDING_AND_HEAD, NORMS, FUSED_ATTENTION,
+    { "l%d.mlp.gate",    "blk.%d.ffn_up.weight",              HF_GATE },
+    { "l%d.mlp.up",      "blk.%d.ffn_up.weight",              HF_UP },
+    { "l%d.mlp.down",    "blk.%d.ffn_down.weight",            0 },
+};
+/* With two norms that of attention is called the second. */
+#define FALCON EMBEDDING_AND_HEAD, { "norm.b", "output_norm.bias", 0 }, FUSED_ATTENTION, FEED_FORWARD
+static const hf_param falcon[]   = { FALCON,
+    { "l%d.norm1.w",     "blk.%d.attn_norm.weight",           0 },
+    { "l%d.norm1.b",     "blk.%d.attn_norm.bias",             0 },
+};
+static const hf_param falcon_two[] = { FALCON,
+    { "l%d.norm1.w",     "blk.%d.attn_norm_2.weight",         0 },
+    { "l%d.norm1.b",     "blk.%d.attn_norm_2.bias",           0 },
+    { "l%d.norm2.w",     "blk.%d.attn_norm.weight",           0 },
+    { "l%d.norm2.b",     "blk.%d.attn_norm.bias",             0 },
+};
+static const hf_param llama4[]   = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAIRED), SHARED_EXPERTS, FEED_FORWARD, EXPERTS };
+/* It generates from the latent vector: keys are projected into it by the transpose of what projects them from it. */
+static const hf_param deepseek2[] = { EMBEDDING_AND_HEAD, NORMS, SHARED_EXPERTS, FEED_FORWARD, EXPERTS,
+    { "l%d.attn.q",         "blk.%d.attn_q.weight",         HF_ROTATED_LAST | HF_PAIRED },
+    { "l%d.attn.q_a",       "blk.%d.attn_q_a.weight",       0 },
+    { "l%d.attn.q_a.norm",  "blk.%d.attn_q_a_norm.weight",  0 },
+    { "l%d.attn.q_b",       "blk.%d.attn_q_b.weight",       HF_ROTATED_LAST | HF_PAIRED },
+    { "l%d.attn.kv_a",      "blk.%d.attn_kv_a_mqa.weight",  HF_ROTATED_LAST | HF_PAIRED | HF_ONE_HEAD },
+    { "l%d.attn.kv_a.norm", "blk.%d.attn_kv_a_norm.weight", 0 },
+    { "l%d.attn.kv_b",      "blk.%d.attn_k_b.weight",       HF_KEYS },
+    { "l%d.attn.kv_b",      "blk.%d.attn_v_b.weight",       HF_VALUES },
+    { "l%d.attn.o",         "blk.%d.attn_output.weight",    0 },
+    { "l%d.moe.bias",       "blk.%d.exp_probs_b.bias",      HF_SHORT },
+};
 static const hf_param mpt[]      = { EMBEDDING_AND_HEAD, NORMS, FUSED_ATTENTION, FEED_FORWARD };
 static const hf_param gpt2[]     = { EMBEDDING_AND_HEAD, NORMS, NORM_BIASES, FUSED_ATTENTION, FEED_FORWARD,
     FEED_FORWARD_BIASES, { "embed.positions", "position_embd.weight", 0 },
@@ -132,6 +171,22 @@ static const gguf_model models[] = {
     { "gpt_oss",   "gpt-oss",  ROWS(gpt_oss),  false, .pattern = 12, .windows = true, .biased = true, .yarn = true,
       .mlp = MLP_SWIGLU_CLAMPED },
     { "mpt",       "mpt",      ROWS(mpt),      false },
+    { "phi3",      "phi3",     ROWS(phi3),     false, .even_heads = true, .long_rope = true },
+    { "olmo3",     "olmo2",    ROWS(olmo2),    true,  .pattern = 1112, .windows = true, .even_heads = true, .yarn = true,
+      .local = true },
+    { "gemma2",    "gemma2",   ROWS(gemma2),   false, .pattern = 12, .windows = true, .tied = true, .own_scale = true,
+      .caps = true, .mlp = MLP_GEGLU },
+    { "gemma3_text", "gemma3", ROWS(gemma3),   false, .pattern = 111112, .windows = true, .own_scale = true, .local = true,
+      .mlp = MLP_GEGLU },
+    { "cohere2",   "cohere2",  ROWS(cohere2),  false, .pattern = 1114, .windows = true, .tied = true, .even_heads = true },
+    { "stablelm",  "stablelm", ROWS(stablelm), true,  .even_heads = true },
+    { "falcon",    "falcon",   ROWS(falcon),   false, .even_heads = true, .norms = "one" },
+    { "falcon",    "falcon",   ROWS(falcon_two), false, .even_heads = true, .norms = "two" },
+    { "llama4_text", "llama4", ROWS(llama4),   false, .shares = true, .pattern = 1114, .windows = true, .interleaved = true,
+      .chunks = true },
+    { "deepseek_v3", "deepseek2", ROWS(deepseek2), false, .routes = true, .groups = true, .yarn = true },
+    { "deepseek_v2", "deepseek2", ROWS(deepseek2), false, .routes = true, .groups = true, .yarn = true },
+    { "kimi_k2",   "deepseek2", ROWS(deepseek2), false, .routes = true, .groups = true, .yarn = true },
 };
 
 /* ---- facts --------------------------------------------------------------------------------- */
@@ -142,47 +197,99 @@ static const struct { const char *theirs, *ours; } facts[] = {
     { "block_count",             "layers" },
     { "feed_forward_length",     "ffn_dim" },
     { "attention.head_count",    "heads" },
-    { "attention.head_count_kv", "kv_heads" },
-    { "attention.key_length",    "head_dim" },
-    { "attention.value_length",  "head_dim" },
 };
 /* clang-format on */
 
-const gguf_model *gguf_model_of(const hf_family *family) {
-    for (size_t i = 0; i < COUNT_OF(models); i++)
+const gguf_model *gguf_model_of(const hf_family *family, const model_config *c) {
+    for (size_t i = 0; i < COUNT_OF(models); i++) {
+        const char *norms = models[i].norms;
+        if (norms && strcmp(norms, c->shared_norm ? "one" : "two")) continue;
         if (!strcmp(models[i].family, hf_family_type(family))) return &models[i];
+    }
+    return NULL;
+}
+
+/* @return what llama.cpp's models of this type do not have in their attention; NULL: nothing */
+static const char *attention_misfit(const gguf_model *g, const model_config *c) {
+    double usual = 1 / sqrt((double)c->head_dim), across = 1 / sqrt((double)c->dim / c->heads);
+    bool own = !strcmp(g->name, "granite"), large = c->layers == 46 || c->layers == 62;
+    double scale = c->attention_scale != 0 ? c->attention_scale : usual;
+    double want = g->own_scale && large ? across : usual; /* by Gemma's 27B models */
+    if (c->layer_pattern != g->pattern) return "these kinds of layers (model.layer_pattern)";
+    if (g->even_heads && c->heads * c->head_dim != c->dim)
+        return "heads that are not as wide as the model together (model.head_dim)";
+    if (g->all_kv && c->kv_heads != c->heads) return "grouped queries (model.kv_heads)";
+    if (g->biased && !(c->qkv_bias && (c->o_bias || !g->yarn)))
+        return "attention without biases (model.qkv_bias, model.attention_output_bias)";
+    if (!own && fabs(scale - want) > 1e-6 * want)
+        return "another factor of the scores (model.attention_scale)";
+    if (g->caps && !(c->attention_softcap > 0 && c->logit_softcap > 0))
+        return "unbounded scores or logits (model.attention_softcap, model.logit_softcap)";
+    if (g->chunks && (c->window != 8192 || c->temperature != 0.1 || c->temperature_floor != 8192 ||
+                      c->qk_scale != 1 || (c->qknorm != QKNORM_NONE) != (c->experts != 128)))
+        return "other chunks, temperatures or norms than Llama 4's (model.sliding_window, "
+               "model.attention_temperature, model.qk_norm)";
+    if (c->kv_latent && c->latent_eps != c->norm_eps)
+        return "another epsilon of the latent vectors (model.latent_norm_eps)";
+    bool lite = c->layers == 26 || c->layers == 27 || (c->layers == 48 && c->vocab == 128256);
+    if (c->q_latent && lite)
+        return "a latent vector of queries at this number of layers (model.q_latent_dim)";
+    return NULL;
+}
+
+static const char *rope_misfit(const gguf_model *g, const model_config *c) {
+    bool betas = c->rope_fast == 32 && c->rope_slow == 1;
+    if (c->window && g->windows && c->rope_scaling != ROPE_PLAIN && g->local && c->rope_local == 0)
+        return "stretched rotary frequencies in layers with a window (model.rope_local_theta)";
+    switch (c->pos == POS_ROPE ? c->rope_scaling : ROPE_PLAIN) {
+    case ROPE_PLAIN:
+    case ROPE_DYNAMIC: return NULL;
+    case ROPE_LLAMA3:
+    case ROPE_LINEAR:
+        if (!strcmp(g->name, "llama")) return NULL;
+        if (!strcmp(g->name, "llama4")) return NULL;
+        if (!strcmp(g->name, "gemma3") && c->rope_scaling == ROPE_LINEAR) return NULL;
+        break;
+    case ROPE_YARN:
+        if (g->yarn && betas && c->rope_attention == (c->kv_latent ? 1 : 0)) return NULL;
+        break;
+    case ROPE_LONG:
+        if (g->long_rope) return NULL;
+        break;
+    }
+    return "stretched rotary frequencies (model.rope_scaling)";
+}
+
+static const char *experts_misfit(const gguf_model *g, const model_config *c) {
+    if (!c->experts) return g->interleaved ? "no experts (model.experts)" : NULL;
+    if (!g->routes && c->router_normalize == g->shares)
+        return g->shares
+                   ? "experts whose weights are divided by their sum (model.router_normalize=true)"
+                   : "experts whose weights are not divided by their sum "
+                     "(model.router_normalize=false)";
+    if ((c->first_dense && !g->routes) || (c->moe_step != 1 && !g->interleaved))
+        return "layers without experts among those with them";
+    if (c->groups > 1 && (!g->groups || c->group_best))
+        return "groups of experts (model.expert_groups)";
+    bool as_wide = c->shared_dim == 0 || c->shared_dim == c->shared_experts * model_expert_dim(c);
+    if (g->interleaved && (c->shared_experts != 1 || !as_wide || c->router_scale != 1))
+        return "another shared expert, or a factor of their weights (model.shared_experts, "
+               "model.router_scale)";
     return NULL;
 }
 
 err gguf_check_model(const gguf_model *g, const model_config *c) {
-    const char *fact = NULL;
-    if (c->tied && g->own_head) fact = "a head that is the embedding (model.tie_embeddings)";
-    if (c->experts && !g->routes && c->router_normalize == g->shares)
-        fact = g->shares
-                   ? "experts whose weights are divided by their sum (model.router_normalize=true)"
-                   : "experts whose weights are not divided by their sum "
-                     "(model.router_normalize=false)";
-    if (c->layer_pattern != g->pattern) fact = "these kinds of layers (model.layer_pattern)";
-    if (g->even_heads && c->heads * c->head_dim != c->dim)
-        fact = "heads that are not as wide as the model together (model.head_dim)";
-    if (g->all_kv && c->kv_heads != c->heads) fact = "grouped queries (model.kv_heads)";
-    if (c->experts && ((c->first_dense && !g->routes) || c->moe_step != 1))
-        fact = "layers without experts among those with them";
-    if (c->experts && c->groups > 1) fact = "groups of experts (model.expert_groups)";
-    if (g->biased && !(c->qkv_bias && (c->o_bias || !g->yarn)))
-        fact = "attention without biases (model.qkv_bias, model.attention_output_bias)";
-    if (c->pos == POS_ALIBI && c->attention_scale != 0)
-        fact = "another factor of the scores (model.attention_scale)";
-    bool stretched = c->rope_scaling != ROPE_PLAIN && c->rope_scaling != ROPE_DYNAMIC;
-    bool yarn = c->rope_scaling == ROPE_YARN && c->rope_fast == 32 && c->rope_slow == 1 &&
-                c->rope_attention == 0;
-    if (stretched && !(g->yarn && yarn) &&
-        (strcmp(g->name, "llama") || c->rope_scaling == ROPE_YARN || c->rope_scaling == ROPE_LONG))
-        fact = "stretched rotary frequencies (model.rope_scaling)";
+    const char *fact = attention_misfit(g, c);
     bool gated = mlp_kind_traits[c->mlp] & MLP_GATED;
+    if (!fact) fact = rope_misfit(g, c);
+    if (!fact) fact = experts_misfit(g, c);
+    if (c->tied && g->own_head) fact = "a head that is the embedding (model.tie_embeddings)";
+    if (!c->tied && g->tied) fact = "a head of their own (model.tie_embeddings)";
     if (gated ? c->mlp != g->mlp : c->mlp == MLP_RELU2) fact = "this activation (model.activation)";
     if (c->mlp == MLP_SWIGLU_CLAMPED && (c->swiglu_limit != 7 || c->swiglu_alpha != 1.702))
         fact = "these bounds (model.swiglu_limit, model.swiglu_alpha)";
+    if (g->norms && !c->parallel)
+        fact = "branches that follow one another (model.parallel_branches)";
     if (!fact) return OK;
     return err_hint(ERR("llama.cpp reads no %s models with %s", g->name, fact),
                     "export to a Hugging Face folder instead");
@@ -198,9 +305,79 @@ static const char *key_of(char *buf, size_t n, const gguf_model *g, const char *
     return buf;
 }
 
+#define KEY(name) key_of(key, sizeof key, g, name)
+static void add_attention(gguf_meta *m, const gguf_model *g, const model_config *c) {
+    char key[64];
+    int64_t latent = c->kv_latent;
+    /* latent attention is that of one head of keys, which are the latent vector and the rotated part */
+    gguf_add_integer(m, KEY("attention.head_count_kv"), latent ? 1 : c->kv_heads);
+    gguf_add_integer(m, KEY("attention.key_length"),
+                     latent ? latent + c->rope_head_dim : c->head_dim);
+    gguf_add_integer(m, KEY("attention.value_length"), latent ? latent : c->head_dim);
+    if (latent) {
+        gguf_add_integer(m, KEY("attention.q_lora_rank"), c->q_latent);
+        gguf_add_integer(m, KEY("attention.kv_lora_rank"), latent);
+        gguf_add_integer(m, KEY("attention.key_length_mla"), c->head_dim);
+        gguf_add_integer(m, KEY("attention.value_length_mla"), c->value_head_dim);
+    }
+    if (c->pos == POS_ALIBI) gguf_add_real(m, KEY("attention.max_alibi_bias"), c->alibi_max);
+    if (g->windows && c->window) gguf_add_integer(m, KEY("attention.sliding_window"), c->window);
+    if (c->attention_softcap > 0)
+        gguf_add_real(m, KEY("attn_logit_softcapping"), c->attention_softcap);
+    if (c->logit_softcap > 0) gguf_add_real(m, KEY("final_logit_softcapping"), c->logit_softcap);
+}
+
+static void add_rope(gguf_meta *m, const gguf_model *g, const model_config *c) {
+    char key[64];
+    rope_scaling_kind kind = c->rope_scaling;
+    bool yarn = kind == ROPE_YARN, beyond = kind == ROPE_LONG;
+    gguf_add_real(m, KEY("rope.freq_base"), c->rope_theta);
+    gguf_add_integer(m, KEY("rope.dimension_count"), rope_dims(c));
+    if (g->local)
+        gguf_add_real(m, KEY("rope.freq_base_swa"),
+                      c->rope_local != 0 ? c->rope_local : c->rope_theta);
+    if (kind == ROPE_LINEAR && g->local) {
+        gguf_add_text(m, KEY("rope.scaling.type"), "linear");
+        gguf_add_real(m, KEY("rope.scaling.factor"), c->rope_factor);
+    }
+    if (!yarn && !beyond) return;
+    gguf_add_text(m, KEY("rope.scaling.type"), yarn ? "yarn" : "longrope");
+    if (yarn) gguf_add_real(m, KEY("rope.scaling.factor"), c->rope_factor);
+    gguf_add_integer(m, KEY("rope.scaling.original_context_length"), c->rope_original);
+    if (beyond) gguf_add_real(m, KEY("rope.scaling.attn_factor"), rope_factor_of(c));
+    if (c->rope_mscale != 0)
+        gguf_add_real(m, KEY("rope.scaling.yarn_log_multiplier"), 0.1 * c->rope_mscale);
+}
+
+static void add_experts(gguf_meta *m, const gguf_model *g, const model_config *c) {
+    char key[64];
+    if (!c->experts && !c->kv_latent) return;
+    gguf_add_integer(m, KEY("expert_feed_forward_length"),
+                     c->experts ? model_expert_dim(c) : c->ffn);
+    if (c->shared_experts || c->kv_latent)
+        gguf_add_integer(m, KEY("expert_shared_count"), c->shared_experts);
+    if (c->shared_experts)
+        gguf_add_integer(m, KEY("expert_shared_feed_forward_length"),
+                         c->shared_dim ? c->shared_dim : c->shared_experts * model_expert_dim(c));
+    if (g->routes)
+        gguf_add_integer(m, KEY("leading_dense_block_count"),
+                         c->experts ? c->first_dense : c->layers);
+    if (!c->experts) return;
+    gguf_add_integer(m, KEY("expert_count"), c->experts);
+    gguf_add_integer(m, KEY("expert_used_count"), c->experts_per_token);
+    if (g->interleaved) gguf_add_integer(m, KEY("interleave_moe_layer_step"), c->moe_step);
+    if (c->groups > 1) {
+        gguf_add_integer(m, KEY("expert_group_count"), c->groups);
+        gguf_add_integer(m, KEY("expert_group_used_count"), c->group_limit);
+    }
+    if (!g->routes) return;
+    gguf_add_real(m, KEY("expert_weights_scale"), c->router_scale);
+    gguf_add_bool(m, KEY("expert_weights_norm"), c->router_normalize);
+    gguf_add_integer(m, KEY("expert_gating_func"), c->router_score == ROUTER_SIGMOID ? 2 : 1);
+}
+
 void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c) {
     char key[64];
-#define KEY(name) key_of(key, sizeof key, g, name)
     for (size_t i = 0; i < COUNT_OF(facts); i++)
         gguf_add_integer(m, KEY(facts[i].theirs),
                          (int64_t)model_fact_get(model_fact_find(facts[i].ours), c));
@@ -209,37 +386,17 @@ void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c) {
                   KEY(c->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon"
                                           : "attention.layer_norm_epsilon"),
                   c->norm_eps);
-    if (c->pos == POS_ROPE) {
-        gguf_add_real(m, KEY("rope.freq_base"), c->rope_theta);
-        gguf_add_integer(m, KEY("rope.dimension_count"), rope_dims(c));
-    }
-    if (c->pos == POS_ALIBI) gguf_add_real(m, KEY("attention.max_alibi_bias"), c->alibi_max);
-    if (g->windows && c->window) gguf_add_integer(m, KEY("attention.sliding_window"), c->window);
-    if (c->pos == POS_ROPE && c->rope_scaling == ROPE_YARN) {
-        gguf_add_text(m, KEY("rope.scaling.type"), "yarn");
-        gguf_add_real(m, KEY("rope.scaling.factor"), c->rope_factor);
-        gguf_add_integer(m, KEY("rope.scaling.original_context_length"), c->rope_original);
-    }
+    add_attention(m, g, c);
+    if (c->pos == POS_ROPE) add_rope(m, g, c);
     if (!strcmp(g->name, "granite")) {
         gguf_add_real(m, KEY("logit_scale"), 1 / c->logit_scale);
         gguf_add_real(m, KEY("embedding_scale"), c->embedding_scale);
         gguf_add_real(m, KEY("residual_scale"), c->residual_scale);
         gguf_add_real(m, KEY("attention.scale"), c->attention_scale);
     }
-    if (!strcmp(g->name, "gptneox")) gguf_add_bool(m, KEY("use_parallel_residual"), c->parallel);
-    if (!c->experts) return;
-    gguf_add_integer(m, KEY("expert_count"), c->experts);
-    gguf_add_integer(m, KEY("expert_used_count"), c->experts_per_token);
-    gguf_add_integer(m, KEY("expert_feed_forward_length"), model_expert_dim(c));
-    if (c->shared_experts) {
-        int64_t width = c->shared_dim ? c->shared_dim : c->shared_experts * model_expert_dim(c);
-        gguf_add_integer(m, KEY("expert_shared_count"), c->shared_experts);
-        gguf_add_integer(m, KEY("expert_shared_feed_forward_length"), width);
-    }
-    if (!g->routes) return;
-    gguf_add_integer(m, KEY("leading_dense_block_count"), c->first_dense);
-    gguf_add_real(m, KEY("expert_weights_scale"), c->router_scale);
-    gguf_add_bool(m, KEY("expert_weights_norm"), c->router_normalize);
-    gguf_add_integer(m, KEY("expert_gating_func"), c->router_score == ROUTER_SIGMOID ? 2 : 1);
-#undef KEY
+    if (!strcmp(g->name, "cohere2")) gguf_add_real(m, KEY("logit_scale"), c->logit_scale);
+    if (!strcmp(g->name, "gptneox") || !strcmp(g->name, "stablelm"))
+        gguf_add_bool(m, KEY("use_parallel_residual"), c->parallel);
+    add_experts(m, g, c);
 }
+#undef KEY

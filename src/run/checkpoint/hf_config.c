@@ -450,6 +450,15 @@ static err check_fits(const hf_family *family, const model_config *c) {
     return e;
 }
 
+bool hf_expresses(const hf_family *family, const model_config *trained) {
+    str why = { 0 };
+    model_config c = *trained;
+    model_config_without_mup(&c);
+    int n = list_misfits(family, &c, &why);
+    str_free(&why);
+    return n == 0;
+}
+
 /* The family with the fewest facts that it does not express: none where it fits. */
 static const hf_family *nearest_family(const model_config *c, const char *type, str *why) {
     const hf_family *best = NULL;

@@ -84,6 +84,8 @@ typedef struct hf_demand {
  *   MXFP4       in 4 bits, as two tensors of the name with _blocks and _scales (hf_mxfp4.c); read alone
  *   SHARED      of layers with experts alone: their shared ones
  *   SHORT       theirs lacks the last element, which is 0 at first
+ *   KEYS, VALUES  rows of latent attention's kv_b: of each head those of keys, as [heads, cols, rows], and those of values, as
+ *               [heads, rows, cols]; with KEYS the next row of the table has the VALUES of the same parameter
  *   REFLECTED   the second half of each head has the other sign: theirs rotate the other way, and a reflection before
  *               and after that is our rotation */
 enum {
@@ -107,6 +109,8 @@ enum {
     HF_Z = 1 << 22,
     HF_BY_KEY = 1 << 23,
     HF_CONV = 1 << 24,
+    HF_KEYS = 1 << 25,
+    HF_VALUES = 1 << 26,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {
@@ -232,6 +236,8 @@ void hf_write_rope(json_t *doc, const hf_family *family, const model_config *c);
 void hf_write_layers(json_t *doc, const hf_family *family, const model_config *c);
 /* @return what about the model's layers the family does not express, as a sentence's end; NULL: nothing */
 const char *hf_layer_misfit(const hf_family *family, const model_config *c);
+/* @return whether models of this row of the table have every fact of this one. */
+bool hf_expresses(const hf_family *family, const model_config *trained);
 
 /* Sets the biases that the family's models have and c may lack: those written as zeros. */
 void hf_add_biases(const hf_family *family, model_config *c);

@@ -125,6 +125,15 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
         l.their_dim[1] = 1;
         l.their_dim[2] = l.cols;
     }
+    if (how & (HF_KEYS | HF_VALUES)) {
+        l.ndim = 3;
+        l.per_group = l.rows / c->heads;
+        l.of_group = how & HF_KEYS ? l.per_group - c->value_head_dim : c->value_head_dim;
+        l.in_group = how & HF_KEYS ? 0 : l.per_group - l.of_group;
+        l.their_dim[0] = c->heads;
+        l.their_dim[1] = how & HF_KEYS ? l.cols : l.of_group;
+        l.their_dim[2] = how & HF_KEYS ? l.of_group : l.cols;
+    }
     return l;
 }
 
@@ -183,8 +192,22 @@ static err read_layout(const layout *l, const st_tensor *t, float *column, float
     return OK;
 }
 
+/* Rows of keys or of values of each head of latent attention. */
+static void write_latent(const layout *l, const float *ours, float *theirs) {
+    int64_t rows = l->of_group, cols = l->cols;
+    for (int64_t h = 0; h < l->their_dim[0]; h++)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < cols; c++)
+                theirs[h * rows * cols + (l->how & HF_KEYS ? c * rows + r : r * cols + c)] =
+                    ours[(h * l->per_group + l->in_group + r) * cols + c];
+}
+
 /* Our values into their tensor. @param gradients which have no offset */
 static void write_layout(const layout *l, bool gradients, const float *ours, float *theirs) {
+    if (l->how & (HF_KEYS | HF_VALUES)) {
+        write_latent(l, ours, theirs);
+        return;
+    }
     float offset = (l->how & HF_LESS_ONE) && !gradients ? 1 : 0;
     for (int64_t r = 0; r < l->rows; r++) {
         int64_t to = their_row(l, r);
@@ -402,10 +425,13 @@ struct hf_tensors {
     const model *m; /* borrowed: that is written */
     model *full;    /* the same with every bias that the family's models have */
     hf_tensor *t;
-    int *first_part; /* of each tensor: a parameter of `full` ... */
-    int *next_part;  /* ... and after each parameter the next of the same tensor; -1: none */
-    layout *layouts; /* of each parameter */
-    int n;
+    int *first_part; /* of each tensor; -1: none */
+    struct tensor_part {
+        int param; /* of `full` */
+        int next;  /* part of the same tensor; -1: none */
+        layout l;
+    } * part;
+    int n, parts;
     void *ours, *theirs;
     size_t our_bytes, their_bytes;
     hf_getter get;
@@ -422,9 +448,9 @@ static err get_param_values(hf_tensors *x, int i) {
 }
 
 err hf_tensors_read(hf_tensors *x, int i, const float **values) {
-    for (int p = x->first_part[i]; p >= 0; p = x->next_part[p]) {
-        TRY(get_param_values(x, p));
-        write_layout(&x->layouts[p], x->get.gradients, x->ours, x->theirs);
+    for (int p = x->first_part[i]; p >= 0; p = x->part[p].next) {
+        TRY(get_param_values(x, x->part[p].param));
+        write_layout(&x->part[p].l, x->get.gradients, x->ours, x->theirs);
     }
     *values = x->theirs;
     return OK;
@@ -444,25 +470,33 @@ static int tensor_named(hf_tensors *x, const char *name, const layout *l) {
     return x->n++;
 }
 
+/* Adds a parameter to the tensor that a row names. */
+static void add_tensor_part(hf_tensors *x, const hf_param *row, int param, name_numbers numbers) {
+    const model_param *p = model_param_at(x->full, param);
+    const model_config *c = model_conf(x->full);
+    struct tensor_part *part = &x->part[x->parts];
+    part->param = param;
+    part->l = row->how & HF_EXPERT ? stacked_layout(p, row->how, numbers.at[1], c)
+                                   : layout_of(p, row->how, c);
+    int at = tensor_named(x, fill_numbers(x->mem, row->theirs, numbers), &part->l);
+    part->next = x->first_part[at];
+    x->first_part[at] = x->parts++;
+    x->their_bytes = MAX(x->their_bytes, (size_t)x->t[at].count * sizeof(float));
+}
+
 static err list_tensors(hf_tensors *x, const char *type, const hf_param *rows, int n_rows) {
-    size_t n = (size_t)model_params(x->full) + 1;
+    size_t n = 2 * (size_t)model_params(x->full) + 1;
     x->t = arena_alloc(x->mem, n * sizeof *x->t);
     x->first_part = arena_alloc(x->mem, n * sizeof *x->first_part);
-    x->next_part = arena_alloc(x->mem, n * sizeof *x->next_part);
-    x->layouts = arena_alloc(x->mem, n * sizeof *x->layouts);
+    x->part = arena_alloc(x->mem, n * sizeof *x->part);
     for (int i = 0; i < model_params(x->full); i++) {
         const model_param *p = model_param_at(x->full, i);
         name_numbers numbers;
         const hf_param *q = find_param_row(rows, n_rows, model_conf(x->full), p->name, &numbers);
         if (p->role == ROLE_STATE && (!q || x->get.gradients)) continue;
         if (!q) return no_such_param(type, p->name);
-        layout *l = &x->layouts[i];
-        *l = q->how & HF_EXPERT ? stacked_layout(p, q->how, numbers.at[1], model_conf(x->full))
-                                : layout_of(p, q->how, model_conf(x->full));
-        int at = tensor_named(x, fill_numbers(x->mem, q->theirs, numbers), l);
-        x->next_part[i] = x->first_part[at];
-        x->first_part[at] = i;
-        x->their_bytes = MAX(x->their_bytes, (size_t)x->t[at].count * sizeof(float));
+        add_tensor_part(x, q, i, numbers);
+        if (q->how & HF_KEYS) add_tensor_part(x, q + 1, i, numbers);
     }
     return OK;
 }
