@@ -280,3 +280,58 @@ err calibrate_cpu(const op_backend *ops, dtype dt, int steps, accelerator *a) {
     free(t.call);
     return e;
 }
+
+/* ---- ranks of one machine ------------------------------------------------------------------------------- */
+enum { LINK_BYTES = 1 << 20, LINK_ROUNDS = 15 };
+typedef struct link_probe {
+    comm *end[2];
+    char *data; /* [2 ranks][operand, result][LINK_BYTES] */
+    double seconds[LINK_ROUNDS];
+    err e[2];
+} link_probe;
+
+static void sum_over_link(void *ctx, int64_t rank, int worker) {
+    link_probe *p = ctx;
+    const comm_move sum = { .axes = AXIS(AX_TP), .from = PLACE_P, .to = PLACE_I };
+    int64_t n = LINK_BYTES / (int64_t)sizeof(float);
+    char *at = p->data + rank * 2 * LINK_BYTES;
+    tensor in = tensor_of(at, DT_F32, 1, &n), out = tensor_of(at + LINK_BYTES, DT_F32, 1, &n);
+    for (int i = 0; i < LINK_ROUNDS && !p->e[rank]; i++) {
+        comm_ticket ticket;
+        double from = time_now();
+        p->e[rank] = comm_start(p->end[rank], &sum, &in, &out, &ticket);
+        if (!p->e[rank]) p->e[rank] = comm_wait(p->end[rank], &ticket);
+        if (rank == 0) p->seconds[i] = time_now() - from;
+    }
+}
+
+static int by_number(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Finds the bandwidth with which network_links.c prices an all-reduce of two ranks as it was measured. */
+err calibrate_link(double *out) {
+    link_probe p = { 0 };
+    pool *threads = pool_new(0);
+    *out = NAN;
+    if (pool_size(threads) < 2) {
+        pool_free(threads);
+        return OK;
+    }
+    err e = comm_threads((mesh){ .size = { [AX_TP] = 2 } }, 60, p.end);
+    if (!e) {
+        p.data = mem_alloc(4 * (size_t)LINK_BYTES);
+        pool_run(threads, 2, sum_over_link, &p);
+        e = p.e[0] ? p.e[0] : p.e[1];
+        if (p.e[0]) err_free(p.e[1]);
+        sort_array(p.seconds, LINK_ROUNDS, sizeof *p.seconds, by_number);
+        double seconds = p.seconds[LINK_ROUNDS / 2];
+        double rate = LINK_BYTES / MAX(seconds - plan_constants.start, seconds / 2);
+        *out = 2 * rate / plan_constants.link;
+        for (int i = 0; i < 2; i++) comm_free(p.end[i]);
+    }
+    free(p.data);
+    pool_free(threads);
+    return e;
+}

@@ -59,7 +59,7 @@ static double distance_of(const call_shape *a, const call_shape *b) {
 
 double call_cost_seconds(const call_cost *m, const call_shape *s, double share) {
     /* measured calls count by 1 / (d^2 + near)^2, the terms alone as a call at the distance `far` */
-    static const double near = 0.05, far = 16;
+    static const double near = 0.25, far = 64;
     double weights = 1 / ((far + near) * (far + near)), sum = 0;
     for (int i = 0; i < m->n; i++) {
         double d = distance_of(s, &m->measured[i].shape) + near;

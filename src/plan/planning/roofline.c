@@ -177,6 +177,7 @@ static double price_fetch(void *ctx, double bytes) {
     return bytes / k->gpu->host;
 }
 
+/* Ranks that share a CPU communicate on the cores that they compute on: nothing is hidden. */
 sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,
                         cost_model *k) {
     *k = (cost_model){ .gpu = gpu,
@@ -192,7 +193,7 @@ sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_tar
                         .move = price_move,
                         .links = links_of_move,
                         .fetch = price_fetch,
-                        .interference = plan_constants.interference,
+                        .interference = gpu->shared ? 1 : plan_constants.interference,
                         .launch = on->as ? on->as->launch : 0,
                         .late = late,
                         .ctx = k };
