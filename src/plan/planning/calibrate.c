@@ -305,11 +305,6 @@ static void sum_over_link(void *ctx, int64_t rank, int worker) {
     }
 }
 
-static int by_number(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Finds the bandwidth with which network_links.c prices an all-reduce of two ranks as it was measured. */
 err calibrate_link(double *out) {
     link_probe p = { 0 };
@@ -325,8 +320,7 @@ err calibrate_link(double *out) {
         pool_run(threads, 2, sum_over_link, &p);
         e = p.e[0] ? p.e[0] : p.e[1];
         if (p.e[0]) err_free(p.e[1]);
-        sort_array(p.seconds, LINK_ROUNDS, sizeof *p.seconds, by_number);
-        double seconds = p.seconds[LINK_ROUNDS / 2];
+        double seconds = sorted_median(p.seconds, LINK_ROUNDS);
         double rate = LINK_BYTES / MAX(seconds - plan_constants.start, seconds / 2);
         *out = 2 * rate / plan_constants.link;
         for (int i = 0; i < 2; i++) comm_free(p.end[i]);

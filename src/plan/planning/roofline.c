@@ -153,6 +153,8 @@ static double price_call(void *ctx, const char *program, const op_call *c) {
         call_shape shape = call_shape_of(c);
         return call_cost_seconds(measured, &shape, k->share);
     }
+    double alike = k->gpu->shared ? call_cost_of_kind(k->gpu, c, k->dt, k->share) : NAN;
+    if (!isnan(alike)) return alike;
     if (cost == COST_LOSS) {
         double each =
             k->as ? k->as->logit_bytes : plan_constants.logit_passes * (double)dt_size(c->in[1].dt);
