@@ -256,9 +256,9 @@ static err print_cpu_calls(double seconds) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     accelerator *a = mem_alloc(sizeof *a);
     double share = MIN(MAX(seconds, 0) / DOCTOR_SECONDS, 1);
-    int steps = MAX((int)(share * CALIBRATION_STEPS), 1);
-    err e = calibrate_cpu(b, DT_F32, steps, a);
-    if (!e && b->bf16_gemm) e = calibrate_cpu(b, DT_BF16, steps, a);
+    int rounds = MAX((int)(share * CALIBRATION_ROUNDS), 1);
+    err e = calibrate_cpu(b, DT_F32, rounds, a);
+    if (!e && b->bf16_gemm) e = calibrate_cpu(b, DT_BF16, rounds, a);
     if (!e) print_call_costs(a);
     call_costs_free(a);
     free(a);

@@ -16,8 +16,6 @@
 
 #include "ops/op_table.h"
 
-enum { WARM_UP_STEPS = 1 };
-
 /* Widths and vocabularies on both sides of what fits in a core's caches; heads of 32, 64 and 128. */
 typedef struct calibration_model {
     const char *preset;
@@ -144,10 +142,10 @@ static bool calls_alike(const logged_call *a, const logged_call *b) {
     return a->op == b->op && !memcmp(&a->of.shape, &b->of.shape, sizeof a->of.shape);
 }
 
-/* The mean of the middle half of calls of one shape, which are sorted: calls of a step differ, since some find their operands
+/* The mean of the middle third of calls of one shape, which are sorted: calls of a step differ, since some find their operands
  * in a cache, and what else runs on the machine delays a few. */
 static double middle_mean(const logged_call *c, int n) {
-    int from = n / 4, to = n - n / 4;
+    int from = n / 3, to = n - n / 3;
     double sum = 0;
     for (int i = from; i < to; i++) sum += c[i].of.seconds;
     return sum / (to - from);
@@ -173,19 +171,18 @@ static err take_step(calibration_run *r, int64_t seq, int step) {
     return optim_step(r->o, &r->x, 1e-4, 1);
 }
 
-static err time_model(const calibration_model *k, const op_backend *ops, dtype dt, pool *threads,
-                      int steps, call_log *calls) {
-    calibration_run *r = mem_alloc(sizeof *r);
+/* Takes steps of all models in turn, `rounds` times, so that a machine whose speed drifts does not slow one model's calls alone. The
+ * first of each model's steps in a round is not timed: it finds the other models' data in the caches. */
+static err time_models(calibration_run *runs, int n, int rounds, call_log *calls) {
     op_timer timer = { log_call, calls };
-    config_init(&r->asked);
-    err e = open_calibration(k, ops, dt, threads, r);
-    for (int i = 0; i < WARM_UP_STEPS + steps && !e; i++) {
-        r->x.probe.timer = i < WARM_UP_STEPS ? NULL : &timer;
-        e = take_step(r, k->seq, i);
+    for (int i = 0; i < rounds * n; i++) {
+        calibration_run *r = &runs[i % n];
+        for (int timed = 0; timed < 2; timed++) {
+            r->x.probe.timer = timed ? &timer : NULL;
+            TRY(take_step(r, calibration_models[i % n].seq, i / n * 2 + timed));
+        }
     }
-    close_calibration(r);
-    free(r);
-    return e;
+    return OK;
 }
 
 /* ---- the fit ------------------------------------------------------------------------------------------ */
@@ -264,19 +261,28 @@ static void add_call_cost(accelerator *a, op_code op, dtype dt, const logged_cal
     memcpy(c->term, term, sizeof term);
 }
 
-err calibrate_cpu(const op_backend *ops, dtype dt, int steps, accelerator *a) {
-    BUG_IF(steps < 1 || steps > CALIBRATION_STEPS);
+err calibrate_cpu(const op_backend *ops, dtype dt, int rounds, accelerator *a) {
+    BUG_IF(rounds < 1 || rounds > CALIBRATION_ROUNDS);
+    enum { MODELS = COUNT_OF(calibration_models) };
     call_log t = { 0 };
+    calibration_run *runs = mem_alloc(MODELS * sizeof *runs);
     pool *threads = pool_new(0);
+    int open = 0;
     err e = OK;
-    for (size_t i = 0; i < COUNT_OF(calibration_models) && !e; i++)
-        e = time_model(&calibration_models[i], ops, dt, threads, steps, &t);
+    while (open < MODELS && !e) {
+        config_init(&runs[open].asked);
+        e = open_calibration(&calibration_models[open], ops, dt, threads, &runs[open]);
+        open++;
+    }
+    if (!e) e = time_models(runs, MODELS, rounds, &t);
+    while (open > 0) close_calibration(&runs[--open]);
     merge_calls(&t);
     for (int i = 0, end; i < t.n && !e; i = end) {
         for (end = i + 1; end < t.n && t.call[end].op == t.call[i].op;) end++;
         add_call_cost(a, t.call[i].op, dt, &t.call[i], end - i);
     }
     pool_free(threads);
+    free(runs);
     free(t.call);
     return e;
 }
