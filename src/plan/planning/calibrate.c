@@ -16,17 +16,18 @@
 
 #include "ops/op_table.h"
 
-/* Widths and vocabularies on both sides of what fits in a core's caches; heads of 32, 64 and 128. */
+/* Widths, vocabularies and batches on both sides of what fits in a core's caches, 256 to 4096 tokens; heads of 32, 64 and
+ * 128. */
 typedef struct calibration_model {
     const char *preset;
     int layers, dim, heads, ffn, vocab, rows, seq;
 } calibration_model;
 static const calibration_model calibration_models[] = {
-    { "gpt-small", 4, 128, 4, 512, 512, 8, 64 },    { "gpt-small", 2, 256, 4, 1024, 2048, 4, 256 },
-    { "gpt-small", 1, 512, 4, 2048, 4096, 2, 512 }, { "gpt-small", 1, 768, 12, 3072, 8192, 2, 128 },
-    { "gpt-small", 2, 192, 6, 256, 32768, 2, 128 }, { "tiny", 6, 96, 3, 256, 300, 8, 256 },
-    { "tiny", 3, 320, 10, 896, 2048, 2, 256 },      { "tiny", 1, 640, 10, 1792, 1024, 2, 512 },
-    { "moe-tiny", 3, 96, 3, 256, 257, 4, 256 },     { "moe-tiny", 2, 256, 4, 512, 257, 2, 256 },
+    { "gpt-small", 3, 128, 4, 512, 512, 16, 64 },   { "gpt-small", 2, 256, 4, 1024, 2048, 8, 256 },
+    { "gpt-small", 1, 512, 4, 2048, 4096, 4, 512 }, { "gpt-small", 1, 768, 12, 3072, 8192, 2, 128 },
+    { "gpt-small", 2, 192, 6, 256, 32768, 2, 128 }, { "tiny", 4, 96, 3, 256, 300, 16, 256 },
+    { "tiny", 2, 320, 10, 896, 2048, 4, 256 },      { "tiny", 1, 640, 10, 1792, 1024, 2, 512 },
+    { "moe-tiny", 3, 96, 3, 256, 257, 8, 256 },     { "moe-tiny", 2, 256, 4, 512, 257, 4, 256 },
 };
 
 /* ---- a model that trains ---------------------------------------------------------------------------- */
