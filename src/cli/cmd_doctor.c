@@ -230,8 +230,8 @@ static err print_findings_json(const cpu_findings *f, int gpus, err why) {
 /* ---- as a catalogue ------------------------------------------------------------------------------ */
 typedef struct measured {
     const char *name, *title;
-    double memory, copy, host; /* bytes; bytes per second */
-    int ranks;                 /* that share it; 0: it is not shared */
+    double memory, copy, host, link; /* bytes; bytes per second; link 0: not measured */
+    int ranks;                       /* that share it; 0: it is not shared */
     struct {
         const char *type;
         double flops;
@@ -256,9 +256,9 @@ static err print_cpu_calls(double seconds) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     accelerator *a = mem_alloc(sizeof *a);
     double share = MIN(MAX(seconds, 0) / DOCTOR_SECONDS, 1);
-    int steps = MAX((int)(share * CALIBRATION_STEPS), 1);
-    err e = calibrate_cpu(b, DT_F32, steps, a);
-    if (!e && b->bf16_gemm) e = calibrate_cpu(b, DT_BF16, steps, a);
+    int rounds = MAX((int)(share * CALIBRATION_ROUNDS), 1);
+    err e = calibrate_cpu(b, DT_F32, rounds, a);
+    if (!e && b->bf16_gemm) e = calibrate_cpu(b, DT_BF16, rounds, a);
     if (!e) print_call_costs(a);
     call_costs_free(a);
     free(a);
@@ -273,10 +273,10 @@ static void print_entry(const measured *m) {
         m->name, m->title, m->title);
     printf("    memory: %.3f\n    memory_bandwidth: %.1f\n    host: %.1f\n", m->memory / 1e9,
            m->copy / 1e9, m->host / 1e9);
-    printf(
-        "    link: %.1f # assumed, as network and disk\n    network: 25\n    disk: 5\n    per_node: %d\n"
-        "%s    tflops: {",
-        m->host / 1e9, MAX(1, m->ranks), m->ranks ? "    shared: true\n" : "");
+    printf("    link: %.1f # %s\n    network: 25\n    disk: 5\n    per_node: %d\n%s    tflops: {",
+           (m->link > 0 ? m->link : m->host) / 1e9,
+           m->link > 0 ? "network and disk are assumed" : "assumed, as network and disk",
+           MAX(1, m->ranks), m->ranks ? "    shared: true\n" : "");
     for (size_t i = 0; i < COUNT_OF(m->peak); i++) {
         if (!m->peak[i].type || !(m->peak[i].flops > 0)) continue;
         printf("%s%s: %.4g", separator, m->peak[i].type, m->peak[i].flops / 1e12);
@@ -286,6 +286,8 @@ static void print_entry(const measured *m) {
 }
 
 static err print_catalogue(const cpu_findings *f, int gpus, double seconds) {
+    double link;
+    TRY(calibrate_link(&link));
     printf(
         "# This machine, as measured. ingot plan --catalogue THIS_FILE --gpu %s ...\naccelerators:\n",
         gpus ? "this-gpu" : "this-cpu");
@@ -294,6 +296,7 @@ static err print_catalogue(const cpu_findings *f, int gpus, double seconds) {
                              f->memory,
                              f->copy,
                              f->copy,
+                             link,
                              f->threads,
                              { { "fp32", f->fp32 }, { "bf16", f->bf16 } } });
     TRY(print_cpu_calls(seconds));
@@ -306,6 +309,7 @@ static err print_catalogue(const cpu_findings *f, int gpus, double seconds) {
                              g.memory,
                              s.copy,
                              s.to_device,
+                             0,
                              0,
                              { { "fp32", s.fp32 },
                                { "tf32", s.tf32 },

@@ -312,13 +312,30 @@ static void measured_calls_replace_the_roofline(void **state) {
                  "unknown op \"lineer\"");
     assert_error(hardware_open(folder_write(f, "bad.yaml", MINE("{op: linear, type: x}")), &h),
                  "unknown type \"x\"");
-    /* a measured call is twice as slow as the term has it, and so are calls like it, but for those far from it */
-    const char *like =
-        folder_write(f, "like.yaml",
-                     MINE("{op: linear_bwd_w, type: fp32, ps_flop: 1000, measured: [[2048, 768, "
-                          "768, 384, 1, 1208, 10617, 0, 2416e3]]}"));
-    double ratio = (simulated_seconds(like, 1) - roofline) / (one - roofline);
-    assert_true(ratio > 1.6 && ratio < 2);
+    /* a measured call that takes twice as long as the term has it slows calls like it, and ops that were not measured */
+#define LIKE(us)                                                                                   \
+    MINE("{op: linear_bwd_w, type: fp32, ps_flop: 1000, measured: [[2048, 768, 768, 384, 1, "      \
+         "1208, 10617, 0, " us "]]}")
+    double same = simulated_seconds(folder_write(f, "same.yaml", LIKE("1208e3")), 1);
+    double twice = simulated_seconds(folder_write(f, "twice.yaml", LIKE("2416e3")), 1);
+    assert_true(same > 2 * one && twice > 1.8 * same && twice < 2.01 * same);
+#undef LIKE
+    /* an op that was not measured costs per byte what measured ones do, not what a GPU's copies would */
+    const char *bytes = folder_write(
+        f, "bytes.yaml",
+        MINE("{op: add, type: fp32, ps_byte: 1e6, measured: [[8, 8, 8, 8, 1, 0, 1, 0, 1e3]]}"));
+    assert_true(simulated_seconds(bytes, 1) > 100 && roofline < 2);
+    /* ranks that share a CPU hide no communication: its time adds to that of the calls */
+#define SLOW_LINK                                                                                  \
+    "accelerators:\n"                                                                              \
+    "  - {name: mine, title: Mine, chip: C, memory: 64, memory_bandwidth: 100, shared: true,\n"    \
+    "     tflops: {fp32: 1}, link: 10, host: 32, network: 25, disk: 5, per_node: 2, source: us}\n"
+    const char *fp32[][2] = { { "precision.dtype", "fp32" } };
+    step_time fast = simulated_step(plain, 2, fp32, 1),
+              slow = simulated_step(folder_write(f, "slow.yaml", SLOW_LINK), 2, fp32, 1);
+    double moved = slow.run.exposed + slow.run.hidden - fast.run.exposed - fast.run.hidden;
+    assert_true(moved > 0.005 && slow.run.hidden > 0);
+    assert_near((slow.run.seconds - fast.run.seconds) / moved, 1, 0.02);
     const char *short_list = MINE("{op: linear, type: fp32, us: 1, measured: [[1, 2]]}");
     const char *no_term = MINE("{op: linear, type: fp32, measured: [[1, 1, 1, 1, 1, 0, 0, 0, 1]]}");
     assert_error(hardware_open(folder_write(f, "bad.yaml", short_list), &h), "lists of 9 numbers");

@@ -16,19 +16,18 @@
 
 #include "ops/op_table.h"
 
-enum { WARM_UP_STEPS = 1 };
-
-/* Widths and vocabularies on both sides of what fits in a core's caches; heads of 32, 64 and 128. */
+/* Widths, vocabularies and batches on both sides of what fits in a core's caches, 256 to 4096 tokens; heads of 32, 64 and
+ * 128. */
 typedef struct calibration_model {
     const char *preset;
     int layers, dim, heads, ffn, vocab, rows, seq;
 } calibration_model;
 static const calibration_model calibration_models[] = {
-    { "gpt-small", 4, 128, 4, 512, 512, 8, 64 },    { "gpt-small", 2, 256, 4, 1024, 2048, 4, 256 },
-    { "gpt-small", 1, 512, 4, 2048, 4096, 2, 512 }, { "gpt-small", 1, 768, 12, 3072, 8192, 2, 128 },
-    { "gpt-small", 2, 192, 6, 256, 32768, 2, 128 }, { "tiny", 6, 96, 3, 256, 300, 8, 256 },
-    { "tiny", 3, 320, 10, 896, 2048, 2, 256 },      { "tiny", 1, 640, 10, 1792, 1024, 2, 512 },
-    { "moe-tiny", 3, 96, 3, 256, 257, 4, 256 },     { "moe-tiny", 2, 256, 4, 512, 257, 2, 256 },
+    { "gpt-small", 3, 128, 4, 512, 512, 16, 64 },   { "gpt-small", 2, 256, 4, 1024, 2048, 8, 256 },
+    { "gpt-small", 1, 512, 4, 2048, 4096, 4, 512 }, { "gpt-small", 1, 768, 12, 3072, 8192, 2, 128 },
+    { "gpt-small", 2, 192, 6, 256, 32768, 2, 128 }, { "tiny", 4, 96, 3, 256, 300, 16, 256 },
+    { "tiny", 2, 320, 10, 896, 2048, 4, 256 },      { "tiny", 1, 640, 10, 1792, 1024, 2, 512 },
+    { "moe-tiny", 3, 128, 4, 256, 257, 8, 256 },     { "moe-tiny", 2, 256, 4, 512, 257, 4, 256 },
 };
 
 /* ---- a model that trains ---------------------------------------------------------------------------- */
@@ -144,10 +143,10 @@ static bool calls_alike(const logged_call *a, const logged_call *b) {
     return a->op == b->op && !memcmp(&a->of.shape, &b->of.shape, sizeof a->of.shape);
 }
 
-/* The mean of the middle half of calls of one shape, which are sorted: calls of a step differ, since some find their operands
+/* The mean of the middle third of calls of one shape, which are sorted: calls of a step differ, since some find their operands
  * in a cache, and what else runs on the machine delays a few. */
 static double middle_mean(const logged_call *c, int n) {
-    int from = n / 4, to = n - n / 4;
+    int from = n / 3, to = n - n / 3;
     double sum = 0;
     for (int i = from; i < to; i++) sum += c[i].of.seconds;
     return sum / (to - from);
@@ -173,19 +172,18 @@ static err take_step(calibration_run *r, int64_t seq, int step) {
     return optim_step(r->o, &r->x, 1e-4, 1);
 }
 
-static err time_model(const calibration_model *k, const op_backend *ops, dtype dt, pool *threads,
-                      int steps, call_log *calls) {
-    calibration_run *r = mem_alloc(sizeof *r);
+/* Takes steps of all models in turn, `rounds` times, so that a machine whose speed drifts does not slow one model's calls alone. The
+ * first of each model's steps in a round is not timed: it finds the other models' data in the caches. */
+static err time_models(calibration_run *runs, int n, int rounds, call_log *calls) {
     op_timer timer = { log_call, calls };
-    config_init(&r->asked);
-    err e = open_calibration(k, ops, dt, threads, r);
-    for (int i = 0; i < WARM_UP_STEPS + steps && !e; i++) {
-        r->x.probe.timer = i < WARM_UP_STEPS ? NULL : &timer;
-        e = take_step(r, k->seq, i);
+    for (int i = 0; i < rounds * n; i++) {
+        calibration_run *r = &runs[i % n];
+        for (int timed = 0; timed < 2; timed++) {
+            r->x.probe.timer = timed ? &timer : NULL;
+            TRY(take_step(r, calibration_models[i % n].seq, i / n * 2 + timed));
+        }
     }
-    close_calibration(r);
-    free(r);
-    return e;
+    return OK;
 }
 
 /* ---- the fit ------------------------------------------------------------------------------------------ */
@@ -264,19 +262,77 @@ static void add_call_cost(accelerator *a, op_code op, dtype dt, const logged_cal
     memcpy(c->term, term, sizeof term);
 }
 
-err calibrate_cpu(const op_backend *ops, dtype dt, int steps, accelerator *a) {
-    BUG_IF(steps < 1 || steps > CALIBRATION_STEPS);
+err calibrate_cpu(const op_backend *ops, dtype dt, int rounds, accelerator *a) {
+    BUG_IF(rounds < 1 || rounds > CALIBRATION_ROUNDS);
+    enum { MODELS = COUNT_OF(calibration_models) };
     call_log t = { 0 };
+    calibration_run *runs = mem_alloc(MODELS * sizeof *runs);
     pool *threads = pool_new(0);
+    int open = 0;
     err e = OK;
-    for (size_t i = 0; i < COUNT_OF(calibration_models) && !e; i++)
-        e = time_model(&calibration_models[i], ops, dt, threads, steps, &t);
+    while (open < MODELS && !e) {
+        config_init(&runs[open].asked);
+        e = open_calibration(&calibration_models[open], ops, dt, threads, &runs[open]);
+        open++;
+    }
+    if (!e) e = time_models(runs, MODELS, rounds, &t);
+    while (open > 0) close_calibration(&runs[--open]);
     merge_calls(&t);
     for (int i = 0, end; i < t.n && !e; i = end) {
         for (end = i + 1; end < t.n && t.call[end].op == t.call[i].op;) end++;
         add_call_cost(a, t.call[i].op, dt, &t.call[i], end - i);
     }
     pool_free(threads);
+    free(runs);
     free(t.call);
+    return e;
+}
+
+/* ---- ranks of one machine ------------------------------------------------------------------------------- */
+enum { LINK_BYTES = 1 << 20, LINK_ROUNDS = 15 };
+typedef struct link_probe {
+    comm *end[2];
+    char *data; /* [2 ranks][operand, result][LINK_BYTES] */
+    double seconds[LINK_ROUNDS];
+    err e[2];
+} link_probe;
+
+static void sum_over_link(void *ctx, int64_t rank, int worker) {
+    link_probe *p = ctx;
+    const comm_move sum = { .axes = AXIS(AX_TP), .from = PLACE_P, .to = PLACE_I };
+    int64_t n = LINK_BYTES / (int64_t)sizeof(float);
+    char *at = p->data + rank * 2 * LINK_BYTES;
+    tensor in = tensor_of(at, DT_F32, 1, &n), out = tensor_of(at + LINK_BYTES, DT_F32, 1, &n);
+    for (int i = 0; i < LINK_ROUNDS && !p->e[rank]; i++) {
+        comm_ticket ticket;
+        double from = time_now();
+        p->e[rank] = comm_start(p->end[rank], &sum, &in, &out, &ticket);
+        if (!p->e[rank]) p->e[rank] = comm_wait(p->end[rank], &ticket);
+        if (rank == 0) p->seconds[i] = time_now() - from;
+    }
+}
+
+/* Finds the bandwidth with which network_links.c prices an all-reduce of two ranks as it was measured. */
+err calibrate_link(double *out) {
+    link_probe p = { 0 };
+    pool *threads = pool_new(0);
+    *out = NAN;
+    if (pool_size(threads) < 2) {
+        pool_free(threads);
+        return OK;
+    }
+    err e = comm_threads((mesh){ .size = { [AX_TP] = 2 } }, 60, p.end);
+    if (!e) {
+        p.data = mem_alloc(4 * (size_t)LINK_BYTES);
+        pool_run(threads, 2, sum_over_link, &p);
+        e = p.e[0] ? p.e[0] : p.e[1];
+        if (p.e[0]) err_free(p.e[1]);
+        double seconds = sorted_median(p.seconds, LINK_ROUNDS);
+        double rate = LINK_BYTES / MAX(seconds - plan_constants.start, seconds / 2);
+        *out = 2 * rate / plan_constants.link;
+        for (int i = 0; i < 2; i++) comm_free(p.end[i]);
+    }
+    free(p.data);
+    pool_free(threads);
     return e;
 }

@@ -59,7 +59,7 @@ static double distance_of(const call_shape *a, const call_shape *b) {
 
 double call_cost_seconds(const call_cost *m, const call_shape *s, double share) {
     /* measured calls count by 1 / (d^2 + near)^2, the terms alone as a call at the distance `far` */
-    static const double near = 0.05, far = 16;
+    static const double near = 0.25, far = 64;
     double weights = 1 / ((far + near) * (far + near)), sum = 0;
     for (int i = 0; i < m->n; i++) {
         double d = distance_of(s, &m->measured[i].shape) + near;
@@ -74,6 +74,45 @@ const call_cost *call_cost_find(const accelerator *a, op_code op, dtype type) {
     for (int i = 0; i < a->n_calls; i++)
         if (a->calls[i].op == op && a->calls[i].type == type) return &a->calls[i];
     return NULL;
+}
+
+static int by_number(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double sorted_median(double *v, int n) {
+    sort_array(v, (size_t)n, sizeof *v, by_number);
+    return n ? v[n / 2] : NAN;
+}
+
+/* The median time per unit of work of the measured calls that have such work and no work of a term before it.
+ * @param kind NULL: of any class of cost */
+static double unit_seconds(const accelerator *a, dtype type, int term, const op_cost *kind) {
+    int most = 0, n = 0;
+    for (int i = 0; i < a->n_calls; i++) most += a->calls[i].n;
+    double *each = mem_alloc((size_t)(most + 1) * sizeof *each);
+    for (int i = 0; i < a->n_calls; i++) {
+        const call_cost *m = &a->calls[i];
+        if (m->type != type || (kind && op_row_of(m->op)->cost != *kind)) continue;
+        for (int k = 0; k < m->n; k++) {
+            const double *work = m->measured[k].shape.work;
+            if (work[term] > 0 && (term == 1 || work[1] == 0))
+                each[n++] = m->measured[k].seconds / work[term];
+        }
+    }
+    double median = sorted_median(each, n);
+    free(each);
+    return median;
+}
+
+double call_cost_of_kind(const accelerator *a, const op_call *c, dtype type, double share) {
+    op_work w = ops_work(c);
+    op_cost kind = op_row_of(c->op)->cost;
+    int term = w.flops > 0 ? 1 : 2;
+    double seconds = unit_seconds(a, type, term, &kind);
+    if (isnan(seconds)) seconds = unit_seconds(a, type, term, NULL);
+    return seconds * (term == 1 ? w.flops : w.bytes) / share;
 }
 
 /* ---- in the catalogue ----------------------------------------------------------------------------- */

@@ -198,9 +198,12 @@ const char *peak_name(peak_kind k);                                             
 void call_cost_print(const call_cost *c, str *out);
 void call_costs_free(accelerator *a); /* its `calls`; takes a zeroed one */
 /* Measures what calls cost in training steps of small models, and adds that to `a`. Takes seconds.
- * @param steps of each model: 1 to CALIBRATION_STEPS. */
-enum { CALIBRATION_STEPS = 5 };
-err calibrate_cpu(const op_backend *ops, dtype dt, int steps, accelerator *a) MUST_USE;
+ * @param rounds of timed steps: 1 to CALIBRATION_ROUNDS. */
+enum { CALIBRATION_ROUNDS = 4 };
+err calibrate_cpu(const op_backend *ops, dtype dt, int rounds, accelerator *a) MUST_USE;
+/* Measures how fast two ranks of this machine sum a tensor. @param out bytes per second, as `link` of an accelerator; NaN:
+ * it has one core */
+err calibrate_link(double *out) MUST_USE;
 /* @return what a run computes in there unless it names a precision: bf16, else fp16 on a GPU, else fp32. */
 const char *hardware_fastest_type(const accelerator *a);
 /* An error when the name is none, or when the accelerator cannot compute in it. */

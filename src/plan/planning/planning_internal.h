@@ -86,6 +86,10 @@ call_shape call_shape_of(const op_call *c);
 const call_cost *call_cost_find(const accelerator *a, op_code op, dtype type);
 /* @param share of the measured rates that a rank has */
 double call_cost_seconds(const call_cost *m, const call_shape *s, double share);
+/* The cost of an op that was not measured: per operation, or per byte where it has none, what measured calls of its class
+ * take, or else of any class. @return NaN: nothing was measured */
+double call_cost_of_kind(const accelerator *a, const op_call *c, dtype type, double share);
+double sorted_median(double *v, int n);    /* which it sorts; NaN: of none */
 call_cost *call_costs_add(accelerator *a); /* a zeroed one */
 err call_costs_read(const json_t *o, const char *where, accelerator *a) MUST_USE;
 /* Reads a number above 0 of an entry of the catalogue (hardware.c). @param scale that it is multiplied by */

@@ -153,6 +153,8 @@ static double price_call(void *ctx, const char *program, const op_call *c) {
         call_shape shape = call_shape_of(c);
         return call_cost_seconds(measured, &shape, k->share);
     }
+    double alike = k->gpu->shared ? call_cost_of_kind(k->gpu, c, k->dt, k->share) : NAN;
+    if (!isnan(alike)) return alike;
     if (cost == COST_LOSS) {
         double each =
             k->as ? k->as->logit_bytes : plan_constants.logit_passes * (double)dt_size(c->in[1].dt);
@@ -177,6 +179,7 @@ static double price_fetch(void *ctx, double bytes) {
     return bytes / k->gpu->host;
 }
 
+/* Ranks that share a CPU communicate on the cores that they compute on: nothing is hidden. */
 sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,
                         cost_model *k) {
     *k = (cost_model){ .gpu = gpu,
@@ -192,7 +195,7 @@ sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_tar
                         .move = price_move,
                         .links = links_of_move,
                         .fetch = price_fetch,
-                        .interference = plan_constants.interference,
+                        .interference = gpu->shared ? 1 : plan_constants.interference,
                         .launch = on->as ? on->as->launch : 0,
                         .late = late,
                         .ctx = k };
