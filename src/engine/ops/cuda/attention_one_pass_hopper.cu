@@ -15,16 +15,19 @@
  *     dq to shared memory, from where TMA adds it to the sums in memory
  *
  * dq is a tile late so that neither group waits for the other's ds: while one exponentiates, the other multiplies. Each
- * has half of its columns. Heads of 64 leave registers for p and dp of the next tile, which are begun with dq. */
+ * has half of its columns. Heads of 64 leave registers for p and dp of the next tile, which are begun with dq, and for all
+ * columns of dq, so that the groups take turns: half as many columns would read ds from shared memory twice. */
 #include "attention_bwd_hopper.cuh"
 
 template <int DIM> struct one_pass_sizes : backward_sizes<DIM> {
     typedef backward_sizes<DIM> two;
     enum {
         AHEAD = DIM == 64, /* registers allow p and dp of the next tile beside dq */
+        TURNS = DIM == 64, /* ... and all columns of dq */
         STAGES_ = AHEAD ? 3 : 2,
-        COLUMNS = DIM == 64 ? 32 : 64,    /* of dq that a group computes; heads of 96 leave some */
-        SCORES = two::GROUPS * BOX_BYTES, /* ds of a tile */
+        COLUMNS =
+            DIM == 64 && !TURNS ? 32 : 64, /* of dq that a group computes; heads of 96 leave some */
+        SCORES = two::GROUPS * BOX_BYTES,  /* ds of a tile */
         SCORE_STAGES = 3,
         SUM_BOX = LINE_BYTES / 4 /* columns */
     };
@@ -50,7 +53,8 @@ template <class T, int DIM>
 static __device__ __forceinline__ void begin_query_sums(
     float (&dq)[one_pass_sizes<DIM>::COLUMNS / 2], const char *ds, const char *own, int group) {
     typedef one_pass_sizes<DIM> S;
-    int box = DIM == 64 ? 0 : group, within = DIM == 64 ? group * S::COLUMNS * 2 / 16 : 0;
+    int box = S::TURNS || S::COLUMNS == 32 ? 0 : group,
+        within = S::COLUMNS == 32 ? group * S::COLUMNS * 2 / 16 : 0;
     multiply_begin();
 #pragma unroll
     for (int k = 0; k < S::ROWS_ / 16; k++) {
@@ -68,7 +72,8 @@ static __device__ __forceinline__ void add_query_sums(
     const CUtensorMap *map, char *boxes, const float (&dq)[one_pass_sizes<DIM>::COLUMNS / 2],
     int group, int head, int row) {
     typedef one_pass_sizes<DIM> S;
-    int thread = threadIdx.x % GROUP_THREADS, lane = thread % WARP, column = group * S::COLUMNS;
+    int thread = threadIdx.x % GROUP_THREADS, lane = thread % WARP,
+        column = S::TURNS ? 0 : group * S::COLUMNS;
     if (thread == 0) stores_wait_read<0>();
     barrier_sync(1 + group, GROUP_THREADS); /* the boxes are free */
 #pragma unroll
@@ -105,7 +110,8 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     if (threadIdx.x == 0)
         for (int i = 0; i < S::SCORE_STAGES; i++) {
             barrier_init(&score_bars[i], GROUPS * WARPS_OF_GROUP);
-            barrier_init(&score_bars[S::SCORE_STAGES + i], GROUPS * WARPS_OF_GROUP);
+            barrier_init(&score_bars[S::SCORE_STAGES + i],
+                         (S::TURNS ? 1 : GROUPS) * WARPS_OF_GROUP);
         }
     key_block<S> b =
         open_key_block<S>(a, memory, bars, &ring, at / wide, turn * together + at % wide);
@@ -134,7 +140,7 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     barrier_wait(b.full, 0);
     float p[LINES / 2], s[LINES / 2];
     uint32_t left[LINES / 4], right[LINES / 4], kept = 0;
-    int head = 0, head_before = 0, row_before = (int)a.n;
+    int head = 0, head_before = 0, row_before = (int)a.n, turn_of_dq = 0;
     auto enter_tile = [&]() {
         ring.wait_full();
         head = __shfl_sync(~0u, queries[ring.at].head, 0);
@@ -170,8 +176,11 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
         put_scores(scores.stage() + group * BOX_BYTES, right);
         fence_async();
         scores.arrive();
-        before.wait_full();
-        begin_query_sums<T, DIM>(dq, before.stage(), b.own, group);
+        bool mine = !S::TURNS || turn_of_dq == group; /* dq of the tile before */
+        if (mine) {
+            before.wait_full();
+            begin_query_sums<T, DIM>(dq, before.stage(), b.own, group);
+        }
         int head_now = head, row = __shfl_sync(~0u, q.row, 0);
         auto now = ring;
         ring.next();
@@ -181,18 +190,23 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
         }
         multiply_wait<S::AHEAD ? 2 : 0>();
         now.release();
-        before.release();
-        add_query_sums<DIM>(&maps.dq, sums, dq, group, head_before, row_before);
+        if (mine) {
+            before.release();
+            add_query_sums<DIM>(&maps.dq, sums, dq, group, head_before, row_before);
+        }
+        turn_of_dq ^= 1;
         head_before = head_now, row_before = row, before = scores;
         scores.next();
         if (!S::AHEAD) enter_tile();
         multiply_wait<0>();
     }
-    float dq[S::COLUMNS / 2];
-    before.wait_full();
-    begin_query_sums<T, DIM>(dq, before.stage(), b.own, group);
-    multiply_wait<0>();
-    add_query_sums<DIM>(&maps.dq, sums, dq, group, head_before, row_before);
+    if (!S::TURNS || turn_of_dq == group) {
+        float dq[S::COLUMNS / 2];
+        before.wait_full();
+        begin_query_sums<T, DIM>(dq, before.stage(), b.own, group);
+        multiply_wait<0>();
+        add_query_sums<DIM>(&maps.dq, sums, dq, group, head_before, row_before);
+    }
     if (threadIdx.x % GROUP_THREADS == 0) stores_wait();
     int col = a.key_col + b.kv_head * DIM;
     write_key_grads<DIM>(a, g.dkv, first, b.last, col, 1, dk);
