@@ -235,9 +235,10 @@ static void add_call(void *ctx, const op_call *c, double seconds) {
     sum->work.exps += w.exps;
 }
 
-/* Warm-up: a GPU's first steps autotune, are captured and bring it up to its clock. */
+/* Warm-up: a GPU's first steps autotune, are captured and bring it up to its clock. No more of them than are timed: steps of
+ * long sequences take seconds. */
 static speed time_steps(run *r, int steps) {
-    int warm_up = r->f.losses ? 0 : r->f.cuda ? 5 : 2;
+    int warm_up = r->f.losses ? 0 : MIN(r->f.cuda ? 5 : 2, steps);
     double *t = mem_alloc((size_t)steps * sizeof *t), sum = 0, since = time_now();
     op_timer timer = { add_call, r->profile };
     r->x.probe.timer = NULL;

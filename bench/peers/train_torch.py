@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 grouped_mm = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
-WARM_UP = {"cuda": 5, "cpu": 2}  # steps
+WARM_UP = {"cuda": 5, "cpu": 2}  # steps, but no more than are timed
 
 
 @dataclasses.dataclass
@@ -263,7 +263,7 @@ class Trainer:
 
     def median_seconds(self, file):
         """Of the steps after warm-up. file: their tokens; None: random ones."""
-        seconds, warm_up = [], WARM_UP[self.a.device]
+        seconds, warm_up = [], min(WARM_UP[self.a.device], self.a.steps)
         for step in range(warm_up + self.a.steps):
             ids, targets = self.batch(step, file)
             self.wait()

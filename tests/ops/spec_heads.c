@@ -516,7 +516,7 @@ const op_spec heads_specs[] = {
     { .op = OP_ATTENTION_BLOCK, .name = "attention to a block, with dropout", .letters = "Ndqkmw",
       .sizes = block_dropped_sizes, .values = block_values, .reference = block_reference,
       .looser = 2, .cancels = true, .variants = 2, .modes = BLOCK_MODES,
-      .small = { { 3, 4, 2, 1, 40 }, { 17, 12, 3, 1, 30 }, { 70, 64, 2, 2, 130, 9 } },
+      .small = { { 5, 4, 2, 1, 40 }, { 17, 12, 3, 1, 30 }, { 70, 64, 2, 2, 130, 9 } },
       .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 } }, .wide_tol = { 1e-5, 4e-5 },
       .wide_half = { 1, 2 }, .wide_mixed = 6e-3 },
     { .op = OP_ATTENTION, .name = "attention with capped scores", .letters = "Ndqkwsl",

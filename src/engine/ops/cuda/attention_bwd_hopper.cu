@@ -104,15 +104,10 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
     int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
     const char *queries = own + group * 2 * S::OWN, *dout = queries + S::OWN;
-    first += 64 * group;
-    seen_keys mine = seen[group];
-    two_rows t =
-        rows_of_lane(a, first, (int)max((int64_t)0, min((int64_t)64, a.n - first)), thread);
-    int from = 0, to = 0; /* this group's tiles */
-    if (mine.end > mine.begin && mine.end > begin) {
-        from = max(0, mine.begin - begin) / LINES;
-        to = (mine.end - begin + LINES - 1) / LINES;
-    }
+    query_group own_rows = query_group_of<LINES>(a, first, group, GROUPS, seen);
+    const two_rows &t = own_rows.rows;
+    int from = own_rows.from, to = own_rows.to;
+    first = own_rows.first;
     sum_row_dots<DIM>(a, g.dout, g.o, head, first, dots[group], g.rowdot, thread);
     barrier_sync(1 + group, GROUP_THREADS);
     float dot[2], stat[2], sum[DIM / 2];
@@ -133,14 +128,13 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     for (int at = from; at < to; at++) {
         float s[LINES / 2], dp[LINES / 2];
         int tile = begin + at * LINES;
-        bool all_seen = tile >= mine.from && tile + LINES - 1 <= mine.to;
         ring.wait_full();
         begin_scores<T, DIM, LINES>(s, queries, ring.stage());
         begin_scores<T, DIM, LINES>(dp, dout, ring.stage() + S::TILE);
         if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, sixteens[ring.at], kept);
         multiply_wait<0>();
         if (at > from) before.release();
-        grad_scores<DROPS>(a, t, tile, all_seen, kept, s, dp, stat, dot);
+        grad_scores<DROPS>(a, t, tile, all_seen<LINES>(own_rows, tile), kept, s, dp, stat, dot);
         pack_scores<T, LINES>(p, s);
         begin_sums<T, DIM, LINES>(sum, p, ring.stage());
         before = ring;

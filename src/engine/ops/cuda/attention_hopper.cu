@@ -138,17 +138,11 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
 
     keep_registers<GROUPS>(false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
-    int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
+    int lane = threadIdx.x % WARP;
     const char *queries = own + group * S::OWN;
-    first += 64 * group;
-    seen_keys mine = seen[group];
-    two_rows t =
-        rows_of_lane(a, first, (int)max((int64_t)0, min((int64_t)64, a.n - first)), thread);
-    int from = 0, to = 0; /* this group's tiles */
-    if (mine.end > mine.begin && mine.end > begin) {
-        from = max(0, mine.begin - begin) / LINES;
-        to = (mine.end - begin + LINES - 1) / LINES;
-    }
+    query_group own_rows = query_group_of<LINES>(a, first, group, GROUPS, seen);
+    const two_rows &t = own_rows.rows;
+    int from = own_rows.from, to = own_rows.to;
     /* Sums are without the factor of what dropout keeps until the end. */
     float most[2], sum[2], factor[2], out[DIM / 2], unscaled = DROPS ? 1 / a.drop.keep : 1;
 #pragma unroll
@@ -166,7 +160,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
                                unscaled
                          : 0;
     }
-    auto all_seen = [&](int tile) { return tile >= mine.from && tile + LINES - 1 <= mine.to; };
+    auto whole = [&](int tile) { return all_seen<LINES>(own_rows, tile); };
     uint64_t query[2];
     uint2 key;
     if (DROPS) query_ids(a, t, query), key = drop_key(a);
@@ -182,7 +176,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
         multiply_wait<0>();
         keys.release();
         keys.next();
-        soften_rows<LINES, DROPS>(a, t, tile, all_seen(tile), kept, s, most, sum, factor);
+        soften_rows<LINES, DROPS>(a, t, tile, whole(tile), kept, s, most, sum, factor);
         rescale<DIM>(out, factor); /* it may hold the result of other blocks */
         pack_scores<T, LINES>(p, s);
 #pragma unroll 1
@@ -196,7 +190,7 @@ static __global__ void __launch_bounds__((forward_sizes<DIM, DROPS>::GROUPS + 1)
             multiply_wait<1>();
             keys.release();
             keys.next();
-            soften_rows<LINES, DROPS>(a, t, tile, all_seen(tile), kept, s, most, sum, factor);
+            soften_rows<LINES, DROPS>(a, t, tile, whole(tile), kept, s, most, sum, factor);
             multiply_wait<0>();
             values.release();
             values.next();

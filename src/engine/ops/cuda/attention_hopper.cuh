@@ -57,11 +57,6 @@ template <int STAGES_, int BYTES> struct stage_ring {
         __syncwarp();
         if (threadIdx.x % WARP == 0) barrier_arrive(&empty[at]);
     }
-    /* The stage is full, as far as this warp is concerned. */
-    __device__ __forceinline__ void arrive() const {
-        __syncwarp();
-        if (threadIdx.x % WARP == 0) barrier_arrive(&full[at]);
-    }
     __device__ __forceinline__ void skip() {
         wait_full();
         release();
@@ -166,6 +161,33 @@ static __device__ __forceinline__ void find_seen_keys(const att &a, int64_t firs
         seen[groups] = all;
     }
     __syncthreads();
+}
+
+/* A computing group: its 64 queries as this lane has them, and which of the block's tiles of keys it reads. */
+typedef struct query_group {
+    int64_t first;
+    seen_keys seen;
+    two_rows rows;
+    int from, to; /* tiles [from, to) */
+} query_group;
+
+/* @param seen of each group, and then of the block */
+template <int LINES>
+static __device__ __forceinline__ query_group query_group_of(const att &a, int64_t first, int group,
+                                                             int groups, const seen_keys *seen) {
+    query_group q = { first + 64 * group, seen[group], {}, 0, 0 };
+    int begin = seen[groups].begin, left = (int)max((int64_t)0, min((int64_t)64, a.n - q.first));
+    q.rows = rows_of_lane(a, q.first, left, threadIdx.x % GROUP_THREADS);
+    if (q.seen.end > q.seen.begin && q.seen.end > begin) {
+        q.from = max(0, q.seen.begin - begin) / LINES;
+        q.to = (q.seen.end - begin + LINES - 1) / LINES;
+    }
+    return q;
+}
+/* Whether all of its queries see all keys of a tile. */
+template <int LINES>
+static __device__ __forceinline__ bool all_seen(const query_group &q, int tile) {
+    return tile >= q.seen.from && tile + LINES - 1 <= q.seen.to;
 }
 
 /* ---- dropout ------------------------------------------------------------------------------------- */

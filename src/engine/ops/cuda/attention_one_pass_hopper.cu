@@ -6,32 +6,30 @@
  *
  * One pass computes five products where two compute seven, but blocks add to dq in any order, so that results differ
  * between runs in rounding: debug.deterministic has two, as have heads wider than 128, whose dk and dv do not fit in
- * registers together. For a tile of queries each computing group has
+ * registers together. A tile of queries is
  *
- *     p = keys queries^T, dp = values do^T     for its 64 keys, in registers
- *     dv += p do, ds = p (dp - rowdot), dk += ds queries
- *     ds to a ring in shared memory
- *     dq = ds^T keys of the tile before        over the 128 keys of both groups
- *     dq to shared memory, from where TMA adds it to the sums in memory
+ *     p = keys queries^T, dp = values do^T     each computing group for its 64 keys, in registers
+ *     dv += p do, ds = p (dp - rowdot)
+ *     ds to shared memory, and a barrier of both groups
+ *     dk += ds queries, dq = ds^T keys         dq over the 128 keys of both groups, half of the columns each
+ *     dq to shared memory, from where TMA adds it to the sums in memory while the next tile is multiplied
  *
- * dq is a tile late so that neither group waits for the other's ds: while one exponentiates, the other multiplies. Each
- * has half of its columns. Heads of 64 leave registers for p and dp of the next tile, which are begun with dq. */
+ * ds has two buffers, so that one barrier per tile is enough: a group writes to a buffer again only after the next
+ * tile's barrier, at which both have arrived with their dq of this tile complete. */
 #include "attention_bwd_hopper.cuh"
 
 template <int DIM> struct one_pass_sizes : backward_sizes<DIM> {
     typedef backward_sizes<DIM> two;
     enum {
-        AHEAD = DIM == 64, /* registers allow p and dp of the next tile beside dq */
-        STAGES_ = AHEAD ? 3 : 2,
+        STAGES_ = 2,
         COLUMNS = DIM == 64 ? 32 : 64,    /* of dq that a group computes; heads of 96 leave some */
         SCORES = two::GROUPS * BOX_BYTES, /* ds of a tile */
-        SCORE_STAGES = 3,
-        SUM_BOX = LINE_BYTES / 4 /* columns */
+        SUM_BOX = LINE_BYTES / 4          /* columns */
     };
     enum {
         SUMS_ = COLUMNS / SUM_BOX * BOX_BYTES, /* dq of a group */
-        SHARED = ALIGN + two::GROUPS * 2 * two::OWN + STAGES_ * 2 * two::TILE +
-                 SCORE_STAGES * SCORES + two::GROUPS * SUMS_
+        SHARED = ALIGN + two::GROUPS * 2 * two::OWN + STAGES_ * 2 * two::TILE + 2 * SCORES +
+                 two::GROUPS * SUMS_
     };
 };
 /* ---- queries in the same pass ---------------------------------------------------------------------- */
@@ -62,17 +60,13 @@ static __device__ __forceinline__ void begin_query_sums(
     multiply_commit();
 }
 
-/* Adds a group's dq of a tile to the sums in memory, through boxes of 32 columns in shared memory. */
+/* Writes a group's dq of a tile to shared memory, as boxes of 32 columns ... */
 template <int DIM>
-static __device__ __forceinline__ void add_query_sums(
-    const CUtensorMap *map, char *boxes, const float (&dq)[one_pass_sizes<DIM>::COLUMNS / 2],
-    int group, int head, int row) {
-    typedef one_pass_sizes<DIM> S;
-    int thread = threadIdx.x % GROUP_THREADS, lane = thread % WARP, column = group * S::COLUMNS;
-    if (thread == 0) stores_wait_read<0>();
-    barrier_sync(1 + group, GROUP_THREADS); /* the boxes are free */
+static __device__ __forceinline__ void put_query_sums(
+    char *boxes, const float (&dq)[one_pass_sizes<DIM>::COLUMNS / 2]) {
+    int thread = threadIdx.x % GROUP_THREADS, lane = thread % WARP;
 #pragma unroll
-    for (int n = 0; n < S::COLUMNS / 8; n++)
+    for (int n = 0; n < one_pass_sizes<DIM>::COLUMNS / 8; n++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             char *line = swizzled(boxes + n / 4 * BOX_BYTES, thread / WARP * 16 + lane / 4 + 8 * h,
@@ -81,8 +75,15 @@ static __device__ __forceinline__ void add_query_sums(
                 make_float2(dq[4 * n + 2 * h], dq[4 * n + 2 * h + 1]);
         }
     fence_async();
+}
+/* ... and adds it to the sums in memory, once all of the group's threads are here. */
+template <int DIM>
+static __device__ __forceinline__ void add_query_sums(const CUtensorMap *map, const char *boxes,
+                                                      int group, int head, int row) {
+    typedef one_pass_sizes<DIM> S;
+    int column = group * S::COLUMNS;
     barrier_sync(1 + group, GROUP_THREADS);
-    if (thread) return;
+    if (threadIdx.x % GROUP_THREADS) return;
     for (int c = 0; c < S::COLUMNS && column + c < DIM; c += S::SUM_BOX)
         add_box_async(map, boxes + c / S::SUM_BOX * BOX_BYTES, head * DIM + column + c, row, 0);
     stores_commit();
@@ -94,19 +95,14 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     grad_all_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
                     const __grid_constant__ att_grad g, int together) {
     typedef one_pass_sizes<DIM> S;
-    enum { GROUPS = S::GROUPS, WARPS_OF_GROUP = GROUP_THREADS / WARP };
+    enum { GROUPS = S::GROUPS };
     DYNAMIC_SHARED(char, memory);
-    __shared__ uint64_t bars[2 * S::STAGES_ + 1], score_bars[2 * S::SCORE_STAGES];
+    __shared__ uint64_t bars[2 * S::STAGES_ + 1];
     __shared__ query_tile queries[S::STAGES_];
     stage_ring<S::STAGES_, 2 * S::TILE> ring;
     int blocks = (int)((a.n_keys + S::ROWS_ - 1) / S::ROWS_),
         turn = (int)blockIdx.x / (together * blocks);
     int at = (int)blockIdx.x % (together * blocks), wide = min(together, a.kv - turn * together);
-    if (threadIdx.x == 0)
-        for (int i = 0; i < S::SCORE_STAGES; i++) {
-            barrier_init(&score_bars[i], GROUPS * WARPS_OF_GROUP);
-            barrier_init(&score_bars[S::SCORE_STAGES + i], GROUPS * WARPS_OF_GROUP);
-        }
     key_block<S> b =
         open_key_block<S>(a, memory, bars, &ring, at / wide, turn * together + at % wide);
     if (threadIdx.x < GROUP_THREADS) {
@@ -116,14 +112,10 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     }
 
     keep_registers<GROUPS>(false);
-    int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
+    int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0), parity = 0;
     const char *keys = b.own + group * 2 * S::OWN, *values = keys + S::OWN;
-    char *sums = b.tiles + S::STAGES_ * 2 * S::TILE + group * S::SUMS_;
-    stage_ring<S::SCORE_STAGES, S::SCORES> scores = { b.tiles + S::STAGES_ * 2 * S::TILE +
-                                                          GROUPS * S::SUMS_,
-                                                      score_bars, score_bars + S::SCORE_STAGES, 0,
-                                                      0 },
-                                           before = scores; /* the tile whose dq is next */
+    char *scores = b.tiles + S::STAGES_ * 2 * S::TILE,
+         *sums = scores + 2 * S::SCORES + group * S::SUMS_;
     int64_t first = b.first + 64 * group;
     float dk[DIM / 2], dv[DIM / 2];
 #pragma unroll
@@ -132,67 +124,39 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     uint2 key;
     if (DROPS) sixteen = sixteen_of_warp(a, first), key = drop_key(a);
     barrier_wait(b.full, 0);
-    float p[LINES / 2], s[LINES / 2];
-    uint32_t left[LINES / 4], right[LINES / 4], kept = 0;
-    int head = 0, head_before = 0, row_before = (int)a.n;
-    auto enter_tile = [&]() {
+    int head_before = 0, row_before = (int)a.n; /* the tile whose dq is added next: past the end */
+    for (;; ring.next(), parity ^= 1) {
         ring.wait_full();
-        head = __shfl_sync(~0u, queries[ring.at].head, 0);
-    };
-    auto begin_tile = [&]() {
-        begin_scores<T, DIM, LINES>(p, keys, ring.stage());
-        begin_scores<T, DIM, LINES>(s, values, ring.stage() + S::TILE);
-        if (DROPS) kept = draw_columns(a, key, head, queries[ring.at], sixteen);
-    };
-    scores.arrive(); /* the tile before the first, whose dq is past the end of the sums */
-    scores.next();
-    enter_tile();
-    if (S::AHEAD) {
-        begin_tile();
-        multiply_wait<0>();
-    }
-    while (head >= 0) {
         const query_tile &q = queries[ring.at];
+        int head = __shfl_sync(~0u, q.head, 0), row = __shfl_sync(~0u, q.row, 0);
+        if (head < 0) break;
         const char *qs = ring.stage(), *ds = qs + S::TILE;
-        float dq[S::COLUMNS / 2];
-        if (!S::AHEAD) {
-            begin_tile();
-            multiply_wait<1>();
-        }
+        char *of_tile = scores + parity * S::SCORES;
+        float p[LINES / 2], s[LINES / 2], dq[S::COLUMNS / 2];
+        uint32_t left[LINES / 4], right[LINES / 4], kept = 0;
+        begin_scores<T, DIM, LINES>(p, keys, qs);
+        begin_scores<T, DIM, LINES>(s, values, ds);
+        add_query_sums<DIM>(&maps.dq, sums, group, head_before, row_before);
+        if (DROPS) kept = draw_columns(a, key, head, q, sixteen);
+        multiply_wait<1>();
         soften_keys(a, q, (int)first, p);
         pack_kept<T, DROPS>(left, p, kept);
         begin_sums<T, DIM, LINES>(dv, left, ds);
-        if (!S::AHEAD) multiply_wait<1>();
+        multiply_wait<1>();
         grad_keys_scores<DROPS>(a, q, kept, p, s);
         pack_scores<T, LINES>(right, s);
-        begin_sums<T, DIM, LINES>(dk, right, qs);
-        scores.wait_empty();
-        put_scores(scores.stage() + group * BOX_BYTES, right);
+        put_scores(of_tile + group * BOX_BYTES, right);
         fence_async();
-        scores.arrive();
-        before.wait_full();
-        begin_query_sums<T, DIM>(dq, before.stage(), b.own, group);
-        int head_now = head, row = __shfl_sync(~0u, q.row, 0);
-        auto now = ring;
-        ring.next();
-        if (S::AHEAD) {
-            enter_tile();
-            begin_tile(); /* at the end of old queries */
-        }
-        multiply_wait<S::AHEAD ? 2 : 0>();
-        now.release();
-        before.release();
-        add_query_sums<DIM>(&maps.dq, sums, dq, group, head_before, row_before);
-        head_before = head_now, row_before = row, before = scores;
-        scores.next();
-        if (!S::AHEAD) enter_tile();
+        if (threadIdx.x % GROUP_THREADS == 0) stores_wait_read<0>(); /* `sums` is free */
+        barrier_sync(1 + GROUPS, GROUPS * GROUP_THREADS);
+        begin_sums<T, DIM, LINES>(dk, right, qs);
+        begin_query_sums<T, DIM>(dq, of_tile, b.own, group);
         multiply_wait<0>();
+        ring.release();
+        put_query_sums<DIM>(sums, dq);
+        head_before = head, row_before = row;
     }
-    float dq[S::COLUMNS / 2];
-    before.wait_full();
-    begin_query_sums<T, DIM>(dq, before.stage(), b.own, group);
-    multiply_wait<0>();
-    add_query_sums<DIM>(&maps.dq, sums, dq, group, head_before, row_before);
+    add_query_sums<DIM>(&maps.dq, sums, group, head_before, row_before);
     if (threadIdx.x % GROUP_THREADS == 0) stores_wait();
     int col = a.key_col + b.kv_head * DIM;
     write_key_grads<DIM>(a, g.dkv, first, b.last, col, 1, dk);
@@ -242,9 +206,10 @@ static void launch_one_pass(const op_call *c, const att_maps &maps, const att &a
     typedef one_pass_sizes<DIM> S;
     unsigned blocks = (unsigned)ceil_div(a.n * a.q, DOT_THREADS / DOT_SHARE);
     int64_t keys = ceil_div(a.n_keys, S::ROWS_);
-    /* Blocks of early keys have most queries and begin first, of as many heads as occupy the GPU twice; not of more, since
-     * those that run at the same time share queries and sums in L2. */
-    int together = (int)min((int64_t)a.kv, ceil_div(2 * cuda_of(c)->device->sms, keys));
+    /* Blocks of early keys have most queries. Where several heads share keys there are few blocks, and these begin first, of
+     * as many key heads as occupy the GPU twice. */
+    int together =
+        a.kv == a.q ? 1 : (int)min((int64_t)a.kv, ceil_div(2 * cuda_of(c)->device->sms, keys));
     dim3 grid((unsigned)(keys * a.kv));
     auto kernel = a.drop.id ? grad_all_hopper<T, DIM, true> : grad_all_hopper<T, DIM, false>;
     LAUNCH(cuda_of(c), { blocks, DOT_THREADS }, begin_query_sums_at, a, g);
