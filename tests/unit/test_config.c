@@ -120,8 +120,11 @@ static void amounts(void **state) {
     static const char *const bad[] = { "", "tokens", "-5", "101%", "1.5", "0.1 tokens", "3 weeks" };
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         assert_error(config_set(c, "validation.every", bad[i]), "expected steps, tokens");
-    assert_error(config_set(c, "training.steps", "10%"), "expected steps, tokens or epochs");
-    assert_error(config_set(c, "training.steps", "1h"), "expected steps, tokens or epochs");
+    assert_error(config_set(c, "training.steps", "10%"),
+                 "expected steps, tokens, epochs or a time");
+    assert_ok(config_set(c, "training.steps", "1h"));
+    assert_true(c->training.steps.value == 3600 && c->training.steps.unit == CFG_SECONDS);
+    assert_error(config_set(c, "lr_scheduler.length", "1h"), "expected steps, tokens");
     assert_error(config_set(c, "lr_scheduler.warmup", "1h"), "expected steps, tokens");
 }
 

@@ -48,6 +48,8 @@ static const struct {
     const char *name, *value;
 } texts[] = {
     { "model.preset", "moe-tiny" },
+    { "model.rope_short_factor", "[1, 1.5]" },
+    { "model.rope_long_factor", "[1, 4]" },
     { "training.batch_schedule", "[{batch: 4, until: 2}]" },
     { "parallelism.axis_order", "tp,pp" },
     { "parallelism.pipeline_parallel_split", "[1, 1]" },

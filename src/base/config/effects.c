@@ -108,10 +108,23 @@ err config_refuse_idle(const config *c, const char *name, const char *causes, bo
     return refuse_idle(c, o, overridden && !on_command_line(c, o), log, needs);
 }
 
+/* Whether the option depends on a choice that optimizer.recipe=fast makes later: the optimizer, or the schedule. */
+static bool is_for_recipe(const config *c, const option *o) {
+    static const char *const sections[] = { "optimizer", "lr_scheduler" };
+    char name[64];
+    for (size_t i = 0; i < COUNT_OF(sections); i++) {
+        snprintf(name, sizeof name, "%s.name", sections[i]);
+        if (c->optimizer.recipe == CFG_RECIPE_FAST && !strcmp(o->section, sections[i]) &&
+            !c->origin[option_index(option_known(name))])
+            return true;
+    }
+    return false;
+}
+
 err config_check_effects(const config *c, bool log) {
     for (int i = 0; i < option_count; i++) {
         const option *o = &option_table[i];
-        if (config_has_effect(c, i) || !is_set(c, o)) continue;
+        if (config_has_effect(c, i) || !is_set(c, o) || is_for_recipe(c, o)) continue;
         bool overridden = !on_command_line(c, o) && c->idle_in_file && !c->idle_in_file[i];
         TRY(refuse_idle(c, o, overridden, log, option_needs(o)));
     }

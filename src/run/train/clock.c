@@ -42,8 +42,7 @@ bool clock_is_tried(const run_clock *c, double used) {
 }
 
 int64_t clock_plan(const run_clock *c, int64_t step, double used) {
-    if (c->n < 2 && !clock_is_tried(c, used)) return 0;     /* the first tunes kernels */
-    if (used + clock_pace(c) / 2 >= c->budget) return step; /* the trial was the run */
+    if (c->n < 2 && !clock_is_tried(c, used)) return 0; /* the first tunes kernels */
     return step + clock_steps_left(c, used, 0);
 }
 

@@ -23,7 +23,8 @@ void clock_add(run_clock *c, double step_s);
 double clock_pace(const run_clock *c);
 /* Whether enough steps were timed for a plan that stays. */
 bool clock_is_tried(const run_clock *c, double used);
-/* @return the steps of a run that stands at `step` and has used `used` seconds; 0: too few were timed to tell */
+/* @return the steps of a run that stands at `step` and has used `used` seconds; 0: too few were timed to tell. Another one
+ * follows in any case, so that the last step is known before it begins. */
 int64_t clock_plan(const run_clock *c, int64_t step, double used);
 /* @param in_flight steps that are queued and not in `used`. @return how many more are to be queued: at least 1 */
 int64_t clock_steps_left(const run_clock *c, double used, int64_t in_flight);

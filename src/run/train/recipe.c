@@ -95,6 +95,18 @@ static const char *why_none(const trainer *t, str *memory) {
     return t->mc.mup ? "model.mup scales rates by rules of its own" : NULL;
 }
 
+/* Refuses what the config gives without an effect, now that optimizer and schedule are known. */
+static err check_given(const config *c) {
+    for (int i = 0; i < config_option_count(); i++) {
+        const char *name = config_option_name(i), *where = config_where(c, name);
+        if (!is_decided(name) || config_has_effect(c, i)) continue;
+        if (strcmp(where, by) != 0 && config_is_set(c, name))
+            return err_hint(ERR("%s: %s has no effect with %s", where, name, by),
+                            "leave it out; docs/config.md states what it needs");
+    }
+    return OK;
+}
+
 static err choose_settings(const trainer *t, config *c) {
     char batch[32];
     str text = { 0 };
@@ -105,6 +117,7 @@ static err choose_settings(const trainer *t, config *c) {
     groups_text(&t->mc, &text);
     err e = config_choose(c, "optimizer.groups", text.text, by);
     str_free(&text);
+    if (!e) e = check_given(c);
     if (!e) config_drop_idle(c); /* what the config gives may leave some of it without an effect */
     return e;
 }

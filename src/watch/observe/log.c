@@ -298,6 +298,10 @@ err observe_log(observe *o, observe_step *s) {
     bool first = isnan(o->status.eta_s);
     o->status.step = s->step;
     o->status.tokens = (double)s->tokens;
+    if (s->total_steps > 0 && s->total_steps != o->status.steps) { /* it follows the clock */
+        o->status.steps = s->total_steps;
+        o->status.total_tokens = (double)s->tokens * (double)s->total_steps / (double)s->step;
+    }
     o->status.eta_s = s->eta_s;
     o->status.step_s = s->step_s;
     if (first || time_now() - o->status_at >= 1) write_status(o);
