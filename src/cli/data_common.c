@@ -1,6 +1,7 @@
 /* Options shared by the data commands: see data_common.h. */
 #include "cli/data_common.h"
 #include "comm/comm.h"
+#include "store/store.h"
 
 #include <string.h>
 
@@ -46,9 +47,22 @@ static const char *rerun_text(const char *out) {
     return "stopped by Ctrl-C; the same command continues where it was stopped";
 }
 
+/* "s3://bucket/a/" is the folder "s3://bucket/a": in the key of an object a slash counts. @param url an argument of the
+ * program. */
+static void strip_slashes(const char *url) {
+    char *text = (char *)(uintptr_t)url;
+    if (!store_is_url(url)) return;
+    for (size_t n = strlen(text); text[n - 1] == '/'; n--) text[n - 1] = '\0';
+}
+
 err data_common_check(data_common *c) {
     static const char *const invalid[] = { "repair", "refuse" };
     static const char *const compress[] = { "zst", "gz", "none", "parquet" };
+    strip_slashes(c->out);
+    strip_slashes(c->dropped);
+    if (c->work && store_is_url(c->work))
+        return err_hint(ERR_USAGE("--work: spill files are on a disk; %s is an address", c->work),
+                        "name a local folder, with several ranks one that all hosts see");
     if (c->out) cli_on_interrupt(rerun_text(c->out));
     TRY(check_choice("invalid", c->invalid, invalid, 2));
     TRY(check_choice("compress", c->compress, compress, 4));
@@ -82,6 +96,7 @@ err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *th
     int cores = thread_cores() / (c->comm ? comm_core_sharers(c->comm) : 1);
     *threads = c->threads ? (int)c->threads : MIN(MAX(cores, 1), MOST_THREADS);
     if (!c->memory) return OK;
+    if (store_is_url(c->out) || store_is_url(c->dropped)) fixed += STORE_UPLOAD_BYTES;
     double each = (double)c->longest * (double)(COPIES + per_byte) + BLOCK * BLOCK_COPIES;
     double left = (double)c->memory - (double)fixed - PROGRAM;
     if (left < each) {
@@ -114,7 +129,8 @@ text_transform_options data_common_transform(const data_common *c, int threads) 
 }
 
 void data_common_pass(const data_common *c, pass_options *o) {
-    o->work = curate_work_folder(c->work, c->out);
+    o->own_work = !c->work && store_is_url(c->out) && comm_world(c->comm) > 1;
+    o->work = curate_work_folder(c->work, c->out, o->own_work ? comm_rank(c->comm) : -1);
     o->keep_work = c->keep_work;
     o->fresh = c->fresh;
     o->quiet = c->quiet;

@@ -59,12 +59,12 @@ typedef struct data_common {
     { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" }
 /* Of commands with spill files. */
 #define DATA_WORK_ARGS                                                                              \
-    { "work", ARG_TEXT, DATA_AT(work), "DIR", "folder for spill files, from which a rerun resumes (default: PATH.work beside --out)" }, \
+    { "work", ARG_TEXT, DATA_AT(work), "DIR", "folder for spill files, from which a rerun resumes (default: PATH.work beside --out; in the current folder if that is a URL)" }, \
     { "keep-work", ARG_FLAG, DATA_AT(keep_work), "", "keep the spill files at the end" }
 #define DATA_PART_ARG                                                                               \
     { "part", ARG_COUNT, DATA_AT(part), "BYTES", "split plain files into parts of this size, which ranks share and a rerun resumes (default 256Mi)" }
 #define DATA_COMMON_ARGS                                                                            \
-    { "out", ARG_TEXT, DATA_AT(out), "PATH", "a .jsonl, .jsonl.gz, .jsonl.zst or .parquet file, or a folder of parts that a rerun resumes (default: standard output)", 'o' }, \
+    { "out", ARG_TEXT, DATA_AT(out), "PATH", "a .jsonl, .jsonl.gz, .jsonl.zst or .parquet file, or a folder of parts that a rerun resumes; also below a URL, s3://BUCKET/KEY (default: standard output)", 'o' }, \
     { "dropped", ARG_TEXT, DATA_AT(dropped), "PATH", "write dropped documents here, each with the rule and its value (default: discard them)" }, \
     { "compress", ARG_TEXT, DATA_AT(compress), "zst|gz|none|parquet", "parts of a folder: JSON lines, compressed or not, or Parquet (default zst)" }, \
     { "fresh", ARG_FLAG, DATA_AT(fresh), "", "discard earlier output in the folder and start over" },  \

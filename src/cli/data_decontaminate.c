@@ -144,7 +144,7 @@ const cli_subcommand data_decontaminate = {
         "first time to find which n-grams are common.\n"
         "\n"
         "`ingot launch -n N -- data decontaminate ...`, mpirun and srun share the input among N ranks, which\n"
-        "write the same parts; folders must be on a file system that all of them see.\n"
+        "write the same parts; folders must be on a file system that all of them see, or below a URL (s3://).\n"
         "\n"
         "Example\n"
         "  ingot data decontaminate unique/ --against gsm8k.jsonl,mmlu/ --fields question,answer \\\n"

@@ -394,7 +394,7 @@ const cli_subcommand data_dedup = {
         "on disk. The input is read twice.\n"
         "\n"
         "`ingot launch -n N -- data dedup ...`, mpirun and srun share the input among N ranks, which\n"
-        "write the same parts; folders must be on a file system that all of them see.\n"
+        "write the same parts; folders must be on a file system that all of them see, or below a URL (s3://).\n"
         "\n"
         "Examples\n"
         "  ingot data dedup clean/ --out unique/ --report clusters.jsonl\n"

@@ -165,7 +165,7 @@ const cli_subcommand data_filter = {
         "those of datatrove in the document's language; lengths are in code points.\n"
         "\n"
         "`ingot launch -n N -- data filter ...`, mpirun and srun share the input among N ranks, which\n"
-        "write the same parts; folders must be on a file system that all of them see.\n"
+        "write the same parts; folders must be on a file system that all of them see, or below a URL (s3://).\n"
         "\n"
         "Examples\n"
         "  ingot data filter crawl/ --out clean --dropped dropped\n"

@@ -130,7 +130,7 @@ static err tokenize_inputs(const tokenize_args *a, char **paths, int n) {
     TRY_CLEAN(choose_affixes(a, t, &o.eos));
     TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
     TRY_CLEAN(data_tokenize_text(in, a->common.out, &o, &r));
-    if (data_common_prints(&a->common) && io_is_dir(a->common.out))
+    if (data_common_prints(&a->common) && !str_ends(a->common.out, ".tok"))
         TRY_CLEAN(write_tokenize_card(a, t, in, &r));
     if (data_common_prints(&a->common)) warn_of_held_out(a->held_out, &r);
     if (data_common_prints(&a->common) && a->prompt_field && !r.prompts && r.resumed < r.shards)
@@ -173,7 +173,7 @@ static err run_tokenize_rank(const cli_subcommand *self, int argc, char **argv,
 #define AT(member) offsetof(tokenize_args, member)
 /* clang-format off */
 static const cli_arg args[] = {
-    { "out", ARG_TEXT, DATA_AT(out), "PATH", "a folder for the shards, which a rerun resumes, or a single file ending in .tok", 'o' },
+    { "out", ARG_TEXT, DATA_AT(out), "PATH", "a folder for the shards, which a rerun resumes, or a single file ending in .tok; also below a URL, s3://BUCKET/KEY", 'o' },
     TOKENIZER_ARG(tokenize_args),
     PATTERN_ARG(tokenize_args),
     { "bos", ARG_TEXT, AT(bos), "auto|none|TOKEN", "what begins documents (default auto: what the tokenizer's post-processor puts there)" },
@@ -196,7 +196,7 @@ const cli_subcommand data_tokenize = {
         "compressed. Without -t, tokens are bytes.\n"
         "\n"
         "`ingot launch -n N -- data tokenize ...`, mpirun and srun share the input among N ranks, which\n"
-        "write the same shards; folders must be on a file system that all of them see.\n"
+        "write the same shards; folders must be on a file system that all of them see, or below a URL (s3://).\n"
         "\n"
         "Examples\n"
         "  ingot data tokenize clean/ -t tokenizer.json --held-out 0.005 --out tokens\n"

@@ -11,13 +11,14 @@ requests, SHARE (0 to 1) are answered wrongly, a fourth part each:
     answered with 503 SlowDown, 500 or 429    answered half, or late
 
 GET /---/stats has the counts of requests, faults and objects as JSON; GET /---/load?folder=F&prefix=BUCKET/KEY puts the
-files of a folder into the store. GET /---/lie/NAME=VALUE changes how it behaves from then on, with an empty VALUE back:
+files of a folder into the store, and /---/save?folder=F&prefix=BUCKET/KEY writes the objects below a key to a folder. GET /---/lie/NAME=VALUE changes how it behaves from then on, with an empty VALUE back:
 
     down=TEXT     requests whose path has TEXT, and all that follow them, are dropped
     refuse=TEXT   requests whose path has TEXT are answered 403 AccessDenied
     hang=METHOD   such requests are never answered
     token=TOKEN   sessions with another token have expired
     expire=TEXT   with the first request whose path has TEXT, sessions with another token than "second" expire
+    faults=SHARE  of requests from then on, in place of --faults
     list=short    lists have a key outside of the prefix
     list=empty    lists are pages without keys, without end
     list=same     lists are the same page again and again
@@ -33,6 +34,7 @@ import sys
 import threading
 import time
 import urllib.parse
+from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
 from xml.sax.saxutils import escape
 
@@ -42,7 +44,7 @@ KEY, SECRET, TOKEN = "test-key", "test/secret+key", "test-token"
 class Store:
     def __init__(self, faults, seed):
         self.lock = threading.Lock()
-        self.objects = {}  # (bucket, key) -> (bytes, etag)
+        self.objects = {}  # (bucket, key) -> (bytes, etag, seconds since 1970)
         self.uploads = {}  # id -> {"at": (bucket, key), "parts": {n: (bytes, etag)}}
         self.random = random.Random(seed)
         self.faults = faults
@@ -52,7 +54,7 @@ class Store:
     def draw(self):
         with self.lock:
             self.counts["requests"] += 1
-            if self.random.random() >= self.faults:
+            if self.random.random() >= float(self.lies.get("faults") or self.faults):
                 return None
             self.counts["faults"] += 1
             return self.random.choice(["drop", "drop-after", "busy", "half", "late"])
@@ -155,6 +157,8 @@ class Handler(BaseHTTPRequestHandler):
             return None
         if path == "/---/load":
             return self.load_folder(**dict(urllib.parse.parse_qsl(query)))
+        if path == "/---/save":
+            return self.save_folder(**dict(urllib.parse.parse_qsl(query)))
         wrong = self.check_signature(path, query, body)
         if wrong:
             store.counts["refused"] += 1
@@ -195,17 +199,17 @@ class Handler(BaseHTTPRequestHandler):
             return self.upload(bucket, key, options, body)
         if self.command == "PUT":
             etag = '"%s"' % hashlib.md5(body).hexdigest()
-            store.objects[bucket, key] = (body, etag)
+            store.objects[bucket, key] = (body, etag, time.time())
             return 200, b"", [("ETag", etag)]
         if self.command == "DELETE":
             store.objects.pop((bucket, key), None)
             return 204, b"", ()
         if (bucket, key) not in store.objects:
             return 404, ("NoSuchKey", key), ()
-        data, etag = store.objects[bucket, key]
+        data, etag, modified = store.objects[bucket, key]
         if self.headers.get("If-Match") not in (None, etag):
             return 412, ("PreconditionFailed", etag), ()
-        headers = [("ETag", etag), ("Last-Modified", "Wed, 01 May 2024 10:20:30 GMT")]
+        headers = [("ETag", etag), ("Last-Modified", formatdate(modified, usegmt=True))]
         wanted = self.headers.get("Range")
         if self.command == "GET" and wanted:
             first, last = wanted[len("bytes="):].split("-")
@@ -222,7 +226,20 @@ class Handler(BaseHTTPRequestHandler):
             with open(os.path.join(folder, name), "rb") as f:
                 data = f.read()
             with self.server.store.lock:
-                self.server.store.objects[bucket, key + "/" + name] = (data, '"%s"' % hashlib.md5(data).hexdigest())
+                self.server.store.objects[bucket, key + "/" + name] = (data, '"%s"' % hashlib.md5(data).hexdigest(),
+                                                                       time.time())
+        return self.reply(200)
+
+    def save_folder(self, folder, prefix):
+        bucket, _, key = prefix.partition("/")
+        with self.server.store.lock:
+            found = {k[len(key) + 1:]: o[0] for (b, k), o in self.server.store.objects.items()
+                     if b == bucket and k.startswith(key + "/")}
+        for name, data in found.items():
+            path = os.path.join(folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as f:
+                f.write(data)
         return self.reply(200)
 
     def list_objects(self, bucket, options):
@@ -244,8 +261,9 @@ class Handler(BaseHTTPRequestHandler):
         if len(keys) > most:
             body += "<NextContinuationToken>%s</NextContinuationToken>" % escape(keys[most - 1])
         for key in keys[:most]:
-            data, etag = self.server.store.objects[bucket, key]
-            body += "<Contents><Key>%s</Key><LastModified>2024-05-01T10:20:30.000Z</LastModified>" % urllib.parse.quote(key)
+            data, etag, modified = self.server.store.objects[bucket, key]
+            body += "<Contents><Key>%s</Key><LastModified>%s</LastModified>" % (
+                urllib.parse.quote(key), time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(modified)))
             body += "<ETag>%s</ETag><Size>%d</Size><StorageClass>STANDARD</StorageClass></Contents>" % (
                 escape(etag, {'"': "&quot;"}), len(data))
         return 200, (body + "</ListBucketResult>").encode(), ()
@@ -277,7 +295,7 @@ class Handler(BaseHTTPRequestHandler):
             return 400, ("InvalidPart", "an ETag that is not the part's"), ()
         data = b"".join(data for data, _ in parts)
         etag = '"%s-%d"' % (hashlib.md5(b"".join(hashlib.md5(d).digest() for d, _ in parts)).hexdigest(), len(parts))
-        store.objects[bucket, key] = (data, etag)
+        store.objects[bucket, key] = (data, etag, time.time())
         store.counts["completed"] += 1
         return 200, ("<CompleteMultipartUploadResult><ETag>%s</ETag></CompleteMultipartUploadResult>"
                      % escape(etag, {'"': "&quot;"})).encode(), ()

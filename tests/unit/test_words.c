@@ -104,7 +104,7 @@ static void word_breaks_are_those_of_the_standard(void **state) {
     assert_true(each_row(FIXTURES "/datatrove/breaks.jsonl", *state, check_break_row) == 800);
 }
 
-/* With ICU's dictionaries words of several characters are found; without them each character is one. Punctuation and
+/* Korean is cut into pairs of syllables, which are about as many as its morphemes. With ICU's dictionaries words of several characters are found; without them each character is one. Punctuation and
  * numbers are words of their own either way. */
 static void scripts_without_spaces_are_split(void **state) {
     static const struct {
@@ -113,6 +113,8 @@ static void scripts_without_spaces_are_split(void **state) {
         { "zh", "我喜欢吃苹果。1949年", "我 喜欢 吃 苹果 。 1949 年",
           "我 喜 欢 吃 苹 果 。 1949 年" },
         { "th", "สวัสดีครับ", "สวัสดี ครับ", "ส วั ส ดี ค รั บ" },
+        { "ko", "쿠버네티스는 vSphere용 3개", "쿠버 네티 스는 vSphere 용 3 개",
+          "쿠버 네티 스는 vSphere 용 3 개" },
         { "ja", "東京は、カタカナ。", "東京 は 、 カタカナ 。", "東 京 は 、 カタカナ 。" },
     };
     for (size_t i = 0; i < COUNT_OF(of); i++) {

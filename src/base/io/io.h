@@ -113,6 +113,8 @@ err io_json_read(const char *path, json_t **out) MUST_USE;
 json_t *io_json_string(const char *bytes, size_t n);
 json_t *io_json_number(double v); /* null unless finite: JSON has neither NaN nor infinity */
 err io_json_write(const char *path, const json_t *doc) MUST_USE; /* atomically, indented */
+/* Appends the text that io_json_write writes. @param path for messages. */
+err io_json_format(const char *path, const json_t *doc, str *out) MUST_USE;
 /* Appends a document or a single value as text; prints a document as a line. @param doc ownership is taken
  * @param flags of jansson @return false: errno has the reason, or a text is not UTF-8 */
 void io_json_add(str *out, json_t *doc, size_t flags);

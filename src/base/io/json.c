@@ -45,14 +45,19 @@ bool io_json_print(FILE *to, json_t *doc, size_t flags) {
     return ok;
 }
 
-err io_json_write(const char *path, const json_t *doc) {
+err io_json_format(const char *path, const json_t *doc, str *out) {
     char *text = json_dumps(doc, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
     if (!text) return ERR("cannot write %s: a text in it is not UTF-8", path);
-    str with_newline = { 0 };
-    str_add(&with_newline, "%s\n", text);
+    str_add(out, "%s\n", text);
     free(text);
-    err e = io_write(path, with_newline.text, with_newline.len);
-    str_free(&with_newline);
+    return OK;
+}
+
+err io_json_write(const char *path, const json_t *doc) {
+    str text = { 0 };
+    err e = io_json_format(path, doc, &text);
+    if (!e) e = io_write(path, text.text, text.len);
+    str_free(&text);
     return e;
 }
 

@@ -68,6 +68,9 @@ err store_put(store *s, const char *url, const void *bytes, size_t n) MUST_USE;
 /* Uploads a file, a large one as a multipart upload, which is aborted when it fails: the object appears
  * complete or not at all. */
 err store_put_file(store *s, const char *url, const char *path) MUST_USE;
+/* The same from its first byte on, of a file that may have no name. @param fd stays open. */
+err store_put_open_file(store *s, const char *url, int fd) MUST_USE;
+enum { STORE_UPLOAD_BYTES = 128 << 20 }; /* memory that an upload takes at most */
 /* An object that is not there is fine. */
 err store_delete(store *s, const char *url) MUST_USE;
 

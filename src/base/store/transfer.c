@@ -11,7 +11,7 @@
 
 #include "store/s3_internal.h"
 
-enum { PART_BYTES = 16 << 20, MOST_PARTS = 10000, MOST_REPLY = 1 << 20 };
+enum { PART_BYTES = STORE_UPLOAD_BYTES / S3_CONNECTIONS, MOST_PARTS = 10000, MOST_REPLY = 1 << 20 };
 
 typedef struct transfer {
     store *s;
@@ -174,17 +174,27 @@ static err put_whole(transfer *t) {
     return e;
 }
 
-err store_put_file(store *s, const char *url, const char *path) {
+/* @param path for messages. */
+static err put_descriptor(store *s, const char *url, const char *path, int fd) {
     struct stat st;
-    transfer t = { .s = s, .url = url, .path = path, .fd = open(path, O_RDONLY | O_CLOEXEC) };
-    if (t.fd < 0) return system_error("open", path);
-    err e = fstat(t.fd, &st) ? system_error("inspect", path) : OK;
-    t.bytes = e ? 0 : (int64_t)st.st_size;
+    transfer t = { .s = s, .url = url, .path = path, .fd = fd };
+    if (fstat(fd, &st)) return system_error("inspect", path);
+    t.bytes = (int64_t)st.st_size;
     t.part_bytes = MAX((int64_t)PART_BYTES, (t.bytes + MOST_PARTS - 1) / MOST_PARTS);
     t.parts = (t.bytes + t.part_bytes - 1) / t.part_bytes;
-    if (!e) e = t.parts > 1 ? put_parts(&t) : put_whole(&t);
-    close(t.fd);
+    return t.parts > 1 ? put_parts(&t) : put_whole(&t);
+}
+
+err store_put_file(store *s, const char *url, const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return system_error("open", path);
+    err e = put_descriptor(s, url, path, fd);
+    close(fd);
     return e;
+}
+
+err store_put_open_file(store *s, const char *url, int fd) {
+    return put_descriptor(s, url, "a temporary file", fd);
 }
 
 /* ---- download ------------------------------------------------------------------------------------------------ */

@@ -302,6 +302,7 @@ typedef struct normalization {
 /* How a transform that reads its input twice reads it the first time. */
 typedef struct pass_options {
     const char *work; /* folder for spill files, from which a rerun resumes */
+    bool own_work;    /* each rank has another one, which no other rank sees */
     bool keep_work, fresh, quiet;
     struct comm *comm;  /* the ranks that share the work, and call this together; NULL: alone */
     const char *report; /* path of the transform's report, JSON lines; NULL: none */
@@ -372,8 +373,9 @@ text_transform substring_transform(substring *s);
 err substring_finish(substring *s) MUST_USE;
 void substring_free(substring *s); /* takes NULL */
 
-/* @return the folder for spill files: `work`, or else one beside the output; owned (free). */
-char *curate_work_folder(const char *work, const char *out);
+/* @return the folder for spill files: `work`, or else one beside the output, or in the current folder if that is below a
+ * URL; owned (free). @param rank the one whose own it is; -1: it is that of all. */
+char *curate_work_folder(const char *work, const char *out, int rank);
 /* @return the probability that two texts of this similarity (Jaccard index of their n-grams)
  * share a band. */
 double minhash_match_probability(int bands, int rows, double similarity);

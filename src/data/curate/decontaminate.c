@@ -396,6 +396,7 @@ err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
     d->reading.reading = "decontaminate, first pass";
     d->reading.transform = decontaminate_transform(d);
     d->reading.sections = DECONTAMINATE_SECTIONS;
+    d->reading.shares_spills = o->pass.report != NULL;
     d->reading.settings = d->settings;
     d->reading.ctx = d;
     d->reading.make = find_split_hits;

@@ -482,6 +482,7 @@ err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
     d->reading.reading = "dedup, first pass";
     d->reading.transform = dedup_transform(d);
     d->reading.sections = SECTION_COUNT;
+    d->reading.shares_spills = o->pass.report != NULL;
     d->reading.settings = d->settings;
     d->reading.ctx = d;
     d->reading.make = dedup_read;

@@ -162,6 +162,7 @@ typedef struct split_job {
     text_transform transform; /* the transform that follows */
     const char *files;        /* name of the spill files; NULL: that of the transform */
     int sections;
+    bool shares_spills; /* ranks read one another's spill files */
     uint64_t settings;
     void *ctx;
     err (*make)(void *ctx, int split, spill_writer *out, text_progress *p);

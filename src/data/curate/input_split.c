@@ -3,6 +3,7 @@
 #include "curate/dedup_internal.h"
 #include "comm/comm.h"
 #include "io/io.h"
+#include "store/store.h"
 #include "util/wait.h"
 
 #include <stdlib.h>
@@ -26,10 +27,13 @@ split_job split_job_new(const pass_options *o, const text_inputs *in) {
     return j;
 }
 
+/* @return whether this rank removes the spill files in its folder. */
+static bool clears_work(const split_job *j) { return j->o.own_work || comm_rank(j->o.comm) == 0; }
+
 err split_job_finish(split_job *j) {
     text_unlock_folder(j->lock); /* its file is in the folder */
     j->lock = NULL;
-    bool clear = comm_rank(j->o.comm) == 0 && !j->o.keep_work;
+    bool clear = clears_work(j) && !j->o.keep_work;
     return comm_agree(j->o.comm, clear ? spill_clear(j->o.work, spill_name(j)) : OK);
 }
 
@@ -83,8 +87,10 @@ static err make_split(const split_job *j, int split, const char *path, text_prog
 
 static err open_split(const split_job *j, int split, const char *path, text_progress *p) {
     spill **out = &j->spills[split];
+    const char *newer = NULL;
     TRY(spill_open(path, j->sections, j->settings, out));
-    if (*out && !text_inputs_newer(j->in, path)) return OK;
+    TRY(text_inputs_newer(j->in, path, &newer));
+    if (*out && !newer) return OK;
     spill_close(*out);
     *out = NULL;
     TRY(make_split(j, split, path, p));
@@ -101,11 +107,23 @@ static err run_split(void *ctx, int split, text_progress *p) {
     return e;
 }
 
+static err refuse_own_work(const split_job *j) {
+    return err_hint(ERR_USAGE("--work: of %s every rank reads the spill files of all %d ranks",
+                              j->transform.name, comm_world(j->o.comm)),
+                    "name a folder that all hosts see, or run on one rank");
+}
+
+static err lock_work(split_job *j) {
+    if (!j->o.own_work) return text_lock_folder(j->o.comm, j->o.work, &j->lock);
+    return comm_agree(j->o.comm, text_lock_folder(NULL, j->o.work, &j->lock));
+}
+
 err split_job_run(split_job *j) {
     bool first = comm_rank(j->o.comm) == 0;
     TRY(comm_agree(j->o.comm, first ? check_job(j) : OK));
-    if (!j->locked) TRY(text_lock_folder(j->o.comm, j->o.work, &j->lock));
-    bool clear = first && j->o.fresh;
+    if (j->o.own_work && j->shares_spills) return refuse_own_work(j);
+    if (!j->locked) TRY(lock_work(j));
+    bool clear = clears_work(j) && j->o.fresh;
     TRY(comm_agree(j->o.comm, clear ? spill_clear(j->o.work, spill_name(j)) : OK));
     text_tasks tasks = { .comm = j->o.comm,
                          .name = j->o.quiet ? NULL : j->reading,
@@ -180,15 +198,17 @@ err split_job_open_others(const split_job *j) {
     return OK;
 }
 
-char *curate_work_folder(const char *work, const char *out) {
+char *curate_work_folder(const char *work, const char *out, int rank) {
     str path = { 0 };
     if (work) {
         str_add(&path, "%s", work);
         return path.text;
     }
+    if (store_is_url(out)) out = strrchr(out, '/') + 1;
     str_add(&path, "%s", out && strcmp(out, "-") != 0 ? out : "ingot-data");
     while (path.len > 1 && path.text[path.len - 1] == '/') path.len--;
     str_add(&path, ".work");
+    if (rank >= 0) str_add(&path, ".%d", rank);
     return path.text;
 }
 

@@ -259,6 +259,7 @@ err sample_new(const sampling_options *o, text_inputs *in, sample **out) {
     s->reading.reading = "sample, first pass";
     s->reading.transform = sample_transform(s);
     s->reading.sections = SAMPLE_SECTIONS;
+    s->reading.shares_spills = true;
     s->reading.settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in));
     s->reading.ctx = s;
     s->reading.make = weigh_split;

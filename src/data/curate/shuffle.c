@@ -260,6 +260,7 @@ err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) {
     s->reading = split_job_new(&o->pass, in);
     s->reading.reading = "shuffle, first pass";
     s->reading.transform = shuffle_transform(s);
+    s->reading.shares_spills = true;
     s->reading.sections = SHUFFLE_SECTIONS;
     s->reading.settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in));
     s->reading.ctx = s;

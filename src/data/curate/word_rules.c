@@ -302,7 +302,7 @@ const uint32_t *word_rules_split(const word_rules *w, word_scratch *s, const cha
             return recall_chunk(s, c, words);
     }
     reserve_word_tokens(s, n);
-    *words = w->breaks ? word_breaks_split(s->breaks, chunk, n, s->bytes)
+    *words = w->breaks ? word_breaks_split(s->breaks, chunk, n, w->pairs, s->bytes)
                        : split_new_chunk(w, s, chunk, n, true);
     if (c) remember_chunk(c, w, s, chunk, n, *words);
     return s->bytes;

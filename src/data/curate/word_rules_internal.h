@@ -45,6 +45,7 @@ struct word_rules {
     bool splits_letters; /* an affix or infix may be in letters of ASCII alone */
     bool blanks;         /* spaces and tabs alone separate chunks */
     bool breaks;         /* Unicode's word breaks instead of patterns */
+    bool pairs;          /* with these, Hangul is cut into pairs of syllables */
     uint8_t number;      /* tells rules apart that share a scratch */
     uint64_t hash;
 };
@@ -59,8 +60,9 @@ void word_rules_prepare(word_rules *w);
 typedef struct word_breaks word_breaks;
 word_breaks *word_breaks_new(void);
 void word_breaks_free(word_breaks *b); /* takes NULL */
-/* Splits a chunk without white space. @param bytes [n] receives the bytes of each word. @return how many. */
-size_t word_breaks_split(word_breaks *b, const char *chunk, size_t n, uint32_t *bytes);
+/* Splits a chunk without white space. @param pairs cuts Hangul into pairs of syllables. @param bytes [n] receives the
+ * bytes of each word. @return how many. */
+size_t word_breaks_split(word_breaks *b, const char *chunk, size_t n, bool pairs, uint32_t *bytes);
 
 /* ---- runs of scripts written without spaces: word_breaks_icu.c, or word_breaks_none.c ---- */
 typedef struct dictionary_breaks dictionary_breaks;

@@ -14,7 +14,8 @@
  *     for LANGUAGE ...          en, eng or eng_Latn: a language, in its usual script or in the one given
  *      TOKEN ...                (after a space) an exception: a text and the tokens it has
  *
- * The group "unicode" has no patterns: its languages are split by Unicode's word breaks. Rules are compiled when they are
+ * The groups "unicode" and "hangul" have no patterns: their languages are split by Unicode's word breaks, Korean with pairs of
+ * syllables in addition. Rules are compiled when they are
  * first needed, by any thread. */
 #include <pthread.h>
 #include <stdlib.h>
@@ -285,7 +286,8 @@ static word_rules *open_group(const word_tables *t, int group) {
     size_t cap = 0;
     w->arena = arena_new();
     w->number = (uint8_t)(group + 1);
-    w->breaks = is_table_text(t->group[group].name, "unicode");
+    w->pairs = is_table_text(t->group[group].name, "hangul");
+    w->breaks = w->pairs || is_table_text(t->group[group].name, "unicode");
     read_word_group(t, &t->group[group], w, &cap);
     read_table_ranges(w->arena, t->punctuation, &w->punctuation);
     read_table_ranges(w->arena, t->sentence_ends, &w->sentence_ends);

@@ -103,6 +103,10 @@ err tokfile_tokens(const char *path, const uint8_t *header, const uint8_t *trail
 
 /* ---- remote_shards.c: shards in an object store ------------------------------------------------------------- */
 bool remote_is(const char *path);
+struct store;
+/* Maps a .tok file of a store with all but its tokens, whose bytes are zero. @param out owned: remote_unmap_frame. */
+err remote_map_frame(struct store *s, const char *url, int64_t bytes, io_mapping *out) MUST_USE;
+void remote_unmap_frame(io_mapping *m); /* takes a zeroed one */
 /* Opens a URL into `s`, whose cache is made where need be. @param found false when the URL is neither a folder
  * of shards nor a .tok file. */
 err remote_open(data_source *s, const char *url, const data_options *o, bool *found) MUST_USE;

@@ -5,8 +5,10 @@
  * just before (chunk_cache.c). */
 #include "shards/data_internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "store/store.h"
 
@@ -23,22 +25,59 @@ typedef struct remote_file {
     int shard;                 /* in the cache */
 } remote_file;
 
-/* Fetches all of the file but its tokens. */
-static err fetch_frame(chunk_cache *c, store *s, const remote_file *f) {
-    uint8_t head[TOKFILE_HEADER], tail[TOKFILE_TRAILER];
-    int64_t from, to;
-    if (f->bytes < TOKFILE_HEADER + TOKFILE_TRAILER)
-        return ERR("%s: %lld bytes are too few for a token file", f->url, (long long)f->bytes);
-    TRY(store_get(s, f->url, 0, sizeof head, head));
-    TRY(store_get(s, f->url, f->bytes - TOKFILE_TRAILER, sizeof tail, tail));
-    TRY(tokfile_tokens(f->url, head, tail, f->bytes, &from, &to));
-    TRY(chunk_cache_write(c, f->shard, 0, head, sizeof head));
-    size_t n = (size_t)(f->bytes - to);
-    uint8_t *rest = mem_grow(NULL, n);
-    err e = store_get(s, f->url, to, n, rest);
-    if (!e) e = chunk_cache_write(c, f->shard, to, rest, n);
-    free(rest);
+/* All of a file but its tokens: the header, and what follows them from byte `to` on. */
+typedef struct remote_frame {
+    uint8_t head[TOKFILE_HEADER];
+    uint8_t *rest; /* owned */
+    size_t rest_bytes;
+    int64_t to;
+} remote_frame;
+
+static err read_frame(store *s, const char *url, int64_t bytes, remote_frame *f) {
+    uint8_t tail[TOKFILE_TRAILER];
+    int64_t from;
+    f->rest = NULL;
+    if (bytes < TOKFILE_HEADER + TOKFILE_TRAILER)
+        return ERR("%s: %lld bytes are too few for a token file", url, (long long)bytes);
+    TRY(store_get(s, url, 0, sizeof f->head, f->head));
+    TRY(store_get(s, url, bytes - TOKFILE_TRAILER, sizeof tail, tail));
+    TRY(tokfile_tokens(url, f->head, tail, bytes, &from, &f->to));
+    f->rest_bytes = (size_t)(bytes - f->to);
+    f->rest = mem_grow(NULL, f->rest_bytes);
+    return store_get(s, url, f->to, f->rest_bytes, f->rest);
+}
+
+static err fetch_frame(chunk_cache *c, store *s, const remote_file *file) {
+    remote_frame f;
+    err e = read_frame(s, file->url, file->bytes, &f);
+    if (!e) e = chunk_cache_write(c, file->shard, 0, f.head, sizeof f.head);
+    if (!e) e = chunk_cache_write(c, file->shard, f.to, f.rest, f.rest_bytes);
+    free(f.rest);
     return e;
+}
+
+/* Only the pages that are written to take memory. */
+err remote_map_frame(store *s, const char *url, int64_t bytes, io_mapping *out) {
+    remote_frame f;
+    err e = read_frame(s, url, bytes, &f);
+    void *p = MAP_FAILED;
+    if (!e) {
+        p = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED) e = ERR("cannot map %s: %s", url, strerror(errno));
+    }
+    if (!e) {
+        memcpy(p, f.head, sizeof f.head);
+        memcpy((uint8_t *)p + f.to, f.rest, f.rest_bytes);
+        *out = (io_mapping){ p, (size_t)bytes };
+    }
+    free(f.rest);
+    return e;
+}
+
+void remote_unmap_frame(io_mapping *m) {
+    if (m->data) munmap((void *)(uintptr_t)m->data, m->size);
+    *m = (io_mapping){ 0 };
 }
 
 typedef struct opening {

@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "comm/comm.h"
+#include "store/store.h"
+#include "store/vfs.h"
 #include "text/text.h"
 #include "tokenizer/tokenizer.h"
 #include "util/wait.h"
@@ -244,6 +246,19 @@ static err make_shards(tokenize_job *t, text_inputs *in, const char *folder, int
 
 /* ---- the index ------------------------------------------------------------------------------------ */
 
+typedef struct folder_work {
+    tokenize_job *t;
+    text_inputs *in;
+    const char *folder, *identity;
+    bool *whole;    /* [n] shards that are there already */
+    int *first;     /* [n + 1] segments of each */
+    int64_t *bytes; /* [n] of input */
+    int n;
+    /* Of rank 0, which looks at the folder: */
+    vfs *files;
+    store *store; /* NULL: the folder is on a disk */
+} folder_work;
+
 typedef struct listing {
     json_t *shards[SIDES];
     source_tally sources;
@@ -251,11 +266,16 @@ typedef struct listing {
 } listing;
 
 /* Reads a shard's own description. @param l NULL: only whether it is there and complete. */
-static bool read_shard(const char *folder, int shard, int k, listing *l) {
-    data_shard s = { .path = shard_path(folder, k, shard), .docs = -1 };
+static bool read_shard(const folder_work *w, int shard, int k, listing *l) {
+    data_shard s = { .path = shard_path(w->folder, k, shard), .docs = -1 };
     data_info info;
-    bool whole = false;
-    err e = io_exists(s.path) ? io_map(s.path, &s.file) : ERR("%s is not there", s.path);
+    vfs_info there = { 0 };
+    bool whole = false, remote = remote_is(s.path);
+    err e = vfs_stat(w->files, s.path, &there);
+    if (!e && !there.found) e = ERR("%s is not there", s.path);
+    if (!e)
+        e = remote ? remote_map_frame(w->store, s.path, there.bytes, &s.file)
+                   : io_map(s.path, &s.file);
     if (!e && s.file.data) e = tokfile_parse(&s, &info, &whole);
     whole = whole && !e && s.provenance;
     err_free(e);
@@ -274,7 +294,10 @@ static bool read_shard(const char *folder, int shard, int k, listing *l) {
         l->documents[k] += s.docs;
         l->tokens[k] += s.n;
     }
-    io_unmap(&s.file);
+    if (remote)
+        remote_unmap_frame(&s.file);
+    else
+        io_unmap(&s.file);
     free(s.path);
     return whole;
 }
@@ -292,7 +315,7 @@ static err write_tokenize_index(const char *folder, const tokenize_options *o, c
     for (int k = 0; k < SIDES && l; k++) json_object_set(doc, SIDE_NAMES[k], l->shards[k]);
     if (l) json_object_set_new(doc, "sources", tally_json(&l->sources));
     char *path = io_join(folder, SHARDS_INDEX);
-    err e = io_json_write(path, doc);
+    err e = vfs_json_write(NULL, path, doc);
     free(path);
     json_decref(doc);
     return e;
@@ -321,31 +344,30 @@ static bool is_own_file(const char *name) {
 
 /* Shards must not go into the input's folder, for example: each would be read as the other. */
 static err refuse_foreign_files(const char *folder) {
-    char **names;
-    int n;
-    TRY(io_list(folder, &names, &n));
+    vfs_listing l;
+    TRY(vfs_list(NULL, folder, &l));
     err e = OK;
-    for (int i = 0; i < n && !e; i++)
-        if (!is_own_file(names[i]) && names[i][0] != '.')
-            e = err_hint(ERR("%s holds other files, such as %s", folder, names[i]),
+    for (int i = 0; i < l.n && !e; i++)
+        if (!is_own_file(l.at[i].name) && l.at[i].name[0] != '.')
+            e = err_hint(ERR("%s holds other files, such as %s", folder, l.at[i].name),
                          "choose a folder that is empty or not there yet");
-    io_list_free(names, n);
+    vfs_listing_free(&l);
     return e;
 }
 
 /* Removes the files of an earlier run: shards, and temporary files of one that was killed. */
 static err remove_leftovers(const char *folder, bool all) {
-    char **names;
-    int n;
-    TRY(io_list(folder, &names, &n));
-    err e = OK;
-    for (int i = 0; i < n && !e; i++) {
-        if (!is_own_file(names[i]) || !(all || str_ends(names[i], ".tmp"))) continue;
-        char *path = io_join(folder, names[i]);
-        e = io_remove_tree(folder, path);
+    vfs_listing l;
+    vfs *files = vfs_new();
+    err e = vfs_list(files, folder, &l);
+    for (int i = 0; i < l.n && !e; i++) {
+        if (!is_own_file(l.at[i].name) || !(all || str_ends(l.at[i].name, ".tmp"))) continue;
+        char *path = io_join(folder, l.at[i].name);
+        e = vfs_remove(files, path);
         free(path);
     }
-    io_list_free(names, n);
+    vfs_listing_free(&l);
+    vfs_free(files);
     return e;
 }
 
@@ -354,10 +376,12 @@ static err check_identity(const char *folder, const char *identity, bool *there)
     char *path = io_join(folder, SHARDS_INDEX);
     json_t *doc = NULL;
     const char *theirs;
+    vfs_info index;
     err e = OK;
-    *there = io_exists(path);
+    TRY_CLEAN(vfs_stat(NULL, path, &index));
+    *there = index.found;
     if (!*there) goto cleanup;
-    TRY_CLEAN(io_json_read(path, &doc));
+    TRY_CLEAN(vfs_json_read(NULL, path, &doc));
     TRY_CLEAN(io_json_text(doc, path, "identity", &theirs));
     if (strcmp(theirs, identity) != 0)
         e = err_hint(ERR("%s holds the tokens of other input, or was made with another tokenizer, "
@@ -385,16 +409,6 @@ static err prepare_folder(const char *folder, const tokenize_options *o, const c
 
 /* ---- the whole run ------------------------------------------------------------------------------------ */
 
-typedef struct folder_work {
-    tokenize_job *t;
-    text_inputs *in;
-    const char *folder, *identity;
-    bool *whole;    /* [n] shards that are there already */
-    int *first;     /* [n + 1] segments of each */
-    int64_t *bytes; /* [n] of input */
-    int n;
-} folder_work;
-
 static err run_shards(void *ctx, int shard, text_progress *p) {
     const folder_work *w = ctx;
     w->t->progress = p;
@@ -403,10 +417,18 @@ static err run_shards(void *ctx, int shard, text_progress *p) {
 
 /* Prepares the output on rank 0 before any rank reads. */
 static err prepare_and_find(const folder_work *w) {
+    vfs_listing l;
     TRY(prepare_folder(w->folder, w->t->o, w->identity, w->t->layout.eos));
-    for (int i = 0; i < w->n; i++)
-        w->whole[i] =
-            read_shard(w->folder, i, TRAIN, NULL) && read_shard(w->folder, i, HELD_OUT, NULL);
+    TRY(vfs_list(w->files, w->folder, &l));
+    for (int i = 0; i < w->n; i++) {
+        w->whole[i] = true;
+        for (int k = 0; k < SIDES && w->whole[i]; k++) {
+            char *path = shard_path(w->folder, k, i);
+            w->whole[i] = vfs_find(&l, strrchr(path, '/') + 1) && read_shard(w, i, k, NULL);
+            free(path);
+        }
+    }
+    vfs_listing_free(&l);
     return OK;
 }
 
@@ -430,13 +452,13 @@ static err total_report(tokenize_report *r, comm *c) {
 }
 
 /* A network file system shows what other hosts write with a delay. */
-static bool read_new_shard(const tokenize_job *t, const char *folder, int shard, int k,
-                           listing *l) {
+static bool read_new_shard(const folder_work *w, int shard, int k, listing *l) {
     enum { PATIENCE_S = 30 };
-    wait_state w;
-    wait_begin(&w, comm_world(t->o->comm) > 1 ? PATIENCE_S : 0, "shard %d in %s", shard, folder);
-    while (!read_shard(folder, shard, k, l))
-        if (!wait_nap(&w)) return false;
+    wait_state patience;
+    wait_begin(&patience, comm_world(w->t->o->comm) > 1 ? PATIENCE_S : 0, "shard %d in %s", shard,
+               w->folder);
+    while (!read_shard(w, shard, k, l))
+        if (!wait_nap(&patience)) return false;
     return true;
 }
 
@@ -447,7 +469,7 @@ static err list_all(const folder_work *w) {
     err e = OK;
     for (int i = 0; i < w->n && !e; i++)
         for (int k = 0; k < SIDES && !e; k++)
-            if (!read_new_shard(t, folder, i, k, &l))
+            if (!read_new_shard(w, i, k, &l))
                 e = ERR("%s: shard %d of %s is missing or damaged", folder, i, SIDE_NAMES[k]);
     if (!e) e = write_tokenize_index(folder, t->o, w->identity, t->layout.eos, &l);
     t->report->documents = l.documents[TRAIN];
@@ -512,9 +534,13 @@ static err write_folder(tokenize_job *t, text_inputs *in, const char *folder) {
     w.bytes = mem_alloc(most * sizeof *w.bytes);
     w.n = text_segments_divide(in, w.first, w.bytes);
     snprintf(identity, sizeof identity, "%016llx", (unsigned long long)work_hash(t, in, w.n));
-    err e = text_lock_folder(t->o->comm, folder, &lock);
+    w.files = vfs_new();
+    err e = remote_is(folder) ? store_open(&w.store) : OK;
+    if (!e) e = text_lock_folder(t->o->comm, folder, &lock);
     if (!e) e = fill_folder(&w);
     text_unlock_folder(lock);
+    store_close(w.store);
+    vfs_free(w.files);
     free(w.whole);
     free(w.first);
     free(w.bytes);

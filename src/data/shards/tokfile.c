@@ -1,4 +1,5 @@
 /* Our own token files, read and written. data.h draws the format. */
+#include "store/vfs.h"
 #include "shards/data_internal.h"
 
 #include <inttypes.h>
@@ -179,7 +180,7 @@ err tokfile_tokens(const char *path, const uint8_t *header, const uint8_t *trail
 enum { BUFFER_TOKENS = 1 << 15 };
 
 struct token_writer {
-    io_writer *file;
+    vfs_writer *file;
     tok_header header;
     tok_trailer trailer;
     XXH64_state_t *hash, *chunk_hash; /* of all tokens, and of the chunk they are in */
@@ -210,8 +211,8 @@ err token_writer_open(const char *path, const token_writer_options *o, token_wri
                               .tokenizer_hash = o->tokenizer_hash };
     memcpy(w->header.magic, MAGIC, sizeof MAGIC);
     err e = OK;
-    TRY_CLEAN(io_writer_open(path, &w->file));
-    TRY_CLEAN(io_writer_write(w->file, &w->header, sizeof w->header));
+    TRY_CLEAN(vfs_writer_open(path, &w->file));
+    TRY_CLEAN(vfs_writer_write(w->file, &w->header, sizeof w->header));
     *out = w;
     w = NULL;
 cleanup:
@@ -253,7 +254,7 @@ static void hash_chunks(token_writer *w, const char *bytes, size_t n) {
 static err write_tokens(token_writer *w, const void *tokens, size_t n) {
     XXH64_update(w->hash, tokens, n * w->header.width);
     hash_chunks(w, tokens, n * w->header.width);
-    return io_writer_write(w->file, tokens, n * w->header.width);
+    return vfs_writer_write(w->file, tokens, n * w->header.width);
 }
 
 static err flush_tokens(token_writer *w) {
@@ -304,7 +305,7 @@ static err write_document_index(token_writer *w, const char *provenance) {
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         if (parts[i].n == 0) continue;
         XXH64_update(w->hash, parts[i].at, parts[i].n);
-        TRY(io_writer_write(w->file, parts[i].at, parts[i].n));
+        TRY(vfs_writer_write(w->file, parts[i].at, parts[i].n));
     }
     w->trailer.provenance_bytes = len;
     w->trailer.index_checksum = XXH64_digest(w->hash);
@@ -321,10 +322,10 @@ err token_writer_close(token_writer *w, const char *provenance) {
     if (w->in_chunk) end_chunk(w);
     TRY_CLEAN(write_document_index(w, provenance ? provenance : "{}"));
     t->frame = frame_checksum(&w->header, t, offsetof(tok_trailer, frame));
-    TRY_CLEAN(io_writer_write(w->file, t, sizeof *t));
-    io_writer *file = w->file;
+    TRY_CLEAN(vfs_writer_write(w->file, t, sizeof *t));
+    vfs_writer *file = w->file;
     w->file = NULL; /* commit frees it, also when it fails */
-    TRY_CLEAN(io_writer_commit(file));
+    TRY_CLEAN(vfs_writer_commit(file));
 cleanup:
     token_writer_abandon(w);
     return e;
@@ -332,7 +333,7 @@ cleanup:
 
 void token_writer_abandon(token_writer *w) {
     if (!w) return;
-    io_writer_abort(w->file);
+    vfs_writer_abort(w->file);
     XXH64_freeState(w->hash);
     XXH64_freeState(w->chunk_hash);
     free(w->ends);

@@ -56,7 +56,7 @@ static err sum_reports(const parts *p, card_sums *s) {
     for (int i = 0; i < p->n; i++) {
         char *path = parts_report_path(p, i);
         json_t *r = NULL;
-        err e = io_json_read(path, &r);
+        err e = vfs_json_read(p->files, path, &r);
         free(path);
         TRY(e);
         const json_t *read = json_object_get(r, "read");
@@ -153,10 +153,10 @@ static void add_card_list(str *out, const char *title, const json_t *list) {
 }
 
 /* The cards of the folders that the transform has read, each once. */
-static json_t *list_input_cards(const text_inputs *in) {
-    json_t *list = json_array();
+static err list_input_cards(vfs *v, const text_inputs *in, json_t *list) {
     str last = { 0 };
-    for (int i = 0; i < in->n_files; i++) {
+    err e = OK;
+    for (int i = 0; i < in->n_files && !e; i++) {
         const char *path = in->files[i].path, *slash = strrchr(path, '/');
         size_t n = slash ? (size_t)(slash - path) + 1 : 0;
         if (last.text && last.len == n && memcmp(last.text, path, n) == 0) continue;
@@ -164,18 +164,21 @@ static json_t *list_input_cards(const text_inputs *in) {
         str_add_bytes(&last, path, n);
         str card = { 0 };
         str_add(&card, "%.*s%s", (int)n, path, CARD_NAME);
-        if (io_exists(card.text)) json_array_append_new(list, io_json_string(card.text, card.len));
+        vfs_info there;
+        e = vfs_stat(v, card.text, &there);
+        if (there.found) json_array_append_new(list, io_json_string(card.text, card.len));
         str_free(&card);
     }
     str_free(&last);
-    return list;
+    return e;
 }
 
 /* Adds the lines that every card begins with. */
-static void add_card_head(const char *transform, const json_t *options, const text_inputs *in,
-                          str *out) {
-    json_t *cards = list_input_cards(in), *inputs = text_inputs_json(in);
+static err add_card_head(vfs *v, const char *transform, const json_t *options,
+                         const text_inputs *in, str *out) {
+    json_t *cards = json_array(), *inputs = text_inputs_json(in);
     json_t *skipped = text_inputs_skipped_json(in);
+    err e = list_input_cards(v, in, cards);
     str_add(out,
             "# How this folder was made. Hashes are xxHash64; of long files, of three samples.\n"
             "stage: %s\nversion: \"%s\"\n",
@@ -187,6 +190,7 @@ static void add_card_head(const char *transform, const json_t *options, const te
     json_decref(cards);
     json_decref(inputs);
     json_decref(skipped);
+    return e;
 }
 
 static void add_sums(const card_sums *s, str *out) {
@@ -205,25 +209,22 @@ err text_card_write(const char *folder, const char *transform, const json_t *opt
     char *path = io_join(folder, CARD_NAME);
     const char *title;
     json_t *section;
-    add_card_head(transform, options, in, &text);
+    vfs *v = vfs_new();
+    err e = add_card_head(v, transform, options, in, &text);
     json_object_foreach((json_t *)(uintptr_t)sections, title, section)
         add_card_section(&text, title, section);
-    err e = io_write(path, text.text, text.len);
+    if (!e) e = vfs_write(v, path, text.text, text.len);
+    vfs_free(v);
     str_free(&text);
     free(path);
     return e;
 }
 
-err card_write(const parts *p, const char *folder) {
+err card_text(const parts *p, str *out) {
     card_sums s = { 0 };
-    str text = { 0 };
-    char *path = io_join(folder, CARD_NAME);
     err e = sum_reports(p, &s);
-    add_card_head(p->transform->name, p->given, p->in, &text);
-    if (!e) add_sums(&s, &text);
-    if (!e) e = io_write(path, text.text, text.len);
+    if (!e) e = add_card_head(p->files, p->transform->name, p->given, p->in, out);
+    if (!e) add_sums(&s, out);
     free_sums(&s);
-    str_free(&text);
-    free(path);
     return e;
 }

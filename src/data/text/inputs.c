@@ -9,6 +9,7 @@
 
 #include "io/io.h"
 #include "store/store.h"
+#include "store/vfs.h"
 #include "text/inputs_internal.h"
 #include "text/output_internal.h"
 
@@ -159,25 +160,40 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
 
 /* The JSON files of a folder of token shards are not documents. */
 static err refuse_shards(const char *folder) {
-    if (!io_has(folder, "train-00000.tok")) return OK;
+    vfs_info there;
+    char *shard = io_join(folder, "train-00000.tok");
+    err e = vfs_stat(NULL, shard, &there);
+    free(shard);
+    TRY(e);
+    if (!there.found) return OK;
     return err_hint(ERR("%s holds token shards, not texts", folder),
                     "pass it on its own, to ingot train, data stats or data inspect");
 }
 
-static err add_folder_entry(text_inputs *in, const char *folder, const char *path, const char *name,
-                            const char *given, const ancestor *here) {
+static err add_object_input(text_inputs *in, const char *url, const char *given,
+                            const store_object *o);
+
+/* A file of a folder, or an object below a URL. @param o NULL: a file. */
+static err add_folder_file(text_inputs *in, const char *folder, const char *path, const char *name,
+                           const char *given, const store_object *o) {
     text_compression compression;
-    if (name[0] == '.' || name[0] == '_') return OK;
-    if (io_is_dir(path)) return add_folder(in, path, given, here);
-    if (strcmp(name, "state.json") == 0) return parts_verify(folder, path);
+    if (strcmp(name, "state.json") == 0) return parts_verify(NULL, folder, path);
     if (strcmp(name, "index.json") == 0) TRY(refuse_shards(folder));
-    if (format_of_path(name, &compression)) return add_file(in, path, given);
+    if (format_of_path(name, &compression))
+        return o ? add_object_input(in, path, given, o) : add_file(in, path, given);
     if (str_ends(name, ".report") || str_ends(name, ".tmp") || strcmp(name, CARD_NAME) == 0)
         return OK; /* written by transforms */
     in->n_skipped++;
     mem_reserve((void **)&in->skipped, &in->skipped_cap, in->skipped_files, sizeof *in->skipped);
     in->skipped[in->skipped_files++] = arena_strdup(in->memory, path);
     return OK;
+}
+
+static err add_folder_entry(text_inputs *in, const char *folder, const char *path, const char *name,
+                            const char *given, const ancestor *here) {
+    if (name[0] == '.' || name[0] == '_') return OK;
+    if (io_is_dir(path)) return add_folder(in, path, given, here);
+    return add_folder_file(in, folder, path, name, given, NULL);
 }
 
 static err add_folder(text_inputs *in, const char *path, const char *given, const ancestor *up) {
@@ -200,14 +216,23 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
     return e;
 }
 
+static char *resolve_new_path(const char *path);
+
 static void note_folder(text_inputs *in, const char *path) {
-    char *real = realpath(path, NULL);
+    char *real = resolve_new_path(path);
     if (!real) return; /* listing it will fail */
     void *folders = in->folders;
     mem_reserve(&folders, &in->folders_cap, in->n_folders, sizeof *in->folders);
     in->folders = folders;
     in->folders[in->n_folders++] = arena_strdup(in->memory, real);
     free(real);
+}
+
+static void report_skipped(const text_inputs *in, const char *folder) {
+    if (in->n_skipped)
+        log_info("%s: skipped %d file%s of unknown format%s %s", folder, in->n_skipped,
+                 in->n_skipped == 1 ? "" : "s", in->n_skipped == 1 ? ":" : ", the last of them",
+                 in->skipped[in->skipped_files - 1]);
 }
 
 static err add_whole_folder(text_inputs *in, const char *folder, const char *given) {
@@ -218,10 +243,7 @@ static err add_whole_folder(text_inputs *in, const char *folder, const char *giv
     in->n_skipped = 0;
     note_folder(in, path);
     TRY(add_folder(in, path, given, NULL));
-    if (in->n_skipped)
-        log_info("%s: skipped %d file%s of unknown format%s %s", path, in->n_skipped,
-                 in->n_skipped == 1 ? "" : "s", in->n_skipped == 1 ? ":" : ", the last of them",
-                 in->skipped[in->skipped_files - 1]);
+    report_skipped(in, path);
     if (in->n_files > before) return OK;
     return err_hint(
         ERR("%s contains no file with a known extension", path),
@@ -249,22 +271,22 @@ static bool is_hidden(const char *name) {
 
 static err add_store_folder(text_inputs *in, store *s, const char *url) {
     store_list l;
-    int before = in->n_files, skipped = 0;
-    text_compression compression;
+    int before = in->n_files;
+    in->n_skipped = 0;
+    note_folder(in, url);
     TRY(store_list_folder(s, url, &l));
     err e = OK;
     for (int i = 0; i < l.n && !e; i++) {
-        if (is_hidden(l.at[i].name)) continue;
-        if (format_of_path(l.at[i].url, &compression))
-            e = add_object_input(in, l.at[i].url, url, &l.at[i]);
-        else
-            skipped++;
+        const store_object *o = &l.at[i];
+        const char *slash = strrchr(o->url, '/');
+        if (is_hidden(o->name) || !slash[1]) continue; /* "folder/" marks a folder for some tools */
+        char *folder = strndup(o->url, (size_t)(slash - o->url));
+        e = add_folder_file(in, folder, o->url, slash + 1, url, o);
+        free(folder);
     }
     store_list_free(&l);
     TRY(e);
-    if (skipped)
-        log_info("%s: skipped %d object%s of unknown format", url, skipped,
-                 skipped == 1 ? "" : "s");
+    report_skipped(in, url);
     if (in->n_files > before) return OK;
     return err_hint(
         ERR("%s: there is no such object, and none with a known extension below it", url),
@@ -435,24 +457,42 @@ uint64_t text_inputs_hash(const text_inputs *in) {
     return hash;
 }
 
-const char *text_inputs_newer(const text_inputs *in, const char *path) {
+/* A store gives whole seconds: an input of the same second is then as old. */
+static err time_of_path(const char *path, struct timespec *out) {
     struct stat st;
-    if (stat(path, &st) != 0) return NULL;
-    for (int i = 0; i < in->n_files; i++) {
-        const input_file *f = &in->files[i];
-        const struct timespec *a = &f->modified, *b = &st.st_mtim;
-        bool newer = a->tv_sec > b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec > b->tv_nsec);
-        if (f->sampled && newer) return f->path;
+    vfs_info there = { 0 };
+    *out = (struct timespec){ .tv_sec = INT64_MAX }; /* not there: nothing is newer */
+    if (!store_is_url(path)) {
+        if (stat(path, &st) == 0) *out = st.st_mtim;
+        return OK;
     }
-    return NULL;
+    TRY(vfs_stat(NULL, path, &there));
+    if (there.found) *out = (struct timespec){ (time_t)there.modified, 999999999 };
+    return OK;
 }
 
-/* @return the real path of a file or folder that may not exist yet; owned, NULL if there is none. */
+err text_inputs_newer(const text_inputs *in, const char *path, const char **newer) {
+    struct timespec then;
+    *newer = NULL;
+    TRY(time_of_path(path, &then));
+    for (int i = 0; i < in->n_files && !*newer; i++) {
+        const input_file *f = &in->files[i];
+        const struct timespec *a = &f->modified;
+        bool later =
+            a->tv_sec > then.tv_sec || (a->tv_sec == then.tv_sec && a->tv_nsec > then.tv_nsec);
+        if (f->sampled && later) *newer = f->path;
+    }
+    return OK;
+}
+
+/* @return the real path of a file or folder that may not exist yet, or a URL without slashes at its end; owned, NULL if
+ * there is none. */
 static char *resolve_new_path(const char *path) {
-    char *real = realpath(path, NULL);
-    if (real || errno != ENOENT) return real;
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--;
+    if (store_is_url(path)) return strndup(path, n);
+    char *real = realpath(path, NULL);
+    if (real || errno != ENOENT) return real;
     const char *slash = memrchr(path, '/', n);
     char *parent = slash ? strndup(path, MAX((size_t)(slash - path), (size_t)1)) : strdup(".");
     char *above = resolve_new_path(parent), *joined = NULL;
@@ -476,7 +516,8 @@ static bool is_below(const char *path, const char *folder) {
 
 static err refuse_output(const text_inputs *in, const char *path, const char *there) {
     for (int i = 0; i < in->n_files; i++) {
-        char *file = realpath(in->files[i].path, NULL);
+        const char *at = in->files[i].path;
+        char *file = store_is_url(at) ? strdup(at) : realpath(at, NULL);
         bool inside = file && is_below(file, there), same = inside && strcmp(file, there) == 0;
         free(file);
         if (inside)

@@ -3,6 +3,7 @@
 #define INGOT_TEXT_OUTPUT_INTERNAL_H
 
 #include "parquet/parquet.h"
+#include "store/vfs.h"
 #include "text/text.h"
 #include "text/byte_reader_internal.h"
 
@@ -24,7 +25,7 @@ typedef struct sink {
     enum { SINK_NOWHERE, SINK_STDOUT, SINK_FILE, SINK_FOLDER } kind;
     const char *path; /* borrowed */
     text_compression compression;
-    struct io_writer *writer;
+    struct vfs_writer *writer;
     bool wrote;
     parquet_target target; /* of a Parquet file */
     parquet_writer *table;
@@ -48,6 +49,7 @@ typedef struct parts {
     int n_out;
     const sink *dropped;
     int n;                      /* parts; -1: not known yet */
+    struct vfs *files;          /* borrowed, of one thread */
     const struct json_t *given; /* the options of the transform; NULL: not known */
 } parts;
 /* Creates the folders and checks that what they hold may be continued, or with `fresh` discarded.
@@ -56,16 +58,23 @@ err parts_check(const parts *p, bool fresh) MUST_USE;
 /* The same; then discards what is to be discarded, and begins. */
 err parts_open(const parts *p, bool fresh) MUST_USE;
 /* Checks a folder that a transform has written against its state.json, before it is read as input: the
- * transform has finished, and all of its parts are there in their full size. */
-err parts_verify(const char *folder, const char *state) MUST_USE;
+ * transform has finished, and all of its parts are there in their full size. @param v as in vfs.h. */
+err parts_verify(struct vfs *v, const char *folder, const char *state) MUST_USE;
+/* What the folders hold before a transform begins. */
+typedef struct parts_found {
+    vfs_listing reports, out[TEXT_OUTPUTS_MAX], dropped;
+} parts_found;
+err parts_look(const parts *p, parts_found *out) MUST_USE;
+void parts_found_free(parts_found *f);
 /* *whole: whether the segment's part is complete; *r is then its report. */
-err parts_find(const parts *p, int segment, bool *whole, text_transform_report *r) MUST_USE;
+err parts_find(const parts *p, const parts_found *f, int segment, bool *whole,
+               text_transform_report *r) MUST_USE;
 err parts_add(const parts *p, int segment, const text_transform_report *r) MUST_USE;
 /* The inputs with sizes and hashes, and the files that were skipped in folders, as lists. @return owned. */
 struct json_t *text_inputs_json(const text_inputs *in);
 struct json_t *text_inputs_skipped_json(const text_inputs *in);
-/* Writes card.yaml, for people: how the folder was made. */
-err card_write(const parts *p, const char *folder) MUST_USE;
+/* The text of card.yaml, for people: how the folder was made. @param out owned. */
+err card_text(const parts *p, str *out) MUST_USE;
 char *parts_report_path(const parts *p, int part); /* owned */
 /* All parts are complete. */
 err parts_close(const parts *p) MUST_USE;

@@ -1,9 +1,13 @@
 /* The lock of a folder that a job writes to: see text.h. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "comm/comm.h"
 #include "io/io.h"
+#include "store/store.h"
+#include "store/vfs.h"
 #include "util/wait.h"
 #include "text/text.h"
 
@@ -11,10 +15,32 @@ enum { SIGNATURE = 256 };
 
 struct text_lock {
     char *folder, *path;
-    io_lock *lock; /* of rank 0; NULL: another rank */
+    io_lock *lock; /* of rank 0; NULL: another rank, or a folder below a URL */
+    bool object;   /* on rank 0: the lock is an object, to be removed */
 };
 
+/* An object does not end with the process that wrote it, so that one that is there may be of a killed job. Two jobs with
+ * the same inputs and options write the same bytes, and those of others are refused by the state of the folder. */
+static err sign_object(text_lock *l, char signature[SIGNATURE]) {
+    char host[128] = "", date[64] = "", *before = NULL;
+    time_t now = time(NULL);
+    vfs_info there;
+    TRY(vfs_stat(NULL, l->path, &there));
+    if (there.found) TRY(vfs_read(NULL, l->path, SIGNATURE, &before, NULL));
+    if (before)
+        log_info("%s is there: process %s was killed, or is writing to this folder", l->path,
+                 before);
+    free(before);
+    gethostname(host, sizeof host - 1);
+    strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", localtime(&now));
+    snprintf(signature, SIGNATURE, "%ld on %s since %s", (long)getpid(), host, date);
+    TRY(vfs_write(NULL, l->path, signature, strlen(signature)));
+    l->object = true;
+    return OK;
+}
+
 static err take_lock(text_lock *l, char signature[SIGNATURE]) {
+    if (store_is_url(l->folder)) return sign_object(l, signature);
     TRY(io_make_dirs(l->folder));
     TRY(io_lock_take(l->path, l->folder, &l->lock));
     TRY(io_lock_sign(l->lock));
@@ -25,7 +51,7 @@ static err take_lock(text_lock *l, char signature[SIGNATURE]) {
 static bool sees_signature(const char *path, const char *signature) {
     char *text = NULL;
     size_t n = 0;
-    err e = io_read(path, SIGNATURE, &text, &n);
+    err e = vfs_read(NULL, path, SIGNATURE, &text, &n);
     bool same = !e && n == strlen(signature) && memcmp(text, signature, n) == 0;
     err_free(e);
     free(text);
@@ -42,7 +68,9 @@ static err check_shared(const text_lock *l, const char *signature) {
     while (wait_nap(&w));
     return err_hint(
         ERR("%s is not the folder that rank 0 writes to", l->folder),
-        "the output must be on a file system that all hosts share, under the same path");
+        store_is_url(l->folder)
+            ? "all hosts must reach the same store: compare AWS_ENDPOINT_URL on them"
+            : "the output must be on a file system that all hosts share, under the same path");
 }
 
 err text_lock_folder(comm *c, const char *folder, text_lock **out) {
@@ -65,6 +93,7 @@ void text_unlock_folder(text_lock *l) {
     if (!l) return;
     if (l->lock)
         err_free(io_remove_tree(l->folder, l->path)); /* one that a killed process left, too */
+    if (l->object) err_free(vfs_remove(NULL, l->path));
     io_lock_free(l->lock);
     free(l->folder);
     free(l->path);

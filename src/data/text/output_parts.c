@@ -5,12 +5,13 @@
  *     OUT/part-000000.report    written after the part, so it marks the part as complete
  *     OUT/card.yaml             the same for people, with the sums of all reports (card.c)
  *
+ * The folder may be below a URL (vfs.h): a part appears there with its upload, and a rerun finds by a listing what is
+ * complete.
+ *
  * A transform with several outputs has its parts in OUT/NAME/ instead, each folder with a state.json of its own that lists
  * them; OUT/state.json and the reports say how far the transform is. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "io/io.h"
 #include "text/output_internal.h"
@@ -46,29 +47,43 @@ static json_t *make_state(const parts *p, bool complete) {
 /* The parts of an output and their sizes, for whoever reads the folder next. */
 static err list_written_parts(const parts *p, const sink *out, json_t *state) {
     json_t *files = json_array();
+    vfs_listing there;
+    TRY(vfs_list(p->files, out->path, &there));
     err e = OK;
     for (int i = 0; i < p->n && !e; i++) {
         char *path = sink_part_path(out, i);
-        int64_t bytes = 0;
-        e = io_size(path, &bytes);
-        json_array_append_new(
-            files, json_pack("{sssI}", "name", strrchr(path, '/') + 1, "bytes", (json_int_t)bytes));
+        const vfs_entry *part = vfs_find(&there, strrchr(path, '/') + 1);
+        if (part)
+            json_array_append_new(
+                files, json_pack("{sssI}", "name", part->name, "bytes", (json_int_t)part->bytes));
+        else
+            e = err_hint(ERR("%s is missing, although a rank has written it", path),
+                         "check that nothing else changes the folder, and run again");
         free(path);
     }
+    vfs_listing_free(&there);
     json_object_set_new(state, "files", files);
+    return e;
+}
+
+static err write_card(const parts *p, const char *folder, const str *text) {
+    char *path = io_join(folder, CARD_NAME);
+    err e = vfs_write(p->files, path, text->text, text->len);
+    free(path);
     return e;
 }
 
 /* Writes the state of the transform and, when it is complete, lists the parts there, or in each of several outputs. */
 static err write_state(const parts *p, bool complete) {
     bool several = p->transform->n_outputs > 0;
-    err e = OK;
+    str card = { 0 };
+    err e = complete ? card_text(p, &card) : OK;
     for (int i = 0; i < p->n_out && complete && several && !e; i++) {
         char *path = io_join(p->out[i].path, STATE_NAME);
         json_t *state = make_state(p, true);
         e = list_written_parts(p, &p->out[i], state);
-        if (!e) e = card_write(p, p->out[i].path);
-        if (!e) e = io_json_write(path, state);
+        if (!e) e = write_card(p, p->out[i].path, &card);
+        if (!e) e = vfs_json_write(p->files, path, state);
         json_decref(state);
         free(path);
     }
@@ -77,8 +92,9 @@ static err write_state(const parts *p, bool complete) {
     if (!e && complete && !several) e = list_written_parts(p, p->out, state);
     if (several) json_object_set_new(state, "parts", json_integer(0));
     if (several) json_object_set_new(state, "parts_each", json_integer(p->n));
-    if (!e && complete) e = card_write(p, p->folder);
-    if (!e) e = io_json_write(path, state);
+    if (!e && complete) e = write_card(p, p->folder, &card);
+    if (!e) e = vfs_json_write(p->files, path, state);
+    str_free(&card);
     json_decref(state);
     free(path);
     return e;
@@ -107,14 +123,15 @@ static err compare_state(const parts *p, const char *path) {
         json_object_set_new(here, "parts", json_integer(0));
         json_object_set_new(here, "parts_each", json_integer(p->n));
     }
-    err e = io_json_read(path, &there);
+    err e = vfs_json_read(p->files, path, &there);
     for (size_t i = 0; i < COUNT_OF(facts) && !e; i++) {
         if (p->n < 0 && str_starts(facts[i].key, "parts")) continue; /* not known yet */
         const json_t *a = json_object_get(there, facts[i].key);
         const json_t *b = json_object_get(here, facts[i].key);
         if (!(a == b || json_equal(a, b))) e = refuse_folder(p, facts[i].why);
     }
-    const char *newer = e ? NULL : text_inputs_newer(p->in, path);
+    const char *newer = NULL;
+    if (!e) e = text_inputs_newer(p->in, path, &newer);
     if (newer)
         e = err_hint(ERR("%s contains output made before %s was changed", p->folder, newer),
                      "choose another folder, or start over with --fresh");
@@ -140,22 +157,22 @@ static bool is_left_over(const char *name) {
 
 /* Removes parts, reports and temporary files of killed runs. @param temporary only the latter.
  * @param dry removes nothing. *found: whether there were any. */
-static err remove_parts(const char *folder, bool temporary, bool dry, bool *found) {
-    char **names = NULL;
-    int n = 0;
-    TRY(io_list(folder, &names, &n));
+static err remove_parts(const parts *p, const char *folder, bool temporary, bool dry, bool *found) {
+    vfs_listing l;
+    TRY(vfs_list(p->files, folder, &l));
     err e = OK;
-    for (int i = 0; i < n && !e; i++) {
-        bool part = is_part(names[i]);
-        if (!part && !is_left_over(names[i])) continue;
-        if (temporary && !str_ends(names[i], ".tmp")) continue;
+    for (int i = 0; i < l.n && !e; i++) {
+        const char *name = l.at[i].name;
+        bool part = is_part(name);
+        if (!part && !is_left_over(name)) continue;
+        if (temporary && !str_ends(name, ".tmp")) continue;
         *found = *found || part;
         if (dry) continue;
-        char *path = io_join(folder, names[i]);
-        if (unlink(path) != 0) e = ERR("cannot remove %s: %s", path, strerror(errno));
+        char *path = io_join(folder, name);
+        e = vfs_remove(p->files, path);
         free(path);
     }
-    io_list_free(names, n);
+    vfs_listing_free(&l);
     return e;
 }
 
@@ -169,7 +186,7 @@ static err for_each_folder(const parts *p, err (*fn)(const parts *p, const char 
 
 static err clear_temporaries(const parts *p, const char *folder, void *unused) {
     bool found = false;
-    return remove_parts(folder, true, false, &found);
+    return remove_parts(p, folder, true, false, &found);
 }
 
 static err clear_folder(const parts *p, const char *folder, void *unused) {
@@ -178,31 +195,31 @@ static err clear_folder(const parts *p, const char *folder, void *unused) {
     err e = OK;
     for (size_t i = 0; i < COUNT_OF(files) && !e; i++) {
         char *path = io_join(folder, files[i]);
-        if (unlink(path) != 0 && errno != ENOENT)
-            e = ERR("cannot remove %s: %s", path, strerror(errno));
+        e = vfs_remove(p->files, path);
         free(path);
     }
-    return e ? e : remove_parts(folder, false, false, &found);
+    return e ? e : remove_parts(p, folder, false, false, &found);
 }
 
 /* Refuses a folder with other texts in it, which the next command would read as parts. */
 static err refuse_texts(const parts *p, const char *folder, void *unused) {
-    char **names = NULL;
-    int n = 0;
+    vfs_listing l;
     text_compression compression;
-    TRY(io_list(folder, &names, &n));
+    TRY(vfs_list(p->files, folder, &l));
     err e = OK;
-    for (int i = 0; i < n && !e; i++)
-        if (!is_part(names[i]) && names[i][0] != '.' && strcmp(names[i], STATE_NAME) != 0 &&
-            format_of_path(names[i], &compression))
-            e = err_hint(ERR("%s contains other texts, such as %s", folder, names[i]),
+    for (int i = 0; i < l.n && !e; i++) {
+        const char *name = l.at[i].name;
+        if (!is_part(name) && name[0] != '.' && strcmp(name, STATE_NAME) != 0 &&
+            format_of_path(name, &compression))
+            e = err_hint(ERR("%s contains other texts, such as %s", folder, name),
                          "choose a folder that is empty or does not exist yet");
-    io_list_free(names, n);
+    }
+    vfs_listing_free(&l);
     return e;
 }
 
 static err find_parts(const parts *p, const char *folder, void *found) {
-    return remove_parts(folder, false, true, found);
+    return remove_parts(p, folder, false, true, found);
 }
 
 static err check_new(const parts *p, bool fresh) {
@@ -214,13 +231,15 @@ static err check_new(const parts *p, bool fresh) {
 }
 
 static err make_part_folder(const parts *p, const char *folder, void *unused) {
-    return io_make_dirs(folder);
+    return vfs_make_folder(folder);
 }
 
 err parts_check(const parts *p, bool fresh) {
+    vfs_info there = { 0 };
     TRY(for_each_folder(p, make_part_folder, NULL));
     char *state = state_path(p);
-    err e = !fresh && io_exists(state) ? compare_state(p, state) : check_new(p, fresh);
+    err e = fresh ? OK : vfs_stat(p->files, state, &there);
+    if (!e) e = there.found ? compare_state(p, state) : check_new(p, fresh);
     free(state);
     return e;
 }
@@ -229,38 +248,50 @@ err parts_open(const parts *p, bool fresh) {
     TRY(parts_check(p, fresh));
     if (fresh) TRY(for_each_folder(p, clear_folder, NULL));
     TRY(for_each_folder(p, clear_temporaries, NULL));
+    vfs_info there;
     char *state = state_path(p);
-    err e = io_exists(state) ? OK : write_state(p, false);
+    err e = vfs_stat(p->files, state, &there);
+    if (!e && !there.found) e = write_state(p, false);
     free(state);
     return e;
 }
 
 /* ---- one part -------------------------------------------------------------------------------- */
-static int64_t output_part_size(const sink *s, int part) {
-    if (!s->path) return 0;
+err parts_look(const parts *p, parts_found *out) {
+    *out = (parts_found){ 0 };
+    err e = vfs_list(p->files, p->folder, &out->reports);
+    for (int i = 0; i < p->n_out && !e; i++) e = vfs_list(p->files, p->out[i].path, &out->out[i]);
+    if (!e && p->dropped->path) e = vfs_list(p->files, p->dropped->path, &out->dropped);
+    if (e) parts_found_free(out);
+    return e;
+}
+
+void parts_found_free(parts_found *f) {
+    vfs_listing_free(&f->reports);
+    vfs_listing_free(&f->dropped);
+    for (int i = 0; i < TEXT_OUTPUTS_MAX; i++) vfs_listing_free(&f->out[i]);
+}
+
+/* @return bytes of a part, or -1 if it is missing. */
+static int64_t find_part_size(const vfs_listing *l, const sink *s, int part) {
     char *path = sink_part_path(s, part);
-    int64_t bytes = -1;
-    if (io_exists(path)) err_free(io_size(path, &bytes));
+    const vfs_entry *entry = vfs_find(l, strrchr(path, '/') + 1);
     free(path);
-    return bytes;
+    return entry ? entry->bytes : -1;
 }
 
-/* @return bytes of a part in all outputs, or -1 if it is missing in one. */
-static int64_t parts_size(const parts *p, int part) {
-    int64_t sum = 0;
-    for (int i = 0; i < p->n_out; i++) {
-        int64_t bytes = output_part_size(&p->out[i], part);
-        if (bytes < 0) return -1;
-        sum += bytes;
-    }
-    return sum;
-}
-
-err parts_find(const parts *p, int segment, bool *whole, text_transform_report *r) {
+err parts_find(const parts *p, const parts_found *f, int segment, bool *whole,
+               text_transform_report *r) {
     char *path = parts_report_path(p, segment);
-    int64_t bytes = parts_size(p, segment), written = -1;
-    *whole = io_exists(path) && bytes >= 0 && output_part_size(p->dropped, segment) >= 0;
-    err e = *whole ? report_load(path, p->transform, r, &written) : OK;
+    int64_t bytes = 0, written = -1;
+    *whole = vfs_find(&f->reports, strrchr(path, '/') + 1) != NULL;
+    for (int i = 0; i < p->n_out && *whole; i++) {
+        int64_t here = find_part_size(&f->out[i], &p->out[i], segment);
+        *whole = here >= 0;
+        bytes += here;
+    }
+    if (*whole && p->dropped->path) *whole = find_part_size(&f->dropped, p->dropped, segment) >= 0;
+    err e = *whole ? report_load(p->files, path, p->transform, r, &written) : OK;
     if (!e && *whole && bytes != written) { /* damaged since: written again */
         *whole = false;
         text_transform_report_free(r);
@@ -270,9 +301,26 @@ err parts_find(const parts *p, int segment, bool *whole, text_transform_report *
     return e;
 }
 
+/* *bytes: those of a part in all outputs. */
+static err sum_part_sizes(const parts *p, int part, int64_t *bytes) {
+    *bytes = 0;
+    for (int i = 0; i < p->n_out; i++) {
+        vfs_info there;
+        char *path = sink_part_path(&p->out[i], part);
+        err e = vfs_stat(p->files, path, &there);
+        if (!e && !there.found) e = ERR("%s is missing right after it was written", path);
+        free(path);
+        TRY(e);
+        *bytes += there.bytes;
+    }
+    return OK;
+}
+
 err parts_add(const parts *p, int segment, const text_transform_report *r) {
     char *path = parts_report_path(p, segment);
-    err e = report_save(r, p->transform, parts_size(p, segment), path);
+    int64_t bytes = 0;
+    err e = sum_part_sizes(p, segment, &bytes);
+    if (!e) e = report_save(r, p->transform, bytes, p->files, path);
     free(path);
     return e;
 }
@@ -280,64 +328,56 @@ err parts_add(const parts *p, int segment, const text_transform_report *r) {
 err parts_close(const parts *p) { return write_state(p, true); }
 
 /* ---- a folder as input ----------------------------------------------------------------------- */
-static err verify_part(const char *folder, const char *state, const json_t *file) {
+static err verify_part(const vfs_listing *l, const char *folder, const char *state,
+                       const json_t *file) {
     const char *name = json_string_value(json_object_get(file, "name"));
-    int64_t want = 0, bytes = 0;
+    int64_t want = 0;
     if (!name || strchr(name, '/'))
         return ERR("%s: \"files\": expected names of parts and their sizes", state);
     TRY(io_json_int(file, state, "bytes", &want));
-    char *path = io_join(folder, name);
-    err e = OK;
-    if (!io_exists(path)) {
-        e = ERR("%s is missing: %s lists it", path, state);
-    } else {
-        e = io_size(path, &bytes);
-        if (!e && bytes != want)
-            e = ERR("%s has %lld bytes: %s lists it with %lld", path, (long long)bytes, state,
-                    (long long)want);
-    }
-    free(path);
-    return e;
+    const vfs_entry *there = vfs_find(l, name);
+    if (!there) return ERR("%s/%s is missing: %s lists it", folder, name, state);
+    if (there->bytes == want) return OK;
+    return ERR("%s/%s has %lld bytes: %s lists it with %lld", folder, name, (long long)there->bytes,
+               state, (long long)want);
 }
 
-static err count_parts(const char *folder, size_t *n) {
-    char **names = NULL;
-    int all = 0;
-    TRY(io_list(folder, &names, &all));
-    for (int i = 0; i < all; i++)
-        *n += is_part(names[i]) && !str_ends(names[i], ".report") && !str_ends(names[i], ".tmp");
-    io_list_free(names, all);
-    return OK;
-}
-
-static err verify_parts(const char *folder, const char *state, const json_t *doc) {
+static err verify_parts(const vfs_listing *l, const char *folder, const char *state,
+                        const json_t *doc) {
     const json_t *files = json_object_get(doc, "files");
-    int64_t listed = 0;
-    size_t n = 0;
+    int64_t listed = 0, n = 0;
     TRY(io_json_int(doc, state, "parts", &listed));
     for (size_t i = 0; i < json_array_size(files); i++)
-        TRY(verify_part(folder, state, json_array_get(files, i)));
-    TRY(count_parts(folder, &n));
-    if ((int64_t)n == listed) return OK;
-    return ERR("%s has %zu parts: %s lists %lld", folder, n, state, (long long)listed);
+        TRY(verify_part(l, folder, state, json_array_get(files, i)));
+    for (int i = 0; i < l->n; i++) {
+        const char *name = l->at[i].name;
+        n += is_part(name) && !str_ends(name, ".report") && !str_ends(name, ".tmp");
+    }
+    if (n == listed) return OK;
+    return ERR("%s has %lld parts: %s lists %lld", folder, (long long)n, state, (long long)listed);
 }
 
-err parts_verify(const char *folder, const char *state) {
+static err list_and_verify(vfs *v, const char *folder, const char *state, const json_t *doc) {
+    vfs_listing l;
+    TRY(vfs_list(v, folder, &l));
+    err e = verify_parts(&l, folder, state, doc);
+    vfs_listing_free(&l);
+    if (!e) return OK;
+    return err_hint(e, "run the command that wrote the folder again, with --fresh if needed, or "
+                       "copy it again");
+}
+
+err parts_verify(vfs *v, const char *folder, const char *state) {
     json_t *doc = NULL;
-    TRY(io_json_read(state, &doc));
+    TRY(vfs_json_read(v, state, &doc));
     const char *transform = json_string_value(json_object_get(doc, "stage"));
     err e = OK;
     if (json_is_false(json_object_get(doc, "complete")))
         e = err_hint(ERR("%s: the transform \"%s\" that writes this folder has not finished", state,
                          transform ? transform : "?"),
                      "run that command again; it resumes where it stopped");
-    else if (transform && json_is_true(json_object_get(doc, "complete"))) {
-        e = verify_parts(folder, state, doc);
-        if (e)
-            e = err_hint(e,
-                         "run the command that wrote the folder again, with --fresh if needed, or "
-                         "copy it again");
-    }
+    else if (transform && json_is_true(json_object_get(doc, "complete")))
+        e = list_and_verify(v, folder, state, doc);
     json_decref(doc);
     return e;
 }

@@ -133,11 +133,11 @@ char *sink_part_path(const sink *s, int segment) {
 }
 
 static err write_table(void *ctx, const void *bytes, size_t n) {
-    return io_writer_write(((sink *)ctx)->writer, bytes, n);
+    return vfs_writer_write(((sink *)ctx)->writer, bytes, n);
 }
 
 static err open_writer(sink *s, const char *path) {
-    TRY(io_writer_open(path, &s->writer));
+    TRY(vfs_writer_open(path, &s->writer));
     if (s->compression != COMPRESSION_PARQUET) return OK;
     s->target.ctx = s;
     s->target.write = write_table;
@@ -158,7 +158,7 @@ err sink_write(sink *s, const void *bytes, size_t n) {
     if (n == 0 || s->kind == SINK_NOWHERE) return OK;
     s->wrote = true;
     if (s->table) return parquet_writer_add(s->table, bytes, n);
-    if (s->kind != SINK_STDOUT) return io_writer_write(s->writer, bytes, n);
+    if (s->kind != SINK_STDOUT) return vfs_writer_write(s->writer, bytes, n);
     if (fwrite(bytes, 1, n, stdout) == n) return OK;
     return ERR("cannot write to standard output: %s", strerror(errno));
 }
@@ -183,9 +183,9 @@ static err commit_writer(sink *s) {
     } else if (!s->wrote) {
         TRY(write_nothing(s));
     }
-    io_writer *w = s->writer;
+    vfs_writer *w = s->writer;
     s->writer = NULL; /* commit frees it */
-    return io_writer_commit(w);
+    return vfs_writer_commit(w);
 }
 
 err sink_end_part(sink *s) { return s->kind == SINK_FOLDER ? commit_writer(s) : OK; }
@@ -200,6 +200,6 @@ err sink_finish(sink *s) {
 void sink_abort(sink *s) {
     parquet_writer_free(s->table);
     s->table = NULL;
-    io_writer_abort(s->writer);
+    vfs_writer_abort(s->writer);
     s->writer = NULL;
 }

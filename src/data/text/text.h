@@ -134,9 +134,9 @@ bool text_inputs_have_pipe(const text_inputs *in);
 /* Hash of names, sizes, content (of long files: samples) and options, which must be the same when a
  * transform is resumed. */
 uint64_t text_inputs_hash(const text_inputs *in);
-/* @return an input that was modified after the file `path` and that text_inputs_hash, which reads
+/* *newer: an input that was modified after `path`, a file or an object, and that text_inputs_hash, which reads
  * only samples of long files, may therefore miss; NULL: none. */
-const char *text_inputs_newer(const text_inputs *in, const char *path);
+err text_inputs_newer(const text_inputs *in, const char *path, const char **newer) MUST_USE;
 /* An error if a file or folder to be written is an input, contains one, or lies in an input folder,
  * where the next run would read it. @param path NULL: nothing is written. */
 err text_inputs_check_output(const text_inputs *in, const char *path) MUST_USE;
@@ -199,7 +199,8 @@ void text_tasks_assign(const text_tasks *t, int *owner);
 err text_progress_add(text_progress *p, int64_t bytes) MUST_USE;
 
 /* A folder that only this job writes to: "FOLDER/.lock" exists while it does. On all ranks together: rank 0
- * makes and locks the folder, the others check that they see the same one. */
+ * makes and locks the folder, the others check that they see the same one. Below a URL the lock is an object, which
+ * shows that the store can be written and is the same on all ranks, but does not keep another job out. */
 typedef struct text_lock text_lock;
 err text_lock_folder(struct comm *c, const char *folder, text_lock **out) MUST_USE;
 void text_unlock_folder(text_lock *l); /* takes NULL */

@@ -139,18 +139,21 @@ static err run_part_task(void *ctx, int part, text_progress *p) {
 
 /* Finds the parts that an earlier run has completed. */
 static err resume_parts(transform_run *run, bool fresh) {
+    parts_found found;
     TRY(parts_open(run->folder, fresh));
-    for (int i = 0; i < run->n_parts; i++) {
+    TRY(parts_look(run->folder, &found));
+    err e = OK;
+    for (int i = 0; i < run->n_parts && !e; i++) {
         report_init(&run->part, run->transform);
-        err e = parts_find(run->folder, i, &run->whole[i], &run->part);
+        e = parts_find(run->folder, &found, i, &run->whole[i], &run->part);
         if (!e && run->whole[i]) {
             run->report->resumed_parts++;
             report_add(run->report, &run->part, run->transform);
         }
         text_transform_report_free(&run->part);
-        TRY(e);
     }
-    return OK;
+    parts_found_free(&found);
+    return e;
 }
 
 static err run_transform_parts(transform_run *run, const char *name) {
@@ -214,6 +217,7 @@ static parts parts_of(const transform_run *run, const text_inputs *in,
                     .n_out = run->n_out,
                     .dropped = &run->dropped,
                     .n = run->n_parts,
+                    .files = run->files,
                     .given = o->given };
 }
 
@@ -258,6 +262,7 @@ static err open_outputs(transform_run *run, const text_transform_options *o) {
 }
 
 static err open_sinks(transform_run *run, const text_inputs *in, const text_transform_options *o) {
+    run->files = vfs_new();
     TRY(sink_init(run->out, o->out ? o->out : "-", o->compress));
     TRY(sink_init(&run->dropped, o->dropped, o->compress));
     run->dropped.target.n_columns = DOC_COLUMNS_DROPPED;
@@ -283,6 +288,7 @@ static void close_sinks(transform_run *run) {
         free(run->out_paths[i]);
     }
     sink_abort(&run->dropped);
+    vfs_free(run->files);
     free(run->first_segment);
     free(run->bytes);
 }

@@ -40,7 +40,8 @@ struct transform_run {
     text_transform_report *report; /* of all that this rank has read or found complete */
     /* Of a folder; NULL: one file. */
     const parts *folder;
-    bool *whole; /* [n_parts] complete before this run */
+    struct vfs *files; /* that of the folder, or of the files that are written */
+    bool *whole;       /* [n_parts] complete before this run */
 };
 typedef struct transform_run transform_run;
 

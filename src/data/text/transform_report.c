@@ -4,6 +4,7 @@
 
 #include "comm/comm.h"
 #include "io/io.h"
+#include "store/vfs.h"
 #include "text/transform_report_internal.h"
 
 void report_init(text_transform_report *r, const text_transform *s) {
@@ -164,13 +165,13 @@ static json_t *report_to_json(const text_transform_report *r, const text_transfo
                      "counters", counters);
 }
 
-err report_save(const text_transform_report *r, const text_transform *s, int64_t part_bytes,
+err report_save(const text_transform_report *r, const text_transform *s, int64_t part_bytes, vfs *v,
                 const char *path) {
     json_t *doc = report_to_json(r, s);
     json_object_set_new(doc, "part_bytes", json_integer((json_int_t)part_bytes));
     if (r->sources) json_object_set(doc, "sources", r->sources);
     if (r->licenses) json_object_set(doc, "licenses", r->licenses);
-    err e = io_json_write(path, doc);
+    err e = vfs_json_write(v, path, doc);
     json_decref(doc);
     return e;
 }
@@ -206,10 +207,10 @@ static err report_from_json(const json_t *doc, const char *path, const text_tran
     return list_from_json(doc, path, "counters", "n", s->n_counters, r->count);
 }
 
-err report_load(const char *path, const text_transform *s, text_transform_report *r,
+err report_load(vfs *v, const char *path, const text_transform *s, text_transform_report *r,
                 int64_t *part_bytes) {
     json_t *doc = NULL;
-    TRY(io_json_read(path, &doc));
+    TRY(vfs_json_read(v, path, &doc));
     err e = report_from_json(doc, path, s, r);
     if (!e) e = io_json_int(doc, path, "part_bytes", part_bytes);
     json_decref(doc);

@@ -6,16 +6,17 @@
 
 #include "text/text.h"
 
+struct vfs;
 void report_init(text_transform_report *r, const text_transform *s);
 /* Counts a document that is kept under its source and license. */
 void report_count_values(text_transform_report *r, const text_doc *d, int64_t bytes);
 void report_add_values(struct json_t **to, const struct json_t *from); /* from: NULL is none */
 void report_add(text_transform_report *to, const text_transform_report *from,
                 const text_transform *s);
-/* @param part_bytes size of the part it belongs to. */
+/* @param part_bytes size of the part it belongs to. @param v as in store/vfs.h. */
 err report_save(const text_transform_report *r, const text_transform *s, int64_t part_bytes,
-                const char *path) MUST_USE;
-err report_load(const char *path, const text_transform *s, text_transform_report *r,
+                struct vfs *v, const char *path) MUST_USE;
+err report_load(struct vfs *v, const char *path, const text_transform *s, text_transform_report *r,
                 int64_t *part_bytes) MUST_USE;
 /* Adds up the reports of all ranks. */
 err report_total(text_transform_report *r, const text_transform *s, struct comm *c) MUST_USE;

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/vfs.h"
 #include "io/io.h"
 #include "tokenizer/chars_internal.h"
 #include "tokenizer/open_internal.h"
@@ -120,9 +121,9 @@ err tokenizer_json(const tokenizer *t, json_t **out) {
 
 err tokenizer_save(const tokenizer *t, const char *path) {
     json_t *doc = NULL;
-    if (t->source && !t->affixes_changed) return io_write(path, t->source, t->source_len);
+    if (t->source && !t->affixes_changed) return vfs_write(NULL, path, t->source, t->source_len);
     TRY(tokenizer_json(t, &doc));
-    err e = io_json_write(path, doc);
+    err e = vfs_json_write(NULL, path, doc);
     json_decref(doc);
     return e;
 }
