@@ -27,7 +27,7 @@ static const calibration_model calibration_models[] = {
     { "gpt-small", 1, 512, 4, 2048, 4096, 4, 512 }, { "gpt-small", 1, 768, 12, 3072, 8192, 2, 128 },
     { "gpt-small", 2, 192, 6, 256, 32768, 2, 128 }, { "tiny", 4, 96, 3, 256, 300, 16, 256 },
     { "tiny", 2, 320, 10, 896, 2048, 4, 256 },      { "tiny", 1, 640, 10, 1792, 1024, 2, 512 },
-    { "moe-tiny", 3, 128, 4, 256, 257, 8, 256 },     { "moe-tiny", 2, 256, 4, 512, 257, 4, 256 },
+    { "moe-tiny", 3, 128, 4, 256, 257, 8, 256 },    { "moe-tiny", 2, 256, 4, 512, 257, 4, 256 },
 };
 
 /* ---- a model that trains ---------------------------------------------------------------------------- */
@@ -299,7 +299,7 @@ typedef struct link_probe {
 
 static void sum_over_link(void *ctx, int64_t rank, int worker) {
     link_probe *p = ctx;
-    const comm_move sum = { .axes = AXIS(AX_TP), .from = PLACE_P, .to = PLACE_I };
+    const comm_move sum = { .axes = AXES_ALL, .from = PLACE_P, .to = PLACE_I };
     int64_t n = LINK_BYTES / (int64_t)sizeof(float);
     char *at = p->data + rank * 2 * LINK_BYTES;
     tensor in = tensor_of(at, DT_F32, 1, &n), out = tensor_of(at + LINK_BYTES, DT_F32, 1, &n);
@@ -321,7 +321,8 @@ err calibrate_link(double *out) {
         pool_free(threads);
         return OK;
     }
-    err e = comm_threads((mesh){ .size = { [AX_TP] = 2 } }, 60, p.end);
+    /* Which axis it is changes nothing: ranks of one machine are threads. */
+    err e = comm_threads((mesh){ .size = { [AX_COUNT - 1] = 2 } }, 60, p.end);
     if (!e) {
         p.data = mem_alloc(4 * (size_t)LINK_BYTES);
         pool_run(threads, 2, sum_over_link, &p);
