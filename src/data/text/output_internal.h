@@ -60,7 +60,7 @@ err parts_open(const parts *p, bool fresh) MUST_USE;
 /* Checks a folder that a transform has written against its state.json, before it is read as input: the
  * transform has finished, and all of its parts are there in their full size. @param v as in vfs.h. */
 err parts_verify(struct vfs *v, const char *folder, const char *state) MUST_USE;
-/* What the folders hold before a transform begins. */
+/* The folders as a transform finds them when it begins. */
 typedef struct parts_found {
     vfs_listing reports, out[TEXT_OUTPUTS_MAX], dropped;
 } parts_found;

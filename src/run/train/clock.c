@@ -122,7 +122,8 @@ err trainer_clock_next(trainer *t, int64_t step, queued_step *q) {
 }
 
 void trainer_clock_finish_step(trainer *t, double step_s) {
-    if (!is_by_clock(t)) return; /* checkpoints of other runs have no times: they are the same in every run */
+    if (!is_by_clock(t))
+        return; /* checkpoints of other runs have no times: they are the same in every run */
     t->state.seconds += step_s;
     clock_add(&t->len.clock, step_s);
     t->state.position += t->last.advance;
