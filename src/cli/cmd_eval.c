@@ -264,7 +264,7 @@ static err check_task_file(void *ctx, const char *text) {
     for (int i = 0; !row && i < task_table_rows; i++)
         near = str_nearer(path, task_row_name(task_row_at(i)), near);
     err e = !named && row ? ERR_USAGE("--tasks: %s is a task, not a file", path)
-                          : ERR_USAGE("--tasks: there is no file %s", path);
+                          : ERR_USAGE("--tasks: file %s does not exist", path);
     if (row)
         return err_hint(e,
                         "its questions are at %s; give them as JSON lines: --tasks %s=FILE.jsonl",

@@ -66,21 +66,6 @@ static text_span strip_python_space(text_span t) {
 
 /* ---- words -------------------------------------------------------------------------------------------- */
 
-/* The bit of one of Gopher's stop words, from its bytes as load_short has them; else 0. */
-static unsigned stop_bit(uint64_t bytes) {
-#define WORD(a, b, c, d)                                                                           \
-    ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
-    static const uint32_t words[] = {
-        WORD('t', 'h', 'e', 0),   WORD('b', 'e', 0, 0),     WORD('t', 'o', 0, 0),
-        WORD('o', 'f', 0, 0),     WORD('a', 'n', 'd', 0),   WORD('t', 'h', 'a', 't'),
-        WORD('h', 'a', 'v', 'e'), WORD('w', 'i', 't', 'h'),
-    };
-#undef WORD
-    unsigned bit = 0;
-    for (unsigned i = 0; i < COUNT_OF(words); i++) bit |= (unsigned)(bytes == words[i]) << i;
-    return bit;
-}
-
 static bool is_solid(const word_rules *w, const char *s, size_t n) {
     uint32_t cp;
     for (size_t i = 0; i < n;) {

@@ -23,40 +23,14 @@ static int count_set(uint64_t highs) { return (int)((highs >> 7) * EACH_BYTE(1) 
 
 /* ---- one word -------------------------------------------------------------------------------- */
 
-/* Loads the n < 8 bytes at p; `left` bytes are readable. */
-static uint64_t load_part(const char *p, size_t n, size_t left) {
-    uint64_t v = 0;
-    if (left >= 8) {
-        memcpy(&v, p, 8);
-        return v & ((UINT64_C(1) << n * 8) - 1);
-    }
-    memcpy(&v, p, n);
-    return v;
-}
-
-/* The stop words of Gopher, as load_part returns them. */
-#define PACK(a, b, c, d)                                                                           \
-    ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
-static const uint32_t stop_words[] = {
-    PACK('t', 'h', 'e', 0),   PACK('b', 'e', 0, 0),     PACK('t', 'o', 0, 0),
-    PACK('o', 'f', 0, 0),     PACK('a', 'n', 'd', 0),   PACK('t', 'h', 'a', 't'),
-    PACK('h', 'a', 'v', 'e'), PACK('w', 'i', 't', 'h'),
-};
-
-enum { ALL_STOP_WORDS = (1 << COUNT_OF(stop_words)) - 1 };
-
 static bool is_ascii_letter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
 /* @return the bit of a stop word, in any case and surrounded by any ASCII punctuation; else 0. */
-static unsigned stop_word_bit(const char *p, size_t n, size_t left) {
+static unsigned stop_word_bit(const char *p, size_t n) {
     while (n > 2 && !is_ascii_letter(p[n - 1])) n--;
-    while (n > 2 && !is_ascii_letter(p[0])) p++, n--, left--;
+    while (n > 2 && !is_ascii_letter(p[0])) p++, n--;
     if (n < 2 || n > 4) return 0;
-    uint32_t word = (uint32_t)load_part(p, n, left);
-    word |= 0x20202020u & (uint32_t)((UINT64_C(1) << n * 8) - 1);
-    for (unsigned i = 0; i < COUNT_OF(stop_words); i++)
-        if (word == stop_words[i]) return 1u << i;
-    return 0;
+    return stop_bit(load_short(p, n) | (EACH_BYTE(0x20) & ((UINT64_C(1) << n * 8) - 1)));
 }
 
 /* Counts "..." without overlaps, and U+2026. */
@@ -155,7 +129,7 @@ static void scan_word(walk *k) {
     const char *at = k->p;
     int64_t extra = k->extra;
     unsigned classes = walk_word(k);
-    size_t n = (size_t)(k->p - at), left = (size_t)(k->end - at);
+    size_t n = (size_t)(k->p - at);
     uint32_t chars = (uint32_t)((int64_t)n - (k->extra - extra));
     s->hash[s->words] = word_hash(at, n);
     s->word_chars[s->words + 1] = s->word_chars[s->words] + chars;
@@ -165,7 +139,7 @@ static void scan_word(walk *k) {
         s->solid_words++, s->solid_word_chars += chars;
     if (classes & HAS_HASH) s->hashes += count_byte(at, n, '#');
     if (classes & HAS_DOT) s->ellipses += count_ellipses(at, n);
-    if (n <= 8 && s->stop_words != ALL_STOP_WORDS) s->stop_words |= stop_word_bit(at, n, left);
+    if (n <= 8 && s->stop_words != ALL_STOP_WORDS) s->stop_words |= stop_word_bit(at, n);
     scan_line *line = k->line;
     line->words++;
     line->longest_word = MAX(line->longest_word, chars);

@@ -67,6 +67,23 @@ static inline bool same_bytes(const char *a, const char *b, size_t n) {
     return load_eight(a + n - 8) == load_eight(b + n - 8);
 }
 
+enum { STOP_WORDS = 8, ALL_STOP_WORDS = (1 << STOP_WORDS) - 1 };
+
+/* @return the bit of one of Gopher's stop words, from its bytes as load_short has them; else 0. */
+static inline unsigned stop_bit(uint64_t bytes) {
+#define WORD(a, b, c, d)                                                                           \
+    ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
+    static const uint32_t words[STOP_WORDS] = {
+        WORD('t', 'h', 'e', 0),   WORD('b', 'e', 0, 0),     WORD('t', 'o', 0, 0),
+        WORD('o', 'f', 0, 0),     WORD('a', 'n', 'd', 0),   WORD('t', 'h', 'a', 't'),
+        WORD('h', 'a', 'v', 'e'), WORD('w', 'i', 't', 'h'),
+    };
+#undef WORD
+    unsigned bit = 0;
+    for (unsigned i = 0; i < STOP_WORDS; i++) bit |= (unsigned)(bytes == words[i]) << i;
+    return bit;
+}
+
 /* Marks letters of ASCII, up to the first byte that is not ASCII. */
 static inline uint64_t letters_in(uint64_t eight) {
     uint64_t lower = eight | EACH_BYTE(0x20);

@@ -41,7 +41,7 @@ struct word_rules {
     uint64_t ascii_punctuation[2];       /* a bit per code point */
     point_ranges punctuation, sentence_ends;
     bool
-        letters_alone; /* letters of ASCII that are no exception are one word, and not punctuation */
+        letters_alone; /* ASCII letters form one word unless it is an exception; none is punctuation */
     bool splits_letters; /* an affix or infix may be in letters of ASCII alone */
     bool blanks;         /* spaces and tabs alone separate chunks */
     bool breaks;         /* Unicode's word breaks instead of patterns */
