@@ -28,28 +28,61 @@ static void rope_sizes(op_case *c) {
     c->size['T'] = size_of(c, 't');
     c->size['P'] = size_of(c, 'N') + 3;
 }
-static void rope_values(op_case *c) {
-    int64_t rot = size_of(c, 't'), positions = size_of(c, 'P');
-    fill_below(&c->in[1], positions);
+static void fill_rope(op_value *pos, op_value *table) {
+    int64_t positions = table->dim[0], rot = table->dim[1];
+    fill_below(pos, positions);
     for (int64_t p = 0; p < positions; p++)
         for (int64_t j = 0; j < rot / 2; j++) {
             double angle = (double)p * pow(10000, -2.0 * (double)j / (double)rot);
-            c->in[2].v[p * rot + j] = cos(angle);
-            c->in[2].v[p * rot + rot / 2 + j] = sin(angle);
+            table->v[p * rot + j] = cos(angle);
+            table->v[p * rot + rot / 2 + j] = sin(angle);
         }
 }
-static void rope_reference(op_case *c) {
+static void rope_values(op_case *c) { fill_rope(&c->in[1], &c->in[2]); }
+/* Results are the rows `from`, with q and k heads rotated. */
+static void rotate_heads(op_case *c, const double *from, const op_value *pos,
+                         const op_value *table) {
     int64_t cols = size_of(c, 'C'), rot = size_of(c, 't'), half = rot / 2, d = size_of(c, 'd');
-    for (int64_t i = 0; i < c->in[0].count; i++) c->out[0].v[i] = c->in[0].v[i];
+    for (int64_t i = 0; i < c->out[0].count; i++) c->out[0].v[i] = from[i];
     for (int64_t i = 0; i < size_of(c, 'N'); i++)
         for (int64_t h = 0; h < size_of(c, 'q') + size_of(c, 'k'); h++)
             for (int64_t j = 0; j < half; j++) {
-                const double *row = c->in[2].v + (int64_t)c->in[1].v[i] * rot;
+                const double *row = table->v + (int64_t)pos->v[i] * rot;
                 int64_t at = i * cols + h * d + j;
-                double x = c->in[0].v[at], y = c->in[0].v[at + half];
+                double x = from[at], y = from[at + half];
                 c->out[0].v[at] = x * row[j] - y * row[half + j];
                 c->out[0].v[at + half] = y * row[j] + x * row[half + j];
             }
+}
+static void rope_reference(op_case *c) { rotate_heads(c, c->in[0].v, &c->in[1], &c->in[2]); }
+
+/* ---- norm and rotation ------------------------------------------------------------------------------- */
+static void qknorm_rope_sizes(op_case *c) {
+    rope_sizes(c);
+    c->attr.eps = 1e-2f; /* large enough to count */
+    c->size['S'] = size_of(c, 'q') + size_of(c, 'k');
+    c->size['A'] = size_of(c, 'd');
+}
+static int rope_operand(const op_case *c) { return c->in[3].v ? 3 : 1; } /* behind the weights */
+/* Variant 1: a table that also scales, as long contexts have it. */
+static void qknorm_rope_values(op_case *c) {
+    int pos = rope_operand(c);
+    fill_rope(&c->in[pos], &c->in[pos + 1]);
+    if (c->shape.variant) spread_values(&c->in[pos + 1], 0, 1.3);
+}
+static void qknorm_rope_reference(op_case *c) {
+    int64_t cols = size_of(c, 'C'), d = size_of(c, 'd'), heads = size_of(c, 'S');
+    int pos = rope_operand(c);
+    double *n = copy_values(c->in[0].v, c->in[0].count);
+    for (int64_t i = 0; i < size_of(c, 'N') * heads; i++) {
+        const double *w = pos == 1 ? NULL : c->in[i % heads < size_of(c, 'q') ? 1 : 2].v;
+        double *head = n + i / heads * cols + i % heads * d, sum = 0;
+        for (int64_t k = 0; k < d; k++) sum += head[k] * head[k] / (double)d;
+        c->out[1].v[i] = 1 / sqrt(sum + c->attr.eps);
+        for (int64_t k = 0; k < d; k++) head[k] *= c->out[1].v[i] * (w ? w[k] : 1);
+    }
+    rotate_heads(c, n, &c->in[pos], &c->in[pos + 1]);
+    free(n);
 }
 
 /* ---- other orders: p = parts; i and j = rows of the outer and the inner index ------------------------ */
@@ -451,6 +484,17 @@ static void add_values_reference(op_case *c) {
     { (rows) * (seq), d, q, kv, window, seq, length, .variant = 1, .modes = MODE_BF16 | MODE_F16,  \
       .when = UNLIMITED }
 
+#define QKNORM_ROPE_SPEC(id)                                                                        \
+    { .op = id, .letters = "Ndqkt", .sizes = qknorm_rope_sizes, .values = qknorm_rope_values,      \
+      .reference = qknorm_rope_reference, .variants = 2,                                           \
+      .small = { { 1, 2, 1, 1, 2 }, { 5, 12, 3, 1, 6 }, { 9, 64, 20, 5, 64 }, { 90, 64, 4, 2, 32 },\
+                 { 7, 80, 2, 2, 16 }, { 3, 256, 2, 1, 254 } },                                     \
+      .wide = { { 29, 64, 2, 1, 64 }, { 29, 128, 3, 1, 128 }, { 29, 80, 2, 1, 20 },                \
+                { 29, 12, 3, 1, 12 }, { 29, 64, 2, 1, 16 }, { 29, 256, 2, 1, 64 },                 \
+                /* more heads than the blocks of a fixed grid have at a time */                    \
+                { 130, 250, 25, 1, 2, .modes = MODE_BF16, .when = ALWAYS } },                      \
+      .wide_tol = { 3e-6, 1e-5 }, .shift = 8 }
+
 const op_spec heads_specs[] = {
     { .op = OP_ROPE, .letters = "Ndqkt", .sizes = rope_sizes, .values = rope_values,
       .reference = rope_reference,
@@ -458,6 +502,8 @@ const op_spec heads_specs[] = {
       .wide = { { 29, 64, 2, 1, 64 }, { 29, 128, 3, 1, 128 }, { 29, 80, 2, 1, 20 },
                 { 29, 12, 3, 1, 12 }, { 29, 64, 2, 1, 16 } },
       .wide_tol = { 3e-6 }, .shift = 8 },
+    QKNORM_ROPE_SPEC(OP_QKNORM_ROPE),
+    QKNORM_ROPE_SPEC(OP_QKNORM_ROPE_WEIGHTED),
     { .op = OP_GROUP_HEADS, .letters = "Ndqkp", .sizes = group_sizes, .reference = group_reference,
       .small = { { 1, 2, 1, 1, 1 }, { 5, 3, 4, 2, 2 }, { 9, 16, 12, 6, 3 } },
       .wide = { { 300, 64, 8, 4, 4 }, { 33, 80, 4, 2, 2 } }, .wide_tol = { 1e-9 } },

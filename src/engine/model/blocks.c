@@ -169,6 +169,17 @@ static val rope_table(builder *b, head_shape h) {
     return prog_input_shared(b->p, rope_input_name(b->c, length), DT_F32, 2, dim, (placement){ 0 });
 }
 
+/* Normalizes and rotates queries and keys, as the model states. */
+static val position_heads(builder *b, val qkv, val pos, head_shape h) {
+    bool rotates = b->c->pos == POS_ROPE;
+    if (b->c->qknorm == QKNORM_NONE)
+        return rotates ? rec_rope(b->p, qkv, pos, rope_table(b, h), h) : qkv;
+    qk_norms n = { USE_IF(b, "attn.qnorm", qkv), USE_IF(b, "attn.knorm", qkv),
+                   (float)b->c->norm_eps };
+    if (!rotates) return rec_qknorm(b->p, qkv, n.wq, n.wk, h, n.eps);
+    return rec_qknorm_rope(b->p, qkv, n, pos, rope_table(b, h), h);
+}
+
 static val norm_latent(builder *b, val x, const char *w) {
     norm_spec s = { true, USE_IF(b, w, x), VAL_NONE, (float)b->c->latent_eps };
     return rec_norm(b->p, (residual_state){ x, VAL_NONE }, s).y;
@@ -225,14 +236,11 @@ static val attention(builder *b, val x) {
     val all = rec_comm(p, x, AXIS(AX_TP), PLACE_R), qkv = qkv_layer(b, all);
     CHOICE_DECIDED(qknorm_kind, 3);
     CHOICE_DECIDED(pos_kind, 4);
-    if (b->c->qknorm != QKNORM_NONE) {
-        val qnorm = USE_IF(b, "attn.qnorm", qkv), knorm = USE_IF(b, "attn.knorm", qkv);
-        qkv = rec_qknorm(p, qkv, qnorm, knorm, h, (float)b->c->norm_eps);
-    }
-    val pos = token_input(b, TOKEN_POS, DT_I32, AS_HEADS);
-    if (b->c->pos == POS_ROPE) qkv = rec_rope(p, qkv, pos, rope_table(b, h), h);
-    if (b->c->pos == POS_NONE && b->c->temperature > 0) qkv = rec_scale_queries(p, qkv, pos, h);
+    /* before the others: it changes v alone, so that what they save need not be copied for it */
     if (b->c->value_step) qkv = with_own_values(b, qkv, all, h);
+    val pos = token_input(b, TOKEN_POS, DT_I32, AS_HEADS);
+    qkv = position_heads(b, qkv, pos, h);
+    if (b->c->pos == POS_NONE && b->c->temperature > 0) qkv = rec_scale_queries(p, qkv, pos, h);
     if (b->c->pos == POS_ALIBI) qkv = rec_alibi(p, qkv, pos, (float)b->c->alibi_max, &h);
     val o;
     if (b->mode == PROG_DECODE) {

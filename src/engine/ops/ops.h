@@ -38,6 +38,8 @@ typedef enum { ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU2 } act_kind;
 /* Muon's polynomials: those of Jordan et al. (2024), or of Polar Express (Amsel et al., 2025). */
 typedef enum { POLAR_CLASSIC, POLAR_EXPRESS, POLAR_KINDS } polar_kind;
 
+enum { QKNORM_ROPE_DIM = 256 }; /* the largest heads of QKNORM_ROPE */
+
 /* Attributes that are fixed when an op is recorded. An op reads only the members that its row in ops.def lists. */
 typedef struct op_attr {
     float eps;    /* norms */

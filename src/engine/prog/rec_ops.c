@@ -312,6 +312,20 @@ val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h) {
     return rec_first(p, r);
 }
 
+/* One op where it can do both: per head, and heads that its kernels hold in registers. */
+val rec_qknorm_rope_(prog *p, val qkv, qk_norms n, val pos, val table, head_shape h) {
+    bool weights = n.wq != VAL_NONE;
+    if (h.norm_full || h.dim > QKNORM_ROPE_DIM || weights != (n.wk != VAL_NONE))
+        return rec_rope_(p, rec_qknorm_(p, qkv, n.wq, n.wk, h, n.eps), pos, table, h);
+    rec_request r = { OP_QKNORM_ROPE, { qkv, pos, table } };
+    if (weights) r = (rec_request){ OP_QKNORM_ROPE_WEIGHTED, { qkv, n.wq, n.wk, pos, table } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    r.attr.eps = n.eps;
+    r.sizes.of['S'] = r.attr.heads.q + r.attr.heads.kv;
+    r.sizes.of['T'] = h.rot;
+    return rec_first(p, r);
+}
+
 val rec_scale_queries_(prog *p, val qkv, val pos, head_shape h) {
     rec_request r = { OP_SCALE_QUERIES, { qkv, pos } };
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;

@@ -249,6 +249,12 @@ norm_out rec_norm_(prog *p, residual_state s, norm_spec n);
 val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm comes first */
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
+/* Both, in this order, by one op where it can. */
+typedef struct qk_norms {
+    val wq, wk; /* VAL_NONE: without weights */
+    float eps;
+} qk_norms;
+val rec_qknorm_rope_(prog *p, val qkv, qk_norms n, val pos, val table, head_shape h);
 val rec_scale_queries_(prog *p, val qkv, val pos, head_shape h);
 /* Queries and keys whose scores fall linearly with the distance. @param h of qkv; its dim becomes that of the result */
 val rec_alibi_(prog *p, val qkv, val pos, float max, head_shape *h);
@@ -342,6 +348,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_alibi(p, ...)            rec_alibi_(HERE(p), __VA_ARGS__)
 #define rec_scale_queries(p, ...)    rec_scale_queries_(HERE(p), __VA_ARGS__)
 #define rec_rope(p, ...)             rec_rope_(HERE(p), __VA_ARGS__)
+#define rec_qknorm_rope(p, ...)      rec_qknorm_rope_(HERE(p), __VA_ARGS__)
 #define rec_attention(p, ...)        rec_attention_(HERE(p), __VA_ARGS__)
 #define rec_tokens_to_heads(p, ...)  rec_tokens_to_heads_(HERE(p), __VA_ARGS__)
 #define rec_heads_to_tokens(p, ...)  rec_heads_to_tokens_(HERE(p), __VA_ARGS__)

@@ -14,6 +14,7 @@ norm_space CPU(norm_divide)(const op_call *c) {
     case OP_RMSNORM_BWD: s.width = s.ld; break;
     case OP_LAYERNORM_BWD: s.width = 2 * s.ld; break;
     case OP_QKNORM_BWD:
+    case OP_QKNORM_ROPE_WEIGHTED_BWD:
     case OP_QKNORM_BY_BWD: s.width = 2 * s.ld; break;
     default: break;
     }
