@@ -5,7 +5,7 @@
  *
  *     bench_gpu_ops [--only=NAME]   only ops with NAME in their name
  *
- * Shapes are those of four models, with the types their programs have: bf16 activations, fp32 norm
+ * Shapes are those of five models, with the types their programs have: bf16 activations, fp32 norm
  * weights, statistics, gradients and moments. Calls are queued in rounds and timed as a whole, launches
  * included; operands rotate through enough memory to leave nothing in the cache. */
 #include "bench.h"
@@ -26,12 +26,13 @@ static const bench_model models[] = {
     { "gpt2-1558m", 16384, 1600, 6400, 50304, 25, 25, 64, 1024 },
     { "llama-1b", 16384, 2048, 8192, 32000, 32, 8, 64, 4096 },
     { "llama-3b", 8192, 3072, 8192, 32000, 24, 8, 128, 4096 },
+    { "fast-d12", 65536, 768, 3072, 32768, 6, 6, 128, 2048 },
 };
-enum { GPT = 3, LLAMA = 12, ALL = 15 }; /* bits of models */
+enum { GPT = 3, LLAMA = 12, ALL = 15, QK = 24 }; /* bits of models; QK: norms of queries and keys */
 
 /* Operands by letter; '-' is absent, '=' the memory of in[0].
  *   activations [N, ...], bf16: d D, f F, g 2F, q heads; x D in fp32; D like d, not touched
- *   fp32: w [D], b [F], s [N], S [N, 2]; z [V, D], of which rows are read and written
+ *   fp32: w [D], b [F], s [N], S [N, 2], H [head], h [N, q and k heads]; z [V, D], of which rows are read and written
  *   a parameter of PARAMS elements: p fp32, c bf16; read and written: u fp32, C bf16, B moments in
  *   bytes; e [2]
  *   i32: t tokens, k tokens as in text (the n-th most frequent at 1/n), o positions; the table of rope R [4096, head], of tokens T [V, D] bf16 */
@@ -59,6 +60,12 @@ static const bench_row rows[] = {
     { "rope", OP_ROPE, LLAMA, "qoR", "q" },
     { "rope in place", OP_ROPE, LLAMA, "qoR", "=" },
     { "rope_bwd in place", OP_ROPE_BWD, LLAMA, "qoR", "=" },
+    { "qknorm", OP_QKNORM, QK, "q--", "qh" },
+    { "qknorm_bwd", OP_QKNORM_BWD, QK, "qqh--", "q" },
+    { "qknorm_rope in place", OP_QKNORM_ROPE, QK, "qoR", "=h" },
+    { "qknorm_rope_bwd in place", OP_QKNORM_ROPE_BWD, QK, "qqhoR", "=" },
+    { "qknorm_rope_weighted", OP_QKNORM_ROPE_WEIGHTED, QK, "qHHoR", "qh" },
+    { "qknorm_rope_weighted_bwd", OP_QKNORM_ROPE_WEIGHTED_BWD, QK, "qqhHHoR", "=HH" },
     { "bias gradient, D", OP_LINEAR_BWD_W, GPT, "dD", "-w" },
     { "bias gradient, F", OP_LINEAR_BWD_W, GPT, "fD", "-b" },
     { "add", OP_ADD, ALL, "dd", "d" },
@@ -135,6 +142,8 @@ static tensor operand(bench *b, char what, const bench_model *m, size_t *moved) 
     case 't':
     case 'k': t = take_ids(b, what, m->n, m->v); break;
     case 'o': t = take_ids(b, what, m->n, 4096); break;
+    case 'H': t = take_tensor(b, DT_F32, m->head, 0); break;
+    case 'h': t = take_tensor(b, DT_F32, m->n, m->q + m->kv); break;
     case 'R': t = take_tensor(b, DT_F32, 4096, m->head), times = 0; break;
     case 'T': t = take_tensor(b, DT_BF16, m->v, m->d), times = 0; break;
     case 'z': t = take_tensor(b, DT_F32, m->v, m->d), times = 0; break;
@@ -150,6 +159,10 @@ static size_t moved_besides(const bench_row *r, const bench_model *m, const op_c
     switch (r->op) {
     case OP_EMBED: return tensor_bytes(&c->out[0]);
     case OP_EMBED_BWD: return (size_t)(2 * distinct * (double)m->d) * sizeof(float);
+    case OP_QKNORM_ROPE_BWD:
+    case OP_QKNORM_ROPE_WEIGHTED_BWD: /* in place: of three rows, q and k; two whole ones were counted */
+        return (size_t)(m->n * (m->q - m->kv) * m->head) * sizeof(uint16_t);
+    case OP_QKNORM_ROPE:
     case OP_ROPE:
     case OP_ROPE_BWD: /* in place: q and k are written where they were read, v stays */
         if (r->out[0] != '=') return 0;
