@@ -25,7 +25,7 @@ static const dtype types[] = { DT_F32, DT_BF16 };
 
 /* Operands of a call, as (rows, columns) in units of N and D; what: activations 'a' and fp32 'f' are
  * streamed, fp32 'u' read and written; ids of tokens 'p' (in no order), positions 'o' (in order) and
- * of dropout 'q'; statistics 's'; weights 'w', their gradients 'g' and the table of rope 't'. */
+ * of dropout 'q'; statistics 's', of heads 'h'; weights 'w', their gradients 'g' and the table of rope 't'. */
 typedef struct shape_of {
     char what;
     int rows,
@@ -62,6 +62,16 @@ static const bench_row rows[] = {
     { "layernorm + residual", OP_LAYERNORM, { ACT, ACT, W, W }, { ACT, ACT, { 's', 'N', 0 } } },
     { "layernorm_bwd", OP_LAYERNORM_BWD, { ACT, ACT, { 's', 'N', 0 }, W, ACT }, { ACT, DW, DW } },
     { "rope", OP_ROPE, { ACT, { 'o', 'N', 0 }, { 't', 'N', 0 } }, { ACT } },
+    { "qknorm", OP_QKNORM, { ACT }, { ACT, { 'h', 'N', 0 } } },
+    { "qknorm_bwd", OP_QKNORM_BWD, { ACT, ACT, { 'h', 'N', 0 } }, { ACT } },
+    { "qknorm_rope",
+      OP_QKNORM_ROPE,
+      { ACT, { 'o', 'N', 0 }, { 't', 'N', 0 } },
+      { ACT, { 'h', 'N', 0 } } },
+    { "qknorm_rope_bwd",
+      OP_QKNORM_ROPE_BWD,
+      { ACT, ACT, { 'h', 'N', 0 }, { 'o', 'N', 0 }, { 't', 'N', 0 } },
+      { ACT } },
     { "gelu", OP_GELU, { ACT }, { ACT } },
     { "gelu_bwd", OP_GELU_BWD, { ACT, ACT }, { ACT } },
     { "swiglu", OP_SWIGLU, { ACT2 }, { ACT } },
@@ -93,6 +103,7 @@ static tensor operand(const shape_of *o, bench_shape s, dtype act, arena_of *a, 
     int64_t n = o->rows == 'N' ? s.n : o->rows == 'V' ? vocab : o->rows;
     int64_t cols = o->what == 's'   ? 2
                    : o->what == 't' ? head
+                   : o->what == 'h' ? s.d / head
                    : o->cols == 'V' ? vocab
                    : o->cols        ? o->cols * s.d
                                     : 1;

@@ -488,7 +488,7 @@ static void add_values_reference(op_case *c) {
     { .op = id, .letters = "Ndqkt", .sizes = qknorm_rope_sizes, .values = qknorm_rope_values,      \
       .reference = qknorm_rope_reference, .variants = 2,                                           \
       .small = { { 1, 2, 1, 1, 2 }, { 5, 12, 3, 1, 6 }, { 9, 64, 20, 5, 64 }, { 90, 64, 4, 2, 32 },\
-                 { 7, 80, 2, 2, 16 }, { 3, 256, 2, 1, 254 } },                                     \
+                 { 7, 80, 2, 2, 16 }, { 3, 256, 2, 1, 254 }, { 5, 128, 2, 1, 64 } },               \
       .wide = { { 29, 64, 2, 1, 64 }, { 29, 128, 3, 1, 128 }, { 29, 80, 2, 1, 20 },                \
                 { 29, 12, 3, 1, 12 }, { 29, 64, 2, 1, 16 }, { 29, 256, 2, 1, 64 },                 \
                 /* more heads than the blocks of a fixed grid have at a time */                    \

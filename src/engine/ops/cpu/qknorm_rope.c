@@ -2,7 +2,7 @@
  * once out, backward also y's; v only where results have memory of their own.
  *
  * With n = x stat and y = R n, where R rotates pairs and multiplies them by f:
- *     dx = stat (R' dy - n mean(dy y)),  n = R' y / f^2,  f^2 = cos^2 + sin^2 of the table
+ *     dx = stat (R' dy - n mean(dy y)),  n = R' y / f^2,  f^2 = cos^2 + sin^2 of any pair
  * With weights, y = R (w n):  g = R' dy,  dw = g n,  dx = stat (w g - n mean(w g n)). */
 #include "norm.h"
 #include "ops/op_table.h"
@@ -42,6 +42,12 @@ static float mean_product(const float *x, const float *y, int dim) {
     return sum / (float)dim;
 }
 
+/* Of a rotation and a factor. */
+static float squared_factor(const float *cs, int half) {
+    return half ? cs[0] * cs[0] + cs[half] * cs[half] : 1;
+}
+
+/* ---- any mixture of types and any width ------------------------------------------------------------ */
 static void head_fwd(const qknorm_rope_job *j, const qk_head *h) {
     float tmp[QKNORM_ROPE_DIM], y[QKNORM_ROPE_DIM];
     const float *x = elems_get(j->from, h->at, j->dim, tmp);
@@ -59,12 +65,9 @@ static void head_bwd(const qknorm_rope_job *j, const qk_head *h) {
     const float *y = elems_get(&j->c->in[1], h->at, j->dim, y_tmp);
     float mean = mean_product(dy, y, j->dim), stat = *h->stat;
     int half = j->half;
+    float by = mean / squared_factor(h->cs, half);
 #pragma omp simd
-    for (int k = 0; k < half; k++) {
-        float by = mean / (cs[k] * cs[k] + cs[k + half] * cs[k + half]);
-        dx[k] = stat * (dy[k] - y[k] * by);
-        dx[k + half] = stat * (dy[k + half] - y[k + half] * by);
-    }
+    for (int k = 0; k < 2 * half; k++) dx[k] = stat * (dy[k] - y[k] * by);
 #pragma omp simd
     for (int k = 2 * half; k < j->dim; k++) dx[k] = stat * (dy[k] - y[k] * mean);
     rotate(dx, cs, half, -1);
@@ -89,18 +92,108 @@ static void head_weighted_bwd(const qknorm_rope_job *j, const qk_head *h) {
     elems_put(j->to, h->at, j->dim, g);
 }
 
+/* ---- tensors of one type, fp32 or bf16, and parts of a head that are multiples of STRIP ------------ */
+enum { STRIP = 2 * VEC };
+
+LOOP_INLINE float strips_mean(dtype t, const void *x, const void *y, int dim) {
+    vf sum[2] = { { 0 }, { 0 } };
+    for (int k = 0; k < dim; k += STRIP) {
+        vf a[2], b[2];
+        vecs_load(t, x, k, a, 2);
+        vecs_load(t, y, k, b, 2);
+        VEC_UNROLL for (int i = 0; i < 2; i++) sum[i] += a[i] * b[i];
+    }
+    return vec_sum(sum[0] + sum[1]) / (float)dim;
+}
+LOOP_INLINE void *head_at(const tensor *x, dtype t, int64_t at) {
+    return (char *)x->data + (size_t)at * elem_size(t);
+}
+/* Rotates pairs that are in registers and stores them. */
+LOOP_INLINE void strips_rotate(dtype t, const float *cs, int half, float sign, int k, const vf a[2],
+                               const vf b[2], void *to) {
+    vf c[2], s[2], x[2], y[2];
+    vecs_load(DT_F32, cs, k, c, 2);
+    vecs_load(DT_F32, cs, k + half, s, 2);
+    VEC_UNROLL for (int i = 0; i < 2; i++) x[i] = a[i] * c[i] - b[i] * (s[i] * sign);
+    VEC_UNROLL for (int i = 0; i < 2; i++) y[i] = b[i] * c[i] + a[i] * (s[i] * sign);
+    vecs_store(t, to, k, x, 2);
+    vecs_store(t, to, k + half, y, 2);
+}
+
+LOOP_INLINE void strips_scaled(dtype t, const void *x, const float *w, float scale, int k,
+                               vf v[2]) {
+    vf weight[2];
+    vecs_load(t, x, k, v, 2);
+    vecs_load(DT_F32, w, k, weight, 2);
+    VEC_UNROLL for (int i = 0; i < 2; i++) v[i] = v[i] * scale * weight[i];
+}
+LOOP_INLINE void strips_fwd(dtype t, const qknorm_rope_job *j, const qk_head *h) {
+    const void *x = head_at(j->from, t, h->at);
+    void *y = head_at(j->to, t, h->at);
+    float scale = 1 / sqrtf(strips_mean(t, x, x, j->dim) + j->c->attr.eps);
+    vf a[2], b[2];
+    for (int k = 0; k < j->half; k += STRIP) {
+        strips_scaled(t, x, h->w, scale, k, a);
+        strips_scaled(t, x, h->w, scale, k + j->half, b);
+        strips_rotate(t, h->cs, j->half, 1, k, a, b, y);
+    }
+    for (int k = 2 * j->half; k < j->dim; k += STRIP) {
+        strips_scaled(t, x, h->w, scale, k, a);
+        vecs_store(t, y, k, a, 2);
+    }
+    *h->stat = scale;
+}
+
+/* stat (dy - y by) */
+LOOP_INLINE void strips_less(dtype t, const void *dy, const void *y, float stat, float by, int k,
+                             vf v[2]) {
+    vf u[2];
+    vecs_load(t, dy, k, v, 2);
+    vecs_load(t, y, k, u, 2);
+    VEC_UNROLL for (int i = 0; i < 2; i++) v[i] = (v[i] - u[i] * by) * stat;
+}
+LOOP_INLINE void strips_bwd(dtype t, const qknorm_rope_job *j, const qk_head *h) {
+    const void *dy = head_at(j->from, t, h->at), *y = head_at(&j->c->in[1], t, h->at);
+    void *dx = head_at(j->to, t, h->at);
+    float mean = strips_mean(t, dy, y, j->dim), by = mean / squared_factor(h->cs, j->half);
+    vf a[2], b[2];
+    for (int k = 0; k < j->half; k += STRIP) {
+        strips_less(t, dy, y, *h->stat, by, k, a);
+        strips_less(t, dy, y, *h->stat, by, k + j->half, b);
+        strips_rotate(t, h->cs, j->half, -1, k, a, b, dx);
+    }
+    for (int k = 2 * j->half; k < j->dim; k += STRIP) {
+        strips_less(t, dy, y, *h->stat, mean, k, a);
+        vecs_store(t, dx, k, a, 2);
+    }
+}
+static void fwd_f32(const qknorm_rope_job *j, const qk_head *h) { strips_fwd(DT_F32, j, h); }
+static void fwd_bf16(const qknorm_rope_job *j, const qk_head *h) { strips_fwd(DT_BF16, j, h); }
+static void bwd_f32(const qknorm_rope_job *j, const qk_head *h) { strips_bwd(DT_F32, j, h); }
+static void bwd_bf16(const qknorm_rope_job *j, const qk_head *h) { strips_bwd(DT_BF16, j, h); }
+
+static bool in_strips(const qknorm_rope_job *j) {
+    dtype t = j->from->dt;
+    bool alike = j->to->dt == t && (j->c->op != OP_QKNORM_ROPE_BWD || j->c->in[1].dt == t);
+    return alike && (t == DT_F32 || t == DT_BF16) && j->half % STRIP == 0 &&
+           (j->dim - 2 * j->half) % STRIP == 0;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------ */
 /* Where the operands of each op are; weights 0: none. */
+typedef void head_fn(const qknorm_rope_job *j, const qk_head *h);
 typedef struct qknorm_rope_form {
-    void (*head)(const qknorm_rope_job *j, const qk_head *h);
-    int weights, pos; /* operands: wq, with wk behind it; pos, with the table behind it */
+    head_fn *head, *f32, *bf16; /* for any types; in strips, NULL: none */
+    int weights, pos;           /* operands: wq, with wk behind it; pos, with the table behind it */
     bool backward;
 } qknorm_rope_form;
 static qknorm_rope_form form_of(op_code op) {
     switch (op) {
-    case OP_QKNORM_ROPE: return (qknorm_rope_form){ head_fwd, 0, 1, false };
-    case OP_QKNORM_ROPE_WEIGHTED: return (qknorm_rope_form){ head_fwd, 1, 3, false };
-    case OP_QKNORM_ROPE_BWD: return (qknorm_rope_form){ head_bwd, 0, 3, true };
-    default: return (qknorm_rope_form){ head_weighted_bwd, 3, 5, true };
+    case OP_QKNORM_ROPE: return (qknorm_rope_form){ head_fwd, fwd_f32, fwd_bf16, 0, 1, false };
+    case OP_QKNORM_ROPE_WEIGHTED:
+        return (qknorm_rope_form){ head_fwd, fwd_f32, fwd_bf16, 1, 3, false };
+    case OP_QKNORM_ROPE_BWD: return (qknorm_rope_form){ head_bwd, bwd_f32, bwd_bf16, 0, 3, true };
+    default: return (qknorm_rope_form){ head_weighted_bwd, NULL, NULL, 3, 5, true };
     }
 }
 
@@ -117,6 +210,8 @@ static void qknorm_rope_task(void *ctx, int64_t i, int worker) {
         dw = j->space.partial + i * j->space.width;
         memset(dw, 0, (size_t)j->space.width * sizeof *dw);
     }
+    head_fn *head = j->from->dt == DT_F32 ? form.f32 : form.bf16;
+    if (!head || !in_strips(j)) head = form.head;
     float *stat = form.backward ? c->in[2].data : c->out[1].data; /* [N, heads] */
     int64_t qk = (int64_t)j->heads * j->dim;
     int rot = 2 * j->half;
@@ -130,7 +225,7 @@ static void qknorm_rope_task(void *ctx, int64_t i, int worker) {
             h.stat = stat + row * j->heads + k;
             h.w = w[of_k];
             h.dw = dw ? dw + of_k * j->space.ld : NULL;
-            form.head(j, &h);
+            head(j, &h);
         }
         if (j->from->data != j->to->data)
             elems_copy(j->from, row * j->cols + qk, j->to, row * j->cols + qk, j->cols - qk);

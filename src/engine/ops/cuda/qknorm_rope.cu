@@ -146,9 +146,9 @@ static __global__ void __launch_bounds__(THREADS)
     float mean = mean_product(s, d, v);
     if (normed) {
         float scale = stat[p.row * s.heads + p.head];
+        float by = mean / (cs[0][0] * cs[0][0] + cs[1][0] * cs[1][0]);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            float by = mean / (cs[0][k] * cs[0][k] + cs[1][k] * cs[1][k]);
             d[0][k] = scale * (d[0][k] - v[0][k] * by);
             d[1][k] = scale * (d[1][k] - v[1][k] * by);
         }
