@@ -322,6 +322,26 @@ static void the_learning_rate_scales_with_the_whole_batch(void **state) {
     }
 }
 
+/* 128 tokens, where 16 are the base, have half of the rate; a run that is not longer than the base has all of it. */
+static void the_learning_rate_falls_with_the_length_of_the_run(void **state) {
+    static const struct {
+        const char *base;
+        double lr;
+    } cases[] = { { "16", 0.005 }, { "128", 0.01 }, { "1e6", 0.01 }, { "0", 0.01 } };
+    for (int i = 0; i < 4; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "run%d", i);
+        train_small(*state, name,
+                    (settings){ "training.steps", "2", "training.seq_len", "16",
+                                "training.global_batch_size", "4", "lr_scheduler", "constant",
+                                "lr_scheduler.warmup", "0", "optimizer.lr_base_tokens",
+                                cases[i].base });
+        json_t *steps = logged_steps(*state, name);
+        assert_true(fabs(logged_number(steps, 1, "lr") / cases[i].lr - 1) < 1e-6);
+        json_decref(steps);
+    }
+}
+
 /* Of 10240 tokens where 20480 are the base, in batches of four times the base, at twice the rate: four times the decay. */
 static void weight_decay_scales_with_the_length_of_the_run(void **state) {
 #define SCALED_RUN                                                                                 \
@@ -523,6 +543,7 @@ int main(void) {
         T(the_logged_loss_is_a_mean_over_targets),
         T(the_noise_scale_compares_means_over_targets),
         T(the_learning_rate_scales_with_the_whole_batch),
+        T(the_learning_rate_falls_with_the_length_of_the_run),
         T(weight_decay_scales_with_the_length_of_the_run),
         T(a_stop_beyond_the_steps_is_their_end),
         T(a_ramp_may_start_below_one_sequence),

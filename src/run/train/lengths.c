@@ -240,11 +240,20 @@ static err set_ramp(trainer *t, const cfg_scale *s) {
     return OK;
 }
 
-/* The batch, relative to the one that rates are stated for; and what that makes of the learning rate. */
+static double tokens_in(const trainer *t, int64_t steps) {
+    return (double)batch_ramp_windows(&t->len.ramp, steps) * (double)t->len.seq;
+}
+
+/* The batch and the run's length, relative to those that rates are stated for; and what they make of the learning rate. The
+ * best rate falls with the length, by a power that was found to be near 1/3 (Bjorck et al., 2024). */
 static double batch_ratio(const trainer *t) {
     return (double)t->len.ramp.full / (double)t->cfg->optimizer.lr_scaling_base_batch;
 }
-static double lr_scale(const trainer *t) {
+static double length_scale(const trainer *t) {
+    double base = (double)t->cfg->optimizer.lr_base_tokens, tokens = tokens_in(t, t->len.steps);
+    return base > 0 && tokens > base ? cbrt(base / tokens) : 1;
+}
+static double batch_scale(const trainer *t) {
     switch ((cfg_lr_scaling)t->cfg->optimizer.lr_scaling) {
     case CFG_LR_PLAIN: return 1;
     case CFG_LR_LINEAR: return batch_ratio(t);
@@ -252,6 +261,7 @@ static double lr_scale(const trainer *t) {
     }
     BUG("not a scaling of the learning rate");
 }
+static double lr_scale(const trainer *t) { return batch_scale(t) * length_scale(t); }
 
 /* ---- everything else --------------------------------------------------------------------- */
 static err set_schedule(trainer *t, const cfg_scale *s) {
@@ -288,8 +298,7 @@ static err set_schedule(trainer *t, const cfg_scale *s) {
 double trainer_decay_per_token(const trainer *t) {
     enum { LEAST_STEPS = 20 };
     if (!t->len.steps) return 0;
-    double tokens = (double)batch_ramp_windows(&t->len.ramp, MAX(t->len.steps, LEAST_STEPS)) *
-                    (double)t->len.seq;
+    double tokens = tokens_in(t, MAX(t->len.steps, LEAST_STEPS));
     return tokens > 0 ? batch_ratio(t) / lr_scale(t) / tokens : 0;
 }
 

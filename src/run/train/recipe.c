@@ -20,6 +20,7 @@ static const struct {
     { "optimizer.name", "muon" },
     { "optimizer.lr", "0.03" },
     { "optimizer.lr_scaling", "sqrt" },
+    { "optimizer.lr_base_tokens", "45000000" },
     { "optimizer.weight_decay", "0.2" },
     { "optimizer.weight_decay_schedule", "cosine" },
     { "optimizer.weight_decay_base_tokens", "45000000" },
