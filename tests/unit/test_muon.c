@@ -3,6 +3,8 @@
  * (cautious) and follows a schedule. */
 #include "support/optim.h"
 
+#include "prog/prog_internal.h"
+
 static const double LR = 0.02;
 
 typedef struct matrix {
@@ -194,10 +196,60 @@ static void rows_without_gradients_stay_finite(void **state) {
     comm_free(end);
 }
 
+/* How many matrices a rank's step packs. */
+static int packed_by(const model_config *c, const model_layout *l, int rank) {
+    optim_settings s = settings_of(OPTIM_MUON);
+    model_layout own = *l;
+    const prog *list[OPTIM_PROGRAMS];
+    model *m;
+    optimizer *o;
+    int n = 0;
+    own.mesh.rank = rank;
+    assert_ok(model_new(c, &own, &m));
+    plan *p = plan_new(&own.mesh, counting(), 1);
+    model_reserve(m, p, true);
+    assert_ok(optim_new(&s, m, p, &o));
+    for (int i = optim_programs(o, list) - 1; i >= 0; i--)
+        for (int k = 0; k < list[i]->fwd.n; k++) n += list[i]->fwd.op[k].op == OP_MUON_PACK;
+    optim_free(o);
+    plan_free(p);
+    model_free(m);
+    return n;
+}
+
+/* The ranks of a group share the matrices evenly, to one of each shape. */
+static void a_group_orthogonalizes_each_matrix_once(void **state) {
+    static const model_layout layouts[] = {
+        { .dt = DT_F32, .mesh.size = { [AX_TP] = 2 } },
+        { .dt = DT_F32, .mesh.size = { [AX_TP] = 4 } },
+        { .dt = DT_F32, .mesh.size = { [AX_DP_SHARD] = 2 }, .zero = 1 },
+        { .dt = DT_F32, .mesh.size = { [AX_DP_SHARD] = 2, [AX_TP] = 2 }, .zero = 1 },
+        { .dt = DT_F32, .mesh.size = { [AX_DP_SHARD] = 4, [AX_TP] = 2 }, .zero = 3 },
+        { .dt = DT_F32, .mesh.size = { [AX_DP_REPLICATE] = 2, [AX_TP] = 4 } },
+    };
+    model_config c = small_llama();
+    c.layers = 8;
+    c.kv_heads = 4;
+    int matrices = 7 * c.layers;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        int sum = 0, most = 0, ranks = mesh_world(&layouts[i].mesh);
+        int copies = mesh_size(&layouts[i].mesh, AX_DP_REPLICATE);
+        for (int r = 0; r < ranks; r++) {
+            int n = packed_by(&c, &layouts[i], r);
+            sum += n;
+            most = MAX(most, n);
+        }
+        assert_int_equal(sum, copies * matrices);
+        if (most > copies * matrices / ranks + 7)
+            fail_msg("layout %zu: one of %d ranks has %d of %d matrices", i, ranks, most, matrices);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_option_is_what_its_paper_states),
         cmocka_unit_test(rows_without_gradients_stay_finite),
+        cmocka_unit_test(a_group_orthogonalizes_each_matrix_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,6 +79,7 @@ typedef struct param_update { /* a parameter, or the slice of it that this rank 
     int64_t count;
     int64_t copies;        /* ranks that hold the same elements */
     int whole[MAX_STATES]; /* plan regions of states by rows and columns; -1: none */
+    int turn; /* of the ranks that have its shards, the one that orthogonalizes it; -1: each does */
     int64_t sums; /* of its rows and columns: where they begin among those of all matrices */
 } param_update;
 
@@ -168,5 +169,15 @@ void directions_reserve(optimizer *o);
 void record_adaptive_clip(const optimizer *o, prog *p);
 /* The updates of all ranges that are not BY_ELEMENT. */
 void record_directions(const optimizer *o, prog *p);
+/* The weights' step along a direction. @param squares VAL_NONE: its length is right as it is */
+void record_along(const optimizer *o, prog *p, const update_range *s, val direction, val squares);
+
+/* ---- muon.c -------------------------------------------------------------------------------- */
+/* Deals out the matrices that ranks have shards of, in the order of the parameters. */
+void muon_deal(optimizer *o);
+/* The axes along which another rank orthogonalizes a matrix; whether this one does. */
+axis_set dealt_over(const optimizer *o, int param);
+bool muon_is_here(const optimizer *o, int param);
+void record_muon(const optimizer *o, prog *p);
 
 #endif

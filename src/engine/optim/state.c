@@ -20,7 +20,7 @@ state_kind optim_state_kind(const optimizer *o, int param, int k) {
 
 axis_set optim_state_same(const optimizer *o, int param, int k) {
     axis_set same = model_param_same(o->m, param), divided = model_param_divided(o->m, param);
-    if (o->param[param].r->kind == BY_ORTHOGONAL) return same | (divided & ~slices_over(o, param));
+    if (o->param[param].r->kind == BY_ORTHOGONAL) return same | (divided & ~dealt_over(o, param));
     /* all of it is on every rank of the stage, those that hold other experts too: sums are taken over them */
     return same | divided | (mesh_axes(&o->mesh) & model_param_at(o->m, param)->apart);
 }

@@ -34,6 +34,7 @@ val prog_step_state(prog *p) {
 }
 
 val prog_elements(prog *p, val of, int64_t at, int ndim, const int64_t *dim) {
+    if (of == VAL_NONE) return VAL_NONE; /* recording has failed */
     prog_val v = p->val[of];
     return val_alias(p, of, (size_t)at * dt_size(v.dt), v.dt, ndim, dim, v.pl);
 }
