@@ -116,16 +116,24 @@ static void equilibrate_rows(muon_packing *p, float *line) {
     p->of_rows = true;
 }
 
+/* What elements [l, l + n) of row s of x are multiplied by. */
+static void factors_of(const muon_packing *p, int64_t s, int64_t l, int64_t n, float *restrict f) {
+    bool across = p->line && lines_across(p);
+    float by = p->line && !across ? p->by * p->line[s] : p->by;
+    for (int64_t k = 0; k < n; k++) f[k] = by;
+    for (int64_t k = 0; across && k < n; k++) f[k] *= p->line[l + k];
+}
+
 /* Elements [l, l + n) of row s of x, from u; zeros beyond it. */
 static void gather_row(const muon_packing *p, int64_t s, int64_t l, int64_t n, float *restrict to) {
+    float f[BLOCK];
     int64_t rows = p->u->dim[0], cols = p->u->dim[1];
     const float *restrict u = p->u->data;
-    int64_t stride = p->tall ? cols : 1, from = p->tall ? s : s * cols;
-    int64_t inside = s < MIN(rows, cols) ? MIN(n, MAX(rows, cols) - l) : 0;
-    for (int64_t k = 0; k < inside; k++) to[k] = p->by * u[from + (l + k) * stride];
-    if (p->line)
-        for (int64_t k = 0; k < inside; k++) to[k] *= p->line[lines_across(p) ? l + k : s];
-    for (int64_t k = MAX(inside, 0); k < n; k++) to[k] = 0;
+    int64_t inside = s < MIN(rows, cols) ? MAX(0, MIN(n, MAX(rows, cols) - l)) : 0;
+    if (inside) factors_of(p, s, l, inside, f);
+    for (int64_t k = 0; p->tall && k < inside; k++) to[k] = f[k] * u[s + (l + k) * cols];
+    for (int64_t k = 0; !p->tall && k < inside; k++) to[k] = f[k] * u[s * cols + l + k];
+    for (int64_t k = inside; k < n; k++) to[k] = 0;
 }
 
 /* A band of TILE rows of x, in tiles: one of a tall matrix fits L1 where a whole row of x, a column of u, does not. */
@@ -169,25 +177,30 @@ static void column_squares_task(void *ctx, int64_t i, int worker) {
     float tmp[BLOCK];
     int64_t wide = p->x->dim[1], lines = MAX(p->u->dim[0], p->u->dim[1]);
     span s = span_of(i, BLOCK, lines);
-    memset(p->sum + s.lo, 0, (size_t)(s.hi - s.lo) * sizeof *p->sum);
+    double *restrict sum = p->sum + s.lo;
+    memset(sum, 0, (size_t)(s.hi - s.lo) * sizeof *sum);
     for (int64_t k = 0; k < MIN(p->u->dim[0], p->u->dim[1]); k++) {
         const float *x = elems_get(p->x, k * wide + s.lo, s.hi - s.lo, tmp);
-        for (int64_t j = 0; j < s.hi - s.lo; j++) p->sum[s.lo + j] += (double)x[j] * x[j];
+        for (int64_t j = 0; j < s.hi - s.lo; j++) sum[j] += (double)x[j] * x[j];
     }
 }
 
-/* ... and of a row of x. */
+/* ... and of a band of rows of x. */
 static void packed_row_squares_task(void *ctx, int64_t i, int worker) {
     const muon_packing *p = ctx;
     float tmp[BLOCK];
     int64_t wide = p->x->dim[1], length = MAX(p->u->dim[0], p->u->dim[1]);
-    double sum = 0;
-    for (int64_t l = 0; l < length; l += BLOCK) {
-        int64_t n = MIN(BLOCK, length - l);
-        const float *x = elems_get(p->x, i * wide + l, n, tmp);
-        for (int64_t j = 0; j < n; j++) sum += (double)x[j] * x[j];
+    span s = span_of(i, TILE, MIN(p->u->dim[0], p->u->dim[1]));
+    for (int64_t row = s.lo; row < s.hi; row++) {
+        double sum = 0;
+        for (int64_t l = 0; l < length; l += BLOCK) {
+            int64_t n = MIN(BLOCK, length - l);
+            const float *x = elems_get(p->x, row * wide + l, n, tmp);
+#pragma omp simd reduction(+ : sum)
+            for (int64_t j = 0; j < n; j++) sum += (double)x[j] * x[j];
+        }
+        p->sum[row] = sum;
     }
-    p->sum[i] = sum;
 }
 
 /* Moves the second moments of lines, and sets what elements of each are multiplied by. */
@@ -215,7 +228,7 @@ static void normalize_lines(muon_packing *p) {
     if (lines_across(p))
         pool_run(c->run->pool, ceil_div(n, BLOCK), column_squares_task, p);
     else
-        pool_run(c->run->pool, n, packed_row_squares_task, p);
+        pool_run(c->run->pool, ceil_div(n, TILE), packed_row_squares_task, p);
     move_moments(p, c->out[1].data, (float *)(p->sum + n));
 }
 
@@ -225,18 +238,18 @@ static size_t CPU(muon_unpack_workspace)(const op_backend *b, const op_call *c, 
 
 static void unpack_task(void *ctx, int64_t i, int worker) {
     const muon_packing *p = ctx;
-    float tmp[BLOCK];
+    float tmp[BLOCK], f[BLOCK];
     int64_t cols = p->u->dim[1], wide = p->x->dim[1], length = p->tall ? p->u->dim[0] : cols;
-    int64_t step = p->tall ? TILE : BLOCK, stride = p->tall ? cols : 1;
+    int64_t step = p->tall ? TILE : BLOCK;
     float *restrict u = p->u->data;
     span s = span_of(i, TILE, p->tall ? cols : p->u->dim[0]);
     for (int64_t l = 0; l < length; l += step)
         for (int64_t k = s.lo; k < s.hi; k++) {
-            int64_t n = MIN(step, length - l), to = p->tall ? k : k * cols;
+            int64_t n = MIN(step, length - l);
             const float *row = elems_get(p->x, k * wide + l, n, tmp);
-            for (int64_t j = 0; j < n; j++) u[to + (l + j) * stride] = p->by * row[j];
-            for (int64_t j = 0; p->line && j < n; j++)
-                u[to + (l + j) * stride] *= p->line[lines_across(p) ? l + j : k];
+            factors_of(p, k, l, n, f);
+            for (int64_t j = 0; p->tall && j < n; j++) u[k + (l + j) * cols] = f[j] * row[j];
+            for (int64_t j = 0; !p->tall && j < n; j++) u[k * cols + l + j] = f[j] * row[j];
         }
 }
 
