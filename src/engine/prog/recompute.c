@@ -4,7 +4,7 @@
  *   - what sequence parallelism gathers is saved as the rank's own rows, and backward gathers it again, beside
  *     a GEMM that does not need it;
  *   - everything else is saved.
- * (Recompute of whole blocks is the chain's business: it runs forward lists again, see chain.c.)
+ * (Recompute of whole blocks is the chain's business: it runs forward lists again, see steps.c.)
  * Ops are pure functions of their inputs, so a rebuilt value is bit-exact.
  *
  * Some backward ops yield the forward result on their way (swiglu_bwd has y as an optional result). A
