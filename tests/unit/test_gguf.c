@@ -203,6 +203,39 @@ static void fill_params(const model_config *c, const hf_family *family, loaded *
     }
 }
 
+/* The model of a fixture, whose values fill_params sets, and a file of it. */
+typedef struct filled {
+    model_config c;
+    const hf_family *family;
+    char path[128];
+    loaded l;
+    gguf_file f;
+} filled;
+
+static void open_fixture(void **state, const char *folder, filled *m) {
+    char from[512];
+    snprintf(from, sizeof from, "%s/%s", FIXTURES, folder);
+    snprintf(m->path, sizeof m->path, "%s", in_folder(*state, "m.gguf"));
+    assert_ok(hf_import_config(from, &m->c, &m->family, NULL));
+}
+
+static void expect_refused(filled *m, const char *words) {
+    fill_params(&m->c, m->family, &m->l);
+    assert_error(export_loaded(&m->l, m->path, GGUF_F32), words);
+    unload(&m->l);
+}
+
+static void write_and_read(filled *m) {
+    fill_params(&m->c, m->family, &m->l);
+    assert_ok(export_loaded(&m->l, m->path, GGUF_F32));
+    gguf_read(m->path, &m->f);
+}
+
+static void close_filled(filled *m) {
+    free(m->f.bytes);
+    unload(&m->l);
+}
+
 /* Families of fixtures, but for facts that llama.cpp lacks, which are refused. */
 static void newer_families_are_written_where_llama_cpp_reads(void **state) {
     static const struct {
@@ -221,15 +254,9 @@ static void newer_families_are_written_where_llama_cpp_reads(void **state) {
         { "gpt_oss", false, "l1.expert0.up.b", "blk.1.ffn_up_exps.bias", "gpt-oss" },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        char from[512], path[128];
-        model_config c;
-        const hf_family *family;
-        loaded l;
-        gguf_file f;
-        snprintf(from, sizeof from, "%s/%s", FIXTURES, cases[i].family);
-        snprintf(path, sizeof path, "%s", in_folder(*state, "n.gguf"));
-        assert_ok(hf_import_config(from, &c, &family, NULL));
-        model_config bad = c;
+        filled m;
+        open_fixture(state, cases[i].family, &m);
+        model_config c = m.c;
         c.rope_scaling = ROPE_PLAIN;
         c.rope_fraction = 1;
         if (!strcmp(cases[i].family, "olmoe")) c.kv_heads = c.heads;
@@ -238,23 +265,18 @@ static void newer_families_are_written_where_llama_cpp_reads(void **state) {
         if (c.layer_pattern && !c.experts)
             c.layer_pattern = 2224, c.qkv_bias = c.o_bias = c.mlp_bias = false;
         model_config_normalize(&c);
-        if (model_config_diff(&bad, &c, 0) >= 0 && bad.rope_fraction == 1) {
-            fill_params(&bad, family, &l);
-            assert_error(export_loaded(&l, path, GGUF_F32), "llama.cpp");
-            unload(&l);
-        }
-        fill_params(&c, family, &l);
-        assert_ok(export_loaded(&l, path, GGUF_F32));
-        gguf_read(path, &f);
+        if (model_config_diff(&m.c, &c, 0) >= 0 && m.c.rope_fraction == 1)
+            expect_refused(&m, "llama.cpp");
+        m.c = c;
+        write_and_read(&m);
         const char *name = cases[i].architecture ? cases[i].architecture : cases[i].family;
-        assert_string_equal(f.architecture, name);
-        expect_param(&l, &f, "l1.attn.v", "blk.1.attn_v.weight", 0, false, 0);
-        expect_param(&l, &f, "l1.attn.k", "blk.1.attn_k.weight", 0, cases[i].paired, 0);
-        expect_param(&l, &f, cases[i].ours, cases[i].theirs, 0, false, 0);
+        assert_string_equal(m.f.architecture, name);
+        expect_param(&m.l, &m.f, "l1.attn.v", "blk.1.attn_v.weight", 0, false, 0);
+        expect_param(&m.l, &m.f, "l1.attn.k", "blk.1.attn_k.weight", 0, cases[i].paired, 0);
+        expect_param(&m.l, &m.f, cases[i].ours, cases[i].theirs, 0, false, 0);
         if (c.norm_position == NORM_BOTH)
-            expect_param(&l, &f, "l1.mlp.up", cases[i].theirs, c.ffn, false, 0);
-        free(f.bytes);
-        unload(&l);
+            expect_param(&m.l, &m.f, "l1.mlp.up", cases[i].theirs, c.ffn, false, 0);
+        close_filled(&m);
     }
 }
 
@@ -369,66 +391,46 @@ static void built_in_facts_are_needed(void **state) {
           false },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        char from[512], path[128];
-        model_config c;
-        const hf_family *family;
-        loaded l;
-        gguf_file f;
-        snprintf(from, sizeof from, "%s/%s", FIXTURES, cases[i].folder);
-        snprintf(path, sizeof path, "%s", in_folder(*state, "b.gguf"));
-        assert_ok(hf_import_config(from, &c, &family, NULL));
-        if (cases[i].says) {
-            fill_params(&c, family, &l);
-            assert_error(export_loaded(&l, path, GGUF_F32), cases[i].says);
-            unload(&l);
-        }
+        filled m;
+        open_fixture(state, cases[i].folder, &m);
+        if (cases[i].says) expect_refused(&m, cases[i].says);
         for (size_t k = 0; k < COUNT_OF(cases[i].set) && cases[i].set[k].fact; k++)
-            model_fact_set(model_fact_find(cases[i].set[k].fact), &c, cases[i].set[k].value);
-        fill_params(&c, family, &l);
-        assert_ok(export_loaded(&l, path, GGUF_F32));
-        gguf_read(path, &f);
-        assert_string_equal(f.architecture, cases[i].architecture);
-        expect_param(&l, &f, cases[i].ours, cases[i].theirs, cases[i].first, cases[i].paired, 0);
-        if (c.rope_scaling == ROPE_LONG) {
-            assert_true(element(find_tensor(&f, "rope_factors_short.weight"), 1) == 1.25);
-            assert_true(element(find_tensor(&f, "rope_factors_long.weight"), 3) == 12);
+            model_fact_set(model_fact_find(cases[i].set[k].fact), &m.c, cases[i].set[k].value);
+        write_and_read(&m);
+        assert_string_equal(m.f.architecture, cases[i].architecture);
+        expect_param(&m.l, &m.f, cases[i].ours, cases[i].theirs, cases[i].first, cases[i].paired,
+                     0);
+        if (m.c.rope_scaling == ROPE_LONG) {
+            assert_true(element(find_tensor(&m.f, "rope_factors_short.weight"), 1) == 1.25);
+            assert_true(element(find_tensor(&m.f, "rope_factors_long.weight"), 3) == 12);
         }
-        free(f.bytes);
-        unload(&l);
+        close_filled(&m);
     }
 }
 
 /* Rows of a head's keys are the columns of its part of k_b, and those of values the rows of v_b. */
 static void latent_attention_is_split(void **state) {
-    char from[512], path[128];
-    model_config c;
-    const hf_family *family;
-    loaded l;
-    gguf_file f;
-    snprintf(from, sizeof from, "%s/deepseek_v3", FIXTURES);
-    snprintf(path, sizeof path, "%s", in_folder(*state, "l.gguf"));
-    assert_ok(hf_import_config(from, &c, &family, NULL));
-    c.rope_attention = 1;
-    c.qkv_bias = c.o_bias = false;
-    c.latent_eps = c.norm_eps;
-    fill_params(&c, family, &l);
-    assert_ok(export_loaded(&l, path, GGUF_F32));
-    gguf_read(path, &f);
-    const gguf_tensor *k = find_tensor(&f, "blk.1.attn_k_b.weight"),
-                      *v = find_tensor(&f, "blk.1.attn_v_b.weight");
-    const float *ours = l.values[model_find_param(l.m, "l1.attn.kv_b")];
-    int64_t values = c.value_head_dim, keys = c.head_dim - c.rope_head_dim, n = c.kv_latent;
+    filled m;
+    open_fixture(state, "deepseek_v3", &m);
+    model_config *c = &m.c;
+    c->rope_attention = 1;
+    c->qkv_bias = c->o_bias = false;
+    c->latent_eps = c->norm_eps;
+    write_and_read(&m);
+    const gguf_tensor *k = find_tensor(&m.f, "blk.1.attn_k_b.weight"),
+                      *v = find_tensor(&m.f, "blk.1.attn_v_b.weight");
+    const float *ours = m.l.values[model_find_param(m.l.m, "l1.attn.kv_b")];
+    int64_t values = c->value_head_dim, keys = c->head_dim - c->rope_head_dim, n = c->kv_latent;
     assert_true(k->dim[0] == (uint64_t)keys && k->dim[1] == (uint64_t)n);
     assert_true(v->dim[0] == (uint64_t)n && v->dim[1] == (uint64_t)values);
-    for (int64_t h = 0; h < c.heads; h++)
+    for (int64_t h = 0; h < c->heads; h++)
         for (int64_t r = 0; r < keys + values; r++)
             for (int64_t x = 0; x < n; x++) {
                 double got = r < keys ? element(k, (h * n + x) * keys + r)
                                       : element(v, (h * values + r - keys) * n + x);
                 assert_true(got == ours[(h * (keys + values) + r) * n + x]);
             }
-    free(f.bytes);
-    unload(&l);
+    close_filled(&m);
 }
 
 /* Vectors stay in fp32; the rest is as close as its type allows. */
