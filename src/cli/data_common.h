@@ -38,13 +38,24 @@ typedef struct data_common {
 #define DATA_IN(member) offsetof(data_common, in.member)
 #define DATA_AT(member) offsetof(data_common, member)
 /* clang-format off */
-#define DATA_READ_ARGS                                                                              \
-    { "threads", ARG_COUNT, DATA_AT(threads), "N", "number of threads, which does not change the result (default: one per core)" }, \
-    { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "memory limit of the process, such as 1Gi (default: none)" }, \
-    { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count records that are longer (default: 64Mi, at most 1/256 of --memory)" }, \
+/* Rows that several commands have. */
+#define DATA_THREADS_ARG                                                                            \
+    { "threads", ARG_COUNT, DATA_AT(threads), "N", "number of threads, which does not change the result (default: one per core)" }
+#define DATA_LONGEST_ARG                                                                            \
+    { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count records that are longer (default: 64Mi, at most 1/256 of --memory)" }
+#define DATA_TEXT_ARGS                                                                              \
     { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: detected from name and content)" }, \
     { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member that holds the text, or a path such as doc.text (default text)" }, \
-    { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet or Arrow file" }, \
+    { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet or Arrow file" }
+#define DATA_INVALID_ARG                                                                            \
+    { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "replace invalid UTF-8 by U+FFFD, or drop the document (default repair)" }
+#define DATA_STRICT_ARG                                                                             \
+    { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" }
+#define DATA_READ_ARGS                                                                              \
+    DATA_THREADS_ARG,                                                                               \
+    { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "memory limit of the process, such as 1Gi (default: none)" }, \
+    DATA_LONGEST_ARG,                                                                               \
+    DATA_TEXT_ARGS,                                                                                 \
     { "id-field", ARG_TEXT, DATA_IN(id_field), "NAME", "... that holds the identifier (default id)" },     \
     { "url-field", ARG_TEXT, DATA_IN(url_field), "NAME", "... that holds the URL (default url)" },         \
     { "source-field", ARG_TEXT, DATA_IN(source_field), "NAME", "... that holds the source (default source)" }, \
@@ -53,8 +64,8 @@ typedef struct data_common {
     { "not-sources", ARG_TEXT, DATA_IN(not_sources), "A,B", "drop documents from these sources" },                       \
     { "licenses", ARG_TEXT, DATA_IN(licenses), "A,B", "keep only documents under these licenses" },       \
     { "not-licenses", ARG_TEXT, DATA_IN(not_licenses), "A,B", "drop documents under these licenses" },                     \
-    { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "replace invalid UTF-8 by U+FFFD, or drop the document (default repair)" }, \
-    { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" }, \
+    DATA_INVALID_ARG,                                                                               \
+    DATA_STRICT_ARG,                                                                                \
     { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show progress" },                                        \
     { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" }
 /* Of commands with spill files. */

@@ -120,9 +120,8 @@ static err run_language(const cli_subcommand *self, int argc, char **argv) {
 #define AT(member) offsetof(quality_args, quality.member)
 /* clang-format off */
 #define READ_ARGS \
-    { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: detected from name and content)" }, \
-    { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member, Parquet or Arrow column that holds the text (default text)" }, \
-    { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" }, \
+    DATA_TEXT_ARGS, \
+    DATA_STRICT_ARG, \
     { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show the loss of each epoch" }, \
     { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" }
 static const cli_arg args[] = {

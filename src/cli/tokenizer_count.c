@@ -96,13 +96,11 @@ static const cli_arg args[] = {
     SPECIAL_ARG(count_args),
     BARE_ARG(count_args),
     PATTERN_ARG(count_args),
-    { "threads", ARG_COUNT, DATA_AT(threads), "N", "default: one per core" },
-    { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: by name and content)" },
-    { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member with the text, or a path such as doc.text (default text)" },
-    { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet or Arrow file" },
-    { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "replace bytes that are not UTF-8 by U+FFFD, or drop the document (default repair)" },
+    DATA_THREADS_ARG,
+    DATA_TEXT_ARGS,
+    DATA_INVALID_ARG,
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count longer records (default 64Mi)" },
-    { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" },
+    DATA_STRICT_ARG,
     { "json", ARG_FLAG, DATA_AT(json), "", "print the counts as JSON" },
 };
 /* clang-format on */
