@@ -13,7 +13,7 @@ it, so that drift cancels:
 Each is the median over the pairs, with a bootstrap interval of 95 %.
 
 CORES ("12" or "12-13") pins the run and CORE the client; a run on one core has its server on that core too. The exit status is 1 when the
-interval of one of them lies above the bar of 0.5 %.
+interval of one of them is above the bar of 0.5 %.
 """
 import json
 import os

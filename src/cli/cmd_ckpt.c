@@ -1,4 +1,4 @@
-/* ingot ckpt: what lies on disk of a run. Each subcommand is a file of its own, ckpt_NAME.c, and a row
+/* ingot ckpt: the checkpoints of a run on disk. Each subcommand is a file of its own, ckpt_NAME.c, and a row
  * here. */
 #include <errno.h>
 #include <stdlib.h>

@@ -260,7 +260,7 @@ static err test_links(examination *x) {
     return e;
 }
 
-/* Changes how a tensor lies on all ranks. */
+/* Changes a tensor's placement on all ranks. */
 static err move_all(examination *x, place from, place to, const tensor *in, const tensor *out) {
     comm_move m = { .axes = AXIS(AX_DP_SHARD), .from = from, .to = to, .name = "all" };
     comm_ticket ticket;

@@ -93,7 +93,7 @@ static void set_gradient(void *ctx, const element *e) {
     *e->g = gradient_of(e->q, e->global, *(const uint64_t *)ctx);
 }
 static void fill_gradients(optim_fixture *r, uint64_t step) {
-    /* other ranks' slices hold anything, and in slices so does what lies between parameters: neither may
+    /* other ranks' slices hold anything, and in slices so does the padding between parameters: neither may
      * be read */
     const model_layout *l = model_lay(r->m);
     bool slices = l->zero >= 2 && mesh_size(&l->mesh, AX_DP_SHARD) > 1;

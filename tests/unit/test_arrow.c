@@ -164,7 +164,7 @@ static void any_length_of_an_arrow_file_may_be_left(void **state) {
         bool file = memcmp(b.bytes, "ARROW1", 6) == 0;
         size_t whole = b.n;
         for (size_t n = 0; n < whole; n++) {
-            /* a copy of its own, so that the sanitizer sees what lies beyond it */
+            /* a copy of its own, so that the sanitizer sees reads past its end */
             file_bytes left = { mem_grow(NULL, n + !n), n };
             memcpy(left.bytes, b.bytes, n);
             int64_t values = read_values(&left);

@@ -89,7 +89,7 @@ static void both_forms_of_rope_are_read(void **state) {
         assert_true(c.rope_theta == 500000 && c.rope_scaling == ROPE_LLAMA3);
         assert_true(c.rope_factor == 8 && c.rope_original == 8192);
     }
-    /* as Llama 4 Scout has it: no frequency lies between the two bounds */
+    /* as Llama 4 Scout has it: no frequency is between the two bounds */
     assert_ok(import_with(*state, "llama",
                           VOCAB ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 16, "
                                 "\"low_freq_factor\": 1, \"high_freq_factor\": 1, " ORIGINAL "}",

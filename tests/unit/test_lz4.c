@@ -48,7 +48,7 @@ static void make_frame(str *s, int flags) {
     str_free(&twice);
 }
 
-/* Copies of exactly the right sizes, so that the sanitizer sees what lies beyond them. */
+/* Copies of exactly the right sizes let the sanitizer see accesses past their end. */
 static const char *decompress(bool frame, const char *from, size_t n, char *to, size_t size) {
     char *in = mem_grow(NULL, n + !n), *out = mem_grow(NULL, size + !size);
     memcpy(in, from, n);

@@ -90,13 +90,13 @@ static void check_padding(const optim_fixture *r) {
         const uint16_t *copy = b.copy.region >= 0 ? plan_data(r->p, b.copy.region) : NULL;
         for (int64_t e = 0; e < b.count; e++)
             if (!used[e] && (p[e] != 0 || (copy && copy[e])))
-                fail_msg("%s: what lies between parameters is not zero", b.name);
+                fail_msg("%s: the padding between parameters is not zero", b.name);
         free(used);
     }
 }
 
 /* Parameters that share a call, and those that cannot (parts that would share a block of bytes), get
- * the bits they get alone; and what lies between them stays zero. */
+ * the bits they get alone; and the padding between them stays zero. */
 static void parameters_that_share_a_call_match_separate_calls(void **state) {
     for (int bytes = 0; bytes < 2; bytes++) {
         model_config c = small_llama();

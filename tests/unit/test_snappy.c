@@ -61,7 +61,7 @@ static void add_snappy_length(str *s, size_t n) {
     add_bytes_of(s, n, 1);
 }
 
-/* Decodes copies of exactly the right sizes, so that the sanitizer sees what lies beyond them. *same: whether the
+/* Decodes copies of exactly the right sizes, so that the sanitizer sees accesses past their end. *same: whether the
  * result is d->text. */
 static const char *decode_elements(const snappy_data *d, size_t n, size_t size, bool *same) {
     str head = { 0 };

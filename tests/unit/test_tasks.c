@@ -73,7 +73,7 @@ static void probabilities_sum_to_one(void **state) {
     close_judge(&j);
 }
 
-/* p(ab | c) = p(a | c) p(b | ca), whatever lies beside it in the batch. */
+/* p(ab | c) = p(a | c) p(b | ca), whatever else is in the batch. */
 static void likelihoods_follow_the_chain_rule(void **state) {
     judge j;
     open_judge(&j);

@@ -66,7 +66,7 @@ static bool on_command_line(const config *c, const option *o) {
     return origin && !strcmp(origin, COMMAND_LINE);
 }
 
-/* Whether an option comes from the config.yaml of a run: what the run wrote lies beside it. */
+/* Whether an option comes from the config.yaml of a run: other files that the run wrote are beside it. */
 static bool written_by_run(const config *c, const option *o) {
     static const char name[] = "config.yaml";
     const char *origin = c->origin[option_index(o)], *colon = strrchr(origin, ':');

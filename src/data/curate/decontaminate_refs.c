@@ -365,7 +365,7 @@ static void look_up_sentences(const refs *r, const window *w, ref_hits *out) {
     }
 }
 
-/* @return whether what lies between two words separates sentences. */
+/* @return whether the text between two words separates sentences. */
 static bool is_boundary(text_span gap) {
     if (gap.len == 1 && gap.at[0] == ' ') return false;
     for (size_t i = 0; i < gap.len;) {

@@ -170,7 +170,7 @@ static err sum_round(sample *s, int round) {
     return OK;
 }
 
-/* Takes digits as long as their weight fits; the key lies in the first that does not. */
+/* Takes digits as long as their weight fits; the key is in the first that does not. */
 static void take_digits(sample *s, sample_group *g, int round) {
     int shift = 64 - DIGIT_BITS * (round + 1), digit = 0;
     while (digit < DIGITS && g->taken + g->sums[digit] <= wanted_weight(&s->o))

@@ -5,8 +5,8 @@
  *     file     "ARROW1" 0 0, a stream, a footer, the length of the footer (u32), "ARROW1"
  *     message  0xFFFFFFFF, length of the metadata (u32), metadata (FlatBuffers), body
  *
- * The footer repeats the schema, and lists where dictionaries and record batches lie. What lies between them
- * is not read: Polars writes a schema there that is not a message. A body holds the buffers of all columns. Which ones belong to a column follows from the
+ * The footer repeats the schema, and lists the offsets of dictionaries and record batches. The bytes between them
+ * are not read: Polars writes a schema there that is not a message. A body holds the buffers of all columns. Which ones belong to a column follows from the
  * types in front of it, so every type has a row in the table of types, and those not read too. */
 #include <stdlib.h>
 #include <string.h>
@@ -280,7 +280,7 @@ static err refuse_damaged_arrow(const parquet_file *f, int64_t at, const char *w
         "get the file again, or have pyarrow rewrite it");
 }
 
-/* Reads the metadata of the message at an offset, which lies before `end`. It has none at the end mark. */
+/* Reads the metadata of the message at an offset, which is less than `end`. The end mark has none. */
 static err read_message(const parquet_file *f, int64_t at, int64_t end, arrow_batch *out) {
     const parquet_source *s = &f->source;
     uint8_t head[8];

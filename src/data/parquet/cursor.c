@@ -186,7 +186,7 @@ static err open_chunk(parquet_cursor *c) {
     int64_t from = k->data_offset, most = f->data_end;
     if (k->dictionary_offset > 0 && k->dictionary_offset < from) from = k->dictionary_offset;
     if (from < 4 || k->bytes < 0 || from > most || k->bytes > most - from)
-        return column_error(f, c->group, c->column, -1, "lies outside of the file");
+        return column_error(f, c->group, c->column, -1, "is outside the file");
     c->offset = from;
     c->end = from + k->bytes;
     return OK;

@@ -1,5 +1,5 @@
-/* How values are encoded in a page. Each decoder checks that what it reads lies in the page, and
- * makes exactly the values asked for. Strings are not copied: they point into the page, except with
+/* How values are encoded in a page. Each decoder checks that it reads within the page, and
+ * yields exactly the number of values asked for. Strings are not copied: they point into the page, except with
  * DELTA_BYTE_ARRAY, whose strings share their beginnings. */
 #include <stdlib.h>
 #include <string.h>

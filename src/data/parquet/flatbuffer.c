@@ -1,8 +1,8 @@
 /* FlatBuffers, the wire format of Arrow's metadata: tables whose members are found through a vtable.
  *
- *     table    i32: how far back its vtable lies; then its members
- *     vtable   u16: its bytes; u16: the table's bytes; per member a u16: where it lies in the table, or 0
- *     member   a number; or a u32: how far ahead a table, a string or a vector lies
+ *     table    i32: the distance back to its vtable; then its members
+ *     vtable   u16: its bytes; u16: the table's bytes; per member a u16: its offset in the table, or 0
+ *     member   a number; or a u32: the distance ahead to a table, a string or a vector
  *     vector   u32: its items; then the items
  *
  * Members point forward only, past the beginning of their table, so they cannot form cycles; but tables can be
@@ -40,7 +40,7 @@ flat_table flat_root(flatbuffer *b) {
     return flat_open(b, load_u32(b->bytes));
 }
 
-/* @return where a member of n bytes lies; 0: it is not there. */
+/* @return the offset of a member of n bytes; 0: it is not there. */
 static size_t flat_member(const flat_table *t, size_t id, size_t n) {
     if (id >= t->slots) return 0;
     size_t offset = t->vtable[2 * id] | (size_t)t->vtable[2 * id + 1] << 8;

@@ -194,7 +194,7 @@ typedef struct schema_walk {
     size_t path_bytes; /* of all paths so far */
     const char *wrong;
 } schema_walk;
-/* Where the walk is: the path to a node and what lies on it. */
+/* The position of the walk: the path to a node, and the nodes on it. */
 typedef struct schema_node {
     const char *path; /* NULL: the root */
     int32_t definition;

@@ -153,8 +153,8 @@ err data_check_ids(const data_source *s, int64_t vocab) MUST_USE;
 uint64_t data_hash(const data_source *s);
 /* @return token i, 0 <= i < info.tokens. */
 int32_t data_token(const data_source *s, int64_t i);
-/* Brings tokens [from, from + n) here, and keeps them, where the source lies in an object store; nothing is to be
- * done for others. They may be read until as many releases as holds. The loader does this by itself. */
+/* Brings tokens [from, from + n) here, and keeps them, if the source is in an object store; does nothing for
+ * others. They may be read until as many releases as holds. The loader does this by itself. */
 err data_hold(const data_source *s, int64_t from, int64_t n) MUST_USE;
 void data_release(const data_source *s, int64_t from, int64_t n);
 /* Counters of such a source's cache; zeros without one. */
@@ -381,7 +381,7 @@ typedef struct data_skips {
     int n;
     data_range at[DATA_MAX_SKIPS];
 } data_skips;
-/* Adds a range to those there are. Only what lies at or after `now` counts: the past is fixed. */
+/* Adds a range. Only its part at or after `now` counts: the past is fixed. */
 err data_skips_add(data_skips *s, data_range r, int64_t now) MUST_USE;
 /* Reads "1000-2000, 5000-5100". */
 err data_skips_parse(const char *text, data_skips *out) MUST_USE;

@@ -154,7 +154,7 @@ static bool always_full(const loader *l) {
 /* Whether the step is the one batch that is about to be made, whose own count is then the step's. */
 static bool batch_is_step(const loader *l, const step *s) { return s->size == batch_windows(l); }
 
-/* Finds a window and prefetches it: it lies anywhere in memory, and is read a window later. */
+/* Finds a window and prefetches it: it may be anywhere in memory, and is read one window later. */
 static window_ref prefetch_window(const loader *l, int64_t consumed) {
     window_ref w = window_at(l, consumed);
     window_prefetch(&l->sources[w.source], &l->o, w);

@@ -507,7 +507,7 @@ static char *resolve_new_path(const char *path) {
     return joined;
 }
 
-/* Whether the resolved `path` is `folder` or lies below it. */
+/* Whether the resolved `path` is `folder` or is inside it. */
 static bool is_below(const char *path, const char *folder) {
     size_t n = strlen(folder);
     if (strcmp(folder, "/") == 0) return true;

@@ -137,7 +137,7 @@ uint64_t text_inputs_hash(const text_inputs *in);
 /* *newer: an input that was modified after `path`, a file or an object, and that text_inputs_hash, which reads
  * only samples of long files, may therefore miss; NULL: none. */
 err text_inputs_newer(const text_inputs *in, const char *path, const char **newer) MUST_USE;
-/* An error if a file or folder to be written is an input, contains one, or lies in an input folder,
+/* An error if a file or folder to be written is an input, contains one, or is inside an input folder,
  * where the next run would read it. @param path NULL: nothing is written. */
 err text_inputs_check_output(const text_inputs *in, const char *path) MUST_USE;
 void text_inputs_close(text_inputs *in); /* takes NULL */

@@ -1,4 +1,4 @@
-/* The optimizer: which parameters one call updates, where their state lies, and the step. */
+/* The optimizer: which parameters one call updates, where their state is stored, and the step. */
 #include "optim_internal.h"
 
 #include <math.h>
@@ -118,7 +118,7 @@ static size_t range_state_bytes(const optimizer *o, const update_range *s) {
     return sum;
 }
 
-/* Places a share of the state in host memory, as whole ranges: the last layers first, then what lies
+/* Places a share of the state in host memory, as whole ranges: the last layers first, then parameters
  * outside the blocks. */
 static void offload_state(optimizer *o) {
     double all = 0, moved = 0;

@@ -73,7 +73,7 @@ static val operand_by_name(const bwd_step *s, const char *name) {
 }
 
 /* Emits `op` with its operands bound by name, and hands its results to the forward operands: a
- * parameter's is accumulated where the parameter's gradient lies. Does nothing when no result is
+ * parameter's is accumulated into the parameter's gradient. Does nothing when no result is
  * needed. @return the index of the op in the list, or -1. */
 static int emit_by_name(bwd_step *s, op_code op) {
     prog *p = s->p;
@@ -290,7 +290,7 @@ static void (*const rules[BWD_COUNT])(bwd_step *) = {
 };
 
 /* ---- gradients of buckets, over the mesh ------------------------------------------------- */
-/* Sums x over these axes where it lies. @param scatter each rank keeps its slice of the sum only. @param wire
+/* Sums x over these axes in place. @param scatter each rank keeps its slice of the sum only. @param wire
  * the type that crosses between ranks, DT_NONE: its own. @return what the rank then has. */
 static val reduce_in_place(prog *p, val x, axis_set axes, bool scatter, dtype wire, op_when when) {
     prog_val v = p->val[x];

@@ -365,7 +365,7 @@ static char *block_input_at(const spot *s) {
     return (char *)plan_data(s->p, s->u->block_inputs) + i * block_input_bytes(s->in->p);
 }
 
-/* Where a root value lies, apart from the residual that comes in. */
+/* @return the address of a root value other than the residual input. */
 static void *root_address(const spot *s, val v) {
     const plan *p = s->p;
     const prog *g = s->in->p;

@@ -1,5 +1,5 @@
 /* Every communication becomes a START where its input is ready and a WAIT just before its result
- * is first read, so that what lies between overlaps it. The memory pass keeps both tensors alive
+ * is first read, so that the ops between them overlap it. The memory pass keeps both tensors alive
  * and apart from START to WAIT. Moves that need no bytes stay one op, which nothing runs. A fetch from host
  * memory is only a START: whoever waits for the gather that it begins waits for it.
  *

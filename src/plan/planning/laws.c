@@ -20,7 +20,7 @@ static const scaling_law laws[] = {
       .alpha = 0.3478,
       .b = 2085.43,
       .beta = 0.3658 },
-    /* Through the rows of 1B and 10T parameters. The row of 67B, Gopher's budget, lies 3 % beside it. */
+    /* Through the rows of 1B and 10T parameters. The row of 67B, Gopher's budget, differs from it by 3 %. */
     { .name = "chinchilla-1",
       .title = "Chinchilla, approach 1",
       .source = "Hoffmann et al. 2022, arXiv:2203.15556, table 3",

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* How a group of ranks lies on hosts, or on the racks and slices that one domain of links joins. */
+/* How a group of ranks is distributed over hosts, or over the racks and slices that one domain of links joins. */
 typedef struct group_shape {
     double n, local, hosts; /* members; of one host; hosts */
     double

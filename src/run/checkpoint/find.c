@@ -1,4 +1,4 @@
-/* Where a trained model lies: the checkpoint of a run folder, and the tokenizer beside it. */
+/* Finds a trained model: the checkpoint of a run folder, and the tokenizer beside it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -75,7 +75,7 @@ static err check_extent_bounds(const char *name, const ckpt_tensor *t, const ckp
     bool fits = p->from <= p->to && p->to <= elements;
     for (int d = 0; d < t->ndim; d++)
         fits = fits && p->dim[d] <= t->dim[d] && p->at[d] <= t->dim[d] - p->dim[d];
-    return fits ? OK : ERR("%s: a slice of \"%s\" lies outside of it", name, t->name);
+    return fits ? OK : ERR("%s: a slice of \"%s\" is outside the tensor", name, t->name);
 }
 
 static err read_slice_extent(const char *name, const json_t *entry, const ckpt_tensor *t,
@@ -130,7 +130,7 @@ static err read_slice(ckpt_index *x, const char *name, const json_t *entry, int 
     TRY(io_json_int(entry, name, "offset", &s->offset));
     int64_t bytes = slice_bytes(x, s), end = x->file[file].bytes;
     if (s->offset < x->file[file].header_bytes || bytes > end || s->offset > end - bytes)
-        return ERR("%s: the slice of \"%s\" lies outside of %s", name, of, x->file[file].name);
+        return ERR("%s: the slice of \"%s\" is outside %s", name, of, x->file[file].name);
     return read_hashes(x, name, entry, s);
 }
 
@@ -140,7 +140,7 @@ static err read_file_entry(ckpt_index *x, const char *folder, const char *name, 
     int file = x->files++;
     ckpt_file_info *f = &x->file[file];
     *f = (ckpt_file_info){ .fd = -1, .name = arena_strdup(x->mem, key) };
-    if (strchr(key, '/')) return ERR("%s: the file \"%s\" lies in another folder", name, key);
+    if (strchr(key, '/')) return ERR("%s: the file \"%s\" is in another folder", name, key);
     f->path = io_join(folder, key);
     TRY(io_json_int(entry, name, "bytes", &f->bytes));
     TRY(io_json_int(entry, name, "header_bytes", &f->header_bytes));

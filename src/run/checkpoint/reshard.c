@@ -83,7 +83,7 @@ cleanup:
     return e;
 }
 
-/* The folder that a path lies in, and the path without slashes at its end; both owned (free). */
+/* The folder that contains a path, and the path without slashes at its end; both owned (free). */
 static void split_path(const char *path, char **parent, char **clean) {
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/') n--;

@@ -122,7 +122,7 @@ static bool is_saved(const ckpt_saver *v, const holding *h) {
     return wanted && extent_count(&h->write) > 0;
 }
 
-/* Where what this rank writes of a tensor lies in the plan; NULL for states that are quantized. */
+/* @return the address in the plan of this rank's part of a tensor; NULL for states that are quantized. */
 static const void *data_of(const ckpt_saver *v, const holding *h, dtype *dt) {
     const void *at = holding_data(v->m, v->x->plan, v->o, h, dt);
     return at ? (const char *)at + (size_t)(h->write.from - h->extent.from) * dt_size(*dt) : NULL;
@@ -177,7 +177,7 @@ static size_t spare_bytes(const ckpt_saver *v) {
     return n;
 }
 
-/* State that lies in the host's memory has nothing to gain from a copy on the device. */
+/* State in host memory gains nothing from a copy on the device. */
 static bool take_spare(ckpt_saver *v) {
     if (!on_device(v) || plan_host_bytes(v->x->plan) > 0) return false;
     size_t bytes = spare_bytes(v);

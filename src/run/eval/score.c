@@ -13,7 +13,7 @@
  * the next.
  *
  * Ranks that read different rows share a batch: all of them lay out the whole of it, `rows` rows for each, and
- * each runs its own. So a request lies in the same row, beside the same others, on any number of ranks. */
+ * each runs its own. So a request is in the same row, beside the same others, on any number of ranks. */
 #include "eval/eval.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* How evenly routers load their experts, for the metrics: what each layer counted in a step, which lies in
+/* How evenly routers load their experts, for the metrics: what each layer counted in a step, which is stored in
  * the place of its bias's gradient (ROUTE in ops.def), summed over all ranks. Read like the step's state,
  * when the next step is queued. Stages of a pipeline add up what they have of the layers. */
 #include "trainer_internal.h"

@@ -29,7 +29,7 @@ typedef enum { METRIC_COUNT, METRIC_FIGURE, METRIC_EACH } metric_kind;
 typedef struct metric {
     const char *key, *sink, *unit, *normal, *meaning;
     const char
-        *path; /* of a METRIC_EACH: where it lies in a line; NULL for others, which lie at key */
+        *path; /* of a METRIC_EACH: where it is in a line; NULL for others, which are at key */
     metric_kind kind;
     metric_presence presence;
     size_t offset; /* in an observe_step; not for METRIC_EACH */

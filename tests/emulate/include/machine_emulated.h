@@ -152,7 +152,7 @@ static inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
     return *std::max_element(all, all + 32);
 }
 
-/* Where `line` of shared memory lies, from each lane. */
+/* @return the line of shared memory whose offset this lane passed. */
 static inline const uint16_t *emulated_line(const uint32_t *lines, int lane) {
     return (const uint16_t *)((const char *)emulate_shared() + lines[lane]);
 }

@@ -179,7 +179,7 @@ static __device__ void copy_tiles(const grouped_args &g, ring r, pair_turns turn
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------------- */
-/* Zeroes what lies beyond the group's rows up to a multiple of 16, in B and in this warp group's part of A. The other
+/* Zeroes the rows after the group's last one up to a multiple of 16, in B and in this warp group's part of A. The other
  * one may do so with B while this one multiplies: it writes zeros over zeros. */
 static __device__ void zero_beyond(char *stage, int half, int rows) {
     int end = round_to(rows, 16) * LINE_BYTES;

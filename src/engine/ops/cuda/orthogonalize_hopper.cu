@@ -13,8 +13,8 @@
  *     3 4 5
  *
  * Blocks are divided as in grouped_hopper.cu: a warp group copies operands into a ring of stages, two multiply 64 rows
- * of the tile each. All tiles have the same depth, so that copier and multipliers find their tiles by counting. What
- * lies beyond a matrix is read as zeros and not written (TMA). Deterministic, and the sums of a matrix do not depend
+ * of the tile each. All tiles have the same depth, so that copier and multipliers find their tiles by counting.
+ * Elements outside a matrix are read as zeros and not written (TMA). Deterministic, and the sums of a matrix do not depend
  * on the others of its batch.
  *
  * Operand bytes per tile: 2 depth (128 + 256), of which B is read from L2 once per pair. */
