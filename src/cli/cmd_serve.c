@@ -59,7 +59,7 @@ static err offer_config(planning_page *p, const char *path) {
     return planning_page_add(p, path, path);
 }
 
-/* Configs, and those of the runs as far as they can be read. @param n words, of which `runs` are runs */
+/* Configs, and those of the runs as far as they can be read. @param n words; the first `runs` are runs */
 static err offer_configs(planning_page *p, char **words, int runs, int n) {
     for (int i = runs; i < n; i++) TRY(offer_config(p, words[i]));
     for (int i = 0; i < runs; i++) {

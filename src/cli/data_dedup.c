@@ -374,7 +374,7 @@ static const cli_arg args[] = {
     { "lines", ARG_FLAG, AT(lines), "", "paragraph: every line is a paragraph (default: blank lines separate them)" },
     { "paragraph-words", ARG_COUNT, AT(paragraph_words), "N", "paragraph: never remove paragraphs of fewer words (default 10)" },
     { "stride", ARG_COUNT, AT(stride), "N", "paragraph with --ngram: words from one N-gram to the next (default 1)" },
-    { "overlap", ARG_FRACTION, AT(overlap), "F", "paragraph with --ngram: remove those of which at least this fraction of N-grams was seen before (default 1)" },
+    { "overlap", ARG_FRACTION, AT(overlap), "F", "paragraph with --ngram: remove those with at least this fraction of N-grams seen before (default 1)" },
     { "length", ARG_COUNT, AT(length), "N", "substring: remove repeats of at least N bytes (default 200), or with --tokenizer tokens (default 50)" },
     { "tokenizer", ARG_TEXT, AT(tokenizer), "PATH", "substring: count tokens of this byte-level tokenizer", 't' },
     { "report", ARG_TEXT, AT(report), "FILE", "write a JSON line for each cluster: its documents and the one kept" },

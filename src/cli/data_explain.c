@@ -125,7 +125,7 @@ typedef struct explanation {
     bool seen; /* the document is somewhere */
 } explanation;
 
-/* Lines that are gone, of which only some are shown. */
+/* Returns removed lines; only some are shown. */
 static json_t *lines_removed(const str *before, const str *after, int64_t *n) {
     json_t *shown = json_array();
     const char *rest = after->text ? after->text : "";

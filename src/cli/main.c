@@ -161,7 +161,7 @@ const cli_command cli_commands[] = {
       .spec = &cmd_sweep_spec,
       .help =
           "Without a name, lists the sweeps that come with ingot. A file has the options of all runs, and\n"
-          "those that differ: a grid, of which every combination is trained, random draws, or a list of runs:\n"
+          "those that differ: a grid, whose every combination is trained, random draws, or a list of runs:\n"
           "\n"
           "  config: run.yaml                       # optional, relative to the file\n"
           "  options: { training.steps: 500 }\n"

@@ -1,5 +1,5 @@
 /* Replaces cuBLASLt and the driver: GEMMs are plain loops, so that the kernels around them can run.
- * Compiled without sanitizers; checks itself that matrices lie within allocations. */
+ * Compiled without sanitizers; checks itself that matrices are within allocations. */
 #include "ops/cuda/cuda_internal.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* NCCL between threads: every call is messages, which lie in one list until they are received. Reductions run in the
+/* NCCL between threads: every call is messages, which are kept in one list until they are received. Reductions run in the
  * type they are given, in the order of ranks, as NCCL's do in some order. */
 #include <math.h>
 #include <nccl.h>

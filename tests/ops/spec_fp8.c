@@ -79,7 +79,7 @@ static void commit_reference(op_case *c) {
     }
 }
 
-/* ---- linear layers: both operands lie along the sum ---------------------------------------------------- */
+/* ---- linear layers: both operands are contiguous along the sum ---------------------------------------------------- */
 /* c[rows, cols] = a[rows, k] b[cols, k]^T, unscaled */
 static void multiply_scaled(op_case *c) {
     const op_value *a = &c->in[0], *b = &c->in[1];

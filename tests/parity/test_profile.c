@@ -84,7 +84,7 @@ static seen_events check_rank(const json_t *events, int rank) {
     return s;
 }
 
-/* Calls lie within the instruction that they are a part of, so that viewers nest them. */
+/* Calls begin and end within the instruction that they are a part of, so that viewers nest them. */
 static void check_nesting(const json_t *events, int rank) {
     double from = 0, to = 0;
     for (size_t i = 0; i < json_array_size(events); i++) {

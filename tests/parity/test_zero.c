@@ -130,7 +130,7 @@ static void parameters_elsewhere_log_the_same_losses(void **state) {
     }
 }
 
-/* A checkpoint does not depend on where parameters lay. */
+/* A checkpoint does not depend on where parameters were stored. */
 static void a_run_continues_with_parameters_elsewhere(void **state) {
     test_folder *f = *state;
     settings here = { "training.local_batch_size", "2", "parallelism.zero_stage", "1" };

@@ -201,7 +201,7 @@ static void every_layout_loads_what_every_other_saved(void **state) {
     assert_true(pairs >= 30);
 }
 
-/* Experts lie on one rank of ep each, everything else is divided as by dp. */
+/* Each expert is on one rank of ep; everything else is divided as by dp. */
 static void experts_load_anywhere(void **state) {
     test_folder *f = *state;
     model_config c = small_moe();

@@ -256,7 +256,7 @@ static unsigned pair_word(unsigned i, unsigned seed) {
     return i < shared ? own_words(i, seed / 2000) : own_words(i, 500000 + seed / 1000);
 }
 
-/* Families differ only in a and b: how far they lie apart says how sure the mean is. */
+/* Families differ only in a and b: their spread shows how certain the mean is. */
 static void assert_recall(const char *what, const double *found, double expected) {
     double mean = 0, spread = 0;
     for (int g = 0; g < GROUPS; g++) mean += found[g] / GROUPS;

@@ -1,5 +1,5 @@
 /* Optimizers over whole models: which parameter gets which rule and numbers, norms and steps that
- * do not depend on the layout. How they lie in memory is tested in test_optim_memory.c, the kernels
+ * do not depend on the layout. Their memory is tested in test_optim_memory.c, the kernels
  * themselves in test_update.c. */
 #include "support/optim.h"
 #include "optim/optim_internal.h"

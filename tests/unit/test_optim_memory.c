@@ -1,4 +1,4 @@
-/* How the optimizer's calls and state lie in memory: parameters that share a call, state that comes
+/* The memory of the optimizer's calls and state: parameters that share a call, state that comes
  * back to the bit, weights in bf16, state in the host's memory. */
 #include "support/optim.h"
 #include "ops/op_table.h"

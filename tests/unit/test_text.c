@@ -475,7 +475,7 @@ static void long_texts_are_split(void **state) {
     str_free(&text);
 }
 
-/* Long stretches are searched in pieces of 64 KiB; a separator may lie across two of them. */
+/* Long stretches are searched in pieces of 64 KiB; a separator may straddle two pieces. */
 static void separators_may_lie_across_pieces(void **state) {
     test_folder *p = *state;
     enum { PIECE = 64 << 10, LIMIT = 200, SEGMENT = 70000 };

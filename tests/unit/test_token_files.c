@@ -180,7 +180,7 @@ static void put(bytes *b, uint64_t value, int size) {
     for (int i = 0; i < size; i++) b->at[b->n++] = (unsigned char)(value >> (8 * i));
 }
 
-/* Three documents of one, two and one sequences: the arrays lie at odd addresses. */
+/* Three documents of one, two and one sequences: the arrays are at odd addresses. */
 static bytes megatron_idx(int type, int width) {
     static const int lengths[] = { 3, 2, 4, 1 };
     static const int documents[] = { 0, 1, 3, 4 };

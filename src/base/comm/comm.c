@@ -10,7 +10,7 @@ int comm_world(const comm *c) { return c ? mesh_world(&c->m) : 1; }
 const mesh *comm_mesh(const comm *c) { return &c->m; }
 
 comm_group comm_group_of(const comm *c, axis_set axes) {
-    comm_group g; /* of which only as many ranks are set as there are */
+    comm_group g; /* only the first g.n ranks are set */
     g.n = mesh_span(&c->m, axes);
     g.me = mesh_group(&c->m, axes, g.rank);
     return g;

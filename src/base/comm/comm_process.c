@@ -2,7 +2,7 @@
  * other exchanges messages (comm_remote.c).
  *
  * The first rank of a host makes the memory that all of its ranks map: the world of comm_shared.c, then a
- * table of every rank's segments. Tensors that lie in a segment (comm_map: the arena of a plan) are read and
+ * table of every rank's segments. Tensors in a segment (comm_map: the arena of a plan) are read and
  * written where they are. Others are copied to a segment when a communication starts and back when it ends:
  *
  *     address published = segment << 44 | offset     (1 + its number in the rank's table)
@@ -16,7 +16,7 @@ enum { MAX_SEGMENTS = 256, OFFSET_BITS = 44, LEAST_BOUNCE = 1 << 16 };
 
 typedef struct own_segment {
     char *at;
-    bool bounce, used; /* for tensors that lie elsewhere; one has it */
+    bool bounce, used; /* for tensors outside a segment; one has it */
 } own_segment;
 
 typedef struct host_memory {

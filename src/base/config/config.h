@@ -190,7 +190,7 @@ int config_batch_phases(const char *text, cfg_batch_phase out[CFG_MAX_BATCH_PHAS
 /* Reads what an option refers to: a variable of the environment, or the first line of a file. @param out owned (free);
  * NULL: there is none, or it was withheld, which is logged with what to do. @param name the option, for messages. */
 err config_secret(const char *name, const char *given, char **out) MUST_USE;
-/* @return whether a line of a config.yaml states a secret, of which earlier versions kept the text. */
+/* @return whether a line of a config.yaml states a secret, whose text earlier versions kept. */
 bool config_line_is_secret(const char *line);
 
 /* ---- the options as a table, for comparing two configs ------------------------------------- */

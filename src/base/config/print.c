@@ -218,7 +218,7 @@ static const char docs_head[] =
     "  `config.yaml` records what was chosen.\n"
     "- **Short forms**: a section with a main key accepts that key's value directly, so\n"
     "  `precision: bf16` and `--precision bf16` set `precision.dtype`.\n"
-    "- **Secrets** are given as `env:NAME`, a variable of the environment, as `file:PATH`, of which the\n"
+    "- **Secrets** are given as `env:NAME`, a variable of the environment, as `file:PATH`, whose\n"
     "  first line is read, or themselves. They are never printed, served or uploaded; `config.yaml`\n"
     "  keeps `env:` and `file:`, and states `withheld` for a secret given itself, which a resumed run\n"
     "  must be given again.\n"

@@ -41,7 +41,7 @@ typedef struct wait_state {
 /* Any signal so far ends it too: set `ignored` to wait_signal_count() where one has been acted upon.
  * @param seconds to the deadline. */
 void wait_begin(wait_state *w, double seconds, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* Naps from `first` on, doubled up to `most` seconds, of which a random half to all: 20 ms and 0.5 s unless set. */
+/* Naps from `first` on, doubled up to `most` seconds, each times a random 0.5 to 1: 20 ms and 0.5 s unless set. */
 void wait_set_back_off(wait_state *w, double first, double most);
 /* Whether it was interrupted or its time is up; reports it to the log when that is due. */
 bool wait_is_over(wait_state *w);

@@ -168,7 +168,7 @@ static void count_clusters(dedup *d, uint32_t *size) {
     }
 }
 
-/* Calls `mark` for each item of which the index has a key, on the rank that has read it. */
+/* Calls `mark` for each item with a key in the index, on the rank that has read it. */
 static err for_each_known(dedup *d, void (*mark)(dedup *d, uint64_t item)) {
     for (int i = 0; i < d->reading.splits.n; i++) {
         spill_reader r;
@@ -290,7 +290,7 @@ static bool item_repeats(const dedup *d, uint64_t item) {
     return d->repeated[item / 8] >> item % 8 & 1;
 }
 
-/* Decides about a paragraph by its items, of which the first is number `item`. */
+/* Decides about a paragraph by its items, from number `item` on. */
 static bool paragraph_repeats(const dedup *d, uint64_t item, paragraph_items of) {
     int seen = 0;
     if (of.n == 0) return false;
@@ -451,7 +451,7 @@ static err dedup_write_index(dedup *d) {
     char cap[32], needed[32];
     key_filter *f = NULL;
     if (need > dedup_memory_left(d))
-        return err_hint(ERR_USAGE("--memory: the index needs %s, of which %s for tables are left",
+        return err_hint(ERR_USAGE("--memory: the index needs %s, but %s are left for tables",
                                   str_bytes(needed, sizeof needed, (double)need),
                                   str_bytes(cap, sizeof cap, (double)dedup_memory_left(d))),
                         "raise --memory or --index-error; the next run reuses %s", d->o.pass.work);

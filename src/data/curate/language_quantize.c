@@ -27,7 +27,7 @@ static uint8_t nearest_centroid(const float *centroids, const float *x, int n) {
     return (uint8_t)best;
 }
 
-/* Finds the centroids of points of n values, of which each is `stride` values after the last. @param centroids
+/* Finds the centroids of points of n values; each point is `stride` values after the last. @param centroids
  * [256][n]. */
 static void find_centroids(const float *points, int64_t count, int64_t stride, int n, uint64_t seed,
                            float *centroids) {

@@ -142,7 +142,7 @@ static int by_falling_count(const void *a, const void *b) {
     return compare_spans(&x->text, &y->text);
 }
 
-/* All words of the documents to train on, as they lie there. */
+/* All words of the documents to train on, in their order. */
 static text_span *list_words(const quality_trainer *t, int64_t *n) {
     int64_t cap = 0;
     text_span *words = NULL;

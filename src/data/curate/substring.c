@@ -63,7 +63,7 @@ static bool bit_of(const uint8_t *bits, uint64_t i) { return bits[i / 8] >> i % 
 static void mark_item(uint8_t *bits, uint64_t i) { bits[i / 8] |= (uint8_t)(1 << i % 8); }
 
 /* ---- symbols --------------------------------------------------------------------------------- */
-/* Begins the scan of a document, of which every byte must belong to a token. */
+/* Begins the scan of a document, whose every byte must belong to a token. */
 static err begin_document(const substring *s, int worker, const text_doc *d) {
     substring_worker *w = &s->workers[worker];
     if (!s->token_bytes) {

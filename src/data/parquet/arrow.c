@@ -92,7 +92,7 @@ static void set_unit(arrow_field *f, int64_t type, const flat_table *t) {
     }
 }
 
-/* The batches hold indices; the values, of which only strings are read, are in the dictionary. */
+/* The batches hold indices; the values are in the dictionary. Only strings are read. */
 static void set_dictionary(arrow_field *f, const flat_table *encoding) {
     flat_table index = flat_child(encoding, ENCODING_INDEX);
     parquet_kind kind = f->kind >= PARQUET_STRING ? f->kind : PARQUET_OTHER;

@@ -92,7 +92,7 @@ static int bit_width(int32_t most) {
     return n;
 }
 
-/* Moves the values to the rows that have one; they lie at the beginning of out[0 .. rows). */
+/* Moves the values to the rows that have one; they are at the beginning of out[0 .. rows). */
 static void spread_values(const uint32_t *level, uint32_t most, parquet_value *out, size_t rows,
                           size_t n) {
     for (size_t i = rows; i-- > 0;) out[i] = level[i] == most ? out[--n] : (parquet_value){ 0 };

@@ -11,7 +11,7 @@
 
 #include "parquet/parquet_internal.h"
 
-/* @return whether n bytes lie at an offset; notes the damage if they do not. */
+/* @return whether n bytes at an offset are inside the buffer; notes the damage if they are not. */
 static bool flat_holds(flatbuffer *b, size_t at, size_t n) {
     if (at <= b->n && n <= b->n - at) return true;
     b->damaged = true;

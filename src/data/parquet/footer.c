@@ -1,4 +1,4 @@
-/* The metadata at the end of a file: what the columns are and where their bytes lie.
+/* The metadata at the end of a file: what the columns are and where their bytes are.
  *
  *     "PAR1"  column chunks  metadata (thrift)  length of the metadata (u32)  "PAR1"
  *

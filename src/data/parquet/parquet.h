@@ -34,7 +34,7 @@ typedef struct parquet_source {
     const char *name; /* for messages; borrowed for the life of the file */
     int64_t size;
     void *ctx;
-    /* Reads exactly n bytes at an offset. Offset and n lie within the size. */
+    /* Reads exactly n bytes at an offset. Offset and n are within the size. */
     err (*read)(void *ctx, int64_t offset, void *to, size_t n);
 } parquet_source;
 

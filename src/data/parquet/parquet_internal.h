@@ -214,7 +214,7 @@ flat_table flat_item(const flat_vector *v, size_t i);
 const char *flat_text(const flat_table *t, int id, arena *memory);
 
 /* ---- Arrow ----------------------------------------------------------------------------------- */
-/* How a column's values lie in its buffers. */
+/* How a column's values are laid out in its buffers. */
 typedef enum {
     LAYOUT_OTHER, /* not read */
     LAYOUT_FIXED, /* validity, values of `width` bits; also the indices of a dictionary */

@@ -1,4 +1,4 @@
-/* A bounded cache of chunks of token shards that lie in an object store.
+/* A bounded cache of chunks of token shards in an object store.
  *
  * A shard is a region of a sparse file without a name, one file per cache folder, so that nothing is left when
  * the process ends, however that happens. The region is mapped as a local shard's file would be: its tokens have one

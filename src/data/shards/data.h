@@ -114,7 +114,7 @@ err raw_dtype_parse(const char *name, raw_dtype *out) MUST_USE; /* "uint16", ...
  *   X.bin + X.idx     Megatron's, by either name or by X alone
  *   llm.c .bin        by its header, u16 (GPT-2) or u32 (Llama 3)
  *   *.bin             without a header: raw ids, uint16 as nanoGPT writes them, uint32 or int64
- *   s3://...          such a folder or .tok file in an object store, of which chunks are fetched into a bounded
+ *   s3://...          such a folder or .tok file in an object store, whose chunks are fetched into a bounded
  *                     cache as they are needed (data_hold), each verified; or text, as below
  *   anything else     UTF-8 text, JSON lines and what else text/ reads, plain or compressed:
  *                     tokenized in memory, to the tokens that data_tokenize_text makes of it
@@ -133,7 +133,7 @@ typedef struct data_options {
         *cache_dirs; /* of shards in an object store: folders for the cache, "a,b"; NULL: TMPDIR */
     int64_t cache_bytes; /* its bound; 0: 1 GiB */
 } data_options;
-/* Several paths as one source, one after the other: shards may lie on several disks.
+/* Several paths as one source, one after the other: shards may be on several disks.
  * @param out NULL without an error when `held_out` is asked for and nothing was held out. */
 err data_open_paths(const char *const *paths, int n, const data_options *o,
                     data_source **out) MUST_USE;
@@ -358,7 +358,7 @@ double mix_preset_weight(const char *preset, const char *source);
  *                      -> epoch and position in it -> window -> tokens
  *
  * A step consumes step_windows windows, whatever the number of ranks. Its microbatch m is windows
- * [m * ranks * rows, (m + 1) * ranks * rows) of the step, of which rank r takes `rows`:
+ * [m * ranks * rows, (m + 1) * ranks * rows) of the step; rank r takes `rows` windows:
  *
  *     step:   | microbatch 0                | microbatch 1                | ...
  *             | rank 0 | rank 1 | rank 2    | rank 0 | rank 1 | rank 2    |
@@ -447,7 +447,7 @@ typedef struct loader_options {
     data_range range;    /* of loader_new's source; to == 0: all of it */
     int64_t vocab_limit; /* ids must be below it; 0: no limit */
     bool mask_documents; /* attention stays inside a document, whose last token has no target */
-    bool in_order;       /* windows as they lie in the file, in every epoch */
+    bool in_order;       /* windows in the order of the file, in every epoch */
     bool epoch_offset;   /* split each epoch after the first at an offset drawn from the seed; not
                           * with in_order, and not with best-fit packing, which splits at documents */
     bool evaluation;     /* in order, and the end padded instead of dropped: see loader_next */

@@ -83,7 +83,7 @@ err raw_parse(data_shard *s, raw_dtype dtype, data_info *info) MUST_USE;
 /* Megatron's pair of files, by either name or by their common stem. */
 bool megatron_is(const char *path);
 err megatron_open(data_shard *s, data_info *info) MUST_USE;
-/* The tokens lie in the file between `before` and `after` bytes and must fill it exactly. */
+/* The tokens are in the file between `before` and `after` bytes and must fill it exactly. */
 err shard_place_tokens(data_shard *s, size_t before, size_t after, uint64_t count) MUST_USE;
 err shard_damaged(const data_shard *s, const char *what) MUST_USE;
 /* An error unless every end of the index is in order and inside the shard: readers rely on it. */
@@ -96,7 +96,7 @@ int token_width(int64_t vocab); /* bytes of a stored token */
 
 /* The fixed sizes of a token file of version 2 or later. */
 enum { TOKFILE_HEADER = 32, TOKFILE_TRAILER = 48, TOKFILE_CHUNK = 1 << 20 };
-/* Where the tokens of a file of `bytes` lie, from its header and its last TOKFILE_TRAILER bytes alone; the
+/* Finds the tokens of a file of `bytes`, from its header and its last TOKFILE_TRAILER bytes alone; the
  * checksums are tokfile_parse's business. @param path for messages. */
 err tokfile_tokens(const char *path, const uint8_t *header, const uint8_t *trailer, int64_t bytes,
                    int64_t *from, int64_t *to) MUST_USE;
@@ -115,8 +115,8 @@ err remote_open(data_source *s, const char *url, const data_options *o, bool *fo
 /* @param folders "a,b": shards are divided among them. @param bytes of chunks that are kept. */
 err chunk_cache_new(const char *folders, int64_t bytes, chunk_cache **out) MUST_USE;
 void chunk_cache_free(chunk_cache *c); /* takes NULL */
-/* Adds a shard, all of them before chunk_cache_start. @param data its file, mapped until chunk_cache_free, of which nothing is
- * there yet. @param shard its number. */
+/* Adds a shard, all of them before chunk_cache_start. @param data its file, mapped until chunk_cache_free; nothing of
+ * it has been fetched yet. @param shard its number. */
 err chunk_cache_add(chunk_cache *c, const char *url, int64_t file_bytes, uint8_t **data,
                     int *shard) MUST_USE;
 /* Fills in bytes that are not tokens. */

@@ -231,7 +231,7 @@ static err read_idx_header(const char *path, const io_mapping *m, idx_file *x) {
     return OK;
 }
 
-/* Sequences must lie one after the other from the file's beginning, as Megatron writes them.
+/* Sequences must be contiguous from the file's beginning, as Megatron writes them.
  * @param ends owned: tokens up to the end of each document, empty ones left out. */
 static err read_sequences(const char *path, const idx_file *x, size_t bin_bytes, uint64_t **ends,
                           int64_t *docs) {

@@ -55,7 +55,7 @@ static data_range clip_document(const packing *p, int64_t document) {
     return (data_range){ MAX(d.from, p->range.from), MIN(d.to, p->range.to) };
 }
 
-/* Longest first; those of one length as they lie in the source. @return how many have any. */
+/* Longest first; those of one length in the order of the source. @return how many have any. */
 static int sort_by_length(group_packer *h, int n, int64_t longest) {
     int *first = h->first, sum = 0;
     memset(first, 0, (size_t)(longest + 1) * sizeof *first);

@@ -1,7 +1,7 @@
 /* Makes one row of a batch from one window: tokens, targets, positions, document starts.
  *
- * A row is made in passes, each a plain loop that the compiler vectorizes; only documents, of which
- * a row has few, are handled one by one. */
+ * A row is made in passes, each a plain loop that the compiler vectorizes; only the few documents
+ * of a row are handled one by one. */
 #include "shards/data_internal.h"
 
 #include <string.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Tokens are used in place, as they lie in the file. */
+/* Tokens are used in place, as the file has them. */
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "token files are little-endian and are read without conversion"
 #endif

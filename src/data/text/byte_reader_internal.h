@@ -24,7 +24,7 @@ text_compression compression_of_name(const char *name, size_t *bare);
 err refuse_known_binary(const char *path, const char *head, size_t n) MUST_USE;
 /* The same, and if they look like any other data that is not text. @param head decompressed. */
 err refuse_binary(const char *path, const char *head, size_t n) MUST_USE;
-/* An error if they are text in another encoding than UTF-8, of which little would remain. */
+/* An error if they are text in another encoding than UTF-8: little of it would remain. */
 err refuse_other_encoding(const char *path, const char *head, size_t n) MUST_USE;
 typedef struct byte_reader byte_reader;
 /* Opens a file ("-": standard input; "s3://...": an object). @param from, to byte range of a plain file; to < 0: up to

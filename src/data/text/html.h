@@ -27,7 +27,7 @@ typedef struct html_block {
     html_kind kind;
     size_t at, len; /* in the page's text */
     int characters; /* not counting white space */
-    int linked;     /* of which inside links */
+    int linked;     /* ... inside links */
     bool sentence;  /* ends like a sentence, or contains several */
     bool main;      /* inside <main> or <article> */
     bool keep;      /* set by html_choose */

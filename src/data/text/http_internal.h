@@ -4,7 +4,7 @@
 
 #include "text/text.h"
 
-/* @return the value of a header line; empty if there is none. @param head lines, of which the
+/* @return the value of a header line; empty if there is none. @param head lines; the
  * first is skipped. */
 text_span header_value(text_span head, const char *name);
 /* @return bytes of the header at p, including the empty line that ends it; 0: it does not end. */

@@ -9,7 +9,7 @@
  *     a a a a | b b b b              a a a a                     a a a a
  *
  * Adaptive clipping and Adafactor need sums by row and by column. Each rank sums its part into vectors of
- * the whole matrix's rows and columns; those of all matrices lie in one buffer, which is summed over the
+ * the whole matrix's rows and columns; those of all matrices are in one buffer, which is summed over the
  * ranks at once (P -> I), and so are the mean squares of Adafactor's directions. Of ranks that hold
  * the same elements one contributes. What follows from the sums every rank computes for itself.
  */

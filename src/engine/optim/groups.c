@@ -122,8 +122,8 @@ static err check_rate(const optim_settings *s, const cfg_group *g, int number,
                             "with the width"),
                         "set one of them");
     if (isnan(g->lr) || s->lr > 0) return OK;
-    return err_hint(ERR("optimizer.groups: group %d: lr is %g, but optimizer.lr is 0, of which the "
-                        "schedule is a multiple",
+    return err_hint(ERR("optimizer.groups: group %d: lr is %g, but the schedule is a "
+                        "multiple of optimizer.lr, which is 0",
                         number, g->lr),
                     "set optimizer.lr above 0; a last group {match: \"*\", lr: 0} keeps the other "
                     "parameters as they are");

@@ -53,7 +53,7 @@ static void record_piece(const optimizer *o, prog *p, int param, val piece, int6
     rec_change(p, keep);
 }
 
-/* Sums the parts of one parameter's gradient, of which this rank has those in `b`. All pieces share the memory of
+/* Sums the parts of one parameter's gradient; this rank has those in `b`. All pieces share the memory of
  * `scratch`, so that one is summed and counted before the next is copied. */
 static void record_in_parts(const optimizer *o, prog *p, int param, const bucket_view *b,
                             val scratch, val sum) {

@@ -69,8 +69,8 @@ static int by_bucket_place(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Returns the first parameter of a layer: parameters are listed layer by layer, of which a model of experts has tens of
- * thousands. @param from the first one of any layer */
+/* Returns the first parameter of a layer. Parameters, tens of thousands with experts, are listed layer by layer.
+ * @param from the first one of any layer */
 static int find_layer(const model *m, int layer, int from) {
     if (model_param_at(m, from)->layer > layer) from = 0;
     while (from < model_params(m) && model_param_at(m, from)->layer != layer) from++;

@@ -205,7 +205,7 @@ static err record_host_updates(optimizer *o) {
     return OK;
 }
 
-/* The sum of a tied table comes first, of which both stages have a part. */
+/* A tied table comes first: both stages have a part of its sum. */
 static err add_half_end(optimizer *o) {
     half_tied tied;
     if (model_half_tied(o->m, &tied)) {

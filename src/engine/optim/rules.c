@@ -114,7 +114,7 @@ const rule *rule_of(const optim_settings *s, const optim_group *g, const model_p
     const rule_set *rules = kinds[g->kind].rules;
     if (q->ndim < 2) return rules->vector;
     const rule *r = q->role == ROLE_HIDDEN ? rules->hidden : rules->matrix;
-    /* second moments are those of neurons, of which a matrix has as many as its longer side */
+    /* second moments are per neuron: along the longer side of a matrix */
     if (r == &muon && s->muon_beta2 > 0) return q->dim[0] >= q->dim[1] ? &muon_rows : &muon_cols;
     return r;
 }

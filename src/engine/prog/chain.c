@@ -49,7 +49,7 @@ err plan_program(plan *p, prog *g, int layer, int *which) {
     return OK;
 }
 
-/* The blocks among the rank's first n that read an input, each of which has a part of it. */
+/* @return how many of the rank's first n blocks read an input; each has a part of it. */
 static int blocks_reading(const chain *c, int rank, const char *name, int n) {
     int count = 0;
     tensor shape;

@@ -1,4 +1,4 @@
-/* Plans a program's memory: which values share bytes, where temporaries lie, what an instance
+/* Plans a program's memory: which values share bytes, the offsets of temporaries, what an instance
  * saves. The planner alone decides aliasing; recording and backward are single-assignment.
  *
  *     temp   |  a  |   b    |        lifetimes are intervals of op numbers; two values may overlap

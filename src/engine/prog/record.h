@@ -147,7 +147,7 @@ val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim
 /* An input that all microbatches share: a table. */
 val prog_input_shared(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
                       placement pl);
-/* An input of which every layer has its own: a cache. */
+/* An input with memory of its own in every layer: a cache. */
 val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
                          placement pl);
 /* The same with one for every layer of the whole model, whichever pipeline stage has it. */

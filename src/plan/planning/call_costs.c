@@ -159,7 +159,7 @@ static err read_measured_call(const json_t *list, const char *where, measured_ca
     bool good = json_is_array(list) && json_array_size(list) == NUMBERS;
     for (int i = 0; good && i < NUMBERS; i++) {
         const json_t *x = json_array_get(list, (size_t)i);
-        bool work = i >= CALL_DIMS && i < NUMBERS - 1; /* of which a call may have none */
+        bool work = i >= CALL_DIMS && i < NUMBERS - 1; /* a call may have none */
         v[i] = json_number_value(x);
         good = json_is_number(x) && v[i] < 1e15 && (work ? v[i] >= 0 : v[i] > 0);
     }

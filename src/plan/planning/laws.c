@@ -112,7 +112,7 @@ static double surface_loss(const scaling_law *l, double n, double d) {
     return pow(pow(l->a / n, l->alpha / l->beta) + l->b / d, l->beta);
 }
 
-/* x of which only `first` counted in full, the rest with exponentially less. */
+/* Discounts x: `first` counts in full, the rest exponentially less. */
 static double discount_excess(double x, double first, double half_life) {
     if (!(x > first)) return x;
     return first * (1 + half_life * (1 - exp(-(x / first - 1) / half_life)));

@@ -64,7 +64,7 @@ typedef struct scaling_point {
     double effective_tokens; /* what the tokens are worth once repeats are discounted */
 } scaling_point;
 
-/* The expected loss of N parameters after D tokens, of which `unique` are different. */
+/* The expected loss of N parameters after D tokens; `unique` of them are different. */
 double law_loss(const scaling_law *l, double params, double tokens, double unique);
 /* Tokens and parameters that are worth as much as these when data repeats (Muennighoff et al. 2023). */
 double law_effective_tokens(double tokens, double unique);
@@ -417,7 +417,7 @@ void capacity_variants_free(capacity_variant *list, int n);
 /* ---- the time of a step ------------------------------------------------------------------------ */
 typedef struct step_time {
     double seconds;           /* of a whole step */
-    double update;            /* ... of which the optimizer's update */
+    double update;            /* ... the optimizer's update, a part of it */
     double stragglers;        /* ... waiting for the slowest rank */
     double host;              /* ... waiting for state in host memory; computing hides the rest */
     double data;              /* ... waiting for the disk; reading ahead hides the rest */

@@ -24,7 +24,7 @@ enum {
     FINALISTS = 24,
     FEW_FINALISTS =
         8, /* of models whose layout takes long: with so many experts of all layers; one per shape */
-    FEW_NEAR = 3, /* of those: the best, of which stages as neighbors are tried, too */
+    FEW_NEAR = 3, /* the best of those: stages as neighbors are tried for them, too */
     SLOW_MODEL = 4096,
     PER_SHAPE = 2,
     SHARD_SIZES = 4
@@ -60,7 +60,7 @@ typedef struct state_prices {
     double first_params, last_params; /* elements on a rank; a tied table counts in both */
     double block_params[CHAIN_KINDS]; /* ... of a block of each kind */
     double
-        expert_params[CHAIN_KINDS]; /* ... of which experts, which expert-parallel ranks divide */
+        expert_params[CHAIN_KINDS]; /* ... those of experts, which expert-parallel ranks divide */
 } state_prices;
 /* The cost of a block and its surroundings, for (tp, cp, ep, rows, recompute of cheap ops, a split backward pass). */
 typedef struct layer_prices {
@@ -150,8 +150,8 @@ static err price_split(const searcher *s, layer_prices *p, const model_config *m
     return e;
 }
 
-/* Prices nothing but an update's GEMMs, of which blocks have all: what a whole matrix needs is not proportional to its elements, and
- * the tables of tokens have none. */
+/* Prices an update's GEMMs alone, all of which are in blocks: the cost of a whole matrix is not proportional to its elements, and
+ * token tables have none. */
 static double price_matrices(void *ctx, const char *program, const op_call *c) {
     const searcher *s = ctx;
     return op_row_of(c->op)->cost == COST_ORTHOGONALIZE ? s->costs.call(s->costs.ctx, program, c)

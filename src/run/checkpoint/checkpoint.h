@@ -444,8 +444,8 @@ err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t 
  * part. A model of other shapes is an error. */
 err ckpt_load(const char *path, model *m, exec *x, optimizer *o) MUST_USE;
 
-/* Hashes the weights and optimizer states that this rank holds, quantized ones apart, of the parameters of which ranks
- * along these axes hold the same (model_param_same). Ranks with equal `held` hold the same elements, and must have
+/* Hashes the weights and optimizer states that this rank holds, quantized ones apart, of the parameters that ranks
+ * along these axes hold copies of (model_param_same). Ranks with equal `held` hold the same elements, and must have
  * equal `bytes`. */
 err ckpt_hash_held(const model *m, exec *x, const optimizer *o, axis_set same, uint64_t *held,
                    uint64_t *bytes) MUST_USE;

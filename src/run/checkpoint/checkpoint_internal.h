@@ -102,7 +102,7 @@ typedef struct ckpt_index {
     struct queued_chunk *queued;
     struct chunk_run *runs;
     int n_queued, queued_cap, n_runs, runs_cap;
-    uint8_t *staging;             /* [readers][chunk]: chunks of which not all is wanted */
+    uint8_t *staging;             /* [readers][chunk]: chunks that are wanted in part */
     _Atomic int64_t first_failed; /* of what is queued: those after it need not be read */
 } ckpt_index;
 int64_t slice_bytes(const ckpt_index *x, const ckpt_slice *s);

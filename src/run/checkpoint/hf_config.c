@@ -265,7 +265,7 @@ static bool key_is_read(const hf_family *f, const char *key) {
            demand_names(f->when, f->n_when, key);
 }
 
-/* Members of an object of which rows name some. */
+/* Notes members of an object that no row names. */
 static void note_unknown_members(const hf_reader *r, const char *object, json_t *members) {
     const hf_family *f = r->family;
     char path[128];

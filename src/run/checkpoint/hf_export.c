@@ -13,7 +13,7 @@
 static const char *const kept[] = { "bos_token",     "eos_token",    "unk_token",      "pad_token",
                                     "chat_template", "padding_side", "truncation_side" };
 
-/* Reads the end token of generation_config.json: one id, or a list of which the first counts. */
+/* Reads the end token of generation_config.json: one id, or the first of a list. */
 static int64_t listed_id(const hf_export *x, const json_t *generation, const char *key) {
     const json_t *v = json_object_get(generation, key);
     if (json_is_array(v)) v = json_array_get(v, 0);

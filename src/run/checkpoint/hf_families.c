@@ -219,7 +219,7 @@ static const hf_key cohere2_keys[] = {
     OPTIONAL("sliding_window", window, 4096), OPTIONAL("final_logit_softcapping", logit_softcap, FINAL_CAP)
 static const hf_key gemma2_keys[] = { GEMMA_KEYS(30), OPTIONAL("attn_logit_softcapping", attention_softcap, 50) };
 static const hf_key gemma3_keys[] = { GEMMA_KEYS(0), IMPLIED(qknorm, QKNORM_HEAD) };
-/* Three ways to divide heads, of which the last two ignore the number of key/value heads. */
+/* Three ways to divide heads; the last two ignore the number of key/value heads. */
 #define FALCON_KEYS                                                                               \
     SIZE("vocab_size", vocab), SIZE("num_hidden_layers", layers),                                 \
     RENAMED("hidden_size", "n_embed", dim), SIZE("num_attention_heads", heads),                   \

@@ -9,7 +9,7 @@
  * A folder with a manifest never changes. A step that is uploaded again with other content gets a folder of its
  * own: step-N, then step-N.1, step-N.2, ... Of several copies of a step the last one counts, so putting its manifest
  * replaces the one before it in one request. Whoever is killed on the way leaves files without a manifest, which
- * the next upload of that step overwrites, or two copies, of which it removes the older.
+ * the next upload of that step overwrites, or two copies, and it removes the older.
  *
  * A run that goes back to an earlier step leaves RUN/checkpoints/.gone-back-to with that step before it renames
  * anything, and removes it when that step is in the store and later ones are superseded there, in this order: the

@@ -8,7 +8,7 @@
 
 #include "io/io.h"
 
-enum { DIVIDED_FROM = 65536 }; /* elements: smaller tensors lie in one file */
+enum { DIVIDED_FROM = 65536 }; /* elements: smaller tensors are in one file */
 
 typedef struct reshard_job {
     ckpt_index *from;

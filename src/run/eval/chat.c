@@ -14,7 +14,7 @@ static err read_beside(const char *folder, const char *name, json_t **out) {
     return e;
 }
 
-/* A text, or a list of named ones, of which "default" is meant. */
+/* @return the template: a text, or the one named "default" in a list. */
 static const char *find_template(const json_t *settings) {
     const json_t *v = json_object_get(settings, "chat_template"), *one;
     size_t i;

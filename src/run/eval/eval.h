@@ -243,7 +243,7 @@ err generate_after(generation *d, const tokenizer *t, const int32_t *prompt, int
                    const sample_options *o, bool (*emit)(void *ctx, const char *text, size_t n),
                    void *ctx, generated *out) MUST_USE;
 
-/* Lowers the logits of tokens that were there before, as the options' penalties ask. @param context [n] ids, of which those
+/* Lowers the logits of tokens that were there before, as the options' penalties ask. @param context [n] ids; those
  * from `made` on were generated */
 void sample_penalize(float *logits, int64_t vocab, const sample_options *o, const int32_t *context,
                      int64_t n, int64_t made);

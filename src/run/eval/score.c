@@ -1,4 +1,4 @@
-/* Likelihood of continuations. Requests lie one after another in the rows of a batch, each a document of
+/* Likelihood of continuations. Requests are placed back to back in the rows of a batch, each a document of
  * its own:
  *
  *     | request 0 | request 1  | padding |

@@ -45,8 +45,8 @@ err trainer_set_batch(trainer *t) MUST_USE;
 err trainer_set_lengths(trainer *t) MUST_USE;
 /* Refuses options that this run leaves without an effect: idle.c. */
 err trainer_check_idle(const trainer *t) MUST_USE;
-/* @return what comes due in the step that ends after `step` steps and `tokens` tokens, of which it had
- * `in_step` itself, and is queued at the time `now`. To be asked once per step. */
+/* @return what comes due in the step that ends after `step` steps and `tokens` tokens, has `in_step` tokens
+ * itself, and is queued at the time `now`. Call once per step. */
 due_events cadences_due(cadences *every, int64_t step, int64_t tokens, int64_t in_step, double now);
 /* @return the tokens that the run will have been trained on after its last step. */
 int64_t trainer_tokens_at_end(const trainer *t);

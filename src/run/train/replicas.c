@@ -1,7 +1,7 @@
 /* Silent corruption: ranks that hold the same elements must hold bit-identical values. Every
  * training.weight_check_interval steps, and before each full checkpoint, ranks exchange hashes of what they hold; one
  * that differs from its replicas has faulty memory, or computes wrongly, and the run ends before that is
- * saved. The parameter table states along which axes ranks hold the same of a parameter; parameters of which it states
+ * saved. The parameter table states along which axes ranks hold copies of a parameter; parameters with
  * the same axes have one hash. What no other rank holds cannot be compared. */
 #include "trainer_internal.h"
 

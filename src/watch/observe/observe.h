@@ -51,7 +51,7 @@ typedef struct observe_source {
     double loss;      /* mean over its targets; NaN: none in this step */
 } observe_source;
 
-/* Values of which a histogram is kept. */
+/* Values that a histogram is made from. */
 typedef struct observe_sample {
     const char *name;   /* "weights", borrowed as are the values */
     const float *value; /* [n] */

@@ -170,8 +170,8 @@ static uint16_t *count_rare_values(const series *s) {
     return rare;
 }
 
-/* Numbers the rows that are left: of the first `older` each `stride` steps are one, or two, the first of which ends with the row
- * that has the most rare values; all later rows stay. @return how many. */
+/* Numbers the rows that are left: each `stride` steps of the first `older` become one row, or two, where the first ends with
+ * the row that has the most rare values; all later rows are kept. @return how many. */
 static uint32_t renumber_rows(const series *s, const uint16_t *rare, int64_t older, uint32_t *to) {
     const series_column *steps = series_find(s, "step");
     uint32_t n = 0;

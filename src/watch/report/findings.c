@@ -38,7 +38,7 @@ static double sum_from(const run_report *r, const char *name, double from) {
     return sum;
 }
 
-/* The share of a column's values, from a part of the run on, that lie in [low, high]. NaN: no values. */
+/* @return the share of a column's values in [low, high], from a part of the run on. NaN: no values. */
 static double share_within(const run_report *r, const char *name, double from, double low,
                            double high) {
     const series_column *c = series_find(r->all, name);

@@ -4,7 +4,7 @@
 #include "report/report.h"
 
 /* ---- analyze.c, spikes.c, findings.c -------------------------------------------------------------------- */
-/* @return the value below which a part `q` of the column's finite values lie, from `row` on; NaN: none. */
+/* @return the quantile `q` of the column's finite values, from `row` on; NaN: none. */
 double report_quantile(const series_column *c, int64_t row, double q);
 /* @return the standard deviation of the noise from one value of rows [from, to) to the next: a trend does not count. */
 double report_noise(const series_column *c, int64_t from, int64_t to);

@@ -67,7 +67,7 @@ void *emulate_shared();
 void emulate_sync(int which, int threads);
 /* @return the values that the 32 lanes of the warp passed; valid until the second next such call. */
 const uint32_t *emulate_warp(uint32_t value);
-/* The same for up to EMULATED_WORDS words of each lane, which lie one after another. */
+/* The same for up to EMULATED_WORDS words of each lane, which are contiguous. */
 enum { EMULATED_WORDS = 6 };
 const uint32_t (*emulate_warp_words(const uint32_t *value, int n))[EMULATED_WORDS];
 /* @return the value of another lane of the warp; _up: this lane's own where there is none. */

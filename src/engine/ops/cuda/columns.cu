@@ -7,7 +7,7 @@
 enum { ROWS = 8, BLOCKS = 4 * CUDA_PARTIALS / 3, STEP = WARP * EIGHT };
 
 /* ---- partial sums --------------------------------------------------------------------------------- */
-/* Grid: a block per 32 columns; block: 32 x 32 threads, 32 of which share a column. Bytes: 4 per partial
+/* Grid: a block per 32 columns; block: 32 x 32 threads; 32 share a column. Bytes: 4 per partial
  * sum. */
 static __global__ void __launch_bounds__(1024)
     add_partials(const float *partial, int rows, int cols, cuda_sums o) {

@@ -21,7 +21,7 @@
  * (BWD_W, whose depth is rows) the operands are zeroed in shared memory. Rows of no group are a group of depth 0.
  * Deterministic: the order of sums depends on nothing but the group's size, whichever block computes a tile.
  *
- * Operand bytes per tile: 2 depth (128 + 256), of which B is read from L2 once per pair; a band of pairs shares
+ * Operand bytes per tile: 2 depth (128 + 256); B is read from L2 once per pair, and a band of pairs shares
  * its columns in L2. */
 #include "hopper.cuh"
 #include "ops/op_table.h"
@@ -47,7 +47,7 @@ struct grouped_args {
 
 /* ---- tiles ----------------------------------------------------------------------------------------- */
 struct group_tile {
-    int group; /* of which expert; -1: there are no more tiles */
+    int group; /* the expert; -1: no tiles are left */
     int m, n;  /* first feature down; first row (BACKWARD_W: feature) across, of all groups */
     int width, depth; /* width: how many across exist */
     int first;        /* BACKWARD_W: the first of the `depth` rows */
@@ -85,7 +85,7 @@ template <form F> struct pair_walk {
         return F == BACKWARD_W ? i * TILE_N
                                : (i * (steps / across) + min(i, steps % across)) * STEP_N;
     }
-    /* Pair `at`, of which this block has one tile; later than the last. */
+    /* @return this block's tile of pair `at`, which is later than the last. */
     __device__ __forceinline__ group_tile find(const grouped_args &g, int at) {
         int groups = g.experts + (F != BACKWARD_W);
         while (at - before >= down * across) {

@@ -333,7 +333,7 @@ static __device__ __forceinline__ void free_stage(const tile_ring<TILE> &r, int 
 }
 
 /* ---- writing --------------------------------------------------------------------------------------- */
-/* Where the 16 bytes `piece` of a line lie: TMA swizzles lines of 128 bytes so. */
+/* @return the address of the 16 bytes `piece` of a line, as TMA swizzles lines of 128 bytes. */
 static __device__ __forceinline__ char *swizzled(char *chunk, int line, int piece) {
     return chunk + line * LINE_BYTES + ((piece ^ line) & 7) * 16;
 }

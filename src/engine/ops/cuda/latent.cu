@@ -3,7 +3,7 @@
  *
  *   - absorbs the head's rows of w into its query, [latent | rot] in shared memory;
  *   - steps over the cache by KEYS rows: a warp takes the dot products of one row at a time, then every thread adds up its own
- *     columns of c, of which it has LATENT_COLS at most, with the softmax's online rescaling;
+ *     columns of c, LATENT_COLS at most, with the softmax's online rescaling;
  *   - multiplies the sum with the head's other rows of w, a warp per row.
  *
  * Bytes: of the cache, once per head; of w, once per head and token. Deterministic. */

@@ -1,5 +1,5 @@
-/* Optimizer updates whose state (optimizer.offload) or parameters (training.offload_params) lie in host memory. They
- * come to the device in pieces, the same kernels as for all other updates run on each piece, and they go back:
+/* Optimizer updates whose state (optimizer.offload) or parameters (training.offload_params) are in host memory. They
+ * are copied to the device in pieces, the same kernels as for all other updates run on each piece, and it is copied back:
  *
  *     copies in    0 | 1 | 2 | 3 |
  *     updates          0 | 1 | 2 | 3
@@ -49,7 +49,7 @@ void cuda_offload_free(struct cuda_offload *f) {
 
 /* ---- pieces ------------------------------------------------------------------------------------ */
 /* Whether pieces of out[k] pass through slots: p is out[0], its copy comes after the states. So do 8-bit states
- * wherever they lie, since the scales of a piece are elsewhere than its codes. */
+ * wherever they are, since the scales of a piece are stored apart from its codes. */
 static bool passes_through_slot(const op_call *c, int k) {
     bool state = k > 0 && k <= op_states(c->op), host = c->attr.update.host_state;
     if (c->out[k].dt == DT_NONE || k > op_states(c->op) + 1) return false;

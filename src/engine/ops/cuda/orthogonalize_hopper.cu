@@ -17,7 +17,7 @@
  * Elements outside a matrix are read as zeros and not written (TMA). Deterministic, and the sums of a matrix do not depend
  * on the others of its batch.
  *
- * Operand bytes per tile: 2 depth (128 + 256), of which B is read from L2 once per pair. */
+ * Operand bytes per tile: 2 depth (128 + 256); B is read from L2 once per pair. */
 #include "hopper.cuh"
 
 struct batch_args {
@@ -153,7 +153,7 @@ template <class T> static __device__ __forceinline__ void mirror_chunk(char *chu
 
 /* Writes this warp group's 64 rows of the tile, in chunks of 64 columns: of a symmetric matrix those below the
  * diagonal also transposed, and none above it.
- * @param chunks two buffers of its own, of which the turn's is free once the store before the last has read it */
+ * @param chunks two buffers of its own; the turn's is free once the store before the last has read it */
 template <class T, bool SYMMETRIC>
 static __device__ void write_batch_tile(const batch_args &g, float (&d)[SUMS], const batch_tile &t,
                                         int half, char *chunks, int &turn) {

@@ -1,5 +1,5 @@
-/* A short causal convolution of each column, and SiLU; the formulas are those of cpu/short_conv.c. A thread per element, of which
- * neighbors have neighboring columns; rows that taps read again are in L2. The gradient of w is summed by RUNS runs of rows into
+/* A short causal convolution of each column, and SiLU; the formulas are those of cpu/short_conv.c. A thread per element:
+ * neighboring threads have neighboring columns; rows that taps read again are in L2. The gradient of w is summed by RUNS runs of rows into
  * rows of the workspace, which are then added in order: deterministic. In generation a thread has a column of a sequence. */
 #include "device.cuh"
 
