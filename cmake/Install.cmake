@@ -1,4 +1,4 @@
-# What `cmake --install` and `cpack` put where: the program with its man pages and completions, and a library, one static
+# `cmake --install` and `cpack` install: the program with its man pages and completions, and a library, one static
 # archive of all wings but the commands, with its public headers and a pkg-config file. docs/library.md shows its use.
 include(GNUInstallDirs)
 # `cmake --install` after `cmake --build` of these targets, without the tests and benchmarks.

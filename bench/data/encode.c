@@ -33,7 +33,7 @@ static size_t document_end(const text_bench *b, size_t from) {
     return line ? (size_t)(line - b->text) + 1 : b->n;
 }
 
-/* Each of these is one pass over the text. @return MB/s. */
+/* Each function below makes one pass over the text. @return MB/s. */
 static double encode_text(text_bench *b, encoder *e) {
     double begin = time_cpu();
     b->ids.n = 0;

@@ -32,7 +32,7 @@ enum { GPT = 3, LLAMA = 12, ALL = 15, QK = 24 }; /* bits of models; QK: norms of
 
 /* Operands by letter; '-' is absent, '=' the memory of in[0].
  *   activations [N, ...], bf16: d D, f F, g 2F, q heads; x D in fp32; D like d, not touched
- *   fp32: w [D], b [F], s [N], S [N, 2], H [head], h [N, q and k heads]; z [V, D], of which rows are read and written
+ *   fp32: w [D], b [F], s [N], S [N, 2], H [head], h [N, q and k heads]; z [V, D], some rows of it read and written
  *   a parameter of PARAMS elements: p fp32, c bf16; read and written: u fp32, C bf16, B moments in
  *   bytes; e [2]
  *   i32: t tokens, k tokens as in text (the n-th most frequent at 1/n), o positions; the table of rope R [4096, head], of tokens T [V, D] bf16 */

@@ -4,8 +4,8 @@
     substring_lee.py INGOT TEXTS.jsonl [--length 50]
 
 The rule, in plain Python: all documents in one array of bytes, a separator with the document's number between them; the array's
-suffixes are sorted, and wherever two neighbors share `length` bytes, both ranges of that length are removed. A character of which only some
-bytes would be removed is kept, as here. Prints a line of JSON: documents, bytes, bytes removed, and documents whose text is the same here."""
+suffixes are sorted, and wherever two neighbors share `length` bytes, both ranges of that length are removed. A character is kept, as here, if only
+some of its bytes would be removed. Prints a line of JSON: documents, bytes, bytes removed, and documents whose text is the same here."""
 import argparse
 import json
 import os

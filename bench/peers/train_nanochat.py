@@ -50,7 +50,7 @@ def arguments():
 
 
 def windows_of(path, a):
-    """Rows of seq + 1 tokens, of which the last is the next row's first."""
+    """Rows of seq + 1 tokens; the last one is the next row's first."""
     tokens = read_tokens(path)
     n = (len(tokens) - 1) // a.seq
     rows = tokens[: n * a.seq + 1].to(a.device)

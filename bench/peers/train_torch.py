@@ -12,7 +12,7 @@ on a GPU: torch.compile, bf16 autocast, cuDNN's attention, fused AdamW. On a CPU
 the machine: --eager and --no-onednn are there to be tried. --bf16-weights keeps weights and moments in
 bf16, for a model that would not fit otherwise; --checkpoint saves only the inputs of blocks. --dropout is
 that of nanoGPT: of embeddings, attention's probabilities and both branches; PyTorch chooses the attention then.
---fp8 is torchao's recipe, of the blocks' layers. --experts: each block has that many, of which a token uses K, without a
+--fp8 is torchao's recipe, of the blocks' layers. --experts: each block has that many, and a token uses K of them, without a
 capacity, through grouped_mm.
 """
 import argparse

@@ -147,7 +147,7 @@ static bool is_config_name(const char *name, size_t n) {
 }
 
 /* Splits the arguments into those of plan and those of a config, which keep their order: own come first.
- * What neither knows counts as plan's, which then suggests. @return how many are plan's. */
+ * An option that neither knows counts as plan's, which then suggests. @return how many are plan's. */
 static int split_args(int argc, char **argv) {
     char **rest = mem_alloc(sizeof *rest * (size_t)(argc + 1));
     int own = 0, n = 0;

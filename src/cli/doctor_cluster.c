@@ -61,7 +61,7 @@ typedef struct examination {
 } examination;
 
 /* ---- memory and arithmetic ----------------------------------------------------------------------- */
-/* How many of these bytes a test of --seconds covers; whole MiB. */
+/* @return how many of `most` bytes a test of --seconds covers; whole MiB. */
 static size_t bytes_to_test(const examination *x, size_t most) {
     const size_t unit = 1 << 20;
     double share = MIN(MAX(x->o->seconds, 0) / DOCTOR_SECONDS, 1);

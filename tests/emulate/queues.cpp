@@ -24,7 +24,7 @@ std::recursive_mutex calls;
 /* A recorded event: whether the stream has reached it. */
 typedef std::shared_ptr<bool> moment;
 
-/* One of these, or in a recording a wait for what will be an event's last moment at the launch. */
+/* A queued call; in a recording also a wait for the event's last record before the launch. */
 struct item {
     std::function<void()> work;
     moment wait, record;

@@ -8,7 +8,7 @@
 enum { MOST_EXPERTS = 256, MOST_K = 8 };
 
 /* ---- routing. Variants: 1, sigmoid; 2, normalized; 4, capacity; 8, padded to it; 16, sequences
- * are shared by two ranks, of which this is the second; shape.d: tokens per sequence, or per chunk of one ----------------------------------------------------------------------------------------------- */
+ * are shared by two ranks, this one the second; shape.d: tokens per sequence, or per chunk of one ----------------------------------------------------------------------------------------------- */
 /* Groups of experts, where these can be divided and the eligible ones are enough. */
 static void draw_groups(op_case *c, bool some, bool best, int64_t experts, int64_t k) {
     int groups = experts % 4 || experts < 8 ? 2 : 4, limit = groups / 2;

@@ -15,7 +15,7 @@ static void heads_sizes(op_case *c) {
     c->size['H'] = q;
     c->size['A'] = q + 3; /* sinks */
 }
-/* Keeps the sinks, of which others belong to other heads, or drops them. */
+/* Keeps the sinks, some of other heads among them, or drops them. */
 static void settle_sinks(op_case *c, int sink) {
     if (!c->attr.heads.sinks) drop_value(&c->in[sink]);
     c->in[sink].optional = false;

@@ -49,7 +49,7 @@ static void linear_gelu_reference(op_case *c) {
         c->out[0].v[i] = gelu_of(pre, c->attr.act);
     }
 }
-/* y = gelu(pre) w^T, of which only the backward is one op */
+/* y = gelu(pre) w^T: only its backward is one op */
 static void gelu_linear_values(op_case *c) {
     linear_values(c);
     drop_value(&c->in[2]);

@@ -190,7 +190,7 @@ static void newer_families_agree_on_every_layout(void **state) {
 
 /* ---- a sharded vocabulary ----------------------------------------------------------------------
  * A table of `vocab` rows over tp ranks: 41 leaves the last rank with less, 5 one with nothing, and from 64
- * rows per rank on they are padded to a multiple of that, here to 128 of which the last has 2. */
+ * rows per rank on they are padded to a multiple of that, here to 128; the last rank uses 2. */
 static const layout vocab_layouts[] = {
     { .name = "tp2", .tp = 2 },
     { .name = "tp2+sp, logits in chunks", .tp = 2, .sp = true, .logit_bytes = 1 },
@@ -633,7 +633,7 @@ static bool is_left_to_other_recipe(size_t i, fp8_recipe recipe) {
 
 /* Scales follow from whole tensors, whichever ranks hold their parts. Data parallelism then computes the
  * same; under tensor parallelism sums of another order, in bf16, move values near the middle of two codes
- * to the other one, of which e5m2 has four per octave: up to half of what fp8 itself changes. */
+ * to the other one; e5m2 has four codes per octave. This is up to half of what fp8 itself changes. */
 static void fp8_scales_are_those_of_one_rank(void **state) {
     static const layout on[] = {
         { .name = "tp2", .tp = 2 },
@@ -830,7 +830,7 @@ static void ranks_that_disagree_are_refused(void **state) {
     model_free(m[1]);
 }
 
-/* So are ranks of which one gathers what an update left in slices, and the other has updated all of it. */
+/* Ranks are checked, too, if one gathers what an update left in slices and the other has updated all of it. */
 static void gathers_of_updated_parameters_are_checked(void **state) {
     model_config c = small_llama();
     mesh me = { .size = { [AX_DP_SHARD] = 2 } };

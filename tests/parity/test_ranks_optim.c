@@ -106,8 +106,8 @@ static void the_noise_scale_of_experts_does_not_depend_on_the_layout(void **stat
 }
 
 /* A pipeline computes what these ranks compute without one: each list's gradients of the first half are read
- * before another adds to them, in whatever order the schedule runs the lists, and of a tied table, of which both
- * ends have a part, their sum is. */
+ * before another adds to them, in whatever order the schedule runs the lists. A tied table has parts on both ends of the
+ * pipeline; their sum is read. */
 static void the_noise_scale_does_not_depend_on_the_schedule(void **state) {
     static const struct {
         layout_case plain;

@@ -92,7 +92,7 @@ static void check_same_steps(const char *root, const char *a, const char *b) {
     json_decref(y);
 }
 
-/* Everything but the device, which is an option of the run, and the count of saves, of which a run that
+/* Everything but the device, which is an option of the run, and the count of saves: a run that
  * stops has more. */
 static json_t *manifest_of(const char *root, const char *name, int step) {
     char file[64];

@@ -264,8 +264,8 @@ static void microbatches_count_by_their_targets(void **state) {
     json_decref(eight);
 }
 
-/* An untrained model knows nothing of any target: what is logged is the mean over targets, not over tokens,
- * of which a fifth have none here. */
+/* An untrained model knows nothing of any target: what is logged is the mean over targets, not over tokens;
+ * a fifth of the tokens have no target here. */
 static void the_logged_loss_is_a_mean_over_targets(void **state) {
     train_small(*state, "run",
                 (settings){ "data.train", write_uneven(*state), "data.guard", "false",

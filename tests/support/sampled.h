@@ -13,7 +13,7 @@ static inline int draw(rng_key key, uint64_t *at, int n) {
 static inline void draw_experts(rng_key key, uint64_t *at, model_config *c) {
     static const mlp_kind gated[] = { MLP_SWIGLU, MLP_GEGLU, MLP_GEGLU_ERF, MLP_SWIGLU_CLAMPED };
     c->mlp = gated[draw(key, at, COUNT_OF(gated))];
-    c->swiglu_limit = 0.8; /* which some of these small models' gates exceed */
+    c->swiglu_limit = 0.8; /* some gates of such small models exceed it */
     c->mlp_bias = draw(key, at, 2);
     c->router_logit_bias = draw(key, at, 2);
     c->router_bias = draw(key, at, 3) == 0;

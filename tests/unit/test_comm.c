@@ -583,7 +583,7 @@ static err run_hidden(rank *r) {
         double want = waits_first ? 0 : k[i].moving_seconds;
         bool within = k[i].hidden_seconds >= 0 && k[i].hidden_seconds <= k[i].moving_seconds;
         if (k[i].moving_seconds > 0 && (r->what ? within : k[i].hidden_seconds == want)) return OK;
-        return ERR("%g s moved, of which %g were hidden, not %g", k[i].moving_seconds,
+        return ERR("%g s moved, %g of them hidden, not %g", k[i].moving_seconds,
                    k[i].hidden_seconds, want);
     }
     return ERR("nothing was counted");

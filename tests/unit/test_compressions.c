@@ -1,4 +1,4 @@
-/* Compressed inputs: files of other programs, and damage, of which nothing may reach a document. */
+/* Compressed inputs: files of other programs, and damaged ones, whose damage may not reach a document. */
 #include "support/text.h"
 
 #include "text/decompress.h"

@@ -172,8 +172,8 @@ static void first_format_loads(void **state) {
     }
 }
 
-/* Version 0.1 rounded to an even number of rotated dims: 0.3 of 8 is 2.4, of which it rotated 2, and
- * 0.4 of 8 is 3.2, of which it rotated 2 as well. */
+/* Version 0.1 rounded to an even number of rotated dims: 0.3 of 8 is 2.4, and it rotated 2;
+ * 0.4 of 8 is 3.2, and it rotated 2 as well. */
 static void older_checkpoints_rotate_as_they_did(void **state) {
     static const double fractions[] = { 0.3, 0.4, 0.25, 1 }, want[] = { 2, 2, 2, 8 };
     for (size_t i = 0; i < COUNT_OF(fractions); i++) {

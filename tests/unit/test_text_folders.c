@@ -1,5 +1,5 @@
 /* A transform checks these before it reads and before it deletes: the folder that an earlier transform wrote,
- * inputs that have changed, output in the way of input, and input of which nothing can be read. */
+ * inputs that have changed, output in the way of input, and input that yields nothing. */
 #include "support/text.h"
 
 #include <fcntl.h>
@@ -141,7 +141,7 @@ static void an_edit_of_the_same_size_is_noticed(void **state) {
     assert_ok(try_transform(path, &o));
     edit_byte(path, 5025);
     assert_error(try_transform(path, &o), "other inputs");
-    /* A long file, of which only samples are hashed: the time tells. */
+    /* Only samples of a long file are hashed: its time shows the change. */
     str all = { 0 };
     for (int i = 0; i < 20000; i++) str_add(&all, "{\"text\":\"number %014d\"}\n", i);
     path = folder_write(f, "long.jsonl", all.text);

@@ -438,7 +438,7 @@ static void reports_are_printed(void **state) {
         "    begins with d                          25    25.00%     2.00 KiB\n",
         "    1 rule dropped nothing\n",
         "  kept                                     75    75.00%     8.00 KiB\n",
-        "    of these edited                         5     5.00%\n",
+        "    edited                                  5     5.00%\n",
         "  letters x                                 3\n",
         "  2.0s, 5.00 KiB/s, peak memory ",
     };

@@ -233,7 +233,7 @@ static void trajectories_match_pytorch(void **state) {
 
 /* Of a gradient that stays as it is, the corrected moments are g and g^2 from the first step on, so
  * each step is lr g / (|g| + eps). An eps as large as g shows whether it is added to the corrected
- * root: uncorrected, the first of these steps would be 4.5 times too small. */
+ * root: uncorrected, the first step would be 4.5 times too small. */
 static void adam_adds_eps_to_the_corrected_root(void **state) {
     static const form *const forms[] = { &adam, &adam8 };
     for (int i = 0; ops_cpu_isa(i); i++)

@@ -8,7 +8,7 @@
  *     P -> S(d)      reduce-scatter         S(d) -> S(e)   all-to-all
  *     I -> S(d)      take a slice (local)   I <-> R        nothing: only the meaning changes
  *
- * What placements do not express is asked for by `kind`: a maximum, rows sent by count, a shift around
+ * Moves that placements do not express are requested by `kind`: a maximum, rows sent by count, a shift around
  * the group, a message to one rank of it.
  *
  * In the thread of rank r, given `comm *ends[4]` from comm_threads, `int r`, and the tensors `tensor x`,

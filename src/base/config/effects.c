@@ -1,7 +1,7 @@
 /* Options without an effect. NEEDS rows of options.def state what an option depends on; one that is
  * set although that does not hold is refused, since whoever set it expects something of it.
  *
- * What counts as set is a value other than the default: a complete file, as `ingot config` prints,
+ * An option counts as set if its value is not the default: a complete file, as `ingot config` prints,
  * states every option. Two kinds are only noted, not refused: an option of a file whose effect the
  * command line has taken away (a recipe with another optimizer), and one that an earlier version wrote
  * to a run's config.yaml. */

@@ -90,7 +90,7 @@ extern const char *const mesh_axis_name[AX_COUNT + 1]; /* the last: of AXES_TP_R
 typedef uint32_t axis_set; /* bit a: mesh_axis a */
 #define AXIS(a)  ((axis_set)1 << (a))
 #define AXES_ALL (AXIS(AX_COUNT) - 1)
-/* A part of tp: ranks that hold the same key/value heads, where there are fewer of these than tp ranks. It is
+/* A part of tp: ranks that hold the same key/value heads, where there are fewer heads than tp ranks. It is
  * a set of its own, of mesh.tp_rep adjacent tp coordinates, and no tensor has a placement on it. */
 #define AXES_TP_REP AXIS(AX_COUNT)
 /* Along these, ranks are stages of a pipeline: they hold other programs. No tensor has a placement on them. */

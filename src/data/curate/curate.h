@@ -434,7 +434,7 @@ void decontaminate_free(decontaminate *d); /* takes NULL */
 
 /* ==== sampling, splitting, merging, shuffling ===================================================
  *
- * None of these looks at what a document says. All are seeded, and give the same bytes on any number of threads and
+ * These transforms ignore the content of documents. All are seeded, and give the same bytes on any number of threads and
  * ranks.
  *
  * Given `sampling_options o` and `text_inputs *in`:
@@ -446,7 +446,7 @@ void decontaminate_free(decontaminate *d); /* takes NULL */
  */
 struct tokenizer;
 typedef struct sampling_options {
-    /* One of these; the others 0. A share is of the documents, chosen by a hash of their texts; documents, bytes and
+    /* Exactly one is set, the others are 0. A share is of the documents, chosen by a hash of their texts; documents, bytes and
      * tokens are taken in random order until there are this many. */
     double share;
     int64_t count, bytes, tokens;

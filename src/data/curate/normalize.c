@@ -7,7 +7,7 @@
 #include <utf8proc.h>
 
 enum { PLANE = 0x10000, MAX_PIECES = 8 };
-/* A character maps to a code point, or to one of these. */
+/* A character maps to a code point, or to one of the values below. */
 #define PART    0u          /* between words */
 #define NOTHING 0xFFFFFFFFu /* a mark */
 #define SEVERAL 0xFFFFFFFEu /* more than one code point */

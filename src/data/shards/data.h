@@ -276,7 +276,7 @@ typedef struct tokenize_report {
     int64_t prompts; /* documents of both that this run read with a prompt */
     int64_t bytes;   /* of text that this run read */
     int64_t repaired, invalid, unreadable, empty, excluded; /* as in text_counts */
-    int shards, resumed; /* in the folder; of these, found there */
+    int shards, resumed; /* in the folder; found there by this run */
     double seconds;
     int64_t peak_memory; /* of one rank, the largest */
     int ranks;

@@ -3,7 +3,7 @@
  * Malformed are bytes that are not UTF-8, U+FFFD (what such bytes become when text is repaired),
  * control characters, and mojibake: UTF-8 that was decoded as Windows-1252, so that the characters,
  * taken as bytes again, are UTF-8 once more ("Ã©" for "é", "â€œ" for a quotation mark). Genuine text
- * has hardly any of these pairs.
+ * has hardly any such pairs.
  *
  * A table of one byte per id marks those whose bytes could take part; windows with few of them are
  * not decoded. */

@@ -6,7 +6,7 @@
  *        head                      head + claimed
  *     [ held ][ ready ][ making ][ ready ][ free ]
  *
- * What is put in a slot depends on the number of windows consumed alone, so batches are the same
+ * The content of a slot depends on the number of windows consumed alone, so batches are the same
  * with any number of workers and with none. A seek waits until nobody makes a batch.
  *
  * A rank's targets of a step are counted before the step's first batch is returned, by the worker that

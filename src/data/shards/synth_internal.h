@@ -1,7 +1,7 @@
 /* The synthetic corpus, inside. A document is a frame filled in: a skeleton of paragraphs whose
  * words are chosen by a counter-based generator. All of it is data, in this notation:
  *
- *     [a|b|c]     one of these, chosen anew each time; may be empty, may nest
+ *     [a|b|c]     one of the three, chosen anew each time; may be empty, may nest
  *     {name}      the value of a slot: the same throughout the document
  *     {:list}     an entry of a list, chosen anew each time and expanded in turn
  *     `           a quotation mark

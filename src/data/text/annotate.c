@@ -47,7 +47,7 @@ static void add_at_end(text_span members, str *out) {
     str_add_bytes(out, "}", 1);
 }
 
-/* The line without the members of these names. */
+/* Writes the line without the members of these names. */
 static void rewrite_line(const text_doc *d, json_t *line, json_t *names, str *out, text_doc *made) {
     const char *name;
     json_t *value;

@@ -1,5 +1,5 @@
 /* Parquet and Arrow as inputs: a row is a document. src/data/parquet reads columns; here they become documents.
- * What is said of row groups holds for the record batches of Arrow.
+ * Comments about row groups apply to the record batches of Arrow, too.
  *
  *     under the read lock     pages of the text, as they are in the file; pages of other columns, decoded
  *     in the worker           pages of the text decoded, documents put together

@@ -213,7 +213,7 @@ typedef struct text_verdict {
     /* text to write, preset to the document's own. May point into memory of the worker that
      * stays valid until its next document */
     text_span text;
-    /* members to write onto the document if it is kept, in place of those it has of these names: each as
+    /* members to write onto the document if it is kept, replacing its own of the same names: each as
      * `, "name": value`, in plain ASCII names. Memory as for `text`. Empty: none */
     text_span members;
     int64_t *count; /* [n_counters] counters of the transform, to be incremented */

@@ -300,7 +300,7 @@ void text_transform_print(const text_transform *s, const text_transform_report *
     print_reading(&t, &r->read);
     print_dropped(&t, s, r);
     print_report_row(&t, "kept", r->kept, r->kept_bytes);
-    if (r->edited) print_report_row(&t, "  of these edited", r->edited, -1);
+    if (r->edited) print_report_row(&t, "  edited", r->edited, -1);
     for (int i = 0; i < s->n_counters; i++)
         if (r->count[i])
             fprintf(to, "  %-*s %12lld\n", t.width, s->counters[i], (long long)r->count[i]);

@@ -9,7 +9,7 @@
  *     begun, limit     of the tasks in a rank's queue it has begun so many, and begins no more than `limit` before
  *                      the next beat
  *
- * What is beyond a rank's limit may be given to another one. Each rank computes from these numbers who takes what, so
+ * Tasks beyond a rank's limit may be given to another one. Each rank computes from these numbers who takes what, so
  * that all have the same queues after a beat, and no task is begun twice:
  *
  *     queue of rank 1   [ 3  7  9 | 12  15  20 ]         begun 2, limit 3: 12, 15 and 20 may be taken
@@ -67,7 +67,7 @@ typedef struct task_queue {
     int *tasks; /* [n] in the order they are begun in */
     int n, cap;
     int limit;    /* at the last beat: what is from here on may be taken */
-    int64_t left; /* bytes of these tasks */
+    int64_t left; /* bytes of the tasks that are left */
 } task_queue;
 
 static void queue_push(task_queue *q, int task) {

@@ -58,7 +58,7 @@ typedef struct optim_group {
     int params;        /* of the whole model, with their elements */
     int64_t elements;
     char rules[32]; /* names of the optimizers that update them: "muon, adamw" */
-    int reads;      /* traits of these (choices.h) */
+    int reads;      /* traits of those optimizers (choices.h) */
     bool decays;    /* one of the parameters does */
 } optim_group;
 
@@ -105,7 +105,7 @@ void optim_set_factors(optimizer *o, const optim_factors *f);
 /* The first part of it, where a chain ends with the update: sets what the update reads (exec_hooks.update). */
 err optim_begin(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
 /* The norm, without the loss scale, of the first half of a step's microbatches, with model_layout.keeps_half_grad: their sum over all ranks, which
- * is the gradient of these sequences on every layout. record, once the training programs are recorded and before
+ * is the gradient of the same sequences on every layout. record, once the training programs are recorded and before
  * plan_chain, adds what measures it to the chain; norm reads it, in exec_hooks.update. */
 err optim_record_half(optimizer *o, chain *c) MUST_USE;
 err optim_half_norm(optimizer *o, exec *x, double *norm) MUST_USE;
@@ -120,7 +120,7 @@ double optim_clip(double norm, double max_norm);
 err optim_block_norms(optimizer *o, exec *x, param_buffer which, double *norm) MUST_USE;
 /* @return how many elements of a parameter this rank stores. */
 int64_t optim_param_count(const optimizer *o, int param);
-/* The first n of these, as fp32. */
+/* Reads the first n of the elements that this rank stores, as fp32. */
 err optim_read(const optimizer *o, int param, param_buffer which, int64_t n, float *to) MUST_USE;
 
 /* State by parameter, for checkpoints: state k ("m", "v", "row", ...) of a parameter, as fp32.

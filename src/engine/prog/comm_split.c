@@ -3,7 +3,7 @@
  * and apart from START to WAIT. Moves that need no bytes stay one op, which nothing runs. A fetch from host
  * memory is only a START: whoever waits for the gather that it begins waits for it.
  *
- * What reduces a bucket's gradient, with a step's last microbatch, starts where the gradient is complete and
+ * The reduction of a bucket's gradient, with a step's last microbatch, starts where the gradient is complete and
  * outlives the list: nothing touches that gradient again before the update, so it overlaps the rest of the
  * block's backward, and that of other blocks.
  *

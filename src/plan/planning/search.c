@@ -4,7 +4,7 @@
  * estimate of time and memory; so do groups of hosts that hold replicas of the shards (HSDP) where data parallelism
  * spans hosts, and offloading where the memory does not suffice without. Its terms are prices of the recorded programs (prog/simulate.h): one block of
  * each kind, what comes before the blocks and what after, recorded once for each way to divide a layer; the
- * number of layers only multiplies them. The best of these are then laid out and simulated as they would run,
+ * number of layers only multiplies them. The best combinations are then laid out and simulated as they would run,
  * also with pipeline stages instead of data-parallel ranks as neighbors on a host, and only those figures are
  * reported. So the estimate decides what is simulated, never what is reported. */
 #include "ops/op_table.h"

@@ -1,4 +1,4 @@
-/* TOML as JSON, as far as configs use it: tables, dotted keys, strings, numbers, booleans, arrays of these on
+/* TOML as JSON, as far as configs use it: tables, dotted keys, strings, numbers, booleans, arrays of such values on
  * one line or several, comments. Dates, inline tables and arrays of tables are refused by name. */
 #include "planning/planning.h"
 

@@ -112,7 +112,7 @@ err st_write(const char *path, const st_spec *specs, int n, const st_meta *meta,
 typedef struct st_positions {
     int64_t *offset; /* [n], the caller's: first byte of each tensor, from the file's beginning */
     int64_t header_bytes; /* what comes before the data */
-    uint64_t header_hash; /* hash_bytes of these */
+    uint64_t header_hash; /* hash_bytes of the header */
     int64_t bytes;        /* of the file */
 } st_positions;
 /* The same, and reports where everything went. */
@@ -315,7 +315,7 @@ typedef struct ckpt_keep {
  *     TRY(ckpt_saver_wait(v, &report));                // at the end
  *     ckpt_saver_free(v);
  *
- * An error of these is that of the save, which is then dropped: what was there before it stays, and the
+ * An error of one of these calls is that of the save, which is then dropped: earlier checkpoints stay, and the
  * saver is ready for another. */
 typedef struct ckpt_saver ckpt_saver;
 typedef struct ckpt_request {
@@ -413,7 +413,7 @@ err ckpt_recover(const char *run_dir) MUST_USE;
 err ckpt_list(const char *run_dir, ckpt_kind kind, int64_t **steps, int *n) MUST_USE;
 /* @return the folder of a step, owned (free). */
 char *ckpt_path(const char *run_dir, ckpt_kind kind, int64_t step);
-char *ckpt_root(const char *run_dir, ckpt_kind kind); /* the folder of these, owned (free) */
+char *ckpt_root(const char *run_dir, ckpt_kind kind); /* the folder of this kind, owned (free) */
 /* Finds the newest complete checkpoint that a run could continue from. @param path owned (free); NULL when
  * there is none. */
 err ckpt_latest(const char *run_dir, char **path) MUST_USE;

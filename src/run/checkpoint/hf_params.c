@@ -75,7 +75,7 @@ static err no_such_param(const char *type, const char *ours) {
 /* A parameter, 1 or 2 dims, as a matrix of ours and as the tensor that holds it. */
 typedef struct layout {
     int64_t rows, cols; /* ours */
-    int64_t their_rows; /* in our orientation: those of q, k and v for a part of these */
+    int64_t their_rows; /* in our orientation: those of the fused q, k and v for a part of it */
     int64_t first;      /* row of theirs that our matrix begins at: of an expert among all */
     int64_t step;       /* between our rows in theirs */
     int64_t base;       /* element of theirs that the matrix of a transposed expert begins at */

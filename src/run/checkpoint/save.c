@@ -49,7 +49,7 @@ struct ckpt_saver {
     holding *hold;
     snapshot *copy; /* [n] */
     int n;
-    bool has_root[CKPT_KINDS]; /* the folder of these has been made, or was there */
+    bool has_root[CKPT_KINDS]; /* the folder of this kind has been made, or existed */
     save_phase phase;
 
     /* the save in flight */

@@ -188,7 +188,7 @@ typedef struct sample_options {
     double top_p;       /* 0 or 1: all */
     uint64_t seed;
     int32_t stop;         /* end here; -1: never */
-    const int32_t *stops; /* [n_stops] and at any of these; borrowed, as all of these */
+    const int32_t *stops; /* [n_stops] further ids to end at; borrowed, as all pointers here */
     int n_stops;
     const char *const
         *stop_texts; /* [n_stop_texts] of generate_text: ends before the first of them */

@@ -27,8 +27,8 @@ typedef struct text_writer {
 
 typedef struct sequence {
     bool busy;
-    int32_t *text;     /* [positions]: prompt and what was generated; owned, as all of these */
-    int64_t at, made;  /* tokens in it, and of them those before the first generated one */
+    int32_t *text;     /* [positions]: prompt and what was generated; owned, as all pointers here */
+    int64_t at, made;  /* tokens in it, and those before the first generated one */
     float *logits;     /* [vocab], of the last token */
     float *remembered; /* [vocab], of the prompt's last token */
     int64_t prompt;    /* tokens of the prompt that the slot's cache holds */

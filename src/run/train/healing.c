@@ -11,7 +11,7 @@
  *                 the run stops
  *     stop        the run saves and ends with EXIT_ALERT
  *
- * What is not finite is computed again, with a check of every op, to name the first that went wrong. That,
+ * A step that is not finite is computed again, with a check of every op, to name the first that went wrong. That,
  * rollback and stop wait until nothing is in flight: a step that was being queued is dropped and queued again. */
 #include "setup_internal.h"
 #include "trainer_internal.h"

@@ -29,7 +29,7 @@ static void find_sets(const trainer *t, held_sets *out) {
     }
 }
 
-/* How many ranks hold the same elements as rank r, and of these how many bit-identically. */
+/* Counts the ranks that hold the same elements as rank r, and those whose values are bit-identical. */
 static void count_peers(const replica *all, int n, int r, int *peers, int *equal) {
     *peers = *equal = 0;
     for (int i = 0; i < n; i++) {

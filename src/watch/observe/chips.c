@@ -3,7 +3,13 @@
 
 #include "observe/observe.h"
 
-enum { FP32, TF32, HALF, FP8, RATES }; /* fp16 and bf16 have one rate on all of these */
+enum {
+    FP32,
+    TF32,
+    HALF,
+    FP8,
+    RATES
+}; /* fp16 and bf16 have the same rate on all of the chips below */
 
 /* The first row whose words all occur in the driver's name for the chip: special cases come first. */
 static const struct {

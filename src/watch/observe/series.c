@@ -250,7 +250,7 @@ static bool take_string(scanner *p, const char **text, size_t *n) {
 }
 
 /* A decimal whose digits and whose power of ten are exact as doubles: their product or quotient is the nearest
- * double, as strtod's. @return where it ends, or NULL: it is not one of these. */
+ * double, as strtod's. @return where it ends, or NULL: it is not such a decimal. */
 static const char *read_short_decimal(const char *at, double *v) {
     bool negative = *at == '-';
     uint64_t digits = 0;

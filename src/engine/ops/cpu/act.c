@@ -2,7 +2,7 @@
  * logistic function of x (SiLU) or of a cubic in x (GELU, tanh form), or the normal distribution's Phi
  * (GELU, erf form). Bytes moved: each operand once.
  *
- * What limits them is the exponential inside s. There are only 65,536 bf16 numbers, so with vectors of
+ * They are limited by the exponential inside s. There are only 65,536 bf16 numbers, so with vectors of
  * four lanes bf16 operands look values up in tables made by the fp32 code, in a quarter of the time; wider
  * vectors compute them faster than they would gather them.
  *

@@ -6,7 +6,7 @@
  *         the cache file names one of them:  taken, without trials
  *         else all run 3 rounds  -> the 4 fastest run 8 more rounds -> the fastest is kept and saved
  *
- * What makes the timing fair:
+ * The timing is fair for these reasons:
  *   - candidates alternate within a round, and the minimum time of each counts: a change of the GPU's
  *     clock in between does not favor one of them;
  *   - a round is queued as a whole: events enclose the GEMM alone, and no gap in which the host

@@ -60,7 +60,7 @@ static bool passes_through_slot(const op_call *c, int k) {
 static size_t piece_bytes(const tensor *t, int64_t n) {
     return t->dt == DT_U8 ? block8_bytes(n) : (size_t)n * dt_size(t->dt);
 }
-/* A slot holds what a piece has of these tensors back to back. */
+/* A slot holds a piece of each tensor, back to back. */
 static size_t slot_part_bytes(const op_call *c, int k) {
     if (!passes_through_slot(c, k)) return 0;
     return align_up(piece_bytes(&c->out[k], MIN((int64_t)PIECE, tensor_count(&c->in[0]))), 256);
