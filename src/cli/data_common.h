@@ -13,7 +13,7 @@
  *     TRY(data_common_open(&a.common, argv, n, &in));
  *     text_transform_options o = data_common_transform(&a.common, threads);
  *
- * All of this runs on every rank of a job (data_run_on_ranks), and alone where there is no job. */
+ * All of this runs on every rank of a job (data_run_on_ranks), and alone in a process outside a job. */
 #ifndef INGOT_CLI_DATA_COMMON_H
 #define INGOT_CLI_DATA_COMMON_H
 

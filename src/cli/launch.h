@@ -130,7 +130,7 @@ typedef struct launch_job {
     void (*command_free)(char **argv);
     void *ctx;
     launch_hosts *hosts, *spares;
-    const char *run_dir; /* NULL: not a run; there are no checkpoints */
+    const char *run_dir; /* NULL: not a run, and so without checkpoints */
     bool fresh;          /* the first attempt starts over */
     launch_limits limits;
     bool

@@ -174,13 +174,14 @@ static err give_up(const records *r, const char *why) {
     if (r->n > 1) print_records(r);
     err e = ERR("the job ended with %s%s%s%s; not started again: %s", status, where,
                 *f->cause ? ": " : "", f->cause, why);
-    e = err_hint(e,
-                 last->step >= 0
-                     ? "the same command continues from step %lld; `ingot launch ... -- doctor "
-                       "--cluster` tests the hosts"
-                     : "there is no checkpoint yet; `ingot launch ... -- doctor --cluster` tests "
-                       "the hosts",
-                 (long long)last->step);
+    e = err_hint(
+        e,
+        last->step >= 0
+            ? "the same command continues from step %lld; `ingot launch ... -- doctor "
+              "--cluster` tests the hosts"
+            : "no checkpoint has been saved yet; `ingot launch ... -- doctor --cluster` tests "
+              "the hosts",
+        (long long)last->step);
     return err_exit(e, (exit_code)code);
 }
 

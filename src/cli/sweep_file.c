@@ -255,7 +255,7 @@ static err read_sweep(const char *text, size_t len, const char *folder, sweep *s
 static err no_such_sweep(const char *name) {
     const char *near = NULL;
     for (const embedded_file *f = sweep_files; f->name; f++) near = str_nearer(name, f->name, near);
-    err e = ERR_USAGE("no sweep is called \"%.60s\", and there is no such file", name);
+    err e = ERR_USAGE("no sweep is called \"%.60s\", and a file of that name does not exist", name);
     if (near) return err_hint(e, "\"%s\"; \"ingot sweep\" lists them all", near);
     return err_hint(e, "\"ingot sweep\" lists them all");
 }

@@ -26,7 +26,7 @@ static void arrow_columns_are_found_or_refused(void **state) {
     static const struct {
         const char *file, *column, *what[2];
     } refused[] = {
-        { FILES "ambiguous.arrow", NULL, { "no column \"text\"", "title, body" } },
+        { FILES "ambiguous.arrow", NULL, { "no column is called \"text\"", "title, body" } },
         { FILES "ambiguous.arrow", "tags", { "the column \"tags\"", "a list" } },
         { FILES "small.arrow", "m", { "the column \"m\"", "a struct" } },
         { FILES "docs-pyarrow-large.arrow", "n", { "\"n\" is integer, not a string" } },

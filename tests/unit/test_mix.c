@@ -542,7 +542,7 @@ static void phases_of_mix_files_are_read(void **state) {
     } bad[] = {
         { "- {from: 5}", "needs from" },
         { "- {weights: {a: 1}}", "needs from" },
-        { "- {from: 5, weights: {c: 1}}", "no source \"c\"" },
+        { "- {from: 5, weights: {c: 1}}", "no source is called \"c\"" },
         { "- {from: -5, weights: {a: 1}}", "above 0" },
         { "- {from: 5, weights: {a: 0}}", "above 0" },
         { "- {from: 5, weights: {a: 1}}\n  - {from: 5, weights: {b: 1}}", "after one at 5" },

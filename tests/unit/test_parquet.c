@@ -52,8 +52,8 @@ static void the_text_column_is_found_or_named(void **state) {
     static const struct {
         const char *file, *what[2];
     } refused[] = {
-        { FILES "ambiguous.parquet", { "no column \"text\"", "title, body" } },
-        { FILES "numbers.parquet", { "no column \"text\"", "nor any other column of strings" } },
+        { FILES "ambiguous.parquet", { "no column is called \"text\"", "title, body" } },
+        { FILES "numbers.parquet", { "no column is called \"text\"", "no other one has strings" } },
         { FILES "list.parquet", { "the column \"text\"", "a list" } },
     };
     for (size_t i = 0; i < COUNT_OF(refused); i++) {
@@ -61,7 +61,7 @@ static void the_text_column_is_found_or_named(void **state) {
                      refused[i].what[1]);
         seen_free(&s);
     }
-    assert_error(read_one(FILES "content.parquet", &wrong, 1, &s), "no column \"nosuch\"",
+    assert_error(read_one(FILES "content.parquet", &wrong, 1, &s), "no column is called \"nosuch\"",
                  "content");
     seen_free(&s);
     assert_error(read_one(FILES "content.parquet", &n, 1, &s), "\"n\" is integer, not a string");

@@ -128,17 +128,17 @@ static void runs_are_served(void **state) {
            "{\"ranks\":2,\"step\":[90,100],\"busy\":[[1,1.5],[1,1.5]],\"wait\":[[0.5,0],[0.5,0]],"
            "\"ratio\":[[1,1.5],[1,1.5]]}");
     expect(&t, "/api/ranks?run=1", 200, "{\"ranks\":0,\"step\":[]}");
-    expect(&t, "/api/ranks?run=9", 404, "no such run");
+    expect(&t, "/api/ranks?run=9", 404, "the run does not exist");
     expect(&t, "/api/timetable?run=0", 200, "{\"stages\":2,\"tasks\":[]}");
     expect(&t, "/api/timetable?run=1", 200, "\r\n\r\nnull"); /* damaged */
-    expect(&t, "/api/timetable?run=9", 404, "no such run");
+    expect(&t, "/api/timetable?run=9", 404, "the run does not exist");
     expect(&t, "/api/runs", 200, "\"time\":1100.0,\"status\":{\"state\":\"unknown\",\"step\":100,");
     expect(&t, "/api/config?run=0", 200, "serve: \"0\"");
     char *config = ask(&t, "/api/config?run=0");
     assert_null(strstr(config, "secret"));
     free(config);
     expect(&t, "/api/runs?run=7", 200, "");
-    expect(&t, "/api/series?run=7&key=loss", 404, "no such run");
+    expect(&t, "/api/series?run=7&key=loss", 404, "the run does not exist");
     expect(&t, "/api/series?run=0&key=nothing", 404, "no such metric");
     expect(&t, "/nothing", 404, "not found");
     serve_stop(t.s);
@@ -374,7 +374,7 @@ static void tokens_of_any_length(void **state) {
     assert_error(serve_start(&(serve_options){ .address = "0", .token = longest }, &s),
                  "1999 characters");
     assert_error(serve_start(&(serve_options){ .address = "0.0.0.0:0", .token = "" }, &s),
-                 "there is no token");
+                 "no token is set");
     assert_ok(serve_start(&(serve_options){ .address = "0.0.0.0:0", .token = "some" }, &s));
     serve_stop(s);
 }

@@ -169,7 +169,7 @@ typedef struct comm_watcher {
     void (*ended)(void *ctx, const comm_ticket *t);
     void *ctx;
 } comm_watcher;
-/* @param w borrowed; NULL: nobody watches any more. */
+/* @param w borrowed; NULL: ends the watching. */
 void comm_watch(comm *c, const comm_watcher *w);
 
 /* ---- for the host, on all ranks together ------------------------------------------------------ */
@@ -239,7 +239,7 @@ typedef struct comm_gpu {
  * the CPU's. */
 err comm_nccl(comm *host, const comm_gpu *gpu, comm **out) MUST_USE;
 /* All-reduces over NCCL run this way from here on: its communicators are re-created at their next use. On all ranks
- * together, with nothing open. Does nothing where there is no NCCL. */
+ * together, with nothing open. Does nothing without NCCL. */
 void comm_set_algorithm(comm *c, nccl_algorithm algorithm);
 
 /* ---- a host's memory and cores ------------------------------------------------------------- */

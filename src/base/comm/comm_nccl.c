@@ -7,7 +7,7 @@
  *     group's stream        +-- [pack] NCCL [unpack] --
  *
  * A set of axes has one communicator, made when it is first used, and one stream. Messages have one for
- * each pair of ranks, direction and channel: a message that nobody receives yet holds up only those
+ * each pair of ranks, direction and channel: a message that has not been received yet holds up only those
  * behind it. What a collective does along other dims than the first is packed and unpacked by copies.
  *
  * NCCL adds up in the type that it sends. On a narrower wire than the tensors' a sum is therefore an exchange of

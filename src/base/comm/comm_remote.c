@@ -447,7 +447,7 @@ static void remote_advance(remote_end *r, remote_op *o) {
     r->opens--;
 }
 
-/* Looks after the ranks meanwhile, where nobody else does. */
+/* Watches the ranks meanwhile, where no other thread does. */
 static void wait_for_work(remote_end *r) {
     enum { LOOKS = 10 }; /* per second */
     if (!r->w->watch || r->lost) {

@@ -181,7 +181,7 @@ static err check_patience(comm *c, shared_end *s, patience *p, const comm_move *
                           const char *missing) {
     char what[160];
     int failed = atomic_load(&s->w->failed);
-    if (failed > COMM_MAX_RANKS) /* nobody is left to say so */
+    if (failed > COMM_MAX_RANKS) /* no rank is left to report it */
         return ERR("rank %d ends in %s: %s", c->m.rank, comm_describe(m, what, sizeof what),
                    s->w->cause);
     if (failed)
@@ -433,7 +433,7 @@ static letter *find_partner(letter *theirs, const letter *mine, uint64_t *state)
     return NULL;
 }
 
-/* Copies when both sides are there and nobody else does. */
+/* Copies when both sides are there and no other rank does. */
 static void try_message(shared_end *s, int me, int peer, letter_box *box, letter *mine,
                         bool sends) {
     uint64_t state;

@@ -161,7 +161,7 @@ static void *resolve_name(void *arg) {
     return NULL;
 }
 
-/* @return owned by both: leave_resolution; NULL: there is no thread for it. */
+/* @return owned by both: leave_resolution; NULL: its thread could not be started. */
 static resolution *begin_resolution(const char *host, int port) {
     resolution *r = mem_alloc(sizeof *r);
     pthread_t thread;

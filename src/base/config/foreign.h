@@ -12,7 +12,7 @@
  *     rules     becomes one option; the row has the source's default too
  *     read      several keys together become options: convert_SYSTEM.c does it
  *     idle      has no effect on what is trained: listed, with a count
- *     changes   has one, and there is no counterpart: refused
+ *     changes   has one, and lacks a counterpart: refused
  */
 #ifndef INGOT_CONFIG_FOREIGN_H
 #define INGOT_CONFIG_FOREIGN_H

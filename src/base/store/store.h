@@ -44,7 +44,7 @@ typedef struct store_object {
     int64_t modified;   /* seconds since 1970; 0: not known */
     uint64_t etag_hash; /* changes with the content; 0: not known */
 } store_object;
-/* @param found false when there is no such object, which is not an error. `out->url` stays NULL. */
+/* @param found false when the object does not exist, which is not an error. `out->url` stays NULL. */
 err store_head(store *s, const char *url, bool *found, store_object *out) MUST_USE;
 
 typedef struct store_list {

@@ -29,7 +29,7 @@ typedef struct http_request {
     const void *ends_ctx;
 } http_request;
 typedef struct http_reply {
-    int status;        /* 0: there was no reply, `failure` says why */
+    int status;        /* 0: no reply was received, `failure` has the reason */
     char failure[256]; /* of the transport; "": none */
     str body;          /* at most `most` bytes, which the caller sets */
     size_t most;       /* a longer body is a failure, for which `too_long` is set */

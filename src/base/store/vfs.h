@@ -51,7 +51,7 @@ typedef struct vfs_listing {
 } vfs_listing;
 /* Lists what is directly in a folder; a folder of a store that has no objects is empty. @param out owned: vfs_listing_free. */
 err vfs_list(vfs *v, const char *folder, vfs_listing *out) MUST_USE;
-/* @return NULL: there is no such entry. Borrowed. */
+/* @return NULL: the entry does not exist. Borrowed. */
 const vfs_entry *vfs_find(const vfs_listing *l, const char *name);
 void vfs_listing_free(vfs_listing *l);
 

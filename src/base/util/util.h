@@ -69,7 +69,7 @@ static inline bool err_is_usage(err e) { return err_exit_code(e) == EXIT_USAGE; 
 /* Marks it as saying only that another rank failed: that one's own error says more. @return e. */
 err err_echo(err e) MUST_USE;
 bool err_is_echo(err e);
-/* Marks it as one that the same attempt would meet again: trying again is no remedy. @return e. */
+/* Marks an error that another attempt would meet again: a retry does not help. @return e. */
 err err_lasting(err e) MUST_USE;
 bool err_is_lasting(err e);
 const char *err_message(err e);

@@ -93,7 +93,7 @@ char *spill_path(const char *folder, const char *name, int number);
 err spill_clear(const char *folder, const char *name) MUST_USE;
 
 typedef struct spill spill;
-/* @param out NULL, without an error, if there is no such file or its settings differ. */
+/* @param out NULL, without an error, if the file does not exist or its settings differ. */
 err spill_open(const char *path, int sections, uint64_t settings, spill **out) MUST_USE;
 uint64_t spill_bytes(const spill *s, int section);
 void spill_close(spill *s); /* takes NULL */

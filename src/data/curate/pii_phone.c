@@ -121,7 +121,7 @@ static void read_group(const masking *m, phone_groups *g) {
     g->length[g->n++] = n;
 }
 
-/* Reads up to `most` groups from i on. @return false if there is no digit. */
+/* Reads up to `most` groups from i on. @return false if the first character is not a digit. */
 static bool read_groups(const masking *m, size_t i, int most, phone_groups *g) {
     *g = (phone_groups){ .end = i, .first = -1, .second = -1 };
     g->brackets = pii_byte_at(m, i) == '(';

@@ -23,7 +23,7 @@ enum {
     0x2545F4914F6CDD1Du /* `data tokenize --held-out` chooses by the same hash without it */
 
 typedef struct doc_weight {
-    uint64_t group; /* hash of the member's value; 0: there are no groups */
+    uint64_t group; /* hash of the member's value; 0: without groups */
     uint64_t weight;
 } doc_weight;
 

@@ -66,7 +66,7 @@ size_t word_breaks_split(word_breaks *b, const char *chunk, size_t n, bool pairs
 
 /* ---- runs of scripts written without spaces: word_breaks_icu.c, or word_breaks_none.c ---- */
 typedef struct dictionary_breaks dictionary_breaks;
-dictionary_breaks *dictionary_breaks_new(void); /* NULL: there is no dictionary */
+dictionary_breaks *dictionary_breaks_new(void); /* NULL: without a dictionary */
 void dictionary_breaks_free(dictionary_breaks *d);
 /* As word_breaks_split. */
 size_t dictionary_breaks_split(dictionary_breaks *d, const char *run, size_t n, uint32_t *bytes);

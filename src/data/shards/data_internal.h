@@ -179,7 +179,7 @@ typedef struct document_layout {
  * @return an error when the tokenizer's end is wanted, and it has none. */
 err document_layout_of(const tokenizer *t, int32_t eos, bool prefix, document_layout *out) MUST_USE;
 /* Replaces what is in `out`; no ids for a text that gives none. Prompt and text are encoded apart, so that no token is of
- * both. @return the tokens before those of the text; 0: there is no prompt */
+ * both. @return the tokens before those of the text; 0: without a prompt */
 size_t document_encode(encoder *e, const document_layout *d, const char *prompt, size_t n_prompt,
                        const char *text, size_t n, token_ids *out);
 

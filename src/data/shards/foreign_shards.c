@@ -133,7 +133,7 @@ err raw_parse(data_shard *s, raw_dtype dtype, data_info *info) {
                             s->file.size, k->name),
                         "a .bin file is an llm.c or Megatron token file or raw uint16, uint32 or "
                         "int64 tokens; name a text .txt");
-    /* Larger ids than GPT-2's are another tokenizer's, whose end of document nobody knows. */
+    /* Larger ids than GPT-2's are another tokenizer's, whose end of document is unknown. */
     *info =
         (data_info){ .format = k->format, .eos = k->width > 2 && l.largest_high ? -1 : GPT2_EOS };
     if (k->width == 8) return narrow_tokens(s);

@@ -7,7 +7,7 @@
  *     [ held ][ ready ][ making ][ ready ][ free ]
  *
  * The content of a slot depends on the number of windows consumed alone, so batches are the same
- * with any number of workers and with none. A seek waits until nobody makes a batch.
+ * with any number of workers and with none. A seek waits until no worker makes a batch.
  *
  * A rank's targets of a step are counted before the step's first batch is returned, by the worker that
  * claims that batch; workers that claim later batches of the step wait for the sum.
@@ -40,7 +40,7 @@ struct loader {
     int slots, workers;
     batch_slot *ring;  /* [slots] */
     void *memory;      /* of the slots' arrays */
-    row_maker *makers; /* [workers], at least one: of the caller when nobody works */
+    row_maker *makers; /* [workers], at least one: the caller's if there are no workers */
     pthread_t *threads;
     int started;
 

@@ -231,7 +231,7 @@ static err read_phase_weights(const mix_reader *r, const yaml_node_t *n, mix_pha
         int i = entry_by_name(r->m, name);
         if (i < 0)
             return err_hint(
-                ERR("%s:%d: weights: there is no source \"%.40s\"", r->path, mix_line(n), name),
+                ERR("%s:%d: weights: no source is called \"%.40s\"", r->path, mix_line(n), name),
                 "list it in sources, before phases");
         TRY(read_mix_number(r, node_at(r, p->value), name, &s->weights[i]));
     }

@@ -245,7 +245,7 @@ err remote_open(data_source *s, const char *url, const data_options *given, bool
     bool single = str_ends(url, ".tok");
     TRY_CLEAN(store_head(from, single ? url : index, found, &there));
     if (single && !*found)
-        TRY_CLEAN(err_hint(ERR("%s: there is no such object", url), "check the path"));
+        TRY_CLEAN(err_hint(ERR("%s: the object does not exist", url), "check the path"));
     if (!*found) goto cleanup;
     if (!s->cache) TRY_CLEAN(chunk_cache_new(o.cache_dirs, o.cache_bytes, &s->cache));
     TRY_CLEAN(single ? open_single(s, url, there.bytes)

@@ -1,6 +1,6 @@
 /* Texts as sources. They are read by the pipeline of `ingot data tokenize` (text/), so that a file
  * gives the same tokens whether it is trained on directly or tokenized first; only, what that skips
- * and counts is an error here, since nobody would see the count. Tokens are kept in memory.
+ * and counts is an error here, since the count would not be shown. Tokens are kept in memory.
  *
  *     file -> blocks of documents -> workers: tokens of a block -> in order: tokens of the source */
 #include "shards/data_internal.h"

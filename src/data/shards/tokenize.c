@@ -485,7 +485,7 @@ static err list_or_clear(const folder_work *w) {
     TRY(list_all(w));
     if (w->t->report->tokens > 0) return OK;
     TRY(remove_leftovers(w->folder, true)); /* nothing here is worth keeping */
-    return err_hint(ERR("%s: there is no text to train on in the input", w->folder),
+    return err_hint(ERR("%s: the input has no text to train on", w->folder),
                     "check the input: `ingot data filter` reports what it reads");
 }
 
@@ -568,7 +568,7 @@ static err write_token_file(tokenize_job *t, text_inputs *in, const char *path) 
             "give a folder");
     TRY(token_writer_open(path, &t->format, &t->writer[TRAIN]));
     err e = text_tasks_run_segments(tokenize_tasks(t, NULL, &w, run_into_file), in);
-    if (!e && t->report->tokens == 0) e = ERR("%s: there is no text in the input", path);
+    if (!e && t->report->tokens == 0) e = ERR("%s: the input has no text", path);
     if (!e) e = close_writer(t, in, 0, text_segments(in), TRAIN);
     token_writer_abandon(t->writer[TRAIN]);
     tally_free(&t->sources[TRAIN]);

@@ -111,13 +111,13 @@ static err choose_text(const text_inputs *in, parquet_input *p, const char *path
     if (n == 1 && !in->text_named) {
         p->text = last;
         if (tell)
-            log_info("%s: there is no column \"%s\"; reading the only column of strings, \"%s\"",
+            log_info("%s: no column is called \"%s\"; reading the only column of strings, \"%s\"",
                      path, in->o.text_field, list);
     } else if (n == 0) {
-        e = ERR("%s: there is no column \"%s\", nor any other column of strings", path,
+        e = ERR("%s: no column is called \"%s\", and no other one has strings", path,
                 in->o.text_field);
     } else {
-        e = err_hint(ERR("%s: there is no column \"%s\"; the columns of strings are: %s", path,
+        e = err_hint(ERR("%s: no column is called \"%s\"; the columns of strings are: %s", path,
                          in->o.text_field, list),
                      "name the column with the text: --text-column NAME");
     }

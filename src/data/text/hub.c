@@ -14,7 +14,7 @@
 
 bool hub_is_url(const char *path) { return str_starts(path, "hf://"); }
 
-/* @return the folder of the cache; owned. NULL: there is no home. */
+/* @return the folder of the cache; owned. NULL: without a home folder. */
 static char *hub_cache_folder(void) {
     const char *cache = getenv("HF_HUB_CACHE"), *home = getenv("HF_HOME"), *user = getenv("HOME");
     if (cache && *cache) return strdup(cache);
@@ -86,7 +86,7 @@ err hub_resolve(const char *url, char **path) {
         str_add(&found, "%s/snapshots/%s%s%s", repository.text, commit, *name.rest ? "/" : "",
                 name.rest);
     if (!commit || !(io_exists(found.text) || io_is_dir(found.text)))
-        e = err_hint(ERR("%s is not in the cache of the hub: there is no %s%s%s", url,
+        e = err_hint(ERR("%s is not in the cache of the hub, which lacks %s%s%s", url,
                          commit ? found.text : repository.text, commit ? "" : " of the revision ",
                          commit ? "" : name.revision),
                      "download it first: `hf download --repo-type dataset`, or another program; "

@@ -289,7 +289,7 @@ static err add_store_folder(text_inputs *in, store *s, const char *url) {
     report_skipped(in, url);
     if (in->n_files > before) return OK;
     return err_hint(
-        ERR("%s: there is no such object, and none with a known extension below it", url),
+        ERR("%s: the object does not exist, and none with a known extension is below it", url),
         "check the path");
 }
 

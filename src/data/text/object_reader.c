@@ -23,7 +23,7 @@ err object_reader_open(const char *url, int64_t from, int64_t to, object_reader 
     r->url = url;
     err e = store_open(&r->s);
     if (!e) e = store_head(r->s, url, &found, &o);
-    if (!e && !found) e = err_hint(ERR("%s: there is no such object", url), "check the path");
+    if (!e && !found) e = err_hint(ERR("%s: the object does not exist", url), "check the path");
     if (e) {
         object_reader_close(r);
         return e;

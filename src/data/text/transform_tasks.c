@@ -19,7 +19,7 @@
  * a task takes long, nothing. So that a slow rank keeps just the task that it is at. Until the first beat all is
  * reserved: short work is done without waiting for one.
  *
- * A rank that has nothing to do does not sleep between beats, so that the last one to finish waits for nobody. */
+ * A rank that has nothing to do does not sleep between beats, so that the last one to finish does not wait for it. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
@@ -148,7 +148,7 @@ typedef struct heartbeat {
     int begun_before;   /* at the last beat */
     int idle_beats;     /* since one at which a task was begun */
     int taken;          /* tasks given from rank to rank, of all ranks */
-    bool ended;         /* there is no further beat */
+    bool ended;         /* the last beat is over */
     rank_beat *all;     /* [ranks] of the thread */
     err error;          /* the communication failed; read after the thread has ended */
 } heartbeat;

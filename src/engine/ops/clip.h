@@ -8,7 +8,7 @@
  *     finite:      gradients are multiplied by min(1, max_norm / norm) / loss scale; after
  *                  `interval` such steps in a row the loss scale doubles
  *
- * The loss scale stays within [1, 2^32]. interval 0: there is no loss scaling, and it does not change. */
+ * The loss scale stays within [1, 2^32]. interval 0: loss scaling is disabled, and the scale does not change. */
 #ifndef INGOT_OPS_CLIP_H
 #define INGOT_OPS_CLIP_H
 

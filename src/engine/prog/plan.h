@@ -97,7 +97,7 @@ bool plan_has_device(const plan *p); /* else its memory is the process's own */
 enum { PLAN_PAGE = 4096 };
 int plan_region(plan *p, const char *name, size_t bytes);
 /* The same in host memory, which the device's kernels reach over the bus. It is not part of the arena;
- * where there is no device it is. */
+ * without a device it is. */
 int plan_region_host(plan *p, const char *name, size_t bytes);
 size_t plan_host_bytes(const plan *p);
 /* Bytes reserved by plan_region_host, whether or not there is a device. */
@@ -154,7 +154,7 @@ err plan_take(const plan *p, device_ticket *t, void *to) MUST_USE;
  * fetch, and for any thread. */
 err plan_wait(const plan *p, device_ticket *t, const void **bytes) MUST_USE;
 void plan_drop(const plan *p, device_ticket *t);
-/* Memory of the device beside the plan's, for copies of what it holds; NULL: there is no device, or it would leave
+/* Memory of the device beside the plan's, for copies of what it holds; NULL: without a device, or where it would leave
  * too little. copy queues one on q; pull, which any thread may call, brings bytes to the host through q. */
 void *plan_map_spare(const plan *p, size_t bytes);
 void plan_unmap_spare(const plan *p, void *at, size_t bytes); /* takes NULL */

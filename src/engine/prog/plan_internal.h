@@ -54,7 +54,7 @@ struct plan {
         awaits; /* [awaits_cap] whether chains await this event of QUEUE_UPDATE, before that instance */
     int awaits_cap;
     int temp, work, update_work, step, gathered, whole_grad; /* regions, made by plan_commit */
-    comm *comm;         /* borrowed; NULL: nobody else reaches the arena */
+    comm *comm;         /* borrowed; NULL: only this rank reaches the arena */
     void *arena, *host; /* host: memory of the host, for a device */
     size_t arena_bytes, host_bytes;
 };

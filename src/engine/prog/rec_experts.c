@@ -19,7 +19,7 @@
 /* How ranks share the sequences of a batch: those that each have some tokens of every sequence, in runs. */
 typedef struct sequence_share {
     axis_set axes;
-    int64_t run; /* tokens of a run; 0: there are no sequences to balance */
+    int64_t run; /* tokens of a run; 0: without sequences to balance */
     int runs;    /* of a sequence, on a rank */
 } sequence_share;
 

@@ -97,8 +97,8 @@ typedef struct step_cursor {
 bool step_next(step_cursor *c, instr *out);
 /* @param c with its pipeline given */
 err step_list_make(const chain *c, int rank, int micros, step_list *out) MUST_USE;
-/* The same, of a timetable that was made already: all ranks have one. It is that of a single microbatch where there
- * is no pipeline. */
+/* The same, of a timetable that was made already: all ranks have one. Without a pipeline it is that of a
+ * single microbatch. */
 void step_list_from(const chain *c, int rank, const timetable *s, int micros, step_list *out);
 void step_list_free(step_list *l);
 /* Adds what a step ends with. */

@@ -2,8 +2,8 @@
  *
  * For given exponents the law is linear in E, A and B, so only (alpha, beta) is searched: a grid that
  * narrows around its best cell, and at each point a weighted least-squares fit with E, A, B >= 0. Weights
- * are 1 / L^2, which makes residuals relative (Chinchilla fits log L), times Huber's, by iteration. There
- * are no initial values to choose and nothing to diverge. */
+ * are 1 / L^2, which makes residuals relative (Chinchilla fits log L), times Huber's, by iteration. It
+ * needs no initial values, and cannot diverge. */
 #include "planning/planning.h"
 
 #include <math.h>

@@ -62,7 +62,7 @@ static double replace_node(trial *t, double now) {
         t->repaired[t->broken++] = back;
         return now;
     }
-    if (!t->broken) return back; /* there are no spares at all */
+    if (!t->broken) return back; /* without any spares */
     for (int i = 1; i < t->broken; i++)
         if (t->repaired[i] < t->repaired[first]) first = i;
     double ready = t->repaired[first];

@@ -58,7 +58,7 @@ static err read_offered_config(const planning_page *p, const char *name, char **
     for (; i < of_all && strcmp(offered_name(p, i), name) != 0; i++)
         near = str_nearer(name, offered_name(p, i), near);
     if (i == of_all)
-        return err_hint(ERR("config: there is no \"%.60s\" on this page", name), "config=%s",
+        return err_hint(ERR("config: \"%.60s\" is not on this page", name), "config=%s",
                         near ? near : offered_name(p, 0));
     if (i < p->n_configs) return io_read(p->configs[i].path, MOST_CONFIG_BYTES, text, n);
     *text = strdup(recipe_text(i - p->n_configs));

@@ -189,7 +189,7 @@ err hardware_open(const char *extra, hardware *out) MUST_USE;
 void hardware_free(hardware *h); /* takes a zeroed one */
 /* An unknown name is an error that names the nearest. */
 err hardware_find(const hardware *h, const char *name, const accelerator **out) MUST_USE;
-/* @param provider NULL: the cheapest. An error when nobody, or not this provider, rents it. */
+/* @param provider NULL: the cheapest. An error if no provider, or not this one, rents it. */
 err hardware_find_price(const hardware *h, const accelerator *a, const char *provider,
                         const hardware_price **out) MUST_USE;
 const energy_use *hardware_find_energy(const hardware *h, const accelerator *a); /* NULL: none */

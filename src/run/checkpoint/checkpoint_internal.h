@@ -209,7 +209,7 @@ err remote_remove_old(struct store *s, const char *url, ckpt_kind kind, const ck
 err remote_mark_gone_back(const char *run_dir, int64_t step) MUST_USE;
 err remote_forget_gone_back(const char *run_dir) MUST_USE;
 /* Uploads the step of the mark, if the store lacks it, and supersedes all later checkpoints there. The mark stays.
- * @param step -1: there is no mark, and nothing was done. */
+ * @param step -1: the mark does not exist, and nothing was done. */
 err remote_go_back(const remote_job *j, int64_t *step) MUST_USE;
 
 #endif

@@ -86,7 +86,7 @@ static void read_step(const char *root, int64_t step, kept_step *k) {
     json_t *doc = NULL;
     err e = manifest_read(path, &doc, NULL);
     *k = kept_step_of(step, e ? NULL : doc);
-    k->kept = e != OK; /* what cannot be read now is no reason to remove anything */
+    k->kept = e != OK; /* a manifest that cannot be read now does not justify a removal */
     err_free(e);
     json_decref(doc);
     free(path);

@@ -196,7 +196,7 @@ static err check_replaceable(const char *folder) {
     return e;
 }
 
-/* Hidden names beside the folder, which nobody else uses. */
+/* Hidden names beside the folder, which no other program uses. */
 typedef struct export_paths {
     str folder, parent, temp, old;
 } export_paths;

@@ -9,7 +9,7 @@
 #define HF_TOKENS_MAP      "special_tokens_map.json"
 #define HF_CHAT_TEMPLATE   "chat_template.jinja"
 #define HF_IMPORTED_CONFIG "hf_config.json" /* config.json of the folder that was imported */
-/* @param out owned; NULL: there is no such file */
+/* @param out owned; NULL: the file does not exist */
 err hf_read_if_there(const char *path, json_t **out) MUST_USE;
 /* The id of the token that a member names. @return -1: none. @param tok may be NULL */
 int64_t hf_token_id(const tokenizer *tok, const json_t *doc, const char *key);

@@ -257,7 +257,7 @@ static err supersede_remote_folder(store *s, const char *folder) {
     return e;
 }
 
-/* A manifest that cannot be read now is no reason to remove anything. @param l one copy of each step. */
+/* A manifest that cannot be read now does not justify a removal. @param l one copy of each step. */
 static err remove_old_steps(store *s, const char *root, const ckpt_keep *keep,
                             const remote_folders *l) {
     kept_step *k = mem_alloc((size_t)(l->n + 1) * sizeof *k);

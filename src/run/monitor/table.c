@@ -46,7 +46,7 @@ static err find_alert(const char *option, const char *name, monitor_id *out) {
         if (!strcmp(monitor_table[*out].name, name)) return OK;
         near = str_nearer(name, monitor_table[*out].name, near);
     }
-    return err_hint(ERR("%s: there is no alert \"%s\"", option, name),
+    return err_hint(ERR("%s: no alert is called \"%s\"", option, name),
                     near ? "did you mean %s? `ingot config --alerts` lists them all"
                          : "`ingot config --alerts` lists them all",
                     near);

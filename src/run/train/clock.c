@@ -60,7 +60,7 @@ static void set_plan(trainer *t, int64_t steps, bool final) {
 }
 
 int64_t trainer_clock_length(trainer *t) {
-    /* As long as there is no plan: longer than a trial, and near enough to one that factors of it are exact. */
+    /* Until the steps are planned: longer than a trial, and near enough to one that factors of it are exact. */
     enum { UNKNOWN_LENGTH = 10000 };
     run_clock *c = &t->len.clock;
     ckpt_state *s = &t->state;

@@ -190,9 +190,10 @@ static err roll_back(trainer *t, const monitor_alert *a) {
     TRY(choose_checkpoint(t, a->step, &to));
     if (to < 0) { /* nothing to go back to */
         r->cool_from = a->step + 1;
-        log_warn("step %lld: there is no checkpoint before it to go back to: the learning rate is "
-                 "lowered instead",
-                 (long long)a->step);
+        log_warn(
+            "step %lld: no checkpoint precedes it, so the run cannot go back: the learning rate is "
+            "lowered instead",
+            (long long)a->step);
         loader_seek(t->data.batches, t->state.windows);
         return OK;
     }

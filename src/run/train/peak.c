@@ -80,7 +80,7 @@ static char *peak_key(const trainer *t) {
     return key.text;
 }
 
-/* @return the file, owned; NULL: there is no place for it. */
+/* @return the file, owned; NULL: without a folder for it. */
 static char *peak_path(void) {
     char *folder = io_cache_folder(), *path = folder ? io_join(folder, "cpu-peak.txt") : NULL;
     free(folder);

@@ -15,10 +15,11 @@ typedef enum {
     FOLDER_REPLACED /* another run is there now */
 } folder_state;
 typedef struct run_folder {
-    char *path;    /* owned */
-    io_lock *lock; /* NULL: there was no folder when it was opened, and the run has not begun */
-    folder_id id;  /* once the run has begun */
-    int handle;    /* open on it since then; 0: not yet */
+    char *path; /* owned */
+    io_lock
+        *lock;    /* NULL: the folder did not exist when it was opened, and the run has not begun */
+    folder_id id; /* once the run has begun */
+    int handle;   /* open on it since then; 0: not yet */
     folder_state state; /* after the last step, agreed upon by all ranks */
     bool has_previous;  /* the run that this one replaces is still there */
 } run_folder;

@@ -58,7 +58,7 @@ static void describe_tasks(const timetable *s, const float *at, int64_t step, bo
     str_add(out, "]}\n");
 }
 
-/* A page without a timetable is no reason to end a run. */
+/* A page without a timetable does not end a run. */
 static void write_tasks(const trainer *t, const str *text) {
     char *path = io_join(t->dir, OBSERVE_TIMETABLE);
     err e = t->folder.state == FOLDER_THERE ? io_write(path, text->text, text->len) : OK;

@@ -11,7 +11,7 @@ struct progress {
     bool live;   /* on a terminal: one line, rewritten */
     bool color;  /* only when live */
     bool drawn;  /* the live line is on the screen */
-    bool broken; /* nobody reads what is written: reported once */
+    bool broken; /* the output's reader has closed it: reported once */
 };
 
 /* ---- fields -------------------------------------------------------------------------------- */

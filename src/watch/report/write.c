@@ -107,7 +107,7 @@ typedef struct trained_source {
     double tokens, loss;
 } trained_source;
 
-/* @param at the column to begin with; moved past the one found. @return false: there are no more. */
+/* @param at the column to begin with; moved past the one found. @return false: none is left. */
 static bool next_source(const run_report *r, int *at, trained_source *out) {
     static const char before[] = "sources.", after[] = ".tokens";
     for (; *at < series_columns(r->all); ++*at) {

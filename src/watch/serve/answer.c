@@ -25,7 +25,7 @@ static served_run *requested_run(const served_site *site, const serve_request *r
     int64_t i = 0;
     const char *text = serve_query(r, "run");
     if (text && number_parse_int(text, &i) && i >= 0 && i < site->n_runs) return &site->runs[i];
-    refuse_request(out, 404, "there is no such run; /api/runs lists them");
+    refuse_request(out, 404, "the run does not exist; /api/runs lists the runs");
     return NULL;
 }
 

@@ -39,7 +39,7 @@ typedef struct served_site {
     const serve_route *routes;
     int n_routes;
     void *routes_ctx;
-    const char *plan_path; /* NULL: there is no planning page */
+    const char *plan_path; /* NULL: without a planning page */
     bool routes_only;
 } served_site;
 /* @return the route that takes a POST to this path; NULL: none does. */

@@ -196,7 +196,7 @@ static bool has_route(const served_site *site, const char *path) {
 static void begin_post(serve *v, http_connection *s, const serve_request *r, size_t n) {
     s->route = find_post(&v->what, r->path);
     if (!s->route && v->what.routes_only && !has_route(&v->what, r->path)) {
-        put_refusal(s, 404, "there is no such path");
+        put_refusal(s, 404, "the path does not exist");
     } else if (!s->route) {
         put_refusal(s, 405, "nothing is posted here");
     } else if (!r->json) { /* a page of another site cannot send it unasked */
@@ -516,7 +516,7 @@ static err serve_listen(serve *v, const char *address) {
     snprintf(v->address, sizeof v->address, v6 ? "[%s]:%s" : "%s:%s", name, port);
     v->loopback = listens_locally(&at);
     if (v->loopback || v->token) return OK;
-    return err_hint(ERR("%s can be reached from other machines, and there is no token", v->address),
+    return err_hint(ERR("%s can be reached from other machines, and no token is set", v->address),
                     "set a token (--token, metrics.serve_token), or listen on 127.0.0.1");
 }
 

@@ -16,7 +16,7 @@ static err count_gpus(int *n) {
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (!driver)
-        return err_hint(ERR("there is no NVIDIA driver here"),
+        return err_hint(ERR("no NVIDIA driver was found"),
                         "install one, or pass the GPUs through to the container; --device cpu runs "
                         "without a GPU");
     if (status == cudaErrorInsufficientDriver)
@@ -43,7 +43,7 @@ err ops_cuda_check(int number) {
     int n;
     TRY(count_gpus(&n));
     if (number >= 0 && number < n) return OK;
-    return err_hint(ERR("there is no GPU %d; the last one here is number %d", number, n - 1),
+    return err_hint(ERR("GPU %d does not exist; the last one here is number %d", number, n - 1),
                     "set device.index to one that is here, or leave it out");
 }
 

@@ -58,7 +58,7 @@ cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t,
 void tuned_gemm_choose(cuda_context *x, tuned_gemm *t, const cuda_gemm *g, gemm_workspace w);
 
 /* ---- gemm_cache_file.c ----------------------------------------------------------------------- */
-/* @return owned; NULL when there is no folder to keep it in, which the functions below accept. */
+/* @return owned; NULL without a folder to keep it in, which the functions below accept. */
 struct gemm_cache_file *gemm_cache_file_open(int device);
 void gemm_cache_file_close(struct gemm_cache_file *f);
 /* @return which of these n algorithms the file names as the fastest; -1: none. */

@@ -322,7 +322,7 @@ template <class S, bool RMS, bool GROUPED> struct bwd_thread {
                 (&hs)[8] = h[KEEP ? r : 0][KEEP ? k : 0];
                 normalize_slot(from, r, k, mean[r], scale[r], gs, hs);
 #pragma unroll
-                for (int i = 0; i < 8; i++) { /* gs is 0 where there is no element */
+                for (int i = 0; i < 8; i++) { /* gs is 0 past the last element */
                     dw[k][i] += gs[i] * hs[i];
                     if (!RMS) db[k][i] += gs[i];
                     gs[i] *= weight[k][i];
