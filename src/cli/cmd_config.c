@@ -102,13 +102,13 @@ static const cli_arg args[] = {
 const cli_spec cmd_config_spec = { "config", "[CONFIG.yaml] [--section.key=value ...] [options]",
                                    args, (int)COUNT_OF(args), 0 };
 
-/* Options that say nothing about this model; one that comes from elsewhere is known when the run begins. */
+/* Checks options without an effect on this model; one that is loaded from elsewhere is known when the run begins. */
 static err check_model(const config *c) {
     model_config m;
     if (*c->checkpoint.initial_load_path || *c->checkpoint.branch_path) return OK;
     err e = model_from_config(c, &m);
     if (!e) return model_check_idle(c, &m, true);
-    err_free(e); /* what is wrong with the model is for those to say who use it */
+    err_free(e); /* whoever uses the model reports what is wrong with it */
     return OK;
 }
 

@@ -22,7 +22,7 @@ static const cli_arg args[] = {
     { "rolling", ARG_FLAG, AT(rolling), "",
       "of --data: word, byte and bits-per-byte perplexity over rolling windows, every token included" },
     { "tasks", ARG_TEXT, AT(tasks), "[NAME=]FILE,...",
-      "questions as JSON lines of a task; a NAME alone tells where to get it, list names all" },
+      "questions as JSON lines of a task; a NAME alone shows where to get it, list names all" },
     { "core", ARG_TEXT, AT(core), "FOLDER",
       "DCLM's CORE: 22 tasks of its evaluation bundle, and their centered mean" },
     { "limit", ARG_COUNT, AT(limit), "N", "only the first N questions of each file" },

@@ -80,7 +80,7 @@ static err run_in_job(const cli_subcommand *self, int argc, char **argv, const j
     comm *c = NULL;
     TRY(comm_job_open(TIMEOUT_SECONDS, cli_exit_stalled, &j));
     if (!j) return self->run_rank(self, argc, argv, &(data_job){ NULL, given });
-    log_mute_thread(comm_job_rank(j) > 0); /* all would say the same */
+    log_mute_thread(comm_job_rank(j) > 0); /* all ranks log the same */
     err e = run_as_rank(j, self, argc, argv, given, &c);
     if (!e) {
         comm_free(c);
@@ -118,7 +118,7 @@ static err compare_inputs(const text_inputs *in, comm *c) {
     TRY(e);
     if (!other) return OK;
     return err_hint(
-        ERR("rank %d sees other input files, or another content of them, than rank 0", other),
+        ERR("the input files of rank %d, or their content, differ from rank 0", other),
         "the input must be on a file system that all hosts share, and nothing may write to it");
 }
 

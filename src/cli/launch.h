@@ -104,7 +104,7 @@ typedef struct attempt {
     double began, heard,
         failed; /* time_now() of the start, the last sign of life, the first error of a rank; 0: none */
     double asked,
-        ended; /* ... of the first signal, and of when the starter was told to end; 0: not yet */
+        ended; /* ... of the first signal, and of the request that the starter ends; 0: not yet */
     const char *run_dir; /* borrowed; NULL: not a run */
     launch_fault fault;
 } attempt;

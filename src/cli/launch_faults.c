@@ -116,7 +116,7 @@ static void read_srun(launch_fault *f, const char *line) {
     int rank;
     const char *end = take_rank(task, &rank);
     if (!host || !end || !str_starts(end, ": ")) return;
-    bool exited = str_starts(end + 2, "Exited with"); /* its own error says more */
+    bool exited = str_starts(end + 2, "Exited with"); /* its own error has the cause */
     if (!clear_if_less_certain(f, exited ? CAUSE : CULPRIT)) return;
     f->rank = rank;
     copy_until(f->host, sizeof f->host, host, ":");

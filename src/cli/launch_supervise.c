@@ -126,7 +126,7 @@ static void print_records(const records *r) {
     }
 }
 
-/* mpirun does not say which host it cannot reach: each is tried alone. */
+/* mpirun does not name the host it cannot reach: each is tried alone. */
 static void find_unreachable(const launch_job *j, launch_fault *f) {
     if (!f->unreachable || *f->host || !j->probe) return;
     for (int i = 0; i < j->hosts->n && !*f->host && !wait_signal_count(); i++) {

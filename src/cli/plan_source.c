@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Whether the model's name is all that was set: then nothing else says how it is trained. */
+/* Whether the model's name is all that was set: then nothing else states how it is trained. */
 static bool is_bare_name(const config *c) {
     for (int i = 0; i < config_option_count(); i++) {
         const char *name = config_option_name(i);

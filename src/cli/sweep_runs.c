@@ -53,7 +53,7 @@ static void add_option_words(word_list *w, const json_t *options) {
 typedef struct run_segment {
     bool first;   /* with the options of its first segment */
     bool fresh;   /* begins from nothing */
-    int64_t stop; /* ends after so many steps; 0: does not */
+    int64_t stop; /* ends after this many steps; 0: does not */
 } run_segment;
 
 /* Runs at the same time have a GPU each, in turn, where there are several, and divide the cores. */

@@ -126,7 +126,7 @@ static void the_last_save_must_succeed(void **state) {
 }
 
 /* Steps after the last save are lost at the next fault: a disk that is full over lunch is waited for, one that
- * nobody looks after is not. */
+ * no one watches is not. */
 static void saves_that_keep_failing_end_the_run(void **state) {
     for (int64_t failures = 0; failures < 100; failures++)
         for (double hours = 0; hours < 10; hours++)

@@ -141,7 +141,7 @@ static bool is_legal(const model_config *c) {
     return !e;
 }
 
-/* Exports a model in which f has another value than in `from`. @return whether it went out */
+/* Exports a model whose value of f differs from `from`. @return whether it was written */
 static bool try_export(test_folder *dir, const hf_family *family, const model_fact *f,
                        const model_config *from, const model_config *c, tally *t) {
     model_config want = *c, back;

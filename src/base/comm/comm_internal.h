@@ -117,7 +117,7 @@ err shared_wait(comm *c, shared_end *s, comm_ticket *t) MUST_USE;
 /* @param rank the one that gave up. */
 void shared_abort(shared_end *s, int rank, const char *cause);
 
-/* @return whether the first rank that gave up is another one than this. */
+/* @return whether another rank than this one gave up first. */
 bool shared_failed_elsewhere(const shared_end *s, int rank);
 
 /* ---- messages between processes (transport_*.c) ---------------------------------------------------------- */

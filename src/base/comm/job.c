@@ -152,7 +152,7 @@ static uint64_t hash_file(const char *path, uint64_t seed) {
 }
 
 /* Processes share memory when they run on one kernel, see one another's ids, and have one host name: the
- * name tells network namespaces apart that stand for hosts. */
+ * name distinguishes network namespaces that stand for hosts. */
 static job_member describe_myself(void) {
     job_member m = { .host = "unknown" };
     cpu_set_t cores;
@@ -230,8 +230,8 @@ static err report_difference(comm_job *j, const char *what, const char *text, in
     TRY_CLEAN(transport_gather(j->w, j->timeout, mine, all, longest));
     str lines = { 0 };
     different_lines(all, all + longest * (size_t)rank, &lines);
-    e = err_hint(ERR("rank %d (%s) has another %s than rank 0 (%s): %s", rank,
-                     j->members[rank].host, what, j->members[0].host, lines.text),
+    e = err_hint(ERR("the %s of rank %d (%s) differs from rank 0 (%s): %s", what, rank,
+                     j->members[rank].host, j->members[0].host, lines.text),
                  "start all ranks with the same command, files and program");
     str_free(&lines);
 cleanup:

@@ -181,8 +181,8 @@ static err tcp_test(transport *w, transport_request *r, bool *done) {
     bool mismatch = m->mismatch;
     free(m);
     if (!mismatch) return OK;
-    return ERR("rank %d sent another number of bytes than the %zu that rank %d expects", r->peer,
-               r->bytes, w->rank);
+    return ERR("rank %d did not send the %zu bytes that rank %d expects", r->peer, r->bytes,
+               w->rank);
 }
 
 static err tcp_watch(transport *w) {

@@ -70,7 +70,7 @@ err io_make_dirs(const char *path) MUST_USE;         /* and its parents; one tha
 /* @return ~/.cache/ingot or its place in $XDG_CACHE_HOME, created if missing, owned; NULL: there is none. */
 char *io_cache_folder(void);
 bool io_exists(const char *path);
-bool io_has(const char *folder, const char *name); /* the same of an entry */
+bool io_has(const char *folder, const char *name); /* whether the folder has this entry */
 bool io_is_dir(const char *path);
 err io_size(const char *path, int64_t *bytes) MUST_USE;
 /* Names in a folder, without . and .., in byte order. @param names owned: io_list_free. */

@@ -66,7 +66,7 @@ exit_code err_exit_code(err e);
 /* A mistake in the command line: EXIT_USAGE. */
 static inline err err_usage(err e) { return err_exit(e, EXIT_USAGE); }
 static inline bool err_is_usage(err e) { return err_exit_code(e) == EXIT_USAGE; }
-/* Marks it as saying only that another rank failed: that one's own error says more. @return e. */
+/* Marks an error that only states that another rank failed: that rank's own error has the cause. @return e. */
 err err_echo(err e) MUST_USE;
 bool err_is_echo(err e);
 /* Marks an error that another attempt would meet again: a retry does not help. @return e. */
@@ -272,7 +272,7 @@ uint64_t hash_str(const char *s);
 /* ---- threads ----------------------------------------------------------------------------- */
 /* Cores this process may use: fewer than the machine has under taskset or a batch system. */
 int thread_cores(void);
-/* Blocks the signals that are the main thread's business: all but SIGBUS, which a thread raises itself by
+/* Blocks the signals that the main thread handles: all but SIGBUS, which a thread raises itself by
  * reading a file that was shortened, and the one of backtrace_write. @param before for pthread_sigmask. */
 void thread_block_signals(sigset_t *before);
 /* Sets up backtrace_write. Once, early: it may allocate. */

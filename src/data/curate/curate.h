@@ -302,7 +302,7 @@ typedef struct normalization {
 /* How a transform that reads its input twice reads it the first time. */
 typedef struct pass_options {
     const char *work; /* folder for spill files, from which a rerun resumes */
-    bool own_work;    /* each rank has another one, which no other rank sees */
+    bool own_work;    /* each rank has its own, which no other rank sees */
     bool keep_work, fresh, quiet;
     struct comm *comm;  /* the ranks that share the work, and call this together; NULL: alone */
     const char *report; /* path of the transform's report, JSON lines; NULL: none */

@@ -1,4 +1,4 @@
-/* By which rules a document is split into words: those of its language (word_tables.c), as the language model says,
+/* By which rules a document is split into words: those of its language (word_tables.c), as the language model predicts it,
  * or those of --words. */
 #include "curate/filter_internal.h"
 
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The rules of each label of the model by which documents are told apart. */
+/* The rules of each label of the language model. */
 static void find_label_rules(filter *f) {
     int labels = language_count(f->model);
     f->label_words = mem_alloc((size_t)labels * sizeof *f->label_words);

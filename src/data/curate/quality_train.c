@@ -207,7 +207,7 @@ static void make_model(quality_trainer *t) {
     }
     free(words);
     ft_index_words(m);
-    /* "</s>" is in each text once, so that its share of the mean tells the length. As small as that share is, its gradient is
+    /* "</s>" is in each text once, so that its share of the mean reflects the length. As small as that share is, its gradient is
      * too: the mean length makes up for it. */
     double known = 0;
     for (int64_t i = 0; i < n; i++) known += (double)t->word_count[i] / t->n_training;

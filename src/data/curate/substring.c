@@ -77,8 +77,8 @@ static err begin_document(const substring *s, int worker, const text_doc *d) {
     if (bytes != d->text.len)
         return err_hint(
             ERR("dedup: the tokens of a document have %zu bytes, its text %zu", bytes, d->text.len),
-            "pass a byte-level tokenizer, which changes no text, or none, for repeats "
-            "of so many bytes");
+            "pass a byte-level tokenizer, which changes no text, or none, to count repeats "
+            "in bytes");
     window_scan_begin(w->scan, NULL, w->ids.at, w->ids.n);
     return OK;
 }

@@ -1,4 +1,4 @@
-/* Windows of a text: the repeats of at least so many symbols (bytes, or token ids) that are removed are unions of them.
+/* Windows of a text: the repeats of a window's length or more, in symbols (bytes, or token ids), that are removed are unions of windows.
  * Shared by substring.c, window_scan.c and their test. */
 #ifndef INGOT_SUBSTRING_INTERNAL_H
 #define INGOT_SUBSTRING_INTERNAL_H
@@ -19,7 +19,7 @@ typedef struct scanned_window {
     size_t begin;  /* of the window, in symbols */
     uint64_t hash; /* of its content */
     uint64_t anchor;
-    bool is_new; /* the anchor is another one than that of the window before */
+    bool is_new; /* the anchor differs from that of the window before */
     bool tied;   /* the anchor may serve two equal windows */
 } scanned_window;
 /* @param length of a window, at least 2. */

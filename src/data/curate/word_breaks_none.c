@@ -1,4 +1,4 @@
-/* Without ICU, scripts that are written without spaces have no dictionary: word_breaks.c says what is a word then. */
+/* Without ICU, scripts that are written without spaces have no dictionary: word_breaks.c defines words then. */
 #include "curate/word_rules_internal.h"
 
 dictionary_breaks *dictionary_breaks_new(void) { return NULL; }

@@ -49,7 +49,8 @@ static inline uint64_t load_short(const char *p, size_t n) {
 
 /* The hash of a word of n < 8 bytes that load_short has loaded. */
 static inline uint64_t short_hash(uint64_t bytes, size_t n) {
-    return mix_hash(n * 0xD6E8FEB86659FD93u, bytes); /* lengths tell bytes of 0 apart */
+    return mix_hash(n * 0xD6E8FEB86659FD93u,
+                    bytes); /* the length distinguishes runs of zero bytes */
 }
 
 /* The hash of n bytes. Reads no others: the last eight overlap what was read before. */

@@ -43,7 +43,7 @@ struct word_scratch {
 
 /* ---- exceptions ------------------------------------------------------------------------------------ */
 
-/* Most texts are told apart from all exceptions by their length and ends. */
+/* Length and ends distinguish most texts from all exceptions. */
 static uint32_t exception_bit(char first, char last, size_t n) {
     uint32_t ends = (uint8_t)first | (uint32_t)(uint8_t)last << 8 | (uint32_t)n << 16;
     return ends * 0x9E3779B1u >> 18;

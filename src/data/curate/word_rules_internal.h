@@ -46,7 +46,7 @@ struct word_rules {
     bool blanks;         /* spaces and tabs alone separate chunks */
     bool breaks;         /* Unicode's word breaks instead of patterns */
     bool pairs;          /* with these, Hangul is cut into pairs of syllables */
-    uint8_t number;      /* tells rules apart that share a scratch */
+    uint8_t number;      /* distinguishes rules that share a scratch */
     uint64_t hash;
 };
 

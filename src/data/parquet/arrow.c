@@ -235,16 +235,18 @@ static const char *check_batch_counts(const arrow_file *a, const flat_table *t) 
     arrow_batch_layout l;
     const char *wrong = arrow_batch_parts(t, &l);
     if (wrong) return wrong;
-    if (l.nodes.n != (size_t)a->n_fields) return "a record batch has another number of columns";
+    if (l.nodes.n != (size_t)a->n_fields)
+        return "a record batch and the schema differ in their number of columns";
     if (l.variadic.n != (size_t)a->n_views)
-        return "a record batch has another number of columns with views";
+        return "a record batch and the schema differ in their number of columns with views";
     size_t n = (size_t)a->n_buffers;
     for (size_t i = 0; i < l.variadic.n; i++) {
         int64_t more = load_signed(t->in->bytes + l.variadic.at + 8 * i, 8);
         if (more < 0 || more > (int64_t)l.buffers.n) return "a record batch has too few buffers";
         n += (size_t)more;
     }
-    return n == l.buffers.n ? NULL : "a record batch has another number of buffers";
+    return n == l.buffers.n ? NULL
+                            : "a record batch and the schema differ in their number of buffers";
 }
 
 static void append_batch(arrow_batch **list, int *n, int *capacity, const arrow_batch *b) {

@@ -84,7 +84,7 @@ static void add_validity(buffer_finder *b, const arrow_file *a, int field, arrow
     if (b->wrong) return;
     if (f->parent >= 0) add_validity(b, a, f->parent, p);
     if (item_number(b, &b->l.nodes, 16, (size_t)field) != b->batch->rows)
-        b->wrong = "the column has another number of values than the batch has rows";
+        b->wrong = "the column's number of values differs from the batch's number of rows";
     if (!b->wrong) add_part(b, first_buffer(b, f), p);
     p->validities++;
 }

@@ -25,7 +25,7 @@ static const char *zstd_decode(const void *from, size_t n, void *to, size_t size
 }
 
 static const char *copy_page(const void *from, size_t n, void *to, size_t size) {
-    if (n != size) return "the page has another length than its header states";
+    if (n != size) return "the page's length differs from its header";
     memcpy(to, from, n);
     return NULL;
 }

@@ -55,7 +55,7 @@ static const char *decompress_page(int32_t codec, const parquet_page *h, const c
     *out = raw;
     if (levels > n || levels > size) return "its levels are longer than the page";
     if (codec == CODEC_NONE || (h->type == PAGE_DATA_V2 && !h->compressed))
-        return n == size ? NULL : "it has another length than its header states";
+        return n == size ? NULL : "its length differs from its header";
     *out = to;
     memcpy(to, raw, levels);
     if (n == levels && size == levels) return NULL; /* no values: nothing was compressed */

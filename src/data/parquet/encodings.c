@@ -223,7 +223,7 @@ static const char *decode_delta_block(value_input *in, const delta_head *h, int6
 static const char *decode_deltas(value_input *in, int64_t *out, size_t n) {
     delta_head h = { 0 };
     if (!read_delta_head(in, &h)) return "the head of the delta encoding is damaged";
-    if (h.count != n) return "the delta encoding has another number of values than the page";
+    if (h.count != n) return "the delta encoding and the page differ in their number of values";
     if (n == 0) return NULL;
     out[0] = h.first;
     const char *wrong = NULL;

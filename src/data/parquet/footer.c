@@ -254,13 +254,14 @@ static const char *take_schema(parquet_file *f, const file_metadata *m) {
 static const char *check_group(const parquet_file *f, row_group *g) {
     const column_chunk *k = g->chunks.items;
     if (g->n_rows < 0) return "a row group has a negative number of rows";
-    if (g->chunks.n != f->n_leaves) return "a row group has another number of columns";
+    if (g->chunks.n != f->n_leaves)
+        return "a row group and the schema differ in their number of columns";
     for (int i = 0; i < f->n_leaves; i++) {
         const leaf *l = &f->leaves[i];
         if (!k[i].encrypted && k[i].type != (int32_t)l->type)
             return "a column's type differs from the schema";
         if (!k[i].encrypted && !l->public.repeated && k[i].n_values != g->n_rows)
-            return "a column has another number of values than its row group has rows";
+            return "a column's number of values differs from its row group's number of rows";
         if (k[i].bytes > 0 && k[i].bytes <= f->source.size) g->bytes += k[i].bytes;
     }
     return NULL;

@@ -144,7 +144,7 @@ static const char *read_frame_header(lz4_state *s, size_t size, lz4_frame *f) {
     size_t n = MAGIC_AND_FLAGS + (flags & 8 ? 8 : 0);
     if ((size_t)(s->end - p) < n + 1) return TRUNCATED;
     if ((flags & 8) && (uint64_t)load_signed(p + MAGIC_AND_FLAGS, 8) != size)
-        return "the LZ4 frame has another length than its buffer's header states";
+        return "the length of the LZ4 frame differs from its buffer's header";
     if (p[n] != (XXH32(p + 4, n - 4, 0) >> 8 & 0xFF)) return DAMAGED;
     s->p += n + 1;
     return NULL;

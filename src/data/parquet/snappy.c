@@ -116,7 +116,7 @@ const char *snappy_decompress(const void *from, size_t n, void *to, size_t size)
                        .begin = to };
     uint32_t length;
     if (!read_length(&s, &length)) return "the Snappy data is truncated";
-    if (length != size) return "the Snappy data has another length than the page's header states";
+    if (length != size) return "the length of the Snappy data differs from the page's header";
     while (s.p < s.end) {
         decode_fast(&s);
         if (s.p < s.end && !decode_element(&s)) return "the Snappy data is damaged";

@@ -203,9 +203,9 @@ static bool read_thrift_member(thrift_reader *t, const thrift_member *m, int wir
     if (m->kind == THRIFT_IS_SET) return *(bool *)to = true, skip_field(t, wire, false);
     if (m->kind == THRIFT_BOOL) {
         *(bool *)to = wire == WIRE_TRUE;
-        return wire <= WIRE_FALSE ? true : thrift_fault(t, "a field has another type");
+        return wire <= WIRE_FALSE ? true : thrift_fault(t, "a field has an unexpected type");
     }
-    if (wire != expected_wire[m->kind]) return thrift_fault(t, "a field has another type");
+    if (wire != expected_wire[m->kind]) return thrift_fault(t, "a field has an unexpected type");
     switch (m->kind) {
     case THRIFT_I32:
         if (!read_integer(t, INT32_MIN, INT32_MAX, &v)) return false;

@@ -377,7 +377,7 @@ void chunk_cache_describe(chunk_cache *c, int shard, int64_t from, int64_t bytes
 err chunk_cache_start(chunk_cache *c) {
     sigset_t all, before;
     int rc = 0;
-    sigfillset(&all); /* signals are the main thread's business */
+    sigfillset(&all); /* the main thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     while (c->started < THREADS && rc == 0) {
         rc = pthread_create(&c->thread[c->started], NULL, fetcher_main, c);

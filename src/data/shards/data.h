@@ -305,7 +305,7 @@ typedef struct mix_source {
  *
  *     preset: slimpajama            # weights by the sources' names
  *     temperature: 3.3              # weights by tokens to the power 1 / 3.3: 1 is by size, large is equal shares
- *     unimax: { tokens: 1e12, epochs: 4 }   # equal shares of so many tokens, but at most 4 epochs of a source
+ *     unimax: { tokens: 1e12, epochs: 4 }   # equal shares of this many tokens, but at most 4 epochs of a source
  *
  *     sources:
  *       - name: c4
@@ -313,7 +313,7 @@ typedef struct mix_source {
  *         weight: 0.15              # over the preset's
  *         epochs: 2                 # at most; default: no limit
  *
- *     phases:                       # from so many tokens of the run on, the mix is another one
+ *     phases:                       # the mix changes after this many tokens of the run
  *       - { from: 9e11, weights: { c4: 0.3, books: 0.7 } }
  */
 typedef struct mix_entry {

@@ -97,7 +97,7 @@ int token_width(int64_t vocab); /* bytes of a stored token */
 /* The fixed sizes of a token file of version 2 or later. */
 enum { TOKFILE_HEADER = 32, TOKFILE_TRAILER = 48, TOKFILE_CHUNK = 1 << 20 };
 /* Finds the tokens of a file of `bytes`, from its header and its last TOKFILE_TRAILER bytes alone; the
- * checksums are tokfile_parse's business. @param path for messages. */
+ * tokfile_parse verifies checksums. @param path for messages. */
 err tokfile_tokens(const char *path, const uint8_t *header, const uint8_t *trailer, int64_t bytes,
                    int64_t *from, int64_t *to) MUST_USE;
 

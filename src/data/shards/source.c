@@ -187,7 +187,7 @@ static err id_beyond(const data_shard *s, uint32_t max, int64_t limit, const cha
                         "the file: %lld)",
                         s->path, (long long)(uint32_t)shard_token(s, at), (long long)at, whose,
                         (long long)limit, (long long)max),
-                    "the file was made with another tokenizer than the model's; tokenize the text "
+                    "the file's tokenizer differs from the model's; tokenize the text "
                     "again, or set model.vocab_size to at least %lld",
                     (long long)max + 1);
 }

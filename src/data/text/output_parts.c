@@ -9,7 +9,7 @@
  * complete.
  *
  * A transform with several outputs has its parts in OUT/NAME/ instead, each folder with a state.json of its own that lists
- * them; OUT/state.json and the reports say how far the transform is. */
+ * them; OUT/state.json and the reports record how far the transform is. */
 #include <stdlib.h>
 #include <string.h>
 

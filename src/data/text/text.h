@@ -304,7 +304,7 @@ struct json_t *text_transform_json(const text_transform *s, const text_transform
 void text_transform_report_free(text_transform_report *r);
 
 #define CARD_NAME "card.yaml"
-/* Writes card.yaml, which says how a folder was made, for a folder that is not one of documents.
+/* Writes card.yaml, which records how a folder was made, for a folder that is not one of documents.
  * @param options as in text_transform_options. @param sections an object of objects, each of names and numbers or strings. */
 err text_card_write(const char *folder, const char *transform, const struct json_t *options,
                     const text_inputs *in, const struct json_t *sections) MUST_USE;

@@ -6,7 +6,7 @@
  *     bytes read       rank 0 shows the sum as progress
  *     working, failed  none works: the heartbeat ends, and with it text_tasks_run on every rank. One has failed:
  *                      every rank stops at its next block of input
- *     begun, limit     of the tasks in a rank's queue it has begun so many, and begins no more than `limit` before
+ *     begun, limit     a rank has begun `begun` tasks of its queue, and begins no more than `limit` before
  *                      the next beat
  *
  * Tasks beyond a rank's limit may be given to another one. Each rank computes from these numbers who takes what, so
@@ -100,7 +100,7 @@ static int find_busiest(const task_queue *q, int ranks) {
     return most;
 }
 
-/* A rank says this of itself at a beat. */
+/* A rank sends this at a beat. */
 typedef enum { WORKING, WAITING, FINISHED, FAILED } work_state;
 typedef struct rank_beat {
     int64_t bytes, state, begun, limit;
@@ -153,7 +153,7 @@ typedef struct heartbeat {
     err error;          /* the communication failed; read after the thread has ended */
 } heartbeat;
 
-/* Waits for the next beat. @return what this rank says of itself. */
+/* Waits for the next beat. @return what this rank sends. */
 static rank_beat wait_for_beat(heartbeat *h) {
     enum { INTERVAL = 200000000, SECOND = 1000000000, LONG = 5 }; /* nanoseconds, beats */
     struct timespec until;
@@ -246,7 +246,7 @@ static err heartbeat_start(heartbeat *h, const text_tasks *t, text_progress *p) 
     return ERR("rank %d cannot start a thread", comm_rank(c));
 }
 
-/* Waits for all ranks. @param e this rank's error. @return it, or one that says that another rank failed. */
+/* Waits for all ranks. @param e this rank's error. @return it, or one that states that another rank failed. */
 static err heartbeat_end(heartbeat *h, err e) {
     pthread_mutex_lock(&h->lock);
     h->state = e && !err_is_echo(e) ? FAILED : FINISHED;
@@ -302,7 +302,7 @@ static err run_tasks_shared(const text_tasks *t, text_progress *p) {
     heartbeat h;
     err e = OK;
     TRY(heartbeat_start(&h, t, p));
-    log_mute_thread(false); /* what ranks say of their own inputs, no other says */
+    log_mute_thread(false); /* only this rank can log about its own inputs */
     for (int task; !e && (task = next_task(&h)) >= 0;) e = run_task(t, task, p);
     log_mute_thread(comm_rank(t->comm) != 0);
     e = heartbeat_end(&h, e);

@@ -131,7 +131,7 @@ const char *optim_state_name(const optimizer *o, int param, int k);
  * the whole matrix ("row", "col"), which are then the same on every rank that has the parameter. */
 typedef enum { STATE_OF_ELEMENTS, STATE_OF_ROWS, STATE_OF_COLS } state_kind;
 state_kind optim_state_kind(const optimizer *o, int param, int k);
-/* The axes along which ranks hold the same of a state of rows or columns. Muon's are held where the matrix is
+/* The axes along which ranks hold copies of a state of rows or columns. Muon's are held where the matrix is
  * orthogonalized; other ranks have none of it. */
 axis_set optim_state_same(const optimizer *o, int param, int k);
 /* The address of a state that is stored as fp32; NULL when this rank holds nothing of it, or when it

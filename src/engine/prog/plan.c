@@ -91,7 +91,7 @@ void plan_add_input(plan *p, const prog_val *v, int layers) {
         at = plan_region(p, name, 0);
         p->region[at].input = (input_info){ v->dt, v->pl };
     }
-    /* one input, one part of it; rows are dealt out before */
+    /* one input, one part of it; rows are divided before */
     axis_set differs = placement_axes(p->region[at].input.pl, PL_S) ^ placement_axes(v->pl, PL_S);
     BUG_IF(differs & sequence_axes());
     if (v->per_layer) p->region[at].layer_bytes = val_bytes(v);

@@ -1,10 +1,10 @@
 /* Decides how backward gets each forward value it reads:
- *   - under selective recompute, a result that its row says how to rebuild (op_row.rebuild) is rebuilt
+ *   - under selective recompute, a result whose row states how to rebuild it (op_row.rebuild) is rebuilt
  *     where what it is rebuilt from is available anyway;
  *   - what sequence parallelism gathers is saved as the rank's own rows, and backward gathers it again, beside
  *     a GEMM that does not need it;
  *   - everything else is saved.
- * (Recompute of whole blocks is the chain's business: it runs forward lists again, see steps.c.)
+ * (Recompute of whole blocks is an order of instructions: forward lists run again, see steps.c.)
  * Ops are pure functions of their inputs, so a rebuilt value is bit-exact.
  *
  * Some backward ops yield the forward result on their way (swiglu_bwd has y as an optional result). A
@@ -32,7 +32,7 @@ static const prog_op *producer_of(const saver *s, val v) {
     return &s->p->fwd.op[s->p->val[v].producer];
 }
 
-/* ---- how a row says a result is rebuilt ------------------------------------------------------ */
+/* ---- how a row states what is rebuilt ------------------------------------------------------ */
 /* The operand or result of o that a word of op_row.rebuild names: "x", "r|x", or "-" for none. */
 static val named_value(const prog_op *o, const op_signature *sig, const char *word, size_t len) {
     char name[OPERAND_NAME];

@@ -261,7 +261,7 @@ val rec_alibi_(prog *p, val qkv, val pos, float max, head_shape *h);
 /* @param id of the tokens, for dropout; VAL_NONE: there is none @param sink as in ATTENTION, or VAL_NONE */
 val rec_attention_(prog *p, val qkv, val start, val id, val sink, head_shape h);
 /* Between shards of the tokens and shards of the heads (Ulysses): qkv, S(0) over the axes, becomes S(1),
- * with all tokens in the order of the batch; what attention makes of it becomes S(0) again. */
+ * with all tokens in the order of the batch; the result of attention becomes S(0) again. */
 val rec_tokens_to_heads_(prog *p, val qkv, axis_set axes, head_shape h);
 val rec_heads_to_tokens_(prog *p, val o, axis_set axes, head_shape h);
 /* Attention where ranks along the axes have tokens of their own of every sequence: keys and values go

@@ -82,7 +82,8 @@ typedef struct step_list {
     int micros;
     instr *list;
     int n, cap;
-    int repeat_from, repeat_to, repeats; /* [from, to) run so many times; 0: nothing is repeated */
+    int repeat_from, repeat_to,
+        repeats; /* [from, to) run `repeats` times; 0: nothing is repeated */
     int half; /* the microbatch that DO_HALF runs behind, although it may be in what is repeated; -1: none */
     int slots[MAX_CHUNKS]; /* how many slots a chunk and those it shares them with use */
     int inputs;

@@ -102,7 +102,7 @@ static bool choose_next_task(const game *g, int rank, int now, pipeline_task *ou
 static void play_schedule(game *g) {
     int all = per_kind(g) * (g->p->forward_only ? 1 : pipeline_splits_backward(g->p) ? 3 : 2);
     int left = all * g->p->ranks;
-    for (int now = 1; left > 0; now++) { /* from 1: an end of 0 says that a task has not begun */
+    for (int now = 1; left > 0; now++) { /* from 1: an end of 0 marks a task that has not begun */
         BUG_IF(now > 4 * left + g->s->length + 4 * g->stages);
         for (int r = 0; r < g->p->ranks; r++) {
             player *me = &g->rank[r];

@@ -2,7 +2,7 @@
  *
  * The blocks of a model are divided over the ranks of the pp axis. A rank holds one or more chunks of
  * consecutive blocks; chunk c of rank s is *virtual stage* c * ranks + s, so that a microbatch passes
- * from rank to rank, once around for each chunk. A schedule says which rank works on which microbatch
+ * from rank to rank, once around for each chunk. A schedule determines which rank works on which microbatch
  * when. It is made by playing the pipeline in units of time, a forward task being one unit and a backward
  * task two, or one for the gradient of its input and one for those of its weights. So each rank's order
  * is part of an execution that ends: no rank waits for ever.
@@ -31,7 +31,7 @@ typedef struct pipeline {
     int chunks; /* of each rank */
     pipeline_schedule kind;
     bool forward_only;
-    /* Layers are divided as if the embedding and the head were so many of them. */
+    /* Layers are divided as if the embedding and the head were this many layers. */
     int first_less, last_less;
     /* Or as given, by virtual stage: the first block of each, and where the last one ends. 0: not given */
     int split_stages;

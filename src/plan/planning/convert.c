@@ -111,7 +111,7 @@ bool convert_true(convert_source *s, const char *key) {
     return convert_is(s, key, "true") || convert_is(s, key, "True");
 }
 
-/* ---- what becomes of a key ------------------------------------------------------------------------ */
+/* ---- converting a key ------------------------------------------------------------------------ */
 static void add_line(str *lines, int *n, const char *key, const char *value, const char *why) {
     str_add(lines, "  %s = %.*s%s%s\n", key, (int)MIN(strcspn(value, "\n"), 80), value,
             *why ? ": " : "", why);
@@ -423,7 +423,7 @@ static bool has_effect(const config *c, const model_config *m, int option) {
     return config_has_effect(c, option) && (!f || model_fact_applies(f, m));
 }
 
-/* @param partial the file describes a part of a model, if any: its facts say nothing by themselves */
+/* @param partial the file describes a part of a model, if any: its facts alone do not identify it */
 static void print_options(const config *c, const model_config *m, bool partial, str *out) {
     char section[64] = "";
     for (int i = 0; i < config_option_count(); i++) {

@@ -36,7 +36,7 @@ struct convert_source {
     const convert_options *options;
     int64_t ranks;                         /* 0: not known */
     str unknown, lost;                     /* refused keys: "key, ..." of the hint, and */
-    str unknown_text, lost_text;           /* what the errors say of them */
+    str unknown_text, lost_text;           /* their part of the error messages */
     str left_out, autos, allowed, differs; /* lines of the notes */
     int n_unknown, n_lost, n_left_out, n_autos, n_allowed, n_differs, n_converted;
 };

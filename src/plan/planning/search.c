@@ -23,7 +23,7 @@ enum {
     MOST_CONTEXT = 16,
     FINALISTS = 24,
     FEW_FINALISTS =
-        8, /* of models whose layout takes long: with so many experts of all layers; one per shape */
+        8, /* of models whose layout takes long: with SLOW_MODEL experts in all layers; one per shape */
     FEW_NEAR = 3, /* the best of those: stages as neighbors are tried for them, too */
     SLOW_MODEL = 4096,
     PER_SHAPE = 2,

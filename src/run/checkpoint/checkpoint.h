@@ -417,7 +417,7 @@ char *ckpt_root(const char *run_dir, ckpt_kind kind); /* the folder of this kind
 /* Finds the newest complete checkpoint that a run could continue from. @param path owned (free); NULL when
  * there is none. */
 err ckpt_latest(const char *run_dir, char **path) MUST_USE;
-/* Finds the newest checkpoint whose files are what its checksums say. Newer ones that are damaged are passed
+/* Finds the newest checkpoint whose files match its checksums. Newer ones that are damaged are passed
  * over with a warning; when all are, the newest one's damage is the error. Reads every byte of them: each
  * rank of `c` a share, all together. @param c NULL: this process alone. @param path owned (free); NULL
  * when there is none. */

@@ -1,4 +1,4 @@
-/* A tokenizer as llama.cpp reads it, from what tokenizer.json says: byte-level BPE ("gpt2", with a name for how text is
+/* A tokenizer as llama.cpp reads it, from tokenizer.json: byte-level BPE ("gpt2", with a name for how text is
  * split) or merges of characters with bytes as a fallback ("llama", with a score for each token). */
 #include "checkpoint/gguf_internal.h"
 

@@ -70,7 +70,7 @@ typedef struct hf_demand {
  *   Q, K, V     a part of a tensor with the rows of q, k and v, each contiguous
  *   BY_HEAD     with Q, K or V: key/value heads alternate with their query heads, q0 q1 k0 v0 q2 q3 k1 v1 ...
  *               with GATE or UP: the two alternate head by head
- *   BY_KEY      the same of gated DeltaNet: rows of each head of keys follow one another, q k v v z z ... with Q, K, V or Z,
+ *   BY_KEY      likewise for gated DeltaNet: rows of each head of keys follow one another, q k v v z z ... with Q, K, V or Z,
  *               b b a a ... with GATE or UP
  *   CONV        with Q, K or V: rows of gated DeltaNet's q, k and v, each contiguous, of [rows, 1, cols]
  *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number; with TRANSPOSED, of

@@ -289,7 +289,7 @@ static err check_tied_head(arena *mem, const hf_family *family, const model_conf
                     "set \"tie_word_embeddings\" to false in config.json to import both tables");
 }
 
-/* Weights left over mean that the file holds another model than config.json describes. */
+/* Weights left over mean that config.json does not describe the file's model. */
 static err check_all_used(arena *mem, const hf_family *family, const st_file *f,
                           const model_config *c, const uint8_t *used) {
     name_numbers n;

@@ -58,7 +58,7 @@ static void wait_after_failure(ckpt_uploader *u) {
     int64_t most = MIN((int64_t)FIRST_DELAY_S << MIN(u->failures - 1, 10), (int64_t)MOST_DELAY_S);
     double part = 0.5 + 0.5 * (double)rng_uniform(u->jitter, (uint64_t)u->failures);
     wait_begin(&w, part * (double)most, "the next attempt");
-    w.ignored = INT_MAX;    /* signals are the run's business */
+    w.ignored = INT_MAX;    /* the run handles signals */
     w.report_at = INFINITY; /* the failure was reported */
     while (!u->stop && !u->hurry && wait_for_change(&w, &u->changed, &u->lock)) {
     }
@@ -183,7 +183,7 @@ err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out
     u->jitter = rng_key_of((uint64_t)(time_now() * 1e9), (uint64_t)getpid());
     pthread_mutex_init(&u->lock, NULL);
     pthread_cond_init(&u->changed, NULL);
-    sigfillset(&all); /* signals are the training's business */
+    sigfillset(&all); /* the training thread handles signals */
     sigdelset(&all, SIGBUS);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = pthread_create(&u->thread, NULL, uploader_main, u);

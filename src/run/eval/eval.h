@@ -176,7 +176,7 @@ typedef struct generator {
     int widths;    /* of step */
     decode_chains by_length[2]; /* of sequences up to rope_switch, and beyond */
 } generator;
-/* The chains that run sequences of so many tokens. */
+/* The chains that run sequences of `length` tokens. */
 const decode_chains *generator_chains(const generator *g, int64_t length);
 /* @param slots sequences that are decoded together, at most GENERATOR_SLOTS */
 err generator_plan(model *m, plan *p, int64_t positions, int slots, generator *g) MUST_USE;

@@ -12,7 +12,7 @@ typedef enum {
 
 struct task_row {
     const char *name, *source;
-    const char *fields[4]; /* members that tell it; "a|b": one of them */
+    const char *fields[4]; /* members that identify it; "a|b": one of them */
     task_type type;
     const char *preamble, *context, *choices, *each, *answer,
         *target;           /* task_table.c; NULL: none */

@@ -120,7 +120,7 @@ static void *sender_main(void *arg) {
 
 static int start_thread(monitor_sender *s) {
     sigset_t all, before;
-    sigfillset(&all); /* signals are the main thread's business */
+    sigfillset(&all); /* the main thread handles signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int code = pthread_create(&s->thread, NULL, sender_main, s);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

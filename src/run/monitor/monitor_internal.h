@@ -4,7 +4,7 @@
 #include "monitor/monitor.h"
 
 enum { MOST_WINDOW = 100, PLATEAU_STEPS = 100, RISE_STEPS = 25, RISE_SPANS = 4, EXPERT_STEPS = 50 };
-enum { RECENT_STEPS = 20 }; /* whose losses tell whether one is raised */
+enum { RECENT_STEPS = 20 }; /* whose losses show whether one is raised */
 
 /* The last values of something, at most `window` of them. */
 typedef struct rolling {

@@ -99,7 +99,7 @@ static err check_folder(trainer *t, folder_state now) {
     if (now == FOLDER_AWAY) return before == now ? OK : report_away(t);
     if (now == FOLDER_THERE) return before == FOLDER_AWAY ? report_back(t) : OK;
     if (now == FOLDER_REPLACED)
-        return err_hint(ERR("%s is another folder now than the one this run began in", t->dir),
+        return err_hint(ERR("%s is not the folder that this run began in", t->dir),
                         "nothing was written to it; move the run's own folder back and continue "
                         "from its last checkpoint");
     t->saves.saved = -1;
@@ -157,7 +157,7 @@ static err finish_step(trainer *t) {
     if (t->last.due.detail) TRY(detail_measure(t, &s));
     TRY(stage_times_after_step(t));
     TRY(alerts_after_step(t, &s));
-    if (t->alerts.interrupts) return OK; /* what comes of it, healing_act decides */
+    if (t->alerts.interrupts) return OK; /* healing_act decides about it */
     set_patience(t, false);
     bool validates = t->data.n_sets && t->len.every.validate.length > 0;
     if (validates && (last_step(t) || t->last.due.validate)) TRY(validate_sets(t, &s));

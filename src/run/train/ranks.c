@@ -67,7 +67,7 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
     int shards = (int)c->parallelism.data_parallel_shard_degree, fixed = mesh_world(&m);
     if (shards == 0)
         return err_hint(ERR("parallelism.data_parallel_shard_degree is 0"),
-                        "use 1, or -1 for as many as there are ranks left");
+                        "use 1, or -1 for all ranks that are left");
     if (shards < 0 && ranks % fixed)
         return err_hint(ERR("%d ranks do not divide into groups of %d (%s)", ranks, fixed,
                             degrees_text(text, sizeof text, &m)),

@@ -109,7 +109,7 @@ static err report_failed(trainer *t, err e) {
     else
         str_add(&what, "none");
     str_add(&what, ", and it is tried again after step %lld", (long long)s->retry_at);
-    if (!is_first_rank(t) && !err_is_echo(e)) { /* the rank that failed says it */
+    if (!is_first_rank(t) && !err_is_echo(e)) { /* the rank that failed reports it */
         log_mute_thread(false);
         log_warn("step %lld: %s. %s", (long long)t->state.step, what.text, err_remedy(e));
         log_mute_thread(true);

@@ -19,7 +19,7 @@ typedef struct run_saves {
     double stalled_s;     /* that the training waited for the save in flight */
     monitor_saves waits;  /* ... and for those before it */
 } run_saves;
-/* @return whether a run ends that could not save in so many attempts over so many seconds. */
+/* @return whether a run ends that could not save in this many attempts over this many seconds. */
 bool saving_gives_up(int64_t failures, double seconds);
 /* Begins what is due after a step. A save that fails is reported and tried again. The run ends where the failure
  * would recur, and where it goes on for too long. */

@@ -197,7 +197,7 @@ static err described_model(const trainer *t, model_config *c) {
 }
 
 /* Refuses a model that is not the one of the weights a new run begins with. How they are trained
- * further (dropout) is the business of the run. */
+ * further (dropout) is an option of the run. */
 static err same_model(const run_start *s, const model_config *c) {
     for (int i = model_config_diff(c, &s->saved, 0); i >= 0;
          i = model_config_diff(c, &s->saved, i + 1)) {

@@ -22,7 +22,7 @@ typedef struct rank_thread {
 static void *rank_main(void *arg) {
     rank_thread *r = arg;
     int none = -1;
-    log_mute_thread(r->t.mesh.rank > 0); /* all would say the same */
+    log_mute_thread(r->t.mesh.rank > 0); /* all ranks log the same */
     r->error = train_rank(&r->t);
     if (r->error) {
         atomic_compare_exchange_strong(r->first_failed, &none, r->t.mesh.rank);
@@ -31,7 +31,7 @@ static void *rank_main(void *arg) {
     return NULL;
 }
 
-/* Signals are rank 0's business, which runs in the caller's thread. */
+/* Rank 0, which runs in the caller's thread, handles signals. */
 static int start_ranks(rank_thread *r, int n) {
     sigset_t before;
     int started = 1;
@@ -130,7 +130,7 @@ static void let_others_report(const comm_job *j, const comm *c, const train_opti
 
 static err run_process(comm_job *j, const config *c, const train_options *o) {
     trainer t = { 0 };
-    log_mute_thread(comm_job_rank(j) > 0); /* all would say the same */
+    log_mute_thread(comm_job_rank(j) > 0); /* all ranks log the same */
     err e = train_process(j, c, o, &t);
     if (!e) {
         report_signal(&t);

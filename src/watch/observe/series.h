@@ -32,7 +32,7 @@ typedef struct series_column {
 
 typedef struct series series;
 series *series_new(const char *run); /* the folder; nothing is read yet */
-/* Bounds its memory, for whoever follows a run of months: beyond so many rows, or values of all columns, the older half of the
+/* Bounds its memory, for whoever follows a run of months: beyond this many rows, or values of all columns, the older half of the
  * rows becomes coarser. Every 2, 4, 8, ... steps become one row with their means, extremes and last counts, and another one
  * where a row has values that few rows have, such as held-out losses, which so keep their step. */
 void series_set_most(series *s, int64_t rows, int64_t values);

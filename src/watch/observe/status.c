@@ -280,7 +280,7 @@ static void explain_death(const char *dir, run_status *s) {
     json_decref(list);
 }
 
-/* Whether the process that says it is running is there. */
+/* Whether the process that is reported as running exists. */
 static void check_life(const char *dir, run_status *s) {
     enum { SILENT_S = 3600, SILENT_STEPS = 100 };
     char machine[sizeof s->machine], age[32];

@@ -58,7 +58,7 @@ struct serve {
     http_connection *slots;
     pthread_t thread;
     bool running;
-    int leaving; /* pages that were told of the end and have not said /api/bye */
+    int leaving; /* pages that were notified of the end and have not sent /api/bye */
 };
 
 /* ---- access ---------------------------------------------------------------------------------- */
@@ -224,7 +224,7 @@ static void take_request(serve *v, http_connection *s, size_t n) {
     if (status) {
         put_refusal(s, status, "this is not a request that is understood here");
     } else if (v->loopback && !is_local_host(r.host)) {
-        put_refusal(s, 403, "the request is for another host than this machine");
+        put_refusal(s, 403, "the request is for a different host");
     } else if (v->token && !same_text(r.token, v->token)) {
         put_refusal(
             s, 401,
@@ -521,7 +521,7 @@ static err serve_listen(serve *v, const char *address) {
 }
 
 /* ---- starting and stopping ---------------------------------------------------------------------- */
-/* The last part of a path, which tells runs apart for people; two alike get a number. */
+/* The last part of a path, by which people distinguish runs; two alike get a number. */
 static char *name_run(const serve *v, int i, const char *dir) {
     size_t n = strlen(dir);
     while (n > 1 && dir[n - 1] == '/') n--;

@@ -71,7 +71,7 @@ static inline vf att_max(vf a, vf b) { return vec_select(a > b, a, b); }
 /* 2^x for x below 127, relative error 2e-7, exactly 0 below the normal range; NaN stays NaN.
  * Cheaper than vm_exp: the scale of the scores already includes log2(e), they never exceed 127, and
  * conversions between int and float, slow on some processors, are done by adding 1.5 * 2^23: the
- * integer then stands in the low bits. 127 more makes of it the exponent of 2^n. */
+ * integer is then in the low bits. Adding 127 makes it the exponent of 2^n. */
 static inline vf att_exp2(vf x) {
     const float big = 12582912.0f + 127.0f;
     vf n = x + big;
@@ -201,7 +201,7 @@ typedef struct att_layout {
     const int32_t *first, *end; /* [n] of a query's keys, where they are not the tokens' own */
     int n_tiles, n_key_tiles, n_chunks;
     int32_t *tile_row;   /* [n_tiles + 1] first token; of the last: n */
-    int32_t *key_row;    /* [n_key_tiles + 1] the same of keys */
+    int32_t *key_row;    /* [n_key_tiles + 1] those of keys */
     int32_t *chunk_tile; /* [n_chunks + 1] first tile */
     int32_t *chunk_keys; /* [n_chunks + 1] first tile of keys */
     int64_t key_col;     /* column of the first key head: k heads, then v heads */

@@ -16,7 +16,7 @@
  *     multipliers   wait full[s] -> 4 x wgmma m64nNk16 -> empty[s] of both blocks; at the end write the tile
  *
  * A tile is written through shared memory in chunks of 64 lines of 128 bytes, which TMA then stores while the next
- * chunk and the next tile are computed. Only the copier knows the groups: each stage says to which tile it belongs.
+ * chunk and the next tile are computed. Only the copier reads the groups: each stage names the tile it belongs to.
  * Rows beyond a group's end are computed from the next group's and not written; beyond the depth of a group
  * (BWD_W, whose depth is rows) the operands are zeroed in shared memory. Rows of no group are a group of depth 0.
  * Deterministic: the order of sums depends on nothing but the group's size, whichever block computes a tile.
@@ -136,7 +136,7 @@ static __device__ __forceinline__ void copy_stage(const grouped_args &g, const g
         copy_box_to_both(b + i * HALF_BYTES, &g.b, k, t.n + i * HALF_LINES, 0, full);
 }
 
-/* Which pairs the cluster takes: the first block asks, and tells both. */
+/* The pairs that the cluster takes: the first block takes one and sends its number to both. */
 struct pair_turns {
     int *pair;
     uint64_t *told;

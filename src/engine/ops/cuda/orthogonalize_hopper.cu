@@ -9,7 +9,7 @@
  * symmetric to the bit although the operands are rounded.
  *
  *     0             a pair is 256 x 256; block 0 of the cluster has its upper half, block 1 its lower
- *     1 2           one: pairs are dealt out to clusters in this order, matrix after matrix
+ *     1 2           one: clusters take pairs in this order, matrix after matrix
  *     3 4 5
  *
  * Blocks are divided as in grouped_hopper.cu: a warp group copies operands into a ring of stages, two multiply 64 rows
