@@ -35,8 +35,7 @@ void launch_beat_start(void) {
     pthread_t thread;
     sigset_t before;
     bool supervised = getenv(LAUNCH_SUPERVISED) != NULL;
-    unsetenv(
-        LAUNCH_SUPERVISED); /* the launcher does not supervise processes that this one starts */
+    unsetenv(LAUNCH_SUPERVISED); /* its own children are not supervised */
     if (!supervised || !is_first_process() || !beat_once()) return;
     thread_block_signals(&before);
     if (pthread_create(&thread, NULL, beat, NULL) == 0)
