@@ -43,7 +43,7 @@ typedef struct hit_reader {
     decontaminate *d;
     spill_writer *out;
     text_progress *progress;
-    uint64_t documents, with_hits; /* of the segment */
+    segment_counts counts; /* of the segment; items: documents with hits */
 } hit_reader;
 
 static void add_hit_record(const text_doc *doc, const ref_hits *hits, str *out) {
@@ -75,8 +75,8 @@ static void free_block_hits(void *result) { str_free(&((hits_of_block *)result)-
 static err write_block_hits(void *ctx, const text_block *b, void *result) {
     hit_reader *r = ctx;
     hits_of_block *from = result;
-    r->documents += (uint64_t)b->n;
-    r->with_hits += from->documents;
+    r->counts.documents += (uint64_t)b->n;
+    r->counts.items += from->documents;
     err e = spill_write(r->out, SECTION_HITS, from->bytes.text, from->bytes.len);
     free_block_hits(result);
     return e ? e : text_progress_add(r->progress, b->raw_bytes);
@@ -87,14 +87,7 @@ static err find_split_hits(void *ctx, int split, spill_writer *out, text_progres
     hit_reader r = { .d = d, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(hits_of_block), find_block_hits, write_block_hits,
                            free_block_hits };
-    for (int s = d->reading.splits.first[split]; s < d->reading.splits.first[split + 1]; s++) {
-        text_counts counts = { 0 };
-        r.documents = r.with_hits = 0;
-        TRY(text_pipeline_run(d->in, s, &flow, d->o.pass.threads, &counts));
-        uint64_t both[2] = { r.documents, r.with_hits };
-        TRY(spill_write(out, SECTION_DOCUMENTS, both, sizeof both));
-    }
-    return OK;
+    return split_job_read(&d->reading, split, &flow, &r.counts, SECTION_DOCUMENTS, out);
 }
 
 /* ---- reading hits back ----------------------------------------------------------------------- */

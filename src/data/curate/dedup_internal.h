@@ -152,7 +152,7 @@ typedef struct input_splits {
 typedef struct split_job {
     /* Made by split_job_new: */
     pass_options o;
-    const text_inputs *in;
+    text_inputs *in;
     input_splits splits;
     spill **spills;  /* [splits] NULL where another rank has it */
     text_lock *lock; /* of the folder, until the spill files are no longer needed */
@@ -168,13 +168,21 @@ typedef struct split_job {
     err (*make)(void *ctx, int split, spill_writer *out, text_progress *p);
 } split_job;
 /* Its splits depend on the inputs alone, so that a rerun on another number of ranks finds its spill files. */
-split_job split_job_new(const pass_options *o, const text_inputs *in);
+split_job split_job_new(const pass_options *o, text_inputs *in);
 void split_job_free(split_job *j); /* takes a zeroed one */
 /* Refuses standard input, which the transform would have to read again. Checks that the output and
  * the report can be written before anything is read. */
 err split_job_run(split_job *j) MUST_USE;
 /* Unlocks the folder, and removes the spill files unless they are to be kept. On all ranks together. */
 err split_job_finish(split_job *j) MUST_USE;
+/* Documents of a segment, and items as the transform counts them. */
+typedef struct segment_counts {
+    uint64_t documents, items;
+} segment_counts;
+/* For split_job.make: runs the pipeline over the segments of a split and writes the counts of each to `section`.
+ * @param counts 0 when a segment begins; the pipeline adds to it */
+err split_job_read(const split_job *j, int split, const text_pipeline *flow, segment_counts *counts,
+                   int section, spill_writer *out) MUST_USE;
 /* Reads from `section` what each segment holds, two counts each, and numbers it over all ranks.
  * @param first, second [segments + 1] number of a segment's first document, item; NULL: not wanted */
 err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t *second) MUST_USE;

@@ -17,9 +17,8 @@ typedef struct key_reader {
     dedup *d;
     spill_writer *out;
     text_progress *progress;
-    uint64_t items;         /* so far in the split: documents, or paragraphs */
-    uint64_t documents;     /* so far in the segment */
-    uint64_t segment_items; /* ... and items */
+    uint64_t items;        /* so far in the split: documents, or paragraphs */
+    segment_counts counts; /* so far in the segment */
 } key_reader;
 
 static uint64_t text_key(const text_doc *doc) { return hash_bytes(doc->text.at, doc->text.len, 0); }
@@ -110,8 +109,8 @@ static err put_document(key_reader *r, const uint64_t *keys, const uint8_t *know
         TRY(put_known(r, known ? known + bands + i : NULL, (uint32_t)r->items));
         TRY(group_write(r->out, SECTION_SAME, keys[i], (uint32_t)r->items++));
     }
-    r->documents++;
-    r->segment_items += items;
+    r->counts.documents++;
+    r->counts.items += items;
     return OK;
 }
 
@@ -120,7 +119,7 @@ static err merge_documents(key_reader *r, const text_block *b, const block_keys 
     int at = 0;
     const char *names = k->names.text;
     for (int i = 0; i < b->n; i++) {
-        BUG_IF((uint64_t)b->docs[i].number != r->documents);
+        BUG_IF((uint64_t)b->docs[i].number != r->counts.documents);
         TRY(put_document(r, k->keys.at + at, k->known ? k->known + at : NULL, k->facts[i]));
         at += d->o.method == DEDUP_PARAGRAPH ? (int)k->facts[i]
               : d->o.method == DEDUP_NEAR    ? d->o.bands + 1
@@ -146,12 +145,5 @@ err dedup_read(void *ctx, int split, spill_writer *out, text_progress *p) {
     key_reader r = { .d = d, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(block_keys), make_block_keys, write_block_keys,
                            free_block_keys };
-    for (int s = d->reading.splits.first[split]; s < d->reading.splits.first[split + 1]; s++) {
-        text_counts counts = { 0 };
-        r.documents = r.segment_items = 0;
-        TRY(text_pipeline_run(d->in, s, &flow, d->o.pass.threads, &counts));
-        uint64_t both[2] = { r.documents, r.segment_items };
-        TRY(spill_write(out, SECTION_COUNTS, both, sizeof both));
-    }
-    return OK;
+    return split_job_read(&d->reading, split, &flow, &r.counts, SECTION_COUNTS, out);
 }

@@ -21,7 +21,7 @@ static const char *spill_name(const split_job *j) {
     return j->files ? j->files : j->transform.name;
 }
 
-split_job split_job_new(const pass_options *o, const text_inputs *in) {
+split_job split_job_new(const pass_options *o, text_inputs *in) {
     split_job j = { .o = *o, .in = in, .splits = divide_input(in) };
     j.spills = mem_alloc((size_t)j.splits.n * sizeof *j.spills + 1);
     return j;
@@ -165,6 +165,17 @@ static err read_split_counts(const split_job *j, int split, int section, uint64_
     }
     spill_reader_close(&r);
     return e;
+}
+
+err split_job_read(const split_job *j, int split, const text_pipeline *flow, segment_counts *counts,
+                   int section, spill_writer *out) {
+    for (int s = j->splits.first[split]; s < j->splits.first[split + 1]; s++) {
+        text_counts read = { 0 };
+        *counts = (segment_counts){ 0 };
+        TRY(text_pipeline_run(j->in, s, flow, j->o.threads, &read));
+        TRY(spill_write(out, section, counts, sizeof *counts));
+    }
+    return OK;
 }
 
 err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t *second) {

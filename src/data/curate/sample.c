@@ -99,7 +99,7 @@ typedef struct weight_reader {
     sample *s;
     spill_writer *out;
     text_progress *progress;
-    uint64_t documents; /* of the segment */
+    segment_counts counts; /* of the segment, without items */
 } weight_reader;
 
 static err weigh_block(void *ctx, int worker, const text_block *b, void *result) {
@@ -122,7 +122,7 @@ static err weigh_block(void *ctx, int worker, const text_block *b, void *result)
 static err write_weights(void *ctx, const text_block *b, void *result) {
     weight_reader *r = ctx;
     str *made = result;
-    r->documents += (uint64_t)b->n;
+    r->counts.documents += (uint64_t)b->n;
     err e = spill_write(r->out, SECTION_WEIGHTS, made->text, made->len);
     str_free(made);
     return e ? e : text_progress_add(r->progress, b->raw_bytes);
@@ -132,16 +132,9 @@ static void drop_weights(void *result) { str_free(result); }
 
 static err weigh_split(void *ctx, int split, spill_writer *out, text_progress *p) {
     sample *s = ctx;
-    weight_reader r = { s, out, p, 0 };
+    weight_reader r = { .s = s, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(str), weigh_block, write_weights, drop_weights };
-    for (int i = s->reading.splits.first[split]; i < s->reading.splits.first[split + 1]; i++) {
-        text_counts counts = { 0 };
-        r.documents = 0;
-        TRY(text_pipeline_run(s->in, i, &flow, s->o.pass.threads, &counts));
-        uint64_t both[2] = { r.documents, 0 };
-        TRY(spill_write(out, SECTION_SEGMENTS, both, sizeof both));
-    }
-    return OK;
+    return split_job_read(&s->reading, split, &flow, &r.counts, SECTION_SEGMENTS, out);
 }
 
 /* ---- which keys are taken -------------------------------------------------------------------- */

@@ -109,8 +109,8 @@ typedef struct item_reader {
     int phase;
     spill_writer *out;
     text_progress *progress;
-    uint64_t items;                    /* of the split */
-    uint64_t documents, segment_items; /* of the segment */
+    uint64_t items;        /* of the split */
+    segment_counts counts; /* of the segment */
 } item_reader;
 
 static void add_item_key(block_items *b, uint64_t key, uint32_t item) {
@@ -193,8 +193,8 @@ static err put_items(item_reader *r, const text_block *b, const block_items *k) 
                             (uint32_t)(r->items + k->items[at])));
         TRY(spill_write(r->out, SECTION_PER_DOC, &k->per_doc[i], sizeof k->per_doc[i]));
         r->items += k->per_doc[i];
-        r->segment_items += k->per_doc[i];
-        r->documents++;
+        r->counts.items += k->per_doc[i];
+        r->counts.documents++;
     }
     return OK;
 }
@@ -209,15 +209,8 @@ static err write_items(void *ctx, const text_block *b, void *result) {
 static err read_phase(substring *s, int phase, int split, spill_writer *out, text_progress *p) {
     item_reader r = { .s = s, .phase = phase, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(block_items), find_items, write_items, free_items };
-    const int *first = s->phase[phase].reading.splits.first;
-    for (int i = first[split]; i < first[split + 1]; i++) {
-        text_counts counts = { 0 };
-        r.documents = r.segment_items = 0;
-        TRY(text_pipeline_run(s->in, i, &flow, s->o.pass.threads, &counts));
-        uint64_t both[2] = { r.documents, r.segment_items };
-        TRY(spill_write(out, SECTION_PER_SEGMENT, both, sizeof both));
-    }
-    return OK;
+    return split_job_read(&s->phase[phase].reading, split, &flow, &r.counts, SECTION_PER_SEGMENT,
+                          out);
 }
 
 static err read_anchors(void *s, int split, spill_writer *out, text_progress *p) {
