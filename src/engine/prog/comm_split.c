@@ -7,7 +7,7 @@
  * outlives the list: nothing touches that gradient again before the update, so it overlaps the rest of the
  * block's backward, and that of other blocks.
  *
- * Gradients of weights, which nothing in a backward list reads, are put off to where the list would wait, so
+ * Gradients of weights, which nothing in a backward list reads, are deferred to where the list would wait, so
  * that they overlap what it waits for:
  *
  *     recorded   gather dy, dx, dw, scatter dx, norm, gather dy2, dx2, dw2, scatter dx2, ...
@@ -115,7 +115,7 @@ typedef struct comm_splitter {
     const op_list *l;
     op_list out;
     int *open, opens; /* STARTs without WAIT, in order */
-    op_list put_off;  /* gradients of weights, in order */
+    op_list deferred; /* gradients of weights, in order */
 } comm_splitter;
 
 /* How many communications must end before this op: all up to the last one it depends on, since those of a
@@ -150,20 +150,20 @@ static void add_op(comm_splitter *s, int i) {
     list_push(&s->out, &o);
 }
 
-static void add_put_off(comm_splitter *s, int n) {
+static void add_deferred(comm_splitter *s, int n) {
     for (int k = 0; k < n; k++) {
-        add_waits(s, ends_before(s, &s->put_off.op[k])); /* for what was gathered for it */
-        list_push(&s->out, &s->put_off.op[k]);
+        add_waits(s, ends_before(s, &s->deferred.op[k])); /* for what was gathered for it */
+        list_push(&s->out, &s->deferred.op[k]);
     }
-    for (int k = n; k < s->put_off.n; k++) s->put_off.op[k - n] = s->put_off.op[k];
-    s->put_off.n -= n;
+    for (int k = n; k < s->deferred.n; k++) s->deferred.op[k - n] = s->deferred.op[k];
+    s->deferred.n -= n;
 }
 
-/* Those put off that this op must come after. */
-static int put_off_before(const comm_splitter *s, const prog_op *o) {
+/* Deferred ops that this op must come after. */
+static int deferred_before(const comm_splitter *s, const prog_op *o) {
     int n = 0;
-    for (int k = 0; k < s->put_off.n; k++)
-        if (depends(s->p, &s->put_off.op[k], o)) n = k + 1;
+    for (int k = 0; k < s->deferred.n; k++)
+        if (depends(s->p, &s->deferred.op[k], o)) n = k + 1;
     return n;
 }
 
@@ -177,17 +177,17 @@ static op_list split_list(const prog *p, const op_list *l, int *waits, bool coun
         if (count) waits[i] = end > 0;
         bool is_late = !count && o && waits[i + 1] && (op_flags(o->op) & OPF_WEIGHT_GRAD);
         if (is_late && only_param_grads(p, o)) {
-            list_push(&s.put_off, o);
+            list_push(&s.deferred, o);
             continue;
         }
-        add_put_off(&s, o ? put_off_before(&s, o) : 0);
-        if (end && !count) add_put_off(&s, (s.put_off.n + waits[i] - 1) / waits[i]);
+        add_deferred(&s, o ? deferred_before(&s, o) : 0);
+        if (end && !count) add_deferred(&s, (s.deferred.n + waits[i] - 1) / waits[i]);
         add_waits(&s, o ? ends_before(&s, o) : s.opens);
         if (o) add_op(&s, i);
     }
     for (int i = l->n - 1; count && i >= 0; i--) waits[i] += waits[i + 1];
-    BUG_IF(s.put_off.n);
-    free(s.put_off.op);
+    BUG_IF(s.deferred.n);
+    free(s.deferred.op);
     free(s.open);
     return s.out;
 }

@@ -8,7 +8,7 @@
  * Ops are pure functions of their inputs, so a rebuilt value is bit-exact.
  *
  * Some backward ops yield the forward result on their way (swiglu_bwd has y as an optional result). A
- * weight gradient that wants such a value is put off until that op has run: nothing in the list waits for
+ * weight gradient that wants such a value is deferred until that op has run: nothing in the list waits for
  * a weight gradient. */
 #include "prog_internal.h"
 
@@ -17,11 +17,11 @@
 
 typedef struct saver {
     prog *p;
-    op_list out;     /* the backward list being rebuilt */
-    val *again;      /* [vals at start] the rebuilt value, or VAL_NONE */
-    uint8_t *needed; /* [vals at start] read by backward other than through a rebuilt value */
-    int n;           /* vals at start */
-    op_list put_off; /* readers of an activation that its own backward op will rebuild */
+    op_list out;      /* the backward list being rebuilt */
+    val *again;       /* [vals at start] the rebuilt value, or VAL_NONE */
+    uint8_t *needed;  /* [vals at start] read by backward other than through a rebuilt value */
+    int n;            /* vals at start */
+    op_list deferred; /* readers of an activation that its own backward op will rebuild */
 } saver;
 
 static bool from_forward(const saver *s, val v) {
@@ -120,7 +120,7 @@ static val rebuild_value(saver *s, val v) {
     return t;
 }
 
-/* Whether v is an activation that the ranks of a layer gathered. Weight gradients that are put off would need it long after. */
+/* Whether v is an activation that the ranks of a layer gathered. Weight gradients that are deferred would need it long after. */
 static bool is_gathered(const saver *s, val v) {
     if (s->p->o.split_weights || !from_forward(s, v)) return false;
     const prog_op *o = producer_of(s, v);
@@ -191,23 +191,23 @@ static val waits_for(const saver *s, const prog_op *o) {
     return VAL_NONE;
 }
 
-/* Adds o, which also yields what the ops put off for it wait for; then those. */
+/* Adds o, which also yields what the ops deferred for it wait for; then those. */
 static void add_and_resume(saver *s, prog_op o) {
-    for (int i = 0; i < s->put_off.n; i++) {
-        val y = waits_for(s, &s->put_off.op[i]);
+    for (int i = 0; i < s->deferred.n; i++) {
+        val y = waits_for(s, &s->deferred.op[i]);
         int at = y == VAL_NONE ? -1 : forward_result(s, o.op, y);
         if (at >= 0 && belongs_to(s, &o, y)) o.out[at] = s->again[y] = copy_of(s, y, VC_TEMP);
     }
     add_available(s, o);
     int kept = 0;
-    for (int i = 0; i < s->put_off.n; i++) {
-        prog_op late = s->put_off.op[i];
+    for (int i = 0; i < s->deferred.n; i++) {
+        prog_op late = s->deferred.op[i];
         if (waits_for(s, &late) == VAL_NONE)
             add_available(s, late);
         else
-            s->put_off.op[kept++] = late;
+            s->deferred.op[kept++] = late;
     }
-    s->put_off.n = kept;
+    s->deferred.n = kept;
 }
 
 /* Marks the forward ops that lead to something saved: all that a second forward must run. */
@@ -239,12 +239,12 @@ void pass_save(prog *p) {
     for (int i = 0; i < p->bwd.n; i++) {
         prog_op o = p->bwd.op[i];
         if (waits_for(&s, &o) != VAL_NONE)
-            list_push(&s.put_off, &o);
+            list_push(&s.deferred, &o);
         else
             add_and_resume(&s, o);
     }
-    BUG_IF(s.put_off.n);
-    free(s.put_off.op);
+    BUG_IF(s.deferred.n);
+    free(s.deferred.op);
     if (p->block_input != VAL_NONE) p->val[p->block_input].cls = VC_BLOCK_INPUT;
     mark_saves(p);
     free(p->bwd.op);

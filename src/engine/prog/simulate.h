@@ -81,7 +81,7 @@ typedef struct saved_value {
     dtype dt;
     placement pl;
     op_code by, reader; /* that computes it, and that reads it first in the forward list */
-    bool backward;      /* backward computes it, for weight gradients that are put off */
+    bool backward;      /* backward computes it, for weight gradients that are deferred */
 } saved_value;
 /* Finds the next saved value of a program. @param i 0 at first. @return false: there is none */
 bool prog_next_saved(const prog *p, int *i, saved_value *out);

@@ -26,7 +26,7 @@ model_chunk chain_chunk(const chain *c, int rank, int index);
     X(FWD, "forward", "F")          /* a program's forward list */                                 \
     X(FWD_SAVES, "recompute", "F")  /* forward again, only what backward will read */              \
     X(BWD, "backward", "B")                                                                        \
-    X(WEIGHTS, "weights", "W")      /* gradients of weights that backward put off */               \
+    X(WEIGHTS, "weights", "W")      /* gradients of weights that backward defers */            \
     X(GATHER, "start gather", "G")  /* gathers the parameters of a program that are stored in slices, into a slot */ \
     X(GATHERED, "wait gather", "g")                                                                \
     X(REDUCE, "start reduce", "R")  /* reduces the whole gradients that a list left in a slot */   \

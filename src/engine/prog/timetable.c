@@ -84,7 +84,7 @@ static bool takes_task(const game *g, int rank, task_kind kind, int now, pipelin
 }
 
 /* A rank goes forward until it holds as many microbatches as its schedule allows, then backward and
- * forward in turn. Weight tasks that are put off fill what time is left, and come first when as many
+ * forward in turn. Weight tasks that are deferred fill what time is left, and come first when as many
  * microbatches wait for them as 1F1B holds at most. */
 static bool choose_next_task(const game *g, int rank, int now, pipeline_task *out) {
     const player *me = &g->rank[rank];

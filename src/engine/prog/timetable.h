@@ -10,7 +10,7 @@
  *     GPipe         all microbatches forward, then all backward; holds all of them at once
  *     1F1B          one backward as soon as one can be: rank s holds at most ranks - s microbatches
  *     Interleaved1F1B   the same with several chunks per rank: less idle time, more communication
- *     ZeroBubble    1F1B with weight gradients put off to where a rank would be idle
+ *     ZeroBubble    1F1B with weight gradients deferred to where a rank would be idle
  *
  *     timetable s;
  *     TRY(timetable_make(&(pipeline){ .ranks = 4, .chunks = 1, .kind = PIPE_1F1B }, 8, &s));
@@ -41,7 +41,7 @@ typedef struct pipeline {
 typedef enum {
     TASK_FORWARD,
     TASK_BACKWARD, /* with ZeroBubble: the gradient of the input alone */
-    TASK_WEIGHTS   /* the gradients of the weights, put off */
+    TASK_WEIGHTS   /* the gradients of the weights, deferred */
 } task_kind;
 
 typedef struct pipeline_task {

@@ -316,7 +316,7 @@ typedef enum {
     KEEPS_LATENTS = 8,       /* of latent attention, whose projections are recomputed */
     KEEPS_FP8 = 16,          /* inputs of GEMMs and of their activations in fp8 */
     KEEPS_INPUT_SHARDS = 64, /* of the inputs of recomputed blocks, over tensor-parallel ranks */
-    KEEPS_NO_GRADIENTS = 32  /* for weight gradients that are put off */
+    KEEPS_NO_GRADIENTS = 32  /* for weight gradients that are deferred */
 } kept_values;
 typedef struct other_system {
     const char *name, *about;

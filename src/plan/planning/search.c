@@ -67,7 +67,7 @@ typedef struct layer_prices {
     int tp, cp, ep;
     int64_t rows;
     bool selective;
-    bool split; /* weight gradients are put off, and what they read is saved */
+    bool split; /* weight gradients are deferred, and what they read is saved */
     bool possible;
     prog_price first, last, block[CHAIN_KINDS];
     double message;
@@ -135,7 +135,7 @@ static void price_programs(const searcher *s, layer_prices *p, const chain *c,
     p->message = sim_message(c, &staged, &s->costs);
 }
 
-/* Prices the same programs with weight gradients put off, as a stage of a pipeline of two records them. */
+/* Prices the same programs with weight gradients deferred, as a stage of a pipeline of two records them. */
 static err price_split(const searcher *s, layer_prices *p, const model_config *mc,
                        const model_layout *whole) {
     model_layout l = *whole;
@@ -482,7 +482,7 @@ static void estimate_speed(const searcher *s, const layer_prices *p, const stage
         state_bytes(p, c, t, &offloaded);
         moved = MAX(moved, s->costs.fetch(s->costs.ctx, 2 * offloaded));
     }
-    /* weight gradients that are put off fill their own time, and as much of the others' */
+    /* weight gradients that are deferred fill their own time, and as much of the others' */
     double fill = (all - slowest) / c->chunks - 2 * put_off * (c->pp - 1) / c->pp;
     double messages = c->pp > 1 ? 2 * (c->pp - 1) * p->message * c->chunks : 0;
     /* as many microbatches are in flight as there are stages, so that each waits for its messages */
