@@ -25,7 +25,7 @@ static bool needs_grad(const bwd_step *s, val v) {
     return v != VAL_NONE && s->p->val[v].needs_grad;
 }
 
-/* A new value of v's type and shape, placed as v's gradient is. */
+/* @return a new value with v's type and shape, and the placement of its gradient. */
 static val new_grad(bwd_step *s, val v) {
     prog_val x = s->p->val[v];
     return val_new(s->p, VC_TEMP, x.dt, x.ndim, x.dim, placement_dual(x.pl));
@@ -55,7 +55,7 @@ static void add_grad(bwd_step *s, val v, val g) {
 }
 
 /* ---- backward ops, bound by name ----------------------------------------------------------- */
-/* The forward operand that `name` ("dx") is the gradient of; VAL_NONE when there is none. */
+/* @return the forward operand that `name` ("dx") is the gradient of; VAL_NONE: none. */
 static val operand_by_gradient(const bwd_step *s, const char *name) {
     int i = name[0] == 'd' ? op_find(s->sig.in, s->sig.ins, name + 1) : -1;
     return i < 0 ? VAL_NONE : s->o->in[i];
@@ -208,7 +208,7 @@ static const prog_op *activation_before(const bwd_step *s, val v) {
     return readers == 1 && v != p->res_out && v != p->delta_out && !fp8 ? &p->fwd.op[made] : NULL;
 }
 
-/* The result of a fused op that holds the activation's input. */
+/* @return the result of a fused op that holds the activation's input. */
 static val pre_activation(const prog_op *o) {
     op_signature sig = op_signature_of(o->op);
     return o->out[op_find(sig.out, sig.outs, op_row_of(o->op)->fused.pre)];

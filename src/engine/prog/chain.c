@@ -86,7 +86,7 @@ static err add_programs(plan *p, const chain_plan *k) {
     return OK;
 }
 
-/* Blocks of a segment take the slots of those of another; the rest have their own, behind. */
+/* The blocks of all segments share the same slots; blocks outside segments have their own, after those. */
 static int saved_index(const chain *c, const model_chunk *k, int block) {
     int rest = chunk_rerun(c, k);
     return block < rest ? block % c->keep_every : block - rest + MIN(c->keep_every, rest);
@@ -96,7 +96,7 @@ static size_t block_input_bytes(const prog *p) {
     return p->block_input == VAL_NONE ? 0 : align_up(val_bytes(&p->val[p->block_input]), ALIGN);
 }
 
-/* Bytes of the saved values of the chunk's first n slots. Blocks that share a slot may be of different kinds. */
+/* @return the bytes of the saved values of the chunk's first n slots. Blocks that share a slot may be of different kinds. */
 static size_t chunk_saved_bytes(const chain *c, const model_chunk *k, int n) {
     size_t sum = 0;
     for (int i = 0; i < n; i++) {
@@ -109,7 +109,7 @@ static size_t chunk_saved_bytes(const chain *c, const model_chunk *k, int n) {
     return sum;
 }
 
-/* Slots of saved values that microbatches in flight share, the first n: backward recomputes those of every segment. */
+/* @return n: microbatches in flight share the first n slots, since backward recomputes the values of every segment. */
 static int shared_slots(const chain *c, const model_chunk *k) {
     return chain_reruns_last(c) ? MIN(c->keep_every, chunk_rerun(c, k)) : 0;
 }
@@ -239,7 +239,7 @@ static void add_pools(plan *p, chain_plan *k, const step_list *l) {
     p->whole_grad_bytes = MAX(p->whole_grad_bytes, whole_end);
 }
 
-/* The list for this number of microbatches. */
+/* Finds or makes the list for this number of microbatches. */
 static err add_list(const plan *p, chain_plan *k, int micros, step_list **out) {
     for (int i = 0; i < k->lists; i++)
         if (k->list[i].micros == micros) {
@@ -321,13 +321,13 @@ static char *residual_at(const plan *p, const chain_plan *k, int what, int turn)
     return (char *)plan_data(p, k->residual) + at + (size_t)(turn & 1) * sizes[what];
 }
 
-/* The i-th of what a stage passes on. */
+/* @return the address of the i-th value that a stage passes on. */
 static char *passed_at(const plan *p, const chain_plan *k, const chunk_plan *u, int slot, int i) {
     return (char *)plan_data(p, u->passed) + (size_t)slot * passed_bytes(k, &u->k) +
            (size_t)i * k->res_bytes;
 }
 
-/* The gradient between instances i - 1 and i. Those that outlive a task have memory of their own. */
+/* @return the gradient between instances i - 1 and i. Gradients that outlive a task have memory of their own. */
 static char *gradient_at(const plan *p, const chain_plan *k, const chunk_plan *u, int slot, int i) {
     bool top = i == u->k.layers + 1, bottom = i == 1 && !u->k.first;
     if (is_pipeline(k) && splits_backward(k)) return passed_at(p, k, u, slot, i);
@@ -414,7 +414,7 @@ static void bind_instance(const spot *s, instance *in, void *res, void *delta) {
     }
 }
 
-/* Where a chunk finds the sum that the stage before it passed on. */
+/* @return the address of the sum that a chunk received from the stage before it. */
 static char *entry_at(const plan *p, const chain_plan *k, const chunk_plan *u, int slot) {
     const spot s = { p, k, u, slot, &u->inst[slot][1], 1 };
     if (keeps_entry(k, &u->k)) return passed_at(p, k, u, slot, passed_values(k, &u->k) - 1);

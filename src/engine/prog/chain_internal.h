@@ -24,7 +24,7 @@ typedef struct chunk_plan {
     int *inputs;                   /* [slots] the slot of inputs that its instances are bound to */
     comm_ticket (*ticket)[PASSES]; /* [slots] of what is being sent */
 } chunk_plan;
-/* Communications in flight, which end in the order they began. */
+/* Holds the communications in flight, which end in the order they began. */
 typedef struct open_comm {
     comm_ticket ticket;
     uint64_t number; /* among those of its set of axes */
@@ -55,7 +55,7 @@ typedef struct chain_plan {
     exec_tape end_tape[2];
 } chain_plan;
 void chain_resolve(plan *p, chain_plan *k);
-/* The instructions for a step of `micros` microbatches; without a pipeline, for one of them. */
+/* Finds or makes the instructions for a step of `micros` microbatches. */
 err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out) MUST_USE;
 void chain_free(plan *p, chain_plan *k);
 void program_resolve(const plan *p, instance *in);
@@ -68,7 +68,7 @@ tensor passed_in(const plan *p, const chain_plan *k, const chunk_plan *u, stage_
                  int slot);
 tensor passed_out(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,
                   int slot);
-/* The sum of residual and delta that a stage sends. */
+/* @return the sum of residual and delta that a stage sends. */
 op_call sum_passed(const plan *p, const chain_plan *k, const chunk_plan *u, int slot);
 
 #endif

@@ -77,8 +77,8 @@ static void trace_message(trace *t, const chain *c, const instr *i, int number) 
                                  .site = { "the pipeline", "", i->micro } });
 }
 
-/* The messages of a step that has instructions DO_SEND of its slots: how many on each channel, and which of them the
- * last one of a slot is. */
+/* Numbers the messages that a rank sends in a step: counts them by channel, and notes the number of the last one that
+ * was sent from each slot. */
 typedef struct sent_messages {
     int sent[PASSES];
     int *of; /* [chunks * slots * PASSES] */
@@ -160,7 +160,7 @@ static bool members_meet(const trace *t, int ranks, int r, int *clash) {
     return true;
 }
 
-/* How many messages rank r has sent to a peer on a channel so far, or received from it. */
+/* @return how many messages rank r has sent to a peer on a channel so far, or received from it. */
 static int messages_so_far(const trace *t, int r, instr_kind what, int peer, int channel) {
     int n = 0;
     for (int i = 0; i < t[r].at; i++) {

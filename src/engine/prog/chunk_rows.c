@@ -58,7 +58,7 @@ static bool passes_on(const chunker *c, int i) {
     return readers == 1 && c->old.op[i + 1].in[0] == v;
 }
 
-/* Ops that are divided together: those after a gather that work by row. */
+/* Counts the ops that are divided together: those after a gather that work by row. */
 typedef struct gathered_rows {
     int n, gemms;
     bool to_sum; /* the op after them sums what they yield */
@@ -76,7 +76,7 @@ static gathered_rows span_after(const chunker *c, int gather) {
     return s;
 }
 
-/* How many chunks there are. @param rows of this rank @param ranks whose rows a gathered chunk consists of */
+/* @return the number of chunks. @param rows of this rank @param ranks whose rows a gathered chunk consists of */
 static int chunk_count(const prog *p, int64_t rows, int ranks) {
     int n = p->o.row_chunks;
     while (n > 1 && (rows % n || rows / n < p->o.chunk_rows || n * ranks > MAX_ROW_PARTS)) n--;
@@ -93,7 +93,7 @@ static void push_op(prog *p, const prog_op *o) {
         if (o->out[k] != VAL_NONE) p->val[o->out[k]].producer = p->fwd.n - 1;
 }
 
-/* The op on some rows of its first operand. @return its first result */
+/* Records the op for some rows of its first operand. @return its first result */
 static val push_part(prog *p, const prog_op *whole, val part) {
     prog_op o = *whole;
     int64_t rows = p->val[part].dim[0], all = p->val[whole->in[0]].dim[0];
@@ -121,7 +121,7 @@ static row_parts gather_chunks(prog *p, const prog_op *gather, int n) {
     return r;
 }
 
-/* All from the gather to the sum. */
+/* Divides all ops from the gather to the sum. */
 static void divide_layer(prog *p, const prog_op *gather, const gathered_rows *s, int n) {
     row_parts r = gather_chunks(p, gather, n);
     const prog_op *sum = gather + 1 + s->n;
@@ -132,7 +132,7 @@ static void divide_layer(prog *p, const prog_op *gather, const gathered_rows *s,
     join_rows(p, &r, sum->out[0]);
 }
 
-/* A gather and the GEMM after it, whose result is in the order of the batch. */
+/* Divides a gather and the GEMM after it, whose result is in the order of the batch. */
 static void divide_first_gemm(prog *p, const prog_op *gather, int n, int ranks) {
     row_parts chunk = gather_chunks(p, gather, n), out = { .n = n * ranks };
     const prog_op *gemm = gather + 1;
@@ -143,7 +143,7 @@ static void divide_first_gemm(prog *p, const prog_op *gather, int n, int ranks) 
     join_rows(p, &out, gemm->out[0]);
 }
 
-/* A GEMM of what is in the order of the batch, and the sum after it. */
+/* Divides a GEMM whose operand is in the order of the batch, and the sum after it. */
 static void divide_last_gemm(prog *p, const prog_op *gemm, int n, int ranks) {
     row_parts from = split_rows(p, gemm->in[0], n * ranks), out = { .n = n };
     const prog_op *sum = gemm + 1;

@@ -118,7 +118,7 @@ typedef struct comm_splitter {
     op_list deferred; /* gradients of weights, in order */
 } comm_splitter;
 
-/* How many communications must end before this op: all up to the last one it depends on, since those of a
+/* @return how many communications must end before this op: all up to the last one it depends on, since those of a
  * rank end in the order they began. */
 static int ends_before(const comm_splitter *s, const prog_op *o) {
     int end = 0;
@@ -159,7 +159,7 @@ static void add_deferred(comm_splitter *s, int n) {
     s->deferred.n -= n;
 }
 
-/* Deferred ops that this op must come after. */
+/* @return how many deferred ops must run before this one. */
 static int deferred_before(const comm_splitter *s, const prog_op *o) {
     int n = 0;
     for (int k = 0; k < s->deferred.n; k++)
@@ -167,7 +167,7 @@ static int deferred_before(const comm_splitter *s, const prog_op *o) {
     return n;
 }
 
-/* The list with STARTs and WAITs. @param waits [n + 1] how often an op and those after it wait. Filled when
+/* Rebuilds the list with STARTs and WAITs. @param waits [n + 1] how often an op and those after it wait. Filled when
  * `count` is true; else gradients of weights are spread over these waits. */
 static op_list split_list(const prog *p, const op_list *l, int *waits, bool count) {
     comm_splitter s = { .p = p, .l = l, .open = mem_alloc((size_t)(l->n + 1) * sizeof *s.open) };

@@ -130,7 +130,7 @@ static err run_comm(const chain_run *r, const instance *in, const prog_op *o, op
     return OK;
 }
 
-/* The first element that is not finite, n when there is none. Reads in large blocks: on a device each
+/* @return the first element that is not finite; n: none. Reads in large blocks: on a device each
  * of them waits. */
 static err find_not_finite(const plan *p, const tensor *t, int64_t *found, float *value) {
     enum { BLOCK = 1 << 20 };
@@ -365,7 +365,7 @@ static err gather_updated(const chain_run *r, const instr *i) {
     return start_comm(r, &move, &c, &p->updated);
 }
 
-/* The communications of a slot that the instruction begins or ends; NULL: its own end with it. */
+/* @return the communications of the slot that the instruction begins or ends; NULL: they end with the instruction. */
 static open_comms *slot_comms(const chain_run *r, const instr *i) {
     slot_pool which = pool_of(&r->k->chunk[i->chunk].k, i->instance);
     if (i->kind == DO_GATHER || i->kind == DO_GATHERED)
@@ -402,7 +402,7 @@ err exec_program(exec *x, int which) {
     return run_alone(&r, &x->plan->program[which], &(instr){ .kind = DO_UPDATE });
 }
 
-/* In the order in which the next step reads the weights: it waits for one layer at a time. */
+/* Runs updates in the order in which the next step reads the weights, which waits for one layer at a time. */
 static err run_beside(const chain_run *r, const instr *i) {
     exec *x = r->x;
     if (i->end->layer < 0) {
@@ -502,7 +502,7 @@ static err section_calls(void *ctx) {
     return OK;
 }
 
-/* The tape of a section that begins with this instruction. NULL: a fetch for the next microbatch, or of what an update
+/* @return the tape of a section that begins with this instruction. NULL: a fetch for the next microbatch, or of what an update
  * brings from host memory, outlives the calls of this one. */
 static exec_tape *tape_of(const chain_run *r, const instr *i, exec_tape *micro, exec_tape *end) {
     if (i->kind == DO_NORM) return &end[0];

@@ -19,7 +19,7 @@ typedef struct op_timer {
     void *ctx;
 } op_timer;
 
-/* The first op of several microbatches that yielded a NaN or infinity. */
+/* Names the first op of several microbatches that yielded a NaN or infinity. */
 typedef struct exec_finding {
     int64_t ops;    /* run so far */
     int64_t at;     /* which of them it was, from 1; 0: none */
@@ -35,7 +35,7 @@ typedef struct exec_sample {
 
 typedef struct exec_trace exec_trace; /* trace.h */
 
-/* When a rank of a pipeline ran the tasks of its timetable, in their order: all zero at first. A task that computes
+/* The times at which a rank of a pipeline ran the tasks of its timetable, in their order: all zero at first. A task that computes
  * nothing is left out: the backward task of a stage that has the head alone. */
 typedef struct task_time {
     task_kind kind;
@@ -76,9 +76,9 @@ uint64_t exec_progress(const exec *x);
  * @param micro, micros which microbatch of how many: gradients are stored in the first, reduced
  * over the mesh with the last. */
 err exec_chain(exec *x, int which, int micro, int micros) MUST_USE;
-/* Hooks of the caller for each microbatch of a step: one puts its inputs into a slot of them (plan_input)
- * before it begins; reads its losses (exec_result) before the next one overwrites them. Ranks that do
- * not compute losses are not asked to. */
+/* Hooks of the caller for each microbatch of a step: `feed` puts its inputs into a slot (plan_input) before it
+ * begins; `loss` reads its losses (exec_result) before the next one overwrites them, on ranks that compute
+ * losses. */
 typedef struct exec_hooks {
     err (*feed)(void *ctx, int micro, int slot);
     err (*loss)(void *ctx, int micro);
@@ -109,9 +109,9 @@ err exec_program(exec *x, int which) MUST_USE;
 err exec_ends(exec *x, const chain_end *end, int n, exec_tape *tape) MUST_USE;
 /* Returns the chain's result: the loss per token, or logits. Its data is an address in the plan. */
 tensor exec_result(const exec *x, int which);
-/* Where an EVAL chain has, for each token of its result, 1 if the target was the likeliest token and 0 if not: floats. */
+/* @return the address of one float per token of an EVAL chain's result: 1 if the target was the likeliest token, else 0. */
 const void *exec_top1(const exec *x, int which);
-/* Its placement on the mesh: with sequence parallelism each rank has the losses of its own tokens. */
+/* @return the result's placement: with sequence parallelism each rank has the losses of its own tokens. */
 placement exec_result_placement(const exec *x, int which);
 /* The step block as kernels read it, with the values that x->step has now; its state is left as the
  * kernels wrote it. */

@@ -48,7 +48,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int which) {
     o->attr.fp8.site = which;
 }
 
-/* Rows differ between ranks in what these saw of their parts of a tensor: the largest of it is kept. */
+/* Ranks see different parts of a tensor, so that their rows differ: the largest value is kept. */
 static prog_op largest_over(val rows, axis_set axes, rec_site site) {
     return op_of_move(rows, rows, (comm_move){ .axes = axes, .kind = MOVE_ALL_MAX }, site);
 }
@@ -145,7 +145,7 @@ static prog_op fp8_op(const prog_op *of, op_code op) {
     return o;
 }
 
-/* The op that quantizes an operand of `of`. @param q, qt results; NULL: not needed. */
+/* Builds the op that quantizes an operand of `of`. @param q, qt results; NULL: not needed. */
 static prog_op quantize_operand(rewrite *r, const prog_op *of, int operand, val *q, val *qt) {
     dtype dt = operand == FP8_DY ? DT_E5M2 : DT_E4M3;
     val x = of->in[operand == FP8_W ? 1 : 0];
@@ -178,7 +178,7 @@ static void add_quantizing(rewrite *r, prog_op *o, axis_set parts) {
     emit_op(r, o);
 }
 
-/* The axes over which ranks hold different parts of the operand that is quantized. */
+/* @return the axes over which ranks hold different parts of the operand that is quantized. */
 static axis_set operand_parts(const rewrite *r, const prog_op *of, int operand) {
     return placement_axes(r->p->val[of->in[operand == FP8_W ? 1 : 0]].pl, PL_S);
 }
@@ -224,7 +224,7 @@ static void rewrite_forward(rewrite *r, const prog_op *o) {
     add_gemm(r, &linear, x8, FP8_X, w8, FP8_W);
 }
 
-/* dy, once for both GEMMs, with the gradient of the bias that the weights' op would sum. */
+/* Quantizes dy once for both GEMMs, and sums the bias gradient in place of the weights' op. */
 static void quantize_gradient(rewrite *r, const prog_op *of, fp8_site *s) {
     const op_list *l = &r->p->bwd;
     prog_op o = quantize_operand(r, of, FP8_DY, &s->dy8, &s->dy8t);

@@ -59,7 +59,7 @@ static int by_value_size(const void *a, const void *b) {
     return x->v - y->v;
 }
 
-/* Lowest offset where f fits beside everything placed that lives at the same time. */
+/* @return the lowest offset at which f does not overlap a placed value that is live at the same time. */
 static size_t place_life(const prog *p, const life *placed, int n, const life *f) {
     size_t at = 0;
     for (bool moved = true; moved;) {

@@ -78,7 +78,7 @@ typedef struct chain {
     int besides;
 } chain;
 
-/* The program of a block, by its layer. */
+/* @return the program of a layer's block. */
 static inline prog *chain_block(const chain *c, int layer) {
     return c->block[c->kind ? c->kind[layer] : 0];
 }
@@ -100,14 +100,14 @@ int plan_region(plan *p, const char *name, size_t bytes);
  * without a device it is. */
 int plan_region_host(plan *p, const char *name, size_t bytes);
 size_t plan_host_bytes(const plan *p);
-/* Bytes reserved by plan_region_host, whether or not there is a device. */
+/* @return the bytes reserved by plan_region_host, with or without a device. */
 size_t plan_offloaded_bytes(const plan *p);
-/* Bytes of the regions of this name together; NULL: of the whole arena. */
+/* @return the bytes of all regions of this name; NULL: of the whole arena. */
 size_t plan_bytes(const plan *p, const char *name);
 int plan_region_count(const plan *p);
 /* @param bytes in the arena */
 const char *plan_region_info(const plan *p, int index, size_t *bytes);
-/* Bytes that plan_region_host reserved as this region, whether or not there is a device. */
+/* @return the bytes that plan_region_host reserved as this region, with or without a device. */
 size_t plan_region_offloaded(const plan *p, int index);
 
 /* Which regions hold a bucket and its gradient (-1: none). layer is -1 for first and last. */
@@ -122,7 +122,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
 /* Adds a program that runs on its own (PROG_UPDATE), and its memory. Borrowed. @param layer -1: of none. @param
  * which its index. */
 err plan_program(plan *p, prog *g, int layer, int *which) MUST_USE;
-/* Where a region will begin in the arena, in bytes: those before it have been reserved. */
+/* @return the offset of a region in the arena, in bytes: those before it have been reserved. */
 size_t plan_offset(const plan *p, int index);
 /* Declares that work on QUEUE_UPDATE may still be using what a block (-1: the programs outside
  * blocks) reads and writes when a chain begins: the chain waits for event layer + 1 before it. */
@@ -159,7 +159,7 @@ void plan_drop(const plan *p, device_ticket *t);
 void *plan_map_spare(const plan *p, size_t bytes);
 void plan_unmap_spare(const plan *p, void *at, size_t bytes); /* takes NULL */
 void plan_copy(const plan *p, device_queue q, void *to, const void *from, size_t bytes);
-/* Copies n rows within an input that every layer has its own of, in each layer. @param rows of a layer's */
+/* Copies n rows within an input of prog_input_per_layer, in each layer. @param rows of a layer's memory */
 void plan_copy_rows(const plan *p, const char *name, int64_t rows, int64_t to, int64_t from,
                     int64_t n);
 err plan_pull(const plan *p, device_queue q, device_ticket *t, const void *from, size_t bytes,

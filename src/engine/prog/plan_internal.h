@@ -21,7 +21,7 @@ enum { MOST_LATE = 16 };
 enum { ROW_TURNS = 8 };
 /* Gathers of updated parameters that may be open at once. */
 enum { MOST_AHEAD = 15 };
-/* Of a bucket of a layer: whether this rank has what others updated. */
+/* States whether this rank has what others updated of a layer's bucket. */
 typedef enum { PARAMS_WHOLE, PARAMS_IN_SLICES, PARAMS_MOVING } params_state;
 
 struct plan {
@@ -58,7 +58,7 @@ struct plan {
     void *arena, *host; /* host: memory of the host, for a device */
     size_t arena_bytes, host_bytes;
 };
-/* Bytes to a slot of inputs are a multiple of this. */
+/* The bytes of a slot of inputs are a multiple of this. */
 enum { INPUT_ALIGN = 64 };
 void plan_add_input(plan *p, const prog_val *v, int layers);
 

@@ -1,4 +1,4 @@
-/* A program's inside, for the passes over it. */
+/* The structure of a program, for the passes over it. */
 #ifndef INGOT_PROG_INTERNAL_H
 #define INGOT_PROG_INTERNAL_H
 
@@ -141,10 +141,10 @@ enum { WROTE_EARLIER = 1, WROTE_HERE = 2 };
 
 /* ---- record.c: values and ops ------------------------------------------------------------ */
 val val_new(prog *p, val_class cls, dtype dt, int ndim, const int64_t *dim, placement pl);
-/* A value over the bytes of another, from `offset` bytes on. */
+/* @return a value over the bytes of another, from `offset` bytes on. */
 val val_alias(prog *p, val base, size_t offset, dtype dt, int ndim, const int64_t *dim,
               placement pl);
-/* The value whose bytes v is; aliases are followed. */
+/* @return the value whose bytes v shares; aliases are followed. */
 val val_root(const prog *p, val v);
 size_t val_bytes(const prog_val *v);
 tensor val_tensor(const prog_val *v); /* shape only */
@@ -153,21 +153,21 @@ prog_op *op_emit(prog *p, op_code op);
 void list_push(op_list *l, const prog_op *op);
 /* Keeps the first error, prefixed with program, file and line. */
 void prog_fail(prog *p, const char *hint, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* x as dt: by asking its producer to emit it, or through a cast. */
+/* @return x as dt: its producer emits that type, or a cast is recorded. */
 val val_as(prog *p, val x, dtype dt);
-/* Where this parameter's gradient is accumulated; the first writer of a program stores. */
+/* @return the value in which this parameter's gradient is accumulated; a program's first writer stores. */
 val param_grad(prog *p, val param, op_acc *acc);
 /* Whether it reads parameters from host memory. */
 bool prog_fetches(const prog *p);
 
 /* ---- rec_comm.c: communication ------------------------------------------------------------- */
-/* x towards a placement; x itself where nothing changes. */
+/* @return x in another placement; x itself where nothing changes. */
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
 /* Records a shift: the result is x of the rank `by` places before along the axes. */
 val emit_shift(prog *p, val x, axis_set axes, int by);
-/* Rows to the ranks along these axes, by counts (COMM in ops.def); `rows` at most come. */
+/* Sends rows to the ranks along these axes, by counts (COMM in ops.def); receives at most `rows`. */
 val emit_rows(prog *p, val x, axis_set axes, val send, val back, int64_t rows);
-/* Any move from x into y, unchecked. @return the op, until the next is recorded. */
+/* Records any move from x into y, unchecked. @return the op, valid until the next is recorded. */
 prog_op *emit_move(prog *p, val x, val y, comm_move m);
 /* Lets the communication recorded last cross between ranks in this type, if it is a narrower one. */
 void set_wire(prog *p, dtype wire);
@@ -178,7 +178,7 @@ static inline move_kind op_move_kind(const prog_op *o) { return comm_kind(&o->at
 /* ---- rec_ops.c: one op, for the record calls ----------------------------------------------- */
 /* Records an op. @param out its results; VAL_NONE after an error. @return the op, or NULL. */
 prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]);
-/* Which tokens the rows of a table are: where they are sharded, some of the vocabulary (rec_loss.c). */
+/* Sets which tokens of the vocabulary the rows of a table are, where it is sharded (rec_loss.c). */
 void rec_set_vocab(const prog *p, val table, op_attr *attr);
 /* Sets the dropout of attention, after local_heads. @return whether there is any. */
 bool set_attention_dropout(prog *p, val qkv, val id, head_shape h, op_attr *attr);

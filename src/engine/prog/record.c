@@ -223,7 +223,7 @@ val rec_cast_(prog *p, val x, dtype dt) {
 }
 
 /* ---- parameters -------------------------------------------------------------------------- */
-/* A bucket as programs read it, in a slot. */
+/* @return a bucket as programs read it, in a slot. */
 static val gathered_val(prog *p, int b, axis_set slices) {
     const prog_bucket *k = &p->set.bucket[b];
     val full = val_new(p, VC_GATHERED, k->dt, 1, &k->count, placement_on(slices, PLACE_R));
@@ -244,7 +244,7 @@ static val fetch_part(prog *p, val stored, val full) {
     return part;
 }
 
-/* The bucket as programs read it, gathered when it is stored in slices. */
+/* @return the bucket as programs read it, gathered when it is stored in slices. */
 static val bucket_read(prog *p, int b) {
     if (p->bucket_full[b] != VAL_NONE) return p->bucket_full[b];
     const prog_bucket *k = &p->set.bucket[b];

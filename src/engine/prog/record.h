@@ -125,10 +125,10 @@ void prog_param_shared(prog *p, const char *name);
 /* Derives backward (TRAIN), applies recompute, splits communication, lays out memory. @return the
  * first error of recording, with the file and line of the op. */
 err prog_finish(prog *p) MUST_USE;
-/* The axes that shard other parameters over which the gradient that the program adds up for this one (of its set) is a
+/* @return the axes, among those that shard other parameters, over which the program's gradient of this one is a
  * partial sum. */
 axis_set prog_grad_partial(const prog *p, int param);
-/* The lists as text, one op per line. */
+/* Appends the lists as text, one op per line. */
 void prog_dump(const prog *p, str *out);
 
 /* ---- inputs and outputs -------------------------------------------------------------------- */
@@ -142,7 +142,7 @@ residual_state prog_residual_in(prog *p, int64_t n, int64_t d, dtype residual, d
                                 placement pl);
 /* Refuses a partial sum: the next program would read a rank's share as the whole. */
 void prog_residual_out(prog *p, residual_state s);
-/* An input bound by name: tokens, positions. A second call returns the same value. */
+/* @return an input that is bound by name: tokens, positions. A second call returns the same value. */
 val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim, placement pl);
 /* An input that all microbatches share: a table. */
 val prog_input_shared(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
@@ -150,10 +150,10 @@ val prog_input_shared(prog *p, const char *name, dtype dt, int ndim, const int64
 /* An input with memory of its own in every layer: a cache. */
 val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
                          placement pl);
-/* The same with one for every layer of the whole model, whichever pipeline stage has it. */
+/* Likewise, with memory for every layer of the whole model, whichever pipeline stage has it. */
 val prog_input_all_layers(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
                           placement pl);
-/* The input's shape in this program. @return false when it has no such input. */
+/* Reads the input's shape in this program. @return false when it has no such input. */
 bool prog_input_shape(const prog *p, const char *name, tensor *shape);
 /* Sets the chain's result where it is not the loss: logits. */
 void prog_set_result(prog *p, val v);
@@ -163,10 +163,10 @@ void prog_set_result(prog *p, val v);
 prog *prog_here(prog *p, const char *file, int line, const char *function);
 #define HERE(p) prog_here(p, __FILE__, __LINE__, __func__)
 
-/* The parameter, ready for use beside x: gathered if stored in slices, R where x differs between
+/* @return the parameter, ready for use beside x: gathered if stored in slices, R where x differs between
  * ranks that hold the same weights (so that its gradient is a sum over them). */
 val prog_use_(prog *p, const char *name, val x);
-/* The same, but invariant where the columns of x are sharded: a bias added once to a partial sum. */
+/* Likewise, but invariant where the columns of x are sharded: a bias added once to a partial sum. */
 val prog_use_once_(prog *p, const char *name, val x);
 #define prog_use(p, ...)      prog_use_(HERE(p), __VA_ARGS__)
 #define prog_use_once(p, ...) prog_use_once_(HERE(p), __VA_ARGS__)
@@ -177,7 +177,7 @@ typedef struct letter_sizes {
     int64_t of[128];
     uint16_t segments[128];
 } letter_sizes;
-/* An op and what its row leaves open. */
+/* An op, and what its row does not determine. */
 typedef struct rec_request {
     op_code op;
     val in[OP_MAX_IN]; /* all operands of the signature, VAL_NONE where one is absent */
@@ -249,14 +249,14 @@ norm_out rec_norm_(prog *p, residual_state s, norm_spec n);
 val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm comes first */
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
-/* Both, in this order, by one op where it can. */
+/* Norms and rotates, as one op where possible. */
 typedef struct qk_norms {
     val wq, wk; /* VAL_NONE: without weights */
     float eps;
 } qk_norms;
 val rec_qknorm_rope_(prog *p, val qkv, qk_norms n, val pos, val table, head_shape h);
 val rec_scale_queries_(prog *p, val qkv, val pos, head_shape h);
-/* Queries and keys whose scores fall linearly with the distance. @param h of qkv; its dim becomes that of the result */
+/* @return queries and keys whose scores fall linearly with the distance. @param h of qkv; its dim becomes that of the result */
 val rec_alibi_(prog *p, val qkv, val pos, float max, head_shape *h);
 /* @param id of the tokens, for dropout; VAL_NONE: there is none @param sink as in ATTENTION, or VAL_NONE */
 val rec_attention_(prog *p, val qkv, val start, val id, val sink, head_shape h);
@@ -279,11 +279,11 @@ val rec_ranges_attention_(prog *p, val qkv, val ranges, val sink, head_shape h);
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, val start, val sink, head_shape h);
 /* Latent attention (rec_latent.c). Rotates the first h.rot dims of `heads` heads. */
 val rec_rope_heads_(prog *p, val x, val pos, val table, int heads, head_shape h);
-/* q|k|v of all heads, of width h.dim each, from q, what was projected from the latent vectors, and the shared keys. */
+/* @return q|k|v of all heads, of width h.dim each, from q, the projections of the latent vectors, and the shared keys. */
 val rec_latent_qkv_(prog *p, val q, val kv, val rot, head_shape h);
-/* The first `value` columns of each head. */
+/* @return the first `value` columns of each head. */
 val rec_head_values_(prog *p, val o, int64_t value, head_shape h);
-/* Two parts of the columns of x, the first `left` wide. */
+/* Two parts of the columns of a value, the first `left` wide. */
 typedef struct val_pair {
     val left, right;
 } val_pair;
@@ -315,10 +315,10 @@ val rec_add_(prog *p, val a, val b);
 val rec_scale_(prog *p, val x, float by);
 /* @param ve the tokens' values, x what qkv was computed from, w the gates' weights */
 val rec_add_values_(prog *p, val qkv, val ve, val x, val w, head_shape h);
-/* Logits as the loss sees them, for generation. @param cap 0: none */
+/* @return logits as the loss reads them, for generation. @param cap 0: none */
 val rec_cap_logits_(prog *p, val x, float scale, float cap);
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site);
-/* Per-token loss; terminal. In TRAIN it yields the gradients of h and w too. */
+/* Records the loss per token, which is terminal. In TRAIN it yields the gradients of h and w too. */
 void rec_linear_ce_(prog *p, loss_spec l);
 /* Records the beginning of a step: scales for all layers, from the magnitudes of earlier steps (FP8_DELAYED). */
 void rec_fp8_commit_(prog *p, int layers);
@@ -380,20 +380,20 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
  *     rec_change(p, c);
  *     TRY(prog_finish(p));
  */
-/* n elements of a plan region, from element `at` on. They may reach into the regions after it, as plan_offset
+/* @return n elements of a plan region, from element `at` on. They may reach into the regions after it, as plan_offset
  * lays them out. @param name borrowed */
 val prog_region(prog *p, const char *name, int region, int64_t at, dtype dt, int64_t n,
                 placement pl);
-/* fp32 values that live within the list. */
+/* @return fp32 values that live within the list. */
 val prog_scratch(prog *p, int ndim, const int64_t *dim, placement pl);
-/* The same of another type; and of the type, dims and placement of another value. */
+/* Likewise, of any type; and of the type, dims and placement of another value. */
 val prog_scratch_of(prog *p, dtype dt, int ndim, const int64_t *dim, placement pl);
 val prog_scratch_like(prog *p, val other);
-/* Elements of another value, from element `at` on, placed like it. */
+/* @return elements of another value, from element `at` on, with its placement. */
 val prog_elements(prog *p, val of, int64_t at, int ndim, const int64_t *dim);
-/* The same, as a matrix that is sharded as `pl` has it. */
+/* Likewise, as a matrix with placement `pl`. */
 val prog_shard(prog *p, val of, int64_t at, const int64_t dim[2], placement pl);
-/* The step_state that kernels carry from step to step. */
+/* @return the step_state that kernels carry from step to step. */
 val prog_step_state(prog *p);
 /* An op that changes its results in place: operands and results in the order of the op's signature. */
 typedef struct change_request {
@@ -405,7 +405,7 @@ typedef struct change_request {
 } change_request;
 change_request change_of(op_code op); /* without operands */
 void rec_change_(prog *p, change_request c);
-/* x after a collective over these axes: where it is, if it is summed, else in scratch memory. x itself where the
+/* @return x after a collective over these axes: in place if it is summed, else in scratch memory; x itself where the
  * axes have one rank. */
 val rec_moved_(prog *p, val x, axis_set axes, place to);
 void rec_move_into_(prog *p, val x, axis_set axes, place to, val into);

@@ -57,7 +57,7 @@ static void push_item(priced_list *l, const priced_item *i) {
     l->item[l->n++] = *i;
 }
 
-/* The axes that gradients are reduced over. */
+/* @return the axes that gradients are reduced over. */
 static axis_set reduced_axes(const prog *p) {
     axis_set axes = 0;
     for (int b = 0; b < p->set.buckets; b++) axes |= p->set.bucket[b].reduced;
@@ -305,7 +305,7 @@ static bool play_receive(const sim_run *s, int rank, const instr *i) {
     return true;
 }
 
-/* Where the communications of an instruction are open: its own, or those of a slot. */
+/* @return where the communications of an instruction are open: its own, or those of a slot. */
 static in_flight *open_of(const sim_run *s, const sim_rank *r, const instr *i,
                           const model_chunk *k) {
     slot_pool which = pool_of(k, i->instance);
@@ -419,7 +419,7 @@ static void close_rank(sim_rank *r) {
     step_list_free(&r->l);
 }
 
-/* All ranks of a pipeline, each as far as its messages have arrived. */
+/* Plays all ranks of a pipeline, each as far as its messages have arrived. */
 static void play_pipeline(sim_run *s) {
     bool left = false;
     for (bool moved = true; moved;) {
@@ -437,7 +437,7 @@ static void play_pipeline(sim_run *s) {
     BUG_IF(left); /* plan_check_ranks proves that it ends */
 }
 
-/* Microbatches one after another: the first, two between, the last; those between take the same time, and so do
+/* Plays microbatches one after another: the first, two between, the last; those between take the same time, and so do
  * the ones that are not played. */
 static void play_microbatches(sim_run *s) {
     sim_rank *r = &s->rank[0], begun[PLAYED_MICROS];
@@ -532,7 +532,7 @@ err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_w
 }
 
 /* ---- a program alone ------------------------------------------------------------------------------ */
-/* Seconds of a list on its own, with what it waits for. */
+/* @return the seconds of a list on its own, with what it waits for. */
 static double list_seconds(const sim_run *s, const priced_list *l, instr_kind kind) {
     sim_rank r = { .free_at = mem_alloc(SIM_QUEUES * sizeof(double)) };
     for (int i = 0; i < l->n; i++)

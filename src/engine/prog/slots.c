@@ -23,7 +23,7 @@
 
 enum { GRAD_SLOTS = 2 }; /* of blocks: one being computed, one being reduced */
 
-/* The program's number in its chunk; restarts are the blocks they restart. */
+/* @return the program's number in its chunk; a restart has that of its block. */
 static int program_index(const chain *c, const model_chunk *k, int at) {
     int restart = at - (k->layers + 2);
     return restart < 0 ? at : restart * c->keep_every + 1;
@@ -129,14 +129,14 @@ typedef struct pool_use {
     int cap, n;
 } pool_use;
 
-/* The slot that holds a program's parameters, else NULL. */
+/* @return the slot that holds a program's parameters; NULL: none. */
 static slot_use *find_slot_with_key(pool_use *p, int key) {
     for (int i = 0; i < p->n; i++)
         if (p->slot[i].key == key) return &p->slot[i];
     return NULL;
 }
 
-/* A new slot, or the one that was used longest ago. */
+/* @return a new slot, or the least recently used one. */
 static slot_use *oldest_slot(pool_use *p) {
     if (p->n < p->cap) {
         p->slot[p->n] = (slot_use){ -1, -1, -1, -1, -1 };

@@ -98,8 +98,8 @@ typedef struct step_cursor {
 bool step_next(step_cursor *c, instr *out);
 /* @param c with its pipeline given */
 err step_list_make(const chain *c, int rank, int micros, step_list *out) MUST_USE;
-/* The same, of a timetable that was made already: all ranks have one. Without a pipeline it is that of a
- * single microbatch. */
+/* Likewise, from a timetable, which all ranks share. Without a pipeline it is that of a single
+ * microbatch. */
 void step_list_from(const chain *c, int rank, const timetable *s, int micros, step_list *out);
 void step_list_free(step_list *l);
 /* Adds what a step ends with. */
@@ -111,24 +111,24 @@ void step_list_add_updated(const chain *c, int rank, step_list *l);
 /* Plays a list and refuses one that uses a slot before its gather ended, with other parameters than the program's,
  * or that overwrites a gather or a gradient in flight. */
 err step_list_check_slots(const chain *c, int rank, const step_list *l) MUST_USE;
-/* The chain with what reads as 1 written as 1. */
+/* @return the chain with 1 in place of zeros that read as 1. */
 chain chain_normal(const chain *c);
 const op_list *instr_list(const prog *p, instr_kind kind);
 /* Whether it runs a list of a chunk's program. */
 bool instr_runs_list(instr_kind kind);
 /* ... that computes: neither a gather nor a reduction. */
 bool instr_computes(instr_kind kind);
-/* The virtual stage that a message of a pipeline goes to or comes from, as the rank along pp. */
+/* @return the rank along pp that a message of a pipeline is sent to or received from. */
 int message_peer(const chain *c, int rank, const instr *i);
-/* The gather of a bucket that the update leaves in slices: its move and, of this rank, its elements. */
+/* @return the move that gathers a bucket which the update leaves in slices. */
 comm_move updated_move(const prog_bucket *b);
 prog *chunk_program(const chain *c, const model_chunk *k, int at);
 /* Whether the last segment runs forward again, too: microbatches share the memory of its values. */
 bool chain_reruns_last(const chain *c);
-/* Blocks of a chunk that run forward again, but perhaps for the last segment of them: the first n. */
+/* @return n: the first n blocks of a chunk run forward again, the last segment of them perhaps not. */
 int chunk_rerun(const chain *c, const model_chunk *k);
 int chunk_segments(const chain *c, const model_chunk *k);
-/* The first chunk of a rank whose slots have the size of this one's. They share slots, since their peaks of
+/* @return the first chunk of the rank whose slots have the size of this one's. They share slots, since their peaks of
  * microbatches in flight are not at the same time. */
 int chain_slot_owner(const chain *c, int rank, int chunk);
 

@@ -2,7 +2,7 @@
  * kept in slices. */
 #include "step_list_internal.h"
 
-/* "first", "last", or the number of a block in the model. */
+/* Appends "first", "last", or the number of a block in the model. */
 static void add_block_name(str *out, const chain *c, const model_chunk *k, const instr *i) {
     int at = i->instance, restart = at - (k->layers + 2);
     if (i->kind == DO_HALF) return; /* it follows the list that it measures */

@@ -29,7 +29,7 @@ bool pipeline_splits_backward(const pipeline *p) {
     return has_trait(p, PIPE_SPLITS_BACKWARD) && p->ranks > 1 && !p->forward_only;
 }
 
-/* The first block of a virtual stage; of the stage after the last one: the number of blocks. */
+/* @return the first block of a virtual stage; past the last stage, the number of blocks. */
 static int first_block(const pipeline *p, int layers, int stage) {
     int stages = p->ranks * p->chunks, all = layers + p->first_less + p->last_less;
     if (p->split_stages) return p->split_from[stage];

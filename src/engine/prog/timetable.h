@@ -65,9 +65,9 @@ void pipeline_blocks(const pipeline *p, int layers, int rank, int chunk, int *fr
 err timetable_make(const pipeline *p, int micros, timetable *out) MUST_USE;
 void timetable_free(timetable *s);
 bool pipeline_splits_backward(const pipeline *p);
-/* The share of time that ranks are idle. */
+/* @return the share of time that ranks are idle. */
 double timetable_bubble(const timetable *s);
-/* A line per rank, a column per unit of time: 3 is microbatch 3 forward, `3 its backward, .3 its weights. */
+/* Appends a line per rank with a column per unit of time: 3 is microbatch 3 forward, `3 its backward, .3 its weights. */
 void timetable_print(const timetable *s, str *out);
 
 #endif

@@ -226,7 +226,7 @@ void trace_free(exec_trace *t) {
     free(t);
 }
 
-/* A file of the model's source without its folder, which depends on where it was compiled. */
+/* @return the name of a source file without its folder, which depends on where it was compiled. */
 static const char *source_name(const char *file) {
     const char *slash = strrchr(file, '/');
     return slash ? slash + 1 : file;

@@ -43,9 +43,9 @@ typedef struct trace_row {
     double seconds;
     op_work work;
 } trace_row;
-/* By seconds, most first. @param out owned. @return how many. */
+/* Lists calls by seconds, most first. @param out owned. @return how many. */
 int trace_rows(const exec_trace *t, trace_row **out);
-/* Seconds in which calls ran, and in which the rank waited for others. */
+/* Returns the seconds in which calls ran, and in which the rank waited for others. */
 double trace_busy_seconds(const exec_trace *t);
 double trace_wait_seconds(const exec_trace *t);
 
