@@ -235,7 +235,7 @@ static err run_move(comm *c, const comm_move *m, const tensor *in, const tensor 
     return comm_wait(c, &ticket);
 }
 
-/* Who carries values of the host: the rank's end itself, but for a GPU's. */
+/* @return the endpoint that carries host values: the rank's own, except on a GPU. */
 static comm *host_of(comm *c) { return c->host ? c->host : c; }
 
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) {

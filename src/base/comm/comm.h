@@ -44,14 +44,14 @@ int mesh_group(const mesh *m, axis_set axes, int *members);
 /* Names the group: equal for ranks of one group, different for others along the same axes. */
 int mesh_group_id(const mesh *m, axis_set axes);
 mesh mesh_as(const mesh *m, int rank); /* as another rank sees it */
-/* A mesh with the axes of this one and fewer ranks: along each as few as divide its degree, so that what divides over
- * this one divides over that. As rank 0 sees it. */
+/* @return a mesh with the axes of this one and fewer ranks, as rank 0 sees it: along each axis the smallest divisor of
+ * its degree, so that what divides over this mesh divides over that one. */
 mesh mesh_reduced(const mesh *m);
-/* Stages of the pipeline, and which of them this rank belongs to. */
+/* @return the number of pipeline stages, and this rank's stage. */
 int mesh_stages(const mesh *m);
 int mesh_stage(const mesh *m);
 int mesh_first_of_stage(const mesh *m, int stage); /* the first rank of a stage */
-/* Ranks between neighbors along the axis: 1 for the last one. */
+/* @return the distance between neighbors along the axis, in ranks: 1 for the last axis. */
 int mesh_stride(const mesh *m, mesh_axis a);
 
 /* ---- the verb ---------------------------------------------------------------------------- */
@@ -127,10 +127,10 @@ const mesh *comm_mesh(const comm *c);
 err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *out,
                comm_ticket *ticket) MUST_USE;
 err comm_wait(comm *c, comm_ticket *ticket) MUST_USE;
-/* This rank gives up: whatever waits for it, and all after it, fails on every rank with this cause. */
+/* Aborts: every communication that waits for this rank, and all later ones, fail on every rank with this cause. */
 void comm_abort(comm *c, const char *cause);
-/* How long collectives wait for other ranks after a signal (util/wait.h); 0: as long as before it. Whoever knows that none
- * takes longer, as in a training step, ends a run that is asked to stop and has a frozen rank sooner. */
+/* Sets how long collectives wait for other ranks after a signal (util/wait.h); 0: as long as before it. A caller that
+ * knows that none takes longer, as in a training step, so ends a run sooner that is asked to stop and has a frozen rank. */
 void comm_set_stop_patience(comm *c, double seconds);
 void comm_free(comm *c); /* takes NULL */
 
@@ -157,7 +157,7 @@ typedef struct comm_counter {
 /* Fills up to `cap` counters that are not zero, in order of axes and kind. @return how many there are. */
 int comm_counters(const comm *c, comm_counter *out, int cap);
 double comm_wait_seconds(const comm *c); /* of all counters, and of values of the host */
-/* "rank 3 (host-b)", or without its host where ranks are threads: written into buf, which is returned. */
+/* Writes "rank 3 (host-b)" into buf, without the host where ranks are threads. @return buf. */
 char *comm_rank_name(const comm *c, int rank, char *buf, size_t n);
 
 /* ---- watching ------------------------------------------------------------------------------ */
@@ -176,25 +176,25 @@ void comm_watch(comm *c, const comm_watcher *w);
 /* Where `c` is NULL there is one rank, and nothing to do (comm_sum excepted). */
 /* Sums n values over these axes in place; the results are bit-identical on every rank. */
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) MUST_USE;
-/* `bytes` of every rank, in rank order, to all of them: all [world][bytes]. */
+/* Gathers `bytes` of every rank, in rank order, on all of them: all [world][bytes]. */
 err comm_collect(comm *c, const void *mine, size_t bytes, void *all) MUST_USE;
-/* The same of doubles over all ranks, added in rank order in fp64. */
+/* Sums doubles over all ranks, in rank order in fp64. */
 err comm_total(comm *c, double *values, int n) MUST_USE;
-/* Combines the bytes of all ranks by bitwise or, in place: what one rank has and the others hold as zeros,
- * all of them have then. */
+/* Combines the bytes of all ranks by bitwise or, in place: bytes that one rank has, and the others hold as zeros,
+ * are then on all of them. */
 err comm_merge(comm *c, void *data, size_t bytes) MUST_USE;
-/* *value becomes the largest of all ranks'. */
+/* Sets *value to the largest of all ranks'. */
 err comm_largest(comm *c, int64_t *value) MUST_USE;
 /* Whether everyone is well: @return `mine` where it is an error, else an error when another rank's is
  * one. All ranks call it at the same point. */
 err comm_agree(comm *c, err mine) MUST_USE;
 
 /* ---- backends ---------------------------------------------------------------------------- */
-/* One rank: every move is local. */
+/* @return the endpoint of a single rank, whose every move is local. */
 comm *comm_self(void);
-/* mesh_world(m) ranks in this process, one thread each; fills ends[world]. A rank that waits longer than
- * `timeout` seconds returns an error that names the collective, who asked for it, and the ranks that have
- * not come (0: 60 s). */
+/* Makes mesh_world(m) ranks in this process, one thread each; fills ends[world]. A rank that waits longer than
+ * `timeout` seconds (0: 60) returns an error that names the collective, the code that requested it, and the ranks
+ * that have not started it. */
 err comm_threads(mesh m, double timeout, comm **ends) MUST_USE;
 
 /* ---- ranks as processes ------------------------------------------------------------------ */
@@ -207,17 +207,17 @@ typedef struct comm_job comm_job;
 err comm_job_open(double timeout, void (*stalled)(void), comm_job **out) MUST_USE;
 int comm_job_rank(const comm_job *j);
 int comm_job_ranks(const comm_job *j);
-/* On all ranks together: an error where `text` is not the same on all of them, which names a rank and a
- * line that differ. @param what "config" */
+/* Compares `text` on all ranks together. @return an error where it is not the same on all of them, which names a
+ * rank and a line that differ. @param what "config" */
 err comm_job_compare(comm_job *j, const char *what, const char *text) MUST_USE;
-/* The same of the program that runs. */
+/* Likewise, for the program that runs. */
 err comm_job_compare_program(comm_job *j) MUST_USE;
 /* @return the error with the rank and host it occurred on in front; takes ownership. */
 err comm_job_name_rank(const comm_job *j, err e) MUST_USE;
 /* @return seconds that a failed rank waits before it reports: its error may follow from theirs, or be
  * the same as rank 0's, and whatever started the job ends it meanwhile. @param c NULL: not known yet. */
 double comm_job_wait_seconds(const comm_job *j, const comm *c);
-/* This rank's end. Ranks of a host share memory unless `shared_memory` is false; others exchange messages.
+/* Opens this rank's endpoint. Ranks of a host share memory unless `shared_memory` is false; others exchange messages.
  * The job is borrowed. */
 err comm_processes(comm_job *j, const mesh *m, double timeout, bool shared_memory,
                    comm **out) MUST_USE;
@@ -234,20 +234,20 @@ typedef struct comm_gpu {
     void *context;
     nccl_algorithm algorithm; /* of all-reduces */
 } comm_gpu;
-/* This rank's end over NCCL. Values of the host go through `host`, which it owns. Sums run in NCCL's order: equal on
+/* Opens this rank's endpoint over NCCL. Host values are exchanged through `host`, which it owns. Sums run in NCCL's order: equal on
  * every rank and in every run, but not those of the CPU. On a narrower wire they run in rank order in fp32, as
  * the CPU's. */
 err comm_nccl(comm *host, const comm_gpu *gpu, comm **out) MUST_USE;
-/* All-reduces over NCCL run this way from here on: its communicators are re-created at their next use. On all ranks
- * together, with nothing open. Does nothing without NCCL. */
+/* Sets the algorithm of all-reduces over NCCL: communicators are re-created at their next use. Called on all ranks
+ * together, with nothing in flight. Does nothing without NCCL. */
 void comm_set_algorithm(comm *c, nccl_algorithm algorithm);
 
 /* ---- a host's memory and cores ------------------------------------------------------------- */
-/* Ranks of the world that use the same cores as this one, itself included. */
+/* @return how many ranks of the world use the same cores as this one, itself included. */
 int comm_core_sharers(const comm *c);
-/* This rank's number among those of its machine; -1: ranks are threads of one process. */
+/* @return this rank's number among those of its machine; -1: ranks are threads of one process. */
 int comm_local_rank(const comm *c);
-/* Large memory, as of mem_map, that communication reads and writes without copies. @return an error when
+/* Maps large memory, like mem_map, that communication reads and writes without copies. @return an error when
  * there is not enough. */
 err comm_map(comm *c, size_t bytes, void **out) MUST_USE;
 void comm_unmap(comm *c, void *p, size_t bytes);

@@ -33,7 +33,7 @@ void comm_copy_values(dtype dt, dtype wire, const void *src, void *dst, int64_t 
 }
 
 /* ---- reductions -------------------------------------------------------------------------- */
-/* n values of a member as they cross: its own memory where nothing is converted. */
+/* @return n values of a member in the wire's type: its own memory where nothing is converted. */
 static const float *member_values(const meeting *m, int member, int64_t at, int64_t n, float *buf) {
     const tensor *t = &m->in[member];
     const char *src = (const char *)t->data + (size_t)at * dt_size(t->dt);
@@ -61,7 +61,7 @@ void meeting_reduce(const meeting *m, int64_t at, int64_t n, float *out) {
     }
 }
 
-/* Elements [from, to) of all inputs, to all outputs. */
+/* Reduces elements [from, to) of all inputs, and stores them to all outputs. */
 static void all_reduce_range(const meeting *m, int64_t from, int64_t to) {
     float sum[BLOCK];
     dtype dt = m->in[0].dt;
@@ -74,7 +74,7 @@ static void all_reduce_range(const meeting *m, int64_t from, int64_t to) {
     }
 }
 
-/* Elements [from, to) of one member's output. Along the dim that is scattered, an output holds runs of
+/* Computes elements [from, to) of one member's output. Along the dim that is scattered, an output holds runs of
  * the input, `run` elements each. */
 static void scatter_range(const meeting *m, int member, int64_t from, int64_t to) {
     float sum[BLOCK];
@@ -90,7 +90,7 @@ static void scatter_range(const meeting *m, int member, int64_t from, int64_t to
 }
 
 /* ---- copies ------------------------------------------------------------------------------ */
-/* A box of `size`, at `src_at` in one tensor and at `dst_at` in the other. */
+/* Copies a box of `size` from `src_at` in one tensor to `dst_at` in the other. */
 typedef struct box {
     int64_t size[TENSOR_MAX_DIM], src_at[TENSOR_MAX_DIM], dst_at[TENSOR_MAX_DIM];
 } box;

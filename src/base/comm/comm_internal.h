@@ -56,7 +56,7 @@ void comm_begin_wait(const comm *c, const comm_move *m, wait_state *w);
 /* Whether it has lasted too long; reported to the log from half a minute on. */
 bool comm_wait_is_over(const comm *c, wait_state *w);
 
-/* "all-reduce over tp (block 3)": written into buf, which is returned. */
+/* Writes "all-reduce over tp (block 3)" into buf. @return buf. */
 char *comm_describe(const comm_move *m, char *buf, size_t n);
 
 /* ---- ranks of one group ---------------------------------------------------------------------- */
@@ -66,18 +66,18 @@ typedef struct comm_group {
 comm_group comm_group_of(const comm *c, axis_set axes);
 
 /* ---- what a collective does (comm_data.c) ----------------------------------------------------- */
-/* A collective in which all members have arrived, with tensors that can all be reached. It takes 88 KiB, for as many
- * ranks as there may be: only the first n of each array are ever written. */
+/* A collective in which all members have arrived, with tensors that can all be reached. It takes 88 KiB, for the largest
+ * number of ranks: only the first n entries of each array are ever written. */
 typedef struct meeting {
     comm_move move;
     int n;
     tensor in[COMM_MAX_RANKS], out[COMM_MAX_RANKS];
     const int32_t *rows[COMM_MAX_RANKS]; /* MOVE_ROWS: send_rows of each member */
 } meeting;
-/* It falls into tasks, which may run in any order and at the same time. */
+/* A collective is divided into tasks, which may run in any order and at the same time. */
 int64_t meeting_tasks(const meeting *m);
 void meeting_run(const meeting *m, int64_t task);
-/* Rows that member `to` gets from member `from`, and where they begin in its tensor. */
+/* The rows that member `to` receives from member `from`, and their offset in its tensor. */
 int64_t meeting_rows(const meeting *m, int from, int to, int64_t *begin);
 
 /* Sums, or takes the maximum of, n <= COMM_BLOCK elements of all inputs, in order, in fp32. */
@@ -152,7 +152,7 @@ err transport_tcp_open(int rank, int ranks, const char *host, int port, double t
 err tcp_meet(int rank, int ranks, const char *host, int port, double timeout, int *fds) MUST_USE;
 err tcp_rank_lost(int rank) MUST_USE;
 
-/* Blocks: `bytes` of every rank, in rank order, to all of them. */
+/* Gathers `bytes` of every rank, in rank order, on all of them. Blocks. */
 err transport_gather(transport *w, double timeout, const void *mine, void *all,
                      size_t bytes) MUST_USE;
 

@@ -107,7 +107,7 @@ static void set_algorithm_variable(nccl_algorithm algorithm) {
     }
 }
 
-/* The first member makes the id, all others get it over the host's communication. */
+/* The first member creates the id, and all others receive it over the host's communication. */
 static err set_link(comm *c, axis_set axes, nccl_link **out) {
     nccl_end *n = c->state;
     ncclUniqueId id;
@@ -199,12 +199,12 @@ static ncclDataType_t type_of(dtype dt) {
     }
 }
 
-/* Elements, or bytes of types that NCCL only copies. */
+/* @return the number of elements, or of bytes for types that NCCL only copies. */
 static size_t units_of(dtype dt, int64_t n) {
     return type_of(dt) == ncclUint8 ? (size_t)n * dt_size(dt) : (size_t)n;
 }
 
-/* A tensor of three dims, the last ones its own. */
+/* A tensor as three dims; its own are the last ones. */
 typedef struct box3 {
     char *data;
     size_t dim[3], at[3];
@@ -323,7 +323,7 @@ static err all_to_all(const job *j) {
     return OK;
 }
 
-/* How many rows come from whom is known to the senders: the hosts exchange that first. */
+/* Only the senders know how many rows they send: the hosts exchange the counts first. */
 static err nccl_exchange_rows(const job *j) {
     nccl_end *n = j->c->state;
     const comm_move *m = &j->t->move;
@@ -372,7 +372,7 @@ static err send_or_receive(const job *j, bool sends) {
 }
 
 /* ---- narrow wires -------------------------------------------------------------------------------- */
-/* n elements of type dt from element `first` of a buffer on. */
+/* @return a tensor of n elements of type dt, from element `first` of a buffer on. */
 static tensor elements_at(void *data, dtype dt, int64_t first, int64_t n) {
     return tensor_of((char *)data + (size_t)first * dt_size(dt), dt, 1, &n);
 }
@@ -384,7 +384,7 @@ static void add_on_gpu(const job *j, const tensor *a, const tensor *b, const ten
     n->gpu.add(n->gpu.context, j->l->stream, a, b ? b : &none, out);
 }
 
-/* Every member's `each` elements of the rounded ones to all; in place. */
+/* Gathers every member's `each` rounded elements, in place. */
 static err gather_rounded(const job *j, char *rounded, int64_t each) {
     dtype wire = j->t->move.wire;
     TRY_NCCL(ncclAllGather(rounded + (size_t)(j->me * each) * dt_size(wire), rounded, (size_t)each,
@@ -456,7 +456,7 @@ static err all_reduce_narrow(const job *j) {
     return OK;
 }
 
-/* Buckets cross in another type than their own: flat tensors of fp32. */
+/* Runs a move whose wire is narrower than its tensors: those of buckets, which are flat and fp32. */
 static err run_narrow(const job *j) {
     move_kind k = comm_kind(&j->t->move);
     bool first =
@@ -485,7 +485,8 @@ static err run_collective(const job *j) {
 }
 
 /* ---- when bytes moved -------------------------------------------------------------------------- */
-/* Between the events around its kernels; what came before the compute queue reached the wait is hidden.
+/* Counts the time between the events around its kernels; the part before the compute queue reached the wait is
+ * hidden.
  * @return false while it is under way. */
 static bool settle_move(comm *c, open_move *o) {
     float moved = 0, exposed = 0;

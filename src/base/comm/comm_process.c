@@ -138,7 +138,7 @@ static void process_abort(comm *c, const char *cause) {
     if (p->shared) shared_abort(p->shared, c->m.rank, cause);
 }
 
-/* Those that wait in shared memory learn of it too. */
+/* Ranks that wait in shared memory are notified, too. */
 static void rank_lost(void *ctx, err e) {
     const comm *c = ctx;
     const process_end *p = c->state;
@@ -161,7 +161,7 @@ static err process_map(comm *c, size_t bytes, void **out) {
     return OK;
 }
 
-/* Others may have it mapped still: its number is not used again. */
+/* Other ranks may still have it mapped, so its number is not reused. */
 static void process_unmap(comm *c, void *at, size_t bytes) {
     process_end *p = c->state;
     if (!at) return;
@@ -252,7 +252,7 @@ static int count_sharers(const comm_job *j) {
     return n;
 }
 
-/* Ranks before this one on its machine. */
+/* @return how many ranks precede this one on its machine. */
 static int local_rank(const comm_job *j) {
     int n = 0;
     for (int r = 0; r < j->w->rank; r++)

@@ -94,7 +94,7 @@ static void reserve_buffer(buffer *b, size_t bytes, int pieces) {
     b->used = 0;
 }
 
-/* n values of the tensors' type to a member, converted where the wire's is another. */
+/* Sends n values to a member, converted where the wire's type differs from the tensors'. */
 static err send_values(remote_end *r, remote_op *o, int member, const void *src, int64_t n) {
     void *from = (void *)src;
     if (comm_rounds(o->dt, o->wire)) {
@@ -111,7 +111,7 @@ static err send_values(remote_end *r, remote_op *o, int member, const void *src,
                : post_message(r, o, member, from, (size_t)n * dt_size(o->wire), false);
 }
 
-/* Values of the wire's type as those of the tensors' type. */
+/* Converts values of the wire's type to the tensors' type. */
 static void widen_values(const remote_op *o, const void *src, void *dst, int64_t n) {
     float v[COMM_BLOCK];
     for (int64_t at = 0; at < n; at += COMM_BLOCK) {
@@ -138,7 +138,7 @@ static wire_piece piece_of(const remote_op *o) {
     return p;
 }
 
-/* Where piece i of the input is, packed into `out` where it is not contiguous. */
+/* @return the address of piece i of the input, packed into `out` where it is not contiguous. */
 static const void *pack_piece(remote_op *o, const wire_piece *p, int i) {
     move_kind k = comm_kind(&o->t.move);
     const char *in = o->t.in.data;
@@ -199,7 +199,7 @@ static void reduce_values(const meeting *m, int64_t n, dtype dt, char *out) {
     }
 }
 
-/* The members' pieces as tensors of the wire's type. */
+/* Fills the members' pieces as tensors of the wire's type. */
 static void meet_pieces(meeting *m, const remote_op *o, const wire_piece *p) {
     m->move = o->t.move;
     m->move.wire = DT_NONE; /* they have crossed */
@@ -429,7 +429,7 @@ static err test_transfers(remote_end *r, remote_op *o) {
     return e;
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static void remote_advance(remote_end *r, remote_op *o) {
     if (!o->open || o->done) return;
     err e = test_transfers(r, o);
@@ -544,7 +544,7 @@ err remote_start(comm *c, remote_end *r, comm_ticket *t) {
     return e;
 }
 
-/* The ranks of transfers that are open, those that send to us first. */
+/* Lists the ranks of open transfers, those that send to this one first. */
 static void list_open(const comm *c, const remote_op *o, str *out) {
     char name[COMM_NAME + JOB_HOST];
     bool receives = false;

@@ -160,7 +160,7 @@ bool shared_failed_elsewhere(const shared_end *s, int rank) {
     return failed && failed != rank + 1;
 }
 
-/* Ranks that wait for one another all wait: those that do not are the ones that hang. Appends them. */
+/* Appends the ranks that hang: ranks that wait for one another all wait, and those that do not wait hang. */
 static void list_hanging(comm *c, shared_end *s, str *out) {
     char name[COMM_NAME + JOB_HOST];
     int n = 0;
@@ -297,7 +297,7 @@ static err check_partners(comm *c, shared_end *s, const comm_group *g, const com
     return OK;
 }
 
-/* Shapes and counts of rows that the members posted. */
+/* Reads the shapes and row counts that the members posted. */
 static void meet_postings(meeting *m, shared_end *s, const comm_group *g, const comm_ticket *t) {
     m->move = t->move;
     m->n = g->n;
@@ -309,7 +309,7 @@ static void meet_postings(meeting *m, shared_end *s, const comm_group *g, const 
     }
 }
 
-/* Their addresses. A rank that finds all tasks done never asks: others may have ended since. */
+/* Reads the addresses of the members' tensors. A rank that finds all tasks done does not: others may have ended since. */
 static err reach_members(shared_end *s, const comm_group *g, meeting *m) {
     for (int i = 0; i < g->n; i++) {
         m->in[i] = reach_tensor(s, g->rank[i], &m->in[i]);
@@ -420,7 +420,7 @@ static void shared_start_message(comm *c, shared_end *s, comm_ticket *t) {
     atomic_store(&l->state, next_state(atomic_load(&l->state), LETTER_POSTED) + LETTER_STATES);
 }
 
-/* The letter of the other side that meets this one, NULL while there is none; and its state. The key is of that state if the
+/* @return the letter of the other side that matches this one, with its state; NULL: not yet posted. The key is of that state if the
  * state is the same afterwards: a letter that is used again gets its key first, and is posted last. */
 static letter *find_partner(letter *theirs, const letter *mine, uint64_t *state) {
     for (int i = 0; i < COMM_MAX_OPEN; i++) {

@@ -54,7 +54,7 @@ static err open_torchrun(double timeout, transport **out) {
     return transport_tcp_open(rank, ranks, host, port, timeout, out);
 }
 
-/* The first host of "a,b", "node[3-7,9]" or "node[03-07]x". */
+/* @return the first host of "a,b", "node[3-7,9]" or "node[03-07]x". */
 static void first_host(const char *list, char *out, size_t n) {
     size_t at = strcspn(list, ",["), digits = 0;
     snprintf(out, n, "%.*s", (int)at, list);
@@ -191,7 +191,7 @@ void comm_job_close(comm_job *j, bool failed) {
 }
 
 /* ---- the same on all ranks ---------------------------------------------------------------------- */
-/* A line up to its comment. */
+/* @return the length of a line up to its comment. */
 static int line_length(const char *line) {
     int n = (int)strcspn(line, "\n");
     for (int i = 0; i + 1 < n; i++)
@@ -200,7 +200,7 @@ static int line_length(const char *line) {
     return n;
 }
 
-/* The first line in which b differs from a, with the line above it that is indented less (its section). */
+/* Appends the first line in which b differs from a, with the line above it that is indented less (its section). */
 static void different_lines(const char *a, const char *b, str *out) {
     const char *section = NULL;
     while (*a && *b) {

@@ -4,7 +4,7 @@ int mesh_size(const mesh *m, mesh_axis a) { return m->size[a] > 0 ? m->size[a] :
 
 int mesh_world(const mesh *m) { return mesh_span(m, AXES_ALL); }
 
-/* Ranks along the part of tp that AXES_TP_REP names; all of tp includes it. */
+/* @return the ranks along the part of tp that AXES_TP_REP names; all of tp includes it. */
 static int rep_size(const mesh *m, axis_set axes) {
     bool part = (axes & AXES_TP_REP) && !(axes & AXIS(AX_TP));
     return part && m->tp_rep > 0 ? m->tp_rep : 1;

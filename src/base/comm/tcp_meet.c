@@ -124,8 +124,8 @@ static int connect_to(const struct sockaddr *a, socklen_t n) {
 }
 
 /* ---- names ---------------------------------------------------------------------------------------- */
-/* A name server that does not answer keeps getaddrinfo for as long as it likes, so a thread asks, which the last of
- * the two that use this cleans up after. */
+/* getaddrinfo blocks for as long as a name server does not answer, so a thread calls it. The last of
+ * its two users frees this. */
 typedef struct resolution {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -239,7 +239,7 @@ static err connect_to_first(meeting_state *m, int *out) {
 }
 
 /* ---- those that come --------------------------------------------------------------------------------- */
-/* "rank 1", "ranks 1, 3 and 5 more": the ones from `from` on without a connection. */
+/* Appends "rank 1" or "ranks 1, 3 and 5 more": the ranks from `from` on without a connection. */
 static void list_absent(const meeting_state *m, int from, char *to, size_t n) {
     enum { MOST = 8 };
     str s = { 0 };
@@ -304,7 +304,7 @@ static err same_rank_error(uint32_t rank) {
         "may still run");
 }
 
-/* Takes one that has come to rank 0. @return an error that all of them get to know. */
+/* Accepts a process that has connected to rank 0. @return an error that is sent to all of them. */
 static err admit_rank(meeting_state *m, int fd, const hello *h) {
     socklen_t n = sizeof m->all->at;
     if (h->ranks != (uint32_t)m->ranks || h->rank >= h->ranks) {
@@ -359,7 +359,7 @@ static bool is_loopback_rank(const rank_address *a) {
            (IN6_IS_ADDR_V4MAPPED(&a->at.sin6_addr) && b[12] == 127);
 }
 
-/* Ranks on rank 0's host may have come to it from an address that others do not know. */
+/* Ranks on rank 0's host may have connected from an address that others cannot reach. */
 static void replace_loopback(rank_address *a, int first) {
     if (!is_loopback_rank(a)) return;
     in_port_t port = a->at.sin6_port;

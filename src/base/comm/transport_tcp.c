@@ -1,7 +1,8 @@
 /* Messages by TCP, for processes that know only what torchrun's environment holds about one another: their rank,
  * how many there are, and where rank 0 listens. tcp_meet.c connects every pair of them.
  *
- * A message is a head { magic, tag, bytes } and its bytes. Those that come before they are asked for are kept.
+ * A message is a head { magic, tag, bytes } and its bytes. Messages that arrive before they are
+ * asked for are kept.
  * A connection that ends is a rank that has ended. */
 #include "comm_internal.h"
 
@@ -80,7 +81,7 @@ static void write_peer(tcp_peer *p) {
     }
 }
 
-/* A head has come: where its bytes go. */
+/* A head has been received: finds where its bytes are stored. */
 static void begin_message(tcp_peer *p) {
     p->lost |= p->h.magic != MAGIC || p->h.bytes > TRANSPORT_MAX_BYTES;
     if (p->lost) return;
@@ -210,7 +211,7 @@ static void tcp_free(transport *w) {
     free(w);
 }
 
-/* None closes before all have come here. */
+/* No rank closes before all have arrived here. */
 static void tcp_close(transport *w) {
     char one = 1, *all = mem_alloc((size_t)w->ranks);
     enum { LONG = 60 };

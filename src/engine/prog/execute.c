@@ -58,8 +58,8 @@ static err end_if_far(exec *x, open_comms *o, axis_set axes) {
     return OK;
 }
 
-/* Of the communications over one set of axes the oldest and the newest that are open may not be far apart
- * (comm.h), as those of a ring would be that shares its axis with one that outlives its program. */
+/* Bounds the distance between the oldest and the newest open communication over one set of axes (comm.h): a ring
+ * may share its axis with a communication that outlives its program. */
 static err end_far(const chain_run *r, axis_set axes) {
     TRY(end_if_far(r->x, &r->x->plan->late, axes));
     TRY(end_if_far(r->x, &r->x->plan->updated, axes));

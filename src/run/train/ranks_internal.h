@@ -15,11 +15,11 @@ typedef enum { OVERLAP_ALL, OVERLAP_DP, OVERLAP_TP, OVERLAPS } overlap_axes;
 typedef struct step_overlap {
     double moving[OVERLAPS], hidden[OVERLAPS];
 } step_overlap;
-/* @param ranks that there are; 0: as many as the config asks for. */
+/* @param ranks of the job; 0: as many as the config asks for. */
 err ranks_mesh(const config *c, int ranks, mesh *out) MUST_USE;
 /* Rank 0 prints and writes. */
 bool is_first_rank(const trainer *t);
-/* Ranks that read different sequences, and which of them this one is. */
+/* @return the number of ranks that read different sequences, and this rank's index among them. */
 int ranks_with_rows(const trainer *t);
 /* Rows that an evaluation runs at a time, a divisor of `rows`: fewer where experts on other ranks take every token, for
  * which memory is reserved. */
@@ -29,7 +29,7 @@ int ranks_rows_index(const trainer *t);
 err ranks_begin(trainer *t) MUST_USE;
 /* Sets *now to rank 0's. */
 err ranks_share_clock(const trainer *t, double *now) MUST_USE;
-/* The same, where something is due by the clock. */
+/* Likewise, where something is due by the clock. */
 err ranks_agree_clock(const trainer *t, double *now) MUST_USE;
 /* @return whether whoever sent the signal wants the machine back, and will start the run again. */
 bool is_preemption(int signal_number);
@@ -37,7 +37,7 @@ bool is_preemption(int signal_number);
 err ranks_agree(trainer *t, folder_state *folder) MUST_USE;
 /* Seconds that this rank has waited for the neighbors of a pipeline so far. */
 double ranks_pipeline_wait(const trainer *t);
-/* Of this rank, since it began. */
+/* @return the communication of this rank since it began. */
 step_overlap ranks_overlap(const trainer *t);
 /* Sums the last step's losses and counts over the ranks. */
 err ranks_sum_losses(trainer *t) MUST_USE;

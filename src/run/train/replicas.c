@@ -68,7 +68,7 @@ static err name_bad(const trainer *t, const bool *bad, int n) {
     return err_exit(e, EXIT_CORRUPT);
 }
 
-/* A bit of the first weight that another rank holds too, where a test asks for it. */
+/* Flips a bit of the first weight that another rank holds too, where a test asks for it. */
 static err flip_weight(trainer *t) {
     dtype dt;
     uint32_t word = 0;

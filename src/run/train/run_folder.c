@@ -65,7 +65,7 @@ cleanup:
     return e;
 }
 
-/* The new run leaves nothing: what it wrote goes, whether or not the earlier one had such a file. */
+/* Removes everything that the new run wrote, whether or not the earlier one had such a file. */
 static err restore_previous(run_folder *f) {
     err e = OK;
     char *previous = io_join(f->path, PREVIOUS);

@@ -83,7 +83,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     return t->len.every.sample.length ? generator_plan(t->m, t->p, t->len.seq, 1, &t->gen) : OK;
 }
 
-/* From here on tensors travel between GPUs. */
+/* Opens the communication between GPUs, which tensors use from here on. */
 static err join_gpus(trainer *t) {
     int local = comm_local_rank(t->x.comm), gpu = train_gpu(t->cfg, local);
     if (local < 0)

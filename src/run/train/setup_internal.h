@@ -1,4 +1,4 @@
-/* Everything up to the first step (setup.c, check_lists.c), the config as used (used.c) and the summary (report.c). */
+/* Set-up up to the first step (setup.c, check_lists.c), the config as used (used.c) and the summary (report.c). */
 #ifndef INGOT_TRAIN_SETUP_INTERNAL_H
 #define INGOT_TRAIN_SETUP_INTERNAL_H
 
@@ -20,13 +20,13 @@ err trainer_check_decay(const trainer *t) MUST_USE;
 /* Takes the folder over: from here on it holds this run. */
 err trainer_begin(trainer *t) MUST_USE;
 void trainer_free(trainer *t);
-/* The config with every choice made. @param used freed by config_free; borrows from t. */
+/* Returns the config with every choice made. @param used freed by config_free; borrows from t. */
 void trainer_used_config(const trainer *t, config *used);
 err trainer_write_config(const trainer *t) MUST_USE;
 void trainer_describe(const trainer *t);
 /* Prints a row for each group of parameters, where the config has groups. */
 void trainer_describe_groups(const trainer *t);
-/* One line for each difference from the run that is continued. */
+/* Prints one line for each difference from the run that is continued. */
 void trainer_report_changes(const trainer *t);
 err trainer_write_programs(const trainer *t) MUST_USE;
 

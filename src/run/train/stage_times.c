@@ -109,7 +109,7 @@ err stage_times_step_begin(trainer *t, bool detail) {
     return OK;
 }
 
-/* When a stage had each microbatch done that it passes on, or began with what it was passed. */
+/* Lists when a stage finished each microbatch that it passes on, or began each that it received. */
 static void list_passes(const timetable *s, const float *at, int stage, task_kind kind, bool ends,
                         float *out) {
     for (int i = 0; i < s->tasks; i++) {

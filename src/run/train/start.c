@@ -86,7 +86,7 @@ static int64_t step_of_path(const char *path) {
     return step;
 }
 
-/* The newest whole checkpoint of the run itself, of its folder or of the store it is copied to. */
+/* Finds the newest complete checkpoint of the run, in its folder or in the store it is copied to. */
 static err find_own(trainer *t, char **path) {
     const char *url = t->cfg->checkpoint.upload;
     int64_t step;
@@ -125,7 +125,7 @@ static err find_weights(const char *from, comm *c, run_start *s) {
         "safetensors files");
 }
 
-/* A checkpoint with optimizer state, of a run or given itself. */
+/* Finds a checkpoint with optimizer state: of a run, or the one that is named. */
 static err find_branch(const char *from, comm *c, run_start *s) {
     ckpt_info info;
     if (io_has(from, "manifest.json"))
@@ -180,7 +180,8 @@ err start_find(trainer *t) {
 }
 
 /* ---- its model --------------------------------------------------------------------------- */
-/* The model the config describes, where what it leaves open is that of the weights: everything, unless
+/* Returns the model that the config describes. Facts that it leaves open are those of the
+ * weights: everything, unless
  * it names a preset. */
 static err described_model(const trainer *t, model_config *c) {
     const model_config *saved = &t->start.saved;

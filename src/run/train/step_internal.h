@@ -42,7 +42,8 @@ typedef struct queued_step {
     int64_t longest;        /* document of the step, under a sequence curriculum */
     double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
 } queued_step;
-/* The microbatches of the last step once more, from the same data and weights, with a check of every op.
+/* Runs the microbatches of the last step once more, from the same data and weights, with a check of every
+ * op.
  * @param finding what is found, on every rank; empty: nothing. */
 err trainer_repeat_step(trainer *t, str *finding) MUST_USE;
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that

@@ -46,7 +46,7 @@ err train_check_ranks(const config *c, int ranks) MUST_USE;
  * ranks as in train_options. @param played how many ranks were laid out for it: all, or of a large run fewer along
  * each axis */
 err train_check_lists(const config *c, int ranks, int *played) MUST_USE;
-/* When each rank of its pipeline works on which microbatch, and when ZeRO gathers and reduces, as text. @param ranks as in train_options. */
+/* Appends the timetable as text: when each rank of the pipeline works on which microbatch, and when ZeRO gathers and reduces. @param ranks as in train_options. */
 err train_timetable(const config *c, int ranks, str *out) MUST_USE;
 
 /* ---- a run in outline: everything that can be known of it without data and without memory ----- */
@@ -71,7 +71,7 @@ typedef struct outline_options {
 } outline_options;
 /* @param out freed by train_outline_free, on an error too. */
 err train_outline_open(const config *c, const outline_options *o, train_outline *out) MUST_USE;
-/* The batch of a step, without recording anything. */
+/* Returns the batch of a step, without recording anything. */
 typedef struct step_batch {
     mesh layout;
     int64_t rows, micros; /* sequences in a microbatch; microbatches in a step */
@@ -85,13 +85,13 @@ void train_outline_free(train_outline *o); /* takes a zeroed one */
 /* Opens the device that computes; close it with ops_close. Ranks of a machine take its GPUs in turn, from device.index on. */
 err train_device(const config *c, int local_rank, const op_backend **out) MUST_USE;
 int train_gpu(const config *c, int local_rank); /* the number of that GPU */
-/* How the model is distributed over it, in rows of `seq` tokens. */
+/* Returns how the model is distributed over the mesh, in rows of `seq` tokens. */
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq);
 optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l);
-/* The config with the optimizer's settings that a new run would choose where they are left open. @param out config_free, also after an
+/* Returns the config with the optimizer's settings that a new run would choose where they are left open. @param out config_free, also after an
  * error */
 err train_settle(const config *c, const model_config *mc, config *out) MUST_USE;
-/* Which of a chain's blocks run forward again. */
+/* Sets which of a chain's blocks are recomputed. */
 err train_recompute(const config *c, chain *t) MUST_USE;
 
 #endif
