@@ -77,7 +77,7 @@ void directions_reserve(optimizer *o) {
 }
 
 /* ---- operands ------------------------------------------------------------------------------- */
-/* The elements of a parameter that this rank updates. */
+/* @return the elements of a parameter that this rank updates. */
 static val param_elements(const optimizer *o, prog *p, int param, param_buffer which) {
     const param_update *t = &o->param[param];
     const update_range *s = &o->range[t->range];
@@ -85,7 +85,7 @@ static val param_elements(const optimizer *o, prog *p, int param, param_buffer w
                            s->at + t->at, t->count);
 }
 
-/* An op on a rank's part of a matrix. */
+/* @return the request of an op on a rank's part of a matrix. */
 static change_request change_part(const optimizer *o, op_code op, int param) {
     change_request c = change_of(op);
     c.attr.update.first = model_weights_range(o->m, param).from;
@@ -95,7 +95,7 @@ static change_request change_part(const optimizer *o, op_code op, int param) {
     return c;
 }
 
-/* The sums of a matrix among those of all: by row, then by column or by row again. */
+/* @return the sums of a matrix among those of all matrices: by row, then by column or by row again. */
 static val sums_of(const optimizer *o, prog *p, val all, int param, int which, bool by_column) {
     const model_param *q = model_param_at(o->m, param);
     return prog_elements(p, all, o->param[param].sums + which * q->dim[0], 1, &q->dim[by_column]);

@@ -51,7 +51,7 @@ static double length_factor(int64_t base, const optim_settings *s) {
     return base > 0 && s->decay_per_token > 0 ? (double)base * s->decay_per_token : 1;
 }
 
-/* The settings of parameters that no group matches. */
+/* @return the settings of parameters that no group matches. */
 static optim_group rest_of(const optim_settings *s, const model_config *c) {
     return (optim_group){ .kind = s->kind,
                           .lr_factor = width_factor(s->lr_base_width, c),

@@ -8,7 +8,7 @@
 
 enum { HALF_PIECE = 1 << 22 };
 
-/* A program of the half measures this. */
+/* The gradients that a program of the half measures. */
 typedef struct half_grads {
     const optimizer *o;
     const grad_list *of; /* NULL: all gradients */

@@ -79,7 +79,7 @@ void optim_set_decay_per_token(optimizer *o, double per_token);
 
 /* Returns the lists that end a training step, for its chain (chain.end_list). @param n their number. @return borrowed */
 const chain_end *optim_ends(const optimizer *o, int *n);
-/* The programs among these that are not beside the next step, in their order. @param out [OPTIM_PROGRAMS],
+/* Lists the programs that do not run beside the next step, in their order. @param out [OPTIM_PROGRAMS],
  * borrowed. @return how many. */
 enum { OPTIM_PROGRAMS = 3 };
 int optim_programs(const optimizer *o, const prog **out);
@@ -115,7 +115,7 @@ err optim_half_norm(optimizer *o, exec *x, double *norm) MUST_USE;
 double optim_clip(double norm, double max_norm);
 
 /* For metrics; each waits for what is queued. */
-/* Norms of each block's parameters, or of its gradient as it stands. @param norm [layers + 1]; the last
+/* Computes the norms of each block's parameters, or of its gradient as it is. @param norm [layers + 1]; the last
  * is of all that is outside the blocks. Every rank takes part. */
 err optim_block_norms(optimizer *o, exec *x, param_buffer which, double *norm) MUST_USE;
 /* @return how many elements of a parameter this rank stores. */
@@ -134,10 +134,10 @@ state_kind optim_state_kind(const optimizer *o, int param, int k);
 /* The axes along which ranks hold copies of a state of rows or columns. Muon's are held where the matrix is
  * orthogonalized; other ranks have none of it. */
 axis_set optim_state_same(const optimizer *o, int param, int k);
-/* The address of a state that is stored as fp32; NULL when this rank holds nothing of it, or when it
+/* @return the address of a state that is stored as fp32; NULL when this rank holds nothing of it, or when it
  * is quantized. */
 const float *optim_state_data(const optimizer *o, int param, int k);
-/* Elements of the state that this rank holds: those of the parameter's own slice, in its order, or all
+/* @return how many elements of the state this rank holds: those of the parameter's own slice, in its order, or all
  * rows or columns; 0 when it holds none. */
 int64_t optim_state_count(const optimizer *o, int param, int k);
 err optim_state_get(const optimizer *o, int param, int k, float *to) MUST_USE;

@@ -38,9 +38,9 @@ static inline bool state_is_whole(const struct rule_state *s) {
 }
 
 err rules_check(const optim_settings *s, const model *m) MUST_USE;
-/* Which rule a parameter of a group has, and with which numbers. */
+/* @return the rule of a parameter in a group, and its numbers. */
 const rule *rule_of(const optim_settings *s, const optim_group *g, const model_param *q);
-/* The optimizer whose rule it is: AdamW for what Muon does not orthogonalize. */
+/* @return the optimizer whose rule a parameter has: AdamW for those that Muon does not orthogonalize. */
 optim_kind rule_kind_of(const optim_settings *s, const optim_group *g, const model_param *q);
 const char *rule_kind_name(optim_kind kind);
 err rules_check_group(const optim_group *g, const model *m) MUST_USE;
@@ -53,10 +53,10 @@ typedef struct group_table {
     int groups;
     int *of; /* [params] the group of each, owned; state belongs to the last */
 } group_table;
-/* An error for a group that has no parameters, or numbers that its rule cannot have. */
+/* @return an error for a group without parameters, or with numbers that its rule cannot have. */
 err groups_resolve(const optim_settings *s, const model *m, group_table *out) MUST_USE;
 
-/* Adaptive clipping of rows: matrices, but for the head. */
+/* Whether adaptive clipping applies to a parameter's rows: to matrices other than the head. */
 bool rule_clips_rows(const optim_settings *s, const model_config *c, const model_param *q);
 
 /* ---- the optimizer ----------------------------------------------------------------------- */
@@ -128,11 +128,11 @@ typedef struct grad_run {
 } grad_run;
 err optim_record(optimizer *o) MUST_USE;
 prog *new_update_program(const optimizer *o, const char *name);
-/* The gradient's square sum, before it is summed over the ranks or after. */
+/* @return the gradient's square sum, before it is summed over the ranks or after. */
 val record_sum(const optimizer *o, prog *p, place_kind kind);
-/* The square sum of a run of gradients. */
+/* Records the square sum of a run of gradients. */
 void record_run_squares(prog *p, const grad_run *r, val sum);
-/* Elements of what a bucket's view has in a region. */
+/* @return elements of a bucket's view in a region. */
 val record_elements(const optimizer *o, prog *p, int param, region_at in, dtype dt, int64_t at,
                     int64_t n);
 /* Binds a parameter's states, those that the op keeps, to its results. */
@@ -140,7 +140,7 @@ void record_states(const optimizer *o, prog *p, int param, change_request *c);
 /* Binds the range's weights, and their copy, to the results of an op that steps them. */
 void record_weights(const optimizer *o, prog *p, const update_range *s, change_request *c);
 void record_zero(prog *p, val x);
-/* The square sum of gradients that `copies` ranks have. @param add to what `sum` is */
+/* Records the square sum of gradients that `copies` ranks hold. @param add to the value of `sum` */
 void record_squares(prog *p, val grad, int64_t copies, val sum, bool add);
 /* Finds the next run of chosen parameters from order[*i] on. @return false: there is none. */
 bool next_grad_run(const optimizer *o, bool (*chosen)(const void *ctx, int param), const void *ctx,
@@ -158,16 +158,16 @@ bool padding_is_zero(const optimizer *o);
 void record_half_end(const optimizer *o, prog *p);
 
 /* ---- directions.c -------------------------------------------------------------------------- */
-/* Axes along which ranks hold different parts of a parameter. Ranks of another pipeline stage have other
+/* @return the axes along which ranks hold different parts of a parameter. Ranks of another pipeline stage have other
  * parameters. */
 axis_set parts_over(const optimizer *o, int param);
-/* Those of parts_over that ZeRO slices it over. */
+/* @return the axes of parts_over that ZeRO slices it over. */
 axis_set slices_over(const optimizer *o, int param);
 /* Reserves states by rows and columns; after the ranges are known. */
 void directions_reserve(optimizer *o);
 /* Adaptive clipping of rows. */
 void record_adaptive_clip(const optimizer *o, prog *p);
-/* The updates of all ranges that are not BY_ELEMENT. */
+/* Records the updates of all ranges that are not BY_ELEMENT. */
 void record_directions(const optimizer *o, prog *p);
 /* The weights' step along a direction. @param squares VAL_NONE: its length is right as it is */
 void record_along(const optimizer *o, prog *p, const update_range *s, val direction, val squares);

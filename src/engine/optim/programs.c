@@ -42,7 +42,7 @@ static grad_run run_of_param(const optimizer *o, int param) {
     return (grad_run){ s->b.grad.region, s->b.grad.at + s->at + t->at, t->count, t->copies };
 }
 
-/* Elements between the end of one run and the beginning of another, in the arena. */
+/* @return the number of elements between the end of one run and the beginning of another, in the arena. */
 static int64_t gap_between(const optimizer *o, const grad_run *a, const grad_run *b) {
     int64_t apart = (int64_t)plan_offset(o->p, b->region) - (int64_t)plan_offset(o->p, a->region);
     return apart / (int64_t)sizeof(float) + b->at - (a->at + a->n);
@@ -116,8 +116,8 @@ static void record_weight_squares(const optimizer *o, prog *p, int param, val su
     record_squares(p, own, t->copies, sum, true);
 }
 
-/* For metrics: a square sum of gradients or weights for each block, and one for what is outside of them, behind that of
- * the norm. */
+/* Records, for metrics, a square sum of gradients or weights for each block and one for parameters outside blocks,
+ * stored after that of the norm. */
 static void record_block_norms(const optimizer *o, prog *p, param_buffer which) {
     int layers = model_conf(o->m)->layers;
     placement partial = placement_on(mesh_axes(&o->mesh), PLACE_P);
@@ -146,7 +146,7 @@ static void record_clip(const optimizer *o, prog *p) {
 }
 
 /* ---- updates ------------------------------------------------------------------------------- */
-/* Updates of what is in host memory wait for the bus, and do that beside the next step. */
+/* Updates of host memory wait for the bus, so they run beside the next step. */
 static device_queue queue_of(const update_range *s) {
     bool host = s->attr.update.host_state || s->attr.update.host_params;
     return host && s->r->kind == BY_ELEMENT ? QUEUE_UPDATE : QUEUE_COMPUTE;

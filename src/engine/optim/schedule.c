@@ -32,7 +32,7 @@ static fall_function shape_of(const schedule *s) {
     BUG("not a schedule");
 }
 
-/* How much of the fall has passed at this point: 0 to 1. */
+/* @return how much of the fall has passed at this point: 0 to 1. */
 static double passed_of_fall(const schedule *s, double at) {
     int64_t rest = MAX(s->end - s->warmup, 0);
     bool at_end = sched_kind_traits[s->kind] & SCHED_FALLS_AT_END;

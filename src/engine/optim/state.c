@@ -38,7 +38,7 @@ int64_t optim_state_count(const optimizer *o, int param, int k) {
     return t->range < 0 ? 0 : t->count;
 }
 
-/* Where a parameter's state begins. */
+/* Locates a parameter's state: where it begins. */
 typedef struct state_view {
     char *at;
     float *scale; /* of its first block, in bytes */

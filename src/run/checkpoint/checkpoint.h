@@ -71,9 +71,9 @@ const char *st_metadata(const st_file *f, const char *key);
 
 /* Copies n elements from `first` on, in row-major order, as they are stored. */
 void st_read(const st_tensor *t, int64_t first, int64_t n, void *dst);
-/* The same, converted to fp32. An error when the tensor's type is not a float we know. */
+/* Likewise, converted to fp32. An error when the tensor's type is not a known float. */
 err st_read_f32(const st_tensor *t, int64_t first, int64_t n, float *dst) MUST_USE;
-/* Takes the memory of a tensor's pages off this process: what is read again is read from the file. */
+/* Releases the memory of a tensor's pages: later reads are from the file. */
 void st_release(const st_tensor *t);
 
 /* ---- safetensors, writing ----------------------------------------------------------------
@@ -115,7 +115,7 @@ typedef struct st_positions {
     uint64_t header_hash; /* hash_bytes of the header */
     int64_t bytes;        /* of the file */
 } st_positions;
-/* The same, and reports where everything went. */
+/* Likewise, and reports the offsets of everything written. */
 err st_write_at(const char *path, const st_spec *specs, int n, const st_meta *meta, int n_meta,
                 st_source from, st_positions *out) MUST_USE;
 
@@ -195,7 +195,7 @@ typedef struct hf_export {
 } hf_export;
 err hf_export_folder(const char *folder, const hf_export *x) MUST_USE;
 
-/* The same model as a file of llama.cpp, tokenizer included. */
+/* Writes the model as a file of llama.cpp, tokenizer included. */
 typedef enum { GGUF_F32, GGUF_F16, GGUF_BF16, GGUF_Q8_0 } gguf_type;
 bool gguf_type_from_name(const char *name, gguf_type *out); /* "fp16"; false: none of them */
 err gguf_export_file(const char *path, const hf_export *x, gguf_type type) MUST_USE;
@@ -293,7 +293,7 @@ typedef struct ckpt_state {
 /* Full checkpoints are what a run continues from; those of weights alone are for everything else. */
 typedef enum { CKPT_FULL, CKPT_WEIGHTS, CKPT_KINDS } ckpt_kind;
 
-/* Which checkpoints stay when another is complete. The last one after a finite loss always does. */
+/* Selects the checkpoints that are kept when another is complete. The last one after a finite loss always is. */
 typedef struct ckpt_keep {
     int64_t latest; /* the newest n; 0: all */
     int64_t every;  /* ... and each n-th that was saved; 0: none */
@@ -333,7 +333,7 @@ typedef struct ckpt_report {
     int64_t step, bytes; /* bytes: what this rank wrote */
     double seconds;      /* from its begin to its end */
 } ckpt_report;
-/* All is borrowed. @param o NULL: there are only weights. */
+/* All pointers are borrowed. @param o NULL: weights alone. */
 ckpt_saver *ckpt_saver_new(const char *run_dir, const model *m, exec *x, const optimizer *o);
 /* Waits for the thread. A save in flight is still completed where every rank's files are. Takes NULL. */
 void ckpt_saver_free(ckpt_saver *v);
@@ -344,7 +344,7 @@ err ckpt_saver_begin(ckpt_saver *v, const ckpt_request *r) MUST_USE;
 err ckpt_saver_poll(ckpt_saver *v, ckpt_report *out) MUST_USE;
 /* Waits until the save in flight is complete. */
 err ckpt_saver_wait(ckpt_saver *v, ckpt_report *out) MUST_USE;
-/* The update of a step that is queued next waits until the copy has been taken. */
+/* Makes the update of the step that is queued next wait until the copy is complete. */
 void ckpt_saver_before_update(ckpt_saver *v);
 
 /* Begins and waits. @param o may be NULL: weights alone. @param run, keep may be NULL. */
@@ -367,7 +367,7 @@ err hf_import_run(const hf_family *family, const char *folder, const model *m,
 typedef struct ckpt_uploader ckpt_uploader;
 /* An error when the store cannot be reached, or refuses. @param out owned: ckpt_uploader_free. */
 err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out) MUST_USE;
-/* The checkpoint of this step is complete on disk, and is to be uploaded. @param keep in the store. */
+/* Queues the upload of this step's checkpoint, which is complete on disk. @param keep in the store. */
 void ckpt_uploader_add(ckpt_uploader *u, ckpt_kind kind, int64_t step, const ckpt_keep *keep);
 /* The run goes back to an earlier step: before it sets later checkpoints aside, it leaves a mark on disk; after
  * that, the store gets that step, if it lacks it, and supersedes later ones. A process that is killed between the two,
@@ -387,7 +387,7 @@ bool ckpt_uploader_poll(ckpt_uploader *u, ckpt_upload *out, err *failed);
 /* Waits for what is under way and what waits; what fails now is not tried again, and a signal after the call ends it.
  * @return an error when the last save is not in the store, with the command that uploads it. */
 err ckpt_uploader_finish(ckpt_uploader *u) MUST_USE;
-/* Ends after the file under way; takes NULL. */
+/* Ends after the file that is being uploaded; takes NULL. */
 void ckpt_uploader_free(ckpt_uploader *u);
 
 /* Uploads the newest checkpoint of a kind that a run folder has, unless the store has it. @param out step -1: the folder
@@ -395,7 +395,7 @@ void ckpt_uploader_free(ckpt_uploader *u);
 err ckpt_upload_newest(const char *run_dir, const char *url, ckpt_kind kind,
                        ckpt_upload *out) MUST_USE;
 
-/* Steps of the complete full checkpoints below a URL, ascending. @param steps owned (free). */
+/* Lists the steps of the complete full checkpoints below a URL, ascending. @param steps owned (free). */
 err ckpt_remote_list(const char *url, int64_t **steps, int *n) MUST_USE;
 /* Downloads the newest full checkpoint below a URL that is later than `after` into run_dir/checkpoints, with
  * the tokenizer, and verifies it. One that is damaged is passed over with a warning. @param url of a run, or of
@@ -406,7 +406,7 @@ err ckpt_download(const char *url, const char *run_dir, int64_t after, int64_t *
 err ckpt_download_manifests(const char *url, const char *run_dir) MUST_USE;
 
 /* ---- finding -------------------------------------------------------------------------------- */
-/* Removes or puts right what a killed save left behind. No other process may be saving to this run. */
+/* Removes or repairs what a killed save left behind. No other process may be saving to this run. */
 err ckpt_recover(const char *run_dir) MUST_USE;
 /* Steps of the checkpoints of a run, ascending; also of one that lacks its manifest, which nothing loads.
  * @param steps owned (free). */
@@ -432,7 +432,7 @@ err ckpt_supersede_newer(const char *run_dir, int64_t step, ckpt_fault why) MUST
 err ckpt_find(const char *run, char **path) MUST_USE;
 /* @return a file in a checkpoint's folder or its run's, owned; NULL when there is none. */
 char *ckpt_file(const char *checkpoint, const char *name);
-/* The same of tokenizer.json. */
+/* Likewise, for tokenizer.json. */
 char *ckpt_tokenizer_path(const char *checkpoint);
 
 /* ---- reading -------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@
 /* Whether the layers that are not of full attention are gated DeltaNet. */
 static bool has_delta(const hf_family *f) { return f->kinds && strchr(f->kinds, '5'); }
 
-/* The name of layers with a window, or of the kind that the family has instead. */
+/* @return the name of layers with a window, or of the kind that the family has instead. */
 static const char *window_type(const hf_family *f) {
     return has_delta(f) ? DELTA_TYPE : f->chunks ? CHUNK_TYPE : WINDOW_TYPE;
 }
@@ -57,7 +57,7 @@ static err read_rope_number(const hf_reader *r, const json_t *rope, const char *
     return read_place(r, r->doc, inside, fact, &found, out);
 }
 
-/* The members of a that b has too are equal. */
+/* Whether the members that a and b share are equal. */
 static bool agrees(json_t *a, json_t *b) {
     const char *key;
     json_t *v;
@@ -183,7 +183,7 @@ static err find_rope_type(const hf_reader *r, const json_t *rope, bool plain,
     return e;
 }
 
-/* The base of layers with a window. */
+/* Reads the base of layers with a window. */
 static err read_local_rope(const hf_reader *r, json_t *rope) {
     const hf_family *f = r->family;
     const hf_rope_type *type;
@@ -279,7 +279,7 @@ static err check_layer_types(const hf_reader *r) {
     return OK;
 }
 
-/* A list with a member per layer; NULL: there is none. */
+/* @return a list with a member per layer; NULL: none. */
 static err find_list(const hf_reader *r, const char *key, json_t **out) {
     *out = key ? json_object_get(r->doc, key) : NULL;
     if (json_is_null(*out)) *out = NULL;
@@ -331,7 +331,7 @@ static err read_layer(const hf_reader *r, const json_t *types, const json_t *rop
     return OK;
 }
 
-/* The shortest run of digits that repeats, as a number; -1: too long. */
+/* @return the shortest run of digits that repeats, as a number; -1: too long. */
 static int64_t shortest_pattern(const char *digits, int n) {
     enum { MOST = 15 };
     for (int period = 1; period <= MIN(n, MOST); period++) {

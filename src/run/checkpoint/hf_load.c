@@ -25,7 +25,7 @@ static err copy_extent_run(void *ctx, int64_t from, int64_t to, int64_t n) {
     return OK;
 }
 
-/* Of a whole parameter, what this rank holds. */
+/* Stores this rank's part of a whole parameter. */
 static void put_own_extent(const target *to, int i, const float *values) {
     const holding *h = &to->hold[i];
     ckpt_extent whole = extent_whole(h->ndim, h->dim);

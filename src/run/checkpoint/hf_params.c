@@ -137,7 +137,7 @@ static layout layout_of(const model_param *p, int how, const model_config *c) {
     return l;
 }
 
-/* The same of matrix `expert` in a tensor of all experts of a layer. */
+/* Likewise, for matrix `expert` in a tensor of all experts of a layer. */
 static layout stacked_layout(const model_param *p, int how, int expert, const model_config *c) {
     layout l = layout_of(p, how, c);
     bool half = how & (HF_GATE | HF_UP), turned = how & HF_TRANSPOSED;
@@ -174,7 +174,7 @@ static float sign_of_row(const layout *l, int64_t r) {
     return l->how & HF_REFLECTED && r % l->head_dim >= l->head_dim / 2 ? -1.0f : 1.0f;
 }
 
-/* Our values from their tensor. @param column holds twice l->rows values. */
+/* Reads our values from their tensor. @param column holds twice l->rows values. */
 static err read_layout(const layout *l, const st_tensor *t, float *column, float *out) {
     if (!(l->how & HF_TRANSPOSED)) {
         for (int64_t r = 0; r < l->rows; r++) {
@@ -202,7 +202,7 @@ static void write_latent(const layout *l, const float *ours, float *theirs) {
                     ours[(h * l->per_group + l->in_group + r) * cols + c];
 }
 
-/* Our values into their tensor. @param gradients which have no offset */
+/* Writes our values into their tensor. @param gradients which have no offset */
 static void write_layout(const layout *l, bool gradients, const float *ours, float *theirs) {
     if (l->how & (HF_KEYS | HF_VALUES)) {
         write_latent(l, ours, theirs);
@@ -437,7 +437,7 @@ struct hf_tensors {
     hf_getter get;
 };
 
-/* Values of a parameter of the full model: zeros where ours lacks it. */
+/* Reads the values of a parameter of the full model: zeros where ours lacks it. */
 static err get_param_values(hf_tensors *x, int i) {
     const model_param *p = model_param_at(x->full, i);
     int own = model_find_param(x->m, p->name);

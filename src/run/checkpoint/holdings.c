@@ -8,7 +8,7 @@
 
 enum { SHARED_FROM = 65536 }; /* elements */
 
-/* Which of the elements that `copies` ranks hold is written by the one numbered `index`. */
+/* Returns the elements that rank `index` writes, of those that `copies` ranks hold. */
 static ckpt_extent share_of(const ckpt_extent *of, int copies, int index, int number) {
     ckpt_extent w = *of;
     int64_t n = extent_count(of);

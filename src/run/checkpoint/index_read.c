@@ -79,7 +79,7 @@ static err read_chunk_verified(ckpt_index *x, int slice, int64_t chunk) {
     return OK;
 }
 
-/* Mapped tensors may be unaligned: through a buffer. */
+/* Reads through a buffer, since mapped tensors may be unaligned. */
 static void convert_to_f32(dtype dt, const uint8_t *from, float *to, int64_t n) {
     float aligned[1024];
     size_t size = dt_size(dt);
@@ -200,7 +200,7 @@ typedef struct slice_copy {
     bool queued; /* parts of chunks too */
 } slice_copy;
 
-/* n elements from `at` of the slice on, to `to` of what is wanted on. */
+/* Copies n elements, from `at` of the slice to `to` of the result. */
 static err copy_slice_run(void *ctx, int64_t at, int64_t to, int64_t n) {
     slice_copy *j = ctx;
     const ckpt_slice *s = &j->x->slice[j->slice];
@@ -250,8 +250,8 @@ err index_queue(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *di
     return copy_from_slices(&j, t, ndim, dim, want);
 }
 
-/* One that reads a tensor piece by piece comes back to the same chunk: parts of chunks are taken from the one that is
- * held. */
+/* A caller that reads a tensor piece by piece returns to the same chunk, so parts of chunks are copied from the one
+ * that is kept. */
 err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
                const ckpt_extent *want, float *to) {
     slice_copy j = { .x = x, .dt = t->dt, .to = to };

@@ -7,7 +7,7 @@
 
 #include "io/io.h"
 
-/* A checkpoint that is open. */
+/* Holds an open checkpoint. */
 struct ckpt_reader {
     char *path;
     json_t *doc;
@@ -178,7 +178,7 @@ static err stage_tensor(loader_job *j, const holding *h, size_t n, float **out) 
     return OK;
 }
 
-/* Where the host can write what the file holds as it is; NULL: nowhere. */
+/* @return an address to which the host can read the file's values as they are; NULL: none. */
 static float *holding_in_place(const loader_job *j, const holding *h) {
     dtype dt;
     if (plan_has_device(j->x->plan)) return NULL;

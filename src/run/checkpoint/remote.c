@@ -64,7 +64,7 @@ typedef struct remote_folders {
     int n;
 } remote_folders;
 
-/* Folders that have a manifest. @param root "URL/checkpoints". */
+/* Lists the folders that have a manifest. @param root "URL/checkpoints". */
 static err list_remote_folders(store *s, const char *root, remote_folders *out) {
     store_list l;
     *out = (remote_folders){ 0 };
@@ -88,7 +88,7 @@ static bool is_replaced(const remote_folders *l, int i) {
     return i + 1 < l->n && l->at[i + 1].step == l->at[i].step;
 }
 
-/* Leaves the last copy of each step. */
+/* Keeps the last copy of each step in the list. */
 static void drop_replaced(remote_folders *l) {
     int n = 0;
     for (int i = 0; i < l->n; i++)
@@ -127,7 +127,7 @@ static err has_manifest(store *s, const char *folder, const char *manifest, bool
     return e;
 }
 
-/* Where to upload a step: never to a folder that has a manifest. @param there whether its last copy is this
+/* Chooses the folder to upload a step to, never one that has a manifest. @param there whether its last copy is this
  * one already. @param out owned (free). */
 static err choose_remote_folder(store *s, const char *root, int64_t step, const char *manifest,
                                 bool *there, char **out) {
@@ -387,7 +387,7 @@ err ckpt_upload_newest(const char *run_dir, const char *url, ckpt_kind kind, ckp
 }
 
 /* ---- downloading ----------------------------------------------------------------------------------------------- */
-/* A name from a store stays inside the folder. */
+/* Whether a name from a store is inside the folder. */
 static bool is_file_name(const char *name) { return *name && name[0] != '.' && !strchr(name, '/'); }
 
 static err download_files(store *s, const char *url, const char *folder) {
@@ -438,7 +438,7 @@ static err download_run_file(store *s, const char *url, const char *run_dir, con
     return e;
 }
 
-/* From the newest on, and the copies of each step. @return the newest one's error when all are damaged. */
+/* Tries checkpoints from the newest on, with all copies of each step. @return the newest one's error when all are damaged. */
 static err download_newest(store *s, const char *root, const char *run_dir, int64_t after,
                            const remote_folders *l, int64_t *step) {
     err first = OK;
@@ -461,7 +461,7 @@ static err download_newest(store *s, const char *root, const char *run_dir, int6
     return first;
 }
 
-/* The newest whole checkpoint of a run after step `after`, and the run's tokenizer. */
+/* Downloads the newest complete checkpoint of a run after step `after`, and the run's tokenizer. */
 static err download_run(store *s, const char *url, const char *run_dir, int64_t after,
                         int64_t *step) {
     char *root = remote_root(url, CKPT_FULL);

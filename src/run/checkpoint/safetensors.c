@@ -133,7 +133,7 @@ static err parse_shape(const st_shard *s, json_t *spec, st_tensor *t) {
     return OK;
 }
 
-/* Rule 3. */
+/* Checks rule 3. */
 static err parse_range(const st_shard *s, json_t *spec, size_t data_at, int bits, st_tensor *t) {
     json_t *range = json_object_get(spec, "data_offsets");
     json_t *first = json_array_get(range, 0), *last = json_array_get(range, 1);
@@ -179,7 +179,7 @@ static int by_tensor_name(const void *a, const void *b) {
     return strcmp(((const st_tensor *)a)->name, ((const st_tensor *)b)->name);
 }
 
-/* Rule 4. Leaves the tensors in order of place. */
+/* Checks rule 4. Leaves the tensors in order of their offsets. */
 static err check_cover(st_shard *s, size_t data_at) {
     sort_array(s->tensors, (size_t)s->n, sizeof *s->tensors, by_place);
     const uint8_t *at = s->file.data + data_at;

@@ -77,7 +77,7 @@ static bool is_first(const ckpt_saver *v) { return comm_rank(v->x->comm) == 0; }
 static int rank_count(const ckpt_saver *v) { return mesh_world(comm_mesh(v->x->comm)); }
 static bool on_device(const ckpt_saver *v) { return plan_has_device(v->x->plan); }
 
-/* The drawing above, executable. */
+/* Changes the phase, along the arrows of the drawing above alone. */
 static void set_phase(ckpt_saver *v, save_phase next) {
     static const bool may[PHASES][PHASES] = {
         [IDLE] = { [COPYING] = true },
@@ -98,7 +98,7 @@ static void *run_job(void *arg) {
     return NULL;
 }
 
-/* Where the system does not start a thread the job is done here and now. */
+/* Runs the job here if no thread can be started. */
 static void start_job(ckpt_saver *v, err (*job)(ckpt_saver *v), bool inline_) {
     sigset_t before;
     v->job = job;
@@ -128,7 +128,7 @@ static const void *data_of(const ckpt_saver *v, const holding *h, dtype *dt) {
     return at ? (const char *)at + (size_t)(h->write.from - h->extent.from) * dt_size(*dt) : NULL;
 }
 
-/* All values of a quantized state that this rank holds. @param out owned (free). */
+/* Reads all values of a quantized state that this rank holds. @param out owned (free). */
 static err copy_quantized_state(const ckpt_saver *v, const holding *h, float **out) {
     *out = mem_alloc((size_t)(extent_count(&h->extent) + 1) * sizeof **out);
     return optim_state_get(v->o, h->param, h->state, *out);
@@ -234,7 +234,7 @@ typedef struct file_job {
     int *which; /* [pieces] into v->hold */
 } file_job;
 
-/* Gives elements of what is written, from the copy or, without one, from the plan. */
+/* Reads elements that are written, from the copy or, without one, from the plan. */
 static err get_saved(void *ctx, int piece, int64_t first, int64_t n, float *to) {
     const file_job *j = ctx;
     const holding *h = &j->v->hold[j->which[piece]];
@@ -525,8 +525,8 @@ static bool lists_are_there(const ckpt_saver *v) {
     return all;
 }
 
-/* The training ended with an error while a save was in flight, and other ranks may be gone. What all of
- * them have written, or write in the next seconds, is a checkpoint all the same. */
+/* The training ended with an error while a save was in flight, and other ranks may be gone. Files that all of
+ * them have written, or write in the next seconds, still become a checkpoint. */
 static void commit_alone(ckpt_saver *v) {
     enum { PATIENCE_S = 5 };
     wait_state w;

@@ -255,7 +255,7 @@ static bool is_uploading(const ckpt_uploader *u) {
     return u->busy || (has_work(u) && !u->given_up);
 }
 
-/* Ends what is under way: a request within about a second. The lock is held. */
+/* Cancels the upload in flight: a request ends within about a second. Called with the lock held. */
 static void cut_short(ckpt_uploader *u) {
     wait_state w;
     wait_begin(&w, MOST_WAIT_S, "a request to %s to end", u->url);
