@@ -6,7 +6,7 @@
 #include "config/config.h"
 #include "store/store.h"
 
-/* The URL that the run itself uploads to. @param out owned (free). */
+/* Reads the URL that the run itself uploads to. @param out owned (free). */
 static err read_url(const char *run, char **out) {
     config c;
     char *path = io_join(run, "config.yaml");

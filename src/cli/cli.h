@@ -37,7 +37,7 @@ err cli_parse_many(const cli_spec *s, int argc, char **argv, void *into, int *n)
 struct config;
 err cli_parse_config(const cli_spec *s, int argc, char **argv, struct config *c,
                      void *into) MUST_USE;
-/* The table as help text. */
+/* Prints the table as help text. */
 void cli_print_args(const cli_spec *s);
 
 /* Ends a process that hangs where nothing can be unwound. */
@@ -116,7 +116,7 @@ typedef struct train_flags {
 } train_flags;
 #define TRAIN_STOP_ON_STDIN "stop-on-stdin"
 #define TRAIN_STOP_LINE     "stop"
-/* The arguments of train. @param c initialized. */
+/* Reads the arguments of train. @param c initialized. */
 err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
                    train_flags *flags) MUST_USE;
 extern const cli_spec cmd_chat_spec, cmd_config_spec, cmd_doctor_spec, cmd_eval_spec,

@@ -105,7 +105,7 @@ static void add_own_options(const cli_spec *s, str *out) {
     }
 }
 
-/* The options of config/, by section, each with its default and its choices. */
+/* Appends the options of config/, by section, each with its default and its choices. */
 static void add_config_options(str *out) {
     const char *section = "";
     config defaults;

@@ -281,7 +281,7 @@ cleanup:
     return e;
 }
 
-/* The options of substrings from those that all methods share. */
+/* Takes the options of substrings from those that all methods share. */
 static err find_substrings(const dedup_args *a, const dedup_options *shared,
                            const dedup_inputs *d) {
     tokenizer *t = NULL;

@@ -91,7 +91,7 @@ static data_range document_head(const data_source *s, int64_t document) {
     return (data_range){ r.from, MIN(r.to, r.from + SAMPLE_TOKENS) };
 }
 
-/* Which documents to show: the one asked for, else spread by the seed. */
+/* @return the document to show: the one asked for, else one chosen by the seed. */
 static int64_t sample_at(const inspect_args *a, const data_source *s, int64_t i) {
     if (a->document >= 0) return a->document;
     if (i == 0 && a->seed == 0) return 0;

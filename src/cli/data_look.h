@@ -17,7 +17,7 @@ typedef struct look_text {
 err look_text_open(const data_source *s, const char *path, look_text *out) MUST_USE;
 void look_text_close(look_text *l);
 
-/* The head of both: path, format, counts. */
+/* Prints the head of both: path, format, counts. */
 void look_print_info(const data_info *info, int shards);
 json_t *look_info_json(const data_info *info, int shards);
 /* Prints a JSON document and frees it. */

@@ -51,7 +51,7 @@ static err open_run(const char *option, const char *path, const mix_file *m, ser
     return OK;
 }
 
-/* The row of a step, from `row` on; rows ascend by steps. */
+/* @return the row of a step, from `row` on; rows ascend by steps. */
 static int64_t advance_to_step(const series *s, double step, int64_t row) {
     const series_column *steps = series_find(s, "step");
     while (row < series_rows(s) && series_in_row(steps, row) < step) row++;

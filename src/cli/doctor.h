@@ -17,7 +17,7 @@ void doctor_put(const op_backend *b, void *to, const void *from, size_t bytes);
 err doctor_get(const op_backend *b, void *to, const void *from, size_t bytes) MUST_USE; /* waits */
 err doctor_sync(const op_backend *b) MUST_USE; /* waits for what is queued */
 
-/* The i-th word of the pattern of a seed. */
+/* @return the i-th word of the pattern of a seed. */
 uint64_t doctor_word(uint64_t seed, uint64_t i);
 
 enum { DOCTOR_PIECE_BYTES = 16 << 20 }; /* memory is tested in whole pieces */

@@ -29,7 +29,7 @@ typedef struct launch_args {
     }
 /* Prints the file. @param argv the ranks' command. */
 err launch_emit(const launch_args *a, int argc, char **argv) MUST_USE;
-/* The words as the shell reads them again: appended. */
+/* Appends the words, quoted for the shell. */
 void launch_quote_command(char *const *word, int n, str *out);
 
 /* ---- hosts ----------------------------------------------------------------------------------- */

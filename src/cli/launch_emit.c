@@ -11,7 +11,7 @@
 #include "cli/launch.h"
 
 /* ---- words ---------------------------------------------------------------------------------------- */
-/* A word as the shell reads it again. */
+/* Appends a word, quoted for the shell. */
 static void shell_quote(str *s, const char *word) {
     const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=:,+@%-";
     if (*word && !word[strspn(word, plain)]) {

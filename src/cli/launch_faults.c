@@ -28,7 +28,7 @@ static const char *text_after(const char *line, const char *text) {
     return at ? at + strlen(text) : NULL;
 }
 
-/* A rank's number at `at`. @return what follows it; NULL: there is none. */
+/* Reads a rank's number at `at`. @return what follows it; NULL: none. */
 static const char *take_rank(const char *at, int *rank) {
     char *end = NULL;
     long n = at && *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
@@ -140,7 +140,7 @@ static void read_unreachable(launch_fault *f, const char *line) {
     f->unreachable = true;
 }
 
-/* The verdict of doctor --cluster; of several ranks the first. */
+/* Reads the verdict of doctor --cluster: the first of several ranks. */
 static void read_doctor(launch_fault *f, const char *line) {
     launch_fault named = LAUNCH_FAULT_NONE;
     const char *rank = text_after(line, " wrong values: rank ");

@@ -368,7 +368,7 @@ static void print_version(void) {
     printf("\n");
 }
 
-/* A command with subcommands answers for the help of those itself. */
+/* Whether help is asked for here: a command with subcommands shows their help itself. */
 static bool asks_help(const cli_command *c, int argc, char **argv) {
     int last = argc;
     if (c->family && (!c->spec || (argc > 1 && cli_find_subcommand(c->family, argv[1]))))

@@ -125,7 +125,7 @@ static bool are_ids(const json_t *v, int64_t vocab) {
     return json_array_size(v) > 0;
 }
 
-/* A text, ids, or a list of either. */
+/* Reads a text, ids, or a list of either. */
 static bool read_prompt_field(json_t *v, int64_t vocab, completion_request *out,
                               completion_error *why) {
     bool one = json_is_string(v) || (json_is_array(v) && json_is_integer(json_array_get(v, 0)));

@@ -50,7 +50,7 @@ void completion_begin(completion_answer *a, const completion_request *r, const c
                       uint64_t number);
 /* Adds a finished choice. */
 void completion_add(completion_answer *a, const char *text, size_t n, bool stopped);
-/* The whole answer as JSON, appended; frees the choices. */
+/* Appends the whole answer as JSON; frees the choices. */
 void completion_write(completion_answer *a, str *out);
 /* One event of a stream: "data: {...}\n\n", appended. @param finish "stop", "length", or NULL while it goes on
  * @param first the choice begins here */

@@ -48,7 +48,7 @@ typedef struct plan_failures {
 err plan_failures_open(const plan_args *a, const plan_machine *m, const scaling_point *p,
                        double checkpoint, plan_failures *out) MUST_USE;
 void plan_report_failures(const plan_failures *f, const plan_machine *m, json_t *doc);
-/* The same with other rates of failures. @param p of a known length */
+/* Likewise, with other rates of failures. @param p of a known length */
 err plan_compare_failures(const plan_args *a, const plan_machine *m, const scaling_point *p,
                           double checkpoint, json_t *doc) MUST_USE;
 

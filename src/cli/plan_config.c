@@ -316,7 +316,7 @@ static err report_advice(const config_plan *p, json_t *doc) {
     return OK;
 }
 
-/* The loss that a scaling law expects of the run. */
+/* Reports the loss that a scaling law expects of the run. */
 static err report_loss(const plan_args *a, const config_plan *p, json_t *doc) {
     scaling_law own;
     const scaling_law *law;

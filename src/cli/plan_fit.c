@@ -25,7 +25,7 @@ typedef struct curve {
     double x[CURVE], y[CURVE], low[CURVE], high[CURVE];
 } curve;
 
-/* The loss along the fitted frontier, from the smallest run's compute to `to`. */
+/* Plots the loss along the fitted frontier, from the smallest run's compute to `to`. */
 static err trace_frontier(const law_fit *f, double from, double to, curve *c) {
     for (int i = 0; i < CURVE; i++) {
         scaling_point p;

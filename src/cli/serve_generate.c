@@ -141,7 +141,7 @@ static bool take_choice_text(void *ctx, const char *text, size_t n) {
     return serve_stream_is_open(c->job->to);
 }
 
-/* The ids of a prompt: text, ids, or the messages of a chat. */
+/* Reads the ids of a prompt: text, ids, or the messages of a chat. */
 static err prompt_ids(generate_server *v, const generate_job *job, const json_t *prompt,
                       token_ids *out) {
     if (job->r.chat) return chat_prompt(&v->format, v->tok, job->r.messages, out);
@@ -170,7 +170,7 @@ static void free_job(generate_job *job) {
     free(job);
 }
 
-/* The prompts of a request as ids. */
+/* Reads the prompts of a request as ids. */
 static err read_job(generate_server *v, generate_job *job) {
     job->prompts = job->r.chat ? 1 : (int64_t)json_array_size(job->r.prompts);
     job->choices = job->prompts * job->r.n;

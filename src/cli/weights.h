@@ -29,9 +29,9 @@ typedef struct weights {
 /* The tokenizer a run was trained with: "bytes" for plain text, else the tokenizer.json beside its
  * checkpoints. NULL when there is none. */
 err weights_tokenizer(const weights *w, tokenizer **out) MUST_USE;
-/* The device that --device and --device.index choose. @param kind NULL: auto. */
+/* Opens the device that --device and --device.index choose. @param kind NULL: auto. */
 err weights_device(const char *kind, int64_t index, ops_choice *out) MUST_USE;
-/* The type that --dtype chooses: fp32 or bf16. @param name NULL: fp32. */
+/* Reads the type that --dtype chooses: fp32 or bf16. @param name NULL: fp32. */
 err weights_dtype(const char *name, dtype *out) MUST_USE;
 /* Opens a run's newest checkpoint, or a Hugging Face folder. */
 err weights_open(const char *run, const ops_choice *on, weights *w) MUST_USE;

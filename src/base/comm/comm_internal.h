@@ -77,12 +77,12 @@ typedef struct meeting {
 /* A collective is divided into tasks, which may run in any order and at the same time. */
 int64_t meeting_tasks(const meeting *m);
 void meeting_run(const meeting *m, int64_t task);
-/* The rows that member `to` receives from member `from`, and their offset in its tensor. */
+/* @return the rows that member `to` receives from member `from`, and their offset in its tensor. */
 int64_t meeting_rows(const meeting *m, int from, int to, int64_t *begin);
 
 /* Sums, or takes the maximum of, n <= COMM_BLOCK elements of all inputs, in order, in fp32. */
 void meeting_reduce(const meeting *m, int64_t at, int64_t n, float *out);
-/* The whole of one member's input, as its part along from.dim of another's output. */
+/* Copies the whole of one member's input to its part along from.dim of another's output. */
 void meeting_gather(const meeting *m, int from, int to);
 bool comm_rounds(dtype dt, dtype wire); /* whether a value changes on such a wire */
 /* Copies n values of one type, rounded through `wire` unless it is DT_NONE or the same type. */

@@ -88,7 +88,7 @@ void config_copy(config *to, const config *from);
 
 /* Reads a YAML file over what `c` holds. After an error `c` is good only for config_free. */
 err config_load(config *c, const char *path) MUST_USE;
-/* The same from memory; `name` stands for the file in messages. */
+/* Likewise, from memory; `name` stands for the file in messages. */
 err config_parse(config *c, const char *text, size_t len, const char *name) MUST_USE;
 /* An error when YAML is nested deeper than any file of ours: to be asked before libyaml loads a
  * document. Text that is not YAML passes. */

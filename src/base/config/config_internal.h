@@ -63,7 +63,7 @@ err option_suggest(err e, const char *section_name, const char *key) MUST_USE;
  * config_where; it is borrowed and must live as long as `c`. */
 err option_set(config *c, const option *o, const char *text, const char *label,
                const char *origin) MUST_USE;
-/* The same for a value outside of a config; not of text. @return false when `text` is not a legal value. */
+/* Likewise, for a value outside of a config; not of text. @return false when `text` is not a legal value. */
 bool option_parse(const option *o, const char *text, void *at);
 /* A value that is not given: CFG_AUTO, or NaN. */
 void option_unset(const option *o, void *at);
@@ -74,7 +74,7 @@ void option_print_value(const option *o, const void *at, str *out);
 err groups_normalize(const char *text, const char *label, str *out) MUST_USE;
 /* An error for a key of a group that its optimizer does not read. */
 err groups_check_effects(const config *c) MUST_USE;
-/* A list of counts: checks a text and appends it as "[1, 2]". */
+/* Checks a text that is a list of counts, and appends it as "[1, 2]". */
 err counts_normalize(const char *text, const char *label, str *out) MUST_USE;
 err numbers_normalize(const char *text, const char *label, str *out) MUST_USE;
 /* training.batch_schedule: checks a text and appends it as "[{batch: 32, until: 20%}]". */

@@ -86,7 +86,7 @@ static bool next_entry(const char **at, const char **entry, size_t *len) {
     return *len > 0;
 }
 
-/* How many characters of `key` an entry of a list decides by; 0: it does not match. */
+/* @return how many characters of `key` an entry of a list decides by; 0: it does not match. */
 static size_t match_entry(const char *entry, size_t len, const char *key) {
     const char *equals = memchr(entry, '=', len);
     size_t n = equals ? (size_t)(equals - entry) : len, key_len = strlen(key);

@@ -249,7 +249,7 @@ static void docs_section(const section *s, str *out) {
     if (!strcmp(s->name, "model")) str_add(out, "%s", initial_weights);
 }
 
-/* The COMMON options, and the sections, each with a link. */
+/* Appends the COMMON options, and the sections, each with a link. */
 static void docs_overview(str *out) {
     str_add(out, "\n## The options people set\n\n| option | default | |\n|---|---|---|\n");
     for (size_t i = 0; i < COUNT_OF(common_options); i++) {

@@ -56,7 +56,7 @@ err io_publish(const char *path, const void *bytes, size_t n) MUST_USE;
 err io_copy(const char *from, const char *to) MUST_USE;
 
 /* ---- append-only logs ---------------------------------------------------------------------- */
-/* A descriptor opened for appending, made if missing. */
+/* Opens a file for appending, which is created if missing. */
 err io_append_open(const char *path, int *fd) MUST_USE;
 /* Appends all n bytes with one write where the system lets it. `path` is for messages. */
 err io_append(int fd, const char *path, const void *bytes, size_t n) MUST_USE;

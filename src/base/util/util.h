@@ -63,7 +63,7 @@ const exit_row *exit_find(int code);
 /* Sets the code that the program exits with for it; EXIT_ERROR unless set. @return e. */
 err err_exit(err e, exit_code code) MUST_USE;
 exit_code err_exit_code(err e);
-/* A mistake in the command line: EXIT_USAGE. */
+/* Marks a mistake in the command line: EXIT_USAGE. */
 static inline err err_usage(err e) { return err_exit(e, EXIT_USAGE); }
 static inline bool err_is_usage(err e) { return err_exit_code(e) == EXIT_USAGE; }
 /* Marks an error that only states that another rank failed: that rank's own error has the cause. @return e. */
@@ -171,7 +171,7 @@ char *str_bytes(char *buf, size_t n, double bytes);
 char *str_count(char *buf, size_t n, double count);
 char *str_duration(char *buf, size_t n, double seconds);
 
-/* The exit codes as a table of Markdown. */
+/* Appends the exit codes as a table of Markdown. */
 void exit_docs(str *out);
 
 /* A text file compiled into the program (cmake/embed_files.cmake). A list of them ends in { 0 }. */
@@ -260,7 +260,7 @@ void philox4x32(rng_key key, const uint32_t ctr[4], uint32_t out[4]);
 uint32_t rng_u32(rng_key key, uint64_t index);
 float rng_uniform(rng_key key, uint64_t index); /* [0, 1) */
 float rng_normal(rng_key key, uint64_t index);  /* mean 0, deviation 1 */
-/* The n values from `first` on, each as rng_normal returns it. */
+/* Draws the n values from `first` on, each as rng_normal returns it. */
 void rng_normals(rng_key key, uint64_t first, int64_t n, float *to);
 /* @return an unbiased integer below n, n > 0. */
 uint64_t rng_below(rng_key key, uint64_t index, uint64_t n);

@@ -412,7 +412,7 @@ typedef struct decontaminate_options {
     pass_options
         pass; /* its report has a line per match and per common n-gram; its memory is for the references */
 } decontaminate_options;
-/* The values of GPT-3's paper, and those for shorter texts. */
+/* @return the values of GPT-3's paper, and those for shorter texts. */
 decontaminate_options decontaminate_defaults(void);
 
 typedef struct decontaminate_summary {

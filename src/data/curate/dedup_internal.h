@@ -108,7 +108,7 @@ typedef struct spill_reader {
 err spill_reader_open(const spill *s, int section, spill_reader *out) MUST_USE;
 /* Reads n bytes, which the section must have. */
 err spill_read(spill_reader *r, void *into, size_t n) MUST_USE;
-/* The same into a string, replacing its content. */
+/* Likewise, into a string, whose content it replaces. */
 err spill_read_str(spill_reader *r, size_t n, str *out) MUST_USE;
 void spill_reader_close(spill_reader *r); /* takes a zeroed one */
 

@@ -218,7 +218,7 @@ bool datatrove_gopher_quality(judgment *j);
 bool datatrove_c4(judgment *j, const c4_rules *rules);
 bool datatrove_fineweb(judgment *j);
 
-/* The words of the text as edited so far. */
+/* @return the words of the text as edited so far. */
 const datatrove_words *datatrove_words_of(judgment *j);
 /* Sentences of a line, as spaCy's sentencizer or the language's own rules count them. */
 int64_t datatrove_sentences(judgment *j, text_span line);

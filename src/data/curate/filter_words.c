@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The rules of each label of the language model. */
+/* Finds the rules of each label of the language model. */
 static void find_label_rules(filter *f) {
     int labels = language_count(f->model);
     f->label_words = mem_alloc((size_t)labels * sizeof *f->label_words);

@@ -255,7 +255,7 @@ static void read_records_for_rank(void *ctx, int64_t rank, int worker) {
     x->send_rows[rank] = (int32_t)n;
 }
 
-/* The rows for all ranks, back to back. @return how many. */
+/* Packs the rows for all ranks, back to back. @return how many. */
 static int64_t pack_sent_rows(exchange *x) {
     int64_t at = 0;
     for (int r = 0; r < x->ranks; r++) {

@@ -52,7 +52,7 @@ static bool number_continues(const masking *m, size_t end, bool *space) {
     return pii_letter_follows(m, end) || pii_is_digit(pii_byte_at(m, end)) || (number && !*space);
 }
 
-/* The same for what precedes i. */
+/* Likewise, for what precedes i. */
 static bool number_begins_earlier(const masking *m, size_t i, bool *space) {
     int c = pii_byte_before(m, i);
     *space = i >= 2 && c == ' ' && pii_is_digit(pii_byte_at(m, i - 2));

@@ -134,7 +134,7 @@ static uint32_t find_anchors(window_scan *scan, block_items *b) {
     return n;
 }
 
-/* The next window whose anchor repeats. @param anchor the number of the next anchor of the document, 0 at first. */
+/* Finds the next window whose anchor repeats. @param anchor the number of the next anchor of the document, 0 at first. */
 static bool next_compared_window(window_scan *scan, const uint8_t *repeated, uint64_t *anchor,
                                  scanned_window *w) {
     while (window_scan_next(scan, w)) {
@@ -322,7 +322,7 @@ static void remove_range(strike *r, size_t begin, size_t end) {
     r->removed++;
 }
 
-/* The position of a symbol in bytes. @param last a symbol before it and its position; updated. */
+/* @return the position of a symbol in bytes. @param last a symbol before it and its position; updated. */
 static size_t byte_of(const substring *s, const window_scan *scan, size_t symbol, size_t last[2]) {
     if (!s->token_bytes) return symbol;
     for (; last[0] < symbol; last[0]++) last[1] += s->token_bytes[scan->ids[last[0]]];

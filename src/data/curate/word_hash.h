@@ -39,7 +39,7 @@ static inline uint64_t mix_hash(uint64_t h, uint64_t word) {
     return h ^ h >> 29;
 }
 
-/* The n < 8 bytes at p as a number, the first lowest. Reads no others: parts overlap. */
+/* @return the n < 8 bytes at p as a number, the first lowest. Reads no others: parts overlap. */
 static inline uint64_t load_short(const char *p, size_t n) {
     if (n >= 4) return load_four(p) | (uint64_t)load_four(p + n - 4) << 8 * (n - 4);
     if (n == 0) return 0;

@@ -82,7 +82,7 @@ static parquet_value integer_value(int64_t v) {
     return (parquet_value){ .at = PRESENT, .integer = v };
 }
 
-/* The value of 4 or 8 bytes. */
+/* @return the value of 4 or 8 bytes. */
 static parquet_value fixed_value(const value_input *in, uint64_t bits) {
     parquet_value v = { .at = PRESENT };
     float narrow;
@@ -134,7 +134,7 @@ static const char *decode_plain(value_input *in, parquet_value *out, size_t n) {
     return NULL;
 }
 
-/* The bytes of a value apart: first the first bytes of all values, then the second. */
+/* Decodes values whose bytes are stored apart: first the first bytes of all values, then the second. */
 static const char *decode_byte_split(value_input *in, parquet_value *out, size_t n) {
     size_t left = (size_t)(in->end - in->p), width = fixed_width(in->type);
     if (!width) return OTHER_TYPE;

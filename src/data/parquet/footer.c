@@ -133,7 +133,7 @@ const char *parquet_kind_name(parquet_kind k) {
     return names[k];
 }
 
-/* The older way to state what a type means, by number. */
+/* Reads the older form, which states by number what a type means. */
 static parquet_kind converted_kind(int32_t converted) {
     static const parquet_kind kinds[] = {
         [0] = PARQUET_STRING,    [4] = PARQUET_STRING,    [6] = PARQUET_DATE,

@@ -109,7 +109,7 @@ struct parquet_file {
     bool *damaged;     /* the caller's; NULL: not needed */
 };
 const column_chunk *file_chunk(const parquet_file *f, int group, int column);
-/* An error about a place in a column. @param offset < 0: of the whole chunk. */
+/* @return an error about a place in a column. @param offset < 0: of the whole chunk. */
 err column_error(const parquet_file *f, int group, int column, int64_t offset,
                  const char *why) MUST_USE;
 
@@ -178,7 +178,7 @@ void buffer_reserve(str *s, size_t more);
 static inline uint32_t load_u32(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
-/* A little-endian number of 1, 2, 4 or 8 bytes. */
+/* @return a little-endian number of 1, 2, 4 or 8 bytes. */
 static inline int64_t load_signed(const uint8_t *p, size_t bytes) {
     uint64_t v = 0;
     for (size_t i = 0; i < bytes; i++) v |= (uint64_t)p[i] << 8 * i;
@@ -206,7 +206,7 @@ typedef struct flat_vector {
 flat_table flat_root(flatbuffer *b);
 int64_t flat_number(const flat_table *t, int id, size_t bytes, int64_t otherwise);
 flat_table flat_child(const flat_table *t, int id);
-/* A vector of structs or numbers of `item_bytes` bytes; of tables: of 4. */
+/* @return a vector of structs or numbers of `item_bytes` bytes; of tables: of 4. */
 flat_vector flat_items(const flat_table *t, int id, size_t item_bytes);
 /* @return item i < n of a vector of tables. */
 flat_table flat_item(const flat_vector *v, size_t i);

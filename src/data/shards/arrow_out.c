@@ -81,7 +81,7 @@ static size_t add_vector(str *s, size_t base, uint32_t n, size_t *element) {
     return at;
 }
 
-/* A vector of pairs of int64. */
+/* Appends a vector of pairs of int64. */
 static size_t add_pairs(str *s, size_t base, const int64_t (*pairs)[2], uint32_t n) {
     align_flat(s, base, 8);
     add_u32(s, 0); /* so that what follows the count is aligned */

@@ -287,7 +287,7 @@ chunk_cache_stats chunk_cache_statistics(chunk_cache *c) {
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
-/* A file without a name. */
+/* Opens a file without a name. */
 static err open_cache_folder(chunk_cache *c, const char *path) {
     if (c->folders == MOST_FOLDERS)
         return ERR_USAGE("--data.cache_dirs: more than %d folders", MOST_FOLDERS);

@@ -137,7 +137,7 @@ typedef struct data_options {
  * @param out NULL without an error when `held_out` is asked for and nothing was held out. */
 err data_open_paths(const char *const *paths, int n, const data_options *o,
                     data_source **out) MUST_USE;
-/* The first documents of the synthetic corpus, byte-tokenized in memory. */
+/* Opens the first documents of the synthetic corpus, byte-tokenized in memory. */
 err data_open_synth(uint64_t seed, int64_t documents, data_source **out) MUST_USE;
 /* Copies tokens given by the caller; for tests and embedding. */
 err data_open_memory(const int32_t *tokens, int64_t n, int64_t vocab, int32_t eos,
@@ -188,7 +188,7 @@ void data_index_documents(data_source *s);
 err data_begins_with(const data_source *s, const int32_t *ids, int n, bool *out) MUST_USE;
 /* The tokens of document d, 0 <= d < info.documents, its end included; after the above. */
 data_range data_document(const data_source *s, int64_t d);
-/* How many of its first tokens are its prompt. */
+/* @return how many of its first tokens are its prompt. */
 int64_t data_document_prompt(const data_source *s, int64_t d);
 /* @return the document that token i is in; after the above. */
 int64_t data_document_of(const data_source *s, int64_t i);
@@ -540,8 +540,7 @@ loader_place loader_find(const loader *l, int64_t consumed);
 int64_t loader_row_token(const loader *l, const data_batch *b, int64_t row);
 void loader_free(loader *l); /* takes NULL; the sources stay open */
 
-/* The order of windows: a bijection of [0, n) for each (seed, epoch), without memory.
- * @param i in [0, n). */
+/* Defines the order of windows: a bijection of [0, n) for each (seed, epoch), without memory. @param i in [0, n). */
 int64_t data_permute(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
 
 #endif

@@ -141,7 +141,7 @@ chunk_cache_stats chunk_cache_statistics(chunk_cache *c);
 bool shards_are_in(const char *path);
 /* An error unless a name from an index stays inside the folder. */
 err shards_check_name(const char *index, const char *name) MUST_USE;
-/* The shards of one side that an index lists. @param list borrowed from `doc`. */
+/* Lists the shards of one side that an index has. @param list borrowed from `doc`. */
 err shards_list(const char *index, const json_t *doc, bool held_out, json_t **list) MUST_USE;
 /* Opens every shard that a folder's index lists, one part of it. */
 err shards_open(data_source *s, const char *folder, bool held_out) MUST_USE;

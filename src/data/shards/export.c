@@ -169,7 +169,7 @@ static err export_nanogpt(const data_source *s, const data_export_options *o) {
 /* ---- Arrow ----------------------------------------------------------------------------------- */
 enum { BATCH_ROWS = 1000, BATCH_TOKENS = 4 << 20 };
 
-/* A record batch of documents [from, to). */
+/* Writes a record batch of documents [from, to). */
 static err export_batch(io_writer *w, const data_source *s, int64_t from, int64_t to) {
     int64_t rows = to - from, first = data_document(s, from).from;
     int64_t tokens = data_document(s, to - 1).to - first;

@@ -58,7 +58,7 @@ static void count_by_weight(const double *weight, int n, int64_t *count) {
     for (int i = 0; i < n; i++) count[i] = weight[i] > 0 ? MAX(1, llround(weight[i] * unit)) : 0;
 }
 
-/* The counts of one phase. @param weight [sources]. */
+/* Sets the counts of one phase. @param weight [sources]. */
 static err set_counts(mix *m, int phase, const mix_source *sources, const double *weight,
                       const int64_t *windows) {
     int64_t *count = m->count + (size_t)phase * (size_t)m->sources;

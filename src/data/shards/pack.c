@@ -192,7 +192,7 @@ static void add_packed(packed *h, int n, packed_piece piece) {
     h->pieces[n] = piece;
 }
 
-/* The k-th of the windows that single documents fill. */
+/* @return the k-th of the windows that single documents fill. */
 static packed_piece whole_window(const packing *p, const window_group *g, int64_t k) {
     for (int64_t d = g->document;; d++) {
         data_range r = clip_document(p, d);

@@ -26,8 +26,7 @@ static int64_t epoch_offset(const window_source *s, int64_t epoch) {
     return (int64_t)rng_below(key, 0, (uint64_t)(s->range.to - s->range.from));
 }
 
-/* The pieces of a window.
- * @param own memory for the pieces of a window that is not packed. */
+/* @return the pieces of a window. @param own memory for the pieces of a window that is not packed. */
 static const packed_piece *window_pieces(const window_source *s, const loader_options *o,
                                          window_ref w, packed *held, packed_piece own[2], int *n) {
     if (s->pack) return packing_window(s->pack, w.window, held, n);
@@ -246,7 +245,7 @@ static void fill_steps(int32_t *out, int64_t n, int32_t first, int32_t by) {
 static void fill_rising(int32_t *out, int64_t n) { fill_steps(out, n, 0, 1); }
 static void fill_same(int32_t *out, int64_t n, int32_t value) { fill_steps(out, n, value, 0); }
 
-/* Tokens and, shifted by one, targets, widened from the stored ids. */
+/* Copies tokens and, shifted by one, targets, widened from the stored ids. */
 static void copy_narrow(const uint16_t *restrict from, int64_t n, int32_t *restrict tokens,
                         int32_t *restrict targets) {
     for (int64_t i = 0; i < n - 1; i++) {

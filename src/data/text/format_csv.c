@@ -82,7 +82,7 @@ static void add_csv_field(csv_row *r, text_span field) {
     r->fields[r->n++] = field;
 }
 
-/* The text of a field without its quotes. What follows a closing quote belongs to the text. */
+/* @return the text of a field without its quotes. What follows a closing quote belongs to the text. */
 static text_span unquote_field(parser *p, text_span field) {
     if (!field.len || field.at[0] != '"') return field;
     char *to = spool_reserve(&p->strings, field.len);

@@ -487,7 +487,7 @@ static int print_value(parquet_kind kind, const parquet_value *v, char *to, size
 
 enum { LONGEST_NUMBER = 64 };
 
-/* The value as the text of a field. @return false if the document is refused. */
+/* Reads the value as the text of a field. @return false if the document is refused. */
 static bool field_text(parser *p, parquet_kind kind, const parquet_value *v, text_span *out,
                        bool *repaired) {
     if (!v->at) return true;

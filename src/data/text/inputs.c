@@ -173,7 +173,7 @@ static err refuse_shards(const char *folder) {
 static err add_object_input(text_inputs *in, const char *url, const char *given,
                             const store_object *o);
 
-/* A file of a folder, or an object below a URL. @param o NULL: a file. */
+/* Adds a file of a folder, or an object below a URL. @param o NULL: a file. */
 static err add_folder_file(text_inputs *in, const char *folder, const char *path, const char *name,
                            const char *given, const store_object *o) {
     text_compression compression;

@@ -51,7 +51,7 @@ size_t json_plain_length(const char *p, size_t n) {
     return i;
 }
 
-/* The four hex digits after \u. @return -1 if they are not. */
+/* @return the value of the four hex digits after \u; -1: they are not digits. */
 static int32_t hex_four(const char *p, const char *end) {
     if (end - p < 4) return -1;
     int32_t v = 0;
@@ -82,7 +82,7 @@ static int unicode_escape(const char *p, const char *end, uint32_t *cp, bool *od
     return 4;
 }
 
-/* The character that backslash and `c` stand for; 0: none. */
+/* @return the character that backslash and `c` stand for; 0: none. */
 static char short_escape(char c) {
     switch (c) {
     case '"':

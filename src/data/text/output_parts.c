@@ -44,7 +44,7 @@ static json_t *make_state(const parts *p, bool complete) {
     return state;
 }
 
-/* The parts of an output and their sizes, for whoever reads the folder next. */
+/* Lists the parts of an output and their sizes, for the next reader of the folder. */
 static err list_written_parts(const parts *p, const sink *out, json_t *state) {
     json_t *files = json_array();
     vfs_listing there;

@@ -104,7 +104,7 @@ static err write_transform_block(void *ctx, const text_block *b, void *result) {
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
-/* The documents of the part's segments, judged; or what the transform itself puts there. */
+/* Fills a part with the documents of its segments, judged, or with what the transform itself puts there. */
 static err fill_part(transform_run *run, int part) {
     const text_pipeline pipeline = { run, sizeof(transform_result), judge_block,
                                      write_transform_block, drop_result };

@@ -34,7 +34,7 @@ void text_progress_init(text_progress *p, const char *name, int64_t total);
 /* Shows that `done` bytes are done, unless that was shown a moment ago. */
 void text_progress_show(text_progress *p, int64_t done);
 void text_progress_end(text_progress *p);
-/* An error that says so; err_is_echo. */
+/* @return an error that another rank failed; err_is_echo. */
 err text_other_rank_failed(const struct comm *c) MUST_USE;
 
 #endif

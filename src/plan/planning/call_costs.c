@@ -43,7 +43,7 @@ static double fitted_seconds(const call_cost *m, const call_shape *s, double sha
     return m->term[0] + seconds / share;
 }
 
-/* The square of the distance of two shapes, in factors of two. */
+/* @return the square of the distance of two shapes, in factors of two. */
 static double distance_of(const call_shape *a, const call_shape *b) {
     double sum = 0;
     for (int t = 1; t < CALL_TERMS; t++) {

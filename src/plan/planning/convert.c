@@ -196,7 +196,7 @@ err convert_default(convert_source *s, const char *option, const char *value) {
     return config_set(s->c, option, value);
 }
 
-/* The translation of a value by a rule's map. @return false when the value is not in it. */
+/* Translates a value by a rule's map. @return false when the value is not in it. */
 static bool convert_translate(const char *map, const char *value, char *out, size_t size) {
     if (!map) {
         snprintf(out, size, "%s", value);
@@ -343,7 +343,7 @@ static bool syntax_of_name(const char *name, convert_syntax *out) {
     return false;
 }
 
-/* How many keys of a file a system knows; -1: it is not in the system's syntax. */
+/* @return how many keys of a file a system knows; -1: it is not in the system's syntax. */
 static int known_keys(const convert_system *f, const char *text, size_t len, const char *name) {
     convert_syntax stated;
     if (syntax_of_name(name, &stated) && stated != f->syntax) return -1;
@@ -361,7 +361,7 @@ static int known_keys(const convert_system *f, const char *text, size_t len, con
     return n;
 }
 
-/* The system that knows most of the file's keys. */
+/* @return the system that knows most of the file's keys. */
 static const convert_system *recognize(const char *text, size_t len, const char *name) {
     const convert_system *best = NULL;
     int most = 0;
@@ -407,7 +407,7 @@ static err find_system(const char *text, size_t len, const char *name, const cha
 }
 
 /* ---- writing -------------------------------------------------------------------------------------- */
-/* The model that the config describes, to know which of its facts matter. */
+/* Makes the model that the config describes, to know which of its facts matter. */
 static err model_of(const config *c, model_config *out) {
     config copy;
     config_copy(&copy, c);

@@ -79,12 +79,12 @@ typedef struct batch_keys {
 } batch_keys;
 /* @param micro where the file states none; NaN: ours @param split ranks that work on the same sequences: tp x pp x cp */
 err convert_batch(convert_source *s, const batch_keys *k, double micro, double split) MUST_USE;
-/* The floor of the learning rate, which some state as a rate. */
+/* Converts the floor of the learning rate, which some systems state as a rate. */
 err convert_min_lr(convert_source *s, const char *key, double lr) MUST_USE;
 /* One head's width and the feed-forward's, where they follow from the model's. */
 err convert_widths(convert_source *s, double dim, double heads, double head_dim, double kv_heads,
                    double ffn) MUST_USE;
-/* A vocabulary padded to a multiple. */
+/* Converts a vocabulary that is padded to a multiple. */
 err convert_vocab(convert_source *s, double vocab, double multiple) MUST_USE;
 /* A schedule that is longer or shorter than the run. @param decay NaN: as long as the run */
 err convert_length(convert_source *s, const char *key, double steps, double decay, double per_step,

@@ -67,7 +67,7 @@ static size_t name_length(const char *s) {
     return n;
 }
 
-/* The text up to the bracket that closes the one at *s. @return its length, without the bracket */
+/* @return the length of the text up to the bracket that closes the one at *s, without the bracket */
 static size_t bracket_length(const char *s, char open, char close) {
     int depth = 1;
     size_t n = 0;
@@ -388,7 +388,7 @@ static void add_arguments(convert_source *s, char *words) {
     str_free(&value);
 }
 
-/* The number after a launcher's argument, "--nnodes 4" or "--nnodes=4". @return 0: there is none */
+/* @return the number after a launcher's argument, "--nnodes 4" or "--nnodes=4"; 0: none */
 static double launcher_number(const char *launcher, const char *name) {
     const char *at = strstr(launcher, name);
     double v = 0;

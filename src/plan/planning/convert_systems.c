@@ -40,7 +40,7 @@ double convert_schedule_part(double steps, double decay) {
     return decay < steps ? decay / steps : 1;
 }
 
-/* The ranks that a file states by its batch sizes. */
+/* Derives the number of ranks from a file's batch sizes. */
 static err ranks_of_batch(convert_source *s, double micro, double times, double global,
                           double split) {
     if (!(micro > 0) || !(times > 0) || !(global > 0)) return OK;

@@ -71,7 +71,7 @@ static double huber_loss(double r) {
     return a <= huber_delta ? a * a / 2 : huber_delta * (a - huber_delta / 2);
 }
 
-/* The best E, A, B for these exponents. @return the loss; INFINITY when there is none. */
+/* Finds the best E, A, B for these exponents. @return the loss; INFINITY: none. */
 static double fit_linear(const samples *s, double alpha, double beta, double x[TERMS]) {
     double loss = INFINITY;
     for (int it = 0; it < ITERATIONS; it++) {

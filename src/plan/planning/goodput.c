@@ -50,7 +50,7 @@ static double time_to_failure(trial *t) {
     return -t->mtbf * log(u);
 }
 
-/* A node broke at `now`: @return when a replacement is at hand. The broken one comes back after its repair. */
+/* Replaces a node that broke at `now`, which returns after its repair. @return when a replacement is available. */
 static double replace_node(trial *t, double now) {
     double back = now + t->r->repair_s;
     int first = 0;
@@ -139,7 +139,7 @@ static err check_run(const goodput_run *r) {
     return OK;
 }
 
-/* The interval of the lowest simulated mean, on a grid around Daly's: the same draws for each. */
+/* @return the interval of the lowest simulated mean, on a grid around Daly's: the same draws for each. */
 static double best_interval(const goodput_run *r, double daly, uint64_t seed) {
     enum { STEPS = 13, FEW_TRIALS = 200 };
     double best = INFINITY, at = daly;

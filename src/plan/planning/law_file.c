@@ -42,7 +42,7 @@ static err read_constant(const json_t *doc, const char *path, const law_constant
     return OK;
 }
 
-/* A name for the table: the file's own, without folder and ending. */
+/* Names the law in the table after its file, without folder and ending. */
 static void name_of_path(const char *path, char out[64]) {
     const char *slash = strrchr(path, '/');
     snprintf(out, 64, "%s", slash ? slash + 1 : path);

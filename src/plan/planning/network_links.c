@@ -44,7 +44,7 @@ static double network_rate(const cost_model *k, const group_shape *g) {
     return k->gpu->network * plan_constants.network / (above ? k->gpu->oversubscription : 1);
 }
 
-/* Seconds of a step between hosts: each tier of switches, 32 times as large as the one below, adds to it. */
+/* @return the seconds of a step between hosts: each tier of switches, 32 times as large as the one below, adds to it. */
 static double network_hop(const group_shape *g) {
     double tiers = MAX(1, ceil(log(g->hosts) / log(32)));
     return plan_constants.network_hop + tiers * plan_constants.switch_hop;
@@ -138,7 +138,7 @@ static double sent_once(const cost_model *k, const group_shape *g, double bytes)
     return bytes * g->hosts * (1 - pow(others, experts)) / experts;
 }
 
-/* The exchange with experts. Ours moves the rows of all tokens on every tensor-parallel rank. */
+/* Prices the exchange with experts. Ours moves the rows of all tokens on every tensor-parallel rank. */
 static double price_experts(const cost_model *k, const mesh *m, const group_shape *g,
                             double bytes) {
     double tp = mesh_size(m, AX_TP);
@@ -149,8 +149,7 @@ static double price_experts(const cost_model *k, const mesh *m, const group_shap
     return k->as && k->as->hides_experts ? hidden_part(seconds, 0) : seconds;
 }
 
-/* A system that divides tensor-parallel communication into chunks beside the GEMMs that make or use them exposes one
- * chunk. */
+/* Prices a move. A system that divides tensor-parallel communication into chunks beside GEMMs exposes one chunk. */
 double price_move(void *ctx, const mesh *m, const comm_move *move, double bytes) {
     const cost_model *k = ctx;
     group_shape g = shape_of_group(k, m, move->axes);

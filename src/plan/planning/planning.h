@@ -50,7 +50,7 @@ err law_find(const char *name, const scaling_law **out) MUST_USE;
 /* Laws in files (law_file.c). @param out freed by law_free */
 err law_read(const char *path, scaling_law *out) MUST_USE;
 void law_free(scaling_law *law); /* one that was read, or a zeroed one */
-/* A law by name or, of a text with a dot or a slash, by its file. @param own law_free frees it, after an error too */
+/* Finds a law by name or, for a text with a dot or a slash, reads its file. @param own law_free frees it, after an error too */
 err law_choose(const char *name_or_path, scaling_law *own, const scaling_law **out) MUST_USE;
 
 /* The known quantities; NaN: to be found. `unique` tokens exist, and are repeated where more are trained on
@@ -104,7 +104,7 @@ err law_fit_runs(const fit_run *runs, int n, int samples, uint64_t seed, law_fit
 void law_fit_free(law_fit *f); /* takes a zeroed one */
 /* Writes what law_read reads. @param runs that it was fitted to */
 err law_write(const law_fit *f, int runs, const char *path) MUST_USE;
-/* The loss that the resamplings span at this point. */
+/* @return the range of losses that the resamplings span at this point. */
 fit_band law_fit_loss(const law_fit *f, double params, double tokens);
 
 /* ---- YAML and TOML as JSON -------------------------------------------------------------------- */
@@ -215,7 +215,7 @@ err hardware_find_peak(const accelerator *a, const char *type, double *flops) MU
 typedef struct run_cost {
     double seconds, gpu_hours, usd;
 } run_cost;
-/* Seconds = flops / (gpus x peak x mfu). */
+/* Prices a run by seconds = flops / (gpus x peak x mfu). */
 run_cost cost_of_flops(double flops, double gpus, double peak, double mfu, double usd_per_gpu_hour);
 
 /* Energy that a data center draws for a number of GPU-hours, and its cost. */
@@ -255,7 +255,7 @@ void plan_machine_close(plan_machine *m);
 bool plan_machine_rents(const plan_machine *m, const hardware_price *p);
 /* Days and dollars that this many operations take. @return owned, as all JSON here */
 json_t *plan_cost_json(const plan_machine *m, double flops);
-/* How the tokens compare with the law's own optimum for that many parameters. */
+/* @return how the tokens compare with the law's own optimum for that many parameters. */
 double law_times_optimal(const scaling_law *l, const scaling_point *p);
 json_t *law_point_json(const scaling_law *l, const scaling_point *p);
 

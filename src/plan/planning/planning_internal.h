@@ -7,7 +7,7 @@
  * run time. The last one has no name. */
 extern const embedded_file hardware_files[], recipe_files[];
 
-/* Bytes of a token in a shard (shards/tokfile.c). */
+/* @return the bytes of a token in a shard (shards/tokfile.c). */
 static inline double bytes_per_token(int64_t vocab) { return vocab <= 65536 ? 2 : 4; }
 
 /* Lays out one stage of the pipeline (capacity.c). */
@@ -20,12 +20,12 @@ double other_system_spares(const other_system *as, const model_config *mc, const
                            const prog *p);
 /* Changes bytes of weights, gradients and moments to what another system has, however they are sharded. */
 void other_system_states(const other_system *as, dtype dt, double bytes[MEMORY_KINDS]);
-/* Bytes that a microbatch's first stage moves to host memory, and back for its backward. */
+/* @return the bytes that a microbatch's first stage moves to host memory, and back for its backward. */
 double other_system_moves(const other_system *as, const train_outline *o);
 double free_move(void *ctx, const mesh *m, const comm_move *move, double bytes); /* costs nothing */
 /* Changes a stage's memory to what another system has. */
 void other_system_memory(const other_system *as, const train_outline *o, int stage, capacity *c);
-/* A step's time and the memory of the pipeline's first stage, from one layout (roofline.c). */
+/* Computes a step's time and the memory of the pipeline's first stage, from one layout (roofline.c). */
 err step_of_first_stage(const config *cfg, const run_target *on, const accelerator *gpu,
                         step_time *time, capacity *memory) MUST_USE;
 /* Adds a plan's regions by kind, and their total. */
@@ -72,12 +72,12 @@ typedef struct cost_model {
 /* @param ranks of the whole run. @param k outlives the costs. */
 sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_target *on, int ranks,
                         cost_model *k);
-/* Seconds of a communication, and the links that it occupies: bits of sim_link (network_links.c). */
+/* @return the seconds of a communication, or the links that it occupies: bits of sim_link (network_links.c). */
 double price_move(void *ctx, const mesh *m, const comm_move *move, double bytes);
 unsigned links_of_move(void *ctx, const mesh *m, const comm_move *move);
 /* Seconds by which a step of `seconds` waits for its slowest chip and host. */
 double straggler_seconds(const accelerator *gpu, double seconds, int ranks);
-/* Seconds of a rank's update, by its recorded programs. */
+/* @return the seconds of a rank's update, by its recorded programs. */
 double update_seconds(const optimizer *o, const mesh *m, const sim_costs *costs);
 
 /* ---- measured calls (call_costs.c, calibrate.c) -------------------------------------------------------- */

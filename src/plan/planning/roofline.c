@@ -54,7 +54,7 @@ static peak_kind unit_for(const cost_model *k, dtype dt) {
     return isnan(peak[half]) ? PEAK_FP32 : half;
 }
 
-/* The rate of the largest GEMMs in this type. */
+/* @return the rate of the largest GEMMs in this type. */
 static double large_gemm_rate(const cost_model *k, dtype dt) {
     peak_kind unit = unit_for(k, dt);
     double best = k->gpu->gemm[unit];
@@ -207,7 +207,7 @@ double update_seconds(const optimizer *o, const mesh *m, const sim_costs *costs)
     return sim_programs(list, optim_programs(o, list), m, costs);
 }
 
-/* Seconds to read a step's tokens from the disk of each node. Ranks that share sequences on a node read them once. */
+/* @return the seconds to read a step's tokens from the disk of each node. Ranks that share sequences on a node read them once. */
 static double read_seconds(const train_outline *o, const accelerator *gpu, const mesh *m) {
     axis_set rows = model_row_axes(o->m);
     double groups = mesh_span(m, rows);

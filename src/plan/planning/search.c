@@ -182,7 +182,7 @@ static err price_states(const searcher *s, layer_prices *p, model *m, plan *q,
     return OK;
 }
 
-/* The layout of a rank that shares layers with these others, and of nothing else. */
+/* @return the layout of a rank that only shares layers with others. */
 static model_layout layout_of_prices(const searcher *s, const layer_prices *p) {
     model_layout l = train_layout(s->cfg, s->on->ops, s->seq);
     l.mesh = (mesh){ .size = { [AX_CP] = p->cp, [AX_EP] = p->ep, [AX_TP] = p->tp } };
@@ -378,7 +378,7 @@ static double sharded_params(const layout_choice *c, const stage_sums *t) {
     return (t->params - t->experts) / ranks + t->experts / (ranks / c->ep);
 }
 
-/* Bytes of a stage's weights and optimizer state, on a rank and, offloaded, in its host. */
+/* @return the bytes of a stage's weights and optimizer state, on a rank and, offloaded, in its host. */
 static double state_bytes(const layer_prices *p, const layout_choice *c, const stage_sums *t,
                           double *offloaded) {
     double sharded = c->zero >= 1 ? sharded_params(c, t) : t->params;
@@ -417,7 +417,7 @@ static double estimate_bytes(const searcher *s, const layer_prices *p, const lay
     return state_bytes(p, c, t, &offloaded) + grads + activations + slots + temp;
 }
 
-/* Seconds of a step that data parallelism, and weights in host memory, add where nothing hides them. */
+/* @return the seconds of a step that data parallelism, and weights in host memory, add where nothing hides them. */
 static double exposed_data(const searcher *s, const layout_choice *c, const stage_sums *t) {
     mesh m = choice_mesh(c);
     axis_set axes = AXIS(AX_DP_SHARD) | AXIS(AX_CP) | AXIS(AX_EP);

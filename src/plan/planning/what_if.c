@@ -87,7 +87,7 @@ static void change_experts(change_list *l, const capacity *now) {
     }
 }
 
-/* A GPU's all-reduces by rings or by trees, where NCCL would choose. */
+/* Adds all-reduces by rings or by trees, where NCCL would choose. */
 static void change_algorithm(change_list *l, const config *cfg, const run_target *on) {
     static const char *const names[] = { "ring", "tree" };
     if (!on->gpu || on->gpu->shared || cfg->comm.nccl_algorithm != NCCL_BY_SIZE) return;

@@ -53,7 +53,7 @@ typedef struct ckpt_extent {
     int64_t from, to;
 } ckpt_extent;
 static inline int64_t extent_count(const ckpt_extent *p) { return p->to - p->from; }
-/* The whole tensor. */
+/* @return the whole tensor. */
 ckpt_extent extent_whole(int ndim, const int64_t *dim);
 bool extent_is_whole(int ndim, const int64_t *dim, const ckpt_extent *p);
 /* Calls run(ctx, a, b, n) for every run of n elements that both extents hold, where `a` and `b` count from
@@ -205,7 +205,7 @@ err remote_upload(const remote_job *j, ckpt_kind kind, int64_t step, int64_t *by
  * the run has gone back behind them. */
 err remote_remove_old(struct store *s, const char *url, ckpt_kind kind, const ckpt_keep *keep,
                       int64_t newest) MUST_USE;
-/* The mark that a run went back to a step: written, removed. */
+/* Writes, and removes, the mark that a run went back to a step. */
 err remote_mark_gone_back(const char *run_dir, int64_t step) MUST_USE;
 err remote_forget_gone_back(const char *run_dir) MUST_USE;
 /* Uploads the step of the mark, if the store lacks it, and supersedes all later checkpoints there. The mark stays.

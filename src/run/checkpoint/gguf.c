@@ -165,7 +165,7 @@ err gguf_family_for(const model_config *c, const char *wanted, const hf_family *
 }
 
 /* ---- the file ------------------------------------------------------------------------------ */
-/* The model's name. llama.cpp gives tokens of Phi-3 other attributes by it, and reads no file that lacks one of them. */
+/* @return the model's name. llama.cpp gives tokens of Phi-3 other attributes by it, and reads no file that lacks one of them. */
 static const char *gguf_model_name(const gguf_model *g, const model_config *c,
                                    const tokenizer *tok) {
     static const char *const tokens[] = { "</s>", "<unk>", "<s>", "<|endoftext|>" };

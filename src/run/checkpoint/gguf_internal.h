@@ -47,7 +47,7 @@ typedef struct gguf_model {
     mlp_kind mlp;      /* the activation of its models that have a gate */
     const char *norms; /* of a block, where a family has several: "one" or "two" */
 } gguf_model;
-/* The row for a model of this family. @return NULL: llama.cpp has none */
+/* @return the row for a model of this family; NULL: llama.cpp has none */
 const gguf_model *gguf_model_of(const hf_family *family, const model_config *c);
 /* Refuses what llama.cpp would compute otherwise. */
 err gguf_check_model(const gguf_model *g, const model_config *c) MUST_USE;

@@ -92,7 +92,7 @@ double hf_json_number(const model_fact *f, const json_t *v) {
     BUG("a choice or a list is never read as a number");
 }
 
-/* The n of a list of layers 0 to n - 1. */
+/* Reads n from a list of layers 0 to n - 1. */
 static err read_first_n(const hf_reader *r, const char *name, const json_t *v, double *out) {
     bool first = json_is_array(v);
     for (size_t i = 0; first && i < json_array_size(v); i++) {
@@ -105,7 +105,7 @@ static err read_first_n(const hf_reader *r, const char *name, const json_t *v, d
                     hf_other_model);
 }
 
-/* The n of a list of every n-th layer. */
+/* Reads n from a list of every n-th layer. */
 static err read_nth(const hf_reader *r, const char *name, const json_t *v, double *out) {
     json_int_t n = json_integer_value(json_array_get(v, 0)) + 1;
     size_t most = n > 0 ? (size_t)(r->c->layers / n) : 0;

@@ -11,7 +11,7 @@
 #define HF_IMPORTED_CONFIG "hf_config.json" /* config.json of the folder that was imported */
 /* @param out owned; NULL: the file does not exist */
 err hf_read_if_there(const char *path, json_t **out) MUST_USE;
-/* The id of the token that a member names. @return -1: none. @param tok may be NULL */
+/* @return the id of the token that a member names; -1: none. @param tok may be NULL */
 int64_t hf_token_id(const tokenizer *tok, const json_t *doc, const char *key);
 /* Sets a member to the token's text; -1 removes it. */
 void hf_set_token(const tokenizer *tok, json_t *doc, const char *key, int64_t id);
@@ -224,7 +224,7 @@ extern const char hf_other_model[]; /* remedy where ours have no counterpart */
 err hf_wrong_value(const hf_reader *r, const char *name, const json_t *got,
                    const char *expected) MUST_USE;
 double hf_json_number(const model_fact *f, const json_t *v); /* NaN: not of the fact's type */
-/* A member by its name, "a.b": member b of the object a. */
+/* @return a member by its name, "a.b": member b of the object a. */
 json_t *hf_member(const json_t *object, const char *name);
 void hf_set_member(json_t *object, const char *name, json_t *value); /* takes the value */
 err hf_read_key(const hf_reader *r, const json_t *object, const hf_key *k) MUST_USE;

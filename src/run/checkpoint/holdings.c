@@ -21,7 +21,7 @@ static ckpt_extent share_of(const ckpt_extent *of, int copies, int index, int nu
     return w;
 }
 
-/* A tensor with the elements of the parameter: its weights, and most states. */
+/* Adds a tensor with the elements of the parameter: its weights, and most states. */
 static void hold_elements(const model *m, int param, holding *h) {
     const model_param *q = model_param_at(m, param);
     param_range r = model_weights_range(m, param);

@@ -98,7 +98,7 @@ typedef struct task_file {
 } task_file;
 /* Reads JSON lines of a task that is recognized by their members. @param limit questions to read; 0: all */
 err task_read(const char *path, int64_t limit, task_file *out) MUST_USE;
-/* The same of a known task. @param row NULL: recognized */
+/* Likewise, for a known task. @param row NULL: recognized */
 err task_read_as(const task_row *row, const char *path, int64_t limit, task_file *out) MUST_USE;
 /* Puts n answered questions of `from` before every context, as EleutherAI's harness (TASK_DRAW_HARNESS) or DCLM's CORE as nanochat
  * runs it (TASK_DRAW_CORE) draw them: with Python's random numbers, the first with one seed for all questions, the second with one
@@ -114,7 +114,7 @@ typedef struct task_score {
         likelihood; /* logarithm of that of the right answer, the mean of all questions; NaN: not of this task */
     int64_t questions;
 } task_score;
-/* The standard error of a share. */
+/* @return the standard error of a share. */
 double task_stderr(double share, int64_t n);
 struct generation;
 /* Where answers are scored; details, where it is given, gets a line of JSON per question. */
@@ -176,7 +176,7 @@ typedef struct generator {
     int widths;    /* of step */
     decode_chains by_length[2]; /* of sequences up to rope_switch, and beyond */
 } generator;
-/* The chains that run sequences of `length` tokens. */
+/* @return the chains that run sequences of `length` tokens. */
 const decode_chains *generator_chains(const generator *g, int64_t length);
 /* @param slots sequences that are decoded together, at most GENERATOR_SLOTS */
 err generator_plan(model *m, plan *p, int64_t positions, int slots, generator *g) MUST_USE;
@@ -224,7 +224,7 @@ int generation_busy(const generation *d); /* sequences that are not at their end
  * ends the sequence, and o->stop is not read. NULL: emit gets ids. @param o texts and ids in it are borrowed until the end */
 err generation_add(generation *d, const tokenizer *t, const int32_t *prompt, int64_t n,
                    const sample_options *o, decode_sink to) MUST_USE;
-/* The next token of every sequence. */
+/* Computes the next token of every sequence. */
 err generation_step(generation *d) MUST_USE;
 /* Calls add for 0 ... n - 1, each when there is a slot, and ends when all sequences have ended. */
 err generation_run(generation *d, int64_t n, err (*add)(void *ctx, int64_t i), void *ctx) MUST_USE;
@@ -238,7 +238,7 @@ err generate(generation *d, const int32_t *prompt, int64_t n, const sample_optio
 err generate_text(generation *d, const tokenizer *t, const char *prompt, const sample_options *o,
                   bool (*emit)(void *ctx, const char *text, size_t n), void *ctx,
                   generated *out) MUST_USE;
-/* The same after a prompt of ids. */
+/* Likewise, after a prompt of ids. */
 err generate_after(generation *d, const tokenizer *t, const int32_t *prompt, int64_t n,
                    const sample_options *o, bool (*emit)(void *ctx, const char *text, size_t n),
                    void *ctx, generated *out) MUST_USE;

@@ -113,7 +113,7 @@ static err read_choice_list(const task_row *row, json_t *doc, task_question *q) 
     return e;
 }
 
-/* An index as a number, a truth value or text, or a letter. */
+/* Reads an index: a number, a truth value or text, or a letter. */
 static err read_answer_index(const task_row *row, json_t *doc, task_question *q) {
     json_t *v = NULL;
     TRY(template_evaluate(row->answer, doc, &v));
@@ -248,7 +248,7 @@ static bool same_question(const task_question *a, const task_question *b) {
            (!a->other[0] || !strcmp(a->other[0], b->other[0]));
 }
 
-/* The first ones of the question's group. */
+/* Takes the first examples of the question's group. */
 static err first_examples(const task_file *from, const task_question *q, int64_t n, str *out) {
     int64_t found = 0;
     for (int64_t i = 0; i < from->n && found < n; i++) {

@@ -49,7 +49,7 @@ static void add_node(node_list *l, node_kind kind, const char *at, const char *e
 
 static bool is_template_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-/* Where a tag that opens at `at` closes, quotes in it respected. @return NULL: nowhere */
+/* @return where a tag that opens at `at` closes, quotes in it respected; NULL: nowhere */
 static const char *find_close(const char *at, const char *end, char kind) {
     char quote = 0;
     for (; at + 1 < end; at++) {
@@ -236,7 +236,7 @@ static json_t *loop_facts(const json_t *list, size_t i) {
     return o;
 }
 
-/* Those members of the list that its "if" keeps. */
+/* @return the members of the list that its "if" keeps. */
 static json_t *filter_items(template_run *r, json_t *list, template_text condition,
                             char names[][64], int n) {
     json_t *kept = json_array(), *item;

@@ -50,7 +50,7 @@ typedef struct monitor_row {
 } monitor_row;
 extern const monitor_row monitor_table[MONITOR_ALERTS];
 const char *monitor_policy_name(monitor_policy p);
-/* The table as Markdown. */
+/* Appends the table as Markdown. */
 void monitor_docs(str *out);
 
 /* ---- settings -------------------------------------------------------------------------------- */
@@ -126,7 +126,7 @@ bool monitor_would_spike(const monitor *m, double loss);
  * @param max_norm as in monitor_step. */
 double monitor_skip_norm(const monitor *m, double max_norm);
 
-/* The state, for a checkpoint; owned. */
+/* @return the state, for a checkpoint; owned. */
 json_t *monitor_save(const monitor *m);
 /* @param state as monitor_save returned it, NULL: begins anew. @param name of the file, for errors. */
 err monitor_load(monitor *m, const json_t *state, const char *name) MUST_USE;

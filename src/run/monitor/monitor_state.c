@@ -29,7 +29,7 @@ static json_t *numbers_json(const double *v, int n) {
     return list;
 }
 
-/* The oldest first. */
+/* @return the values as JSON, the oldest first. */
 static json_t *rolling_json(const rolling *r, int window) {
     json_t *list = json_array();
     int64_t n = MIN(r->seen, (int64_t)window);

@@ -50,7 +50,7 @@ double datasets_add_losses(trainer *t, const pending_losses *f, const float *los
 err datasets_log_rejected(trainer *t, const data_batch *b, int64_t step,
                           int64_t *rejected) MUST_USE;
 void datasets_measure(trainer *t, observe_step *out);
-/* The loss of every set. @param loss their mean by the sets' weights, else by their sizes. */
+/* Computes the loss of every set. @param loss their mean by the sets' weights, else by their sizes. */
 err datasets_validate(trainer *t, double *loss) MUST_USE;
 void datasets_free(trainer *t);
 

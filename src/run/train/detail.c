@@ -69,7 +69,7 @@ static double update_ratio(trainer *t) {
     return sqrt(moved / held);
 }
 
-/* The root mean square of what enters each block: sums of all ranks. */
+/* Measures the root mean square of each block's input, from sums over all ranks. */
 static err measure_activations(trainer *t) {
     double *v = t->alerts.activation; /* [layers][2], and at the end [layers] */
     int n = t->mc.layers;

@@ -28,7 +28,7 @@ void expert_load_fetch(trainer *t, queued_step *q) {
     }
 }
 
-/* The least and the most loaded expert of a layer, for the monitor. */
+/* Keeps the least and the most loaded expert of a layer, for the monitor. */
 static void keep_extremes(trainer *t, int layer, const float *count, double sum) {
     double *least = t->alerts.expert + layer, *most = least + t->mc.layers;
     if (!(sum > 0)) return;

@@ -178,7 +178,7 @@ static int64_t tokens_to_steps(const trainer *t, int64_t tokens) {
            batch_ramp_steps(&t->len.ramp, t->state.windows, window_at_tokens(t, tokens));
 }
 
-/* A resolved length in the unit of the schedule. */
+/* @return a resolved length in the unit of the schedule. */
 static int64_t in_schedule_unit(const trainer *t, cfg_amount a) {
     int64_t n = (int64_t)a.value;
     if (t->len.in_tokens) return a.unit == CFG_TOKENS ? n : steps_to_tokens(t, n);

@@ -24,7 +24,7 @@ typedef struct run_detail {
 void trainer_measure_peak(trainer *t);
 /* @return whether the peak is to be measured again at `now`. */
 bool peak_is_due(double measured_at, double now);
-/* The file of peaks: a line each. @return NaN: it has none of this key. */
+/* @return the peak of this key, from the file that has a line for each; NaN: none. */
 double peak_read(const char *path, const char *key);
 void peak_write(const char *path, const char *key, double flops);
 /* @param loadavg the content of /proc/loadavg */

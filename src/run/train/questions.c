@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The file's name without folders and ending. */
+/* @return the file's name without folders and ending. */
 static char *task_name(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const char *dot = strrchr(name, '.');

@@ -24,7 +24,7 @@ static void print_field(const trainer *t, const char *label, const char *fmt, ..
     str_free(&line);
 }
 
-/* The plan's regions, grouped as users know them. */
+/* Prints the plan's regions, grouped as users know them. */
 static void memory_line(const trainer *t) {
     const plan *p = t->p;
     static const struct {

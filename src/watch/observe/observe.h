@@ -121,7 +121,7 @@ void metric_visit(const observe_step *s, metric_visitor fn, void *ctx);
 bool metric_item(const metric *m, const char *name, const char **item, size_t *n);
 /* Appends the name in sinks, with `item` in place of <...>. */
 void metric_sink_name(const metric *m, const char *item, str *out);
-/* The table of docs/observability.md. */
+/* Appends the table of docs/observability.md. */
 void metric_docs(str *out);
 
 /* Counts zero, every figure not measured. */
@@ -156,7 +156,7 @@ err observe_log(observe *o,
  * "failure" end the run, the last two with a "message" and a "remedy" (status.h).
  * @param details an object, consumed; may be NULL. */
 err observe_event(observe *o, const char *kind, int64_t step, json_t *details) MUST_USE;
-/* A text that the model wrote: an event of kind "sample", and a text in TensorBoard. @param text any n
+/* Logs a text that the model wrote: an event of kind "sample", and a text in TensorBoard. @param text any n
  * bytes. */
 err observe_text(observe *o, int64_t step, const char *text, size_t n) MUST_USE;
 /* Returns the error that kept a line from being written since the last call, owned; OK: all were. Lines are kept in memory

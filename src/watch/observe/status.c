@@ -35,7 +35,7 @@ static void fit_text(char *to, size_t capacity, const char *text) {
 #define FIT_TEXT(to, text) fit_text(to, sizeof(to), text)
 
 /* ---- processes ------------------------------------------------------------------------------------ */
-/* When a process began, in ticks since the machine's start. @return 0: the process does not exist. */
+/* @return when a process began, in ticks since the machine's start; 0: the process does not exist. */
 static int64_t process_began(int64_t pid) {
     char path[64], text[1024] = "";
     snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);

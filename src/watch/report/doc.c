@@ -134,7 +134,7 @@ static frame frame_of(const doc_curve *curves, int n) {
     return f;
 }
 
-/* A letter for each run; the range of a column's values as a vertical bar. */
+/* Plots with a letter for each run; the range of a column's values is a vertical bar. */
 static void text_plot(doc *d, const doc_curve *curves, int n, frame f) {
     enum { ROWS = 14, AXIS = 12 };
     int columns = MAX(20, d->width - AXIS - 2);

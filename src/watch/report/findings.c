@@ -10,7 +10,7 @@
 #include "report_internal.h"
 
 /* ---- parts of a run ---------------------------------------------------------------------------- */
-/* The median of a column over rows [from, to) of the run, as parts of 1. NaN: no value there. */
+/* @return the median of a column over rows [from, to) of the run, as parts of 1. NaN: no value there. */
 static double median_between(const run_report *r, const series_column *c, double from, double to) {
     if (!c) return NAN;
     double *v = mem_alloc((size_t)MAX(c->n, 1) * sizeof *v);
@@ -237,7 +237,7 @@ static bool finds_gradient_vanished(const run_report *r, str *s) {
     return true;
 }
 
-/* The median over the columns of their medians over the last half. */
+/* @return the median over the columns of their medians over the last half. */
 static double median_block(const run_report *r, const char *prefix) {
     double v[1024];
     int n = 0;

@@ -77,7 +77,7 @@ static double last_value(const run_screen *s, const char *name) {
     return c && c->n ? series_value(c, c->n - 1) : NAN;
 }
 
-/* The mean of the last values, at most `most` of them. */
+/* @return the mean of the last values, at most `most` of them. */
 static double recent_mean(const run_screen *s, const char *name, int64_t most) {
     const series_column *c = series_find(s->all, name);
     double sum = 0;
@@ -253,7 +253,7 @@ static double rank_ratio(const run_screen *s, int rank) {
     return last_value(s, name);
 }
 
-/* A character per rank: as fast as the others, slower, a straggler. @return lines drawn. */
+/* Draws a character per rank: as fast as the others, slower, a straggler. @return lines drawn. */
 static int draw_ranks(const run_screen *s, int ranks, int most, str *out) {
     int each = MAX(1, s->width - LABEL - 6), drawn = 0;
     for (int from = 0; from < ranks && drawn < most; from += each, drawn++) {
@@ -289,7 +289,7 @@ static bool is_alert(const json_t *e) {
     return kind && (!strcmp(kind, "alert") || !strcmp(kind, "failure"));
 }
 
-/* The last ones, newest first. @return lines drawn. */
+/* Draws the last alerts, newest first. @return lines drawn. */
 static int draw_alerts(const run_screen *s, int most, str *out) {
     int drawn = 0;
     for (size_t i = json_array_size(s->events); i-- > 0 && drawn < most;) {

@@ -280,7 +280,7 @@ static void write_run(doc *d, const run_report *r) {
 }
 
 /* ---- several ----------------------------------------------------------------------------------- */
-/* The last held-out loss of a run at no more than these tokens. @param at the tokens that it is of */
+/* @return the last held-out loss of a run at no more than these tokens. @param at the tokens that it is of */
 static double held_out_at(const run_report *r, double most, double *at) {
     const series_column *val = series_find(r->all, "val_loss"),
                         *tokens = series_find(r->all, "tokens");

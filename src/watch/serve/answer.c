@@ -158,8 +158,7 @@ static void answer_csv(const served_site *site, const serve_request *r, serve_an
     err_free(e);
 }
 
-/* The last `most` bytes of a file of the run, from a line's beginning on. @return owned; "" when it cannot
- * be read. */
+/* @return the last `most` bytes of a file of the run, from a line's beginning on; owned; "" when it cannot be read. */
 static char *read_file_tail(const served_run *run, const char *name, int64_t most) {
     struct stat st;
     char *path = io_join(run->dir, name);
@@ -247,7 +246,7 @@ static void find_rank_columns(const series *s, rank_columns *c) {
         }
 }
 
-/* The values of rank r: [[a window's of every rank], ...] per metric, oldest window first. */
+/* Appends the values of rank r: [[a window's of every rank], ...] per metric, oldest window first. */
 static void add_windows(str *out, const rank_columns *c, const series_column *lead, int64_t from) {
     for (size_t k = 0; k < COUNT_OF(rank_metrics); k++) {
         str_add(out, ",\"%s\":[", rank_metrics[k].name);
