@@ -1,19 +1,19 @@
 /* Muon over ranks.
  *
- * Muon needs whole matrices, for work that is worth sharing. The layers are dealt out to the slices' ranks:
- * of as many layers as there are slices each rank sends its slice of layer j to rank j (an all-to-all),
+ * Muon needs whole matrices, for work that is worth sharing. The layers are distributed over the slices' ranks:
+ * in a round of one layer per slice each rank sends its slice of layer j to rank j (an all-to-all),
  * which orthogonalizes that layer's matrices and sends the slices back.
  *
  *     rank 0:  layer 0 slice 0 | layer 1 slice 0          layer 0: slice 0 | slice 1
  *     rank 1:  layer 0 slice 1 | layer 1 slice 1   <->    layer 1: slice 0 | slice 1
  *
- * Matrices that tensor parallelism has sharded are dealt out to its ranks the same way: as many matrices of one
- * shape as there are shards, one to each rank (muon_round). Those with rows that several ranks hold are gathered, and all of
- * these ranks compute the same. Nobody ever holds more than one layer. Where no ranks have slices, matrices stay in the
- * gradient's place.
+ * Matrices that tensor parallelism has sharded are distributed over its ranks the same way: one matrix of a shape
+ * to each rank that has a shard (muon_round). Those with rows that several ranks hold are gathered, and all of
+ * those ranks compute the same. No rank ever holds more than one layer. Where no ranks have slices, matrices stay in
+ * the gradient's place.
  *
  * Matrices of one shape, or of that shape transposed, are orthogonalized in batches: packed one after another into
- * rows of a buffer, iterated upon together, and unpacked. What becomes of a matrix does not depend on its batch.
+ * rows of a buffer, iterated upon together, and unpacked. The result of a matrix does not depend on its batch.
  */
 #include "optim_internal.h"
 
@@ -40,7 +40,7 @@ static bool is_turn_of_this(const optimizer *o, int param) {
     return turn < 0 || turn == mesh_index(&o->mesh, shards_over(o, model_param_at(o->m, param)));
 }
 
-/* The layers of a bucket are dealt out to the ranks of its slices, in order (next_layers). */
+/* The layers of a bucket are distributed over the ranks of its slices, in order (next_layers). */
 bool muon_is_here(const optimizer *o, int param) {
     const model_param *q = model_param_at(o->m, param);
     axis_set axes = slices_over(o, param);
@@ -164,7 +164,7 @@ static void begin_round(const optimizer *o, muon_list *l, int at) {
     }
 }
 
-/* The round's shards, [ranks, rows, columns] of which each rank has its part of every matrix. */
+/* @return the offset of a matrix among the round's shards, [ranks, rows, columns]: each rank has its part of every one. */
 static int64_t turn_at(const optimizer *o, const muon_entry *e) {
     const model_param *q = model_param_at(o->m, e->param);
     return o->param[e->param].turn * q->local[0] * q->local[1];
@@ -281,14 +281,14 @@ static void record_orthogonal(const optimizer *o, prog *p, muon_list *l) {
     l->n = l->rounds = 0;
 }
 
-/* A bucket's instances, one for each layer, which are dealt out to the ranks of its slices. */
+/* A bucket's instances, one for each layer, which are distributed over the ranks of its slices. */
 typedef struct bucket_layers {
     const bucket_view *view; /* [layers of a round] */
     int n, slices;
     axis_set axes;
 } bucket_layers;
 
-/* Where the directions of a range are: in their layer's row of the slices, or in the gradient. */
+/* @return the directions of a range: in their layer's row of the slices, or in the gradient. */
 static val direction_of(const optimizer *o, prog *p, const bucket_layers *b, val slices, int layer,
                         const update_range *s) {
     if (b->slices == 1) return record_elements(o, p, s->param, s->b.grad, DT_F32, s->at, s->count);
@@ -335,7 +335,7 @@ static void list_layer(const optimizer *o, prog *p, const bucket_view *v, val al
     }
 }
 
-/* Layers of which each rank has a slice: one per slice. */
+/* Updates layers that ranks hold in slices, one layer per slice. */
 static void update_sliced(const optimizer *o, prog *p, const bucket_layers *b, muon_list *l) {
     int me = mesh_index(&o->mesh, b->axes);
     val mine = prog_scratch(p, 2, (int64_t[]){ b->slices, b->view[0].count },
@@ -347,7 +347,7 @@ static void update_sliced(const optimizer *o, prog *p, const bucket_layers *b, m
     each_range(o, p, b, rec_moved(p, bucket, b->axes, PLACE_S(1)), true);
 }
 
-/* The parameter of a bucket that Muon updates, -1: none. */
+/* @return the parameter of a bucket that Muon updates; -1: none. */
 static int orthogonal_param(const optimizer *o, int bucket) {
     for (int i = 0; i < o->params; i++)
         if (o->param[i].r->kind == BY_ORTHOGONAL && model_param_at(o->m, i)->bucket == bucket)
