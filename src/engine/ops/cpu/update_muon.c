@@ -116,8 +116,9 @@ static void equilibrate_rows(muon_packing *p, float *line) {
     p->of_rows = true;
 }
 
-/* What elements [l, l + n) of row s of x are multiplied by. */
-static void factors_of(const muon_packing *p, int64_t s, int64_t l, int64_t n, float *restrict f) {
+/* Fills the factors of elements [l, l + n) of row s of x. */
+static void fill_factors(const muon_packing *p, int64_t s, int64_t l, int64_t n,
+                         float *restrict f) {
     bool across = p->line && lines_across(p);
     float by = p->line && !across ? p->by * p->line[s] : p->by;
     for (int64_t k = 0; k < n; k++) f[k] = by;
@@ -130,7 +131,7 @@ static void gather_row(const muon_packing *p, int64_t s, int64_t l, int64_t n, f
     int64_t rows = p->u->dim[0], cols = p->u->dim[1];
     const float *restrict u = p->u->data;
     int64_t inside = s < MIN(rows, cols) ? MAX(0, MIN(n, MAX(rows, cols) - l)) : 0;
-    if (inside) factors_of(p, s, l, inside, f);
+    if (inside) fill_factors(p, s, l, inside, f);
     for (int64_t k = 0; p->tall && k < inside; k++) to[k] = f[k] * u[s + (l + k) * cols];
     for (int64_t k = 0; !p->tall && k < inside; k++) to[k] = f[k] * u[s * cols + l + k];
     for (int64_t k = inside; k < n; k++) to[k] = 0;
@@ -247,7 +248,7 @@ static void unpack_task(void *ctx, int64_t i, int worker) {
         for (int64_t k = s.lo; k < s.hi; k++) {
             int64_t n = MIN(step, length - l);
             const float *row = elems_get(p->x, k * wide + l, n, tmp);
-            factors_of(p, k, l, n, f);
+            fill_factors(p, k, l, n, f);
             for (int64_t j = 0; p->tall && j < n; j++) u[k + (l + j) * cols] = f[j] * row[j];
             for (int64_t j = 0; !p->tall && j < n; j++) u[k * cols + l + j] = f[j] * row[j];
         }
