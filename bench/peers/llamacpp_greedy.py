@@ -44,6 +44,7 @@ SIZES = dict(vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_la
 SIZES.update(num_key_value_heads=2, max_position_embeddings=64, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 ALONE = dict(SIZES, num_key_value_heads=4)
 EXPERTS = dict(SIZES, num_experts_per_tok=2, moe_intermediate_size=32)
+DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32, linear_value_head_dim=32)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=10000.0)
 LLAMA3["original_max_position_embeddings"] = 16
 UNTIED = dict(tie_word_embeddings=False)
@@ -99,6 +100,14 @@ MODELS = {
     "deepseek_v3": T.DeepseekV3Config(**LATENT, q_lora_rank=32, n_group=2, topk_group=1, norm_topk_prob=True),
     "deepseek_v3, yarn": T.DeepseekV3Config(**LATENT, q_lora_rank=32, n_group=1, topk_group=1, rope_parameters=YARN),
     "deepseek_v2": T.DeepseekV2Config(**LATENT, q_lora_rank=None, topk_method="greedy"),
+    "qwen3_next": T.Qwen3NextConfig(
+        **EXPERTS, **DELTA, num_experts=4, head_dim=32, shared_expert_intermediate_size=48, full_attention_interval=4
+    ),
+    "qwen3_next, tied": T.Qwen3NextConfig(
+        **EXPERTS, **dict(DELTA, linear_num_value_heads=2, linear_conv_kernel_dim=3), num_experts=4, head_dim=16,
+        shared_expert_intermediate_size=32, full_attention_interval=2, tie_word_embeddings=True
+    ),
+    "kimi_k2": make.KimiK2Config(**dict(LATENT, num_experts_per_tok=4), q_lora_rank=32, n_group=1, topk_group=1, routed_scaling_factor=2.827),
 }
 
 
