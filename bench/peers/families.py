@@ -620,7 +620,7 @@ def reloads(folder, export):
 
 def check_model(tests, folder, config, seed):
     export = folder.with_name(folder.name + "-export")
-    export.mkdir(exist_ok=True)
+    export.mkdir(parents=True, exist_ok=True)
     noisy = write_model(folder, config, seed)
     why = run_test(tests, folder, export) or reloads(folder, export)
     shutil.rmtree(export)
