@@ -427,6 +427,14 @@ def deepseek_v3(r):
     return dict(s, routed_scaling_factor=r.choice([1.0, 2.5]), moe_intermediate_size=r.randint(8, 30))
 
 
+def kimi_k2(r):
+    """Of its type there is no dense model."""
+    s = deepseek_v3(r)
+    while "n_routed_experts" not in s:
+        s = deepseek_v3(r)
+    return dict(s, rope_interleave=True)
+
+
 def deepseek_v2(r):
     s = dict(latent(r), hidden_act=r.choice(GATED_ACTS))
     s.update(kv_lora_rank=2 * r.randint(2, 10), qk_nope_head_dim=r.choice([4, 6, 12]))  # its rotation reads pairs
@@ -459,7 +467,7 @@ FAMILIES = {
     "qwen3_next": (
         T.Qwen3NextConfig,
         qwen3_next,
-        [LONGROPE, dict(hidden_act="relu"), dict(layer_types=["sliding_attention"] * 9), dict(mlp_only_layers=[1])],
+        [LONGROPE, dict(hidden_act="gelu"), dict(layer_types=["sliding_attention"] * 9), dict(mlp_only_layers=[1])],
     ),
     "glm4_moe": (T.Glm4MoeConfig, glm4_moe, [LONGROPE, dict(hidden_act="relu")]),
     "gpt_oss": (T.GptOssConfig, gpt_oss, [LONGROPE, dict(quantization_config=dict(quant_method="gptq"))]),
@@ -479,6 +487,7 @@ FAMILIES = {
     "falcon": (T.FalconConfig, falcon, [dict(alibi=True), LONGROPE]),
     "nanochat": (T.NanoChatConfig, nanochat, [LONGROPE]),
     "deepseek_v3": (T.DeepseekV3Config, deepseek_v3, [dict(topk_method="greedy"), dict(scoring_func="softmax")]),
+    "kimi_k2": (make.KimiK2Config, kimi_k2, [dict(topk_method="greedy"), dict(scoring_func="softmax")]),
     "deepseek_v2": (T.DeepseekV2Config, deepseek_v2, [dict(mlp_bias=True), dict(topk_method="noaux_tc")]),
 }
 
@@ -611,7 +620,7 @@ def reloads(folder, export):
 
 def check_model(tests, folder, config, seed):
     export = folder.with_name(folder.name + "-export")
-    export.mkdir(exist_ok=True)
+    export.mkdir(parents=True, exist_ok=True)
     noisy = write_model(folder, config, seed)
     why = run_test(tests, folder, export) or reloads(folder, export)
     shutil.rmtree(export)

@@ -2,7 +2,7 @@
 """GGUF files of every family that llama.cpp knows, continued by llama.cpp and by us.
 
     llamacpp_greedy.py --program INGOT --llamacpp SOURCE --build BUILD [--family NAME ...] [--keep DIR]
-    llamacpp_greedy.py --program INGOT --llamacpp SOURCE --build BUILD --time RUN [--threads N] [--tokens N]
+    llamacpp_greedy.py --program INGOT --llamacpp SOURCE --build BUILD --time RUN [--threads N] [--tokens N] [--repeat N]
 
 SOURCE is a checkout of llama.cpp and BUILD a folder in which its library was built (BUILD/bin/libllama.so):
 
@@ -15,13 +15,14 @@ likeliest, by a margin that depends on the type: llama.cpp also rounds activatio
 a rounded type nine in ten, since rounding sends a token to another expert at times. Prints a line per model, and exits with 1 when too few are, or
 a file is not read.
 
-With --time, exports RUN in bf16 and q8_0 and prints the tokens per second of both programs, back to back, three times each.
+With --time, exports RUN in fp32, bf16 and q8_0 and prints the tokens per second of both programs and their CPU time per token, the best of
+several runs that alternate, on as many cores as threads.
 """
 
 import argparse
 import copy
 import json
-import statistics
+import resource
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,7 @@ SIZES = dict(vocab_size=300, hidden_size=64, intermediate_size=96, num_hidden_la
 SIZES.update(num_key_value_heads=2, max_position_embeddings=64, pad_token_id=None, bos_token_id=1, eos_token_id=2)
 ALONE = dict(SIZES, num_key_value_heads=4)
 EXPERTS = dict(SIZES, num_experts_per_tok=2, moe_intermediate_size=32)
+DELTA = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=32, linear_value_head_dim=32)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=10000.0)
 LLAMA3["original_max_position_embeddings"] = 16
 UNTIED = dict(tie_word_embeddings=False)
@@ -99,6 +101,14 @@ MODELS = {
     "deepseek_v3": T.DeepseekV3Config(**LATENT, q_lora_rank=32, n_group=2, topk_group=1, norm_topk_prob=True),
     "deepseek_v3, yarn": T.DeepseekV3Config(**LATENT, q_lora_rank=32, n_group=1, topk_group=1, rope_parameters=YARN),
     "deepseek_v2": T.DeepseekV2Config(**LATENT, q_lora_rank=None, topk_method="greedy"),
+    "qwen3_next": T.Qwen3NextConfig(
+        **EXPERTS, **DELTA, num_experts=4, head_dim=32, shared_expert_intermediate_size=48, full_attention_interval=4
+    ),
+    "qwen3_next, tied": T.Qwen3NextConfig(
+        **EXPERTS, **dict(DELTA, linear_num_value_heads=2, linear_conv_kernel_dim=3), num_experts=4, head_dim=16,
+        shared_expert_intermediate_size=32, full_attention_interval=2, tie_word_embeddings=True
+    ),
+    "kimi_k2": make.KimiK2Config(**dict(LATENT, num_experts_per_tok=4), q_lora_rank=32, n_group=1, topk_group=1, routed_scaling_factor=2.827),
 }
 
 
@@ -172,26 +182,37 @@ def check(args, peer, name, config, folder, seed):
     return good
 
 
+def spent(words):
+    """@return seconds that a command took, and seconds of CPU"""
+    begin, before = time.time(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    run(*words)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.time() - begin, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def measure(args, peer, folder):
-    """Decodes with both programs, by turns."""
+    """Decodes with both programs, by turns; what a run for one token takes is not counted."""
     prompt = list(range(3, 3 + PROMPT))
+    pin = ["taskset", "-c", f"0-{args.threads - 1}"]
     for kind, ours_as in (("fp32", "fp32"), ("bf16", "bf16"), ("q8_0", "bf16")):
         file = folder / f"{kind}.gguf"
         run(args.program, "export", args.time, file, "--dtype", kind)
-        rates = {"ingot": [], "llama.cpp": []}
-        for _ in range(3):
-            begin = time.time()
-            text = run(args.program, "sample", args.time, "--ids", " ".join(map(str, prompt)), "--greedy", "--tokens", 1,
-                       "--dtype", ours_as)  # fmt: skip
-            loaded = time.time() - begin
-            begin = time.time()
-            text = run(args.program, "sample", args.time, "--ids", " ".join(map(str, prompt)), "--greedy", "--tokens", args.tokens,
-                       "--dtype", ours_as)  # fmt: skip
-            rates["ingot"].append((args.tokens - 1) / (time.time() - begin - loaded))
-            rates["llama.cpp"].append(1 / theirs(peer, file, prompt, (), args.threads, args.tokens)[2])
-            assert text
-        told = {name: round(statistics.median(of), 1) for name, of in rates.items()}
-        print(json.dumps(dict(file=kind, ingot_dtype=ours_as, threads=args.threads, **told)), flush=True)
+        sample = [args.program, "sample", args.time, "--ids", " ".join(map(str, prompt)), "--greedy", "--dtype", ours_as]
+        commands = {
+            "ingot": lambda n: [*pin, *sample, "--tokens", n],
+            "llama.cpp": lambda n: [*pin, peer, file, args.threads, n, *prompt],
+        }
+        taken = {(name, n): [] for name in commands for n in (1, args.tokens)}
+        for _ in range(args.repeat):
+            for name, n in taken:
+                taken[name, n].append(spent(commands[name](n)))
+        # Others use the machine: the least is nearest to what it takes.
+        least = {key: [min(column) for column in zip(*of)] for key, of in taken.items()}
+        rates = {}
+        for name in commands:
+            wall, cpu = [(b - a) / (args.tokens - 1) for a, b in zip(least[name, 1], least[name, args.tokens])]
+            rates[name] = dict(tokens_per_second=round(1 / wall, 1), cpu_ms_per_token=round(1000 * cpu, 2))
+        print(json.dumps(dict(file=kind, ingot_dtype=ours_as, threads=args.threads, **rates)), flush=True)
 
 
 def main():
@@ -204,6 +225,7 @@ def main():
     parser.add_argument("--time", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args()
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

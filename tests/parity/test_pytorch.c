@@ -15,7 +15,7 @@ static const char *const fixtures[] = {
     "olmo3",       "smollm3",  "granite",    "phi3",         "starcoder2",     "stablelm",
     "cohere2",     "gemma2",   "gemma3",     "falcon",       "falcon_shared",  "olmoe",
     "mpt",         "glm4",     "nanochat",   "qwen2_moe",    "glm4_moe",       "gpt_oss",
-    "deepseek_v3", "llama4",   "qwen3_next", "phi3_long",
+    "deepseek_v3", "llama4",   "qwen3_next", "phi3_long",    "kimi_k2",
 };
 
 /* The number of models, and where each is. */
@@ -332,7 +332,7 @@ static void evaluation_never_drops_tokens(void **state) {
         }
         close_subject(&s);
     }
-    if (model_folders() > 1) assert_int_equal(experts, 8);
+    if (model_folders() > 1) assert_int_equal(experts, 9);
 }
 
 /* ---- logits, through the cache ----------------------------------------------------------- */

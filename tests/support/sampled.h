@@ -1,4 +1,5 @@
-/* Models drawn at random: every fact that changes what a model computes, in combinations that it may have. */
+/* Models and layouts drawn at random: every fact that changes what a model computes, in combinations that it may have, and
+ * every way to divide it. */
 #ifndef INGOT_TESTS_SAMPLED_H
 #define INGOT_TESTS_SAMPLED_H
 
@@ -128,6 +129,109 @@ static inline void describe(const model_config *c, char *to, size_t n) {
         to += wrote;
         n -= (size_t)wrote;
     }
+}
+
+/* ---- layouts ------------------------------------------------------------------------------------ */
+
+/* Two to eight ranks, dealt to the axes two at a time. */
+static inline void draw_axes(rng_key key, uint64_t *at, layout *l) {
+    int *axis[] = { &l->pp, &l->replicas, &l->dp, &l->cp, &l->ep, &l->tp };
+    for (size_t i = 0; i < COUNT_OF(axis); i++) *axis[i] = 1;
+    int doublings = 1 + draw(key, at, 3);
+    for (int i = 0; i < doublings; i++) *axis[draw(key, at, COUNT_OF(axis))] *= 2;
+}
+
+/* Draws everything about a layout but its axes. */
+static inline void draw_ways(rng_key key, uint64_t *at, layout *l) {
+    l->name = "sampled";
+    l->micros = 4;
+    l->sp = l->tp > 1 && draw(key, at, 2);
+    l->zero = draw(key, at, 4);
+    l->context = draw(key, at, 2) ? CONTEXT_RING : CONTEXT_ULYSSES;
+    l->schedule = (pipeline_schedule)draw(key, at, 4);
+    l->chunks = l->pp > 1 && l->schedule == PIPE_INTERLEAVED ? 2 : 1;
+    if (l->pp > 1 && draw(key, at, 2))
+        l->first_less = draw(key, at, 2), l->last_less = draw(key, at, 2);
+    l->keep_every = draw(key, at, 3);
+    l->keep_last = l->keep_every ? draw(key, at, 2) : 0;
+    l->selective = draw(key, at, 2);
+    l->prefetch = draw(key, at, 4) - 1;
+    l->keep_gathered = draw(key, at, 4) == 0;
+    l->whole_below = draw(key, at, 2) ? 1100 : 0;
+    l->bucket_bytes = draw(key, at, 3) ? 0 : 8192;
+    l->tp_chunks = 1 + draw(key, at, 2);
+    l->offload_params = draw(key, at, 3) == 0;
+}
+
+/* Every stage between has a layer; the others go anywhere, the ends included, which may have none. */
+static inline void draw_split(rng_key key, uint64_t *at, int layers, layout *l) {
+    int stages = l->pp * l->chunks;
+    l->first_less = l->last_less = 0;
+    for (int i = 1; i < stages - 1; i++) l->split[i] = 1;
+    for (int left = layers - MAX(0, stages - 2); left > 0; left--)
+        l->split[draw(key, at, stages)]++;
+}
+
+/* @return whether the layout suits the model, the small batch and itself */
+static inline bool can_run(const model_config *c, const layout *l) {
+    bool split = l->pp > 1 && l->schedule == PIPE_ZERO_BUBBLE;
+    if (l->replicas * l->dp * l->ep > RUN_ROWS) return false;
+    if (c->experts ? c->experts % l->ep : l->ep > 1) return false;
+    if (l->pp * (l->chunks ? l->chunks : 1) > c->layers + l->first_less + l->last_less)
+        return false;
+    if (split && (l->zero >= 2 || l->keep_every)) return false;
+    if (c->heads % l->tp) return false;
+    if (model_has_delta(c) && (l->cp > 1 || c->delta_keys % l->tp)) return false;
+    if (c->kv_heads % l->tp && l->tp % c->kv_heads) return false;
+    if (c->value_step && c->kv_heads % l->tp) return false;
+    if (l->cp == 1 || l->context == CONTEXT_RING) return true;
+    return c->heads % (l->tp * l->cp) == 0 && c->kv_heads % (l->tp * l->cp) == 0;
+}
+
+/* Writes a layout, and the facts of a model that differ from their defaults. */
+static inline void describe_layout(const layout *l, const model_config *c, char *to, size_t cap) {
+    static const char *const orders[] = { "1F1B", "GPipe", "interleaved", "zero bubble" };
+    char stages[64] = "";
+    for (int i = 0; i < l->pp * l->chunks; i++)
+        snprintf(stages + strlen(stages), sizeof stages - strlen(stages), " %d", l->split[i]);
+    int n = snprintf(
+        to, cap,
+        "pp%d (%s, less %d and %d, split%s) x %d replicas x dp%d (zero%d%s, prefetch %d%s%s%s) x cp%d (%s) x ep%d x tp%d%s in %d, "
+        "recompute %d/%d%s, model",
+        l->pp, orders[l->schedule], l->first_less, l->last_less, stages, l->replicas, l->dp,
+        l->zero, l->offload_params ? " in host memory" : "", l->prefetch,
+        l->keep_gathered ? ", kept" : "", l->whole_below ? ", small ones whole" : "",
+        l->bucket_bytes ? ", small buckets" : "", l->cp,
+        l->context == CONTEXT_RING ? "ring" : "ulysses", l->ep, l->tp, l->sp ? "+sp" : "",
+        l->tp_chunks, l->keep_every, l->keep_last, l->selective ? " selective" : "");
+    describe(c, to + n, cap - (size_t)n);
+}
+
+/* Compares a layout with one rank, whose outcome is `one`, within what rounding does to the model.
+ * @param limit of the difference
+ * @param text names the sample in messages */
+static inline void agree_with_one(const model_config *c, layout l, const outcome *one, double limit,
+                                  const char *text) {
+    outcome many;
+    run_layout(c, &l, &many);
+    if (!many.replicas_agree) fail_msg("%s: replicas differ", text);
+    if (worst_difference(&many, one) <= limit) {
+        same_within(text, &many, one, limit);
+        outcome_free(&many);
+        return;
+    }
+    /* Rounding may cross the bound of a clamp or exchange two experts, in one sample of a thousand. A fault
+     * shows with other weights, too. */
+    print_message("again, with other weights\n");
+    outcome other;
+    layout alone = { .name = "one", .micros = l.micros, .nudge = 0.01 };
+    l.nudge = alone.nudge;
+    outcome_free(&many);
+    run_layout(c, &alone, &other);
+    run_layout(c, &l, &many);
+    same_within(text, &many, &other, limit);
+    outcome_free(&other);
+    outcome_free(&many);
 }
 
 #endif

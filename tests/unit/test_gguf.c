@@ -408,6 +408,73 @@ static void built_in_facts_are_needed(void **state) {
     }
 }
 
+/* Compares a row of a parameter with a row of a tensor. */
+static void expect_row(const loaded *l, const gguf_file *f, const char *ours, int64_t row,
+                       const char *theirs, int64_t their_row) {
+    int at = model_find_param(l->m, ours);
+    assert_true(at >= 0);
+    int64_t cols = model_param_at(l->m, at)->dim[1];
+    for (int64_t c = 0; c < cols; c++)
+        assert_true(element(find_tensor(f, theirs), their_row * cols + c) ==
+                    (double)l->values[at][row * cols + c]);
+}
+
+/* q, k and v follow one another, and so do the rows of their convolution, which is fp32 in every file; queries alternate with
+ * their gates by head, and b with a by head of keys. */
+static void gated_delta_nets_are_rearranged(void **state) {
+    static const struct {
+        const char *fact;
+        double value;
+    } needed[] = { { "delta_value_dim", 8 }, { "qkv_bias", 0 }, { "attention_output_bias", 0 } };
+    char from[512], path[128];
+    model_config c;
+    const hf_family *family;
+    loaded l;
+    gguf_file f;
+    snprintf(from, sizeof from, "%s/qwen3_next", FIXTURES);
+    snprintf(path, sizeof path, "%s", in_folder(*state, "d.gguf"));
+    assert_ok(hf_import_config(from, &c, &family, NULL));
+    for (size_t i = 0; i < COUNT_OF(needed); i++) {
+        if (i < 2) {
+            fill_params(&c, family, &l);
+            assert_error(export_loaded(&l, path, GGUF_F16), needed[i].fact);
+            unload(&l);
+        }
+        model_fact_set(model_fact_find(needed[i].fact), &c, needed[i].value);
+    }
+    model_config other = c;
+    other.layer_pattern = 525;
+    fill_params(&other, family, &l);
+    assert_error(export_loaded(&l, path, GGUF_F16), "model.layer_pattern");
+    unload(&l);
+
+    fill_params(&c, family, &l);
+    for (int i = 0; i < model_params(l.m); i++)
+        for (int64_t k = 0; k < model_param_at(l.m, i)->dim[0] * model_param_at(l.m, i)->dim[1];
+             k++)
+            l.values[i][k] = (float)(i * 7 + k) / 2048 - 1; /* which fp16 holds */
+    assert_ok(export_loaded(&l, path, GGUF_F16));
+    gguf_read(path, &f);
+    assert_string_equal(f.architecture, "qwen3next");
+    int64_t keys = c.delta_keys * c.delta_key_dim, share = c.delta_values / c.delta_keys;
+    const char *qkv = "blk.1.attn_qkv.weight", *conv = "blk.1.ssm_conv1d.weight";
+    expect_row(&l, &f, "l1.delta.q", 3, qkv, 3);
+    expect_row(&l, &f, "l1.delta.k", 3, qkv, keys + 3);
+    expect_row(&l, &f, "l1.delta.v", 3, qkv, 2 * keys + 3);
+    expect_row(&l, &f, "l1.delta.v.conv", 3, conv, 2 * keys + 3);
+    assert_int_equal(find_tensor(&f, conv)->type, 0);
+    assert_int_equal(find_tensor(&f, conv)->ndim, 2);
+    expect_row(&l, &f, "l1.delta.z", 3, "blk.1.attn_gate.weight", 3);
+    expect_row(&l, &f, "l1.delta.b", share, "blk.1.ssm_ba.weight", 2 * share);
+    expect_row(&l, &f, "l1.delta.a", share, "blk.1.ssm_ba.weight", 3 * share);
+    expect_row(&l, &f, "l2.attn.q", c.head_dim, "blk.2.attn_q.weight", 2 * c.head_dim);
+    expect_row(&l, &f, "l2.attn.gate", c.head_dim, "blk.2.attn_q.weight", 3 * c.head_dim);
+    double rate = l.values[model_find_param(l.m, "l1.delta.rate")][2];
+    assert_true(fabs(element(find_tensor(&f, "blk.1.ssm_a"), 2) + exp(rate)) < 1e-6);
+    free(f.bytes);
+    unload(&l);
+}
+
 /* Rows of a head's keys are the columns of its part of k_b, and those of values the rows of v_b. */
 static void latent_attention_is_split(void **state) {
     filled m;
@@ -474,6 +541,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(newer_families_are_written_where_llama_cpp_reads,
                                         folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(built_in_facts_are_needed, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(gated_delta_nets_are_rearranged, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test_setup_teardown(latent_attention_is_split, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(types_are_as_precise_as_they_can_be, folder_setup,
                                         folder_teardown),

@@ -218,6 +218,7 @@ static const struct {
     { "llama", VOCAB ", \"tie_word_embeddings\": 1", "true or false" },
     { "llama", VOCAB ", \"hidden_act\": \"relu\"", "gelu_python; got \"relu\"" },
     { "gpt_neox", VOCAB ", \"hidden_act\": \"silu\"", "gelu_fast" },
+    { "qwen3_next", VOCAB ", \"hidden_act\": \"gelu\"", "\"hidden_act\"" },
     { "llama", VOCAB ", \"mlp_bias\": 1", "mlp_bias" },
     { "stablelm", VOCAB ", \"qk_layernorm\": true", "qk_layernorm" },
     { "falcon", VOCAB ", \"alibi\": true", "alibi" },

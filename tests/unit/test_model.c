@@ -55,6 +55,11 @@ static void presets_have_the_published_sizes(void **state) {
         { "deepseek-v2", 235741434880LL },
         { "mpt-7b", 6649286656LL },
         { "qwen3-next-80b-a3b", 79674391296LL },
+        { "qwen2.5-0.5b", 494032768LL },
+        { "qwen2.5-7b", 7615616512LL },
+        { "nanochat-d20", 560988160LL },
+        { "phi3.5-mini", 3821079552LL },
+        { "kimi-k2", 1026408209408LL },
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
         model_config c;

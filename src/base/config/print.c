@@ -237,7 +237,8 @@ static const char initial_weights[] =
     "| GPT-2, GPT-3 | `normal` | 0.02 | Radford et al. 2019: the last matrices of branches by 1/sqrt(2 layers) |\n"
     "| Pythia, GPT-NeoX | `small` | | Black et al. 2022: small_init and wang_init |\n"
     "| OLMo 2 and 3, OLMoE | `flat` | 0.02 | OLMo 2 (2025); OLMoE cuts values beyond three deviations, which these keep |\n"
-    "| DeepSeek-V3, Moonlight | `flat` | 0.006, 0.02 | DeepSeek-AI 2024; Moonlight's is that of its config.json |\n"
+    "| DeepSeek-V3, Moonlight, Kimi K2 | `flat` | 0.006, 0.02, 0.02 | DeepSeek-AI 2024; the others' are those of config.json |\n"
+    "| nanochat | `uniform` | | its source: the last matrix of each branch is 0; the two tables have the deviations 0.8 and 0.001 |\n"
     "| the others | `normal` | 0.02 | none is published; config.json of the released models states 0.02 for most |\n";
 
 static void docs_section(const section *s, str *out) {

@@ -42,6 +42,9 @@ static const model_config olmo2 = { .init = INIT_FLAT,
                                     .norm_eps = 1e-6,
                                     .vocab = 100352,
                                     .max_seq = 4096 };
+#define QWEN2 .qkv_bias = true, .rope_theta = 1000000, .norm_eps = 1e-6, .vocab = 151936
+static const model_config qwen2 = { QWEN2, .max_seq = 131072 };
+static const model_config qwen2_tied = { QWEN2, .tied = true, .max_seq = 32768 };
 static const model_config qwen3 = { .qknorm = QKNORM_HEAD,
                                     .rope_theta = 1000000,
                                     .norm_eps = 1e-6,
@@ -173,6 +176,42 @@ static const model_config granite_2b = { GRANITE, .attention_scale = 1.0 / 64,
 static const model_config granite_8b = { GRANITE, .attention_scale = 1.0 / 128,
                                          .logit_scale = 1.0 / 16 };
 static const model_config phi3 = { .window = 2047, .vocab = 32064, .max_seq = 4096 };
+/* Phi-3.5 stretches each frequency by a factor of its own; the numbers are those of its config.json. */
+static const model_config phi35 = {
+    .rope_scaling = ROPE_LONG,
+    .rope_factor = 32,
+    .rope_original = 4096,
+    /* clang-format off */
+    .rope_short = { 48, {
+        1.0, 1.0199999809265137, 1.0299999713897705, 1.0299999713897705,
+        1.0499999523162842, 1.0499999523162842, 1.0499999523162842, 1.0499999523162842,
+        1.0499999523162842, 1.0699999332427979, 1.0999999046325684, 1.1099998950958252,
+        1.1599998474121094, 1.1599998474121094, 1.1699998378753662, 1.2899998426437378,
+        1.339999794960022, 1.679999828338623, 1.7899998426437378, 1.8199998140335083,
+        1.8499997854232788, 1.8799997568130493, 1.9099997282028198, 1.9399996995925903,
+        1.9899996519088745, 2.0199997425079346, 2.0199997425079346, 2.0199997425079346,
+        2.0199997425079346, 2.0199997425079346, 2.0199997425079346, 2.0299997329711914,
+        2.0299997329711914, 2.0299997329711914, 2.0299997329711914, 2.0299997329711914,
+        2.0299997329711914, 2.0299997329711914, 2.0299997329711914, 2.0299997329711914,
+        2.0799996852874756, 2.0899996757507324, 2.189999580383301, 2.2199995517730713,
+        2.5899994373321533, 2.729999542236328, 2.749999523162842, 2.8399994373321533 } },
+    .rope_long = { 48, {
+        1.0800000429153442, 1.1100000143051147, 1.1399999856948853, 1.340000033378601,
+        1.5899999141693115, 1.600000023841858, 1.6200000047683716, 2.620000123977661,
+        3.2300000190734863, 3.2300000190734863, 4.789999961853027, 7.400000095367432,
+        7.700000286102295, 9.09000015258789, 12.199999809265137, 17.670000076293945,
+        24.46000099182129, 28.57000160217285, 30.420001983642578, 30.840002059936523,
+        32.590003967285156, 32.93000411987305, 42.320003509521484, 44.96000289916992,
+        50.340003967285156, 50.45000457763672, 57.55000305175781, 57.93000411987305,
+        58.21000289916992, 60.1400032043457, 62.61000442504883, 62.62000274658203,
+        62.71000289916992, 63.1400032043457, 63.1400032043457, 63.77000427246094,
+        63.93000411987305, 63.96000289916992, 63.970001220703125, 64.02999877929688,
+        64.06999969482422, 64.08000183105469, 64.12000274658203, 64.41000366210938,
+        64.4800033569336, 64.51000213623047, 64.52999877929688, 64.83999633789062 } },
+    /* clang-format on */
+    .vocab = 32064,
+    .max_seq = 131072
+};
 static const model_config phi4 = { .rope_theta = 250000, .vocab = 100352, .max_seq = 16384 };
 static const model_config starcoder2 = { .norm = NORM_LAYER,
                                          .mlp = MLP_GELU_TANH,
@@ -245,6 +284,20 @@ static const model_config gpt_small = { .norm = NORM_LAYER,
                                         .vocab = 4096,
                                         .max_seq = 1024 };
 
+/* nanochat as transformers has it: without the tables of values and scalars of later versions. */
+static const model_config nanochat = { .init = INIT_BY_FAN_IN,
+                                       .init_embed_std = 0.8,
+                                       .init_head_std = 0.001,
+                                       .init_zero_outputs = true,
+                                       .mlp = MLP_RELU2,
+                                       .weightless_norms = true,
+                                       .embedding_norm = true,
+                                       .qknorm = QKNORM_HEAD,
+                                       .logit_softcap = 15,
+                                       .norm_eps = 1e-6,
+                                       .vocab = 65536,
+                                       .max_seq = 2048 };
+
 /* Latent attention in every head. */
 #define LATENT .init = INIT_FLAT, .kv_latent = 512, .rope_head_dim = 64, .value_head_dim = 128
 static const model_config deepseek_v3 = { LATENT,
@@ -265,6 +318,23 @@ static const model_config deepseek_v3 = { LATENT,
                                           .balance_loss = 0.0001,
                                           .vocab = 129280,
                                           .max_seq = 4096 };
+/* As it is trained before its context is extended. */
+static const model_config kimi_k2 = { LATENT,
+                                      .norm_eps = 1e-6,
+                                      .q_latent = 1536,
+                                      .experts = 384,
+                                      .experts_per_token = 8,
+                                      .expert_dim = 2048,
+                                      .shared_experts = 1,
+                                      .first_dense = 1,
+                                      .router_score = ROUTER_SIGMOID,
+                                      .router_normalize = true,
+                                      .router_scale = 2.827,
+                                      .router_bias = true,
+                                      .balance_loss = 0.001,
+                                      .rope_theta = 50000,
+                                      .vocab = 163840,
+                                      .max_seq = 4096 };
 #define DEEPSEEK_V2                                                                                \
     LATENT, .init_std = 0.006, .norm_eps = 1e-6, .experts_per_token = 6, .shared_experts = 2,      \
             .first_dense = 1, .balance_loss = 0.003, .vocab = 102400, .max_seq = 4096
@@ -360,6 +430,8 @@ static const struct {
     { "olmo2-7b", &olmo2, 32, 4096, 32, 0, 0, 11008, 0 },
     { "olmo2-13b", &olmo2, 40, 5120, 40, 0, 0, 13824, 0 },
     { "olmo2-32b", &olmo2, 64, 5120, 40, 8, 0, 27648, 0 },
+    { "qwen2.5-0.5b", &qwen2_tied, 24, 896, 14, 2, 0, 4864, 0 },
+    { "qwen2.5-7b", &qwen2, 28, 3584, 28, 4, 0, 18944, 152064 },
     { "qwen3-0.6b", &qwen3_tied, 28, 1024, 16, 8, 128, 3072, 0 },
     { "qwen3-1.7b", &qwen3_tied, 28, 2048, 16, 8, 128, 6144, 0 },
     { "qwen3-4b", &qwen3_tied, 36, 2560, 32, 8, 128, 9728, 0 },
@@ -383,6 +455,7 @@ static const struct {
     { "granite3-2b", &granite_2b, 40, 2048, 32, 8, 0, 8192, 0 },
     { "granite3-8b", &granite_8b, 40, 4096, 32, 8, 0, 12800, 0 },
     { "phi3-mini", &phi3, 32, 3072, 32, 0, 0, 8192, 0 },
+    { "phi3.5-mini", &phi35, 32, 3072, 32, 0, 0, 8192, 0 },
     { "phi3-medium", &phi3, 40, 5120, 40, 10, 0, 17920, 0 },
     { "phi4-14b", &phi4, 40, 5120, 40, 10, 0, 17920, 0 },
     { "starcoder2-3b", &starcoder2, 30, 3072, 24, 2, 0, 0, 0 },
@@ -401,9 +474,11 @@ static const struct {
     { "deepseek-v2-lite", &deepseek_v2_lite, 27, 2048, 16, 0, 192, 10944, 0 },
     { "deepseek-v2", &deepseek_v2, 60, 5120, 128, 0, 192, 12288, 0 },
     { "deepseek-v3", &deepseek_v3, 61, 7168, 128, 0, 192, 18432, 0 },
+    { "kimi-k2", &kimi_k2, 61, 7168, 64, 0, 192, 18432, 0 },
     { "moonlight-16b-a3b", &moonlight, 27, 2048, 16, 0, 192, 11264, 0 },
     { "falcon-7b", &falcon_7b, 32, 4544, 71, 1, 0, 0, 0 },
     { "falcon-40b", &falcon_40b, 60, 8192, 128, 8, 0, 0, 0 },
+    { "nanochat-d20", &nanochat, 20, 1280, 10, 0, 0, 0, 0 },
     { "mpt-7b", &mpt_7b, 32, 4096, 32, 0, 0, 0, 0 },
     { "mpt-30b", &mpt_30b, 48, 7168, 64, 0, 0, 0, 0 },
 };
@@ -418,6 +493,7 @@ static const struct {
     const char *fact;
 } switched_off[] = {
     { &llama4_scout, "qk_norm_weights" },
+    { &cohere2, "norm_bias" },
     { &mpt_7b, "norm_bias" },
     { &mpt_30b, "norm_bias" },
     { &gpt_oss_20b, "rope_truncate" },

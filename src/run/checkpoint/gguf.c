@@ -36,7 +36,7 @@ bool gguf_type_from_name(const char *name, gguf_type *out) {
 }
 
 static gguf_type type_for(const hf_tensor *t, gguf_type wanted) {
-    if (t->ndim == 1 || str_ends(t->name, ".bias")) return GGUF_F32;
+    if (t->ndim == 1 || str_ends(t->name, ".bias") || str_ends(t->name, GGUF_CONV)) return GGUF_F32;
     return wanted == GGUF_Q8_0 && t->dim[t->ndim - 1] % BLOCK ? GGUF_F16 : wanted;
 }
 

@@ -22,6 +22,7 @@ void gguf_put(str *to, uint64_t value, int bytes);
 void gguf_put_text(str *to, const char *text);
 
 /* ---- architectures, gguf_models.c ------------------------------------------------------------ */
+#define GGUF_CONV "ssm_conv1d.weight" /* a tensor that is fp32 in every file, behind its layer */
 /* A family of ours as llama.cpp calls it. */
 typedef struct gguf_model {
     const char *family, *name;
@@ -43,6 +44,7 @@ typedef struct gguf_model {
     bool tied;         /* it reads no head */
     bool own_scale;    /* it computes the factor of scores itself, as Gemma's models have it */
     bool caps;         /* it bounds scores and logits */
+    bool delta;        /* it reads how often a layer is attention instead of gated DeltaNet */
     bool chunks;       /* its windows are chunks, of Llama 4's sizes */
     mlp_kind mlp;      /* the activation of its models that have a gate */
     const char *norms; /* of a block, where a family has several: "one" or "two" */

@@ -92,6 +92,28 @@ static const hf_param glm4[]     = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAI
 static const hf_param qwen2moe[] = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(0), QKV_BIASES, SHARED_EXPERTS, EXPERTS,
     { "l%d.moe.gate",    "blk.%d.ffn_gate_inp_shexp.weight",  0 },
 };
+/* Rows of gated DeltaNet's q, k and v follow one another, where Hugging Face has them by head. */
+static const hf_param qwen3next[] = { EMBEDDING_AND_HEAD, NORMS_AROUND, QK_NORMS, SHARED_EXPERTS, EXPERTS,
+    { "l%d.moe.gate",     "blk.%d.ffn_gate_inp_shexp.weight", 0 },
+    { "l%d.attn.q",       "blk.%d.attn_q.weight",             HF_GATE | HF_BY_HEAD },
+    { "l%d.attn.gate",    "blk.%d.attn_q.weight",             HF_UP | HF_BY_HEAD },
+    { "l%d.attn.k",       "blk.%d.attn_k.weight",             0 },
+    { "l%d.attn.v",       "blk.%d.attn_v.weight",             0 },
+    { "l%d.attn.o",       "blk.%d.attn_output.weight",        0 },
+    { "l%d.delta.q",      "blk.%d.attn_qkv.weight",           HF_Q | HF_DELTA },
+    { "l%d.delta.k",      "blk.%d.attn_qkv.weight",           HF_K | HF_DELTA },
+    { "l%d.delta.v",      "blk.%d.attn_qkv.weight",           HF_V | HF_DELTA },
+    { "l%d.delta.z",      "blk.%d.attn_gate.weight",          0 },
+    { "l%d.delta.b",      "blk.%d.ssm_ba.weight",             HF_GATE | HF_BY_KEY },
+    { "l%d.delta.a",      "blk.%d.ssm_ba.weight",             HF_UP | HF_BY_KEY },
+    { "l%d.delta.q.conv", "blk.%d." GGUF_CONV,                HF_Q | HF_DELTA },
+    { "l%d.delta.k.conv", "blk.%d." GGUF_CONV,                HF_K | HF_DELTA },
+    { "l%d.delta.v.conv", "blk.%d." GGUF_CONV,                HF_V | HF_DELTA },
+    { "l%d.delta.rate",   "blk.%d.ssm_a",                     HF_RATE },
+    { "l%d.delta.shift",  "blk.%d.ssm_dt.bias",               0 },
+    { "l%d.delta.norm",   "blk.%d.ssm_norm.weight",           0 },
+    { "l%d.delta.o",      "blk.%d.ssm_out.weight",            0 },
+};
 static const hf_param glm4moe[]  = { EMBEDDING_AND_HEAD, NORMS_AROUND, ATTENTION(0), QKV_BIASES, QK_NORMS,
     SHARED_EXPERTS, FEED_FORWARD, EXPERTS,
     { "l%d.moe.bias",    "blk.%d.exp_probs_b.bias",           HF_SHORT },
@@ -167,6 +189,7 @@ static const gguf_model models[] = {
     { "starcoder2", "starcoder2", ROWS(starcoder2), false, .even_heads = true },
     { "glm4",      "glm4",     ROWS(glm4),     false },
     { "qwen2_moe", "qwen2moe", ROWS(qwen2moe), false, .shares = true, .biased = true },
+    { "qwen3_next", "qwen3next", ROWS(qwen3next), false, .delta = true },
     { "glm4_moe",  "glm4moe",  ROWS(glm4moe),  false, .routes = true },
     { "gpt_oss",   "gpt-oss",  ROWS(gpt_oss),  false, .pattern = 12, .windows = true, .biased = true, .yarn = true,
       .mlp = MLP_SWIGLU_CLAMPED },
@@ -209,13 +232,31 @@ const gguf_model *gguf_model_of(const hf_family *family, const model_config *c) 
     return NULL;
 }
 
+/* @return n where every n-th layer is attention and the others are gated DeltaNet; 0: they follow in another order */
+static int attention_step(const model_config *c) {
+    int64_t kinds = c->layer_pattern, n = 1;
+    if (kinds % 10 != 2) return 0;
+    for (kinds /= 10; kinds % 10 == 5; kinds /= 10) n++;
+    return kinds ? 0 : (int)n;
+}
+
+static const char *delta_misfit(const model_config *c) {
+    if (!attention_step(c) || attention_step(c) > c->layers)
+        return "these kinds of layers (model.layer_pattern)";
+    if (c->delta_key_dim != c->delta_value_dim)
+        return "heads of values that are not as wide as those of keys (model.delta_value_dim)";
+    return c->qkv_bias || c->o_bias ? "biases of attention (model.qkv_bias)" : NULL;
+}
+
 /* @return what llama.cpp's models of this type do not have in their attention; NULL: nothing */
 static const char *attention_misfit(const gguf_model *g, const model_config *c) {
     double usual = 1 / sqrt((double)c->head_dim), across = 1 / sqrt((double)c->dim / c->heads);
     bool own = !strcmp(g->name, "granite"), large = c->layers == 46 || c->layers == 62;
     double scale = c->attention_scale != 0 ? c->attention_scale : usual;
     double want = g->own_scale && large ? across : usual; /* by Gemma's 27B models */
-    if (c->layer_pattern != g->pattern) return "these kinds of layers (model.layer_pattern)";
+    if (g->delta && delta_misfit(c)) return delta_misfit(c);
+    if (!g->delta && c->layer_pattern != g->pattern)
+        return "these kinds of layers (model.layer_pattern)";
     if (g->even_heads && c->heads * c->head_dim != c->dim)
         return "heads that are not as wide as the model together (model.head_dim)";
     if (g->all_kv && c->kv_heads != c->heads) return "grouped queries (model.kv_heads)";
@@ -261,7 +302,7 @@ static const char *rope_misfit(const gguf_model *g, const model_config *c) {
 }
 
 static const char *experts_misfit(const gguf_model *g, const model_config *c) {
-    if (!c->experts) return g->interleaved ? "no experts (model.experts)" : NULL;
+    if (!c->experts) return g->interleaved || g->delta ? "no experts (model.experts)" : NULL;
     if (!g->routes && c->router_normalize == g->shares)
         return g->shares
                    ? "experts whose weights are divided by their sum (model.router_normalize=true)"
@@ -327,6 +368,16 @@ static void add_attention(gguf_meta *m, const gguf_model *g, const model_config 
     if (c->logit_softcap > 0) gguf_add_real(m, KEY("final_logit_softcapping"), c->logit_softcap);
 }
 
+static void add_delta(gguf_meta *m, const gguf_model *g, const model_config *c) {
+    char key[64];
+    gguf_add_integer(m, KEY("full_attention_interval"), attention_step(c));
+    gguf_add_integer(m, KEY("ssm.conv_kernel"), c->delta_conv);
+    gguf_add_integer(m, KEY("ssm.state_size"), c->delta_key_dim);
+    gguf_add_integer(m, KEY("ssm.group_count"), c->delta_keys);
+    gguf_add_integer(m, KEY("ssm.time_step_rank"), c->delta_values);
+    gguf_add_integer(m, KEY("ssm.inner_size"), c->delta_values * c->delta_value_dim);
+}
+
 static void add_rope(gguf_meta *m, const gguf_model *g, const model_config *c) {
     char key[64];
     rope_scaling_kind kind = c->rope_scaling;
@@ -387,6 +438,7 @@ void gguf_add_model(gguf_meta *m, const gguf_model *g, const model_config *c) {
                                           : "attention.layer_norm_epsilon"),
                   c->norm_eps);
     add_attention(m, g, c);
+    if (g->delta) add_delta(m, g, c);
     if (c->pos == POS_ROPE) add_rope(m, g, c);
     if (!strcmp(g->name, "granite")) {
         gguf_add_real(m, KEY("logit_scale"), 1 / c->logit_scale);

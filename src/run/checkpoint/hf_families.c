@@ -119,7 +119,7 @@ static const hf_key qwen2_moe_keys[] = {
 };
 static const hf_key qwen3_next_keys[] = {
     LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 2), KEY("head_dim", head_dim, HF_VALUE, 256, HF_HEAD_DIM), ATTENTION_BIAS,
-    IMPLIED(qknorm, QKNORM_HEAD), IMPLIED(attention_gate, 1),
+    IMPLIED(qknorm, QKNORM_HEAD), IMPLIED(attention_gate, 1), IMPLIED(mlp, MLP_SWIGLU),
     REAL("linear_num_key_heads", delta_keys, 16), REAL("linear_num_value_heads", delta_values, 32),
     REAL("linear_key_head_dim", delta_key_dim, 128), REAL("linear_value_head_dim", delta_value_dim, 128),
     REAL("linear_conv_kernel_dim", delta_conv, 4),
@@ -316,6 +316,7 @@ static const hf_demand mpt_demands[] = { /* of the others transformers reads non
 static const hf_demand gpt_neox_demands[] = { { "attention_bias", "true", false } };
 static const hf_demand no_window[]        = { NO_WINDOW };
 static const hf_demand gpt_oss_demands[]  = { { "hidden_act", "\"silu\"", true } }; /* not read */
+static const hf_demand qwen3_next_demands[] = { { "hidden_act", "\"silu\"", false } }; /* of its convolutions, too */
 static const hf_demand phi3_demands[]     = { { "resid_pdrop", "0.0", true }, { "embd_pdrop", "0.0", true } };
 static const hf_demand starcoder2_demands[] = {
     { "residual_dropout", "0.0", true }, { "embedding_dropout", "0.0", true },
@@ -500,9 +501,9 @@ static const hf_param qwen3_next_params[] = {
     { "l%d.delta.z",      DELTA_LAYER "in_proj_qkvz.weight",                   HF_Z | HF_BY_KEY },
     { "l%d.delta.b",      DELTA_LAYER "in_proj_ba.weight",                     HF_GATE | HF_BY_KEY },
     { "l%d.delta.a",      DELTA_LAYER "in_proj_ba.weight",                     HF_UP | HF_BY_KEY },
-    { "l%d.delta.q.conv", DELTA_LAYER "conv1d.weight",                         HF_Q | HF_CONV },
-    { "l%d.delta.k.conv", DELTA_LAYER "conv1d.weight",                         HF_K | HF_CONV },
-    { "l%d.delta.v.conv", DELTA_LAYER "conv1d.weight",                         HF_V | HF_CONV },
+    { "l%d.delta.q.conv", DELTA_LAYER "conv1d.weight",                         HF_Q | HF_DELTA | HF_CONV },
+    { "l%d.delta.k.conv", DELTA_LAYER "conv1d.weight",                         HF_K | HF_DELTA | HF_CONV },
+    { "l%d.delta.v.conv", DELTA_LAYER "conv1d.weight",                         HF_V | HF_DELTA | HF_CONV },
     { "l%d.delta.rate",   DELTA_LAYER "A_log",                                 0 },
     { "l%d.delta.shift",  DELTA_LAYER "dt_bias",                               0 },
     { "l%d.delta.norm",   DELTA_LAYER "norm.weight",                           0 },
@@ -697,7 +698,7 @@ static const hf_family families[] = {
       "model.", ROWS(qwen3_moe_params), ROWS(stacked_experts) },
     { "qwen2_moe", "Qwen2MoeForCausalLM", ROWS(qwen2_moe_keys), ROWS(no_window), SILU, ROPE,
       "model.", ROWS(qwen2_moe_params), ROWS(stacked_experts) },
-    { "qwen3_next", "Qwen3NextForCausalLM", ROWS(qwen3_next_keys), NULL, 0, SILU,
+    { "qwen3_next", "Qwen3NextForCausalLM", ROWS(qwen3_next_keys), ROWS(qwen3_next_demands), NULL, NULL, true,
       "rope_theta", "partial_rotary_factor", 0.25, 1e4, "model.", ROWS(qwen3_next_params), ROWS(stacked_experts),
       .kinds = "25", .full_step = 4, .step_key = "full_attention_interval", .more_layers = true },
     { "glm4_moe", "Glm4MoeForCausalLM", ROWS(glm4_moe_keys), NULL, 0, SILU,
@@ -706,6 +707,9 @@ static const hf_family families[] = {
     { "gpt_oss",  "GptOssForCausalLM", ROWS(gpt_oss_keys), ROWS(gpt_oss_demands), NULL, NULL, true,
       "rope_theta", NULL, 1.0, 1.5e5, "model.", ROWS(gpt_oss_params), ROWS(gpt_oss_packed),
       .kinds = "12", .full_step = 2, .states_rope = true, .mxfp4 = true },
+    { "smollm3",  "SmolLM3ForCausalLM", ROWS(smollm3_keys), ROWS(no_window), SILU, "rope_theta", NULL, 1.0, 2e6,
+      LLAMA_NAMES, .kinds = "24", .rope_list = "no_rope_layers", .full_step = 4,
+      .step_key = "no_rope_layer_interval" },
     { "llama4_text", "Llama4ForCausalLM", ROWS(llama4_keys), NULL, 0, SILU, "rope_theta", NULL, 1.0, 5e5,
       "model.", ROWS(llama4_params), NULL, 0, .kinds = "1234", .rope_list = "no_rope_layers", .full_step = 4,
       .step_key = "no_rope_layer_interval", .chunks = true, .norm_after_rope = true },
@@ -715,9 +719,6 @@ static const hf_family families[] = {
       "model.", ROWS(olmo2_params), NULL, 0, .kinds = "12", .full_step = 4, .local_theta = 5e5 },
     { "olmoe",    "OlmoeForCausalLM",   ROWS(olmoe_keys), ROWS(no_clipping),   SILU, ROPE,
       "model.", ROWS(qwen3_moe_params), ROWS(stacked_experts) },
-    { "smollm3",  "SmolLM3ForCausalLM", ROWS(smollm3_keys), ROWS(no_window), SILU, "rope_theta", NULL, 1.0, 2e6,
-      LLAMA_NAMES, .kinds = "24", .rope_list = "no_rope_layers", .full_step = 4,
-      .step_key = "no_rope_layer_interval" },
     { "granite",  "GraniteForCausalLM", ROWS(granite_keys), NULL, 0,           SILU, ROPE, LLAMA_NAMES },
     { "phi3",     "Phi3ForCausalLM",    ROWS(phi3_keys), ROWS(phi3_demands),   SILU,
       "rope_theta", "partial_rotary_factor", 1.0, 1e4, "model.", ROWS(phi3_params), NULL, 0,

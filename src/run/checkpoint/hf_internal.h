@@ -72,7 +72,8 @@ typedef struct hf_demand {
  *               with GATE or UP: the two alternate head by head
  *   BY_KEY      likewise for gated DeltaNet: rows of each head of keys follow one another, q k v v z z ... with Q, K, V or Z,
  *               b b a a ... with GATE or UP
- *   CONV        with Q, K or V: rows of gated DeltaNet's q, k and v, each contiguous, of [rows, 1, cols]
+ *   DELTA       with Q, K or V: rows of gated DeltaNet's q, k and v, each contiguous; with CONV, of [rows, 1, cols]
+ *   RATE        theirs is -exp(ours); written alone
  *   EXPERT      matrix e of [experts, rows, cols], where e is the parameter's second number; with TRANSPOSED, of
  *               [experts, cols, rows]; of vectors [experts, rows]
  *   GATE, UP    the first and the second half of a matrix's rows; with EXPERT, of one expert's
@@ -111,6 +112,8 @@ enum {
     HF_CONV = 1 << 24,
     HF_KEYS = 1 << 25,
     HF_VALUES = 1 << 26,
+    HF_DELTA = 1 << 27,
+    HF_RATE = 1 << 28,
     HF_THIRD = HF_Q | HF_K | HF_V
 };
 typedef struct hf_param {

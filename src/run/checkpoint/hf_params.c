@@ -92,7 +92,7 @@ static void place_groups(layout *l, const model_config *c) {
     int how = l->how, groups = how & HF_BY_KEY ? c->delta_keys : c->heads;
     bool half = how & (HF_GATE | HF_UP);
     int64_t first = how & HF_Z ? 2 * keys + values : how & HF_V ? 2 * keys : how & HF_K ? keys : 0;
-    if (how & HF_CONV) {
+    if (how & HF_DELTA) {
         l->their_rows = 2 * keys + values;
         l->first = first;
     } else if (how & HF_BY_KEY || (how & HF_BY_HEAD && half)) {
@@ -208,12 +208,15 @@ static void write_layout(const layout *l, bool gradients, const float *ours, flo
         write_latent(l, ours, theirs);
         return;
     }
+    BUG_IF(l->how & HF_RATE && gradients);
     float offset = (l->how & HF_LESS_ONE) && !gradients ? 1 : 0;
     for (int64_t r = 0; r < l->rows; r++) {
         int64_t to = their_row(l, r);
-        for (int64_t c = 0; c < l->cols; c++)
+        for (int64_t c = 0; c < l->cols; c++) {
+            float v = ours[r * l->cols + c] * sign_of_row(l, r) - offset;
             theirs[l->how & HF_TRANSPOSED ? l->base + c * l->their_rows + to : to * l->cols + c] =
-                ours[r * l->cols + c] * sign_of_row(l, r) - offset;
+                l->how & HF_RATE ? -expf(v) : v;
+        }
     }
 }
 
