@@ -405,6 +405,13 @@ static void generated_answers_are_compared(void **state) {
         { MATCH_WORDS, "Paris, France", "Paris", false },
         { MATCH_SQUAD, " an  old   Tree.", "the old tree", true },
         { MATCH_SQUAD, "then", "the n", false },
+        { MATCH_SQUAD, "A–B the", "–b", true }, /* "a" is a word of its own beside a dash */
+        { MATCH_SQUAD, "the\xC2\xA0GRÖSSE", "Grösse", true },
+        { MATCH_SQUAD, "étude a", "ÉTUDE", true },
+        { MATCH_SQUAD, "été", "été a", true },
+        { MATCH_SQUAD, "naïve", "naive", false },
+        { MATCH_WORDS, "\xE3\x80\x80Ångström", "ÅNGSTRÖM.", true },
+        { MATCH_WORDS, "the x", "x", false },
         { MATCH_NUMBER, "So 3 + 4 = 7.\nThe answer is $1,234.", "x = 1234\n#### 1,234", true },
         { MATCH_NUMBER, "it is -5", "#### -5", true },
         { MATCH_NUMBER, "it is 5", "#### -5", false },

@@ -9,31 +9,18 @@
 #include <string.h>
 
 #include "eval/eval.h"
+#include "eval/py_text.h"
 #include "io/io.h"
-#include "text/text.h"
-
-/* Reads the character at p. @param space whether Python's \s matches it. @return its bytes; 1 where it is not UTF-8 */
-static size_t read_character(const char *p, size_t n, bool *space) {
-    unsigned char first = (unsigned char)*p;
-    size_t bytes = first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-    uint32_t cp;
-    *space = false;
-    if (bytes > n || (first >= 0x80 && first < 0xC0)) return 1;
-    for (size_t i = 1; i < bytes; i++)
-        if (((unsigned char)p[i] & 0xC0) != 0x80) return 1;
-    if (bytes > 3) return bytes; /* no space is beyond U+FFFF */
-    utf8_decode(p, &cp);
-    *space = (unicode_class(cp) & CLASS_SPACE) || (cp >= 0x1c && cp <= 0x1f);
-    return bytes;
-}
 
 /* Python's len(re.split(r"\s+", text)). */
 static int64_t count_split_words(const char *text, size_t n) {
     int64_t words = 1;
-    bool was_space = false, space;
-    for (size_t i = 0; i < n; was_space = space) {
-        i += read_character(text + i, n - i, &space);
-        words += space && !was_space;
+    bool space = false;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        i += py_read(text + i, n - i, &cp);
+        words += py_is_space(cp) && !space;
+        space = py_is_space(cp);
     }
     return words;
 }
@@ -100,10 +87,13 @@ static void trim_pairs(const char *text, size_t n, const char *pair, str *out) {
         if (!close) continue;
         size_t end = (size_t)(close - text), from = i,
                to = i; /* the part that is not white space */
-        for (bool space, found = false; i < end; found |= !space) {
-            size_t bytes = read_character(text + i, end - i, &space);
-            if (!found && space) from = to = i + bytes;
+        for (bool found = false; i < end;) {
+            uint32_t cp;
+            size_t bytes = py_read(text + i, end - i, &cp);
+            bool space = py_is_space(cp);
+            found |= !space;
             i += bytes;
+            if (!found) from = to = i;
             if (!space) to = i;
         }
         str_add_bytes(out, text + from, to - from);
