@@ -167,6 +167,37 @@ static void long_texts_lose_their_beginning(void **state) {
     close_judge(&j);
 }
 
+/* In CORE a text begins with the token that ends documents where the tokenizer puts none before it; in other tasks only where
+ * nothing else does. */
+static void core_texts_begin_with_a_token(void **state) {
+    judge j;
+    tokenizer *tok;
+    int32_t ids[] = { 256, 'a', 'b', ' ', 'c', 'd' };
+    score_request core = { ids, 6, 3 }, harness = { ids + 1, 5, 2 };
+    open_judge(&j);
+    assert_ok(tokenizer_open("bytes", NULL, &tok));
+    score(&j, &core, 1);
+    score(&j, &harness, 1);
+    task_run r = { .x = &j.x, .m = j.m, .on = &j.on, .tok = tok };
+    const struct {
+        const char *task, *text;
+        double expected;
+    } cases[] = { { "core_greedy", "{\"context\": \"ab\", \"continuation\": \"cd\"}\n", core.sum },
+                  { "lambada", "{\"text\": \"ab cd\"}\n", harness.sum } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        task_file t;
+        task_score s;
+        folder_write(*state, "q.jsonl", cases[i].text);
+        assert_ok(task_read_as(task_find(cases[i].task), in_folder(*state, "q.jsonl"), 0, &t));
+        assert_ok(task_score_all(&r, &t, &s));
+        if (fabs(s.likelihood - cases[i].expected) > 1e-5)
+            fail_msg("%s: %g, not %g", cases[i].task, s.likelihood, cases[i].expected);
+        task_free(&t);
+    }
+    tokenizer_free(tok);
+    close_judge(&j);
+}
+
 /* ---- rolling windows --------------------------------------------------------------------------- */
 static eval_rolling roll(judge *j, test_folder *f, const char *name, const char *text) {
     tokenizer *tok;
@@ -493,6 +524,8 @@ int main(void) {
         cmocka_unit_test(shared_beginnings_change_no_likelihood),
         cmocka_unit_test(common_beginnings_take_fewer_batches),
         cmocka_unit_test(long_texts_lose_their_beginning),
+        cmocka_unit_test_setup_teardown(core_texts_begin_with_a_token, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test_setup_teardown(rolling_windows_are_full, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(wikitext_is_detokenized, folder_setup, folder_teardown),
         cmocka_unit_test(formats_are_recognized),
