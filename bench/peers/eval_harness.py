@@ -1,16 +1,17 @@
 """`ingot eval` against lm-evaluation-harness with transformers: the same random GPT-2 of 124 million parameters, the same questions, one call
 each, on the CPU in fp32.
 
-    bench/peers/eval_harness.py INGOT [QUESTIONS] [TASK,...]        24 questions of each task
+    bench/peers/eval_harness.py INGOT [QUESTIONS] [TASK,...] [ROUNDS]      24 questions of each task, three rounds
 
-Needs lm_eval, accelerate, torch and transformers. Prints a line of JSON per task: seconds and CPU seconds of both, and the ratios. Where other
-programs run on the machine the ratio of CPU seconds is the one to trust. Both include reading the model; the import of Python's packages does not
+Needs lm_eval, accelerate, torch and transformers. Both run in turns. Prints a line of JSON per task: the medians of seconds and CPU seconds of both,
+and of the rounds' ratios. Where other programs run on the machine the ratio of CPU seconds is the one to trust. Both include reading the model; the import of Python's packages does not
 count. The questions have the lengths of the published ones, and random words."""
 import json
 import os
 import pathlib
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,7 @@ MAKE = {
     "triviaqa": ("triviaqa/default.yaml", lambda: {"question": phrase(12), "question_id": "q", "answer": {"aliases": ["x"], "value": "x"}}),
 }
 tasks = sys.argv[3].split(",") if len(sys.argv) > 3 else list(MAKE)
+rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 3
 
 
 def spent(who, call):
@@ -64,7 +66,7 @@ def harness(folder, task, path):
            "validation_split": "validation", "test_split": None, "fewshot_split": None, "tag": None,
            "dataset_kwargs": {"data_files": {"validation": str(path)}}}
     place = path.parent / f"{task}-task"
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     (place / "task.yaml").write_text(yaml.dump(doc))
     manager = TaskManager(include_path=str(place))
     lm_eval.simple_evaluate(model=HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=BATCH), tasks=[f"ours_{task}"], num_fewshot=0,
@@ -80,10 +82,13 @@ with tempfile.TemporaryDirectory() as work:
     for task in tasks:
         path = pathlib.Path(work) / f"{task}.jsonl"
         path.write_text("".join(json.dumps(MAKE[task][1]()) + "\n" for _ in range(questions)))
-        ours = spent(resource.RUSAGE_CHILDREN, lambda: subprocess.run(
-            [ingot, "eval", str(folder), "--tasks", f"{task}={path}", "--json", "--device", "cpu"], check=True, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL))
-        theirs = spent(resource.RUSAGE_SELF, lambda: harness(folder, task, path))
-        print(json.dumps({"task": task, "questions": questions, "ours_s": round(ours[0], 2), "ours_cpu_s": round(ours[1], 2),
-                          "harness_s": round(theirs[0], 2), "harness_cpu_s": round(theirs[1], 2), "times": round(theirs[0] / ours[0], 2),
-                          "times_cpu": round(theirs[1] / ours[1], 2)}), flush=True)
+        both = []  # seconds and CPU seconds of ingot, then of the harness
+        for _ in range(rounds):
+            ours = spent(resource.RUSAGE_CHILDREN, lambda: subprocess.run(
+                [ingot, "eval", str(folder), "--tasks", f"{task}={path}", "--json", "--device", "cpu"], check=True, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL))
+            both.append(ours + spent(resource.RUSAGE_SELF, lambda: harness(folder, task, path)))
+        median = lambda of: round(statistics.median(of(r) for r in both), 2)
+        print(json.dumps({"task": task, "questions": questions, "rounds": rounds, "ours_s": median(lambda r: r[0]), "ours_cpu_s": median(lambda r: r[1]),
+                          "harness_s": median(lambda r: r[2]), "harness_cpu_s": median(lambda r: r[3]), "times": median(lambda r: r[2] / r[0]),
+                          "times_cpu": median(lambda r: r[3] / r[1])}), flush=True)

@@ -5,7 +5,7 @@
 #include "eval/py_random.h"
 #include "eval/tasks_internal.h"
 
-enum { ROWS = 2, SEQ = 12, VOCAB = 40 };
+enum { ROWS = 2, SEQ = 12, VOCAB = 260 }; /* bytes are tokens of it */
 
 typedef struct judge {
     model *m;
@@ -164,6 +164,101 @@ static void long_texts_lose_their_beginning(void **state) {
                             { text + 2 * SEQ - 1, SEQ + 1, SEQ - 1 } };
     score(&j, all, 2);
     assert_true(fabs(all[0].sum - all[1].sum) < 1e-6);
+    close_judge(&j);
+}
+
+/* In CORE a text begins with the token that ends documents where the tokenizer puts none before it; in other tasks only where
+ * nothing else does. */
+static void core_texts_begin_with_a_token(void **state) {
+    judge j;
+    tokenizer *tok;
+    int32_t ids[] = { 256, 'a', 'b', ' ', 'c', 'd' };
+    score_request core = { ids, 6, 3 }, harness = { ids + 1, 5, 2 };
+    open_judge(&j);
+    assert_ok(tokenizer_open("bytes", NULL, &tok));
+    score(&j, &core, 1);
+    score(&j, &harness, 1);
+    task_run r = { .x = &j.x, .m = j.m, .on = &j.on, .tok = tok };
+    const struct {
+        const char *task, *text;
+        double expected;
+    } cases[] = { { "core_greedy", "{\"context\": \"ab\", \"continuation\": \"cd\"}\n", core.sum },
+                  { "lambada", "{\"text\": \"ab cd\"}\n", harness.sum } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        task_file t;
+        task_score s;
+        folder_write(*state, "q.jsonl", cases[i].text);
+        assert_ok(task_read_as(task_find(cases[i].task), in_folder(*state, "q.jsonl"), 0, &t));
+        assert_ok(task_score_all(&r, &t, &s));
+        if (fabs(s.likelihood - cases[i].expected) > 1e-5)
+            fail_msg("%s: %g, not %g", cases[i].task, s.likelihood, cases[i].expected);
+        task_free(&t);
+    }
+    tokenizer_free(tok);
+    close_judge(&j);
+}
+
+/* ---- rolling windows --------------------------------------------------------------------------- */
+static eval_rolling roll(judge *j, test_folder *f, const char *name, const char *text) {
+    tokenizer *tok;
+    eval_rolling t;
+    assert_ok(tokenizer_open("bytes", NULL, &tok));
+    task_run r = { .x = &j->x, .m = j->m, .on = &j->on, .tok = tok };
+    folder_write(f, name, text);
+    assert_ok(eval_rolling_file(&r, in_folder(f, name), &t));
+    tokenizer_free(tok);
+    return t;
+}
+
+/* Each token is predicted once, from all that its window reads before it: SEQ tokens end with the window's last one, so that the
+ * rest of a long document has as much before it as fits. */
+static void rolling_windows_are_full(void **state) {
+    static const int lengths[] = { 1, SEQ - 1, SEQ, SEQ + 1, 2 * SEQ, 2 * SEQ + 5, 3 * SEQ - 1 };
+    judge j;
+    open_judge(&j);
+    for (size_t c = 0; c < COUNT_OF(lengths); c++) {
+        int32_t ids[3 * SEQ + 1] = { 256 }; /* what ends documents is before the first token */
+        char text[3 * SEQ + 1] = "";
+        score_request each[3 * SEQ];
+        double expected = 0;
+        int n = lengths[c];
+        for (int i = 0; i < n; i++)
+            ids[i + 1] = (unsigned char)(text[i] = (char)('a' + i * 7 % 26));
+        for (int i = 0; i < n; i++) {
+            int end = MIN((i / SEQ + 1) * SEQ, n), start = MAX(0, end - SEQ);
+            each[i] = (score_request){ ids + start, i + 2 - start, i + 1 - start };
+        }
+        score(&j, each, n);
+        for (int i = 0; i < n; i++) expected += each[i].sum;
+        eval_rolling t = roll(&j, *state, "a.txt", text);
+        assert_int_equal(t.tokens, n);
+        if (fabs(t.sum - expected) > 1e-4) fail_msg("%d: %g, not %g", n, t.sum, expected);
+    }
+    close_judge(&j);
+}
+
+/* A page of WikiText has the likelihood of the text that the harness makes of it, and its own words and bytes; words end at what
+ * Python takes for white space. */
+static void wikitext_is_detokenized(void **state) {
+    judge j;
+    open_judge(&j);
+    static const char page[] =
+        "{\"page\": \" = Robert =\\n \\n The band 's ( \\\" Album \\\" ) sold 1 @,@ 000 @-@ odd copies , at 20 @.@ 5 "
+        "\\u00b0 C . It was [  new\\u00a0] ; the boys ' { a } one : N ! Why ? ( open /' 5/ ' x ' = = Notes = = \\n = = = "
+        "Sub = = = \\n\"}\n";
+    static const char text[] =
+        "{\"text\": \" = Robert =\\n\\nThe band's (\\\"Album\\\") sold 1,000-odd copies, at 20.5\\u00b0C. It was [new]; the "
+        "boys' {a} one: N! Why? ( open /'[0-9]/' x ' == Notes ==\\n=== Sub ===\\n\"}\n";
+    eval_rolling a = roll(&j, *state, "a.jsonl", page), b = roll(&j, *state, "b.jsonl", text);
+    assert_int_equal(a.tokens, b.tokens);
+    assert_true(fabs(a.sum - b.sum) < 1e-6);
+    assert_int_equal(a.bytes, 196);
+    assert_int_equal(a.words, 65);
+    assert_int_equal(b.bytes, b.tokens);
+    b = roll(&j, *state, "c.jsonl", "{\"text\": \"a\\u00a0b\\u001cc \\u3000d\\u200be\"}\n");
+    assert_int_equal(b.words, 4);
+    b = roll(&j, *state, "d.txt", "a\xE3\x80 b\xFF\xC2");
+    assert_int_equal(b.words, 2);
     close_judge(&j);
 }
 
@@ -341,6 +436,13 @@ static void generated_answers_are_compared(void **state) {
         { MATCH_WORDS, "Paris, France", "Paris", false },
         { MATCH_SQUAD, " an  old   Tree.", "the old tree", true },
         { MATCH_SQUAD, "then", "the n", false },
+        { MATCH_SQUAD, "A–B the", "–b", true }, /* "a" is a word of its own beside a dash */
+        { MATCH_SQUAD, "the\xC2\xA0GRÖSSE", "Grösse", true },
+        { MATCH_SQUAD, "étude a", "ÉTUDE", true },
+        { MATCH_SQUAD, "été", "été a", true },
+        { MATCH_SQUAD, "naïve", "naive", false },
+        { MATCH_WORDS, "\xE3\x80\x80Ångström", "ÅNGSTRÖM.", true },
+        { MATCH_WORDS, "the x", "x", false },
         { MATCH_NUMBER, "So 3 + 4 = 7.\nThe answer is $1,234.", "x = 1234\n#### 1,234", true },
         { MATCH_NUMBER, "it is -5", "#### -5", true },
         { MATCH_NUMBER, "it is 5", "#### -5", false },
@@ -422,6 +524,10 @@ int main(void) {
         cmocka_unit_test(shared_beginnings_change_no_likelihood),
         cmocka_unit_test(common_beginnings_take_fewer_batches),
         cmocka_unit_test(long_texts_lose_their_beginning),
+        cmocka_unit_test_setup_teardown(core_texts_begin_with_a_token, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(rolling_windows_are_full, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(wikitext_is_detokenized, folder_setup, folder_teardown),
         cmocka_unit_test(formats_are_recognized),
         cmocka_unit_test(examples_come_before_questions),
         cmocka_unit_test(every_task_is_shown_as_defined),

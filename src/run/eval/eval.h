@@ -147,12 +147,13 @@ err core_read(const core_task *t, const char *folder, int64_t limit, task_file *
 
 /* ---- rolling windows: rolling.c ------------------------------------------------------------------- */
 /* The likelihood of documents as EleutherAI's harness defines it: every token is predicted once, the first of a document after the
- * prefix token, windows of `seq` tokens back to back. */
+ * prefix token, in windows of `seq` tokens; the last one of a document begins earlier, so that it is full too. */
 typedef struct eval_rolling {
     double sum; /* of the logarithms of probabilities */
     int64_t documents, tokens, words, bytes;
 } eval_rolling;
-/* @param path JSON lines with "text" or "page", or a text file that is one document. @param r details and gen are not read */
+/* @param path JSON lines with "text" or "page" (WikiText, which is detokenized as there), or a text file that is one
+ * document. @param r details and gen are not read */
 err eval_rolling_file(const task_run *r, const char *path, eval_rolling *out) MUST_USE;
 
 /* ---- generation: generation.c, generate.c ------------------------------------------------------ */

@@ -5,29 +5,71 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "eval/py_text.h"
 #include "eval/tasks_internal.h"
 #include "io/io.h"
+#include "text/text.h"
 
 /* ---- comparing --------------------------------------------------------------------------------------- */
-/* In lower case and without punctuation; with `words`, without articles and runs of white space too. ASCII alone, as the harness's
- * string.punctuation. @return owned */
+/* In lower case and without ASCII's punctuation. @return owned */
+static str lower_without_punctuation(const char *text, size_t n) {
+    str s = { 0 };
+    str_add_bytes(&s, "", 0);
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        char bytes[4];
+        i += py_read(text + i, n - i, &cp);
+        if (cp < 0x80 && ispunct((int)cp)) continue;
+        str_add_bytes(&s, bytes, (size_t)utf8_encode(py_lower(cp), bytes));
+    }
+    return s;
+}
+
+/* @return bytes of the word, Python's \w+, that the text begins with; 0 when it begins with none */
+static size_t word_length(const char *text, size_t n) {
+    size_t i = 0;
+    while (i < n) {
+        uint32_t cp;
+        size_t bytes = py_read(text + i, n - i, &cp);
+        if (!py_is_word(cp)) break;
+        i += bytes;
+    }
+    return i;
+}
+
+static bool is_article(const char *word, size_t n) {
+    static const char *const articles[] = { "a", "an", "the" };
+    for (size_t i = 0; i < COUNT_OF(articles); i++)
+        if (strlen(articles[i]) == n && !memcmp(word, articles[i], n)) return true;
+    return false;
+}
+
+/* Removes articles, and puts one space where there is white space. @return owned */
+static str without_articles(const str *s) {
+    str out = { 0 };
+    bool space = false;
+    str_add_bytes(&out, "", 0);
+    for (size_t i = 0; i < s->len;) {
+        uint32_t cp;
+        size_t one = py_read(s->text + i, s->len - i, &cp),
+               word = word_length(s->text + i, s->len - i), n = word ? word : one;
+        if (py_is_space(cp) || is_article(s->text + i, word)) {
+            space = true;
+        } else {
+            if (space && out.len) str_add(&out, " ");
+            str_add_bytes(&out, s->text + i, n);
+            space = false;
+        }
+        i += n;
+    }
+    return out;
+}
+
+/* @param words SQuAD's comparison. @return owned */
 static char *normalize_answer(const char *text, bool words) {
-    str s = { 0 }, out = { 0 };
-    str_add(&s, "%s", "");
-    str_add(&out, "%s", "");
-    for (; *text; text++) {
-        char c = (char)(*text >= 'A' && *text <= 'Z' ? *text + 32 : *text);
-        if (!ispunct((unsigned char)c)) str_add_bytes(&s, &c, 1);
-    }
-    if (!words) {
-        str_free(&out);
-        return s.text;
-    }
-    char *next = NULL;
-    for (char *w = strtok_r(s.text, " \t\n\r\f\v", &next); w;
-         w = strtok_r(NULL, " \t\n\r\f\v", &next))
-        if (strcmp(w, "a") != 0 && strcmp(w, "an") != 0 && strcmp(w, "the") != 0)
-            str_add(&out, "%s%s", out.len ? " " : "", w);
+    str s = lower_without_punctuation(text, strlen(text));
+    if (!words) return s.text;
+    str out = without_articles(&s);
     str_free(&s);
     return out.text;
 }
@@ -61,7 +103,10 @@ static char *prepare_answer(task_match how, const char *text) {
         const char *mark = strstr(text, "#### "); /* before which GSM8K's solutions explain */
         return last_number(mark ? mark + 5 : text);
     }
-    text += strspn(text, " \t\n\r\f\v");
+    for (uint32_t cp = ' '; *text && py_is_space(cp);) {
+        size_t bytes = py_read(text, strlen(text), &cp);
+        if (py_is_space(cp)) text += bytes;
+    }
     return normalize_answer(text, how == MATCH_SQUAD);
 }
 

@@ -42,9 +42,11 @@ static err make_request(encoder *enc, const tokenizer *tok, const task_file *t, 
     str_add(&s, "%s", choice);
     encoder_add_prefixed(enc, s.text, s.len, false, ids);
     str_free(&s);
-    if (before.n == 0 && tokenizer_eos(tok) >= 0) { /* something has to come first */
+    /* Something has to come first; in CORE a text always begins with the token that begins or ends documents. */
+    bool bare = before.n == 0 || (whole && tokenizer_affixes(tok)->n_prefix == 0);
+    if (bare && tokenizer_eos(tok) >= 0) {
         put_first(ids, tokenizer_eos(tok));
-        before.n = 1;
+        before.n++;
     }
     *out = (score_request){ ids->at, (int64_t)ids->n, (int64_t)MIN(before.n, ids->n) };
     token_ids_free(&before);
