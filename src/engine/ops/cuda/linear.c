@@ -232,14 +232,14 @@ static ce_shape ce_shape_of(const op_call *c) {
  * All three pay: at 4,096 rows and more the bytes of dz and dzt in fp8 are no more than those of dz in bf16, which dw would
  * otherwise be computed from. */
 typedef struct ce_fp8 {
-    tensor h, ht, w, wt, dz, dzt; /* [N,D] [D,N] [V,D] [D,V]; of a chunk: [rows,V] [V,rows] */
+    tensor h, ht, w, wt, dz; /* [N,D] [D,N] [V,D] [D,V]; of a chunk: [rows,V] */
     float *h_row, *w_row, *dz_row;
 } ce_fp8;
-enum { CE_FP8_PARTS = 9 };
+enum { CE_FP8_PARTS = 8 };
 
 static size_t ce_fp8_bytes(const ce_shape *s) {
-    size_t both = 2 * (size_t)(s->n * s->d + s->v * s->d + s->rows * s->v);
-    return both + CE_FP8_PARTS * align_up(FP8_ROW * sizeof(float), 256);
+    size_t bytes = (size_t)(2 * s->n * s->d + 2 * s->v * s->d + s->rows * s->v);
+    return bytes + CE_FP8_PARTS * align_up(FP8_ROW * sizeof(float), 256);
 }
 
 static tensor fp8_alloc(scratch *mem, dtype dt, int64_t rows, int64_t cols) {
@@ -256,7 +256,6 @@ static ce_fp8 ce_fp8_alloc(const ce_shape *s, scratch *mem) {
     f.w = fp8_alloc(mem, DT_E4M3, s->v, s->d);
     f.wt = fp8_alloc(mem, DT_E4M3, s->d, s->v);
     f.dz = fp8_alloc(mem, DT_E5M2, s->rows, s->v);
-    f.dzt = fp8_alloc(mem, DT_E5M2, s->v, s->rows);
     return f;
 }
 
@@ -356,8 +355,8 @@ static void cuda_linear_ce_fp8(const op_call *c) {
             require_gemm(c, &g);
         }
         if (dw_wanted) {
-            tensor dzt = f.dzt, ht = f.ht;
-            dzt.dim[1] = count;
+            tensor ht = f.ht; /* dzt replaces the logits, which nothing reads any more */
+            tensor dzt = tensor_of(z, DT_E5M2, 2, (int64_t[]){ s.v, count });
             cuda_transpose_fp8(cuda_of(c), &dz, &dzt);
             ht.data = (char *)ht.data + from;
             g = fp8_gemm(&dzt, f.dz_row, &ht, f.h_row, &c->out[2]);
