@@ -117,11 +117,17 @@ static void linear_ce_values(op_case *c) {
     if (c->shape.variant & 2) c->in[0].grad_dt = DT_F32;
     if (c->shape.variant & 4) c->in[1].dt = DT_F32;
     spread_values(&c->in[1], 0, 1 / sqrt((double)size_of(c, 'D')));
+    for (int i = 0; c->attr.ce.fp8 && i < 2; i++) round_values(DT_E4M3, c->in[i].v, c->in[i].count);
     c->grad[0] = mem_alloc((size_t)n * sizeof(double));
     for (int64_t i = 0; i < n; i++) {
         c->in[2].v[i] = draw_target(c, i);
         c->grad[0][i] = c->step.loss_grad;
     }
+}
+/* In fp8, of operands that e4m3 holds exactly: only the gradient of the logits is rounded. */
+static void linear_ce_fp8_values(op_case *c) {
+    c->attr.ce.fp8 = true;
+    linear_ce_values(c);
 }
 static void linear_ce_reference(op_case *c) {
     int64_t vocab = size_of(c, 'V');
@@ -227,6 +233,10 @@ static void ce_loss_reference(op_case *c) {
             c->in[2].v[i] < 0 ? 0 : loss_of_logits(c, sum, at_target, logits, c->attr.vocab.size);
         if (c->out[2].v) c->out[2].v[i] = c->in[2].v[i] >= 0 && at_target >= most;
     }
+    if (!c->out[3].v) return;
+    float row[2], loss_scale = c->step.now.loss_scale > 0 ? c->step.now.loss_scale : 1;
+    fp8_set_scale(row, fp8_logit_scale(c->step.loss_grad * c->attr.ce.logit_scale * loss_scale));
+    for (int i = 0; i < 2; i++) c->out[3].v[i] = row[i];
 }
 
 static void cap_logits_values(op_case *c) {
@@ -286,6 +296,15 @@ const op_spec linear_specs[] = {
                 { 48, 64, 193, .variant = 1, .modes = MODE_BF16, .adds_first = true } },
       /* a GPU's logits are of the operands' type, the CPU's fp32 */
       .wide_tol = { 2e-5 }, .wide_mixed = 1e-2 },
+    { .op = OP_LINEAR_CE, .name = "linear_ce in fp8", .letters = "NDV", .values = linear_ce_fp8_values,
+      .reference = linear_ce_reference, .modes = MODE_BF16,
+      .small = { { 16, 16, 16 }, { 16, 32, 48, .variant = 1 }, { 48, 16, 1296, .variant = 9 }, { 16, 16, 48, .variant = 16 },
+                 { 16, 16, 48, .variant = 34 }, { 48, 16, 1296, .variant = 57 } },
+      .wide = { { 48, 64, 112, .variant = 49 }, { 32, 32, 4096, .variant = 57 }, { 16, 16, 50272, .variant = 49 },
+                { 16, 16, 65536, .variant = 9 }, { 64, 64, 64, .variant = 1 }, { 4208, 64, 144, .variant = 1 }, { 144, 272, 400, .variant = 9 },
+                { 48, 64, 192, .variant = 3 }, { 48, 64, 208, .variant = 1, .adds_first = true } },
+      /* e5m2 rounds by up to an eighth; logits that differ in their last bits may round to neighbors */
+      .looser = 7, .wide_tol = { 2e-2 }, .wide_half = { 10 } },
     { .op = OP_CE_STAT, .letters = "NV", .values = ce_stat_values, .reference = ce_stat_reference,
       .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 }, { 7, 19, .variant = 9 }, { 3, 700, .variant = 10 }, { 7, 19, .variant = 16 },
                  { 7, 19, .variant = 34 }, { 3, 700, .variant = 59 } },

@@ -49,6 +49,8 @@ static void predicts_what_training_reserves(void **state) {
           "adafactor}]" },
         { "precision", "fp16", "validation.every", "4" },
         { "precision", "bf16", "precision.fp8", "delayed", "training.global_batch_size", "8" },
+        { "precision", "bf16", "precision.fp8", "current", "precision.fp8_head", "true",
+          "model.vocab_size", "272" },
         { "precision", "fp32", "sample.every", "8", "optimizer.name", "lion" },
         { "precision", "bf16", "model.qk_norm", "head", "model.norm", "layer", "model.bias",
           "true" },

@@ -42,6 +42,7 @@ typedef struct layout {
     dtype dt;
     const char *modules;
     fp8_recipe fp8;
+    bool fp8_head; /* as in model_layout */
     int threads;
     int64_t logit_bytes; /* as in prog_options */
     bool loss_terms;     /* label smoothing and a z-loss */
@@ -518,6 +519,7 @@ static inline err rank_run(rank_job *j) {
                          .reduce_wire = l->reduce_wire,
                          .selective = l->selective,
                          .fp8 = l->fp8,
+                         .fp8_head = l->fp8_head,
                          .logit_bytes = l->logit_bytes,
                          .label_smoothing = l->loss_terms ? 0.125f : 0,
                          .z_loss = l->loss_terms ? 0.0625f : 0 };

@@ -497,8 +497,8 @@ static void output_layer(builder *b, residual_state s) {
     float cap = (float)b->c->logit_softcap;
     if (b->mode != PROG_DECODE) {
         val target = token_input(b, TOKEN_TARGETS, DT_I32, AS_HEADS);
-        rec_linear_ce(
-            p, (loss_spec){ h, w, target, by, cap, b->m->l.label_smoothing, b->m->l.z_loss });
+        rec_linear_ce(p, (loss_spec){ h, w, target, by, cap, b->m->l.label_smoothing,
+                                      b->m->l.z_loss, b->m->l.fp8_head });
         return;
     }
     prog_compute_in(p, DT_F32);

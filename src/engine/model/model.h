@@ -221,6 +221,7 @@ typedef struct model_layout {
     bool selective;       /* recompute cheap ops */
     fp8_recipe fp8;       /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
     const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
+    bool fp8_head;        /* the output layer is trained in fp8, beside the blocks' */
     int64_t seq;          /* tokens in a row of a training batch; 0: not known */
     bool documents;       /* a row may hold several documents */
     int64_t logit_bytes;  /* as in prog_options */

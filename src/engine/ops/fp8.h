@@ -41,10 +41,12 @@ enum {
     FP8_ROW = FP8_HISTORY + FP8_STEPS
 };
 
+enum { FP8_UNIT = 16 }; /* the sizes of a GEMM must be multiples of it */
+
 /* The operands of a linear layer, in the order of their rows. */
 enum { FP8_X, FP8_W, FP8_DY, FP8_OPERANDS };
 
-static inline float fp8_top(dtype dt) { return dt == DT_E5M2 ? 57344.0f : 448.0f; }
+static inline FP8_BOTH float fp8_top(dtype dt) { return dt == DT_E5M2 ? 57344.0f : 448.0f; }
 
 /* @return the largest power of two with amax * scale <= top; 0 where amax is 0. Below 2^-50 of amax it
  * grows no further, so that the inverses of two scales can be multiplied. */
@@ -61,6 +63,12 @@ static inline FP8_BOTH float fp8_scale(float amax, float top) {
 static inline FP8_BOTH void fp8_set_scale(float *row, float scale) {
     row[FP8_SCALE] = scale;
     row[FP8_UNSCALE] = scale > 0 ? 1 / scale : 0;
+}
+
+/* @return the scale of the gradient of logits in e5m2. Softmax and target bound it by `unit`, the gradient of a token's loss;
+ * a z-loss may exceed that, and has room up to 14 times of it. */
+static inline FP8_BOTH float fp8_logit_scale(float unit) {
+    return fp8_scale(8 * (unit < 0 ? -unit : unit), fp8_top(DT_E5M2));
 }
 
 /* Begins a step: adds the amax of the last one to the history and computes the scale from all of it. */

@@ -36,6 +36,7 @@
     X(LOGIT_CAP, ce.cap, FLOAT)                                                                    \
     X(SMOOTHING, ce.smoothing, FLOAT)                                                              \
     X(Z_LOSS, ce.z_loss, FLOAT)                                                                    \
+    X(LOSS_FP8, ce.fp8, BOOL)                                                                      \
     X(VOCAB_FIRST, vocab.first, LONG)                                                              \
     X(VOCAB_SIZE, vocab.size, LONG)                                                                \
     X(LR_MUL, update.lr_mul, FLOAT)                                                                \

@@ -98,6 +98,7 @@ typedef struct op_attr {
         float cap;       /* of the scaled logits: cap tanh(logit / cap); 0: none */
         float smoothing; /* of the target: this much of its weight is spread over the vocabulary */
         float z_loss;    /* weight of the squared logarithm of the softmax's denominator */
+        bool fp8;        /* LINEAR_CE: its GEMMs are in fp8 */
     } ce;
     struct
     { /* a token table that is sharded: the call's rows are those of tokens first, first + 1, ... */

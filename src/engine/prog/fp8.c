@@ -20,8 +20,6 @@
 
 #include <stdlib.h>
 
-enum { FP8_UNIT = 16 }; /* the sizes of a GEMM must be multiples of it */
-
 typedef struct fp8_site {
     val x8t;       /* computed forward, read backward */
     val dy8, dy8t; /* computed by the first op of backward that reads dy */

@@ -216,6 +216,7 @@ typedef struct loss_spec {
     float logit_scale;
     float cap;               /* of the logits; 0: none */
     float smoothing, z_loss; /* as in op_attr, in PROG_TRAIN alone */
+    bool fp8;                /* GEMMs in fp8, in PROG_TRAIN alone */
 } loss_spec;
 
 /* How tokens are routed to experts: ROUTE in ops.def. */

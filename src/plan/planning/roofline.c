@@ -116,9 +116,12 @@ static double half_rate_dim(const cost_model *k, dtype dt) {
     return plan_constants.gemm_half * cbrt(k->gpu->peak[unit_for(k, dt)] / hopper_bf16);
 }
 
+/* The type that the call's GEMMs multiply: the loss quantizes its operands itself. */
+static dtype gemm_type(const op_call *c) { return c->attr.ce.fp8 ? DT_E4M3 : c->in[0].dt; }
+
 /* Share of the large GEMMs' rate at which the call's operations run. */
 static double compute_share(const cost_model *k, const op_call *c, op_cost cost) {
-    double half = half_rate_dim(k, c->in[0].dt);
+    double half = half_rate_dim(k, gemm_type(c));
     const tensor *in = c->in, *out = c->out;
     switch (cost) {
     case COST_GROUPED: {
@@ -165,7 +168,7 @@ static double price_call(void *ctx, const char *program, const op_call *c) {
         w.bytes *= plan_constants.passes[k->as->passes];
     }
     double bytes = copy_seconds(k, w.bytes), flops = 0;
-    dtype type = c->in[0].dt == DT_NONE ? c->out[0].dt : c->in[0].dt;
+    dtype type = c->in[0].dt == DT_NONE ? c->out[0].dt : gemm_type(c);
     bool attends = cost >= COST_ATTENTION && cost <= COST_ATTENTION_BLOCK_BWD;
     if (attends)
         flops = attention_seconds(k, c, cost, w.flops);

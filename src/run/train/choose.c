@@ -97,6 +97,7 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
                            .modules = c->precision.modules,
                            .fp8 = c->precision.fp8,
                            .fp8_skip = c->precision.fp8_skip,
+                           .fp8_head = c->precision.fp8_head,
                            .seq = seq,
                            .documents = c->data.documents,
                            .keeps_half_grad = c->training.noise_scale,

@@ -74,6 +74,7 @@ void CPU(gelu)(const op_call *c);
 void CPU(gelu_bwd)(const op_call *c);
 void CPU(swiglu)(const op_call *c);
 void CPU(swiglu_bwd)(const op_call *c);
+void CPU(quantize)(const op_call *c);
 
 size_t CPU(norm_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(attention_workspace)(const op_backend *b, const op_call *c, int threads);

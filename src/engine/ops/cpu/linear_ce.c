@@ -12,12 +12,16 @@
  * Without gradients, rows that have no target are left out: h's others are gathered, since an evaluation of answers has a target
  * for few of its tokens.
  *
- * Workspace: | z, rows of `stride` floats | rows with a target, and h of a chunk of them | workspace of the GEMMs |
+ * In fp8 (attr.ce.fp8) h and w are quantized first and p is stored in e5m2: the GEMMs widen them, and `unscale` turns their
+ * results into real values.
+ *
+ * Workspace: | z, rows of `stride` floats | rows with a target, and h of a chunk of them | h and w in fp8 | workspace of the GEMMs |
  *
  * Where the vocabulary is sharded, the GEMMs are ops of their own, and ce_stat and ce_loss at the end of this
  * file are what lies between them, before and after a collective.
  */
 #include "cpu_internal.h"
+#include "ops/op_table.h"
 #include "vmath.h"
 
 #include <float.h>
@@ -31,7 +35,10 @@ typedef struct ce_job {
     int64_t n, d, v;
     int64_t rows;   /* of a chunk */
     int64_t stride; /* floats between rows of z */
-    size_t z_bytes, gather_bytes;
+    tensor h, w;    /* what the GEMMs read: the operands, or those in fp8 */
+    dtype pt;       /* of p */
+    float unscale_h, unscale_w, unscale_p;
+    size_t z_bytes, gather_bytes, fp8_bytes;
     float *z;
     int64_t from, count; /* the current chunk */
     int32_t *row;        /* [n] where each row is; NULL: in its place */
@@ -43,7 +50,14 @@ static bool has_gradients(const op_call *c) {
 }
 
 static ce_job ce_job_of(const op_call *c) {
+    bool fp8 = c->attr.ce.fp8;
     ce_job s = { .call = c, .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
+    s.h = c->in[0];
+    s.w = c->in[1];
+    s.unscale_h = s.unscale_w = s.unscale_p = 1;
+    if (fp8) s.h.dt = s.w.dt = DT_E4M3;
+    if (fp8) s.fp8_bytes = align_up(tensor_bytes(&s.h), 64) + align_up(tensor_bytes(&s.w), 64);
+    s.pt = fp8 ? DT_E5M2 : s.h.dt;
     /* An odd number of cache lines: the rows of a tile then map to different sets of a cache. */
     s.stride = (ceil_div(s.v, LINE) | 1) * LINE;
     int64_t most = MAX(LEAST_ROWS, CHUNK_BYTES / (s.stride * (int64_t)sizeof(float)));
@@ -51,7 +65,7 @@ static ce_job ce_job_of(const op_call *c) {
     s.z_bytes = align_up((size_t)(s.rows * s.stride) * sizeof(float), 64);
     if (!has_gradients(c))
         s.gather_bytes = align_up((size_t)s.n * sizeof *s.row, 64) +
-                         align_up((size_t)(s.rows * s.d) * dt_size(c->in[0].dt), 64);
+                         align_up((size_t)(s.rows * s.d) * dt_size(s.h.dt), 64);
     return s;
 }
 
@@ -68,29 +82,32 @@ static tensor z_of(const ce_job *s, dtype dt) {
 }
 
 static gemm logits_gemm(const ce_job *s) {
-    tensor h = chunk_of(s, &s->call->in[0]), z = z_of(s, DT_F32);
+    tensor h = chunk_of(s, &s->h), z = z_of(s, DT_F32);
     if (s->row) h.data = s->gathered;
-    gemm g = CPU(gemm_of)(&h, false, &s->call->in[1], true, &z);
+    gemm g = CPU(gemm_of)(&h, false, &s->w, true, &z);
     g.ldc = s->stride;
+    g.alpha = s->unscale_h * s->unscale_w;
     return g;
 }
 
-/* p has h's type; its rows begin where those of z did. */
+/* The rows of p begin where those of z did. */
 static int64_t p_stride(const ce_job *s) {
-    return s->stride * (int64_t)(sizeof(float) / dt_size(s->call->in[0].dt));
+    return s->stride * (int64_t)(sizeof(float) / dt_size(s->pt));
 }
 
 static gemm grad_h_gemm(const ce_job *s) {
-    tensor dh = chunk_of(s, &s->call->out[1]), p = z_of(s, s->call->in[0].dt);
-    gemm g = CPU(gemm_of)(&p, false, &s->call->in[1], false, &dh);
+    tensor dh = chunk_of(s, &s->call->out[1]), p = z_of(s, s->pt);
+    gemm g = CPU(gemm_of)(&p, false, &s->w, false, &dh);
     g.lda = p_stride(s);
+    g.alpha = s->unscale_p * s->unscale_w;
     return g;
 }
 
 static gemm grad_w_gemm(const ce_job *s) {
-    tensor h = chunk_of(s, &s->call->in[0]), p = z_of(s, h.dt);
+    tensor h = chunk_of(s, &s->h), p = z_of(s, s->pt);
     gemm g = CPU(gemm_of)(&p, true, &h, false, &s->call->out[2]);
     g.lda = p_stride(s);
+    g.alpha = s->unscale_p * s->unscale_h;
     g.accumulate = s->from > 0 || (s->call->accumulate & 4);
     return g;
 }
@@ -114,12 +131,12 @@ static size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, in
     ce_job s = ce_job_of(c);
     int64_t last = s.n - (ceil_div(s.n, s.rows) - 1) * s.rows;
     size_t most = MAX(chunk_workspace(s, s.rows, threads), chunk_workspace(s, last, threads));
-    return s.z_bytes + s.gather_bytes + most + 64;
+    return s.z_bytes + s.gather_bytes + s.fp8_bytes + most + 64;
 }
 
 static void run_loss_gemm(const ce_job *s, gemm g) {
     const op_run *run = s->call->run;
-    char *rest = (char *)s->z + s->z_bytes + s->gather_bytes;
+    char *rest = (char *)s->z + s->z_bytes + s->gather_bytes + s->fp8_bytes;
     char *end = (char *)run->workspace + run->workspace_bytes;
     CPU(gemm_run)(&g, run->pool, rest, (size_t)(end - rest));
 }
@@ -213,7 +230,8 @@ static void store_no_target(const op_call *c, int loss, int64_t at) {
 }
 
 static row_slopes slopes_of_row(const op_call *c, const row_stats *r, int64_t v) {
-    double unit = (double)loss_gradient(c), smoothing = (double)c->attr.ce.smoothing;
+    float whole = loss_gradient(c), scale = c->attr.ce.fp8 ? fp8_logit_scale(whole) : 1;
+    double unit = (double)(whole * scale), smoothing = (double)c->attr.ce.smoothing;
     double more = 1 + 2 * (double)c->attr.ce.z_loss * log_of_sum(r);
     return (row_slopes){ (float)(unit * more / r->sum), (float)(unit * smoothing / (double)v),
                          (float)(unit * (1 - smoothing)) };
@@ -271,7 +289,7 @@ static void capped_row(const ce_job *s, float *z, int64_t at, bool grad) {
         for (int64_t i = 0; i < count; i++) block[i] = vm_exp(z[j + i] - max) * d.by - d.each;
         if (target >= j && target < j + count) block[target - j] -= d.share;
         grad_through_cap(c, block, z + j, count);
-        CPU(from_f32)(c->in[0].dt, block, (char *)z + j * (int64_t)dt_size(c->in[0].dt), count);
+        CPU(from_f32)(s->pt, block, (char *)z + j * (int64_t)dt_size(s->pt), count);
     }
 }
 
@@ -284,7 +302,7 @@ static void loss_row_task(void *ctx, int64_t i, int worker) {
     bool grad = c->out[1].data || c->out[2].data;
     if (target == NO_TARGET) {
         store_no_target(c, 0, at);
-        if (grad) memset(z, 0, (size_t)s->v * dt_size(c->in[0].dt));
+        if (grad) memset(z, 0, (size_t)s->v * dt_size(s->pt));
         return;
     }
     BUG_IF(target < 0 || target >= s->v);
@@ -297,7 +315,7 @@ static void loss_row_task(void *ctx, int64_t i, int worker) {
     if (c->attr.ce.smoothing > 0) r.logits = row_sum(z, s->v, scale);
     r.sum = row_exp(z, s->v, scale, max);
     store_row(c, 0, at, &r, s->v);
-    if (grad) row_grad(z, s->v, slopes_of_row(c, &r, s->v), target, c->in[0].dt);
+    if (grad) row_grad(z, s->v, slopes_of_row(c, &r, s->v), target, s->pt);
 }
 
 /* Finds the rows that have a target, and sets the loss of the others. */
@@ -316,17 +334,37 @@ static void find_targets(ce_job *s) {
 }
 
 static void gather_with_targets(const ce_job *s) {
-    const tensor *h = &s->call->in[0];
+    const tensor *h = &s->h;
     size_t bytes = (size_t)s->d * dt_size(h->dt);
     for (int64_t i = 0; i < s->count; i++)
         memcpy(s->gathered + (size_t)i * bytes,
                (const char *)h->data + (size_t)s->row[s->from + i] * bytes, bytes);
 }
 
+/* Quantizes an operand by its own maximum. @return the factor that turns what is stored into real values */
+static float quantize_by_maximum(const op_call *of, const tensor *x, const tensor *q) {
+    float row[FP8_ROW] = { 0 };
+    op_call c = { .op = OP_QUANTIZE, .run = of->run, .in = { *x }, .out = { *q } };
+    c.in[1] = tensor_of(row, DT_F32, 1, (int64_t[]){ FP8_ROW });
+    c.attr.fp8.recipe = FP8_CURRENT;
+    CPU(quantize)(&c);
+    return row[FP8_UNSCALE];
+}
+
+static void quantize_operands(ce_job *s) {
+    float scale = fp8_logit_scale(loss_gradient(s->call));
+    s->h.data = (char *)s->z + s->z_bytes + s->gather_bytes;
+    s->w.data = (char *)s->h.data + align_up(tensor_bytes(&s->h), 64);
+    s->unscale_h = quantize_by_maximum(s->call, &s->call->in[0], &s->h);
+    s->unscale_w = quantize_by_maximum(s->call, &s->call->in[1], &s->w);
+    s->unscale_p = scale > 0 ? 1 / scale : 0;
+}
+
 static void CPU(linear_ce)(const op_call *c) {
     ce_job s = ce_job_of(c);
     BUG_IF(c->out[0].dt != DT_F32 || (c->out[2].data && c->out[2].dt != DT_F32));
     s.z = (float *)align_up((uintptr_t)c->run->workspace, 64);
+    if (c->attr.ce.fp8) quantize_operands(&s);
     if (!has_gradients(c)) find_targets(&s);
     for (s.from = 0; s.from < s.n; s.from += s.rows) {
         s.count = MIN(s.rows, s.n - s.from);
@@ -447,6 +485,7 @@ static void loss_task(void *ctx, int64_t i, int worker) {
 static void CPU(ce_loss)(const op_call *c) {
     shard_job j = shard_job_of(c, &c->in[2]);
     BUG_IF(c->in[1].dim[0] % j.n);
+    if (c->out[3].data) fp8_set_scale(c->out[3].data, fp8_logit_scale(loss_gradient(c)));
     pool_run(c->run->pool, j.n, loss_task, &j);
 }
 
@@ -465,7 +504,7 @@ static void CPU(cap_logits)(const op_call *c) {
     pool_run(c->run->pool, ceil_div(tensor_count(&c->in[0]), BLOCK), cap_task, (void *)c);
 }
 
-KERNEL(LINEAR_CE, CPU(linear_ce), CPU(linear_ce_workspace), ATTRS_LOSS);
+KERNEL(LINEAR_CE, CPU(linear_ce), CPU(linear_ce_workspace), ATTRS_LOSS | ATTR(LOSS_FP8));
 KERNEL(CE_STAT, CPU(ce_stat), NULL, ATTRS_LOSS | ATTRS_VOCAB);
 KERNEL(CE_LOSS, CPU(ce_loss), NULL, ATTRS_LOSS | ATTRS_VOCAB);
 KERNEL(CAP_LOGITS, CPU(cap_logits), NULL, ATTRS_LOGITS);

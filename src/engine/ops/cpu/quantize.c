@@ -127,7 +127,7 @@ static size_t CPU(quantize_workspace)(const op_backend *b, const op_call *c, int
     return x_bytes(c) + (c->out[2].dt ? CPU(sum_columns_bytes)(x.dim[0], x.dim[1]) : 0);
 }
 
-static void CPU(quantize)(const op_call *c) {
+void CPU(quantize)(const op_call *c) {
     tensor x = shape_of_x(c);
     if (c->op != OP_QUANTIZE) {
         x.data = (void *)align_up((uintptr_t)c->run->workspace, 64);

@@ -171,8 +171,14 @@ typedef struct cuda_softmax {
     int64_t from, count, v,
         stride; /* from: the chunk's first token; stride: of z's rows, elements */
     bool grad;
+    uint8_t
+        *dz8; /* not NULL: the gradients are stored here, [count, v] in e5m2, and not in place */
+    float *dz_row; /* their scale row (ops/fp8.h) */
 } cuda_softmax;
 void cuda_softmax_rows(const cuda_softmax *s);
+/* quantize.cu: the op; and the transpose of a matrix in fp8, whose dims are multiples of 16. */
+void cuda_quantize(const op_call *c);
+void cuda_transpose_fp8(cuda_context *x, const tensor *q, const tensor *qt);
 /* attention.cu: the first key that each of n queries attends to, as an index in its row of `seq`
  * tokens. */
 void cuda_find_first_keys(const op_call *c, const int32_t *start, int64_t n, int64_t seq,

@@ -225,13 +225,49 @@ static ce_shape ce_shape_of(const op_call *c) {
     return s;
 }
 
+/* The operands in fp8. Both of a GEMM are contiguous along the sum, so that gradients need transposes:
+ *
+ *     z = h w^T        dh = dz wt^T        dw += dzt ht^T
+ *
+ * All three pay: at 4,096 rows and more the bytes of dz and dzt in fp8 are no more than those of dz in bf16, which dw would
+ * otherwise be computed from. */
+typedef struct ce_fp8 {
+    tensor h, ht, w, wt, dz; /* [N,D] [D,N] [V,D] [D,V]; of a chunk: [rows,V] */
+    float *h_row, *w_row, *dz_row;
+} ce_fp8;
+enum { CE_FP8_PARTS = 8 };
+
+static size_t ce_fp8_bytes(const ce_shape *s) {
+    size_t bytes = (size_t)(2 * s->n * s->d + 2 * s->v * s->d + s->rows * s->v);
+    return bytes + CE_FP8_PARTS * align_up(FP8_ROW * sizeof(float), 256);
+}
+
+static tensor fp8_alloc(scratch *mem, dtype dt, int64_t rows, int64_t cols) {
+    return tensor_of(scratch_alloc(mem, (size_t)(rows * cols)), dt, 2, (int64_t[]){ rows, cols });
+}
+
+static ce_fp8 ce_fp8_alloc(const ce_shape *s, scratch *mem) {
+    enum { BYTES = FP8_ROW * sizeof(float) };
+    ce_fp8 f = { .h_row = scratch_alloc(mem, BYTES) };
+    f.w_row = scratch_alloc(mem, BYTES);
+    f.dz_row = scratch_alloc(mem, BYTES);
+    f.h = fp8_alloc(mem, DT_E4M3, s->n, s->d);
+    f.ht = fp8_alloc(mem, DT_E4M3, s->d, s->n);
+    f.w = fp8_alloc(mem, DT_E4M3, s->v, s->d);
+    f.wt = fp8_alloc(mem, DT_E4M3, s->d, s->v);
+    f.dz = fp8_alloc(mem, DT_E5M2, s->rows, s->v);
+    return f;
+}
+
 static size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads) {
     ce_shape s = ce_shape_of(c);
     size_t z = (size_t)(s.rows * s.stride) * dt_size(s.zt);
     size_t dh = c->out[1].dt != DT_NONE && c->out[1].dt != s.zt && c->out[1].dt != DT_F32
                     ? (size_t)(s.rows * s.d) * sizeof(float)
                     : 0;
-    return CUDA_GEMM_WORKSPACE + align_up(z, 256) + dh + pair_bytes(&c->in[0], &c->in[1]) + 2048;
+    size_t fp8 = c->attr.ce.fp8 ? ce_fp8_bytes(&s) : 0;
+    return CUDA_GEMM_WORKSPACE + align_up(z, 256) + dh + pair_bytes(&c->in[0], &c->in[1]) + fp8 +
+           2048;
 }
 
 static tensor row_range(const tensor *t, int64_t from, int64_t count) {
@@ -263,7 +299,78 @@ static tensor logits_of(const ce_shape *s, void *z, int64_t rows, columns k) {
                      (int64_t[]){ rows, k.count });
 }
 
+/* Quantizes all of x by its own maximum. @param qt NULL: no transpose */
+static void quantize_whole(const op_call *of, const tensor *x, float *row, const tensor *q,
+                           const tensor *qt) {
+    op_call c = { .op = OP_QUANTIZE, .run = of->run, .in = { *x }, .out = { *q } };
+    c.in[1] = tensor_of(row, DT_F32, 1, (int64_t[]){ FP8_ROW });
+    if (qt) c.out[1] = *qt;
+    c.attr.fp8.recipe = FP8_CURRENT;
+    cuda_quantize(&c);
+}
+
+/* @return the GEMM c = a b^T of operands in fp8. */
+static cuda_gemm fp8_gemm(const tensor *a, const float *a_row, const tensor *b, const float *b_row,
+                          const tensor *c) {
+    return (cuda_gemm){ .m = c->dim[0],
+                        .n = c->dim[1],
+                        .k = a->dim[1],
+                        .a = a->data,
+                        .b = b->data,
+                        .c = c->data,
+                        .at = a->dt,
+                        .bt = b->dt,
+                        .ct = c->dt,
+                        .lda = a->dim[1],
+                        .ldb = b->dim[1],
+                        .ldc = c->dim[1],
+                        .tb = true,
+                        .scale_a = a_row + FP8_UNSCALE,
+                        .scale_b = b_row + FP8_UNSCALE,
+                        .fast = FP8_FAST_BACKWARD };
+}
+
+static void cuda_linear_ce_fp8(const op_call *c) {
+    ce_shape s = ce_shape_of(c);
+    scratch mem = scratch_of(c);
+    ce_fp8 f = ce_fp8_alloc(&s, &mem);
+    void *z = scratch_alloc(&mem, (size_t)(s.rows * s.stride) * dt_size(s.zt));
+    bool dh_wanted = c->out[1].data, dw_wanted = c->out[2].data;
+    quantize_whole(c, &c->in[0], f.h_row, &f.h, dw_wanted ? &f.ht : NULL);
+    quantize_whole(c, &c->in[1], f.w_row, &f.w, dh_wanted ? &f.wt : NULL);
+    for (int64_t from = 0; from < s.n; from += s.rows) {
+        int64_t count = MIN(s.rows, s.n - from);
+        tensor h = row_range(&f.h, from, count), dh = row_range(&c->out[1], from, count);
+        tensor zc = tensor_of(z, s.zt, 2, (int64_t[]){ count, s.v });
+        cuda_gemm g = fp8_gemm(&h, f.h_row, &f.w, f.w_row, &zc);
+        g.ldc = s.stride;
+        g.fast = FP8_FAST_FORWARD;
+        require_gemm(c, &g);
+        bool grad = dh_wanted || dw_wanted;
+        cuda_softmax_rows(
+            &(cuda_softmax){ c, z, s.zt, from, count, s.v, s.stride, grad, f.dz.data, f.dz_row });
+        tensor dz = row_range(&f.dz, 0, count);
+        if (dh_wanted) {
+            g = fp8_gemm(&dz, f.dz_row, &f.wt, f.w_row, &dh);
+            require_gemm(c, &g);
+        }
+        if (dw_wanted) {
+            tensor ht = f.ht; /* dzt replaces the logits, which nothing reads any more */
+            tensor dzt = tensor_of(z, DT_E5M2, 2, (int64_t[]){ s.v, count });
+            cuda_transpose_fp8(cuda_of(c), &dz, &dzt);
+            ht.data = (char *)ht.data + from;
+            g = fp8_gemm(&dzt, f.dz_row, &ht, f.h_row, &c->out[2]);
+            g.accumulate = from > 0 || (c->accumulate & 4);
+            require_gemm(c, &g);
+        }
+    }
+}
+
 static void cuda_linear_ce(const op_call *c) {
+    if (c->attr.ce.fp8) {
+        cuda_linear_ce_fp8(c);
+        return;
+    }
     cuda_context *x = cuda_of(c);
     ce_shape s = ce_shape_of(c);
     scratch mem = scratch_of(c);
@@ -314,4 +421,4 @@ KERNEL(LINEAR_GELU, cuda_linear, cuda_linear_workspace, ATTRS_FP8 | ATTR(ACT));
 KERNEL(LINEAR_BWD_X, cuda_linear_bwd_x, cuda_linear_workspace, ATTRS_FP8);
 KERNEL(LINEAR_BWD_X_GELU, cuda_linear_bwd_x_gelu, cuda_linear_workspace, ATTR(ACT));
 KERNEL(LINEAR_BWD_W, cuda_linear_bwd_w, cuda_linear_workspace, ATTRS_FP8);
-KERNEL(LINEAR_CE, cuda_linear_ce, cuda_linear_ce_workspace, ATTRS_LOSS);
+KERNEL(LINEAR_CE, cuda_linear_ce, cuda_linear_ce_workspace, ATTRS_LOSS | ATTR(LOSS_FP8));

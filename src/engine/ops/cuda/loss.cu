@@ -1,11 +1,11 @@
 /* Cross-entropy over rows of logits and its gradient, in place. Grid: a block of 512 threads per row. A
  * first pass computes the running maximum and sum of the softmax, a second writes (p - onehot) times the
  * gradient of the loss. A row that fits into shared memory is kept there for the second pass: each logit
- * is read once and written once. A longer row is read twice, the second time mostly from L2.
- * Deterministic.
+ * is read once and written once. A longer row is read twice, the second time mostly from L2. Gradients in fp8 are
+ * stored beside the logits: their scale is known before them. Deterministic.
  *
  * At the end, the same for a vocabulary that is sharded: ce_stat before the collective, ce_loss after it. */
-#include "device.cuh"
+#include "fp8.cuh"
 
 #include <float.h>
 
@@ -19,6 +19,8 @@ typedef struct softmax_args {
     int64_t v, stride;
     float scale, cap, smoothing, z_loss;
     bool grad;
+    uint8_t *dz8; /* where gradients are stored in fp8; NULL: in place */
+    float *dz_row;
 } softmax_args;
 
 /* Holds the results of a row's statistics: its loss, and the gradient by logit j, which is by e^(logit - max) - each, and at the
@@ -33,11 +35,15 @@ static __device__ __forceinline__ float full_loss(float plain, float lse, float 
     return plain + smoothing * (at_target - mean) + z_loss * lse * lse;
 }
 
-static __device__ __forceinline__ logit_slopes logit_slopes_of(const step_block *step, float scale,
-                                                               float sum, float lse, float v,
-                                                               float smoothing, float z_loss) {
+/* The gradient of a token's loss. */
+static __device__ __forceinline__ float loss_unit(const step_block *step, float scale) {
     float loss_scale = step->now.loss_scale > 0 ? step->now.loss_scale : 1;
-    float unit = step->loss_grad * scale * loss_scale;
+    return step->loss_grad * scale * loss_scale;
+}
+
+static __device__ __forceinline__ logit_slopes logit_slopes_of(float unit, float sum, float lse,
+                                                               float v, float smoothing,
+                                                               float z_loss) {
     logit_slopes d = { unit * (1 + 2 * z_loss * lse) / sum, unit * smoothing / v,
                        unit * (1 - smoothing) };
     return d;
@@ -80,6 +86,16 @@ static __device__ __forceinline__ void merge_block_stats(float &max, float &sum,
     merge_warp(max, sum, target);
 }
 
+/* Stores eight gradients of the block's row, from column i on. */
+template <class A>
+static __device__ __forceinline__ void store_gradient(const A &z, const softmax_args &a, int i,
+                                                      int64_t end, const float x[8]) {
+    if (a.dz8)
+        *(uint2 *)(a.dz8 + blockIdx.x * a.v + i) = to_fp8<__NV_E5M2>(x);
+    else
+        z.store(blockIdx.x * a.stride + i, end, x);
+}
+
 /* Works in powers of two: logits are multiplied by scale x log2(e) when read, and capped as such. */
 template <class A, bool KEEP, bool CAP>
 static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_args a) {
@@ -87,12 +103,14 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
     typename A::raw *kept = (typename A::raw *)shared;
     int64_t base = blockIdx.x * a.stride, end = base + a.v;
     int v = (int)a.v, target = a.target[blockIdx.x];
+    float unit = loss_unit(a.step, a.scale), dz_scale = a.dz8 ? fp8_logit_scale(unit) : 1;
+    if (a.dz8 && blockIdx.x == 0 && threadIdx.x == 0) fp8_set_scale(a.dz_row, dz_scale);
     if (target == NO_TARGET) {
         if (threadIdx.x == 0) a.loss[blockIdx.x] = 0;
         if (threadIdx.x == 0 && a.top1) a.top1[blockIdx.x] = 0;
         float none[8] = { 0 };
         for (int i = threadIdx.x * EIGHT; a.grad && i < v; i += THREADS * EIGHT)
-            z.store(base + i, end, none);
+            store_gradient(z, a, i, end, none);
         return;
     }
     if (KEEP) {
@@ -142,7 +160,7 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
                       logits / log2_e / (float)v, a.smoothing, a.z_loss);
     if (threadIdx.x == 0 && a.top1) a.top1[blockIdx.x] = at_target >= max;
     if (!a.grad) return;
-    logit_slopes d = logit_slopes_of(a.step, a.scale, sum, lse, (float)v, a.smoothing, a.z_loss);
+    logit_slopes d = logit_slopes_of(unit * dz_scale, sum, lse, (float)v, a.smoothing, a.z_loss);
     for (int i = threadIdx.x * EIGHT; i < v; i += THREADS * EIGHT) {
         if (KEEP)
             A::widen(kept[i / EIGHT], x);
@@ -161,7 +179,7 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
         if (CAP)
 #pragma unroll
             for (int k = 0; k < 8; k++) x[k] *= slope[k];
-        z.store(base + i, end, x);
+        store_gradient(z, a, i, end, x);
     }
 }
 
@@ -183,6 +201,7 @@ extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
     a.step = c->run->step;
     a.v = s->v, a.stride = s->stride, a.scale = c->attr.ce.logit_scale, a.grad = s->grad;
     a.cap = c->attr.ce.cap, a.smoothing = c->attr.ce.smoothing, a.z_loss = c->attr.ce.z_loss;
+    a.dz8 = s->dz8, a.dz_row = s->dz_row;
     int64_t dim[] = { s->count, s->stride };
     tensor z = tensor_of(s->z, s->zt, 2, dim);
     const tensor *all[] = { &z };
@@ -196,8 +215,8 @@ enum { STAT_MAX, STAT_SUM, STAT_TARGET, STAT_LOGITS, STATS };
 
 typedef struct shard_args {
     const int32_t *target;
-    const float *stat_in;      /* [ranks][n][STATS] */
-    float *stat, *loss, *top1; /* top1 may be NULL */
+    const float *stat_in;            /* [ranks][n][STATS] */
+    float *stat, *loss, *top1, *row; /* top1 and row may be NULL */
     const step_block *step;
     int64_t n, v, ranks;
     int own, first; /* columns that are tokens, and the first one's id */
@@ -290,9 +309,10 @@ static __global__ void __launch_bounds__(THREADS)
                                                 logits / a.whole, a.smoothing, a.z_loss)
                                     : 0;
     if (threadIdx.x == 0 && a.top1) a.top1[blockIdx.x] = counts && at_target >= max;
+    float unit = loss_unit(a.step, a.scale);
+    if (threadIdx.x == 0 && blockIdx.x == 0 && a.row) fp8_set_scale(a.row, fp8_logit_scale(unit));
     if (!a.grad) return;
-    logit_slopes d =
-        logit_slopes_of(a.step, a.scale, counts ? sum : 1, lse, a.whole, a.smoothing, a.z_loss);
+    logit_slopes d = logit_slopes_of(unit, counts ? sum : 1, lse, a.whole, a.smoothing, a.z_loss);
     for (int i = threadIdx.x * EIGHT; i < a.v; i += THREADS * EIGHT) {
         load_logits(z, a, i, x);
 #pragma unroll
@@ -337,6 +357,7 @@ static void cuda_ce_loss(const op_call *c) {
     a.ranks = c->in[1].dim[0] / a.n;
     a.loss = (float *)c->out[1].data;
     a.top1 = (float *)c->out[2].data;
+    a.row = (float *)c->out[3].data;
     a.grad = c->out[0].data != NULL;
     dtype dt = (uintptr_t)z->data % 16 ? DT_NONE : common_type(a.v, one, 1);
     WITH_TYPE(dt, LAUNCH(cuda_of(c), { (unsigned)a.n, THREADS }, loss_rows<A>, typename A::fp32(*z),

@@ -18,9 +18,8 @@
  *
  * What is quantized is a *source*: a tensor, or an activation computed on the fly. A source fetches what
  * eight elements are computed from, then computes them, in PARTS results that lie side by side. */
-#include <cuda_fp8.h>
-
 #include "act.cuh"
+#include "fp8.cuh"
 
 extern "C" {
 #include "ops/op_table.h"
@@ -188,15 +187,6 @@ static __global__ void __launch_bounds__(AMAX_THREADS)
 }
 
 /* ---- the conversion ------------------------------------------------------------------------------ */
-template <__nv_fp8_interpretation_t F>
-static __device__ __forceinline__ uint2 to_fp8(const float v[8]) {
-    uint32_t pair[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        pair[i] = __nv_cvt_float2_to_fp8x2(make_float2(v[2 * i], v[2 * i + 1]), __NV_SATFINITE, F);
-    return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
-}
-
 /* Transposes 4 x 4 bytes: rows a, b, c, d become columns. */
 static __device__ __forceinline__ void transpose_bytes4(uint32_t a, uint32_t b, uint32_t c,
                                                         uint32_t d, uint32_t out[4]) {
@@ -312,6 +302,30 @@ static __global__ void __launch_bounds__(THREADS, 2)
     raise_amax(row, most);
 }
 
+/* qt[k, n] = the transpose of q[n, k], both in fp8. Grid as above; a byte per element is read and written. */
+static __global__ void __launch_bounds__(THREADS)
+    transpose(const uint8_t *__restrict__ q, uint8_t *__restrict__ qt, int64_t n, int64_t k) {
+    __shared__ __align__(16) uint2 smem[TILE][UNITS];
+    int c = threadIdx.x % SIDE, r = threadIdx.x / SIDE;
+    int64_t row0 = (int64_t)blockIdx.y * TILE, col0 = (int64_t)blockIdx.x * TILE;
+    int64_t first = row0 + 8 * r, col = col0 + 8 * c;
+    bool inside = first < n && col < k; /* all of the square or none of it */
+    uint2 bytes[8] = {};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (inside) bytes[i] = *(const uint2 *)(q + (first + i) * k + col);
+    store_square(bytes, c, r, smem);
+    __syncthreads();
+    store_lines(smem, qt, n, k, row0, col0);
+}
+
+extern "C" void cuda_transpose_fp8(cuda_context *x, const tensor *q, const tensor *qt) {
+    int64_t n = q->dim[0], k = q->dim[1];
+    BUG_IF(n % 16 || k % 16);
+    dim3 grid((unsigned)ceil_div(k, TILE), (unsigned)ceil_div(n, TILE));
+    LAUNCH(x, { grid, THREADS }, transpose, (const uint8_t *)q->data, (uint8_t *)qt->data, n, k);
+}
+
 /* ---- launches -------------------------------------------------------------------------------------- */
 /* out[width] (+)= the sum of sums[rows, width] over its rows. Grid: a block per 32 columns; 32 x 16
  * threads. */
@@ -371,7 +385,7 @@ template <class S> static void launch_quantize(const op_call *c, S source, int64
         launch_quantize_as<S, __NV_E4M3>(c, source, n, k, from);
 }
 
-static void cuda_quantize(const op_call *c) {
+extern "C" void cuda_quantize(const op_call *c) {
     const tensor *x = &c->in[0];
     int64_t n = x->dim[0], k = x->dim[1];
     WITH_ONE_TYPE(x->dt, launch_quantize(c, tensor_source<A>{ A(*x), k }, n, k));
