@@ -132,14 +132,14 @@ static void characters_may_begin_as_one_symbol(void **state) {
         bytes.walk = NULL;
         for (int k = 0; k < 100 && t->bpe.joins; k++) {
             char piece[80];
-            int32_t ids[JOIN_SYMBOLS];
             size_t n_joined, len = draw_chars(&seed, piece, sizeof piece);
             const int32_t *joined = bpe_piece(&bytes, &a, piece, len, &n_joined);
-            size_t n = bpe_join_piece(t->bpe.joins, piece, len, ids);
-            if (n == 0) continue; /* broken characters, or too many symbols */
-            assert_int_equal(n, n_joined);
-            assert_memory_equal(ids, joined, n * sizeof *ids);
-            joins += (int64_t)len - (int64_t)n;
+            bpe_job job = { .piece = piece, .len = len };
+            bpe_join_pieces(t->bpe.joins, &job, 1);
+            if (job.n == 0) continue; /* broken characters, or too many symbols */
+            assert_int_equal(job.n, n_joined);
+            assert_memory_equal(job.ids, joined, job.n * sizeof *job.ids);
+            joins += (int64_t)len - (int64_t)job.n;
         }
         for (int c = 0; c < 8 && t->bpe.joins; c++) {
             int32_t symbol =

@@ -36,15 +36,15 @@ typedef struct bpe_walk {
 enum { JOIN_SYMBOLS = 64 }; /* of the longest piece that bpe_join.c encodes */
 /* Merges in order of rank, as bpe_join.c looks them up: a symbol is a byte, or 256 + a merge. */
 typedef struct bpe_joins {
-    bpe_pair *merges;  /* [n] the symbols that each joins */
-    int32_t *ids;      /* [256 + n] of symbols */
-    uint32_t *slots;   /* merge << 8 | tag; UINT32_MAX: empty */
-    uint16_t *factors; /* by bucket: leads to the slots of its pairs */
+    uint64_t *slots;   /* [n_slots] left << 44 | right << 24 | merge; owns what follows */
+    uint32_t *buckets; /* factor << 16 | a bit for each of its pairs */
     int32_t *chars;    /* [65536] symbols of characters of three bytes; ~symbol: neighbors decide */
     uint32_t *limit_before,
         *limit_after; /* merges from which on these neighbors join a part of it */
-    int64_t n;
-    int slot_shift, bucket_shift;
+    int32_t *ids;     /* [256 + n] of symbols */
+    int64_t n;        /* merges */
+    uint32_t n_slots;
+    int bucket_shift;
 } bpe_joins;
 typedef struct bpe {
     text_span *tokens; /* [n] as bytes, at `bytes`; empty: no such id */
@@ -96,8 +96,15 @@ size_t bpe_walk_piece(const bpe *b, bpe_work *w, const char *piece, size_t n);
 /* Prepares bpe_join_piece, if there is a walk. */
 void bpe_joins_build(bpe *b);
 void bpe_joins_free(bpe *b);
-/* @param ids [JOIN_SYMBOLS] of the piece. @return how many; 0: too many symbols, or broken characters. */
-size_t bpe_join_piece(const bpe_joins *j, const char *piece, size_t n, int32_t *ids);
+/* A piece to be encoded beside others. */
+typedef struct bpe_job {
+    const char *piece;
+    size_t len;                /* > 0 */
+    size_t n;                  /* ids; 0: not encoded, bpe_piece has to */
+    int32_t ids[JOIN_SYMBOLS]; /* [n] */
+} bpe_job;
+/* Encodes pieces that have at most JOIN_SYMBOLS symbols and no broken characters. */
+void bpe_join_pieces(const bpe_joins *j, bpe_job *jobs, size_t n);
 
 /* ---- the table of merges, as bpe.c and bpe_walk.c look pairs up ----------------------------------- */
 static const uint64_t PAIR_NONE =

@@ -10,19 +10,26 @@
  * itself. Until that rank the bytes of the character are joined as if they were alone; joins of the whole
  * character have higher ranks in any case. Other characters begin as bytes.
  *
- * A piece has at most 64 symbols, so that a word has a bit for each one that is left, and the next join is the least of 64
- * numbers, merge << 6 | position: of equals, the leftmost. A pair is looked up without branches, since whether it can
- * be joined is hard to predict: a second hash, chosen per bucket when the table is built, leads to the only slot
- * that can hold it. A slot has the merge and 8 bits of the pair's hash. These may agree by accident, so the two symbols
- * are compared before they are joined, when nothing waits for it. */
+ * A piece has at most 64 symbols, so that a word has a bit for each one that is left, and the next join is the least of
+ * 64 numbers, merge << 6 | position: of equals, the leftmost.
+ *
+ * Time is spent waiting for memory, and on branches that are hard to predict: whether a pair is joined. So pairs are
+ * looked up without branches, several pieces take turns, and tables are small and on huge pages. A pair's hash leads
+ * to a bucket of a few pairs, which holds a factor for a second hash, chosen when the table is built, that leads to the
+ * only slot which can hold the pair. Most pairs are not joined: one bit of 16 in the bucket shows it for many, and these
+ * read slot 0, which is always near. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tokenizer/bpe_internal.h"
+#include "tokenizer/chars_internal.h"
 
 enum {
     BYTES = 256,
-    NO_MERGE = (1 << 24) - 1,
+    MERGE_BITS = 24,
+    SYMBOL_BITS = 20,
+    NO_SYMBOL = (1 << SYMBOL_BITS) - 1, /* joined to nothing */
+    NO_MERGE = (1 << MERGE_BITS) - 1,
     POSITION_BITS = 6,
     BUCKET_PAIRS = 4, /* on average */
     CHARS = 1 << 16,  /* of three bytes, by code point */
@@ -31,7 +38,7 @@ enum {
 
 typedef struct pair_hashes {
     uint64_t bucket;
-    uint32_t slot; /* to be multiplied with that of the bucket; the lowest byte is the tag */
+    uint32_t slot; /* to be multiplied with the bucket's factor */
 } pair_hashes;
 
 static inline pair_hashes hash_symbols(uint32_t left, uint32_t right) {
@@ -39,15 +46,18 @@ static inline pair_hashes hash_symbols(uint32_t left, uint32_t right) {
     return (pair_hashes){ h, (uint32_t)(h ^ h >> 32) };
 }
 
-static inline uint32_t slot_of(const bpe_joins *j, uint32_t hash, uint16_t factor) {
-    return (uint32_t)(hash * (2u * factor + 1)) >> j->slot_shift;
+static inline uint32_t bucket_bit(pair_hashes h) { return 1u << (h.slot & 15); }
+static inline uint64_t joined_slot(const bpe_joins *j, pair_hashes h, uint32_t factor) {
+    return (uint64_t)(h.slot * (2 * factor + 1)) * j->n_slots >> 32;
 }
 
-/* @return the merge of two symbols, or perhaps that of two others; NO_MERGE: they are not joined. */
+/* @return the merge of two symbols; NO_MERGE: they are not joined. */
 static inline uint32_t find_join(const bpe_joins *j, uint32_t left, uint32_t right) {
     pair_hashes h = hash_symbols(left, right);
-    uint32_t slot = j->slots[slot_of(j, h.slot, j->factors[h.bucket >> j->bucket_shift])];
-    return (uint8_t)slot == (uint8_t)h.slot ? slot >> 8 : NO_MERGE;
+    uint32_t bucket = j->buckets[h.bucket >> j->bucket_shift];
+    uint64_t at = joined_slot(j, h, bucket >> 16), slot = j->slots[bucket & bucket_bit(h) ? at : 0];
+    bool is_pair = slot >> MERGE_BITS == ((uint64_t)left << SYMBOL_BITS | right);
+    return is_pair ? (uint32_t)slot & NO_MERGE : NO_MERGE;
 }
 
 /* ---- the table of pairs ------------------------------------------------------------------------------ */
@@ -62,61 +72,53 @@ static int compare_buckets(const void *a, const void *b) {
     return (x->from > y->from) - (x->from < y->from);
 }
 
-static pair_hashes merge_hashes(const bpe_joins *j, uint32_t merge) {
-    return hash_symbols((uint32_t)j->merges[merge].left, (uint32_t)j->merges[merge].right);
+static pair_hashes hash_slot(uint64_t slot) {
+    return hash_symbols((uint32_t)(slot >> (MERGE_BITS + SYMBOL_BITS)),
+                        (uint32_t)(slot >> MERGE_BITS) & NO_SYMBOL);
 }
 
 /* Finds a factor with which a bucket's pairs have free slots, and takes these. @return false: there is none. */
-static bool place_bucket(bpe_joins *j, const uint32_t *merges, uint32_t n) {
+static bool place_bucket(bpe_joins *j, const uint64_t *pairs, uint32_t n) {
+    uint32_t *mine = &j->buckets[hash_slot(pairs[0]).bucket >> j->bucket_shift];
     for (uint32_t factor = 0; factor <= UINT16_MAX; factor++) {
         uint32_t placed = 0;
         for (; placed < n; placed++) {
-            uint32_t hash = merge_hashes(j, merges[placed]).slot;
-            uint32_t *slot = &j->slots[slot_of(j, hash, (uint16_t)factor)];
-            if (*slot != UINT32_MAX) break;
-            *slot = merges[placed] << 8 | (uint8_t)hash;
+            uint64_t *slot = &j->slots[joined_slot(j, hash_slot(pairs[placed]), factor)];
+            if (*slot != UINT64_MAX) break;
+            *slot = pairs[placed];
         }
         if (placed == n) {
-            j->factors[merge_hashes(j, merges[0]).bucket >> j->bucket_shift] = (uint16_t)factor;
+            *mine |= factor << 16;
+            for (uint32_t i = 0; i < n; i++) *mine |= bucket_bit(hash_slot(pairs[i]));
             return true;
         }
         while (placed-- > 0)
-            j->slots[slot_of(j, merge_hashes(j, merges[placed]).slot, (uint16_t)factor)] =
-                UINT32_MAX;
+            j->slots[joined_slot(j, hash_slot(pairs[placed]), factor)] = UINT64_MAX;
     }
     return false;
 }
 
-static int log2_above(int64_t n) {
-    int log2 = 4;
-    while ((int64_t)1 << log2 < n) log2++;
-    return log2;
-}
-
-static bool build_slots(bpe_joins *j) {
-    int slots_log2 = log2_above(2 * j->n), buckets_log2 = log2_above(j->n / BUCKET_PAIRS);
-    size_t slots = (size_t)1 << slots_log2, buckets = (size_t)1 << buckets_log2;
-    j->slot_shift = 32 - slots_log2;
-    j->bucket_shift = 64 - buckets_log2;
-    j->slots = mem_alloc(slots * sizeof *j->slots);
-    j->factors = mem_alloc(buckets * sizeof *j->factors);
-    memset(j->slots, 0xFF, slots * sizeof *j->slots);
-    bucket *all = mem_alloc(buckets * sizeof *all);
-    uint32_t *sorted = mem_alloc(((size_t)j->n + 1) * sizeof *sorted);
-    for (uint32_t i = 0; i < j->n; i++) all[merge_hashes(j, i).bucket >> j->bucket_shift].n++;
+/* Fills slots and buckets. @param pairs [j->n] as slots hold them. @return false: two have equal hashes. */
+static bool place_pairs(bpe_joins *j, const uint64_t *pairs) {
+    size_t n_buckets = (size_t)1 << (64 - j->bucket_shift);
+    memset(j->slots, 0xFF, j->n_slots * sizeof *j->slots);
+    memset(j->buckets, 0, n_buckets * sizeof *j->buckets);
+    bucket *all = mem_alloc(n_buckets * sizeof *all);
+    uint64_t *sorted = mem_alloc(((size_t)j->n + 1) * sizeof *sorted);
+    for (int64_t i = 0; i < j->n; i++) all[hash_slot(pairs[i]).bucket >> j->bucket_shift].n++;
     uint32_t from = 0;
-    for (size_t b = 0; b < buckets; b++) {
+    for (size_t b = 0; b < n_buckets; b++) {
         all[b].from = from;
         from += all[b].n;
         all[b].n = 0;
     }
-    for (uint32_t i = 0; i < j->n; i++) {
-        bucket *b = &all[merge_hashes(j, i).bucket >> j->bucket_shift];
-        sorted[b->from + b->n++] = i;
+    for (int64_t i = 0; i < j->n; i++) {
+        bucket *b = &all[hash_slot(pairs[i]).bucket >> j->bucket_shift];
+        sorted[b->from + b->n++] = pairs[i];
     }
-    sort_array(all, buckets, sizeof *all, compare_buckets); /* the largest need the most freedom */
+    sort_array(all, n_buckets, sizeof *all, compare_buckets); /* large ones fit least */
     bool placed = true;
-    for (size_t b = 0; b < buckets && placed && all[b].n; b++)
+    for (size_t b = 0; b < n_buckets && placed && all[b].n; b++)
         placed = place_bucket(j, sorted + all[b].from, all[b].n);
     free(sorted);
     free(all);
@@ -125,16 +127,11 @@ static bool build_slots(bpe_joins *j) {
 
 /* ---- characters that begin as one symbol --------------------------------------------------------------- */
 
-static bool is_lead(uint8_t c) { return (c & 0xF0) == 0xE0; }
-static bool is_follow(uint8_t c) { return (c & 0xC0) == 0x80; }
-
 /* What is next to a character: a byte before it, or two after it. Those of three-byte characters have an index each;
  * all others share one. */
 enum { BEFORE_OTHER = 64, BEFORE = 65, AFTER_OTHER = 1 << 10, AFTER };
-static uint32_t first_two(uint8_t first, uint8_t second) {
-    return (first & 15u) << 6 | (second & 63u);
-}
-static uint32_t index_before(uint8_t byte) { return is_follow(byte) ? byte & 63u : BEFORE_OTHER; }
+static uint32_t first_two(char first, char second) { return (first & 15u) << 6 | (second & 63u); }
+static uint32_t index_before(char byte) { return is_follow(byte) ? byte & 63u : BEFORE_OTHER; }
 
 static void lower_limits(uint32_t *limits, uint32_t step, uint32_t n, uint32_t merge) {
     for (uint32_t i = 0; i < n; i++) limits[i * step] = MIN(limits[i * step], merge);
@@ -142,7 +139,7 @@ static void lower_limits(uint32_t *limits, uint32_t step, uint32_t n, uint32_t m
 
 /* Enters a token that begins with the last one or two bytes of a character, and goes on after it. */
 static void limit_after(bpe_joins *j, text_span t, size_t tail, uint32_t merge) {
-    const uint8_t *s = (const uint8_t *)t.at;
+    const char *s = t.at;
     if (t.len <= tail || !is_follow(s[0]) || !is_follow(s[tail - 1]) || is_follow(s[tail])) return;
     uint32_t *row = j->limit_after + (s[tail - 1] & 63u) * AFTER;
     if (!is_lead(s[tail]))
@@ -155,7 +152,7 @@ static void limit_after(bpe_joins *j, text_span t, size_t tail, uint32_t merge) 
 
 /* Enters a token that ends with the first one or two bytes of a character, and begins before it. */
 static void limit_before(bpe_joins *j, text_span t, size_t head, uint32_t merge) {
-    const uint8_t *end = (const uint8_t *)t.at + t.len, *s = end - head;
+    const char *s = t.at + t.len - head;
     if (t.len <= head || !is_lead(s[0]) || !(head == 1 || is_follow(s[1]))) return;
     uint32_t *column = j->limit_before + index_before(s[-1]);
     if (head == 1)
@@ -171,11 +168,9 @@ static uint32_t least_limit(const uint32_t *limits, uint32_t n) {
 }
 
 /* @param symbols of ids. */
-static void build_char_symbols(const bpe *b, bpe_joins *j, const int32_t *symbols) {
-    size_t after = 64 * AFTER * sizeof *j->limit_after,
-           before = 1024 * BEFORE * sizeof *j->limit_before;
-    memset(j->limit_after = mem_alloc(after), 0xFF, after);
-    memset(j->limit_before = mem_alloc(before), 0xFF, before);
+static void build_chars(const bpe *b, bpe_joins *j, const int32_t *symbols) {
+    memset(j->limit_after, 0xFF, 64 * AFTER * sizeof *j->limit_after);
+    memset(j->limit_before, 0xFF, 1024 * BEFORE * sizeof *j->limit_before);
     for (int64_t i = 0; i < b->n; i++) {
         if (b->walk->tokens[i].rank < 0) continue;
         for (size_t k = 1; k <= 2; k++) {
@@ -183,7 +178,6 @@ static void build_char_symbols(const bpe *b, bpe_joins *j, const int32_t *symbol
             limit_before(j, b->tokens[i], k, (uint32_t)symbols[i] - BYTES);
         }
     }
-    j->chars = mem_alloc(CHARS * sizeof *j->chars);
     for (uint32_t cp = 0; cp < CHARS; cp++) {
         const uint8_t bytes[3] = { (uint8_t)(0xE0 | cp >> 12), (uint8_t)(0x80 | (cp >> 6 & 63)),
                                    (uint8_t)(0x80 | (cp & 63)) };
@@ -202,45 +196,60 @@ typedef struct ranked {
     int32_t rank, id;
 } ranked;
 
-static int compare_ranked(const void *a, const void *b) {
+static int compare_by_rank(const void *a, const void *b) {
     const ranked *x = a, *y = b;
     return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
+/* Allocates all tables as one block, at least two huge pages, from which on these are used. */
+static void alloc_tables(bpe_joins *j) {
+    enum { LEAST = 4 << 20 };
+    int buckets_log2 = 4;
+    while ((int64_t)BUCKET_PAIRS << buckets_log2 < j->n) buckets_log2++;
+    j->bucket_shift = 64 - buckets_log2;
+    j->n_slots = (uint32_t)(j->n + j->n / 4 + 16);
+    size_t buckets = (size_t)1 << buckets_log2;
+    size_t words = buckets + CHARS + 64 * AFTER + 1024 * BEFORE + BYTES + (size_t)j->n;
+    size_t bytes = j->n_slots * sizeof *j->slots + words * sizeof *j->buckets;
+    j->slots = mem_alloc_large(MAX(bytes, LEAST));
+    j->buckets = (uint32_t *)(j->slots + j->n_slots);
+    j->chars = (int32_t *)(j->buckets + buckets);
+    j->limit_after = (uint32_t *)(j->chars + CHARS);
+    j->limit_before = j->limit_after + 64 * AFTER;
+    j->ids = (int32_t *)(j->limit_before + 1024 * BEFORE);
+}
+
 void bpe_joins_build(bpe *b) {
     bpe_joins_free(b);
-    if (!b->walk) return;
+    if (!b->walk || b->n >= NO_SYMBOL - BYTES) return;
     bpe_joins *j = b->joins = mem_alloc(sizeof *j);
     const walk_token *tokens = b->walk->tokens;
     ranked *order = mem_alloc(((size_t)b->n + 1) * sizeof *order);
     int32_t *symbols = mem_alloc(((size_t)b->n + 1) * sizeof *symbols);
+    uint64_t *pairs = mem_alloc(((size_t)b->n + 1) * sizeof *pairs);
     for (int64_t i = 0; i < b->n; i++)
         if (tokens[i].rank >= 0) order[j->n++] = (ranked){ tokens[i].rank, (int32_t)i };
-    sort_array(order, (size_t)j->n, sizeof *order, compare_ranked);
-    j->ids = mem_alloc((BYTES + (size_t)j->n) * sizeof *j->ids);
-    j->merges = mem_alloc(((size_t)j->n + 1) * sizeof *j->merges);
+    sort_array(order, (size_t)j->n, sizeof *order, compare_by_rank);
+    alloc_tables(j);
     for (int c = 0; c < BYTES; c++) symbols[j->ids[c] = b->byte_id[c]] = c;
     for (int64_t i = 0; i < j->n; i++)
         symbols[j->ids[BYTES + i] = order[i].id] = (int32_t)(BYTES + i);
-    for (int64_t i = 0; i < j->n; i++)
-        j->merges[i] =
-            (bpe_pair){ symbols[tokens[order[i].id].left], symbols[tokens[order[i].id].right] };
-    bool built = j->n < NO_MERGE && build_slots(j);
-    if (built) build_char_symbols(b, j, symbols);
+    for (int64_t i = 0; i < j->n; i++) {
+        const walk_token *t = &tokens[order[i].id];
+        pairs[i] = ((uint64_t)symbols[t->left] << SYMBOL_BITS | (uint64_t)symbols[t->right])
+                       << MERGE_BITS |
+                   (uint64_t)i;
+    }
+    bool placed = place_pairs(j, pairs);
+    if (placed) build_chars(b, j, symbols);
+    free(pairs);
     free(symbols);
     free(order);
-    if (!built) bpe_joins_free(b);
+    if (!placed) bpe_joins_free(b);
 }
 
 void bpe_joins_free(bpe *b) {
-    if (!b->joins) return;
-    free(b->joins->ids);
-    free(b->joins->merges);
-    free(b->joins->slots);
-    free(b->joins->factors);
-    free(b->joins->chars);
-    free(b->joins->limit_before);
-    free(b->joins->limit_after);
+    if (b->joins) free(b->joins->slots);
     free(b->joins);
     b->joins = NULL;
 }
@@ -248,8 +257,7 @@ void bpe_joins_free(bpe *b) {
 /* ---- encoding ------------------------------------------------------------------------------------------ */
 
 /* Whether a character of three bytes begins as one symbol beside its neighbors. */
-static bool is_whole_here(const bpe_joins *j, const uint8_t *s, size_t n, size_t at,
-                          uint32_t symbol) {
+static bool is_whole_here(const bpe_joins *j, const char *s, size_t n, size_t at, uint32_t symbol) {
     uint32_t limit = UINT32_MAX;
     if (at > 0)
         limit = j->limit_before[first_two(s[at], s[at + 1]) * BEFORE + index_before(s[at - 1])];
@@ -263,73 +271,104 @@ static bool is_whole_here(const bpe_joins *j, const uint8_t *s, size_t n, size_t
 }
 
 /* @return how many symbols the piece begins as; 0: too many, or the piece has broken characters. */
-static size_t begin_symbols(const bpe_joins *j, const char *piece, size_t n, uint32_t *symbols) {
-    const uint8_t *s = (const uint8_t *)piece;
-    size_t count = 0;
+static uint32_t begin_symbols(const bpe_joins *j, const char *s, size_t n, uint32_t *symbols) {
+    uint32_t count = 0;
     for (size_t i = 0, len; i < n; i += len) {
+        uint8_t c = (uint8_t)s[i];
         if (count + 4 > JOIN_SYMBOLS) return 0;
-        len = s[i] < 0x80 ? 1 : s[i] >= 0xF0 ? 4 : is_lead(s[i]) ? 3 : s[i] >= 0xC0 ? 2 : 0;
+        len = c < 0x80 ? 1 : c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC0 ? 2 : 0;
         if (len == 0 || i + len > n) return 0;
         for (size_t k = 1; k < len; k++)
             if (!is_follow(s[i + k])) return 0;
         int32_t whole = AS_BYTES;
-        if (len == 3)
-            whole = j->chars[(s[i] & 15u) << 12 | (s[i + 1] & 63u) << 6 | (s[i + 2] & 63u)];
+        if (len == 3) whole = j->chars[first_two(s[i], s[i + 1]) << 6 | (s[i + 2] & 63u)];
         if (whole < 0 && whole != AS_BYTES && is_whole_here(j, s, n, i, (uint32_t)~whole))
             whole = ~whole;
         if (whole >= 0)
             symbols[count++] = (uint32_t)whole;
         else
-            for (size_t k = 0; k < len; k++) symbols[count++] = s[i + k];
+            for (size_t k = 0; k < len; k++) symbols[count++] = (uint8_t)s[i + k];
     }
     return count;
 }
 
-static inline int32_t join_key(const bpe_joins *j, const uint32_t *symbols, unsigned at,
-                               unsigned next) {
-    return (int32_t)(find_join(j, symbols[at], symbols[next]) << POSITION_BITS | at);
+/* A piece that is being joined. Symbols and keys have one more each that stands for neighbors that are not there. */
+typedef struct join_lane {
+    int32_t
+        keys[JOIN_SYMBOLS + 1]; /* merge << 6 | position of each symbol and the next one; NONE */
+    uint32_t symbols[JOIN_SYMBOLS + 1];
+    uint64_t left; /* a bit for each symbol that is left */
+    uint32_t n;    /* keys to be searched */
+    bpe_job *job;
+} join_lane;
+enum { NONE = INT32_MAX, LANES = 4, SEARCH = 16 };
+
+static inline int32_t join_key(const bpe_joins *j, const join_lane *l, uint32_t at, uint32_t next) {
+    return (int32_t)(find_join(j, l->symbols[at], l->symbols[next]) << POSITION_BITS | at);
 }
 
-static inline int32_t least_key(const int32_t *keys, size_t n) {
-    int32_t least = keys[0];
-    for (size_t i = 1; i < n; i++) least = MIN(least, keys[i]);
-    return least;
-}
-
-size_t bpe_join_piece(const bpe_joins *j, const char *piece, size_t len, int32_t *ids) {
-    enum { NONE = INT32_MAX, LANES = 8 };
-    uint32_t symbols[JOIN_SYMBOLS];
-    int32_t keys[JOIN_SYMBOLS];
-    size_t n = begin_symbols(j, piece, len, symbols);
-    if (n == 0) return 0;
-    size_t padded = align_up(n, LANES);
-    for (unsigned i = 0; i + 1 < n; i++) keys[i] = join_key(j, symbols, i, i + 1);
-    for (size_t i = n - 1; i < padded; i++) keys[i] = NONE;
-    uint64_t left = UINT64_MAX >> (64 - n);
-    for (;;) {
-        int32_t least = least_key(keys, padded);
-        uint32_t merge = (uint32_t)least >> POSITION_BITS;
-        if (merge >= NO_MERGE) break;
-        unsigned at = (uint32_t)least & (JOIN_SYMBOLS - 1);
-        uint64_t after = left & (UINT64_MAX - 1) << at;
-        unsigned next = (unsigned)__builtin_ctzll(after);
-        if (j->merges[merge].left != (int32_t)symbols[at] ||
-            j->merges[merge].right != (int32_t)symbols[next]) {
-            keys[at] = NONE;
-            continue;
-        }
-        symbols[at] = BYTES + merge;
-        left ^= (uint64_t)1 << next;
-        keys[next] = NONE;
-        after &= after - 1;
-        keys[at] = after ? join_key(j, symbols, at, (unsigned)__builtin_ctzll(after)) : NONE;
-        uint64_t before = left & (((uint64_t)1 << at) - 1);
-        if (before) {
-            unsigned previous = 63 - (unsigned)__builtin_clzll(before);
-            keys[previous] = join_key(j, symbols, previous, at);
-        }
+/* Fills a lane with the next piece that it can join. @return false: there is none. */
+static bool begin_lane(const bpe_joins *j, join_lane *l, bpe_job **next, const bpe_job *end) {
+    uint32_t n = 0;
+    while (n == 0 && *next < end) {
+        l->job = (*next)++;
+        l->job->n = 0;
+        n = begin_symbols(j, l->job->piece, l->job->len, l->symbols);
     }
-    size_t count = 0;
-    for (; left; left &= left - 1) ids[count++] = j->ids[symbols[__builtin_ctzll(left)]];
-    return count;
+    if (n == 0) return false;
+    l->symbols[JOIN_SYMBOLS] = NO_SYMBOL;
+    for (uint32_t i = 0; i + 1 < n; i++) l->keys[i] = join_key(j, l, i, i + 1);
+    l->n = (uint32_t)align_up(n, SEARCH);
+    for (uint32_t i = n - 1; i < l->n; i++) l->keys[i] = NONE;
+    l->left = UINT64_MAX >> (64 - n);
+    return true;
+}
+
+static inline int32_t least_key(const int32_t *keys, uint32_t n) {
+    int32_t least[SEARCH];
+    memcpy(least, keys, sizeof least);
+    for (uint32_t k = SEARCH; k < n; k += SEARCH)
+        for (int i = 0; i < SEARCH; i++) least[i] = MIN(least[i], keys[k + i]);
+    for (int half = SEARCH / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) least[i] = MIN(least[i], least[i + half]);
+    return least[0];
+}
+
+/* Joins the pair of the least rank. @return false: no pair is left. */
+static inline bool join_once(const bpe_joins *j, join_lane *l) {
+    int32_t least = least_key(l->keys, l->n);
+    uint32_t merge = (uint32_t)least >> POSITION_BITS, at = (uint32_t)least & (JOIN_SYMBOLS - 1);
+    if (merge >= NO_MERGE) return false;
+    uint64_t after = l->left & (UINT64_MAX - 1) << at, before = l->left & (((uint64_t)1 << at) - 1);
+    uint32_t next = (uint32_t)__builtin_ctzll(after);
+    after &= after - 1;
+    uint32_t beyond = after ? (uint32_t)__builtin_ctzll(after) : JOIN_SYMBOLS;
+    uint32_t previous = before ? 63 - (uint32_t)__builtin_clzll(before) : JOIN_SYMBOLS;
+    l->left ^= (uint64_t)1 << next;
+    l->keys[next] = NONE;
+    l->symbols[at] = BYTES + merge;
+    l->keys[at] = join_key(j, l, at, beyond);
+    l->keys[previous] = join_key(j, l, previous & (JOIN_SYMBOLS - 1), at);
+    return true;
+}
+
+static void end_lane(const bpe_joins *j, join_lane *l) {
+    for (uint64_t left = l->left; left; left &= left - 1)
+        l->job->ids[l->job->n++] = j->ids[l->symbols[__builtin_ctzll(left)]];
+}
+
+void bpe_join_pieces(const bpe_joins *j, bpe_job *jobs, size_t n) {
+    join_lane lanes[LANES], *busy[LANES];
+    bpe_job *next = jobs, *end = jobs + n;
+    int n_busy = 0;
+    while (n_busy < LANES && begin_lane(j, &lanes[n_busy], &next, end)) {
+        busy[n_busy] = &lanes[n_busy];
+        n_busy++;
+    }
+    while (n_busy > 0)
+        for (int i = 0; i < n_busy; i++) {
+            if (join_once(j, busy[i])) continue;
+            end_lane(j, busy[i]);
+            if (!begin_lane(j, busy[i], &next, end)) busy[i--] = busy[--n_busy];
+        }
 }
