@@ -40,9 +40,10 @@ typedef struct bpe_joins {
     uint32_t *buckets; /* factor << 16 | a bit for each of its pairs */
     int32_t *chars;    /* [65536] symbols of characters of three bytes; ~symbol: neighbors decide */
     uint32_t *limit_before,
-        *limit_after; /* merges from which on these neighbors join a part of it */
-    int32_t *ids;     /* [256 + n] of symbols */
-    int64_t n;        /* merges */
+        *limit_after;  /* merges from which on these neighbors join a part of it */
+    int32_t *ids;      /* [256 + n] of symbols */
+    bool ids_in_order; /* those of merges count up */
+    int64_t n;         /* merges */
     uint32_t n_slots;
     int bucket_shift;
 } bpe_joins;

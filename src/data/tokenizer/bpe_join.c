@@ -46,16 +46,23 @@ static inline pair_hashes hash_symbols(uint32_t left, uint32_t right) {
     return (pair_hashes){ h, (uint32_t)(h ^ h >> 32) };
 }
 
-static inline uint32_t bucket_bit(pair_hashes h) { return 1u << (h.slot & 15); }
 static inline uint64_t joined_slot(const bpe_joins *j, pair_hashes h, uint32_t factor) {
     return (uint64_t)(h.slot * (2 * factor + 1)) * j->n_slots >> 32;
 }
 
-/* @return the merge of two symbols; NO_MERGE: they are not joined. */
-static inline uint32_t find_join(const bpe_joins *j, uint32_t left, uint32_t right) {
+/* @return the only slot that can hold a pair, on its way into the caches; 0 where none can. */
+static inline uint32_t find_slot(const bpe_joins *j, uint32_t left, uint32_t right) {
     pair_hashes h = hash_symbols(left, right);
     uint32_t bucket = j->buckets[h.bucket >> j->bucket_shift];
-    uint64_t at = joined_slot(j, h, bucket >> 16), slot = j->slots[bucket & bucket_bit(h) ? at : 0];
+    uint64_t may_join = bucket >> (h.slot & 15) & 1; /* a ternary would be a branch */
+    uint64_t slot = joined_slot(j, h, bucket >> 16) & -may_join;
+    __builtin_prefetch(&j->slots[slot]);
+    return (uint32_t)slot;
+}
+
+/* @return the merge of two symbols; NO_MERGE: they are not joined. */
+static inline uint32_t read_slot(const bpe_joins *j, uint32_t at, uint32_t left, uint32_t right) {
+    uint64_t slot = j->slots[at];
     bool is_pair = slot >> MERGE_BITS == ((uint64_t)left << SYMBOL_BITS | right);
     return is_pair ? (uint32_t)slot & NO_MERGE : NO_MERGE;
 }
@@ -89,7 +96,7 @@ static bool place_bucket(bpe_joins *j, const uint64_t *pairs, uint32_t n) {
         }
         if (placed == n) {
             *mine |= factor << 16;
-            for (uint32_t i = 0; i < n; i++) *mine |= bucket_bit(hash_slot(pairs[i]));
+            for (uint32_t i = 0; i < n; i++) *mine |= 1u << (hash_slot(pairs[i]).slot & 15);
             return true;
         }
         while (placed-- > 0)
@@ -99,7 +106,7 @@ static bool place_bucket(bpe_joins *j, const uint64_t *pairs, uint32_t n) {
 }
 
 /* Fills slots and buckets. @param pairs [j->n] as slots hold them. @return false: two have equal hashes. */
-static bool place_pairs(bpe_joins *j, const uint64_t *pairs) {
+static bool place_merges(bpe_joins *j, const uint64_t *pairs) {
     size_t n_buckets = (size_t)1 << (64 - j->bucket_shift);
     memset(j->slots, 0xFF, j->n_slots * sizeof *j->slots);
     memset(j->buckets, 0, n_buckets * sizeof *j->buckets);
@@ -168,7 +175,7 @@ static uint32_t least_limit(const uint32_t *limits, uint32_t n) {
 }
 
 /* @param symbols of ids. */
-static void build_chars(const bpe *b, bpe_joins *j, const int32_t *symbols) {
+static void build_char_symbols(const bpe *b, bpe_joins *j, const int32_t *symbols) {
     memset(j->limit_after, 0xFF, 64 * AFTER * sizeof *j->limit_after);
     memset(j->limit_before, 0xFF, 1024 * BEFORE * sizeof *j->limit_before);
     for (int64_t i = 0; i < b->n; i++) {
@@ -240,8 +247,11 @@ void bpe_joins_build(bpe *b) {
                        << MERGE_BITS |
                    (uint64_t)i;
     }
-    bool placed = place_pairs(j, pairs);
-    if (placed) build_chars(b, j, symbols);
+    j->ids_in_order = true;
+    for (int64_t i = 0; i < j->n; i++)
+        j->ids_in_order &= j->ids[BYTES + i] == j->ids[BYTES] + (int32_t)i;
+    bool placed = place_merges(j, pairs);
+    if (placed) build_char_symbols(b, j, symbols);
     free(pairs);
     free(symbols);
     free(order);
@@ -292,20 +302,21 @@ static uint32_t begin_symbols(const bpe_joins *j, const char *s, size_t n, uint3
     return count;
 }
 
-/* A piece that is being joined. Symbols and keys have one more each that stands for neighbors that are not there. */
+/* A piece that is being joined. When its turn comes, the slots that its last turn asked for are near. Symbols and keys
+ * have one more each that stands for neighbors that are not there. */
 typedef struct join_lane {
     int32_t
         keys[JOIN_SYMBOLS + 1]; /* merge << 6 | position of each symbol and the next one; NONE */
     uint32_t symbols[JOIN_SYMBOLS + 1];
-    uint64_t left; /* a bit for each symbol that is left */
-    uint32_t n;    /* keys to be searched */
+    uint64_t left;  /* a bit for each symbol that is left */
+    uint32_t n;     /* keys to be searched */
+    uint32_t begun; /* > 0: symbols, all of whose keys are still slots */
+    struct asked {
+        uint32_t slot, at, next; /* positions of a pair */
+    } asked[2];
     bpe_job *job;
 } join_lane;
-enum { NONE = INT32_MAX, LANES = 4, SEARCH = 16 };
-
-static inline int32_t join_key(const bpe_joins *j, const join_lane *l, uint32_t at, uint32_t next) {
-    return (int32_t)(find_join(j, l->symbols[at], l->symbols[next]) << POSITION_BITS | at);
-}
+enum { NONE = INT32_MAX, LANES = 8, SEARCH = 16 };
 
 /* Fills a lane with the next piece that it can join. @return false: there is none. */
 static bool begin_lane(const bpe_joins *j, join_lane *l, bpe_job **next, const bpe_job *end) {
@@ -317,44 +328,84 @@ static bool begin_lane(const bpe_joins *j, join_lane *l, bpe_job **next, const b
     }
     if (n == 0) return false;
     l->symbols[JOIN_SYMBOLS] = NO_SYMBOL;
-    for (uint32_t i = 0; i + 1 < n; i++) l->keys[i] = join_key(j, l, i, i + 1);
+    for (uint32_t i = 0; i + 1 < n; i++)
+        l->keys[i] = (int32_t)find_slot(j, l->symbols[i], l->symbols[i + 1]);
+    l->begun = n;
     l->n = (uint32_t)align_up(n, SEARCH);
     for (uint32_t i = n - 1; i < l->n; i++) l->keys[i] = NONE;
     l->left = UINT64_MAX >> (64 - n);
     return true;
 }
 
+static inline void ask_pair(const bpe_joins *j, const join_lane *l, struct asked *a, uint32_t at,
+                            uint32_t next) {
+    *a = (struct asked){ find_slot(j, l->symbols[at], l->symbols[next]), at, next };
+}
+
+static inline void set_key(const bpe_joins *j, join_lane *l, uint32_t slot, uint32_t at,
+                           uint32_t next) {
+    uint32_t merge = read_slot(j, slot, l->symbols[at], l->symbols[next]);
+    l->keys[at] = (int32_t)(merge << POSITION_BITS | (at & (JOIN_SYMBOLS - 1)));
+}
+
+/* Sets the keys that the last turn asked for. */
+static inline void read_asked(const bpe_joins *j, join_lane *l) {
+    if (l->begun) {
+        for (uint32_t i = 0; i + 1 < l->begun; i++) set_key(j, l, (uint32_t)l->keys[i], i, i + 1);
+        l->begun = 0;
+        return;
+    }
+    for (int i = 0; i < 2; i++) set_key(j, l, l->asked[i].slot, l->asked[i].at, l->asked[i].next);
+}
+
+typedef int32_t four_keys __attribute__((vector_size(16)));
+
+static inline four_keys least_of(four_keys a, four_keys b) {
+    four_keys is_less = a < b;
+    return (a & is_less) | (b & ~is_less);
+}
+
 static inline int32_t least_key(const int32_t *keys, uint32_t n) {
-    int32_t least[SEARCH];
+    four_keys least[SEARCH / 4], more;
     memcpy(least, keys, sizeof least);
-    for (uint32_t k = SEARCH; k < n; k += SEARCH)
-        for (int i = 0; i < SEARCH; i++) least[i] = MIN(least[i], keys[k + i]);
-    for (int half = SEARCH / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) least[i] = MIN(least[i], least[i + half]);
-    return least[0];
+    for (uint32_t k = SEARCH; k < n; k += 4) {
+        memcpy(&more, keys + k, sizeof more);
+        least[0] = least_of(least[0], more);
+    }
+    least[0] = least_of(least_of(least[0], least[1]), least_of(least[2], least[3]));
+    int32_t low = MIN(least[0][0], least[0][1]), high = MIN(least[0][2], least[0][3]);
+    return MIN(low, high);
 }
 
 /* Joins the pair of the least rank. @return false: no pair is left. */
 static inline bool join_once(const bpe_joins *j, join_lane *l) {
+    read_asked(j, l);
     int32_t least = least_key(l->keys, l->n);
     uint32_t merge = (uint32_t)least >> POSITION_BITS, at = (uint32_t)least & (JOIN_SYMBOLS - 1);
     if (merge >= NO_MERGE) return false;
     uint64_t after = l->left & (UINT64_MAX - 1) << at, before = l->left & (((uint64_t)1 << at) - 1);
     uint32_t next = (uint32_t)__builtin_ctzll(after);
     after &= after - 1;
-    uint32_t beyond = after ? (uint32_t)__builtin_ctzll(after) : JOIN_SYMBOLS;
-    uint32_t previous = before ? 63 - (uint32_t)__builtin_clzll(before) : JOIN_SYMBOLS;
+    uint32_t beyond = (uint32_t)__builtin_ctzll(after | (uint64_t)1 << 63);
+    uint32_t previous = 63 - (uint32_t)__builtin_clzll(before | 1);
+    beyond = after ? beyond : JOIN_SYMBOLS;
+    previous = before ? previous : JOIN_SYMBOLS;
     l->left ^= (uint64_t)1 << next;
     l->keys[next] = NONE;
     l->symbols[at] = BYTES + merge;
-    l->keys[at] = join_key(j, l, at, beyond);
-    l->keys[previous] = join_key(j, l, previous & (JOIN_SYMBOLS - 1), at);
+    ask_pair(j, l, &l->asked[0], at, beyond);
+    ask_pair(j, l, &l->asked[1], previous, at);
     return true;
+}
+
+static inline int32_t symbol_id(const bpe_joins *j, uint32_t symbol) {
+    bool is_in_order = j->ids_in_order && symbol >= BYTES;
+    return is_in_order ? j->ids[BYTES] + (int32_t)(symbol - BYTES) : j->ids[symbol];
 }
 
 static void end_lane(const bpe_joins *j, join_lane *l) {
     for (uint64_t left = l->left; left; left &= left - 1)
-        l->job->ids[l->job->n++] = j->ids[l->symbols[__builtin_ctzll(left)]];
+        l->job->ids[l->job->n++] = symbol_id(j, l->symbols[__builtin_ctzll(left)]);
 }
 
 void bpe_join_pieces(const bpe_joins *j, bpe_job *jobs, size_t n) {
