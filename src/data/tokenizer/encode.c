@@ -115,7 +115,7 @@ static void add_piece(encoder *e, cache_key key, const char *piece, size_t len) 
 
 /* Pieces by the hundred: their keys first, so that the memory they lead to is on its way when they
  * are looked up. Long pieces of scripts that do not separate words are split further (adjacency.c). */
-enum { BATCH = 256 };
+enum { BATCH = 256, ONE_CHAR = 3 }; /* a part of one character is nearly always cached */
 typedef struct lookup {
     cache_key key;
     cache_entry *set;
@@ -177,7 +177,7 @@ static int prepare_text(const encoder *e, const char *text, size_t n, size_t fro
             __builtin_prefetch(at[count].set);
             s->parts[s->n_parts].text = text + from;
             s->parts[s->n_parts].at = count;
-            s->n_parts += joins && len <= CACHE_LONGEST;
+            s->n_parts += joins && len > ONE_CHAR && len <= CACHE_LONGEST;
             from = part;
         }
         s->next += plain < left && from == end;
