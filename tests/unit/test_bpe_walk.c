@@ -1,5 +1,5 @@
-/* The walk (bpe_walk.c) against joining (bpe.c): equal ids for random merges, most of whose tokens overlap in many
- * ways, and for merges out of order, where there is no walk. */
+/* The walk (bpe_walk.c) and joins from characters on (bpe_join.c) against joining bytes (bpe.c): equal ids for random
+ * merges, most of whose tokens overlap in many ways, and for merges out of order, where there is no walk. */
 #include "support/test.h"
 
 #include "tokenizer/bpe_internal.h"
@@ -32,7 +32,7 @@ static bool has_merge(const random_merges *m, bpe_pair p) {
 }
 
 /* Pairs of tokens at random. @param letters of the alphabet; few: much overlaps. */
-static void make_merges(random_merges *m, uint64_t *state, int letters) {
+static void make_merges(random_merges *m, uint64_t *state, const char *alphabet, int letters) {
     *m = (random_merges){ .n_tokens = 256 };
     for (int i = 0; i < 256; i++) {
         m->bytes[i][0] = (char)i;
@@ -42,7 +42,7 @@ static void make_merges(random_merges *m, uint64_t *state, int letters) {
         int known = letters + m->n_tokens - 256, pick[2];
         for (int k = 0; k < 2; k++) {
             int i = (int)draw(state, (uint64_t)known);
-            pick[k] = i < letters ? 'a' + i : 256 + i - letters;
+            pick[k] = i < letters ? (uint8_t)alphabet[i] : 256 + i - letters;
         }
         text_span l = m->tokens[pick[0]], r = m->tokens[pick[1]];
         bpe_pair pair = { pick[0], pick[1] };
@@ -95,13 +95,62 @@ static void a_walk_gives_the_ids_of_joining(void **state) {
     random_merges *m = mem_alloc(sizeof *m);
     for (int i = 0; i < 60; i++) {
         int letters = 1 + i % 4;
-        make_merges(m, &seed, letters);
+        make_merges(m, &seed, "abcd", letters);
         tokenizer *t = make_tokenizer(m);
         walks += t->bpe.walk != NULL;
         if (t->bpe.walk) assert_true(compare_pieces(t, &seed, letters, 100) > 100);
         tokenizer_free(t);
     }
     assert_true(walks > 40); /* a second pair may make a token later than what needs it */
+    free(m);
+}
+
+/* Characters of three bytes, and others between them, some of them broken. */
+static size_t draw_chars(uint64_t *state, char *piece, size_t most) {
+    static const char *const others[] = { "\x81", "a", "\xE3\x81", "é", "\xF0\x9F\x81\x82" };
+    size_t n = 0, want = 1 + draw(state, most - 4);
+    while (n < want) {
+        char one[8] = { (char)(0xE3 + draw(state, 2)), (char)(0x81 + draw(state, 2)),
+                        (char)(0x81 + draw(state, 2)) };
+        if (draw(state, 40) == 0) strcpy(one, others[draw(state, COUNT_OF(others))]);
+        memcpy(piece + n, one, strlen(one));
+        n += strlen(one);
+    }
+    return n;
+}
+
+/* Tokens begin and end inside characters, at ranks before and after those of the characters. */
+static void characters_may_begin_as_one_symbol(void **state) {
+    uint64_t seed = 2;
+    int64_t joins = 0, whole = 0, decided = 0;
+    random_merges *m = mem_alloc(sizeof *m);
+    for (int i = 0; i < 200; i++) {
+        make_merges(m, &seed, "\xE3\xE4\x81\x82", 4);
+        tokenizer *t = make_tokenizer(m);
+        bpe bytes = t->bpe;
+        bpe_work a = { 0 };
+        bytes.walk = NULL;
+        for (int k = 0; k < 100 && t->bpe.joins; k++) {
+            char piece[80];
+            size_t n_joined, len = draw_chars(&seed, piece, sizeof piece);
+            const int32_t *joined = bpe_piece(&bytes, &a, piece, len, &n_joined);
+            bpe_job job = { .piece = piece, .len = len };
+            bpe_join_pieces(t->bpe.joins, &job, 1);
+            if (job.n == 0) continue; /* broken characters, or too many symbols */
+            assert_int_equal(job.n, n_joined);
+            assert_memory_equal(job.ids, joined, job.n * sizeof *job.ids);
+            joins += (int64_t)len - (int64_t)job.n;
+        }
+        for (int c = 0; c < 8 && t->bpe.joins; c++) {
+            int32_t symbol =
+                t->bpe.joins->chars[(3 + (c >> 2)) << 12 | (1 + (c >> 1 & 1)) << 6 | (1 + (c & 1))];
+            whole += symbol >= 0;
+            decided += symbol < 0 && symbol != INT32_MIN;
+        }
+        bpe_work_free(&a);
+        tokenizer_free(t);
+    }
+    assert_true(joins > 10000 && whole > 10 && decided > 10);
     free(m);
 }
 
@@ -131,6 +180,7 @@ static void merges_out_of_order_are_joined(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_walk_gives_the_ids_of_joining),
+        cmocka_unit_test(characters_may_begin_as_one_symbol),
         cmocka_unit_test(merges_out_of_order_are_joined),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

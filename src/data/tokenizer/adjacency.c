@@ -17,9 +17,7 @@
 #include <stdlib.h>
 
 #include "tokenizer/adjacency_internal.h"
-
-static bool is_lead(char c) { return ((uint8_t)c & 0xF0) == 0xE0; }
-static bool is_follow(char c) { return ((uint8_t)c & 0xC0) == 0x80; }
+#include "tokenizer/chars_internal.h"
 
 static void set_bit(uint64_t *set, uint64_t i) { set[i >> 6] |= (uint64_t)1 << (i & 63); }
 

@@ -82,6 +82,7 @@ void bpe_free(bpe *b) {
     free(b->pairs);
     free(b->filter);
     bpe_walk_free(b);
+    bpe_joins_free(b);
     *b = (bpe){ 0 };
 }
 
@@ -245,7 +246,7 @@ static void reserve_links(bpe_work *w, size_t n) {
 
 const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n, size_t *n_ids) {
     BUG_IF(n >= NOWHERE);
-    reserve_work_ids(w, MAX(n, SHORT_PIECE));
+    reserve_work_ids(w, MAX(n, JOIN_SYMBOLS));
     int32_t whole = b->whole_first ? bpe_find(b, piece, n) : -1;
     if (whole >= 0) {
         w->ids[0] = whole;

@@ -18,6 +18,10 @@ static inline int char_decode(const char *p, size_t n, uint32_t *cp) {
     return char_decode_any(p, n, cp);
 }
 
+/* The first byte of a character of three bytes, and the bytes that follow a first one. */
+static inline bool is_lead(char c) { return ((uint8_t)c & 0xF0) == 0xE0; }
+static inline bool is_follow(char c) { return ((uint8_t)c & 0xC0) == 0x80; }
+
 /* Bytes of the last character before p[n], n > 0. */
 int char_back(const char *p, size_t n, uint32_t *cp);
 /* Broken text as valid UTF-8 for those who need it: each broken byte becomes a code point of

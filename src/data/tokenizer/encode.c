@@ -17,6 +17,7 @@ struct encoder {
     const tokenizer *t;
     cache cache;
     bpe_work work;
+    bpe_job jobs[32]; /* scratch */
     unigram_work path;
     regex_work *regex;
     bool special; /* of the text at hand */
@@ -114,7 +115,7 @@ static void add_piece(encoder *e, cache_key key, const char *piece, size_t len) 
 
 /* Pieces by the hundred: their keys first, so that the memory they lead to is on its way when they
  * are looked up. Long pieces of scripts that do not separate words are split further (adjacency.c). */
-enum { BATCH = 256 };
+enum { BATCH = 256, ONE_CHAR = 3 }; /* a part of one character is nearly always cached */
 typedef struct lookup {
     cache_key key;
     cache_entry *set;
@@ -124,6 +125,11 @@ typedef struct lookup {
 typedef struct scanned {
     size_t ends[BATCH];
     int n, next; /* ends[next] is that of the piece at hand */
+    struct {
+        const char *text;
+        int at;     /* in the batch */
+    } parts[BATCH]; /* those of the batch that bpe_join_pieces may encode */
+    int n_parts;
 } scanned;
 
 /* Prepares what follows `from` up to a piece that may have parts.
@@ -149,8 +155,10 @@ static inline int prepare_pieces(const encoder *e, const char *text, size_t n, s
 static int prepare_text(const encoder *e, const char *text, size_t n, size_t from, scanned *s,
                         lookup *at, size_t *bytes) {
     const uint64_t not_ascii = e->t->adjacency.whole ? 0x8080808080808080u : 0;
+    const bool joins = e->t->bpe.joins != NULL;
     size_t begin = from;
     int count = 0;
+    s->n_parts = 0;
     if (s->next == s->n) {
         s->n = e->t->scan(text, n, from, s->ends, BATCH);
         s->next = 0;
@@ -167,6 +175,9 @@ static int prepare_text(const encoder *e, const char *text, size_t n, size_t fro
             cache_key key = piece_key(text + from, len, n - from);
             at[count] = (lookup){ key, cache_set(&e->cache, key), len };
             __builtin_prefetch(at[count].set);
+            s->parts[s->n_parts].text = text + from;
+            s->parts[s->n_parts].at = count;
+            s->n_parts += joins && len > ONE_CHAR && len <= CACHE_LONGEST;
             from = part;
         }
         s->next += plain < left && from == end;
@@ -175,12 +186,37 @@ static int prepare_text(const encoder *e, const char *text, size_t n, size_t fro
     return count;
 }
 
+/* Encodes the parts that the cache does not hold, several at a time, and adds them to it. */
+static void fill_cache(encoder *e, const scanned *s, const lookup *at) {
+    const bpe *b = &e->t->bpe;
+    for (int i = 0; i < s->n_parts;) {
+        size_t jobs = 0, n;
+        for (; i < s->n_parts && jobs < COUNT_OF(e->jobs); i++) {
+            const lookup *l = &at[s->parts[i].at];
+            const char *part = s->parts[i].text;
+            bool known = l->len > CACHE_SHORT
+                             ? cache_find_long(&e->cache, l->key, part, l->len, &n) != NULL
+                             : cache_find(l->set, l->key) != NULL;
+            if (known || (b->whole_first && bpe_find(b, part, l->len) >= 0)) continue;
+            e->jobs[jobs].piece = part;
+            e->jobs[jobs++].len = l->len;
+        }
+        bpe_join_pieces(b->joins, e->jobs, jobs);
+        for (size_t k = 0; k < jobs; k++) {
+            const bpe_job *job = &e->jobs[k];
+            cache_key key = piece_key(job->piece, job->len, job->len);
+            if (job->n) cache_add(&e->cache, key, job->piece, job->len, job->ids, job->n);
+        }
+    }
+}
+
 static void add_scanned(encoder *e, const char *text, size_t n) {
     lookup at[BATCH];
     scanned found = { .n = 0 };
     for (size_t from = 0, bytes; from < n;) {
         int pieces = prepare_text(e, text, n, from, &found, at, &bytes);
         reserve_token_ids(e->out, bytes);
+        fill_cache(e, &found, at);
         int32_t *out = e->out->at + e->out->n;
         for (int i = 0; i < pieces; from += at[i++].len) {
             bool is_short = at[i].len <= CACHE_SHORT;

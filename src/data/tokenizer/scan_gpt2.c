@@ -97,9 +97,11 @@ static int contraction_length(const uint8_t *s) {
     return two ? 3 : 0;
 }
 
-/* @return a bit for each byte of the block where a piece begins, but the first; 0: the block alone
- * does not determine it. */
-static uint64_t piece_starts(const char *text, size_t n, class_block *b) {
+/* @param inside whether a piece may go on into the block: b->class[0] is the class before it.
+ * @param starts a bit for each byte where a piece begins, but the first unless `inside`.
+ * @return false: the block alone does not determine it. */
+static bool piece_starts(const char *text, size_t n, bool inside, class_block *b,
+                         uint64_t *starts) {
     static const uint64_t sure = ((uint64_t)1 << SURE) - 1;
     const uint8_t *s = (const uint8_t *)text;
     uint64_t any = 0, apostrophes;
@@ -109,27 +111,44 @@ static uint64_t piece_starts(const char *text, size_t n, class_block *b) {
         memcpy(&eight, s + i, 8);
         any |= eight;
     }
-    if ((any & 0x8080808080808080u) && !classify_high(text, n, b)) return 0;
+    if ((any & 0x8080808080808080u) && !classify_high(text, n, b)) return false;
     find_beginnings(s, b);
-    uint64_t begins = gather_bits(b->begins, &apostrophes) | 1;
+    uint64_t begins = gather_bits(b->begins, &apostrophes) | !inside;
     for (uint64_t left = begins & apostrophes & sure; left; left &= left - 1) {
         int i = __builtin_ctzll(left), len = contraction_length(s + i);
         if (!len) continue;
         begins &= ~((uint64_t)2 << i); /* not where its letters begin, but where they end */
         begins |= (uint64_t)1 << (i + len);
     }
-    return begins & (sure - 1);
+    *starts = begins & (sure - !inside);
+    return true;
+}
+
+/* @return where the next block can begin inside the piece that begins at `last`, between two characters that are not
+ * ASCII, so that what was found there need not be looked at again; 0: it begins with the piece. */
+static size_t block_end(const char *s, size_t last) {
+    enum { WORTH = 12 }; /* bytes that are not looked at again */
+    size_t end = SURE;
+    while (end > last && is_follow(s[end])) end--;
+    bool between = (signed char)s[end] < 0 && (signed char)s[end - 1] < 0;
+    return between && end >= last + WORTH ? end : 0;
 }
 
 int scan_gpt2(const char *text, size_t n, size_t from, size_t *ends, int max) {
     int k = 0;
     class_block b = { { 0 }, { 0 } };
+    size_t at = from; /* of the block; beyond `from`: inside the piece that begins there */
     while (from < n && (k == 0 || k + BLOCK <= max)) {
-        bool whole = BLOCK <= max && from + BLOCK <= n;
-        uint64_t begins = whole ? piece_starts(text + from, n - from, &b) : 0;
-        if (!begins) ends[k++] = from = scan_gpt2_one(text, n, from);
-        for (size_t base = from; begins; begins &= begins - 1)
-            ends[k++] = from = base + (size_t)__builtin_ctzll(begins);
+        uint64_t starts = 0;
+        bool known = BLOCK <= max && at + BLOCK <= n &&
+                     piece_starts(text + at, n - at, at > from, &b, &starts);
+        size_t last = starts ? 63 - (size_t)__builtin_clzll(starts) : 0;
+        size_t end = known ? block_end(text + at, last) : 0;
+        if (!starts && !end) ends[k++] = from = scan_gpt2_one(text, n, from);
+        for (; starts; starts &= starts - 1)
+            ends[k++] = from = at + (size_t)__builtin_ctzll(starts);
+        if (end) b.class[0] = b.class[end];
+        at = end ? at + end : from;
     }
     return k;
 }
