@@ -58,7 +58,7 @@ static const struct {
     { " 's", "'s", NULL },
 };
 
-static bool begins_with(const char *text, size_t n, const char *from) {
+static bool pattern_begins(const char *text, size_t n, const char *from) {
     size_t length = strlen(from);
     if (length > n) return false;
     for (size_t i = 0; i < length; i++)
@@ -68,7 +68,7 @@ static bool begins_with(const char *text, size_t n, const char *from) {
 
 static void replace_all(const char *text, size_t n, const char *from, const char *to, str *out) {
     for (size_t i = 0; i < n;) {
-        if (begins_with(text + i, n - i, from)) {
+        if (pattern_begins(text + i, n - i, from)) {
             str_add_bytes(out, to, strlen(to));
             i += strlen(from);
         } else {
@@ -146,7 +146,7 @@ static err add_document(const task_run *r, const char *text, size_t n, eval_roll
     return e;
 }
 
-static void count_text(const char *text, size_t n, eval_rolling *out) {
+static void add_text_counts(const char *text, size_t n, eval_rolling *out) {
     out->words += count_split_words(text, n);
     out->bytes += (int64_t)n;
 }
@@ -160,10 +160,10 @@ static err add_json_document(const task_run *r, const char *path, int64_t number
     const json_t *v = json_object_get(doc, "text"), *page = json_object_get(doc, "page");
     err e = OK;
     if (json_is_string(v)) {
-        count_text(json_string_value(v), json_string_length(v), out);
+        add_text_counts(json_string_value(v), json_string_length(v), out);
         e = add_document(r, json_string_value(v), json_string_length(v), out);
     } else if (!v && json_is_string(page)) { /* WikiText of the harness */
-        count_text(json_string_value(page), json_string_length(page), out);
+        add_text_counts(json_string_value(page), json_string_length(page), out);
         str text = wikitext_detokenize(json_string_value(page), json_string_length(page));
         e = add_document(r, text.text, text.len, out);
         str_free(&text);
@@ -184,7 +184,7 @@ err eval_rolling_file(const task_run *r, const char *path, eval_rolling *out) {
     TRY(io_read(path, MOST_BYTES, &text, &len));
     bool lines = str_ends(path, ".jsonl") || str_ends(path, ".json");
     if (!lines) {
-        count_text(text, len, out);
+        add_text_counts(text, len, out);
         e = add_document(r, text, len, out);
     }
     for (size_t at = 0, number = 1; lines && at < len && !e; number++) {
