@@ -74,7 +74,7 @@ static void add_part(buffer_finder *b, size_t i, arrow_page *p) {
     int64_t offset = item_number(b, &b->l.buffers, 16, i),
             n = load_signed(b->metadata + b->l.buffers.at + 16 * i + 8, 8);
     if (offset < 0 || n < 0 || offset > b->batch->body_bytes || n > b->batch->body_bytes - offset)
-        b->wrong = "a buffer lies outside of the batch";
+        b->wrong = "a buffer is outside the batch";
     else
         p->parts[p->n++] = (arrow_part){ .offset = b->batch->body + offset, .n = (size_t)n };
 }
@@ -318,11 +318,10 @@ static const char *byte_values(const arrow_page *p, size_t rows, parquet_value *
         return "a buffer is too short for its rows";
     const char *from = (const char *)offsets->bytes;
     int64_t at = load_offset(from, p->width, 0), base = p->base;
-    if (at < base) return "an offset lies outside of its buffer";
+    if (at < base) return "an offset is outside its buffer";
     for (size_t i = 0; i < rows; i++) {
         int64_t end = load_offset(from, p->width, (int64_t)i + 1);
-        if (end < at || end - base > (int64_t)data->plain)
-            return "an offset lies outside of its buffer";
+        if (end < at || end - base > (int64_t)data->plain) return "an offset is outside its buffer";
         out[i] = (parquet_value){ .at = (const char *)data->bytes + (at - base),
                                   .length = (size_t)(end - at) };
         at = end;
@@ -354,7 +353,7 @@ static const char *look_up_values(const parquet_dictionary *d, size_t rows, parq
     if (!d) return "its dictionary is missing";
     for (size_t i = 0; i < rows; i++) {
         if (!out[i].at) continue;
-        if ((uint64_t)out[i].integer >= d->n) return "an index lies outside of its dictionary";
+        if ((uint64_t)out[i].integer >= d->n) return "an index is outside its dictionary";
         out[i] = d->values[out[i].integer];
     }
     return NULL;
@@ -375,7 +374,7 @@ static const char *clear_missing(const arrow_page *p, size_t rows, parquet_value
 /* Views of rows without a value may be anything; other views that point nowhere are an error. */
 static const char *check_views(const parquet_value *v, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (parquet_is_lost(&v[i])) return "a view lies outside of its buffer";
+        if (parquet_is_lost(&v[i])) return "a view is outside its buffer";
     return NULL;
 }
 

@@ -15,7 +15,7 @@
  *
  *     sim_result r;
  *     TRY(sim_chain(&train, &m, &costs, NULL, &r));
- *     printf("%g s, of which %g %% idle\n", r.seconds, 100 * r.bubble);
+ *     printf("%g s, %g %% of it idle\n", r.seconds, 100 * r.bubble);
  */
 #ifndef INGOT_SIMULATE_H
 #define INGOT_SIMULATE_H
