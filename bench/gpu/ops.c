@@ -1,7 +1,7 @@
 /* How close the GPU's bandwidth-bound ops come to the speed of its memory: the bytes each must move at
  * least (every operand once) over time, as a share of a large copy (copy%) and of a copy of as many
- * bytes (same%): a call of tens of microseconds spends some of them filling and draining the GPU. At
- * the end attention, in microseconds, with and without documents.
+ * bytes (same%): a call of tens of microseconds spends some of them filling and draining the GPU. Muon's
+ * ops have one matrix. At the end attention, in microseconds, with and without documents.
  *
  *     bench_gpu_ops [--only=NAME]   only ops with NAME in their name
  *
@@ -244,6 +244,31 @@ static void measure_softmax(bench *b, const bench_model *m) {
     print_speed(b, "softmax of linear_ce", m->name, 2.0 * (double)tensor_bytes(&z), t);
 }
 
+/* Muon's ops before and after its GEMMs, of one matrix [rows, cols], as the recipes have them: rows get equal norms,
+ * and second moments are kept for the lines of the longer side. */
+static void measure_muon(bench *b, int64_t rows_, int64_t cols) {
+    static const struct {
+        op_code wide, tall;
+    } ops[] = { { OP_MUON_PACK, OP_MUON_PACK }, { OP_MUON_UNPACK_COLS, OP_MUON_UNPACK_ROWS } };
+    char shape[32];
+    snprintf(shape, sizeof shape, "%lldx%lld", (long long)rows_, (long long)cols);
+    for (size_t i = 0; i < COUNT_OF(ops); i++) {
+        op_call calls[MOST_SETS];
+        op_code op = rows_ < cols ? ops[i].wide : ops[i].tall;
+        if (!wanted(b, op_name(op))) continue;
+        b->used = 0;
+        for (int k = 0; k < MOST_SETS; k++) {
+            tensor u = take_tensor(b, DT_F32, rows_, cols);
+            tensor x = take_tensor(b, DT_BF16, MIN(rows_, cols), MAX(rows_, cols));
+            calls[k] = (op_call){ .op = op, .in = { i ? x : u }, .out = { i ? u : x } };
+            if (i) calls[k].out[1] = take_tensor(b, DT_F32, MAX(rows_, cols), 0);
+            calls[k].attr.update.equilibrate = true, calls[k].attr.update.beta2 = 0.9f;
+        }
+        double t = bench_calls_seconds(&b->target, calls, MOST_SETS);
+        print_speed(b, op_name(op), shape, (double)(rows_ * cols * 6), t);
+    }
+}
+
 /* Attention forward and backward over documents `length` tokens long on average; 0: one per row. */
 static void measure_attention(bench *b, const bench_model *m, int length) {
     char name[64] = "attention";
@@ -324,6 +349,11 @@ int main(int argc, char **argv) {
         for (size_t m = 0; m < COUNT_OF(models); m++)
             if (rows[r].models >> m & 1 && (!b.copy || wanted(&b, rows[r].name)))
                 measure(&b, &rows[r], &models[m]);
+    static const int64_t matrices[][2] = {
+        { 768, 768 }, { 2304, 768 }, { 3072, 768 }, { 768, 3072 }
+    };
+    for (size_t i = 0; i < COUNT_OF(matrices); i++)
+        measure_muon(&b, matrices[i][0], matrices[i][1]);
     for (size_t m = 0; m < COUNT_OF(models); m += 2) measure_softmax(&b, &models[m]);
     for (size_t m = 0; m < COUNT_OF(models); m++)
         for (int length = 0; length <= 600; length += 600)

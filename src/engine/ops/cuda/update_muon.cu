@@ -1,6 +1,5 @@
 /* Muon's direction: momentum, and orthogonal matrices (ops/polar.h has the iterations). What changes from step to step
- * is read from the step block on the device. Kernels have blocks of 256 threads. Deterministic: every sum is split
- * into a fixed number of partial sums. */
+ * is read from the step block on the device. Deterministic: the order of every sum depends on the shape alone. */
 #include "update.cuh"
 
 extern "C" {
@@ -63,7 +62,23 @@ static void cuda_muon_momentum(const op_call *c) {
            c->attr.update.nesterov, c->run->step);
 }
 
-/* ---- packing ----------------------------------------------------------------------------------------- */
+/* ---- lines: rows or columns of u that are scaled as a whole --------------------------------------------
+ * A kernel sums their squares; every block of the next one derives from all sums what its own lines are multiplied by,
+ * so that no stage of a single block is between them. Workspace: sums [lines], moments before the step [lines]. */
+typedef struct muon_lines {
+    int64_t n;
+    float *sum; /* of squares */
+    /* NorMuon's second moments: blocks read those before the step while one of them writes the new ones. NULL: none */
+    float *before, *moment;
+    double size, beta2, share; /* size: min(R, C); share: (1 - beta2) / elements of a line */
+} muon_lines;
+
+static __device__ __forceinline__ void store_line_sum(const muon_lines &lines, int64_t i,
+                                                      float sum) {
+    lines.sum[i] = sum;
+    if (lines.moment) lines.before[i] = lines.moment[i];
+}
+
 static __device__ __forceinline__ double warp_sum_double(double v) {
 #pragma unroll
     for (int o = WARP / 2; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
@@ -82,44 +97,161 @@ static __device__ double block_sum_double(double v) {
     return v;
 }
 
-/* A grid of CUDA_PARTIALS blocks; block i leaves its sum of squares in partial[i]. */
-static __global__ void muon_squares(const float *u, int64_t n, bool eights, double *partial) {
-    __shared__ double smem[THREADS / WARP];
-    double sum = 0;
-    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT; i < n;
-         i += (int64_t)gridDim.x * THREADS * EIGHT) {
-        float v[8], square = 0;
-        read_some(u, eights, i, n, v);
+/* Lines are rows of x, of `length` elements at a distance of `wide`: a block for each. Matrices are small: many
+ * threads with one load each are faster than few with several. */
+enum { ROW_THREADS = 128 };
+template <class A>
+static __global__ void __launch_bounds__(ROW_THREADS)
+    row_squares(A x, int64_t length, int64_t wide, muon_lines lines) {
+    __shared__ float smem[ROW_THREADS / WARP];
+    int64_t from = blockIdx.x * wide;
+    float sum = 0;
+    for (int64_t col = threadIdx.x * EIGHT; col < length; col += ROW_THREADS * EIGHT) {
+        float v[8];
+        x.load(from + col, from + length, v);
 #pragma unroll
-        for (int k = 0; k < 8; k++) square += v[k] * v[k];
-        sum += square;
+        for (int k = 0; k < 8; k++) sum += col + k < length ? v[k] * v[k] : 0;
     }
-    sum = warp_sum_double(sum);
-    if (threadIdx.x % WARP == 0) smem[threadIdx.x / WARP] = sum;
+    sum = block_sum(sum, smem);
+    if (threadIdx.x == 0) store_line_sum(lines, blockIdx.x, sum);
+}
+
+/* Lines are columns of x, of `length` elements: 32 to a block, whose threads have 8 columns of every 256th row. */
+enum { COLUMN_THREADS = 1024, COLUMN_EIGHTS = WARP / EIGHT };
+template <class A>
+static __global__ void __launch_bounds__(COLUMN_THREADS)
+    column_squares(A x, int64_t length, int64_t wide, muon_lines lines) {
+    __shared__ float smem[COLUMN_THREADS / WARP][WARP];
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int64_t first = (int64_t)blockIdx.x * WARP, col = first + lane % COLUMN_EIGHTS * EIGHT;
+    int64_t end = col < lines.n ? length : 0;
+    float part[8] = { 0 };
+#pragma unroll 3
+    for (int64_t row = threadIdx.x / COLUMN_EIGHTS; row < end;
+         row += COLUMN_THREADS / COLUMN_EIGHTS) {
+        float v[8];
+        x.load(row * wide + col, row * wide + lines.n, v);
+#pragma unroll
+        for (int k = 0; k < 8; k++) part[k] += v[k] * v[k];
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+#pragma unroll
+        for (int o = COLUMN_EIGHTS; o < WARP; o <<= 1) part[k] += __shfl_xor_sync(~0u, part[k], o);
+        if (lane < COLUMN_EIGHTS) smem[warp][lane * EIGHT + k] = part[k];
+    }
     __syncthreads();
-    if (threadIdx.x) return;
-    sum = 0;
-    for (int i = 0; i < THREADS / WARP; i++) sum += smem[i];
-    partial[blockIdx.x] = sum;
+    if (threadIdx.x >= WARP || first + lane >= lines.n) return;
+    float sum = 0;
+    for (int i = 0; i < COLUMN_THREADS / WARP; i++) sum += smem[i][lane];
+    store_line_sum(lines, first + lane, sum);
 }
 
-/* @return 1 / (margin |u|) from the partial sums, which every warp adds for itself, in one order. */
-static __device__ float inverse_norm(const double *partial, double margin) {
-    double sum = 0;
-    for (int i = threadIdx.x % WARP; i < CUDA_PARTIALS; i += WARP) sum += partial[i];
-    sum = warp_sum_double(sum);
-    return (float)(1 / (margin * fmax(sqrt(sum), POLAR_LEAST_NORM)));
+/* Queues the sums. @param x [.., wide]; length: elements of a line; across: lines are columns of x */
+static void sum_lines(const op_call *c, const tensor *x, int64_t length, bool across,
+                      const muon_lines &lines) {
+    int64_t wide = x->dim[1];
+    launch_shape by_row = { blocks_for(lines.n, 1), ROW_THREADS };
+    launch_shape by_column = { blocks_for(lines.n, WARP), COLUMN_THREADS };
+    WITH_TYPE(
+        common_type(wide, &x, 1),
+        if (across) {
+            LAUNCH(cuda_of(c), by_column, column_squares<A>, A(*x), length, wide, lines);
+        } else { LAUNCH(cuda_of(c), by_row, row_squares<A>, A(*x), length, wide, lines); });
 }
 
-/* A matrix u [R,C] and the packed one, x [S,L]. */
+/* Lines are multiplied by `by`, each over the root of its sum or moment, or of `least` if that is larger. */
+typedef struct line_scale {
+    float by, least;
+    double norm; /* moments: x times the root of this has the norm sqrt(size) */
+} line_scale;
+
+/* @return the sum of all sums, for all threads of the block. */
+static __device__ double sum_all_lines(const muon_lines &lines) {
+    double all = 0;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < lines.n; i += THREADS) all += lines.sum[i];
+    return block_sum_double(all);
+}
+
+/* The matrix gets the norm 1 / margin. @param equal all rows get one norm */
+static __device__ line_scale scale_of_rows(const muon_lines &lines, bool equal, double margin) {
+    double square = sum_all_lines(lines), least = POLAR_LEAST_NORM;
+    if (equal) {
+        least = fmax(POLAR_LEAST_ROW * sqrt(square / (double)lines.n), least);
+        square = 0;
+#pragma unroll 4
+        for (int64_t i = threadIdx.x; i < lines.n; i += THREADS)
+            square += lines.sum[i] * rcp_approx(fmaxf(lines.sum[i], (float)(least * least)));
+        square = block_sum_double(square);
+    }
+    double norm = margin * fmax(sqrt(square), POLAR_LEAST_NORM);
+    return { (float)(1 / norm), (float)(least * least), 0 };
+}
+
+/* @return the second moment of line i after the step. */
+static __device__ __forceinline__ float moved_moment(const muon_lines &lines, double norm,
+                                                     int64_t i) {
+    return (float)(lines.beta2 * lines.before[i] + lines.share * norm * lines.sum[i]);
+}
+
+/* The matrix keeps the norm of an orthogonal one, times `by`. The first block of the grid stores the moments. */
+static __device__ line_scale scale_of_moments(const muon_lines &lines, float by) {
+    double all = sum_all_lines(lines), norm = all > 0 ? lines.size / all : 0, square = 0;
+    float least = (float)POLAR_LEAST_MOMENT;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < lines.n; i += THREADS) {
+        float moment = moved_moment(lines, norm, i);
+        square += norm * lines.sum[i] * rcp_approx(fmaxf(moment, least));
+        if (blockIdx.x == 0) lines.moment[i] = moment;
+    }
+    square = block_sum_double(square);
+    double all_by = square > 0 ? sqrt(norm * lines.size / square) : 0;
+    return { (float)(by * all_by), least, norm };
+}
+
+/* @return the factor of line i; 0 beyond the last. */
+static __device__ __forceinline__ float line_factor(const muon_lines &lines, const line_scale &s,
+                                                    int64_t i) {
+    if (i >= lines.n) return 0;
+    float square = lines.moment ? moved_moment(lines, s.norm, i) : lines.sum[i];
+    return s.by / sqrtf(fmaxf(square, s.least));
+}
+
+/* ---- packing ----------------------------------------------------------------------------------------- */
+/* A matrix u [R,C] and the packed one, x [S,L], in tiles of 64 x 64 that blocks loop over. A tile of a tall matrix is
+ * transposed in shared memory. The first tile's reads are in flight while the factors are computed. */
 typedef struct muon_matrix {
     int64_t rows, cols, s, l;
-    bool eights; /* rows of u are aligned to 16 bytes */
+    int tiles, wide;   /* wide: tiles of a row of x */
+    bool tall, eights; /* eights: rows of u are aligned to 16 bytes */
 } muon_matrix;
+enum { TILE_EIGHTS = TILE / 8, TILE_TURNS = TILE * TILE_EIGHTS / THREADS };
+
+/* The most blocks of a grid: each reads the sums of all lines, which would cost more than a large matrix itself. Tests
+ * set fewer. */
+#ifndef MUON_BLOCKS
+#define MUON_BLOCKS 768
+#endif
+static launch_shape packing_shape(const muon_matrix &m) {
+    return { m.tiles < MUON_BLOCKS ? m.tiles : MUON_BLOCKS, THREADS };
+}
 
 static muon_matrix muon_matrix_of(const tensor *u, const tensor *x) {
     bool eights = u->dim[1] % 4 == 0 && is_aligned16(u->data);
-    return { u->dim[0], u->dim[1], x->dim[0], x->dim[1], eights };
+    int wide = (int)ceil_div(x->dim[1], TILE), tiles = (int)ceil_div(x->dim[0], TILE) * wide;
+    return {
+        u->dim[0], u->dim[1], x->dim[0], x->dim[1], tiles, wide, u->dim[0] > u->dim[1], eights
+    };
+}
+
+/* The first row and column of a tile, in u and in x. */
+typedef struct tile_corner {
+    int64_t row, col, s, l;
+} tile_corner;
+static __device__ __forceinline__ tile_corner corner_of(const muon_matrix &m, int tile) {
+    int64_t s = (int64_t)(tile / m.wide) * TILE, l = (int64_t)(tile % m.wide) * TILE;
+    return { m.tall ? l : s, m.tall ? s : l, s, l };
 }
 
 /* Eight elements of row `row` of u from column `col` on; zeros beyond its end. */
@@ -132,209 +264,93 @@ static __device__ __forceinline__ void write_row8(float *u, const muon_matrix &m
     write_some(u + row * m.cols, m.eights, col, row < m.rows ? m.cols : 0, v);
 }
 
-/* ---- lines: rows or columns of u that are scaled as a whole --------------------------------------------
- * Workspace: sums of squares [lines], then factors [lines]. */
-/* A block for each row of u: its sum of squares. */
-static __global__ void row_squares(const float *u, int64_t cols, float *sum) {
-    const float *row = u + (int64_t)blockIdx.x * cols;
-    double part = 0;
-    for (int64_t k = threadIdx.x; k < cols; k += THREADS) part += (double)row[k] * row[k];
-    part = block_sum_double(part);
-    if (threadIdx.x == 0) sum[blockIdx.x] = (float)part;
-}
-
-/* One block: what each row of u is multiplied by so that all have one norm, and the matrix the norm 1 / margin. */
-static __global__ void equilibrate_rows(const float *sum, float *factor, int64_t rows,
-                                        double margin) {
-    double all = 0, square = 0;
-    for (int64_t i = threadIdx.x; i < rows; i += THREADS) all += sum[i];
-    all = block_sum_double(all);
-    double least = fmax(POLAR_LEAST_ROW * sqrt(all / (double)rows), POLAR_LEAST_NORM);
-    for (int64_t i = threadIdx.x; i < rows; i += THREADS) {
-        double by = 1 / fmax(sqrt((double)sum[i]), least);
-        square += by * by * sum[i];
-    }
-    square = block_sum_double(square);
-    double norm = margin * fmax(sqrt(square), POLAR_LEAST_NORM);
-    for (int64_t i = threadIdx.x; i < rows; i += THREADS)
-        factor[i] = (float)(1 / (fmax(sqrt((double)sum[i]), least) * norm));
-}
-
-/* Sums of squares of columns of x [s, l] with leading dimension `wide`: a block has 32 columns, and each of its warps
- * every eighth row. */
-static __global__ void column_squares(const void *x, int dt, int64_t s, int64_t l, int64_t wide,
-                                      float *sum) {
-    __shared__ float smem[THREADS / WARP][WARP];
-    int64_t col = (int64_t)blockIdx.x * WARP + threadIdx.x % WARP;
-    float part = 0;
-    for (int64_t row = threadIdx.x / WARP; row < s && col < l; row += THREADS / WARP) {
-        float v = read1(x, dt, row * wide + col);
-        part += v * v;
-    }
-    smem[threadIdx.x / WARP][threadIdx.x % WARP] = part;
-    __syncthreads();
-    if (threadIdx.x >= WARP || col >= l) return;
-    for (int i = 1; i < THREADS / WARP; i++) part += smem[i][threadIdx.x];
-    sum[col] = part;
-}
-
-/* ... of rows of x: a block for each. */
-static __global__ void packed_row_squares(const void *x, int dt, int64_t l, int64_t wide,
-                                          float *sum) {
-    double part = 0;
-    for (int64_t k = threadIdx.x; k < l; k += THREADS) {
-        float v = read1(x, dt, (int64_t)blockIdx.x * wide + k);
-        part += (double)v * v;
-    }
-    part = block_sum_double(part);
-    if (threadIdx.x == 0) sum[blockIdx.x] = (float)part;
-}
-
-/* One block: moves NorMuon's second moments, and sets what elements of each line are multiplied by.
- * @param over elements of a line; size: min(R, C) */
-static __global__ void move_moments(const float *sum, float *factor, float *moment, int64_t n,
-                                    double over, double size, double beta2, const step_block *s) {
-    double all = 0, square = 0;
-    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        all += sum[i];
-        factor[i] = 0; /* of a step that is skipped */
-    }
-    if (s->now.skip) return;
-    all = block_sum_double(all);
-    double norm = all > 0 ? size / all : 0;
-    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        double mean = sum[i] * norm / over;
-        moment[i] = (float)(beta2 * moment[i] + (1 - beta2) * mean);
-        double by = 1 / sqrt(fmax((double)moment[i], POLAR_LEAST_MOMENT));
-        square += mean * over * by * by;
-    }
-    square = block_sum_double(square);
-    double all_by = square > 0 ? sqrt(norm * size / square) : 0;
-    for (int64_t i = threadIdx.x; i < n; i += THREADS)
-        factor[i] = (float)(all_by / sqrt(fmax((double)moment[i], POLAR_LEAST_MOMENT)));
-}
-
-/* Grid: (L / 64, S / 64); a block has a tile of 64 x 64. A tile of a tall matrix is transposed in shared memory. Reads
- * are in flight while the norm is computed. */
-enum { TILE_EIGHTS = TILE / 8, TILE_TURNS = TILE * TILE_EIGHTS / THREADS };
+/* Lines are the rows of u. @param equal they get one norm */
 template <class A>
-static __global__ void muon_pack(const float *u, A x, muon_matrix m, bool tall,
-                                 const double *partial, double margin, const float *line) {
-    __shared__ float tile[TILE][TILE + 1];
+static __global__ void __launch_bounds__(THREADS)
+    muon_pack(const float *u, A x, muon_matrix m, muon_lines lines, bool equal, double margin) {
+    __shared__ float tile[TILE][TILE + 1], line[TILE];
     int row = threadIdx.x / TILE_EIGHTS, col = threadIdx.x % TILE_EIGHTS * 8;
-    int64_t s0 = (int64_t)blockIdx.y * TILE, l0 = (int64_t)blockIdx.x * TILE;
-    float v[TILE_TURNS][8];
+    line_scale scale = {};
+    for (int t = blockIdx.x; t < m.tiles; t += gridDim.x) {
+        tile_corner at = corner_of(m, t);
+        float v[TILE_TURNS][8];
 #pragma unroll
-    for (int i = 0; i < TILE_TURNS; i++)
-        read_row8(u, m, (tall ? l0 : s0) + row + i * (TILE / TILE_TURNS), (tall ? s0 : l0) + col,
-                  v[i]);
-    float by = line ? 1 : inverse_norm(partial, margin);
+        for (int i = 0; i < TILE_TURNS; i++)
+            read_row8(u, m, at.row + row + i * (TILE / TILE_TURNS), at.col + col, v[i]);
+        if (t == blockIdx.x) scale = scale_of_rows(lines, equal, margin);
+        __syncthreads(); /* the tile before has been stored */
+        if (threadIdx.x < TILE)
+            line[threadIdx.x] = equal ? line_factor(lines, scale, at.row + threadIdx.x) : scale.by;
 #pragma unroll
-    for (int i = 0; i < TILE_TURNS && line; i++) {
-        int64_t at = (tall ? l0 : s0) + row + i * (TILE / TILE_TURNS);
-        float own = at < m.rows ? line[at] : 0;
+        for (int i = 0; i < TILE_TURNS && m.tall; i++)
 #pragma unroll
-        for (int k = 0; k < 8; k++) v[i][k] *= own;
-    }
+            for (int k = 0; k < 8; k++) tile[row + i * (TILE / TILE_TURNS)][col + k] = v[i][k];
+        __syncthreads();
 #pragma unroll
-    for (int i = 0; i < TILE_TURNS && tall; i++)
+        for (int i = 0; i < TILE_TURNS; i++) {
+            int own = row + i * (TILE / TILE_TURNS);
+            int64_t s = at.s + own, l = at.l + col;
+            if (s >= m.s || l >= m.l) continue;
 #pragma unroll
-        for (int k = 0; k < 8; k++) tile[row + i * (TILE / TILE_TURNS)][col + k] = v[i][k];
-    if (tall) __syncthreads();
-#pragma unroll
-    for (int i = 0; i < TILE_TURNS; i++) {
-        int64_t s = s0 + row + i * (TILE / TILE_TURNS), l = l0 + col;
-        if (s >= m.s || l >= m.l) continue;
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            v[i][k] = by * (tall ? tile[col + k][row + i * (TILE / TILE_TURNS)] : v[i][k]);
-        x.store(s * m.l + l, (s + 1) * m.l, v[i]);
-    }
-}
-
-/* The same tiles, the other way. @param line what each line of u is multiplied by; NULL: by 1. across: lines are the
- * columns of x */
-template <class A>
-static __global__ void muon_unpack(A x, float *u, muon_matrix m, bool tall, float by,
-                                   const float *line, bool across) {
-    __shared__ float tile[TILE][TILE + 1];
-    float v[8];
-    int64_t s0 = (int64_t)blockIdx.y * TILE, l0 = (int64_t)blockIdx.x * TILE;
-    for (int i = threadIdx.x; i < TILE * TILE / 8; i += THREADS) {
-        int row = i / (TILE / 8), col = i % (TILE / 8) * 8;
-        if (s0 + row >= m.s || l0 + col >= m.l) continue;
-        x.load((s0 + row) * m.l + l0 + col, (s0 + row + 1) * m.l, v);
-#pragma unroll
-        for (int k = 0; k < 8; k++) v[k] *= by;
-        int64_t lines = across == tall ? m.rows : m.cols;
-#pragma unroll
-        for (int k = 0; k < 8 && line; k++) {
-            int64_t at = across ? l0 + col + k : s0 + row;
-            v[k] *= at < lines ? line[at] : 0;
+            for (int k = 0; k < 8; k++)
+                v[i][k] = m.tall ? line[col + k] * tile[col + k][own] : line[own] * v[i][k];
+            x.store(s * m.l + l, (s + 1) * m.l, v[i]);
         }
-        if (!tall) write_row8(u, m, s0 + row, l0 + col, v);
-#pragma unroll
-        for (int k = 0; k < 8 && tall; k++) tile[row][col + k] = v[k];
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < TILE * TILE / 8 && tall; i += THREADS) {
-        int row = i / (TILE / 8), col = i % (TILE / 8) * 8;
-#pragma unroll
-        for (int k = 0; k < 8; k++) v[k] = tile[col + k][row];
-        write_row8(u, m, l0 + row, s0 + col, v);
     }
 }
 
-static launch_shape packing_shape(const muon_matrix &m) {
-    return { dim3(blocks_for(m.l, TILE), blocks_for(m.s, TILE)), THREADS };
+/* The same tiles, the other way. @param of_rows lines are rows of u, else columns; without second moments every
+ * element is multiplied by `by` */
+template <class A>
+static __global__ void __launch_bounds__(THREADS)
+    muon_unpack(A x, float *u, muon_matrix m, muon_lines lines, bool of_rows, float by,
+                const step_block *step) {
+    __shared__ float tile[TILE][TILE + 1], line[TILE];
+    int row = threadIdx.x / TILE_EIGHTS, col = threadIdx.x % TILE_EIGHTS * 8;
+    line_scale scale = {};
+    if (step->now.skip) return;
+    for (int t = blockIdx.x; t < m.tiles; t += gridDim.x) {
+        tile_corner at = corner_of(m, t);
+        float v[TILE_TURNS][8] = {};
+#pragma unroll
+        for (int i = 0; i < TILE_TURNS; i++) {
+            int64_t s = at.s + row + i * (TILE / TILE_TURNS), l = at.l + col;
+            if (s < m.s && l < m.l) x.load(s * m.l + l, (s + 1) * m.l, v[i]);
+        }
+        if (t == blockIdx.x && lines.moment) scale = scale_of_moments(lines, by);
+        __syncthreads(); /* the tile before has been stored */
+        if (threadIdx.x < TILE) {
+            int64_t i = (of_rows ? at.row : at.col) + threadIdx.x;
+            line[threadIdx.x] = lines.moment ? line_factor(lines, scale, i) : by;
+        }
+#pragma unroll
+        for (int i = 0; i < TILE_TURNS && m.tall; i++)
+#pragma unroll
+            for (int k = 0; k < 8; k++) tile[row + i * (TILE / TILE_TURNS)][col + k] = v[i][k];
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < TILE_TURNS; i++) {
+            int own = row + i * (TILE / TILE_TURNS);
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                v[i][k] = line[of_rows ? own : col + k] * (m.tall ? tile[col + k][own] : v[i][k]);
+            write_row8(u, m, at.row + own, at.col + col, v[i]);
+        }
+    }
 }
 
 static void cuda_muon_pack(const op_call *c) {
     const tensor *u = &c->in[0], *x = &c->out[0];
     muon_matrix m = muon_matrix_of(u, x);
-    double *partial = (double *)c->run->workspace, margin = polar_margin(c->attr.update.polar);
-    float *sum = (float *)partial, *line = c->attr.update.equilibrate ? sum + m.rows : NULL;
-    if (line) {
-        LAUNCH(cuda_of(c), { (unsigned)m.rows, THREADS }, row_squares, (const float *)u->data,
-               m.cols, sum);
-        LAUNCH(cuda_of(c), { 1, THREADS }, equilibrate_rows, (const float *)sum, line, m.rows,
-               margin);
-    } else {
-        LAUNCH(cuda_of(c), { CUDA_PARTIALS, THREADS }, muon_squares, (const float *)u->data,
-               m.rows * m.cols, is_aligned16(u->data), partial);
-    }
+    muon_lines lines = { m.rows, (float *)c->run->workspace };
+    sum_lines(c, u, m.cols, false, lines);
     WITH_TYPE(common_type(m.l, &x, 1),
               LAUNCH(cuda_of(c), packing_shape(m), muon_pack<A>, (const float *)u->data, A(*x), m,
-                     m.rows > m.cols, (const double *)partial, margin, (const float *)line));
+                     lines, c->attr.update.equilibrate, polar_margin(c->attr.update.polar)));
 }
 
 static size_t cuda_muon_pack_workspace(const op_backend *b, const op_call *c, int threads) {
-    if (c->attr.update.equilibrate) return (size_t)c->in[0].dim[0] * 2 * sizeof(float);
-    return CUDA_PARTIALS * sizeof(double);
-}
-
-/* @return what each line of u is multiplied by; NULL: the op has no second moments. */
-static const float *normalize_lines(const op_call *c, const muon_matrix &m, bool of_rows,
-                                    bool across) {
-    if (c->op == OP_MUON_UNPACK) return NULL;
-    const tensor *x = &c->in[0];
-    int64_t n = c->out[1].dim[0], shorter = m.rows < m.cols ? m.rows : m.cols;
-    int64_t longer = m.rows < m.cols ? m.cols : m.rows;
-    float *sum = (float *)c->run->workspace, *factor = sum + n;
-    if (across)
-        LAUNCH(cuda_of(c), { blocks_for(longer, WARP), THREADS }, column_squares, x->data,
-               (int)x->dt, shorter, longer, m.l, sum);
-    else
-        LAUNCH(cuda_of(c), { (unsigned)n, THREADS }, packed_row_squares, x->data, (int)x->dt,
-               longer, m.l, sum);
-    LAUNCH(cuda_of(c), { 1, THREADS }, move_moments, (const float *)sum, factor,
-           (float *)c->out[1].data, n, (double)(of_rows ? m.cols : m.rows), (double)shorter,
-           (double)c->attr.update.beta2, c->run->step);
-    return factor;
-}
-
-static size_t cuda_muon_unpack_workspace(const op_backend *b, const op_call *c, int threads) {
-    return (size_t)c->out[1].dim[0] * 2 * sizeof(float);
+    return (size_t)c->in[0].dim[0] * sizeof(float);
 }
 
 static void cuda_muon_unpack(const op_call *c) {
@@ -342,10 +358,23 @@ static void cuda_muon_unpack(const op_call *c) {
     muon_matrix m = muon_matrix_of(u, x);
     double ratio = (double)m.rows / (double)m.cols;
     float by = (float)sqrt(ratio > 1 ? ratio : 1);
-    bool tall = m.rows > m.cols, of_rows = c->op == OP_MUON_UNPACK_ROWS, across = of_rows == tall;
-    const float *line = normalize_lines(c, m, of_rows, across);
-    WITH_TYPE(common_type(m.l, &x, 1), LAUNCH(cuda_of(c), packing_shape(m), muon_unpack<A>, A(*x),
-                                              (float *)u->data, m, tall, by, line, across));
+    bool of_rows = c->op == OP_MUON_UNPACK_ROWS;
+    muon_lines lines = {};
+    if (c->op != OP_MUON_UNPACK) {
+        lines.n = c->out[1].dim[0], lines.moment = (float *)c->out[1].data;
+        lines.sum = (float *)c->run->workspace, lines.before = lines.sum + lines.n;
+        int64_t length = of_rows ? m.cols : m.rows;
+        lines.size = (double)(m.rows < m.cols ? m.rows : m.cols);
+        lines.beta2 = c->attr.update.beta2, lines.share = (1 - lines.beta2) / (double)length;
+        sum_lines(c, x, length, of_rows == m.tall, lines);
+    }
+    WITH_TYPE(common_type(m.l, &x, 1),
+              LAUNCH(cuda_of(c), packing_shape(m), muon_unpack<A>, A(*x), (float *)u->data, m,
+                     lines, of_rows, by, c->run->step));
+}
+
+static size_t cuda_muon_unpack_workspace(const op_backend *b, const op_call *c, int threads) {
+    return (size_t)c->out[1].dim[0] * 2 * sizeof(float);
 }
 
 /* ---- orthogonal matrices -----------------------------------------------------------------------------
