@@ -32,6 +32,7 @@ enum { GPT = 3, LLAMA = 12, ALL = 15, QK = 24 }; /* bits of models; QK: norms of
 
 /* Operands by letter; '-' is absent, '=' the memory of in[0].
  *   activations [N, ...], bf16: d D, f F, g 2F, q heads; x D in fp32; D like d, not touched
+ *   Q like q, not touched; v value heads; G gates of these, fp32; fp8: 8 [N, D], 9 [D, N], r a row of scales
  *   fp32: w [D], b [F], s [N], S [N, 2], H [head], h [N, q and k heads]; z [V, D], some rows of it read and written
  *   a parameter of PARAMS elements: p fp32, c bf16; read and written: u fp32, C bf16, B moments in
  *   bytes; e [2]
@@ -66,13 +67,16 @@ static const bench_row rows[] = {
     { "qknorm_rope_bwd in place", OP_QKNORM_ROPE_BWD, QK, "qqhoR", "=" },
     { "qknorm_rope_weighted", OP_QKNORM_ROPE_WEIGHTED, QK, "qHHoR", "qh" },
     { "qknorm_rope_weighted_bwd", OP_QKNORM_ROPE_WEIGHTED_BWD, QK, "qqhHHoR", "=HH" },
+    { "quantize", OP_QUANTIZE, LLAMA | 16, "dr", "89" },
+    { "add_values in place", OP_ADD_VALUES, 16, "QvDG", "=" },
+    { "add_values_bwd in place", OP_ADD_VALUES_BWD, 16, "QvDG", "=vdG" },
     { "bias gradient, D", OP_LINEAR_BWD_W, GPT, "dD", "-w" },
     { "bias gradient, F", OP_LINEAR_BWD_W, GPT, "fD", "-b" },
     { "add", OP_ADD, ALL, "dd", "d" },
     { "cast", OP_CAST, ALL, "d", "x" },
     { "embed", OP_EMBED, ALL, "tT", "d" },
-    { "embed_bwd", OP_EMBED_BWD, ALL, "dt", "z" },
-    { "embed_bwd, skewed", OP_EMBED_BWD, ALL, "dk", "z" },
+    { "embed_bwd", OP_EMBED_BWD, ALL | 16, "dt", "z" },
+    { "embed_bwd, skewed", OP_EMBED_BWD, ALL | 16, "dk", "z" },
     { "sqnorm", OP_SQNORM, 1, "p", "e" },
     { "update_adam", OP_UPDATE_ADAM, 1, "p", "uuuc" },
     { "update_adam, bf16 p", OP_UPDATE_ADAM, 1, "p", "Cuu" },
@@ -128,6 +132,12 @@ static tensor operand(bench *b, char what, const bench_model *m, size_t *moved) 
     case 'f': t = take_tensor(b, DT_BF16, m->n, m->f); break;
     case 'g': t = take_tensor(b, DT_BF16, m->n, 2 * m->f); break;
     case 'q': t = take_tensor(b, DT_BF16, m->n, heads); break;
+    case 'Q': t = take_tensor(b, DT_BF16, m->n, heads), times = 0; break;
+    case 'v': t = take_tensor(b, DT_BF16, m->n, (int64_t)m->kv * m->head); break;
+    case 'G': t = take_tensor(b, DT_F32, m->kv, 12); break;
+    case '8': t = take_tensor(b, DT_E4M3, m->n, m->d); break;
+    case '9': t = take_tensor(b, DT_E4M3, m->d, m->n); break;
+    case 'r': t = take_tensor(b, DT_F32, FP8_ROW, 0); break;
     case 'x': t = take_tensor(b, DT_F32, m->n, m->d); break;
     case 'w': t = take_tensor(b, DT_F32, m->d, 0); break;
     case 'b': t = take_tensor(b, DT_F32, m->f, 0); break;
@@ -162,6 +172,8 @@ static size_t moved_besides(const bench_row *r, const bench_model *m, const op_c
     case OP_QKNORM_ROPE_BWD:
     case OP_QKNORM_ROPE_WEIGHTED_BWD: /* in place: of three rows, q and k; two whole ones were counted */
         return (size_t)(m->n * (m->q - m->kv) * m->head) * sizeof(uint16_t);
+    case OP_ADD_VALUES: return 2 * tensor_bytes(&c->in[1]); /* v is read and written, or read */
+    case OP_ADD_VALUES_BWD: return tensor_bytes(&c->in[1]);
     case OP_QKNORM_ROPE:
     case OP_ROPE:
     case OP_ROPE_BWD: /* in place: q and k are written where they were read, v stays */
@@ -181,6 +193,7 @@ static size_t build(bench *b, const bench_row *r, const bench_model *m, op_call 
     c->attr.heads.dim = c->attr.heads.rot = m->head;
     c->attr.update.lr_mul = 1, c->attr.update.beta1 = 0.9f, c->attr.update.beta2 = 0.95f;
     c->attr.update.eps = 1e-8f;
+    c->attr.fp8.recipe = FP8_DELAYED;
     c->accumulate = r->op == OP_EMBED_BWD || r->op == OP_SQNORM;
     return moved + moved_besides(r, m, c);
 }

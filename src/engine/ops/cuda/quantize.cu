@@ -248,7 +248,7 @@ static __device__ __forceinline__ void store_column_sums(float sum[8], int c, fl
  * multiples of 16. With SUM, sums[rows of tiles, PARTS k] receives the column sums of each tile; it may be
  * absent. */
 template <class S, __nv_fp8_interpretation_t F, bool SUM>
-static __global__ void __launch_bounds__(THREADS, 2)
+static __global__ void __launch_bounds__(THREADS, 3)
     quantize(S source, float *row, uint8_t *__restrict__ q, uint8_t *__restrict__ qt, int64_t n,
              int64_t k, scale_source from, float top, float *sums) {
     __shared__ __align__(16) uint2 smem[TILE][UNITS];

@@ -4,7 +4,14 @@
  * Deterministic: backward's grid is fixed, and every block writes a partial sum of the gates' gradients. */
 #include "device.cuh"
 
-enum { THREADS = 256, ROWS = 8, MOST_HEADS = 256, MOST_CHANNELS = 16, BLOCKS = CUDA_PARTIALS };
+enum {
+    THREADS = 256,
+    ROWS = 8,
+    MOST_HEADS = 256,
+    MOST_CHANNELS = 16,
+    BLOCKS = CUDA_PARTIALS,
+    PER_SM = 3
+};
 
 typedef struct values_shape {
     int64_t n;
@@ -77,39 +84,66 @@ static __global__ void __launch_bounds__(THREADS)
     if (s.copy) copy_columns(qkv, y, s, first, rows, s.v);
 }
 
-/* Grid: BLOCKS blocks, which loop over the tokens. A warp sums dv . ve of a head of a token at a time. */
+/* Lanes that share a head: a power of two, so that one may not divide the other. */
+static int lanes_of(int dim) {
+    int lanes = 1;
+    while (lanes < WARP && lanes * EIGHT < dim) lanes *= 2;
+    return lanes;
+}
+
+/* Grid: BLOCKS blocks, which loop over the tokens. `lanes` threads sum dv . ve of a head of a token; U of these are in
+ * flight. */
 template <class A>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, PER_SM)
     values_bwd(A dy, A ve, mixed x, mixed w, A dqkv, A dve, mixed dx, float *partial,
-               values_shape s) {
-    enum { GATES_PER_THREAD = MOST_HEADS * MOST_CHANNELS / THREADS };
+               values_shape s, int lanes) {
+    enum { GATES_PER_THREAD = MOST_HEADS * MOST_CHANNELS / THREADS, U = A::NARROW ? 3 : 1 };
     __shared__ values_shared m;
     __shared__ float dz[ROWS * MOST_HEADS];
-    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, gates = s.heads * s.channels;
+    int group = threadIdx.x / lanes, lane = threadIdx.x % lanes, groups = THREADS / lanes;
+    int gates = s.heads * s.channels, kv = s.heads * s.dim;
     float dw[GATES_PER_THREAD] = { 0 };
     load_gates(w, s, &m);
     for (int64_t first = (int64_t)blockIdx.x * ROWS; first < s.n;
          first += (int64_t)gridDim.x * ROWS) {
-        int rows = (int)(s.n - first < ROWS ? s.n - first : ROWS), kv = s.heads * s.dim;
+        int rows = (int)(s.n - first < ROWS ? s.n - first : ROWS);
         __syncthreads(); /* nothing of the last tokens is read any more */
         compute_gates(x, s, first, &m);
-        for (int i = warp; i < rows * s.heads; i += THREADS / WARP) {
-            int64_t row = first + i / s.heads, col = (int64_t)(i % s.heads) * s.dim;
-            int64_t at = row * s.cols + s.v + col, own = row * kv + col;
-            float dot = 0, gate = m.gate[i];
-            for (int k = lane * EIGHT; k < s.dim; k += WARP * EIGHT) {
-                float d[8], e[8];
-                dy.load(at + k, at + s.dim, d); /* 0 beyond the head's dims */
-                ve.load(own + k, own + s.dim, e);
+        for (int base = 0; base < rows * s.heads; base += U * groups) {
+            float dot[U] = { 0 };
+            for (int k = lane * EIGHT; k < s.dim; k += lanes * EIGHT) {
+                typename A::raw loaded[U][2] = {};
 #pragma unroll
-                for (int c = 0; c < 8; c++) {
-                    dot += d[c] * e[c];
-                    e[c] = gate * d[c];
+                for (int u = 0; u < U; u++) {
+                    int i = base + u * groups + group;
+                    int64_t row = first + i / s.heads, col = (int64_t)(i % s.heads) * s.dim;
+                    int64_t at = row * s.cols + s.v + col, own = row * kv + col;
+                    if (i >= rows * s.heads) continue;
+                    loaded[u][0] = dy.fetch(at + k, at + s.dim); /* 0 beyond the head's dims */
+                    loaded[u][1] = ve.fetch(own + k, own + s.dim);
                 }
-                if (dve.present()) dve.store(own + k, own + s.dim, e);
+#pragma unroll
+                for (int u = 0; u < U; u++) {
+                    int i = base + u * groups + group;
+                    int64_t own = (first + i / s.heads) * kv + (int64_t)(i % s.heads) * s.dim;
+                    float d[8], e[8], gate = i < rows * s.heads ? m.gate[i] : 0;
+                    A::widen(loaded[u][0], d);
+                    A::widen(loaded[u][1], e);
+#pragma unroll
+                    for (int c = 0; c < 8; c++) {
+                        dot[u] += d[c] * e[c];
+                        e[c] = gate * d[c];
+                    }
+                    if (dve.present() && i < rows * s.heads) dve.store(own + k, own + s.dim, e);
+                }
             }
-            dot = warp_sum(dot);
-            if (lane == 0) dz[i] = dot * gate * (1 - gate / 3);
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                int i = base + u * groups + group;
+                for (int o = lanes / 2; o; o >>= 1) dot[u] += __shfl_xor_sync(~0u, dot[u], o);
+                if (lane == 0 && i < rows * s.heads)
+                    dz[i] = dot[u] * m.gate[i] * (1 - m.gate[i] / 3);
+            }
         }
         __syncthreads();
 #pragma unroll
@@ -163,7 +197,7 @@ static void cuda_add_values_bwd(const op_call *c) {
     WITH_TYPE(common_type(s.dim, all, 4),
               LAUNCH(cuda_of(c), { blocks, THREADS }, values_bwd<A>, A(*dy, s.dim), A(*ve, s.dim),
                      mixed(c->in[2]), mixed(c->in[3]), A(*dqkv, s.dim), A(*dve, s.dim),
-                     mixed(c->out[2]), partial, s));
+                     mixed(c->out[2]), partial, s, lanes_of(s.dim)));
     int gates = s.heads * s.channels;
     if (!c->out[3].data) return;
     cuda_sums o = { { (float *)c->out[3].data, NULL },
