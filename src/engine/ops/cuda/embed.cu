@@ -10,7 +10,8 @@
  *
  * and a second kernel adds the partial sums of each such run in order. A row of the table is written by
  * one warp only, and the sort is stable, so that a token's rows are added in their order: deterministic.
- * Bytes: dx read once, each row of the table that occurs read and written once.
+ * Bytes: dx read once; each row of the table written once, or each that occurs read and written where gradients are
+ * accumulated.
  *
  * Where the table is sharded, tokens of other ranks have the key one past the last row: they are sorted
  * behind all others, and no warp reads their rows.
@@ -84,6 +85,7 @@ typedef struct token_runs {
     float *table, *partials;
     int64_t n, d, rows; /* rows: of the table; keys are less, or other ranks' */
     bool eights;        /* rows of the table are aligned and multiples of eight */
+    bool add;           /* to what the table holds */
 } token_runs;
 
 static __device__ __forceinline__ float *partial_of(const token_runs &r, int64_t segment,
@@ -100,9 +102,18 @@ static __device__ __forceinline__ void store_partial(const token_runs &r, float 
     for (int k = 0; k < 8 && !r.eights; k++)
         if (col + k < r.d) to[col + k] = v[k];
 }
-/* Atomic although no other warp adds to this row: a reduction needs no round trip, unlike load and store. */
-static __device__ __forceinline__ void add_token_row(const token_runs &r, int32_t token,
+/* Zeros beyond the last column. */
+static __device__ __forceinline__ void load_partial(const token_runs &r, const float *from,
+                                                    int64_t col, float v[8]) {
+#pragma unroll
+    for (int k = 0; k < 8; k++) v[k] = !r.eights && col + k < r.d ? from[col + k] : 0;
+    if (r.eights && col < r.d) read8(from + col, v);
+}
+/* Sums are added atomically although no other warp adds to this row: a reduction needs no round trip, unlike load and
+ * store. */
+static __device__ __forceinline__ void put_token_row(const token_runs &r, int32_t token,
                                                      int64_t col, const float v[8]) {
+    if (!r.add) return store_partial(r, r.table + token * r.d, col, v);
     float *to = r.table + token * r.d + col;
     if (r.eights && col < r.d) {
         atomicAdd((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
@@ -110,6 +121,25 @@ static __device__ __forceinline__ void add_token_row(const token_runs &r, int32_
     }
     for (int k = 0; k < 8 && !r.eights; k++)
         if (col + k < r.d) atomicAdd(to + k, v[k]);
+}
+
+/* Zeros where no token has the row: a warp for each row of the table, which finds its place among the sorted keys in
+ * steps of 32 parts. */
+static __global__ void __launch_bounds__(WARPS *WARP) zero_absent_rows(token_runs r) {
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, from = 0, end = r.n, step;
+    int lane = threadIdx.x % WARP;
+    const float zero[8] = { 0 };
+    if (row >= r.rows) return;
+    do {
+        step = (end - from + WARP - 1) / WARP;
+        int64_t last = from + (lane + 1) * step - 1; /* of the lane's part */
+        unsigned before = __ballot_sync(~0u, last < end && r.key[last] < row);
+        from += __popc(before) * step;
+        end = min(from + step, end);
+    } while (step > 1);
+    if (key_at(r, from) == row) return;
+    for (int64_t col = lane * EIGHT; col < r.d; col += WARP * EIGHT)
+        store_partial(r, r.table + row * r.d, col, zero);
 }
 
 /* Grid: (segments / 8, columns / 256); a warp has a segment and 256 columns. */
@@ -143,7 +173,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) add_runs(A dx, token_runs 
             for (int k = 0; k < 8; k++) sum[k] += v[k];
             if (next == token && i + u + 1 < count) continue;
             if (next != token && !head)
-                add_token_row(r, token, col, sum);
+                put_token_row(r, token, col, sum);
             else
                 store_partial(r, partial_of(r, segment, head ? HEAD : TAIL), col, sum);
 #pragma unroll
@@ -162,21 +192,21 @@ static __global__ void __launch_bounds__(WARPS *WARP) add_partial_runs(token_run
     if (token >= r.rows) return;
     int lane = threadIdx.x % WARP;
     int64_t col = ((int64_t)blockIdx.y * WARP + lane) * EIGHT;
-    float sum[8];
-#pragma unroll
-    for (int k = 0; k < 8; k++) sum[k] = col + k < r.d ? partial_of(r, segment, TAIL)[col + k] : 0;
+    float sum[8], v[8];
+    load_partial(r, partial_of(r, segment, TAIL), col, sum);
     for (int64_t at = segment + 1, more = 1; more; at += WARP) {
         /* lane l: whether the run goes on past segment at + l; it ends in the first where not */
         unsigned through = __ballot_sync(~0u, key_at(r, (at + lane + 1) * SEGMENT) == token);
         int parts = ~through ? __ffs(~through) : WARP;
         more = !~through;
-#pragma unroll 4
-        for (int i = 0; i < parts; i++)
+#pragma unroll 8
+        for (int i = 0; i < parts; i++) {
+            load_partial(r, partial_of(r, at + i, HEAD), col, v);
 #pragma unroll
-            for (int k = 0; k < 8; k++)
-                if (col + k < r.d) sum[k] += partial_of(r, at + i, HEAD)[col + k];
+            for (int k = 0; k < 8; k++) sum[k] += v[k];
+        }
     }
-    add_token_row(r, token, col, sum);
+    put_token_row(r, token, col, sum);
 }
 
 static size_t sort_bytes(int64_t n) {
@@ -201,8 +231,6 @@ static void cuda_embed_bwd(const op_call *c) {
     char *work = (char *)c->run->workspace, *sort = work + lists_bytes(n);
     size_t bytes = sort_bytes(n);
     BUG_IF(c->out[0].dt != DT_F32);
-    if (!(c->accumulate & 1))
-        CUDA_OK(x, cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), x->stream));
     int32_t *key = (int32_t *)work, *row = key + n, *indices = row + n, *unsorted = indices + n;
     table_shard s = shard_of(c, &c->out[0]);
     LAUNCH(x, { blocks_for(n, 256), 256 }, fill_keys, (const int32_t *)c->in[1].data, unsorted,
@@ -213,7 +241,8 @@ static void cuda_embed_bwd(const op_call *c) {
                                                row, (int)n, 0, bits, x->stream));
     token_runs r = { key, row,   (float *)c->out[0].data, (float *)(sort + align_up(bytes, 256)), n,
                      d,   s.rows };
-    r.eights = d % 8 == 0 && (uintptr_t)r.table % 16 == 0;
+    r.eights = d % 8 == 0 && (uintptr_t)r.table % 16 == 0, r.add = c->accumulate & 1;
+    if (!r.add) LAUNCH(x, { blocks_for(s.rows, WARPS), WARPS * WARP }, zero_absent_rows, r);
     dim3 blocks((unsigned)ceil_div(n, SEGMENT * WARPS), (unsigned)ceil_div(d, WARP * EIGHT));
     WITH_TYPE(common_type(d, all, 1), LAUNCH(x, { blocks, WARPS * WARP }, add_runs<A>, A(*dx), r));
     LAUNCH(x, { blocks, WARPS * WARP }, add_partial_runs, r);
