@@ -64,37 +64,20 @@ static void cuda_muon_momentum(const op_call *c) {
 
 /* ---- lines: rows or columns of u that are scaled as a whole --------------------------------------------
  * A kernel sums their squares; every block of the next one derives from all sums what its own lines are multiplied by,
- * so that no stage of a single block is between them. Workspace: sums [lines], moments before the step [lines]. */
+ * so that no stage of a single block is between them. Workspace: sums [lines], moments before the step [lines], each a
+ * multiple of four. */
 typedef struct muon_lines {
     int64_t n;
     float *sum; /* of squares */
     /* NorMuon's second moments: blocks read those before the step while one of them writes the new ones. NULL: none */
     float *before, *moment;
-    double size, beta2, share; /* size: min(R, C); share: (1 - beta2) / elements of a line */
+    float size, beta2, share; /* size: min(R, C); share: (1 - beta2) / elements of a line */
 } muon_lines;
 
 static __device__ __forceinline__ void store_line_sum(const muon_lines &lines, int64_t i,
                                                       float sum) {
     lines.sum[i] = sum;
     if (lines.moment) lines.before[i] = lines.moment[i];
-}
-
-static __device__ __forceinline__ double warp_sum_double(double v) {
-#pragma unroll
-    for (int o = WARP / 2; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
-    return v;
-}
-
-/* @return the sum over the block, for all of its threads. */
-static __device__ double block_sum_double(double v) {
-    __shared__ double smem[THREADS / WARP];
-    v = warp_sum_double(v);
-    __syncthreads(); /* of the call before */
-    if (threadIdx.x % WARP == 0) smem[threadIdx.x / WARP] = v;
-    __syncthreads();
-    v = 0;
-    for (int i = 0; i < THREADS / WARP; i++) v += smem[i];
-    return v;
 }
 
 /* Lines are rows of x, of `length` elements at a distance of `wide`: a block for each. Matrices are small: many
@@ -163,58 +146,61 @@ static void sum_lines(const op_call *c, const tensor *x, int64_t length, bool ac
 /* Lines are multiplied by `by`, each over the root of its sum or moment, or of `least` if that is larger. */
 typedef struct line_scale {
     float by, least;
-    double norm; /* moments: x times the root of this has the norm sqrt(size) */
+    float norm; /* moments: x times the root of this has the norm sqrt(size) */
 } line_scale;
 
-/* @return the sum of all sums, for all threads of the block. */
-static __device__ double sum_all_lines(const muon_lines &lines) {
-    double all = 0;
-#pragma unroll 4
-    for (int64_t i = threadIdx.x; i < lines.n; i += THREADS) all += lines.sum[i];
-    return block_sum_double(all);
+/* Calls f(i, sum of line i) for the block's share of the lines and adds the results, for all threads of the block. Reads
+ * four lines at a time: a dependent read costs more here than all arithmetic. @param smem a float per warp */
+template <class F>
+static __device__ __forceinline__ float sum_over_lines(const muon_lines &lines, float *smem, F f) {
+    float all = 0;
+    for (int64_t i = threadIdx.x * 4; i < lines.n; i += THREADS * 4) {
+        float4 v = *(const float4 *)(lines.sum + i); /* the workspace has a multiple of four */
+        float four[4] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+        for (int k = 0; k < 4; k++) all += i + k < lines.n ? f(i + k, four[k]) : 0;
+    }
+    return block_sum(all, smem);
 }
 
 /* The matrix gets the norm 1 / margin. @param equal all rows get one norm */
-static __device__ line_scale scale_of_rows(const muon_lines &lines, bool equal, double margin) {
-    double square = sum_all_lines(lines), least = POLAR_LEAST_NORM;
+static __device__ line_scale scale_of_rows(const muon_lines &lines, bool equal, float margin,
+                                           float *smem) {
+    float square = sum_over_lines(lines, smem, [](int64_t i, float sum) { return sum; }), least = 0;
     if (equal) {
-        least = fmax(POLAR_LEAST_ROW * sqrt(square / (double)lines.n), least);
-        square = 0;
-#pragma unroll 4
-        for (int64_t i = threadIdx.x; i < lines.n; i += THREADS)
-            square += lines.sum[i] * rcp_approx(fmaxf(lines.sum[i], (float)(least * least)));
-        square = block_sum_double(square);
+        least =
+            fmaxf((float)POLAR_LEAST_ROW * sqrtf(square / (float)lines.n), (float)POLAR_LEAST_NORM);
+        least *= least;
+        square = sum_over_lines(lines, smem, [least](int64_t i, float sum) {
+            return sum * rcp_approx(fmaxf(sum, least));
+        });
     }
-    double norm = margin * fmax(sqrt(square), POLAR_LEAST_NORM);
-    return { (float)(1 / norm), (float)(least * least), 0 };
+    return { 1 / (margin * fmaxf(sqrtf(square), (float)POLAR_LEAST_NORM)), least, 0 };
 }
 
 /* @return the second moment of line i after the step. */
-static __device__ __forceinline__ float moved_moment(const muon_lines &lines, double norm,
-                                                     int64_t i) {
-    return (float)(lines.beta2 * lines.before[i] + lines.share * norm * lines.sum[i]);
+static __device__ __forceinline__ float moved_moment(const muon_lines &lines, float norm, int64_t i,
+                                                     float sum) {
+    return lines.beta2 * lines.before[i] + lines.share * norm * sum;
 }
 
 /* The matrix keeps the norm of an orthogonal one, times `by`. The first block of the grid stores the moments. */
-static __device__ line_scale scale_of_moments(const muon_lines &lines, float by) {
-    double all = sum_all_lines(lines), norm = all > 0 ? lines.size / all : 0, square = 0;
-    float least = (float)POLAR_LEAST_MOMENT;
-#pragma unroll 4
-    for (int64_t i = threadIdx.x; i < lines.n; i += THREADS) {
-        float moment = moved_moment(lines, norm, i);
-        square += norm * lines.sum[i] * rcp_approx(fmaxf(moment, least));
+static __device__ line_scale scale_of_moments(const muon_lines &lines, float by, float *smem) {
+    float all = sum_over_lines(lines, smem, [](int64_t i, float sum) { return sum; });
+    float norm = all > 0 ? lines.size / all : 0, least = (float)POLAR_LEAST_MOMENT;
+    float square = sum_over_lines(lines, smem, [&lines, norm, least](int64_t i, float sum) {
+        float moment = moved_moment(lines, norm, i, sum);
         if (blockIdx.x == 0) lines.moment[i] = moment;
-    }
-    square = block_sum_double(square);
-    double all_by = square > 0 ? sqrt(norm * lines.size / square) : 0;
-    return { (float)(by * all_by), least, norm };
+        return norm * sum * rcp_approx(fmaxf(moment, least));
+    });
+    return { square > 0 ? by * sqrtf(norm * lines.size / square) : 0, least, norm };
 }
 
 /* @return the factor of line i; 0 beyond the last. */
 static __device__ __forceinline__ float line_factor(const muon_lines &lines, const line_scale &s,
                                                     int64_t i) {
     if (i >= lines.n) return 0;
-    float square = lines.moment ? moved_moment(lines, s.norm, i) : lines.sum[i];
+    float square = lines.moment ? moved_moment(lines, s.norm, i, lines.sum[i]) : lines.sum[i];
     return s.by / sqrtf(fmaxf(square, s.least));
 }
 
@@ -226,12 +212,12 @@ typedef struct muon_matrix {
     int tiles, wide;   /* wide: tiles of a row of x */
     bool tall, eights; /* eights: rows of u are aligned to 16 bytes */
 } muon_matrix;
-enum { TILE_EIGHTS = TILE / 8, TILE_TURNS = TILE * TILE_EIGHTS / THREADS };
+enum { TILE_EIGHTS = TILE / 8, TILE_TURNS = TILE * TILE_EIGHTS / THREADS, PER_SM = 5 };
 
 /* The most blocks of a grid: each reads the sums of all lines, which would cost more than a large matrix itself. Tests
  * set fewer. */
 #ifndef MUON_BLOCKS
-#define MUON_BLOCKS 768
+#define MUON_BLOCKS 660
 #endif
 static launch_shape packing_shape(const muon_matrix &m) {
     return { m.tiles < MUON_BLOCKS ? m.tiles : MUON_BLOCKS, THREADS };
@@ -266,9 +252,9 @@ static __device__ __forceinline__ void write_row8(float *u, const muon_matrix &m
 
 /* Lines are the rows of u. @param equal they get one norm */
 template <class A>
-static __global__ void __launch_bounds__(THREADS)
-    muon_pack(const float *u, A x, muon_matrix m, muon_lines lines, bool equal, double margin) {
-    __shared__ float tile[TILE][TILE + 1], line[TILE];
+static __global__ void __launch_bounds__(THREADS, PER_SM)
+    muon_pack(const float *u, A x, muon_matrix m, muon_lines lines, bool equal, float margin) {
+    __shared__ float tile[TILE][TILE + 1], line[TILE], smem[THREADS / WARP];
     int row = threadIdx.x / TILE_EIGHTS, col = threadIdx.x % TILE_EIGHTS * 8;
     line_scale scale = {};
     for (int t = blockIdx.x; t < m.tiles; t += gridDim.x) {
@@ -277,7 +263,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < TILE_TURNS; i++)
             read_row8(u, m, at.row + row + i * (TILE / TILE_TURNS), at.col + col, v[i]);
-        if (t == blockIdx.x) scale = scale_of_rows(lines, equal, margin);
+        if (t == blockIdx.x) scale = scale_of_rows(lines, equal, margin, smem);
         __syncthreads(); /* the tile before has been stored */
         if (threadIdx.x < TILE)
             line[threadIdx.x] = equal ? line_factor(lines, scale, at.row + threadIdx.x) : scale.by;
@@ -302,10 +288,10 @@ static __global__ void __launch_bounds__(THREADS)
 /* The same tiles, the other way. @param of_rows lines are rows of u, else columns; without second moments every
  * element is multiplied by `by` */
 template <class A>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, PER_SM)
     muon_unpack(A x, float *u, muon_matrix m, muon_lines lines, bool of_rows, float by,
                 const step_block *step) {
-    __shared__ float tile[TILE][TILE + 1], line[TILE];
+    __shared__ float tile[TILE][TILE + 1], line[TILE], smem[THREADS / WARP];
     int row = threadIdx.x / TILE_EIGHTS, col = threadIdx.x % TILE_EIGHTS * 8;
     line_scale scale = {};
     if (step->now.skip) return;
@@ -317,7 +303,7 @@ static __global__ void __launch_bounds__(THREADS)
             int64_t s = at.s + row + i * (TILE / TILE_TURNS), l = at.l + col;
             if (s < m.s && l < m.l) x.load(s * m.l + l, (s + 1) * m.l, v[i]);
         }
-        if (t == blockIdx.x && lines.moment) scale = scale_of_moments(lines, by);
+        if (t == blockIdx.x && lines.moment) scale = scale_of_moments(lines, by, smem);
         __syncthreads(); /* the tile before has been stored */
         if (threadIdx.x < TILE) {
             int64_t i = (of_rows ? at.row : at.col) + threadIdx.x;
@@ -346,11 +332,11 @@ static void cuda_muon_pack(const op_call *c) {
     sum_lines(c, u, m.cols, false, lines);
     WITH_TYPE(common_type(m.l, &x, 1),
               LAUNCH(cuda_of(c), packing_shape(m), muon_pack<A>, (const float *)u->data, A(*x), m,
-                     lines, c->attr.update.equilibrate, polar_margin(c->attr.update.polar)));
+                     lines, c->attr.update.equilibrate, (float)polar_margin(c->attr.update.polar)));
 }
 
 static size_t cuda_muon_pack_workspace(const op_backend *b, const op_call *c, int threads) {
-    return (size_t)c->in[0].dim[0] * sizeof(float);
+    return align_up((size_t)c->in[0].dim[0], 4) * sizeof(float);
 }
 
 static void cuda_muon_unpack(const op_call *c) {
@@ -362,10 +348,11 @@ static void cuda_muon_unpack(const op_call *c) {
     muon_lines lines = {};
     if (c->op != OP_MUON_UNPACK) {
         lines.n = c->out[1].dim[0], lines.moment = (float *)c->out[1].data;
-        lines.sum = (float *)c->run->workspace, lines.before = lines.sum + lines.n;
+        lines.sum = (float *)c->run->workspace,
+        lines.before = lines.sum + align_up((size_t)lines.n, 4);
         int64_t length = of_rows ? m.cols : m.rows;
-        lines.size = (double)(m.rows < m.cols ? m.rows : m.cols);
-        lines.beta2 = c->attr.update.beta2, lines.share = (1 - lines.beta2) / (double)length;
+        lines.size = (float)(m.rows < m.cols ? m.rows : m.cols);
+        lines.beta2 = c->attr.update.beta2, lines.share = (1 - lines.beta2) / (float)length;
         sum_lines(c, x, length, of_rows == m.tall, lines);
     }
     WITH_TYPE(common_type(m.l, &x, 1),
@@ -374,7 +361,7 @@ static void cuda_muon_unpack(const op_call *c) {
 }
 
 static size_t cuda_muon_unpack_workspace(const op_backend *b, const op_call *c, int threads) {
-    return (size_t)c->out[1].dim[0] * 2 * sizeof(float);
+    return align_up((size_t)c->out[1].dim[0], 4) * 2 * sizeof(float);
 }
 
 /* ---- orthogonal matrices -----------------------------------------------------------------------------
