@@ -33,7 +33,8 @@ enum { GPT = 3, LLAMA = 12, ALL = 15, QK = 24 }; /* bits of models; QK: norms of
 /* Operands by letter; '-' is absent, '=' the memory of in[0].
  *   activations [N, ...], bf16: d D, f F, g 2F, q heads; x D in fp32; D like d, not touched
  *   Q like q, not touched; v value heads; G gates of these, fp32; fp8: 8 [N, D], 9 [D, N], r a row of scales
- *   fp32: w [D], b [F], s [N], S [N, 2], H [head], h [N, q and k heads]; z [V, D], some rows of it read and written
+ *   Q like q, not touched; v value heads; G gates of these, fp32; fp8: 8 [N, D], 9 [D, N], r a row of scales
+ *   fp32: w [D], b [F], s [N], S [N, 2], H [head], h [N, q and k heads]; z [V, D]
  *   a parameter of PARAMS elements: p fp32, c bf16; read and written: u fp32, C bf16, B moments in
  *   bytes; e [2]
  *   i32: t tokens, k tokens as in text (the n-th most frequent at 1/n), o positions; the table of rope R [4096, head], of tokens T [V, D] bf16 */
@@ -156,7 +157,7 @@ static tensor operand(bench *b, char what, const bench_model *m, size_t *moved) 
     case 'h': t = take_tensor(b, DT_F32, m->n, m->q + m->kv); break;
     case 'R': t = take_tensor(b, DT_F32, 4096, m->head), times = 0; break;
     case 'T': t = take_tensor(b, DT_BF16, m->v, m->d), times = 0; break;
-    case 'z': t = take_tensor(b, DT_F32, m->v, m->d), times = 0; break;
+    case 'z': t = take_tensor(b, DT_F32, m->v, m->d); break;
     default: break;
     }
     *moved += (size_t)times * (t.data ? tensor_bytes(&t) : 0);
@@ -165,10 +166,8 @@ static tensor operand(bench *b, char what, const bench_model *m, size_t *moved) 
 
 /* The bytes that the letters do not count. */
 static size_t moved_besides(const bench_row *r, const bench_model *m, const op_call *c) {
-    double v = (double)m->v, distinct = v * (1 - exp(-(double)m->n / v));
     switch (r->op) {
     case OP_EMBED: return tensor_bytes(&c->out[0]);
-    case OP_EMBED_BWD: return (size_t)(2 * distinct * (double)m->d) * sizeof(float);
     case OP_QKNORM_ROPE_BWD:
     case OP_QKNORM_ROPE_WEIGHTED_BWD: /* in place: of three rows, q and k; two whole ones were counted */
         return (size_t)(m->n * (m->q - m->kv) * m->head) * sizeof(uint16_t);
@@ -194,7 +193,7 @@ static size_t build(bench *b, const bench_row *r, const bench_model *m, op_call 
     c->attr.update.lr_mul = 1, c->attr.update.beta1 = 0.9f, c->attr.update.beta2 = 0.95f;
     c->attr.update.eps = 1e-8f;
     c->attr.fp8.recipe = FP8_DELAYED;
-    c->accumulate = r->op == OP_EMBED_BWD || r->op == OP_SQNORM;
+    c->accumulate = r->op == OP_SQNORM;
     return moved + moved_besides(r, m, c);
 }
 

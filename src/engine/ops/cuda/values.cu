@@ -84,6 +84,22 @@ static __global__ void __launch_bounds__(THREADS)
     if (s.copy) copy_columns(qkv, y, s, first, rows, s.v);
 }
 
+/* Zeros in the columns of dx that gates do not read, of the block's rows. */
+static __device__ __forceinline__ void zero_columns(const mixed &dx, const values_shape &s,
+                                                    int64_t first, int rows) {
+    int from = (s.channels + 7) / 8 * 8, eights = (s.width - from + 7) / 8;
+    const float zero[8] = { 0 };
+    for (int i = threadIdx.x; i < rows * eights; i += THREADS) {
+        int64_t base = (first + i / eights) * s.width;
+        dx.store(base + from + i % eights * 8, base + s.width, zero);
+    }
+    for (int i = threadIdx.x; i < rows * (from - s.channels); i += THREADS) {
+        int col = s.channels + i % (from - s.channels);
+        if (col < s.width)
+            write1(dx.p, dx.dt, (first + i / (from - s.channels)) * s.width + col, 0);
+    }
+}
+
 /* Lanes that share a head: a power of two, so that one may not divide the other. */
 static int lanes_of(int dim) {
     int lanes = 1;
@@ -108,6 +124,7 @@ static __global__ void __launch_bounds__(THREADS, PER_SM)
          first += (int64_t)gridDim.x * ROWS) {
         int rows = (int)(s.n - first < ROWS ? s.n - first : ROWS);
         __syncthreads(); /* nothing of the last tokens is read any more */
+        if (dx.present()) zero_columns(dx, s, first, rows);
         compute_gates(x, s, first, &m);
         for (int base = 0; base < rows * s.heads; base += U * groups) {
             float dot[U] = { 0 };
@@ -152,14 +169,12 @@ static __global__ void __launch_bounds__(THREADS, PER_SM)
             for (int r = 0; i < gates && r < rows; r++)
                 dw[k] += dz[r * s.heads + i / s.channels] * m.x[r * s.channels + i % s.channels];
         }
-        int eights = (s.width + 7) / 8;
-        for (int i = threadIdx.x; dx.present() && i < rows * eights; i += THREADS) {
-            int row = i / eights, col = i % eights * 8;
-            float sum[8] = { 0 };
-            for (int k = 0; k < 8 && col + k < s.channels; k++)
-                for (int h = 0; h < s.heads; h++)
-                    sum[k] += dz[row * s.heads + h] * m.w[h * s.channels + col + k];
-            dx.store((first + row) * s.width + col, (first + row + 1) * s.width, sum);
+        for (int i = threadIdx.x; dx.present() && i < rows * s.channels; i += THREADS) {
+            int row = i / s.channels, col = i % s.channels;
+            float sum = 0;
+            for (int h = 0; h < s.heads; h++)
+                sum += dz[row * s.heads + h] * m.w[h * s.channels + col];
+            write1(dx.p, dx.dt, (first + row) * s.width + col, sum);
         }
         if (s.copy) copy_columns(dy, dqkv, s, first, rows, s.cols);
     }
