@@ -33,7 +33,6 @@ enum { GPT = 3, LLAMA = 12, ALL = 15, QK = 24 }; /* bits of models; QK: norms of
 /* Operands by letter; '-' is absent, '=' the memory of in[0].
  *   activations [N, ...], bf16: d D, f F, g 2F, q heads; x D in fp32; D like d, not touched
  *   Q like q, not touched; v value heads; G gates of these, fp32; fp8: 8 [N, D], 9 [D, N], r a row of scales
- *   Q like q, not touched; v value heads; G gates of these, fp32; fp8: 8 [N, D], 9 [D, N], r a row of scales
  *   fp32: w [D], b [F], s [N], S [N, 2], H [head], h [N, q and k heads]; z [V, D]
  *   a parameter of PARAMS elements: p fp32, c bf16; read and written: u fp32, C bf16, B moments in
  *   bytes; e [2]

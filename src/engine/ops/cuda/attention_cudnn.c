@@ -22,7 +22,10 @@
  *                 the last ones, are left to the kernels of attention.cu
  *
  * A sliding window is a mask of its own that engines know, in rows and in documents: what it hides is not
- * computed. Where no engine has it, it becomes part of the first keys (graph_for).
+ * computed. Where no engine has it, it becomes part of the first keys (graph_for). Our own kernels are slower
+ * with a window too: ring attention's take 0.32 and 0.96 ms, forward and backward, for 32 rows of 2,048 tokens with 6
+ * heads of 128 and a window of 512 on an H200, and cuDNN's engines 0.23 and 0.86; 0.27 and 0.79, 0.17 and 0.67 with one
+ * of 256.
  *
  * lse has another layout in each form. Forward and backward choose the same form, and both engines must
  * exist before either is used (graph_for), so that no other code needs to know the layout.
