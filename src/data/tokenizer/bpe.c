@@ -1,7 +1,8 @@
 /* Byte pair encoding of one piece: begin with its bytes or characters, then join the pair of the
  * lowest rank, the leftmost of equals, until no pair is known. Short pieces, nearly all, are
  * searched from end to end for every join; long ones keep their pairs in a heap, n log n. Where
- * bpe_walk.c applies, it gives the ids of long and non-ASCII pieces faster. */
+ * bpe_walk.c applies, it gives the ids of long and non-ASCII pieces faster; so does bpe_join.c for those
+ * of a batch. */
 #include <stdlib.h>
 #include <string.h>
 

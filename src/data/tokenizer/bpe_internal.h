@@ -1,4 +1,5 @@
-/* Pieces of text to ids by merges: joined pair by pair (bpe.c), or walked where the merges allow it (bpe_walk.c). */
+/* Pieces of text to ids by merges: joined pair by pair (bpe.c), or where the merges allow it walked (bpe_walk.c), or
+ * joined from characters on (bpe_join.c). */
 #ifndef INGOT_TOKENIZER_BPE_INTERNAL_H
 #define INGOT_TOKENIZER_BPE_INTERNAL_H
 

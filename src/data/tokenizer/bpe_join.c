@@ -2,22 +2,22 @@
  * long and mostly new: 今日は天気がいい.
  *
  * Applies where tokens have ranks above those of their halves (bpe_walk.c), so that joins happen in order of rank and
- * every token is made by one pair only. Other pairs are never joined and are left out here. Merges are numbered in order
- * of rank; a symbol is a byte, or 256 + the merge that makes it.
+ * every token is made by one pair only. Other pairs are never joined and are left out here. Merges are numbered in
+ * order of rank; a symbol is a byte, or 256 + the merge that makes it.
  *
- * A character begins as one symbol, past the joins of its bytes, if no join from its inside to a neighbor can come before
- * them: if every token that begins or ends inside of it, and goes beyond it, has a higher rank than the character
- * itself. Until that rank the bytes of the character are joined as if they were alone; joins of the whole
- * character have higher ranks in any case. Other characters begin as bytes.
+ * A character begins as one symbol, past the joins of its bytes, if no join from its inside to a neighbor can come
+ * before them: if every token that begins or ends inside of it, goes beyond it and fits its neighbors has a higher rank
+ * than the character itself. Until that rank the bytes of the character are joined as if they were alone; joins of the
+ * whole character have higher ranks in any case. Other characters begin as bytes.
  *
  * A piece has at most 64 symbols, so that a word has a bit for each one that is left, and the next join is the least of
  * 64 numbers, merge << 6 | position: of equals, the leftmost.
  *
  * Time is spent waiting for memory, and on branches that are hard to predict: whether a pair is joined. So pairs are
  * looked up without branches, several pieces take turns, and tables are small and on huge pages. A pair's hash leads
- * to a bucket of a few pairs, which holds a factor for a second hash, chosen when the table is built, that leads to the
- * only slot which can hold the pair. Most pairs are not joined: one bit of 16 in the bucket shows it for many, and these
- * read slot 0, which is always near. */
+ * to a bucket of a few pairs, which holds a factor for a second hash, chosen when the table is built, that leads to
+ * the only slot which can hold the pair. Most pairs are not joined: one bit of 16 in the bucket shows it for many, and
+ * these read slot 0, which is always near. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,7 +8,7 @@
  *
  * so a block, which begins with a piece, is classified and compared as vectors, and the result is a
  * word with a bit for each beginning. Contractions are rare and corrected afterwards. What is left
- * at the end of a block begins the next one.
+ * at the end of a block begins the next one, unless it is long: then that block begins inside of it.
  */
 #include <string.h>
 
