@@ -204,6 +204,9 @@ PLANT(few_stalls) {
     "{\"event\":\"failure\",\"step\":900,\"time\":1,\"message\":\"step 900: nonfinite again, after 3 rollbacks\"}\n"
 #define ROLLBACK                                                                                   \
     "{\"event\":\"rollback\",\"step\":700,\"time\":1,\"alert\":\"loss_spike\",\"from_step\":740,\"attempt\":1}\n"
+#define SPIKE_AT(step)                                                                             \
+    "{\"event\":\"alert\",\"alert\":\"loss_spike\",\"step\":" #step                                \
+    ",\"documents\":[{\"source\":\"web\",\"document\":41,\"loss\":9}]}\n"
 #define RESUME  "{\"event\":\"resume\",\"step\":500,\"time\":1}\n"
 #define ATTEMPT "{\"attempt\":1,\"time\":1,\"status\":79,\"rank\":3,\"cause\":\"lost rank 3\"}\n"
 #define ENDED   "{\"attempt\":2,\"time\":2,\"status\":0,\"rank\":-1,\"cause\":\"\"}\n"
@@ -240,6 +243,9 @@ static const run runs[] = {
     { "spike with an alert", "spikes", 1000, plant_spike_with_alert },
     { "spike without alerts", "spikes", 1000, plant_spike_without_alert },
     { "many spikes", "spikes", 2400, plant_spikes },
+    { "spikes of one document", "spikes", 2400, plant_spikes,
+      SPIKE_AT(501) SPIKE_AT(701) SPIKE_AT(901) SPIKE_AT(1101) SPIKE_AT(1301) SPIKE_AT(1501)
+          SPIKE_AT(1701) SPIKE_AT(1901) SPIKE_AT(2101) SPIKE_AT(2301) },
     { "plateau of 1,800 steps", "plateau", 2700, plant_plateau },
     { "plateau of a long run", "plateau", 30000, plant_plateau },
     { "plateau of a noisy run", "plateau", 9000, plant_plateau, .noise = 0.12 },
@@ -405,6 +411,7 @@ static void evidence_names_the_place(void **state) {
                   { "slow rank", "rank 2 computes for 1.5" },
                   { "spike with an alert", "at step 667" },
                   { "spike with an alert", "source b" },
+                  { "spikes of one document", "document 41 of web is the worst of 10 of them" },
                   { "one wild block", "block 3" },
                   { "halved throughput", "around step 501" },
                   { "died after rollbacks", "nonfinite again" },

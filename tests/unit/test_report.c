@@ -72,6 +72,35 @@ static void spikes_are_found_with_data_and_cause(void **state) {
     report_free(r);
 }
 
+/* The alerts of a run name the documents of a spike, and those of several spikes are compared. */
+static void spikes_are_found_with_documents(void **state) {
+    static const struct {
+        const char *events, *cause, *evidence;
+    } cases[] = {
+        { "{\"event\":\"alert\",\"alert\":\"loss_spike\",\"step\":220,\"documents\":[{\"sequence\":1755,\"source\":\"b\","
+          "\"document\":17,\"loss\":9.25},{\"sequence\":1756,\"source\":\"a\",\"document\":3}]}\n"
+          "{\"event\":\"alert\",\"alert\":\"grad_explosion\",\"step\":220,\"documents\":[{\"source\":\"a\"}]}\n",
+          "gradient norm 9.0x its median; worst sequence: document 17 of b, loss 9.25",
+          "document 17 of b" },
+        { "{\"event\":\"alert\",\"alert\":\"loss_spike\",\"step\":220,\"documents\":[{\"source\":\"b\"}]}\n",
+          "median; worst sequence: b", "worst sequence: b" },
+        { "{\"event\":\"alert\",\"alert\":\"loss_spike\",\"step\":221,\"documents\":[{\"source\":\"b\"}]}\n",
+          "its median", "its median" },
+        { "{\"event\":\"alert\",\"step\":220,\"documents\":[]}\n{\"event\":\"alert\",\"step\":220,\"documents\":7}\n",
+          "its median", "its median" },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        test_folder *f = *state;
+        assert_ok(io_make_dirs(in_folder(f, "d")));
+        folder_write(f, "d/events.jsonl", cases[i].events);
+        run_report *r = report_of(f, "d", (planted){ .spike = 220 }, 400);
+        assert_int_equal(r->spikes, 1);
+        if (!str_ends(r->spike[0].cause, cases[i].cause)) fail_msg("%s", r->spike[0].cause);
+        assert_true(finds(r, cases[i].evidence));
+        report_free(r);
+    }
+}
+
 static void stagnation_and_divergence_are_found(void **state) {
     run_report *r = report_of(*state, "flat", (planted){ .flat_from = 300 }, 800);
     assert_int_equal(r->phase[r->phases - 1].kind, PHASE_STAGNANT);
@@ -168,6 +197,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(a_good_run_has_no_findings),
         IN_FOLDER(spikes_are_found_with_data_and_cause),
+        IN_FOLDER(spikes_are_found_with_documents),
         IN_FOLDER(stagnation_and_divergence_are_found),
         IN_FOLDER(stalls_are_found),
         IN_FOLDER(energy_is_integrated),

@@ -174,7 +174,10 @@ static float sign_of_row(const layout *l, int64_t r) {
     return l->how & HF_REFLECTED && r % l->head_dim >= l->head_dim / 2 ? -1.0f : 1.0f;
 }
 
-/* Reads our values from their tensor. @param column holds twice l->rows values. */
+/* Columns of a transposed matrix that are read together: one of them at a time would write a float per cache line. */
+enum { READ_COLUMNS = 16 };
+
+/* Reads our values from their tensor. @param column holds 2 * READ_COLUMNS * l->rows values. */
 static err read_layout(const layout *l, const st_tensor *t, float *column, float *out) {
     if (!(l->how & HF_TRANSPOSED)) {
         for (int64_t r = 0; r < l->rows; r++) {
@@ -184,10 +187,15 @@ static err read_layout(const layout *l, const st_tensor *t, float *column, float
         for (int64_t i = 0; (l->how & HF_LESS_ONE) && i < l->rows * l->cols; i++) out[i] += 1;
         return OK;
     }
-    for (int64_t c = 0; c < l->cols; c++) {
-        int64_t n = (l->rows - 1) * l->step + 1;
-        TRY(st_read_f32(t, l->base + c * l->their_rows + their_row(l, 0), n, column));
-        for (int64_t r = 0; r < l->rows; r++) out[r * l->cols + c] = column[r * l->step];
+    int64_t n = (l->rows - 1) * l->step + 1;
+    for (int64_t c = 0; c < l->cols; c += READ_COLUMNS) {
+        int64_t many = MIN(READ_COLUMNS, l->cols - c);
+        for (int64_t k = 0; k < many; k++)
+            TRY(st_read_f32(t, l->base + (c + k) * l->their_rows + their_row(l, 0), n,
+                            column + k * n));
+        for (int64_t r = 0; r < l->rows; r++)
+            for (int64_t k = 0; k < many; k++)
+                out[r * l->cols + c + k] = column[k * n + r * l->step];
     }
     return OK;
 }
@@ -333,7 +341,7 @@ err hf_source_open(const hf_family *family, const st_file *f, const model *m, hf
     out->value_bytes = (size_t)largest_param(m) * sizeof(float);
     int64_t rows = 1;
     for (int i = 0; i < model_params(m); i++) rows = MAX(rows, model_param_at(m, i)->dim[0]);
-    out->column_bytes = 2 * (size_t)rows * sizeof(float);
+    out->column_bytes = 2 * READ_COLUMNS * (size_t)rows * sizeof(float);
     TRY(mem_map(out->value_bytes, &out->values));
     return mem_map(out->column_bytes, &out->column);
 }

@@ -199,6 +199,8 @@ static void take_event(run_report *r, const json_t *o) {
         r->events.rollbacks++;
         r->events.rollback_step = json_number_value(json_object_get(o, "from_step"));
     }
+    if (!strcmp(kind, "alert"))
+        report_name_document(r, step, json_array_get(json_object_get(o, "documents"), 0));
     if (strcmp(kind, "failure") && !json_is_true(json_object_get(o, "on_alert"))) return;
     r->events.failure_step = step;
     snprintf(r->events.failure, sizeof r->events.failure, "%s", message ? message : "an error");

@@ -117,6 +117,18 @@ static bool finds_spikes(const run_report *r, str *s) {
     str_add(s, "%lld in %lld steps, the highest at step %.0f (%.4f where %.4f was usual; %s)",
             (long long)r->spikes, (long long)r->rows, highest->step, highest->loss, highest->mean,
             highest->cause);
+    int same_source = 0, same_document = 0;
+    for (int i = 0; i < (int)MIN(r->spikes, REPORT_LISTED) && *highest->source; i++) {
+        bool same = !strcmp(r->spike[i].source, highest->source);
+        same_source += same;
+        same_document +=
+            same && highest->document >= 0 && r->spike[i].document == highest->document;
+    }
+    if (same_document > 1)
+        str_add(s, "; document %lld of %s is the worst of %d of them", (long long)highest->document,
+                highest->source, same_document);
+    else if (same_source > 1)
+        str_add(s, "; the worst sequence of %d of them is of %s", same_source, highest->source);
     return true;
 }
 

@@ -35,7 +35,9 @@ typedef struct loss_window {
 typedef struct loss_spike {
     double step, loss, mean, deviation;
     double from_sequence, to_sequence; /* the data of the step; NaN: not known */
-    char cause[128];                   /* what else was unusual in that step */
+    char cause[256];                   /* what else was unusual in that step */
+    char source[48];  /* of the sequence with the highest loss, from the alert; "": not known */
+    int64_t document; /* within the source; -1: not known */
 } loss_spike;
 
 typedef struct run_stall {

@@ -9,6 +9,8 @@ double report_quantile(const series_column *c, int64_t row, double q);
 /* @return the standard deviation of the noise from one value of rows [from, to) to the next: a trend does not count. */
 double report_noise(const series_column *c, int64_t from, int64_t to);
 void report_find_spikes(run_report *r);
+/* Notes which document an alert of that step found worst. @param worst an entry of the event's "documents"; NULL: none */
+void report_name_document(run_report *r, double step, const struct json_t *worst);
 /* Adds what findings.def lists; everything else in the report is known. */
 void report_find_all(run_report *r);
 

@@ -97,8 +97,29 @@ void report_find_spikes(run_report *r) {
                                 .loss = v,
                                 .mean = mean,
                                 .deviation = deviation,
+                                .document = -1,
                                 .from_sequence = series_in_row(data, row - 1),
                                 .to_sequence = series_in_row(data, row) },
                   row);
+    }
+}
+
+void report_name_document(run_report *r, double step, const json_t *worst) {
+    const char *source = json_string_value(json_object_get(worst, "source"));
+    const json_t *number = json_object_get(worst, "document"),
+                 *loss = json_object_get(worst, "loss");
+    if (!source) return;
+    for (int i = 0; i < (int)MIN(r->spikes, REPORT_LISTED); i++) {
+        loss_spike *s = &r->spike[i];
+        if (s->step != step || *s->source) continue; /* the first alert of a step has named it */
+        snprintf(s->source, sizeof s->source, "%s", source);
+        s->document = json_is_integer(number) ? json_integer_value(number) : -1;
+        str text = { 0 };
+        str_add(&text, "%s; worst sequence: ", s->cause);
+        if (s->document >= 0) str_add(&text, "document %lld of ", (long long)s->document);
+        str_add(&text, "%s", s->source);
+        if (json_is_number(loss)) str_add(&text, ", loss %.4g", json_number_value(loss));
+        snprintf(s->cause, sizeof s->cause, "%s", text.text);
+        str_free(&text);
     }
 }
