@@ -323,7 +323,7 @@ static void groups_that_cannot_be_are_refused(void **state) {
         { OPTIM_ADAMW, false, false, 0.01, "[{match: \"x*\"}]", "matches no parameter" },
         { OPTIM_ADAMW, false, false, 0.01, "[{match: matrices}, {match: \"attn.*\"}]",
           "group 2: every parameter that \"attn.*\" matches belongs to a group before it" },
-        { OPTIM_ADAMW, false, false, 0, "[{match: embed, lr: 1}]", "optimizer.lr is 0" },
+        { OPTIM_ADAMW, false, false, 0, "[{match: embed, lr: 1}]", "optimizer.lr, which is 0" },
         { OPTIM_ADAMW, false, true, 0.01, "[{match: embed, name: sgd}]",
           "model.mup has no learning rates for sgd" },
         { OPTIM_ADAMW, false, true, 0.01, "[{match: embed, lr_base_width: 8}]",
