@@ -240,6 +240,8 @@ static void record_unpack(const optimizer *o, prog *p, const muon_list *l, const
         if (keeps) unpack.attr.update.beta2 = (float)o->s.muon_beta2;
         record_states(o, p, e->param, &unpack);
         rec_change(p, unpack);
+    } else {
+        record_zero(p, whole); /* all-to-alls read it, so that it needs memory of its own */
     }
     if (dealt)
         deal_back(o, p, l, r, whole);
