@@ -40,7 +40,7 @@ struct loader {
     int slots, workers;
     batch_slot *ring;  /* [slots] */
     void *memory;      /* of the slots' arrays */
-    row_maker *makers; /* [workers], at least one: the caller's if there are no workers */
+    row_maker *makers; /* [workers], or one of the caller's if it has no workers */
     pthread_t *threads;
     int started;
 

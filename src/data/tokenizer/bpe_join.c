@@ -134,8 +134,8 @@ static bool place_merges(bpe_joins *j, const uint64_t *pairs) {
 
 /* ---- characters that begin as one symbol --------------------------------------------------------------- */
 
-/* What is next to a character: a byte before it, or two after it. Those of three-byte characters have an index each;
- * all others share one. */
+/* Indexes of a character's neighbors, the byte before it and the two bytes after it: each byte of three-byte characters
+ * has its own index, all others share one. */
 enum { BEFORE_OTHER = 64, BEFORE = 65, AFTER_OTHER = 1 << 10, AFTER };
 static uint32_t first_two(char first, char second) { return (first & 15u) << 6 | (second & 63u); }
 static uint32_t index_before(char byte) { return is_follow(byte) ? byte & 63u : BEFORE_OTHER; }

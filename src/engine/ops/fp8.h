@@ -66,7 +66,7 @@ static inline FP8_BOTH void fp8_set_scale(float *row, float scale) {
 }
 
 /* @return the scale of the gradient of logits in e5m2. Softmax and target bound it by `unit`, the gradient of a token's loss;
- * a z-loss may exceed that, and has room up to 14 times of it. */
+ * a z-loss may exceed that, by a factor of up to 14 before it saturates. */
 static inline FP8_BOTH float fp8_logit_scale(float unit) {
     return fp8_scale(8 * (unit < 0 ? -unit : unit), fp8_top(DT_E5M2));
 }

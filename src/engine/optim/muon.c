@@ -57,13 +57,13 @@ bool muon_is_here(const optimizer *o, int param) {
     return false;
 }
 
-/* Matrices that ranks take turns with: of one shape, sharded alike, in one list of record_orthogonal. That has one layer
- * where ranks have slices, else all layers. */
+/* Matrices that ranks take turns with: of one shape, sharded alike, in one list of record_orthogonal. A list has one
+ * layer where ranks have slices, and all layers otherwise. */
 typedef struct deal {
     int bucket, layer; /* layer: -1 for all */
     int64_t dim[2];
     placement pl;
-    int first, n; /* the turn of the first of them, and how many there are */
+    int first, n; /* the turn of its first matrix, and the number of matrices */
 } deal;
 
 static bool is_dealt_alike(const deal *a, const deal *b) {
