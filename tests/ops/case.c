@@ -177,7 +177,7 @@ int spec_ops(const op_spec *s, op_code ops[MAX_CALLS]) {
     if (s->alone) return n;
     if (row->bwd == BWD_SELF) ops[n++] = s->op;
     bool by_name = row->bwd == BWD_BY_NAME || row->bwd == BWD_NORM || row->bwd == BWD_LINEAR ||
-                   row->bwd == BWD_BLOCKS;
+                   row->bwd == BWD_BLOCKS || row->bwd == BWD_MIX;
     if (!by_name || row->fused.plain) return n; /* a fused activation has its own backward */
     for (int i = 0; i < 2; i++)
         if (row->bwd_op[i]) ops[n++] = row->bwd_op[i];

@@ -44,6 +44,23 @@ static bool norm_may_lack(uint32_t absent_in, uint32_t absent_out) {
     return !(absent_out & 1) || (absent_in & 2);
 }
 
+/* The residual and an earlier value. Variant 1: all but delta in fp32, as a residual. */
+static void mix_values(op_case *c) {
+    if (!(c->shape.variant & 1)) return;
+    c->in[0].dt = c->in[0].grad_dt = c->in[2].dt = c->in[2].grad_dt = DT_F32;
+    for (int i = 0; i < 3; i++) c->out[i].dt = c->out[i].grad_dt = DT_F32;
+}
+static void mix_reference(op_case *c) {
+    double a = c->in[3].v ? c->in[3].v[0] : 1, b = c->in[4].v[0];
+    for (int64_t i = 0; i < c->in[0].count; i++) {
+        double past = c->in[2].v[i];
+        double r = c->in[0].v[i] + (c->in[1].v ? c->in[1].v[i] : 0);
+        c->out[0].v[i] = r;
+        c->out[1].v[i] = a * r + b * past;
+        c->out[2].v[i] = past;
+    }
+}
+
 /* d = head size, q and k: heads of each */
 static void qknorm_sizes(op_case *c) {
     int64_t d = size_of(c, 'd'), q = size_of(c, 'q'), k = size_of(c, 'k');
@@ -157,6 +174,17 @@ const op_spec norm_specs[] = {
       .shares = true,
       .small = { { 1, 5 }, { 5, 37 }, { 40, 513 } },
       .wide = { NORM_WIDE },
+      .wide_tol = { 3e-6, 1e-5 },
+      .shift = 8 },
+    { .op = OP_MIX,
+      .letters = "ND",
+      .values = mix_values,
+      .reference = mix_reference,
+      .may_lack = norm_may_lack,
+      .shares = true,
+      .variants = 2,
+      .small = { { 1, 1 }, { 5, 37 }, { 40, 600 } },
+      .wide = { { 1, 8 }, { 3, 20 }, { 33, 768 }, { 130, 129 }, { 1500, 768, .modes = MODE_BF16 } },
       .wide_tol = { 3e-6, 1e-5 },
       .shift = 8 },
     { .op = OP_QK_SQUARES,

@@ -282,11 +282,42 @@ static void bwd_norm(bwd_step *s) {
     }
 }
 
+/* The gradients that reach the sum and the earlier value from elsewhere are added inside the op. Of a carried value these
+ * are what later programs left (seed_gradients). */
+static void bwd_mix(bwd_step *s) {
+    enum { X, DELTA, PAST, A, B };
+    prog *p = s->p;
+    const val *in = s->o->in, *out = s->o->out; /* out: r, y */
+    val summed = out[0] == VAL_NONE ? in[X] : out[0];
+    op_acc acc = ACC_STORE, a_acc = ACC_STORE;
+    val da = needs_grad(s, in[A]) ? param_grad(p, in[A], &a_acc) : VAL_NONE;
+    val db = needs_grad(s, in[B]) ? param_grad(p, in[B], &acc) : VAL_NONE;
+    BUG_IF(da != VAL_NONE && a_acc != acc);
+    BUG_IF(out[2] != VAL_NONE); /* the value stays in place */
+    val dx = new_grad(s, summed), dpast = new_grad(s, in[PAST]);
+    prog_op *o = op_emit(p, op_row_of(s->o->op)->bwd_op[0]);
+    val reads[] = { grad_of(s, out[1]),  summed, in[PAST], in[A], in[B], grad_of(s, summed),
+                    grad_of(s, in[PAST]) };
+    memcpy(o->in, reads, sizeof reads);
+    o->out[0] = dx;
+    o->out[1] = dpast;
+    o->out[2] = da;
+    o->out[3] = db;
+    o->acc = acc;
+    p->val[in[PAST]].grad = dpast; /* already holds what it had, as dx does */
+    if (out[0] == VAL_NONE) {
+        p->val[in[X]].grad = dx;
+    } else {
+        add_grad(s, in[X], dx);
+        add_grad(s, in[DELTA], dx);
+    }
+}
+
 static void (*const rules[BWD_COUNT])(bwd_step *) = {
     [BWD_MISSING] = bwd_missing, [BWD_BY_NAME] = bwd_by_name, [BWD_SELF] = bwd_self,
     [BWD_SUM] = bwd_sum,         [BWD_COMM] = bwd_comm,       [BWD_LOSS] = bwd_loss,
     [BWD_LINEAR] = bwd_linear,   [BWD_NORM] = bwd_norm,       [BWD_STOP] = bwd_stop,
-    [BWD_BLOCKS] = bwd_blocks,
+    [BWD_BLOCKS] = bwd_blocks,   [BWD_MIX] = bwd_mix,
 };
 
 /* ---- gradients of buckets, over the mesh ------------------------------------------------- */
@@ -436,6 +467,37 @@ static void seed_gradients(prog *p) {
     if (p->delta_out != VAL_NONE) p->val[p->delta_out].grad = p->grad_in;
 }
 
+/* The gradient of a carried value as later programs left it. */
+static val new_carry_grad(prog *p, int which, val of) {
+    prog_val x = p->val[of];
+    val g = val_new(p, VC_CARRIED, x.dt, x.ndim, x.dim, placement_dual(x.pl));
+    p->val[g].name = "d_carried";
+    return p->carry_grad_in[which] = g;
+}
+
+/* A reader adds its share to that gradient; of the program that left the value it is the rest. */
+static void seed_carried(prog *p) {
+    for (int i = 0; i < CARRIES; i++) {
+        val in = p->carry_in[i], out = p->carry_out[i];
+        BUG_IF(in != VAL_NONE && out != VAL_NONE);
+        if (in != VAL_NONE) {
+            val g = new_carry_grad(p, i, in); /* may move the values */
+            p->val[in].grad = g;
+        } else if (out != VAL_NONE) {
+            val later = new_carry_grad(p, i, out), so_far = p->val[out].grad, sum = later;
+            if (so_far != VAL_NONE) {
+                prog_val x = p->val[out];
+                sum = val_new(p, VC_TEMP, x.dt, x.ndim, x.dim, placement_dual(x.pl));
+                prog_op *o = op_emit(p, OP_ADD);
+                o->in[0] = so_far;
+                o->in[1] = later;
+                o->out[0] = sum;
+            }
+            p->val[out].grad = sum;
+        }
+    }
+}
+
 /* The gradient of the residual state leaves the program. */
 static void pass_on_gradient(prog *p) {
     if (p->res_in == VAL_NONE || p->error) return;
@@ -444,6 +506,18 @@ static void pass_on_gradient(prog *p) {
     BUG_IF(p->val[g].cls != VC_TEMP);
     p->val[g].cls = VC_BOUNDARY;
     p->grad_out = g;
+}
+
+/* The gradients of carried values that this program read go on to earlier ones. */
+static void pass_on_carried(prog *p) {
+    for (int i = 0; i < CARRIES && !p->error; i++) {
+        if (p->carry_in[i] == VAL_NONE) continue;
+        val g = p->val[p->carry_in[i]].grad;
+        if (g == p->carry_grad_in[i]) continue; /* nothing was added */
+        BUG_IF(p->val[g].cls != VC_TEMP);
+        p->val[g].cls = VC_CARRIED;
+        p->carry_grad_out[i] = g;
+    }
 }
 
 /* The gradient of v, whose rows were used in parts, consists of theirs. */
@@ -494,6 +568,7 @@ void pass_backward(prog *p) {
     rec_site site = p->site;
     seed_gradients(p);
     p->emit = &p->bwd;
+    seed_carried(p);
     for (int i = p->fwd.n - 1; i >= 0 && !p->error; i--) derive_op(p, i);
     axis_set *partial = mem_alloc(((size_t)p->set.params + 1) * sizeof *partial);
     for (int i = 0; i < p->set.params && !p->error; i++) partial[i] = prog_grad_partial(p, i);
@@ -502,5 +577,6 @@ void pass_backward(prog *p) {
     if (!p->error) reduce_to_slices(p);
     free(partial);
     pass_on_gradient(p);
+    pass_on_carried(p);
     p->site = site;
 }

@@ -5,6 +5,7 @@
  *     passed         per slot                what a pipeline stage sends and receives
  *                                            (chunks of a rank whose slots have one size share them)
  *     residual       two of each, in turn    between the programs of a stage
+ *     carried        per slot                values that later programs read, and in training their gradients
  *     gathered       per slot of a pool      parameters that are stored in slices (slots.c)
  *     whole grads    per slot of a pool      gradients on their way to the slices
  */
@@ -165,6 +166,22 @@ int chain_slot_owner(const chain *c, int rank, int chunk) {
     return chunk;
 }
 
+/* Values that programs of the chain carry: those from 0 on. */
+static int carried_values(const chain *c) {
+    int n = 0;
+    for (int i = 0; i < CARRIES; i++) {
+        bool left = c->first->carry_out[i] != VAL_NONE;
+        for (int l = 0; l < c->layers; l++) left |= chain_block(c, l)->carry_out[i] != VAL_NONE;
+        if (left) n = i + 1;
+    }
+    return n;
+}
+
+/* Of a slot: the values and, in training, behind them their gradients. */
+static size_t carried_bytes(const chain_plan *k) {
+    return k->res_bytes * (size_t)carried_values(&k->c) * (is_training(k) ? 2 : 1);
+}
+
 static void add_regions(plan *p, const chain_plan *k, chunk_plan *u) {
     size_t n = (size_t)u->slots, segments = (size_t)chunk_segments(&k->c, &u->k);
     if (is_training(k)) {
@@ -175,6 +192,8 @@ static void add_regions(plan *p, const chain_plan *k, chunk_plan *u) {
                 plan_region(p, "block inputs", n * block_input_bytes(k->c.block[0]) * segments);
     }
     if (is_pipeline(k)) u->passed = plan_region(p, "pipeline", n * passed_bytes(k, &u->k));
+    BUG_IF(is_pipeline(k) && carried_bytes(k)); /* messages between stages do not have them */
+    if (carried_bytes(k)) u->carried = plan_region(p, "carried", n * carried_bytes(k));
 }
 
 /* @param owner of its slots: itself, or a chunk that was added before. */
@@ -185,6 +204,7 @@ static void add_chunk(plan *p, const chain_plan *k, chunk_plan *u, const chunk_p
     u->saved = owner == u ? -1 : owner->saved;
     u->block_inputs = owner == u ? -1 : owner->block_inputs;
     u->passed = owner == u ? -1 : owner->passed;
+    u->carried = owner == u ? -1 : owner->carried;
     u->slot_bytes = owner->slot_bytes;
     if (owner == u) add_regions(p, k, u);
     u->inputs = mem_alloc(n * sizeof *u->inputs);
@@ -365,6 +385,29 @@ static char *block_input_at(const spot *s) {
     return (char *)plan_data(s->p, s->u->block_inputs) + i * block_input_bytes(s->in->p);
 }
 
+/* Whether a program after this instance reads a carried value, and so has left a gradient of it. */
+static bool read_later(const spot *s, int which) {
+    const chain *c = &s->k->c;
+    int n = s->u->k.layers;
+    for (int i = s->index + 1; i <= n; i++)
+        if (chain_block(c, s->u->k.from + i - 1)->carry_in[which] != VAL_NONE) return true;
+    return s->index <= n && c->last->carry_in[which] != VAL_NONE;
+}
+
+/* NULL for a gradient that no program has left yet. */
+static char *carried_at(const spot *s, val v) {
+    const prog *g = s->in->p;
+    char *slot = (char *)plan_data(s->p, s->u->carried) + (size_t)s->slot * carried_bytes(s->k);
+    size_t each = s->k->res_bytes, gradients = each * (size_t)carried_values(&s->k->c);
+    for (int i = 0; i < CARRIES; i++) {
+        char *at = slot + each * (size_t)i;
+        if (v == g->carry_in[i] || v == val_root(g, g->carry_out[i])) return at;
+        if (v == g->carry_grad_out[i]) return at + gradients;
+        if (v == g->carry_grad_in[i]) return read_later(s, i) ? at + gradients : NULL;
+    }
+    BUG("a carried value that no program carries");
+}
+
 /* @return the address of a root value other than the residual input. */
 static void *root_address(const spot *s, val v) {
     const plan *p = s->p;
@@ -374,6 +417,7 @@ static void *root_address(const spot *s, val v) {
     case VC_TEMP: return (char *)plan_data(p, p->temp) + x->at;
     case VC_SAVED: return saved_at(s, v);
     case VC_BLOCK_INPUT: return block_input_at(s);
+    case VC_CARRIED: return carried_at(s, v);
     case VC_PARAM: return plan_data(p, s->k->find(s->k->find_ctx, x->bucket, s->in->layer).param);
     case VC_GRAD: return plan_data(p, s->k->find(s->k->find_ctx, x->bucket, s->in->layer).grad);
     case VC_GATHERED: /* in slot 0 at first */

@@ -17,9 +17,9 @@ typedef struct instance {
 typedef struct chunk_plan {
     model_chunk k;
     int slots;
-    int saved, block_inputs, passed; /* regions, -1: none */
-    size_t slot_bytes;               /* of the values that a slot's blocks save until backward */
-    instance **inst;                 /* [slots][insts] */
+    int saved, block_inputs, passed, carried; /* regions, -1: none */
+    size_t slot_bytes; /* of the values that a slot's blocks save until backward */
+    instance **inst;   /* [slots][insts] */
     int insts;
     int *inputs;                   /* [slots] the slot of inputs that its instances are bound to */
     comm_ticket (*ticket)[PASSES]; /* [slots] of what is being sent */

@@ -19,6 +19,7 @@ static const char *const class_name[] = {
     [VC_REGION] = "stored",
     [VC_STATE] = "state",
     [VC_BOUNDARY] = "boundary",
+    [VC_CARRIED] = "carried",
     [VC_ALIAS] = "",
 };
 
@@ -35,7 +36,7 @@ static void dump_val(const prog *p, const char *name, val v, str *out) {
 static void dump_ref(const prog *p, const char *name, val v, str *out) {
     const prog_val *x = &p->val[v];
     bool named = x->name && (x->param >= 0 || x->cls == VC_INPUT || x->cls == VC_BOUNDARY ||
-                             x->cls == VC_PARAM || x->cls == VC_REGION);
+                             x->cls == VC_CARRIED || x->cls == VC_PARAM || x->cls == VC_REGION);
     str_add(out, "%s:", name);
     if (named)
         str_add(out, "%s", x->name);

@@ -11,6 +11,16 @@ static void mark_outputs(prog *p) {
             p->val[val_root(p, out[i])].cls = VC_BOUNDARY;
 }
 
+/* Values that are left for later programs have memory of the chain, in which backward finds them too. */
+static void mark_carried(prog *p) {
+    for (int i = 0; i < CARRIES; i++) {
+        if (p->carry_out[i] == VAL_NONE) continue;
+        prog_val *v = &p->val[val_root(p, p->carry_out[i])];
+        BUG_IF(v->cls != VC_TEMP);
+        v->cls = VC_CARRIED;
+    }
+}
+
 static void append_ops(op_list *to, op_list *from) {
     for (int i = 0; i < from->n; i++) list_push(to, &from->op[i]);
     free(from->op);
@@ -29,6 +39,7 @@ err prog_finish(prog *p) {
         pass_memory(p);
         return OK;
     }
+    mark_carried(p);
     if (p->o.fp8_sites) pass_fp8(p);
     if (p->terminal)
         append_ops(&p->fwd, &p->bwd);

@@ -18,6 +18,7 @@ typedef enum {
     VC_REGION,     /* memory of a plan region, from an offset on: what an update changes */
     VC_STATE,      /* the step block's state */
     VC_BOUNDARY, /* passed between instances */
+    VC_CARRIED,  /* carried past instances, or its gradient: in a slot of the chain */
     VC_ALIAS     /* bytes of another value */
 } val_class;
 
@@ -124,10 +125,13 @@ struct prog {
     val res_in, delta_in, res_out, delta_out; /* the residual state, VAL_NONE where there is none */
     val block_input;                          /* its sum, from which recompute can start */
     val grad_in, grad_out;                    /* of the residual, backward */
-    val result;                               /* the loss per token; in DECODE the logits */
-    val top1;                                 /* of EVAL, beside the loss; else VAL_NONE */
-    size_t temp_bytes, saved_bytes;           /* by the memory pass */
-    size_t gathered_bytes, whole_grad_bytes;  /* ... of one slot */
+    /* Carried values (record.h), VAL_NONE where there is none: as read, as left, and backward their gradients as later
+     * programs left them and with this program's share. */
+    val carry_in[CARRIES], carry_out[CARRIES], carry_grad_in[CARRIES], carry_grad_out[CARRIES];
+    val result;                              /* the loss per token; in DECODE the logits */
+    val top1;                                /* of EVAL, beside the loss; else VAL_NONE */
+    size_t temp_bytes, saved_bytes;          /* by the memory pass */
+    size_t gathered_bytes, whole_grad_bytes; /* ... of one slot */
     val *bucket_full, *bucket_grad; /* [buckets] what parameters are read from, gradients go to */
     row_division *division;         /* what was split or joined by rows */
     int divisions, division_cap;

@@ -286,6 +286,16 @@ val rec_sum_(prog *p, residual_state s) {
     return sum;
 }
 
+val rec_mix_(prog *p, residual_state s, val past, val a, val b) {
+    enum { R, Y };
+    val out[OP_MAX_OUT];
+    rec_request r = { .op = OP_MIX,
+                      .in = { s.residual, s.delta, past, a, b },
+                      .want = s.delta == VAL_NONE ? 0 : 1 << R };
+    if (rec_op(p, &r, out)) note_block_input(p, s, out[R]);
+    return out[Y];
+}
+
 /* Over all heads where ranks share them: the mean squares of each rank's heads are summed over the ranks. */
 static val qknorm_over_ranks(prog *p, const rec_request *n, axis_set axes) {
     rec_request squares = { OP_QK_SQUARES, { n->in[0] }, n->attr };

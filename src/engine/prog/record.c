@@ -13,6 +13,10 @@ prog *prog_new(const char *name, prog_mode mode, const mesh *m, const param_set 
     p->emit = &p->fwd;
     p->res_in = p->delta_in = p->res_out = p->delta_out = p->block_input = VAL_NONE;
     p->grad_in = p->grad_out = p->result = p->top1 = VAL_NONE;
+    for (int i = 0; i < CARRIES; i++) {
+        p->carry_in[i] = p->carry_out[i] = VAL_NONE;
+        p->carry_grad_in[i] = p->carry_grad_out[i] = VAL_NONE;
+    }
     p->site = (rec_site){ "(unrecorded)", "", 0 };
     p->bucket_full = mem_alloc((size_t)set->buckets * sizeof(val));
     p->bucket_grad = mem_alloc((size_t)set->buckets * sizeof(val));
@@ -182,6 +186,18 @@ void prog_residual_out(prog *p, residual_state s) {
     p->res_out = s.residual;
     p->delta_out = s.delta;
 }
+
+val prog_carry_in(prog *p, int which) {
+    BUG_IF(p->res_in == VAL_NONE);
+    if (p->carry_in[which] != VAL_NONE) return p->carry_in[which];
+    prog_val r = p->val[p->res_in];
+    val v = val_new(p, VC_CARRIED, r.dt, r.ndim, r.dim, r.pl);
+    p->val[v].needs_grad = true;
+    p->val[v].name = "carried";
+    return p->carry_in[which] = v;
+}
+
+void prog_carry_out(prog *p, int which, val v) { p->carry_out[which] = v; }
 
 /* Whether x's producer can emit another type: it yields what its module computes in (a type that follows
  * from an operand, as a residual's, stays), and nothing has read x yet. */

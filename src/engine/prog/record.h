@@ -142,6 +142,18 @@ residual_state prog_residual_in(prog *p, int64_t n, int64_t d, dtype residual, d
                                 placement pl);
 /* Refuses a partial sum: the next program would read a rank's share as the whole. */
 void prog_residual_out(prog *p, residual_state s);
+/* Values that one program leaves for any later ones of its microbatch, beside the residual and placed as it is. A chain
+ * holds each until the backward pass of the program that left it; its readers add to one gradient.
+ *
+ *     val x0 = rec_embed(...);                           val x0 = prog_carry_in(p, 0);
+ *     prog_carry_out(p, 0, x0);                          val y = rec(p, OP_MIX, { x, delta, x0, a, b });
+ *     prog_residual_out(p, (residual_state){ x0, VAL_NONE });
+ */
+enum { CARRIES = 2 };
+/* A program that has a residual reads value `which`. */
+val prog_carry_in(prog *p, int which);
+/* Leaves v, which is a result of an op of this program, as value `which`. v may leave as the residual too. */
+void prog_carry_out(prog *p, int which, val v);
 /* @return an input that is bound by name: tokens, positions. A second call returns the same value. */
 val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim, placement pl);
 /* An input that all microbatches share: a table. */
@@ -248,6 +260,8 @@ val rec_linear_(prog *p, val x, val w, val b);
 val rec_linear_gelu_(prog *p, val x, val w, val b, act_kind act);
 norm_out rec_norm_(prog *p, residual_state s, norm_spec n);
 val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm comes first */
+/* a (residual + delta) + b past. @param a VAL_NONE: 1 */
+val rec_mix_(prog *p, residual_state s, val past, val a, val b);
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
 /* Norms and rotates, as one op where possible. */
@@ -337,6 +351,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_linear_gelu(p, ...)      rec_linear_gelu_(HERE(p), __VA_ARGS__)
 #define rec_norm(p, ...)             rec_norm_(HERE(p), __VA_ARGS__)
 #define rec_sum(p, ...)              rec_sum_(HERE(p), __VA_ARGS__)
+#define rec_mix(p, ...)              rec_mix_(HERE(p), __VA_ARGS__)
 #define rec_rope_heads(p, ...)       rec_rope_heads_(HERE(p), __VA_ARGS__)
 #define rec_latent_qkv(p, ...)       rec_latent_qkv_(HERE(p), __VA_ARGS__)
 #define rec_head_values(p, ...)      rec_head_values_(HERE(p), __VA_ARGS__)
