@@ -114,6 +114,7 @@ static void a_sliding_window_decodes_as_it_trains(void **state) {
 static void fast_learner_decodes_as_it_trains(void **state) {
     compare("fast", small_fast(), 1);
     compare("fast, two threads", small_fast(), 2);
+    compare("fast, carrying", small_carrying(), 2);
 }
 
 static void newer_families_decode_as_they_train(void **state) {
@@ -414,6 +415,7 @@ static void sequences_decoded_together_are_those_decoded_alone(void **state) {
         compare_together("longrope", small_long(40), slots[i], 1);
         compare_together("gpt2", small_gpt2(), slots[i], 1);
         compare_together("fast", small_fast(), slots[i], 1);
+        compare_together("fast, carrying", small_carrying(), slots[i], 1);
         compare_together("experts", small_moe(), slots[i], 1);
         compare_together("gated DeltaNet", small_delta(), slots[i], 1);
         for (size_t k = 0; k < COUNT_OF(new_moes); k++)

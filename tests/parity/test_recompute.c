@@ -76,6 +76,8 @@ static void recompute_is_bit_exact_for_fast_learner(void **state) {
     model_config c = small_fast();
     c.embed_dropout = 0.1;
     every_type("fast", c);
+    c = small_carrying();
+    every_type("fast, carrying", c);
 }
 
 static void recompute_is_bit_exact_for_post_norm(void **state) {

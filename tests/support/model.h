@@ -110,6 +110,14 @@ static inline model_config small_fast(void) {
     return c;
 }
 
+/* The same, whose layers read values of earlier ones, which no pipeline passes on. */
+static inline model_config small_carrying(void) {
+    model_config c = small_fast();
+    c.layer_scalars = true;
+    c.backout = true;
+    return c;
+}
+
 static inline model_config small_neox(void) {
     model_config c = small_llama();
     c.norm = NORM_LAYER;

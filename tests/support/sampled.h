@@ -94,6 +94,10 @@ static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) 
     c->attention_gate = draw(key, at, 3) == 0;
     if (!c->attention_gate && draw(key, at, 4) == 0) draw_latent(key, at, c);
     if (!c->kv_latent && !model_has_delta(c) && draw(key, at, 5) == 0) c->value_step = 2;
+    /* Factors below 1 leave gated DeltaNet shorter vectors to divide by, so that its rounding is several times the estimate
+     * that comparisons of sampled models allow. */
+    c->layer_scalars = draw(key, at, 4) == 0 && !model_has_delta(c);
+    c->backout = draw(key, at, 4) == 0;
     fill_rope_lists(c);
     model_config_normalize(c); /* facts that do not matter to this model are left out */
     assert_ok(model_check(c));
@@ -184,6 +188,7 @@ static inline bool can_run(const model_config *c, const layout *l) {
     if (model_has_delta(c) && (l->cp > 1 || c->delta_keys % l->tp)) return false;
     if (c->kv_heads % l->tp && l->tp % c->kv_heads) return false;
     if (c->value_step && c->kv_heads % l->tp) return false;
+    if (model_carries(c) && l->pp > 1) return false;
     if (l->cp == 1 || l->context == CONTEXT_RING) return true;
     return c->heads % (l->tp * l->cp) == 0 && c->kv_heads % (l->tp * l->cp) == 0;
 }

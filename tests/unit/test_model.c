@@ -204,6 +204,7 @@ static void initial_weights_have_their_deviation(void **state) {
     close_model(&o);
 }
 
+/* The largest magnitude. */
 static double largest(const opened *o, const char *name) {
     param_range r;
     const float *v = model_param_data(o->m, o->p, model_find_param(o->m, name), PARAM_MASTER, &r);
@@ -220,8 +221,17 @@ static void initial_weights_follow_their_role(void **state) {
     c.init_embed_std = 0.8;
     c.init_head_std = 0.001;
     c.value_step = 2;
+    c.init_up_scale = 0.4;
+    c.layer_scalars = c.backout = true;
     opened o = open_model(&c, (mesh){ 0 }, 0, 0);
     near(deviation(&o, "embed.tokens"), 0.8);
+    near(deviation(&o, "l0.mlp.up"), 0.4 / sqrt(256.0));
+    near(deviation(&o, "l0.mlp.gate"), 0.4 / sqrt(256.0));
+    near(largest(&o, "l0.mix.residual"), 1.15);
+    near(largest(&o, "l3.mix.residual"), 1.05);
+    near(largest(&o, "l0.mix.embed"), 0.2);
+    near(largest(&o, "l3.mix.embed"), 0.05);
+    near(largest(&o, "mix.middle"), 0.2);
     near(deviation(&o, "head"), 0.001);
     near(deviation(&o, "l0.attn.q"), 1 / sqrt(256.0));
     near(deviation(&o, "l1.attn.values"), 1 / sqrt((double)(c.kv_heads * c.head_dim)));

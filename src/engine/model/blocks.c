@@ -28,6 +28,9 @@ typedef struct builder {
     placement residual;              /* how the residual lies */
 } builder;
 
+/* Values that programs leave for later ones: the embedding, and the residual after the middle block. */
+enum { CARRY_EMBED, CARRY_MIDDLE };
+
 /* Dropouts of a program draw different masks. */
 enum { SITE_BRANCH, SITE_SECOND_BRANCH, SITE_EMBED, SITE_ATTENTION };
 
@@ -428,7 +431,30 @@ static val norm_output(builder *b, int module, val d, const char *w, const char 
     return norm(b, module, (residual_state){ d, VAL_NONE }, w, bias).y;
 }
 
+/* Scales the residual, and adds a share of the embedding. */
+static residual_state with_embedding(builder *b, residual_state s) {
+    if (!b->c->layer_scalars) return s;
+    val a = prog_use(b->p, "mix.residual", s.residual), e = prog_use(b->p, "mix.embed", s.residual);
+    return (residual_state){ rec_mix(b->p, s, prog_carry_in(b->p, CARRY_EMBED), a, e), VAL_NONE };
+}
+
+/* Adds a share of the residual after the middle block. */
+static residual_state with_middle(builder *b, residual_state s) {
+    if (!b->c->backout) return s;
+    val share = prog_use(b->p, "mix.middle", s.residual);
+    val middle = prog_carry_in(b->p, CARRY_MIDDLE);
+    return (residual_state){ rec_mix(b->p, s, middle, VAL_NONE, share), VAL_NONE };
+}
+
+/* Leaves the residual for later programs too. */
+static residual_state leave_residual(builder *b, residual_state s, int which) {
+    val sum = rec_cast(b->p, rec_sum(b->p, s), b->m->l.residual);
+    prog_carry_out(b->p, which, sum);
+    return (residual_state){ sum, VAL_NONE };
+}
+
 static residual_state block(builder *b, residual_state s) {
+    s = with_embedding(b, s);
     if (b->c->parallel) {
         norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
         s = (residual_state){ n1.r, VAL_NONE };
@@ -488,7 +514,7 @@ static residual_state embed(builder *b) {
 static void output_layer(builder *b, residual_state s) {
     prog *p = b->p;
     enter_module(b, M_HEAD);
-    val h = norm(b, M_HEAD, s, "norm.w", "norm.b").y;
+    val h = norm(b, M_HEAD, with_middle(b, s), "norm.w", "norm.b").y;
     h = rec_comm(p, h, AXIS(AX_TP), PLACE_R);
     val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
     /* µP: logits are scaled by the base width over the width */
@@ -535,6 +561,8 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
     if (which > 0) s = prog_residual_in(p, n, m->c.dim, m->l.residual, m->l.dt, b->residual);
     if (which == 0) s = embed(b);
     if (which == 1) s = block(b, s);
+    if (which == 0 && b->c->layer_scalars) s = leave_residual(b, s, CARRY_EMBED);
+    if (which == 1 && b->c->backout) s = leave_residual(b, s, CARRY_MIDDLE);
     if (which == 2) {
         output_layer(b, s);
     } else {
@@ -576,6 +604,7 @@ static const char *block_name(const model *m, int kind) {
     const model_config *c = &m->of[kind];
     bool bare = c->pos == POS_NONE && m->c.pos != POS_NONE;
     if (m->kinds == 1) return "block";
+    if (c->backout) return "middle block"; /* there is one */
     if (c->delta_keys) return c->experts > 0 ? "moe delta block" : "dense delta block";
     return names[c->experts > 0][bare][c->window > 0][c->value_step > 0];
 }

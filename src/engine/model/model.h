@@ -107,6 +107,8 @@ typedef struct model_fact {
     size_t at, size;  /* of the member in a model_config */
     size_t option_at; /* of the option in a config */
 } model_fact;
+/* Whether layers read values of earlier ones beside the residual, which a pipeline's stages do not pass on. */
+static inline bool model_carries(const model_config *c) { return c->layer_scalars || c->backout; }
 int model_facts(void);
 const model_fact *model_fact_at(int i);
 const model_fact *model_fact_find(const char *key); /* NULL: none */
@@ -168,6 +170,9 @@ typedef enum {
     INIT_NORMAL_DEPTH,
     INIT_ONES,
     INIT_ZEROS,
+    INIT_RESIDUAL_FACTOR, /* factors of model.layer_scalars, by layer, and of model.backout */
+    INIT_EMBED_FACTOR,
+    INIT_MIDDLE_FACTOR,
     INIT_LOG_UNIFORM, /* logarithms of uniform numbers from 0.01 to 16: rates of decay */
 } init_kind;
 /* The roles of matrices in µP, and everything that is not a matrix. */

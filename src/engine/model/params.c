@@ -35,6 +35,8 @@ enum {
     SHGATE = 1 << 20,  /* a gate of the shared experts */
     ROUTERB = 1 << 21, /* a learned bias of the router */
     SINKS = 1 << 22,   /* attention sinks */
+    SCALARS = 1 << 19, /* factors of the residual and of the embedding */
+    BACKOUT = 1 << 18, /* a factor of the residual in the middle */
 };
 /* ... of how heads are projected and normalized. */
 enum {
@@ -133,6 +135,9 @@ static const param_row table[] = {
     { "attn.q_a.norm",  "attn.q_a.norm",  "norm", BUCKET_BLOCK, { QL, NONE },  I_, INIT_ONES,  ROLE_VECTOR, NORMW | QLATENT },
     { "attn.kv_a.norm", "attn.kv_a.norm", "norm", BUCKET_BLOCK, { KVL, NONE }, I_, INIT_ONES,  ROLE_VECTOR, NORMW | KVLATENT },
     { "delta.norm",   "delta.norm",  "norm", BUCKET_BLOCK, { DD, NONE },I_, INIT_ONES,         ROLE_VECTOR, NORMW | DELTA },
+    { "mix.residual", "mix.residual", "mix", BUCKET_BLOCK, { NONE, NONE }, I_, INIT_RESIDUAL_FACTOR, ROLE_VECTOR, SCALARS },
+    { "mix.embed",    "mix.embed",   "mix",  BUCKET_BLOCK, { NONE, NONE }, I_, INIT_EMBED_FACTOR, ROLE_VECTOR, SCALARS },
+    { "mix.middle",   "mix.middle",  "mix",  BUCKET_LAST,  { NONE, NONE }, I_, INIT_MIDDLE_FACTOR, ROLE_VECTOR, BACKOUT },
     { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, NORMW },
     { "norm.b",       "norm.b",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
     { "head",         "head",        "head", BUCKET_LAST,  { V, D },    S0, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
@@ -176,6 +181,7 @@ static model_config model_like_layer(const model_config *c, int layer) {
     if (!model_has_experts(c, layer)) like.experts = like.shared_experts = 0;
     if (c->full_step && (last || (layer + 1) % c->full_step == 0)) like.window = 0;
     if (c->value_step && (c->layers - 1 - layer) % c->value_step) like.value_step = 0;
+    if (layer != c->layers / 2) like.backout = false; /* the block that leaves its residual */
     return like;
 }
 
@@ -239,6 +245,7 @@ static int model_properties(const model_config *c) {
               (c->experts && c->shared_experts && c->shared_gate ? SHGATE : 0) |
               (c->router_logit_bias ? ROUTERB : 0) | (c->sinks ? SINKS : 0) |
               (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0) |
+              (c->layer_scalars ? SCALARS : 0) | (c->backout ? BACKOUT : 0) |
               (c->kv_latent && c->q_latent ? QLATENT : QDIRECT) |
               (c->kv_latent ? KVLATENT : KVDIRECT) | ATTENTION | (c->attention_gate ? OGATE : 0);
     return c->delta_keys ? (all & ~attention) | DELTA : all;
@@ -252,7 +259,7 @@ static bool row_applies(const model_config *c, const param_row *r) {
 static int64_t row_count(const model_config *c, const param_row *r, int experts) {
     int64_t n = 0;
     for (int l = 0; l < (bucket_per_layer(r->where) ? c->layers : 1); l++) {
-        model_config like = model_like_layer(c, l);
+        model_config like = bucket_per_layer(r->where) ? model_like_layer(c, l) : *c;
         if (!row_applies(&like, r) || r->role == ROLE_STATE) continue;
         n += size_of(&like, r->dim[0]) * size_of(&like, r->dim[1]) * (r->per_expert ? experts : 1);
     }
@@ -550,7 +557,7 @@ static void fuse_kind(model *m, int kind) {
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
         bool of_block = bucket_per_layer(r->where);
-        if (!row_applies(&m->of[kind], r) || (kind && !of_block)) continue;
+        if (!row_applies(of_block ? &m->of[kind] : &m->c, r) || (kind && !of_block)) continue;
         tp_shard shard = shard_part(m, r, kind);
         const int64_t *dim = shard.seen;
         prog_param *last = m->fuseds ? &m->fused[m->fuseds - 1] : NULL;
@@ -629,7 +636,7 @@ static size_t list_fused(model *m, size_t first, int layer) {
         rows = 0;
         for (size_t i = first; i < COUNT_OF(table) && !strcmp(table[i].fused, table[first].fused);
              i++, rows++) {
-            if (!row_applies(&m->of[layer < 0 ? 0 : m->kind[layer]], &table[i])) continue;
+            if (!row_applies(layer < 0 ? &m->c : &m->of[m->kind[layer]], &table[i])) continue;
             before += add_param_part(m, &table[i], layer, table[i].per_expert ? e : -1, before);
         }
     }
@@ -709,6 +716,11 @@ static err pipeline_check(const model *m) {
     int stages = p->ranks * p->chunks;
     if (p->ranks == 1) return OK;
     TRY(split_check(m, stages));
+    if (model_carries(&m->c))
+        return err_hint(ERR("%s with %d pipeline ranks: a stage passes only its residual on, not "
+                            "the values of earlier layers",
+                            m->c.layer_scalars ? "model.layer_scalars" : "model.backout", p->ranks),
+                        "use parallelism.pipeline_parallel_degree=1");
     if (pipeline_splits_backward(p) && m->l.zero >= 2)
         return err_hint(ERR("the schedule ZeroBubble puts weight gradients off, and ZeRO stage %d "
                             "would keep a whole gradient for each of them",

@@ -311,6 +311,27 @@ int64_t model_global_index(const model *m, int param, int64_t local) {
 
 /* ---- initial weights ------------------------------------------------------------------------ */
 static bool is_branch_output(const model_param *p) { return p->init == INIT_NORMAL_DEPTH; }
+/* Whether it is a first matrix of a feed-forward layer. */
+static bool is_branch_input(const model_param *p) {
+    const char *dot = strchr(p->base, '.');
+    return !strcmp(p->module, "mlp") && p->init == INIT_NORMAL && dot &&
+           (!strcmp(dot, ".up") || !strcmp(dot, ".gate")) && strcmp(p->base, "moe.gate") != 0;
+}
+/* The initial value of a vector whose elements are alike. Factors of model.layer_scalars fall over the layers. */
+static float init_constant(const model_config *c, const model_param *p) {
+    double depth = (double)p->layer / MAX(c->layers - 1, 1);
+    switch (p->init) {
+    case INIT_ONES: return 1;
+    case INIT_RESIDUAL_FACTOR: return (float)(1.15 - 0.10 * depth);
+    case INIT_EMBED_FACTOR: return (float)(0.20 - 0.15 * depth);
+    case INIT_MIDDLE_FACTOR: return -0.2f;
+    case INIT_ZEROS:
+    case INIT_LOG_UNIFORM:
+    case INIT_NORMAL:
+    case INIT_NORMAL_DEPTH: break;
+    }
+    return 0;
+}
 /* Whether the values are uniform: within sqrt(3) deviations. */
 static bool is_uniform(const model_config *c, const model_param *p) {
     CHOICE_DECIDED(init_scheme, 4);
@@ -325,6 +346,7 @@ static double init_deviation(const model_config *c, const model_param *p) {
     if (p->role == ROLE_INPUT && p->layer < 0 && c->init_embed_std > 0) std = c->init_embed_std;
     if (p->role == ROLE_OUTPUT && c->init_head_std > 0) std = c->init_head_std;
     if (is_uniform(c, p)) std = 1 / sqrt((double)p->fan_in);
+    if (is_branch_input(p)) std *= c->init_up_scale;
     if (is_branch_output(p) && c->init == INIT_SMALL)
         std = 2 / (c->layers * sqrt((double)c->dim));
     else if (is_branch_output(p) && c->init != INIT_FLAT)
@@ -360,7 +382,7 @@ static void init_chunk(void *ctx, int64_t i, int worker) {
         else if (drawn)
             rng_normals(j->key, first, end - e, at);
         for (int64_t k = 0; k < end - e; k++)
-            at[k] = drawn ? (float)j->std * at[k] : p->init == INIT_ONES ? 1 : 0;
+            at[k] = drawn ? (float)j->std * at[k] : init_constant(&j->m->c, p);
         for (int64_t k = 0; p->init == INIT_LOG_UNIFORM && k < end - e; k++)
             at[k] = (float)log(0.01 + 15.99 * rng_uniform(j->key, first + (uint64_t)k));
     }

@@ -19,6 +19,7 @@ static const struct {
     { "saved", MEMORY_ACTIVATIONS },
     { "block inputs", MEMORY_ACTIVATIONS },
     { "residual", MEMORY_ACTIVATIONS },
+    { "carried", MEMORY_ACTIVATIONS },
     { "result", MEMORY_ACTIVATIONS },
     { "top1", MEMORY_ACTIVATIONS },
     { "temp", MEMORY_WORKSPACE },

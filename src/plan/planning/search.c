@@ -639,7 +639,8 @@ static void consider_shapes(searcher *s) {
         for (int cp = 1; cp == 1 || (cp <= MOST_CONTEXT && s->seq / cp >= 1024); cp *= 2)
             for (int ep = 1; ep <= experts; ep *= 2) {
                 if (s->o->progress) s->o->progress(s->o->ctx, s->considered, 0);
-                for (int pp = 1; pp <= MIN(MOST_PIPELINE, s->mc.layers); pp++)
+                int most = model_carries(&s->mc) ? 1 : MIN(MOST_PIPELINE, s->mc.layers);
+                for (int pp = 1; pp <= most; pp++)
                     consider_shape(s, (layout_choice){
                                           .tp = tp, .cp = cp, .ep = ep, .pp = pp, .replicas = 1 });
             }

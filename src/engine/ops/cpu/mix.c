@@ -13,7 +13,7 @@ enum { MIX_RUNS = 128 };
 static float factor_of(const tensor *t) { return t->data ? *(const float *)t->data : 1; }
 
 /* Elements [at, at + m) of x + delta, rounded to the type of r where that is wanted. @param tmp two blocks */
-static const float *sum_block(const op_call *c, int64_t at, int64_t m, float *tmp) {
+static const float *mix_sum(const op_call *c, int64_t at, int64_t m, float *tmp) {
     const tensor *xt = &c->in[0], *dt = &c->in[1], *rt = &c->out[0];
     const float *x = elems_get(xt, at, m, tmp);
     bool onto_itself = rt->data == xt->data && rt->dt == xt->dt;
@@ -38,7 +38,7 @@ static void mix_task(void *ctx, int64_t i, int worker) {
     span e = span_of(i, bandwidth_task(n, c->run->pool), n);
     for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
         int64_t m = MIN(BLOCK, e.hi - at);
-        const float *r = sum_block(c, at, m, r_tmp), *past = elems_get(pt, at, m, p_tmp);
+        const float *r = mix_sum(c, at, m, r_tmp), *past = elems_get(pt, at, m, p_tmp);
         if (c->out[2].data) elems_put(&c->out[2], at, m, past);
         if (!yt->data) continue;
         float *y = elems_at(yt, at, y_tmp);

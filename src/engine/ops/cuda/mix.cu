@@ -7,7 +7,7 @@
 enum { THREADS = 256, BLOCKS = CUDA_PARTIALS };
 
 /* Tensors as one row, so that only its end may not be a multiple of eight. */
-static tensor one_row(const tensor *t) {
+static tensor as_one_row(const tensor *t) {
     int64_t n = tensor_count(t);
     return t->data ? tensor_of(t->data, t->dt, 1, &n) : tensor{};
 }
@@ -15,7 +15,7 @@ static tensor one_row(const tensor *t) {
 /* Grid: n / 2048 blocks. */
 template <class A>
 static __global__ void __launch_bounds__(THREADS)
-    mix(A x, A delta, A past, const float *a, const float *b, A r, A y, A kept, int64_t n) {
+    mix_past(A x, A delta, A past, const float *a, const float *b, A r, A y, A kept, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
     if (i >= n) return;
     float by = a ? *a : 1, with = *b, v[8], p[8];
@@ -35,12 +35,12 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 static void cuda_mix(const op_call *c) {
-    tensor x = one_row(&c->in[0]), delta = one_row(&c->in[1]), past = one_row(&c->in[2]);
-    tensor r = one_row(&c->out[0]), y = one_row(&c->out[1]), kept = one_row(&c->out[2]);
+    tensor x = as_one_row(&c->in[0]), delta = as_one_row(&c->in[1]), past = as_one_row(&c->in[2]);
+    tensor r = as_one_row(&c->out[0]), y = as_one_row(&c->out[1]), kept = as_one_row(&c->out[2]);
     const tensor *all[] = { &x, &delta, &past, &r, &y, &kept };
     int64_t n = x.dim[0];
     WITH_TYPE(common_type(n, all, 6),
-              LAUNCH(cuda_of(c), { blocks_for(n, THREADS * EIGHT), THREADS }, mix<A>, A(x),
+              LAUNCH(cuda_of(c), { blocks_for(n, THREADS * EIGHT), THREADS }, mix_past<A>, A(x),
                      A(delta), A(past), (const float *)c->in[3].data, (const float *)c->in[4].data,
                      A(r), A(y), A(kept), n));
 }
@@ -61,8 +61,8 @@ static __device__ __forceinline__ void store_gradient(const A &so_far, const A &
  * eight is used. */
 template <class A>
 static __global__ void __launch_bounds__(THREADS)
-    mix_bwd(A dy, A r, A past, const float *a, const float *b, A dr, A dkept, A dx, A dpast,
-            float *partial, int64_t n) {
+    mix_past_bwd(A dy, A r, A past, const float *a, const float *b, A dr, A dkept, A dx, A dpast,
+                 float *partial, int64_t n) {
     __shared__ float smem[THREADS / WARP];
     float by = a ? *a : 1, with = *b, da = 0, db = 0;
     int64_t step = (int64_t)gridDim.x * THREADS * EIGHT;
@@ -87,15 +87,15 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 static void cuda_mix_bwd(const op_call *c) {
-    tensor dy = one_row(&c->in[0]), r = one_row(&c->in[1]), past = one_row(&c->in[2]);
-    tensor dr = one_row(&c->in[5]), dkept = one_row(&c->in[6]);
-    tensor dx = one_row(&c->out[0]), dpast = one_row(&c->out[1]);
+    tensor dy = as_one_row(&c->in[0]), r = as_one_row(&c->in[1]), past = as_one_row(&c->in[2]);
+    tensor dr = as_one_row(&c->in[5]), dkept = as_one_row(&c->in[6]);
+    tensor dx = as_one_row(&c->out[0]), dpast = as_one_row(&c->out[1]);
     const tensor *all[] = { &dy, &r, &past, &dr, &dkept, &dx, &dpast };
     int64_t n = dy.dim[0], most = ceil_div(n, THREADS * EIGHT);
     int blocks = (int)(most < BLOCKS ? most : BLOCKS);
     float *partial = (float *)c->run->workspace;
     WITH_TYPE(common_type(n, all, 7),
-              LAUNCH(cuda_of(c), { blocks, THREADS }, mix_bwd<A>, A(dy), A(r), A(past),
+              LAUNCH(cuda_of(c), { blocks, THREADS }, mix_past_bwd<A>, A(dy), A(r), A(past),
                      (const float *)c->in[3].data, (const float *)c->in[4].data, A(dr), A(dkept),
                      A(dx), A(dpast), partial, n));
     cuda_sums o = { { (float *)c->out[2].data, (float *)c->out[3].data },
