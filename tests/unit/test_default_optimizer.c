@@ -122,6 +122,9 @@ static void every_preset_and_fact_has_a_recipe(void **state) {
         { "model.weightless_norms", "true", "model.mlp_bias", "true" },
         { "model.norm", "layer", "model.positions", "learned", "model.tie_embeddings", "false" },
         { "model.experts", "4", "model.weightless_norms", "true" },
+        { "model.weightless_norms", "true", "model.layer_scalars", "true" },
+        { "model.weightless_norms", "true", "model.backout", "true", "model.bias", "true" },
+        { "model.layer_scalars", "true", "model.backout", "true" },
     };
     char rules[32];
     for (size_t i = 0; i < COUNT_OF(facts); i++) {

@@ -41,20 +41,30 @@ static const struct {
  * steps than one whose rows are added to the residual as they are, or that is the output layer too. */
 typedef struct adam_group {
     const char *match;
-    double lr, beta2, decay;
+    double lr, beta1, beta2, decay;
+    int base_width; /* from which on rates fall with the width; 0: they do not */
     bool (*applies)(const model_config *c);
 } adam_group;
 static bool has_values(const model_config *c) { return c->value_step > 0; }
 static bool has_normal_table(const model_config *c) { return c->embedding_norm && !c->tied; }
 static bool has_plain_table(const model_config *c) { return !has_normal_table(c); }
 static bool has_head(const model_config *c) { return !c->tied; }
-static bool has_vectors(const model_config *c) { return model_count_role(c, ROLE_VECTOR) > 0; }
+static bool has_scalars(const model_config *c) { return c->layer_scalars; }
+static bool has_backout(const model_config *c) { return c->backout; }
+/* Others than the factors above. */
+static bool has_vectors(const model_config *c) {
+    int64_t factors = (c->layer_scalars ? 2 * c->layers : 0) + (c->backout ? 1 : 0);
+    return model_count_role(c, ROLE_VECTOR) > factors;
+}
 static const adam_group groups[] = {
-    { "attn.values", 0.12, 0.995, 0.01, has_values },
-    { "embed", 0.24, 0.995, 0.001, has_normal_table },
-    { "embed", 0.01, 0.995, 0, has_plain_table },
-    { "head", 0.0064, 0.96, 0.01, has_head },
-    { "vectors", 0.01, 0.995, 0, has_vectors },
+    { "attn.values", 0.12, 0.8, 0.995, 0.01, 768, has_values },
+    { "embed", 0.24, 0.8, 0.995, 0.001, 768, has_normal_table },
+    { "embed", 0.01, 0.8, 0.995, 0, 768, has_plain_table },
+    { "head", 0.0064, 0.8, 0.96, 0.01, 768, has_head },
+    { "mix.residual", 0.0018, 0.8, 0.95, 0.05, 0, has_scalars },
+    { "mix.embed", 0.18, 0.96, 0.95, 0, 0, has_scalars },
+    { "mix.middle", 0.2, 0.8, 0.95, 0, 0, has_backout },
+    { "vectors", 0.01, 0.8, 0.995, 0, 768, has_vectors },
 };
 
 static void groups_text(const model_config *c, str *out) {
@@ -62,10 +72,11 @@ static void groups_text(const model_config *c, str *out) {
         const adam_group *g = &groups[i];
         if (!g->applies(c)) continue;
         str_add(out,
-                "%s{match: %s, name: adamw, lr: %g, betas: [0.8, %g], eps: 1e-10, weight_decay: "
+                "%s{match: %s, name: adamw, lr: %g, betas: [%g, %g], eps: 1e-10, weight_decay: "
                 "%g, weight_decay_schedule: constant, weight_decay_base_tokens: 0, lr_base_width: "
-                "768}",
-                out->len ? ", " : "[", g->match, g->lr, g->beta2, g->decay);
+                "%d}",
+                out->len ? ", " : "[", g->match, g->lr, g->beta1, g->beta2, g->decay,
+                g->base_width);
     }
     str_add(out, "]");
 }
