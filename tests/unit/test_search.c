@@ -102,6 +102,14 @@ static const search_case few_gpus = { "a100-80gb",
                                       { "model.preset", "llama2-7b", "training.seq_len", "4096",
                                         "training.global_batch_size", "1e6 tokens" } };
 
+/* No pipeline runs it. */
+static const search_case carrying = { "a100-80gb",
+                                      16,
+                                      false,
+                                      { "model.preset", "llama2-7b", "training.seq_len", "4096",
+                                        "training.global_batch_size", "1e6 tokens",
+                                        "model.layer_scalars", "true", "model.backout", "true" } };
+
 /* Where data parallelism spans many hosts, states that are sharded within fewer of them are gathered faster. */
 static void assert_replicas_win(const hardware *h, const search_case *k,
                                 const layout_choice *best) {
@@ -134,6 +142,9 @@ static void what_is_found_fits_and_runs(void **state) {
         if (cases[i].gpus >= 100000) assert_replicas_win(&h, &cases[i], &r.best[0]);
     }
     if (!SANITIZED) assert_true(search_for(&h, &experts, 0).n > 1);
+    layout_result r = search_for(&h, &carrying, 0);
+    assert_true(r.n > 1);
+    for (int i = 0; i < r.n; i++) assert_int_equal(r.best[i].pp, 1);
     hardware_free(&h);
 }
 

@@ -582,6 +582,9 @@ prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool 
                        .whole_grad = (double)p->whole_grad_bytes };
     if (p->block_input != VAL_NONE) out.block_input = (double)val_bytes(&p->val[p->block_input]);
     if (p->res_in != VAL_NONE) out.residual = (double)val_bytes(&p->val[p->res_in]);
+    for (int i = 0; i < CARRIES; i++)
+        if (p->carry_out[i] != VAL_NONE)
+            out.carried += 2 * (double)val_bytes(&p->val[p->carry_out[i]]);
     priced_free(&g);
     free(s.own);
     return out;

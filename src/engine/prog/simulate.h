@@ -70,6 +70,7 @@ typedef struct prog_price {
     double forward, again, backward; /* again: the last forward of a segment that is recomputed */
     double weights;                  /* where backward puts them off */
     double saved, block_input, residual, temp, gathered, whole_grad;
+    double carried; /* of values that it leaves for later programs, and their gradients */
 } prog_price;
 /* @param accumulates a step has several microbatches */
 prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool accumulates);

@@ -405,6 +405,9 @@ static double estimate_bytes(const searcher *s, const layer_prices *p, const lay
            grads = grad * (c->zero >= 2 ? sharded_params(c, t) : t->params);
     double activations = t->saved * held;
     if (c->recompute == CFG_AC_FULL) activations = t->block_inputs * held + t->one_saved;
+    activations +=
+        p->first.carried; /* without a pipeline; of a kind of blocks there is one that leaves any */
+    for (int i = 0; i < CHAIN_KINDS; i++) activations += p->block[i].carried;
     double layer = t->params / MAX(1, t->layers), slots = 0;
     bool all = c->pp > 1 && c->offload != OFFLOAD_ALL; /* a pipeline gathers them once per step */
     if (fills_slots(c)) slots += p->states.bytes[MEMORY_WEIGHTS] * (all ? t->params : 2 * layer);
