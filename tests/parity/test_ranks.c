@@ -15,6 +15,24 @@ static void dropout_clipping_and_recompute_do_not_depend_on_the_layout(void **st
                       "clipped", 1e-5);
 }
 
+/* Several microbatches, evaluation and updates of the factors. A pipeline is refused. */
+static void carried_values_do_not_depend_on_the_layout(void **state) {
+    settings own = { "model.layers",
+                     "3",
+                     "model.layer_scalars",
+                     "true",
+                     "model.backout",
+                     "true",
+                     "training.global_batch_size",
+                     "8",
+                     "optimizer.groups",
+                     "[{match: mix.residual, lr: 0.001}, {match: \"*mix*\", lr: 0.05}]" };
+    agrees_on(((1 << FIRST_PIPELINE) - 1) & SOME_LAYOUTS, *state, own, NULL, 0);
+    char name[NAME];
+    err e = run_on_layout(*state, own, FIRST_PIPELINE, name);
+    assert_error(e, "model.layer_scalars with 2 pipeline ranks");
+}
+
 static void a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout(void **state) {
     agrees_everywhere(*state,
                       (settings){ "training.batch_ramp_start", "4", "training.batch_ramp", "50%",
@@ -190,6 +208,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(every_layout_logs_the_same_losses),
         T(dropout_clipping_and_recompute_do_not_depend_on_the_layout),
+        T(carried_values_do_not_depend_on_the_layout),
         T(a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout),
         T(a_staged_batch_of_aligned_documents_does_not_depend_on_the_layout),
         T(lengths_in_tokens_and_time_do_not_depend_on_the_layout),
