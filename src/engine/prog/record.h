@@ -143,12 +143,7 @@ residual_state prog_residual_in(prog *p, int64_t n, int64_t d, dtype residual, d
 /* Refuses a partial sum: the next program would read a rank's share as the whole. */
 void prog_residual_out(prog *p, residual_state s);
 /* Values that one program leaves for any later ones of its microbatch, beside the residual and placed as it is. A chain
- * holds each until the backward pass of the program that left it; its readers add to one gradient.
- *
- *     val x0 = rec_embed(...);                           val x0 = prog_carry_in(p, 0);
- *     prog_carry_out(p, 0, x0);                          val y = rec(p, OP_MIX, { x, delta, x0, a, b });
- *     prog_residual_out(p, (residual_state){ x0, VAL_NONE });
- */
+ * holds each until the backward pass of the program that left it; its readers add to one gradient (OP_MIX). */
 enum { CARRIES = 2 };
 /* A program that has a residual reads value `which`. */
 val prog_carry_in(prog *p, int which);

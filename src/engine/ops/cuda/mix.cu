@@ -47,8 +47,8 @@ static void cuda_mix(const op_call *c) {
 
 /* Writes by g, added to a gradient so far. */
 template <class A>
-static __device__ __forceinline__ void store_gradient(const A &so_far, const A &to, int64_t i,
-                                                      int64_t n, const float g[8], float by) {
+static __device__ __forceinline__ void store_share(const A &so_far, const A &to, int64_t i,
+                                                   int64_t n, const float g[8], float by) {
     float v[8] = { 0 };
     if (!to.present()) return;
     if (so_far.present()) so_far.load(i, n, v);
@@ -76,8 +76,8 @@ static __global__ void __launch_bounds__(THREADS)
             da += g[k] * v[k];
             db += g[k] * p[k];
         }
-        store_gradient(dkept, dpast, i, n, g, with);
-        store_gradient(dr, dx, i, n, g, by);
+        store_share(dkept, dpast, i, n, g, with);
+        store_share(dr, dx, i, n, g, by);
     }
     da = block_sum(da, smem);
     db = block_sum(db, smem);
