@@ -1,4 +1,4 @@
-/* Recompute changes what is kept, never a bit of the result. */
+/* Recompute changes what is kept, never a bit of the result; gradients through values that programs carry are slopes of the loss. */
 #include "support/model.h"
 
 static const layout modes[] = {
@@ -93,8 +93,89 @@ static void recompute_is_bit_exact_for_newer_families(void **state) {
         every_type(new_models[i].name, new_models[i].make());
 }
 
+/* ---- gradients against finite differences ------------------------------------------------------- */
+typedef struct differentiated {
+    model *m;
+    exec x;
+    int id;
+    int64_t n;
+} differentiated;
+
+static double mean_loss(differentiated *d) {
+    double sum = 0;
+    assert_ok(model_publish(d->m, &d->x));
+    assert_ok(exec_chain(&d->x, d->id, 0, 1));
+    const float *loss = exec_result(&d->x, d->id).data;
+    for (int64_t i = 0; i < d->n; i++) sum += (double)loss[i] / (double)d->n;
+    return sum;
+}
+
+/* Moves a whole parameter along a random direction, both ways. */
+static void slope_is_its_gradient(differentiated *d, const char *name) {
+    int i = model_find_param(d->m, name);
+    assert_true(i >= 0);
+    param_range r;
+    float *w = model_param_data(d->m, d->x.plan, i, PARAM_MASTER, &r);
+    const float *g = model_param_data(d->m, d->x.plan, i, PARAM_GRAD, NULL);
+    int64_t count = r.to - r.from;
+    float *saved = mem_alloc((size_t)count * sizeof *saved), *along = mem_alloc((size_t)count * 4);
+    rng_normals(rng_key_of(4, hash_str(name)), 0, count, along);
+    memcpy(saved, w, (size_t)count * sizeof *saved);
+    mean_loss(d);
+    double want = 0, loss[2], norm = norm2(along, count), h = 4e-3;
+    for (int64_t k = 0; k < count; k++) want += (double)g[k] * along[k] / norm;
+    for (int side = 0; side < 2; side++) {
+        for (int64_t k = 0; k < count; k++)
+            w[k] = saved[k] + (float)((side ? h : -h) * along[k] / norm);
+        loss[side] = mean_loss(d);
+    }
+    memcpy(w, saved, (size_t)count * sizeof *saved);
+    double slope = (loss[1] - loss[0]) / (2 * h);
+    if (!(fabs(slope - want) < 1e-2 * fabs(want) + 2e-4))
+        fail_msg("%s: the loss rises by %g, its gradient has %g", name, slope, want);
+    free(saved);
+    free(along);
+}
+
+/* Layouts agree with one rank whatever that computes: here it is compared with the loss itself. */
+static void gradients_of_carried_values_are_slopes(void **state) {
+    static const char *const names[] = { "embed.tokens",    "l0.mix.residual", "l0.mix.embed",
+                                         "l2.mix.residual", "l3.mix.embed",    "mix.middle",
+                                         "l0.attn.v",       "l2.mlp.down",     "l3.mlp.up" };
+    enum { ROWS = 2, SEQ = 16, N = ROWS * SEQ };
+    model_config c = small_carrying();
+    model_layout l = { .dt = DT_F32 };
+    differentiated d = { .n = N, .x = { .comm = comm_self() } };
+    chain train;
+    assert_ok(model_new(&c, &l, &d.m));
+    d.x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(d.m, d.x.plan, true);
+    assert_ok(model_record(d.m, PROG_TRAIN, N, SEQ, &train));
+    assert_ok(plan_chain(d.x.plan, &train, model_bucket_regions, d.m, &d.id));
+    assert_ok(plan_commit(d.x.plan));
+    model_fill_constants(d.m, d.x.plan);
+    model_init(d.m, d.x.plan, 3);
+    stir_vectors(d.m, &d.x);
+    int32_t tok[N], target[N], pos[N], start[N];
+    int64_t ids[N];
+    for (int i = 0; i < N; i++) {
+        tok[i] = (int32_t)rng_below(rng_key_of(1, 1), (uint64_t)i, (uint64_t)c.vocab);
+        target[i] = (int32_t)rng_below(rng_key_of(1, 2), (uint64_t)i, (uint64_t)c.vocab);
+        pos[i] = i % SEQ;
+        start[i] = i / SEQ * SEQ;
+        ids[i] = i;
+    }
+    d.x.step.loss_grad = 1.0f / N;
+    model_set_batch(d.m, d.x.plan, &(model_batch){ tok, target, pos, start, ids, N });
+    for (size_t i = 0; i < COUNT_OF(names); i++) slope_is_its_gradient(&d, names[i]);
+    plan_free(d.x.plan);
+    model_free(d.m);
+    comm_free(d.x.comm);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_of_carried_values_are_slopes),
         cmocka_unit_test(recompute_is_bit_exact_for_llama),
         cmocka_unit_test(recompute_is_bit_exact_for_gpt2),
         cmocka_unit_test(recompute_is_bit_exact_for_neox),
