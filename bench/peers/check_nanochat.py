@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 LAYERS, WIDTH, HEADS, VOCAB, SEQ, ROWS, RATE = 4, 256, 2, 256, 64, 2, 0.5
 LIMITS = {"loss": 1e-6, "gradient": 1e-4}
 FACTS = """activation=relu2 weightless_norms=true embedding_norm=true qk_norm=head qk_norm_scale=1.2 logit_softcap=15
-value_embedding_step=2 rope_theta=100000 tie_embeddings=false layer_scalars=true backout=true init=uniform init_up_scale=0.4
+value_embedding_step=2 rope_theta=100000 tie_embeddings=false layer_scalars=true backout=true smear=true init=uniform init_up_scale=0.4
 init_embed_std=0.8 init_head_std=0.05"""
 
 
@@ -72,13 +72,15 @@ def names_of(layer):
 
 
 def as_theirs(ours):
-    """A checkpoint of ours under nanochat's names. smear has no counterpart, and is off with a factor of 0."""
+    """A checkpoint of ours under nanochat's names."""
     out = {"transformer.wte.weight": ours["embed.tokens"], "lm_head.weight": ours["head"]}
     for layer in range(LAYERS):
         out.update({theirs: turn(ours[name]) for name, theirs, turn in names_of(layer)})
     out["resid_lambdas"] = torch.cat([ours[f"l{i}.mix.residual"] for i in range(LAYERS)])
     out["x0_lambdas"] = torch.cat([ours[f"l{i}.mix.embed"] for i in range(LAYERS)])
     out["backout_lambda"] = -ours["mix.middle"]
+    out["smear_gate.weight"] = ours["smear.gate"].view(1, -1)
+    out["smear_lambda"] = ours["smear.factor"]
     return out
 
 
@@ -104,10 +106,11 @@ def main():
         before, after = (
             as_theirs(load_file(work / f"run/checkpoints/step-{step:08d}/model.safetensors")) for step in (3, 4)
         )
+    # the factor starts at 0, where the gate would have no gradient: steps have moved it
+    assert before["smear_lambda"].abs().item() > 1e-3, before["smear_lambda"]
     rows = tokens.unfold(0, SEQ + 1, SEQ).long()
     with torch.no_grad():
         own = dict(model.named_parameters())
-        own["smear_lambda"].zero_()
         for key, value in before.items():
             own[key].copy_(value)
     loss = model(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())

@@ -61,6 +61,26 @@ static void mix_reference(op_case *c) {
     }
 }
 
+/* The row before, in several documents: position 0 has none. */
+static void smear_sizes(op_case *c) {
+    if (size_of(c, 'G') > size_of(c, 'D')) c->size['G'] = size_of(c, 'D');
+}
+static void smear_values(op_case *c) {
+    for (int64_t i = 0; i < size_of(c, 'N'); i++)
+        c->in[2].v[i] = i == 0 || draw_below(5) == 0 ? 0 : c->in[2].v[i - 1] + 1;
+}
+static void smear_reference(op_case *c) {
+    int64_t d = size_of(c, 'D');
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) {
+        const double *x = c->in[0].v + i * d, *prev = c->in[1].v ? c->in[1].v + i * d : x - d;
+        double z = 0;
+        for (int64_t k = 0; k < size_of(c, 'G'); k++) z += c->in[3].v[k] * x[k];
+        double by = c->in[4].v[0] / (1 + exp(-z));
+        for (int64_t k = 0; k < d; k++)
+            c->out[0].v[i * d + k] = x[k] + (c->in[2].v[i] != 0 ? by * prev[k] : 0);
+    }
+}
+
 /* d = head size, q and k: heads of each */
 static void qknorm_sizes(op_case *c) {
     int64_t d = size_of(c, 'd'), q = size_of(c, 'q'), k = size_of(c, 'k');
@@ -185,6 +205,19 @@ const op_spec norm_specs[] = {
       .variants = 2,
       .small = { { 1, 1 }, { 5, 37 }, { 40, 600 } },
       .wide = { { 1, 8 }, { 3, 20 }, { 33, 768 }, { 130, 129 }, { 1500, 768, .modes = MODE_BF16 } },
+      .wide_tol = { 3e-6, 1e-5 },
+      .shift = 8 },
+    { .op = OP_SMEAR,
+      .letters = "NDG",
+      .sizes = smear_sizes,
+      .values = smear_values,
+      .reference = smear_reference,
+      .small = { { 1, 1, 1 }, { 5, 37, 24 }, { 90, 600, 24 } },
+      .wide = { { 1, 8, 8 },
+                { 3, 20, 12 },
+                { 33, 768, 24 },
+                { 130, 129, 32 },
+                { 9000, 256, 24, .modes = MODE_BF16 } },
       .wide_tol = { 3e-6, 1e-5 },
       .shift = 8 },
     { .op = OP_QK_SQUARES,

@@ -22,14 +22,18 @@ static void feed(exec *x, model *m, const generator *g, const int32_t *tok, cons
                  int64_t from, int64_t n, const int32_t *target, decoded *out) {
     const decode_chains *c = generator_chains(g, LONG); /* of the whole text, as in training */
     int which = n == 1 ? c->step_id[0] : c->many_id;
-    int32_t t[PREFILL], p[PREFILL], start[PREFILL] = { 0 };
+    int32_t t[PREFILL], p[PREFILL], start[PREFILL] = { 0 }, previous[PREFILL];
     for (int64_t i = 0; i < (n == 1 ? 1 : PREFILL); i++) {
         t[i] = tok[from + MIN(i, n - 1)];
         p[i] = pos[from + MIN(i, n - 1)];
+        previous[i] = tok[MAX(from + MIN(i, n - 1) - 1, 0)];
     }
-    model_set_batch(
-        m, x->plan,
-        &(model_batch){ .tokens = t, .pos = p, .start = start, .n = n == 1 ? 1 : PREFILL });
+    model_set_batch(m, x->plan,
+                    &(model_batch){ .tokens = t,
+                                    .pos = p,
+                                    .start = start,
+                                    .n = n == 1 ? 1 : PREFILL,
+                                    .previous = previous });
     assert_ok(exec_chain(x, which, 0, 1));
     const float *logits = exec_result(x, which).data;
     int64_t vocab = model_conf(m)->vocab;

@@ -152,7 +152,7 @@ static void carried_values_agree_on_every_layout(void **state) {
     c = small_gpt2(); /* the embedding is a sum */
     c.kv_heads = c.heads;
     c.layers = 3;
-    c.layer_scalars = true;
+    c.layer_scalars = c.smear = true;
     compare_all("gpt2, carrying", &c);
     c = small_neox();
     c.layer_scalars = c.backout = true;

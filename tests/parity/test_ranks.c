@@ -17,16 +17,20 @@ static void dropout_clipping_and_recompute_do_not_depend_on_the_layout(void **st
 
 /* Several microbatches, evaluation and updates of the factors. A pipeline is refused. */
 static void carried_values_do_not_depend_on_the_layout(void **state) {
-    settings own = { "model.layers",
-                     "3",
-                     "model.layer_scalars",
-                     "true",
-                     "model.backout",
-                     "true",
-                     "training.global_batch_size",
-                     "8",
-                     "optimizer.groups",
-                     "[{match: mix.residual, lr: 0.001}, {match: \"*mix*\", lr: 0.05}]" };
+    settings own = {
+        "model.layers",
+        "3",
+        "model.layer_scalars",
+        "true",
+        "model.backout",
+        "true",
+        "model.smear",
+        "true",
+        "training.global_batch_size",
+        "8",
+        "optimizer.groups",
+        "[{match: mix.residual, lr: 0.001}, {match: \"*mix*\", lr: 0.05}, {match: \"smear.*\", lr: 0.05}]"
+    };
     agrees_on(((1 << FIRST_PIPELINE) - 1) & SOME_LAYOUTS, *state, own, NULL, 0);
     char name[NAME];
     err e = run_on_layout(*state, own, FIRST_PIPELINE, name);

@@ -139,9 +139,10 @@ static void slope_is_its_gradient(differentiated *d, const char *name) {
 
 /* Layouts agree with one rank whatever that computes: here it is compared with the loss itself. */
 static void gradients_of_carried_values_are_slopes(void **state) {
-    static const char *const names[] = { "embed.tokens",    "l0.mix.residual", "l0.mix.embed",
-                                         "l2.mix.residual", "l3.mix.embed",    "mix.middle",
-                                         "l0.attn.v",       "l2.mlp.down",     "l3.mlp.up" };
+    static const char *const names[] = { "smear.gate",      "smear.factor", "embed.tokens",
+                                         "l0.mix.residual", "l0.mix.embed", "l2.mix.residual",
+                                         "l3.mix.embed",    "mix.middle",   "l0.attn.v",
+                                         "l2.mlp.down",     "l3.mlp.up" };
     enum { ROWS = 2, SEQ = 16, N = ROWS * SEQ };
     model_config c = small_carrying();
     model_layout l = { .dt = DT_F32 };

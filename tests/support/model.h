@@ -115,6 +115,7 @@ static inline model_config small_carrying(void) {
     model_config c = small_fast();
     c.layer_scalars = true;
     c.backout = true;
+    c.smear = true;
     return c;
 }
 

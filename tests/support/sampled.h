@@ -98,6 +98,7 @@ static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) 
      * that comparisons of sampled models allow. */
     c->layer_scalars = draw(key, at, 4) == 0 && !model_has_delta(c);
     c->backout = draw(key, at, 4) == 0;
+    c->smear = draw(key, at, 4) == 0;
     fill_rope_lists(c);
     model_config_normalize(c); /* facts that do not matter to this model are left out */
     assert_ok(model_check(c));

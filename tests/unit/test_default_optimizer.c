@@ -125,6 +125,7 @@ static void every_preset_and_fact_has_a_recipe(void **state) {
         { "model.weightless_norms", "true", "model.layer_scalars", "true" },
         { "model.weightless_norms", "true", "model.backout", "true", "model.bias", "true" },
         { "model.layer_scalars", "true", "model.backout", "true" },
+        { "model.weightless_norms", "true", "model.smear", "true" },
     };
     char rules[32];
     for (size_t i = 0; i < COUNT_OF(facts); i++) {

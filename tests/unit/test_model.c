@@ -222,7 +222,7 @@ static void initial_weights_follow_their_role(void **state) {
     c.init_head_std = 0.001;
     c.value_step = 2;
     c.init_up_scale = 0.4;
-    c.layer_scalars = c.backout = true;
+    c.layer_scalars = c.backout = c.smear = true;
     opened o = open_model(&c, (mesh){ 0 }, 0, 0);
     near(deviation(&o, "embed.tokens"), 0.8);
     near(deviation(&o, "l0.mlp.up"), 0.4 / sqrt(256.0));
@@ -232,6 +232,11 @@ static void initial_weights_follow_their_role(void **state) {
     near(largest(&o, "l0.mix.embed"), 0.2);
     near(largest(&o, "l3.mix.embed"), 0.05);
     near(largest(&o, "mix.middle"), 0.2);
+    assert_true(largest(&o, "smear.gate") < 0.02 && largest(&o, "smear.gate") > 0.01);
+    const float *gate =
+        model_param_data(o.m, o.p, model_find_param(o.m, "smear.gate"), PARAM_MASTER, NULL);
+    for (int i = 0; i < 24; i++) assert_true(gate[i] >= 0 && gate[i] != gate[(i + 1) % 24]);
+    assert_true(largest(&o, "smear.factor") == 0);
     near(deviation(&o, "head"), 0.001);
     near(deviation(&o, "l0.attn.q"), 1 / sqrt(256.0));
     near(deviation(&o, "l1.attn.values"), 1 / sqrt((double)(c.kv_heads * c.head_dim)));

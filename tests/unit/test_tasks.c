@@ -18,6 +18,7 @@ static void open_judge_of(judge *j, bool shares, int64_t rows, int64_t seq) {
     model_config c = small_llama();
     model_layout l = { .dt = DT_F32 };
     c.vocab = VOCAB;
+    c.smear = true; /* reads the token before, which is not always in the row before */
     *j = (judge){ 0 };
     assert_ok(model_new(&c, &l, &j->m));
     j->x.comm = comm_self();
@@ -37,6 +38,7 @@ static void open_judge_of(judge *j, bool shares, int64_t rows, int64_t seq) {
     }
     assert_ok(plan_commit(j->x.plan));
     model_init(j->m, j->x.plan, 7);
+    stir_vectors(j->m, &j->x);
 }
 
 static void open_judge(judge *j) { open_judge_of(j, false, ROWS, SEQ); }

@@ -107,6 +107,7 @@ const char *token_input_name(token_fact fact, axis_set shared) {
         [TOKEN_IDS] = { "ids", "ids_cp", "ids_shard", "ids_cp_shard" },
         [TOKEN_START] = { "start", "start_cp", "start_shard", "start_cp_shard" },
         [TOKEN_CHUNK] = { "chunk", "chunk_cp", "chunk_shard", "chunk_cp_shard" },
+        [TOKEN_PREVIOUS] = { "previous", "previous_cp", "previous_shard", "previous_cp_shard" },
     };
     return names[fact][!!(shared & AXIS(AX_CP)) + 2 * !!(shared & AXIS(AX_TP))];
 }
@@ -187,6 +188,25 @@ static void put_chunks(const model *m, plan *p, const model_batch *b) {
     }
 }
 
+/* Puts the token before each of this rank's, in pieces. */
+static void put_previous(const model *m, plan *p, const model_batch *b, const char *name) {
+    enum { PIECE = 2048 };
+    input_info in;
+    int32_t piece[PIECE], *to = plan_input(p, name, b->slot);
+    if (!to || !plan_input_info(p, name, &in)) return;
+    axis_set shared = token_axes(in.pl);
+    int64_t own = b->n / mesh_span(&m->l.mesh, shared);
+    for (int64_t at = 0; at < own; at += PIECE) {
+        int64_t n = MIN(own - at, (int64_t)PIECE);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t token = run_at(m, shared, b->n, at + i).from;
+            BUG_IF(token == 0 && b->pos[token] != 0); /* the caller has it */
+            piece[i] = b->tokens[token - (b->pos[token] != 0)];
+        }
+        plan_put(p, to + at, piece, (size_t)n * sizeof *piece);
+    }
+}
+
 /* Puts the ranges of a chain that shares prefixes; without any, each token sees its document. */
 static void put_shared_ranges(plan *p, const model_batch *b) {
     int32_t *to = plan_input(p, "ranges", b->slot);
@@ -207,14 +227,15 @@ void model_set_batch(const model *m, plan *p, const model_batch *b) {
      * the training programs of the same plan, whose shapes these tokens do not have. */
     bool documents = b->ids != NULL;
     size_t n_ways = documents ? COUNT_OF(ways) : 1;
-    const void *facts[TOKEN_FACTS] = { [TOKEN_TOKENS] = b->tokens,
-                                       [TOKEN_TARGETS] = b->targets,
-                                       [TOKEN_POS] = b->pos,
-                                       [TOKEN_IDS] = b->ids,
-                                       [TOKEN_START] = b->start };
+    const void *facts[TOKEN_FACTS] = {
+        [TOKEN_TOKENS] = b->tokens, [TOKEN_TARGETS] = b->targets, [TOKEN_POS] = b->pos,
+        [TOKEN_IDS] = b->ids,       [TOKEN_START] = b->start,     [TOKEN_PREVIOUS] = b->previous
+    };
     for (int i = 0; i < TOKEN_FACTS; i++)
         for (size_t k = 0; k < n_ways; k++)
             put_tokens(m, p, token_input_name((token_fact)i, ways[k]), b->slot, facts[i], b->n);
+    for (size_t k = 0; m->c.smear && !b->previous && k < n_ways; k++)
+        put_previous(m, p, b, token_input_name(TOKEN_PREVIOUS, ways[k]));
     if (documents && m->c.chunked) put_chunks(m, p, b);
     if (documents) put_ring(m, p, b);
     if (documents) put_shared_ranges(p, b);

@@ -483,24 +483,47 @@ static residual_state block(builder *b, residual_state s) {
     return (residual_state){ n2.r, norm_output(b, M_MLP, d2, "mlp.norm.w", "mlp.norm.b") };
 }
 
-static residual_state embed(builder *b) {
+static val norm_embedding(builder *b, residual_state s) {
+    norm_spec plain = { b->c->norm == NORM_RMS, VAL_NONE, VAL_NONE, (float)b->c->norm_eps };
+    prog_compute_in(b->p, b->m->l.residual);
+    return rec_norm(b->p, s, plain).y;
+}
+
+/* Rows of the token table, normalized unless positions are to be added first. */
+static val embed_tokens(builder *b, token_fact which) {
     prog *p = b->p;
     enter_module(b, M_EMBED);
-    val tok = token_input(b, TOKEN_TOKENS, DT_I32, AS_HEADS), delta = VAL_NONE;
+    val tok = token_input(b, which, DT_I32, AS_HEADS);
     prog_compute_in(p, b->m->l.residual);
     val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok)); /* a partial sum over tp */
     x = rec_comm(p, x, AXIS(AX_TP), b->residual.on[AX_TP]);
     if (b->c->embedding_scale != 1) x = rec_scale(p, x, (float)b->c->embedding_scale);
+    bool norm = b->c->embedding_norm && b->c->pos != POS_LEARNED;
+    return norm ? norm_embedding(b, (residual_state){ x, VAL_NONE }) : x;
+}
+
+/* Adds a share of the previous token's embedding. Where the row before is not that token's, or another rank has it, the
+ * embedding of previous tokens is computed beside. */
+static val with_previous(builder *b, val x) {
+    bool in_order = b->mode != PROG_DECODE && !b->shares && !residual_token_axes(b, AS_RESIDUAL);
+    val prev = in_order ? VAL_NONE : embed_tokens(b, TOKEN_PREVIOUS);
+    val gate = prog_use(b->p, "smear.gate", x), factor = prog_use(b->p, "smear.factor", x);
+    val pos = token_input(b, TOKEN_POS, DT_I32, AS_RESIDUAL);
+    return rec(b->p, OP_SMEAR, { x, prev, pos, gate, factor });
+}
+
+static residual_state embed(builder *b) {
+    prog *p = b->p;
+    val x = embed_tokens(b, TOKEN_TOKENS), delta = VAL_NONE;
+    if (b->c->smear) x = with_previous(b, x);
     if (b->c->pos == POS_LEARNED) {
         val pos = token_input(b, TOKEN_POS, DT_I32, AS_RESIDUAL);
         prog_compute_in(p, b->m->l.dt);
         delta = rec_embed(p, pos, prog_use(p, "embed.positions", pos));
-    }
-    if (b->c->embedding_norm) {
-        norm_spec plain = { b->c->norm == NORM_RMS, VAL_NONE, VAL_NONE, (float)b->c->norm_eps };
-        prog_compute_in(p, b->m->l.residual);
-        x = rec_norm(p, (residual_state){ x, delta }, plain).y;
-        delta = VAL_NONE;
+        if (b->c->embedding_norm) {
+            x = norm_embedding(b, (residual_state){ x, delta });
+            delta = VAL_NONE;
+        }
     }
     if (b->c->embed_dropout > 0 && b->mode == PROG_TRAIN) {
         x = rec_sum(p, (residual_state){ x, delta });

@@ -173,7 +173,8 @@ typedef enum {
     INIT_RESIDUAL_FACTOR, /* factors of model.layer_scalars, by layer, and of model.backout */
     INIT_EMBED_FACTOR,
     INIT_MIDDLE_FACTOR,
-    INIT_LOG_UNIFORM, /* logarithms of uniform numbers from 0.01 to 16: rates of decay */
+    INIT_LOG_UNIFORM,   /* logarithms of uniform numbers from 0.01 to 16: rates of decay */
+    INIT_SMALL_UNIFORM, /* uniform numbers from 0 to 0.02: gates that start slightly open */
 } init_kind;
 /* The roles of matrices in µP, and everything that is not a matrix. */
 /* STATE is not a weight: what a step leaves for the next, such as a router's bias. Its gradient is what the
@@ -376,6 +377,9 @@ typedef struct model_batch {
     int64_t n;
     int slot;              /* of the inputs (plan_input) */
     const int32_t *ranges; /* [MODEL_RANGES, 2, n] of model_record_shared; NULL: start alone */
+    /* [n] the token before each in its sequence, any at position 0, which model.smear reads; NULL: those before them in
+     * `tokens` */
+    const int32_t *previous;
 } model_batch;
 /* Copies it to the programs' inputs: of each the part that its recorded placement gives this rank. */
 void model_set_batch(const model *m, plan *p, const model_batch *b);

@@ -76,7 +76,8 @@ typedef enum {
     TOKEN_POS,
     TOKEN_IDS,
     TOKEN_START,
-    TOKEN_CHUNK, /* the first token of its chunk, or of its document */
+    TOKEN_CHUNK,    /* the first token of its chunk, or of its document */
+    TOKEN_PREVIOUS, /* the token before it in its document, itself at position 0 */
     TOKEN_FACTS
 } token_fact;
 /* @param shared the axes over which tokens are sharded: of cp and tp */

@@ -12,10 +12,12 @@
 
 /* The sizes of a dim, by name. */
 /* clang-format off */
-typedef enum { NONE, D, Q, KV, F, V, P, HD, E, X, B, H, G, O, HQ, QL, KVL, KVA, KVB, DK, DV, DH, DD, DC } size_name;
+typedef enum { NONE, D, Q, KV, F, V, P, HD, E, X, B, H, G, O, HQ, QL, KVL, KVA, KVB, DK, DV, DH, DD, DC, SG } size_name;
 /* clang-format on */
 /* Channels of a token that the gate of its values reads. */
 enum { VALUE_GATE = 12 };
+/* Channels of a token that the gate of the previous token's embedding reads. */
+enum { SMEAR_GATE = 24 };
 /* Properties of a model that a row needs: all of `when` must hold. */
 enum {
     LEARNED = 1,       /* learned positions */
@@ -37,6 +39,7 @@ enum {
     SINKS = 1 << 22,   /* attention sinks */
     SCALARS = 1 << 19, /* factors of the residual and of the embedding */
     BACKOUT = 1 << 18, /* a factor of the residual in the middle */
+    SMEAR = 1 << 17,   /* a gate of the previous token's embedding */
 };
 /* ... of how heads are projected and normalized. */
 enum {
@@ -74,6 +77,8 @@ static const param_row table[] = {
     /* name           fused into     module   bucket        shape       tp  initial value      role         when */
     { "embed.tokens",    "embed.tokens",    "embed", BUCKET_FIRST, { V, D },    S0, INIT_NORMAL,       ROLE_INPUT,  0 },
     { "embed.positions", "embed.positions", "embed", BUCKET_FIRST, { P, D },    I_, INIT_NORMAL,       ROLE_INPUT,  LEARNED },
+    { "smear.gate",   "smear.gate",  "mix",  BUCKET_FIRST, { SG, NONE }, I_, INIT_SMALL_UNIFORM, ROLE_VECTOR, SMEAR },
+    { "smear.factor", "smear.factor", "mix", BUCKET_FIRST, { NONE, NONE }, I_, INIT_ZEROS,     ROLE_VECTOR, SMEAR },
     { "attn.q",       "attn.qkv",    "attn", BUCKET_BLOCK, { Q, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, QDIRECT },
     { "attn.k",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, KVDIRECT },
     { "attn.v",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, KVDIRECT },
@@ -203,6 +208,7 @@ static int64_t size_of(const model_config *c, size_name s) {
     case H: return c->kv_heads;
     case HQ: return c->heads;
     case G: return MIN(VALUE_GATE, c->dim);
+    case SG: return MIN(SMEAR_GATE, c->dim);
     case D: return c->dim;
     case Q: return c->heads * c->head_dim;
     case KV: return c->kv_heads * c->head_dim;
@@ -246,7 +252,7 @@ static int model_properties(const model_config *c) {
               (c->router_logit_bias ? ROUTERB : 0) | (c->sinks ? SINKS : 0) |
               (c->weightless_norms ? 0 : NORMW) | (c->value_step ? VALUES : 0) |
               (c->layer_scalars ? SCALARS : 0) | (c->backout ? BACKOUT : 0) |
-              (c->kv_latent && c->q_latent ? QLATENT : QDIRECT) |
+              (c->smear ? SMEAR : 0) | (c->kv_latent && c->q_latent ? QLATENT : QDIRECT) |
               (c->kv_latent ? KVLATENT : KVDIRECT) | ATTENTION | (c->attention_gate ? OGATE : 0);
     return c->delta_keys ? (all & ~attention) | DELTA : all;
 }

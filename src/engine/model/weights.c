@@ -327,6 +327,7 @@ static float init_constant(const model_config *c, const model_param *p) {
     case INIT_MIDDLE_FACTOR: return -0.2f;
     case INIT_ZEROS:
     case INIT_LOG_UNIFORM:
+    case INIT_SMALL_UNIFORM:
     case INIT_NORMAL:
     case INIT_NORMAL_DEPTH: break;
     }
@@ -385,6 +386,8 @@ static void init_chunk(void *ctx, int64_t i, int worker) {
             at[k] = drawn ? (float)j->std * at[k] : init_constant(&j->m->c, p);
         for (int64_t k = 0; p->init == INIT_LOG_UNIFORM && k < end - e; k++)
             at[k] = (float)log(0.01 + 15.99 * rng_uniform(j->key, first + (uint64_t)k));
+        for (int64_t k = 0; p->init == INIT_SMALL_UNIFORM && k < end - e; k++)
+            at[k] = (float)(0.02 * rng_uniform(j->key, first + (uint64_t)k));
     }
 }
 

@@ -120,18 +120,20 @@ static err read_logits(generation *d, int which, const int64_t *row, float *cons
 static err run_prompt(generation *d, int slot, int64_t from, int64_t end) {
     sequence *s = &d->slot[slot];
     const decode_chains *c = generator_chains(d->g, end);
-    int32_t tok[PREFILL], pos[PREFILL], start[PREFILL];
+    int32_t tok[PREFILL], pos[PREFILL], start[PREFILL], previous[PREFILL];
     for (int64_t at = from; at < end; at += PREFILL) {
         int64_t n = MIN((int64_t)PREFILL, end - at), last = n - 1;
         for (int64_t i = 0; i < PREFILL; i++) {
             /* the rest of the chunk repeats the last token at its own position: nothing is overwritten */
             int64_t k = at + MIN(i, last);
             tok[i] = s->text[k];
+            previous[i] = s->text[MAX(k - 1, 0)];
             pos[i] = (int32_t)k;
             start[i] = (int32_t)(slot * d->g->positions);
         }
         int which = n == 1 ? c->step_id[0] : c->many_id;
-        model_batch b = { .tokens = tok, .pos = pos, .start = start, .n = n == 1 ? 1 : PREFILL };
+        model_batch b = { .tokens = tok, .pos = pos, .start = start, .previous = previous };
+        b.n = n == 1 ? 1 : PREFILL;
         model_set_batch(d->g->m, d->x->plan, &b);
         TRY(exec_chain(d->x, which, 0, 1));
         if (at + n == end) TRY(read_logits(d, which, &last, &s->logits, 1));
@@ -142,6 +144,7 @@ static err run_prompt(generation *d, int slot, int64_t from, int64_t end) {
 /* Runs the last token of n slots, whose sequences run on the same chains. */
 static err run_last_tokens(generation *d, const int *slot, int n) {
     int32_t tok[GENERATOR_SLOTS], pos[GENERATOR_SLOTS], start[GENERATOR_SLOTS];
+    int32_t previous[GENERATOR_SLOTS];
     int64_t row[GENERATOR_SLOTS];
     float *logits[GENERATOR_SLOTS];
     const decode_chains *c = generator_chains(d->g, d->slot[slot[0]].at);
@@ -151,12 +154,14 @@ static err run_last_tokens(generation *d, const int *slot, int n) {
         int k = slot[MIN(i, n - 1)];
         const sequence *s = &d->slot[k];
         tok[i] = s->text[s->at - 1];
+        previous[i] = s->text[MAX(s->at - 2, 0)];
         pos[i] = (int32_t)(s->at - 1);
         start[i] = (int32_t)(k * d->g->positions);
         row[i] = i;
         logits[i] = s->logits;
     }
-    model_batch b = { .tokens = tok, .pos = pos, .start = start, .n = 1 << w };
+    model_batch b = { .tokens = tok, .pos = pos, .start = start, .previous = previous };
+    b.n = 1 << w;
     model_set_batch(d->g->m, d->x->plan, &b);
     TRY(exec_chain(d->x, c->step_id[w], 0, 1));
     return read_logits(d, c->step_id[w], row, logits, n);

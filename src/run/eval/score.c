@@ -24,7 +24,7 @@ typedef struct score_batch {
     int64_t *ids, *owner;                    /* owner: request of each token; -1: none */
     int64_t rows, seq, row, at;              /* of all ranks; where the next request goes */
     int64_t own;                             /* rows of a rank */
-    const int32_t *ranges;                   /* where beginnings are shared */
+    const int32_t *ranges, *previous;        /* where beginnings are shared */
 } score_batch;
 
 static void clear_batch(score_batch *b) {
@@ -71,7 +71,8 @@ static err run_score_batch(exec *x, const model *m, int which, const score_batch
                           b->ids + first,
                           n,
                           0,
-                          b->ranges };
+                          b->ranges,
+                          b->previous };
     model_set_batch(m, x->plan, &batch);
     TRY(exec_chain(x, which, 0, 1));
     if (!exec_has_result(x, which)) return OK;
@@ -127,6 +128,7 @@ enum {
 typedef struct shared_batch {
     score_batch b;
     int32_t *ranges;           /* [MODEL_RANGES, 2, n] */
+    int32_t *previous;         /* [n] the token before each */
     int64_t n, at;             /* tokens, and those in use */
     int32_t end[MODEL_RANGES]; /* of the last range of each kind */
 } shared_batch;
@@ -149,6 +151,7 @@ static void append_tokens(shared_batch *s, const score_request *r, int64_t which
     for (int64_t i = from; i < end; i++, s->at++) {
         b->tokens[s->at] = r->tokens[i];
         b->pos[s->at] = (int32_t)i;
+        s->previous[s->at] = r->tokens[MAX(i - 1, 0)];
         b->owner[s->at] = which;
         if (which >= 0 && i + 1 >= r->from) b->targets[s->at] = r->tokens[i + 1];
         for (int k = 0; k < MODEL_RANGES; k++) {
@@ -240,11 +243,13 @@ static int64_t fill_shared(shared_batch *s, const score_request *all, int64_t i,
 
 /* The rest of a batch sees itself. */
 static void pad_shared(shared_batch *s) {
-    for (; s->at < s->n; s->at++)
+    for (; s->at < s->n; s->at++) {
+        s->previous[s->at] = 0;
         for (int k = 0; k < MODEL_RANGES; k++) {
             s->ranges[(2 * k) * s->n + s->at] = k == RANGE_OWN ? (int32_t)s->at : s->end[k];
             s->ranges[(2 * k + 1) * s->n + s->at] = k == RANGE_OWN ? (int32_t)s->at + 1 : s->end[k];
         }
+    }
 }
 
 /* The last tokens of a request that is longer than a sequence. */
@@ -284,7 +289,9 @@ static err score_shared(exec *x, const model *m, const score_chains *on, score_b
     shared_batch s = { .b = *b };
     score_request *cut = mem_alloc((size_t)MAX(n, 1) * sizeof *cut);
     s.ranges = mem_alloc((size_t)(MODEL_RANGES * 2 * whole) * sizeof *s.ranges);
+    s.previous = mem_alloc((size_t)whole * sizeof *s.previous);
     s.b.ranges = s.ranges;
+    s.b.previous = s.previous;
     err e = OK;
     for (int64_t i = 0; i < n; i++) cut[i] = last_tokens(&all[i], b->seq);
     for (int64_t i = 0; i < n && !e;) {
@@ -303,6 +310,7 @@ static err score_shared(exec *x, const model *m, const score_chains *on, score_b
         i = end;
         if (on_batch) on_batch(ctx, i);
     }
+    free(s.previous);
     free(s.ranges);
     free(cut);
     return e;

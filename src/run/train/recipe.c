@@ -51,10 +51,12 @@ static bool has_plain_table(const model_config *c) { return !has_normal_table(c)
 static bool has_head(const model_config *c) { return !c->tied; }
 static bool has_scalars(const model_config *c) { return c->layer_scalars; }
 static bool has_backout(const model_config *c) { return c->backout; }
+static bool has_smear(const model_config *c) { return c->smear; }
 /* Others than the factors above. */
 static bool has_vectors(const model_config *c) {
-    int64_t factors = (c->layer_scalars ? 2 * c->layers : 0) + (c->backout ? 1 : 0);
-    return model_count_role(c, ROLE_VECTOR) > factors;
+    model_config plain = *c;
+    plain.layer_scalars = plain.backout = plain.smear = false;
+    return model_count_role(&plain, ROLE_VECTOR) > 0;
 }
 static const adam_group groups[] = {
     { "attn.values", 0.12, 0.8, 0.995, 0.01, 768, has_values },
@@ -64,6 +66,7 @@ static const adam_group groups[] = {
     { "mix.residual", 0.0018, 0.8, 0.95, 0.05, 0, has_scalars },
     { "mix.embed", 0.18, 0.96, 0.95, 0, 0, has_scalars },
     { "mix.middle", 0.2, 0.8, 0.95, 0, 0, has_backout },
+    { "smear.*", 0.2, 0.8, 0.95, 0, 0, has_smear },
     { "vectors", 0.01, 0.8, 0.995, 0, 768, has_vectors },
 };
 
