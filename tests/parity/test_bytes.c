@@ -159,6 +159,30 @@ static void a_stage_sends_the_residual_once(void **state) {
     outcome_free(&o);
 }
 
+/* Beside it, the embedding at every boundary, and the residual after the middle block, of layer 2, at those behind it. */
+static void a_stage_sends_what_later_ones_read(void **state) {
+    static const struct {
+        bool scalars, backout;
+        int split[4], values; /* of rank 0's message */
+    } cases[] = {
+        { true, false, { 2, 2 }, 2 }, { false, true, { 2, 2 }, 1 }, { false, true, { 3, 1 }, 2 },
+        { true, true, { 3, 1 }, 3 },  { true, true, { 0, 4 }, 2 },  { true, true, { 4, 0 }, 2 },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        model_config c = small_llama();
+        layout l = { .pp = 2, .micros = MICROS };
+        outcome o;
+        c.layers = LAYERS;
+        c.layer_scalars = cases[i].scalars;
+        c.backout = cases[i].backout;
+        memcpy(l.split, cases[i].split, sizeof cases[i].split);
+        run_layout(&c, &l, &o);
+        same_bytes("send", sent(&o, AXIS(AX_PP), MOVE_SEND),
+                   cases[i].values * MICROS * residual_bytes(1));
+        outcome_free(&o);
+    }
+}
+
 /* q, k and v to heads and the result back, and their gradients the other way. */
 static void context_parallel_exchanges_heads_for_tokens(void **state) {
     int n = 2;
@@ -225,6 +249,7 @@ int main(void) {
         cmocka_unit_test(tensor_parallel_reduces_four_times_per_block),
         cmocka_unit_test(sequence_parallel_sends_as_much_in_halves),
         cmocka_unit_test(a_stage_sends_the_residual_once),
+        cmocka_unit_test(a_stage_sends_what_later_ones_read),
         cmocka_unit_test(context_parallel_exchanges_heads_for_tokens),
         cmocka_unit_test(expert_parallel_exchanges_rows_four_times),
         cmocka_unit_test(rows_by_count_are_all_that_is_sent),

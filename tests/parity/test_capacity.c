@@ -101,6 +101,10 @@ static void predicts_what_ranks_reserve(void **state) {
           { "parallelism.pipeline_parallel_degree", "2", "model.layers", "4",
             "parallelism.tensor_parallel_degree", "2", "training.global_batch_size", "16",
             "parallelism.pipeline_parallel_schedule", "Interleaved1F1B" } },
+        { 2,
+          { "parallelism.pipeline_parallel_degree", "2", "model.layers", "4",
+            "training.global_batch_size", "8", "model.layer_scalars", "true", "model.backout",
+            "true", "model.smear", "true" } },
         { 2, { "model.experts", "4", "parallelism.expert_parallel_degree", "2" } },
     };
     test_folder *f = *state;

@@ -110,7 +110,7 @@ static inline model_config small_fast(void) {
     return c;
 }
 
-/* The same, whose layers read values of earlier ones, which no pipeline passes on. */
+/* The same, whose layers read values of earlier ones, and tokens the embedding of the one before. */
 static inline model_config small_carrying(void) {
     model_config c = small_fast();
     c.layer_scalars = true;

@@ -189,7 +189,6 @@ static inline bool can_run(const model_config *c, const layout *l) {
     if (model_has_delta(c) && (l->cp > 1 || c->delta_keys % l->tp)) return false;
     if (c->kv_heads % l->tp && l->tp % c->kv_heads) return false;
     if (c->value_step && c->kv_heads % l->tp) return false;
-    if (model_carries(c) && l->pp > 1) return false;
     if (l->cp == 1 || l->context == CONTEXT_RING) return true;
     return c->heads % (l->tp * l->cp) == 0 && c->kv_heads % (l->tp * l->cp) == 0;
 }

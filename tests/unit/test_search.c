@@ -102,7 +102,7 @@ static const search_case few_gpus = { "a100-80gb",
                                       { "model.preset", "llama2-7b", "training.seq_len", "4096",
                                         "training.global_batch_size", "1e6 tokens" } };
 
-/* No pipeline runs it. */
+/* Stages pass on values of earlier layers, and hold them for every microbatch in flight. */
 static const search_case carrying = { "a100-80gb",
                                       16,
                                       false,
@@ -144,7 +144,6 @@ static void what_is_found_fits_and_runs(void **state) {
     if (!SANITIZED) assert_true(search_for(&h, &experts, 0).n > 1);
     layout_result r = search_for(&h, &carrying, 0);
     assert_true(r.n > 1);
-    for (int i = 0; i < r.n; i++) assert_int_equal(r.best[i].pp, 1);
     hardware_free(&h);
 }
 

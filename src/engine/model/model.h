@@ -107,8 +107,6 @@ typedef struct model_fact {
     size_t at, size;  /* of the member in a model_config */
     size_t option_at; /* of the option in a config */
 } model_fact;
-/* Whether layers read values of earlier ones beside the residual, which a pipeline's stages do not pass on. */
-static inline bool model_carries(const model_config *c) { return c->layer_scalars || c->backout; }
 int model_facts(void);
 const model_fact *model_fact_at(int i);
 const model_fact *model_fact_find(const char *key); /* NULL: none */

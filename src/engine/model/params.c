@@ -722,11 +722,6 @@ static err pipeline_check(const model *m) {
     int stages = p->ranks * p->chunks;
     if (p->ranks == 1) return OK;
     TRY(split_check(m, stages));
-    if (model_carries(&m->c))
-        return err_hint(ERR("%s with %d pipeline ranks: a stage passes only its residual on, not "
-                            "the values of earlier layers",
-                            m->c.layer_scalars ? "model.layer_scalars" : "model.backout", p->ranks),
-                        "use parallelism.pipeline_parallel_degree=1");
     if (pipeline_splits_backward(p) && m->l.zero >= 2)
         return err_hint(ERR("the schedule ZeroBubble puts weight gradients off, and ZeRO stage %d "
                             "would keep a whole gradient for each of them",

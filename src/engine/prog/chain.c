@@ -5,7 +5,8 @@
  *     passed         per slot                what a pipeline stage sends and receives
  *                                            (chunks of a rank whose slots have one size share them)
  *     residual       two of each, in turn    between the programs of a stage
- *     carried        per slot                values that later programs read, and in training their gradients
+ *     carried        per slot                values that later programs read, and in training their gradients;
+ *                                            stages send and receive them there, beside the residual
  *     gathered       per slot of a pool      parameters that are stored in slices (slots.c)
  *     whole grads    per slot of a pool      gradients on their way to the slices
  */
@@ -192,7 +193,6 @@ static void add_regions(plan *p, const chain_plan *k, chunk_plan *u) {
                 plan_region(p, "block inputs", n * block_input_bytes(k->c.block[0]) * segments);
     }
     if (is_pipeline(k)) u->passed = plan_region(p, "pipeline", n * passed_bytes(k, &u->k));
-    BUG_IF(is_pipeline(k) && carried_bytes(k)); /* messages between stages do not have them */
     if (carried_bytes(k)) u->carried = plan_region(p, "carried", n * carried_bytes(k));
 }
 
@@ -385,25 +385,26 @@ static char *block_input_at(const spot *s) {
     return (char *)plan_data(s->p, s->u->block_inputs) + i * block_input_bytes(s->in->p);
 }
 
-/* Whether a program after this instance reads a carried value, and so has left a gradient of it. */
-static bool read_later(const spot *s, int which) {
-    const chain *c = &s->k->c;
-    int n = s->u->k.layers;
-    for (int i = s->index + 1; i <= n; i++)
-        if (chain_block(c, s->u->k.from + i - 1)->carry_in[which] != VAL_NONE) return true;
-    return s->index <= n && c->last->carry_in[which] != VAL_NONE;
+static char *carried_in_slot(const plan *p, const chain_plan *k, const chunk_plan *u, int slot,
+                             stage_pass what, int which) {
+    int i = which + (what == PASS_GRADIENT ? carried_values(&k->c) : 0);
+    return (char *)plan_data(p, u->carried) + (size_t)slot * carried_bytes(k) +
+           (size_t)i * k->res_bytes;
 }
 
-/* NULL for a gradient that no program has left yet. */
+/* NULL for a gradient that no program has left yet: none behind this one reads the value. */
 static char *carried_at(const spot *s, val v) {
     const prog *g = s->in->p;
-    char *slot = (char *)plan_data(s->p, s->u->carried) + (size_t)s->slot * carried_bytes(s->k);
-    size_t each = s->k->res_bytes, gradients = each * (size_t)carried_values(&s->k->c);
+    int next = s->u->k.from + s->index; /* the first block, or the last program, behind it */
     for (int i = 0; i < CARRIES; i++) {
-        char *at = slot + each * (size_t)i;
-        if (v == g->carry_in[i] || v == val_root(g, g->carry_out[i])) return at;
-        if (v == g->carry_grad_out[i]) return at + gradients;
-        if (v == g->carry_grad_in[i]) return read_later(s, i) ? at + gradients : NULL;
+        char *gradient = NULL;
+        if (v == g->carry_in[i] || v == val_root(g, g->carry_out[i]))
+            return carried_in_slot(s->p, s->k, s->u, s->slot, PASS_RESIDUAL, i);
+        if (is_training(s->k))
+            gradient = carried_in_slot(s->p, s->k, s->u, s->slot, PASS_GRADIENT, i);
+        if (v == g->carry_grad_out[i]) return gradient;
+        if (v == g->carry_grad_in[i])
+            return chain_reads_carried(&s->k->c, i, next) ? gradient : NULL;
     }
     BUG("a carried value that no program carries");
 }
@@ -563,6 +564,11 @@ tensor passed_out(const plan *p, const chain_plan *k, const chunk_plan *u, stage
                   int slot) {
     return residual_tensor(k, what == PASS_RESIDUAL ? passed_at(p, k, u, slot, 0)
                                                     : gradient_at(p, k, u, slot, 1));
+}
+
+tensor passed_carried(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,
+                      int slot, int which) {
+    return residual_tensor(k, carried_in_slot(p, k, u, slot, what, which));
 }
 
 op_call sum_passed(const plan *p, const chain_plan *k, const chunk_plan *u, int slot) {

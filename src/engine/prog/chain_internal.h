@@ -21,8 +21,8 @@ typedef struct chunk_plan {
     size_t slot_bytes; /* of the values that a slot's blocks save until backward */
     instance **inst;   /* [slots][insts] */
     int insts;
-    int *inputs;                   /* [slots] the slot of inputs that its instances are bound to */
-    comm_ticket (*ticket)[PASSES]; /* [slots] of what is being sent */
+    int *inputs; /* [slots] the slot of inputs that its instances are bound to */
+    comm_ticket (*ticket)[PASSES][1 + CARRIES]; /* [slots] of what is being sent */
 } chunk_plan;
 /* Holds the communications in flight, which end in the order they began. */
 typedef struct open_comm {
@@ -63,11 +63,14 @@ void program_resolve(const plan *p, instance *in);
 void chain_bind_inputs(const plan *p, chunk_plan *u, int slot, int inputs);
 /* Binds the instance of an instruction to its slots of gathered parameters and whole gradients. */
 void chain_bind_slots(const chain_plan *k, const instr *i);
-/* Returns the address of the value that chunk `u` sends or receives in a slot. */
+/* @return the residual, or its gradient, that chunk `u` sends or receives in a slot. */
 tensor passed_in(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,
                  int slot);
 tensor passed_out(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,
                   int slot);
+/* @return a carried value, or its gradient, which is sent from where it was received or computed. */
+tensor passed_carried(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,
+                      int slot, int which);
 /* @return the sum of residual and delta that a stage sends. */
 op_call sum_passed(const plan *p, const chain_plan *k, const chunk_plan *u, int slot);
 

@@ -70,7 +70,8 @@ static void trace_message(trace *t, const chain *c, const instr *i, int number) 
     int peer = members[message_peer(c, me, i)];
     trace_add(t, &(trace_entry){ .message = i->kind,
                                  .move.axes = AXES_STAGES,
-                                 .elements = value_elements(c->block[0], c->block[0]->res_in),
+                                 .elements = value_elements(c->block[0], c->block[0]->res_in) *
+                                             message_values(c, me, i),
                                  .peer = peer,
                                  .channel = (int)i->pass,
                                  .number = number,

@@ -293,6 +293,15 @@ static comm_move stage_message(const chain_plan *k, const plan *p, const instr *
                             i->pass == PASS_RESIDUAL ? "pipeline forward" : "pipeline backward" };
 }
 
+/* Adds the carried values of a message behind its first one. @return how many it has. */
+static int add_carried(const exec *x, const chain_plan *k, const instr *i, tensor *all) {
+    int n = 1;
+    for (int v = 0; v < CARRIES; v++)
+        if (message_carries(&k->c, mesh_stage(&x->plan->m), i, v))
+            all[n++] = passed_carried(x->plan, k, &k->chunk[i->chunk], i->pass, i->slot, v);
+    return n;
+}
+
 static err send_boundary(exec *x, const chain_plan *k, const instr *i) {
     const chunk_plan *u = &k->chunk[i->chunk];
     if (i->pass == PASS_RESIDUAL) {
@@ -301,17 +310,30 @@ static err send_boundary(exec *x, const chain_plan *k, const instr *i) {
         sum.run = &run;
         call_part(x, &sum, NULL, NULL, i->micro);
     }
+    tensor all[1 + CARRIES] = { passed_out(x->plan, k, u, i->pass, i->slot) }, none = { 0 };
     comm_move move = stage_message(k, x->plan, i);
-    tensor t = passed_out(x->plan, k, u, i->pass, i->slot), none = { 0 };
-    return comm_start(x->comm, &move, &t, &none, &u->ticket[i->slot][i->pass]);
+    int n = add_carried(x, k, i, all);
+    for (int v = 0; v < n; v++)
+        TRY(comm_start(x->comm, &move, &all[v], &none, &u->ticket[i->slot][i->pass][v]));
+    return OK;
+}
+
+static err wait_sent(exec *x, const chain_plan *k, const instr *i) {
+    int n = message_values(&k->c, mesh_stage(&x->plan->m), i);
+    for (int v = 0; v < n; v++)
+        TRY(comm_wait(x->comm, &k->chunk[i->chunk].ticket[i->slot][i->pass][v]));
+    return OK;
 }
 
 static err receive_boundary(exec *x, const chain_plan *k, const instr *i) {
-    comm_ticket ticket;
+    const chunk_plan *u = &k->chunk[i->chunk];
+    tensor all[1 + CARRIES] = { passed_in(x->plan, k, u, i->pass, i->slot) }, none = { 0 };
+    comm_ticket ticket[1 + CARRIES];
     comm_move move = stage_message(k, x->plan, i);
-    tensor t = passed_in(x->plan, k, &k->chunk[i->chunk], i->pass, i->slot), none = { 0 };
-    TRY(comm_start(x->comm, &move, &none, &t, &ticket));
-    return comm_wait(x->comm, &ticket);
+    int n = add_carried(x, k, i, all);
+    for (int v = 0; v < n; v++) TRY(comm_start(x->comm, &move, &none, &all[v], &ticket[v]));
+    for (int v = 0; v < n; v++) TRY(comm_wait(x->comm, &ticket[v]));
+    return OK;
 }
 
 /* ---- chains ------------------------------------------------------------------------------ */
@@ -423,7 +445,7 @@ static err run_simple(const chain_run *r, const instr *i) {
     case DO_FEED: return h ? h->feed(h->ctx, i->micro, i->inputs) : OK;
     case DO_LOSS: return h ? h->loss(h->ctx, i->micro) : OK;
     case DO_SEND: return send_boundary(x, r->k, i);
-    case DO_SENT: return comm_wait(x->comm, &r->k->chunk[i->chunk].ticket[i->slot][i->pass]);
+    case DO_SENT: return wait_sent(x, r->k, i);
     case DO_RECV: return receive_boundary(x, r->k, i);
     case DO_GATHER_UPDATED:
     case DO_GATHERED_UPDATED: return gather_updated(r, i);

@@ -289,11 +289,12 @@ static void play_send(const sim_run *s, int rank, const instr *i) {
         r->compute += s->sum;
     }
     double begin = MAX(r->now, r->link[i->pass]);
-    r->link[i->pass] = begin + s->message;
-    r->sent[i->chunk * r->slots + i->slot][i->pass] = (in_flight){ s->message, begin + s->message };
+    double seconds = s->message * message_values(&s->c, rank, i);
+    r->link[i->pass] = begin + seconds;
+    r->sent[i->chunk * r->slots + i->slot][i->pass] = (in_flight){ seconds, begin + seconds };
     mem_reserve((void **)&to->arrived[i->pass], &to->arrival_cap[i->pass], to->arrivals[i->pass],
                 sizeof(double));
-    to->arrived[i->pass][to->arrivals[i->pass]++] = begin + s->message;
+    to->arrived[i->pass][to->arrivals[i->pass]++] = begin + seconds;
 }
 
 static bool play_receive(const sim_run *s, int rank, const instr *i) {

@@ -120,6 +120,13 @@ bool instr_runs_list(instr_kind kind);
 bool instr_computes(instr_kind kind);
 /* @return the rank along pp that a message of a pipeline is sent to or received from. */
 int message_peer(const chain *c, int rank, const instr *i);
+/* Whether a block from `layer` on, or the program after the blocks, reads carried value `which`. */
+bool chain_reads_carried(const chain *c, int which, int layer);
+/* Whether a message has carried value `which`, or its gradient, beside the residual: programs before it leave the value,
+ * and programs behind it read it. */
+bool message_carries(const chain *c, int rank, const instr *i, int which);
+/* @return how many values a message consists of. */
+int message_values(const chain *c, int rank, const instr *i);
 /* @return the move that gathers a bucket which the update leaves in slices. */
 comm_move updated_move(const prog_bucket *b);
 prog *chunk_program(const chain *c, const model_chunk *k, int at);

@@ -90,6 +90,37 @@ int message_peer(const chain *c, int rank, const instr *i) {
     return (rank + (next ? 1 : c->pipe.ranks - 1)) % c->pipe.ranks;
 }
 
+bool chain_reads_carried(const chain *c, int which, int layer) {
+    for (int l = layer; l < c->layers; l++)
+        if (chain_block(c, l)->carry_in[which] != VAL_NONE) return true;
+    return layer <= c->layers && c->last->carry_in[which] != VAL_NONE;
+}
+
+static bool is_carried_before(const chain *c, int which, int layer) {
+    for (int l = 0; l < layer; l++)
+        if (chain_block(c, l)->carry_out[which] != VAL_NONE) return true;
+    return c->first->carry_out[which] != VAL_NONE;
+}
+
+bool message_carries(const chain *c, int rank, const instr *i, int which) {
+    model_chunk k = chain_chunk(c, rank, i->chunk);
+    bool behind = (i->pass == PASS_RESIDUAL) == (i->kind != DO_RECV); /* of the chunk's blocks */
+    int layer = k.from + (behind ? k.layers : 0);
+    return is_carried_before(c, which, layer) && chain_reads_carried(c, which, layer);
+}
+
+int message_values(const chain *c, int rank, const instr *i) {
+    int n = 1;
+    for (int v = 0; v < CARRIES; v++) n += message_carries(c, rank, i, v);
+    return n;
+}
+
+static bool is_carrying(const chain *c) {
+    bool any = false;
+    for (int v = 0; v < CARRIES; v++) any |= is_carried_before(c, v, c->layers);
+    return any;
+}
+
 comm_move updated_move(const prog_bucket *b) {
     return (comm_move){
         .axes = b->slices, .from = PLACE_S(0), .to = PLACE_I, .name = "gather of updated parameters"
@@ -195,9 +226,12 @@ static void add_forward(maker *m) {
     take_slot(&m->inputs, t->micro, &l->inputs);
     take_slot(&m->chunk[t->chunk], t->micro, &l->slots[t->chunk]);
     if (new_micro) add_instr(m, DO_FEED, 0);
+    if (is_carrying(m->c))
+        finish_sending(m, PASS_RESIDUAL, slot_now(m)); /* sent from where it is received */
     if (!m->k.first) add_pass(m, DO_RECV, PASS_RESIDUAL, slot_now(m));
-    /* the loss of a stage without blocks writes the gradient that it sends */
-    if (m->k.last && !m->k.layers) finish_sending(m, PASS_GRADIENT, slot_now(m));
+    /* the loss of a stage without blocks writes the gradient that it sends, and that of values it reads */
+    if (m->k.last && (!m->k.layers || is_carrying(m->c)))
+        finish_sending(m, PASS_GRADIENT, slot_now(m));
     for (int i = 0; i <= m->k.layers + 1; i++)
         if (chunk_program(m->c, &m->k, i)) add_instr(m, DO_FWD, i);
     bool pipelined = m->c->pipe.ranks > 1; /* else its losses are read when it has ended */

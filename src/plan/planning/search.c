@@ -405,9 +405,9 @@ static double estimate_bytes(const searcher *s, const layer_prices *p, const lay
            grads = grad * (c->zero >= 2 ? sharded_params(c, t) : t->params);
     double activations = t->saved * held;
     if (c->recompute == CFG_AC_FULL) activations = t->block_inputs * held + t->one_saved;
-    activations +=
-        p->first.carried; /* without a pipeline; of a kind of blocks there is one that leaves any */
-    for (int i = 0; i < CHAIN_KINDS; i++) activations += p->block[i].carried;
+    double carried = p->first.carried; /* of a kind of blocks there is one that leaves any */
+    for (int i = 0; i < CHAIN_KINDS; i++) carried += p->block[i].carried;
+    activations += carried * held * c->chunks;
     double layer = t->params / MAX(1, t->layers), slots = 0;
     bool all = c->pp > 1 && c->offload != OFFLOAD_ALL; /* a pipeline gathers them once per step */
     if (fills_slots(c)) slots += p->states.bytes[MEMORY_WEIGHTS] * (all ? t->params : 2 * layer);
@@ -642,8 +642,7 @@ static void consider_shapes(searcher *s) {
         for (int cp = 1; cp == 1 || (cp <= MOST_CONTEXT && s->seq / cp >= 1024); cp *= 2)
             for (int ep = 1; ep <= experts; ep *= 2) {
                 if (s->o->progress) s->o->progress(s->o->ctx, s->considered, 0);
-                int most = model_carries(&s->mc) ? 1 : MIN(MOST_PIPELINE, s->mc.layers);
-                for (int pp = 1; pp <= most; pp++)
+                for (int pp = 1; pp <= MIN(MOST_PIPELINE, s->mc.layers); pp++)
                     consider_shape(s, (layout_choice){
                                           .tp = tp, .cp = cp, .ep = ep, .pp = pp, .replicas = 1 });
             }
