@@ -94,9 +94,7 @@ static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) 
     c->attention_gate = draw(key, at, 3) == 0;
     if (!c->attention_gate && draw(key, at, 4) == 0) draw_latent(key, at, c);
     if (!c->kv_latent && !model_has_delta(c) && draw(key, at, 5) == 0) c->value_step = 2;
-    /* Factors below 1 leave gated DeltaNet shorter vectors to divide by, so that its rounding is several times the estimate
-     * that comparisons of sampled models allow. */
-    c->layer_scalars = draw(key, at, 4) == 0 && !model_has_delta(c);
+    c->layer_scalars = draw(key, at, 4) == 0;
     c->backout = draw(key, at, 4) == 0;
     c->smear = draw(key, at, 4) == 0;
     fill_rope_lists(c);
