@@ -1,5 +1,5 @@
 /* Recompute changes what is kept, never a bit of the result; gradients through values that programs carry are slopes of the loss. */
-#include "support/model.h"
+#include "support/sampled.h"
 
 static const layout modes[] = {
     { .name = "full", .dp = 1, .tp = 1, .keep_every = 1 },
@@ -12,6 +12,7 @@ static const layout modes[] = {
     { .name = "full, but for all", .dp = 1, .tp = 1, .keep_every = 1, .keep_last = 5 },
     { .name = "selective", .dp = 1, .tp = 1, .selective = true },
     { .name = "selective and every 2", .dp = 1, .tp = 1, .selective = true, .keep_every = 2 },
+    { .name = "selective and full", .dp = 1, .tp = 1, .selective = true, .keep_every = 1 },
     { .name = "full, three threads", .dp = 1, .tp = 1, .keep_every = 1, .threads = 3 },
 };
 
@@ -78,6 +79,8 @@ static void recompute_is_bit_exact_for_fast_learner(void **state) {
     every_type("fast", c);
     c = small_carrying();
     every_type("fast, carrying", c);
+    c.norm_position = NORM_POST; /* kinds of blocks save other values, in one slot */
+    compare("fast, carrying, norm on the output", c, DT_BF16, NULL, FP8_OFF);
 }
 
 static void recompute_is_bit_exact_for_post_norm(void **state) {
@@ -91,6 +94,34 @@ static void recompute_is_bit_exact_for_post_norm(void **state) {
 static void recompute_is_bit_exact_for_newer_families(void **state) {
     for (size_t i = 0; i < COUNT_OF(new_models); i++)
         every_type(new_models[i].name, new_models[i].make());
+}
+
+/* INGOT_TEST_SEED: the first model's seed (1); INGOT_TEST_MODELS: how many (24, under sanitizers 6). */
+static void recompute_is_bit_exact_for_sampled_models(void **state) {
+    const char *seed = getenv("INGOT_TEST_SEED"), *models = getenv("INGOT_TEST_MODELS");
+    uint64_t first = seed ? strtoull(seed, NULL, 10) : 1;
+    uint64_t n = models ? strtoull(models, NULL, 10) : SANITIZED ? 6 : 24;
+    for (uint64_t i = first; i < first + n; i++) {
+        model_config c;
+        outcome none;
+        char text[1024];
+        uint64_t at = 0;
+        draw_model(rng_key_of(i, hash_str("recomputed")), &at, &c);
+        size_t begin = (size_t)snprintf(text, sizeof text, "seed %llu:", (unsigned long long)i);
+        describe(&c, text + begin, sizeof text - begin);
+        print_message("%s\n", text);
+        layout l = { .name = text, .dt = i % 2 ? DT_BF16 : DT_F32 };
+        run_layout(&c, &l, &none);
+        for (int k = 0; k < 4; k++) {
+            outcome o;
+            l.keep_every = 1 + k / 2;
+            l.selective = k % 2;
+            run_layout(&c, &l, &o);
+            same_bits(text, &o, &none);
+            outcome_free(&o);
+        }
+        outcome_free(&none);
+    }
 }
 
 /* ---- gradients against finite differences ------------------------------------------------------- */
@@ -178,6 +209,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_carried_values_are_slopes),
         cmocka_unit_test(recompute_is_bit_exact_for_llama),
+        cmocka_unit_test(recompute_is_bit_exact_for_sampled_models),
         cmocka_unit_test(recompute_is_bit_exact_for_gpt2),
         cmocka_unit_test(recompute_is_bit_exact_for_neox),
         cmocka_unit_test(recompute_is_bit_exact_for_post_norm),

@@ -91,7 +91,7 @@ static err add_programs(plan *p, const chain_plan *k) {
 /* The blocks of all segments share the same slots; blocks outside segments have their own, after those. */
 static int saved_index(const chain *c, const model_chunk *k, int block) {
     int rest = chunk_rerun(c, k);
-    return block < rest ? block % c->keep_every : block - rest + MIN(c->keep_every, rest);
+    return block < rest ? block % c->segment_slots : block - rest + MIN(c->segment_slots, rest);
 }
 
 static size_t block_input_bytes(const prog *p) {
@@ -113,7 +113,7 @@ static size_t chunk_saved_bytes(const chain *c, const model_chunk *k, int n) {
 
 /* @return n: microbatches in flight share the first n slots, since backward recomputes the values of every segment. */
 static int shared_slots(const chain *c, const model_chunk *k) {
-    return chain_reruns_last(c) ? MIN(c->keep_every, chunk_rerun(c, k)) : 0;
+    return chain_reruns_last(c) ? MIN(c->segment_slots, chunk_rerun(c, k)) : 0;
 }
 
 static size_t shared_bytes(const chain *c, const model_chunk *k) {

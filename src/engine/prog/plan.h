@@ -58,8 +58,11 @@ typedef struct chain {
     int layers; /* of all ranks along pp together */
     int keep_every; /* recompute: keep the input of every n-th block only; 0: keep everything */
     int keep_last;  /* ... but keep everything of the last n blocks */
-    pipeline pipe;  /* how the ranks along pp share it; all zero: there is one */
-    int micros;     /* the most microbatches of a step; 0 reads as 1 */
+    /* Slots of saved values that all segments share, set by chain_normal: one per block of a segment, or two for segments of
+     * one block, where a block would overwrite the residual that the one before it saved. */
+    int segment_slots;
+    pipeline pipe; /* how the ranks along pp share it; all zero: there is one */
+    int micros;    /* the most microbatches of a step; 0 reads as 1 */
     /* Parameters that are stored in slices (ZeRO-3): */
     int prefetch;       /* gather those of the program that comes n later while one runs */
     bool keep_gathered; /* gather them once per step, and keep them; else what slots hold */

@@ -7,7 +7,8 @@
  *
  * Recompute by blocks is nothing but an order. With keep_every = n the forward pass keeps the summed
  * input of every n-th block (its block input) and the saved values of n blocks; backward runs a
- * segment's forward lists again from its block input into those same n slots:
+ * segment's forward lists again from its block input into those same n slots (segments of one block have two in turn
+ * where a block would overwrite the residual that the one before it saved):
  *
  *     keep_every 2:   F0 F1 | F2 F3 | F4 F5 | last | B5 B4 | F2' F3 B3 B2 | F0' F1 B1 B0 | first
  *                     in0     in2     in4                    from in2       from in0
@@ -24,12 +25,47 @@
 #include <stdlib.h>
 
 /* ---- chunks ------------------------------------------------------------------------------ */
+static bool reads_residual(const prog *p, const prog_op *o) {
+    bool reads = false;
+    for (int k = 0; k < OP_MAX_IN; k++)
+        reads |= o->in[k] != VAL_NONE && (o->in[k] == p->res_in || o->in[k] == p->delta_in);
+    return reads;
+}
+
+/* Whether v of program p and w of program q, both saved, have bytes in common in one slot. */
+static bool saved_overlap(const prog *p, val v, const prog *q, val w) {
+    if (v == VAL_NONE || w == VAL_NONE) return false;
+    const prog_val *x = &p->val[val_root(p, v)], *y = &q->val[val_root(q, w)];
+    return x->cls == VC_SAVED && y->cls == VC_SAVED && x->at < y->at + val_bytes(y) &&
+           y->at < x->at + val_bytes(x);
+}
+
+/* Whether block b, in the slot of block a before it, overwrites what that passed on while it reads it. */
+static bool overwrites_residual(const prog *a, const prog *b) {
+    bool over = false;
+    int last = b->fwd.n - 1;
+    while (last >= 0 && !reads_residual(b, &b->fwd.op[last])) last--;
+    for (int i = 0; i <= last; i++)
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            over |= saved_overlap(a, a->res_out, b, b->fwd.op[i].out[k]) ||
+                    saved_overlap(a, a->delta_out, b, b->fwd.op[i].out[k]);
+    return over;
+}
+
+static int slots_of_segment(const chain *c) {
+    bool over = false;
+    for (int l = 0; c->keep_every == 1 && l + 1 < c->layers && !over; l++)
+        over = overwrites_residual(chain_block(c, l), chain_block(c, l + 1));
+    return over ? 2 : c->keep_every;
+}
+
 chain chain_normal(const chain *c) {
     chain n = *c;
     n.pipe.ranks = MAX(1, n.pipe.ranks);
     n.pipe.chunks = MAX(1, n.pipe.chunks);
     n.pipe.forward_only = c->first->mode != PROG_TRAIN;
     n.micros = MAX(1, n.micros);
+    n.segment_slots = slots_of_segment(c);
     return n;
 }
 
