@@ -230,6 +230,59 @@ static bool take_id(void *ctx, int32_t id) {
     return true;
 }
 
+/* Every token of a greedy text is the one that evaluation of that text finds likeliest, after prompts of one piece and of
+ * several. */
+static void evaluate_greedy_texts(const char *name, model_config c) {
+    model *m;
+    chain e;
+    generator g;
+    int eval;
+    model_layout l = { .dt = DT_F32 };
+    c.max_seq = LONG;
+    assert_ok(model_new(&c, &l, &m));
+    exec x = { .comm = comm_self(), .plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1) };
+    model_reserve(m, x.plan, false);
+    assert_ok(model_record(m, PROG_EVAL, LONG, LONG, &e));
+    assert_ok(plan_chain(x.plan, &e, model_bucket_regions, m, &eval));
+    assert_ok(generator_plan(m, x.plan, LONG, 1, &g));
+    assert_ok(plan_commit(x.plan));
+    model_init(m, x.plan, 3);
+    stir_vectors(m, &x);
+    for (int prompt = 1; prompt < 200; prompt += 9) {
+        int32_t text[LONG + 1] = { 0 }, pos[LONG], start[LONG] = { 0 };
+        int64_t ids[LONG];
+        rng_key key = rng_key_of(8, (uint64_t)prompt);
+        for (int i = 0; i < LONG; i++) {
+            if (i < prompt) text[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)c.vocab);
+            pos[i] = i;
+            ids[i] = i;
+        }
+        spoken said = { 0 };
+        sample_options o = { .tokens = 12, .temperature = 0, .stop = -1 };
+        generation *d = generation_new(&g, &x);
+        assert_ok(generate(d, text, prompt, &o, take_id, &said, NULL));
+        generation_free(d);
+        memcpy(text + prompt, said.id, (size_t)said.n * sizeof *text);
+        model_set_batch(m, x.plan, &(model_batch){ text, text + 1, pos, start, ids, LONG });
+        assert_ok(exec_chain(&x, eval, 0, 1));
+        const float *top1 = exec_top1(&x, eval);
+        for (int i = 0; i < said.n; i++)
+            if (top1[prompt - 1 + i] != 1)
+                fail_msg("%s, %d tokens: evaluation prefers another token than the %d-th generated",
+                         name, prompt, i);
+    }
+    comm_free(x.comm);
+    plan_free(x.plan);
+    model_free(m);
+}
+static void greedy_texts_are_those_that_evaluation_prefers(void **state) {
+    model_config c = small_gpt2();
+    c.smear = true; /* beside learned positions */
+    evaluate_greedy_texts("gpt2", c);
+    evaluate_greedy_texts("llama", small_llama());
+    evaluate_greedy_texts("fast, carrying", small_carrying());
+}
+
 /* When the cache is full, generation continues as from a prompt of its later half and the new token. */
 static void a_full_cache_continues_from_its_later_half(void **state) {
     model_config c = small_llama();
@@ -479,6 +532,7 @@ static void generated_text_ends_with_its_document(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_texts_are_those_that_evaluation_prefers),
         cmocka_unit_test(a_remembered_prompt_changes_nothing),
         cmocka_unit_test(layers_reserve_what_they_read),
         cmocka_unit_test(sequences_decoded_together_are_those_decoded_alone),
