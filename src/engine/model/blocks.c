@@ -489,7 +489,7 @@ static val norm_embedding(builder *b, residual_state s) {
     return rec_norm(b->p, s, plain).y;
 }
 
-/* Rows of the token table, normalized unless positions are to be added first. */
+/* Reads rows of the token table, and normalizes them unless positions are to be added first. */
 static val embed_tokens(builder *b, token_fact which) {
     prog *p = b->p;
     enter_module(b, M_EMBED);

@@ -122,8 +122,8 @@ bool instr_computes(instr_kind kind);
 int message_peer(const chain *c, int rank, const instr *i);
 /* Whether a block from `layer` on, or the program after the blocks, reads carried value `which`. */
 bool chain_reads_carried(const chain *c, int which, int layer);
-/* Whether a message has carried value `which`, or its gradient, beside the residual: programs before it leave the value,
- * and programs behind it read it. */
+/* Whether a message has carried value `which`, or its gradient, beside the residual: programs before the boundary leave the
+ * value, and programs behind it read it. */
 bool message_carries(const chain *c, int rank, const instr *i, int which);
 /* @return how many values a message consists of. */
 int message_values(const chain *c, int rank, const instr *i);

@@ -119,6 +119,13 @@ static void count_experts(const searcher *s, layer_prices *p, const model *m) {
     }
 }
 
+/* @return the bytes of carried values and their gradients, of a microbatch: of a kind of blocks that leave any there is one. */
+static double carried_bytes_of(const layer_prices *p) {
+    double carried = p->first.carried;
+    for (int i = 0; i < CHAIN_KINDS; i++) carried += p->block[i].carried;
+    return carried;
+}
+
 static void price_programs(const searcher *s, layer_prices *p, const chain *c,
                            const model_config *mc, const model_layout *lay) {
     const mesh *m = &lay->mesh;
@@ -132,7 +139,8 @@ static void price_programs(const searcher *s, layer_prices *p, const chain *c,
     mesh staged = *m; /* a neighbor along pp is as far away as all other axes are wide */
     staged.size[AX_PP] = 2;
     staged.size[AX_DP_SHARD] = MAX(1, s->k.gpu->domain / (p->tp * p->cp));
-    p->message = sim_message(c, &staged, &s->costs);
+    double values = 1 + carried_bytes_of(p) / (2 * p->block[0].residual);
+    p->message = values * sim_message(c, &staged, &s->costs);
 }
 
 /* Prices the same programs with weight gradients deferred, as a stage of a pipeline of two records them. */
@@ -405,9 +413,7 @@ static double estimate_bytes(const searcher *s, const layer_prices *p, const lay
            grads = grad * (c->zero >= 2 ? sharded_params(c, t) : t->params);
     double activations = t->saved * held;
     if (c->recompute == CFG_AC_FULL) activations = t->block_inputs * held + t->one_saved;
-    double carried = p->first.carried; /* of a kind of blocks there is one that leaves any */
-    for (int i = 0; i < CHAIN_KINDS; i++) carried += p->block[i].carried;
-    activations += carried * held * c->chunks;
+    activations += carried_bytes_of(p) * held * c->chunks;
     double layer = t->params / MAX(1, t->layers), slots = 0;
     bool all = c->pp > 1 && c->offload != OFFLOAD_ALL; /* a pipeline gathers them once per step */
     if (fills_slots(c)) slots += p->states.bytes[MEMORY_WEIGHTS] * (all ? t->params : 2 * layer);

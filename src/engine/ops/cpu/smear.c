@@ -52,7 +52,7 @@ static float smear_gate(const smear_job *j, int64_t row) {
     for (int64_t k = 0; k < j->gate; k++) z += j->w[k] * x[k];
     return 1 / (1 + vm_exp(-z));
 }
-/* Elements [k, k + m) of the row before. */
+/* @return elements [k, k + m) of the row before. */
 static const float *previous_row(const smear_job *j, int64_t row, int64_t k, int64_t m,
                                  float *tmp) {
     return j->prev->data ? elems_get(j->prev, row * j->d + k, m, tmp)
@@ -98,7 +98,7 @@ static float dot_with_previous(const smear_job *j, int64_t row) {
     return (float)sum;
 }
 
-/* dx of a row, of whose gate the input has the gradient dz. */
+/* Writes dx of a row. @param dz the gradient of the input of its gate */
 static void put_smear_dx(const smear_job *j, int64_t row, float dz) {
     const tensor *dy = &j->c->in[0], *dx = &j->c->out[0];
     float g_tmp[BLOCK], n_tmp[BLOCK], out[BLOCK];
@@ -114,7 +114,7 @@ static void put_smear_dx(const smear_job *j, int64_t row, float dz) {
     }
 }
 
-/* dp of a row that has memory of its own. */
+/* Writes dp of a row, where the rows before have memory of their own. */
 static void put_previous_gradient(const smear_job *j, int64_t row, float by) {
     const tensor *to = &j->c->out[1];
     float tmp[BLOCK], out[BLOCK];

@@ -18,7 +18,7 @@ static __device__ __forceinline__ bool smears(const int32_t *pos, int64_t row, b
     return row < s.n && pos[row] != 0 && (own || row > 0);
 }
 
-/* The lane's channel of the gate, 0 beyond them. */
+/* @return the lane's channel of the gate, 0 beyond them. */
 static __device__ __forceinline__ float gate_channel(const mixed &x, int64_t row, smear_shape s) {
     int lane = threadIdx.x % WARP;
     return lane < s.gate ? read1(x.p, x.dt, row * s.d + lane) : 0;
