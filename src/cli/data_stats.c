@@ -47,7 +47,7 @@ static void measure_documents(const data_source *s, token_stats *t) {
         t->length[class_of(n)]++;
         lengths[d] = (uint32_t)MIN(n, UINT32_MAX);
     }
-    sort_array(lengths, (size_t)t->documents, sizeof *lengths, by_length);
+    sort_array(lengths, (size_t)t->documents, sizeof *lengths, compare_uint32);
     t->median = lengths[t->documents / 2];
     free(lengths);
 }

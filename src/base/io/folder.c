@@ -55,7 +55,7 @@ err io_list(const char *path, char ***names, int *n) {
         io_list_free(list, count);
         return e;
     }
-    sort_array(list, (size_t)count, sizeof(char *), by_file_name);
+    sort_array(list, (size_t)count, sizeof(char *), compare_texts);
     *names = list;
     *n = count;
     return OK;

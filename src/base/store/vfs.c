@@ -133,9 +133,7 @@ static err list_files_in(const char *folder, vfs_listing *out) {
     return OK;
 }
 
-static int by_entry_name(const void *a, const void *b) {
-    return strcmp(((const vfs_entry *)a)->name, ((const vfs_entry *)b)->name);
-}
+SORT_ORDER(by_entry_name, vfs_entry, RISING_TEXT(name));
 
 /* Objects deeper down stand for a folder, once: those that share its name follow one another. */
 static err list_objects_in(store *s, const char *folder, vfs_listing *out) {

@@ -135,7 +135,26 @@ void arena_free(arena *a); /* takes NULL */
 static inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 /* Sorts n elements of `size` bytes; those that compare equal keep their order. `at` may be NULL if n is 0. */
 void sort_array(void *at, size_t n, size_t size, int (*compare)(const void *, const void *));
+/* Defines a comparison for sort_array by members of the elements, of which the first that differ decide:
+ * SORT_ORDER(by_size, file, FALLING(bytes) RISING_TEXT(name)). */
+#define SORT_ORDER(name, type, members)                                                            \
+    static int name(const void *a_, const void *b_) {                                              \
+        const type *x_ = a_, *y_ = b_;                                                             \
+        members;                                                                                   \
+        return 0;                                                                                  \
+    }                                                                                              \
+    _Static_assert(sizeof(type) > 0, "the semicolon that follows")
+#define RISING(member)                                                                             \
+    if (x_->member < y_->member) return -1;                                                        \
+    if (x_->member > y_->member) return 1;
+#define FALLING(member)                                                                            \
+    if (x_->member > y_->member) return -1;                                                        \
+    if (x_->member < y_->member) return 1;
+#define RISING_TEXT(member)                                                                        \
+    if (strcmp(x_->member, y_->member)) return strcmp(x_->member, y_->member);
 /* For sort_array, ascending. */
+int compare_texts(const void *a, const void *b); /* of pointers to text */
+int compare_uint32(const void *a, const void *b);
 int compare_doubles(const void *a, const void *b);
 int compare_int64(const void *a, const void *b);
 static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }

@@ -144,10 +144,7 @@ err decontaminate_for_each(const decontaminate *d, err (*fn)(void *ctx, const hi
 
 /* ---- common n-grams -------------------------------------------------------------------------- */
 
-static int by_gram(const void *a, const void *b) {
-    uint32_t x = ((const ref_hit *)a)->gram, y = ((const ref_hit *)b)->gram;
-    return x < y ? -1 : x > y;
-}
+SORT_ORDER(by_gram, ref_hit, RISING(gram));
 
 /* Each n-gram of a document once. */
 static err count_grams(void *ctx, const hit_document *doc) {

@@ -51,7 +51,7 @@ void decontaminate_judge_hits(const decontaminate *d, const ref_hits *hits, hit_
         any |= j->ignored[i];
     }
     if (!any) return;
-    sort_array(j->grams, (size_t)hits->n, sizeof *j->grams, compare_numbers);
+    sort_array(j->grams, (size_t)hits->n, sizeof *j->grams, compare_uint32);
     for (int i = 0; i < hits->n; i++)
         if (i == 0 || j->grams[i] != j->grams[different - 1]) j->grams[different++] = j->grams[i];
     for (int i = 0; i < different; i++) count_texts(d->refs, j->grams[i], j, false);

@@ -137,11 +137,7 @@ static err read_all_names(gathering *g) {
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static int by_cluster(const void *a, const void *b) {
-    const member *x = a, *y = b;
-    if (x->kept != y->kept) return x->kept < y->kept ? -1 : 1;
-    return x->document < y->document ? -1 : x->document > y->document;
-}
+SORT_ORDER(by_cluster, member, RISING(kept) RISING(document));
 
 static err write_gathered(gathering *g) {
     sort_array(g->members, (size_t)g->n, sizeof *g->members, by_cluster);

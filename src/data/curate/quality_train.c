@@ -283,10 +283,7 @@ typedef struct scored {
     float score;
     bool positive;
 } scored;
-static int by_rising_score(const void *a, const void *b) {
-    float x = ((const scored *)a)->score, y = ((const scored *)b)->score;
-    return (x > y) - (x < y);
-}
+SORT_ORDER(by_rising_score, scored, RISING(score));
 
 double quality_auc(const float *scores, const bool *positive, int64_t n) {
     scored *all = mem_alloc(((size_t)n + 1) * sizeof *all);

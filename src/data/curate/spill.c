@@ -74,11 +74,7 @@ err spill_write(spill_writer *w, int section, const void *bytes, size_t n) {
     return OK;
 }
 
-static int compare_section(const void *a, const void *b) {
-    const page_entry *x = a, *y = b;
-    if (x->section != y->section) return x->section < y->section ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
+SORT_ORDER(compare_section, page_entry, RISING(section) RISING(offset));
 
 static void spill_writer_free(spill_writer *w) {
     free(w->buffer);

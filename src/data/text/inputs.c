@@ -316,7 +316,7 @@ static err add_glob(text_inputs *in, const char *pattern) {
         return err_hint(ERR("%s: no such file, and no file matches the pattern", pattern),
                         "check the path");
     if (rc != 0) return ERR("cannot list %s: %s", pattern, strerror(errno));
-    sort_array(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, compare_names);
+    sort_array(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, compare_texts);
     err e = OK;
     for (size_t i = 0; i < g.gl_pathc && !e; i++) {
         const char *path = g.gl_pathv[i];

@@ -35,11 +35,7 @@ typedef struct task_size {
     int task;
 } task_size;
 
-static int by_size(const void *a, const void *b) {
-    const task_size *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
-    return x->task < y->task ? -1 : 1;
-}
+SORT_ORDER(by_size, task_size, FALLING(bytes) RISING(task));
 
 /* The largest first, each to the rank that has the least so far. */
 void text_tasks_assign(const text_tasks *t, int *owner) {

@@ -53,11 +53,7 @@ static void extend_life(life *lives, int *index, const prog *p, val v, int at) {
     if (at > f->to) f->to = at;
 }
 
-static int by_value_size(const void *a, const void *b) {
-    const life *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    return x->v - y->v;
-}
+SORT_ORDER(by_value_size, life, FALLING(bytes) RISING(v));
 
 /* @return the lowest offset at which f does not overlap a placed value that is live at the same time. */
 static size_t place_life(const prog *p, const life *placed, int n, const life *f) {

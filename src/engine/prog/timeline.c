@@ -100,18 +100,9 @@ static void play_timeline_instr(timeline_player *y, const chain_plan *k, const i
 
 /* ---- lives ----------------------------------------------------------------------------------------- */
 /* By address, then by time; an op reads before it writes. */
-static int by_address(const void *a, const void *b) {
-    const memory_access *x = a, *y = b;
-    if (x->address != y->address) return x->address < y->address ? -1 : 1;
-    if (x->at != y->at) return x->at - y->at;
-    return (int)x->writes - (int)y->writes;
-}
+SORT_ORDER(by_address, memory_access, RISING(address) RISING(at) RISING(writes));
 
-static int by_live_bytes(const void *a, const void *b) {
-    const live_value *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    return x->from - y->from;
-}
+SORT_ORDER(by_live_bytes, live_value, FALLING(bytes) RISING(from));
 
 static void end_life(timeline *t, const live_value *v, int64_t (*change)[LIVE_KINDS], int *cap) {
     mem_reserve((void **)&t->value, cap, t->values, sizeof *t->value);

@@ -353,10 +353,7 @@ void trace_write(const exec_trace *t, int process, str *out) {
 }
 
 /* ---- sums ----------------------------------------------------------------------------------------------- */
-static int by_seconds(const void *a, const void *b) {
-    const trace_row *x = a, *y = b;
-    return x->seconds < y->seconds ? 1 : x->seconds > y->seconds ? -1 : strcmp(x->op, y->op);
-}
+SORT_ORDER(by_seconds, trace_row, FALLING(seconds) RISING_TEXT(op));
 
 static bool is_row_of(const trace_row *r, const trace_event *e) {
     if (strcmp(r->op, op_name(e->op)) != 0 || (r->file == NULL) != (e->o == NULL)) return false;

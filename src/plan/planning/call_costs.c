@@ -82,7 +82,7 @@ static int by_number(const void *a, const void *b) {
 }
 
 double sorted_median(double *v, int n) {
-    sort_array(v, (size_t)n, sizeof *v, by_number);
+    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
     return n ? v[n / 2] : NAN;
 }
 

@@ -493,10 +493,7 @@ static void estimate_speed(const searcher *s, const layer_prices *p, const stage
 }
 
 /* ---- the candidates ------------------------------------------------------------------------------ */
-static int by_score(const void *a, const void *b) {
-    double x = ((const layout_choice *)a)->score, y = ((const layout_choice *)b)->score;
-    return (x < y) - (x > y);
-}
+SORT_ORDER(by_score, layout_choice, FALLING(score));
 
 static void keep_candidate(searcher *s, const layout_choice *c) {
     if (s->n == MOST_CANDIDATES) {

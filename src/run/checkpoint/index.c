@@ -51,9 +51,7 @@ static err read_tensor(const char *name, const char *key, const json_t *entry, c
     return count_elements(name, key, t->ndim, t->dim, &t->count);
 }
 
-static int by_ckpt_name(const void *a, const void *b) {
-    return strcmp(((const ckpt_tensor *)a)->name, ((const ckpt_tensor *)b)->name);
-}
+SORT_ORDER(by_ckpt_name, ckpt_tensor, RISING_TEXT(name));
 
 static err read_tensors(const json_t *doc, const char *name, ckpt_index *x) {
     json_t *tensors, *entry;
@@ -155,12 +153,7 @@ static err read_file_entry(ckpt_index *x, const char *folder, const char *name, 
     return OK;
 }
 
-static int compare_slices(const void *a, const void *b) {
-    const ckpt_slice *x = a, *y = b;
-    if (x->tensor != y->tensor) return x->tensor < y->tensor ? -1 : 1;
-    if (x->file != y->file) return x->file < y->file ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
+SORT_ORDER(compare_slices, ckpt_slice, RISING(tensor) RISING(file) RISING(offset));
 
 /* Every element of every tensor is there once: counted, since slices that overlap would leave a hole. */
 static err check_coverage(ckpt_index *x, const char *name) {

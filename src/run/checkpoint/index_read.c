@@ -141,11 +141,7 @@ static err queue_run(ckpt_index *x, int slice, int64_t chunk, chunk_run run) {
     return OK;
 }
 
-static int compare_queued_chunks(const void *a, const void *b) {
-    const queued_chunk *x = a, *y = b;
-    if (x->file != y->file) return x->file < y->file ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
+SORT_ORDER(compare_queued_chunks, queued_chunk, RISING(file) RISING(offset));
 
 static void read_queued_chunk(void *ctx, int64_t i, int worker) {
     ckpt_index *x = ctx;

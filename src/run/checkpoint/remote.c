@@ -52,11 +52,7 @@ static bool parse_remote_folder(char *name, remote_folder *out) {
     return out->step >= 0;
 }
 
-static int compare_remote_folders(const void *a, const void *b) {
-    const remote_folder *x = a, *y = b;
-    if (x->step != y->step) return x->step < y->step ? -1 : 1;
-    return x->copy < y->copy ? -1 : x->copy > y->copy;
-}
+SORT_ORDER(compare_remote_folders, remote_folder, RISING(step) RISING(copy));
 
 /* ---- listing ------------------------------------------------------------------------------------------------- */
 typedef struct remote_folders {
