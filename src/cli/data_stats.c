@@ -31,11 +31,6 @@ static int class_of(int64_t n) {
     return MIN(k, LENGTHS - 1);
 }
 
-static int by_length(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void measure_documents(const data_source *s, token_stats *t) {
     uint32_t *lengths = mem_alloc((size_t)t->documents * sizeof *lengths);
     t->shortest = INT64_MAX;

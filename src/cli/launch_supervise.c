@@ -89,7 +89,7 @@ static void describe_status(int status, char *to, size_t n) {
 static void append_record(const launch_job *j, int number, const attempt_record *r) {
     const launch_fault *f = &r->outcome.fault;
     if (!j->run_dir || !io_is_dir(j->run_dir)) return;
-    char *path = io_join(j->run_dir, "launch.jsonl");
+    const char *path = PATH_IN(j->run_dir, "launch.jsonl");
     json_t *line =
         json_pack("{s:i, s:I, s:i, s:f, s:b, s:I, s:i, s:o, s:o}", "attempt", number, "time",
                   (json_int_t)time(NULL), "status", r->outcome.status, "seconds", r->seconds,
@@ -108,7 +108,6 @@ static void append_record(const launch_job *j, int number, const attempt_record 
     str_free(&whole);
     free(text);
     json_decref(line);
-    free(path);
 }
 
 static void print_records(const records *r) {

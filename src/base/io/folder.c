@@ -34,10 +34,6 @@ err io_make_dirs(const char *path) {
     return e;
 }
 
-static int by_file_name(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 err io_list(const char *path, char ***names, int *n) {
     DIR *d = opendir(path);
     if (!d) return IO_ERR("list the folder", path);
@@ -150,6 +146,11 @@ char *io_join(const char *folder, const char *name) {
     char *path = mem_alloc(n);
     snprintf(path, n, "%s/%s", folder, name);
     return path;
+}
+
+char *io_join_into(char to[IO_PATH_BYTES], const char *folder, const char *name) {
+    snprintf(to, IO_PATH_BYTES, "%s/%s", folder, name);
+    return to;
 }
 
 char *io_cache_folder(void) {

@@ -122,12 +122,11 @@ static err list_files_in(const char *folder, vfs_listing *out) {
     TRY(io_list(folder, &names, &n));
     for (int i = 0; i < n; i++) {
         struct stat st;
-        char *path = io_join(folder, names[i]);
+        const char *path = PATH_IN(folder, names[i]);
         if (lstat(path, &st) == 0)
             add_listed_entry(out, names[i], strlen(names[i]),
                              S_ISDIR(st.st_mode) || stat(path, &st) != 0 ? -1
                                                                          : (int64_t)st.st_size);
-        free(path);
     }
     io_list_free(names, n);
     return OK;
@@ -203,10 +202,9 @@ static err local_error(const char *url) {
 }
 
 static err open_object(vfs_writer *w) {
-    char *path = io_join(upload_folder(), "ingot-upload-XXXXXX");
+    char *path = PATH_IN(upload_folder(), "ingot-upload-XXXXXX");
     int fd = mkstemp(path);
     if (fd >= 0) unlink(path);
-    free(path);
     if (fd >= 0) w->local = fdopen(fd, "w+b");
     if (fd >= 0 && !w->local) close(fd);
     if (!w->local) return local_error(w->url);

@@ -9,11 +9,6 @@
 
 enum { MOST_TEXTS = 64 }; /* of one n-gram that are looked at */
 
-static int compare_numbers(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void reserve_hits(const decontaminate *d, int n, hit_judge *j) {
     if (!j->counts) j->counts = mem_alloc(((size_t)d->refs->n_texts + 1) * sizeof *j->counts);
     if (n <= j->cap) return;

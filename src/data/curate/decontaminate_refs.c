@@ -283,9 +283,7 @@ static err read_path(refs *r, const char *path, const char *fields) {
     TRY(io_list(path, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
-        char *file = io_join(path, names[i]);
-        if (str_ends(file, ".jsonl")) e = read_ref_file(r, file, fields);
-        free(file);
+        if (str_ends(names[i], ".jsonl")) e = read_ref_file(r, PATH_IN(path, names[i]), fields);
     }
     io_list_free(names, n);
     if (!e && r->n_files == before) e = ERR("%s: no .jsonl file in this folder", path);

@@ -129,9 +129,7 @@ err spill_clear(const char *folder, const char *name) {
     int n = 0, left = 0;
     TRY(io_list(folder, &files, &n));
     for (int i = 0; i < n; i++) {
-        char *path = io_join(folder, files[i]);
-        if (!is_spill(files[i], name) || unlink(path) != 0) left++;
-        free(path);
+        if (!is_spill(files[i], name) || unlink(PATH_IN(folder, files[i])) != 0) left++;
     }
     io_list_free(files, n);
     if (left == 0 && rmdir(folder) != 0)

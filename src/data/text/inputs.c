@@ -161,10 +161,7 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
 /* The JSON files of a folder of token shards are not documents. */
 static err refuse_shards(const char *folder) {
     vfs_info there;
-    char *shard = io_join(folder, "train-00000.tok");
-    err e = vfs_stat(NULL, shard, &there);
-    free(shard);
-    TRY(e);
+    TRY(vfs_stat(NULL, PATH_IN(folder, "train-00000.tok"), &there));
     if (!there.found) return OK;
     return err_hint(ERR("%s holds token shards, not texts", folder),
                     "pass it on its own, to ingot train, data stats or data inspect");
@@ -208,9 +205,7 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
     TRY(io_list(path, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
-        char *below = io_join(path, names[i]);
-        e = add_folder_entry(in, path, below, names[i], given, &here);
-        free(below);
+        e = add_folder_entry(in, path, PATH_IN(path, names[i]), names[i], given, &here);
     }
     io_list_free(names, n);
     return e;
@@ -305,10 +300,6 @@ static err add_store(text_inputs *in, const char *url) {
 }
 
 /* ---- what the user named --------------------------------------------------------------------- */
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static err add_glob(text_inputs *in, const char *pattern) {
     glob_t g;
     int rc = glob(pattern, GLOB_NOSORT, NULL, &g);

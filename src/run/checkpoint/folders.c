@@ -49,9 +49,7 @@ static err list_local_steps(const char *root, int64_t **steps, int *n) {
     *steps = mem_alloc((size_t)(count + 1) * sizeof **steps);
     for (int i = 0; i < count; i++) {
         int64_t step = step_of_name(names[i]);
-        char *folder = io_join(root, names[i]);
-        if (step >= 0 && io_is_dir(folder)) (*steps)[(*n)++] = step;
-        free(folder);
+        if (step >= 0 && io_is_dir(PATH_IN(root, names[i]))) (*steps)[(*n)++] = step;
     }
     io_list_free(names, count);
     sort_array(*steps, (size_t)*n, sizeof **steps, compare_int64);
@@ -149,21 +147,12 @@ err folders_remove_old(const char *root, const ckpt_keep *keep) {
 /* A save that was killed while it replaced a checkpoint left the old one under another name. */
 static err recover_entry(const char *root, const char *name) {
     if (!str_starts(name, ".step-")) return OK;
-    err e = OK;
-    char *path = io_join(root, name);
-    if (str_ends(name, STEP_TEMPORARY)) e = io_remove_tree(root, path);
-    if (str_ends(name, STEP_REPLACED)) {
-        char *step = strndup(name + 1, strlen(name) - 1 - strlen(STEP_REPLACED));
-        char *final = io_join(root, step);
-        if (io_exists(final))
-            e = io_remove_tree(root, path);
-        else
-            e = io_rename(path, final);
-        free(final);
-        free(step);
-    }
-    free(path);
-    return e;
+    const char *path = PATH_IN(root, name);
+    if (str_ends(name, STEP_TEMPORARY)) return io_remove_tree(root, path);
+    if (!str_ends(name, STEP_REPLACED)) return OK;
+    char *final = PATH_IN(root, name + 1);
+    final[strlen(final) - strlen(STEP_REPLACED)] = '\0';
+    return io_exists(final) ? io_remove_tree(root, path) : io_rename(path, final);
 }
 
 err ckpt_recover(const char *run_dir) {

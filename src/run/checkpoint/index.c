@@ -246,10 +246,9 @@ err index_open(const char *folder, const json_t *doc, int64_t format, ckpt_index
     x->format = format;
     x->mem = arena_new();
     x->held_slice = -1;
-    char *name = io_join(folder, CKPT_MANIFEST_FILE);
+    const char *name = PATH_IN(folder, CKPT_MANIFEST_FILE);
     err e = format == CKPT_FORMAT ? read_manifest_index(folder, doc, name, x)
                                   : open_whole_files(folder, doc, x);
-    free(name);
     if (!e) return OK;
     index_close(x);
     *out = NULL;

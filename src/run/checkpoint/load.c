@@ -18,10 +18,7 @@ struct ckpt_reader {
 static err verify_whole_files(const char *path, const json_t *doc) {
     json_t *files, *entry;
     const char *name;
-    char *manifest = io_join(path, CKPT_MANIFEST_FILE);
-    err e = io_json_object(doc, manifest, "files", &files);
-    free(manifest);
-    TRY(e);
+    TRY(io_json_object(doc, PATH_IN(path, CKPT_MANIFEST_FILE), "files", &files));
     json_object_foreach(files, name, entry) { TRY(manifest_verify_file(path, doc, name)); }
     return OK;
 }

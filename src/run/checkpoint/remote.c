@@ -182,17 +182,14 @@ static err upload_run_files(store *s, const char *run_dir, const char *url, int6
     static const char *const names[] = { "config.yaml", "tokenizer.json" };
     for (int i = 0, n = (int)COUNT_OF(names); i < n || hf_kept_file_at(i - n); i++) {
         const char *name = i < n ? names[i] : hf_kept_file_at(i - n)->ours;
-        char *path = io_join(run_dir, name);
-        err e = io_exists(path) ? upload_file(s, run_dir, url, name, bytes) : OK;
-        free(path);
-        TRY(e);
+        if (io_has(run_dir, name)) TRY(upload_file(s, run_dir, url, name, bytes));
     }
     return OK;
 }
 
 err remote_upload(const remote_job *j, ckpt_kind kind, int64_t step, int64_t *bytes) {
     char *folder = ckpt_path(j->run_dir, kind, step), *root = remote_root(j->url, kind), *to = NULL;
-    char *manifest = io_join(folder, CKPT_MANIFEST_FILE);
+    const char *manifest = PATH_IN(folder, CKPT_MANIFEST_FILE);
     bool there;
     err e = OK;
     *bytes = 0;
@@ -208,7 +205,6 @@ cleanup:
     free(folder);
     free(root);
     free(to);
-    free(manifest);
     return e;
 }
 
@@ -336,11 +332,9 @@ err remote_go_back(const remote_job *j, int64_t *step) {
     free(path);
     if (e || *step < 0) return e;
     char *folder = ckpt_path(j->run_dir, CKPT_FULL, *step);
-    char *manifest = io_join(folder, CKPT_MANIFEST_FILE);
-    if (io_exists(manifest)) e = remote_upload(j, CKPT_FULL, *step, &bytes);
+    if (io_has(folder, CKPT_MANIFEST_FILE)) e = remote_upload(j, CKPT_FULL, *step, &bytes);
     for (int kind = 0; kind < CKPT_KINDS && !e; kind++)
         e = remote_remove_old(j->s, j->url, (ckpt_kind)kind, &all, *step);
-    free(manifest);
     free(folder);
     return e;
 }
@@ -395,9 +389,7 @@ static err download_files(store *s, const char *url, const char *folder) {
     for (int i = 0; i < l.n && !e; i++) {
         const char *name = l.at[i].name;
         if (!is_file_name(name)) continue;
-        char *path = io_join(folder, name);
-        e = store_get_file(s, l.at[i].url, path);
-        free(path);
+        e = store_get_file(s, l.at[i].url, PATH_IN(folder, name));
     }
     store_list_free(&l);
     return e;
