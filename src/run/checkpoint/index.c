@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "io/io.h"
-
 /* ---- format 3: from the manifest ---------------------------------------------------------- */
 static err read_ints(const json_t *object, const char *name, const char *key, int n, int64_t *out) {
     json_t *list;

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "io/io.h"
-
 /* ---- chunks ---------------------------------------------------------------------------------- */
 static err damaged_chunk_error(const ckpt_file_info *f, int64_t from, int64_t bytes, uint64_t got,
                                uint64_t want) {

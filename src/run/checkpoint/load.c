@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
-
 /* Holds an open checkpoint. */
 struct ckpt_reader {
     char *path;

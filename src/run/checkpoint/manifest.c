@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
-
 void hash_print(uint64_t hash, hash_text out) {
     snprintf(out, sizeof(hash_text), "%016llx", (unsigned long long)hash);
 }

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
-
 void shard_name(char *buf, size_t n, const char *kind, int rank, int ranks) {
     if (ranks == 1)
         snprintf(buf, n, "%s.safetensors", kind);
