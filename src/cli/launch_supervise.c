@@ -249,8 +249,7 @@ err launch_supervise(const launch_job *j) {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (j->test) TRY(test_ranks(j));
     for (bool again = true; again && !e;) {
-        mem_reserve((void **)&all.at, &all.cap, all.n, sizeof *all.at);
-        attempt_record *r = &all.at[all.n++];
+        attempt_record *r = &LIST_ADD(all.at, all.n, all.cap);
         const char *why = NULL;
         double delay = 0;
         again = false;

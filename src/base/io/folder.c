@@ -37,13 +37,12 @@ err io_make_dirs(const char *path) {
 err io_list(const char *path, char ***names, int *n) {
     DIR *d = opendir(path);
     if (!d) return IO_ERR("list the folder", path);
-    void *list = NULL;
+    char **list = NULL;
     int count = 0, capacity = 0;
     errno = 0;
     for (struct dirent *entry; (entry = readdir(d)); errno = 0) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        mem_reserve(&list, &capacity, count, sizeof(char *));
-        ((char **)list)[count++] = strdup(entry->d_name);
+        LIST_ADD(list, count, capacity) = strdup(entry->d_name);
     }
     err e = errno ? IO_ERR("list the folder", path) : OK;
     closedir(d);

@@ -111,8 +111,7 @@ err vfs_make_folder(const char *path) { return store_is_url(path) ? OK : io_make
 
 /* ---- listing ----------------------------------------------------------------------------------------- */
 static void add_listed_entry(vfs_listing *l, const char *name, size_t len, int64_t bytes) {
-    mem_reserve((void **)&l->at, &l->capacity, l->n, sizeof *l->at);
-    l->at[l->n++] = (vfs_entry){ strndup(name, len), bytes };
+    LIST_ADD(l->at, l->n, l->capacity) = (vfs_entry){ strndup(name, len), bytes };
 }
 
 /* A file that another program removes meanwhile is left out. */

@@ -114,6 +114,9 @@ void *mem_grow(void *p, size_t bytes);
 void *mem_alloc_large(size_t bytes);
 /* Makes capacity for one more element: grows `*items` when `count` reaches `*capacity`. */
 void mem_reserve(void **items, int *capacity, int count, size_t item_size);
+/* A new last element of a growing list, to be assigned: LIST_ADD(l->items, l->n, l->capacity) = x. */
+#define LIST_ADD(items, n, capacity)                                                               \
+    (*(mem_reserve((void **)&(items), &(capacity), n, sizeof *(items)), &(items)[(n)++]))
 
 /* Page-aligned zeroed memory for the big buffers, huge pages where the system gives them. An error when
  * there is not as much free as is asked for. */

@@ -80,10 +80,7 @@ static err keep_block(void *ctx, const text_block *b, void *result) {
             continue;
         }
         TRY(find_label(t, name, &label));
-        void *docs = t->docs;
-        mem_reserve(&docs, &t->cap, t->n, sizeof *t->docs);
-        t->docs = docs;
-        labelled *l = &t->docs[t->n++];
+        labelled *l = &LIST_ADD(t->docs, t->n, t->cap);
         *l = (labelled){ mem_alloc(d->text.len + 1), d->text.len, label };
         memcpy(l->text, d->text.at, d->text.len);
     }

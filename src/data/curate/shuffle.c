@@ -174,9 +174,8 @@ static err read_key_section(const spill *from, int section, key_range range, str
         if (in) {
             str_reserve(&to->text, head.bytes);
             e = spill_read(&r, to->text.text + to->text.len, head.bytes);
-            mem_reserve((void **)&to->docs, &to->cap, to->n, sizeof *to->docs);
-            to->docs[to->n] = (packed_doc){ head.key, to->text.len, head.bytes, (uint32_t)to->n };
-            to->n++;
+            packed_doc d = { head.key, to->text.len, head.bytes, (uint32_t)to->n };
+            LIST_ADD(to->docs, to->n, to->cap) = d;
             to->text.len += head.bytes;
             to->text_bytes += head.text;
         } else {

@@ -53,8 +53,7 @@ static err write_page(spill_writer *w, int section) {
     uint32_t n = w->used[section];
     if (n == 0) return OK;
     const char *bytes = w->buffer + (size_t)section * PAGE;
-    mem_reserve((void **)&w->index, &w->cap, w->n, sizeof *w->index);
-    w->index[w->n++] =
+    LIST_ADD(w->index, w->n, w->cap) =
         (page_entry){ w->foot.index, hash_bytes(bytes, n, w->foot.index), n, (uint32_t)section };
     w->foot.index += n;
     w->used[section] = 0;

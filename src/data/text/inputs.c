@@ -19,20 +19,14 @@ static const size_t SEGMENT_BYTES = (size_t)256 << 20, BLOCK_BYTES = (size_t)1 <
 
 /* ---- one file -------------------------------------------------------------------------------- */
 static input_file *new_file(text_inputs *in, const char *path, const char *given) {
-    void *files = in->files;
-    mem_reserve(&files, &in->files_cap, in->n_files, sizeof *in->files);
-    in->files = files;
-    input_file *f = &in->files[in->n_files++];
+    input_file *f = &LIST_ADD(in->files, in->n_files, in->files_cap);
     *f = (input_file){ .path = arena_strdup(in->memory, path),
                        .given = arena_strdup(in->memory, given) };
     return f;
 }
 
 void inputs_add_segment(text_inputs *in, int64_t from, int64_t to, int64_t bytes) {
-    void *segments = in->segments;
-    mem_reserve(&segments, &in->segments_cap, in->n_segments, sizeof *in->segments);
-    in->segments = segments;
-    in->segments[in->n_segments++] =
+    LIST_ADD(in->segments, in->n_segments, in->segments_cap) =
         (input_segment){ .file = in->n_files - 1, .from = from, .to = to, .bytes = bytes };
 }
 
@@ -181,8 +175,7 @@ static err add_folder_file(text_inputs *in, const char *folder, const char *path
     if (str_ends(name, ".report") || str_ends(name, ".tmp") || strcmp(name, CARD_NAME) == 0)
         return OK; /* written by transforms */
     in->n_skipped++;
-    mem_reserve((void **)&in->skipped, &in->skipped_cap, in->skipped_files, sizeof *in->skipped);
-    in->skipped[in->skipped_files++] = arena_strdup(in->memory, path);
+    LIST_ADD(in->skipped, in->skipped_files, in->skipped_cap) = arena_strdup(in->memory, path);
     return OK;
 }
 
@@ -216,10 +209,7 @@ static char *resolve_new_path(const char *path);
 static void note_folder(text_inputs *in, const char *path) {
     char *real = resolve_new_path(path);
     if (!real) return; /* listing it will fail */
-    void *folders = in->folders;
-    mem_reserve(&folders, &in->folders_cap, in->n_folders, sizeof *in->folders);
-    in->folders = folders;
-    in->folders[in->n_folders++] = arena_strdup(in->memory, real);
+    LIST_ADD(in->folders, in->n_folders, in->folders_cap) = arena_strdup(in->memory, real);
     free(real);
 }
 

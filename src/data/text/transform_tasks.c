@@ -66,12 +66,7 @@ typedef struct task_queue {
     int64_t left; /* bytes of the tasks that are left */
 } task_queue;
 
-static void queue_push(task_queue *q, int task) {
-    void *tasks = q->tasks;
-    mem_reserve(&tasks, &q->cap, q->n, sizeof *q->tasks);
-    q->tasks = tasks;
-    q->tasks[q->n++] = task;
-}
+static void queue_push(task_queue *q, int task) { LIST_ADD(q->tasks, q->n, q->cap) = task; }
 
 static task_queue *queues_new(const text_tasks *t) {
     int *owner = mem_alloc((size_t)t->n * sizeof *owner + 1);

@@ -53,8 +53,7 @@ static void push_item(priced_list *l, const priced_item *i) {
         last->host += i->host;
         return;
     }
-    mem_reserve((void **)&l->item, &l->cap, l->n, sizeof *l->item);
-    l->item[l->n++] = *i;
+    LIST_ADD(l->item, l->n, l->cap) = *i;
 }
 
 /* @return the axes that gradients are reduced over. */
@@ -291,9 +290,8 @@ static void play_send(const sim_run *s, int rank, const instr *i) {
     double begin = MAX(r->now, r->link[i->pass]);
     r->link[i->pass] = begin + s->message;
     r->sent[i->chunk * r->slots + i->slot][i->pass] = (in_flight){ s->message, begin + s->message };
-    mem_reserve((void **)&to->arrived[i->pass], &to->arrival_cap[i->pass], to->arrivals[i->pass],
-                sizeof(double));
-    to->arrived[i->pass][to->arrivals[i->pass]++] = begin + s->message;
+    LIST_ADD(to->arrived[i->pass], to->arrivals[i->pass], to->arrival_cap[i->pass]) =
+        begin + s->message;
 }
 
 static bool play_receive(const sim_run *s, int rank, const instr *i) {

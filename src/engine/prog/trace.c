@@ -60,8 +60,7 @@ static void set_time(exec_trace *t, trace_event *e, int end) {
 }
 
 static int begin_trace_event(exec_trace *t, event_kind kind, device_queue queue) {
-    mem_reserve((void **)&t->event, &t->cap, t->n, sizeof *t->event);
-    trace_event *e = &t->event[t->n++];
+    trace_event *e = &LIST_ADD(t->event, t->n, t->cap);
     *e = (trace_event){ .kind = kind, .queue = queue, .layer = -1, .micro = -1 };
     set_time(t, e, 0);
     return t->n - 1;

@@ -116,8 +116,7 @@ typedef struct queued_chunk {
 
 static err queue_chunk(ckpt_index *x, int slice, int64_t chunk, float *to) {
     TRY(begin_chunk(x, slice, chunk));
-    mem_reserve((void **)&x->queued, &x->queued_cap, x->n_queued, sizeof *x->queued);
-    x->queued[x->n_queued++] = (queued_chunk){
+    LIST_ADD(x->queued, x->n_queued, x->queued_cap) = (queued_chunk){
         .slice = slice,
         .chunk = chunk,
         .file = x->slice[slice].file,
@@ -133,8 +132,7 @@ static err queue_run(ckpt_index *x, int slice, int64_t chunk, chunk_run run) {
     const queued_chunk *last = x->n_queued ? &x->queued[x->n_queued - 1] : NULL;
     if (!last || last->slice != slice || last->chunk != chunk || last->to)
         TRY(queue_chunk(x, slice, chunk, NULL));
-    mem_reserve((void **)&x->runs, &x->runs_cap, x->n_runs, sizeof *x->runs);
-    x->runs[x->n_runs++] = run;
+    LIST_ADD(x->runs, x->n_runs, x->runs_cap) = run;
     x->queued[x->n_queued - 1].n_runs++;
     return OK;
 }

@@ -166,8 +166,7 @@ static err stage_tensor(loader_job *j, const holding *h, size_t n, float **out) 
             j->buffer = mem_grow(NULL, (j->capacity = want) * sizeof *j->buffer);
         }
     }
-    mem_reserve((void **)&j->staged, &j->staged_cap, j->n_staged, sizeof *j->staged);
-    j->staged[j->n_staged++] = (staged_tensor){ h, j->used };
+    LIST_ADD(j->staged, j->n_staged, j->staged_cap) = (staged_tensor){ h, j->used };
     *out = j->buffer + j->used;
     j->used += n;
     return OK;
