@@ -9,7 +9,7 @@
 /* Reads the URL that the run itself uploads to. @param out owned (free). */
 static err read_url(const char *run, char **out) {
     config c;
-    char *path = io_join(run, "config.yaml");
+    const char *path = PATH_IN(run, "config.yaml");
     config_init(&c);
     err e = io_exists(path) ? config_load(&c, path) : OK;
     if (!e && !*c.checkpoint.upload)
@@ -17,7 +17,6 @@ static err read_url(const char *run, char **out) {
                      "name it: ingot ckpt upload %s s3://bucket/runs/a", run);
     if (!e) *out = strdup(c.checkpoint.upload);
     config_free(&c);
-    free(path);
     return e;
 }
 

@@ -19,11 +19,7 @@ const cli_family ckpt_family = { "ckpt", members, (int)COUNT_OF(members) };
 
 err cmd_ckpt(int argc, char **argv) { return cli_run_family(&ckpt_family, argc, argv); }
 
-static int compare_entries(const void *a, const void *b) {
-    const ckpt_entry *x = a, *y = b;
-    if (x->step != y->step) return x->step < y->step ? -1 : 1;
-    return (int)x->kind - (int)y->kind;
-}
+SORT_ORDER(compare_entries, ckpt_entry, RISING(step) RISING(kind));
 
 static err add_checkpoints(const char *run, ckpt_kind kind, ckpt_entries *out) {
     int64_t *steps;

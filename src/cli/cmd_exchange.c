@@ -35,11 +35,7 @@ static void report_written(const char *verb, const model *m, const hf_family *f,
 
 /* ---- import ------------------------------------------------------------------------------- */
 static err copy_if_there(const char *from, const char *to, const char *name) {
-    char *source = io_join(from, name), *target = io_join(to, name);
-    err e = io_exists(source) ? io_copy(source, target) : OK;
-    free(source);
-    free(target);
-    return e;
+    return io_has(from, name) ? io_copy(PATH_IN(from, name), PATH_IN(to, name)) : OK;
 }
 
 /* Whether a tokenizer is the built-in one, whose ids are bytes: what exports of byte models hold. One
@@ -57,10 +53,8 @@ static bool is_bytes(const char *path) {
 
 /* The tokenizer comes with its model. */
 static err import_tokenizer(const char *from, const char *run, ckpt_state *s) {
-    char *path = io_join(from, "tokenizer.json");
-    s->bytes = io_exists(path) && is_bytes(path);
+    s->bytes = io_has(from, "tokenizer.json") && is_bytes(PATH_IN(from, "tokenizer.json"));
     s->prefixed = true; /* as its tokenizer does it */
-    free(path);
     TRY(io_make_dirs(run));
     if (!s->bytes) TRY(copy_if_there(from, run, "tokenizer.json"));
     return hf_keep_files(from, run);

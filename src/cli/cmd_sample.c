@@ -71,8 +71,7 @@ typedef struct text_list {
 } text_list;
 
 static void text_list_add(text_list *l, const char *text, size_t n) {
-    mem_reserve((void **)&l->at, &l->cap, l->n, sizeof *l->at);
-    l->at[l->n++] = strndup(text, n);
+    LIST_ADD(l->at, l->n, l->cap) = strndup(text, n);
 }
 
 static void text_list_free(text_list *l) {

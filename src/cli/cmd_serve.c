@@ -63,9 +63,8 @@ static err offer_config(planning_page *p, const char *path) {
 static err offer_configs(planning_page *p, char **words, int runs, int n) {
     for (int i = runs; i < n; i++) TRY(offer_config(p, words[i]));
     for (int i = 0; i < runs; i++) {
-        char *path = io_join(words[i], "config.yaml");
+        const char *path = PATH_IN(words[i], "config.yaml");
         err_free(access(path, R_OK) == 0 ? planning_page_add(p, words[i], path) : OK);
-        free(path);
     }
     return OK;
 }

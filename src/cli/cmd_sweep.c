@@ -45,10 +45,9 @@ static err print_comparison(const sweep *s, const char *dir, run_report *const *
     report_compare(list, n, REPORT_TEXT, comparison_width(), &text);
     fputs(text.text, stdout);
     report_write(list, n, REPORT_HTML, 100, &page);
-    char *path = io_join(dir, "report.html");
+    const char *path = PATH_IN(dir, "report.html");
     err e = io_write(path, page.text, page.len);
     if (!e) printf("%s has all of it\n", path);
-    free(path);
     str_free(&text);
     str_free(&page);
     if (e || isnan(s->equal_loss)) return e;

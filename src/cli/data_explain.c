@@ -254,7 +254,7 @@ static err explain_state(explanation *x, const char *folder, const json_t *state
 }
 
 static err explain_folder(explanation *x, const char *folder, int depth) {
-    char *path = io_join(folder, "state.json");
+    const char *path = PATH_IN(folder, "state.json");
     json_t *state = NULL;
     err e = OK;
     if (depth > DEPTH_MOST) e = ERR("%s: more than %d transforms before it", folder, DEPTH_MOST);
@@ -264,7 +264,6 @@ static err explain_folder(explanation *x, const char *folder, int depth) {
     if (!e) e = io_json_read(path, &state);
     if (!e) e = explain_state(x, folder, state, depth);
     json_decref(state);
-    free(path);
     return e;
 }
 

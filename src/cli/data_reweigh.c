@@ -6,7 +6,6 @@
  * and the result is their mean over the steps. Everything follows from the two metrics.jsonl alone. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/cli.h"
 #include "io/io.h"

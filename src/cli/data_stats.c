@@ -31,11 +31,6 @@ static int class_of(int64_t n) {
     return MIN(k, LENGTHS - 1);
 }
 
-static int by_length(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void measure_documents(const data_source *s, token_stats *t) {
     uint32_t *lengths = mem_alloc((size_t)t->documents * sizeof *lengths);
     t->shortest = INT64_MAX;
@@ -47,7 +42,7 @@ static void measure_documents(const data_source *s, token_stats *t) {
         t->length[class_of(n)]++;
         lengths[d] = (uint32_t)MIN(n, UINT32_MAX);
     }
-    sort_array(lengths, (size_t)t->documents, sizeof *lengths, by_length);
+    sort_array(lengths, (size_t)t->documents, sizeof *lengths, compare_uint32);
     t->median = lengths[t->documents / 2];
     free(lengths);
 }

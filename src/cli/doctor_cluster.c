@@ -168,11 +168,10 @@ static err test_store(examination *x) {
     store *s = NULL;
     if (!x->o->store) return OK;
     TRY(store_open(&s));
-    char *name = test_name(x), *url = store_join(x->o->store, name);
+    char *name = test_name(x);
     uint64_t *buffer = mem_alloc(STORE_BYTES);
-    err e = put_and_read(x, s, url, buffer);
+    err e = put_and_read(x, s, URL_IN(x->o->store, name), buffer);
     free(buffer);
-    free(url);
     free(name);
     store_close(s);
     return e;

@@ -89,7 +89,7 @@ static void describe_status(int status, char *to, size_t n) {
 static void append_record(const launch_job *j, int number, const attempt_record *r) {
     const launch_fault *f = &r->outcome.fault;
     if (!j->run_dir || !io_is_dir(j->run_dir)) return;
-    char *path = io_join(j->run_dir, "launch.jsonl");
+    const char *path = PATH_IN(j->run_dir, "launch.jsonl");
     json_t *line =
         json_pack("{s:i, s:I, s:i, s:f, s:b, s:I, s:i, s:o, s:o}", "attempt", number, "time",
                   (json_int_t)time(NULL), "status", r->outcome.status, "seconds", r->seconds,
@@ -108,7 +108,6 @@ static void append_record(const launch_job *j, int number, const attempt_record 
     str_free(&whole);
     free(text);
     json_decref(line);
-    free(path);
 }
 
 static void print_records(const records *r) {
@@ -250,8 +249,7 @@ err launch_supervise(const launch_job *j) {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (j->test) TRY(test_ranks(j));
     for (bool again = true; again && !e;) {
-        mem_reserve((void **)&all.at, &all.cap, all.n, sizeof *all.at);
-        attempt_record *r = &all.at[all.n++];
+        attempt_record *r = &LIST_ADD(all.at, all.n, all.cap);
         const char *why = NULL;
         double delay = 0;
         again = false;

@@ -80,8 +80,7 @@ static char *name_of_options(const json_t *options) {
 }
 
 static err add_sweep_run(sweep *s, const char *name, json_t *options, json_t *first) {
-    mem_reserve((void **)&s->run, &s->cap, s->n, sizeof *s->run);
-    sweep_run *r = &s->run[s->n++];
+    sweep_run *r = &LIST_ADD(s->run, s->n, s->cap);
     *r = (sweep_run){ name ? strdup(name) : name_of_options(options), options, first };
     if (strchr(r->name, '/') || r->name[0] == '.' || !*r->name)
         return err_hint(ERR("%s: \"%s\" cannot be the name of a folder", s->name, r->name),

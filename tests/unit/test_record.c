@@ -255,6 +255,73 @@ static void the_block_under_zero3_is_as_written(void **state) {
     model_free(r.m);
 }
 
+/* Lets each op of a list in turn read a temporary that nothing makes. @return how many read one */
+static int plant_unmade(prog *p, op_list *l, const char *list) {
+    int planted = 0;
+    char reader[64], value[32];
+    for (int i = 0; i < l->n; i++)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            val was = l->op[i].in[k];
+            if (was == VAL_NONE) continue;
+            prog_val x = p->val[was];
+            val unmade = val_new(p, VC_TEMP, x.dt, x.ndim, x.dim, x.pl);
+            p->val[unmade].name = "planted";
+            l->op[i].in[k] = unmade;
+            snprintf(reader, sizeof reader, "op %d of list %s, %s, reads", i, list,
+                     op_name(l->op[i].op));
+            snprintf(value, sizeof value, "value %%%d planted", unmade);
+            pass_memory(p);
+            assert_error(p->error, p->name, reader, value);
+            p->error = OK;
+            l->op[i].in[k] = was;
+            planted++;
+        }
+    pass_memory(p);
+    assert_null(p->error);
+    return planted;
+}
+
+static void a_list_that_reads_what_no_op_makes_is_refused(void **state) {
+    const model_layout layouts[] = {
+        { .mesh.size = { [AX_DP_SHARD] = 2 }, .dt = DT_BF16, .zero = 3 },
+        { .mesh.size = { [AX_PP] = 2 },
+          .pipe = { .ranks = 2, .chunks = 1, .kind = PIPE_ZERO_BUBBLE } },
+    };
+    int planted[5] = { 0 };
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        recorded r = record_layout(&layouts[i]);
+        prog *p = r.c.block[0];
+        planted[0] += plant_unmade(p, &p->gather, "gather");
+        planted[1] += plant_unmade(p, &p->fwd, "forward");
+        planted[2] += plant_unmade(p, &p->bwd, "backward");
+        planted[3] += plant_unmade(p, &p->weights, "weights");
+        planted[4] += plant_unmade(p, &p->reduce, "reduce");
+        model_free(r.m);
+    }
+    for (size_t i = 0; i < COUNT_OF(planted); i++) assert_true(planted[i] > 0);
+}
+
+/* A sum has to begin with something. */
+static void an_update_that_adds_to_what_no_op_makes_is_refused(void **state) {
+    for (int zeroed = 0; zeroed < 2; zeroed++) {
+        int64_t n = N;
+        mesh m = { 0 };
+        prog *p = prog_new("sum", PROG_UPDATE, &m, &(param_set){ 0 }, &(prog_options){ 0 });
+        change_request zero = change_of(OP_ZERO), add = change_of(OP_ACCUMULATE);
+        zero.out[0] = add.out[0] = prog_scratch(p, 1, &n, (placement){ 0 });
+        add.in[0] = prog_region(p, "more", 0, 0, DT_F32, n, (placement){ 0 });
+        add.add = true;
+        if (zeroed) rec_change(p, zero);
+        rec_change(p, add);
+        if (zeroed)
+            assert_ok(prog_finish(p));
+        else
+            assert_error(prog_finish(p), "program sum",
+                         "op 0 of list forward, accumulate, reads sum");
+        prog_free(p);
+    }
+}
+
 /* ---- what a backend lacks ---------------------------------------------------------------------- */
 static bucket_regions no_regions(void *ctx, int bucket, int layer) {
     return (bucket_regions){ 0, 0 };
@@ -323,6 +390,8 @@ int main(void) {
         cmocka_unit_test(the_programs_under_tp_and_sp_are_as_written),
         cmocka_unit_test(chunks_overlap_what_crosses_tp),
         cmocka_unit_test(the_block_under_zero3_is_as_written),
+        cmocka_unit_test(a_list_that_reads_what_no_op_makes_is_refused),
+        cmocka_unit_test(an_update_that_adds_to_what_no_op_makes_is_refused),
         cmocka_unit_test(an_attribute_the_kernel_ignores_is_refused_when_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -143,8 +143,7 @@ static err open_message_links(comm *c, const comm_move *m) {
     for (int i = 0; i < 2; i++) {
         int from = i ? high : low, to = i ? low : high;
         pthread_mutex_lock(&n->lock); /* the list may move */
-        mem_reserve((void **)&n->message, &n->message_cap, n->messages, sizeof *n->message);
-        message_link *k = &n->message[n->messages++];
+        message_link *k = &LIST_ADD(n->message, n->messages, n->message_cap);
         *k = (message_link){ .axes = m->axes, .from = from, .to = to, .channel = m->channel };
         pthread_mutex_unlock(&n->lock);
         TRY(link_open(n, &id[i], 2, me == to, &k->l));

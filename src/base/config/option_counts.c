@@ -1,5 +1,4 @@
 /* Options that are a list of numbers: counts, [1, 2, 2], of what each stage, rank or part has, or any numbers, [1, 1.25]. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

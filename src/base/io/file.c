@@ -176,12 +176,7 @@ bool io_exists(const char *path) {
     return stat(path, &st) == 0;
 }
 
-bool io_has(const char *folder, const char *name) {
-    char *path = io_join(folder, name);
-    bool there = io_exists(path);
-    free(path);
-    return there;
-}
+bool io_has(const char *folder, const char *name) { return io_exists(PATH_IN(folder, name)); }
 
 bool io_is_dir(const char *path) {
     struct stat st;

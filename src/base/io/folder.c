@@ -34,20 +34,15 @@ err io_make_dirs(const char *path) {
     return e;
 }
 
-static int by_file_name(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 err io_list(const char *path, char ***names, int *n) {
     DIR *d = opendir(path);
     if (!d) return IO_ERR("list the folder", path);
-    void *list = NULL;
+    char **list = NULL;
     int count = 0, capacity = 0;
     errno = 0;
     for (struct dirent *entry; (entry = readdir(d)); errno = 0) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
-        mem_reserve(&list, &capacity, count, sizeof(char *));
-        ((char **)list)[count++] = strdup(entry->d_name);
+        LIST_ADD(list, count, capacity) = strdup(entry->d_name);
     }
     err e = errno ? IO_ERR("list the folder", path) : OK;
     closedir(d);
@@ -55,7 +50,7 @@ err io_list(const char *path, char ***names, int *n) {
         io_list_free(list, count);
         return e;
     }
-    sort_array(list, (size_t)count, sizeof(char *), by_file_name);
+    sort_array(list, (size_t)count, sizeof(char *), compare_texts);
     *names = list;
     *n = count;
     return OK;
@@ -150,6 +145,11 @@ char *io_join(const char *folder, const char *name) {
     char *path = mem_alloc(n);
     snprintf(path, n, "%s/%s", folder, name);
     return path;
+}
+
+char *io_join_into(char to[IO_PATH_BYTES], const char *folder, const char *name) {
+    snprintf(to, IO_PATH_BYTES, "%s/%s", folder, name);
+    return to;
 }
 
 char *io_cache_folder(void) {

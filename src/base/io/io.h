@@ -66,7 +66,11 @@ err io_append(int fd, const char *path, const void *bytes, size_t n) MUST_USE;
  * folders by a path refuses them. */
 err io_refuse_url(const char *path) MUST_USE;
 char *io_join(const char *folder, const char *name); /* "folder/name", owned (free) */
-err io_make_dirs(const char *path) MUST_USE;         /* and its parents; one that exists is fine */
+/* "folder/name" until the end of the block. One that is too long for the buffer stays too long for the system. */
+enum { IO_PATH_BYTES = 4096 + 64 };
+#define PATH_IN(folder, name) io_join_into((char[IO_PATH_BYTES]){ 0 }, folder, name)
+char *io_join_into(char to[IO_PATH_BYTES], const char *folder, const char *name);
+err io_make_dirs(const char *path) MUST_USE; /* and its parents; one that exists is fine */
 /* @return ~/.cache/ingot or its place in $XDG_CACHE_HOME, created if missing, owned; NULL: there is none. */
 char *io_cache_folder(void);
 bool io_exists(const char *path);

@@ -54,9 +54,7 @@ static err read_profile(const char *variable, const char *name, store_settings *
     char *path = from_environment(variable, NULL), *text = NULL;
     err e = OK;
     if (!path && home) {
-        char *folder = io_join(home, ".aws");
-        path = io_join(folder, name);
-        free(folder);
+        path = io_join(PATH_IN(home, ".aws"), name);
     }
     if (path && io_exists(path)) e = io_read(path, MOST, &text, NULL);
     if (text) take_profile(text, profile && *profile ? profile : "default", s);

@@ -16,14 +16,14 @@ static const double FIRST_DELAY_S = 0.1, MOST_DELAY_S = 20, MOST_REQUEST_S = 900
 /* ---- URLs ------------------------------------------------------------------------------------------------- */
 bool store_is_url(const char *path) { return path && str_starts(path, "s3://"); }
 
-char *store_join(const char *url, const char *name) {
-    size_t n = strlen(url);
+char *store_join_into(char to[STORE_URL_BYTES], const char *url, const char *name) {
+    int n = (int)strlen(url);
     while (n > 5 && url[n - 1] == '/') n--;
-    str s = { 0 };
-    str_add_bytes(&s, url, n);
-    str_add(&s, "/%s", name);
-    return s.text;
+    snprintf(to, STORE_URL_BYTES, "%.*s/%s", n, url, name);
+    return to;
 }
+
+char *store_join(const char *url, const char *name) { return strdup(URL_IN(url, name)); }
 
 static bool is_bucket(const char *s, size_t n) {
     bool good = n >= 3 && n <= 63;

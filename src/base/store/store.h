@@ -26,7 +26,10 @@
 
 /* @return whether a path names objects: "s3://bucket" or "s3://bucket/key". */
 bool store_is_url(const char *path);
-/* @return "url/name", owned (free). */
+/* "url/name" until the end of the block, and owned (free). Stores take keys of 1024 bytes: what does not fit is refused. */
+enum { STORE_URL_BYTES = 2048 };
+#define URL_IN(url, name) store_join_into((char[STORE_URL_BYTES]){ 0 }, url, name)
+char *store_join_into(char to[STORE_URL_BYTES], const char *url, const char *name);
 char *store_join(const char *url, const char *name);
 
 typedef struct store store;

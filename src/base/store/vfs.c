@@ -111,8 +111,7 @@ err vfs_make_folder(const char *path) { return store_is_url(path) ? OK : io_make
 
 /* ---- listing ----------------------------------------------------------------------------------------- */
 static void add_listed_entry(vfs_listing *l, const char *name, size_t len, int64_t bytes) {
-    mem_reserve((void **)&l->at, &l->capacity, l->n, sizeof *l->at);
-    l->at[l->n++] = (vfs_entry){ strndup(name, len), bytes };
+    LIST_ADD(l->at, l->n, l->capacity) = (vfs_entry){ strndup(name, len), bytes };
 }
 
 /* A file that another program removes meanwhile is left out. */
@@ -122,20 +121,17 @@ static err list_files_in(const char *folder, vfs_listing *out) {
     TRY(io_list(folder, &names, &n));
     for (int i = 0; i < n; i++) {
         struct stat st;
-        char *path = io_join(folder, names[i]);
+        const char *path = PATH_IN(folder, names[i]);
         if (lstat(path, &st) == 0)
             add_listed_entry(out, names[i], strlen(names[i]),
                              S_ISDIR(st.st_mode) || stat(path, &st) != 0 ? -1
                                                                          : (int64_t)st.st_size);
-        free(path);
     }
     io_list_free(names, n);
     return OK;
 }
 
-static int by_entry_name(const void *a, const void *b) {
-    return strcmp(((const vfs_entry *)a)->name, ((const vfs_entry *)b)->name);
-}
+SORT_ORDER(by_entry_name, vfs_entry, RISING_TEXT(name));
 
 /* Objects deeper down stand for a folder, once: those that share its name follow one another. */
 static err list_objects_in(store *s, const char *folder, vfs_listing *out) {
@@ -205,10 +201,9 @@ static err local_error(const char *url) {
 }
 
 static err open_object(vfs_writer *w) {
-    char *path = io_join(upload_folder(), "ingot-upload-XXXXXX");
+    char *path = PATH_IN(upload_folder(), "ingot-upload-XXXXXX");
     int fd = mkstemp(path);
     if (fd >= 0) unlink(path);
-    free(path);
     if (fd >= 0) w->local = fdopen(fd, "w+b");
     if (fd >= 0 && !w->local) close(fd);
     if (!w->local) return local_error(w->url);

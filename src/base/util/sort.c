@@ -57,3 +57,12 @@ void sort_array(void *at, size_t n, size_t size, int (*compare)(const void *, co
     merge_sort(&s, at, n);
     free(s.spare);
 }
+
+int compare_uint32(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+int compare_texts(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}

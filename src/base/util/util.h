@@ -114,6 +114,9 @@ void *mem_grow(void *p, size_t bytes);
 void *mem_alloc_large(size_t bytes);
 /* Makes capacity for one more element: grows `*items` when `count` reaches `*capacity`. */
 void mem_reserve(void **items, int *capacity, int count, size_t item_size);
+/* A new last element of a growing list, to be assigned: LIST_ADD(l->items, l->n, l->capacity) = x. */
+#define LIST_ADD(items, n, capacity)                                                               \
+    (*(mem_reserve((void **)&(items), &(capacity), n, sizeof *(items)), &(items)[(n)++]))
 
 /* Page-aligned zeroed memory for the big buffers, huge pages where the system gives them. An error when
  * there is not as much free as is asked for. */
@@ -135,7 +138,26 @@ void arena_free(arena *a); /* takes NULL */
 static inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 /* Sorts n elements of `size` bytes; those that compare equal keep their order. `at` may be NULL if n is 0. */
 void sort_array(void *at, size_t n, size_t size, int (*compare)(const void *, const void *));
+/* Defines a comparison for sort_array by members of the elements, of which the first that differ decide:
+ * SORT_ORDER(by_size, file, FALLING(bytes) RISING_TEXT(name)). */
+#define SORT_ORDER(name, type, members)                                                            \
+    static int name(const void *a_, const void *b_) {                                              \
+        const type *x_ = a_, *y_ = b_;                                                             \
+        members;                                                                                   \
+        return 0;                                                                                  \
+    }                                                                                              \
+    _Static_assert(sizeof(type) > 0, "the semicolon that follows")
+#define RISING(member)                                                                             \
+    if (x_->member < y_->member) return -1;                                                        \
+    if (x_->member > y_->member) return 1;
+#define FALLING(member)                                                                            \
+    if (x_->member > y_->member) return -1;                                                        \
+    if (x_->member < y_->member) return 1;
+#define RISING_TEXT(member)                                                                        \
+    if (strcmp(x_->member, y_->member)) return strcmp(x_->member, y_->member);
 /* For sort_array, ascending. */
+int compare_texts(const void *a, const void *b); /* of pointers to text */
+int compare_uint32(const void *a, const void *b);
 int compare_doubles(const void *a, const void *b);
 int compare_int64(const void *a, const void *b);
 static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }

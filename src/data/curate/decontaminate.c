@@ -100,8 +100,7 @@ static err read_hit_document(const decontaminate *d, spill_reader *r, uint64_t f
     doc->hits.n = 0;
     TRY(spill_read_str(r, head.names, &doc->names));
     for (uint32_t i = 0; i < head.hits; i++) {
-        mem_reserve((void **)&doc->hits.at, &doc->hits.cap, doc->hits.n, sizeof *doc->hits.at);
-        ref_hit *h = &doc->hits.at[doc->hits.n++];
+        ref_hit *h = &LIST_ADD(doc->hits.at, doc->hits.n, doc->hits.cap);
         TRY(spill_read(r, h, sizeof *h));
         if (h->gram >= (uint32_t)d->refs->n_grams)
             return ERR("a spill file in %s names n-gram %u of %d", d->o.pass.work, h->gram,
@@ -144,10 +143,7 @@ err decontaminate_for_each(const decontaminate *d, err (*fn)(void *ctx, const hi
 
 /* ---- common n-grams -------------------------------------------------------------------------- */
 
-static int by_gram(const void *a, const void *b) {
-    uint32_t x = ((const ref_hit *)a)->gram, y = ((const ref_hit *)b)->gram;
-    return x < y ? -1 : x > y;
-}
+SORT_ORDER(by_gram, ref_hit, RISING(gram));
 
 /* Each n-gram of a document once. */
 static err count_grams(void *ctx, const hit_document *doc) {
@@ -281,8 +277,7 @@ static int find_removals(const decontaminate *d, text_span text, decontaminate_w
         size_t end = step_forward(text, h->end, d->o.margin);
         for (; n > 0 && w->removals[n - 1].end >= begin; n--)
             begin = MIN(begin, w->removals[n - 1].begin);
-        mem_reserve((void **)&w->removals, &w->removals_cap, n, sizeof *w->removals);
-        w->removals[n++] = (removal){ begin, end };
+        LIST_ADD(w->removals, n, w->removals_cap) = (removal){ begin, end };
     }
     return n;
 }

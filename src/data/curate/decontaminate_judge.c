@@ -9,11 +9,6 @@
 
 enum { MOST_TEXTS = 64 }; /* of one n-gram that are looked at */
 
-static int compare_numbers(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void reserve_hits(const decontaminate *d, int n, hit_judge *j) {
     if (!j->counts) j->counts = mem_alloc(((size_t)d->refs->n_texts + 1) * sizeof *j->counts);
     if (n <= j->cap) return;
@@ -51,7 +46,7 @@ void decontaminate_judge_hits(const decontaminate *d, const ref_hits *hits, hit_
         any |= j->ignored[i];
     }
     if (!any) return;
-    sort_array(j->grams, (size_t)hits->n, sizeof *j->grams, compare_numbers);
+    sort_array(j->grams, (size_t)hits->n, sizeof *j->grams, compare_uint32);
     for (int i = 0; i < hits->n; i++)
         if (i == 0 || j->grams[i] != j->grams[different - 1]) j->grams[different++] = j->grams[i];
     for (int i = 0; i < different; i++) count_texts(d->refs, j->grams[i], j, false);

@@ -70,8 +70,8 @@ static void add_gram(refs *r, uint64_t key, uint32_t text, const normalized_word
     if (head && refs_find_occurrence(r, (uint32_t)(s->value - 1), text))
         return; /* the text repeats itself */
     uint32_t index = (uint32_t)r->n_grams;
-    mem_reserve((void **)&r->grams, &r->grams_cap, r->n_grams, sizeof *r->grams);
-    r->grams[r->n_grams++] = (ref_ngram){ .text = text, .begin = first->begin, .end = last->end };
+    LIST_ADD(r->grams, r->n_grams, r->grams_cap) =
+        (ref_ngram){ .text = text, .begin = first->begin, .end = last->end };
     r->texts[text].grams++;
     if (!s->value) {
         s->value = index + 1;
@@ -262,8 +262,8 @@ static err read_ref_file(refs *r, const char *path, const char *fields) {
         return err_hint(ERR("%s is compressed; references must be plain JSON lines", path),
                         "decompress it first");
     }
-    mem_reserve((void **)&r->files, &r->files_cap, r->n_files, sizeof *r->files);
-    r->files[r->n_files++] = (ref_file){ .path = arena_strdup(r->memory, path) };
+    LIST_ADD(r->files, r->n_files, r->files_cap) =
+        (ref_file){ .path = arena_strdup(r->memory, path) };
     r->hash = hash_bytes(text, len, r->hash);
     err e = read_lines(r, path, fields, text, len);
     free(text);
@@ -283,9 +283,7 @@ static err read_path(refs *r, const char *path, const char *fields) {
     TRY(io_list(path, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
-        char *file = io_join(path, names[i]);
-        if (str_ends(file, ".jsonl")) e = read_ref_file(r, file, fields);
-        free(file);
+        if (str_ends(names[i], ".jsonl")) e = read_ref_file(r, PATH_IN(path, names[i]), fields);
     }
     io_list_free(names, n);
     if (!e && r->n_files == before) e = ERR("%s: no .jsonl file in this folder", path);
@@ -333,8 +331,7 @@ void refs_free(refs *r) {
 /* ---- finding --------------------------------------------------------------------------------- */
 
 static void add_hit(ref_hits *out, uint32_t number, uint32_t begin, uint32_t end) {
-    mem_reserve((void **)&out->at, &out->cap, out->n, sizeof *out->at);
-    out->at[out->n++] = (ref_hit){ number, begin, end };
+    LIST_ADD(out->at, out->n, out->cap) = (ref_hit){ number, begin, end };
 }
 
 static void look_up_gram(const refs *r, const window *w, uint64_t sum, int words, ref_hits *out) {

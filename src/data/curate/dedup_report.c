@@ -103,8 +103,7 @@ static err take_member(gathering *g, uint32_t document, int segment, const char 
     size_t begin = g->text.len;
     format_member(g, document, segment, names, n, &g->text);
     if (g->how == DIRECT) return cluster_add(g, g->text.text, g->text.len);
-    mem_reserve((void **)&g->members, &g->cap, g->n, sizeof *g->members);
-    g->members[g->n++] = (member){ kept, document, begin, g->text.len };
+    LIST_ADD(g->members, g->n, g->cap) = (member){ kept, document, begin, g->text.len };
     if (!gathered_fits(g)) gather_less(g);
     return OK;
 }
@@ -137,11 +136,7 @@ static err read_all_names(gathering *g) {
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static int by_cluster(const void *a, const void *b) {
-    const member *x = a, *y = b;
-    if (x->kept != y->kept) return x->kept < y->kept ? -1 : 1;
-    return x->document < y->document ? -1 : x->document > y->document;
-}
+SORT_ORDER(by_cluster, member, RISING(kept) RISING(document));
 
 static err write_gathered(gathering *g) {
     sort_array(g->members, (size_t)g->n, sizeof *g->members, by_cluster);

@@ -162,8 +162,8 @@ static err add_phrase(phrase_list *l, const char *path, int64_t number, text_spa
     str folded = { 0 };
     fold_text(line, &folded);
     bool too_long = folded.len >= MAX_PHRASE_BYTES;
-    mem_reserve((void **)&l->entries, &l->capacity, l->n, sizeof *l->entries);
-    l->entries[l->n++] = (phrase_entry){ .at = (uint32_t)l->text.len, .len = (uint32_t)folded.len };
+    LIST_ADD(l->entries, l->n, l->capacity) =
+        (phrase_entry){ .at = (uint32_t)l->text.len, .len = (uint32_t)folded.len };
     str_add_bytes(&l->text, folded.text, folded.len);
     str_free(&folded);
     if (too_long)

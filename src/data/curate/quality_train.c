@@ -80,10 +80,7 @@ static err keep_block(void *ctx, const text_block *b, void *result) {
             continue;
         }
         TRY(find_label(t, name, &label));
-        void *docs = t->docs;
-        mem_reserve(&docs, &t->cap, t->n, sizeof *t->docs);
-        t->docs = docs;
-        labelled *l = &t->docs[t->n++];
+        labelled *l = &LIST_ADD(t->docs, t->n, t->cap);
         *l = (labelled){ mem_alloc(d->text.len + 1), d->text.len, label };
         memcpy(l->text, d->text.at, d->text.len);
     }
@@ -283,10 +280,7 @@ typedef struct scored {
     float score;
     bool positive;
 } scored;
-static int by_rising_score(const void *a, const void *b) {
-    float x = ((const scored *)a)->score, y = ((const scored *)b)->score;
-    return (x > y) - (x < y);
-}
+SORT_ORDER(by_rising_score, scored, RISING(score));
 
 double quality_auc(const float *scores, const bool *positive, int64_t n) {
     scored *all = mem_alloc(((size_t)n + 1) * sizeof *all);

@@ -85,8 +85,7 @@ static err find_group(sample *s, uint64_t hash, sample_group **out) {
             return err_hint(
                 ERR_USAGE("--per: \"%s\" has more than %d different values", s->o.per, GROUPS_MAX),
                 "name a member with fewer, such as source or language");
-        mem_reserve((void **)&s->groups, &s->groups_cap, s->n_groups, sizeof *s->groups);
-        s->groups[s->n_groups++] =
+        LIST_ADD(s->groups, s->n_groups, s->groups_cap) =
             (sample_group){ .hash = hash, .sums = mem_alloc(DIGITS * sizeof(int64_t)) };
         *slot = (uint32_t)s->n_groups;
     }

@@ -158,11 +158,7 @@ typedef struct shuffled {
     int64_t text_bytes;
 } shuffled;
 
-static int by_key(const void *a, const void *b) {
-    const packed_doc *x = a, *y = b;
-    if (x->key != y->key) return x->key < y->key ? -1 : 1;
-    return x->number < y->number ? -1 : x->number > y->number;
-}
+SORT_ORDER(by_key, packed_doc, RISING(key) RISING(number));
 
 /* Reads the documents of one section of one spill file whose keys are in the range. */
 static err read_key_section(const spill *from, int section, key_range range, str *skipped,
@@ -178,9 +174,8 @@ static err read_key_section(const spill *from, int section, key_range range, str
         if (in) {
             str_reserve(&to->text, head.bytes);
             e = spill_read(&r, to->text.text + to->text.len, head.bytes);
-            mem_reserve((void **)&to->docs, &to->cap, to->n, sizeof *to->docs);
-            to->docs[to->n] = (packed_doc){ head.key, to->text.len, head.bytes, (uint32_t)to->n };
-            to->n++;
+            packed_doc d = { head.key, to->text.len, head.bytes, (uint32_t)to->n };
+            LIST_ADD(to->docs, to->n, to->cap) = d;
             to->text.len += head.bytes;
             to->text_bytes += head.text;
         } else {

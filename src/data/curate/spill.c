@@ -53,8 +53,7 @@ static err write_page(spill_writer *w, int section) {
     uint32_t n = w->used[section];
     if (n == 0) return OK;
     const char *bytes = w->buffer + (size_t)section * PAGE;
-    mem_reserve((void **)&w->index, &w->cap, w->n, sizeof *w->index);
-    w->index[w->n++] =
+    LIST_ADD(w->index, w->n, w->cap) =
         (page_entry){ w->foot.index, hash_bytes(bytes, n, w->foot.index), n, (uint32_t)section };
     w->foot.index += n;
     w->used[section] = 0;
@@ -74,11 +73,7 @@ err spill_write(spill_writer *w, int section, const void *bytes, size_t n) {
     return OK;
 }
 
-static int compare_section(const void *a, const void *b) {
-    const page_entry *x = a, *y = b;
-    if (x->section != y->section) return x->section < y->section ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
+SORT_ORDER(compare_section, page_entry, RISING(section) RISING(offset));
 
 static void spill_writer_free(spill_writer *w) {
     free(w->buffer);
@@ -133,9 +128,7 @@ err spill_clear(const char *folder, const char *name) {
     int n = 0, left = 0;
     TRY(io_list(folder, &files, &n));
     for (int i = 0; i < n; i++) {
-        char *path = io_join(folder, files[i]);
-        if (!is_spill(files[i], name) || unlink(path) != 0) left++;
-        free(path);
+        if (!is_spill(files[i], name) || unlink(PATH_IN(folder, files[i])) != 0) left++;
     }
     io_list_free(files, n);
     if (left == 0 && rmdir(folder) != 0)

@@ -250,10 +250,7 @@ static const char *check_batch_counts(const arrow_file *a, const flat_table *t) 
 }
 
 static void append_batch(arrow_batch **list, int *n, int *capacity, const arrow_batch *b) {
-    void *items = *list;
-    mem_reserve(&items, capacity, *n, sizeof *b);
-    *list = items;
-    (*list)[(*n)++] = *b;
+    LIST_ADD(*list, *n, *capacity) = *b;
 }
 
 static const char *take_batch(parquet_file *f, arrow_batch *b, const flat_table *header) {

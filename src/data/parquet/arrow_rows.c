@@ -241,11 +241,8 @@ static arrow_page *clone_page(const arrow_page *p) {
 
 err arrow_cursor_next(arrow_cursor *c, int64_t row, size_t bytes, parquet_pages *out) {
     int64_t rows = c->split ? rows_of_bytes(c, row, bytes) : c->batch->rows;
-    void *pages = out->page;
-    mem_reserve(&pages, &out->capacity, out->n, sizeof *out->page);
-    out->page = pages;
     arrow_page *p = clone_page(c->whole);
-    out->page[out->n++] = (parquet_page){ .arrow = p };
+    LIST_ADD(out->page, out->n, out->capacity) = (parquet_page){ .arrow = p };
     if (c->split) {
         const char *wrong = narrow_page(c, row, rows, p);
         if (wrong) return batch_error(c, wrong);

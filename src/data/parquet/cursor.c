@@ -127,14 +127,11 @@ static err read_page_dictionary(parquet_cursor *c, const parquet_page *h) {
 
 /* Appends the page's bytes, which follow its header in the file. */
 static err add_page(parquet_cursor *c, const parquet_page *h, parquet_pages *out) {
-    void *pages = out->page;
-    mem_reserve(&pages, &out->capacity, out->n, sizeof *out->page);
-    out->page = pages;
     size_t at = out->raw.len;
     buffer_reserve(&out->raw, (size_t)h->raw_bytes + 1);
     TRY(read_page_bytes(c, (size_t)h->raw_bytes, out->raw.text + at));
     out->raw.len += (size_t)h->raw_bytes;
-    parquet_page *page = &out->page[out->n++];
+    parquet_page *page = &LIST_ADD(out->page, out->n, out->capacity);
     *page = *h;
     page->at = at;
     out->rows += h->n_values;

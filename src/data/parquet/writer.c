@@ -213,10 +213,7 @@ err parquet_writer_open(const parquet_target *to, parquet_writer **out) {
 
 static err write_row_group(parquet_writer *w) {
     if (w->rows == 0) return OK;
-    void *groups = w->groups;
-    mem_reserve(&groups, &w->groups_capacity, w->n_groups, sizeof *w->groups);
-    w->groups = groups;
-    written_group *g = &w->groups[w->n_groups++];
+    written_group *g = &LIST_ADD(w->groups, w->n_groups, w->groups_capacity);
     *g = (written_group){ w->rows, mem_alloc((size_t)w->to->n_columns * sizeof *g->chunks) };
     for (int i = 0; i < w->to->n_columns; i++) {
         g->chunks[i] = (written_chunk){ w->offset, (int64_t)w->pages[i].len, w->plain[i] };

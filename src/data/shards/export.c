@@ -213,11 +213,9 @@ static err export_arrow_file(const data_source *s, const char *path, int64_t fro
 }
 
 static err write_json_file(const char *folder, const char *name, json_t *doc) {
-    char *path = io_join(folder, name);
     BUG_IF(!doc);
-    err e = io_json_write(path, doc);
+    err e = io_json_write(PATH_IN(folder, name), doc);
     json_decref(doc);
-    free(path);
     return e;
 }
 
@@ -229,10 +227,8 @@ static err export_arrow(const data_source *s, const data_export_options *o) {
     for (int i = 0; i < p.n && !e; i++) {
         char name[64];
         snprintf(name, sizeof name, "data-%05d-of-%05d.arrow", i, p.n);
-        char *path = io_join(o->out, name);
-        e = export_arrow_file(s, path, p.first_doc[i], p.first_doc[i + 1]);
+        e = export_arrow_file(s, PATH_IN(o->out, name), p.first_doc[i], p.first_doc[i + 1]);
         json_array_append_new(files, json_pack("{ss}", "filename", name));
-        free(path);
     }
     free(p.first_doc);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, data_hash(s));

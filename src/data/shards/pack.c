@@ -105,12 +105,7 @@ static int64_t pack_documents(packing *p, window_group *g, int64_t to, group_pac
 
 /* ---- all groups -------------------------------------------------------------------------------- */
 
-static void add_group(packing *p, window_group g) {
-    void *groups = p->groups;
-    mem_reserve(&groups, &p->capacity, p->n, sizeof *p->groups);
-    p->groups = groups;
-    p->groups[p->n++] = g;
-}
+static void add_group(packing *p, window_group g) { LIST_ADD(p->groups, p->n, p->capacity) = g; }
 
 /* @return the document with which the window after the one that begins with `document` begins. */
 static int64_t next_aligned(const packing *p, int64_t document, int64_t last) {

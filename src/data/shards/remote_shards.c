@@ -175,7 +175,8 @@ static err open_files(data_source *s, remote_file *file, int n) {
 
 /* The tokenizer is kept as a file, under a name of its content. */
 static err fetch_tokenizer(data_source *s, store *from, const char *folder, const char *cache) {
-    char *url = store_join(folder, SHARDS_TOKENIZER), *text = NULL;
+    const char *url = URL_IN(folder, SHARDS_TOKENIZER);
+    char *text = NULL;
     store_object o;
     bool found;
     size_t n;
@@ -194,7 +195,6 @@ static err fetch_tokenizer(data_source *s, store *from, const char *folder, cons
     }
     str_free(&path);
     free(text);
-    free(url);
     return e;
 }
 
@@ -235,7 +235,7 @@ err remote_open(data_source *s, const char *url, const data_options *given, bool
     const char *root = getenv("TMPDIR");
     data_options o = *given;
     store *from = NULL;
-    char *index = store_join(url, SHARDS_INDEX);
+    const char *index = URL_IN(url, SHARDS_INDEX);
     store_object there;
     err e = OK;
     *found = false;
@@ -251,7 +251,6 @@ err remote_open(data_source *s, const char *url, const data_options *given, bool
     TRY_CLEAN(single ? open_single(s, url, there.bytes)
                      : open_remote_folder(s, from, url, index, &o));
 cleanup:
-    free(index);
     store_close(from);
     return e;
 }

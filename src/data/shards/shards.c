@@ -17,9 +17,7 @@ static err open_shard(data_source *s, const char *folder, const char *index, con
     TRY(io_json_int(entry, index, "documents", &documents));
     TRY(shards_check_name(index, name));
     if (tokens == 0) return OK; /* no document of this part of the input is on this side */
-    char *path = io_join(folder, name);
-    data_shard *shard = source_add(s, path);
-    free(path);
+    data_shard *shard = source_add(s, PATH_IN(folder, name));
     TRY(io_map(shard->path, &shard->file));
     data_info info = { .eos = -1 };
     bool found;

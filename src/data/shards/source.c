@@ -279,10 +279,7 @@ static data_source *source_new(const char *path, int64_t vocab_limit) {
 }
 
 data_shard *source_add(data_source *s, const char *path) {
-    void *shards = s->shard;
-    mem_reserve(&shards, &s->capacity, s->n, sizeof *s->shard);
-    s->shard = shards;
-    data_shard *shard = &s->shard[s->n++];
+    data_shard *shard = &LIST_ADD(s->shard, s->n, s->capacity);
     *shard = (data_shard){ .path = strdup(path), .docs = -1, .cached = -1 };
     return shard;
 }

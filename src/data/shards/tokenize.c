@@ -314,9 +314,7 @@ static err write_tokenize_index(const char *folder, const tokenize_options *o, c
     BUG_IF(!doc);
     for (int k = 0; k < SIDES && l; k++) json_object_set(doc, SIDE_NAMES[k], l->shards[k]);
     if (l) json_object_set_new(doc, "sources", tally_json(&l->sources));
-    char *path = io_join(folder, SHARDS_INDEX);
-    err e = vfs_json_write(NULL, path, doc);
-    free(path);
+    err e = vfs_json_write(NULL, PATH_IN(folder, SHARDS_INDEX), doc);
     json_decref(doc);
     return e;
 }
@@ -362,9 +360,7 @@ static err remove_leftovers(const char *folder, bool all) {
     err e = vfs_list(files, folder, &l);
     for (int i = 0; i < l.n && !e; i++) {
         if (!is_own_file(l.at[i].name) || !(all || str_ends(l.at[i].name, ".tmp"))) continue;
-        char *path = io_join(folder, l.at[i].name);
-        e = vfs_remove(files, path);
-        free(path);
+        e = vfs_remove(files, PATH_IN(folder, l.at[i].name));
     }
     vfs_listing_free(&l);
     vfs_free(files);
@@ -373,7 +369,7 @@ static err remove_leftovers(const char *folder, bool all) {
 
 /* An index that is there must be of the same work. */
 static err check_identity(const char *folder, const char *identity, bool *there) {
-    char *path = io_join(folder, SHARDS_INDEX);
+    const char *path = PATH_IN(folder, SHARDS_INDEX);
     json_t *doc = NULL;
     const char *theirs;
     vfs_info index;
@@ -390,7 +386,6 @@ static err check_identity(const char *folder, const char *identity, bool *there)
                      "choose another folder, or pass --fresh to make it anew");
 cleanup:
     json_decref(doc);
-    free(path);
     return e;
 }
 
@@ -401,10 +396,7 @@ static err prepare_folder(const char *folder, const tokenize_options *o, const c
     if (!o->fresh) TRY(check_identity(folder, identity, &there));
     TRY(remove_leftovers(folder, o->fresh));
     if (!there) TRY(write_tokenize_index(folder, o, identity, eos, NULL));
-    char *path = io_join(folder, SHARDS_TOKENIZER);
-    err e = tokenizer_save(o->tokenizer, path);
-    free(path);
-    return e;
+    return tokenizer_save(o->tokenizer, PATH_IN(folder, SHARDS_TOKENIZER));
 }
 
 /* ---- the whole run ------------------------------------------------------------------------------------ */

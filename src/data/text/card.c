@@ -206,7 +206,7 @@ static void add_sums(const card_sums *s, str *out) {
 err text_card_write(const char *folder, const char *transform, const json_t *options,
                     const text_inputs *in, const json_t *sections) {
     str text = { 0 };
-    char *path = io_join(folder, CARD_NAME);
+    const char *path = PATH_IN(folder, CARD_NAME);
     const char *title;
     json_t *section;
     vfs *v = vfs_new();
@@ -216,7 +216,6 @@ err text_card_write(const char *folder, const char *transform, const json_t *opt
     if (!e) e = vfs_write(v, path, text.text, text.len);
     vfs_free(v);
     str_free(&text);
-    free(path);
     return e;
 }
 

@@ -76,10 +76,7 @@ typedef struct csv_row {
 } csv_row;
 
 static void add_csv_field(csv_row *r, text_span field) {
-    void *fields = r->fields;
-    mem_reserve(&fields, &r->capacity, r->n, sizeof *r->fields);
-    r->fields = fields;
-    r->fields[r->n++] = field;
+    LIST_ADD(r->fields, r->n, r->capacity) = field;
 }
 
 /* @return the text of a field without its quotes. What follows a closing quote belongs to the text. */

@@ -333,11 +333,8 @@ static err begin_group(row_reader *r) {
 }
 
 static void add_side(row_block *b, int side, side_page *page) {
-    void *sides = b->sides;
-    mem_reserve(&sides, &b->sides_capacity, b->n_sides, sizeof *b->sides);
-    b->sides = sides;
     atomic_fetch_add(&page->refs, 1);
-    b->sides[b->n_sides++] = (row_side){ side, page };
+    LIST_ADD(b->sides, b->n_sides, b->sides_capacity) = (row_side){ side, page };
 }
 
 static int64_t side_page_end(const side_page *s) {

@@ -211,10 +211,7 @@ static void end_block(page *p) {
         b.main = p->mains > 0;
         if (p->headings) b.kind = BLOCK_HEADING;
         if (p->code) b.kind = BLOCK_CODE;
-        void *blocks = p->blocks;
-        mem_reserve(&blocks, &p->capacity, p->n, sizeof b);
-        p->blocks = blocks;
-        p->blocks[p->n++] = b;
+        LIST_ADD(p->blocks, p->n, p->capacity) = b;
     }
     p->open = (html_block){ .at = p->text.len };
 }

@@ -19,20 +19,14 @@ static const size_t SEGMENT_BYTES = (size_t)256 << 20, BLOCK_BYTES = (size_t)1 <
 
 /* ---- one file -------------------------------------------------------------------------------- */
 static input_file *new_file(text_inputs *in, const char *path, const char *given) {
-    void *files = in->files;
-    mem_reserve(&files, &in->files_cap, in->n_files, sizeof *in->files);
-    in->files = files;
-    input_file *f = &in->files[in->n_files++];
+    input_file *f = &LIST_ADD(in->files, in->n_files, in->files_cap);
     *f = (input_file){ .path = arena_strdup(in->memory, path),
                        .given = arena_strdup(in->memory, given) };
     return f;
 }
 
 void inputs_add_segment(text_inputs *in, int64_t from, int64_t to, int64_t bytes) {
-    void *segments = in->segments;
-    mem_reserve(&segments, &in->segments_cap, in->n_segments, sizeof *in->segments);
-    in->segments = segments;
-    in->segments[in->n_segments++] =
+    LIST_ADD(in->segments, in->n_segments, in->segments_cap) =
         (input_segment){ .file = in->n_files - 1, .from = from, .to = to, .bytes = bytes };
 }
 
@@ -161,10 +155,7 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
 /* The JSON files of a folder of token shards are not documents. */
 static err refuse_shards(const char *folder) {
     vfs_info there;
-    char *shard = io_join(folder, "train-00000.tok");
-    err e = vfs_stat(NULL, shard, &there);
-    free(shard);
-    TRY(e);
+    TRY(vfs_stat(NULL, PATH_IN(folder, "train-00000.tok"), &there));
     if (!there.found) return OK;
     return err_hint(ERR("%s holds token shards, not texts", folder),
                     "pass it on its own, to ingot train, data stats or data inspect");
@@ -184,8 +175,7 @@ static err add_folder_file(text_inputs *in, const char *folder, const char *path
     if (str_ends(name, ".report") || str_ends(name, ".tmp") || strcmp(name, CARD_NAME) == 0)
         return OK; /* written by transforms */
     in->n_skipped++;
-    mem_reserve((void **)&in->skipped, &in->skipped_cap, in->skipped_files, sizeof *in->skipped);
-    in->skipped[in->skipped_files++] = arena_strdup(in->memory, path);
+    LIST_ADD(in->skipped, in->skipped_files, in->skipped_cap) = arena_strdup(in->memory, path);
     return OK;
 }
 
@@ -208,9 +198,7 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
     TRY(io_list(path, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
-        char *below = io_join(path, names[i]);
-        e = add_folder_entry(in, path, below, names[i], given, &here);
-        free(below);
+        e = add_folder_entry(in, path, PATH_IN(path, names[i]), names[i], given, &here);
     }
     io_list_free(names, n);
     return e;
@@ -221,10 +209,7 @@ static char *resolve_new_path(const char *path);
 static void note_folder(text_inputs *in, const char *path) {
     char *real = resolve_new_path(path);
     if (!real) return; /* listing it will fail */
-    void *folders = in->folders;
-    mem_reserve(&folders, &in->folders_cap, in->n_folders, sizeof *in->folders);
-    in->folders = folders;
-    in->folders[in->n_folders++] = arena_strdup(in->memory, real);
+    LIST_ADD(in->folders, in->n_folders, in->folders_cap) = arena_strdup(in->memory, real);
     free(real);
 }
 
@@ -305,10 +290,6 @@ static err add_store(text_inputs *in, const char *url) {
 }
 
 /* ---- what the user named --------------------------------------------------------------------- */
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static err add_glob(text_inputs *in, const char *pattern) {
     glob_t g;
     int rc = glob(pattern, GLOB_NOSORT, NULL, &g);
@@ -316,7 +297,7 @@ static err add_glob(text_inputs *in, const char *pattern) {
         return err_hint(ERR("%s: no such file, and no file matches the pattern", pattern),
                         "check the path");
     if (rc != 0) return ERR("cannot list %s: %s", pattern, strerror(errno));
-    sort_array(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, compare_names);
+    sort_array(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, compare_texts);
     err e = OK;
     for (size_t i = 0; i < g.gl_pathc && !e; i++) {
         const char *path = g.gl_pathv[i];

@@ -67,10 +67,7 @@ static err list_written_parts(const parts *p, const sink *out, json_t *state) {
 }
 
 static err write_card(const parts *p, const char *folder, const str *text) {
-    char *path = io_join(folder, CARD_NAME);
-    err e = vfs_write(p->files, path, text->text, text->len);
-    free(path);
-    return e;
+    return vfs_write(p->files, PATH_IN(folder, CARD_NAME), text->text, text->len);
 }
 
 /* Writes the state of the transform and, when it is complete, lists the parts there, or in each of several outputs. */
@@ -168,9 +165,7 @@ static err remove_parts(const parts *p, const char *folder, bool temporary, bool
         if (temporary && !str_ends(name, ".tmp")) continue;
         *found = *found || part;
         if (dry) continue;
-        char *path = io_join(folder, name);
-        e = vfs_remove(p->files, path);
-        free(path);
+        e = vfs_remove(p->files, PATH_IN(folder, name));
     }
     vfs_listing_free(&l);
     return e;
@@ -194,9 +189,7 @@ static err clear_folder(const parts *p, const char *folder, void *unused) {
     bool found = false;
     err e = OK;
     for (size_t i = 0; i < COUNT_OF(files) && !e; i++) {
-        char *path = io_join(folder, files[i]);
-        e = vfs_remove(p->files, path);
-        free(path);
+        e = vfs_remove(p->files, PATH_IN(folder, files[i]));
     }
     return e ? e : remove_parts(p, folder, false, false, &found);
 }

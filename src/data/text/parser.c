@@ -110,10 +110,7 @@ void parser_add_document(parser *p, const text_doc *d, bool repaired) {
         p->counts.excluded++;
         return;
     }
-    void *docs = p->docs;
-    mem_reserve(&docs, &p->capacity, p->n, sizeof *p->docs);
-    p->docs = docs;
-    p->docs[p->n++] = *d;
+    LIST_ADD(p->docs, p->n, p->capacity) = *d;
     p->counts.documents++;
     p->counts.bytes += (int64_t)d->text.len;
     p->counts.repaired += repaired;

@@ -35,11 +35,7 @@ typedef struct task_size {
     int task;
 } task_size;
 
-static int by_size(const void *a, const void *b) {
-    const task_size *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
-    return x->task < y->task ? -1 : 1;
-}
+SORT_ORDER(by_size, task_size, FALLING(bytes) RISING(task));
 
 /* The largest first, each to the rank that has the least so far. */
 void text_tasks_assign(const text_tasks *t, int *owner) {
@@ -70,12 +66,7 @@ typedef struct task_queue {
     int64_t left; /* bytes of the tasks that are left */
 } task_queue;
 
-static void queue_push(task_queue *q, int task) {
-    void *tasks = q->tasks;
-    mem_reserve(&tasks, &q->cap, q->n, sizeof *q->tasks);
-    q->tasks = tasks;
-    q->tasks[q->n++] = task;
-}
+static void queue_push(task_queue *q, int task) { LIST_ADD(q->tasks, q->n, q->cap) = task; }
 
 static task_queue *queues_new(const text_tasks *t) {
     int *owner = mem_alloc((size_t)t->n * sizeof *owner + 1);

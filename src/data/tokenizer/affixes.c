@@ -202,13 +202,12 @@ static void eos_from_files(const char *folder, tokenizer *t) {
     };
     for (size_t i = 0; i < COUNT_OF(places) && !t->eos_is_named; i++) {
         json_t *doc = NULL;
-        char *path = io_join(folder, places[i].file);
+        const char *path = PATH_IN(folder, places[i].file);
         err e = io_exists(path) ? io_json_read(path, &doc) : OK;
         int32_t id = e ? -1 : named_token(t, json_object_get(doc, places[i].key));
         if (id >= 0) tokenizer_set_eos(t, id);
         err_free(e);
         json_decref(doc);
-        free(path);
     }
 }
 

@@ -1,6 +1,5 @@
 /* Decoding: each id's bytes, one after another. A decoder that strips spaces from the ends of a text does so as ids arrive: at the left
  * while the text is empty, at the right by holding spaces back until something follows them. */
-#include <string.h>
 
 #include "tokenizer/tokenizer_internal.h"
 

@@ -93,10 +93,7 @@ static bool read_wire_field(text_span *in, wire_field *f) {
 }
 
 static bool read_piece(text_span in, sp_model *m) {
-    void *pieces = m->pieces;
-    mem_reserve(&pieces, &m->cap, m->n, sizeof *m->pieces);
-    m->pieces = pieces;
-    sp_piece *p = &m->pieces[m->n++];
+    sp_piece *p = &LIST_ADD(m->pieces, m->n, m->cap);
     *p = (sp_piece){ .type = PIECE_NORMAL };
     wire_field f;
     while (in.len) {
@@ -249,10 +246,7 @@ static void find_sp_merges(const sp_model *m, const json_t *vocab, sp_merges *ou
             int left = find_piece(m, vocab, p.at, at);
             int right = find_piece(m, vocab, p.at + at, p.len - at);
             if (left < 0 || right < 0) continue;
-            void *list = out->at;
-            mem_reserve(&list, &out->cap, out->n, sizeof *out->at);
-            out->at = list;
-            out->at[out->n++] = (sp_merge){ m->pieces[i].score, left, right, i };
+            LIST_ADD(out->at, out->n, out->cap) = (sp_merge){ m->pieces[i].score, left, right, i };
         }
     }
 }

@@ -30,10 +30,7 @@ static json_t *vocabulary_json(const tokenizer *t) {
     return all;
 }
 
-static int by_rank(const void *a, const void *b) {
-    uint64_t x = ((const pair_slot *)a)->made, y = ((const pair_slot *)b)->made;
-    return (x > y) - (x < y);
-}
+SORT_ORDER(by_rank, pair_slot, RISING(made));
 
 static json_t *merges_json(const tokenizer *t) {
     const bpe *b = &t->bpe;

@@ -16,11 +16,7 @@ typedef struct char_count {
     uint32_t cp;
 } char_count;
 
-static int compare_chars(const void *a, const void *b) {
-    const char_count *x = a, *y = b;
-    if (x->count != y->count) return x->count > y->count ? -1 : 1;
-    return (x->cp > y->cp) - (x->cp < y->cp);
-}
+SORT_ORDER(compare_chars, char_count, FALLING(count) RISING(cp));
 
 int64_t chars_choose(const uint64_t *seen, double coverage, bool *covered) {
     uint64_t all = 0, sum = 0;

@@ -183,10 +183,9 @@ static err spill_error(const char *what) {
 
 /* Opens a file that has no name any more: it goes when it is closed, or when the program dies. */
 static err open_spill_temp(FILE **out) {
-    char *path = io_join(spill_folder(), "ingot-words-XXXXXX");
+    char *path = PATH_IN(spill_folder(), "ingot-words-XXXXXX");
     int fd = mkstemp(path);
     if (fd >= 0) unlink(path);
-    free(path);
     if (fd >= 0) *out = fdopen(fd, "w+b");
     if (fd >= 0 && !*out) close(fd);
     return *out ? OK : spill_error("make");

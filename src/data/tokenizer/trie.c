@@ -37,12 +37,7 @@ typedef struct trie_builder {
     int64_t from; /* where the search for free entries begins */
 } trie_builder;
 
-static void push_task(trie_builder *b, trie_task task) {
-    void *tasks = b->tasks;
-    mem_reserve(&tasks, &b->cap, b->n, sizeof *b->tasks);
-    b->tasks = tasks;
-    b->tasks[b->n++] = task;
-}
+static void push_task(trie_builder *b, trie_task task) { LIST_ADD(b->tasks, b->n, b->cap) = task; }
 
 /* @return the lowest base, from b->from on, at which all these bytes are free. */
 static int64_t find_base(trie_builder *b, const uint8_t *bytes, int n) {

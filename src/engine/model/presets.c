@@ -5,20 +5,14 @@
 
 /* Values that the sizes of a family share, as far as they differ from the defaults of the fact table: a
  * member that is 0 here has its default. */
-static const model_config gpt2 = { .norm = NORM_LAYER,
-                                   .mlp = MLP_GELU_TANH,
-                                   .bias = true,
-                                   .pos = POS_LEARNED,
-                                   .tied = true,
-                                   .vocab = 50257,
-                                   .max_seq = 1024 };
-static const model_config gpt3 = { .norm = NORM_LAYER,
-                                   .mlp = MLP_GELU_TANH,
-                                   .bias = true,
-                                   .pos = POS_LEARNED,
-                                   .tied = true,
-                                   .vocab = 50257,
-                                   .max_seq = 2048 };
+#define BY_BYTES                .tied = true, .vocab = 257, .max_seq = 1024
+#define EXPERTS(n, chosen, dim) .experts = n, .experts_per_token = chosen, .expert_dim = dim
+
+#define SIGMOID_ROUTER .router_score = ROUTER_SIGMOID, .router_normalize = true, .router_bias = true
+
+#define GPT .norm = NORM_LAYER, .mlp = MLP_GELU_TANH, .bias = true, .pos = POS_LEARNED, .tied = true
+static const model_config gpt2 = { GPT, .vocab = 50257, .max_seq = 1024 };
+static const model_config gpt3 = { GPT, .vocab = 50257, .max_seq = 2048 };
 static const model_config pythia = { .norm = NORM_LAYER,
                                      .mlp = MLP_GELU_ERF,
                                      .bias = true,
@@ -35,99 +29,50 @@ static const model_config llama31 = {
 static const model_config mistral = { .window = 4096, .vocab = 32000, .max_seq = 32768 };
 /* Chinchilla's relative positions are not public; rotary ones stand in. Sizes are the paper's. */
 static const model_config chinchilla = { .mlp = MLP_GELU_TANH, .vocab = 32000, .max_seq = 2048 };
-static const model_config olmo2 = { .init = INIT_FLAT,
-                                    .norm_position = NORM_POST,
-                                    .qknorm = QKNORM_FULL,
-                                    .rope_theta = 500000,
-                                    .norm_eps = 1e-6,
-                                    .vocab = 100352,
-                                    .max_seq = 4096 };
-#define QWEN2 .qkv_bias = true, .rope_theta = 1000000, .norm_eps = 1e-6, .vocab = 151936
+#define OLMO                                                                                       \
+    .init = INIT_FLAT, .norm_position = NORM_POST, .qknorm = QKNORM_FULL, .rope_theta = 500000,    \
+    .norm_eps = 1e-6
+static const model_config olmo2 = { OLMO, .vocab = 100352, .max_seq = 4096 };
+#define QWEN  .rope_theta = 1000000, .norm_eps = 1e-6, .vocab = 151936
+#define QWEN2 QWEN, .qkv_bias = true
+#define QWEN3 QWEN, .qknorm = QKNORM_HEAD, .max_seq = 40960
+#define QWEN2_MOE(n, chosen, dim, shared)                                                          \
+    QWEN2, EXPERTS(n, chosen, dim), .shared_experts = 1, .shared_dim = shared,                     \
+                                    .shared_gate = true, .balance_loss = 0.001
 static const model_config qwen2 = { QWEN2, .max_seq = 131072 };
 static const model_config qwen2_tied = { QWEN2, .tied = true, .max_seq = 32768 };
-static const model_config qwen3 = { .qknorm = QKNORM_HEAD,
-                                    .rope_theta = 1000000,
-                                    .norm_eps = 1e-6,
-                                    .vocab = 151936,
-                                    .max_seq = 40960 };
-static const model_config qwen3_tied = { .tied = true,
-                                         .qknorm = QKNORM_HEAD,
-                                         .rope_theta = 1000000,
-                                         .norm_eps = 1e-6,
-                                         .vocab = 151936,
-                                         .max_seq = 40960 };
+static const model_config qwen3 = { QWEN3 };
+static const model_config qwen3_tied = { QWEN3, .tied = true };
 static const model_config mixtral = { .experts = 8,
                                       .experts_per_token = 2,
                                       .router_normalize = true,
                                       .rope_theta = 1000000,
                                       .vocab = 32000,
                                       .max_seq = 32768 };
-static const model_config qwen3_moe = { .experts = 128,
-                                        .experts_per_token = 8,
-                                        .expert_dim = 768,
-                                        .router_normalize = true,
-                                        .balance_loss = 0.001,
-                                        .qknorm = QKNORM_HEAD,
-                                        .rope_theta = 1000000,
-                                        .norm_eps = 1e-6,
-                                        .vocab = 151936,
-                                        .max_seq = 40960 };
+static const model_config qwen3_moe = { QWEN3, EXPERTS(128, 8, 768), .router_normalize = true,
+                                        .balance_loss = 0.001 };
 #define QWEN3_NEXT                                                                                 \
     .layer_pattern = 5552, .attention_gate = true, .qknorm = QKNORM_HEAD, .rope_fraction = 0.25,   \
     .router_normalize = true, .balance_loss = 0.001, .shared_experts = 1, .shared_gate = true,     \
     .norm_eps = 1e-6
 static const model_config qwen3_next = {
-    QWEN3_NEXT,        .init = INIT_FLAT, .experts = 512,         .experts_per_token = 10,
-    .expert_dim = 512, .shared_dim = 512, .rope_theta = 10000000, .vocab = 151936,
+    QWEN3_NEXT,        EXPERTS(512, 10, 512),  .init = INIT_FLAT,
+    .shared_dim = 512, .rope_theta = 10000000, .vocab = 151936,
     .max_seq = 262144
 };
-static const model_config delta_tiny = { QWEN3_NEXT,
-                                         .tied = true,
-                                         .experts = 8,
-                                         .experts_per_token = 2,
-                                         .expert_dim = 96,
-                                         .delta_keys = 2,
-                                         .delta_values = 4,
-                                         .delta_key_dim = 32,
-                                         .delta_value_dim = 32,
-                                         .vocab = 257,
-                                         .max_seq = 1024 };
-static const model_config qwen15_moe = { .experts = 60,
-                                         .experts_per_token = 4,
-                                         .expert_dim = 1408,
-                                         .shared_experts = 1,
-                                         .shared_dim = 5632,
-                                         .shared_gate = true,
-                                         .balance_loss = 0.001,
-                                         .qkv_bias = true,
-                                         .rope_theta = 1000000,
-                                         .norm_eps = 1e-6,
-                                         .vocab = 151936,
-                                         .max_seq = 8192 };
-static const model_config qwen2_moe = { .experts = 64,
-                                        .experts_per_token = 8,
-                                        .expert_dim = 2560,
-                                        .shared_experts = 1,
-                                        .shared_dim = 20480,
-                                        .shared_gate = true,
-                                        .balance_loss = 0.001,
-                                        .qkv_bias = true,
-                                        .rope_theta = 1000000,
-                                        .norm_eps = 1e-6,
-                                        .vocab = 151936,
-                                        .max_seq = 131072 };
+static const model_config delta_tiny = { QWEN3_NEXT,           BY_BYTES,
+                                         EXPERTS(8, 2, 96),    .delta_keys = 2,
+                                         .delta_values = 4,    .delta_key_dim = 32,
+                                         .delta_value_dim = 32 };
+static const model_config qwen15_moe = { QWEN2_MOE(60, 4, 1408, 5632), .max_seq = 8192 };
+static const model_config qwen2_moe = { QWEN2_MOE(64, 8, 2560, 20480), .max_seq = 131072 };
 #define GLM45                                                                                      \
-    .experts_per_token = 8, .shared_experts = 1, .router_score = ROUTER_SIGMOID,                   \
-    .router_normalize = true, .router_bias = true, .balance_loss = 1e-4, .qkv_bias = true,         \
-    .rope_fraction = 0.5, .rope_theta = 1000000, .vocab = 151552, .max_seq = 131072
-static const model_config glm45_air = { GLM45, .experts = 128, .expert_dim = 1408,
-                                        .first_dense = 1 };
-static const model_config glm45 = { GLM45,
-                                    .experts = 160,
-                                    .expert_dim = 1536,
-                                    .first_dense = 3,
-                                    .router_scale = 2.5,
-                                    .qknorm = QKNORM_HEAD };
+    SIGMOID_ROUTER, .shared_experts = 1, .balance_loss = 1e-4, .qkv_bias = true,                   \
+                    .rope_fraction = 0.5, .rope_theta = 1000000, .vocab = 151552,                  \
+                    .max_seq = 131072
+static const model_config glm45_air = { GLM45, EXPERTS(128, 8, 1408), .first_dense = 1 };
+static const model_config glm45 = { GLM45, EXPERTS(160, 8, 1536), .first_dense = 3,
+                                    .router_scale = 2.5, .qknorm = QKNORM_HEAD };
 #define GPT_OSS                                                                                    \
     .experts_per_token = 4, .router_normalize = true, .router_logit_bias = true,                   \
     .balance_loss = 0.001, .mlp = MLP_SWIGLU_CLAMPED, .mlp_bias = true, .qkv_bias = true,          \
@@ -138,12 +83,11 @@ static const model_config gpt_oss_20b = { GPT_OSS, .experts = 32 };
 static const model_config gpt_oss_120b = { GPT_OSS, .experts = 128 };
 /* Scout; Maverick has experts in every second layer, and does not normalize queries and keys. */
 #define LLAMA4                                                                                     \
-    .experts_per_token = 1, .expert_dim = 8192, .shared_experts = 1,                               \
-    .router_score = ROUTER_SIGMOID, .scale_input = true, .balance_loss = 0.001, .window = 8192,    \
-    .chunked = true, .layer_pattern = 1114, .temperature = 0.1, .rope_theta = 500000,              \
-    .vocab = 202048
+    .shared_experts = 1, .router_score = ROUTER_SIGMOID, .scale_input = true,                      \
+    .balance_loss = 0.001, .window = 8192, .chunked = true, .layer_pattern = 1114,                 \
+    .temperature = 0.1, .rope_theta = 500000, .vocab = 202048
 static const model_config llama4_scout = { LLAMA4,
-                                           .experts = 16,
+                                           EXPERTS(16, 1, 8192),
                                            .qknorm = QKNORM_HEAD,
                                            .qk_rope_only = true,
                                            .rope_scaling = ROPE_LLAMA3,
@@ -151,16 +95,9 @@ static const model_config llama4_scout = { LLAMA4,
                                            .rope_low = 1,
                                            .rope_high = 1,
                                            .max_seq = 10485760 };
-static const model_config llama4_maverick = { LLAMA4, .experts = 128, .moe_step = 2,
+static const model_config llama4_maverick = { LLAMA4, EXPERTS(128, 1, 8192), .moe_step = 2,
                                               .max_seq = 1048576 };
-static const model_config olmo3 = { .init = INIT_FLAT,
-                                    .norm_position = NORM_POST,
-                                    .qknorm = QKNORM_FULL,
-                                    .window = 4096,
-                                    .layer_pattern = 1112,
-                                    .rope_theta = 500000,
-                                    .norm_eps = 1e-6,
-                                    .vocab = 100278,
+static const model_config olmo3 = { OLMO, .window = 4096, .layer_pattern = 1112, .vocab = 100278,
                                     .max_seq = 8192 };
 static const model_config smollm3 = { .tied = true,
                                       .layer_pattern = 2224,
@@ -246,12 +183,9 @@ static const model_config gemma2_27b = { GEMMA2, .embedding_scale = 67.882250993
 #define GEMMA3                                                                                     \
     GEMMA, .qknorm = QKNORM_HEAD, .layer_pattern = 111112, .rope_theta = 1000000,                  \
            .rope_local = 10000
-static const model_config gemma3_270m = { GEMMA3, .window = 512,
-                                          .embedding_scale = 25.298221281347036, .vocab = 262144,
-                                          .max_seq = 32768 };
-static const model_config gemma3_1b = { GEMMA3, .window = 512,
-                                        .embedding_scale = 33.941125496954278, .vocab = 262144,
-                                        .max_seq = 32768 };
+#define GEMMA3_TEXT GEMMA3, .window = 512, .vocab = 262144, .max_seq = 32768
+static const model_config gemma3_270m = { GEMMA3_TEXT, .embedding_scale = 25.298221281347036 };
+static const model_config gemma3_1b = { GEMMA3_TEXT, .embedding_scale = 33.941125496954278 };
 static const model_config gemma3_4b = { GEMMA3,
                                         .window = 1024,
                                         .embedding_scale = 50.596442562694071,
@@ -268,21 +202,9 @@ static const model_config falcon_40b = { FALCON };
 static const model_config mpt_7b = { MPT, .max_seq = 2048 };
 static const model_config mpt_30b = { MPT, .max_seq = 8192 };
 /* For plain text as bytes: 256 of them and the end of a document. */
-static const model_config bytes = { .tied = true, .vocab = 257, .max_seq = 1024 };
-static const model_config bytes_moe = { .tied = true,
-                                        .experts = 8,
-                                        .experts_per_token = 2,
-                                        .expert_dim = 192,
-                                        .router_normalize = true,
-                                        .vocab = 257,
-                                        .max_seq = 1024 };
-static const model_config gpt_small = { .norm = NORM_LAYER,
-                                        .mlp = MLP_GELU_TANH,
-                                        .bias = true,
-                                        .pos = POS_LEARNED,
-                                        .tied = true,
-                                        .vocab = 4096,
-                                        .max_seq = 1024 };
+static const model_config bytes = { BY_BYTES };
+static const model_config bytes_moe = { BY_BYTES, EXPERTS(8, 2, 192), .router_normalize = true };
+static const model_config gpt_small = { GPT, .vocab = 4096, .max_seq = 1024 };
 
 /* nanochat as transformers has it: without the tables of values and scalars of later versions. */
 static const model_config nanochat = { .init = INIT_BY_FAN_IN,
@@ -301,69 +223,44 @@ static const model_config nanochat = { .init = INIT_BY_FAN_IN,
 /* Latent attention in every head. */
 #define LATENT .init = INIT_FLAT, .kv_latent = 512, .rope_head_dim = 64, .value_head_dim = 128
 static const model_config deepseek_v3 = { LATENT,
+                                          SIGMOID_ROUTER,
+                                          EXPERTS(256, 8, 2048),
                                           .init_std = 0.006,
                                           .norm_eps = 1e-6,
                                           .q_latent = 1536,
-                                          .experts = 256,
-                                          .experts_per_token = 8,
-                                          .expert_dim = 2048,
                                           .shared_experts = 1,
                                           .first_dense = 3,
-                                          .router_score = ROUTER_SIGMOID,
-                                          .router_normalize = true,
                                           .router_scale = 2.5,
-                                          .router_bias = true,
                                           .groups = 8,
                                           .group_limit = 4,
                                           .balance_loss = 0.0001,
                                           .vocab = 129280,
                                           .max_seq = 4096 };
+#define MOONSHOT                                                                                   \
+    LATENT, SIGMOID_ROUTER, .first_dense = 1, .balance_loss = 0.001, .rope_theta = 50000,          \
+                            .vocab = 163840
 /* As it is trained before its context is extended. */
-static const model_config kimi_k2 = { LATENT,
-                                      .norm_eps = 1e-6,
-                                      .q_latent = 1536,
-                                      .experts = 384,
-                                      .experts_per_token = 8,
-                                      .expert_dim = 2048,
-                                      .shared_experts = 1,
-                                      .first_dense = 1,
-                                      .router_score = ROUTER_SIGMOID,
-                                      .router_normalize = true,
-                                      .router_scale = 2.827,
-                                      .router_bias = true,
-                                      .balance_loss = 0.001,
-                                      .rope_theta = 50000,
-                                      .vocab = 163840,
-                                      .max_seq = 4096 };
+static const model_config kimi_k2 = {
+    MOONSHOT,         EXPERTS(384, 8, 2048), .norm_eps = 1e-6,
+    .q_latent = 1536, .shared_experts = 1,   .router_scale = 2.827,
+    .max_seq = 4096
+};
 #define DEEPSEEK_V2                                                                                \
-    LATENT, .init_std = 0.006, .norm_eps = 1e-6, .experts_per_token = 6, .shared_experts = 2,      \
-            .first_dense = 1, .balance_loss = 0.003, .vocab = 102400, .max_seq = 4096
-static const model_config deepseek_v2 = { DEEPSEEK_V2,        .q_latent = 1536,   .experts = 160,
-                                          .expert_dim = 1536, .router_scale = 16, .groups = 8,
-                                          .group_limit = 3,   .group_best = true };
-static const model_config deepseek_v2_lite = { DEEPSEEK_V2, .experts = 64, .expert_dim = 1408 };
-static const model_config moonlight = { LATENT,
+    LATENT, .init_std = 0.006, .norm_eps = 1e-6, .shared_experts = 2, .first_dense = 1,            \
+            .balance_loss = 0.003, .vocab = 102400, .max_seq = 4096
+static const model_config deepseek_v2 = { DEEPSEEK_V2,       EXPERTS(160, 6, 1536),
+                                          .q_latent = 1536,  .router_scale = 16,
+                                          .groups = 8,       .group_limit = 3,
+                                          .group_best = true };
+static const model_config deepseek_v2_lite = { DEEPSEEK_V2, EXPERTS(64, 6, 1408) };
+static const model_config moonlight = { MOONSHOT,
+                                        EXPERTS(64, 6, 1408),
                                         .norm_eps = 1e-5,
-                                        .experts = 64,
-                                        .experts_per_token = 6,
-                                        .expert_dim = 1408,
                                         .shared_experts = 2,
-                                        .first_dense = 1,
-                                        .router_score = ROUTER_SIGMOID,
-                                        .router_normalize = true,
                                         .router_scale = 2.446,
-                                        .router_bias = true,
-                                        .balance_loss = 0.001,
-                                        .rope_theta = 50000,
-                                        .vocab = 163840,
                                         .max_seq = 8192 };
-static const model_config latent_tiny = { .tied = true,
-                                          .kv_latent = 32,
-                                          .q_latent = 48,
-                                          .rope_head_dim = 16,
-                                          .value_head_dim = 32,
-                                          .vocab = 257,
-                                          .max_seq = 1024 };
+static const model_config latent_tiny = { BY_BYTES, .kv_latent = 32, .q_latent = 48,
+                                          .rope_head_dim = 16, .value_head_dim = 32 };
 static const model_config olmoe = { .init = INIT_FLAT,
                                     .qknorm = QKNORM_FULL,
                                     .experts = 64,

@@ -73,8 +73,7 @@ static chain_end record_tied(model *m, plan *p, region_at in, int64_t count) {
     err bad = prog_finish(g);
     if (!bad) bad = plan_program(p, g, -1, &e.id);
     BUG_IF(bad != NULL); /* the op is what reductions add with */
-    mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
-    m->recorded[m->records++] = g;
+    LIST_ADD(m->recorded, m->records, m->record_cap) = g;
     e.p = g;
     return e;
 }

@@ -105,8 +105,7 @@ static err add_half(optimizer *o, const grad_list *of, bool clears, bool measure
     val sum = record_sum(o, p, PL_P);
     if (clears) record_zero(p, sum);
     if (measures) record_half(&(half_grads){ o, of }, p, sum);
-    mem_reserve((void **)&o->half, &o->half_cap, o->halves, sizeof *o->half);
-    chain_end *e = &o->half[o->halves++];
+    chain_end *e = &LIST_ADD(o->half, o->halves, o->half_cap);
     *e = (chain_end){ .kind = END_HALF, .p = p, .layer = of ? of->layer : -1 };
     if (of) e->after = *of;
     TRY(prog_finish(p));

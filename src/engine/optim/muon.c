@@ -308,9 +308,10 @@ static void record_momentum(const optimizer *o, prog *p, const update_range *s, 
     rec_change(p, c);
 }
 
-/* @param steps the weights along the directions; else the momentum becomes them */
-static void each_range(const optimizer *o, prog *p, const bucket_layers *b, val slices,
-                       bool steps) {
+/* @param steps the weights along the directions; else the momentum becomes them
+ * @return how many ranges this rank holds */
+static int each_range(const optimizer *o, prog *p, const bucket_layers *b, val slices, bool steps) {
+    int n = 0;
     for (int layer = 0; layer < b->n; layer++)
         for (int i = 0; i < o->ranges; i++) {
             const update_range *s = &o->range[i];
@@ -322,7 +323,9 @@ static void each_range(const optimizer *o, prog *p, const bucket_layers *b, val 
                 record_along(o, p, s, u, VAL_NONE);
             else
                 record_momentum(o, p, s, u);
+            n++;
         }
+    return n;
 }
 
 /* Lists the matrices of one layer. @param all its bucket, whole */
@@ -342,7 +345,7 @@ static void update_sliced(const optimizer *o, prog *p, const bucket_layers *b, m
     int me = mesh_index(&o->mesh, b->axes);
     val mine = prog_scratch(p, 2, (int64_t[]){ b->slices, b->view[0].count },
                             placement_on(b->axes, PLACE_S(1)));
-    each_range(o, p, b, mine, false);
+    if (!each_range(o, p, b, mine, false)) record_zero(p, mine); /* sent without a matrix in it */
     val bucket = rec_moved(p, mine, b->axes, PLACE_S(0));
     if (me < b->n) list_layer(o, p, &b->view[me], bucket, l);
     record_orthogonal(o, p, l);

@@ -64,10 +64,7 @@ typedef struct ranged_param {
     param_range z;
 } ranged_param;
 
-static int by_bucket_place(const void *a, const void *b) {
-    int64_t x = ((const ranged_param *)a)->z.at, y = ((const ranged_param *)b)->z.at;
-    return (x > y) - (x < y);
-}
+SORT_ORDER(by_bucket_place, ranged_param, RISING(z.at));
 
 /* Returns the first parameter of a layer. Parameters, tens of thousands with experts, are listed layer by layer.
  * @param from the first one of any layer */

@@ -22,10 +22,7 @@ typedef struct trace {
     int n, cap, at;
 } trace;
 
-static void trace_add(trace *t, const trace_entry *e) {
-    mem_reserve((void **)&t->entry, &t->cap, t->n, sizeof *t->entry);
-    t->entry[t->n++] = *e;
-}
+static void trace_add(trace *t, const trace_entry *e) { LIST_ADD(t->entry, t->n, t->cap) = *e; }
 
 static int64_t value_elements(const prog *p, val v) {
     tensor x = val_tensor(&p->val[v]);

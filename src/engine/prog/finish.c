@@ -27,17 +27,11 @@ static void append_ops(op_list *to, op_list *from) {
     *from = (op_list){ 0 };
 }
 
-err prog_finish(prog *p) {
-    if (!p->error) pass_chunk_rows(p);
-    if (!p->error && p->mode == PROG_TRAIN) pass_backward(p);
-    if (p->error) {
-        err e = p->error;
-        p->error = OK;
-        return err_trail(e, __FILE__, __LINE__);
-    }
+/* The passes over a program whose lists are recorded. */
+static void run_passes(prog *p) {
     if (p->mode == PROG_UPDATE) { /* in place: neither reordered nor overlapped */
         pass_memory(p);
-        return OK;
+        return;
     }
     mark_carried(p);
     if (p->o.fp8_sites) pass_fp8(p);
@@ -53,5 +47,13 @@ err prog_finish(prog *p) {
     pass_split_comm(p, &p->gather);
     pass_split_comm(p, &p->reduce);
     pass_memory(p);
-    return OK;
+}
+
+err prog_finish(prog *p) {
+    if (!p->error) pass_chunk_rows(p);
+    if (!p->error && p->mode == PROG_TRAIN) pass_backward(p);
+    if (!p->error) run_passes(p);
+    err e = p->error;
+    p->error = OK;
+    return e ? err_trail(e, __FILE__, __LINE__) : OK;
 }

@@ -53,11 +53,7 @@ static void extend_life(life *lives, int *index, const prog *p, val v, int at) {
     if (at > f->to) f->to = at;
 }
 
-static int by_value_size(const void *a, const void *b) {
-    const life *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    return x->v - y->v;
-}
+SORT_ORDER(by_value_size, life, FALLING(bytes) RISING(v));
 
 /* @return the lowest offset at which f does not overlap a placed value that is live at the same time. */
 static size_t place_life(const prog *p, const life *placed, int n, const life *f) {
@@ -113,7 +109,36 @@ static size_t place_class(prog *p, val_class cls, size_t at) {
     return at;
 }
 
+/* A list gives memory to the temporaries that its ops make. One that it reads unmade would get the first bytes of
+ * the arena, which belong to others: it is refused. */
+static void check_temporaries(prog *p, const op_list *l, const char *list) {
+    bool *made = mem_alloc((size_t)(p->vals + 1) * sizeof *made);
+    for (int i = 0; i < l->n && !p->error; i++) {
+        const prog_op *o = &l->op[i];
+        op_signature sig = op_signature_of(o->op);
+        bool fills = (op_flags(o->op) & OPF_EXTERN) && op_move_kind(o) == MOVE_RECV;
+        for (int k = fills ? sig.ins : 0; k < sig.ins + sig.outs; k++) {
+            const op_operand *x = k < sig.ins ? &sig.in[k] : &sig.out[k - sig.ins];
+            val v = k < sig.ins ? o->in[k] : o->out[k - sig.ins], root = val_root(p, v);
+            bool reads = k < sig.ins || (x->accumulates && o->acc == ACC_ADD) || x->state;
+            if (!reads || root == VAL_NONE || p->val[root].cls != VC_TEMP || made[root]) continue;
+            p->site = o->site;
+            prog_fail(p, "record the op that makes it before, in the same list",
+                      "op %d of list %s, %s, reads %s, value %%%d%s%s, which no op before it makes",
+                      i, list, op_name(o->op), x->name, v, p->val[v].name ? " " : "",
+                      p->val[v].name ? p->val[v].name : "");
+        }
+        for (int k = 0; k < sig.outs; k++)
+            if (o->out[k] != VAL_NONE) made[val_root(p, o->out[k])] = true;
+    }
+    free(made);
+}
+
 void pass_memory(prog *p) {
+    const char *const name[] = { "gather", "forward", "backward", "weights", "reduce" };
+    const op_list *const list[] = { &p->gather, &p->fwd, &p->bwd, &p->weights, &p->reduce };
+    for (size_t i = 0; i < COUNT_OF(list); i++) check_temporaries(p, list[i], name[i]);
+    if (p->error) return;
     share_in_place(p, &p->fwd);
     share_in_place(p, &p->bwd);
     share_in_place(p, &p->weights);

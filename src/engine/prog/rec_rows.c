@@ -23,8 +23,7 @@ void become_rows(prog *p, val v, val of, int64_t from) {
 }
 
 static void note_division(prog *p, val whole, const row_parts *of) {
-    mem_reserve((void **)&p->division, &p->division_cap, p->divisions, sizeof *p->division);
-    row_division *g = &p->division[p->divisions++];
+    row_division *g = &LIST_ADD(p->division, p->divisions, p->division_cap);
     g->whole = whole;
     g->parts = of->n;
     memcpy(g->part, of->part, sizeof g->part);

@@ -108,10 +108,7 @@ size_t val_bytes(const prog_val *v) {
     return tensor_bytes(&t);
 }
 
-void list_push(op_list *l, const prog_op *op) {
-    mem_reserve((void **)&l->op, &l->cap, l->n, sizeof *l->op);
-    l->op[l->n++] = *op;
-}
+void list_push(op_list *l, const prog_op *op) { LIST_ADD(l->op, l->n, l->cap) = *op; }
 
 prog_op op_blank(op_code op, rec_site site) {
     prog_op o = { .op = op, .site = site, .pair = -1 };

@@ -53,8 +53,7 @@ static void push_item(priced_list *l, const priced_item *i) {
         last->host += i->host;
         return;
     }
-    mem_reserve((void **)&l->item, &l->cap, l->n, sizeof *l->item);
-    l->item[l->n++] = *i;
+    LIST_ADD(l->item, l->n, l->cap) = *i;
 }
 
 /* @return the axes that gradients are reduced over. */
@@ -292,9 +291,8 @@ static void play_send(const sim_run *s, int rank, const instr *i) {
     double seconds = s->message * message_values(&s->c, rank, i);
     r->link[i->pass] = begin + seconds;
     r->sent[i->chunk * r->slots + i->slot][i->pass] = (in_flight){ seconds, begin + seconds };
-    mem_reserve((void **)&to->arrived[i->pass], &to->arrival_cap[i->pass], to->arrivals[i->pass],
-                sizeof(double));
-    to->arrived[i->pass][to->arrivals[i->pass]++] = begin + seconds;
+    LIST_ADD(to->arrived[i->pass], to->arrivals[i->pass], to->arrival_cap[i->pass]) =
+        begin + seconds;
 }
 
 static bool play_receive(const sim_run *s, int rank, const instr *i) {

@@ -104,12 +104,9 @@ static void insert_additions(step_list *l, additions *a) {
     for (int i = -1, k = 0; i < l->n; i++) {
         if (l->repeats && i == l->repeat_from) out.repeat_from = out.n;
         if (l->repeats && i == l->repeat_to) out.repeat_to = out.n;
-        mem_reserve((void **)&out.list, &out.cap, out.n, sizeof *out.list);
-        if (i >= 0) out.list[out.n++] = l->list[i];
-        for (; k < a->n && a->add[k].after == i; k++) {
-            mem_reserve((void **)&out.list, &out.cap, out.n, sizeof *out.list);
-            out.list[out.n++] = a->add[k].i;
-        }
+        if (i >= 0) LIST_ADD(out.list, out.n, out.cap) = l->list[i];
+        for (; k < a->n && a->add[k].after == i; k++)
+            LIST_ADD(out.list, out.n, out.cap) = a->add[k].i;
     }
     free(l->list);
     free(a->add);
@@ -275,9 +272,8 @@ static void find_updated(const chain *c, int rank, const instr *i, updated_gathe
                     (outside || param_key(c, &of, &u->list[n]) == param_key(c, &k, i));
         }
         if (again) continue;
-        mem_reserve((void **)&u->list, &u->cap, u->n, sizeof *u->list);
-        u->list[u->n] = *i;
-        u->list[u->n++].bucket = b;
+        LIST_ADD(u->list, u->n, u->cap) = *i;
+        u->list[u->n - 1].bucket = b;
     }
 }
 

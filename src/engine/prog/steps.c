@@ -220,17 +220,16 @@ static void give_slot(slot_user *u, int micro) {
 
 static void add_instr(maker *m, instr_kind kind, int at) {
     step_list *l = m->out;
-    mem_reserve((void **)&l->list, &l->cap, l->n, sizeof *l->list);
     const pipeline_task *t = &m->task;
-    l->list[l->n++] = (instr){ .kind = kind,
-                               .task = t->kind,
-                               .chunk = t->chunk,
-                               .instance = at,
-                               .slot = m->chunk[t->chunk].of[t->micro],
-                               .inputs = m->inputs.of[t->micro],
-                               .micro = t->micro,
-                               .gathered = -1,
-                               .whole_grad = -1 };
+    LIST_ADD(l->list, l->n, l->cap) = (instr){ .kind = kind,
+                                               .task = t->kind,
+                                               .chunk = t->chunk,
+                                               .instance = at,
+                                               .slot = m->chunk[t->chunk].of[t->micro],
+                                               .inputs = m->inputs.of[t->micro],
+                                               .micro = t->micro,
+                                               .gathered = -1,
+                                               .whole_grad = -1 };
 }
 
 static uint8_t *sending_chunk(maker *m, stage_pass what, int slot) {
@@ -341,10 +340,7 @@ static void wait_for_sends(maker *m) {
     }
 }
 
-static void push_instr(step_list *l, instr i) {
-    mem_reserve((void **)&l->list, &l->cap, l->n, sizeof *l->list);
-    l->list[l->n++] = i;
-}
+static void push_instr(step_list *l, instr i) { LIST_ADD(l->list, l->n, l->cap) = i; }
 
 static instr plain_instr(instr_kind kind, int micro) {
     return (instr){ .kind = kind, .micro = micro, .gathered = -1, .whole_grad = -1 };

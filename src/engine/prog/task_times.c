@@ -32,8 +32,8 @@ void task_times_note(exec *x, const instr *i, bool ends) {
     bool same = last && last->kind == i->task && last->chunk == i->chunk && last->micro == i->micro;
     if (same && !ends) return;
     if (!same) {
-        mem_reserve((void **)&t->of, &t->cap, t->n, sizeof *t->of);
-        t->of[t->n++] = (task_time){ .kind = i->task, .chunk = i->chunk, .micro = i->micro };
+        LIST_ADD(t->of, t->n, t->cap) =
+            (task_time){ .kind = i->task, .chunk = i->chunk, .micro = i->micro };
     }
     set_task_time(x, t, ends);
 }

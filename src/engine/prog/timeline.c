@@ -55,17 +55,16 @@ static void note_access(timeline_player *y, const instance *in, val v, bool writ
     const prog_val *x = &in->p->val[root];
     live_kind kind = kind_of(x->cls);
     if (kind == LIVE_KINDS || !in->addr[root]) return;
-    mem_reserve((void **)&y->list, &y->cap, y->n, sizeof *y->list);
-    y->list[y->n++] = (memory_access){ in->addr[root], y->t->n - 1, writes, root,
-                                       in->p,          in->layer,   kind,   val_bytes(x) };
+    LIST_ADD(y->list, y->n, y->cap) =
+        (memory_access){ in->addr[root], y->t->n - 1, writes, root,
+                         in->p,          in->layer,   kind,   val_bytes(x) };
 }
 
 static void play_op(timeline_player *y, const instance *in, const prog_op *o, const char *list,
                     int micro) {
     timeline *t = y->t;
     const char *slash = strrchr(o->site.file, '/');
-    mem_reserve((void **)&t->at, &y->moment_cap, t->n, sizeof *t->at);
-    live_moment *m = &t->at[t->n++];
+    live_moment *m = &LIST_ADD(t->at, t->n, y->moment_cap);
     *m = (live_moment){ .program = in->p->name,
                         .list = list,
                         .op = op_name(o->op),
@@ -100,22 +99,12 @@ static void play_timeline_instr(timeline_player *y, const chain_plan *k, const i
 
 /* ---- lives ----------------------------------------------------------------------------------------- */
 /* By address, then by time; an op reads before it writes. */
-static int by_address(const void *a, const void *b) {
-    const memory_access *x = a, *y = b;
-    if (x->address != y->address) return x->address < y->address ? -1 : 1;
-    if (x->at != y->at) return x->at - y->at;
-    return (int)x->writes - (int)y->writes;
-}
+SORT_ORDER(by_address, memory_access, RISING(address) RISING(at) RISING(writes));
 
-static int by_live_bytes(const void *a, const void *b) {
-    const live_value *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    return x->from - y->from;
-}
+SORT_ORDER(by_live_bytes, live_value, FALLING(bytes) RISING(from));
 
 static void end_life(timeline *t, const live_value *v, int64_t (*change)[LIVE_KINDS], int *cap) {
-    mem_reserve((void **)&t->value, cap, t->values, sizeof *t->value);
-    t->value[t->values++] = *v;
+    LIST_ADD(t->value, t->values, *cap) = *v;
     change[v->from][v->kind] += (int64_t)v->bytes;
     change[v->to + 1][v->kind] -= (int64_t)v->bytes;
 }

@@ -60,8 +60,7 @@ static void set_time(exec_trace *t, trace_event *e, int end) {
 }
 
 static int begin_trace_event(exec_trace *t, event_kind kind, device_queue queue) {
-    mem_reserve((void **)&t->event, &t->cap, t->n, sizeof *t->event);
-    trace_event *e = &t->event[t->n++];
+    trace_event *e = &LIST_ADD(t->event, t->n, t->cap);
     *e = (trace_event){ .kind = kind, .queue = queue, .layer = -1, .micro = -1 };
     set_time(t, e, 0);
     return t->n - 1;
@@ -353,10 +352,7 @@ void trace_write(const exec_trace *t, int process, str *out) {
 }
 
 /* ---- sums ----------------------------------------------------------------------------------------------- */
-static int by_seconds(const void *a, const void *b) {
-    const trace_row *x = a, *y = b;
-    return x->seconds < y->seconds ? 1 : x->seconds > y->seconds ? -1 : strcmp(x->op, y->op);
-}
+SORT_ORDER(by_seconds, trace_row, FALLING(seconds) RISING_TEXT(op));
 
 static bool is_row_of(const trace_row *r, const trace_event *e) {
     if (strcmp(r->op, op_name(e->op)) != 0 || (r->file == NULL) != (e->o == NULL)) return false;

@@ -126,8 +126,7 @@ typedef struct call_log {
 
 static void log_call(void *ctx, const op_call *c, double seconds) {
     call_log *t = ctx;
-    mem_reserve((void **)&t->call, &t->cap, t->n, sizeof *t->call);
-    t->call[t->n++] = (logged_call){ c->op, { call_shape_of(c), seconds } };
+    LIST_ADD(t->call, t->n, t->cap) = (logged_call){ c->op, { call_shape_of(c), seconds } };
 }
 
 /* By op and shape; calls of one shape by their time. */

@@ -76,13 +76,8 @@ const call_cost *call_cost_find(const accelerator *a, op_code op, dtype type) {
     return NULL;
 }
 
-static int by_number(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double sorted_median(double *v, int n) {
-    sort_array(v, (size_t)n, sizeof *v, by_number);
+    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
     return n ? v[n / 2] : NAN;
 }
 

@@ -249,10 +249,7 @@ static long long step_sequences(const capacity *c) {
     return llround(c->step_tokens / (double)c->seq);
 }
 
-static int by_cost(const void *a, const void *b) {
-    double x = ((const fit_candidate *)a)->cost, y = ((const fit_candidate *)b)->cost;
-    return (x > y) - (x < y);
-}
+SORT_ORDER(by_cost, fit_candidate, RISING(cost));
 
 static err make_config(const config *from, const fit_candidate *k, const capacity *now,
                        config *to) {

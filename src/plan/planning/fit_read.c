@@ -59,7 +59,8 @@ static err read_metrics(char *text, const char *path, double *tokens, double *lo
 }
 
 static err read_folder(const char *folder, fit_run **runs, int *n) {
-    char *metrics = io_join(folder, "metrics.jsonl"), *config_path = io_join(folder, "config.yaml");
+    const char *metrics = PATH_IN(folder, "metrics.jsonl"),
+               *config_path = PATH_IN(folder, "config.yaml");
     char *text = NULL;
     fit_run r = { 0 };
     err e = read_params(config_path, &r.params);
@@ -67,8 +68,6 @@ static err read_folder(const char *folder, fit_run **runs, int *n) {
     if (!e) e = read_metrics(text, metrics, &r.tokens, &r.loss);
     if (!e) add_fit_run(runs, n, r, folder);
     free(text);
-    free(config_path);
-    free(metrics);
     return e;
 }
 

@@ -230,8 +230,8 @@ err planning_page_add(planning_page *p, const char *name, const char *path) {
     err e = config_load(&c, path);
     config_free(&c);
     if (e) return e;
-    mem_reserve((void **)&p->configs, &p->configs_cap, p->n_configs, sizeof *p->configs);
-    p->configs[p->n_configs++] = (page_config){ strdup(name), strdup(path) };
+    LIST_ADD(p->configs, p->n_configs, p->configs_cap) =
+        (page_config){ strdup(name), strdup(path) };
     return OK;
 }
 

@@ -263,9 +263,8 @@ static err record_kinds(searcher *s) {
 }
 
 static layer_prices *add_prices(searcher *s, const layer_prices *key) {
-    mem_reserve((void **)&s->prices, &s->prices_cap, s->n_prices, sizeof *s->prices);
-    s->prices[s->n_prices] = *key;
-    return &s->prices[s->n_prices++];
+    LIST_ADD(s->prices, s->n_prices, s->prices_cap) = *key;
+    return &s->prices[s->n_prices - 1];
 }
 
 /* Of prices for one and for `many` sequences: what they take grows with the sequences. */
@@ -502,18 +501,14 @@ static void estimate_speed(const searcher *s, const layer_prices *p, const stage
 }
 
 /* ---- the candidates ------------------------------------------------------------------------------ */
-static int by_score(const void *a, const void *b) {
-    double x = ((const layout_choice *)a)->score, y = ((const layout_choice *)b)->score;
-    return (x < y) - (x > y);
-}
+SORT_ORDER(by_score, layout_choice, FALLING(score));
 
 static void keep_candidate(searcher *s, const layout_choice *c) {
     if (s->n == MOST_CANDIDATES) {
         sort_array(s->list, (size_t)s->n, sizeof *s->list, by_score);
         s->n = KEPT_CANDIDATES;
     }
-    mem_reserve((void **)&s->list, &s->cap, s->n, sizeof *s->list);
-    s->list[s->n++] = *c;
+    LIST_ADD(s->list, s->n, s->cap) = *c;
 }
 
 /* @return the estimate's bytes. */

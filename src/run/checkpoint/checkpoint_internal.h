@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "checkpoint/checkpoint.h"
+#include "io/io.h"
 
 #define CKPT_MODEL_FILE    "model.safetensors" /* of formats 1 and 2, and of a single rank */
 #define CKPT_OPTIM_FILE    "optim.safetensors"
@@ -170,7 +171,12 @@ const void *holding_data(const model *m, const plan *p, const optimizer *o, cons
 
 /* ---- folders.c: the folders of a run's steps ---------------------------------------------------- */
 extern const char *const ckpt_root_names[CKPT_KINDS]; /* "checkpoints", "weights" */
-/* @return "ROOT/PREFIXstep-00000012SUFFIX", owned (free). */
+#define ROOT_IN(run_dir, kind) PATH_IN(run_dir, ckpt_root_names[kind])
+/* "ROOT/PREFIXstep-00000012SUFFIX" until the end of the block, and owned (free). */
+#define STEP_IN(root, prefix, step, suffix)                                                        \
+    step_path_into((char[IO_PATH_BYTES]){ 0 }, root, prefix, step, suffix)
+char *step_path_into(char to[IO_PATH_BYTES], const char *root, const char *prefix, int64_t step,
+                     const char *suffix);
 char *step_path(const char *root, const char *prefix, int64_t step, const char *suffix);
 #define STEP_TEMPORARY ".tmp" /* being written */
 #define STEP_REPLACED  ".old" /* while the same step is saved once more */

@@ -45,8 +45,7 @@ err ckpt_find(const char *run, char **path) {
 char *ckpt_file(const char *checkpoint, const char *name) {
     static const char *const folders[] = { ".", "..", "../.." };
     for (size_t i = 0; i < COUNT_OF(folders); i++) {
-        char *folder = io_join(checkpoint, folders[i]), *path = io_join(folder, name);
-        free(folder);
+        char *path = io_join(PATH_IN(checkpoint, folders[i]), name);
         if (io_exists(path)) return path;
         free(path);
     }

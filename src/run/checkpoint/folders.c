@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
-
 #define DAMAGED    "damaged-"
 #define SUPERSEDED "superseded-"
 
@@ -24,10 +22,15 @@ char *ckpt_root(const char *run_dir, ckpt_kind kind) {
     return io_join(run_dir, ckpt_root_names[kind]);
 }
 
-char *step_path(const char *root, const char *prefix, int64_t step, const char *suffix) {
+char *step_path_into(char to[IO_PATH_BYTES], const char *root, const char *prefix, int64_t step,
+                     const char *suffix) {
     char name[64];
     snprintf(name, sizeof name, "%sstep-%08lld%s", prefix, (long long)step, suffix);
-    return io_join(root, name);
+    return io_join_into(to, root, name);
+}
+
+char *step_path(const char *root, const char *prefix, int64_t step, const char *suffix) {
+    return strdup(STEP_IN(root, prefix, step, suffix));
 }
 
 int64_t step_of_name(const char *name) {
@@ -49,9 +52,7 @@ static err list_local_steps(const char *root, int64_t **steps, int *n) {
     *steps = mem_alloc((size_t)(count + 1) * sizeof **steps);
     for (int i = 0; i < count; i++) {
         int64_t step = step_of_name(names[i]);
-        char *folder = io_join(root, names[i]);
-        if (step >= 0 && io_is_dir(folder)) (*steps)[(*n)++] = step;
-        free(folder);
+        if (step >= 0 && io_is_dir(PATH_IN(root, names[i]))) (*steps)[(*n)++] = step;
     }
     io_list_free(names, count);
     sort_array(*steps, (size_t)*n, sizeof **steps, compare_int64);
@@ -59,16 +60,11 @@ static err list_local_steps(const char *root, int64_t **steps, int *n) {
 }
 
 err ckpt_list(const char *run_dir, ckpt_kind kind, int64_t **steps, int *n) {
-    char *root = ckpt_root(run_dir, kind);
-    err e = list_local_steps(root, steps, n);
-    free(root);
-    return e;
+    return list_local_steps(ROOT_IN(run_dir, kind), steps, n);
 }
 
 char *ckpt_path(const char *run_dir, ckpt_kind kind, int64_t step) {
-    char *root = ckpt_root(run_dir, kind), *path = step_path(root, "", step, "");
-    free(root);
-    return path;
+    return step_path(ROOT_IN(run_dir, kind), "", step, "");
 }
 
 /* ---- which are kept ------------------------------------------------------------------------ */
@@ -82,14 +78,12 @@ kept_step kept_step_of(int64_t step, const json_t *doc) {
 }
 
 static void read_step(const char *root, int64_t step, kept_step *k) {
-    char *path = step_path(root, "", step, "");
     json_t *doc = NULL;
-    err e = manifest_read(path, &doc, NULL);
+    err e = manifest_read(STEP_IN(root, "", step, ""), &doc, NULL);
     *k = kept_step_of(step, e ? NULL : doc);
     k->kept = e != OK; /* a manifest that cannot be read now does not justify a removal */
     err_free(e);
     json_decref(doc);
-    free(path);
 }
 
 static void keep_best(kept_step *k, int n, int64_t best) {
@@ -120,13 +114,10 @@ void choose_kept(kept_step *k, int n, const ckpt_keep *keep) {
 /* It loses its name first: a removal that is killed leaves something that ckpt_recover removes, not a checkpoint
  * without some of its files. */
 static err remove_local_step(const char *root, int64_t step) {
-    char *path = step_path(root, "", step, ""), *temp = step_path(root, ".", step, STEP_TEMPORARY);
-    err e = io_remove_tree(root, temp);
-    if (!e) e = io_rename(path, temp);
-    if (!e) e = io_remove_tree(root, temp);
-    free(path);
-    free(temp);
-    return e;
+    const char *temp = STEP_IN(root, ".", step, STEP_TEMPORARY);
+    TRY(io_remove_tree(root, temp));
+    TRY(io_rename(STEP_IN(root, "", step, ""), temp));
+    return io_remove_tree(root, temp);
 }
 
 err folders_remove_old(const char *root, const ckpt_keep *keep) {
@@ -149,32 +140,23 @@ err folders_remove_old(const char *root, const ckpt_keep *keep) {
 /* A save that was killed while it replaced a checkpoint left the old one under another name. */
 static err recover_entry(const char *root, const char *name) {
     if (!str_starts(name, ".step-")) return OK;
-    err e = OK;
-    char *path = io_join(root, name);
-    if (str_ends(name, STEP_TEMPORARY)) e = io_remove_tree(root, path);
-    if (str_ends(name, STEP_REPLACED)) {
-        char *step = strndup(name + 1, strlen(name) - 1 - strlen(STEP_REPLACED));
-        char *final = io_join(root, step);
-        if (io_exists(final))
-            e = io_remove_tree(root, path);
-        else
-            e = io_rename(path, final);
-        free(final);
-        free(step);
-    }
-    free(path);
-    return e;
+    const char *path = PATH_IN(root, name);
+    if (str_ends(name, STEP_TEMPORARY)) return io_remove_tree(root, path);
+    if (!str_ends(name, STEP_REPLACED)) return OK;
+    char *final = PATH_IN(root, name + 1);
+    final[strlen(final) - strlen(STEP_REPLACED)] = '\0';
+    return io_exists(final) ? io_remove_tree(root, path) : io_rename(path, final);
 }
 
 err ckpt_recover(const char *run_dir) {
     err e = OK;
     for (int kind = 0; kind < CKPT_KINDS && !e; kind++) {
-        char **names = NULL, *root = ckpt_root(run_dir, (ckpt_kind)kind);
+        const char *root = ROOT_IN(run_dir, kind);
+        char **names = NULL;
         int n = 0;
         if (io_is_dir(root)) e = io_list(root, &names, &n);
         for (int i = 0; i < n && !e; i++) e = recover_entry(root, names[i]);
         io_list_free(names, n);
-        free(root);
     }
     return e;
 }
@@ -197,12 +179,11 @@ static err find_undamaged(const char *run_dir, ckpt_kind kind, const int64_t *st
     err first = OK;
     *found = -1;
     for (int i = n - 1; i >= 0 && *found < 0; i--) {
-        char *path = ckpt_path(run_dir, kind, steps[i]);
+        const char *path = STEP_IN(ROOT_IN(run_dir, kind), "", steps[i], "");
         err e = ckpt_verify(path, comm_rank(c), comm_world(c), NULL); /* each rank its share */
         if (c) e = comm_agree(c, e);
         bool stop = e && manifest_is_foreign(path);
         if (!e) *found = i;
-        free(path);
         if (!first)
             first = e;
         else
@@ -231,18 +212,15 @@ err ckpt_newest_whole(const char *run_dir, ckpt_kind kind, comm *c, char **path)
 static err rename_newer(const char *run_dir, ckpt_kind kind, int64_t step, const char *prefix) {
     int64_t *steps;
     int n;
-    char *root = ckpt_root(run_dir, kind);
+    const char *root = ROOT_IN(run_dir, kind);
     err e = list_local_steps(root, &steps, &n);
     for (int i = 0; !e && i < n; i++) {
         if (steps[i] <= step) continue;
-        char *from = step_path(root, "", steps[i], ""), *to = step_path(root, prefix, steps[i], "");
+        const char *to = STEP_IN(root, prefix, steps[i], "");
         e = io_remove_tree(root, to);
-        if (!e) e = io_rename(from, to);
-        free(from);
-        free(to);
+        if (!e) e = io_rename(STEP_IN(root, "", steps[i], ""), to);
     }
     free(steps);
-    free(root);
     return e;
 }
 

@@ -24,14 +24,8 @@
     { "l%d.attn.v",     "blk.%d.attn_v.weight",              0 },                                \
     { "l%d.attn.o",     "blk.%d.attn_output.weight",         0 }
 #define FUSED_ATTENTION                                                                          \
-    { "l%d.attn.q",     "blk.%d.attn_qkv.weight",            HF_Q },                             \
-    { "l%d.attn.k",     "blk.%d.attn_qkv.weight",            HF_K },                             \
-    { "l%d.attn.v",     "blk.%d.attn_qkv.weight",            HF_V },                             \
-    { "l%d.attn.q.b",   "blk.%d.attn_qkv.bias",              HF_Q },                             \
-    { "l%d.attn.k.b",   "blk.%d.attn_qkv.bias",              HF_K },                             \
-    { "l%d.attn.v.b",   "blk.%d.attn_qkv.bias",              HF_V },                             \
-    { "l%d.attn.o",     "blk.%d.attn_output.weight",         0 },                                \
-    { "l%d.attn.o.b",   "blk.%d.attn_output.bias",           0 }
+    HF_QKV("", "blk.%d.attn_qkv.weight", 0), HF_QKV(".b", "blk.%d.attn_qkv.bias", 0),               \
+    HF_BIASED("l%d.attn.o", "blk.%d.attn_output", 0)
 #define QKV_BIASES                                                                               \
     { "l%d.attn.q.b",   "blk.%d.attn_q.bias",                0 },                                \
     { "l%d.attn.k.b",   "blk.%d.attn_k.bias",                0 },                                \
@@ -141,14 +135,11 @@ static const hf_param phi3[]     = { EMBEDDING_AND_HEAD, NORMS, FUSED_ATTENTION,
 /* With two norms that of attention is called the second. */
 #define FALCON EMBEDDING_AND_HEAD, { "norm.b", "output_norm.bias", 0 }, FUSED_ATTENTION, FEED_FORWARD
 static const hf_param falcon[]   = { FALCON,
-    { "l%d.norm1.w",     "blk.%d.attn_norm.weight",           0 },
-    { "l%d.norm1.b",     "blk.%d.attn_norm.bias",             0 },
+    HF_NORM("l%d.norm1", "blk.%d.attn_norm"),
 };
 static const hf_param falcon_two[] = { FALCON,
-    { "l%d.norm1.w",     "blk.%d.attn_norm_2.weight",         0 },
-    { "l%d.norm1.b",     "blk.%d.attn_norm_2.bias",           0 },
-    { "l%d.norm2.w",     "blk.%d.attn_norm.weight",           0 },
-    { "l%d.norm2.b",     "blk.%d.attn_norm.bias",             0 },
+    HF_NORM("l%d.norm1", "blk.%d.attn_norm_2"),
+    HF_NORM("l%d.norm2", "blk.%d.attn_norm"),
 };
 static const hf_param llama4[]   = { EMBEDDING_AND_HEAD, NORMS, ATTENTION(HF_PAIRED), SHARED_EXPERTS, FEED_FORWARD, EXPERTS };
 /* It generates from the latent vector: keys are projected into it by the transpose of what projects them from it. */

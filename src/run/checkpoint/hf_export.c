@@ -114,10 +114,7 @@ static json_t *tokenizer_settings(const hf_export *x, const json_t *from, hf_tok
 
 /* ---- files -------------------------------------------------------------------------------- */
 static err write_json(const char *folder, const char *name, const json_t *doc) {
-    char *path = io_join(folder, name);
-    err e = io_json_write(path, doc);
-    free(path);
-    return e;
+    return io_json_write(PATH_IN(folder, name), doc);
 }
 
 /* Copies the imported generation config, and adds the tokens where it has none. */
@@ -135,12 +132,9 @@ static err write_generation(const char *folder, const json_t *from, hf_tokens to
 static err write_tokenizer(const char *folder, const hf_export *x, const json_t *from,
                            hf_tokens tokens) {
     if (!x->tok) return OK;
-    char *path = io_join(folder, "tokenizer.json");
-    err e = tokenizer_save(x->tok, path);
-    free(path);
-    TRY(e);
+    TRY(tokenizer_save(x->tok, PATH_IN(folder, "tokenizer.json")));
     json_t *doc = tokenizer_settings(x, from, tokens);
-    e = write_json(folder, HF_TOKENIZER_CONFIG, doc);
+    err e = write_json(folder, HF_TOKENIZER_CONFIG, doc);
     json_decref(doc);
     return e;
 }
@@ -149,7 +143,7 @@ static err write_hf_files(const char *folder, const hf_export *x) {
     err e = OK;
     imported_files f = { 0 };
     json_t *others = NULL;
-    char *chat = io_join(folder, HF_CHAT_TEMPLATE);
+    const char *chat = PATH_IN(folder, HF_CHAT_TEMPLATE);
     TRY_CLEAN(open_imported(x->from, &f));
     hf_tokens tokens = find_tokens(x, &f);
     tokens.others = others = other_tokens(x, &f, tokens.eos);
@@ -161,7 +155,6 @@ static err write_hf_files(const char *folder, const hf_export *x) {
 cleanup:
     close_imported(&f);
     json_decref(others);
-    free(chat);
     return e;
 }
 

@@ -377,27 +377,18 @@ const hf_demand hf_common_demands[] = {
 const int hf_n_common_demands = (int)COUNT_OF(hf_common_demands);
 
 /* ---- parameters ---------------------------------------------------------------------------- */
+#define GPT2_LAYER "transformer.h.%d."
 static const hf_param gpt2_params[] = {
     { "embed.tokens",    "transformer.wte.weight",                  0 },
     { "embed.positions", "transformer.wpe.weight",                  0 },
-    { "l%d.norm1.w",     "transformer.h.%d.ln_1.weight",            0 },
-    { "l%d.norm1.b",     "transformer.h.%d.ln_1.bias",              0 },
-    { "l%d.attn.q",      "transformer.h.%d.attn.c_attn.weight",     HF_Q | HF_TRANSPOSED },
-    { "l%d.attn.k",      "transformer.h.%d.attn.c_attn.weight",     HF_K | HF_TRANSPOSED },
-    { "l%d.attn.v",      "transformer.h.%d.attn.c_attn.weight",     HF_V | HF_TRANSPOSED },
-    { "l%d.attn.q.b",    "transformer.h.%d.attn.c_attn.bias",       HF_Q },
-    { "l%d.attn.k.b",    "transformer.h.%d.attn.c_attn.bias",       HF_K },
-    { "l%d.attn.v.b",    "transformer.h.%d.attn.c_attn.bias",       HF_V },
-    { "l%d.attn.o",      "transformer.h.%d.attn.c_proj.weight",     HF_TRANSPOSED },
-    { "l%d.attn.o.b",    "transformer.h.%d.attn.c_proj.bias",       0 },
-    { "l%d.norm2.w",     "transformer.h.%d.ln_2.weight",            0 },
-    { "l%d.norm2.b",     "transformer.h.%d.ln_2.bias",              0 },
-    { "l%d.mlp.up",      "transformer.h.%d.mlp.c_fc.weight",        HF_TRANSPOSED },
-    { "l%d.mlp.up.b",    "transformer.h.%d.mlp.c_fc.bias",          0 },
-    { "l%d.mlp.down",    "transformer.h.%d.mlp.c_proj.weight",      HF_TRANSPOSED },
-    { "l%d.mlp.down.b",  "transformer.h.%d.mlp.c_proj.bias",        0 },
-    { "norm.w",          "transformer.ln_f.weight",                 0 },
-    { "norm.b",          "transformer.ln_f.bias",                   0 },
+    HF_NORM("l%d.norm1", GPT2_LAYER "ln_1"),
+    HF_QKV("", GPT2_LAYER "attn.c_attn.weight", HF_TRANSPOSED),
+    HF_QKV(".b", GPT2_LAYER "attn.c_attn.bias", 0),
+    HF_BIASED("l%d.attn.o", GPT2_LAYER "attn.c_proj", HF_TRANSPOSED),
+    HF_NORM("l%d.norm2", GPT2_LAYER "ln_2"),
+    HF_BIASED("l%d.mlp.up", GPT2_LAYER "mlp.c_fc", HF_TRANSPOSED),
+    HF_BIASED("l%d.mlp.down", GPT2_LAYER "mlp.c_proj", HF_TRANSPOSED),
+    HF_NORM("norm", "transformer.ln_f"),
     { "head",            "lm_head.weight",                          0 },
 };
 
@@ -406,62 +397,50 @@ static const hf_param mpt_params[] = {
     { "embed.tokens",    "transformer.wte.weight",                          0 },
     { "l%d.norm1.w",     "transformer.blocks.%d.norm_1.weight",             0 },
     { "l%d.norm2.w",     "transformer.blocks.%d.norm_2.weight",             0 },
-    { "l%d.attn.q",      "transformer.blocks.%d.attn.Wqkv.weight",          HF_Q },
-    { "l%d.attn.k",      "transformer.blocks.%d.attn.Wqkv.weight",          HF_K },
-    { "l%d.attn.v",      "transformer.blocks.%d.attn.Wqkv.weight",          HF_V },
+    HF_QKV("", "transformer.blocks.%d.attn.Wqkv.weight", 0),
     { "l%d.attn.o",      "transformer.blocks.%d.attn.out_proj.weight",      0 },
     { "l%d.mlp.up",      "transformer.blocks.%d.ffn.up_proj.weight",        0 },
     { "l%d.mlp.down",    "transformer.blocks.%d.ffn.down_proj.weight",      0 },
     { "norm.w",          "transformer.norm_f.weight",                       0 },
     { "head",            "lm_head.weight",                                  0 },
 };
+/* Biased layers whose q, k and v are one matrix, by head: GPT-NeoX and Falcon. */
+#define FUSED_LAYERS(LAYER, ATTENTION, NORM1, NORM2)                                             \
+    HF_NORM("l%d.norm1", LAYER NORM1), HF_NORM("l%d.norm2", LAYER NORM2),                        \
+    HF_QKV("", LAYER ATTENTION ".query_key_value.weight", HF_BY_HEAD),                               \
+    HF_QKV(".b", LAYER ATTENTION ".query_key_value.bias", HF_BY_HEAD),                          \
+    HF_BIASED("l%d.attn.o", LAYER ATTENTION ".dense", 0),                                        \
+    HF_BIASED("l%d.mlp.up", LAYER "mlp.dense_h_to_4h", 0),                                       \
+    HF_BIASED("l%d.mlp.down", LAYER "mlp.dense_4h_to_h", 0)
 static const hf_param gpt_neox_params[] = {
     { "embed.tokens",    "gpt_neox.embed_in.weight",                           0 },
-    { "l%d.norm1.w",     NEOX_LAYER "input_layernorm.weight",                  0 },
-    { "l%d.norm1.b",     NEOX_LAYER "input_layernorm.bias",                    0 },
-    { "l%d.attn.q",      NEOX_LAYER "attention.query_key_value.weight",        HF_Q | HF_BY_HEAD },
-    { "l%d.attn.k",      NEOX_LAYER "attention.query_key_value.weight",        HF_K | HF_BY_HEAD },
-    { "l%d.attn.v",      NEOX_LAYER "attention.query_key_value.weight",        HF_V | HF_BY_HEAD },
-    { "l%d.attn.q.b",    NEOX_LAYER "attention.query_key_value.bias",          HF_Q | HF_BY_HEAD },
-    { "l%d.attn.k.b",    NEOX_LAYER "attention.query_key_value.bias",          HF_K | HF_BY_HEAD },
-    { "l%d.attn.v.b",    NEOX_LAYER "attention.query_key_value.bias",          HF_V | HF_BY_HEAD },
-    { "l%d.attn.o",      NEOX_LAYER "attention.dense.weight",                  0 },
-    { "l%d.attn.o.b",    NEOX_LAYER "attention.dense.bias",                    0 },
-    { "l%d.norm2.w",     NEOX_LAYER "post_attention_layernorm.weight",         0 },
-    { "l%d.norm2.b",     NEOX_LAYER "post_attention_layernorm.bias",           0 },
-    { "l%d.mlp.up",      NEOX_LAYER "mlp.dense_h_to_4h.weight",                0 },
-    { "l%d.mlp.up.b",    NEOX_LAYER "mlp.dense_h_to_4h.bias",                  0 },
-    { "l%d.mlp.down",    NEOX_LAYER "mlp.dense_4h_to_h.weight",                0 },
-    { "l%d.mlp.down.b",  NEOX_LAYER "mlp.dense_4h_to_h.bias",                  0 },
-    { "norm.w",          "gpt_neox.final_layer_norm.weight",                   0 },
-    { "norm.b",          "gpt_neox.final_layer_norm.bias",                     0 },
+    FUSED_LAYERS(NEOX_LAYER, "attention", "input_layernorm", "post_attention_layernorm"),
+    HF_NORM("norm", "gpt_neox.final_layer_norm"),
     { "head",            "embed_out.weight",                                   0 },
 };
 
 /* Llama's names are those of Mistral, Qwen2 (with q, k, v biases) and Qwen3 (with q and k norms)
  * too. OLMo-2 normalizes the output of a branch instead of its input. */
+#define LLAMA_LAYER "model.layers.%d."
 #define LLAMA_PARAMS(NORM1, NORM2)                                                               \
     { "embed.tokens",    "model.embed_tokens.weight",                     0 },                   \
-    { "l%d.norm1.w",     "model.layers.%d." NORM1 ".weight",              0 },                   \
-    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",       0 },                   \
-    { "l%d.attn.k",      "model.layers.%d.self_attn.k_proj.weight",       0 },                   \
-    { "l%d.attn.v",      "model.layers.%d.self_attn.v_proj.weight",       0 },                   \
-    { "l%d.attn.q.b",    "model.layers.%d.self_attn.q_proj.bias",         0 },                   \
-    { "l%d.attn.k.b",    "model.layers.%d.self_attn.k_proj.bias",         0 },                   \
-    { "l%d.attn.v.b",    "model.layers.%d.self_attn.v_proj.bias",         0 },                   \
-    { "l%d.attn.qnorm",  "model.layers.%d.self_attn.q_norm.weight",       0 },                   \
-    { "l%d.attn.knorm",  "model.layers.%d.self_attn.k_norm.weight",       0 },                   \
-    { "l%d.attn.o",      "model.layers.%d.self_attn.o_proj.weight",       0 },                   \
-    { "l%d.attn.o.b",    "model.layers.%d.self_attn.o_proj.bias",         0 },                   \
-    { "l%d.norm2.w",     "model.layers.%d." NORM2 ".weight",              0 },                   \
-    { "l%d.mlp.gate",    "model.layers.%d.mlp.gate_proj.weight",          0 },                   \
-    { "l%d.mlp.up",      "model.layers.%d.mlp.up_proj.weight",            0 },                   \
-    { "l%d.mlp.down",    "model.layers.%d.mlp.down_proj.weight",          0 },                   \
-    { "l%d.mlp.gate.b",  "model.layers.%d.mlp.gate_proj.bias",            0 },                   \
-    { "l%d.mlp.up.b",    "model.layers.%d.mlp.up_proj.bias",              0 },                   \
-    { "l%d.mlp.down.b",  "model.layers.%d.mlp.down_proj.bias",            0 },                   \
+    { "l%d.norm1.w",     LLAMA_LAYER NORM1 ".weight",                     0 },                   \
+    HF_BIASED("l%d.attn.q", LLAMA_LAYER "self_attn.q_proj", 0),                                  \
+    HF_BIASED("l%d.attn.k", LLAMA_LAYER "self_attn.k_proj", 0),                                  \
+    HF_BIASED("l%d.attn.v", LLAMA_LAYER "self_attn.v_proj", 0),                                  \
+    { "l%d.attn.qnorm",  LLAMA_LAYER "self_attn.q_norm.weight",           0 },                   \
+    { "l%d.attn.knorm",  LLAMA_LAYER "self_attn.k_norm.weight",           0 },                   \
+    HF_BIASED("l%d.attn.o", LLAMA_LAYER "self_attn.o_proj", 0),                                  \
+    { "l%d.norm2.w",     LLAMA_LAYER NORM2 ".weight",                     0 },                   \
+    HF_BIASED("l%d.mlp.gate", LLAMA_LAYER "mlp.gate_proj", 0),                                   \
+    HF_BIASED("l%d.mlp.up", LLAMA_LAYER "mlp.up_proj", 0),                                       \
+    HF_BIASED("l%d.mlp.down", LLAMA_LAYER "mlp.down_proj", 0),                                   \
     { "norm.w",          "model.norm.weight",                             0 },                   \
     { "head",            "lm_head.weight",                                0 },
+/* Rotary rows of a head in another order than ours: Cohere and GLM rotate neighboring ones. */
+#define ROTATED(HOW)                                                                             \
+    HF_BIASED("l%d.attn.q", LLAMA_LAYER "self_attn.q_proj", HOW),                                \
+    HF_BIASED("l%d.attn.k", LLAMA_LAYER "self_attn.k_proj", HOW)
 #define EXPERT_PARAMS(MLP, GATE, UP, DOWN)                                                       \
     { "l%d.moe.router",     "model.layers.%d." MLP ".gate.weight",               0 },            \
     { "l%d.expert%d.gate",  "model.layers.%d." MLP ".experts.%d." GATE ".weight", 0 },           \
@@ -491,10 +470,8 @@ static const hf_param qwen3_next_params[] = {
     { "l%d.attn.qnorm",   "model.layers.%d.self_attn.q_norm.weight",           HF_LESS_ONE },
     { "l%d.attn.knorm",   "model.layers.%d.self_attn.k_norm.weight",           HF_LESS_ONE },
     { "norm.w",           "model.norm.weight",                                 HF_LESS_ONE },
-    { "l%d.attn.q",       "model.layers.%d.self_attn.q_proj.weight",           HF_GATE | HF_BY_HEAD },
-    { "l%d.attn.gate",    "model.layers.%d.self_attn.q_proj.weight",           HF_UP | HF_BY_HEAD },
-    { "l%d.attn.q.b",     "model.layers.%d.self_attn.q_proj.bias",             HF_GATE | HF_BY_HEAD },
-    { "l%d.attn.gate.b",  "model.layers.%d.self_attn.q_proj.bias",             HF_UP | HF_BY_HEAD },
+    HF_BIASED("l%d.attn.q", LLAMA_LAYER "self_attn.q_proj", HF_GATE | HF_BY_HEAD),
+    HF_BIASED("l%d.attn.gate", LLAMA_LAYER "self_attn.q_proj", HF_UP | HF_BY_HEAD),
     { "l%d.delta.q",      DELTA_LAYER "in_proj_qkvz.weight",                   HF_Q | HF_BY_KEY },
     { "l%d.delta.k",      DELTA_LAYER "in_proj_qkvz.weight",                   HF_K | HF_BY_KEY },
     { "l%d.delta.v",      DELTA_LAYER "in_proj_qkvz.weight",                   HF_V | HF_BY_KEY },
@@ -529,17 +506,13 @@ static const hf_param llama4_params[] = {
     { "l%d.mlp.gate",       LLAMA4_LAYER "gate_proj.weight",                 0 },
     { "l%d.mlp.up",         LLAMA4_LAYER "up_proj.weight",                   0 },
     { "l%d.mlp.down",       LLAMA4_LAYER "down_proj.weight",                 0 },
-    { "l%d.attn.q",         "model.layers.%d.self_attn.q_proj.weight",       HF_PAIRED },
-    { "l%d.attn.k",         "model.layers.%d.self_attn.k_proj.weight",       HF_PAIRED },
-    { "l%d.attn.q.b",       "model.layers.%d.self_attn.q_proj.bias",         HF_PAIRED },
-    { "l%d.attn.k.b",       "model.layers.%d.self_attn.k_proj.bias",         HF_PAIRED },
+    ROTATED(HF_PAIRED),
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
 #define OSS_EXPERTS "model.layers.%d.mlp.experts."
 static const hf_param gpt_oss_params[] = {
     { "l%d.attn.sinks",     "model.layers.%d.self_attn.sinks",      0 },
-    { "l%d.moe.router",     "model.layers.%d.mlp.router.weight",    0 },
-    { "l%d.moe.router.b",   "model.layers.%d.mlp.router.bias",      0 },
+    HF_BIASED("l%d.moe.router", LLAMA_LAYER "mlp.router", 0),
     { "l%d.expert%d.gate",  OSS_EXPERTS "gate_up_proj",       HF_EXPERT | HF_TRANSPOSED | HF_GATE | HF_INTERLEAVED },
     { "l%d.expert%d.up",    OSS_EXPERTS "gate_up_proj",       HF_EXPERT | HF_TRANSPOSED | HF_UP | HF_INTERLEAVED },
     { "l%d.expert%d.down",  OSS_EXPERTS "down_proj",          HF_EXPERT | HF_TRANSPOSED },
@@ -568,9 +541,7 @@ static const hf_param olmo2_params[] = { LLAMA_PARAMS("post_attention_layernorm"
 static const hf_param phi3_params[] = {
     { "embed.tokens",    "model.embed_tokens.weight",                          0 },
     { "l%d.norm1.w",     "model.layers.%d.input_layernorm.weight",             0 },
-    { "l%d.attn.q",      "model.layers.%d.self_attn.qkv_proj.weight",          HF_Q },
-    { "l%d.attn.k",      "model.layers.%d.self_attn.qkv_proj.weight",          HF_K },
-    { "l%d.attn.v",      "model.layers.%d.self_attn.qkv_proj.weight",          HF_V },
+    HF_QKV("", "model.layers.%d.self_attn.qkv_proj.weight", 0),
     { "l%d.attn.o",      "model.layers.%d.self_attn.o_proj.weight",            0 },
     { "l%d.norm2.w",     "model.layers.%d.post_attention_layernorm.weight",    0 },
     { "l%d.mlp.gate",    "model.layers.%d.mlp.gate_up_proj.weight",            HF_GATE },
@@ -585,40 +556,28 @@ static const hf_param phi3_params[] = {
     { "l%d.norm2.b",     "model.layers.%d.post_attention_layernorm.bias",      0 },              \
     { "norm.b",          "model.norm.bias",                                    0 },
 static const hf_param starcoder2_params[] = {
-    { "l%d.mlp.up",      "model.layers.%d.mlp.c_fc.weight",                    0 },
-    { "l%d.mlp.up.b",    "model.layers.%d.mlp.c_fc.bias",                      0 },
-    { "l%d.mlp.down",    "model.layers.%d.mlp.c_proj.weight",                  0 },
-    { "l%d.mlp.down.b",  "model.layers.%d.mlp.c_proj.bias",                    0 },
+    HF_BIASED("l%d.mlp.up", LLAMA_LAYER "mlp.c_fc", 0), HF_BIASED("l%d.mlp.down", LLAMA_LAYER "mlp.c_proj", 0),
     LAYER_NORM_BIASES LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
 static const hf_param stablelm_params[] = {
     LAYER_NORM_BIASES LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
-/* Cohere and GLM rotate neighboring rows of a head. */
-#define PAIRED_ROWS                                                                              \
-    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",            HF_PAIRED },      \
-    { "l%d.attn.k",      "model.layers.%d.self_attn.k_proj.weight",            HF_PAIRED },      \
-    { "l%d.attn.q.b",    "model.layers.%d.self_attn.q_proj.bias",              HF_PAIRED },      \
-    { "l%d.attn.k.b",    "model.layers.%d.self_attn.k_proj.bias",              HF_PAIRED },
 static const hf_param glm4_params[] = {
     { "l%d.attn.norm.w", "model.layers.%d.post_self_attn_layernorm.weight",    0 },
     { "l%d.mlp.norm.w",  "model.layers.%d.post_mlp_layernorm.weight",          0 },
     { "l%d.mlp.gate",    "model.layers.%d.mlp.gate_up_proj.weight",            HF_GATE },
     { "l%d.mlp.up",      "model.layers.%d.mlp.gate_up_proj.weight",            HF_UP },
-    PAIRED_ROWS LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+    ROTATED(HF_PAIRED), LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
 static const hf_param cohere2_params[] = {
-    PAIRED_ROWS
-    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+    ROTATED(HF_PAIRED), LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
 };
 #define LATENT_PARAMS(PAIRED)                                                                    \
     { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",             HF_ROTATED_LAST | PAIRED },                  \
-    { "l%d.attn.q_a",    "model.layers.%d.self_attn.q_a_proj.weight",           0 },                                         \
-    { "l%d.attn.q_a.b",  "model.layers.%d.self_attn.q_a_proj.bias",             0 },                                         \
+    HF_BIASED("l%d.attn.q_a", LLAMA_LAYER "self_attn.q_a_proj", 0),                              \
     { "l%d.attn.q_a.norm",  "model.layers.%d.self_attn.q_a_layernorm.weight",   0 },                                         \
     { "l%d.attn.q_b",    "model.layers.%d.self_attn.q_b_proj.weight",           HF_ROTATED_LAST | PAIRED },                  \
-    { "l%d.attn.kv_a",   "model.layers.%d.self_attn.kv_a_proj_with_mqa.weight", HF_ROTATED_LAST | PAIRED | HF_ONE_HEAD },    \
-    { "l%d.attn.kv_a.b", "model.layers.%d.self_attn.kv_a_proj_with_mqa.bias",   HF_ROTATED_LAST | PAIRED | HF_ONE_HEAD },    \
+    HF_BIASED("l%d.attn.kv_a", LLAMA_LAYER "self_attn.kv_a_proj_with_mqa", HF_ROTATED_LAST | PAIRED | HF_ONE_HEAD), \
     { "l%d.attn.kv_a.norm", "model.layers.%d.self_attn.kv_a_layernorm.weight",  0 },                                         \
     { "l%d.attn.kv_b",   "model.layers.%d.self_attn.kv_b_proj.weight",          0 },
 static const hf_param deepseek_v2_params[] = {
@@ -641,35 +600,14 @@ static const hf_param gemma_params[] = {
     { "norm.w",          "model.norm.weight",                                  HF_LESS_ONE },
     LLAMA_PARAMS("input_layernorm", "pre_feedforward_layernorm")
 };
-#define FALCON_LAYER "transformer.h.%d."
 #define FALCON_PARAMS(NORM1, NORM2)                                                              \
     { "embed.tokens",    "transformer.word_embeddings.weight",                 0 },              \
-    { "l%d.norm1.w",     FALCON_LAYER NORM1 ".weight",                         0 },              \
-    { "l%d.norm1.b",     FALCON_LAYER NORM1 ".bias",                           0 },              \
-    { "l%d.norm2.w",     FALCON_LAYER NORM2 ".weight",                         0 },              \
-    { "l%d.norm2.b",     FALCON_LAYER NORM2 ".bias",                           0 },              \
-    { "l%d.attn.q",      FALCON_LAYER "self_attention.query_key_value.weight", HF_Q | HF_BY_HEAD }, \
-    { "l%d.attn.k",      FALCON_LAYER "self_attention.query_key_value.weight", HF_K | HF_BY_HEAD }, \
-    { "l%d.attn.v",      FALCON_LAYER "self_attention.query_key_value.weight", HF_V | HF_BY_HEAD }, \
-    { "l%d.attn.q.b",    FALCON_LAYER "self_attention.query_key_value.bias",   HF_Q | HF_BY_HEAD }, \
-    { "l%d.attn.k.b",    FALCON_LAYER "self_attention.query_key_value.bias",   HF_K | HF_BY_HEAD }, \
-    { "l%d.attn.v.b",    FALCON_LAYER "self_attention.query_key_value.bias",   HF_V | HF_BY_HEAD }, \
-    { "l%d.attn.o",      FALCON_LAYER "self_attention.dense.weight",           0 },              \
-    { "l%d.attn.o.b",    FALCON_LAYER "self_attention.dense.bias",             0 },              \
-    { "l%d.mlp.up",      FALCON_LAYER "mlp.dense_h_to_4h.weight",              0 },              \
-    { "l%d.mlp.up.b",    FALCON_LAYER "mlp.dense_h_to_4h.bias",                0 },              \
-    { "l%d.mlp.down",    FALCON_LAYER "mlp.dense_4h_to_h.weight",              0 },              \
-    { "l%d.mlp.down.b",  FALCON_LAYER "mlp.dense_4h_to_h.bias",                0 },              \
-    { "norm.w",          "transformer.ln_f.weight",                            0 },              \
-    { "norm.b",          "transformer.ln_f.bias",                              0 },              \
+    FUSED_LAYERS(GPT2_LAYER, "self_attention", NORM1, NORM2), HF_NORM("norm", "transformer.ln_f"), \
     { "head",            "lm_head.weight",                                     0 },
 static const hf_param falcon_new_params[] = { FALCON_PARAMS("ln_attn", "ln_mlp") };
 static const hf_param falcon_params[]     = { FALCON_PARAMS("input_layernorm", "post_attention_layernorm") };
 static const hf_param nanochat_params[] = {
-    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",            HF_REFLECTED },
-    { "l%d.attn.k",      "model.layers.%d.self_attn.k_proj.weight",            HF_REFLECTED },
-    { "l%d.attn.q.b",    "model.layers.%d.self_attn.q_proj.bias",              HF_REFLECTED },
-    { "l%d.attn.k.b",    "model.layers.%d.self_attn.k_proj.bias",              HF_REFLECTED },
+    ROTATED(HF_REFLECTED),
     { "l%d.mlp.up",      "model.layers.%d.mlp.fc1.weight",                     0 },
     { "l%d.mlp.down",    "model.layers.%d.mlp.fc2.weight",                     0 },
     LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")

@@ -25,10 +25,8 @@ err hf_keep_files(const char *from, const char *run_dir) {
     for (size_t i = 0; i < COUNT_OF(kept_files) && !e; i++) {
         const hf_kept_file *k = &kept_files[i];
         char *source = is_theirs ? io_join(from, k->theirs) : ckpt_file(from, k->ours);
-        char *to = io_join(run_dir, k->ours);
-        if (source && io_exists(source)) e = io_copy(source, to);
+        if (source && io_exists(source)) e = io_copy(source, PATH_IN(run_dir, k->ours));
         free(source);
-        free(to);
     }
     return e;
 }

@@ -120,6 +120,17 @@ typedef struct hf_param {
     const char *ours, *theirs; /* %d: the layer */
     int how;
 } hf_param;
+/* Rows of a weight and its bias, of a norm, and of q, k and v, or of their biases (".b", else ""), that are one
+ * tensor. */
+#define HF_BIASED(ours, theirs, how)                                                               \
+    { ours, theirs ".weight", how }, { ours ".b", theirs ".bias", (how) & ~HF_TRANSPOSED }
+#define HF_NORM(ours, theirs)                                                                      \
+    { ours ".w", theirs ".weight", 0 }, { ours ".b", theirs ".bias", 0 }
+/* clang-format off */
+#define HF_QKV(bias, theirs, how)                                                                  \
+    { "l%d.attn.q" bias, theirs, HF_Q | (how) }, { "l%d.attn.k" bias, theirs, HF_K | (how) },      \
+    { "l%d.attn.v" bias, theirs, HF_V | (how) }
+/* clang-format on */
 
 /* ---- families ------------------------------------------------------------------------------ */
 struct hf_family {

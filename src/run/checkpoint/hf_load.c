@@ -6,7 +6,6 @@
 
 #include "checkpoint/checkpoint_internal.h"
 #include "checkpoint/hf_internal.h"
-#include "io/io.h"
 
 typedef struct target {
     model *m;
@@ -93,9 +92,9 @@ static err write_streamed(const char *folder, stream *s, const ckpt_state *state
 
 err hf_import_run(const hf_family *family, const char *folder, const model *m,
                   const ckpt_state *state, const char *run_dir) {
-    char *root = ckpt_root(run_dir, CKPT_FULL), *final = step_path(root, "", state->step, "");
-    char *temp = step_path(root, ".", state->step, STEP_TEMPORARY);
-    char *replaced = step_path(root, ".", state->step, STEP_REPLACED);
+    const char *root = ROOT_IN(run_dir, CKPT_FULL), *final = STEP_IN(root, "", state->step, "");
+    const char *temp = STEP_IN(root, ".", state->step, STEP_TEMPORARY);
+    const char *replaced = STEP_IN(root, ".", state->step, STEP_REPLACED);
     stream s = { .held = -1 };
     st_file *f = NULL;
     err e = OK;
@@ -111,9 +110,5 @@ cleanup:
     if (e) rmdir(root); /* where it holds nothing */
     hf_source_close(&s.from);
     st_close(f);
-    free(root);
-    free(final);
-    free(temp);
-    free(replaced);
     return e;
 }

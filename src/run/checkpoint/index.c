@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "io/io.h"
-
 /* ---- format 3: from the manifest ---------------------------------------------------------- */
 static err read_ints(const json_t *object, const char *name, const char *key, int n, int64_t *out) {
     json_t *list;
@@ -51,9 +49,7 @@ static err read_tensor(const char *name, const char *key, const json_t *entry, c
     return count_elements(name, key, t->ndim, t->dim, &t->count);
 }
 
-static int by_ckpt_name(const void *a, const void *b) {
-    return strcmp(((const ckpt_tensor *)a)->name, ((const ckpt_tensor *)b)->name);
-}
+SORT_ORDER(by_ckpt_name, ckpt_tensor, RISING_TEXT(name));
 
 static err read_tensors(const json_t *doc, const char *name, ckpt_index *x) {
     json_t *tensors, *entry;
@@ -155,12 +151,7 @@ static err read_file_entry(ckpt_index *x, const char *folder, const char *name, 
     return OK;
 }
 
-static int compare_slices(const void *a, const void *b) {
-    const ckpt_slice *x = a, *y = b;
-    if (x->tensor != y->tensor) return x->tensor < y->tensor ? -1 : 1;
-    if (x->file != y->file) return x->file < y->file ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
+SORT_ORDER(compare_slices, ckpt_slice, RISING(tensor) RISING(file) RISING(offset));
 
 /* Every element of every tensor is there once: counted, since slices that overlap would leave a hole. */
 static err check_coverage(ckpt_index *x, const char *name) {
@@ -253,10 +244,9 @@ err index_open(const char *folder, const json_t *doc, int64_t format, ckpt_index
     x->format = format;
     x->mem = arena_new();
     x->held_slice = -1;
-    char *name = io_join(folder, CKPT_MANIFEST_FILE);
+    const char *name = PATH_IN(folder, CKPT_MANIFEST_FILE);
     err e = format == CKPT_FORMAT ? read_manifest_index(folder, doc, name, x)
                                   : open_whole_files(folder, doc, x);
-    free(name);
     if (!e) return OK;
     index_close(x);
     *out = NULL;

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "io/io.h"
-
 /* ---- chunks ---------------------------------------------------------------------------------- */
 static err damaged_chunk_error(const ckpt_file_info *f, int64_t from, int64_t bytes, uint64_t got,
                                uint64_t want) {
@@ -118,8 +116,7 @@ typedef struct queued_chunk {
 
 static err queue_chunk(ckpt_index *x, int slice, int64_t chunk, float *to) {
     TRY(begin_chunk(x, slice, chunk));
-    mem_reserve((void **)&x->queued, &x->queued_cap, x->n_queued, sizeof *x->queued);
-    x->queued[x->n_queued++] = (queued_chunk){
+    LIST_ADD(x->queued, x->n_queued, x->queued_cap) = (queued_chunk){
         .slice = slice,
         .chunk = chunk,
         .file = x->slice[slice].file,
@@ -135,17 +132,12 @@ static err queue_run(ckpt_index *x, int slice, int64_t chunk, chunk_run run) {
     const queued_chunk *last = x->n_queued ? &x->queued[x->n_queued - 1] : NULL;
     if (!last || last->slice != slice || last->chunk != chunk || last->to)
         TRY(queue_chunk(x, slice, chunk, NULL));
-    mem_reserve((void **)&x->runs, &x->runs_cap, x->n_runs, sizeof *x->runs);
-    x->runs[x->n_runs++] = run;
+    LIST_ADD(x->runs, x->n_runs, x->runs_cap) = run;
     x->queued[x->n_queued - 1].n_runs++;
     return OK;
 }
 
-static int compare_queued_chunks(const void *a, const void *b) {
-    const queued_chunk *x = a, *y = b;
-    if (x->file != y->file) return x->file < y->file ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
+SORT_ORDER(compare_queued_chunks, queued_chunk, RISING(file) RISING(offset));
 
 static void read_queued_chunk(void *ctx, int64_t i, int worker) {
     ckpt_index *x = ctx;

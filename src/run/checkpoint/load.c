@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
-
 /* Holds an open checkpoint. */
 struct ckpt_reader {
     char *path;
@@ -18,10 +16,7 @@ struct ckpt_reader {
 static err verify_whole_files(const char *path, const json_t *doc) {
     json_t *files, *entry;
     const char *name;
-    char *manifest = io_join(path, CKPT_MANIFEST_FILE);
-    err e = io_json_object(doc, manifest, "files", &files);
-    free(manifest);
-    TRY(e);
+    TRY(io_json_object(doc, PATH_IN(path, CKPT_MANIFEST_FILE), "files", &files));
     json_object_foreach(files, name, entry) { TRY(manifest_verify_file(path, doc, name)); }
     return OK;
 }
@@ -171,8 +166,7 @@ static err stage_tensor(loader_job *j, const holding *h, size_t n, float **out) 
             j->buffer = mem_grow(NULL, (j->capacity = want) * sizeof *j->buffer);
         }
     }
-    mem_reserve((void **)&j->staged, &j->staged_cap, j->n_staged, sizeof *j->staged);
-    j->staged[j->n_staged++] = (staged_tensor){ h, j->used };
+    LIST_ADD(j->staged, j->n_staged, j->staged_cap) = (staged_tensor){ h, j->used };
     *out = j->buffer + j->used;
     j->used += n;
     return OK;

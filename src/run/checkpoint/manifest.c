@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
-
 void hash_print(uint64_t hash, hash_text out) {
     snprintf(out, sizeof(hash_text), "%016llx", (unsigned long long)hash);
 }
@@ -72,7 +70,7 @@ static bool is_misnamed(const char *folder, const json_t *doc, int64_t *step) {
 }
 
 err manifest_read(const char *folder, json_t **doc, int64_t *format) {
-    char *path = io_join(folder, CKPT_MANIFEST_FILE);
+    const char *path = PATH_IN(folder, CKPT_MANIFEST_FILE);
     int64_t step;
     err e = io_is_dir(folder) && !io_exists(path)
                 ? err_hint(ERR("%s is damaged: it has no %s", folder, CKPT_MANIFEST_FILE),
@@ -83,12 +81,11 @@ err manifest_read(const char *folder, json_t **doc, int64_t *format) {
         e = err_hint(
             ERR("%s is the checkpoint of step %lld under another name", folder, (long long)step),
             "rename it step-%08lld, or move it away", (long long)step);
-    free(path);
     return e;
 }
 
 bool manifest_is_foreign(const char *folder) {
-    char *path = io_join(folder, CKPT_MANIFEST_FILE);
+    const char *path = PATH_IN(folder, CKPT_MANIFEST_FILE);
     json_t *doc = NULL;
     int64_t format = 0, step;
     err e = io_json_read(path, &doc);
@@ -98,7 +95,6 @@ bool manifest_is_foreign(const char *folder) {
     bool foreign = later || (!e && is_misnamed(folder, doc, &step));
     err_free(e);
     json_decref(doc);
-    free(path);
     return foreign;
 }
 
@@ -110,7 +106,7 @@ err manifest_verify_file(const char *folder, const json_t *doc, const char *name
     hash_text got;
     err e = OK;
     io_mapping map = { 0 };
-    char *manifest = io_join(folder, CKPT_MANIFEST_FILE), *path = io_join(folder, name);
+    const char *manifest = PATH_IN(folder, CKPT_MANIFEST_FILE), *path = PATH_IN(folder, name);
     TRY_CLEAN(io_json_object(doc, manifest, "files", &files));
     TRY_CLEAN(io_json_object(files, manifest, name, &entry));
     TRY_CLEAN(io_json_text(entry, manifest, "xxh64", &want));
@@ -124,8 +120,6 @@ err manifest_verify_file(const char *folder, const json_t *doc, const char *name
                      "restore it from a copy, or use another checkpoint");
 cleanup:
     io_unmap(&map);
-    free(manifest);
-    free(path);
     return e;
 }
 
@@ -324,7 +318,7 @@ static void print_lines(const json_t *value, int indent, str *out) {
 
 err manifest_write(const char *folder, const model_config *c, const ckpt_state *s,
                    const json_t *run, const json_t *tensors, const json_t *files, int64_t chunk) {
-    char *path = io_join(folder, CKPT_MANIFEST_FILE);
+    const char *path = PATH_IN(folder, CKPT_MANIFEST_FILE);
     hash_text hash;
     str text = { 0 };
     json_t *doc = json_pack("{s:i, s:s, s:s, s:o, s:o, s:I, s:O, s:O}", "format", CKPT_FORMAT,
@@ -340,14 +334,13 @@ err manifest_write(const char *folder, const model_config *c, const ckpt_state *
     err e = io_write(path, text.text, text.len);
     str_free(&text);
     json_decref(doc);
-    free(path);
     return e;
 }
 
 err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t **run) {
     json_t *doc = NULL, *model_object;
     err e = OK;
-    char *name = io_join(path, CKPT_MANIFEST_FILE);
+    const char *name = PATH_IN(path, CKPT_MANIFEST_FILE);
     if (run) *run = NULL;
     TRY_CLEAN(manifest_read(path, &doc, NULL));
     TRY_CLEAN(io_json_object(doc, name, "model", &model_object));
@@ -356,6 +349,5 @@ err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t 
     if (run) *run = json_incref(json_object_get(doc, "run"));
 cleanup:
     json_decref(doc);
-    free(name);
     return e;
 }

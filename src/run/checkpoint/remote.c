@@ -20,26 +20,24 @@
 #include <string.h>
 
 #include "checkpoint/checkpoint_internal.h"
-#include "io/io.h"
 #include "store/store.h"
 #include "util/fault.h"
 
 enum { MOST_MANIFEST = 1 << 30 };
 
-static char *remote_root(const char *url, ckpt_kind kind) {
-    return store_join(url, ckpt_root_names[kind]);
-}
+#define REMOTE_ROOT(url, kind) URL_IN(url, ckpt_root_names[kind])
 
 /* The folder of a checkpoint: "step-00000012", or "step-00000012.1" and so on where that step was uploaded before. */
 typedef struct remote_folder {
     int64_t step, copy;
 } remote_folder;
 
-/* @return owned (free). */
-static char *remote_folder_url(const char *root, remote_folder f) {
+/* Its URL, until the end of the block. */
+#define FOLDER_IN(root, folder) folder_join_into((char[IO_PATH_BYTES]){ 0 }, root, folder)
+static char *folder_join_into(char to[IO_PATH_BYTES], const char *root, remote_folder f) {
     char copy[32] = "";
     if (f.copy > 0) snprintf(copy, sizeof copy, ".%lld", (long long)f.copy);
-    return step_path(root, "", f.step, copy);
+    return step_path_into(to, root, "", f.step, copy);
 }
 
 /* @param name changed. @return whether it names a checkpoint. */
@@ -52,11 +50,7 @@ static bool parse_remote_folder(char *name, remote_folder *out) {
     return out->step >= 0;
 }
 
-static int compare_remote_folders(const void *a, const void *b) {
-    const remote_folder *x = a, *y = b;
-    if (x->step != y->step) return x->step < y->step ? -1 : 1;
-    return x->copy < y->copy ? -1 : x->copy > y->copy;
-}
+SORT_ORDER(compare_remote_folders, remote_folder, RISING(step) RISING(copy));
 
 /* ---- listing ------------------------------------------------------------------------------------------------- */
 typedef struct remote_folders {
@@ -99,16 +93,14 @@ static void drop_replaced(remote_folders *l) {
 err ckpt_remote_list(const char *url, int64_t **steps, int *n) {
     store *s = NULL;
     remote_folders l = { 0 };
-    char *root = remote_root(url, CKPT_FULL);
     *steps = NULL;
     *n = 0;
     err e = store_open(&s);
-    if (!e) e = list_remote_folders(s, root, &l);
+    if (!e) e = list_remote_folders(s, REMOTE_ROOT(url, CKPT_FULL), &l);
     drop_replaced(&l);
     if (!e) *steps = mem_alloc((size_t)(l.n + 1) * sizeof **steps);
     for (int i = 0; i < l.n; i++) (*steps)[(*n)++] = l.at[i].step;
     free(l.at);
-    free(root);
     store_close(s);
     return e;
 }
@@ -116,50 +108,43 @@ err ckpt_remote_list(const char *url, int64_t **steps, int *n) {
 /* ---- uploading ------------------------------------------------------------------------------------------------ */
 /* Whether a folder of the store has exactly this manifest: then it has all files of it. */
 static err has_manifest(store *s, const char *folder, const char *manifest, bool *there) {
-    char *url = store_join(folder, CKPT_MANIFEST_FILE), *mine = NULL, *theirs = NULL;
+    char *mine = NULL, *theirs = NULL;
     size_t n = 0, m = 0;
     err e = io_read(manifest, MOST_MANIFEST, &mine, &n);
-    if (!e) e = store_read(s, url, MOST_MANIFEST, &theirs, &m);
+    if (!e) e = store_read(s, URL_IN(folder, CKPT_MANIFEST_FILE), MOST_MANIFEST, &theirs, &m);
     *there = !e && n == m && !memcmp(mine, theirs, n);
     free(mine);
     free(theirs);
-    free(url);
     return e;
 }
 
 /* Chooses the folder to upload a step to, never one that has a manifest. @param there whether its last copy is this
- * one already. @param out owned (free). */
+ * one already. */
 static err choose_remote_folder(store *s, const char *root, int64_t step, const char *manifest,
-                                bool *there, char **out) {
+                                bool *there, char out[IO_PATH_BYTES]) {
     remote_folders l;
     remote_folder f = { .step = step };
     *there = false;
-    *out = NULL;
     TRY(list_remote_folders(s, root, &l));
     err e = OK;
     for (int i = 0; i < l.n && !e; i++) {
         if (l.at[i].step != step) continue;
         f.copy = l.at[i].copy + 1;
         if (is_replaced(&l, i)) continue;
-        char *folder = remote_folder_url(root, l.at[i]);
-        e = has_manifest(s, folder, manifest, there);
-        free(folder);
+        e = has_manifest(s, FOLDER_IN(root, l.at[i]), manifest, there);
     }
     free(l.at);
-    if (!e) *out = remote_folder_url(root, f);
+    if (!e) folder_join_into(out, root, f);
     return e;
 }
 
 static err upload_file(store *s, const char *folder, const char *url, const char *name,
                        int64_t *bytes) {
-    char *from = io_join(folder, name), *to = store_join(url, name);
+    const char *from = PATH_IN(folder, name);
     int64_t size = 0;
-    err e = io_size(from, &size);
-    if (!e) e = store_put_file(s, to, from);
+    TRY(io_size(from, &size));
     *bytes += size;
-    free(from);
-    free(to);
-    return e;
+    return store_put_file(s, URL_IN(url, name), from);
 }
 
 static err check_wanted(const _Atomic bool *cancelled) {
@@ -186,39 +171,32 @@ static err upload_run_files(store *s, const char *run_dir, const char *url, int6
     static const char *const names[] = { "config.yaml", "tokenizer.json" };
     for (int i = 0, n = (int)COUNT_OF(names); i < n || hf_kept_file_at(i - n); i++) {
         const char *name = i < n ? names[i] : hf_kept_file_at(i - n)->ours;
-        char *path = io_join(run_dir, name);
-        err e = io_exists(path) ? upload_file(s, run_dir, url, name, bytes) : OK;
-        free(path);
-        TRY(e);
+        if (io_has(run_dir, name)) TRY(upload_file(s, run_dir, url, name, bytes));
     }
     return OK;
 }
 
 err remote_upload(const remote_job *j, ckpt_kind kind, int64_t step, int64_t *bytes) {
-    char *folder = ckpt_path(j->run_dir, kind, step), *root = remote_root(j->url, kind), *to = NULL;
-    char *manifest = io_join(folder, CKPT_MANIFEST_FILE);
+    const char *folder = STEP_IN(ROOT_IN(j->run_dir, kind), "", step, "");
+    const char *manifest = PATH_IN(folder, CKPT_MANIFEST_FILE);
+    char to[IO_PATH_BYTES];
     bool there;
-    err e = OK;
     *bytes = 0;
-    TRY_CLEAN(choose_remote_folder(j->s, root, step, manifest, &there, &to));
-    if (there) goto cleanup;
-    TRY_CLEAN(upload_files(j, folder, to, bytes));
-    TRY_CLEAN(upload_run_files(j->s, j->run_dir, j->url, bytes));
+    TRY(choose_remote_folder(j->s, REMOTE_ROOT(j->url, kind), step, manifest, &there, to));
+    if (there) return OK;
+    TRY(upload_files(j, folder, to, bytes));
+    TRY(upload_run_files(j->s, j->run_dir, j->url, bytes));
     fault_point(FAULT_UPLOAD_MANIFEST, 0);
-    TRY_CLEAN(check_wanted(j->cancelled));
-    TRY_CLEAN(upload_file(j->s, folder, to, CKPT_MANIFEST_FILE, bytes));
+    TRY(check_wanted(j->cancelled));
+    TRY(upload_file(j->s, folder, to, CKPT_MANIFEST_FILE, bytes));
     fault_point(FAULT_UPLOAD_DONE, 0);
-cleanup:
-    free(folder);
-    free(root);
-    free(to);
-    free(manifest);
-    return e;
+    return OK;
 }
 
 /* ---- which stay ------------------------------------------------------------------------------------------------ */
 static err read_remote_manifest(store *s, const char *folder, json_t **doc) {
-    char *path = store_join(folder, CKPT_MANIFEST_FILE), *text = NULL;
+    const char *path = URL_IN(folder, CKPT_MANIFEST_FILE);
+    char *text = NULL;
     size_t n;
     *doc = NULL;
     err e = store_read(s, path, MOST_MANIFEST, &text, &n);
@@ -229,31 +207,26 @@ static err read_remote_manifest(store *s, const char *folder, json_t **doc) {
         *doc = NULL;
     }
     free(text);
-    free(path);
     return e;
 }
 
 static err remove_remote_folder(store *s, const char *folder) {
-    char *manifest = store_join(folder, CKPT_MANIFEST_FILE);
     store_list l = { 0 };
-    err e = store_delete(s, manifest);
+    err e = store_delete(s, URL_IN(folder, CKPT_MANIFEST_FILE));
     if (!e) e = store_list_folder(s, folder, &l);
     for (int i = 0; i < l.n && !e; i++) e = store_delete(s, l.at[i].url);
     store_list_free(&l);
-    free(manifest);
     return e;
 }
 
 static err supersede_remote_folder(store *s, const char *folder) {
-    char *from = store_join(folder, CKPT_MANIFEST_FILE), *text = NULL;
-    char *to = store_join(folder, CKPT_SUPERSEDED_MANIFEST);
+    const char *from = URL_IN(folder, CKPT_MANIFEST_FILE);
+    char *text = NULL;
     size_t n;
     err e = store_read(s, from, MOST_MANIFEST, &text, &n);
-    if (!e) e = store_put(s, to, text, n);
+    if (!e) e = store_put(s, URL_IN(folder, CKPT_SUPERSEDED_MANIFEST), text, n);
     if (!e) e = store_delete(s, from);
     free(text);
-    free(from);
-    free(to);
     return e;
 }
 
@@ -263,58 +236,44 @@ static err remove_old_steps(store *s, const char *root, const ckpt_keep *keep,
     kept_step *k = mem_alloc((size_t)(l->n + 1) * sizeof *k);
     err e = OK;
     for (int i = 0; i < l->n && !e; i++) {
-        char *folder = remote_folder_url(root, l->at[i]);
         json_t *doc;
-        e = read_remote_manifest(s, folder, &doc);
+        e = read_remote_manifest(s, FOLDER_IN(root, l->at[i]), &doc);
         if (!e) k[i] = kept_step_of(l->at[i].step, doc);
         json_decref(doc);
-        free(folder);
     }
     if (!e) choose_kept(k, l->n, keep);
-    for (int i = 0; i < l->n && !e; i++) {
-        if (k[i].kept) continue;
-        char *folder = remote_folder_url(root, l->at[i]);
-        e = remove_remote_folder(s, folder);
-        free(folder);
-    }
+    for (int i = 0; i < l->n && !e; i++)
+        if (!k[i].kept) e = remove_remote_folder(s, FOLDER_IN(root, l->at[i]));
     free(k);
     return e;
 }
 
 err remote_remove_old(store *s, const char *url, ckpt_kind kind, const ckpt_keep *keep,
                       int64_t newest) {
-    char *root = remote_root(url, kind);
+    const char *root = REMOTE_ROOT(url, kind);
     remote_folders l = { 0 };
     err e = list_remote_folders(s, root, &l);
     for (int i = l.n - 1; i >= 0 && !e; i--) {
-        char *folder = remote_folder_url(root, l.at[i]);
+        const char *folder = FOLDER_IN(root, l.at[i]);
         if (l.at[i].step > newest)
             e = supersede_remote_folder(s, folder);
         else if (is_replaced(&l, i))
             e = remove_remote_folder(s, folder);
-        free(folder);
     }
     while (l.n > 0 && l.at[l.n - 1].step > newest) l.n--;
     drop_replaced(&l);
     if (!e && keep->latest > 0 && l.n > keep->latest) e = remove_old_steps(s, root, keep, &l);
     free(l.at);
-    free(root);
     return e;
 }
 
 /* ---- going back ------------------------------------------------------------------------------------------------- */
-static char *gone_back_path(const char *run_dir) {
-    char *root = ckpt_root(run_dir, CKPT_FULL), *path = io_join(root, ".gone-back-to");
-    free(root);
-    return path;
-}
+#define GONE_BACK_IN(run_dir) PATH_IN(ROOT_IN(run_dir, CKPT_FULL), ".gone-back-to")
 
 err remote_mark_gone_back(const char *run_dir, int64_t step) {
-    char *path = gone_back_path(run_dir), text[32];
+    char text[32];
     int n = snprintf(text, sizeof text, "%lld\n", (long long)step);
-    err e = io_write(path, text, (size_t)n);
-    free(path);
-    return e;
+    return io_write(GONE_BACK_IN(run_dir), text, (size_t)n);
 }
 
 /* @param step -1: the run has not gone back, or the store knows. */
@@ -335,25 +294,17 @@ static err read_gone_back(const char *path, int64_t *step) {
 err remote_go_back(const remote_job *j, int64_t *step) {
     const ckpt_keep all = { 0 };
     int64_t bytes;
-    char *path = gone_back_path(j->run_dir);
-    err e = read_gone_back(path, step);
-    free(path);
-    if (e || *step < 0) return e;
-    char *folder = ckpt_path(j->run_dir, CKPT_FULL, *step);
-    char *manifest = io_join(folder, CKPT_MANIFEST_FILE);
-    if (io_exists(manifest)) e = remote_upload(j, CKPT_FULL, *step, &bytes);
-    for (int kind = 0; kind < CKPT_KINDS && !e; kind++)
-        e = remote_remove_old(j->s, j->url, (ckpt_kind)kind, &all, *step);
-    free(manifest);
-    free(folder);
-    return e;
+    TRY(read_gone_back(GONE_BACK_IN(j->run_dir), step));
+    if (*step < 0) return OK;
+    if (io_has(STEP_IN(ROOT_IN(j->run_dir, CKPT_FULL), "", *step, ""), CKPT_MANIFEST_FILE))
+        TRY(remote_upload(j, CKPT_FULL, *step, &bytes));
+    for (int kind = 0; kind < CKPT_KINDS; kind++)
+        TRY(remote_remove_old(j->s, j->url, (ckpt_kind)kind, &all, *step));
+    return OK;
 }
 
 err remote_forget_gone_back(const char *run_dir) {
-    char *path = gone_back_path(run_dir);
-    err e = io_remove_tree(run_dir, path);
-    free(path);
-    return e;
+    return io_remove_tree(run_dir, GONE_BACK_IN(run_dir));
 }
 
 /* Lets the store know what an earlier process of this folder could not. */
@@ -399,9 +350,7 @@ static err download_files(store *s, const char *url, const char *folder) {
     for (int i = 0; i < l.n && !e; i++) {
         const char *name = l.at[i].name;
         if (!is_file_name(name)) continue;
-        char *path = io_join(folder, name);
-        e = store_get_file(s, l.at[i].url, path);
-        free(path);
+        e = store_get_file(s, l.at[i].url, PATH_IN(folder, name));
     }
     store_list_free(&l);
     return e;
@@ -409,8 +358,9 @@ static err download_files(store *s, const char *url, const char *folder) {
 
 /* Downloads a checkpoint beside the others, verifies it, and gives it its name. */
 static err download_step(store *s, const char *from, const char *run_dir, int64_t step) {
-    char *root = ckpt_root(run_dir, CKPT_FULL), *temp = step_path(root, ".", step, STEP_TEMPORARY);
-    char *final = step_path(root, "", step, ""), *old = step_path(root, ".", step, STEP_REPLACED);
+    const char *root = ROOT_IN(run_dir, CKPT_FULL),
+               *temp = STEP_IN(root, ".", step, STEP_TEMPORARY),
+               *final = STEP_IN(root, "", step, ""), *old = STEP_IN(root, ".", step, STEP_REPLACED);
     err e = OK;
     TRY_CLEAN(io_make_dirs(root));
     TRY_CLEAN(io_remove_tree(root, temp));
@@ -420,22 +370,15 @@ static err download_step(store *s, const char *from, const char *run_dir, int64_
     TRY_CLEAN(io_replace_tree(root, temp, final, old));
 cleanup:
     if (e) err_free(io_remove_tree(root, temp)); /* frees the space; e counts */
-    free(root);
-    free(temp);
-    free(final);
-    free(old);
     return e;
 }
 
 static err download_run_file(store *s, const char *url, const char *run_dir, const char *name) {
-    char *from = store_join(url, name), *to = io_join(run_dir, name);
+    const char *from = URL_IN(url, name);
     store_object o;
     bool found = false;
-    err e = io_exists(to) ? OK : store_head(s, from, &found, &o);
-    if (!e && found) e = store_get_file(s, from, to);
-    free(from);
-    free(to);
-    return e;
+    if (!io_has(run_dir, name)) TRY(store_head(s, from, &found, &o));
+    return found ? store_get_file(s, from, PATH_IN(run_dir, name)) : OK;
 }
 
 /* Tries checkpoints from the newest on, with all copies of each step. @return the newest one's error when all are damaged. */
@@ -443,7 +386,7 @@ static err download_newest(store *s, const char *root, const char *run_dir, int6
                            const remote_folders *l, int64_t *step) {
     err first = OK;
     for (int i = l->n - 1; i >= 0 && l->at[i].step > after && *step < 0; i--) {
-        char *from = remote_folder_url(root, l->at[i]);
+        const char *from = FOLDER_IN(root, l->at[i]);
         log_info("downloading %s", from);
         err e = download_step(s, from, run_dir, l->at[i].step);
         if (!e) *step = l->at[i].step;
@@ -451,7 +394,6 @@ static err download_newest(store *s, const char *root, const char *run_dir, int6
             first = e;
         else
             err_free(e);
-        free(from);
     }
     if (first && *step >= 0) {
         log_warn("%s; continuing with step %lld", err_message(first), (long long)*step);
@@ -464,7 +406,7 @@ static err download_newest(store *s, const char *root, const char *run_dir, int6
 /* Downloads the newest complete checkpoint of a run after step `after`, and the run's tokenizer. */
 static err download_run(store *s, const char *url, const char *run_dir, int64_t after,
                         int64_t *step) {
-    char *root = remote_root(url, CKPT_FULL);
+    const char *root = REMOTE_ROOT(url, CKPT_FULL);
     remote_folders l = { 0 };
     err e = finish_going_back(s, url, run_dir);
     if (!e) e = list_remote_folders(s, root, &l);
@@ -473,7 +415,6 @@ static err download_run(store *s, const char *url, const char *run_dir, int64_t 
     for (int i = 0; !e && *step >= 0 && hf_kept_file_at(i); i++)
         e = download_run_file(s, url, run_dir, hf_kept_file_at(i)->ours);
     free(l.at);
-    free(root);
     return e;
 }
 
@@ -495,7 +436,7 @@ static err find_remote_folder(store *s, const char *url, remote_folder *f, char 
         for (int i = 0; i < l.n; i++)
             if (l.at[i].step == f->step) f->copy = l.at[i].copy;
         free(l.at);
-        if (!e) *folder = remote_folder_url(root, *f);
+        if (!e) *folder = strdup(FOLDER_IN(root, *f));
     }
     free(root);
     return e;
@@ -518,28 +459,18 @@ err ckpt_download(const char *url, const char *run_dir, int64_t after, int64_t *
 }
 
 static err download_manifest(store *s, const char *from, const char *folder) {
-    char *url = store_join(from, CKPT_MANIFEST_FILE), *path = io_join(folder, CKPT_MANIFEST_FILE);
-    err e = io_make_dirs(folder);
-    if (!e) e = store_get_file(s, url, path);
-    free(url);
-    free(path);
-    return e;
+    TRY(io_make_dirs(folder));
+    return store_get_file(s, URL_IN(from, CKPT_MANIFEST_FILE), PATH_IN(folder, CKPT_MANIFEST_FILE));
 }
 
 static err download_manifests(store *s, const char *url, const char *run_dir, ckpt_kind kind) {
-    char *root = remote_root(url, kind);
+    const char *root = REMOTE_ROOT(url, kind), *to = ROOT_IN(run_dir, kind);
     remote_folders l = { 0 };
     err e = list_remote_folders(s, root, &l);
     drop_replaced(&l);
-    for (int i = 0; i < l.n && !e; i++) {
-        char *from = remote_folder_url(root, l.at[i]);
-        char *to = ckpt_path(run_dir, kind, l.at[i].step);
-        e = download_manifest(s, from, to);
-        free(from);
-        free(to);
-    }
+    for (int i = 0; i < l.n && !e; i++)
+        e = download_manifest(s, FOLDER_IN(root, l.at[i]), STEP_IN(to, "", l.at[i].step, ""));
     free(l.at);
-    free(root);
     return e;
 }
 
@@ -549,11 +480,8 @@ err ckpt_download_manifests(const char *url, const char *run_dir) {
     char *folder = NULL;
     TRY(store_open(&s));
     err e = find_remote_folder(s, url, &f, &folder);
-    if (!e && folder) {
-        char *to = ckpt_path(run_dir, CKPT_FULL, f.step);
-        e = download_manifest(s, folder, to);
-        free(to);
-    }
+    if (!e && folder)
+        e = download_manifest(s, folder, STEP_IN(ROOT_IN(run_dir, CKPT_FULL), "", f.step, ""));
     for (int kind = 0; kind < CKPT_KINDS && !folder && !e; kind++)
         e = download_manifests(s, url, run_dir, (ckpt_kind)kind);
     free(folder);

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
-
 enum { DIVIDED_FROM = 65536 }; /* elements: smaller tensors are in one file */
 
 typedef struct reshard_job {

@@ -169,15 +169,9 @@ static err parse_tensor(const st_shard *s, json_t *spec, size_t data_at, st_tens
     return parse_range(s, spec, data_at, bits, t);
 }
 
-static int by_place(const void *a, const void *b) {
-    const st_tensor *x = a, *y = b;
-    if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
-    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
-}
+SORT_ORDER(by_place, st_tensor, RISING(data) RISING(bytes));
 
-static int by_tensor_name(const void *a, const void *b) {
-    return strcmp(((const st_tensor *)a)->name, ((const st_tensor *)b)->name);
-}
+SORT_ORDER(by_tensor_name, st_tensor, RISING_TEXT(name));
 
 /* Checks rule 4. Leaves the tensors in order of their offsets. */
 static err check_cover(st_shard *s, size_t data_at) {

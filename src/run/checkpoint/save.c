@@ -27,7 +27,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "io/io.h"
 #include "util/fault.h"
 #include "util/wait.h"
 

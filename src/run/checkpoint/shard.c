@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
-
 void shard_name(char *buf, size_t n, const char *kind, int rank, int ranks) {
     if (ranks == 1)
         snprintf(buf, n, "%s.safetensors", kind);
@@ -88,7 +86,7 @@ err shard_write(const char *folder, const char *name, const shard_piece *piece, 
     shard_writer w = { .piece = piece, .from = from, .chunk = chunk / 4 };
     st_spec *spec = mem_alloc(many * sizeof *spec);
     st_positions at = { .offset = mem_alloc(many * sizeof *at.offset) };
-    char *path = io_join(folder, name);
+    const char *path = PATH_IN(folder, name);
     w.hashes = mem_alloc(many * sizeof *w.hashes);
     int64_t longest = 1;
     for (int i = 0; i < n; i++) {
@@ -104,6 +102,5 @@ err shard_write(const char *folder, const char *name, const shard_piece *piece, 
     free(w.buffer);
     free(at.offset);
     free(spec);
-    free(path);
     return e;
 }

@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 #include "checkpoint/checkpoint_internal.h"
-#include "io/io.h"
 #include "store/store.h"
 #include "util/wait.h"
 
@@ -71,14 +70,8 @@ static bool has_work(const ckpt_uploader *u) {
 /* The checkpoint may have been removed by retention meanwhile: then a newer one waits. Where its root is not
  * there either, the disk is out of reach. */
 static bool is_gone(const ckpt_uploader *u, ckpt_kind kind, int64_t step) {
-    char *path = ckpt_path(u->run_dir, kind, step), *manifest;
-    char *root = ckpt_root(u->run_dir, kind);
-    manifest = io_join(path, CKPT_MANIFEST_FILE);
-    bool gone = io_is_dir(root) && !io_exists(manifest);
-    free(root);
-    free(manifest);
-    free(path);
-    return gone;
+    const char *root = ROOT_IN(u->run_dir, kind);
+    return io_is_dir(root) && !io_has(STEP_IN(root, "", step, ""), CKPT_MANIFEST_FILE);
 }
 
 static err upload_step(ckpt_uploader *u, const ckpt_keep *keep, ckpt_upload *done) {

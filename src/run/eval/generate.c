@@ -11,11 +11,7 @@ typedef struct token_candidate {
     int32_t id;
 } token_candidate;
 
-static int by_probability(const void *a, const void *b) {
-    const token_candidate *x = a, *y = b;
-    if (x->p != y->p) return x->p < y->p ? 1 : -1;
-    return x->id - y->id; /* ties in a fixed order */
-}
+SORT_ORDER(by_probability, token_candidate, FALLING(p) RISING(id));
 
 int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u) {
     int32_t best = 0;

@@ -176,8 +176,7 @@ static err read_line(const char *path, int64_t number, const char *text, size_t 
             ERR("%s: not a question of %s: its members are not there", name, out->row->name),
             "each line is one question; the files are those of %s", out->row->source);
     if (!e) {
-        mem_reserve((void **)&out->question, &out->cap, out->n, sizeof *out->question);
-        task_question *q = &out->question[out->n++];
+        task_question *q = &LIST_ADD(out->question, out->n, out->cap);
         *q = (task_question){ 0 };
         e = read_by_row(out->row, doc, q);
         if (e) {

@@ -43,8 +43,7 @@ typedef struct node_list {
 } node_list;
 
 static void add_node(node_list *l, node_kind kind, const char *at, const char *end) {
-    mem_reserve((void **)&l->at, &l->cap, l->n, sizeof *l->at);
-    l->at[l->n++] = (template_node){ kind, { at, end }, -1 };
+    LIST_ADD(l->at, l->n, l->cap) = (template_node){ kind, { at, end }, -1 };
 }
 
 static bool is_template_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }

@@ -261,10 +261,7 @@ err datasets_save_tokenizer(const trainer *t) {
     if (is_new && t->start.path) TRY(hf_keep_files(t->start.path, t->dir));
     if (!bytes) TRY(hf_name_end(t->dir, tok, end));
     if (!tok) return OK;
-    char *to = io_join(t->dir, "tokenizer.json");
-    err e = tokenizer_save(tok, to);
-    free(to);
-    return e;
+    return tokenizer_save(tok, PATH_IN(t->dir, "tokenizer.json"));
 }
 
 /* ---- loaders ----------------------------------------------------------------------------------- */

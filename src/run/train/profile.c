@@ -24,9 +24,7 @@ static char *profile_path(const trainer *t, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(name, sizeof name, fmt, args);
     va_end(args);
-    char *folder = io_join(t->dir, "profile"), *path = io_join(folder, name);
-    free(folder);
-    return path;
+    return io_join(PATH_IN(t->dir, "profile"), name);
 }
 
 /* Appends what a rank wrote, and removes it. A host that does not share the folder keeps its part. */
@@ -60,9 +58,7 @@ static void add_process_name(const trainer *t, int rank, str *out) {
 /* Joins the events of all ranks into one file. @param mine lines that end in ",\n". */
 static err write_events(const trainer *t, const char *path, const str *mine) {
     int n = mesh_world(&t->mesh);
-    char *folder = io_join(t->dir, "profile");
-    err e = io_make_dirs(folder);
-    free(folder);
+    err e = io_make_dirs(PATH_IN(t->dir, "profile"));
     if (n > 1) {
         char *part = profile_path(t, ".rank-%d", t->mesh.rank);
         if (!e) e = io_write(part, mine->text ? mine->text : "", mine->len);

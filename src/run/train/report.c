@@ -218,10 +218,7 @@ void trainer_report_changes(const trainer *t) {
 }
 
 static err write_program_text(const char *folder, const char *name, const str *text) {
-    char *path = io_join(folder, name);
-    err e = io_write(path, text->text, text->len);
-    free(path);
-    return e;
+    return io_write(PATH_IN(folder, name), text->text, text->len);
 }
 
 err trainer_write_programs(const trainer *t) {
@@ -231,7 +228,7 @@ err trainer_write_programs(const trainer *t) {
     } all[] = { { "train.txt", &t->train },
                 { "eval.txt", &t->eval },
                 { "decode.txt", &t->gen.by_length[0].step[0] } };
-    char *folder = io_join(t->dir, "programs");
+    const char *folder = PATH_IN(t->dir, "programs");
     err e = io_make_dirs(folder);
     for (size_t i = 0; i < COUNT_OF(all) && !e; i++) {
         if (!all[i].c->first) continue;
@@ -250,6 +247,5 @@ err trainer_write_programs(const trainer *t) {
     for (int i = 0, n = optim_programs(t->o, update); i < n; i++) prog_dump(update[i], &text);
     if (!e) e = write_program_text(folder, "update.txt", &text);
     str_free(&text);
-    free(folder);
     return e;
 }

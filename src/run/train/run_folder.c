@@ -41,70 +41,46 @@ static const char *run_entry_at(int i) {
 
 /* Moves an entry of the folder `from` to the folder `to`, over what is there. */
 static err move_entry(const run_folder *f, const char *from, const char *to, const char *name) {
-    err e = OK;
-    char *old = io_join(from, name), *new = io_join(to, name);
-    if (io_exists(old)) {
-        TRY_CLEAN(io_remove_tree(f->path, new));
-        TRY_CLEAN(io_rename(old, new));
-    }
-cleanup:
-    free(old);
-    free(new);
-    return e;
+    if (!io_has(from, name)) return OK;
+    TRY(io_remove_tree(f->path, PATH_IN(to, name)));
+    return io_rename(PATH_IN(from, name), PATH_IN(to, name));
 }
 
 static err keep_previous_run(run_folder *f) {
-    err e = OK;
-    char *previous = io_join(f->path, PREVIOUS);
-    TRY_CLEAN(io_make_dirs(previous));
+    const char *previous = PATH_IN(f->path, PREVIOUS);
+    TRY(io_make_dirs(previous));
     f->has_previous = true;
-    for (int i = 0; run_entry_at(i); i++)
-        TRY_CLEAN(move_entry(f, f->path, previous, run_entry_at(i)));
-cleanup:
-    free(previous);
-    return e;
+    for (int i = 0; run_entry_at(i); i++) TRY(move_entry(f, f->path, previous, run_entry_at(i)));
+    return OK;
 }
 
 /* Removes everything that the new run wrote, whether or not the earlier one had such a file. */
 static err restore_previous(run_folder *f) {
-    err e = OK;
-    char *previous = io_join(f->path, PREVIOUS);
-    for (int i = 0; run_entry_at(i); i++)
-        TRY_CLEAN(move_entry(f, previous, f->path, run_entry_at(i)));
-    TRY_CLEAN(io_remove_tree(f->path, previous));
+    const char *previous = PATH_IN(f->path, PREVIOUS);
+    for (int i = 0; run_entry_at(i); i++) TRY(move_entry(f, previous, f->path, run_entry_at(i)));
+    TRY(io_remove_tree(f->path, previous));
     f->has_previous = false;
-cleanup:
-    free(previous);
-    return e;
+    return OK;
 }
 
 static err remove_removed(const run_folder *f) {
-    char *removed = io_join(f->path, REMOVED);
-    err e = io_remove_tree(f->path, removed);
-    free(removed);
-    return e;
+    return io_remove_tree(f->path, PATH_IN(f->path, REMOVED));
 }
 
 static err lock_folder(run_folder *f) {
-    char *path = io_join(f->path, ".lock");
-    err e = io_lock_take(path, f->path, &f->lock);
-    free(path);
-    return e;
+    return io_lock_take(PATH_IN(f->path, ".lock"), f->path, &f->lock);
 }
 
 err folder_open(run_folder *f, const char *path) {
-    err e = OK;
     f->path = strdup(path);
     if (!io_is_dir(path)) return OK; /* made, and locked, when the run begins */
     TRY(lock_folder(f));
-    char *previous = io_join(path, PREVIOUS);
-    if (io_is_dir(previous)) {
+    if (io_is_dir(PATH_IN(path, PREVIOUS))) {
         log_warn("%s: the run that was to replace this one had not taken a step; this one is back",
                  path);
-        e = restore_previous(f);
+        TRY(restore_previous(f));
     }
-    free(previous);
-    return e ? e : remove_removed(f);
+    return remove_removed(f);
 }
 
 static bool stat_folder(const char *path, folder_id *id) {
@@ -144,10 +120,7 @@ err folder_begin(run_folder *f, bool fresh) {
 
 err folder_drop_previous(run_folder *f) {
     if (!f->has_previous) return OK;
-    char *previous = io_join(f->path, PREVIOUS), *removed = io_join(f->path, REMOVED);
-    err e = io_rename(previous, removed);
-    free(previous);
-    free(removed);
+    err e = io_rename(PATH_IN(f->path, PREVIOUS), PATH_IN(f->path, REMOVED));
     TRY(e);
     f->has_previous = false;
     return remove_removed(f);
@@ -168,13 +141,12 @@ err folder_drop_previous(run_folder *f) {
 /* Whether .lock at the path names this process as the holder. Reading our own lock file would drop the lock:
  * only asked of another file. */
 static bool has_our_signature(const run_folder *f) {
-    char *path = io_join(f->path, ".lock"), *text = NULL;
-    const char *ours = io_lock_signature(f->lock);
+    const char *path = PATH_IN(f->path, ".lock"), *ours = io_lock_signature(f->lock);
+    char *text = NULL;
     err e = io_exists(path) ? io_read(path, 1 << 10, &text, NULL) : OK;
     bool same = !e && text && *ours && strcmp(text, ours) == 0;
     err_free(e);
     free(text);
-    free(path);
     return same;
 }
 
@@ -202,10 +174,9 @@ static bool take_over_again(run_folder *f) {
 folder_state folder_look(run_folder *f) {
     folder_id now;
     struct stat own, used_config;
-    char *used = io_join(f->path, "config.yaml");
-    bool found = stat_folder(f->path, &now), has_config = stat(used, &used_config) == 0;
+    bool found = stat_folder(f->path, &now);
+    bool has_config = stat(PATH_IN(f->path, "config.yaml"), &used_config) == 0;
     bool emptied = !has_config && errno == ENOENT;
-    free(used);
     if (found && now.device == f->id.device && now.inode == f->id.inode)
         return emptied ? FOLDER_REMOVED : FOLDER_THERE;
     if (has_config)

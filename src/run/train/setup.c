@@ -198,11 +198,10 @@ err trainer_open_log(trainer *t) {
 
 /* Keeps what the run prints, also that of earlier processes: a terminal or a scheduler may not. */
 static err open_text_log(trainer *t) {
-    char *path = io_join(t->dir, "train.log");
+    const char *path = PATH_IN(t->dir, "train.log");
     t->text_log = fopen(path, "ae");
     err e = t->text_log ? OK : ERR("cannot write %s: %s", path, strerror(errno));
     log_keep(t->text_log);
-    free(path);
     return e;
 }
 

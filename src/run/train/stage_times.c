@@ -60,20 +60,18 @@ static void describe_tasks(const timetable *s, const float *at, int64_t step, bo
 
 /* A page without a timetable does not end a run. */
 static void write_tasks(const trainer *t, const str *text) {
-    char *path = io_join(t->dir, OBSERVE_TIMETABLE);
+    const char *path = PATH_IN(t->dir, OBSERVE_TIMETABLE);
     err e = t->folder.state == FOLDER_THERE ? io_write(path, text->text, text->len) : OK;
     if (e) log_warn("%s is not up to date: %s", path, err_message(e));
     err_free(e);
-    free(path);
 }
 
 void stage_times_open(trainer *t) {
     timetable s;
     if (!has_stages(t)) { /* the folder may have been a pipeline's */
-        char *path = io_join(t->dir, OBSERVE_TIMETABLE);
+        const char *path = PATH_IN(t->dir, OBSERVE_TIMETABLE);
         if (unlink(path) && errno != ENOENT)
             log_warn("cannot remove %s: %s", path, strerror(errno));
-        free(path);
         return;
     }
     err e = timetable_make(pipe_of(t), (int)t->len.micros, &s);

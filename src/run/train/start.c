@@ -13,7 +13,6 @@
 #include "start_internal.h"
 #include "trainer_internal.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,12 +55,7 @@ static err download_given(trainer *t, const char *option, char **from) {
     return e;
 }
 
-err start_drop_download(trainer *t) {
-    char *folder = io_join(t->dir, DOWNLOAD);
-    err e = io_remove_tree(t->dir, folder);
-    free(folder);
-    return e;
-}
+err start_drop_download(trainer *t) { return io_remove_tree(t->dir, PATH_IN(t->dir, DOWNLOAD)); }
 
 /* A new run would overwrite the earlier one's checkpoints step by step, and a resume would find both. */
 static err refuse_used_store(trainer *t) {

@@ -4,7 +4,6 @@
 #include "setup_internal.h"
 #include "trainer_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "io/io.h"
@@ -38,12 +37,11 @@ void trainer_used_config(const trainer *t, config *used) {
 err trainer_write_config(const trainer *t) {
     config used;
     str text = { 0 };
-    char *path = io_join(t->dir, "config.yaml");
+    const char *path = PATH_IN(t->dir, "config.yaml");
     trainer_used_config(t, &used);
     config_print_used(&used, &text);
     err e = io_write(path, text.text, text.len);
     config_free(&used);
-    free(path);
     str_free(&text);
     return e;
 }

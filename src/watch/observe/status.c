@@ -212,7 +212,7 @@ bool status_take_event(run_status *s, const json_t *e) {
 
 /* ---- the process that runs ------------------------------------------------------------------------------ */
 static bool read_status_file(const char *dir, run_status *out) {
-    char *path = io_join(dir, STATUS_FILE);
+    const char *path = PATH_IN(dir, STATUS_FILE);
     json_t *o = NULL;
     err e = io_exists(path) ? io_json_read(path, &o) : OK;
     *out = status_none();
@@ -220,7 +220,6 @@ static bool read_status_file(const char *dir, run_status *out) {
     if (there) read_status_json(o, out);
     err_free(e);
     json_decref(o);
-    free(path);
     return there;
 }
 
@@ -248,7 +247,7 @@ void status_begin(const char *dir, int64_t step, int64_t steps, double total_tok
 }
 
 err status_write(const char *dir, const run_status *s) {
-    char *path = io_join(dir, STATUS_FILE);
+    const char *path = PATH_IN(dir, STATUS_FILE);
     json_t *o = status_json(s);
     json_object_set_new(o, "pid", json_integer(s->pid));
     json_object_set_new(o, "pid_began", json_integer(s->pid_began));
@@ -259,7 +258,6 @@ err status_write(const char *dir, const run_status *s) {
     err e = io_publish(path, text, strlen(text));
     free(text);
     json_decref(o);
-    free(path);
     return e;
 }
 

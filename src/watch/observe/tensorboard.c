@@ -327,9 +327,7 @@ static err truncate_event_files(tb_writer *w, int64_t first) {
         if (sscanf(names[i], PREFIX "%lld.%d.ingot", &seconds, &number) != 2) continue;
         w->seconds = MAX(w->seconds, seconds);
         w->number = MAX(w->number, number);
-        char *path = io_join(w->dir, names[i]);
-        e = truncate_event_file(w->dir, path, first);
-        free(path);
+        e = truncate_event_file(w->dir, PATH_IN(w->dir, names[i]), first);
     }
     io_list_free(names, n);
     return e;

@@ -172,7 +172,7 @@ static void measure_run_speed(run_report *r) {
 /* Calls `take` for each line of a file of the run that is a JSON object. A file that does not exist is empty. */
 static err each_object(run_report *r, const char *name,
                        void (*take)(run_report *r, const json_t *o)) {
-    char *path = io_join(r->dir, name);
+    const char *path = PATH_IN(r->dir, name);
     io_mapping m = { 0 };
     err e = io_exists(path) ? io_map(path, &m) : OK;
     const char *at = (const char *)m.data, *end = at ? at + m.size : NULL;
@@ -184,7 +184,6 @@ static err each_object(run_report *r, const char *name,
         at = newline ? newline + 1 : end;
     }
     io_unmap(&m);
-    free(path);
     return e;
 }
 

@@ -19,8 +19,7 @@ static void add_cell(cells *c, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    mem_reserve((void **)&c->text, &c->capacity, c->n, sizeof *c->text);
-    c->text[c->n++] = strdup(text);
+    LIST_ADD(c->text, c->n, c->capacity) = strdup(text);
 }
 static void add_number_cell(cells *c, const char *fmt, double v) {
     char text[64] = "-";

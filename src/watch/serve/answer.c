@@ -77,9 +77,7 @@ static int64_t event_bytes(const served_run *run) {
     int64_t sum = 0;
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         struct stat st;
-        char *path = io_join(run->dir, names[i]);
-        if (lstat(path, &st) == 0) sum += (int64_t)st.st_size;
-        free(path);
+        if (lstat(PATH_IN(run->dir, names[i]), &st) == 0) sum += (int64_t)st.st_size;
     }
     return sum;
 }
@@ -161,9 +159,7 @@ static void answer_csv(const served_site *site, const serve_request *r, serve_an
 /* @return the last `most` bytes of a file of the run, from a line's beginning on; owned; "" when it cannot be read. */
 static char *read_file_tail(const served_run *run, const char *name, int64_t most) {
     struct stat st;
-    char *path = io_join(run->dir, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    free(path);
+    int fd = open(PATH_IN(run->dir, name), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     char *text = mem_alloc((size_t)most + 1);
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
         int64_t from = MAX(0, (int64_t)st.st_size - most);

@@ -14,7 +14,6 @@
 #include "vmath.h"
 
 #include <float.h>
-#include <math.h>
 #include <string.h>
 
 /* ---- the expanded form ------------------------------------------------------------------------- */

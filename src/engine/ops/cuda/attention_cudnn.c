@@ -582,8 +582,7 @@ static att_graph *find_or_build(struct cuda_attention *a, const att_shape *s) {
     for (int i = 0; i < a->n; i++)
         if (memcmp(&a->graph[i]->shape, s, sizeof *s) == 0) return a->graph[i];
     att_graph *g = build_graph(a->dnn, s);
-    mem_reserve((void **)&a->graph, &a->cap, a->n, sizeof *a->graph);
-    a->graph[a->n++] = g;
+    LIST_ADD(a->graph, a->n, a->cap) = g;
     return g;
 }
 

@@ -171,8 +171,7 @@ static tuned_gemm *find_or_tune(cuda_context *x, const cuda_gemm *g, gemm_worksp
     describe_gemm(t);
     set_addresses(t, g);
     tuned_gemm_choose(x, t, g, w);
-    mem_reserve((void **)&cache->gemm, &cache->cap, cache->n, sizeof *cache->gemm);
-    cache->gemm[cache->n++] = t;
+    LIST_ADD(cache->gemm, cache->n, cache->cap) = t;
     return t;
 }
 

@@ -73,8 +73,7 @@ static void set_entry(struct gemm_cache_file *f, const gemm_cache_entry *e) {
     if (old) {
         *old = *e;
     } else if (f->n < MAX_ENTRIES) {
-        mem_reserve((void **)&f->entry, &f->cap, f->n, sizeof *f->entry);
-        f->entry[f->n++] = *e;
+        LIST_ADD(f->entry, f->n, f->cap) = *e;
     }
 }
 
