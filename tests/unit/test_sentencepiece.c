@@ -246,13 +246,14 @@ static void search_plainly(const drawn_model *m, const char *text, size_t n, tok
 static void draw_text(chance *c, int round, str *text) {
     uint64_t letter = 0, run = 0;
     for (int i = 0; i < TEXT_CHARS; i++) {
-        bool is_rare = below(c, 100) == 0, has_spaces = round == 0 || below(c, 1000) == 0;
+        bool has_spaces = round == 0 || below(c, 1000) == 0;
         if (run == 0) {
             letter = has_spaces ? below(c, LETTERS - 1) : 1 + below(c, LETTERS - 2);
             run = round == 2 && below(c, 10) == 0 ? 1 + below(c, 1500) : 1;
+            if (round < 2 && below(c, 100) == 0) letter = UNKNOWN_LETTER, run = 1 + below(c, 40);
         }
         run--;
-        str_add(text, "%s", letters[is_rare && round < 2 ? UNKNOWN_LETTER : letter]);
+        str_add(text, "%s", letters[letter]);
     }
 }
 
