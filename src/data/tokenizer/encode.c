@@ -12,9 +12,16 @@
 #include "tokenizer/chars_internal.h"
 #include "tokenizer/tokenizer_internal.h"
 
+/* The ids of a part that is a single character of three bytes: it is found by its number, without a hash. */
+typedef struct char_ids {
+    int32_t id[3];
+    uint32_t n; /* 0: not known yet */
+} char_ids;
+
 struct encoder {
     const tokenizer *t;
     cache cache;
+    char_ids *chars; /* [ADJACENCY_CHARS]; NULL: pieces are never split */
     bpe_work work;
     bpe_job jobs[32]; /* scratch */
     unigram_work path;
@@ -30,12 +37,14 @@ encoder *encoder_new(const tokenizer *t) {
     e->t = t;
     e->regex = regex_work_new(true);
     cache_init(&e->cache);
+    if (t->adjacency.whole) e->chars = mem_alloc(ADJACENCY_CHARS * sizeof *e->chars);
     return e;
 }
 
 void encoder_free(encoder *e) {
     if (!e) return;
     cache_free(&e->cache);
+    free(e->chars);
     bpe_work_free(&e->work);
     unigram_work_free(&e->path);
     regex_work_free(e->regex);
@@ -114,10 +123,10 @@ static void add_piece(encoder *e, cache_key key, const char *piece, size_t len) 
 
 /* Pieces by the hundred: their keys first, so that the memory they lead to is on its way when they
  * are looked up. Long pieces of scripts that do not separate words are split further (adjacency.c). */
-enum { BATCH = 256, ONE_CHAR = 3 }; /* a part of one character is nearly always cached */
+enum { BATCH = 256, ONE_CHAR = 3 };
 typedef struct lookup {
-    cache_key key;
-    cache_entry *set;
+    cache_key key;    /* of a single character, its number */
+    cache_entry *set; /* NULL: it is a single character */
     size_t len;
 } lookup;
 /* Pieces that the scanner found; a piece may be split into more parts than fit in a batch. */
@@ -171,12 +180,17 @@ static int prepare_text(const encoder *e, const char *text, size_t n, size_t fro
         size_t end = plain < left ? s->ends[s->next] : from;
         for (; from < end && count < BATCH; count++) {
             size_t part = adjacency_part_end(&e->t->adjacency, text, from, end), len = part - from;
+            if (len == ONE_CHAR && is_three_bytes(text + from)) {
+                at[count] = (lookup){ { three_bytes_number(text + from), 0 }, NULL, len };
+                from = part;
+                continue;
+            }
             cache_key key = piece_key(text + from, len, n - from);
             at[count] = (lookup){ key, cache_set(&e->cache, key), len };
             __builtin_prefetch(at[count].set);
             s->parts[s->n_parts].text = text + from;
             s->parts[s->n_parts].at = count;
-            s->n_parts += joins && len > ONE_CHAR && len <= CACHE_LONGEST;
+            s->n_parts += joins && len <= CACHE_LONGEST;
             from = part;
         }
         s->next += plain < left && from == end;
@@ -209,6 +223,16 @@ static void fill_cache(encoder *e, const scanned *s, const lookup *at) {
     }
 }
 
+static const char_ids *char_ids_of(encoder *e, uint32_t number, const char *text) {
+    char_ids *c = &e->chars[number];
+    if (c->n) return c;
+    size_t n;
+    const int32_t *ids = bpe_piece(&e->t->bpe, &e->work, text, ONE_CHAR, &n);
+    memcpy(c->id, ids, n * sizeof *ids);
+    c->n = (uint32_t)n;
+    return c;
+}
+
 static void add_scanned(encoder *e, const char *text, size_t n) {
     lookup at[BATCH];
     scanned found = { .n = 0 };
@@ -218,6 +242,12 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
         fill_cache(e, &found, at);
         int32_t *out = e->out->at + e->out->n;
         for (int i = 0; i < pieces; from += at[i++].len) {
+            if (!at[i].set) {
+                const char_ids *c = char_ids_of(e, (uint32_t)at[i].key.low, text + from);
+                memcpy(out, c->id, sizeof c->id);
+                out += c->n;
+                continue;
+            }
             bool is_short = at[i].len <= CACHE_SHORT;
             const cache_entry *c = is_short ? cache_find(at[i].set, at[i].key) : NULL;
             if (c && c->n <= CACHE_INLINE) {
