@@ -264,6 +264,55 @@ static void compare(const char *line, size_t n) {
     free(copy);
 }
 
+/* Unicode's table of well-formed byte sequences: first bytes, second bytes, bytes in all. */
+static size_t well_formed_length(const char *text, size_t n) {
+    static const uint8_t table[][5] = {
+        { 0x00, 0x7F, 0x00, 0xFF, 1 }, { 0xC2, 0xDF, 0x80, 0xBF, 2 }, { 0xE0, 0xE0, 0xA0, 0xBF, 3 },
+        { 0xE1, 0xEC, 0x80, 0xBF, 3 }, { 0xED, 0xED, 0x80, 0x9F, 3 }, { 0xEE, 0xEF, 0x80, 0xBF, 3 },
+        { 0xF0, 0xF0, 0x90, 0xBF, 4 }, { 0xF1, 0xF3, 0x80, 0xBF, 4 }, { 0xF4, 0xF4, 0x80, 0x8F, 4 },
+    };
+    const uint8_t *p = (const uint8_t *)text;
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        const uint8_t *t = table[i];
+        if (p[0] < t[0] || p[0] > t[1]) continue;
+        if (t[4] > n || (t[4] > 1 && (p[1] < t[2] || p[1] > t[3]))) return 0;
+        for (size_t k = 2; k < t[4]; k++)
+            if ((p[k] & 0xC0) != 0x80) return 0;
+        return t[4];
+    }
+    return 0;
+}
+
+/* Damage is found at its very byte, wherever it is in a block of bytes that are checked at once. */
+static void bytes_are_valid_up_to_the_first_bad_character(void **state) {
+    static const uint32_t first[] = {
+        0x20, 0x80, 0x800, 0x4E00, 0xD000, 0xE000, 0x10000, 0x100000
+    };
+    static const uint32_t count[] = { 95, 0x780, 0x800, 0x5000, 0x800, 0x2000, 0x1000, 0x10000 };
+    uint64_t at = 0;
+    int valid = 0;
+    for (int round = 0; round < 100000; round++) {
+        str s = { 0 };
+        for (uint64_t chars = draw(&at, 40); chars > 0; chars--) {
+            char code[4];
+            uint64_t range = draw(&at, 3) ? draw(&at, COUNT_OF(first)) : 0;
+            uint32_t cp = first[range] + (uint32_t)draw(&at, count[range]);
+            str_add_bytes(&s, code, (size_t)utf8_encode(cp, code));
+        }
+        if (s.len && draw(&at, 2)) s.text[draw(&at, s.len)] = (char)draw(&at, 256);
+        size_t n = s.len - (s.len && draw(&at, 4) == 0), expected = 0, len;
+        char *copy = malloc(n ? n : 1); /* so that reading past its end is seen */
+        if (n) memcpy(copy, s.text, n);
+        while (expected < n && (len = well_formed_length(copy + expected, n - expected)) > 0)
+            expected += len;
+        assert_int_equal(utf8_valid(copy, n), expected);
+        valid += expected == n;
+        free(copy);
+        str_free(&s);
+    }
+    assert_in_range(valid, 30000, 80000);
+}
+
 static void random_value(str *out, uint64_t *at, int depth);
 
 static void random_string(str *out, uint64_t *at) {
@@ -349,6 +398,7 @@ static void deep_lines_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_are_valid_up_to_the_first_bad_character),
         TEST(truncated_files),
         TEST(files_with_flipped_bits),
         TEST(what_is_readable_is_used),

@@ -50,8 +50,11 @@ language_scratch *language_scratch_new(const language_model *m) {
     r->sum = mem_alloc((size_t)m->dim * sizeof *r->sum);
     if (m->maxn > 0 && m->dim <= CACHED_DIM) {
         r->cache_stride = sizeof(cached_word) + (size_t)m->dim * sizeof(float);
-        r->cache = mem_alloc(CACHED_WORDS * r->cache_stride);
+        r->cache = mem_alloc_large(CACHED_WORDS * r->cache_stride);
+        memset(r->cache, 0, CACHED_WORDS * r->cache_stride);
     }
+    r->cap_list = 2 * ROWS_AT_ONCE;
+    r->list = mem_alloc((size_t)r->cap_list * sizeof *r->list);
     r->path = mem_alloc(((size_t)m->labels + 1) * sizeof *r->path);
     r->path_log = mem_alloc(((size_t)m->labels + 1) * sizeof *r->path_log);
     return r;
@@ -156,14 +159,18 @@ static void add_gathered(const language_model *m, language_scratch *r, float *su
     r->listed = 0;
 }
 
-/* Adds a row to the list of those that the word or text has. */
-static void list_row(const language_model *m, language_scratch *r, int64_t row, float *sum) {
-    if (!r->listing && r->listed == ROWS_AT_ONCE) add_gathered(m, r, sum);
-    if (r->listed == r->cap_list) {
-        r->cap_list = MAX(2 * ROWS_AT_ONCE, 2 * r->cap_list);
+/* Adds a row to the list of those that the word or text has. @param fits the list is known to have a free entry. */
+static inline void list_row(const language_model *m, language_scratch *r, int64_t row, float *sum,
+                            bool fits) {
+    if (!fits && !r->listing && r->listed == ROWS_AT_ONCE) add_gathered(m, r, sum);
+    if (!fits && r->listed == r->cap_list) {
+        r->cap_list *= 2;
         r->list = mem_grow(r->list, (size_t)r->cap_list * sizeof *r->list);
     }
     r->list[r->listed++] = row;
+    if (!m->in.quantized) return;
+    __builtin_prefetch(m->in.data + row * m->in.q.parts);
+    if (m->in.norms) __builtin_prefetch(m->in.norms + row);
 }
 
 static float dot_row(const language_model *m, const float *hidden, int64_t row) {
@@ -179,17 +186,20 @@ static int64_t ngram_bucket(const language_model *m, const language_scratch *r, 
     return (int64_t)((unsigned __int128)(r->bucket_inverse * hash) * (uint32_t)m->bucket >> 64);
 }
 
-static void list_bucket(const language_model *m, language_scratch *r, int64_t bucket, float *sum) {
+static inline void list_bucket(const language_model *m, language_scratch *r, int64_t bucket,
+                               float *sum, bool fits) {
     if (m->kept) {
         const ft_kept *k = ft_kept_slot(m, bucket);
         if (k->bucket < 0) return;
         bucket = k->row;
     }
-    list_row(m, r, m->words + bucket, sum);
+    list_row(m, r, m->words + bucket, sum, fits);
 }
 
-/* Adds the n-grams of minn to maxn characters of r->word, including < and > but not these alone. */
-static void add_ngrams(const language_model *m, language_scratch *r) {
+/* Adds the n-grams of minn to maxn characters of r->word, including < and > but not these alone.
+ * @param fits the list is known to have an entry for each. */
+static inline __attribute__((always_inline)) void add_ngrams(const language_model *m,
+                                                             language_scratch *r, bool fits) {
     const char *w = r->word.text;
     size_t len = r->word.len;
     for (size_t i = 0; i < len; i++) {
@@ -200,7 +210,7 @@ static void add_ngrams(const language_model *m, language_scratch *r) {
             h = ft_hash(h, w[end++]);
             while (end < len && ((unsigned char)w[end] & 0xC0) == 0x80) h = ft_hash(h, w[end++]);
             bool edge = n == 1 && (i == 0 || end == len);
-            if (n >= m->minn && !edge) list_bucket(m, r, ngram_bucket(m, r, h), r->sum);
+            if (n >= m->minn && !edge) list_bucket(m, r, ngram_bucket(m, r, h), r->sum, fits);
         }
     }
 }
@@ -214,7 +224,7 @@ static void add_word_ngrams(const language_model *m, language_scratch *r) {
             uint64_t word = (uint64_t)(int64_t)r->recent[k % MAX_NGRAMS];
             h = k == r->words - n ? word : h * 116049371u + word;
         }
-        list_bucket(m, r, (int64_t)(h % (uint64_t)m->bucket), r->hidden);
+        list_bucket(m, r, (int64_t)(h % (uint64_t)m->bucket), r->hidden, false);
     }
     if (!r->listing) add_gathered(m, r, r->hidden);
 }
@@ -231,23 +241,35 @@ static const char end_of_text[] = "</s>";
 static void sum_word(const language_model *m, language_scratch *r, const char *w, size_t len,
                      int32_t index) {
     memset(r->sum, 0, (size_t)m->dim * sizeof *r->sum);
-    if (index >= 0) list_row(m, r, index, r->sum);
+    if (index >= 0) list_row(m, r, index, r->sum, false);
     bool end = len == sizeof end_of_text - 1 && memcmp(w, end_of_text, len) == 0;
     if (m->maxn > 0 && !end) {
         r->word.len = 0;
         str_add_bytes(&r->word, "<", 1);
         str_add_bytes(&r->word, w, len);
         str_add_bytes(&r->word, ">", 1);
-        add_ngrams(m, r);
+        bool fits = !r->listing && r->word.len * (size_t)m->maxn < ROWS_AT_ONCE;
+        if (fits)
+            add_ngrams(m, r, true); /* after the row of the word, at most */
+        else
+            add_ngrams(m, r, false);
     }
     if (!r->listing) add_gathered(m, r, r->sum);
 }
 
+/* @return where the sum of a word is kept, on its way into the caches; NULL: it is not kept. */
+static cached_word *find_cached_sum(const language_scratch *r, const char *w, size_t len) {
+    enum { LINE = 64 };
+    if (!r->cache || r->listing || len > CACHED_WORD) return NULL;
+    char *slot = r->cache + (word_hash(w, len) & (CACHED_WORDS - 1)) * r->cache_stride;
+    __builtin_prefetch(slot);
+    __builtin_prefetch(slot + LINE);
+    return (cached_word *)slot;
+}
+
 /* Adds the sum of a word to r->hidden. Sums of words that are not in the table are computed and put there. */
-static void add_word_rows(const language_model *m, language_scratch *r, const char *w, size_t len) {
-    size_t slot = (size_t)(word_hash(w, len) & (CACHED_WORDS - 1));
-    bool cached = r->cache && !r->listing && len <= CACHED_WORD;
-    cached_word *c = cached ? (cached_word *)(r->cache + slot * r->cache_stride) : NULL;
+static void add_word_rows(const language_model *m, language_scratch *r, const char *w, size_t len,
+                          cached_word *c) {
     const float *sum = c ? c->sum : r->sum;
     if (c && c->len == len && same_bytes(c->text, w, len)) {
         r->rows += c->rows;
@@ -264,12 +286,13 @@ static void add_word_rows(const language_model *m, language_scratch *r, const ch
     for (int32_t i = 0; i < m->dim; i++) r->hidden[i] += sum[i];
 }
 
-static void embed_word(const language_model *m, language_scratch *r, const char *w, size_t len) {
+static void embed_word(const language_model *m, language_scratch *r, const char *w, size_t len,
+                       cached_word *c) {
     static const char label[] = "__label__"; /* fastText does not treat such a text as a word */
     if (len >= sizeof label - 1 && memcmp(w, label, sizeof label - 1) == 0 &&
         ft_find_word(m, w, len, hash_word(w, len)) < 0)
         return;
-    add_word_rows(m, r, w, len);
+    add_word_rows(m, r, w, len, c);
     if (m->word_ngrams < 2) return;
     r->recent[r->words++ % MAX_NGRAMS] = (int32_t)hash_word(w, len);
     add_word_ngrams(m, r);
@@ -291,11 +314,24 @@ static size_t find_word_end(text_span text, size_t at) {
 static void embed_text(const language_model *m, language_scratch *r, text_span text) {
     memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
     r->rows = r->words = r->listed = 0;
-    for (size_t at = 0, end; at < text.len; at = end + 1) {
-        end = find_word_end(text, at);
-        if (end > at) embed_word(m, r, text.at + at, end - at);
+    /* Words by the dozen: the sums of all are asked for before the first is used. */
+    struct {
+        text_span word;
+        cached_word *cached;
+    } ahead[16];
+    for (size_t at = 0; at < text.len;) {
+        size_t n = 0;
+        for (size_t end; n < COUNT_OF(ahead) && at < text.len; at = end + 1) {
+            end = find_word_end(text, at);
+            if (end == at) continue;
+            ahead[n].word = (text_span){ text.at + at, end - at };
+            ahead[n++].cached = find_cached_sum(r, text.at + at, end - at);
+        }
+        for (size_t i = 0; i < n; i++)
+            embed_word(m, r, ahead[i].word.at, ahead[i].word.len, ahead[i].cached);
     }
-    embed_word(m, r, end_of_text, sizeof end_of_text - 1);
+    size_t len = sizeof end_of_text - 1;
+    embed_word(m, r, end_of_text, len, find_cached_sum(r, end_of_text, len));
 }
 
 /* ---- probabilities --------------------------------------------------------------------------- */

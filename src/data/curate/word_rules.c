@@ -19,7 +19,7 @@ enum {
     MATCH_LIMIT = 1000000,
     SUFFIX_REACH =
         64, /* bytes that a suffix and what it looks back at have at most, but for dots */
-    CACHE_SLOTS = 1 << 13,
+    CACHE_SLOTS = 1 << 16,
     CACHE_CHUNK = 22, /* bytes of a chunk that is remembered, */
     CACHE_WORDS = 7,  /* and the tokens of one */
 };
@@ -81,11 +81,13 @@ static void index_exceptions(word_rules *w) {
 
 static bool find_match(const word_rules *w, word_scratch *s, pattern_kind kind, const char *text,
                        size_t n, size_t from, size_t *begin, size_t *end) {
-    bool anchored = kind == PREFIX || kind == WHOLE || kind == URL;
-    uint32_t options = PCRE2_NO_UTF_CHECK | (anchored ? PCRE2_ANCHORED : 0);
-    if (!w->pattern[kind]) return false;
-    int rc =
-        pcre2_match(w->pattern[kind], (PCRE2_SPTR)text, n, from, options, s->match, s->context);
+    const pcre2_code *code = w->pattern[kind];
+    PCRE2_SPTR t = (PCRE2_SPTR)text;
+    if (!code) return false;
+    int rc = pcre2_match(code, t, n, from, PCRE2_NO_UTF_CHECK, s->match, s->context);
+    if (rc ==
+        PCRE2_ERROR_JIT_STACKLIMIT) /* of a chunk of many kilobytes: the interpreter has no such limit */
+        rc = pcre2_match(code, t, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->match, s->context);
     if (rc < 0)
         return false; /* none, or too costly to find: only a URL of thousands of bytes can be */
     const size_t *at = pcre2_get_ovector_pointer(s->match);
@@ -335,8 +337,10 @@ err word_rules_compile(const char *text, pattern_kind kind, const char *where, c
     int code;
     size_t at;
     if (!*text) return ERR("%s: \"%s\": the pattern is empty", where, name);
-    uint32_t options =
-        PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | (kind == SUFFIX ? PCRE2_ENDANCHORED : 0);
+    /* Not options of pcre2_match, which would not run the compiled machine code then. */
+    bool anchored = kind == PREFIX || kind == WHOLE || kind == URL;
+    uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C |
+                       (anchored ? PCRE2_ANCHORED : 0) | (kind == SUFFIX ? PCRE2_ENDANCHORED : 0);
     *out = pcre2_compile((PCRE2_SPTR)text, strlen(text), options, &code, &at, NULL);
     if (!*out) {
         pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);

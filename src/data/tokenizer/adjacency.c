@@ -10,7 +10,8 @@
  * characters l1 l2 l3 and r1 r2 r3, `whole` has those of tokens that cover both, `prefix` those that cover
  * l1 l2 l3 r1 r2, and `suffix` those that cover l3 r1 r2 but not all of the left character. A token that covers
  * only r1 of the right one is entered with every r2. The first two are hashed: a set may claim an adjacency
- * that is not there, which costs a split, but it never misses one.
+ * that is not there, which costs a split, but it never misses one. Most characters of a script that a vocabulary was
+ * not trained on are not the left one in either, which a bit for each shows first.
  *
  * Where a piece that is a token is that token, whatever the merges are, a part must not become a token that
  * merges do not give: nothing is split off before the first and after the last character of such tokens. */
@@ -36,6 +37,7 @@ static void add_boundary(adjacency *a, const char *t, size_t n, size_t k) {
     for (size_t i = 1; i < after; i++)
         if (!is_follow(t[k + i])) return;
     const char *left = t + k - before, *right = t + k;
+    if (before == 3) set_bit(a->left, three_bytes_number(left));
     if (before == 3 && after == 3) {
         uint64_t key = adjacency_bytes(left, 3) << 24 | adjacency_bytes(right, 3);
         set_bit(a->whole, adjacency_hash(key, a->whole_shift));
@@ -100,6 +102,7 @@ static void alloc_sets(adjacency *a, int whole_log2, int prefix_log2) {
     *a = (adjacency){ .whole = mem_alloc((size_t)1 << whole_log2 >> 3),
                       .prefix = mem_alloc((size_t)1 << prefix_log2 >> 3),
                       .suffix = mem_alloc(ADJACENCY_SUFFIX_BITS / 8),
+                      .left = mem_alloc(ADJACENCY_CHARS / 8),
                       .whole_shift = 64 - whole_log2,
                       .prefix_shift = 64 - prefix_log2 };
 }
@@ -123,5 +126,6 @@ void adjacency_free(adjacency *a) {
     free(a->whole);
     free(a->prefix);
     free(a->suffix);
+    free(a->left);
     *a = (adjacency){ 0 };
 }

@@ -6,9 +6,10 @@
 
 typedef struct adjacency {
     uint64_t *whole, *prefix, *suffix; /* sets of bits; NULL: pieces are never split */
-    int whole_shift, prefix_shift;     /* of a hash to a bit of the first two */
+    uint64_t *left; /* by number of the character: whether `whole` or `prefix` has it on the left */
+    int whole_shift, prefix_shift; /* of a hash to a bit of the first two */
 } adjacency;
-enum { ADJACENCY_SUFFIX_BITS = 1 << 16 };
+enum { ADJACENCY_SUFFIX_BITS = 1 << 16, ADJACENCY_CHARS = 1 << 16 };
 void adjacency_build(const bpe *b, adjacency *a);
 void adjacency_free(adjacency *a);
 
@@ -16,6 +17,11 @@ void adjacency_free(adjacency *a);
 static inline bool is_three_bytes(const char *p) {
     return ((uint8_t)p[0] & 0xF0) == 0xE0 && ((uint8_t)p[1] & 0xC0) == 0x80 &&
            ((uint8_t)p[2] & 0xC0) == 0x80;
+}
+
+/* The number of such a character: its code point, if the text is not broken. */
+static inline uint32_t three_bytes_number(const char *p) {
+    return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
 }
 
 static inline uint64_t adjacency_bytes(const char *p, int n) {
@@ -39,10 +45,11 @@ static inline uint64_t adjacency_has(const uint64_t *set, uint64_t bit) {
 /* Whether some token may cover the boundary between two characters of three bytes. @param at where the
  * second begins. */
 static inline bool adjacency_covers(const adjacency *a, const char *at) {
+    if (adjacency_has(a->suffix, adjacency_index(at[-1], at[0], at[1]))) return true;
+    if (!adjacency_has(a->left, three_bytes_number(at - 3))) return false;
     uint64_t left = adjacency_bytes(at - 3, 3), right = adjacency_bytes(at, 3);
     return adjacency_has(a->whole, adjacency_hash(left << 24 | right, a->whole_shift)) ||
-           adjacency_has(a->prefix, adjacency_hash(left << 16 | right >> 8, a->prefix_shift)) ||
-           adjacency_has(a->suffix, adjacency_index(at[-1], at[0], at[1]));
+           adjacency_has(a->prefix, adjacency_hash(left << 16 | right >> 8, a->prefix_shift));
 }
 
 /* @return the end of the part of a piece that begins at `from`: the first boundary that no token covers, or

@@ -21,12 +21,16 @@ struct charsmap {
     size_t n_units;
     char *replacements; /* [n_replacements], and a NUL */
     size_t n_replacements;
-    bool plain[128]; /* ASCII that stays as it is when ASCII follows */
-    /* A bit for each character of three bytes: it is in the table or must be looked up for another reason; it
-     * begins longer texts there; it is the second character of one. */
-    uint64_t changes[BMP / 64], begins[BMP / 64], follows[BMP / 64];
+    bool plain[128];    /* ASCII that stays as it is when ASCII follows */
+    bool plain_text;    /* all characters from ' ' to '~' do */
+    uint8_t kinds[BMP]; /* of each character of three bytes, the sum of CHAR_* */
 };
 
+enum {
+    CHAR_CHANGES = 1, /* it is in the table or must be looked up for another reason */
+    CHAR_BEGINS = 2,  /* it begins longer texts there */
+    CHAR_FOLLOWS = 4, /* it is the second character of one */
+};
 enum { GRAPHEME_BYTES = 6 }; /* longer ones are replaced by character */
 
 /* ---- the double array ------------------------------------------------------------------------- */
@@ -79,8 +83,6 @@ static bool is_plain_ascii(const charsmap *m, int c) {
     return true;
 }
 
-static void set_char_bit(uint64_t *set, uint32_t cp) { set[cp >> 6] |= UINT64_C(1) << (cp & 63); }
-static bool has_char_bit(const uint64_t *set, uint32_t cp) { return set[cp >> 6] >> (cp & 63) & 1; }
 static uint32_t three_bytes_cp(const uint8_t *s) {
     return (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u);
 }
@@ -107,7 +109,7 @@ static bool find_followers(charsmap *m, size_t children) {
                                       (uint8_t)(0x80 | (bc & 63)) };
             size_t third = at;
             if (step_unit(m, &third, next[1], &value) && step_unit(m, &third, next[2], &value))
-                set_char_bit(m->follows, three_bytes_cp(next));
+                m->kinds[three_bytes_cp(next)] |= CHAR_FOLLOWS;
         }
     }
     return true;
@@ -123,9 +125,9 @@ static void classify_char(charsmap *m, uint32_t cp) {
         any |= whole && value; /* only a damaged table has a value for a part of a character */
     }
     if (any || (whole && !find_followers(m, at)))
-        set_char_bit(m->changes, cp);
+        m->kinds[cp] |= CHAR_CHANGES;
     else if (whole)
-        set_char_bit(m->begins, cp);
+        m->kinds[cp] |= CHAR_BEGINS;
 }
 
 err charsmap_new(const char *bytes, size_t n, charsmap **out) {
@@ -147,6 +149,8 @@ err charsmap_new(const char *bytes, size_t n, charsmap **out) {
         return ERR("the normalization table is damaged: its texts are not UTF-8");
     }
     for (int c = 1; c < 128; c++) m->plain[c] = is_plain_ascii(m, c);
+    m->plain_text = true;
+    for (int c = ' '; c <= '~'; c++) m->plain_text &= m->plain[c];
     for (uint32_t cp = 0x800; cp < BMP; cp++) classify_char(m, cp);
     *out = m;
     return OK;
@@ -176,18 +180,31 @@ static size_t copy_plain(const charsmap *m, const char *text, size_t n, size_t f
     return i;
 }
 
+/* Whether eight bytes are from ' ' to '~', and the one after them is ASCII. */
+static bool is_ascii_text(const char *p) {
+    const uint64_t high = 0x8080808080808080u;
+    uint64_t x;
+    memcpy(&x, p, sizeof x);
+    uint64_t from_space = x + 0x6060606060606060u, beyond = x + 0x0101010101010101u;
+    return (((from_space & high) ^ high) | ((x | beyond) & high) | (p[8] & 0x80u)) == 0;
+}
+
 /* Passes over what no rule can touch. @return where it ends. */
 static size_t skip_plain(const charsmap *m, const char *text, size_t n, size_t i) {
     const uint8_t *s = (const uint8_t *)text;
-    for (;;) {
+    for (size_t begun = n + 1; i != begun;) {
+        begun = i;
+        while (m->plain_text && i + 9 <= n && is_ascii_text(text + i)) i += 8;
         while (i + 1 < n && (s[i] & 0x80) == 0 && (s[i + 1] & 0x80) == 0 && m->plain[s[i]]) i++;
-        if (i + 3 > n || (s[i] & 0xF0) != 0xE0) return i;
-        uint32_t cp = three_bytes_cp(s + i);
-        if (has_char_bit(m->changes, cp)) return i;
-        bool may_join = has_char_bit(m->begins, cp) && i + 6 <= n && (s[i + 3] & 0xF0) == 0xE0;
-        if (may_join && has_char_bit(m->follows, three_bytes_cp(s + i + 3))) return i;
-        i += 3;
+        unsigned before = 0;
+        for (; i + 3 <= n && (s[i] & 0xF0) == 0xE0; i += 3) {
+            unsigned kind = m->kinds[three_bytes_cp(s + i)];
+            if (before & CHAR_BEGINS && kind & CHAR_FOLLOWS) return i - 3;
+            if (kind & CHAR_CHANGES) return i;
+            before = kind;
+        }
     }
+    return i;
 }
 
 static void normalize_longest(const charsmap *m, const char *text, size_t n, str *out) {

@@ -5,7 +5,6 @@
  *                                           nothing but a scanner to run: -> add_scanned
  *                                           words of a SentencePiece Unigram model: -> add_words
  */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,9 +12,16 @@
 #include "tokenizer/chars_internal.h"
 #include "tokenizer/tokenizer_internal.h"
 
+/* The ids of a part that is a single character of three bytes: it is found by its number, without a hash. */
+typedef struct char_ids {
+    int32_t id[3];
+    uint32_t n; /* 0: not known yet */
+} char_ids;
+
 struct encoder {
     const tokenizer *t;
     cache cache;
+    char_ids *chars; /* [ADJACENCY_CHARS]; NULL: pieces are never split */
     bpe_work work;
     bpe_job jobs[32]; /* scratch */
     unigram_work path;
@@ -31,12 +37,14 @@ encoder *encoder_new(const tokenizer *t) {
     e->t = t;
     e->regex = regex_work_new(true);
     cache_init(&e->cache);
+    if (t->adjacency.whole) e->chars = mem_alloc(ADJACENCY_CHARS * sizeof *e->chars);
     return e;
 }
 
 void encoder_free(encoder *e) {
     if (!e) return;
     cache_free(&e->cache);
+    free(e->chars);
     bpe_work_free(&e->work);
     unigram_work_free(&e->path);
     regex_work_free(e->regex);
@@ -79,7 +87,7 @@ static void add_new(encoder *e, cache_key key, const char *piece, size_t len) {
     const tokenizer *t = e->t;
     const int32_t *ids = t->unigram ? unigram_piece(t->unigram, &t->bpe, &e->path, piece, len, &n)
                                     : bpe_piece(&t->bpe, &e->work, piece, len, &n);
-    bool lasts = !t->unigram || !t->unigram->single.at;
+    bool lasts = !t->unigram || !t->unigram->single.score;
     if (lasts && len <= CACHE_LONGEST) cache_add(&e->cache, key, piece, len, ids, n);
     store_ids(e, ids, n);
 }
@@ -115,10 +123,10 @@ static void add_piece(encoder *e, cache_key key, const char *piece, size_t len) 
 
 /* Pieces by the hundred: their keys first, so that the memory they lead to is on its way when they
  * are looked up. Long pieces of scripts that do not separate words are split further (adjacency.c). */
-enum { BATCH = 256, ONE_CHAR = 3 }; /* a part of one character is nearly always cached */
+enum { BATCH = 256, ONE_CHAR = 3 };
 typedef struct lookup {
-    cache_key key;
-    cache_entry *set;
+    cache_key key;    /* of a single character, its number */
+    cache_entry *set; /* NULL: it is a single character */
     size_t len;
 } lookup;
 /* Pieces that the scanner found; a piece may be split into more parts than fit in a batch. */
@@ -172,12 +180,17 @@ static int prepare_text(const encoder *e, const char *text, size_t n, size_t fro
         size_t end = plain < left ? s->ends[s->next] : from;
         for (; from < end && count < BATCH; count++) {
             size_t part = adjacency_part_end(&e->t->adjacency, text, from, end), len = part - from;
+            if (len == ONE_CHAR && is_three_bytes(text + from)) {
+                at[count] = (lookup){ { three_bytes_number(text + from), 0 }, NULL, len };
+                from = part;
+                continue;
+            }
             cache_key key = piece_key(text + from, len, n - from);
             at[count] = (lookup){ key, cache_set(&e->cache, key), len };
             __builtin_prefetch(at[count].set);
             s->parts[s->n_parts].text = text + from;
             s->parts[s->n_parts].at = count;
-            s->n_parts += joins && len > ONE_CHAR && len <= CACHE_LONGEST;
+            s->n_parts += joins && len <= CACHE_LONGEST;
             from = part;
         }
         s->next += plain < left && from == end;
@@ -210,6 +223,16 @@ static void fill_cache(encoder *e, const scanned *s, const lookup *at) {
     }
 }
 
+static const char_ids *char_ids_of(encoder *e, uint32_t number, const char *text) {
+    char_ids *c = &e->chars[number];
+    if (c->n) return c;
+    size_t n;
+    const int32_t *ids = bpe_piece(&e->t->bpe, &e->work, text, ONE_CHAR, &n);
+    memcpy(c->id, ids, n * sizeof *ids);
+    c->n = (uint32_t)n;
+    return c;
+}
+
 static void add_scanned(encoder *e, const char *text, size_t n) {
     lookup at[BATCH];
     scanned found = { .n = 0 };
@@ -219,6 +242,12 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
         fill_cache(e, &found, at);
         int32_t *out = e->out->at + e->out->n;
         for (int i = 0; i < pieces; from += at[i++].len) {
+            if (!at[i].set) {
+                const char_ids *c = char_ids_of(e, (uint32_t)at[i].key.low, text + from);
+                memcpy(out, c->id, sizeof c->id);
+                out += c->n;
+                continue;
+            }
             bool is_short = at[i].len <= CACHE_SHORT;
             const cache_entry *c = is_short ? cache_find(at[i].set, at[i].key) : NULL;
             if (c && c->n <= CACHE_INLINE) {
@@ -236,21 +265,26 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
 
 /* ---- words of a SentencePiece Unigram model -------------------------------------------------------- */
 
-/* Words whose ids what came before can change are known by an entry without ids. */
+/* Words whose ids what came before can change are known by an entry without ids. @param set NULL: not cached. */
 static void add_unigram_word(encoder *e, const char *word, size_t len, cache_key key,
                              cache_entry *set) {
     const unigram *u = e->t->unigram;
     unigram_work *w = &e->path;
     size_t n = 0;
     const int32_t *ids = NULL;
-    if (len <= UNIGRAM_CACHED && fabsf(w->carried) < u->single.cached_below) {
+    if (set && unigram_float_is_near(&u->single, w, len)) {
         bool is_long = len > CACHE_SHORT, known;
         const cache_entry *c = is_long ? NULL : cache_find(set, key);
         if (c) n = c->n, ids = n <= CACHE_INLINE ? c->id : e->cache.spill + c->id[0];
         if (is_long) ids = cache_find_long(&e->cache, key, word, len, &n);
         known = ids != NULL;
-        if (!known && unigram_float_decided(u, w, word, len))
-            ids = unigram_collect(u, &e->t->bpe, w, word, len, &n);
+        size_t chars;
+        if (!known && unigram_float_decided(u, w, word, len, &chars)) {
+            unigram_work_reserve_ids(w, len);
+            w->n = 0;
+            unigram_collect(u, &e->t->bpe, w, word, chars);
+            ids = w->ids, n = w->n;
+        }
         if (!known) cache_add(&e->cache, key, word, len, ids, n);
         for (size_t i = 0; i < n; i++) w->carried += u->single.score[ids[i]];
     }
@@ -258,42 +292,30 @@ static void add_unigram_word(encoder *e, const char *word, size_t len, cache_key
     store_ids(e, ids, n);
 }
 
-/* Whether a word is seen to have only ASCII behind its mark. @param readable bytes from the word on. */
-static bool is_ascii_word(const char *word, size_t len, size_t readable) {
-    enum { MARK = 3 };
+/* Whether a word occurs often enough to be cached: it is short, or of a script that separates words. */
+static bool is_cached_word(const char *word, size_t len) {
+    enum { MARK = 3, GLANCE = 8 };
     uint64_t bytes;
-    if (len <= MARK) return true;
-    if (len > MARK + 8 || readable < MARK + 8) return false; /* not known at a glance */
-    memcpy(&bytes, word + MARK, 8);
-    return (bytes << 8 * (MARK + 8 - len) & 0x8080808080808080u) == 0;
-}
-
-/* Splits words into parts. @param word_end where the word at hand ends; moves on. @return how many parts. */
-static int scan_parts(const encoder *e, const char *text, size_t n, size_t from, size_t *word_end,
-                      size_t *ends) {
-    int k = 0;
-    for (; k < BATCH && from < n; ends[k++] = from) {
-        if (from == *word_end) {
-            scan_words(text, n, from, word_end, 1);
-            if (is_ascii_word(text + from, *word_end - from, n - from)) {
-                from = *word_end;
-                continue;
-            }
-        }
-        from = unigram_part_end(&e->t->unigram->single, text, from, *word_end);
-    }
-    return k;
+    if (len <= CACHE_SHORT) return true;
+    memcpy(&bytes, word + MARK, GLANCE);
+    return len <= UNIGRAM_CACHED && (bytes & 0x8080808080808080u) == 0;
 }
 
 static void add_words(encoder *e, const char *text, size_t n) {
-    size_t ends[BATCH], word_end = 0;
+    size_t ends[BATCH];
     lookup at[BATCH];
     for (size_t from = 0; from < n;) {
-        int parts = scan_parts(e, text, n, from, &word_end, ends);
+        int words = scan_words(text, n, from, ends, BATCH);
         size_t begin = from;
-        prepare_pieces(e, text, n, &begin, ends, parts, 0, at);
-        reserve_token_ids(e->out, ends[parts - 1] - from);
-        for (int i = 0; i < parts; from += at[i++].len)
+        for (int i = 0; i < words; begin = ends[i++]) {
+            at[i] = (lookup){ .len = ends[i] - begin };
+            if (!is_cached_word(text + begin, at[i].len)) continue;
+            at[i].key = piece_key(text + begin, at[i].len, n - begin);
+            at[i].set = cache_set(&e->cache, at[i].key);
+            __builtin_prefetch(at[i].set);
+        }
+        reserve_token_ids(e->out, begin - from);
+        for (int i = 0; i < words; from += at[i++].len)
             add_unigram_word(e, text + from, at[i].len, at[i].key, at[i].set);
     }
 }

@@ -14,6 +14,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tokenizer/chars_internal.h"
 #include "tokenizer/unigram_internal.h"
@@ -44,7 +45,7 @@ err unigram_new(const unigram_parts *p, unigram **out) {
     u->unknown_score =
         p->single ? (double)((float)lowest - (float)UNKNOWN_PENALTY) : lowest - UNKNOWN_PENALTY;
     token_trie_build(&u->trie, keys, n);
-    if (p->single) unigram_float_build(u, p);
+    if (p->single) unigram_float_build(u, p, keys, n);
     free(keys);
     *out = u;
     return OK;
@@ -59,7 +60,7 @@ void unigram_free(unigram *u) {
 }
 
 uint64_t unigram_hash(const unigram *u, int64_t n) {
-    uint64_t h = hash_bytes(u->score, (size_t)n * sizeof *u->score, u->single.at != NULL);
+    uint64_t h = hash_bytes(u->score, (size_t)n * sizeof *u->score, u->single.score != NULL);
     h = hash_bytes(&u->unknown_score, sizeof u->unknown_score, h);
     return hash_bytes(&u->unknown, sizeof u->unknown, h);
 }
@@ -88,6 +89,7 @@ static bool reach_tokens(const unigram *u, unigram_work *w, const char *piece, s
 }
 
 static void find_best_path(const unigram *u, unigram_work *w, const char *piece, size_t n) {
+    unigram_work_reserve(w, n);
     for (size_t i = 1; i <= n; i++) w->link[i].id = UNREACHED;
     w->total[0] = 0;
     w->link[0] = (unigram_link){ 0, NO_TOKEN };
@@ -109,16 +111,30 @@ static bool add_byte_ids(const bpe *b, const char *s, size_t n, unigram_work *w)
 /* A run of unknown characters: bytes where there is a token for each, else one id for all. */
 static void add_unknown_run(const unigram *u, const bpe *b, const char *s, size_t n,
                             unigram_work *w) {
-    int32_t whole = u->single.at ? -1 : bpe_find(b, s, n);
+    int32_t whole = u->single.score ? -1 : bpe_find(b, s, n);
     if (whole >= 0)
         w->ids[w->n++] = whole;
     else if (!add_byte_ids(b, s, n, w))
         w->ids[w->n++] = u->unknown;
 }
 
-const int32_t *unigram_collect(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
-                               size_t n, size_t *n_ids) {
+/* Appends the ids of a way without unknown characters, from its end. @return false: there are some. */
+static bool collect_known(const unigram *u, unigram_work *w, size_t n) {
+    int32_t *ids = w->ids + w->n, *begin = ids + n; /* the buffer holds one for each position */
+    for (size_t at = n; at > 0; at = w->link[at].start) {
+        if (w->link[at].id == u->unknown) return false;
+        *--begin = w->link[at].id;
+    }
+    size_t count = (size_t)(ids + n - begin);
+    memmove(ids, begin, count * sizeof *ids);
+    w->n += count;
+    return true;
+}
+
+void unigram_collect(const unigram *u, const bpe *b, unigram_work *w, const char *piece, size_t n) {
+    if (collect_known(u, w, n)) return;
     unigram_link *link = w->link;
+    const uint32_t *offset = u->single.score ? w->offset : NULL;
     /* Backwards along the path, leaving in each step where the next one begins; then forwards. */
     uint32_t end = (uint32_t)n;
     for (uint32_t at = (uint32_t)n; at > 0;) {
@@ -127,27 +143,35 @@ const int32_t *unigram_collect(const unigram *u, const bpe *b, unigram_work *w, 
         end = at;
         at = start;
     }
-    w->n = 0;
     for (uint32_t from = 0, at = end; from < n;) {
         bool unknown = link[at].id == u->unknown;
         uint32_t to = at;
         while (unknown && to < n && link[link[to].start].id == u->unknown) to = link[to].start;
-        if (unknown)
-            add_unknown_run(u, b, piece + from, to - from, w);
-        else
+        if (unknown) {
+            size_t begin = offset ? offset[from] : from, stop = offset ? offset[to] : to;
+            add_unknown_run(u, b, piece + begin, stop - begin, w);
+        } else {
             w->ids[w->n++] = link[at].id;
+        }
         from = to;
         at = link[to].start;
     }
-    *n_ids = w->n;
-    return w->ids;
 }
 
 const int32_t *unigram_piece(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
                              size_t n, size_t *n_ids) {
-    unigram_work_reserve(w, n);
-    (u->single.at ? unigram_float_search : find_best_path)(u, w, piece, n);
-    return unigram_collect(u, b, w, piece, n, n_ids);
+    unigram_work_reserve_ids(w, n);
+    w->n = 0;
+    for (size_t from = 0, bytes; from < n; from += bytes) {
+        size_t positions = bytes = n - from;
+        if (u->single.score)
+            positions = unigram_float_search(u, w, piece + from, n - from, &bytes);
+        else
+            find_best_path(u, w, piece, n);
+        unigram_collect(u, b, w, piece + from, positions);
+    }
+    *n_ids = w->n;
+    return w->ids;
 }
 
 void unigram_work_reserve(unigram_work *w, size_t n) {
@@ -158,7 +182,14 @@ void unigram_work_reserve(unigram_work *w, size_t n) {
     w->total = mem_grow(w->total, w->cap * sizeof *w->total);
     w->sum = mem_grow(w->sum, w->cap * sizeof *w->sum);
     w->second = mem_grow(w->second, w->cap * sizeof *w->second);
-    w->ids = mem_grow(w->ids, w->cap * sizeof *w->ids);
+    w->chars = mem_grow(w->chars, w->cap * sizeof *w->chars);
+    w->offset = mem_grow(w->offset, w->cap * sizeof *w->offset);
+}
+
+void unigram_work_reserve_ids(unigram_work *w, size_t n) {
+    if (n <= w->ids_cap) return;
+    w->ids_cap = MAX(n, 2 * w->ids_cap);
+    w->ids = mem_grow(w->ids, w->ids_cap * sizeof *w->ids);
 }
 
 void unigram_work_free(unigram_work *w) {
@@ -166,6 +197,8 @@ void unigram_work_free(unigram_work *w) {
     free(w->total);
     free(w->sum);
     free(w->second);
+    free(w->chars);
+    free(w->offset);
     free(w->ids);
     *w = (unigram_work){ 0 };
 }

@@ -3,7 +3,8 @@
 #define INGOT_TOKENIZER_UNIGRAM_INTERNAL_H
 
 #include "text/text.h"
-#include "tokenizer/adjacency_internal.h"
+#include "tokenizer/bpe_internal.h"
+#include "tokenizer/char_trie_internal.h"
 
 typedef enum {
     TOKEN_NORMAL,
@@ -19,20 +20,11 @@ typedef struct unigram_parts { /* borrowed */
     bool single; /* SentencePiece's arithmetic, else Hugging Face's */
 } unigram_parts;
 /* SentencePiece's arithmetic (unigram_float.c). */
-typedef struct unigram_node {
-    int32_t base, check; /* as in a trie_node */
-    int32_t id;          /* of the token that ends here; -1: none */
-    float score;
-} unigram_node;
 typedef struct unigram_float {
-    unigram_node *at; /* NULL: not SentencePiece's */
-    float *score;     /* [tokens] */
-    int32_t *after;   /* [65536] the node of a character; -1: no token begins with it */
-    uint64_t *pairs;  /* hashed: pairs of characters of three bytes that are adjacent in a token */
-    int pairs_shift;
-    uint64_t known[65536 / 64]; /* a bit for each character that is a token */
+    char_trie trie;
+    float *score; /* [tokens] NULL: not SentencePiece's */
     float unknown_score;
-    float cached_below; /* while the carried sum is nearer to 0, a cached word's ids hold */
+    float largest; /* score, by magnitude */
 } unigram_float;
 enum { UNIGRAM_CACHED = 48 }; /* bytes of the longest word that is cached */
 
@@ -55,26 +47,33 @@ typedef struct unigram_link {
 typedef struct unigram_work {
     unigram_link *link; /* [cap] */
     double *total;      /* [cap] sums of scores; Hugging Face's */
-    float *sum;         /* [cap] the same; SentencePiece's */
+    float *sum;         /* [cap] the same; SentencePiece's, whose positions count characters */
     float *second;      /* [cap] sums of the second-best ways */
-    int32_t *ids;       /* [cap] */
-    size_t cap, n;
+    char_entry *chars;  /* [cap] SentencePiece's: the characters of the piece, */
+    uint32_t *offset;   /* [cap] and where they begin, in bytes */
+    size_t cap;
+    int32_t *ids; /* [ids_cap] */
+    size_t ids_cap, n;
     float carried; /* the sum of what came before in this text; 0 where one begins */
 } unigram_work;
-void unigram_work_reserve(unigram_work *w, size_t n); /* for a piece of n bytes */
+void unigram_work_reserve(unigram_work *w, size_t n);     /* for n positions after the first */
+void unigram_work_reserve_ids(unigram_work *w, size_t n); /* for a piece of n bytes */
 
-void unigram_float_build(unigram *u, const unigram_parts *p);
+/* @param keys of u->trie. */
+void unigram_float_build(unigram *u, const unigram_parts *p, const trie_key *keys, int32_t n);
 void unigram_float_free(unigram_float *f);
-/* @return the end of the part of a word that begins at `from`: no token goes beyond it, and no run of unknown
- * characters, so that what follows has its ids by itself. */
-size_t unigram_part_end(const unigram_float *f, const char *text, size_t from, size_t end);
-/* Fills w->link for a piece of n bytes that follows what was carried. */
-void unigram_float_search(const unigram *u, unigram_work *w, const char *piece, size_t n);
-/* The same for a word at the beginning of a text. @return whether the way found is the best one after any text. */
-bool unigram_float_decided(const unigram *u, unigram_work *w, const char *word, size_t n);
-/* The ids that w->link leads to. @return as bpe_piece. */
-const int32_t *unigram_collect(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
-                               size_t n, size_t *n_ids);
+/* Whether no sum of n more bytes is so large that it is taken back, so that the ids of cached words hold. */
+bool unigram_float_is_near(const unigram_float *f, const unigram_work *w, size_t n);
+/* Fills w->link for the beginning of a piece of n bytes that follows what was carried: all of it, unless it is long.
+ * @return characters. @param bytes they have; what follows has its ids by itself. */
+size_t unigram_float_search(const unigram *u, unigram_work *w, const char *piece, size_t n,
+                            size_t *bytes);
+/* The same for a word at the beginning of a text, of at most UNIGRAM_CACHED bytes.
+ * @return whether the way found is the best one after any text. @param chars of the word. */
+bool unigram_float_decided(const unigram *u, unigram_work *w, const char *word, size_t n,
+                           size_t *chars);
+/* Appends to w->ids those that w->link leads to from 0 to position n. */
+void unigram_collect(const unigram *u, const bpe *b, unigram_work *w, const char *piece, size_t n);
 /* @param b the tokenizer's: its tokens and the ids of bytes. @return as bpe_piece. */
 const int32_t *unigram_piece(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
                              size_t n, size_t *n_ids);
