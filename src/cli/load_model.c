@@ -33,26 +33,6 @@ static err check_positions(const model_config *c, const char *option, int64_t as
                     "use at most %lld", (long long)c->max_seq);
 }
 
-static err plan_scoring(weights *w) {
-    enum { LEAST_TOKENS = 128 };
-    score_chains *on = &w->eval.on;
-    int64_t n = on->rows * on->seq;
-    bool shares = w->eval.shares && model_can_share(w->m);
-    if (shares)
-        TRY(model_record_shared(w->m, n, on->seq, &w->eval.c));
-    else
-        TRY(model_record(w->m, PROG_EVAL, n, on->seq, &w->eval.c));
-    TRY(plan_chain(w->p, &w->eval.c, model_bucket_regions, w->m, &on->which));
-    for (int i = 0; shares && i < SCORE_TAILS && n / 2 >= LEAST_TOKENS; i++) {
-        n /= 2;
-        TRY(model_record_shared(w->m, n, on->seq, &w->eval.tail[i]));
-        TRY(plan_chain(w->p, &w->eval.tail[i], model_bucket_regions, w->m, &on->tail[i].id));
-        on->tail[i].tokens = n;
-        on->tails = i + 1;
-    }
-    return OK;
-}
-
 /* Makes a model of these facts, without values. */
 static err weights_new(const model_config *c, const ops_choice *on, weights *w) {
     enum { EVAL_CONTEXT = 1024 };
@@ -71,7 +51,7 @@ static err weights_new(const model_config *c, const ops_choice *on, weights *w) 
                            w->generate.g));
     if (w->eval.on.rows > 0) {
         if (w->eval.on.seq == 0) w->eval.on.seq = MIN((int64_t)EVAL_CONTEXT, c->max_seq);
-        TRY(plan_scoring(w));
+        TRY(score_plan(w->m, w->p, w->eval.shares, &w->eval.on));
     }
     return plan_commit(w->p);
 }

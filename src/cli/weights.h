@@ -22,7 +22,6 @@ typedef struct weights {
     struct {
         score_chains on; /* seq 0: the default, at most 1024 */
         bool shares;     /* sequences share beginnings, where the model can */
-        chain c, tail[SCORE_TAILS];
     } eval;
 } weights;
 

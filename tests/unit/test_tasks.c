@@ -10,7 +10,6 @@ enum { ROWS = 2, SEQ = 12, VOCAB = 260 }; /* bytes are tokens of it */
 typedef struct judge {
     model *m;
     exec x;
-    chain c, tail[SCORE_TAILS];
     score_chains on;
 } judge;
 
@@ -24,18 +23,8 @@ static void open_judge_of(judge *j, bool shares, int64_t rows, int64_t seq) {
     j->x.comm = comm_self();
     j->x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(j->m, j->x.plan, false);
-    if (shares)
-        assert_ok(model_record_shared(j->m, rows * seq, seq, &j->c));
-    else
-        assert_ok(model_record(j->m, PROG_EVAL, rows * seq, seq, &j->c));
-    j->on = (score_chains){ .rows = rows, .seq = seq, .tails = shares ? SCORE_TAILS : 0 };
-    assert_ok(plan_chain(j->x.plan, &j->c, model_bucket_regions, j->m, &j->on.which));
-    for (int i = 0; i < j->on.tails; i++) {
-        struct score_tail *t = &j->on.tail[i];
-        t->tokens = rows * seq >> (i + 1);
-        assert_ok(model_record_shared(j->m, t->tokens, seq, &j->tail[i]));
-        assert_ok(plan_chain(j->x.plan, &j->tail[i], model_bucket_regions, j->m, &t->id));
-    }
+    j->on = (score_chains){ .rows = rows, .seq = seq };
+    assert_ok(score_plan(j->m, j->x.plan, shares, &j->on));
     assert_ok(plan_commit(j->x.plan));
     model_init(j->m, j->x.plan, 7);
     stir_vectors(j->m, &j->x);
@@ -115,29 +104,66 @@ static void draw_requests(int32_t text[REQUESTS][LONGEST], score_request *all) {
 /* Tokens that answers share are computed once, and give the same likelihoods; batches end within a group, and the last ones run in
  * smaller chains, whatever number of requests is left for them. */
 static void shared_beginnings_change_no_likelihood(void **state) {
-    static const int counts[] = { REQUESTS, REQUESTS - 7, 31, 5, 1 };
+    static const int counts[] = { REQUESTS, REQUESTS - 7, 31, 5, 1 }, rows[] = { 2, 12 };
     static int32_t text[REQUESTS][LONGEST];
     score_request alone[REQUESTS], all[REQUESTS];
     judge j, k;
     open_judge_of(&j, false, 2, LONG_SEQ);
-    open_judge_of(&k, true, 2, LONG_SEQ);
     draw_requests(text, alone);
     assert_ok(score_all(&j.x, j.m, &j.on, alone, REQUESTS, NULL, NULL));
-    for (size_t c = 0; c < COUNT_OF(counts); c++) {
+    for (size_t c = 0; c < COUNT_OF(counts) * COUNT_OF(rows); c++) {
+        int n = counts[c / COUNT_OF(rows)];
+        open_judge_of(&k, true, rows[c % COUNT_OF(rows)], LONG_SEQ);
         draw_requests(text, all);
-        assert_ok(score_all(&k.x, k.m, &k.on, all, counts[c], NULL, NULL));
-        for (int i = 0; i < counts[c]; i++)
+        assert_ok(score_all(&k.x, k.m, &k.on, all, n, NULL, NULL));
+        for (int i = 0; i < n; i++)
             if (!(fabs(alone[i].sum - all[i].sum) < 1e-4) || alone[i].missed != all[i].missed)
-                fail_msg("request %d of %d: %.7f, shared %.7f; %g and %g tokens missed", i,
-                         counts[c], alone[i].sum, all[i].sum, alone[i].missed, all[i].missed);
+                fail_msg("request %d of %d: %.7f, shared %.7f; %g and %g tokens missed", i, n,
+                         alone[i].sum, all[i].sum, alone[i].missed, all[i].missed);
+        close_judge(&k);
     }
     close_judge(&j);
-    close_judge(&k);
 }
 
-/* A beginning that all questions have is computed once per batch, and few requests do not run as a whole batch: counted in
- * batches of the whole size, and in tokens of those after it. */
-static void count_batch(void *ctx, int64_t done) { ++*(int *)ctx; }
+/* A batch has less padding than the difference of two chains, or than the request that did not fit: requests of drawn lengths and
+ * numbers, which have nothing in common, so that each takes its own tokens. */
+typedef struct batch_check {
+    const score_request *all;
+    int64_t done, n, most; /* requests before this batch, all of them; tokens of padding allowed */
+} batch_check;
+static void check_padding(void *ctx, int64_t done, int64_t tokens) {
+    batch_check *b = ctx;
+    int64_t used = 0;
+    for (int64_t i = b->done; i < done; i++) used += b->all[i].n - 1;
+    int64_t most = MAX(b->most, done < b->n ? b->all[done].n - 1 : 0);
+    if (tokens < used || tokens - used >= most)
+        fail_msg("requests %lld to %lld of %lld: %lld tokens run as %lld", (long long)b->done,
+                 (long long)done, (long long)b->n, (long long)used, (long long)tokens);
+    b->done = done;
+}
+static void batches_have_little_padding(void **state) {
+    enum { N = 60, SEQ_LEN = 64 };
+    static int32_t text[N][SEQ_LEN];
+    rng_key key = rng_key_of(9, 0);
+    score_request all[N];
+    judge j;
+    open_judge_of(&j, true, 16, SEQ_LEN);
+    for (uint64_t round = 0; round < 12; round++) {
+        int64_t n = 1 + (int64_t)rng_below(key, 100 * round, round < 6 ? 12 : N);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t len = 2 + (int64_t)rng_below(key, 100 * round + 1 + (uint64_t)i, SEQ_LEN - 2);
+            for (int k = 0; k < SEQ_LEN; k++) text[i][k] = (int32_t)((i + k) % VOCAB);
+            all[i] = (score_request){ text[i], len, len - 1 };
+        }
+        batch_check b = { all, 0, n, 128 };
+        assert_ok(score_all(&j.x, j.m, &j.on, all, n, check_padding, &b));
+        assert_int_equal(b.done, n);
+    }
+    close_judge(&j);
+}
+
+/* A beginning that all questions have is computed once per batch. */
+static void count_batch(void *ctx, int64_t done, int64_t tokens) { ++*(int *)ctx; }
 static void common_beginnings_take_fewer_batches(void **state) {
     enum { N = 24, PREFIX = 20, OWN = 8 };
     static int32_t text[N][PREFIX + OWN];
@@ -150,7 +176,7 @@ static void common_beginnings_take_fewer_batches(void **state) {
             text[i][k] = k < PREFIX ? k % VOCAB : (i * 7 + k) % VOCAB;
         all[i] = (score_request){ text[i], PREFIX + OWN, PREFIX + OWN - 1 };
     }
-    /* 96 tokens hold the beginning and ten questions of 7; the last four take 48 */
+    /* 96 tokens hold the beginning and ten questions of 7 */
     assert_ok(score_all(&j.x, j.m, &j.on, all, N, count_batch, &batches));
     assert_int_equal(batches, 3);
     close_judge(&j);
@@ -524,6 +550,7 @@ int main(void) {
         cmocka_unit_test(probabilities_sum_to_one),
         cmocka_unit_test(likelihoods_follow_the_chain_rule),
         cmocka_unit_test(shared_beginnings_change_no_likelihood),
+        cmocka_unit_test(batches_have_little_padding),
         cmocka_unit_test(common_beginnings_take_fewer_batches),
         cmocka_unit_test(long_texts_lose_their_beginning),
         cmocka_unit_test_setup_teardown(core_texts_begin_with_a_token, folder_setup,

@@ -47,8 +47,8 @@ typedef struct score_request {
     double missed; /* the result: tokens of them that were not the likeliest */
 } score_request;
 /* EVAL chains that score: one of `rows` rows of `seq` tokens, and of chains that share beginnings (model_record_shared) smaller ones
- * for the end of a list of requests, which would fill a small part of a batch. */
-enum { SCORE_TAILS = 4 };
+ * for the end of a list of requests, which would fill a part of a batch. */
+enum { SCORE_TAILS = 15 };
 typedef struct score_chains {
     int which;
     int64_t rows, seq;
@@ -58,11 +58,14 @@ typedef struct score_chains {
         int64_t tokens;
     } tail[SCORE_TAILS]; /* by descending size */
 } score_chains;
+/* Plans the chains for on->rows rows of on->seq tokens, and sets the rest of `on`. @param shares requests share beginnings, where the
+ * model can */
+err score_plan(model *m, plan *p, bool shares, score_chains *on) MUST_USE;
 /* Scores all requests, several in a batch. Of a request longer than a row the beginning is left out. On several ranks all call it together with the same
  * requests, share the work in any layout, and all have the sums. on_batch, where it is given, gets the number of
- * requests done. */
+ * requests done, and the tokens that the batch ran, with padding. */
 err score_all(exec *x, const model *m, const score_chains *on, score_request *all, int64_t n,
-              void (*on_batch)(void *ctx, int64_t done), void *ctx) MUST_USE;
+              void (*on_batch)(void *ctx, int64_t done, int64_t tokens), void *ctx) MUST_USE;
 
 /* ---- tasks: task_table.c has a row for each, task_read.c reads files, tasks.c scores -------------- */
 enum { TASK_MAX_CHOICES = 32, CORE_TASKS = 22 };

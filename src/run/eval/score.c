@@ -19,6 +19,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+static err plan_one(model *m, plan *p, bool shares, int64_t tokens, int64_t seq, int *id) {
+    chain c;
+    if (shares)
+        TRY(model_record_shared(m, tokens, seq, &c));
+    else
+        TRY(model_record(m, PROG_EVAL, tokens, seq, &c));
+    return plan_chain(p, &c, model_bucket_regions, m, id);
+}
+
+/* Tails differ by a sixteenth of the whole chain, so that the last batch has less padding than that; below a hundred tokens GEMMs
+ * take no less time. */
+err score_plan(model *m, plan *p, bool shares, score_chains *on) {
+    enum { LEAST_TOKENS = 128 };
+    int64_t whole = on->rows * on->seq, step = MAX(ceil_div(whole, SCORE_TAILS + 1), LEAST_TOKENS);
+    shares = shares && model_can_share(m);
+    on->tails = 0;
+    TRY(plan_one(m, p, shares, whole, on->seq, &on->which));
+    for (int64_t n = (whole - 1) / step * step; shares && n > 0; n -= step) {
+        struct score_tail *t = &on->tail[on->tails++];
+        t->tokens = n;
+        TRY(plan_one(m, p, shares, n, on->seq, &t->id));
+    }
+    return OK;
+}
+
 typedef struct score_batch {
     int32_t *tokens, *targets, *pos, *start; /* [rows seq] */
     int64_t *ids, *owner;                    /* owner: request of each token; -1: none */
@@ -268,23 +293,20 @@ static int64_t lay_out_shared(shared_batch *s, int64_t tokens, const score_reque
     return fill_shared(s, all, i, n);
 }
 
-/* The chain for the last `used` tokens: one that they nearly fill, else the largest that they fill. @return its index among the tails;
- * -1: the whole one. */
-static int choose_tail(const score_chains *on, int64_t used) {
-    int chosen = -1;
-    if (4 * used >= 3 * on->rows * on->seq) return -1;
-    for (int i = 0; i < on->tails; i++) {
-        int64_t size = on->tail[i].tokens;
-        chosen = i;
-        if (used >= size) break;
-        if (4 * used >= 3 * size) break;
-    }
-    return chosen;
+/* Moves a batch into the smallest chain that holds its tokens. @return the chain's id. */
+static int shrink_batch(shared_batch *s, const score_chains *on) {
+    int id = on->which;
+    int64_t whole = s->n;
+    for (int i = 0; i < on->tails && s->at <= on->tail[i].tokens; i++)
+        id = on->tail[i].id, s->n = on->tail[i].tokens;
+    for (int k = 1; k < 2 * MODEL_RANGES; k++)
+        memmove(s->ranges + k * s->n, s->ranges + k * whole, (size_t)s->at * sizeof *s->ranges);
+    return id;
 }
 
 static err score_shared(exec *x, const model *m, const score_chains *on, score_batch *b,
                         float *losses, score_request *all, int64_t n,
-                        void (*on_batch)(void *ctx, int64_t done), void *ctx) {
+                        void (*on_batch)(void *ctx, int64_t done, int64_t tokens), void *ctx) {
     int64_t whole = b->rows * b->seq;
     shared_batch s = { .b = *b };
     score_request *cut = mem_alloc((size_t)MAX(n, 1) * sizeof *cut);
@@ -296,19 +318,12 @@ static err score_shared(exec *x, const model *m, const score_chains *on, score_b
     for (int64_t i = 0; i < n; i++) cut[i] = last_tokens(&all[i], b->seq);
     for (int64_t i = 0; i < n && !e;) {
         int64_t end = lay_out_shared(&s, whole, cut, i, n);
-        int tail = end < n ? -1 : choose_tail(on, s.at), which = on->which;
-        if (tail >= 0) {
-            end = lay_out_shared(&s, on->tail[tail].tokens, cut, i, n);
-            which = on->tail[tail].id;
-        }
-        if (end == i) { /* a request that is longer than the tail */
-            end = lay_out_shared(&s, whole, cut, i, n);
-            which = on->which;
-        }
+        BUG_IF(end == i);
+        int which = shrink_batch(&s, on);
         pad_shared(&s);
         e = run_score_batch(x, m, which, &s.b, s.n, losses, all);
         i = end;
-        if (on_batch) on_batch(ctx, i);
+        if (on_batch) on_batch(ctx, i, s.n);
     }
     free(s.previous);
     free(s.ranges);
@@ -317,7 +332,7 @@ static err score_shared(exec *x, const model *m, const score_chains *on, score_b
 }
 
 err score_all(exec *x, const model *m, const score_chains *on, score_request *all, int64_t n,
-              void (*on_batch)(void *ctx, int64_t done), void *ctx) {
+              void (*on_batch)(void *ctx, int64_t done, int64_t tokens), void *ctx) {
     int64_t rows = on->rows, seq = on->seq;
     int64_t whole = rows * mesh_span(&model_lay(m)->mesh, model_row_axes(m));
     size_t size = (size_t)(whole * seq);
@@ -342,7 +357,7 @@ err score_all(exec *x, const model *m, const score_chains *on, score_request *al
         clear_batch(&b);
         while (i < n && add_request(&b, &all[i], i)) i++;
         TRY_CLEAN(run_score_batch(x, m, on->which, &b, rows * seq, losses, all));
-        if (on_batch) on_batch(ctx, i);
+        if (on_batch) on_batch(ctx, i, whole * seq);
     }
     TRY_CLEAN(share_scores(x, m, on->which, all, n));
 cleanup:

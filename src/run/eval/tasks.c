@@ -114,7 +114,7 @@ typedef struct score_progress {
     const task_run *r;
     int64_t of;
 } score_progress;
-static void report_batch(void *ctx, int64_t done) {
+static void report_batch(void *ctx, int64_t done, int64_t tokens) {
     const score_progress *p = ctx;
     const eval_progress *show = &p->r->show;
     if (show->on_batch) show->on_batch(show->ctx, done, p->of);
