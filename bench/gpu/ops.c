@@ -28,7 +28,13 @@ static const bench_model models[] = {
     { "llama-3b", 8192, 3072, 8192, 32000, 24, 8, 128, 4096 },
     { "fast-d12", 65536, 768, 3072, 32768, 6, 6, 128, 2048 },
 };
-enum { GPT = 3, LLAMA = 12, ALL = 15, QK = 24 }; /* bits of models; QK: norms of queries and keys */
+enum {
+    GPT = 3,
+    LLAMA = 12,
+    ALL = 15,
+    FAST = 16,
+    QK = 24
+}; /* bits of models; QK: norms of queries and keys */
 
 /* Operands by letter; '-' is absent, '=' the memory of in[0].
  *   activations [N, ...], bf16: d D, f F, g 2F, q heads; x D in fp32; D like d, not touched
@@ -54,6 +60,12 @@ static const bench_row rows[] = {
     { "rmsnorm + residual", OP_RMSNORM, LLAMA, "ddw", "dds" },
     { "rmsnorm_bwd, first", OP_RMSNORM_BWD, LLAMA, "ddsw-", "dw" },
     { "rmsnorm_bwd", OP_RMSNORM_BWD, LLAMA, "ddswd", "dw" },
+    { "rmsnorm, no weights", OP_RMSNORM, FAST, "d--", "-ds" },
+    { "rmsnorm_bwd, no weights", OP_RMSNORM_BWD, FAST, "dds-d", "d" },
+    { "mix", OP_MIX, FAST, "dddee", "dd" },
+    { "mix_bwd", OP_MIX_BWD, FAST, "dddeed", "ddee" },
+    { "mix_norm", OP_MIX_NORM, FAST, "dddee", "ddds" },
+    { "mix_norm_bwd", OP_MIX_NORM_BWD, FAST, "dddeesdd", "ddee" },
     { "gelu", OP_GELU, GPT, "f", "f" },
     { "gelu_bwd", OP_GELU_BWD, GPT, "ff", "f" },
     { "swiglu", OP_SWIGLU, LLAMA, "g", "f" },
@@ -67,16 +79,16 @@ static const bench_row rows[] = {
     { "qknorm_rope_bwd in place", OP_QKNORM_ROPE_BWD, QK, "qqhoR", "=" },
     { "qknorm_rope_weighted", OP_QKNORM_ROPE_WEIGHTED, QK, "qHHoR", "qh" },
     { "qknorm_rope_weighted_bwd", OP_QKNORM_ROPE_WEIGHTED_BWD, QK, "qqhHHoR", "=HH" },
-    { "quantize", OP_QUANTIZE, LLAMA | 16, "dr", "89" },
-    { "add_values in place", OP_ADD_VALUES, 16, "QvDG", "=" },
-    { "add_values_bwd in place", OP_ADD_VALUES_BWD, 16, "QvDG", "=vdG" },
+    { "quantize", OP_QUANTIZE, LLAMA | FAST, "dr", "89" },
+    { "add_values in place", OP_ADD_VALUES, FAST, "QvDG", "=" },
+    { "add_values_bwd in place", OP_ADD_VALUES_BWD, FAST, "QvDG", "=vdG" },
     { "bias gradient, D", OP_LINEAR_BWD_W, GPT, "dD", "-w" },
     { "bias gradient, F", OP_LINEAR_BWD_W, GPT, "fD", "-b" },
     { "add", OP_ADD, ALL, "dd", "d" },
     { "cast", OP_CAST, ALL, "d", "x" },
     { "embed", OP_EMBED, ALL, "tT", "d" },
-    { "embed_bwd", OP_EMBED_BWD, ALL | 16, "dt", "z" },
-    { "embed_bwd, skewed", OP_EMBED_BWD, ALL | 16, "dk", "z" },
+    { "embed_bwd", OP_EMBED_BWD, ALL | FAST, "dt", "z" },
+    { "embed_bwd, skewed", OP_EMBED_BWD, ALL | FAST, "dk", "z" },
     { "sqnorm", OP_SQNORM, 1, "p", "e" },
     { "update_adam", OP_UPDATE_ADAM, 1, "p", "uuuc" },
     { "update_adam, bf16 p", OP_UPDATE_ADAM, 1, "p", "Cuu" },

@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include <math.h>
+#include <string.h>
 
 static void norm_sizes(op_case *c) { c->attr.eps = 1e-5f; }
 static void norm_values(op_case *c) {
@@ -44,11 +45,25 @@ static bool norm_may_lack(uint32_t absent_in, uint32_t absent_out) {
     return !(absent_out & 1) || (absent_in & 2);
 }
 
-/* The residual and an earlier value. Variant 1: all but delta in fp32, as a residual. */
-static void mix_values(op_case *c) {
+/* Gradients of y along x and against past, so that those of the factors are not sums that cancel. */
+static void lean_gradient(op_case *c, int y) {
+    int64_t n = c->in[0].count;
+    c->grad[y] = mem_alloc((size_t)n * sizeof(double));
+    for (int64_t i = 0; i < n; i++)
+        c->grad[y][i] = 2 * (c->in[0].v[i] - c->in[2].v[i]) + c->out[y].v[i];
+}
+/* Variant 1: the residual and the earlier value in fp32, and what has their type. */
+static void residual_in_fp32(op_case *c) {
     if (!(c->shape.variant & 1)) return;
     c->in[0].dt = c->in[0].grad_dt = c->in[2].dt = c->in[2].grad_dt = DT_F32;
-    for (int i = 0; i < 3; i++) c->out[i].dt = c->out[i].grad_dt = DT_F32;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (strcmp(c->out[i].name, "y")) c->out[i].dt = c->out[i].grad_dt = DT_F32;
+}
+/* The residual and an earlier value. Variant 1: all but delta in fp32, as a residual. */
+static void mix_values(op_case *c) {
+    residual_in_fp32(c);
+    if (c->shape.variant & 1) c->out[1].dt = c->out[1].grad_dt = DT_F32;
+    lean_gradient(c, 1);
 }
 static void mix_reference(op_case *c) {
     double a = c->in[3].v ? c->in[3].v[0] : 1, b = c->in[4].v[0];
@@ -58,6 +73,28 @@ static void mix_reference(op_case *c) {
         c->out[0].v[i] = r;
         c->out[1].v[i] = a * r + b * past;
         c->out[2].v[i] = past;
+    }
+}
+/* The norm undoes a common factor, so that without dm a da + b db is 0: factors alike in size leave both large. */
+static void mix_norm_values(op_case *c) {
+    residual_in_fp32(c);
+    spread_values(&c->in[3], 1, 0.1);
+    spread_values(&c->in[4], 0.8, 0.1);
+    lean_gradient(c, 2);
+}
+static void mix_norm_reference(op_case *c) {
+    double a = c->in[3].v ? c->in[3].v[0] : 1, b = c->in[4].v[0], mean;
+    int64_t d = size_of(c, 'D');
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) {
+        double *m = c->out[1].v + i * d;
+        for (int64_t k = i * d; k < (i + 1) * d; k++) {
+            double r = c->in[0].v[k] + (c->in[1].v ? c->in[1].v[k] : 0), past = c->in[2].v[k];
+            c->out[0].v[k] = r;
+            c->out[1].v[k] = a * r + b * past;
+            c->out[4].v[k] = past;
+        }
+        c->out[3].v[i] =
+            norm_group(m, NULL, NULL, c->out[2].v + i * d, d, c->attr.eps, false, &mean);
     }
 }
 
@@ -171,6 +208,13 @@ static void by_reference(op_case *c) {
 #define MANY(n, d)                                                                                 \
     { n, d, .variant = 2, .modes = MODE_BF16 }, { n, d, .variant = 3, .modes = MODE_BF16 }
 #define ODD(d) { 40, d, .modes = MODE_F32 }
+/* Every number of vectors that a thread has, rows of one warp and of several, rows that blocks share and loop over. */
+#define MIX_WIDE                                                                                   \
+    { 1, 8 }, { 3, 20 }, { 17, 64 }, { 9, 512 }, { 33, 768 }, { 9, 1024 }, { 9, 1280 },            \
+    { 9, 1536 }, { 8, 1600 }, { 5, 2048 }, { 130, 129 }, { 4, 5120 }, { 3, 9000 }, { 3, 16384 },   \
+    { 4096, 768, .modes = MODE_BF16 }, { 1100, 2048, .modes = MODE_BF16 },                         \
+    { 9, 1025, .modes = MODE_BF16 }, { 5, 8193, .modes = MODE_BF16 },                              \
+    { 4300, 8, .modes = MODE_BF16 }, ODD(9), ODD(12), ODD(15)
 /* clang-format on */
 
 const op_spec norm_specs[] = {
@@ -219,6 +263,19 @@ const op_spec norm_specs[] = {
                 { 130, 129, 32 },
                 { 9000, 256, 24, .modes = MODE_BF16 } },
       .wide_tol = { 3e-6, 1e-5 },
+      .shift = 8 },
+    { .op = OP_MIX_NORM,
+      .letters = "ND",
+      .sizes = norm_sizes,
+      .values = mix_norm_values,
+      .reference = mix_norm_reference,
+      .may_lack = norm_may_lack,
+      .shares = true,
+      .variants = 2,
+      .small = { { 3, 13 }, { 5, 37 }, { 40, 600 } },
+      .wide = { MIX_WIDE },
+      .wide_tol = { 3e-6, 3e-5 },
+      .wide_mixed = 1e-3, /* of m, backends round a few elements to the other neighbor */
       .shift = 8 },
     { .op = OP_QK_SQUARES,
       .letters = "Ndqk",

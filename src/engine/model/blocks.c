@@ -71,13 +71,15 @@ static bool has_param(const builder *b, const char *param) {
 #define USE_IF(b, name, x)      (has_param(b, name) ? prog_use((b)->p, name, x) : VAL_NONE)
 #define USE_ONCE_IF(b, name, x) (has_param(b, name) ? prog_use_once((b)->p, name, x) : VAL_NONE)
 
+static const mix_spec NO_MIX = { VAL_NONE, VAL_NONE, VAL_NONE };
 /* A norm computes in the type of the module it belongs to, so that what crosses tp has that type. */
-static norm_out norm(builder *b, int module, residual_state s, const char *w, const char *bias) {
+static norm_out norm(builder *b, int module, residual_state s, mix_spec mix, const char *w,
+                     const char *bias) {
     CHOICE_DECIDED(norm_kind, 2);
     enter_module(b, module);
     val weight = USE_IF(b, w, s.residual), shift = USE_IF(b, bias, s.residual);
-    return rec_norm(b->p, s,
-                    (norm_spec){ b->c->norm == NORM_RMS, weight, shift, (float)b->c->norm_eps });
+    return rec_mix_norm(
+        b->p, s, mix, (norm_spec){ b->c->norm == NORM_RMS, weight, shift, (float)b->c->norm_eps });
 }
 
 /* Marks a block's linear layer, just recorded, for fp8 as the layout states. Generation reads the
@@ -428,22 +430,21 @@ static val join_branch(builder *b, val partial, uint32_t site) {
 /* Normalizes a branch's output where norms are on both sides. */
 static val norm_output(builder *b, int module, val d, const char *w, const char *bias) {
     if (b->c->norm_position != NORM_BOTH) return d;
-    return norm(b, module, (residual_state){ d, VAL_NONE }, w, bias).y;
+    return norm(b, module, (residual_state){ d, VAL_NONE }, NO_MIX, w, bias).y;
 }
 
 /* Scales the residual, and adds a share of the embedding. */
-static residual_state with_embedding(builder *b, residual_state s) {
-    if (!b->c->layer_scalars) return s;
+static mix_spec with_embedding(builder *b, residual_state s) {
+    if (!b->c->layer_scalars) return NO_MIX;
     val a = prog_use(b->p, "mix.residual", s.residual), e = prog_use(b->p, "mix.embed", s.residual);
-    return (residual_state){ rec_mix(b->p, s, prog_carry_in(b->p, CARRY_EMBED), a, e), VAL_NONE };
+    return (mix_spec){ prog_carry_in(b->p, CARRY_EMBED), a, e };
 }
 
 /* Adds a share of the residual after the middle block. */
-static residual_state with_middle(builder *b, residual_state s) {
-    if (!b->c->backout) return s;
+static mix_spec with_middle(builder *b, residual_state s) {
+    if (!b->c->backout) return NO_MIX;
     val share = prog_use(b->p, "mix.middle", s.residual);
-    val middle = prog_carry_in(b->p, CARRY_MIDDLE);
-    return (residual_state){ rec_mix(b->p, s, middle, VAL_NONE, share), VAL_NONE };
+    return (mix_spec){ prog_carry_in(b->p, CARRY_MIDDLE), VAL_NONE, share };
 }
 
 /* Leaves the residual for later programs too. */
@@ -454,11 +455,11 @@ static residual_state leave_residual(builder *b, residual_state s, int which) {
 }
 
 static residual_state block(builder *b, residual_state s) {
-    s = with_embedding(b, s);
+    mix_spec mix = with_embedding(b, s);
     if (b->c->parallel) {
-        norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
+        norm_out n1 = norm(b, M_ATTN, s, mix, "norm1.w", "norm1.b");
         s = (residual_state){ n1.r, VAL_NONE };
-        val second = b->c->shared_norm ? n1.y : norm(b, M_MLP, s, "norm2.w", "norm2.b").y;
+        val second = b->c->shared_norm ? n1.y : norm(b, M_MLP, s, NO_MIX, "norm2.w", "norm2.b").y;
         val a = first_branch(b, n1.y), f = second_branch(b, second);
         if (!(b->c->dropout > 0) || b->mode != PROG_TRAIN) /* one sum over tp is enough */
             return (residual_state){ n1.r, join_branch(b, rec_add(b->p, a, f), SITE_BRANCH) };
@@ -468,17 +469,17 @@ static residual_state block(builder *b, residual_state s) {
     }
     CHOICE_DECIDED(norm_position_kind, 3);
     if (b->c->norm_position == NORM_POST) {
-        val r = rec_sum(b->p, s), d = join_branch(b, first_branch(b, r), SITE_BRANCH);
+        val r = rec_mix(b->p, s, mix), d = join_branch(b, first_branch(b, r), SITE_BRANCH);
         residual_state branch = { d, VAL_NONE };
-        s = (residual_state){ r, norm(b, M_ATTN, branch, "norm1.w", "norm1.b").y };
+        s = (residual_state){ r, norm(b, M_ATTN, branch, NO_MIX, "norm1.w", "norm1.b").y };
         val r2 = rec_sum(b->p, s), d2 = join_branch(b, second_branch(b, r2), SITE_SECOND_BRANCH);
         branch.residual = d2;
-        return (residual_state){ r2, norm(b, M_MLP, branch, "norm2.w", "norm2.b").y };
+        return (residual_state){ r2, norm(b, M_MLP, branch, NO_MIX, "norm2.w", "norm2.b").y };
     }
-    norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
+    norm_out n1 = norm(b, M_ATTN, s, mix, "norm1.w", "norm1.b");
     val d = join_branch(b, first_branch(b, n1.y), SITE_BRANCH);
     s = (residual_state){ n1.r, norm_output(b, M_ATTN, d, "attn.norm.w", "attn.norm.b") };
-    norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
+    norm_out n2 = norm(b, M_MLP, s, NO_MIX, "norm2.w", "norm2.b");
     val d2 = join_branch(b, second_branch(b, n2.y), SITE_SECOND_BRANCH);
     return (residual_state){ n2.r, norm_output(b, M_MLP, d2, "mlp.norm.w", "mlp.norm.b") };
 }
@@ -537,7 +538,7 @@ static residual_state embed(builder *b) {
 static void output_layer(builder *b, residual_state s) {
     prog *p = b->p;
     enter_module(b, M_HEAD);
-    val h = norm(b, M_HEAD, with_middle(b, s), "norm.w", "norm.b").y;
+    val h = norm(b, M_HEAD, s, with_middle(b, s), "norm.w", "norm.b").y;
     h = rec_comm(p, h, AXIS(AX_TP), PLACE_R);
     val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
     /* µP: logits are scaled by the base width over the width */

@@ -29,7 +29,7 @@ typedef enum {
     BWD_LOSS,    /* terminal: its results are the gradients */
     BWD_LINEAR,  /* bwd_op[], with a fused activation and the activation before it */
     BWD_NORM,    /* bwd_op[0], with the gradient of the residual sum added inside */
-    BWD_MIX,     /* the same, and that of the earlier value so far */
+    BWD_MIX,     /* bwd_op[0], with the gradient of the earlier value so far added inside */
     BWD_BLOCKS,  /* of the last block: that of all of them (prog/rec_context.c) */
     BWD_STOP,    /* not differentiable: refused when an operand needs a gradient */
     BWD_COUNT

@@ -72,13 +72,12 @@ static val operand_by_name(const bwd_step *s, const char *name) {
     return out < 0 ? VAL_NONE : s->o->out[out];
 }
 
-/* Emits `op` with its operands bound by name, and hands its results to the forward operands: a
- * parameter's is accumulated into the parameter's gradient. Does nothing when no result is
- * needed. @return the index of the op in the list, or -1. */
-static int emit_by_name(bwd_step *s, op_code op) {
+/* Binds the operands and results of backward op `op` by name: a parameter's gradient is the one that accumulates.
+ * @return whether any result is needed. */
+static bool bind_by_name(bwd_step *s, op_code op, prog_op *o) {
     prog *p = s->p;
     op_signature sig = op_signature_of(op);
-    prog_op o = op_blank(op, p->site);
+    *o = op_blank(op, p->site);
     bool any = false, summed = false;
     for (int i = 0; i < sig.outs; i++) {
         val of = operand_by_gradient(s, sig.out[i].name);
@@ -88,27 +87,34 @@ static int emit_by_name(bwd_step *s, op_code op) {
         if (is_param && p->val[of].param < 0) {
             prog_fail(p, "get it through prog_use", "%s: %s is not a parameter", op_name(s->o->op),
                       sig.out[i].name + 1);
-            return -1;
+            return false;
         }
-        o.out[i] = is_param ? param_grad(p, of, &acc) : new_grad(s, of);
+        o->out[i] = is_param ? param_grad(p, of, &acc) : new_grad(s, of);
         BUG_IF(is_param && summed &&
-               acc != o.acc); /* one call adds to all of its sums or to none */
-        if (is_param) o.acc = acc, summed = true;
+               acc != o->acc); /* one call adds to all of its sums or to none */
+        if (is_param) o->acc = acc, summed = true;
         any = true;
     }
-    if (!any) return -1;
+    if (!any) return false;
     for (int i = 0; i < sig.ins; i++) {
-        o.in[i] = operand_by_name(s, sig.in[i].name);
-        if (o.in[i] == VAL_NONE && !sig.in[i].optional)
+        o->in[i] = operand_by_name(s, sig.in[i].name);
+        if (o->in[i] == VAL_NONE && !sig.in[i].optional)
             prog_fail(p, op_row_of(op)->signature, "%s: %s has no value for its operand %s",
                       op_name(s->o->op), op_name(op), sig.in[i].name);
     }
-    o.attr = s->o->attr;
-    list_push(p->emit, &o);
-    int at = p->emit->n - 1;
+    o->attr = s->o->attr;
+    return true;
+}
+
+/* Emits `op`, bound by name, and adds its results to the gradients of the forward operands. Does nothing when no
+ * result is needed. */
+static void emit_by_name(bwd_step *s, op_code op) {
+    op_signature sig = op_signature_of(op);
+    prog_op o;
+    if (!bind_by_name(s, op, &o)) return;
+    list_push(s->p->emit, &o);
     for (int i = 0; i < sig.outs; i++)
         if (!sig.out[i].accumulates) add_grad(s, operand_by_gradient(s, sig.out[i].name), o.out[i]);
-    return at;
 }
 
 /* Refuses an operand that needs a gradient which none of the backward ops yields. */
@@ -282,35 +288,22 @@ static void bwd_norm(bwd_step *s) {
     }
 }
 
-/* The gradients that reach the sum and the earlier value from elsewhere are added inside the op. Of a carried value these
- * are what later programs left (seed_gradients). */
+/* The gradient that the earlier value has so far, of a carried one what later programs left (seed_carried), is added
+ * inside the op. It goes by the name of the result `kept`, and r by its own, also where they are operands. */
 static void bwd_mix(bwd_step *s) {
-    enum { X, DELTA, PAST, A, B };
-    prog *p = s->p;
-    const val *in = s->o->in, *out = s->o->out; /* out: r, y */
-    val summed = out[0] == VAL_NONE ? in[X] : out[0];
-    op_acc acc = ACC_STORE, a_acc = ACC_STORE;
-    val da = needs_grad(s, in[A]) ? param_grad(p, in[A], &a_acc) : VAL_NONE;
-    val db = needs_grad(s, in[B]) ? param_grad(p, in[B], &acc) : VAL_NONE;
-    BUG_IF(da != VAL_NONE && a_acc != acc);
-    BUG_IF(out[2] != VAL_NONE); /* the value stays in place */
-    val dx = new_grad(s, summed), dpast = new_grad(s, in[PAST]);
-    prog_op *o = op_emit(p, op_row_of(s->o->op)->bwd_op[0]);
-    val reads[] = { grad_of(s, out[1]),  summed, in[PAST], in[A], in[B], grad_of(s, summed),
-                    grad_of(s, in[PAST]) };
-    memcpy(o->in, reads, sizeof reads);
-    o->out[0] = dx;
-    o->out[1] = dpast;
-    o->out[2] = da;
-    o->out[3] = db;
-    o->acc = acc;
-    p->val[in[PAST]].grad = dpast; /* already holds what it had, as dx does */
-    if (out[0] == VAL_NONE) {
-        p->val[in[X]].grad = dx;
-    } else {
-        add_grad(s, in[X], dx);
-        add_grad(s, in[DELTA], dx);
-    }
+    enum { X, DELTA, PAST, R = 0, DX = 0, DPAST };
+    prog_op f = *s->o, o;
+    bwd_step named = { s->p, &f, s->sig };
+    int kept = op_find(s->sig.out, s->sig.outs, "kept");
+    BUG_IF(f.out[kept] != VAL_NONE);          /* the value stays in place */
+    BUG_IF(grad_of(s, f.out[R]) != VAL_NONE); /* only the op itself reads the sum */
+    if (f.out[R] == VAL_NONE) f.out[R] = f.in[X];
+    f.out[kept] = f.in[PAST];
+    if (!bind_by_name(&named, op_row_of(f.op)->bwd_op[0], &o)) return;
+    list_push(s->p->emit, &o);
+    s->p->val[f.in[PAST]].grad = o.out[DPAST];
+    add_grad(s, f.in[X], o.out[DX]);
+    add_grad(s, f.in[DELTA], o.out[DX]);
 }
 
 static void (*const rules[BWD_COUNT])(bwd_step *) = {

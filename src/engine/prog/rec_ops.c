@@ -286,14 +286,29 @@ val rec_sum_(prog *p, residual_state s) {
     return sum;
 }
 
-val rec_mix_(prog *p, residual_state s, val past, val a, val b) {
+val rec_mix_(prog *p, residual_state s, mix_spec m) {
     enum { R, Y };
     val out[OP_MAX_OUT];
+    if (m.past == VAL_NONE) return rec_sum_(p, s);
     rec_request r = { .op = OP_MIX,
-                      .in = { s.residual, s.delta, past, a, b },
+                      .in = { s.residual, s.delta, m.past, m.a, m.b },
                       .want = s.delta == VAL_NONE ? 0 : 1 << R };
     if (rec_op(p, &r, out)) note_block_input(p, s, out[R]);
     return out[Y];
+}
+
+norm_out rec_mix_norm_(prog *p, residual_state s, mix_spec m, norm_spec n) {
+    enum { R, M, Y };
+    val out[OP_MAX_OUT];
+    if (m.past == VAL_NONE) return rec_norm_(p, s, n);
+    if (!n.rms || n.w != VAL_NONE)
+        return rec_norm_(p, (residual_state){ rec_mix_(p, s, m), VAL_NONE }, n);
+    rec_request r = { .op = OP_MIX_NORM,
+                      .in = { s.residual, s.delta, m.past, m.a, m.b },
+                      .attr = { .eps = n.eps },
+                      .want = (s.delta == VAL_NONE ? 0 : 1 << R) | 1 << M };
+    if (rec_op(p, &r, out)) note_block_input(p, s, out[R]);
+    return (norm_out){ out[M], out[Y] };
 }
 
 /* Over all heads where ranks share them: the mean squares of each rank's heads are summed over the ranks. */

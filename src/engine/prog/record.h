@@ -143,7 +143,7 @@ residual_state prog_residual_in(prog *p, int64_t n, int64_t d, dtype residual, d
 /* Refuses a partial sum: the next program would read a rank's share as the whole. */
 void prog_residual_out(prog *p, residual_state s);
 /* Values that one program leaves for any later ones of its microbatch, beside the residual and placed as it is. A chain
- * holds each until the backward pass of the program that left it; its readers add to one gradient (OP_MIX). */
+ * holds each until the backward pass of the program that left it; its readers add to one gradient (BWD_MIX). */
 enum { CARRIES = 2 };
 /* A program that has a residual reads value `which`. */
 val prog_carry_in(prog *p, int which);
@@ -255,8 +255,13 @@ val rec_linear_(prog *p, val x, val w, val b);
 val rec_linear_gelu_(prog *p, val x, val w, val b, act_kind act);
 norm_out rec_norm_(prog *p, residual_state s, norm_spec n);
 val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm comes first */
-/* a (residual + delta) + b past. @param a VAL_NONE: 1 */
-val rec_mix_(prog *p, residual_state s, val past, val a, val b);
+/* a (residual + delta) + b past, with learned factors. */
+typedef struct mix_spec {
+    val past, a, b; /* past: VAL_NONE for none, the sum alone; a: VAL_NONE for 1 */
+} mix_spec;
+val rec_mix_(prog *p, residual_state s, mix_spec m);
+/* Normalizes that, as one op where possible. */
+norm_out rec_mix_norm_(prog *p, residual_state s, mix_spec m, norm_spec n);
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
 /* Norms and rotates, as one op where possible. */
@@ -347,6 +352,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_norm(p, ...)             rec_norm_(HERE(p), __VA_ARGS__)
 #define rec_sum(p, ...)              rec_sum_(HERE(p), __VA_ARGS__)
 #define rec_mix(p, ...)              rec_mix_(HERE(p), __VA_ARGS__)
+#define rec_mix_norm(p, ...)         rec_mix_norm_(HERE(p), __VA_ARGS__)
 #define rec_rope_heads(p, ...)       rec_rope_heads_(HERE(p), __VA_ARGS__)
 #define rec_latent_qkv(p, ...)       rec_latent_qkv_(HERE(p), __VA_ARGS__)
 #define rec_head_values(p, ...)      rec_head_values_(HERE(p), __VA_ARGS__)

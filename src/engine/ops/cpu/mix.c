@@ -1,7 +1,7 @@
 /* The residual and an earlier value of the chain, each times a learned factor:
  *
  *     r = x + delta,   y = a r + b past
- *     dx = dr + a dy,   dpast = dkept + b dy,   da = the sum of dy r,   db = the sum of dy past
+ *     dx = a dy,   dpast = dkept + b dy,   da = the sum of dy r,   db = the sum of dy past
  *
  * One pass over memory. The sums over fixed runs of elements are added in order: deterministic for any number of
  * threads. */
@@ -94,8 +94,8 @@ static void mix_bwd_task(void *ctx, int64_t i, int worker) {
         }
         da += (double)with_r;
         db += (double)with_past;
-        put_gradient(&c->in[6], &c->out[1], at, m, g, b);
-        put_gradient(&c->in[5], &c->out[0], at, m, g, a); /* last: it may replace dy */
+        put_gradient(&c->in[5], &c->out[1], at, m, g, b);
+        put_gradient(&(tensor){ 0 }, &c->out[0], at, m, g, a); /* last: it may replace dy */
     }
     partial[2 * i] = (float)da;
     partial[2 * i + 1] = (float)db;

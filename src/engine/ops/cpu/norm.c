@@ -13,6 +13,7 @@ norm_space CPU(norm_divide)(const op_call *c) {
     switch (c->op) {
     case OP_RMSNORM_BWD: s.width = s.ld; break;
     case OP_LAYERNORM_BWD: s.width = 2 * s.ld; break;
+    case OP_MIX_NORM_BWD: s.width = 16; break; /* two sums, and the alignment of what follows */
     case OP_QKNORM_BWD:
     case OP_QKNORM_ROPE_WEIGHTED_BWD:
     case OP_QKNORM_BY_BWD: s.width = 2 * s.ld; break;

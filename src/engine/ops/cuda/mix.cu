@@ -45,23 +45,11 @@ static void cuda_mix(const op_call *c) {
                      A(r), A(y), A(kept), n));
 }
 
-/* Writes by g, added to a gradient so far. */
-template <class A>
-static __device__ __forceinline__ void store_share(const A &so_far, const A &to, int64_t i,
-                                                   int64_t n, const float g[8], float by) {
-    float v[8] = { 0 };
-    if (!to.present()) return;
-    if (so_far.present()) so_far.load(i, n, v);
-#pragma unroll
-    for (int k = 0; k < 8; k++) v[k] += by * g[k];
-    to.store(i, n, v);
-}
-
 /* Grid: at most BLOCKS blocks, which loop over the elements. partial: [blocks][2][EIGHT], of which the first of each
  * eight is used. */
 template <class A>
 static __global__ void __launch_bounds__(THREADS)
-    mix_past_bwd(A dy, A r, A past, const float *a, const float *b, A dr, A dkept, A dx, A dpast,
+    mix_past_bwd(A dy, A r, A past, const float *a, const float *b, A dkept, A dx, A dpast,
                  float *partial, int64_t n) {
     __shared__ float smem[THREADS / WARP];
     float by = a ? *a : 1, with = *b, da = 0, db = 0;
@@ -76,8 +64,12 @@ static __global__ void __launch_bounds__(THREADS)
             da += g[k] * v[k];
             db += g[k] * p[k];
         }
-        store_share(dkept, dpast, i, n, g, with);
-        store_share(dr, dx, i, n, g, by);
+        float so_far[8] = { 0 };
+        if (dkept.present()) dkept.load(i, n, so_far);
+#pragma unroll
+        for (int k = 0; k < 8; k++) so_far[k] += with * g[k], g[k] *= by;
+        dpast.store(i, n, so_far);
+        dx.store(i, n, g);
     }
     da = block_sum(da, smem);
     db = block_sum(db, smem);
@@ -88,16 +80,16 @@ static __global__ void __launch_bounds__(THREADS)
 
 static void cuda_mix_bwd(const op_call *c) {
     tensor dy = as_one_row(&c->in[0]), r = as_one_row(&c->in[1]), past = as_one_row(&c->in[2]);
-    tensor dr = as_one_row(&c->in[5]), dkept = as_one_row(&c->in[6]);
+    tensor dkept = as_one_row(&c->in[5]);
     tensor dx = as_one_row(&c->out[0]), dpast = as_one_row(&c->out[1]);
-    const tensor *all[] = { &dy, &r, &past, &dr, &dkept, &dx, &dpast };
+    const tensor *all[] = { &dy, &r, &past, &dkept, &dx, &dpast };
     int64_t n = dy.dim[0], most = ceil_div(n, THREADS * EIGHT);
     int blocks = (int)(most < BLOCKS ? most : BLOCKS);
     float *partial = (float *)c->run->workspace;
-    WITH_TYPE(common_type(n, all, 7),
+    WITH_TYPE(common_type(n, all, 6),
               LAUNCH(cuda_of(c), { blocks, THREADS }, mix_past_bwd<A>, A(dy), A(r), A(past),
-                     (const float *)c->in[3].data, (const float *)c->in[4].data, A(dr), A(dkept),
-                     A(dx), A(dpast), partial, n));
+                     (const float *)c->in[3].data, (const float *)c->in[4].data, A(dkept), A(dx),
+                     A(dpast), partial, n));
     cuda_sums o = { { (float *)c->out[2].data, (float *)c->out[3].data },
                     { (c->accumulate >> 2 & 1) != 0, (c->accumulate >> 3 & 1) != 0 },
                     1,
