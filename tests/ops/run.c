@@ -220,11 +220,64 @@ static void choose_queue(const op_backend *b, op_run *run) {
     b->device->join(b->context, QUEUE_COPY_IN, QUEUE_COMPUTE); /* of state in host memory */
 }
 
+/* Flips the signs of all operands. */
+static void negate_call(op_call *c) {
+    for (int i = 0; i < OP_MAX_IN + OP_MAX_OUT; i++) {
+        tensor *t = i < OP_MAX_IN ? &c->in[i] : &c->out[i - OP_MAX_IN];
+        if (!t->data || !dt_is_float(t->dt)) continue;
+        size_t size = dt_size(t->dt);
+        for (size_t k = size - 1; k < tensor_bytes(t); k += size)
+            ((char *)t->data)[k] ^= (char)0x80;
+    }
+}
+
+/* Calls in a group must have the results of calls on their own, whatever is beside them: this one, another with opposite
+ * signs, and this one again. */
+static const char *run_in_group(const op_backend *b, op_call *c, const op_case *k, run_options o) {
+    enum { N = 3 };
+    loaded alone[N], together[N];
+    op_call calls[N];
+    const char *wrong = "";
+    for (int i = 0; i < N; i++) {
+        if (i) negate_call(c);
+        load(b, c, k, o, &alone[i]);
+        ops_run(b, &alone[i].call);
+        stop(b->device->sync(b->context));
+        load(b, c, k, o, &together[i]);
+        calls[i] = together[i].call;
+    }
+    op_run run = together[0].run;
+    size_t bytes = N * align_up(ops_workspace(b, c, 1), 256);
+    block workspace = block_make(b, bytes, 0, NULL);
+    run.workspace = block_data(&workspace), run.workspace_bytes = bytes;
+    for (int i = 0; i < N; i++) calls[i].run = &run;
+    ops_run_group(b, calls, N);
+    stop(b->device->sync(b->context));
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j < OP_MAX_OUT; j++) {
+            const block *x = &alone[i].out[j], *y = &together[i].out[j];
+            if (!x->whole) continue;
+            char *want = mem_alloc(x->bytes + 1), *got = mem_alloc(x->bytes + 1);
+            get(x, GUARD + x->shift, want, x->bytes);
+            get(y, GUARD + y->shift, got, y->bytes);
+            if (memcmp(want, got, x->bytes)) wrong = "has other results in a group";
+            free(want);
+            free(got);
+        }
+        unload(&alone[i]);
+        unload(&together[i]);
+    }
+    if (!guards_intact(&workspace)) wrong = "wrote beyond the workspace of a group";
+    block_free(&workspace);
+    return wrong;
+}
+
 const char *run_call(const op_backend *b, op_call *c, const op_case *k, run_options o) {
     loaded l;
     const char *wrong = "";
     err e = ops_check(b, c);
     if (e) return refusal(e);
+    if (b->impl[c->op]->run_group && !o.in_place) wrong = run_in_group(b, c, k, o);
     load(b, c, k, o, &l);
     choose_queue(b, &l.run);
     ops_run(b, &l.call);

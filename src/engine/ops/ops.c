@@ -30,6 +30,19 @@ size_t ops_workspace(const op_backend *b, const op_call *c, int threads) {
     return impl->workspace ? impl->workspace(b, c, threads) : 0;
 }
 
+int ops_group_limit(const op_backend *b, const op_call *c, size_t workspace_bytes) {
+    size_t each = align_up(ops_workspace(b, c, 1), 256);
+    if (!b->impl[c->op]->run_group) return 1;
+    return each ? (int)MIN(MAX(workspace_bytes / each, 1), OPS_GROUP) : OPS_GROUP;
+}
+
+void ops_run_group(const op_backend *b, const op_call *c, int n) {
+    if (n == 1) return ops_run(b, c);
+    for (int i = 0; i < n; i++)
+        BUG_IF(c[i].op != c->op || ops_group_limit(b, &c[i], c->run->workspace_bytes) < n);
+    b->impl[c->op]->run_group(c, n);
+}
+
 /* ---- the cost of a call ------------------------------------------------------------------------ */
 
 static double count_of(const tensor *t) { return t->dt == DT_NONE ? 0 : (double)tensor_count(t); }

@@ -201,6 +201,9 @@ typedef struct op_impl {
     /* Bytes a call of these shapes needs with this many threads; data pointers are not read. NULL: 0. */
     size_t (*workspace)(const op_backend *b, const op_call *c, int threads);
     attr_set attrs; /* those it honors; others are refused when they are set */
+    /* Runs n calls that touch different memory and share a `run`, whose workspace has ops_group_workspace of them, in
+     * as few launches as it can, with the results of single calls; NULL: one by one. */
+    void (*run_group)(const op_call *c, int n);
 } op_impl;
 /* Defines a backend's op_impl of an op. */
 #ifdef __cplusplus
@@ -290,5 +293,14 @@ typedef struct op_work {
 } op_work;
 op_work ops_work(const op_call *c);
 size_t ops_workspace(const op_backend *b, const op_call *c, int threads);
+/* Many small calls, as of an update's matrices, cost more to launch than to run. */
+enum { OPS_GROUP = 64 };
+/* @return how many calls like this one may run together with this workspace; 1: it runs alone. */
+int ops_group_limit(const op_backend *b, const op_call *c, size_t workspace_bytes);
+void ops_run_group(const op_backend *b, const op_call *c, int n); /* of one op */
+/* The workspace of call i of a group, each of `bytes`. */
+static inline void *ops_group_workspace(const op_run *r, size_t bytes, int i) {
+    return (char *)r->workspace + align_up(bytes, 256) * (size_t)i;
+}
 
 #endif

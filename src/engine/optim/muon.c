@@ -226,18 +226,26 @@ static void record_pack(const optimizer *o, prog *p, const muon_list *l, muon_ro
     rec_change(p, pack);
 }
 
+static const muon_entry *round_entry(const muon_list *l, const muon_round *r) {
+    return &l->entry[r->here < 0 ? r->first : r->here];
+}
+/* By the shape, which the matrices of a round share. */
+static op_code unpack_op(const optimizer *o, const muon_entry *e) {
+    op_code keeps = o->param[e->param].r->keeps[1];
+    return keeps ? keeps : OP_MUON_UNPACK;
+}
+
 /* Makes this rank's shards those of the packed matrices. */
 static void record_unpack(const optimizer *o, prog *p, const muon_list *l, const muon_round *r) {
-    const muon_entry *e = &l->entry[r->here < 0 ? r->first : r->here];
+    const muon_entry *e = round_entry(l, r);
     const model_param *q = model_param_at(o->m, e->param);
     bool dealt = o->param[e->param].turn >= 0;
-    op_code keeps = o->param[e->param].r->keeps[1];
-    change_request unpack = change_of(keeps ? keeps : OP_MUON_UNPACK);
+    change_request unpack = change_of(unpack_op(o, e));
     val whole = r->whole == e->own ? e->own : prog_scratch_like(p, r->whole);
     if (r->here >= 0) {
         unpack.in[0] = e->packed;
         unpack.out[0] = dealt ? prog_elements(p, whole, 0, 2, q->dim) : whole;
-        if (keeps) unpack.attr.update.beta2 = (float)o->s.muon_beta2;
+        if (unpack.op != OP_MUON_UNPACK) unpack.attr.update.beta2 = (float)o->s.muon_beta2;
         record_states(o, p, e->param, &unpack);
         rec_change(p, unpack);
     } else {
@@ -274,7 +282,12 @@ static void record_batch(const optimizer *o, prog *p, muon_list *l, int first) {
         c.out[0] = all;
         rec_change(p, c);
     }
-    for (int i = from; i < l->rounds; i++) record_unpack(o, p, l, &l->round[i]);
+    /* Matrices and transposed ones may unpack by different ops: calls of one op that follow each other run together. */
+    op_code one = unpack_op(o, &l->entry[first]);
+    for (int other = 0; other < 2; other++)
+        for (int i = from; i < l->rounds; i++)
+            if ((unpack_op(o, round_entry(l, &l->round[i])) != one) == other)
+                record_unpack(o, p, l, &l->round[i]);
 }
 
 static void record_orthogonal(const optimizer *o, prog *p, muon_list *l) {

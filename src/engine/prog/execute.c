@@ -179,29 +179,30 @@ static op_run op_run_of(const exec *x, const step_block *step, device_queue q) {
                      .queue = q };
 }
 
-/* The time of a call includes waiting for it, where calls are only queued. */
-static void timed_call(const exec *x, const op_call *c) {
+/* The time of calls includes waiting for them, where they are only queued. */
+static void timed_calls(const exec *x, const op_call *c, int n) {
     const op_backend *b = x->plan->backend;
     double from = time_now();
     if (b->device) b->device->mark(b->context, c->run->queue, MARKS_OF_STEPS);
-    ops_run(b, c);
+    ops_run_group(b, c, n);
     if (b->device) b->device->mark(b->context, c->run->queue, MARKS_OF_STEPS + 1);
     double seconds =
         b->device ? b->device->seconds_between(b->context, MARKS_OF_STEPS, MARKS_OF_STEPS + 1)
                   : time_now() - from;
-    x->probe.timer->call(x->probe.timer->ctx, c, seconds);
+    for (int i = 0; i < n; i++) x->probe.timer->call(x->probe.timer->ctx, &c[i], seconds / n);
 }
 
-/* @param in, o what it is a part of; NULL: of no program. */
-static void call_part(exec *x, const op_call *c, const instance *in, const prog_op *o, int micro) {
+/* Runs calls of one op that touch different memory. @param in, o what the first is a part of; NULL: of no program. */
+static void call_parts(exec *x, const op_call *c, int n, const instance *in, const prog_op *o,
+                       int micro) {
     if (x->probe.trace) {
         int at = trace_call_begin(x->probe.trace, c);
-        ops_run(x->plan->backend, c);
+        ops_run_group(x->plan->backend, c, n);
         trace_call_end(x->probe.trace, at, c, in, o, micro);
     } else if (x->probe.timer) {
-        timed_call(x, c);
+        timed_calls(x, c, n);
     } else {
-        ops_run(x->plan->backend, c);
+        ops_run_group(x->plan->backend, c, n);
     }
 }
 
@@ -251,10 +252,49 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     c.run = &run;
     c.accumulate = o->acc == ACC_ADD || (o->acc == ACC_MICRO && micro) ? ~0u : 0;
     if (o->once && mesh_index(&in->p->m, o->once)) c.in[2].data = NULL;
-    call_part(x, &c, in, o, micro);
+    call_parts(x, &c, 1, in, o, micro);
     if (x->probe.check_finite && in->p->mode != PROG_UPDATE) TRY(note_not_finite(x, in, o, &c));
     if (x->probe.activation && micro == 0) sample_activation(x, in, o, &c);
     return OK;
+}
+
+static bool overlaps(const tensor *a, const tensor *b) {
+    return a->data && b->data && (char *)a->data < (char *)b->data + tensor_bytes(b) &&
+           (char *)b->data < (char *)a->data + tensor_bytes(a);
+}
+/* Whether one of two calls writes what the other touches. */
+static bool calls_conflict(const op_call *a, const op_call *b) {
+    for (int i = 0; i < OP_MAX_OUT; i++) {
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (overlaps(&a->out[i], &b->in[k]) || overlaps(&b->out[i], &a->in[k])) return true;
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (overlaps(&a->out[i], &b->out[k])) return true;
+    }
+    return false;
+}
+
+/* Runs calls of an update's matrices together: op `first` of a list, and those right behind it that are of the same op
+ * and touch other memory. @return how many */
+static int run_alike(exec *x, const instance *in, const op_list *l, int first,
+                     const step_block *step) {
+    const op_backend *b = x->plan->backend;
+    op_run run = op_run_of(x, step, l->op[first].queue);
+    run.layer = (uint32_t)(in->layer + 1);
+    op_call c[OPS_GROUP];
+    int n = 0;
+    for (int limit = OPS_GROUP; n < limit && first + n < l->n; n++) {
+        const prog_op *o = &l->op[first + n];
+        if (o->op != l->op[first].op || o->queue != l->op[first].queue) break;
+        if (o->when != WHEN_ALWAYS || o->acc != ACC_STORE) break;
+        c[n] = call_of(in->p, o, in->addr);
+        c[n].run = &run;
+        bool apart = true;
+        for (int i = 0; i < n && apart; i++) apart = !calls_conflict(&c[i], &c[n]);
+        limit = MIN(limit, ops_group_limit(b, &c[n], run.workspace_bytes));
+        if (!apart || n >= limit) break;
+    }
+    call_parts(x, c, n, in, &l->op[first], 0);
+    return n;
 }
 
 bool item_runs(list_item o, instr_kind kind, bool last) {
@@ -277,6 +317,9 @@ static err run_list(const chain_run *r, const instance *in, const instr *at, ope
         if (o->when == WHEN_UNSCALED && r->x->scaled) continue;
         if (op_flags(o->op) & OPF_EXTERN)
             TRY(run_comm(r, in, o, open));
+        else if (in->p->mode == PROG_UPDATE && r->x->plan->backend->impl[o->op]->run_group &&
+                 o->when == WHEN_ALWAYS && o->acc == ACC_STORE)
+            i += run_alike(r->x, in, l, i, r->step) - 1;
         else
             TRY(run_op(r->x, in, o, at->micro, r->step));
     }
@@ -308,7 +351,7 @@ static err send_boundary(exec *x, const chain_plan *k, const instr *i) {
         op_run run = op_run_of(x, NULL, QUEUE_COMPUTE);
         op_call sum = sum_passed(x->plan, k, u, i->slot);
         sum.run = &run;
-        call_part(x, &sum, NULL, NULL, i->micro);
+        call_parts(x, &sum, 1, NULL, NULL, i->micro);
     }
     tensor all[1 + CARRIES] = { passed_out(x->plan, k, u, i->pass, i->slot) }, none = { 0 };
     comm_move move = stage_message(k, x->plan, i);

@@ -1,5 +1,8 @@
 /* Muon's direction: momentum, and orthogonal matrices (ops/polar.h has the iterations). What changes from step to step
- * is read from the step block on the device. Deterministic: the order of every sum depends on the shape alone. */
+ * is read from the step block on the device. Deterministic: the order of every sum depends on the shape alone.
+ *
+ * A matrix is small, so that calls run in groups (op_impl.run_group): one launch has the addresses of all matrices of a
+ * group among its arguments, and blockIdx.y is the matrix. A call on its own is a group of one. */
 #include "update.cuh"
 
 extern "C" {
@@ -25,8 +28,15 @@ static bool is_aligned16(const void *p) { return (uintptr_t)p % 16 == 0; }
 /* ---- momentum: a thread takes EACH eights of elements ------------------------------------------------ */
 enum { EACH = 2 };
 
-static __global__ void muon_momentum(const float *g, float *u, float *m, int64_t n, bool eights,
-                                     float own, bool nesterov, const step_block *s) {
+typedef struct momentum_group {
+    const float *g[OPS_GROUP];
+    float *u[OPS_GROUP], *m[OPS_GROUP];
+} momentum_group;
+
+static __global__ void muon_momentum(momentum_group group, int64_t n, bool eights, float own,
+                                     bool nesterov, const step_block *s) {
+    const float *g = group.g[blockIdx.y];
+    float *u = group.u[blockIdx.y], *m = group.m[blockIdx.y];
     if (s->now.skip) return;
     float mu = momentum_now(own, s);
     float scale = s->now.grad_scale, rest = 1 - mu, now = nesterov ? rest : 0;
@@ -53,14 +63,51 @@ static __global__ void muon_momentum(const float *g, float *u, float *m, int64_t
     }
 }
 
-static void cuda_muon_momentum(const op_call *c) {
-    const float *g = (const float *)c->in[0].data;
-    float *u = (float *)c->out[0].data, *m = (float *)c->out[1].data;
-    int64_t n = tensor_count(&c->in[0]);
-    LAUNCH(cuda_of(c), { blocks_for(n, EACH * THREADS * EIGHT), THREADS }, muon_momentum, g, u, m,
-           n, is_aligned16(g) && is_aligned16(u) && is_aligned16(m), c->attr.update.momentum,
-           c->attr.update.nesterov, c->run->step);
+/* The next calls of a group that can be one launch: i, and those behind it that `alike` accepts beside it. Matrices of
+ * two shapes may alternate, as those of a layer do: the others are left for later launches. */
+template <class F>
+static int pick_alike(const op_call *c, int n, bool done[OPS_GROUP], int picked[OPS_GROUP],
+                      F alike) {
+    int count = 0, first = 0;
+    while (first < n && done[first]) first++;
+    for (int i = first; i < n; i++) {
+        if (done[i] || !alike(&c[first], &c[i])) continue;
+        done[i] = true;
+        picked[count++] = i;
+    }
+    return count;
 }
+
+static bool momentum_aligned(const op_call *c) {
+    return is_aligned16(c->in[0].data) && is_aligned16(c->out[0].data) &&
+           is_aligned16(c->out[1].data);
+}
+static bool momentum_alike(const op_call *a, const op_call *b) {
+    return tensor_count(&a->in[0]) == tensor_count(&b->in[0]) &&
+           momentum_aligned(a) == momentum_aligned(b) &&
+           a->attr.update.momentum == b->attr.update.momentum &&
+           a->attr.update.nesterov == b->attr.update.nesterov;
+}
+
+static void cuda_muon_momentums(const op_call *calls, int n) {
+    bool done[OPS_GROUP] = {};
+    int picked[OPS_GROUP];
+    while (int count = pick_alike(calls, n, done, picked, momentum_alike)) {
+        momentum_group group = {};
+        const op_call *c = &calls[picked[0]];
+        int64_t each = tensor_count(&c->in[0]);
+        for (int i = 0; i < count; i++) {
+            const op_call *own = &calls[picked[i]];
+            group.g[i] = (const float *)own->in[0].data;
+            group.u[i] = (float *)own->out[0].data, group.m[i] = (float *)own->out[1].data;
+        }
+        LAUNCH(cuda_of(c),
+               { dim3(blocks_for(each, EACH * THREADS * EIGHT), (unsigned)count), THREADS },
+               muon_momentum, group, each, momentum_aligned(c), c->attr.update.momentum,
+               c->attr.update.nesterov, c->run->step);
+    }
+}
+static void cuda_muon_momentum(const op_call *c) { cuda_muon_momentums(c, 1); }
 
 /* ---- lines: rows or columns of u that are scaled as a whole --------------------------------------------
  * A kernel sums their squares; every block of the next one derives from all sums what its own lines are multiplied by,
@@ -68,11 +115,29 @@ static void cuda_muon_momentum(const op_call *c) {
  * multiple of four. */
 typedef struct muon_lines {
     int64_t n;
-    float *sum; /* of squares */
+    float *sum;   /* of squares */
+    int64_t each; /* floats of the workspace per matrix of the group */
     /* NorMuon's second moments: blocks read those before the step while one of them writes the new ones. NULL: none */
-    float *before, *moment;
+    float *before, *moment;   /* set by own_lines */
     float size, beta2, share; /* size: min(R, C); share: (1 - beta2) / elements of a line */
 } muon_lines;
+
+/* The matrices of a group. */
+typedef struct muon_group {
+    void *packed[OPS_GROUP];
+    float *u[OPS_GROUP], *moment[OPS_GROUP];
+} muon_group;
+/* The lines of this block's matrix. */
+static __device__ __forceinline__ muon_lines own_lines(muon_lines lines, const muon_group &group) {
+    lines.sum += blockIdx.y * lines.each;
+    lines.moment = group.moment[blockIdx.y];
+    lines.before = lines.sum + (lines.n + 3) / 4 * 4;
+    return lines;
+}
+template <class A> static __device__ __forceinline__ A own_packed(A x, const muon_group &group) {
+    x.p = (decltype(x.p))group.packed[blockIdx.y];
+    return x;
+}
 
 static __device__ __forceinline__ void store_line_sum(const muon_lines &lines, int64_t i,
                                                       float sum) {
@@ -85,8 +150,9 @@ static __device__ __forceinline__ void store_line_sum(const muon_lines &lines, i
 enum { ROW_THREADS = 128 };
 template <class A>
 static __global__ void __launch_bounds__(ROW_THREADS)
-    row_squares(A x, int64_t length, int64_t wide, muon_lines lines) {
+    row_squares(A x, int64_t length, int64_t wide, muon_lines lines, muon_group group) {
     __shared__ float smem[ROW_THREADS / WARP];
+    lines = own_lines(lines, group), x = own_packed(x, group);
     int64_t from = blockIdx.x * wide;
     float sum = 0;
     for (int64_t col = threadIdx.x * EIGHT; col < length; col += ROW_THREADS * EIGHT) {
@@ -103,7 +169,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 enum { COLUMN_THREADS = 1024, COLUMN_EIGHTS = WARP / EIGHT };
 template <class A>
 static __global__ void __launch_bounds__(COLUMN_THREADS)
-    column_squares(A x, int64_t length, int64_t wide, muon_lines lines) {
+    column_squares(A x, int64_t length, int64_t wide, muon_lines lines, muon_group group) {
+    lines = own_lines(lines, group), x = own_packed(x, group);
     __shared__ float smem[COLUMN_THREADS / WARP][WARP];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     int64_t first = (int64_t)blockIdx.x * WARP, col = first + lane % COLUMN_EIGHTS * EIGHT;
@@ -130,17 +197,18 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     store_line_sum(lines, first + lane, sum);
 }
 
-/* Queues the sums. @param x [.., wide]; length: elements of a line; across: lines are columns of x */
-static void sum_lines(const op_call *c, const tensor *x, int64_t length, bool across,
-                      const muon_lines &lines) {
+/* Queues the sums of a group's lines. @param x one of its tensors, [.., wide], all in group.packed; length: elements of a
+ * line; across: lines are columns of x; dt: their type, if rows are read by eights */
+static void sum_lines(const op_call *c, const tensor *x, dtype dt, int64_t length, bool across,
+                      const muon_lines &lines, const muon_group &group, int count) {
     int64_t wide = x->dim[1];
-    launch_shape by_row = { blocks_for(lines.n, 1), ROW_THREADS };
-    launch_shape by_column = { blocks_for(lines.n, WARP), COLUMN_THREADS };
+    launch_shape by_row = { dim3(blocks_for(lines.n, 1), (unsigned)count), ROW_THREADS };
+    launch_shape by_column = { dim3(blocks_for(lines.n, WARP), (unsigned)count), COLUMN_THREADS };
     WITH_TYPE(
-        common_type(wide, &x, 1),
+        dt,
         if (across) {
-            LAUNCH(cuda_of(c), by_column, column_squares<A>, A(*x), length, wide, lines);
-        } else { LAUNCH(cuda_of(c), by_row, row_squares<A>, A(*x), length, wide, lines); });
+            LAUNCH(cuda_of(c), by_column, column_squares<A>, A(*x), length, wide, lines, group);
+        } else { LAUNCH(cuda_of(c), by_row, row_squares<A>, A(*x), length, wide, lines, group); });
 }
 
 /* Lines are multiplied by `by`, each over the root of its sum or moment, or of `least` if that is larger. */
@@ -219,8 +287,9 @@ enum { TILE_EIGHTS = TILE / 8, TILE_TURNS = TILE * TILE_EIGHTS / THREADS, PER_SM
 #ifndef MUON_BLOCKS
 #define MUON_BLOCKS 660
 #endif
-static launch_shape packing_shape(const muon_matrix &m) {
-    return { m.tiles < MUON_BLOCKS ? m.tiles : MUON_BLOCKS, THREADS };
+static launch_shape packing_shape(const muon_matrix &m, int count) {
+    int most = count < MUON_BLOCKS ? MUON_BLOCKS / count : 1;
+    return { dim3((unsigned)(m.tiles < most ? m.tiles : most), (unsigned)count), THREADS };
 }
 
 static muon_matrix muon_matrix_of(const tensor *u, const tensor *x) {
@@ -253,8 +322,10 @@ static __device__ __forceinline__ void write_row8(float *u, const muon_matrix &m
 /* Lines are the rows of u. @param equal they get one norm */
 template <class A>
 static __global__ void __launch_bounds__(THREADS, PER_SM)
-    muon_pack(const float *u, A x, muon_matrix m, muon_lines lines, bool equal, float margin) {
+    muon_pack(A x, muon_matrix m, muon_lines lines, muon_group group, bool equal, float margin) {
     __shared__ float tile[TILE][TILE + 1], line[TILE], smem[THREADS / WARP];
+    const float *u = group.u[blockIdx.y];
+    lines = own_lines(lines, group), x = own_packed(x, group);
     int row = threadIdx.x / TILE_EIGHTS, col = threadIdx.x % TILE_EIGHTS * 8;
     line_scale scale = {};
     for (int t = blockIdx.x; t < m.tiles; t += gridDim.x) {
@@ -289,9 +360,11 @@ static __global__ void __launch_bounds__(THREADS, PER_SM)
  * element is multiplied by `by` */
 template <class A>
 static __global__ void __launch_bounds__(THREADS, PER_SM)
-    muon_unpack(A x, float *u, muon_matrix m, muon_lines lines, bool of_rows, float by,
+    muon_unpack(A x, muon_matrix m, muon_lines lines, muon_group group, bool of_rows, float by,
                 const step_block *step) {
     __shared__ float tile[TILE][TILE + 1], line[TILE], smem[THREADS / WARP];
+    float *u = group.u[blockIdx.y];
+    lines = own_lines(lines, group), x = own_packed(x, group);
     int row = threadIdx.x / TILE_EIGHTS, col = threadIdx.x % TILE_EIGHTS * 8;
     line_scale scale = {};
     if (step->now.skip) return;
@@ -325,21 +398,58 @@ static __global__ void __launch_bounds__(THREADS, PER_SM)
     }
 }
 
-static void cuda_muon_pack(const op_call *c) {
-    const tensor *u = &c->in[0], *x = &c->out[0];
-    muon_matrix m = muon_matrix_of(u, x);
-    muon_lines lines = { m.rows, (float *)c->run->workspace };
-    sum_lines(c, u, m.cols, false, lines);
-    WITH_TYPE(common_type(m.l, &x, 1),
-              LAUNCH(cuda_of(c), packing_shape(m), muon_pack<A>, (const float *)u->data, A(*x), m,
-                     lines, c->attr.update.equilibrate, (float)polar_margin(c->attr.update.polar)));
+/* Operands of a call of either direction. */
+typedef struct packing_call {
+    const tensor *u, *x;
+    float *moment; /* NULL: none */
+} packing_call;
+static packing_call packing_call_of(const op_call *c) {
+    bool packs = c->op == OP_MUON_PACK;
+    return { packs ? &c->in[0] : &c->out[0], packs ? &c->out[0] : &c->in[0],
+             packs ? NULL : (float *)c->out[1].data };
+}
+/* The type of the packed matrix, if its rows are read by eights. */
+static dtype packed_type(const op_call *c) {
+    const tensor *x = packing_call_of(c).x;
+    return common_type(x->dim[1], &x, 1);
+}
+static bool packing_alike(const op_call *a, const op_call *b) {
+    packing_call p = packing_call_of(a), q = packing_call_of(b);
+    return p.u->dim[0] == q.u->dim[0] && p.u->dim[1] == q.u->dim[1] && p.x->dim[0] == q.x->dim[0] &&
+           p.x->dim[1] == q.x->dim[1] && p.x->dt == q.x->dt &&
+           is_aligned16(p.u->data) == is_aligned16(q.u->data) && packed_type(a) == packed_type(b) &&
+           a->attr.update.polar == b->attr.update.polar &&
+           a->attr.update.equilibrate == b->attr.update.equilibrate &&
+           a->attr.update.beta2 == b->attr.update.beta2;
 }
 
 static size_t cuda_muon_pack_workspace(const op_backend *b, const op_call *c, int threads) {
     return align_up((size_t)c->in[0].dim[0], 4) * sizeof(float);
 }
+static size_t cuda_muon_unpack_workspace(const op_backend *b, const op_call *c, int threads) {
+    return align_up((size_t)c->out[1].dim[0], 4) * 2 * sizeof(float);
+}
 
-static void cuda_muon_unpack(const op_call *c) {
+/* @param bytes of the workspace of a call @param lines its lines */
+static muon_lines lines_of(const op_call *c, int64_t n, size_t bytes) {
+    muon_lines lines = { n, (float *)c->run->workspace };
+    lines.each = (int64_t)(align_up(bytes, 256) / sizeof(float));
+    return lines;
+}
+
+static void launch_pack(const op_call *c, const muon_group &group, int count) {
+    const tensor *u = &c->in[0], *x = &c->out[0];
+    muon_matrix m = muon_matrix_of(u, x);
+    muon_lines lines = lines_of(c, m.rows, cuda_muon_pack_workspace(NULL, c, 1));
+    muon_group sources = {};
+    for (int i = 0; i < count; i++) sources.packed[i] = group.u[i];
+    sum_lines(c, u, common_type(m.cols, &u, 1), m.cols, false, lines, sources, count);
+    WITH_TYPE(packed_type(c),
+              LAUNCH(cuda_of(c), packing_shape(m, count), muon_pack<A>, A(*x), m, lines, group,
+                     c->attr.update.equilibrate, (float)polar_margin(c->attr.update.polar)));
+}
+
+static void launch_unpack(const op_call *c, const muon_group &group, int count) {
     const tensor *x = &c->in[0], *u = &c->out[0];
     muon_matrix m = muon_matrix_of(u, x);
     double ratio = (double)m.rows / (double)m.cols;
@@ -347,22 +457,31 @@ static void cuda_muon_unpack(const op_call *c) {
     bool of_rows = c->op == OP_MUON_UNPACK_ROWS;
     muon_lines lines = {};
     if (c->op != OP_MUON_UNPACK) {
-        lines.n = c->out[1].dim[0], lines.moment = (float *)c->out[1].data;
-        lines.sum = (float *)c->run->workspace,
-        lines.before = lines.sum + align_up((size_t)lines.n, 4);
+        lines = lines_of(c, c->out[1].dim[0], cuda_muon_unpack_workspace(NULL, c, 1));
         int64_t length = of_rows ? m.cols : m.rows;
         lines.size = (float)(m.rows < m.cols ? m.rows : m.cols);
         lines.beta2 = c->attr.update.beta2, lines.share = (1 - lines.beta2) / (float)length;
-        sum_lines(c, x, length, of_rows == m.tall, lines);
+        sum_lines(c, x, packed_type(c), length, of_rows == m.tall, lines, group, count);
     }
-    WITH_TYPE(common_type(m.l, &x, 1),
-              LAUNCH(cuda_of(c), packing_shape(m), muon_unpack<A>, A(*x), (float *)u->data, m,
-                     lines, of_rows, by, c->run->step));
+    WITH_TYPE(packed_type(c), LAUNCH(cuda_of(c), packing_shape(m, count), muon_unpack<A>, A(*x), m,
+                                     lines, group, of_rows, by, c->run->step));
 }
 
-static size_t cuda_muon_unpack_workspace(const op_backend *b, const op_call *c, int threads) {
-    return align_up((size_t)c->out[1].dim[0], 4) * 2 * sizeof(float);
+static void cuda_muon_packing(const op_call *calls, int n) {
+    bool done[OPS_GROUP] = {};
+    int picked[OPS_GROUP];
+    while (int count = pick_alike(calls, n, done, picked, packing_alike)) {
+        muon_group group = {};
+        for (int i = 0; i < count; i++) {
+            packing_call own = packing_call_of(&calls[picked[i]]);
+            group.packed[i] = own.x->data;
+            group.u[i] = (float *)own.u->data, group.moment[i] = own.moment;
+        }
+        const op_call *c = &calls[picked[0]];
+        c->op == OP_MUON_PACK ? launch_pack(c, group, count) : launch_unpack(c, group, count);
+    }
 }
+static void cuda_muon_packing_alone(const op_call *c) { cuda_muon_packing(c, 1); }
 
 /* ---- orthogonal matrices -----------------------------------------------------------------------------
  * GEMMs run on all matrices of the batch at once where orthogonalize_hopper.cu can, else one by one through cuBLASLt.
@@ -466,9 +585,13 @@ static size_t cuda_orthogonalize_workspace(const op_backend *b, const op_call *c
            CUDA_GEMM_WORKSPACE;
 }
 
-KERNEL(MUON_MOMENTUM, cuda_muon_momentum, NULL, ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE));
-KERNEL(MUON_PACK, cuda_muon_pack, cuda_muon_pack_workspace, ATTR(POLAR) | ATTR(EQUILIBRATE));
+KERNEL(MUON_MOMENTUM, cuda_muon_momentum, NULL, ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE),
+       cuda_muon_momentums);
+KERNEL(MUON_PACK, cuda_muon_packing_alone, cuda_muon_pack_workspace,
+       ATTR(POLAR) | ATTR(EQUILIBRATE), cuda_muon_packing);
 KERNEL(ORTHOGONALIZE, cuda_orthogonalize, cuda_orthogonalize_workspace, ATTR(POLAR));
-KERNEL(MUON_UNPACK, cuda_muon_unpack);
-KERNEL(MUON_UNPACK_ROWS, cuda_muon_unpack, cuda_muon_unpack_workspace, ATTR(BETA2));
-KERNEL(MUON_UNPACK_COLS, cuda_muon_unpack, cuda_muon_unpack_workspace, ATTR(BETA2));
+KERNEL(MUON_UNPACK, cuda_muon_packing_alone, NULL, 0, cuda_muon_packing);
+KERNEL(MUON_UNPACK_ROWS, cuda_muon_packing_alone, cuda_muon_unpack_workspace, ATTR(BETA2),
+       cuda_muon_packing);
+KERNEL(MUON_UNPACK_COLS, cuda_muon_packing_alone, cuda_muon_unpack_workspace, ATTR(BETA2),
+       cuda_muon_packing);
