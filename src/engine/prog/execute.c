@@ -265,6 +265,7 @@ static bool overlaps(const tensor *a, const tensor *b) {
 /* Whether one of two calls writes what the other touches. */
 static bool calls_conflict(const op_call *a, const op_call *b) {
     for (int i = 0; i < OP_MAX_OUT; i++) {
+        if (!a->out[i].data && !b->out[i].data) continue;
         for (int k = 0; k < OP_MAX_IN; k++)
             if (overlaps(&a->out[i], &b->in[k]) || overlaps(&b->out[i], &a->in[k])) return true;
         for (int k = 0; k < OP_MAX_OUT; k++)

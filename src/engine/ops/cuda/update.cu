@@ -92,7 +92,7 @@ static __device__ __forceinline__ void apply_batch(const elements &o, const fact
 }
 
 template <class R, class P, int V>
-static __global__ void __launch_bounds__(THREADS, PER_SM) update(elements o) {
+static __device__ __forceinline__ void update_block(const elements &o) {
     int64_t from = (int64_t)blockIdx.x * THREADS * V * 4;
     if (o.fours && from + THREADS * V * 4 <= o.n) {
         batch<V> x; /* its loads are in flight while the scalars are computed */
@@ -109,30 +109,82 @@ static __global__ void __launch_bounds__(THREADS, PER_SM) update(elements o) {
     }
 }
 
-template <class R, class P> static void launch_update_as(const op_call *c) {
-    elements o = elements_of(c, R::states);
-    int64_t blocks = ceil_div(o.n, THREADS * VECS * 4);
-    LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, update<R, P, VECS>, o);
+template <class R, class P, int V>
+static __global__ void __launch_bounds__(THREADS, PER_SM) update(elements o) {
+    update_block<R, P, V>(o);
 }
 
+/* Calls of a group: as many as a kernel's arguments hold. blockIdx.y is the call. */
+enum { GROUP = 22 };
+typedef struct element_group {
+    elements o[GROUP];
+} element_group;
+static_assert(sizeof(element_group) <= 4096, "arguments of a kernel");
+
+template <class R, class P, int V>
+static __global__ void __launch_bounds__(THREADS, PER_SM) update_group(element_group group) {
+    const elements o = group.o[blockIdx.y];
+    update_block<R, P, V>(o);
+}
+
+template <class R, class P>
+static void launch_updates_as(const op_call *calls, const int *picked, int count) {
+    element_group group = {};
+    for (int i = 0; i < count; i++) group.o[i] = elements_of(&calls[picked[i]], R::states);
+    unsigned blocks = blocks_for(group.o[0].n, THREADS * VECS * 4);
+    if (count == 1) /* its arguments need no registers */
+        LAUNCH(cuda_of(calls), { blocks, THREADS }, update<R, P, VECS>, group.o[0]);
+    else
+        LAUNCH(cuda_of(calls), { dim3(blocks, (unsigned)count), THREADS }, update_group<R, P, VECS>,
+               group);
+}
+
+static bool updates_alike(const op_call *a, const op_call *b) {
+    return tensor_count(&a->in[0]) == tensor_count(&b->in[0]) && a->out[0].dt == b->out[0].dt &&
+           a->attr.update.l2 == b->attr.update.l2 &&
+           a->attr.update.cautious == b->attr.update.cautious &&
+           a->attr.update.host_state == b->attr.update.host_state &&
+           a->attr.update.host_params == b->attr.update.host_params;
+}
+
+template <class R, class L2 = R> static void cuda_update(const op_call *c);
+
 /* @param R the rule, L2 its rule with decay through the gradient: equal where the rule has one way to decay */
-template <class R, class L2 = R> static void cuda_update(const op_call *c) {
+template <class R, class L2 = R>
+static void launch_updates(const op_call *calls, const int *picked, int count) {
+    const op_call *c = &calls[picked[0]];
     bool bf16_weights = c->out[0].dt == DT_BF16;
     BUG_IF(R::states != op_states(c->op));
     if (c->attr.update.host_state || c->attr.update.host_params)
-        cuda_update_offloaded(c, cuda_update<R, L2>);
+        for (int i = 0; i < count; i++)
+            cuda_update_offloaded(&calls[picked[i]], cuda_update<R, L2>);
     else if (c->attr.update.l2)
-        bf16_weights ? launch_update_as<L2, bf16>(c) : launch_update_as<L2, float>(c);
+        bf16_weights ? launch_updates_as<L2, bf16>(calls, picked, count)
+                     : launch_updates_as<L2, float>(calls, picked, count);
     else
-        bf16_weights ? launch_update_as<R, bf16>(c) : launch_update_as<R, float>(c);
+        bf16_weights ? launch_updates_as<R, bf16>(calls, picked, count)
+                     : launch_updates_as<R, float>(calls, picked, count);
 }
 
-static void cuda_update_along(const op_call *c) {
-    if (c->attr.update.cautious)
-        cuda_update<along_cautious>(c);
-    else
-        cuda_update<along>(c);
+template <class R, class L2 = R> static void cuda_updates(const op_call *calls, int n) {
+    bool done[OPS_GROUP] = {};
+    int picked[OPS_GROUP];
+    while (int count = pick_alike(calls, n, GROUP, done, picked, updates_alike))
+        launch_updates<R, L2>(calls, picked, count);
 }
+template <class R, class L2> static void cuda_update(const op_call *c) {
+    const int first = 0;
+    launch_updates<R, L2>(c, &first, 1);
+}
+
+static void cuda_updates_along(const op_call *calls, int n) {
+    bool done[OPS_GROUP] = {};
+    int picked[OPS_GROUP];
+    while (int count = pick_alike(calls, n, GROUP, done, picked, updates_alike))
+        calls[picked[0]].attr.update.cautious ? launch_updates<along_cautious>(calls, picked, count)
+                                              : launch_updates<along>(calls, picked, count);
+}
+static void cuda_update_along(const op_call *c) { cuda_updates_along(c, 1); }
 
 /* ---- clipping ----------------------------------------------------------------------------------- */
 /* A single thread: it reads the norm and writes the step state. */
@@ -146,10 +198,13 @@ static void cuda_clip(const op_call *c) {
            (const float *)c->in[0].data, c->run->step, c->attr.clip.growth_interval);
 }
 
-KERNEL(UPDATE_SGD, (cuda_update<sgd>), cuda_offload_workspace, ATTRS_UPDATE);
-KERNEL(UPDATE_MOMENTUM, (cuda_update<momentum>), cuda_offload_workspace, ATTRS_UPDATE);
-KERNEL(UPDATE_ADAM, (cuda_update<adam<false>, adam<true>>), cuda_offload_workspace, ATTRS_UPDATE);
-KERNEL(UPDATE_LION, (cuda_update<lion>), cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED);
+KERNEL(UPDATE_SGD, (cuda_update<sgd>), cuda_offload_workspace, ATTRS_UPDATE, (cuda_updates<sgd>));
+KERNEL(UPDATE_MOMENTUM, (cuda_update<momentum>), cuda_offload_workspace, ATTRS_UPDATE,
+       (cuda_updates<momentum>));
+KERNEL(UPDATE_ADAM, (cuda_update<adam<false>, adam<true>>), cuda_offload_workspace, ATTRS_UPDATE,
+       (cuda_updates<adam<false>, adam<true>>));
+KERNEL(UPDATE_LION, (cuda_update<lion>), cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED,
+       (cuda_updates<lion>));
 KERNEL(UPDATE_ALONG, cuda_update_along, cuda_offload_workspace,
-       ATTRS_UPDATE_DECOUPLED | ATTR(CAUTIOUS));
+       ATTRS_UPDATE_DECOUPLED | ATTR(CAUTIOUS), cuda_updates_along);
 KERNEL(CLIP, cuda_clip, NULL, ATTR(GROWTH_INTERVAL));

@@ -12,6 +12,22 @@ extern "C" {
 #include "ops/op_table.h"
 }
 
+/* Picks calls of a group that can be one launch: the first that is not done yet, and up to `most` in all that are `alike`.
+ * Matrices of two shapes may alternate, as those of a layer do: the others are left for later launches.
+ * @return how many; 0: all are done */
+template <class F>
+static int pick_alike(const op_call *c, int n, int most, bool done[OPS_GROUP],
+                      int picked[OPS_GROUP], F alike) {
+    int count = 0, first = 0;
+    while (first < n && done[first]) first++;
+    for (int i = first; i < n && count < most; i++) {
+        if (done[i] || !alike(&c[first], &c[i])) continue;
+        done[i] = true;
+        picked[count++] = i;
+    }
+    return count;
+}
+
 /* A call's attributes, and what the host can compute from them. */
 typedef struct update_attr {
     float lr_mul, decay, beta1, beta2, eps, momentum;

@@ -63,21 +63,6 @@ static __global__ void muon_momentum(momentum_group group, int64_t n, bool eight
     }
 }
 
-/* The next calls of a group that can be one launch: i, and those behind it that `alike` accepts beside it. Matrices of
- * two shapes may alternate, as those of a layer do: the others are left for later launches. */
-template <class F>
-static int pick_alike(const op_call *c, int n, bool done[OPS_GROUP], int picked[OPS_GROUP],
-                      F alike) {
-    int count = 0, first = 0;
-    while (first < n && done[first]) first++;
-    for (int i = first; i < n; i++) {
-        if (done[i] || !alike(&c[first], &c[i])) continue;
-        done[i] = true;
-        picked[count++] = i;
-    }
-    return count;
-}
-
 static bool momentum_aligned(const op_call *c) {
     return is_aligned16(c->in[0].data) && is_aligned16(c->out[0].data) &&
            is_aligned16(c->out[1].data);
@@ -92,7 +77,7 @@ static bool momentum_alike(const op_call *a, const op_call *b) {
 static void cuda_muon_momentums(const op_call *calls, int n) {
     bool done[OPS_GROUP] = {};
     int picked[OPS_GROUP];
-    while (int count = pick_alike(calls, n, done, picked, momentum_alike)) {
+    while (int count = pick_alike(calls, n, OPS_GROUP, done, picked, momentum_alike)) {
         momentum_group group = {};
         const op_call *c = &calls[picked[0]];
         int64_t each = tensor_count(&c->in[0]);
@@ -470,7 +455,7 @@ static void launch_unpack(const op_call *c, const muon_group &group, int count) 
 static void cuda_muon_packing(const op_call *calls, int n) {
     bool done[OPS_GROUP] = {};
     int picked[OPS_GROUP];
-    while (int count = pick_alike(calls, n, done, picked, packing_alike)) {
+    while (int count = pick_alike(calls, n, OPS_GROUP, done, picked, packing_alike)) {
         muon_group group = {};
         for (int i = 0; i < count; i++) {
             packing_call own = packing_call_of(&calls[picked[i]]);
