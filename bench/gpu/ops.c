@@ -80,6 +80,7 @@ static const bench_row rows[] = {
     { "qknorm_rope_weighted", OP_QKNORM_ROPE_WEIGHTED, QK, "qHHoR", "qh" },
     { "qknorm_rope_weighted_bwd", OP_QKNORM_ROPE_WEIGHTED_BWD, QK, "qqhHHoR", "=HH" },
     { "quantize", OP_QUANTIZE, LLAMA | FAST, "dr", "89" },
+    { "quantize_norm", OP_QUANTIZE_NORM, LLAMA | FAST, "drs", "89" },
     { "add_values in place", OP_ADD_VALUES, FAST, "QvDG", "=" },
     { "add_values_bwd in place", OP_ADD_VALUES_BWD, FAST, "QvDG", "=vdG" },
     { "bias gradient, D", OP_LINEAR_BWD_W, GPT, "dD", "-w" },

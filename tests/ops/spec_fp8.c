@@ -150,6 +150,7 @@ const op_spec fp8_specs[] = {
     QUANTIZE_SUM(OP_QUANTIZE_SWIGLU_BWD, "quantize_swiglu_bwd", "F"),
     QUANTIZE_SUM(OP_QUANTIZE_GELU, "quantize_gelu", "K"),
     QUANTIZE_SUM(OP_QUANTIZE_GELU_BWD, "quantize_gelu_bwd", "K"),
+    QUANTIZE_SUM(OP_QUANTIZE_NORM, "quantize_norm", "K"),
     { .op = OP_FP8_COMMIT, .letters = "RC", .values = commit_values, .reference = commit_reference,
       .in_out = true, .exact = true, .modes = MODE_F32, .small = { { 1, FP8_ROW } },
       .wide = { { 37, FP8_ROW } } },

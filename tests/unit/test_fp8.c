@@ -170,6 +170,10 @@ static void check_fused(op_code fused, op_code plain, int64_t n, int64_t in, int
     if (second) b = random_matrix(DT_BF16, n, second, 2, 2);
     tensor x = random_matrix(DT_F32, n, k, 1, 3);
     op_call make = { .op = plain, .in = { a, b }, .out = { x } };
+    if (plain == OP_RMSNORM) { /* whose statistics are the second operand */
+        b = tensor_of(mem_alloc((size_t)n * sizeof(float)), DT_F32, 1, &n);
+        make = (op_call){ .op = plain, .in = { a }, .out = { none, x, b } };
+    }
     make.attr.act = ACT_GELU_ERF;
     call(&make, OPS_ISA_BEST, NULL);
     float want_row[FP8_ROW] = { 0 }, row[FP8_ROW] = { 0 };
@@ -211,6 +215,7 @@ static void test_fused(void **state) {
             check_fused(OP_QUANTIZE_SWIGLU_BWD, OP_SWIGLU_BWD, n, k, 2 * k, 2 * k, recipe);
             check_fused(OP_QUANTIZE_GELU, OP_GELU, n, k, 0, k, recipe);
             check_fused(OP_QUANTIZE_GELU_BWD, OP_GELU_BWD, n, k, k, k, recipe);
+            check_fused(OP_QUANTIZE_NORM, OP_RMSNORM, n, k, 0, k, recipe);
         }
 }
 
@@ -482,9 +487,7 @@ static int count_ops(const op_list *l, op_code from, op_code to) {
     for (int i = 0; i < l->n; i++) n += l->op[i].op >= from && l->op[i].op <= to;
     return n;
 }
-static int quantisations(const op_list *l) {
-    return count_ops(l, OP_QUANTIZE, OP_QUANTIZE_GELU_BWD);
-}
+static int quantisations(const op_list *l) { return count_ops(l, OP_QUANTIZE, OP_QUANTIZE_NORM); }
 
 /* @param activations how many are made as they are quantized, of the one and its gradient. */
 static void check_quantized(model_config c, const char *skip, int linears, int activations) {
@@ -543,6 +546,38 @@ static void test_which(void **state) {
     odd = gpt2;
     odd.ffn = 56; /* up's output as well */
     check_quantized(odd, NULL, 2, 0);
+}
+
+/* Norms without weights are not written where only layers in fp8 read them. @param norms how many of a block's two */
+static void check_norms(model_config c, const char *skip, int norms) {
+    small s;
+    enum { Y = 1, MIX_Y };
+    small_open(&s, &c, FP8_DELAYED, skip);
+    const op_list *lists[] = { &s.train.block[0]->fwd, &s.eval.block[0]->fwd };
+    for (size_t l = 0; l < COUNT_OF(lists); l++) {
+        int unwritten = 0;
+        for (int i = 0; i < lists[l]->n; i++) {
+            const prog_op *o = &lists[l]->op[i];
+            unwritten += o->op == OP_RMSNORM && o->out[Y] == VAL_NONE;
+            unwritten += o->op == OP_MIX_NORM && o->out[MIX_Y] == VAL_NONE;
+        }
+        assert_int_equal(unwritten, norms);
+        assert_int_equal(count_ops(lists[l], OP_QUANTIZE_NORM, OP_QUANTIZE_NORM), norms);
+    }
+    small_step(&s);
+    small_free(&s);
+}
+
+static void norms_without_weights_are_quantized_unwritten(void **state) {
+    model_config c = small_llama();
+    check_norms(c, NULL, 0);
+    c.weightless_norms = true;
+    check_norms(c, NULL, 2);
+    check_norms(c, "attn.qkv", 1);
+    check_norms(c, "mlp.up,attn.qkv", 0);
+    c.layer_scalars = true;
+    check_norms(c, NULL, 2);
+    check_norms(c, "mlp.up", 1);
 }
 
 static void refused(model_layout l, const char *why) {
@@ -628,6 +663,7 @@ int main(void) {
         cmocka_unit_test(test_gradients),
         cmocka_unit_test(test_rows_of_a_model),
         cmocka_unit_test(test_which),
+        cmocka_unit_test(norms_without_weights_are_quantized_unwritten),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test_setup_teardown(test_resume, folder_setup, folder_teardown),
     };

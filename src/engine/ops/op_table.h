@@ -91,6 +91,12 @@ typedef struct op_row {
         op_code activation, op;
     } through;
     op_code quantized; /* the op that computes this one and quantizes its result, unwritten */
+    /* A norm whose result "y", where it has no weights "w", is another result (the first operand where that is absent)
+     * times "stat": the op that quantizes y from those two, so that y is not written. */
+    struct {
+        op_code op;
+        const char *from;
+    } scaled;
     op_cost cost;
     attr_set attrs; /* those it reads */
     int flags;

@@ -8,7 +8,8 @@
  * element, is saved in place of x, or recomputed where selective recompute can. Weights are
  * quantized where they are used, which costs less than keeping them. The bias gradient is summed as
  * dy is quantized. An activation whose result nothing else reads is computed as it is quantized, and
- * so is its gradient: swiglu, quantize become quantize_swiglu (op_row.quantized).
+ * so is its gradient: swiglu, quantize become quantize_swiglu (op_row.quantized). A norm without weights leaves its result
+ * unwritten: quantize_norm computes it from the norm's operand and statistics (op_row.scaled).
  *
  * Scales are rows of the input "fp8", one for each operand of each site of each layer (ops/fp8.h).
  * On several ranks the largest magnitude is found over all that hold parts of a tensor, so that their scales
@@ -27,8 +28,9 @@ typedef struct fp8_site {
 
 typedef struct rewrite {
     prog *p;
-    op_list out;  /* the list being rebuilt */
-    op_list held; /* activations that the quantization of their result takes over */
+    op_list out;   /* the list being rebuilt */
+    op_list held;  /* activations that the quantization of their result takes over */
+    op_list norms; /* norms, as recorded, whose result is computed as it is quantized */
     bool forward;
     fp8_site *site; /* [p->o.fp8_sites] */
 } rewrite;
@@ -109,6 +111,36 @@ static const prog_op *find_held(const rewrite *r, val v) {
     return NULL;
 }
 
+/* @return a result or operand of a norm by its name. */
+static val norm_value(const prog_op *o, const char *name) {
+    op_signature sig = op_signature_of(o->op);
+    int out = op_find(sig.out, sig.outs, name), in = op_find(sig.in, sig.ins, name);
+    return out >= 0 ? o->out[out] : in >= 0 ? o->in[in] : VAL_NONE;
+}
+static val norm_source(const prog_op *o) {
+    val v = norm_value(o, op_row_of(o->op)->scaled.from);
+    return v == VAL_NONE ? o->in[0] : v;
+}
+
+/* @return a norm without the result that is computed as it is quantized; any other op as it is. */
+static prog_op without_result(rewrite *r, prog_op o) {
+    prog *p = r->p;
+    if (op_row_of(o.op)->scaled.op == OP_NONE || norm_value(&o, "w") != VAL_NONE) return o;
+    val y = norm_value(&o, "y");
+    if (!only_quantized(p, y) || p->val[y].dt != p->val[norm_source(&o)].dt) return o;
+    list_push(&r->norms, &o);
+    p->val[y].producer = -1;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (o.out[i] == y) o.out[i] = VAL_NONE;
+    return o;
+}
+
+static const prog_op *find_norm(const rewrite *r, val y) {
+    for (int i = 0; i < r->norms.n; i++)
+        if (norm_value(&r->norms.op[i], "y") == y) return &r->norms.op[i];
+    return NULL;
+}
+
 /* ---- the ops ---------------------------------------------------------------------------------- */
 static val scale_row(rewrite *r, const prog_op *of, int operand) {
     int which = of->attr.fp8.site;
@@ -148,10 +180,13 @@ static prog_op quantize_operand(rewrite *r, const prog_op *of, int operand, val 
     dtype dt = operand == FP8_DY ? DT_E5M2 : DT_E4M3;
     val x = of->in[operand == FP8_W ? 1 : 0];
     const prog_op *made_by = find_held(r, x);
+    const prog_op *norm = find_norm(r, x);
     prog_op o = fp8_op(of, made_by ? quantizing_op(made_by->op) : OP_QUANTIZE);
-    o.in[0] = made_by ? made_by->in[0] : x;
+    if (norm) o.op = op_row_of(norm->op)->scaled.op;
+    o.in[0] = made_by ? made_by->in[0] : norm ? norm_source(norm) : x;
     o.in[1] = scale_row(r, of, operand);
     if (made_by) o.in[2] = made_by->in[1];
+    if (norm) o.in[2] = norm_value(norm, "stat");
     if (made_by) o.attr.act = made_by->attr.act;
     if (r->p->mode != PROG_TRAIN) o.attr.fp8.recipe = FP8_CURRENT;
     o.attr.fp8.given = operand == FP8_W && !r->forward; /* forward has set the scale */
@@ -254,8 +289,10 @@ static void rewrite_list(rewrite *r, op_list *l) {
         const prog_op *o = &l->op[i];
         if (is_marked(o))
             (r->forward ? rewrite_forward : rewrite_backward)(r, o);
-        else if (!hold_back(r, o))
-            emit_op(r, o);
+        else if (!hold_back(r, o)) {
+            prog_op kept = r->forward ? without_result(r, *o) : *o;
+            emit_op(r, &kept);
+        }
     }
     free(l->op);
     *l = r->out;
@@ -270,5 +307,6 @@ void pass_fp8(prog *p) {
     r.forward = false;
     rewrite_list(&r, &p->bwd);
     free(r.held.op);
+    free(r.norms.op);
     free(r.site);
 }

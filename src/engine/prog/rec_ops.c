@@ -269,7 +269,7 @@ norm_out rec_norm_(prog *p, residual_state s, norm_spec n) {
     rec_request r = { .op = n.rms ? OP_RMSNORM : OP_LAYERNORM,
                       .in = { s.residual, s.delta, n.w, n.rms ? VAL_NONE : n.b },
                       .attr = { .eps = n.eps },
-                      .want = s.delta == VAL_NONE ? 0 : 1 << R };
+                      .want = (s.delta == VAL_NONE ? 0 : 1 << R) | 1 << Y };
     if (rec_op(p, &r, out)) note_block_input(p, s, out[R]);
     return (norm_out){ out[R] == VAL_NONE ? s.residual : out[R], out[Y] };
 }
@@ -306,7 +306,7 @@ norm_out rec_mix_norm_(prog *p, residual_state s, mix_spec m, norm_spec n) {
     rec_request r = { .op = OP_MIX_NORM,
                       .in = { s.residual, s.delta, m.past, m.a, m.b },
                       .attr = { .eps = n.eps },
-                      .want = (s.delta == VAL_NONE ? 0 : 1 << R) | 1 << M };
+                      .want = (s.delta == VAL_NONE ? 0 : 1 << R) | 1 << M | 1 << Y };
     if (rec_op(p, &r, out)) note_block_input(p, s, out[R]);
     return (norm_out){ out[M], out[Y] };
 }

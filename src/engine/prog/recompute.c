@@ -75,9 +75,9 @@ static val rebuilding_call(const prog_op *o, prog_op *call) {
     for (int i = n; i < OP_MAX_IN; i++)
         if (o->in[i] != VAL_NONE) return VAL_NONE;
     named_values(o, row->rebuild.out, call->out);
-    for (int i = 0; i < OP_MAX_OUT; i++)
-        if (call->out[i] != VAL_NONE) return call->out[i];
-    return VAL_NONE;
+    int first = 0; /* the first that is named: others need not be rebuilt on their own */
+    for (const char *s = row->rebuild.out; *s == '-'; s += strspn(s + 1, " ") + 1) first++;
+    return call->out[first];
 }
 
 static bool is_cheap(const saver *s, val v) {

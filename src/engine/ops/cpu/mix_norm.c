@@ -79,7 +79,7 @@ LOOP_INLINE void forward_units(dtype t, const mix_job *j, int64_t row, void *m) 
     }
     float scale = 1 / sqrtf(unit_total(squares) / (float)j->d + c->attr.eps);
     ((float *)c->out[3].data)[row] = scale;
-    for (int64_t k = 0; k < j->d; k += UNIT) {
+    for (int64_t k = 0; y && k < j->d; k += UNIT) {
         unit_load(t, m, k, v);
         UNIT_EACH v[i] *= scale;
         unit_store(t, y, k, v);
@@ -173,11 +173,12 @@ static void mix_norm_row(const mix_job *j, int64_t row, int worker) {
 #pragma omp simd reduction(+ : squares)
     for (int64_t k = 0; k < j->d; k++) squares += m[k] * m[k];
     float scale = 1 / sqrtf(squares / (float)j->d + c->attr.eps);
+    ((float *)c->out[3].data)[row] = scale;
+    if (!yt->data) return;
     float *y = CPU(row_at)(yt, row, j->d, tmp);
 #pragma omp simd
     for (int64_t k = 0; k < j->d; k++) y[k] = m[k] * scale;
     CPU(row_put)(yt, row, j->d, y);
-    ((float *)c->out[3].data)[row] = scale;
 }
 
 /* Replaces m by the gradient g. */

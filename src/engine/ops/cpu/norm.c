@@ -163,7 +163,7 @@ LOOP_INLINE void norm_block(norm_form f, const norm_job *j, const norm_rows *t) 
         if (row == t->n) break;
         norm_stat s =
             row_statistics(j, f.t, n.r, sum, squares, t->stat + row * (f.centered ? 2 : 1));
-        o.x = n.r;
+        o.x = t->y ? n.r : NULL;
         o.y = row_after(t->y, row, bytes);
         o.scale = s.scale;
         o.shift = s.shift;
@@ -216,9 +216,9 @@ static void mixed_row(const norm_job *j, int64_t row, int worker, norm_rows t) {
     }
     t.n = 1;
     t.x = x;
-    t.y = CPU(row_at)(yt, row, j->d, other);
+    t.y = yt->data ? CPU(row_at)(yt, row, j->d, other) : NULL;
     norm_rows_of(j, DT_F32, &t);
-    CPU(row_put)(yt, row, j->d, t.y);
+    if (yt->data) CPU(row_put)(yt, row, j->d, t.y);
 }
 
 static void norm_task(void *ctx, int64_t i, int worker) {

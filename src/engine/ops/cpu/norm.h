@@ -175,7 +175,7 @@ LOOP_INLINE float norm_pass(norm_form f, norm_next n, norm_finish o, int64_t d) 
         }
     } else if (n.r) {
         for (int64_t k = 0; k < whole; k += UNIT) next_row_unit(f, &n, k, &s);
-    } else {
+    } else if (o.x) {
         for (int64_t k = 0; k < whole; k += UNIT) out_unit(f, &o, k);
     }
     if (f.centered && n.sum) *n.sum = unit_total(s.plain);

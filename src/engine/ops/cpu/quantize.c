@@ -97,6 +97,26 @@ static void quantize_task(void *ctx, int64_t i, int worker) {
 }
 
 /* ---- the tensor that is quantized -------------------------------------------------------------- */
+/* The rows of a norm's operand, each times its factor. */
+typedef struct scale_job {
+    const op_call *c;
+    float *to;
+} scale_job;
+static void norm_row_task(void *ctx, int64_t i, int worker) {
+    const scale_job *j = ctx;
+    const tensor *x = &j->c->in[0];
+    float by = ((const float *)j->c->in[2].data)[i], tmp[BLOCK];
+    for (int64_t col = 0; col < x->dim[1]; col += BLOCK) {
+        int64_t m = MIN(BLOCK, x->dim[1] - col), at = i * x->dim[1] + col;
+        const float *v = elems_get(x, at, m, tmp);
+        for (int64_t k = 0; k < m; k++) j->to[at + k] = v[k] * by;
+    }
+}
+static void scale_rows(const op_call *c, const tensor *to) {
+    scale_job j = { c, to->data };
+    pool_run(c->run->pool, to->dim[0], norm_row_task, &j);
+}
+
 static void compute_x(const op_call *c, const tensor *x) {
     op_call by = { .attr = c->attr, .in = { c->in[0], c->in[2] }, .out = { *x }, .run = c->run };
     switch (c->op) {
@@ -104,6 +124,7 @@ static void compute_x(const op_call *c, const tensor *x) {
     case OP_QUANTIZE_SWIGLU_BWD: CPU(swiglu_bwd)(&by); break;
     case OP_QUANTIZE_GELU: CPU(gelu)(&by); break;
     case OP_QUANTIZE_GELU_BWD: CPU(gelu_bwd)(&by); break;
+    case OP_QUANTIZE_NORM: scale_rows(c, x); break;
     default: BUG("not a fused quantize op");
     }
 }
@@ -150,4 +171,5 @@ KERNEL(QUANTIZE_SWIGLU, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8);
 KERNEL(QUANTIZE_SWIGLU_BWD, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8);
 KERNEL(QUANTIZE_GELU, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8 | ATTR(ACT));
 KERNEL(QUANTIZE_GELU_BWD, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8 | ATTR(ACT));
+KERNEL(QUANTIZE_NORM, CPU(quantize), CPU(quantize_workspace), ATTRS_FP8);
 KERNEL(FP8_COMMIT, CPU(fp8_commit));

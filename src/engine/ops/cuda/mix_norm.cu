@@ -96,6 +96,7 @@ static __global__ void __launch_bounds__(WIDE ? WIDE_THREADS : ROWS *WARP)
     }
     float scale = rsqrtf(at.row_sum(squares, smem) / d + s.eps);
     if (col == 0) stat[at.row] = scale;
+    if (!y.present()) return;
 #pragma unroll
     for (int k = 0; k < V; k++) {
 #pragma unroll

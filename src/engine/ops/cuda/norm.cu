@@ -172,6 +172,7 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
         if (!RMS) *to++ = mean;
         *to = scale;
     }
+    if (!y.present()) return;
 #pragma unroll
     for (int k = 0; k < V; k++) {
         if (col + k * STEP >= s.d) continue;

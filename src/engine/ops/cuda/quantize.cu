@@ -42,6 +42,26 @@ template <class A> struct tensor_source {
     }
 };
 
+/* x times its row's factor. */
+template <class A> struct norm_of {
+    enum { PARTS = 1, BATCH = A::WHOLE ? 8 : 1, WHOLE = A::WHOLE };
+    A x;
+    const float *stat;
+    int64_t k;
+    struct raw {
+        typename A::raw x;
+        float by;
+    };
+    __device__ __forceinline__ raw fetch(int64_t row, int64_t col) const {
+        return raw{ x.fetch(row * k + col, row * k + k), stat[row] };
+    }
+    __device__ __forceinline__ void compute(const raw &r, float v[PARTS][8]) const {
+        A::widen(r.x, v[0]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[0][i] *= r.by;
+    }
+};
+
 /* silu(gate) * up, from gu[n, 2k]. */
 template <class A> struct swiglu_of {
     enum { PARTS = 1, BATCH = A::WHOLE ? 4 : 1, WHOLE = A::WHOLE };
@@ -409,6 +429,13 @@ static void cuda_quantize_activation(const op_call *c) {
         WITH_BF16(x->dt, launch_quantize(c, gelu_of<A>{ A(*x), k, c->attr.act }, n, k));
 }
 
+static void cuda_quantize_norm(const op_call *c) {
+    const tensor *x = &c->in[0];
+    int64_t n = x->dim[0], k = x->dim[1];
+    const float *stat = (const float *)c->in[2].data;
+    WITH_BF16(x->dt, launch_quantize(c, norm_of<A>{ A(*x), stat, k }, n, k));
+}
+
 static void cuda_quantize_activation_bwd(const op_call *c) {
     const tensor *dy = &c->in[0], *x = &c->in[2];
     bool swiglu = c->op == OP_QUANTIZE_SWIGLU_BWD;
@@ -438,4 +465,5 @@ KERNEL(QUANTIZE_SWIGLU_BWD, cuda_quantize_activation_bwd, cuda_quantize_workspac
 KERNEL(QUANTIZE_GELU, cuda_quantize_activation, cuda_quantize_workspace, ATTRS_FP8 | ATTR(ACT));
 KERNEL(QUANTIZE_GELU_BWD, cuda_quantize_activation_bwd, cuda_quantize_workspace,
        ATTRS_FP8 | ATTR(ACT));
+KERNEL(QUANTIZE_NORM, cuda_quantize_norm, cuda_quantize_workspace, ATTRS_FP8);
 KERNEL(FP8_COMMIT, cuda_fp8_commit);
