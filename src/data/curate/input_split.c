@@ -70,12 +70,6 @@ static err check_outputs(const split_job *j) {
     return OK;
 }
 
-/* Checks by rank 0 before any rank reads. */
-static err check_job(const split_job *j) {
-    TRY(check_inputs_reread(j));
-    return check_outputs(j);
-}
-
 static err make_split(const split_job *j, int split, const char *path, text_progress *p) {
     spill_writer *out = NULL;
     TRY(spill_create(path, j->sections, j->settings, &out));
@@ -120,7 +114,8 @@ static err lock_work(split_job *j) {
 
 err split_job_run(split_job *j) {
     bool first = comm_rank(j->o.comm) == 0;
-    TRY(comm_agree(j->o.comm, first ? check_job(j) : OK));
+    err wrong = first ? check_inputs_reread(j) : OK; /* by rank 0 before any rank reads */
+    TRY(comm_agree(j->o.comm, first && !wrong ? check_outputs(j) : wrong));
     if (j->o.own_work && j->shares_spills) return refuse_own_work(j);
     if (!j->locked) TRY(lock_work(j));
     bool clear = clears_work(j) && j->o.fresh;
