@@ -5,7 +5,6 @@
  * Names of documents come from the spill files, in input order. As many clusters as fit in memory
  * are gathered per pass; a cluster that does not fit by itself is written directly as it is read. */
 #include "curate/dedup_internal.h"
-#include "io/io.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,6 @@
  * See dedup_internal.h. */
 #include "curate/dedup_internal.h"
 #include "comm/comm.h"
-#include "io/io.h"
 #include "store/store.h"
 #include "util/wait.h"
 
@@ -95,10 +94,7 @@ static err open_split(const split_job *j, int split, const char *path, text_prog
 
 static err run_split(void *ctx, int split, text_progress *p) {
     const split_job *j = ctx;
-    char *path = spill_path(j->o.work, spill_name(j), split);
-    err e = open_split(j, split, path, p);
-    free(path);
-    return e;
+    return open_split(j, split, SPILL_IN(j->o.work, spill_name(j), split), p);
 }
 
 static err refuse_own_work(const split_job *j) {
@@ -189,7 +185,7 @@ err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t 
 err split_job_open_others(const split_job *j) {
     enum { PATIENCE_S = 30 }; /* a network file system shows new files with a delay */
     for (int i = 0; i < j->splits.n; i++) {
-        char *path = spill_path(j->o.work, spill_name(j), i);
+        const char *path = SPILL_IN(j->o.work, spill_name(j), i);
         wait_state w;
         wait_begin(&w, PATIENCE_S, "%s, which another rank has written", path);
         err e = j->spills[i] ? OK : spill_open(path, j->sections, j->settings, &j->spills[i]);
@@ -198,7 +194,6 @@ err split_job_open_others(const split_job *j) {
         if (!e && !j->spills[i])
             e = err_hint(ERR("%s, which another rank has written, cannot be seen here", path),
                          "the folder must be on a file system that all hosts share");
-        free(path);
         TRY(e);
     }
     return OK;
