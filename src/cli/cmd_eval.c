@@ -248,11 +248,6 @@ static err split_task_name(const char *text, const task_row **row, const char **
                     "`ingot eval MODEL --tasks list` names all");
 }
 
-static void list_tasks(void) {
-    for (int i = 0; i < task_table_rows; i++)
-        printf("%-16s %s\n", task_row_name(task_row_at(i)), task_source(task_row_at(i)));
-}
-
 /* Refuses a name that is not a file, with where to get the task's, before the first task is evaluated. */
 static err check_task_file(void *ctx, const char *text) {
     const task_row *row;
@@ -515,7 +510,8 @@ err cmd_eval(int argc, char **argv) {
     TRY(cli_parse(&cmd_eval_spec, argc - 1, argv + 1, &a, &path));
     TRY(check_args(&a, &dt));
     if (a.tasks && !strcmp(a.tasks, "list")) {
-        list_tasks();
+        for (int i = 0; i < task_table_rows; i++)
+            printf("%-16s %s\n", task_row_name(task_row_at(i)), task_source(task_row_at(i)));
         return OK;
     }
     TRY(for_each(a.tasks, check_task_file, NULL));

@@ -40,11 +40,6 @@ static err write_report_file(const run_report *const *runs, int n, report_format
     return e;
 }
 
-static err print_reports_json(const run_report *const *runs, int n) {
-    if (io_json_print(stdout, report_json(runs, n), JSON_INDENT(2))) return OK;
-    return ERR("the path of a run is not UTF-8");
-}
-
 static err put_out(const report_args *a, const run_report *const *runs, int n) {
     const struct {
         const char *path;
@@ -55,8 +50,9 @@ static err put_out(const report_args *a, const run_report *const *runs, int n) {
         TRY(write_report_file(runs, n, files[i].format, files[i].path));
         if (!a->json) printf("The report is written to %s.\n", files[i].path);
     }
-    if (a->json) return print_reports_json(runs, n);
-    if (a->html || a->markdown || a->tolerance >= 0) return OK;
+    if (a->json && !io_json_print(stdout, report_json(runs, n), JSON_INDENT(2)))
+        return ERR("the path of a run is not UTF-8");
+    if (a->json || a->html || a->markdown || a->tolerance >= 0) return OK;
     str text = { 0 };
     report_write(runs, n, REPORT_TEXT, report_width(), &text);
     fputs(text.text, stdout);

@@ -247,11 +247,6 @@ static err open_dedup_inputs(const dedup_args *a, char **paths, int n, dedup_inp
     return a->against ? open_against(a, paths, n, d) : OK;
 }
 
-static void close_dedup_inputs(dedup_inputs *d) {
-    if (d->all != d->in) text_inputs_close(d->all);
-    text_inputs_close(d->in);
-}
-
 static err run_substring(const dedup_args *a, substring_options *o, const dedup_inputs *d) {
     FILE *to = data_common_to(&a->common);
     text_transform_options so = data_common_transform(&a->common, o->pass.threads);
@@ -347,7 +342,8 @@ static err run_dedup_rank(const cli_subcommand *self, int argc, char **argv, con
     TRY_CLEAN((int)o.method == METHOD_SUBSTRING ? find_substrings(&a, &o, &in)
                                                 : run_dedup_transform(&a, &o, &in));
 cleanup:
-    close_dedup_inputs(&in);
+    if (in.all != in.in) text_inputs_close(in.all);
+    text_inputs_close(in.in);
     free((char *)o.pass.work);
     return e;
 }

@@ -75,11 +75,9 @@ typedef struct records {
     int n, cap;
 } records;
 
-static bool is_signal(int status) { return status > 128 && status <= 128 + SIGRTMAX; }
-
 static void describe_status(int status, char *to, size_t n) {
     const exit_row *row = exit_find(status);
-    if (is_signal(status))
+    if (status > 128 && status <= 128 + SIGRTMAX)
         snprintf(to, n, "signal %d", status - 128);
     else
         snprintf(to, n, "%d%s%s", status, row ? " " : "", row ? row->name : "");

@@ -22,11 +22,6 @@ typedef struct names {
     int n;
 } names;
 
-static void names_free(names *l) {
-    free(l->text);
-    free(l->at);
-}
-
 static err names_split(const char *list, names *out) {
     size_t n = strlen(list);
     out->text = mem_alloc(n + 1);
@@ -182,7 +177,8 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     TRY_CLEAN(check_affix("eos", a.eos, &special));
     TRY_CLEAN(train_tokenizer(&a, &o, (const char *const *)argv, n));
 cleanup:
-    names_free(&special);
+    free(special.text);
+    free(special.at);
     return e;
 }
 

@@ -100,49 +100,17 @@ static const char *json_kind(const json_t *v) {
     return v ? kinds[json_typeof(v)] : "nothing";
 }
 
-static err type_mismatch_error(const char *name, const char *key, const char *expected,
-                               const json_t *got) {
-    return ERR("%s: \"%s\": expected %s; got %s", name, key, expected, json_kind(got));
-}
-
-err io_json_text(const json_t *object, const char *name, const char *key, const char **out) {
-    const json_t *v = json_object_get(object, key);
-    if (!json_is_string(v)) return type_mismatch_error(name, key, "a string", v);
-    *out = json_string_value(v);
-    return OK;
-}
-
-err io_json_int(const json_t *object, const char *name, const char *key, int64_t *out) {
-    const json_t *v = json_object_get(object, key);
-    if (!json_is_integer(v)) return type_mismatch_error(name, key, "an integer", v);
-    *out = json_integer_value(v);
-    return OK;
-}
-
-err io_json_real(const json_t *object, const char *name, const char *key, double *out) {
-    const json_t *v = json_object_get(object, key);
-    if (!json_is_number(v)) return type_mismatch_error(name, key, "a number", v);
-    *out = json_number_value(v);
-    return OK;
-}
-
-err io_json_bool(const json_t *object, const char *name, const char *key, bool *out) {
-    const json_t *v = json_object_get(object, key);
-    if (!json_is_boolean(v)) return type_mismatch_error(name, key, "true or false", v);
-    *out = json_is_true(v);
-    return OK;
-}
-
-err io_json_array(const json_t *object, const char *name, const char *key, json_t **out) {
-    json_t *v = json_object_get(object, key);
-    if (!json_is_array(v)) return type_mismatch_error(name, key, "an array", v);
-    *out = v;
-    return OK;
-}
-
-err io_json_object(const json_t *object, const char *name, const char *key, json_t **out) {
-    json_t *v = json_object_get(object, key);
-    if (!json_is_object(v)) return type_mismatch_error(name, key, "an object", v);
-    *out = v;
-    return OK;
-}
+#define MEMBER_READER(kind, type, is, expected, value)                                             \
+    err io_json_##kind(const json_t *object, const char *name, const char *key, type *out) {       \
+        json_t *v = json_object_get(object, key);                                                  \
+        if (!is(v))                                                                                \
+            return ERR("%s: \"%s\": expected %s; got %s", name, key, expected, json_kind(v));      \
+        *out = value;                                                                              \
+        return OK;                                                                                 \
+    }
+MEMBER_READER(text, const char *, json_is_string, "a string", json_string_value(v))
+MEMBER_READER(int, int64_t, json_is_integer, "an integer", json_integer_value(v))
+MEMBER_READER(real, double, json_is_number, "a number", json_number_value(v))
+MEMBER_READER(bool, bool, json_is_boolean, "true or false", json_is_true(v))
+MEMBER_READER(array, json_t *, json_is_array, "an array", v)
+MEMBER_READER(object, json_t *, json_is_object, "an object", v)

@@ -24,11 +24,6 @@ typedef struct transfer {
     err *errors;             /* [S3_CONNECTIONS] the first of each worker */
 } transfer;
 
-static pool *workers_of(store *s) {
-    if (!s->workers) s->workers = pool_new(S3_CONNECTIONS);
-    return s->workers;
-}
-
 static size_t part_size(const transfer *t, int64_t i) {
     return (size_t)MIN(t->part_bytes, t->bytes - i * t->part_bytes);
 }
@@ -37,7 +32,8 @@ static size_t part_size(const transfer *t, int64_t i) {
 static err run_parts(transfer *t, void (*task)(void *ctx, int64_t i, int worker)) {
     err errors[S3_CONNECTIONS] = { OK }, first = OK;
     t->errors = errors;
-    pool_run(workers_of(t->s), t->parts, task, t);
+    if (!t->s->workers) t->s->workers = pool_new(S3_CONNECTIONS);
+    pool_run(t->s->workers, t->parts, task, t);
     for (int i = 0; i < S3_CONNECTIONS; i++)
         if (!first)
             first = errors[i];

@@ -33,11 +33,6 @@ static ref_slot *find_ref_slot(const refs *r, uint64_t key) {
     return &r->slots[i];
 }
 
-static void set_filter(refs *r, uint64_t key) {
-    uint64_t i = key >> (64 - FILTER_BITS);
-    r->filter[i / 64] |= (uint64_t)1 << i % 64;
-}
-
 static inline bool may_have(const refs *r, uint64_t key) {
     uint64_t i = key >> (64 - FILTER_BITS);
     return r->filter[i / 64] >> i % 64 & 1;
@@ -59,7 +54,8 @@ static ref_slot *make_slot(refs *r, uint64_t key) {
     if (s->value) return s;
     s->key = key;
     r->filled++;
-    set_filter(r, key);
+    uint64_t bit = key >> (64 - FILTER_BITS);
+    r->filter[bit / 64] |= (uint64_t)1 << bit % 64;
     return s;
 }
 

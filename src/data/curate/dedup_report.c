@@ -5,7 +5,6 @@
  * Names of documents come from the spill files, in input order. As many clusters as fit in memory
  * are gathered per pass; a cluster that does not fit by itself is written directly as it is read. */
 #include "curate/dedup_internal.h"
-#include "io/io.h"
 
 #include <stdlib.h>
 
@@ -29,8 +28,6 @@ typedef struct gathering {
     str text;
     int64_t written; /* members written of the current cluster */
 } gathering;
-
-static bool is_shared(const gathering *g, uint64_t i) { return g->shared[i / 8] >> i % 8 & 1; }
 
 static void find_shared(gathering *g) {
     const uint32_t *kept = g->d->cluster.parent;
@@ -63,10 +60,6 @@ static err cluster_end(gathering *g) {
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-static bool gathered_fits(const gathering *g) {
-    return g->text.len + (size_t)g->n * sizeof *g->members < dedup_memory_left(g->d) / 4;
-}
-
 /* Postpones half of the clusters to the next pass. */
 static void gather_less(gathering *g) {
     if (g->high - g->low == 1) g->how = TOO_LARGE;
@@ -97,14 +90,15 @@ static void format_member(const gathering *g, uint32_t document, int segment, co
 static err take_member(gathering *g, uint32_t document, int segment, const char *names,
                        uint32_t n) {
     uint32_t kept = g->d->cluster.parent[document];
-    if (kept < g->low || kept >= g->high || !is_shared(g, document) || g->how == TOO_LARGE)
-        return OK;
+    bool shared = g->shared[document / 8] >> document % 8 & 1;
+    if (kept < g->low || kept >= g->high || !shared || g->how == TOO_LARGE) return OK;
     if (g->how == DIRECT) g->text.len = 0;
     size_t begin = g->text.len;
     format_member(g, document, segment, names, n, &g->text);
     if (g->how == DIRECT) return cluster_add(g, g->text.text, g->text.len);
     LIST_ADD(g->members, g->n, g->cap) = (member){ kept, document, begin, g->text.len };
-    if (!gathered_fits(g)) gather_less(g);
+    size_t held = g->text.len + (size_t)g->n * sizeof *g->members;
+    if (held >= dedup_memory_left(g->d) / 4) gather_less(g);
     return OK;
 }
 

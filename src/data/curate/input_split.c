@@ -2,7 +2,6 @@
  * See dedup_internal.h. */
 #include "curate/dedup_internal.h"
 #include "comm/comm.h"
-#include "io/io.h"
 #include "store/store.h"
 #include "util/wait.h"
 
@@ -70,12 +69,6 @@ static err check_outputs(const split_job *j) {
     return OK;
 }
 
-/* Checks by rank 0 before any rank reads. */
-static err check_job(const split_job *j) {
-    TRY(check_inputs_reread(j));
-    return check_outputs(j);
-}
-
 static err make_split(const split_job *j, int split, const char *path, text_progress *p) {
     spill_writer *out = NULL;
     TRY(spill_create(path, j->sections, j->settings, &out));
@@ -101,10 +94,7 @@ static err open_split(const split_job *j, int split, const char *path, text_prog
 
 static err run_split(void *ctx, int split, text_progress *p) {
     const split_job *j = ctx;
-    char *path = spill_path(j->o.work, spill_name(j), split);
-    err e = open_split(j, split, path, p);
-    free(path);
-    return e;
+    return open_split(j, split, SPILL_IN(j->o.work, spill_name(j), split), p);
 }
 
 static err refuse_own_work(const split_job *j) {
@@ -120,7 +110,8 @@ static err lock_work(split_job *j) {
 
 err split_job_run(split_job *j) {
     bool first = comm_rank(j->o.comm) == 0;
-    TRY(comm_agree(j->o.comm, first ? check_job(j) : OK));
+    err wrong = first ? check_inputs_reread(j) : OK; /* by rank 0 before any rank reads */
+    TRY(comm_agree(j->o.comm, first && !wrong ? check_outputs(j) : wrong));
     if (j->o.own_work && j->shares_spills) return refuse_own_work(j);
     if (!j->locked) TRY(lock_work(j));
     bool clear = clears_work(j) && j->o.fresh;
@@ -194,7 +185,7 @@ err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t 
 err split_job_open_others(const split_job *j) {
     enum { PATIENCE_S = 30 }; /* a network file system shows new files with a delay */
     for (int i = 0; i < j->splits.n; i++) {
-        char *path = spill_path(j->o.work, spill_name(j), i);
+        const char *path = SPILL_IN(j->o.work, spill_name(j), i);
         wait_state w;
         wait_begin(&w, PATIENCE_S, "%s, which another rank has written", path);
         err e = j->spills[i] ? OK : spill_open(path, j->sections, j->settings, &j->spills[i]);
@@ -203,7 +194,6 @@ err split_job_open_others(const split_job *j) {
         if (!e && !j->spills[i])
             e = err_hint(ERR("%s, which another rank has written, cannot be seen here", path),
                          "the folder must be on a file system that all hosts share");
-        free(path);
         TRY(e);
     }
     return OK;

@@ -6,7 +6,6 @@
  * its own keys, and `cat` joins indexes. A key is in the index if it is in any of its filters. Numbers are
  * little-endian. The file is mapped. */
 #include "curate/dedup_internal.h"
-#include "io/io.h"
 
 #include <math.h>
 #include <stdlib.h>

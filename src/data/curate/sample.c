@@ -56,8 +56,6 @@ struct sample {
 };
 
 static bool needs_pass(const sampling_options *o) { return o->count || o->bytes || o->tokens; }
-static int64_t wanted_weight(const sampling_options *o) { return o->count + o->bytes + o->tokens; }
-
 static uint64_t doc_key(const sample *s, uint64_t number) {
     uint64_t facts[] = { s->o.seed, number };
     return hash_bytes(facts, sizeof facts, SHARE_SALT);
@@ -165,8 +163,8 @@ static err sum_round(sample *s, int round) {
 /* Takes digits as long as their weight fits; the key is in the first that does not. */
 static void take_digits(sample *s, sample_group *g, int round) {
     int shift = 64 - DIGIT_BITS * (round + 1), digit = 0;
-    while (digit < DIGITS && g->taken + g->sums[digit] <= wanted_weight(&s->o))
-        g->taken += g->sums[digit++];
+    int64_t wanted = s->o.count + s->o.bytes + s->o.tokens; /* one of them is given */
+    while (digit < DIGITS && g->taken + g->sums[digit] <= wanted) g->taken += g->sums[digit++];
     g->all = digit == DIGITS; /* only in the first round */
     g->below |= g->all ? 0 : (uint64_t)digit << shift;
     memset(g->sums, 0, DIGITS * sizeof *g->sums);

@@ -2,7 +2,6 @@
  * machine we support. Every page and the index carry a hash, so a damaged file is an error,
  * never a wrong result. */
 #include "curate/dedup_internal.h"
-#include "io/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -110,10 +109,9 @@ void spill_abort(spill_writer *w) {
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
-char *spill_path(const char *folder, const char *name, int number) {
-    str path = { 0 };
-    str_add(&path, "%s/%s-%06d.spill", folder, name, number);
-    return path.text;
+char *spill_path(char to[IO_PATH_BYTES], const char *folder, const char *name, int number) {
+    snprintf(to, IO_PATH_BYTES, "%s/%s-%06d.spill", folder, name, number);
+    return to;
 }
 
 /* Includes temporary files of killed runs. */

@@ -234,14 +234,10 @@ static const char *narrow_page(const arrow_cursor *c, int64_t row, int64_t rows,
                  : narrow_part(&data[1], p->base, load_offset(c->offsets.text, p->width, end));
 }
 
-static arrow_page *clone_page(const arrow_page *p) {
-    size_t bytes = sizeof *p + (size_t)p->n * sizeof *p->parts;
-    return memcpy(mem_grow(NULL, bytes), p, bytes);
-}
-
 err arrow_cursor_next(arrow_cursor *c, int64_t row, size_t bytes, parquet_pages *out) {
     int64_t rows = c->split ? rows_of_bytes(c, row, bytes) : c->batch->rows;
-    arrow_page *p = clone_page(c->whole);
+    size_t size = sizeof *c->whole + (size_t)c->whole->n * sizeof *c->whole->parts;
+    arrow_page *p = memcpy(mem_grow(NULL, size), c->whole, size);
     LIST_ADD(out->page, out->n, out->capacity) = (parquet_page){ .arrow = p };
     if (c->split) {
         const char *wrong = narrow_page(c, row, rows, p);

@@ -92,12 +92,6 @@ static int bit_width(int32_t most) {
     return n;
 }
 
-/* Moves the values to the rows that have one; they are at the beginning of out[0 .. rows). */
-static void spread_values(const uint32_t *level, uint32_t most, parquet_value *out, size_t rows,
-                          size_t n) {
-    for (size_t i = rows; i-- > 0;) out[i] = level[i] == most ? out[--n] : (parquet_value){ 0 };
-}
-
 static const char *decode_optional(const leaf *l, const parquet_page *h, const uint8_t *plain,
                                    value_input *in, parquet_value *out) {
     level_span levels;
@@ -113,7 +107,9 @@ static const char *decode_optional(const leaf *l, const parquet_page *h, const u
     }
     in->p = plain + at;
     if (!wrong && n > 0) wrong = decode_values(h->encoding, in, out, n);
-    if (!wrong && n < rows) spread_values(level, most, out, rows, n);
+    bool gaps = !wrong && n < rows;
+    for (size_t i = rows; gaps && i-- > 0;) /* to the rows that have one, from the last on */
+        out[i] = level[i] == most ? out[--n] : (parquet_value){ 0 };
     free(level);
     return wrong;
 }
@@ -159,10 +155,6 @@ void reserve_values(parquet_pages *p) {
     p->values_capacity = n;
 }
 
-static void lose_values(parquet_value *v, size_t n) {
-    for (size_t i = 0; i < n; i++) v[i] = (parquet_value){ .length = PARQUET_LOST };
-}
-
 err parquet_decode(parquet_pages *p) {
     size_t plain = 0, at = 0, row = 0;
     err e = OK;
@@ -174,7 +166,8 @@ err parquet_decode(parquet_pages *p) {
     for (int i = 0; i < p->n; i++) {
         parquet_page *h = &p->page[i];
         const char *wrong = decode_page(p, h, p->plain.text + at, p->values + row);
-        if (wrong) lose_values(p->values + row, (size_t)h->n_values);
+        for (int64_t k = 0; wrong && k < h->n_values; k++)
+            p->values[row + (size_t)k] = (parquet_value){ .length = PARQUET_LOST };
         if (wrong && !e) e = column_error(p->file, p->group, p->column, h->offset, wrong);
         at += (size_t)h->plain_bytes;
         row += (size_t)h->n_values;

@@ -136,11 +136,6 @@ static int64_t curriculum_limit(const loader_options *o, int64_t consumed) {
     return o->curriculum_start + (int64_t)(done * (double)(o->seq_len - o->curriculum_start));
 }
 
-/* @return windows in a step that begins at `consumed`. */
-static int64_t step_size(const loader_options *o, int64_t consumed) {
-    return batch_ramp_size(&o->ramp, consumed);
-}
-
 /* Whether every window has seq_len targets, whatever it holds. */
 static bool always_full(const loader *l) {
     if (l->o.evaluation || l->o.guard.on || l->o.packing != PACK_CONCAT) return false;
@@ -242,7 +237,7 @@ static void produce_batch(loader *l, row_maker *m) {
     int64_t consumed = l->next;
     if (l->n_step < 0 || consumed == step_at(l, l->n_step)->begin + step_at(l, l->n_step)->size)
         *step_at(l, ++l->n_step) =
-            (step){ .begin = consumed, .size = step_size(&l->o, consumed), .valid = -1 };
+            (step){ .begin = consumed, .size = batch_ramp_size(&l->o.ramp, consumed), .valid = -1 };
     step *shared = step_at(l, l->n_step), s = *shared;
     l->next = consumed + batch_windows(l);
     int64_t to = l->next + batches_ahead(l) * batch_windows(l), from = MAX(l->requested, l->next);

@@ -242,7 +242,6 @@ static void fill_steps(int32_t *out, int64_t n, int32_t first, int32_t by) {
     for (; i < n; i++) out[i] = first + (int32_t)i * by;
 }
 
-static void fill_rising(int32_t *out, int64_t n) { fill_steps(out, n, 0, 1); }
 static void fill_same(int32_t *out, int64_t n, int32_t value) { fill_steps(out, n, value, 0); }
 
 /* Copies tokens and, shifted by one, targets, widened from the stored ids. */
@@ -269,7 +268,7 @@ static void copy_tokens(const token_view *v, int32_t *tokens, int32_t *targets) 
 static void fill_document(data_batch *b, int64_t at, int64_t n, int64_t limit) {
     for (int64_t from = 0; from < n; from += limit) {
         int32_t here = (int32_t)MIN(limit, n - from), first = (int32_t)(at + from);
-        fill_rising(b->pos + first, here);
+        fill_steps(b->pos + first, here, 0, 1);
         fill_same(b->start + first, here, first);
     }
 }

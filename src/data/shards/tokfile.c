@@ -43,11 +43,6 @@ static uint64_t frame_checksum(const tok_header *h, const void *trailer, size_t 
     return hash_bytes(trailer, before_frame, hash_bytes(h, sizeof *h, 0));
 }
 
-/* Chunks of the tokens that have a checksum of their own. */
-static size_t count_chunks(uint64_t tokens, size_t width) {
-    return ((size_t)tokens * width + TOKFILE_CHUNK - 1) / TOKFILE_CHUNK;
-}
-
 int token_width(int64_t vocab) { return vocab <= UINT16_MAX + 1 ? 2 : 4; }
 
 /* ---- reading ------------------------------------------------------------------------------- */
@@ -115,7 +110,9 @@ static err parse_2(data_shard *s, const tok_header *h) {
     size_t index = align_up(tokens_end, ALIGN);
     size_t prompts = index + (size_t)t.documents * sizeof(uint64_t), chunk_hashes = prompts;
     if (h->version == VERSION_PROMPTS) chunk_hashes += (size_t)t.documents * sizeof(uint64_t);
-    size_t chunks = h->version == VERSION_2 ? 0 : count_chunks(t.tokens, h->width);
+    size_t chunks = h->version == VERSION_2
+                        ? 0
+                        : ((size_t)t.tokens * h->width + TOKFILE_CHUNK - 1) / TOKFILE_CHUNK;
     size_t provenance = chunk_hashes + chunks * sizeof(uint64_t);
     size_t end = provenance + align_up((size_t)t.provenance_bytes, ALIGN);
     if (end + sizeof t != s->file.size)

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
 #include "text/inputs_internal.h"
 #include "text/output_internal.h"
 #include "text/transform_report_internal.h"
@@ -54,11 +53,8 @@ static err sum_reports(const parts *p, card_sums *s) {
                       .counters = json_object(),
                       .unreadable = json_array() };
     for (int i = 0; i < p->n; i++) {
-        char *path = parts_report_path(p, i);
         json_t *r = NULL;
-        err e = vfs_json_read(p->files, path, &r);
-        free(path);
-        TRY(e);
+        TRY(vfs_json_read(p->files, REPORT_IN(p, i), &r));
         const json_t *read = json_object_get(r, "read");
         if (json_integer_value(json_object_get(read, "unreadable")) > 0)
             json_array_append_new(

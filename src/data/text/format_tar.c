@@ -79,8 +79,6 @@ static void take_long_name(const tar_entry *e, char *name) {
     }
 }
 
-static bool is_name_entry(const tar_entry *e) { return e->type == 'L' || e->type == 'x'; }
-
 /* Reads the entry at p, after the entries that only name it. Its length includes theirs. @return false: the buffer
  * ends before, or there is no header. *damaged: there is none. */
 static bool read_tar_entry(const char *p, size_t n, tar_entry *e, bool *damaged) {
@@ -91,7 +89,7 @@ static bool read_tar_entry(const char *p, size_t n, tar_entry *e, bool *damaged)
         if (n - before < TAR_BLOCK) return false;
         if (!read_tar_header(p + before, n - before, e)) return *damaged = true, false;
         if (e->length > n - before) return e->length += before, false;
-        if (!is_name_entry(e)) break;
+        if (e->type != 'L' && e->type != 'x') break; /* else it names the next entry */
         take_long_name(e, name);
         before += e->length;
     }

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "io/io.h"
 #include "store/store.h"
 #include "store/vfs.h"
 #include "text/inputs_internal.h"

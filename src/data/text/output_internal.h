@@ -2,6 +2,7 @@
 #ifndef INGOT_TEXT_OUTPUT_INTERNAL_H
 #define INGOT_TEXT_OUTPUT_INTERNAL_H
 
+#include "io/io.h"
 #include "parquet/parquet.h"
 #include "store/vfs.h"
 #include "text/text.h"
@@ -32,7 +33,9 @@ typedef struct sink {
 } sink;
 /* @param compress method for the parts of a folder. */
 err sink_init(sink *s, const char *path, const char *compress) MUST_USE;
-char *sink_part_path(const sink *s, int segment); /* owned */
+/* The path of a part, and below of its report, until the end of the block. */
+#define PART_IN(s, segment) sink_part_path((char[IO_PATH_BYTES]){ 0 }, s, segment)
+char *sink_part_path(char to[IO_PATH_BYTES], const sink *s, int segment);
 err sink_begin_part(sink *s, int segment) MUST_USE;
 err sink_write(sink *s, const void *bytes, size_t n) MUST_USE;
 err sink_end_part(sink *s) MUST_USE; /* the part is complete */
@@ -75,7 +78,8 @@ struct json_t *text_inputs_json(const text_inputs *in);
 struct json_t *text_inputs_skipped_json(const text_inputs *in);
 /* The text of card.yaml, for people: how the folder was made. @param out owned. */
 err card_text(const parts *p, str *out) MUST_USE;
-char *parts_report_path(const parts *p, int part); /* owned */
+#define REPORT_IN(p, part) parts_report_path((char[IO_PATH_BYTES]){ 0 }, p, part)
+char *parts_report_path(char to[IO_PATH_BYTES], const parts *p, int part);
 /* All parts are complete. */
 err parts_close(const parts *p) MUST_USE;
 

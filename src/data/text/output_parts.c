@@ -13,19 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "io/io.h"
 #include "text/output_internal.h"
 #include "text/transform_report_internal.h"
 #include "text/inputs_internal.h"
 
 #define STATE_NAME "state.json"
 
-static char *state_path(const parts *p) { return io_join(p->folder, STATE_NAME); }
-
-char *parts_report_path(const parts *p, int segment) {
-    str name = { 0 };
-    str_add(&name, "%s/part-%06d.report", p->folder, segment);
-    return name.text;
+char *parts_report_path(char to[IO_PATH_BYTES], const parts *p, int segment) {
+    snprintf(to, IO_PATH_BYTES, "%s/part-%06d.report", p->folder, segment);
+    return to;
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */
@@ -51,7 +47,7 @@ static err list_written_parts(const parts *p, const sink *out, json_t *state) {
     TRY(vfs_list(p->files, out->path, &there));
     err e = OK;
     for (int i = 0; i < p->n && !e; i++) {
-        char *path = sink_part_path(out, i);
+        const char *path = PART_IN(out, i);
         const vfs_entry *part = vfs_find(&there, strrchr(path, '/') + 1);
         if (part)
             json_array_append_new(
@@ -59,7 +55,6 @@ static err list_written_parts(const parts *p, const sink *out, json_t *state) {
         else
             e = err_hint(ERR("%s is missing, although a rank has written it", path),
                          "check that nothing else changes the folder, and run again");
-        free(path);
     }
     vfs_listing_free(&there);
     json_object_set_new(state, "files", files);
@@ -76,24 +71,20 @@ static err write_state(const parts *p, bool complete) {
     str card = { 0 };
     err e = complete ? card_text(p, &card) : OK;
     for (int i = 0; i < p->n_out && complete && several && !e; i++) {
-        char *path = io_join(p->out[i].path, STATE_NAME);
         json_t *state = make_state(p, true);
         e = list_written_parts(p, &p->out[i], state);
         if (!e) e = write_card(p, p->out[i].path, &card);
-        if (!e) e = vfs_json_write(p->files, path, state);
+        if (!e) e = vfs_json_write(p->files, PATH_IN(p->out[i].path, STATE_NAME), state);
         json_decref(state);
-        free(path);
     }
-    char *path = state_path(p);
     json_t *state = make_state(p, complete);
     if (!e && complete && !several) e = list_written_parts(p, p->out, state);
     if (several) json_object_set_new(state, "parts", json_integer(0));
     if (several) json_object_set_new(state, "parts_each", json_integer(p->n));
     if (!e && complete) e = write_card(p, p->folder, &card);
-    if (!e) e = vfs_json_write(p->files, path, state);
+    if (!e) e = vfs_json_write(p->files, PATH_IN(p->folder, STATE_NAME), state);
     str_free(&card);
     json_decref(state);
-    free(path);
     return e;
 }
 
@@ -188,9 +179,8 @@ static err clear_folder(const parts *p, const char *folder, void *unused) {
     static const char *const files[] = { CARD_NAME, STATE_NAME };
     bool found = false;
     err e = OK;
-    for (size_t i = 0; i < COUNT_OF(files) && !e; i++) {
+    for (size_t i = 0; i < COUNT_OF(files) && !e; i++)
         e = vfs_remove(p->files, PATH_IN(folder, files[i]));
-    }
     return e ? e : remove_parts(p, folder, false, false, &found);
 }
 
@@ -230,11 +220,9 @@ static err make_part_folder(const parts *p, const char *folder, void *unused) {
 err parts_check(const parts *p, bool fresh) {
     vfs_info there = { 0 };
     TRY(for_each_folder(p, make_part_folder, NULL));
-    char *state = state_path(p);
-    err e = fresh ? OK : vfs_stat(p->files, state, &there);
-    if (!e) e = there.found ? compare_state(p, state) : check_new(p, fresh);
-    free(state);
-    return e;
+    const char *state = PATH_IN(p->folder, STATE_NAME);
+    if (!fresh) TRY(vfs_stat(p->files, state, &there));
+    return there.found ? compare_state(p, state) : check_new(p, fresh);
 }
 
 err parts_open(const parts *p, bool fresh) {
@@ -242,11 +230,8 @@ err parts_open(const parts *p, bool fresh) {
     if (fresh) TRY(for_each_folder(p, clear_folder, NULL));
     TRY(for_each_folder(p, clear_temporaries, NULL));
     vfs_info there;
-    char *state = state_path(p);
-    err e = vfs_stat(p->files, state, &there);
-    if (!e && !there.found) e = write_state(p, false);
-    free(state);
-    return e;
+    TRY(vfs_stat(p->files, PATH_IN(p->folder, STATE_NAME), &there));
+    return there.found ? OK : write_state(p, false);
 }
 
 /* ---- one part -------------------------------------------------------------------------------- */
@@ -267,15 +252,13 @@ void parts_found_free(parts_found *f) {
 
 /* @return bytes of a part, or -1 if it is missing. */
 static int64_t find_part_size(const vfs_listing *l, const sink *s, int part) {
-    char *path = sink_part_path(s, part);
-    const vfs_entry *entry = vfs_find(l, strrchr(path, '/') + 1);
-    free(path);
+    const vfs_entry *entry = vfs_find(l, strrchr(PART_IN(s, part), '/') + 1);
     return entry ? entry->bytes : -1;
 }
 
 err parts_find(const parts *p, const parts_found *f, int segment, bool *whole,
                text_transform_report *r) {
-    char *path = parts_report_path(p, segment);
+    const char *path = REPORT_IN(p, segment);
     int64_t bytes = 0, written = -1;
     *whole = vfs_find(&f->reports, strrchr(path, '/') + 1) != NULL;
     for (int i = 0; i < p->n_out && *whole; i++) {
@@ -290,7 +273,6 @@ err parts_find(const parts *p, const parts_found *f, int segment, bool *whole,
         text_transform_report_free(r);
         report_init(r, p->transform);
     }
-    free(path);
     return e;
 }
 
@@ -299,23 +281,18 @@ static err sum_part_sizes(const parts *p, int part, int64_t *bytes) {
     *bytes = 0;
     for (int i = 0; i < p->n_out; i++) {
         vfs_info there;
-        char *path = sink_part_path(&p->out[i], part);
-        err e = vfs_stat(p->files, path, &there);
-        if (!e && !there.found) e = ERR("%s is missing right after it was written", path);
-        free(path);
-        TRY(e);
+        const char *path = PART_IN(&p->out[i], part);
+        TRY(vfs_stat(p->files, path, &there));
+        if (!there.found) return ERR("%s is missing right after it was written", path);
         *bytes += there.bytes;
     }
     return OK;
 }
 
 err parts_add(const parts *p, int segment, const text_transform_report *r) {
-    char *path = parts_report_path(p, segment);
     int64_t bytes = 0;
-    err e = sum_part_sizes(p, segment, &bytes);
-    if (!e) e = report_save(r, p->transform, bytes, p->files, path);
-    free(path);
-    return e;
+    TRY(sum_part_sizes(p, segment, &bytes));
+    return report_save(r, p->transform, bytes, p->files, REPORT_IN(p, segment));
 }
 
 err parts_close(const parts *p) { return write_state(p, true); }

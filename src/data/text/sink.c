@@ -7,7 +7,6 @@
 #include <zlib.h>
 #include <zstd.h>
 
-#include "io/io.h"
 #include "text/output_internal.h"
 #include "text/parser_internal.h"
 
@@ -123,13 +122,12 @@ err sink_init(sink *s, const char *path, const char *compress) {
     return s->kind == SINK_FOLDER ? refuse_name(path) : OK;
 }
 
-char *sink_part_path(const sink *s, int segment) {
-    str name = { 0 };
+char *sink_part_path(char to[IO_PATH_BYTES], const sink *s, int segment) {
     const char *ending = "";
     for (size_t i = 0; i < COUNT_OF(compressions); i++)
         if (compressions[i].compression == s->compression) ending = compressions[i].ending;
-    str_add(&name, "%s/part-%06d%s", s->path, segment, ending);
-    return name.text;
+    snprintf(to, IO_PATH_BYTES, "%s/part-%06d%s", s->path, segment, ending);
+    return to;
 }
 
 static err write_table(void *ctx, const void *bytes, size_t n) {
@@ -147,11 +145,8 @@ static err open_writer(sink *s, const char *path) {
 err sink_begin_part(sink *s, int segment) {
     if (s->kind == SINK_FILE && !s->writer) return open_writer(s, s->path);
     if (s->kind != SINK_FOLDER) return OK;
-    char *path = sink_part_path(s, segment);
     s->wrote = false;
-    err e = open_writer(s, path);
-    free(path);
-    return e;
+    return open_writer(s, PART_IN(s, segment));
 }
 
 err sink_write(sink *s, const void *bytes, size_t n) {

@@ -18,15 +18,12 @@ cache_key cache_key_long(const char *piece, size_t len) {
     return (cache_key){ hash_bytes(piece, len, 0), (uint64_t)0xFF << 56 | len };
 }
 
-/* Words that hold n bytes. */
-static size_t word_count(size_t n) { return (n + 3) / 4; }
-
 void cache_add(cache *c, cache_key key, const char *piece, size_t len, const int32_t *ids,
                size_t n) {
     bool is_long = len > CACHE_SHORT;
     cache_entry e = { .key = key, .n = (uint32_t)n };
     if (is_long || n > CACHE_INLINE) {
-        size_t need = n + (is_long ? word_count(len) : 0);
+        size_t need = n + (is_long ? (len + 3) / 4 : 0);
         if (need > CACHE_SPILL) return;
         if (c->spilled + need > CACHE_SPILL) {
             memset(c->sets, 0, sizeof *c->sets * CACHE_SETS);

@@ -140,8 +140,6 @@ static fit_band band_of(double *v, int n) {
     return (fit_band){ v[(int)(0.1 * (n - 1) + 0.5)], v[(int)(0.9 * (n - 1) + 0.5)] };
 }
 
-static double law_exponent(const scaling_law *l) { return l->beta / (l->alpha + l->beta); }
-
 static void set_bands(law_fit *f) {
     double *v = mem_alloc(sizeof *v * (size_t)MAX(f->n_samples, 1));
     const size_t member[] = { offsetof(scaling_law, e), offsetof(scaling_law, a),
@@ -153,7 +151,8 @@ static void set_bands(law_fit *f) {
             v[i] = *(const double *)((const char *)&f->samples[i] + member[k]);
         *band[k] = band_of(v, f->n_samples);
     }
-    for (int i = 0; i < f->n_samples; i++) v[i] = law_exponent(&f->samples[i]);
+    for (int i = 0; i < f->n_samples; i++)
+        v[i] = f->samples[i].beta / (f->samples[i].alpha + f->samples[i].beta);
     f->exponent = band_of(v, f->n_samples);
     free(v);
 }

@@ -10,71 +10,35 @@
 
 #include "planning/planning.h"
 
+/* L = E + A / N^alpha + B / D^beta. */
+#define SUM(e_, a_, alpha_, b_, beta_)                                                             \
+    .surface = SURFACE_SUM, .e = e_, .a = a_, .alpha = alpha_, .b = b_, .beta = beta_
+/* The best D for N parameters is `tokens` at `params`, and grows as N^exponent. */
+#define FRONTIER(params, tokens, exponent)                                                         \
+    .at_params = params, .at_tokens = tokens, .slope = exponent
+#define HOFFMANN "Hoffmann et al. 2022, arXiv:2203.15556"
 static const scaling_law laws[] = {
-    { .name = "refit",
-      .title = "Chinchilla, refit",
-      .source = "Besiroglu et al. 2024, arXiv:2404.10102, equation 3",
-      .surface = SURFACE_SUM,
-      .e = 1.8172,
-      .a = 482.01,
-      .alpha = 0.3478,
-      .b = 2085.43,
-      .beta = 0.3658 },
+    { "refit", "Chinchilla, refit", "Besiroglu et al. 2024, arXiv:2404.10102, equation 3",
+      SUM(1.8172, 482.01, 0.3478, 2085.43, 0.3658) },
     /* Through the rows of 1B and 10T parameters. The row of 67B, Gopher's budget, differs from it by 3 %. */
-    { .name = "chinchilla-1",
-      .title = "Chinchilla, approach 1",
-      .source = "Hoffmann et al. 2022, arXiv:2203.15556, table 3",
-      .at_params = 1e9,
-      .at_tokens = 20.2e9,
-      .slope = 1.00737 },
-    { .name = "chinchilla-2",
-      .title = "Chinchilla, approach 2",
-      .source = "Hoffmann et al. 2022, arXiv:2203.15556, table A3",
-      .at_params = 1e9,
-      .at_tokens = 20.0e9,
-      .slope = 1.04108 },
+    { "chinchilla-1", "Chinchilla, approach 1", HOFFMANN ", table 3",
+      FRONTIER(1e9, 20.2e9, 1.00737) },
+    { "chinchilla-2", "Chinchilla, approach 2", HOFFMANN ", table A3",
+      FRONTIER(1e9, 20.0e9, 1.04108) },
     /* The surface is equation 10. Its frontier does not give table A3, which was computed before rounding;
      * the frontier here is the table's. */
-    { .name = "chinchilla-3",
-      .title = "Chinchilla, approach 3",
-      .source = "Hoffmann et al. 2022, arXiv:2203.15556, equation 10 and table A3",
-      .surface = SURFACE_SUM,
-      .e = 1.69,
-      .a = 406.4,
-      .alpha = 0.34,
-      .b = 410.7,
-      .beta = 0.28,
-      .at_params = 1e9,
-      .at_tokens = 27.1e9,
-      .slope = 1.18024 },
-    { .name = "20-tokens",
-      .title = "20 tokens per parameter",
-      .source = "the rule drawn from Hoffmann et al. 2022, arXiv:2203.15556",
-      .at_params = 1e9,
-      .at_tokens = 20e9,
-      .slope = 1 },
-    { .name = "muennighoff",
-      .title = "data-constrained",
-      .source = "Muennighoff et al. 2023, arXiv:2305.16264, appendix A",
-      .surface = SURFACE_SUM,
-      .e = 1.8691437,  /* exp(0.6254804) */
-      .a = 520.826155, /* exp(6.255414) */
-      .alpha = 0.3526596,
-      .b = 1487.71571, /* exp(7.3049974) */
-      .beta = 0.3526596 },
+    { "chinchilla-3", "Chinchilla, approach 3", HOFFMANN ", equation 10 and table A3",
+      SUM(1.69, 406.4, 0.34, 410.7, 0.28), FRONTIER(1e9, 27.1e9, 1.18024) },
+    { "20-tokens", "20 tokens per parameter", "the rule drawn from " HOFFMANN,
+      FRONTIER(1e9, 20e9, 1) },
+    /* E is exp(0.6254804), A exp(6.255414), B exp(7.3049974). */
+    { "muennighoff", "data-constrained", "Muennighoff et al. 2023, arXiv:2305.16264, appendix A",
+      SUM(1.8691437, 520.826155, 0.3526596, 1487.71571, 0.3526596) },
     /* N_opt = 1.3e9 C^0.73 with C in PF-days (table 6), and D = C / 6 N; the loss is table 2's. Parameters
      * are those outside the embeddings. */
-    { .name = "kaplan",
-      .title = "Kaplan",
-      .source = "Kaplan et al. 2020, arXiv:2001.08361, tables 2 and 6",
-      .surface = SURFACE_JOINT,
-      .a = 6.4e13,
-      .alpha = 0.076,
-      .b = 1.8e13,
-      .beta = 0.103,
-      .at_params = 1.3e9,
-      .at_tokens = PF_DAY / (6 * 1.3e9),
-      .slope = 1 / 0.73 - 1 },
+    { "kaplan", "Kaplan", "Kaplan et al. 2020, arXiv:2001.08361, tables 2 and 6",
+      .surface = SURFACE_JOINT, .a = 6.4e13, .alpha = 0.076, .b = 1.8e13, .beta = 0.103,
+      FRONTIER(1.3e9, PF_DAY / (6 * 1.3e9), 1 / 0.73 - 1) },
 };
 
 /* How fast repeated tokens and excess parameters lose their worth: Muennighoff et al. 2023, appendix A. */

@@ -287,10 +287,11 @@ static err write_kind(ckpt_saver *v, const char *kind, bool weights) {
     return e;
 }
 
-static char *rank_list_path(const ckpt_saver *v, int rank) {
+#define RANK_LIST_IN(v, rank) rank_list_into((char[IO_PATH_BYTES]){ 0 }, v, rank)
+static char *rank_list_into(char to[IO_PATH_BYTES], const ckpt_saver *v, int rank) {
     char name[32];
     snprintf(name, sizeof name, "rank-%05d.json", rank);
-    return io_join(v->temp, name);
+    return io_join_into(to, v->temp, name);
 }
 
 static err write_rank_files(ckpt_saver *v) {
@@ -303,11 +304,9 @@ static err write_rank_files(ckpt_saver *v) {
         json_array_remove(json_object_get(file, "slices"), 0);
     }
     if (rank_count(v) == 1) return OK;
-    char *path = rank_list_path(v, rank);
     json_t *doc = json_pack("{s:O, s:O}", "tensors", v->tensors, "files", v->files);
-    err e = io_json_write(path, doc);
+    err e = io_json_write(RANK_LIST_IN(v, rank), doc);
     json_decref(doc);
-    free(path);
     fault_point(FAULT_SAVE_FILES, rank);
     return e;
 }
@@ -315,7 +314,7 @@ static err write_rank_files(ckpt_saver *v) {
 /* ---- the manifest, in the thread of rank 0 ------------------------------------------------------- */
 static err merge_list(ckpt_saver *v, int rank) {
     json_t *doc = NULL, *tensors, *files;
-    char *path = rank_list_path(v, rank);
+    const char *path = RANK_LIST_IN(v, rank);
     err e = io_json_read(path, &doc);
     if (!e) e = io_json_object(doc, path, "tensors", &tensors);
     if (!e) e = io_json_object(doc, path, "files", &files);
@@ -325,7 +324,6 @@ static err merge_list(ckpt_saver *v, int rank) {
         e = io_remove_tree(v->temp, path);
     }
     json_decref(doc);
-    free(path);
     return e;
 }
 
@@ -515,13 +513,9 @@ ckpt_saver *ckpt_saver_new(const char *run_dir, const model *m, exec *x, const o
 }
 
 static bool lists_are_there(const ckpt_saver *v) {
-    bool all = true;
-    for (int r = 0; r < rank_count(v) && all; r++) {
-        char *path = rank_list_path(v, r);
-        all = io_exists(path);
-        free(path);
-    }
-    return all;
+    for (int r = 0; r < rank_count(v); r++)
+        if (!io_exists(RANK_LIST_IN(v, r))) return false;
+    return true;
 }
 
 /* The training ended with an error while a save was in flight, and other ranks may be gone. Files that all of

@@ -322,12 +322,6 @@ static err start_over(generation *d, int slot, int32_t id) {
     return run_prompt(d, slot, 0, s->at);
 }
 
-/* A sequence that has grown beyond rope_switch continues as from a prompt of all its tokens. */
-static err rotate_again(generation *d, int slot) {
-    d->slot[slot].prompt = 0;
-    return run_prompt(d, slot, 0, d->slot[slot].at);
-}
-
 err generation_step(generation *d) {
     int slot[2][GENERATOR_SLOTS], n[2] = { 0 };
     int32_t id;
@@ -341,10 +335,12 @@ err generation_step(generation *d) {
         } else {
             s->text[s->at++] = id;
             bool beyond = is_rotated_long(d->g, s->at);
-            if (beyond && !is_rotated_long(d->g, s->at - 1))
-                TRY(rotate_again(d, i));
-            else
+            if (beyond && !is_rotated_long(d->g, s->at - 1)) {
+                s->prompt = 0; /* it continues as from a prompt of all its tokens */
+                TRY(run_prompt(d, i, 0, s->at));
+            } else {
                 slot[beyond][n[beyond]++] = i;
+            }
         }
     }
     if (n[0]) TRY(run_last_tokens(d, slot[0], n[0]));

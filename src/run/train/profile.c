@@ -17,20 +17,24 @@
 #include "prog/trace.h"
 
 /* ---- a file of all ranks' events ------------------------------------------------------------------- */
-static char *profile_path(const trainer *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static char *profile_path(const trainer *t, const char *fmt, ...) {
+/* A path in the run's folder of profiles, until the end of the block. */
+#define PROFILE_IN(t, ...) profile_path((char[IO_PATH_BYTES]){ 0 }, t, __VA_ARGS__)
+static char *profile_path(char to[IO_PATH_BYTES], const trainer *t, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+static char *profile_path(char to[IO_PATH_BYTES], const trainer *t, const char *fmt, ...) {
     char name[96];
     va_list args;
     va_start(args, fmt);
     vsnprintf(name, sizeof name, fmt, args);
     va_end(args);
-    return io_join(PATH_IN(t->dir, "profile"), name);
+    return io_join_into(to, PATH_IN(t->dir, "profile"), name);
 }
 
 /* Appends what a rank wrote, and removes it. A host that does not share the folder keeps its part. */
 static void take_part(const trainer *t, int rank, str *all) {
     enum { MOST_BYTES = 1 << 30 };
-    char *path = profile_path(t, ".rank-%d", rank), *text = NULL, name[128];
+    const char *path = PROFILE_IN(t, ".rank-%d", rank);
+    char *text = NULL, name[128];
     size_t n;
     err e = io_read(path, MOST_BYTES, &text, &n);
     if (e)
@@ -41,7 +45,6 @@ static void take_part(const trainer *t, int rank, str *all) {
     if (!e) unlink(path);
     err_free(e);
     free(text);
-    free(path);
 }
 
 static void add_process_name(const trainer *t, int rank, str *out) {
@@ -60,9 +63,8 @@ static err write_events(const trainer *t, const char *path, const str *mine) {
     int n = mesh_world(&t->mesh);
     err e = io_make_dirs(PATH_IN(t->dir, "profile"));
     if (n > 1) {
-        char *part = profile_path(t, ".rank-%d", t->mesh.rank);
+        const char *part = PROFILE_IN(t, ".rank-%d", t->mesh.rank);
         if (!e) e = io_write(part, mine->text ? mine->text : "", mine->len);
-        free(part);
         TRY(comm_agree(t->x.comm, e));
         if (!is_first_rank(t)) return OK;
     }
@@ -150,8 +152,9 @@ static void describe_ranks(const trainer *t, const rank_profile *all, int steps,
 static err write_profile(trainer *t, const str *events, const rank_profile *mine) {
     run_profile *p = &t->profile;
     int steps = (int)(p->last - p->first + 1);
-    char *json = profile_path(t, "steps-%lld-%lld.json", (long long)p->first, (long long)p->last);
-    char *table = profile_path(t, "steps-%lld-%lld.txt", (long long)p->first, (long long)p->last);
+    long long first = p->first, last = p->last;
+    const char *json = PROFILE_IN(t, "steps-%lld-%lld.json", first, last);
+    const char *table = PROFILE_IN(t, "steps-%lld-%lld.txt", first, last);
     rank_profile *all = mem_alloc((size_t)mesh_world(&t->mesh) * sizeof *all);
     str text = { 0 };
     err e = comm_collect(t->x.comm, mine, sizeof *mine, all);
@@ -165,8 +168,6 @@ static err write_profile(trainer *t, const str *events, const rank_profile *mine
     }
     str_free(&text);
     free(all);
-    free(json);
-    free(table);
     return e;
 }
 
@@ -280,7 +281,7 @@ err profile_memory(trainer *t) {
     if (!t->opt->memory_timeline) return OK;
     timeline l;
     str events = { 0 }, text = { 0 };
-    char *json = profile_path(t, "memory.json"), *table = profile_path(t, "memory.txt");
+    const char *json = PROFILE_IN(t, "memory.json"), *table = PROFILE_IN(t, "memory.txt");
     err e = timeline_make(t->p, t->train_id, (int)t->len.micros, &l);
     if (!e) add_memory_events(&l, t->mesh.rank, &events);
     e = comm_agree(t->x.comm, e);
@@ -293,7 +294,5 @@ err profile_memory(trainer *t) {
     timeline_free(&l);
     str_free(&events);
     str_free(&text);
-    free(json);
-    free(table);
     return e;
 }
