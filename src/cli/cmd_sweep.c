@@ -61,13 +61,9 @@ static err read_reports(const sweep *s, const char *dir, const int *which, int n
                         int *at, int *out) {
     *out = 0;
     for (int i = 0; i < n; i++) {
-        char *path = sweep_path(dir, &s->run[which[i]], ""),
-             *metrics = io_join(path, "metrics.jsonl");
-        err e = io_exists(metrics) ? report_read(path, &runs[*out]) : OK;
-        if (!e && runs[*out]) at[(*out)++] = which[i];
-        free(metrics);
-        free(path);
-        TRY(e);
+        const char *path = PATH_IN(dir, s->run[which[i]].name);
+        if (io_has(path, "metrics.jsonl")) TRY(report_read(path, &runs[*out]));
+        if (runs[*out]) at[(*out)++] = which[i];
     }
     return OK;
 }
