@@ -4,6 +4,8 @@
 
 #include "support/tokenizer.h"
 
+#include "tokenizer/charsmap_internal.h"
+
 static const char *const NAMES[] = { "llama",          "plain",          "no_prefix", "symbols",
                                      "symbols_prefix", "symbols_rules",  "rules",     "unigram",
                                      "unigram_bytes",  "unigram_symbols" };
@@ -283,12 +285,93 @@ static void near_ties_in_long_texts_are_decided_as_in_the_library(void **state) 
     }
 }
 
+/* ---- normalization ---------------------------------------------------------------------------------- */
+
+enum { RULES = 12, NODES = 256 }; /* of a table: a node has 256 units of its own */
+typedef struct drawn_rules {
+    char from[RULES][16], to[RULES][16];
+} drawn_rules;
+
+/* Makes a table as SentencePiece stores it (charsmap.c), with the replacements where each rule has 16 bytes. */
+static size_t make_charsmap(const drawn_rules *r, char *out) {
+    uint32_t *units = (uint32_t *)(void *)(out + 4), n_nodes = 2, bytes = 4 * 256 * NODES;
+    memset(out, 0, 4 + bytes + sizeof r->to);
+    memcpy(out, &bytes, sizeof bytes);
+    units[0] = 256u << 10; /* to the node of the root */
+    for (uint32_t k = 0; k < RULES; k++) {
+        uint32_t unit = 0;
+        for (const char *p = r->from[k]; *p; p++) {
+            uint32_t base = unit ^ units[unit] >> 10, next = base ^ (uint8_t)*p;
+            if (!units[next]) units[next] = (uint8_t)*p | (next ^ 256 * n_nodes++) << 10;
+            unit = next;
+        }
+        units[unit] |= 1u << 8;
+        units[unit ^ units[unit] >> 10] = k * (uint32_t)sizeof r->to[0] | 1u << 31;
+    }
+    assert_true(n_nodes <= NODES);
+    memcpy(out + 4 + bytes, r->to, sizeof r->to);
+    return 4 + bytes + sizeof r->to;
+}
+
+static void replace_plainly(const drawn_rules *r, const char *text, str *out) {
+    while (*text) {
+        size_t longest = 0, rule = 0;
+        for (size_t k = 0; k < RULES; k++) {
+            size_t len = strlen(r->from[k]);
+            bool is_longer = len >= longest && len > 0 && strncmp(text, r->from[k], len) == 0;
+            if (is_longer) longest = len, rule = k;
+        }
+        uint32_t cp;
+        size_t bytes = longest ? longest : (size_t)utf8_decode(text, &cp);
+        if (longest)
+            str_add(out, "%s", r->to[rule]);
+        else
+            str_add_bytes(out, text, bytes);
+        text += bytes;
+    }
+}
+
+/* The shortcuts for what no rule touches, and for single characters, give what the rules alone do. */
+static void the_longest_rule_applies_at_each_character(void **state) {
+    static const char *const parts[] = { "a",      "b",          " ",      "\u00E9",
+                                         "\u0301", "\u3042",     "\u3099", "\uFF0C",
+                                         "\u65E5", "\U00020BB7", "~" };
+    chance c = { rng_key_of(8, 39), 0 };
+    char *table = malloc(4 + 4 * 256 * NODES + sizeof(drawn_rules));
+    for (int round = 0; round < 200; round++) {
+        drawn_rules r = { 0 };
+        charsmap *m = NULL;
+        for (int k = 0; k < RULES; k++) {
+            for (uint64_t i = 0, n = 1 + below(&c, 3); i < n; i++)
+                strcat(r.from[k], parts[below(&c, COUNT_OF(parts))]);
+            for (uint64_t i = 0, n = below(&c, 4); i < n; i++)
+                strcat(r.to[k], parts[below(&c, COUNT_OF(parts) - 2)]);
+        }
+        assert_ok(charsmap_new(table, make_charsmap(&r, table), &m));
+        for (int t = 0; t < 20; t++) {
+            str text = { 0 }, got = { 0 }, expected = { 0 };
+            for (uint64_t i = 0, n = 1 + below(&c, 60); i < n; i++)
+                str_add(&text, "%s", parts[below(&c, COUNT_OF(parts))]);
+            replace_plainly(&r, text.text, &expected);
+            charsmap_normalize(m, true, text.text, text.len, &got);
+            assert_int_equal(got.len, expected.len);
+            if (got.len) assert_memory_equal(got.text, expected.text, got.len);
+            str_free(&text);
+            str_free(&got);
+            str_free(&expected);
+        }
+        charsmap_free(m);
+    }
+    free(table);
+}
+
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, folder_setup, folder_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_those_of_the_library),
         IN_FOLDER(a_model_is_saved_as_a_tokenizer_json),
         IN_FOLDER(near_ties_in_long_texts_are_decided_as_in_the_library),
+        cmocka_unit_test(the_longest_rule_applies_at_each_character),
         IN_FOLDER(damaged_models_never_crash),
         IN_FOLDER(other_kinds_are_refused),
     };

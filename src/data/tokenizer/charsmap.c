@@ -21,15 +21,19 @@ struct charsmap {
     size_t n_units;
     char *replacements; /* [n_replacements], and a NUL */
     size_t n_replacements;
-    bool plain[128];    /* ASCII that stays as it is when ASCII follows */
-    bool plain_text;    /* all characters from ' ' to '~' do */
-    uint8_t kinds[BMP]; /* of each character of three bytes, the sum of CHAR_* */
+    bool plain[128];        /* ASCII that stays as it is when ASCII follows */
+    bool plain_text;        /* all characters from ' ' to '~' do */
+    bool before_three[128]; /* ASCII that stays as it is when a character of three bytes follows */
+    uint8_t kinds[BMP];     /* of each character of three bytes, the sum of CHAR_* */
+    uint32_t shorter[BMP];  /* of CHAR_SHORTER: its bytes, at most three, and their number << 24 */
 };
 
 enum {
     CHAR_CHANGES = 1, /* it is in the table or must be looked up for another reason */
     CHAR_BEGINS = 2,  /* it begins longer texts there */
     CHAR_FOLLOWS = 4, /* it is the second character of one */
+    CHAR_SHORTER =
+        8, /* nothing longer in the table begins with it, and what replaces it is not longer */
 };
 enum { GRAPHEME_BYTES = 6 }; /* longer ones are replaced by character */
 
@@ -115,6 +119,35 @@ static bool find_followers(charsmap *m, size_t children) {
     return true;
 }
 
+/* Whether no text of the table begins with an ASCII character, alone or before one of three bytes. */
+static bool is_plain_before_three(const charsmap *m, int c) {
+    bool value = false, follow;
+    size_t at = unit_offset(unit_at(m, 0));
+    if (!step_unit(m, &at, (uint8_t)c, &value)) return true;
+    for (unsigned lead = 0xE0; lead < 0xF0; lead++) {
+        size_t next = at;
+        if (step_unit(m, &next, (uint8_t)lead, &follow)) return false;
+    }
+    return !value;
+}
+
+/* Enters what replaces a character, if that is short and nothing longer begins with it. */
+static void find_shorter(charsmap *m, uint32_t cp, const uint8_t *bytes, size_t children) {
+    size_t value;
+    bool has_value;
+    for (unsigned c = 1; c < 256; c++) {
+        size_t next = children;
+        if (step_unit(m, &next, (uint8_t)c, &has_value)) return;
+    }
+    if (find_prefix(m, (const char *)bytes, 3, true, &value) != 3 || value >= m->n_replacements)
+        return;
+    size_t len = strlen(m->replacements + value);
+    if (len > 3) return;
+    memcpy(&m->shorter[cp], m->replacements + value, len);
+    m->shorter[cp] |= (uint32_t)len << 24;
+    m->kinds[cp] |= CHAR_SHORTER;
+}
+
 static void classify_char(charsmap *m, uint32_t cp) {
     const uint8_t bytes[3] = { (uint8_t)(0xE0 | cp >> 12), (uint8_t)(0x80 | (cp >> 6 & 63)),
                                (uint8_t)(0x80 | (cp & 63)) };
@@ -128,6 +161,7 @@ static void classify_char(charsmap *m, uint32_t cp) {
         m->kinds[cp] |= CHAR_CHANGES;
     else if (whole)
         m->kinds[cp] |= CHAR_BEGINS;
+    if (whole && value) find_shorter(m, cp, bytes, at);
 }
 
 err charsmap_new(const char *bytes, size_t n, charsmap **out) {
@@ -149,6 +183,7 @@ err charsmap_new(const char *bytes, size_t n, charsmap **out) {
         return ERR("the normalization table is damaged: its texts are not UTF-8");
     }
     for (int c = 1; c < 128; c++) m->plain[c] = is_plain_ascii(m, c);
+    for (int c = 1; c < 128; c++) m->before_three[c] = is_plain_before_three(m, c);
     m->plain_text = true;
     for (int c = ' '; c <= '~'; c++) m->plain_text &= m->plain[c];
     for (uint32_t cp = 0x800; cp < BMP; cp++) classify_char(m, cp);
@@ -196,6 +231,8 @@ static size_t skip_plain(const charsmap *m, const char *text, size_t n, size_t i
         begun = i;
         while (m->plain_text && i + 9 <= n && is_ascii_text(text + i)) i += 8;
         while (i + 1 < n && (s[i] & 0x80) == 0 && (s[i + 1] & 0x80) == 0 && m->plain[s[i]]) i++;
+        if (i + 1 < n && (s[i] & 0x80) == 0 && (s[i + 1] & 0xF0) == 0xE0)
+            i += m->before_three[s[i]];
         unsigned before = 0;
         for (; i + 3 <= n && (s[i] & 0xF0) == 0xE0; i += 3) {
             unsigned kind = m->kinds[three_bytes_cp(s + i)];
@@ -209,15 +246,26 @@ static size_t skip_plain(const charsmap *m, const char *text, size_t n, size_t i
 
 static void normalize_longest(const charsmap *m, const char *text, size_t n, str *out) {
     size_t done = 0;
+    str_reserve(out, n); /* for what is shorter; add_replacement makes more */
     for (size_t i = 0, value; (i = skip_plain(m, text, n, i)) < n;) {
+        bool three = i + 3 <= n && ((uint8_t)text[i] & 0xF0) == 0xE0;
+        uint32_t cp = three ? three_bytes_cp((const uint8_t *)text + i) : 0;
+        if (three && m->kinds[cp] & CHAR_SHORTER) {
+            uint32_t with = m->shorter[cp];
+            memcpy(out->text + out->len, text + done, i - done);
+            memcpy(out->text + out->len + (i - done), &with, 3);
+            out->len += i - done + (with >> 24);
+            done = i += 3;
+            continue;
+        }
         size_t len = find_prefix(m, text + i, n - i, true, &value);
         if (len) {
             str_add_bytes(out, text + done, i - done);
             add_replacement(m, value, out);
             done = i += len;
+            str_reserve(out, n - i);
             continue;
         }
-        uint32_t cp;
         i += (size_t)utf8_decode(text + i, &cp);
     }
     str_add_bytes(out, text + done, n - done);
