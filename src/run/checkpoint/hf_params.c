@@ -377,6 +377,15 @@ static err read_packed(hf_source *s, const layout *l, const char *name, float *o
     return OK;
 }
 
+/* Whether the tensor holds a parameter's n values as they are: then they are read where the file is mapped. */
+static bool is_stored_alike(const layout *l, const st_tensor *t, int64_t n) {
+    bool alike = t->dt == DT_F32 && (uintptr_t)t->data % sizeof(float) == 0 &&
+                 l->rows * l->cols == n && !(l->how & (HF_TRANSPOSED | HF_LESS_ONE | HF_RATE));
+    for (int64_t r = 0; alike && r < l->rows; r++)
+        alike = their_row(l, r) == their_row(l, 0) + r && sign_of_row(l, r) > 0;
+    return alike;
+}
+
 /* @return the index of the first value that is infinite or NaN; n: none is. Blocks are added up without a branch, which compilers
  * vectorize. */
 static int64_t first_not_finite(const float *v, int64_t n) {
@@ -398,6 +407,8 @@ err hf_source_read(hf_source *s, int i, const float **values) {
     const st_tensor *t;
     const char *name = NULL;
     layout l;
+    if (s->mapped) st_release(s->mapped);
+    s->mapped = NULL;
     *values = v;
     if (p->role == ROLE_STATE && !holds_state(s->family, s->m, p)) {
         memset(v, 0, (size_t)n * sizeof *v);
@@ -411,12 +422,15 @@ err hf_source_read(hf_source *s, int i, const float **values) {
     } else {
         TRY(st_need(s->f, name, l.ndim, l.their_dim, &t));
         s->used[t - st_at(s->f, 0)] = 1;
-        TRY(read_layout(&l, t, s->column, v));
-        st_release(t);
+        s->mapped = t;
+        if (is_stored_alike(&l, t, n))
+            *values = (const float *)(const void *)t->data + their_row(&l, 0) * l.cols;
+        else
+            TRY(read_layout(&l, t, s->column, v));
     }
-    int64_t k = first_not_finite(v, n);
+    int64_t k = first_not_finite(*values, n);
     if (k == n) return OK;
-    return err_hint(ERR("%s: element %lld is %g", p->name, (long long)k, (double)v[k]),
+    return err_hint(ERR("%s: element %lld is %g", p->name, (long long)k, (double)(*values)[k]),
                     "use another file: this one is damaged, or its training had diverged");
 }
 
