@@ -1,7 +1,7 @@
 """`ingot eval` against lm-evaluation-harness with transformers: the same random GPT-2 of 124 million parameters, the same questions, one call
 each, on the CPU in fp32.
 
-    bench/peers/eval_harness.py INGOT [QUESTIONS] [TASK,...] [ROUNDS]      24 questions of each task, three rounds
+    bench/peers/eval_harness.py INGOT [QUESTIONS] [TASK,...] [ROUNDS] [SHOTS]      24 questions of each task, three rounds, no examples
 
 Needs lm_eval, accelerate, torch and transformers. Both run in turns. Prints a line of JSON per task: the medians of seconds and CPU seconds of both,
 and of the rounds' ratios. Where other programs run on the machine the ratio of CPU seconds is the one to trust. Both include reading the model; the import of Python's packages does not
@@ -51,6 +51,7 @@ MAKE = {
 }
 tasks = sys.argv[3].split(",") if len(sys.argv) > 3 else list(MAKE)
 rounds = int(sys.argv[4]) if len(sys.argv) > 4 else 3
+shots = int(sys.argv[5]) if len(sys.argv) > 5 else 0
 
 
 def spent(who, call):
@@ -62,14 +63,14 @@ def spent(who, call):
 
 
 def harness(folder, task, path):
-    doc = {"include": str(definitions / MAKE[task][0]), "task": f"ours_{task}", "dataset_path": "json", "dataset_name": None, "training_split": None,
-           "validation_split": "validation", "test_split": None, "fewshot_split": None, "tag": None,
-           "dataset_kwargs": {"data_files": {"validation": str(path)}}}
+    doc = {"include": str(definitions / MAKE[task][0]), "task": f"ours_{task}", "dataset_path": "json", "dataset_name": None, "training_split": "train" if shots else None,
+           "validation_split": "validation", "test_split": None, "fewshot_split": "train" if shots else None, "tag": None,
+           "dataset_kwargs": {"data_files": {"validation": str(path), "train": str(path) + ".shots"}}}
     place = path.parent / f"{task}-task"
     place.mkdir(exist_ok=True)
     (place / "task.yaml").write_text(yaml.dump(doc))
     manager = TaskManager(include_path=str(place))
-    lm_eval.simple_evaluate(model=HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=BATCH), tasks=[f"ours_{task}"], num_fewshot=0,
+    lm_eval.simple_evaluate(model=HFLM(pretrained=str(folder), dtype="float32", device="cpu", batch_size=BATCH), tasks=[f"ours_{task}"], num_fewshot=shots,
                             bootstrap_iters=0, task_manager=manager)
 
 
@@ -82,13 +83,14 @@ with tempfile.TemporaryDirectory() as work:
     for task in tasks:
         path = pathlib.Path(work) / f"{task}.jsonl"
         path.write_text("".join(json.dumps(MAKE[task][1]()) + "\n" for _ in range(questions)))
+        pathlib.Path(f"{path}.shots").write_text("".join(json.dumps(MAKE[task][1]()) + "\n" for _ in range(max(shots, 1))))
         both = []  # seconds and CPU seconds of ingot, then of the harness
         for _ in range(rounds):
             ours = spent(resource.RUSAGE_CHILDREN, lambda: subprocess.run(
-                [ingot, "eval", str(folder), "--tasks", f"{task}={path}", "--json", "--device", "cpu"], check=True, stdout=subprocess.DEVNULL,
+                [ingot, "eval", str(folder), "--tasks", f"{task}={path}", "--json", "--device", "cpu", "--shots", str(shots), "--shots-from", f"{path}.shots"], check=True, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL))
             both.append(ours + spent(resource.RUSAGE_SELF, lambda: harness(folder, task, path)))
         median = lambda of: round(statistics.median(of(r) for r in both), 2)
-        print(json.dumps({"task": task, "questions": questions, "rounds": rounds, "ours_s": median(lambda r: r[0]), "ours_cpu_s": median(lambda r: r[1]),
+        print(json.dumps({"task": task, "shots": shots, "questions": questions, "rounds": rounds, "ours_s": median(lambda r: r[0]), "ours_cpu_s": median(lambda r: r[1]),
                           "harness_s": median(lambda r: r[2]), "harness_cpu_s": median(lambda r: r[3]), "times": median(lambda r: r[2] / r[0]),
                           "times_cpu": median(lambda r: r[3] / r[1])}), flush=True)

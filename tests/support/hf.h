@@ -9,7 +9,7 @@
 #define NO_TOKENS ((hf_tokens){ -1, -1 })
 
 /* Lists the models that tests/fixtures/make.py asked transformers for. */
-#define UNSCALED .embedding_scale = 1, .residual_scale = 1, .logit_scale = 1
+#define UNSCALED .embedding_scale = 1, .residual_scale = 1, .logit_scale = 1, .init_up_scale = 1
 #define SMALL(EPS, SEQ, HEAD)                                                                      \
     .layers = 2, .dim = 32, .ffn = 36, .vocab = 80, .max_seq = SEQ, .heads = 4, .kv_heads = 2,     \
     .head_dim = HEAD, .rope_theta = 10000, .rope_fraction = 1, .norm_eps = EPS, .qk_scale = 1,     \

@@ -265,6 +265,7 @@ typedef struct hf_source {
     uint8_t *used; /* [tensors of f] */
     void *values, *column;
     size_t value_bytes, column_bytes;
+    const st_tensor *mapped; /* read last, whose pages are released by the next call; NULL: none */
 } hf_source;
 err hf_source_open(const hf_family *family, const st_file *f, const model *m,
                    hf_source *out) MUST_USE;

@@ -28,6 +28,10 @@ static err copy_extent_run(void *ctx, int64_t from, int64_t to, int64_t n) {
 static void put_own_extent(const target *to, int i, const float *values) {
     const holding *h = &to->hold[i];
     ckpt_extent whole = extent_whole(h->ndim, h->dim);
+    if (extent_is_whole(h->ndim, h->dim, &h->extent)) {
+        model_weights_set(to->m, to->x->plan, i, values);
+        return;
+    }
     extent_copy c = { values, mem_alloc((size_t)(extent_count(&h->extent) + 1) * sizeof *c.to) };
     err e = extents_intersect(h->ndim, h->dim, &whole, &h->extent, copy_extent_run, &c);
     BUG_IF(e);

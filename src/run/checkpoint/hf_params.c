@@ -182,7 +182,8 @@ static err read_layout(const layout *l, const st_tensor *t, float *column, float
     if (!(l->how & HF_TRANSPOSED)) {
         for (int64_t r = 0; r < l->rows; r++) {
             TRY(st_read_f32(t, their_row(l, r) * l->cols, l->cols, out + r * l->cols));
-            for (int64_t c = 0; c < l->cols; c++) out[r * l->cols + c] *= sign_of_row(l, r);
+            float sign = sign_of_row(l, r);
+            for (int64_t c = 0; sign < 0 && c < l->cols; c++) out[r * l->cols + c] *= sign;
         }
         for (int64_t i = 0; (l->how & HF_LESS_ONE) && i < l->rows * l->cols; i++) out[i] += 1;
         return OK;
@@ -376,6 +377,29 @@ static err read_packed(hf_source *s, const layout *l, const char *name, float *o
     return OK;
 }
 
+/* Whether the tensor holds a parameter's n values as they are: then they are read where the file is mapped. */
+static bool is_stored_alike(const layout *l, const st_tensor *t, int64_t n) {
+    bool alike = t->dt == DT_F32 && (uintptr_t)t->data % sizeof(float) == 0 &&
+                 l->rows * l->cols == n && !(l->how & (HF_TRANSPOSED | HF_LESS_ONE | HF_RATE));
+    for (int64_t r = 0; alike && r < l->rows; r++)
+        alike = their_row(l, r) == their_row(l, 0) + r && sign_of_row(l, r) > 0;
+    return alike;
+}
+
+/* @return the index of the first value that is infinite or NaN; n: none is. Blocks are added up without a branch, which compilers
+ * vectorize. */
+static int64_t first_not_finite(const float *v, int64_t n) {
+    enum { BLOCK = 4096 };
+    for (int64_t from = 0; from < n; from += BLOCK) {
+        int64_t end = MIN(from + BLOCK, n);
+        int bad = 0;
+        for (int64_t k = from; k < end; k++) bad += !isfinite(v[k]);
+        for (int64_t k = from; bad && k < end; k++)
+            if (!isfinite(v[k])) return k;
+    }
+    return n;
+}
+
 err hf_source_read(hf_source *s, int i, const float **values) {
     const model_param *p = model_param_at(s->m, i);
     float *v = s->values;
@@ -383,23 +407,31 @@ err hf_source_read(hf_source *s, int i, const float **values) {
     const st_tensor *t;
     const char *name = NULL;
     layout l;
+    if (s->mapped) st_release(s->mapped);
+    s->mapped = NULL;
     *values = v;
-    memset(v, 0, (size_t)n * sizeof *v);
-    if (p->role == ROLE_STATE && !holds_state(s->family, s->m, p)) return OK;
+    if (p->role == ROLE_STATE && !holds_state(s->family, s->m, p)) {
+        memset(v, 0, (size_t)n * sizeof *v);
+        return OK;
+    }
     TRY(locate_param(s, p, &l, &name));
+    int64_t theirs = l.rows * l.cols; /* a table may be a row shorter there */
+    memset(v + theirs, 0, (size_t)(n - theirs) * sizeof *v);
     if (l.how & HF_MXFP4) {
         TRY(read_packed(s, &l, name, v));
     } else {
         TRY(st_need(s->f, name, l.ndim, l.their_dim, &t));
         s->used[t - st_at(s->f, 0)] = 1;
-        TRY(read_layout(&l, t, s->column, v));
-        st_release(t);
+        s->mapped = t;
+        if (is_stored_alike(&l, t, n))
+            *values = (const float *)(const void *)t->data + their_row(&l, 0) * l.cols;
+        else
+            TRY(read_layout(&l, t, s->column, v));
     }
-    for (int64_t k = 0; k < n; k++)
-        if (!isfinite(v[k]))
-            return err_hint(ERR("%s: element %lld is %g", p->name, (long long)k, (double)v[k]),
-                            "use another file: this one is damaged, or its training had diverged");
-    return OK;
+    int64_t k = first_not_finite(*values, n);
+    if (k == n) return OK;
+    return err_hint(ERR("%s: element %lld is %g", p->name, (long long)k, (double)(*values)[k]),
+                    "use another file: this one is damaged, or its training had diverged");
 }
 
 err hf_source_end(hf_source *s) {
