@@ -12,20 +12,13 @@ static const struct {
     const char *region;
     memory_kind kind;
 } region_kinds[] = {
-    { "params", MEMORY_MASTER },
-    { "copies", MEMORY_WEIGHTS },
-    { "grads", MEMORY_GRADIENTS },
-    { "optimizer", MEMORY_MOMENTS },
-    { "saved", MEMORY_ACTIVATIONS },
-    { "block inputs", MEMORY_ACTIVATIONS },
-    { "residual", MEMORY_ACTIVATIONS },
-    { "carried", MEMORY_ACTIVATIONS },
-    { "result", MEMORY_ACTIVATIONS },
-    { "top1", MEMORY_ACTIVATIONS },
-    { "temp", MEMORY_WORKSPACE },
-    { "work", MEMORY_WORKSPACE },
-    { "gathered", MEMORY_COMMUNICATION },
-    { "whole grads", MEMORY_COMMUNICATION },
+    { "params", MEMORY_MASTER },          { "copies", MEMORY_WEIGHTS },
+    { "grads", MEMORY_GRADIENTS },        { "optimizer", MEMORY_MOMENTS },
+    { "saved", MEMORY_ACTIVATIONS },      { "block inputs", MEMORY_ACTIVATIONS },
+    { "residual", MEMORY_ACTIVATIONS },   { "carried", MEMORY_ACTIVATIONS },
+    { "result", MEMORY_ACTIVATIONS },     { "top1", MEMORY_ACTIVATIONS },
+    { "temp", MEMORY_WORKSPACE },         { "work", MEMORY_WORKSPACE },
+    { "gathered", MEMORY_COMMUNICATION }, { "whole grads", MEMORY_COMMUNICATION },
     { "pipeline", MEMORY_COMMUNICATION },
 };
 
