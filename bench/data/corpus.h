@@ -15,7 +15,7 @@ typedef struct corpus {
 
 static inline void corpus_add(corpus *c, text_span from) {
     if (c->limit && c->bytes >= c->limit) return;
-    mem_reserve((void **)&c->doc, &c->capacity, c->n, sizeof *c->doc);
+    c->doc = mem_reserve(c->doc, &c->capacity, c->n, sizeof *c->doc);
     char *text = mem_alloc(from.len + 1);
     memcpy(text, from.at, from.len);
     c->doc[c->n++] = (text_span){ text, from.len };

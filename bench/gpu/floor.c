@@ -50,7 +50,7 @@ static void add(floor_run *r, op_call c, int times) {
             return;
         }
     }
-    mem_reserve((void **)&r->list, &r->capacity, r->n + 1, sizeof *r->list);
+    r->list = mem_reserve(r->list, &r->capacity, r->n + 1, sizeof *r->list);
     r->list[r->n++] = (entry){ .c = c, .times = times };
 }
 

@@ -103,7 +103,7 @@ static inline err read_row(published_rows *p, char *line) {
     TRY(expand_settings(p, f[6], &settings));
     r.settings = settings.text;
     r.reported = row_is_reported(r.name);
-    mem_reserve((void **)&p->row, &p->cap, p->n, sizeof *p->row);
+    p->row = mem_reserve(p->row, &p->cap, p->n, sizeof *p->row);
     p->row[p->n++] = r;
     return OK;
 }

@@ -121,7 +121,7 @@ typedef struct words {
 } words;
 
 static void words_add(words *w, const char *text) {
-    mem_reserve((void **)&w->at, &w->cap, w->n + 1, sizeof *w->at); /* a NULL follows the last */
+    w->at = mem_reserve(w->at, &w->cap, w->n + 1, sizeof *w->at); /* a NULL follows the last */
     w->at[w->n++] = strdup(text);
 }
 static void words_add_number(words *w, int64_t n) {

@@ -28,7 +28,7 @@ static void add_word(word_list *w, const char *fmt, ...) {
     va_start(list, fmt);
     if (vasprintf(&text, fmt, list) < 0) abort();
     va_end(list);
-    mem_reserve((void **)&w->word, &w->cap, w->n + 1, sizeof *w->word);
+    w->word = mem_reserve(w->word, &w->cap, w->n + 1, sizeof *w->word);
     w->word[w->n++] = text;
     w->word[w->n] = NULL;
 }

@@ -49,7 +49,7 @@ static struct {
 } late;
 
 static late_work *late_add(late_list *l, late_kind kind) {
-    mem_reserve((void **)&l->at, &l->cap, l->n, sizeof *l->at);
+    l->at = mem_reserve(l->at, &l->cap, l->n, sizeof *l->at);
     l->at[l->n] = (late_work){ .kind = kind };
     return &l->at[l->n++];
 }

@@ -77,7 +77,7 @@ static inline void events_histogram(proto h, tb_value *v) {
     }
 }
 static inline void events_value_of(event_list *l, proto p, long long step) {
-    mem_reserve((void **)&l->value, &l->capacity, l->n, sizeof *l->value);
+    l->value = mem_reserve(l->value, &l->capacity, l->n, sizeof *l->value);
     tb_value *v = &l->value[l->n++];
     *v = (tb_value){ .step = step };
     while (proto_next(&p)) {

@@ -40,7 +40,7 @@ static alphabet boundaries(void) {
                       ((unicode_class(cp) & classes[k].bits) == classes[k].value);
         apart += !agreed;
         if (!agreed) continue;
-        mem_reserve((void **)&a.at, &a.cap, a.n, sizeof *a.at);
+        a.at = mem_reserve(a.at, &a.cap, a.n, sizeof *a.at);
         a.at[a.n++] = cp;
     }
     for (size_t k = 0; k < COUNT_OF(classes); k++) regex_free(re[k]);

@@ -67,7 +67,7 @@ static err post_message(remote_end *r, remote_op *o, int member, void *at, size_
                         bool receives) {
     transport *w = r->w;
     for (size_t from = 0; from < bytes; from += TRANSPORT_MAX_BYTES) {
-        mem_reserve((void **)&o->transfers, &o->cap, o->n, sizeof *o->transfers);
+        o->transfers = mem_reserve(o->transfers, &o->cap, o->n, sizeof *o->transfers);
         transport_request *q = &o->transfers[o->n];
         *q = (transport_request){ .bytes = MIN(bytes - from, (size_t)TRANSPORT_MAX_BYTES),
                                   .peer = o->g.rank[member],

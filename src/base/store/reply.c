@@ -50,9 +50,7 @@ static int64_t parse_time(const char *text) {
 static bool add_listed_object(list_state *s) {
     if (!s->key.len || (s->encoded && !decode_key(&s->key))) return false;
     if (memchr(s->key.text, '\0', s->key.len) || !str_starts(s->key.text, s->prefix)) return false;
-    void *objects = s->out->at;
-    mem_reserve(&objects, &s->out->capacity, s->out->n, sizeof *s->out->at);
-    s->out->at = objects;
+    s->out->at = mem_reserve(s->out->at, &s->out->capacity, s->out->n, sizeof *s->out->at);
     str url = { 0 };
     str_add(&url, "%s/%s", s->bucket_url, s->key.text);
     s->object.url = url.text;

@@ -34,13 +34,13 @@ void *mem_alloc_large(size_t bytes) {
     return p;
 }
 
-void mem_reserve(void **items, int *capacity, int count, size_t item_size) {
-    if (count < *capacity) return;
+void *mem_reserve(void *items, int *capacity, int count, size_t item_size) {
+    if (count < *capacity) return items;
     int wider = *capacity ? *capacity * 2 : 16;
-    *items = mem_grow(*items, (size_t)wider * item_size);
-    memset((char *)*items + (size_t)*capacity * item_size, 0,
-           (size_t)(wider - *capacity) * item_size);
+    char *grown = mem_grow(items, (size_t)wider * item_size);
+    memset(grown + (size_t)*capacity * item_size, 0, (size_t)(wider - *capacity) * item_size);
     *capacity = wider;
+    return grown;
 }
 
 /* Small buffers are not worth a look at the system's files. */

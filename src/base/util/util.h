@@ -112,11 +112,12 @@ void *mem_grow(void *p, size_t bytes);
 /* For buffers of megabytes that are freed like others; not zeroed. They are backed by huge pages where the
  * system gives them, since otherwise each 4 KiB cost a page fault. */
 void *mem_alloc_large(size_t bytes);
-/* Makes capacity for one more element: grows `*items` when `count` reaches `*capacity`. */
-void mem_reserve(void **items, int *capacity, int count, size_t item_size);
-/* A new last element of a growing list, to be assigned: LIST_ADD(l->items, l->n, l->capacity) = x. */
+/* @return the items, moved to where one more fits if `count` has reached `*capacity`. */
+void *mem_reserve(void *items, int *capacity, int count, size_t item_size) MUST_USE;
+/* A new last element of a growing list, to be assigned: LIST_ADD(l->items, l->n, l->capacity) = x, where x reads neither
+ * the list nor its length. */
 #define LIST_ADD(items, n, capacity)                                                               \
-    (*(mem_reserve((void **)&(items), &(capacity), n, sizeof *(items)), &(items)[(n)++]))
+    (*((items) = mem_reserve(items, &(capacity), n, sizeof *(items)), &(items)[(n)++]))
 
 /* Page-aligned zeroed memory for the big buffers, huge pages where the system gives them. An error when
  * there is not as much free as is asked for. */

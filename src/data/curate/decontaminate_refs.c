@@ -175,7 +175,7 @@ static err add_ref_text(refs *r, int line, const char *member, const char *bytes
     }
     char *copy = arena_alloc(r->memory, n + 1);
     memcpy(copy, bytes, n);
-    mem_reserve((void **)&r->texts, &r->texts_cap, r->n_texts, sizeof *r->texts);
+    r->texts = mem_reserve(r->texts, &r->texts_cap, r->n_texts, sizeof *r->texts);
     r->texts[r->n_texts] = (ref_text){ r->n_files - 1, line, arena_strdup(r->memory, member),
                                        { copy, n },    0,    sentence };
     r->bytes += n + sizeof *r->texts;

@@ -223,7 +223,7 @@ typedef struct uint64_list {
     int n, cap;
 } uint64_list;
 static inline void uint64_list_add(uint64_list *l, uint64_t value) {
-    mem_reserve((void **)&l->at, &l->cap, l->n, sizeof *l->at);
+    l->at = mem_reserve(l->at, &l->cap, l->n, sizeof *l->at);
     l->at[l->n++] = value;
 }
 /* Selects what is compared of a paragraph: the whole, or its n-grams. */

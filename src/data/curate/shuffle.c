@@ -92,7 +92,7 @@ static err pack_split(void *ctx, int split, spill_writer *out, text_progress *p)
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 static void add_key_range(shuffle *s, uint64_t first, uint64_t last, uint64_t bytes) {
-    mem_reserve((void **)&s->parts, &s->parts_cap, s->n_parts, sizeof *s->parts);
+    s->parts = mem_reserve(s->parts, &s->parts_cap, s->n_parts, sizeof *s->parts);
     s->part_bytes = mem_grow(s->part_bytes, (size_t)s->parts_cap * sizeof *s->part_bytes);
     s->part_bytes[s->n_parts] = (int64_t)bytes;
     s->parts[s->n_parts++] = (key_range){ first, last };

@@ -114,8 +114,8 @@ typedef struct item_reader {
 } item_reader;
 
 static void add_item_key(block_items *b, uint64_t key, uint32_t item) {
-    mem_reserve((void **)&b->keys, &b->keys_cap, b->n, sizeof *b->keys);
-    mem_reserve((void **)&b->items, &b->items_cap, b->n, sizeof *b->items);
+    b->keys = mem_reserve(b->keys, &b->keys_cap, b->n, sizeof *b->keys);
+    b->items = mem_reserve(b->items, &b->items_cap, b->n, sizeof *b->items);
     b->keys[b->n] = key;
     b->items[b->n++] = item;
 }

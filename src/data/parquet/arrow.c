@@ -164,9 +164,7 @@ static void walk_fields(field_walk *w, const flat_table *t, const arrow_field *a
         w->wrong = "the names of the columns are too long";
         return;
     }
-    void *fields = a->fields;
-    mem_reserve(&fields, &w->capacity, a->n_fields, sizeof *a->fields);
-    a->fields = fields;
+    a->fields = mem_reserve(a->fields, &w->capacity, a->n_fields, sizeof *a->fields);
     children_role role = CHILDREN_NONE;
     arrow_field here = { .parent = parent, .repeated = above->repeated, .hidden = above->hidden };
     here.path = above->path ? arena_printf(w->f->memory, "%s.%s", above->path, name) : name;

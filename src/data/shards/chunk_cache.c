@@ -338,9 +338,7 @@ err chunk_cache_add(chunk_cache *c, const char *url, int64_t file_bytes, uint8_t
     void *at = mmap(NULL, (size_t)file_bytes, PROT_READ, MAP_SHARED, c->fd[folder], (off_t)base);
     if (at == MAP_FAILED) return ERR("cannot map %s: %s", url, strerror(errno));
     c->used[folder] = base + size;
-    void *shards = c->shard;
-    mem_reserve(&shards, &c->shards_cap, c->shards, sizeof *c->shard);
-    c->shard = shards;
+    c->shard = mem_reserve(c->shard, &c->shards_cap, c->shards, sizeof *c->shard);
     c->shard[c->shards] = (cached_shard){ .url = strdup(url),
                                           .data = at,
                                           .file_bytes = (size_t)file_bytes,

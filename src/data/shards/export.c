@@ -68,7 +68,7 @@ static token_shards plan_shards(const data_source *s, int64_t tokens) {
     int64_t documents = data_source_info(s)->documents, filled = 0;
     for (int64_t d = 0; d <= documents; d++) {
         if (d == documents || filled == 0) {
-            mem_reserve((void **)&p.first_doc, &p.cap, p.n + 1, sizeof *p.first_doc);
+            p.first_doc = mem_reserve(p.first_doc, &p.cap, p.n + 1, sizeof *p.first_doc);
             p.first_doc[p.n] = d;
             p.n += d < documents;
         }

@@ -49,10 +49,7 @@ static void find_rare_chars(char_trie *t, const trie_key *keys, int32_t n) {
         for (size_t at = 0, len; at < keys[i].text.len; at += len) {
             uint32_t cp = decode_at(keys[i].text, at, &len);
             if (cp < CHAR_TRIE_TABLE) continue;
-            void *all = t->rare_cp;
-            mem_reserve(&all, &cap, count, sizeof *t->rare_cp);
-            t->rare_cp = all;
-            t->rare_cp[count++] = cp;
+            LIST_ADD(t->rare_cp, count, cap) = cp;
         }
     if (count) sort_array(t->rare_cp, (size_t)count, sizeof *t->rare_cp, compare_code_points);
     for (int i = 0; i < count; i++)
@@ -97,17 +94,11 @@ typedef struct char_builder {
 } char_builder;
 
 static void push_char_task(char_builder *b, char_task task) {
-    void *tasks = b->tasks;
-    mem_reserve(&tasks, &b->cap, b->n, sizeof *b->tasks);
-    b->tasks = tasks;
-    b->tasks[b->n++] = task;
+    LIST_ADD(b->tasks, b->n, b->cap) = task;
 }
 
 static void push_child(char_builder *b, char_child c) {
-    void *all = b->children;
-    mem_reserve(&all, &b->children_cap, b->n_children, sizeof *b->children);
-    b->children = all;
-    b->children[b->n_children++] = c;
+    LIST_ADD(b->children, b->n_children, b->children_cap) = c;
 }
 
 /* Makes every entry that is less than n_symbols beyond `base` readable. */

@@ -112,11 +112,8 @@ static void part_suffixes(const unigram_words *w, suffix_array *a) {
 
 static void add_candidate(suffix_part *p, candidate c, uint64_t seen) {
     if (c.chars < 2 || seen < 2) return;
-    void *found = p->found;
-    mem_reserve(&found, &p->cap, p->n, sizeof *p->found);
-    p->found = found;
     c.value = seen * c.chars;
-    p->found[p->n++] = c;
+    LIST_ADD(p->found, p->n, p->cap) = c;
 }
 
 static uint32_t common_chars(const uint32_t *text, uint32_t a, uint32_t b) {

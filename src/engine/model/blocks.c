@@ -559,7 +559,7 @@ static void output_layer(builder *b, residual_state s) {
 static prog *new_program(model *m, prog_mode mode, const char *name, const prog_options *o) {
     param_set set = model_set(m);
     prog *p = prog_new(name, mode, &m->l.mesh, &set, o);
-    mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
+    m->recorded = mem_reserve(m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
     return m->recorded[m->records++] = p;
 }
 

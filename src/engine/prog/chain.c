@@ -45,7 +45,7 @@ static err measure_program(plan *p, const prog *g) {
 err plan_program(plan *p, prog *g, int layer, int *which) {
     BUG_IF(p->arena);
     TRY(measure_program(p, g));
-    mem_reserve((void **)&p->program, &p->program_cap, p->programs, sizeof *p->program);
+    p->program = mem_reserve(p->program, &p->program_cap, p->programs, sizeof *p->program);
     p->program[p->programs] = (instance){ .p = g, .layer = layer };
     *which = p->programs++;
     return OK;
@@ -266,7 +266,7 @@ static err add_list(const plan *p, chain_plan *k, int micros, step_list **out) {
             *out = &k->list[i];
             return OK;
         }
-    mem_reserve((void **)&k->list, &k->list_cap, k->lists, sizeof *k->list);
+    k->list = mem_reserve(k->list, &k->list_cap, k->lists, sizeof *k->list);
     *out = &k->list[k->lists];
     int rank = mesh_stage(&p->m);
     k->c.beside = p->awaits;
@@ -295,7 +295,7 @@ static err check_recompute(const chain *c) {
 }
 
 err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *which) {
-    mem_reserve((void **)&p->chain, &p->chain_cap, p->chains, sizeof *p->chain);
+    p->chain = mem_reserve(p->chain, &p->chain_cap, p->chains, sizeof *p->chain);
     chain_plan *k = &p->chain[p->chains];
     *k = (chain_plan){ .c = chain_normal(c), .find = find, .find_ctx = ctx };
     TRY(check_recompute(&k->c));
@@ -325,7 +325,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     size_t each = k->res_bytes * (is_training(k) ? 2 : 1) + k->delta_bytes;
     int states = (c->layers + 1) * block->set.buckets;
     while (p->params_cap < states)
-        mem_reserve((void **)&p->params, &p->params_cap, p->params_cap, sizeof *p->params);
+        p->params = mem_reserve(p->params, &p->params_cap, p->params_cap, sizeof *p->params);
     k->residual = plan_region(p, "residual", 2 * each);
     k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->result]));
     if (c->last->top1 != VAL_NONE)

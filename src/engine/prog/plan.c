@@ -17,7 +17,7 @@ plan *plan_new(const mesh *m, const op_backend *backend, int threads) {
 
 int plan_region(plan *p, const char *name, size_t bytes) {
     BUG_IF(p->arena);
-    mem_reserve((void **)&p->region, &p->region_cap, p->regions, sizeof *p->region);
+    p->region = mem_reserve(p->region, &p->region_cap, p->regions, sizeof *p->region);
     region *r = &p->region[p->regions];
     snprintf(r->name, sizeof r->name, "%s", name);
     r->bytes = bytes;
@@ -238,7 +238,7 @@ static void arena_unmap(plan *p) {
 
 void plan_await_update(plan *p, int layer) {
     while (p->awaits_cap <= layer + 1)
-        mem_reserve((void **)&p->awaits, &p->awaits_cap, p->awaits_cap, sizeof *p->awaits);
+        p->awaits = mem_reserve(p->awaits, &p->awaits_cap, p->awaits_cap, sizeof *p->awaits);
     p->awaits[layer + 1] = true;
 }
 

@@ -73,7 +73,7 @@ static placement on_mesh(const prog *p, placement pl) {
 val val_new(prog *p, val_class cls, dtype dt, int ndim, const int64_t *dim, placement pl) {
     int64_t size[TENSOR_MAX_DIM];
     for (int i = 0; i < ndim; i++) size[i] = dim[i];
-    mem_reserve((void **)&p->val, &p->val_cap, p->vals, sizeof *p->val);
+    p->val = mem_reserve(p->val, &p->val_cap, p->vals, sizeof *p->val);
     prog_val *v = &p->val[p->vals];
     *v = (prog_val){ .cls = cls,
                      .dt = dt,

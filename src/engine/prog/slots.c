@@ -85,7 +85,7 @@ typedef struct additions {
 } additions;
 
 static void add_after(additions *a, int after, instr_kind kind, const instr *of) {
-    mem_reserve((void **)&a->add, &a->cap, a->n, sizeof *a->add);
+    a->add = mem_reserve(a->add, &a->cap, a->n, sizeof *a->add);
     int at = a->n++;
     for (; at > 0; at--) { /* what starts comes before what waits */
         const addition *b = &a->add[at - 1];

@@ -368,7 +368,7 @@ int trace_rows(const exec_trace *t, trace_row **out) {
         if (e->kind != EVENT_CALL) continue;
         while (at < n && !is_row_of(&rows[at], e)) at++;
         if (at == n) {
-            mem_reserve((void **)&rows, &cap, n++, sizeof *rows);
+            rows = mem_reserve(rows, &cap, n++, sizeof *rows);
             rows[at] = (trace_row){ .op = op_name(e->op) };
             if (e->o)
                 rows[at].file = source_name(e->o->site.file),

@@ -231,7 +231,7 @@ cleanup:
 
 /* @param out borrowed from f, good until the next call. */
 static err add_shard(st_file *f, const char *path, const st_shard **out) {
-    mem_reserve((void **)&f->shards, &f->cap_shards, f->n_shards, sizeof *f->shards);
+    f->shards = mem_reserve(f->shards, &f->cap_shards, f->n_shards, sizeof *f->shards);
     st_shard *s = &f->shards[f->n_shards];
     *s = (st_shard){ .path = arena_strdup(f->mem, path) };
     TRY(io_map(s->path, &s->file));

@@ -145,7 +145,7 @@ static void merge_moved(straggler_watch *w, const rank_moved *m, int ranks) {
     name_collective(m, name, sizeof name);
     while (at < w->n_comm && strcmp(w->comm[at].name, name) != 0) at++;
     if (at == w->n_comm) {
-        mem_reserve((void **)&w->comm, &w->comm_cap, w->n_comm++, sizeof *w->comm);
+        w->comm = mem_reserve(w->comm, &w->comm_cap, w->n_comm++, sizeof *w->comm);
         w->comm[at] = (observe_comm){ .seconds = 0 };
         memcpy(w->comm[at].name, name, sizeof name);
     }

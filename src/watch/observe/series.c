@@ -56,7 +56,7 @@ static int column_index(series *s, const char *name, size_t n) {
         return k;
     }
     if (s->columns == MOST_COLUMNS) return -1;
-    mem_reserve((void **)&s->column, &s->capacity, s->columns, sizeof *s->column);
+    s->column = mem_reserve(s->column, &s->capacity, s->columns, sizeof *s->column);
     series_column *c = &s->column[s->columns];
     *c = (series_column){ .name = strndup(name, n) };
     c->is_count = is_count(c->name);

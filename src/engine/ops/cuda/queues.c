@@ -83,8 +83,8 @@ void cuda_join(void *context, device_queue q, device_queue other) {
 static numbered_event *event_of(cuda_context *x, device_queue q, int i) {
     struct cuda_events *all = x->device->events;
     while (all->of[q].cap <= i)
-        mem_reserve((void **)&all->of[q].event, &all->of[q].cap, all->of[q].cap,
-                    sizeof *all->of[q].event);
+        all->of[q].event = mem_reserve(all->of[q].event, &all->of[q].cap, all->of[q].cap,
+                                       sizeof *all->of[q].event);
     numbered_event *e = &all->of[q].event[i];
     if (!e->event) CUDA_OK(x, cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming));
     return e;
