@@ -47,6 +47,7 @@ typedef struct layout {
     int64_t logit_bytes; /* as in prog_options */
     bool loss_terms;     /* label smoothing and a z-loss */
     double nudge;        /* every weight is changed by up to this much of itself */
+    bool zero_step;      /* a step comes first in which constants are as they were initialized */
 } layout;
 
 typedef struct outcome {
@@ -429,15 +430,15 @@ static inline void collect(rank_job *j, model *m, plan *p) {
     pthread_mutex_unlock(j->lock);
 }
 
-/* Vectors and gates start at 0 and 1, which would hide a bias added twice or a norm's weight left out. */
+/* Vectors, gates and, with init_zero_outputs, matrices start at 0 or 1, which would hide a bias added twice or a norm's weight left out. */
 static inline void stir_vectors(model *m, exec *x) {
     for (int i = 0; i < model_params(m); i++) {
         param_range r = { 0 };
         const model_param *q = model_param_at(m, i);
-        bool constant = q->ndim == 1 || q->init == INIT_ZEROS;
-        float *v = constant ? model_param_data(m, x->plan, i, PARAM_MASTER, &r) : NULL;
+        float *v = model_param_data(m, x->plan, i, PARAM_MASTER, &r);
+        bool constant = q->ndim == 1 || q->init == INIT_ZEROS || (v && v[0] == 0);
         rng_key key = rng_key_of(9, hash_str(q->name));
-        for (int64_t e = r.from; v && e < r.to; e++)
+        for (int64_t e = r.from; v && constant && e < r.to; e++)
             v[e - r.from] += 0.2f * rng_normal(key, (uint64_t)model_global_index(m, i, e));
     }
     BUG_IF(model_publish(m, x) != OK);
@@ -547,8 +548,6 @@ static inline err rank_run(rank_job *j) {
     TRY(plan_commit(p));
     model_init(m, p, 42);
     exec x = { .plan = p, .comm = j->end, .pool = l->threads > 1 ? pool_new(l->threads) : NULL };
-    stir_vectors(m, &x);
-    nudge_weights(m, &x, l->nudge);
     run_state r = { .j = j, .m = m, .x = &x, .chain_id = chain_id, .n = n };
     int valid = 0, micros = run_micros(l);
     for (int k = 0; k < micros; k++) {
@@ -556,8 +555,12 @@ static inline err rank_run(rank_job *j) {
         valid += r.batch[k].valid;
     }
     x.step = (step_block){ .loss_grad = 1.0f / (float)valid, .dropout = rng_key_of(5, 5) };
-    TRY(exec_microbatches(&x, chain_id, micros,
-                          &(exec_hooks){ feed_batch, add_losses, .ctx = &r }));
+    const exec_hooks hooks = { feed_batch, add_losses, .ctx = &r };
+    if (l->zero_step) TRY(exec_microbatches(&x, chain_id, micros, &hooks));
+    stir_vectors(m, &x);
+    nudge_weights(m, &x, l->nudge);
+    r.loss = 0;
+    TRY(exec_microbatches(&x, chain_id, micros, &hooks));
     if (m->tied.p) TRY(exec_program(&x, m->tied.id));
     collect(j, m, p);
     /* every tp rank has the same losses: count one */

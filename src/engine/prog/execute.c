@@ -595,12 +595,30 @@ static err run_step_list(const chain_run *r, int only, exec_tape *micro, exec_ta
     return OK;
 }
 
+/* After a step: whether all rows of fp8 that are in use will have a scale in the next one. A tensor of zeros sets none,
+ * such as the gradients behind a matrix that starts at zero. Ranks share the rows, so that all find the same. */
+static err find_scaled(exec *x, const chain_plan *k) {
+    if (!k->c.end || x->scaled) return OK;
+    const prog_val *v = &k->c.end->val[k->c.end->fwd.op[0].out[0]];
+    int64_t n = v->dim[0];
+    float *rows = mem_alloc((size_t)(n * FP8_ROW) * sizeof *rows), *row = rows;
+    err e =
+        plan_get(x->plan, rows, plan_input(x->plan, "fp8", 0), (size_t)n * FP8_ROW * sizeof *rows);
+    x->scaled = true;
+    for (int64_t i = 0; i < n && !e; i++, row += FP8_ROW) {
+        fp8_commit_row(row);
+        x->scaled &= row[FP8_TOP] == 0 || row[FP8_SCALE] > 0;
+    }
+    free(rows);
+    return e;
+}
+
 static err run_chain(exec *x, int which, int only, int micros, const exec_hooks *hooks) {
     chain_plan *k = &x->plan->chain[which];
     chain_run r = { x, k, NULL, micros, hooks, exec_step(x) };
     TRY(chain_steps(x->plan, k, micros, &r.l));
     TRY(run_step_list(&r, only, k->tape, k->end_tape));
-    if (k->c.block[0]->mode == PROG_TRAIN && (only < 0 || only == micros - 1)) x->scaled = true;
+    if (only < 0 || only == micros - 1) TRY(find_scaled(x, k));
     if (hooks && hooks->update && k->c.ends) exec_params_changed(x);
     return OK;
 }

@@ -63,7 +63,7 @@ typedef struct exec {
     comm *comm;
     pool *pool;
     step_block step; /* `now` is the CPU's; a device has its own: exec_state_get */
-    bool scaled;     /* a step has been taken, which set the scales of fp8 */
+    bool scaled;     /* the rows of fp8 that are in use have scales */
     exec_probes probe;
     uint64_t
         instructions; /* begun so far; a watchdog reads it from another thread (exec_progress) */

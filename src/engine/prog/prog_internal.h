@@ -51,7 +51,7 @@ typedef struct prog_val {
 typedef enum {
     WHEN_ALWAYS,
     WHEN_LAST,
-    WHEN_UNSCALED /* as long as scales of fp8 may be unset: in the first step that is run */
+    WHEN_UNSCALED /* as long as scales of fp8 are unset: exec.scaled */
 } op_when;
 /* How "+=" outputs behave. */
 typedef enum {
