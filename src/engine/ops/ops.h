@@ -218,7 +218,7 @@ typedef struct op_impl {
 struct op_backend {
     const char *name;
     bool bf16_gemm;             /* GEMMs are faster in bf16 than in fp32 */
-    dtype polar;                /* the type in which ORTHOGONALIZE is fastest */
+    dtype polar;                /* the type in which ORTHOGONALIZE runs for models in 16 bits */
     const device_table *device; /* NULL: the CPU */
     void *context;
     const op_impl *const *impl; /* [OP_COUNT], from 1 on */
