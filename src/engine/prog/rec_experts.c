@@ -112,12 +112,6 @@ static val exchange_counts(prog *p, val sent) {
     return rec_comm_(p, columns, AXIS(AX_EP), PLACE_S(0));
 }
 
-/* The most rows that can come: of each token at most as many as this rank has experts. */
-static int64_t most_rows(const prog *p, routing to, int experts) {
-    const prog_val *row = &p->val[to.row];
-    return mesh_size(&p->m, AX_EP) * row->dim[0] * MIN(row->dim[1], (int64_t)experts);
-}
-
 expert_rows rec_to_experts_(prog *p, val x, routing to, int experts) {
     enum { ROWS, OFFSET };
     expert_rows r = { x, to.offset, VAL_NONE, VAL_NONE, { 0 }, experts };
@@ -132,7 +126,8 @@ expert_rows rec_to_experts_(prog *p, val x, routing to, int experts) {
         return r;
     }
     memcpy(r.home, p->val[x].dim, sizeof r.home);
-    int64_t most = most_rows(p, to, experts);
+    const prog_val *row = &p->val[to.row]; /* of a token at most as many as this rank has experts */
+    int64_t most = mesh_size(&p->m, AX_EP) * row->dim[0] * MIN(row->dim[1], (int64_t)experts);
     if (most > INT32_MAX / 2) {
         prog_fail(p, "lower training.local_batch_size",
                   "up to %lld rows could come to the experts of one rank", (long long)most);
