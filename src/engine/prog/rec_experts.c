@@ -53,19 +53,15 @@ static val record_choice_counts(prog *p, val logits, val bias, const route_spec 
     return p->error ? VAL_NONE : emit_comm(p, own, q.axes, PLACE_R, WHEN_ALWAYS);
 }
 
-/* Rows are padded to the capacity where experts are on other ranks, which then exchange equal parts. A part of a
- * sequence may have all rows of an expert, so that padding would not pay there. */
-static bool pads_rows(const prog *p, const route_spec *s, sequence_share q) {
-    bool apart = mesh_size(&p->m, AX_EP) > 1 && p->mode != PROG_DECODE;
-    return apart && !q.axes && s->capacity > 0;
-}
-
 routing rec_route_(prog *p, val logits, val bias, route_spec s) {
     val out[OP_MAX_OUT];
     if (p->error || logits == VAL_NONE) return (routing){ VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE };
     int64_t n = p->val[logits].dim[0], experts = p->val[logits].dim[1];
     sequence_share q = share_of_sequences(p, logits, s.seq);
-    bool padded = pads_rows(p, &s, q);
+    /* Rows are padded to the capacity where experts are on other ranks, which then exchange equal parts. A part of a
+     * sequence may have all rows of an expert, so that padding would not pay there. */
+    bool apart = mesh_size(&p->m, AX_EP) > 1 && p->mode != PROG_DECODE;
+    bool padded = apart && !q.axes && s.capacity > 0;
     rec_request r = { OP_ROUTE, { logits, bias, record_choice_counts(p, logits, bias, &s, q) } };
     if (q.axes) {
         r.attr.route.chunks = q.runs;

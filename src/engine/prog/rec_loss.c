@@ -171,7 +171,7 @@ static void rec_sharded_ce(prog *p, loss_spec l) {
         s.fp8 = true;
         s.chunk = rows = (rows + FP8_UNIT - 1) / FP8_UNIT * FP8_UNIT;
         int64_t dim[] = { 1 + chunks, FP8_ROW };
-        s.rows = prog_input_shared(p, "fp8_head", DT_F32, 2, dim, (placement){ 0 });
+        s.rows = prog_input_shared(p, "fp8_head", dim);
         s.w8 = rec_quantize(p, s.w, head_scale_row(p, &s, 0), DT_E4M3, false);
     }
     for (int64_t from = 0; from < n && !p->error; from += rows)

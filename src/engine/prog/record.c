@@ -137,24 +137,15 @@ val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim
     return v;
 }
 
-val prog_input_shared(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
-                      placement pl) {
-    val v = prog_input(p, name, dt, ndim, dim, pl);
+val prog_input_shared(prog *p, const char *name, const int64_t dim[2]) {
+    val v = prog_input(p, name, DT_F32, 2, dim, (placement){ 0 });
     p->val[v].shared = true;
     return v;
 }
 
-val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
-                         placement pl) {
-    val v = prog_input(p, name, dt, ndim, dim, pl);
+val prog_input_per_layer(prog *p, const char *name, dtype dt, const int64_t dim[2], placement pl) {
+    val v = prog_input(p, name, dt, 2, dim, pl);
     p->val[v].per_layer = true;
-    return v;
-}
-
-val prog_input_all_layers(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
-                          placement pl) {
-    val v = prog_input_per_layer(p, name, dt, ndim, dim, pl);
-    if (v != VAL_NONE) p->val[v].all_layers = true;
     return v;
 }
 
