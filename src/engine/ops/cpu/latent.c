@@ -39,8 +39,8 @@ typedef struct latent_job {
 } latent_job;
 
 /* Moves n elements of a part to q|k|v; backward, from there. */
-static void move_part(const latent_job *j, const tensor *part, int64_t at, int64_t in_qkv,
-                      int64_t n) {
+static void move_columns(const latent_job *j, const tensor *part, int64_t at, int64_t in_qkv,
+                         int64_t n) {
     if (j->back)
         elems_copy(j->qkv, in_qkv, part, at, n);
     else
@@ -54,9 +54,9 @@ static void move_row(const latent_job *j, int64_t row) {
     for (int64_t h = 0; h < s->heads; h++) {
         int64_t q = at + h * s->dim, k = q + s->heads * s->dim, v = k + s->heads * s->dim;
         int64_t own = (row * s->heads + h) * (s->plain + s->value);
-        move_part(j, j->q, (row * s->heads + h) * qk, q, qk);
-        move_part(j, j->kv, own, k + s->rot, s->plain);
-        move_part(j, j->kv, own + s->plain, v, s->value);
+        move_columns(j, j->q, (row * s->heads + h) * qk, q, qk);
+        move_columns(j, j->kv, own, k + s->rot, s->plain);
+        move_columns(j, j->kv, own + s->plain, v, s->value);
         if (j->back) continue;
         elems_copy(j->rot, row * s->rot, j->qkv, k, s->rot);
         elems_clear(j->qkv, q + qk, s->dim - qk);
