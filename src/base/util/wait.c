@@ -61,8 +61,8 @@ bool wait_nap(wait_state *w) {
     double part = 0.5 + 0.5 * (double)rng_uniform(w->jitter, w->naps++);
     double until = MIN(time_now() + w->delay * part, w->deadline);
     for (double left; !wait_is_over(w) && (left = until - time_now()) > 0;) {
-        double nap = MIN(left, LOOK_S),
-               whole = floor(nap); /* threads that block signals notice them, too */
+        /* threads that block signals notice them, too */
+        double nap = MIN(left, LOOK_S), whole = floor(nap);
         nanosleep(&(struct timespec){ (time_t)whole, (long)((nap - whole) * 1e9) }, NULL);
     }
     w->delay = MIN(2 * w->delay, w->most);

@@ -29,8 +29,8 @@ static void run_passes(prog *p) {
     }
     if (p->o.split_weights) pass_split_weights(p);
     val out[] = { p->res_out, p->delta_out, p->result, p->top1 };
-    for (size_t i = 0; i < COUNT_OF(out);
-         i++) { /* what leaves the program outlives its temporaries */
+    /* what leaves the program outlives its temporaries */
+    for (size_t i = 0; i < COUNT_OF(out); i++) {
         val root = val_root(p, out[i]);
         if (root != VAL_NONE && p->val[root].cls == VC_TEMP) p->val[root].cls = VC_BOUNDARY;
     }

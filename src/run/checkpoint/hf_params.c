@@ -487,8 +487,8 @@ err hf_tensors_read(hf_tensors *x, int i, const float **values) {
         if (own >= 0) {
             TRY(x->get.get(x->get.ctx, own, x->ours));
         } else {
-            BUG_IF(
-                !str_ends(p->name, ".b")); /* the family's config has refused other differences */
+            /* the family's config has refused all other differences */
+            BUG_IF(!str_ends(p->name, ".b"));
             memset(x->ours, 0, (size_t)(p->dim[0] * p->dim[1]) * sizeof(float));
         }
         write_layout(&x->part[k].l, x->get.gradients, x->ours, x->theirs);

@@ -26,14 +26,18 @@ void py_random_seed(py_random *r, uint64_t seed) {
     w[0] = 0x80000000u;
 }
 
-static uint32_t next_mt_word(py_random *r) {
-    uint32_t y, *w = r->word;
-    for (int i = 0; r->at >= N && i < N; i++) { /* all have been drawn */
-        y = (w[i] & 0x80000000u) | (w[(i + 1) % N] & 0x7fffffffu);
+static void refill(py_random *r) {
+    uint32_t *w = r->word;
+    for (int i = 0; i < N; i++) {
+        uint32_t y = (w[i] & 0x80000000u) | (w[(i + 1) % N] & 0x7fffffffu);
         w[i] = w[(i + M) % N] ^ (y >> 1) ^ (y & 1 ? 0x9908b0dfu : 0);
     }
-    if (r->at >= N) r->at = 0;
-    y = w[r->at++];
+    r->at = 0;
+}
+
+static uint32_t next_mt_word(py_random *r) {
+    if (r->at >= N) refill(r);
+    uint32_t y = r->word[r->at++];
     y ^= y >> 11;
     y ^= (y << 7) & 0x9d2c5680u;
     y ^= (y << 15) & 0xefc60000u;

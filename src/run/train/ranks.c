@@ -31,16 +31,19 @@ static char *degrees_text(char *buf, size_t n, const mesh *m) {
     return buf;
 }
 
+static int find_axis(const char *name, size_t n) {
+    for (int a = 0; a < AX_COUNT; a++)
+        if (strlen(mesh_axis_name[a]) == n && !strncmp(mesh_axis_name[a], name, n)) return a;
+    return -1;
+}
+
 /* parallelism.axis_order: those it names are last, in its order. */
 static err read_axis_order(const char *text, mesh *m) {
     axis_set named = 0;
     int order[AX_COUNT], n = 0, at = 0;
     while (*text) {
         size_t len = strcspn(text, ",");
-        int a = AX_COUNT - 1; /* -1: none has the name */
-        while (a >= 0 &&
-               (strlen(mesh_axis_name[a]) != len || strncmp(mesh_axis_name[a], text, len) != 0))
-            a--;
+        int a = find_axis(text, len);
         if (a < 0 || named & AXIS(a))
             return err_hint(ERR("parallelism.axis_order: \"%.*s\" is %s", (int)len, text,
                                 a < 0 ? "not an axis" : "named twice"),

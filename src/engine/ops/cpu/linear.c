@@ -35,9 +35,8 @@ static gemm gemm_of_op(const op_call *c) {
 static void run_gemm(const op_call *c) {
     gemm g = gemm_of_op(c);
     const float *a = c->in[3].data, *b = c->in[4].data; /* rows, ops/fp8.h */
-    if (reads_fp8(
-            c)) /* of stored values to real ones; 0, for a tensor of zeros: gemm reads it as 1 */
-        g.alpha = a[FP8_UNSCALE] * b[FP8_UNSCALE];
+    /* from stored values to real ones; 0, for a tensor of zeros: gemm reads it as 1 */
+    if (reads_fp8(c)) g.alpha = a[FP8_UNSCALE] * b[FP8_UNSCALE];
     CPU(gemm_run)(&g, c->run->pool, c->run->workspace, c->run->workspace_bytes);
 }
 
