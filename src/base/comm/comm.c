@@ -17,13 +17,9 @@ comm_group comm_group_of(const comm *c, axis_set axes) {
 }
 
 char *comm_describe(const comm_move *m, char *buf, size_t n) {
-    size_t at = (size_t)snprintf(buf, n, "%s over ", move_name(comm_kind(m)));
-    for (int a = 0, first = 1; a <= AX_COUNT && at < n; a++)
-        if (m->axes & AXIS(a)) {
-            at += (size_t)snprintf(buf + at, n - at, "%s%s", first ? "" : "+", mesh_axis_name[a]);
-            first = 0;
-        }
-    char layer[16] = "";
+    char axes[64], layer[16] = "";
+    size_t at = (size_t)snprintf(buf, n, "%s over %s", move_name(comm_kind(m)),
+                                 axes_str(axes, sizeof axes, m->axes));
     if (m->layer) snprintf(layer, sizeof layer, " %d", m->layer - 1);
     if (m->name && at < n) snprintf(buf + at, n - at, " (%s%s)", m->name, layer);
     return buf;

@@ -155,12 +155,6 @@ static void meeting_exchange_rows(const meeting *m, int from, int to) {
                      (char *)out->data + (size_t)(begin * row) * size, rows * row);
 }
 
-static void shift_from(const meeting *m, int from) {
-    int to = ((from + m->move.peer) % m->n + m->n) % m->n;
-    comm_copy_values(m->in[from].dt, m->move.wire, m->in[from].data, m->out[to].data,
-                     tensor_count(&m->in[from]));
-}
-
 void comm_take_slice(const tensor *in, const tensor *out, int dim, int index, int parts) {
     box b = whole_of(in);
     b.size[dim] /= parts;
@@ -197,7 +191,11 @@ void meeting_run(const meeting *m, int64_t task) {
     case MOVE_ALL_GATHER: meeting_gather(m, from, to); break;
     case MOVE_ALL_TO_ALL: exchange_slices(m, from, to); break;
     case MOVE_ROWS: meeting_exchange_rows(m, from, to); break;
-    case MOVE_SHIFT: shift_from(m, (int)task); break;
+    case MOVE_SHIFT:
+        to = (((int)task + m->move.peer) % m->n + m->n) % m->n;
+        comm_copy_values(m->in[task].dt, m->move.wire, m->in[task].data, m->out[to].data,
+                         tensor_count(&m->in[task]));
+        break;
     default: BUG("not a collective");
     }
 }

@@ -435,12 +435,6 @@ static err sum_piece(const job *j, int64_t count, int64_t each, tensor *sum, cha
     return OK;
 }
 
-static err reduce_scatter_narrow(const job *j) {
-    tensor *out = &j->t->out, sum = elements_at(out->data, out->dt, 0, tensor_count(out));
-    char *scratch = NULL;
-    return sum_piece(j, tensor_count(&j->t->in), tensor_count(out), &sum, &scratch);
-}
-
 static err all_reduce_narrow(const job *j) {
     const tensor *out = &j->t->out;
     int64_t count = tensor_count(out), each = (count + j->n - 1) / j->n;
@@ -461,7 +455,11 @@ static err run_narrow(const job *j) {
     bool first =
         is_outermost(&j->t->in, j->t->move.from.dim) && is_outermost(&j->t->in, j->t->move.to.dim);
     if (j->t->in.dt == DT_F32 && first && k == MOVE_ALL_REDUCE) return all_reduce_narrow(j);
-    if (j->t->in.dt == DT_F32 && first && k == MOVE_REDUCE_SCATTER) return reduce_scatter_narrow(j);
+    if (j->t->in.dt == DT_F32 && first && k == MOVE_REDUCE_SCATTER) {
+        tensor *out = &j->t->out, sum = elements_at(out->data, out->dt, 0, tensor_count(out));
+        char *scratch = NULL;
+        return sum_piece(j, tensor_count(&j->t->in), tensor_count(out), &sum, &scratch);
+    }
     if (first && k == MOVE_ALL_GATHER) return gather_narrow(j);
     return ERR("GPUs do not send the %s of a %s tensor as %s", move_name(k), dt_name(j->t->in.dt),
                dt_name(j->t->move.wire));

@@ -109,13 +109,6 @@ static void memory_end(void *ctx, const tensor *t, void *p, bool written, size_t
     s->used = false;
 }
 
-static void memory_free(host_memory *h) {
-    for (int i = 0; i < h->n_own; i++) segment_free(&h->table[h->me][i], h->own[i].at);
-    for (int r = 0; r < h->ranks && h->mapped; r++)
-        for (int i = 0; i < MAX_SEGMENTS; i++) segment_free(&h->table[r][i], h->mapped[r][i]);
-    free(h->mapped);
-}
-
 /* ---- backend -------------------------------------------------------------------------------- */
 static err process_start(comm *c, comm_ticket *t) {
     process_end *p = c->state;
@@ -178,9 +171,13 @@ static void process_unmap(comm *c, void *at, size_t bytes) {
 
 static void process_free(comm *c) {
     process_end *p = c->state;
+    host_memory *h = &p->memory;
     remote_end_free(p->remote);
     shared_end_free(p->shared);
-    if (p->shared) memory_free(&p->memory);
+    for (int i = 0; i < h->n_own; i++) segment_free(&h->table[h->me][i], h->own[i].at);
+    for (int r = 0; r < h->ranks && h->mapped; r++)
+        for (int i = 0; i < MAX_SEGMENTS; i++) segment_free(&h->table[r][i], h->mapped[r][i]);
+    free(h->mapped);
     segment_free(&p->control, p->at);
     free(p->index);
     free(p);

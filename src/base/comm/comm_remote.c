@@ -31,6 +31,7 @@ typedef struct remote_op {
     comm_group g;
     int round;
     dtype dt, wire; /* of the tensors; of what crosses */
+    bool rounds;    /* they differ */
     transport_request *transfers;
     int n, cap;
     buffer out, in;  /* what is sent and received, where that is not in the tensors themselves */
@@ -94,31 +95,30 @@ static void reserve_buffer(buffer *b, size_t bytes, int pieces) {
     b->used = 0;
 }
 
-/* Sends n values to a member, converted where the wire's type differs from the tensors'. */
-static err send_values(remote_end *r, remote_op *o, int member, const void *src, int64_t n) {
-    void *from = (void *)src;
-    if (comm_rounds(o->dt, o->wire)) {
-        from = buffer_take(&o->out, (size_t)n * dt_size(o->wire));
-        float v[COMM_BLOCK];
-        for (int64_t at = 0; at < n; at += COMM_BLOCK) {
-            int64_t len = MIN((int64_t)COMM_BLOCK, n - at);
-            dt_to_f32(o->dt, (const char *)src + (size_t)at * dt_size(o->dt), v, len);
-            dt_from_f32(o->wire, v, (char *)from + (size_t)at * dt_size(o->wire), len);
-        }
+static void convert_values(dtype from, const void *src, dtype to, void *dst, int64_t n) {
+    float v[COMM_BLOCK];
+    for (int64_t at = 0; at < n; at += COMM_BLOCK) {
+        int64_t len = MIN((int64_t)COMM_BLOCK, n - at);
+        dt_to_f32(from, (const char *)src + (size_t)at * dt_size(from), v, len);
+        dt_from_f32(to, v, (char *)dst + (size_t)at * dt_size(to), len);
     }
-    return member == o->g.me
-               ? OK
-               : post_message(r, o, member, from, (size_t)n * dt_size(o->wire), false);
 }
 
 /* Converts values of the wire's type to the tensors' type. */
 static void widen_values(const remote_op *o, const void *src, void *dst, int64_t n) {
-    float v[COMM_BLOCK];
-    for (int64_t at = 0; at < n; at += COMM_BLOCK) {
-        int64_t len = MIN((int64_t)COMM_BLOCK, n - at);
-        dt_to_f32(o->wire, (const char *)src + (size_t)at * dt_size(o->wire), v, len);
-        dt_from_f32(o->dt, v, (char *)dst + (size_t)at * dt_size(o->dt), len);
+    convert_values(o->wire, src, o->dt, dst, n);
+}
+
+/* Sends n values to a member, converted where the wire's type differs from the tensors'. */
+static err send_values(remote_end *r, remote_op *o, int member, const void *src, int64_t n) {
+    void *from = (void *)src;
+    if (o->rounds) {
+        from = buffer_take(&o->out, (size_t)n * dt_size(o->wire));
+        convert_values(o->dt, src, o->wire, from, n);
     }
+    return member == o->g.me
+               ? OK
+               : post_message(r, o, member, from, (size_t)n * dt_size(o->wire), false);
 }
 
 static size_t wire_bytes(const remote_op *o, int64_t n) { return (size_t)n * dt_size(o->wire); }
@@ -152,19 +152,17 @@ static const void *pack_piece(remote_op *o, const wire_piece *p, int i) {
 
 /* Whether what comes is received where it belongs: nothing to convert, and parts are contiguous. */
 static bool receives_in_place(const remote_op *o) {
-    return comm_kind(&o->t.move) == MOVE_ALL_GATHER && o->t.move.from.dim == 0 &&
-           !comm_rounds(o->dt, o->wire);
+    return comm_kind(&o->t.move) == MOVE_ALL_GATHER && o->t.move.from.dim == 0 && !o->rounds;
 }
 
 /* Packed elements are sent from `out`, those that are not received in place arrive in `in`; each again where types
  * differ. */
 static void reserve_pieces(remote_op *o, int64_t n) {
-    bool rounds = comm_rounds(o->dt, o->wire),
-         packs = comm_kind(&o->t.move) != MOVE_ALL_GATHER && o->t.move.to.dim != 0;
+    bool packs = comm_kind(&o->t.move) != MOVE_ALL_GATHER && o->t.move.to.dim != 0;
     size_t plain = (size_t)o->g.n * (size_t)n * dt_size(o->dt);
     size_t wire = (size_t)o->g.n * wire_bytes(o, n);
-    reserve_buffer(&o->out, (packs ? plain : 0) + (rounds ? wire : 0), 2 * o->g.n);
-    reserve_buffer(&o->in, (receives_in_place(o) ? 0 : wire) + (rounds ? plain : 0), 2 * o->g.n);
+    reserve_buffer(&o->out, (packs ? plain : 0) + (o->rounds ? wire : 0), 2 * o->g.n);
+    reserve_buffer(&o->in, (receives_in_place(o) ? 0 : wire) + (o->rounds ? plain : 0), 2 * o->g.n);
 }
 
 static err start_pieces(remote_end *r, remote_op *o) {
@@ -180,11 +178,10 @@ static err start_pieces(remote_end *r, remote_op *o) {
         const void *src = pack_piece(o, &p, i);
         TRY(send_values(r, o, i, src, p.n));
         if (i != o->g.me) continue;
-        bool rounds = comm_rounds(o->dt, o->wire);
         size_t step = align_up(wire_bytes(o, p.n), 64);
         char *own = receives_in_place(o) ? (char *)o->t.out.data + (size_t)i * wire_bytes(o, p.n)
                                          : o->in.at + (size_t)i * step;
-        const void *sent = rounds ? o->out.at + o->out.used - step : src;
+        const void *sent = o->rounds ? o->out.at + o->out.used - step : src;
         if (own != sent) memcpy(own, sent, wire_bytes(o, p.n));
     }
     return OK;
@@ -222,7 +219,7 @@ static void end_pieces(remote_op *o) {
     }
     m.out[o->g.me] = o->t.out;
     for (int i = 0; i < m.n; i++) {
-        if (comm_rounds(o->dt, o->wire)) {
+        if (o->rounds) {
             char *wide = buffer_take(&o->in, (size_t)p.n * dt_size(o->dt));
             widen_values(o, m.in[i].data, wide, p.n);
             m.in[i].data = wide;
@@ -246,19 +243,19 @@ static char *slice_at(const remote_op *o, const tensor *t, int i) {
 static err start_reduce(remote_end *r, remote_op *o) {
     int64_t n = slice_count(o, o->g.me), all = tensor_count(&o->t.in);
     size_t wire = (size_t)o->g.n * wire_bytes(o, all / o->g.n + 1);
-    reserve_buffer(&o->out, comm_rounds(o->dt, o->wire) ? wire : 0, o->g.n);
+    reserve_buffer(&o->out, o->rounds ? wire : 0, o->g.n);
     reserve_buffer(&o->in, wire, o->g.n);
     for (int i = 0; i < o->g.n; i++) {
         char *to = buffer_take(&o->in, wire_bytes(o, n));
         if (i != o->g.me)
             TRY(post_message(r, o, i, to, wire_bytes(o, n), true));
-        else if (!comm_rounds(o->dt, o->wire))
+        else if (!o->rounds)
             memcpy(to, slice_at(o, &o->t.in, i), wire_bytes(o, n));
     }
     for (int k = 0; k < o->g.n; k++) {
         int i = (o->g.me + k) % o->g.n;
         TRY(send_values(r, o, i, slice_at(o, &o->t.in, i), slice_count(o, i)));
-        if (i == o->g.me && comm_rounds(o->dt, o->wire)) {
+        if (i == o->g.me && o->rounds) {
             size_t step = align_up(wire_bytes(o, n), 64);
             memcpy(o->in.at + (size_t)i * step, o->out.at + o->out.used - step, wire_bytes(o, n));
         }
@@ -271,16 +268,15 @@ static err spread_reduced(remote_end *r, remote_op *o) {
     wire_piece p = { .t = tensor_of(NULL, o->wire, 1, &n), .n = n };
     meeting m;
     meet_pieces(&m, o, &p);
-    bool rounds = comm_rounds(o->dt, o->wire);
     char *mine = slice_at(o, &o->t.out, o->g.me), *sent = mine;
     o->out.used = 0;
-    if (rounds) sent = buffer_take(&o->out, wire_bytes(o, n));
+    if (o->rounds) sent = buffer_take(&o->out, wire_bytes(o, n));
     reduce_values(&m, n, o->wire, sent);
-    if (rounds) widen_values(o, sent, mine, n);
+    if (o->rounds) widen_values(o, sent, mine, n);
     o->in.used = 0;
     for (int i = 0; i < o->g.n; i++) {
         int64_t part = slice_count(o, i);
-        char *to = rounds ? buffer_take(&o->in, wire_bytes(o, part)) : slice_at(o, &o->t.out, i);
+        char *to = o->rounds ? buffer_take(&o->in, wire_bytes(o, part)) : slice_at(o, &o->t.out, i);
         if (i != o->g.me) TRY(post_message(r, o, i, to, wire_bytes(o, part), true));
     }
     for (int k = 1; k < o->g.n; k++)
@@ -289,7 +285,7 @@ static err spread_reduced(remote_end *r, remote_op *o) {
 }
 
 static void end_reduce(remote_op *o) {
-    if (!comm_rounds(o->dt, o->wire)) return;
+    if (!o->rounds) return;
     o->in.used = 0;
     for (int i = 0; i < o->g.n; i++) {
         char *from = buffer_take(&o->in, wire_bytes(o, slice_count(o, i)));
@@ -330,11 +326,10 @@ static err remote_exchange_rows(remote_end *r, remote_op *o) {
                    (long long)o->t.out.dim[0]);
     reserve_buffer(&o->in, wire_bytes(o, got * row), o->g.n);
     reserve_buffer(&o->out, wire_bytes(o, sent * row), o->g.n);
-    bool rounds = comm_rounds(o->dt, o->wire);
     char *out = o->t.out.data;
     for (int i = 0; i < o->g.n; i++) {
         int64_t n = o->counts[i] * row;
-        char *to = rounds ? buffer_take(&o->in, wire_bytes(o, n)) : out;
+        char *to = o->rounds ? buffer_take(&o->in, wire_bytes(o, n)) : out;
         if (i != o->g.me) TRY(post_message(r, o, i, to, wire_bytes(o, n), true));
         out += (size_t)n * dt_size(o->dt);
     }
@@ -356,11 +351,10 @@ static void end_rows(remote_op *o) {
     for (int i = 0; i < o->g.n; i++) {
         int64_t n = o->counts[i] * row;
         o->t.move.recv_rows[i] = o->counts[i];
-        bool rounds = comm_rounds(o->dt, o->wire);
-        char *from = rounds ? buffer_take(&o->in, wire_bytes(o, n)) : NULL;
+        char *from = o->rounds ? buffer_take(&o->in, wire_bytes(o, n)) : NULL;
         if (i == o->g.me)
             comm_copy_values(o->dt, o->wire, own, out, n);
-        else if (rounds)
+        else if (o->rounds)
             widen_values(o, from, out, n);
         out += (size_t)n * dt_size(o->dt);
     }
@@ -380,8 +374,7 @@ static err remote_start_message(remote_end *r, remote_op *o) {
         comm_copy_values(o->dt, o->wire, o->t.in.data, o->t.out.data, count);
         return OK;
     }
-    bool rounds = comm_rounds(o->dt, o->wire);
-    char *at = rounds ? buffer_take(&o->in, wire_bytes(o, count)) : o->t.out.data;
+    char *at = o->rounds ? buffer_take(&o->in, wire_bytes(o, count)) : o->t.out.data;
     if (k != MOVE_SEND) TRY(post_message(r, o, from, at, wire_bytes(o, count), true));
     return k == MOVE_RECV ? OK : send_values(r, o, to, o->t.in.data, count);
 }
@@ -389,7 +382,7 @@ static err remote_start_message(remote_end *r, remote_op *o) {
 static void end_message(remote_op *o) {
     move_kind k = comm_kind(&o->t.move);
     bool stays = k == MOVE_SHIFT && o->t.move.peer % o->g.n == 0;
-    if (k != MOVE_SEND && !stays && comm_rounds(o->dt, o->wire))
+    if (k != MOVE_SEND && !stays && o->rounds)
         widen_values(o, o->in.at, o->t.out.data, tensor_count(&o->t.out));
 }
 
@@ -535,6 +528,7 @@ err remote_start(comm *c, remote_end *r, comm_ticket *t) {
     o->round = 0;
     o->dt = k == MOVE_RECV ? t->out.dt : t->in.dt;
     o->wire = t->move.wire ? t->move.wire : o->dt;
+    o->rounds = o->wire != o->dt;
     o->n = 0;
     t->request = o;
     r->opens++;

@@ -260,16 +260,6 @@ static err await_members(comm *c, shared_end *s, const comm_group *g, const comm
     return OK;
 }
 
-static err await_tasks(comm *c, shared_end *s, const comm_ticket *t, _Atomic int64_t *done,
-                       int64_t tasks) {
-    patience p = { 0 };
-    while (atomic_load(done) < tasks)
-        if (!still_patient(c, &p))
-            TRY(check_patience(c, s, &p, &t->move,
-                               "a rank that took a part of the work and stopped"));
-    return OK;
-}
-
 static bool same_move(const posting *a, const posting *b) {
     return comm_kind(&a->move) == comm_kind(&b->move) && place_same(a->move.from, b->move.from) &&
            place_same(a->move.to, b->move.to) && a->move.wire == b->move.wire &&
@@ -331,7 +321,11 @@ static err run_meeting_tasks(comm *c, shared_end *s, const comm_group *g, comm_t
         atomic_store(&first->to, time_now());
         atomic_fetch_add(&first->done, 1);
     }
-    TRY(await_tasks(c, s, t, &first->done, tasks));
+    patience p = { 0 };
+    while (atomic_load(&first->done) < tasks)
+        if (!still_patient(c, &p))
+            TRY(check_patience(c, s, &p, &t->move,
+                               "a rank that took a part of the work and stopped"));
     t->moved_from = atomic_load(&first->from);
     t->moved_to = atomic_load(&first->to);
     return OK;

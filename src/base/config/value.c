@@ -236,15 +236,6 @@ void option_expects(const option *o, str *out) {
     if (o->has_auto) str_add(out, " or auto");
 }
 
-static bool set_choice(const option *o, const char *text, int *out) {
-    for (int i = 0; i < o->n_choices; i++)
-        if (strcmp(text, o->choices[i].text) == 0) {
-            *out = i;
-            return true;
-        }
-    return false;
-}
-
 void option_unset(const option *o, void *at) {
     if (o->type == OPT_INT)
         *(int64_t *)at = CFG_AUTO;
@@ -294,7 +285,10 @@ static bool parse_value(config *c, const option *o, const char *text, void *at) 
         *(const char **)at = arena_strdup(c->memory, text);
         return true;
     case OPT_LIST: break; /* set_list */
-    case OPT_CHOICE: return set_choice(o, text, at);
+    case OPT_CHOICE:
+        for (int i = 0; i < o->n_choices; i++)
+            if (!strcmp(text, o->choices[i].text)) return *(int *)at = i, true;
+        return false;
     case OPT_AMOUNT: return parse_amount(text, o->units, at);
     }
     return false;

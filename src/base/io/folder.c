@@ -81,12 +81,6 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
     return remove(path);
 }
 
-/* Both resolved. */
-static bool is_inside(const char *root, const char *path) {
-    size_t n = strlen(root);
-    return strncmp(root, path, n) == 0 && path[n] == '/' && path[n + 1];
-}
-
 err io_remove_tree(const char *root, const char *path) {
     enum { OPEN_AT_ONCE = 32 };
     struct stat st;
@@ -95,7 +89,9 @@ err io_remove_tree(const char *root, const char *path) {
     if (!real_root) return IO_ERR("find the folder", root);
     char *real = resolve_but_last(path);
     err e = OK;
-    if (!real || !is_inside(real_root, real))
+    size_t n = strlen(real_root);
+    bool inside = real && str_starts(real, real_root) && real[n] == '/' && real[n + 1];
+    if (!inside)
         e = ERR("refused to remove %s: it is not inside %s", path, root);
     else if (nftw(real, remove_entry, OPEN_AT_ONCE, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) != 0)
         e = IO_ERR("remove", path);

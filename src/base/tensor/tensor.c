@@ -55,6 +55,15 @@ axis_set placement_axes(placement p, place_kind kind) {
     return axes;
 }
 
+char *axes_str(char *buf, size_t n, axis_set axes) {
+    size_t len = 0;
+    buf[0] = 0;
+    for (int a = 0; a <= AX_COUNT && len < n; a++)
+        if (axes & AXIS(a))
+            len += (size_t)snprintf(buf + len, n - len, "%s%s", len ? "+" : "", mesh_axis_name[a]);
+    return buf;
+}
+
 char *placement_str(char *buf, size_t n, placement p) {
     size_t len = 0;
     buf[0] = 0;

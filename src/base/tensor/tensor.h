@@ -132,6 +132,8 @@ bool placement_same(placement a, placement b);
 placement placement_on(axis_set axes, place p);
 /* The axes on which a placement is of this kind; of S, along any dim. */
 axis_set placement_axes(placement p, place_kind kind);
+/* "dp_shard+cp". @return buf. */
+char *axes_str(char *buf, size_t n, axis_set axes);
 /* "dp_shard:S0 tp:I"; invariant axes are left out, and all-invariant gives "I". @return buf. */
 char *placement_str(char *buf, size_t n, placement p);
 

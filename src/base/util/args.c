@@ -32,19 +32,14 @@ static err take_apart(const char *text, argument *out) {
     return OK;
 }
 
-/* @return whether it has the two dashes of a name, or the one of a letter. */
-static bool dashes_fit(const argument *a) {
-    size_t dashes = (size_t)(a->name - a->label);
-    return dashes == (strlen(a->name) == 1 ? 1u : 2u);
-}
-
 /* @param i moves to the last argument used. */
 static err parse_option(const args_grammar *g, int argc, char **argv, int *i) {
     argument a;
     args_option o = { 0 };
     bool b;
     TRY(take_apart(argv[*i], &a));
-    if (!dashes_fit(&a) || !g->find(g->ctx, a.name, &o))
+    ptrdiff_t dashes = strlen(a.name) == 1 ? 1 : 2; /* of a letter, of a name */
+    if (a.name - a.label != dashes || !g->find(g->ctx, a.name, &o))
         return g->unknown(g->ctx, ERR("%s: unknown option", a.label), a.name);
     if (o.kind == ARGS_FLAG) {
         if (a.value) return ERR("%s: takes no value; got \"%.100s\"", a.label, a.value);

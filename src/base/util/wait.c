@@ -45,33 +45,26 @@ bool wait_is_interrupted(const wait_state *w) {
     return w->cut ? atomic_load(w->cut) : signal_count > w->ignored;
 }
 
-/* After 3 seconds, and then when it has lasted three times as long, but at least every 10 minutes. */
-static void report_wait(wait_state *w, double now) {
+bool wait_is_over(wait_state *w) {
     enum { MOST_BETWEEN_S = 600 };
-    double lasted = now - w->began;
-    if (now < w->report_at) return;
+    double now = time_now(), lasted = now - w->began;
+    if (wait_is_interrupted(w) || now >= w->deadline) return true;
+    if (now < w->report_at) return false;
+    /* after 3 seconds, and then when it has lasted three times as long, but at least every 10 minutes */
     log_info("waiting for %s%s%s: %.0f s so far, at most %.0f", w->name, *w->detail ? "; " : "",
              w->detail, lasted, w->deadline - w->began);
     w->report_at = now + MIN(2 * lasted, (double)MOST_BETWEEN_S);
-}
-
-bool wait_is_over(wait_state *w) {
-    double now = time_now();
-    if (wait_is_interrupted(w) || now >= w->deadline) return true;
-    report_wait(w, now);
     return false;
-}
-
-static void sleep_for(double seconds) {
-    double whole = floor(seconds);
-    nanosleep(&(struct timespec){ (time_t)whole, (long)((seconds - whole) * 1e9) }, NULL);
 }
 
 bool wait_nap(wait_state *w) {
     double part = 0.5 + 0.5 * (double)rng_uniform(w->jitter, w->naps++);
     double until = MIN(time_now() + w->delay * part, w->deadline);
-    for (double left; !wait_is_over(w) && (left = until - time_now()) > 0;)
-        sleep_for(MIN(left, LOOK_S)); /* threads that block signals notice them, too */
+    for (double left; !wait_is_over(w) && (left = until - time_now()) > 0;) {
+        /* threads that block signals notice them, too */
+        double nap = MIN(left, LOOK_S), whole = floor(nap);
+        nanosleep(&(struct timespec){ (time_t)whole, (long)((nap - whole) * 1e9) }, NULL);
+    }
     w->delay = MIN(2 * w->delay, w->most);
     return !wait_is_over(w);
 }

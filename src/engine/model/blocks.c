@@ -171,7 +171,7 @@ static val with_own_values(builder *b, val qkv, val x, head_shape h) {
 static val rope_table(builder *b, head_shape h) {
     int64_t dim[] = { b->positions, h.rot };
     int64_t length = b->length ? b->length : b->positions;
-    return prog_input_shared(b->p, rope_input_name(b->c, length), DT_F32, 2, dim, (placement){ 0 });
+    return prog_input_shared(b->p, rope_input_name(b->c, length), dim);
 }
 
 /* Normalizes and rotates queries and keys, as the model states. */
@@ -224,7 +224,7 @@ static val latent_attention(builder *b, val x, head_shape h, dtype dt) {
     }
     if (b->mode == PROG_DECODE) {
         int64_t dim[] = { b->sequences * b->positions, b->c->kv_latent + h.rot };
-        val cache = prog_input_per_layer(p, "cache", dt, 2, dim, (placement){ 0 });
+        val cache = prog_input_per_layer(p, "cache", dt, dim, (placement){ 0 });
         val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
         return rec_latent_cached(p, t, cache, pos, start, value, h);
     }
@@ -252,7 +252,7 @@ static val attention(builder *b, val x) {
         int64_t dim[] = { b->sequences * b->positions,
                           2 * local_kv_heads(b->c, &b->m->l.mesh) * h.dim };
         val cache =
-            prog_input_per_layer(p, "cache", dt, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
+            prog_input_per_layer(p, "cache", dt, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
         val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
         o = rec_attention_cached(p, qkv, cache, pos, start, USE_IF(b, "attn.sinks", qkv), h);
     } else {
@@ -270,7 +270,7 @@ static val attention(builder *b, val x) {
 /* The states of a gated DeltaNet layer, in generation: a row per sequence, of a rank's own heads. */
 static val delta_state(builder *b, const char *name, int64_t cols) {
     int64_t dim[] = { b->sequences, cols / mesh_size(&b->m->l.mesh, AX_TP) };
-    return prog_input_per_layer(b->p, name, DT_F32, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
+    return prog_input_per_layer(b->p, name, DT_F32, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
 }
 
 /* Gated DeltaNet: a state per head in place of keys that are kept. @return a partial sum over tp */

@@ -433,18 +433,13 @@ int model_tp_below(const model_config *c, int tp) {
     return tp;
 }
 
-static int model_tp_above(const model_config *c, int tp) {
-    for (tp++; tp <= c->heads; tp++)
-        if (tp_works(c, tp)) return tp;
-    return 0;
-}
-
 err model_split_tp(const model_config *c, mesh *m) {
-    int tp = mesh_size(m, AX_TP), below = model_tp_below(c, tp), above = model_tp_above(c, tp);
+    int tp = mesh_size(m, AX_TP), below = model_tp_below(c, tp), above = tp + 1;
+    while (above <= c->heads && !tp_works(c, above)) above++;
     int64_t size;
     const char *what = tp_obstacle(c, tp, &size);
     char other[32] = "";
-    if (above) snprintf(other, sizeof other, " or %d", above);
+    if (above <= c->heads) snprintf(other, sizeof other, " or %d", above);
     if (what)
         return err_hint(ERR("%d tensor-parallel ranks do not divide the model's %lld %s", tp,
                             (long long)size, what),
@@ -522,29 +517,17 @@ static int find_bucket(model *m, bucket_kind where, dtype dt, int kind, int64_t 
     return m->buckets++;
 }
 
-static const param_row *param_row_of(const prog_param *q) {
-    size_t i = 0;
-    while (strcmp(table[i].fused, q->name)) i++;
-    return &table[i];
-}
-
-/* The type that a matrix is read in. A tied table that embedding and head read in different types is kept in fp32:
- * each of them casts what it reads, and neither sees the other's rounding. */
-static err matrix_dtype(const model *m, const param_row *r, dtype *out) {
-    dtype head;
-    TRY(module_dtype(&m->l, r->module, out));
-    if (!m->c.tied || strcmp(r->name, "embed.tokens")) return OK;
-    TRY(module_dtype(&m->l, "head", &head));
-    if (head != *out) *out = DT_F32;
-    return OK;
-}
-
-/* Experts lie one after another; vectors stay fp32. */
+/* Experts lie one after another; vectors stay fp32. A tied table that embedding and head read in different types is kept
+ * in fp32: each of them casts what it reads, and neither sees the other's rounding. */
 static err choose_bucket(model *m, prog_param *q) {
-    const param_row *r = param_row_of(q);
+    const param_row *r = table;
+    while (strcmp(r->fused, q->name)) r++;
     int kind = MAX(0, q->block_kind - 1);
-    dtype dt = DT_F32;
-    if (q->ndim == 2) TRY(matrix_dtype(m, r, &dt));
+    bool tied = m->c.tied && !strcmp(r->name, "embed.tokens");
+    dtype dt = DT_F32, head;
+    if (q->ndim == 2) TRY(module_dtype(&m->l, r->module, &dt));
+    if (tied) TRY(module_dtype(&m->l, "head", &head));
+    if (tied && head != dt) dt = DT_F32;
     if (r->where == BUCKET_EXPERTS) {
         q->dim[0] *= m->experts;
         if (m->experts < m->c.experts) q->pl.on[AX_EP] = PLACE_S(0);
@@ -552,7 +535,6 @@ static err choose_bucket(model *m, prog_param *q) {
     }
     int64_t n = q->dim[0] * (q->ndim == 2 ? q->dim[1] : 1);
     int64_t whole = n * mesh_span(&m->l.mesh, placement_axes(q->pl, PL_S));
-    bool tied = m->c.tied && !strcmp(r->name, "embed.tokens");
     q->bucket = find_bucket(m, tied ? BUCKET_TIED : r->where, dt, kind, n, whole);
     return OK;
 }

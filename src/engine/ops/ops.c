@@ -5,15 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *backend_kind(const op_backend *b) { return b->device ? "CUDA" : "CPU"; }
-
 err ops_check(const op_backend *b, const op_call *c) {
     const op_impl *impl = b->impl[c->op];
     attr_set missing = op_row_of(c->op)->attrs & op_attrs_set(&c->attr) & ~impl->attrs;
     for (int i = 0; i < ATTR_COUNT; i++)
         if (missing >> i & 1)
-            return err_hint(ERR("the %s kernel of %s does not support %s", backend_kind(b),
-                                op_name(c->op), attr_name((attr_id)i)),
+            return err_hint(ERR("the %s kernel of %s does not support %s",
+                                b->device ? "CUDA" : "CPU", op_name(c->op), attr_name((attr_id)i)),
                             "%sadd it to the KERNEL line of the op in src/engine/ops/%s",
                             b->device ? "use --device=cpu, or " : "", b->device ? "cuda" : "cpu");
     return OK;
@@ -190,18 +188,16 @@ static void copy_share(void *ctx, int64_t i, int worker) {
     memcpy(j->to + (size_t)i * j->each, j->from + (size_t)i * j->each, j->each);
 }
 
-static double gpu_copy_rate(const op_backend *b) {
-    ops_gpu_speed speed = { .copy = NAN };
-    err e = ops_cuda_measure(b, &speed);
-    double rate = e ? NAN : speed.copy;
-    err_free(e);
-    return rate;
-}
-
 double ops_copy_rate(const op_backend *b, pool *p, size_t bytes) {
     void *from = NULL, *to = NULL;
     double best = 0;
-    if (b->device) return gpu_copy_rate(b);
+    if (b->device) {
+        ops_gpu_speed speed = { .copy = NAN };
+        err unmeasured = ops_cuda_measure(b, &speed);
+        if (unmeasured) speed.copy = NAN;
+        err_free(unmeasured);
+        return speed.copy;
+    }
     err e = mem_map(bytes, &from);
     if (!e) e = mem_map(bytes, &to);
     if (!e) {

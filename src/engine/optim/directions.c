@@ -46,12 +46,6 @@ static bool bucket_is_here(const optimizer *o, int param) {
 }
 
 /* ---- memory -------------------------------------------------------------------------------- */
-/* Whether this rank keeps the parameter's states by row and column: Adafactor's follow from sums over all ranks. */
-static bool has_lines_here(const optimizer *o, int param) {
-    return o->param[param].r->kind == BY_ORTHOGONAL ? muon_is_here(o, param)
-                                                    : bucket_is_here(o, param);
-}
-
 void directions_reserve(optimizer *o) {
     o->polar = model_lay(o->m)->dt == DT_F32 ? DT_F32 : o->s.backend->polar;
     muon_deal(o);
@@ -69,7 +63,8 @@ void directions_reserve(optimizer *o) {
                     t->r->kind != BY_ORTHOGONAL;
         for (int k = 0; k < t->states.n; k++) {
             const struct rule_state *x = &t->states.state[k];
-            if (state_is_whole(x) && has_lines_here(o, i))
+            if (!state_is_whole(x)) continue; /* Adafactor's follow from sums over all ranks */
+            if (t->r->kind == BY_ORTHOGONAL ? muon_is_here(o, i) : bucket_is_here(o, i))
                 t->whole[k] = (host ? plan_region_host : plan_region)(
                     o->p, "optimizer", (size_t)q->dim[x->shape == AS_COLS] * sizeof(float));
         }

@@ -15,25 +15,6 @@ err optim_half_norm(optimizer *o, exec *x, double *norm) {
 }
 
 /* ---- of each block, and values ---------------------------------------------------------------- */
-static char *part_data(const optimizer *o, const param_update *t, param_buffer which, dtype *dt) {
-    const update_range *s = &o->range[t->range];
-    *dt = which == PARAM_GRAD ? DT_F32 : s->b.master_dt;
-    region_at in = which == PARAM_GRAD ? s->b.grad : s->b.master;
-    char *data = plan_data(o->p, in.region);
-    return data + (size_t)(in.at + s->at + t->at) * dt_size(*dt);
-}
-
-/* Reads elements [from, from + n) of a parameter as fp32. @param raw a buffer of n floats. */
-static err read_elements(const optimizer *o, const param_update *t, param_buffer which,
-                         int64_t from, int64_t n, float *raw, float *to) {
-    dtype dt;
-    char *at = part_data(o, t, which, &dt);
-    TRY(plan_get(o->p, dt == DT_F32 ? to : raw, at + (size_t)from * dt_size(dt),
-                 (size_t)n * dt_size(dt)));
-    if (dt != DT_F32) dt_to_f32(dt, raw, to, n);
-    return OK;
-}
-
 err optim_block_norms(optimizer *o, exec *x, param_buffer which, double *norm) {
     int blocks = model_conf(o->m)->layers + 1;
     float *sums = mem_alloc((size_t)blocks * 2 * sizeof *sums);
@@ -51,8 +32,15 @@ int64_t optim_param_count(const optimizer *o, int param) {
 }
 
 err optim_read(const optimizer *o, int param, param_buffer which, int64_t n, float *to) {
-    float *raw = mem_alloc((size_t)n * sizeof *raw);
-    err e = read_elements(o, &o->param[param], which, 0, n, raw, to);
+    const param_update *t = &o->param[param];
+    const update_range *s = &o->range[t->range];
+    dtype dt = which == PARAM_GRAD ? DT_F32 : s->b.master_dt;
+    region_at in = which == PARAM_GRAD ? s->b.grad : s->b.master;
+    size_t size = dt_size(dt);
+    const char *at = (char *)plan_data(o->p, in.region) + (size_t)(in.at + s->at + t->at) * size;
+    void *raw = mem_alloc((size_t)n * size);
+    err e = plan_get(o->p, raw, at, (size_t)n * size);
+    if (!e) dt_to_f32(dt, raw, to, n);
     free(raw);
     return e;
 }

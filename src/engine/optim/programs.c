@@ -42,12 +42,6 @@ static grad_run run_of_param(const optimizer *o, int param) {
     return (grad_run){ s->b.grad.region, s->b.grad.at + s->at + t->at, t->count, t->copies };
 }
 
-/* @return the number of elements between the end of one run and the beginning of another, in the arena. */
-static int64_t gap_between(const optimizer *o, const grad_run *a, const grad_run *b) {
-    int64_t apart = (int64_t)plan_offset(o->p, b->region) - (int64_t)plan_offset(o->p, a->region);
-    return apart / (int64_t)sizeof(float) + b->at - (a->at + a->n);
-}
-
 /* Whether there is nothing but zeros between the gradients of two parameters: not where another rank's
  * slice of the first one's bucket follows. */
 static bool zeros_between(const optimizer *o, const grad_run *a, const grad_run *b) {
@@ -63,7 +57,9 @@ bool next_grad_run(const optimizer *o, bool (*chosen)(const void *ctx, int param
     grad_run last = *out = run_of_param(o, o->order[*i]);
     for (++*i; *i < o->ordered && chosen(ctx, o->order[*i]); ++*i) {
         grad_run next = run_of_param(o, o->order[*i]);
-        int64_t gap = gap_between(o, &last, &next);
+        int64_t apart = (int64_t)plan_offset(o->p, next.region) -
+                        (int64_t)plan_offset(o->p, last.region); /* in bytes of the arena */
+        int64_t gap = apart / (int64_t)sizeof(float) + next.at - (last.at + last.n);
         if (next.copies != out->copies || gap < 0 || gap * (int64_t)sizeof(float) >= PLAN_PAGE)
             break;
         if (gap && !zeros_between(o, &last, &next)) break;
@@ -109,13 +105,6 @@ static void record_norm(const optimizer *o, prog *p) {
     rec_moved(p, sum, mesh_axes(&o->mesh), PLACE_I);
 }
 
-static void record_weight_squares(const optimizer *o, prog *p, int param, val sum) {
-    const param_update *t = &o->param[param];
-    const update_range *s = &o->range[t->range];
-    val own = record_elements(o, p, param, s->b.master, s->b.master_dt, s->at + t->at, t->count);
-    record_squares(p, own, t->copies, sum, true);
-}
-
 /* Records, for metrics, a square sum of gradients or weights for each block and one for parameters outside blocks,
  * stored after that of the norm. */
 static void record_block_norms(const optimizer *o, prog *p, param_buffer which) {
@@ -124,14 +113,19 @@ static void record_block_norms(const optimizer *o, prog *p, param_buffer which) 
     val sums = prog_region(p, "block norms", o->sum, 2, DT_F32, 2 * (layers + 1), partial);
     record_zero(p, sums);
     for (int i = 0; i < o->ordered; i++) {
-        int layer = o->range[o->param[o->order[i]].range].b.layer;
+        const param_update *t = &o->param[o->order[i]];
+        const update_range *s = &o->range[t->range];
+        int layer = s->b.layer;
         if (!has_gradient(o, o->order[i])) continue;
         val sum = prog_elements(p, sums, 2 * (layer < 0 ? layers : layer), 1, (int64_t[]){ 2 });
         grad_run r = run_of_param(o, o->order[i]);
         if (which == PARAM_GRAD)
             record_run_squares(p, &r, sum);
         else
-            record_weight_squares(o, p, o->order[i], sum);
+            record_squares(p,
+                           record_elements(o, p, o->order[i], s->b.master, s->b.master_dt,
+                                           s->at + t->at, t->count),
+                           t->copies, sum, true);
     }
     rec_moved(p, sums, mesh_axes(&o->mesh), PLACE_I);
 }

@@ -43,14 +43,7 @@ static void add_grad(bwd_step *s, val v, val g) {
         return;
     }
     val old = p->val[v].grad;
-    if (old != VAL_NONE) {
-        val sum = new_grad(s, v);
-        prog_op *o = op_emit(p, OP_ADD);
-        o->in[0] = old;
-        o->in[1] = g;
-        o->out[0] = sum;
-        g = sum;
-    }
+    if (old != VAL_NONE) g = emit_add(p, old, g, p->val[v].dt);
     p->val[v].grad = g;
 }
 
@@ -227,11 +220,9 @@ static void emit_linear_input(bwd_step *s, val dy) {
     const prog_op *made = needs_grad(s, s->o->in[X]) ? activation_before(s, s->o->in[X]) : NULL;
     if (!needs_grad(s, s->o->in[X])) return;
     val of = made ? pre_activation(made) : s->o->in[X], d = new_grad(s, of);
-    prog_op *o = op_emit(s->p, made ? op_row_of(plain)->through.op : plain);
-    o->in[0] = dy;
-    o->in[1] = s->o->in[W];
+    op_code op = made ? op_row_of(plain)->through.op : plain;
+    prog_op *o = op_emit_on(s->p, op, dy, s->o->in[W], d);
     if (made) o->in[2] = of;
-    o->out[0] = d;
     o->attr = made ? (op_attr){ .act = made->attr.act } : s->o->attr;
     add_grad(s, of, d);
 }
@@ -247,11 +238,8 @@ static void bwd_linear(bwd_step *s) {
     dy = val_as(p, applied ? dy : grad_of(s, s->o->out[0]), p->val[s->o->in[W]].dt);
     if (fused && !applied) {
         val dpre = new_grad(s, pre);
-        prog_op *o = op_emit(p, op_row_of(row->fused.activation)->bwd_op[0]);
-        o->in[0] = dy;
-        o->in[1] = pre;
-        o->out[0] = dpre;
-        o->attr = s->o->attr;
+        op_code slope = op_row_of(row->fused.activation)->bwd_op[0];
+        op_emit_on(p, slope, dy, pre, dpre)->attr = s->o->attr;
         dy = dpre;
     }
     emit_linear_input(s, dy);
@@ -413,10 +401,7 @@ static void add_to_slice(prog *p, int b, val part) {
     val sum = val_new(p, VC_GRAD, DT_F32, 1, &n, p->val[part].pl);
     p->val[sum].bucket = b;
     p->val[sum].name = k->name;
-    prog_op *o = op_emit(p, OP_ACCUMULATE);
-    o->in[0] = part;
-    o->out[0] = sum;
-    o->acc = second ? ACC_ADD : ACC_MICRO;
+    op_emit_on(p, OP_ACCUMULATE, part, VAL_NONE, sum)->acc = second ? ACC_ADD : ACC_MICRO;
     if (k->tied && !second) return;
     reduce_in_place(p, sum, k->reduced & ~k->slices, false, k->reduce_wire, WHEN_LAST);
 }
@@ -477,16 +462,9 @@ static void seed_carried(prog *p) {
             val g = new_carry_grad(p, i, in); /* may move the values */
             p->val[in].grad = g;
         } else if (out != VAL_NONE) {
-            val later = new_carry_grad(p, i, out), so_far = p->val[out].grad, sum = later;
-            if (so_far != VAL_NONE) {
-                prog_val x = p->val[out];
-                sum = val_new(p, VC_TEMP, x.dt, x.ndim, x.dim, placement_dual(x.pl));
-                prog_op *o = op_emit(p, OP_ADD);
-                o->in[0] = so_far;
-                o->in[1] = later;
-                o->out[0] = sum;
-            }
-            p->val[out].grad = sum;
+            val later = new_carry_grad(p, i, out), so_far = p->val[out].grad;
+            if (so_far != VAL_NONE) later = emit_add(p, so_far, later, p->val[out].dt);
+            p->val[out].grad = later;
         }
     }
 }

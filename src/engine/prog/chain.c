@@ -31,10 +31,9 @@ static err measure_call(plan *p, const op_call *c, device_queue q) {
 static err measure_program(plan *p, const prog *g) {
     p->temp_bytes = MAX(p->temp_bytes, g->temp_bytes);
     p->fetches |= prog_fetches(g);
-    const op_list *lists[] = { &g->fwd, &g->bwd, &g->weights, &g->gather, &g->reduce };
-    for (size_t k = 0; k < COUNT_OF(lists); k++)
-        for (int i = 0; i < lists[k]->n; i++) {
-            const prog_op *o = &lists[k]->op[i];
+    for (int k = 0; k < PROG_LISTS; k++)
+        for (int i = 0; i < g->list[k].n; i++) {
+            const prog_op *o = &g->list[k].op[i];
             if (op_flags(o->op) & OPF_EXTERN) continue;
             op_call c = call_of(g, o, NULL);
             TRY(measure_call(p, &c, o->queue));
@@ -287,18 +286,14 @@ err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out)
     return OK;
 }
 
-static err check_recompute(const chain *c) {
-    if (!pipeline_splits_backward(&c->pipe) || !c->keep_every) return OK;
-    return err_hint(ERR("the schedule ZeroBubble keeps what weight gradients read, which "
-                        "recomputing blocks would overwrite"),
-                    "use activation_checkpoint.mode=none or selective, or the schedule 1F1B");
-}
-
 err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *which) {
     p->chain = mem_reserve(p->chain, &p->chain_cap, p->chains, sizeof *p->chain);
     chain_plan *k = &p->chain[p->chains];
     *k = (chain_plan){ .c = chain_normal(c), .find = find, .find_ctx = ctx };
-    TRY(check_recompute(&k->c));
+    if (pipeline_splits_backward(&k->c.pipe) && k->c.keep_every)
+        return err_hint(ERR("the schedule ZeroBubble keeps what weight gradients read, which "
+                            "recomputing blocks would overwrite"),
+                        "use activation_checkpoint.mode=none or selective, or the schedule 1F1B");
     int rank = mesh_stage(&p->m);
     BUG_IF(k->c.pipe.ranks != mesh_stages(&p->m));
     *which = p->chains++; /* freed with the plan from here on */

@@ -23,6 +23,8 @@ static const char *const class_name[] = {
     [VC_ALIAS] = "",
 };
 
+const char *const prog_list_names[] = { "gather", "forward", "backward", "weights", "reduce" };
+
 static void dump_val(const prog *p, const char *name, val v, str *out) {
     const prog_val *x = &p->val[v];
     char pl[64];
@@ -83,16 +85,8 @@ void prog_dump(const prog *p, str *out) {
     str_add(out, "program %s %s: temp %s, saved %s\n", p->name, modes[p->mode],
             str_bytes(temp, sizeof temp, (double)p->temp_bytes),
             str_bytes(saved, sizeof saved, (double)p->saved_bytes));
-    const struct {
-        const char *name;
-        const op_list *l;
-    } lists[] = { { "gather", &p->gather },
-                  { "forward", &p->fwd },
-                  { "backward", &p->bwd },
-                  { "weights", &p->weights },
-                  { "reduce", &p->reduce } };
-    for (size_t k = 0; k < COUNT_OF(lists); k++) {
-        if (lists[k].l->n) str_add(out, "  %s\n", lists[k].name);
-        for (int i = 0; i < lists[k].l->n; i++) dump_op(p, &lists[k].l->op[i], out);
+    for (int k = 0; k < PROG_LISTS; k++) {
+        if (p->list[k].n) str_add(out, "  %s\n", prog_list_names[k]);
+        for (int i = 0; i < p->list[k].n; i++) dump_op(p, &p->list[k].op[i], out);
     }
 }

@@ -235,19 +235,17 @@ static void sample_activation(exec *x, const instance *in, const prog_op *o, con
     plan_fetch(x->plan, QUEUE_COMPUTE, &s->ticket, t->data, (size_t)s->n * dt_size(t->dt));
 }
 
-/* A fetch follows the last use of its slot and the update of the parameters. @return its queue. */
-static device_queue begin_fetch(exec *x, int layer) {
-    exec_join(x, QUEUE_FETCH, QUEUE_COMPUTE);
-    exec_await(x, QUEUE_FETCH, QUEUE_UPDATE, layer + 1);
-    exec_await(x, QUEUE_FETCH, QUEUE_COPY_OUT, EVENT_STORED + layer);
-    return QUEUE_FETCH;
-}
-
 static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                   const step_block *step) {
     op_run run = op_run_of(x, step, o->queue);
     run.layer = (uint32_t)(in->layer + 1);
-    if (op_flags(o->op) & OPF_FETCH) run.queue = begin_fetch(x, in->layer);
+    if (op_flags(o->op) & OPF_FETCH) {
+        /* it follows the last use of its slot and the update of the parameters */
+        run.queue = QUEUE_FETCH;
+        exec_join(x, QUEUE_FETCH, QUEUE_COMPUTE);
+        exec_await(x, QUEUE_FETCH, QUEUE_UPDATE, in->layer + 1);
+        exec_await(x, QUEUE_FETCH, QUEUE_COPY_OUT, EVENT_STORED + in->layer);
+    }
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
     c.accumulate = o->acc == ACC_ADD || (o->acc == ACC_MICRO && micro) ? ~0u : 0;
@@ -441,15 +439,6 @@ static open_comms *slot_comms(const chain_run *r, const instr *i) {
     return NULL;
 }
 
-/* Memory fetched into a slot is complete when the compute queue has awaited its event. */
-static void settle_fetch(const chain_run *r, const instr *i, const prog *p) {
-    slot_pool which = pool_of(&r->k->chunk[i->chunk].k, i->instance);
-    int event = i->gathered * POOLS + (int)which;
-    if (!prog_fetches(p)) return;
-    if (i->kind == DO_GATHER) exec_signal(r->x, QUEUE_FETCH, event);
-    if (i->kind == DO_GATHERED) exec_await(r->x, QUEUE_COMPUTE, QUEUE_FETCH, event);
-}
-
 uint64_t exec_progress(const exec *x) {
     return __atomic_load_n(&x->instructions, __ATOMIC_RELAXED);
 }
@@ -524,7 +513,11 @@ static err run_program(const chain_run *r, const instr *i) {
     open_comm ring[MOST_OPEN];
     open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
     TRY(run_list(r, in, i, open ? open : &own));
-    settle_fetch(r, i, in->p);
+    if (!prog_fetches(in->p)) return OK;
+    /* memory fetched into a slot is complete when the compute queue has awaited its event */
+    int event = i->gathered * POOLS + (int)pool_of(&u->k, i->instance);
+    if (i->kind == DO_GATHER) exec_signal(x, QUEUE_FETCH, event);
+    if (i->kind == DO_GATHERED) exec_await(x, QUEUE_COMPUTE, QUEUE_FETCH, event);
     return OK;
 }
 

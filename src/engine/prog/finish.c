@@ -3,14 +3,6 @@
 
 #include <stdlib.h>
 
-/* Values that leave the program must outlive its temporaries. */
-static void mark_outputs(prog *p) {
-    val out[] = { p->res_out, p->delta_out, p->result, p->top1 };
-    for (size_t i = 0; i < COUNT_OF(out); i++)
-        if (out[i] != VAL_NONE && p->val[val_root(p, out[i])].cls == VC_TEMP)
-            p->val[val_root(p, out[i])].cls = VC_BOUNDARY;
-}
-
 /* Values that are left for later programs have memory of the chain, in which backward finds them too. */
 static void mark_carried(prog *p) {
     for (int i = 0; i < CARRIES; i++) {
@@ -21,12 +13,6 @@ static void mark_carried(prog *p) {
     }
 }
 
-static void append_ops(op_list *to, op_list *from) {
-    for (int i = 0; i < from->n; i++) list_push(to, &from->op[i]);
-    free(from->op);
-    *from = (op_list){ 0 };
-}
-
 /* The passes over a program whose lists are recorded. */
 static void run_passes(prog *p) {
     if (p->mode == PROG_UPDATE) { /* in place: neither reordered nor overlapped */
@@ -35,17 +21,20 @@ static void run_passes(prog *p) {
     }
     mark_carried(p);
     if (p->o.fp8_sites) pass_fp8(p);
-    if (p->terminal)
-        append_ops(&p->fwd, &p->bwd);
-    else if (p->mode == PROG_TRAIN)
+    if (p->terminal) { /* one list */
+        for (int i = 0; i < p->bwd.n; i++) list_push(&p->fwd, &p->bwd.op[i]);
+        p->bwd.n = 0;
+    } else if (p->mode == PROG_TRAIN) {
         pass_save(p);
+    }
     if (p->o.split_weights) pass_split_weights(p);
-    mark_outputs(p);
-    pass_split_comm(p, &p->fwd);
-    pass_split_comm(p, &p->bwd);
-    pass_split_comm(p, &p->weights);
-    pass_split_comm(p, &p->gather);
-    pass_split_comm(p, &p->reduce);
+    val out[] = { p->res_out, p->delta_out, p->result, p->top1 };
+    /* what leaves the program outlives its temporaries */
+    for (size_t i = 0; i < COUNT_OF(out); i++) {
+        val root = val_root(p, out[i]);
+        if (root != VAL_NONE && p->val[root].cls == VC_TEMP) p->val[root].cls = VC_BOUNDARY;
+    }
+    for (int i = 0; i < PROG_LISTS; i++) pass_split_comm(p, &p->list[i]);
     pass_memory(p);
 }
 

@@ -55,7 +55,7 @@ static prog_op largest_over(val rows, axis_set axes, rec_site site) {
 
 static val fp8_rows(prog *p, int layers) {
     int64_t dim[] = { (int64_t)layers * p->o.fp8_sites * FP8_OPERANDS, FP8_ROW };
-    return prog_input_shared(p, "fp8", DT_F32, 2, dim, (placement){ 0 });
+    return prog_input_shared(p, "fp8", dim);
 }
 
 void rec_fp8_commit_(prog *p, int layers) {
@@ -146,7 +146,8 @@ static val scale_row(rewrite *r, const prog_op *of, int operand) {
     int which = of->attr.fp8.site;
     int64_t dim[] = { r->p->o.fp8_sites * FP8_OPERANDS, FP8_ROW }, one = FP8_ROW;
     const char *name = r->p->mode == PROG_TRAIN ? "fp8" : "fp8_eval";
-    val rows = prog_input_all_layers(r->p, name, DT_F32, 2, dim, (placement){ 0 });
+    val rows = prog_input_per_layer(r->p, name, DT_F32, dim, (placement){ 0 });
+    r->p->val[rows].all_layers = true;
     /* backward of a microbatch reads the scales of its forward, while a pipeline has others under way */
     r->p->val[rows].per_micro |= !fp8_keeps_history(of->attr.fp8.recipe);
     size_t at = (size_t)(which * FP8_OPERANDS + operand) * FP8_ROW * sizeof(float);

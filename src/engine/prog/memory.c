@@ -135,9 +135,7 @@ static void check_temporaries(prog *p, const op_list *l, const char *list) {
 }
 
 void pass_memory(prog *p) {
-    const char *const name[] = { "gather", "forward", "backward", "weights", "reduce" };
-    const op_list *const list[] = { &p->gather, &p->fwd, &p->bwd, &p->weights, &p->reduce };
-    for (size_t i = 0; i < COUNT_OF(list); i++) check_temporaries(p, list[i], name[i]);
+    for (int i = 0; i < PROG_LISTS; i++) check_temporaries(p, &p->list[i], prog_list_names[i]);
     if (p->error) return;
     share_in_place(p, &p->fwd);
     share_in_place(p, &p->bwd);

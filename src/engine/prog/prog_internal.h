@@ -104,6 +104,9 @@ typedef struct row_division {
     int parts;
 } row_division;
 
+enum { PROG_LISTS = 5 };
+extern const char *const prog_list_names[PROG_LISTS];
+
 struct prog {
     const char *name;
     prog_mode mode;
@@ -113,13 +116,16 @@ struct prog {
     dtype dt; /* what the module being recorded computes in */
     prog_val *val;
     int vals, val_cap;
-    op_list fwd, bwd;
-    op_list
-        weights; /* gradients of weights that bwd leaves for later (prog_options.split_weights) */
-    /* Communication of buckets that are kept in slices. The step's instructions decide when they start and
-     * when they are awaited (slots.c): `gather` yields what the other lists read, `reduce` adds the gradients
-     * that they leave to the slices. */
-    op_list gather, reduce;
+    /* weights: gradients of weights that bwd leaves for later (prog_options.split_weights).
+     * gather, reduce: communication of buckets that are kept in slices. The step's instructions decide when they start
+     * and when they are awaited (slots.c): `gather` yields what the other lists read, `reduce` adds the gradients that
+     * they leave to the slices. */
+    union {
+        struct {
+            op_list gather, fwd, bwd, weights, reduce;
+        };
+        op_list list[PROG_LISTS];
+    };
     op_list *emit; /* the list that recording adds to */
     bool terminal; /* ends in the loss: backward follows in the same list */
     val res_in, delta_in, res_out, delta_out; /* the residual state, VAL_NONE where there is none */
@@ -154,6 +160,10 @@ size_t val_bytes(const prog_val *v);
 tensor val_tensor(const prog_val *v); /* shape only */
 prog_op op_blank(op_code op, rec_site site);
 prog_op *op_emit(prog *p, op_code op);
+/* The same for an op that reads `a` and `b` and writes `out`. */
+prog_op *op_emit_on(prog *p, op_code op, val a, val b, val out);
+/* Records a + b, of type dt. */
+val emit_add(prog *p, val a, val b, dtype dt);
 void list_push(op_list *l, const prog_op *op);
 /* Keeps the first error, prefixed with program, file and line. */
 void prog_fail(prog *p, const char *hint, const char *fmt, ...) PRINTF_LIKE(3, 4);
@@ -203,6 +213,8 @@ axis_set sequence_axes(void);
 /* The axes along which ranks share the heads of qkv, and the index of this rank's share. */
 axis_set head_axes(const prog *p, val qkv);
 int head_share(const prog *p, axis_set axes);
+/* Divides heads of x over the ranks that share them. @param of the layer, for an error. @return 0 after an error. */
+int own_heads(prog *p, val x, int heads, const char *of, const char *remedy);
 /* Divides the model's heads over the ranks that share them, and sets attr->heads. @return false after an
  * error. */
 bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr);

@@ -29,6 +29,14 @@ axis_set head_axes(const prog *p, val qkv) {
 }
 
 /* tp divides the heads first, cp the heads of a tp rank. */
+int own_heads(prog *p, val x, int heads, const char *of, const char *remedy) {
+    if (p->error || x == VAL_NONE) return 0;
+    int ranks = mesh_span(&p->m, head_axes(p, x));
+    if (heads % ranks == 0) return heads / ranks;
+    prog_fail(p, remedy, "%s: %d heads do not divide over %d ranks", of, heads, ranks);
+    return 0;
+}
+
 int head_share(const prog *p, axis_set axes) {
     axis_set rest = axes & ~AXIS(AX_TP);
     return mesh_index(&p->m, axes & AXIS(AX_TP)) * mesh_span(&p->m, rest) + mesh_index(&p->m, rest);
@@ -163,16 +171,6 @@ static val new_sum(prog *p, val of) {
     return val_new(p, VC_TEMP, DT_F32, v.ndim, v.dim, placement_dual(v.pl));
 }
 
-static val record_add(prog *p, val a, val b) {
-    prog_val v = p->val[a];
-    val sum = val_new(p, VC_TEMP, v.dt, v.ndim, v.dim, v.pl);
-    prog_op *o = op_emit(p, OP_ADD);
-    o->in[0] = a;
-    o->in[1] = b;
-    o->out[0] = sum;
-    return sum;
-}
-
 /* The op of each step, from the last one back. @return how many. */
 static int block_ops(const prog *p, const prog_op *last, prog_op *steps, int most) {
     int n = 0;
@@ -213,19 +211,16 @@ blocks_grad rec_blocks_backward(prog *p, const prog_op *last, val dout) {
         o->out[1] = own;
         o->acc = s ? ACC_ADD : ACC_STORE;
         o->attr = last->attr;
-        g.dkv = s ? record_add(p, came, own) : own;
+        g.dkv = s ? emit_add(p, came, own, p->val[came].dt) : own;
         kv = next;
     }
     if (ranks > 1) g.dkv = emit_shift(p, g.dkv, axes, 1);
     if (last->in[BLOCK_SINK] != VAL_NONE && p->val[last->in[BLOCK_SINK]].needs_grad) {
         op_acc acc = ACC_STORE;
         val dsink = param_grad(p, last->in[BLOCK_SINK], &acc);
-        prog_op *o = op_emit(p, OP_ATTENTION_SINK_BWD);
-        o->in[0] = dout;
-        o->in[1] = last->out[OUT];
+        prog_op *o = op_emit_on(p, OP_ATTENTION_SINK_BWD, dout, last->out[OUT], dsink);
         o->in[2] = last->out[LSE];
         o->in[3] = last->in[BLOCK_SINK];
-        o->out[0] = dsink;
         o->acc = acc;
         o->attr = last->attr;
     }

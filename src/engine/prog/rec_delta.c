@@ -1,18 +1,13 @@
 /* Recording of gated DeltaNet. Ranks along tp have heads of their own, of keys with the heads of values that belong to them. */
 #include "prog_internal.h"
 
-/* Heads of a rank. @return 0 after an error */
-static int own_heads(prog *p, val x, int heads) {
-    if (p->error || x == VAL_NONE) return 0;
-    int ranks = mesh_span(&p->m, head_axes(p, x));
-    if (heads % ranks == 0) return heads / ranks;
-    prog_fail(p, "use a tensor_parallel_degree that divides the heads of keys",
-              "gated DeltaNet: %d heads do not divide over %d ranks", heads, ranks);
-    return 0;
+static int delta_heads(prog *p, val x, int heads) {
+    return own_heads(p, x, heads, "gated DeltaNet",
+                     "use a tensor_parallel_degree that divides the heads of keys");
 }
 
 static val rec_rule(prog *p, rec_request r, delta_spec h) {
-    r.attr.heads.q = own_heads(p, r.in[0], h.keys);
+    r.attr.heads.q = delta_heads(p, r.in[0], h.keys);
     if (!r.attr.heads.q) return VAL_NONE;
     r.attr.heads.seq = h.seq;
     r.sizes.of['O'] = r.attr.heads.q * (h.values / h.keys) * h.value_dim;
@@ -30,6 +25,6 @@ val rec_delta_cached_(prog *p, val qkv, val gate, val state, val pos, val start,
 val rec_gated_norm_(prog *p, val x, val z, val w, delta_spec h, float eps) {
     rec_request r = { OP_GATED_NORM, { x, z, w } };
     r.attr.eps = eps;
-    r.sizes.of['H'] = own_heads(p, x, h.values);
+    r.sizes.of['H'] = delta_heads(p, x, h.values);
     return r.sizes.of['H'] ? rec_first(p, r) : VAL_NONE;
 }

@@ -53,19 +53,15 @@ static val record_choice_counts(prog *p, val logits, val bias, const route_spec 
     return p->error ? VAL_NONE : emit_comm(p, own, q.axes, PLACE_R, WHEN_ALWAYS);
 }
 
-/* Rows are padded to the capacity where experts are on other ranks, which then exchange equal parts. A part of a
- * sequence may have all rows of an expert, so that padding would not pay there. */
-static bool pads_rows(const prog *p, const route_spec *s, sequence_share q) {
-    bool apart = mesh_size(&p->m, AX_EP) > 1 && p->mode != PROG_DECODE;
-    return apart && !q.axes && s->capacity > 0;
-}
-
 routing rec_route_(prog *p, val logits, val bias, route_spec s) {
     val out[OP_MAX_OUT];
     if (p->error || logits == VAL_NONE) return (routing){ VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE };
     int64_t n = p->val[logits].dim[0], experts = p->val[logits].dim[1];
     sequence_share q = share_of_sequences(p, logits, s.seq);
-    bool padded = pads_rows(p, &s, q);
+    /* Rows are padded to the capacity where experts are on other ranks, which then exchange equal parts. A part of a
+     * sequence may have all rows of an expert, so that padding would not pay there. */
+    bool apart = mesh_size(&p->m, AX_EP) > 1 && p->mode != PROG_DECODE;
+    bool padded = apart && !q.axes && s.capacity > 0;
     rec_request r = { OP_ROUTE, { logits, bias, record_choice_counts(p, logits, bias, &s, q) } };
     if (q.axes) {
         r.attr.route.chunks = q.runs;
@@ -112,12 +108,6 @@ static val exchange_counts(prog *p, val sent) {
     return rec_comm_(p, columns, AXIS(AX_EP), PLACE_S(0));
 }
 
-/* The most rows that can come: of each token at most as many as this rank has experts. */
-static int64_t most_rows(const prog *p, routing to, int experts) {
-    const prog_val *row = &p->val[to.row];
-    return mesh_size(&p->m, AX_EP) * row->dim[0] * MIN(row->dim[1], (int64_t)experts);
-}
-
 expert_rows rec_to_experts_(prog *p, val x, routing to, int experts) {
     enum { ROWS, OFFSET };
     expert_rows r = { x, to.offset, VAL_NONE, VAL_NONE, { 0 }, experts };
@@ -132,7 +122,8 @@ expert_rows rec_to_experts_(prog *p, val x, routing to, int experts) {
         return r;
     }
     memcpy(r.home, p->val[x].dim, sizeof r.home);
-    int64_t most = most_rows(p, to, experts);
+    const prog_val *row = &p->val[to.row]; /* of a token at most as many as this rank has experts */
+    int64_t most = mesh_size(&p->m, AX_EP) * row->dim[0] * MIN(row->dim[1], (int64_t)experts);
     if (most > INT32_MAX / 2) {
         prog_fail(p, "lower training.local_batch_size",
                   "up to %lld rows could come to the experts of one rank", (long long)most);

@@ -3,19 +3,14 @@
  * and generation caches them as they are. */
 #include "prog_internal.h"
 
-/* Heads of a rank. @return 0 after an error */
-static int heads_of_rank(prog *p, val x, int heads) {
-    if (p->error || x == VAL_NONE) return 0;
-    int ranks = mesh_span(&p->m, head_axes(p, x));
-    if (heads % ranks == 0) return heads / ranks;
-    prog_fail(p, "use a tensor_parallel_degree that divides the heads",
-              "latent attention: %d heads do not divide over %d ranks", heads, ranks);
-    return 0;
+static int latent_heads(prog *p, val x, int heads) {
+    return own_heads(p, x, heads, "latent attention",
+                     "use a tensor_parallel_degree that divides the heads");
 }
 
 val rec_rope_heads_(prog *p, val x, val pos, val table, int heads, head_shape h) {
     rec_request r = { OP_ROPE, { x, pos, table } };
-    r.attr.heads.q = heads_of_rank(p, x, heads);
+    r.attr.heads.q = latent_heads(p, x, heads);
     if (!r.attr.heads.q) return VAL_NONE;
     r.attr.heads.dim = (int)(p->val[x].dim[1] / r.attr.heads.q);
     r.attr.heads.rot = h.rot;
@@ -25,7 +20,7 @@ val rec_rope_heads_(prog *p, val x, val pos, val table, int heads, head_shape h)
 
 val rec_latent_qkv_(prog *p, val q, val kv, val rot, head_shape h) {
     rec_request r = { OP_LATENT_QKV, { q, kv, rot } };
-    r.attr.heads.q = heads_of_rank(p, q, h.q);
+    r.attr.heads.q = latent_heads(p, q, h.q);
     if (!r.attr.heads.q) return VAL_NONE;
     r.sizes.of['C'] = 3 * (int64_t)r.attr.heads.q * h.dim;
     val qkv = rec_first(p, r);
@@ -36,7 +31,7 @@ val rec_latent_qkv_(prog *p, val q, val kv, val rot, head_shape h) {
 val rec_head_values_(prog *p, val o, int64_t value, head_shape h) {
     if (value == h.dim) return o;
     rec_request r = { OP_HEAD_VALUES, { o } };
-    r.attr.heads.q = heads_of_rank(p, o, h.q);
+    r.attr.heads.q = latent_heads(p, o, h.q);
     if (!r.attr.heads.q) return VAL_NONE;
     r.sizes.of['O'] = r.attr.heads.q * value;
     return rec_first(p, r);
@@ -55,7 +50,7 @@ val_pair rec_split_columns_(prog *p, val x, int64_t left) {
 val rec_latent_cached_(prog *p, latent_tokens t, val cache, val pos, val start, int64_t value,
                        head_shape h) {
     rec_request r = { OP_LATENT_CACHED, { t.q, t.c, t.rot, t.w, cache, pos, start } };
-    r.attr.heads.q = heads_of_rank(p, t.q, h.q);
+    r.attr.heads.q = latent_heads(p, t.q, h.q);
     if (!r.attr.heads.q) return VAL_NONE;
     r.attr.heads.window = h.window;
     r.attr.heads.seq = h.seq;

@@ -89,10 +89,7 @@ static fp8_operand rec_quantize(prog *p, val x, val row, dtype dt, bool given) {
     int64_t turned[] = { v.dim[1], v.dim[0] };
     fp8_operand f = { val_new(p, VC_TEMP, dt, 2, v.dim, v.pl),
                       val_new(p, VC_TEMP, dt, 2, turned, v.pl), row };
-    prog_op *o = op_emit(p, OP_QUANTIZE);
-    o->in[0] = x;
-    o->in[1] = row;
-    o->out[0] = f.q;
+    prog_op *o = op_emit_on(p, OP_QUANTIZE, x, row, f.q);
     o->out[1] = f.qt;
     o->attr.fp8.recipe = FP8_CURRENT;
     o->attr.fp8.given = given;
@@ -113,15 +110,9 @@ static void rec_gradients(prog *p, const sharded_loss *s, val dz, val row, const
     val h = slice_rows(p, s->h, from, n), dh = slice_rows(p, s->dh, from, n);
     fp8_operand dz8 = { 0 };
     if (s->fp8) dz8 = rec_quantize(p, dz, row, DT_E5M2, true);
-    prog_op *o = op_emit(p, OP_LINEAR_BWD_X);
-    o->in[0] = dz;
-    o->in[1] = s->w;
-    o->out[0] = dh;
+    prog_op *o = op_emit_on(p, OP_LINEAR_BWD_X, dz, s->w, dh);
     if (s->fp8) set_fp8_operands(o, dz8.q, row, s->w8.qt, s->w8.row);
-    o = op_emit(p, OP_LINEAR_BWD_W);
-    o->in[0] = dz;
-    o->in[1] = h;
-    o->out[0] = s->dw;
+    o = op_emit_on(p, OP_LINEAR_BWD_W, dz, h, s->dw);
     if (s->fp8) set_fp8_operands(o, dz8.qt, row, h8->qt, h8->row);
     o->acc = from ? ACC_ADD : s->acc;
 }
@@ -180,7 +171,7 @@ static void rec_sharded_ce(prog *p, loss_spec l) {
         s.fp8 = true;
         s.chunk = rows = (rows + FP8_UNIT - 1) / FP8_UNIT * FP8_UNIT;
         int64_t dim[] = { 1 + chunks, FP8_ROW };
-        s.rows = prog_input_shared(p, "fp8_head", DT_F32, 2, dim, (placement){ 0 });
+        s.rows = prog_input_shared(p, "fp8_head", dim);
         s.w8 = rec_quantize(p, s.w, head_scale_row(p, &s, 0), DT_E4M3, false);
     }
     for (int64_t from = 0; from < n && !p->error; from += rows)

@@ -80,11 +80,6 @@ static val rebuilding_call(const prog_op *o, prog_op *call) {
     return call->out[first];
 }
 
-static bool is_cheap(const saver *s, val v) {
-    prog_op call;
-    return rebuilding_call(producer_of(s, v), &call) == v;
-}
-
 static bool can_rebuild(const saver *s, val v) {
     prog_op call;
     if (!s->p->o.selective || !from_forward(s, v)) return false;
@@ -232,8 +227,10 @@ void pass_save(prog *p) {
     for (val v = 0; v < p->vals; v++) s.again[v] = VAL_NONE;
     for (int i = 0; i < p->bwd.n; i++)
         for (int k = 0; k < OP_MAX_IN; k++) {
+            prog_op call;
             val v = val_root(p, p->bwd.op[i].in[k]);
-            if (from_forward(&s, v) && !is_cheap(&s, v)) s.needed[v] = 1;
+            if (from_forward(&s, v) && rebuilding_call(producer_of(&s, v), &call) != v)
+                s.needed[v] = 1;
         }
     if (p->block_input != VAL_NONE) s.needed[p->block_input] = 1;
     for (int i = 0; i < p->bwd.n; i++) {

@@ -29,11 +29,7 @@ void prog_free(prog *p) {
     if (!p) return;
     err_free(p->error);
     free(p->val);
-    free(p->fwd.op);
-    free(p->bwd.op);
-    free(p->weights.op);
-    free(p->gather.op);
-    free(p->reduce.op);
+    for (int i = 0; i < PROG_LISTS; i++) free(p->list[i].op);
     free(p->division);
     free(p->bucket_full);
     free(p->bucket_grad);
@@ -62,13 +58,6 @@ void prog_fail(prog *p, const char *hint, const char *fmt, ...) {
 }
 
 /* ---- values and ops ---------------------------------------------------------------------- */
-/* An axis of one rank holds everything: there is nothing to place. */
-static placement on_mesh(const prog *p, placement pl) {
-    for (int a = 0; a < AX_COUNT; a++)
-        if (mesh_size(&p->m, (mesh_axis)a) == 1) pl.on[a] = PLACE_I;
-    return pl;
-}
-
 /* @param dim may be another value's: it is read before the list of values moves. */
 val val_new(prog *p, val_class cls, dtype dt, int ndim, const int64_t *dim, placement pl) {
     int64_t size[TENSOR_MAX_DIM];
@@ -78,13 +67,15 @@ val val_new(prog *p, val_class cls, dtype dt, int ndim, const int64_t *dim, plac
     *v = (prog_val){ .cls = cls,
                      .dt = dt,
                      .ndim = ndim,
-                     .pl = on_mesh(p, pl),
+                     .pl = pl,
                      .base = VAL_NONE,
                      .param = -1,
                      .bucket = -1,
                      .producer = -1,
                      .grad = VAL_NONE };
     for (int i = 0; i < ndim; i++) v->dim[i] = size[i];
+    for (int a = 0; a < AX_COUNT; a++) /* an axis of one rank holds everything */
+        if (mesh_size(&p->m, (mesh_axis)a) == 1) v->pl.on[a] = PLACE_I;
     return p->vals++;
 }
 
@@ -123,6 +114,21 @@ prog_op *op_emit(prog *p, op_code op) {
     return &p->emit->op[p->emit->n - 1];
 }
 
+prog_op *op_emit_on(prog *p, op_code op, val a, val b, val out) {
+    prog_op *o = op_emit(p, op);
+    o->in[0] = a;
+    o->in[1] = b;
+    o->out[0] = out;
+    return o;
+}
+
+val emit_add(prog *p, val a, val b, dtype dt) {
+    prog_val v = p->val[a];
+    val sum = val_new(p, VC_TEMP, dt, v.ndim, v.dim, v.pl);
+    op_emit_on(p, OP_ADD, a, b, sum);
+    return sum;
+}
+
 val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim, placement pl) {
     for (val v = 0; v < p->vals; v++)
         if (p->val[v].cls == VC_INPUT && !strcmp(p->val[v].name, name)) return v;
@@ -131,24 +137,15 @@ val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim
     return v;
 }
 
-val prog_input_shared(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
-                      placement pl) {
-    val v = prog_input(p, name, dt, ndim, dim, pl);
+val prog_input_shared(prog *p, const char *name, const int64_t dim[2]) {
+    val v = prog_input(p, name, DT_F32, 2, dim, (placement){ 0 });
     p->val[v].shared = true;
     return v;
 }
 
-val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
-                         placement pl) {
-    val v = prog_input(p, name, dt, ndim, dim, pl);
+val prog_input_per_layer(prog *p, const char *name, dtype dt, const int64_t dim[2], placement pl) {
+    val v = prog_input(p, name, dt, 2, dim, pl);
     p->val[v].per_layer = true;
-    return v;
-}
-
-val prog_input_all_layers(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
-                          placement pl) {
-    val v = prog_input_per_layer(p, name, dt, ndim, dim, pl);
-    if (v != VAL_NONE) p->val[v].all_layers = true;
     return v;
 }
 
@@ -224,9 +221,7 @@ val val_as(prog *p, val x, dtype dt) {
     }
     val y = val_new(p, VC_TEMP, dt, p->val[x].ndim, p->val[x].dim, p->val[x].pl);
     p->val[y].needs_grad = p->val[x].needs_grad;
-    prog_op *o = op_emit(p, OP_CAST);
-    o->in[0] = x;
-    o->out[0] = y;
+    op_emit_on(p, OP_CAST, x, VAL_NONE, y);
     if (p->emit == &p->fwd) p->val[y].producer = p->fwd.n - 1;
     return y;
 }
@@ -236,24 +231,13 @@ val rec_cast_(prog *p, val x, dtype dt) {
 }
 
 /* ---- parameters -------------------------------------------------------------------------- */
-/* @return a bucket as programs read it, in a slot. */
-static val gathered_val(prog *p, int b, axis_set slices) {
-    const prog_bucket *k = &p->set.bucket[b];
-    val full = val_new(p, VC_GATHERED, k->dt, 1, &k->count, placement_on(slices, PLACE_R));
-    p->val[full].bucket = b;
-    p->val[full].name = k->name;
-    return full;
-}
-
 /* Fetches this rank's part into its place in the slot. @return that part. */
 static val fetch_part(prog *p, val stored, val full) {
     prog_val v = p->val[stored];
     const prog_bucket *k = &p->set.bucket[v.bucket];
     int64_t first = bucket_holds(k, &p->m, HOLDS_PARAMS).first;
     val part = val_alias(p, full, (size_t)first * dt_size(v.dt), v.dt, 1, v.dim, v.pl);
-    prog_op *o = op_emit(p, OP_FETCH);
-    o->in[0] = stored;
-    o->out[0] = part;
+    op_emit_on(p, OP_FETCH, stored, VAL_NONE, part);
     return part;
 }
 
@@ -270,7 +254,10 @@ static val bucket_read(prog *p, int b) {
     if (!slices && !k->host) return stored;
     op_list *emit = p->emit;
     p->emit = &p->gather;
-    val full = gathered_val(p, b, slices), part = k->host ? fetch_part(p, stored, full) : stored;
+    val full = val_new(p, VC_GATHERED, k->dt, 1, &k->count, placement_on(slices, PLACE_R));
+    p->val[full].bucket = b;
+    p->val[full].name = k->name;
+    val part = k->host ? fetch_part(p, stored, full) : stored;
     if (slices) {
         axis_set axes = slices & mesh_axes(&p->m);
         emit_move(p, part, full, (comm_move){ .axes = axes, .from = PLACE_S(0), .to = PLACE_R });

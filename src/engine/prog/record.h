@@ -151,15 +151,10 @@ val prog_carry_in(prog *p, int which);
 void prog_carry_out(prog *p, int which, val v);
 /* @return an input that is bound by name: tokens, positions. A second call returns the same value. */
 val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim, placement pl);
-/* An input that all microbatches share: a table. */
-val prog_input_shared(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
-                      placement pl);
+/* An input in fp32 that all microbatches share: a table. */
+val prog_input_shared(prog *p, const char *name, const int64_t dim[2]);
 /* An input with memory of its own in every layer: a cache. */
-val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
-                         placement pl);
-/* Likewise, with memory for every layer of the whole model, whichever pipeline stage has it. */
-val prog_input_all_layers(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
-                          placement pl);
+val prog_input_per_layer(prog *p, const char *name, dtype dt, const int64_t dim[2], placement pl);
 /* Reads the input's shape in this program. @return false when it has no such input. */
 bool prog_input_shape(const prog *p, const char *name, tensor *shape);
 /* Sets the chain's result where it is not the loss: logits. */

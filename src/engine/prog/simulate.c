@@ -30,10 +30,9 @@ typedef struct priced_list {
     int n, cap;
 } priced_list;
 
-enum { LIST_FWD, LIST_BWD, LIST_WEIGHTS, LIST_GATHER, LIST_REDUCE, LISTS };
 typedef struct priced_prog {
     const prog *p;
-    priced_list list[LISTS];
+    priced_list list[PROG_LISTS];
 } priced_prog;
 
 static double larger_tensor(const op_call *c, dtype wire) {
@@ -126,25 +125,17 @@ static priced_prog price_program(const prog *p, const mesh *m, const sim_costs *
                                  bool accumulates) {
     priced_prog g = { .p = p };
     if (!p) return g;
-    const op_list *lists[LISTS] = { &p->fwd, &p->bwd, &p->weights, &p->gather, &p->reduce };
-    for (int i = 0; i < LISTS; i++) price_list(p, lists[i], m, costs, accumulates, &g.list[i]);
+    for (int i = 0; i < PROG_LISTS; i++)
+        price_list(p, &p->list[i], m, costs, accumulates, &g.list[i]);
     return g;
 }
 
 static void priced_free(priced_prog *g) {
-    for (int i = 0; i < LISTS; i++) free(g->list[i].item);
+    for (int i = 0; i < PROG_LISTS; i++) free(g->list[i].item);
 }
 
 static const priced_list *list_of(const priced_prog *g, instr_kind kind) {
-    switch (kind) {
-    case DO_BWD: return &g->list[LIST_BWD];
-    case DO_WEIGHTS: return &g->list[LIST_WEIGHTS];
-    case DO_GATHER:
-    case DO_GATHERED: return &g->list[LIST_GATHER];
-    case DO_REDUCE:
-    case DO_REDUCED: return &g->list[LIST_REDUCE];
-    default: return &g->list[LIST_FWD];
-    }
+    return &g->list[instr_list(g->p, kind) - g->p->list];
 }
 
 static list_item item_of(const priced_item *i) {
@@ -155,9 +146,6 @@ static list_item item_of(const priced_item *i) {
 typedef struct in_flight {
     double seconds, end;
 } in_flight;
-typedef struct sim_slot {
-    in_flight *of; /* [the longest list] by START */
-} sim_slot;
 
 typedef struct sim_rank {
     step_list l;
@@ -170,7 +158,7 @@ typedef struct sim_rank {
     double link[PASSES];
     in_flight late[MOST_LATE];
     int late_begun, late_ended;
-    sim_slot *gathered[POOLS], *whole_grad[POOLS];
+    in_flight *gathered[POOLS], *whole_grad[POOLS]; /* [slots][the longest list] by START */
     in_flight updated[MOST_AHEAD];
     int updated_begun, updated_ended;
     in_flight (*sent)[PASSES]; /* [chunks * slots] */
@@ -181,7 +169,7 @@ typedef struct sim_rank {
     double update; /* of what the step ends with */
 } sim_rank;
 
-enum { PROG_FIRST, PROG_LAST, PROG_BEGIN, PROG_END, PROG_BLOCK, PROGS = PROG_BLOCK + CHAIN_KINDS };
+enum { PROGS = 4 + CHAIN_KINDS };
 typedef struct sim_run {
     chain c;
     mesh m;
@@ -251,12 +239,15 @@ static void play_item(const sim_run *s, sim_rank *r, const priced_list *l, int k
     }
 }
 
-static const priced_prog *program_at(const sim_run *s, const model_chunk *k, int at) {
-    if (at == 0) return k->first ? &s->prog[PROG_FIRST] : NULL;
-    if (at == k->layers + 1) return k->last ? &s->prog[PROG_LAST] : NULL;
-    int block = at <= k->layers ? at - 1 : (at - k->layers - 2) * s->c.keep_every;
-    int layer = k->from + block;
-    return &s->prog[PROG_BLOCK + (s->c.kind ? s->c.kind[layer] : 0)];
+/* Plays the list of a program that an instruction runs. */
+static void play_program(const sim_run *s, sim_rank *r, const prog *p, const instr *i,
+                         in_flight *open) {
+    const priced_prog *g = s->prog;
+    while (g->p != p) g++;
+    const priced_list *l = list_of(g, i->kind);
+    for (int n = 0; n < l->n; n++)
+        if (item_runs(item_of(&l->item[n]), i->kind, i->micro == r->l.micros - 1))
+            play_item(s, r, l, n, open);
 }
 
 static void play_updated(const sim_run *s, sim_rank *r, const instr *i, const prog *p) {
@@ -308,33 +299,23 @@ static bool play_receive(const sim_run *s, int rank, const instr *i) {
 static in_flight *open_of(const sim_run *s, const sim_rank *r, const instr *i,
                           const model_chunk *k) {
     slot_pool which = pool_of(k, i->instance);
-    if (i->kind == DO_GATHER || i->kind == DO_GATHERED) return r->gathered[which][i->gathered].of;
+    if (i->kind == DO_GATHER || i->kind == DO_GATHERED)
+        return r->gathered[which] + i->gathered * s->longest;
     if (i->kind == DO_REDUCE || i->kind == DO_REDUCED)
-        return r->whole_grad[which][i->whole_grad].of;
+        return r->whole_grad[which] + i->whole_grad * s->longest;
     return s->own;
 }
 
 static void play_list(const sim_run *s, int rank, const instr *i) {
     sim_rank *r = &s->rank[rank];
     model_chunk k = chain_chunk(&s->c, rank, i->chunk);
-    const priced_prog *g = program_at(s, &k, i->instance);
-    const priced_list *l = list_of(g, i->kind);
     double begin = r->now;
-    in_flight *open = open_of(s, r, i, &k);
-    for (int n = 0; n < l->n; n++)
-        if (item_runs(item_of(&l->item[n]), i->kind, i->micro == r->l.micros - 1))
-            play_item(s, r, l, n, open);
+    play_program(s, r, chunk_program(&s->c, &k, i->instance), i, open_of(s, r, i, &k));
     bool outside = i->instance == 0 || i->instance == k.layers + 1;
     int layer = outside ? -1 : k.from + MIN(i->instance, k.layers) - 1;
     if (i->kind == DO_FWD) watch_event(s, SIM_FORWARD, rank, i, layer, begin);
     if (i->kind == DO_BWD) watch_event(s, SIM_BACKWARD, rank, i, layer, begin);
     if (i->kind == DO_WEIGHTS) watch_event(s, SIM_WEIGHTS, rank, i, layer, begin);
-}
-
-/* Prices an instruction that begins or ends a step. */
-static void play_around(const sim_run *s, sim_rank *r, const priced_prog *g) {
-    const priced_list *l = &g->list[LIST_FWD];
-    for (int n = 0; n < l->n; n++) play_item(s, r, l, n, s->own);
 }
 
 /* @return false when it waits for a message that has not been sent. */
@@ -361,9 +342,9 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
     case DO_UPDATE: /* counted apart */
         r->update += sim_programs(&i->end->p, 1, &s->m, s->costs);
         return true;
-    case DO_BEGIN: play_around(s, r, &s->prog[PROG_BEGIN]); return true;
+    case DO_BEGIN: play_program(s, r, s->c.begin, i, s->own); return true;
     case DO_END:
-        play_around(s, r, &s->prog[PROG_END]);
+        if (s->c.end) play_program(s, r, s->c.end, i, s->own);
         end_late(s, r, 0);
         r->now += r->last;
         r->exposed += r->last;
@@ -383,15 +364,8 @@ static bool play_instr(const sim_run *s, int rank, const instr *i) {
 }
 
 /* ---- a step -------------------------------------------------------------------------------------- */
-static sim_slot *new_slots(int n, int longest) {
-    sim_slot *s = mem_alloc((size_t)(n + 1) * sizeof *s);
-    for (int i = 0; i < n; i++) s[i].of = mem_alloc((size_t)(longest + 1) * sizeof *s->of);
-    return s;
-}
-
-static void free_slots(sim_slot *s, int n) {
-    for (int i = 0; s && i < n; i++) free(s[i].of);
-    free(s);
+static in_flight *new_slots(int n, int longest) {
+    return mem_alloc((size_t)(n * longest + 1) * sizeof(in_flight));
 }
 
 static void open_rank(const sim_run *s, const timetable *t, int rank) {
@@ -409,8 +383,8 @@ static void open_rank(const sim_run *s, const timetable *t, int rank) {
 
 static void close_rank(sim_rank *r) {
     for (int i = 0; i < POOLS; i++) {
-        free_slots(r->gathered[i], r->l.gathered[i]);
-        free_slots(r->whole_grad[i], r->l.whole_grads[i]);
+        free(r->gathered[i]);
+        free(r->whole_grad[i]);
     }
     for (int i = 0; i < PASSES; i++) free(r->arrived[i]);
     free(r->free_at);
@@ -478,10 +452,10 @@ double sim_message(const chain *c, const mesh *m, const sim_costs *costs) {
 
 static void open_programs(sim_run *s) {
     const prog *all[PROGS] = { s->c.first, s->c.last, s->c.begin, s->c.end };
-    for (int i = 0; i < CHAIN_KINDS; i++) all[PROG_BLOCK + i] = s->c.block[i];
+    for (int i = 0; i < CHAIN_KINDS; i++) all[PROGS - CHAIN_KINDS + i] = s->c.block[i];
     for (int i = 0; i < PROGS; i++) {
         s->prog[i] = price_program(all[i], &s->m, s->costs, s->c.micros > 1);
-        for (int k = 0; k < LISTS; k++) s->longest = MAX(s->longest, s->prog[i].list[k].n);
+        for (int k = 0; k < PROG_LISTS; k++) s->longest = MAX(s->longest, s->prog[i].list[k].n);
     }
     s->own = mem_alloc((size_t)(s->longest + 1) * sizeof *s->own);
     if (s->c.pipe.ranks == 1) return;
@@ -532,7 +506,8 @@ err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_w
 
 /* ---- a program alone ------------------------------------------------------------------------------ */
 /* @return the seconds of a list on its own, with what it waits for. */
-static double list_seconds(const sim_run *s, const priced_list *l, instr_kind kind) {
+static double list_seconds(const sim_run *s, const priced_prog *g, instr_kind kind) {
+    const priced_list *l = list_of(g, kind);
     sim_rank r = { .free_at = mem_alloc(SIM_QUEUES * sizeof(double)) };
     for (int i = 0; i < l->n; i++)
         if (item_runs(item_of(&l->item[i]), kind, false)) play_item(s, &r, l, i, s->own);
@@ -569,12 +544,12 @@ bool prog_next_saved(const prog *p, int *i, saved_value *out) {
 prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool accumulates) {
     priced_prog g = price_program(p, m, costs, accumulates);
     sim_run s = { .costs = costs };
-    for (int i = 0; i < LISTS; i++) s.longest = MAX(s.longest, g.list[i].n);
+    for (int i = 0; i < PROG_LISTS; i++) s.longest = MAX(s.longest, g.list[i].n);
     s.own = mem_alloc((size_t)(s.longest + 1) * sizeof *s.own);
-    prog_price out = { .forward = list_seconds(&s, &g.list[LIST_FWD], DO_FWD),
-                       .again = list_seconds(&s, &g.list[LIST_FWD], DO_FWD_SAVES),
-                       .backward = list_seconds(&s, &g.list[LIST_BWD], DO_BWD),
-                       .weights = list_seconds(&s, &g.list[LIST_WEIGHTS], DO_WEIGHTS),
+    prog_price out = { .forward = list_seconds(&s, &g, DO_FWD),
+                       .again = list_seconds(&s, &g, DO_FWD_SAVES),
+                       .backward = list_seconds(&s, &g, DO_BWD),
+                       .weights = list_seconds(&s, &g, DO_WEIGHTS),
                        .saved = (double)p->saved_bytes,
                        .temp = (double)p->temp_bytes,
                        .gathered = (double)p->gathered_bytes,
@@ -592,12 +567,13 @@ prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool 
 double sim_programs(const prog *const *list, int n, const mesh *m, const sim_costs *costs) {
     double sum = 0;
     for (int i = 0; i < n; i++) {
-        priced_list l = { 0 };
-        price_list(list[i], &list[i]->fwd, m, costs, false, &l);
-        sim_run s = { .costs = costs, .own = mem_alloc((size_t)(l.n + 1) * sizeof *s.own) };
-        sum += list_seconds(&s, &l, DO_FWD);
+        priced_prog g = { .p = list[i] };
+        priced_list *l = &g.list[&list[i]->fwd - list[i]->list];
+        price_list(list[i], &list[i]->fwd, m, costs, false, l);
+        sim_run s = { .costs = costs, .own = mem_alloc((size_t)(l->n + 1) * sizeof *s.own) };
+        sum += list_seconds(&s, &g, DO_FWD);
         free(s.own);
-        free(l.item);
+        free(l->item);
     }
     return sum;
 }

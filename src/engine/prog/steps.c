@@ -295,11 +295,6 @@ static void add_backward(maker *m) {
         add_pass(m, DO_SEND, PASS_GRADIENT, slot_now(m));
 }
 
-static void add_weight_gradients(maker *m) {
-    for (int l = m->k.layers - 1; l >= 0; l--) add_instr(m, DO_WEIGHTS, l + 1);
-    if (m->k.first) add_instr(m, DO_WEIGHTS, 0);
-}
-
 static void add_pipeline_task(maker *m, const pipeline_task *t, int rank) {
     bool split = pipeline_splits_backward(&m->c->pipe);
     task_kind last = m->c->pipe.forward_only ? TASK_FORWARD : split ? TASK_WEIGHTS : TASK_BACKWARD;
@@ -307,7 +302,8 @@ static void add_pipeline_task(maker *m, const pipeline_task *t, int rank) {
     m->k = chain_chunk(m->c, rank, t->chunk);
     if (t->kind == TASK_FORWARD) add_forward(m);
     if (t->kind == TASK_BACKWARD) add_backward(m);
-    if (t->kind == TASK_WEIGHTS) add_weight_gradients(m);
+    for (int l = m->k.layers; t->kind == TASK_WEIGHTS && l >= !m->k.first; l--)
+        add_instr(m, DO_WEIGHTS, l);
     if (t->kind != last) return;
     give_slot(&m->chunk[t->chunk], t->micro);
     bool done = t->chunk == (m->c->pipe.forward_only ? m->c->pipe.chunks - 1 : 0);

@@ -18,13 +18,6 @@ static void add_block_name(str *out, const chain *c, const model_chunk *k, const
 #define INSTR_LETTER(id, name, letter) [DO_##id] = letter,
 static const char *const instr_letters[] = { INSTR_KINDS(INSTR_LETTER) };
 
-/* @param ended others came before */
-static void add_end_name(str *out, const chain_end *e, bool *ended) {
-    str_add(out, "%s%s", *ended ? ", " : "\n        then ", e->p->name);
-    if (e->kind == END_BESIDE && e->layer >= 0) str_add(out, " %d", e->layer);
-    *ended = true;
-}
-
 err chain_print_steps(const chain *of, int rank, int micros, str *out) {
     enum { WIDTH = 110 };
     chain c = chain_normal(of);
@@ -46,7 +39,11 @@ err chain_print_steps(const chain *of, int rank, int micros, str *out) {
         model_chunk k = chain_chunk(&c, rank, i.chunk);
         if (kind) str_add(out, " %s", kind);
         if (kind) add_block_name(out, &c, &k, &i);
-        if (named && i.end->p) add_end_name(out, i.end, &ended);
+        if (named && i.end->p) {
+            str_add(out, "%s%s", ended ? ", " : "\n        then ", i.end->p->name);
+            if (i.end->kind == END_BESIDE && i.end->layer >= 0) str_add(out, " %d", i.end->layer);
+            ended = true;
+        }
         if (!l.repeats || at.at != l.repeat_to) continue;
         str_add(out, " )");
         if (l.half > 1) str_add(out, " with H at the end of repeat %d", l.half);

@@ -7,14 +7,6 @@
 
 static int mark_number(int task, bool ends) { return MARKS_OF_STEPS + 1 + 2 * task + ends; }
 
-static void set_task_time(const exec *x, task_times *t, bool ends) {
-    const op_backend *b = x->plan->backend;
-    if (b->device)
-        b->device->mark(b->context, QUEUE_COMPUTE, mark_number(t->n - 1, ends));
-    else
-        t->of[t->n - 1].at[ends] = time_now() - t->zero;
-}
-
 void task_times_begin(exec *x, task_times *t) {
     const op_backend *b = x->plan->backend;
     t->n = 0;
@@ -35,7 +27,11 @@ void task_times_note(exec *x, const instr *i, bool ends) {
         LIST_ADD(t->of, t->n, t->cap) =
             (task_time){ .kind = i->task, .chunk = i->chunk, .micro = i->micro };
     }
-    set_task_time(x, t, ends);
+    const op_backend *b = x->plan->backend;
+    if (b->device)
+        b->device->mark(b->context, QUEUE_COMPUTE, mark_number(t->n - 1, ends));
+    else
+        t->of[t->n - 1].at[ends] = time_now() - t->zero;
 }
 
 void task_times_read(const exec *x, task_times *t) {

@@ -243,21 +243,14 @@ static void add_json_text(str *out, const char *text) {
     str_add(out, "\"");
 }
 
-static void add_axes(str *out, axis_set axes) {
-    for (int a = 0, first = 1; a <= AX_COUNT; a++)
-        if (axes & AXIS(a)) {
-            str_add(out, "%s%s", first ? "" : "+", mesh_axis_name[a]);
-            first = 0;
-        }
-}
-
 static void add_name(str *out, const trace_event *e) {
     str name = { 0 };
     if (e->kind == EVENT_CALL) {
         str_add(&name, "%s", op_name(e->op));
     } else if (e->kind == EVENT_COMM || e->kind == EVENT_WAIT) {
-        str_add(&name, "%s%s over ", e->kind == EVENT_WAIT ? "wait: " : "", move_name(e->move));
-        add_axes(&name, e->axes);
+        char axes[64];
+        str_add(&name, "%s%s over %s", e->kind == EVENT_WAIT ? "wait: " : "", move_name(e->move),
+                axes_str(axes, sizeof axes, e->axes));
     } else {
         str_add(&name, "%s", e->text ? e->text : "");
     }

@@ -77,15 +77,6 @@ kept_step kept_step_of(int64_t step, const json_t *doc) {
                         .held_out = json_is_number(loss) ? json_number_value(loss) : NAN };
 }
 
-static void read_step(const char *root, int64_t step, kept_step *k) {
-    json_t *doc = NULL;
-    err e = manifest_read(STEP_IN(root, "", step, ""), &doc, NULL);
-    *k = kept_step_of(step, e ? NULL : doc);
-    k->kept = e != OK; /* a manifest that cannot be read now does not justify a removal */
-    err_free(e);
-    json_decref(doc);
-}
-
 static void keep_best(kept_step *k, int n, int64_t best) {
     for (; best > 0; best--) {
         int found = -1;
@@ -127,7 +118,14 @@ err folders_remove_old(const char *root, const ckpt_keep *keep) {
     if (keep->latest <= 0) return OK;
     TRY(list_local_steps(root, &steps, &n));
     kept_step *k = mem_alloc((size_t)(n + 1) * sizeof *k);
-    for (int i = 0; i < n && n > keep->latest; i++) read_step(root, steps[i], &k[i]);
+    for (int i = 0; i < n && n > keep->latest; i++) {
+        json_t *doc = NULL;
+        err unread = manifest_read(STEP_IN(root, "", steps[i], ""), &doc, NULL);
+        k[i] = kept_step_of(steps[i], unread ? NULL : doc);
+        k[i].kept = unread != OK; /* a manifest that cannot be read now justifies no removal */
+        err_free(unread);
+        json_decref(doc);
+    }
     if (n > keep->latest) choose_kept(k, n, keep);
     for (int i = 0; i < n && n > keep->latest && !e; i++)
         if (!k[i].kept) e = remove_local_step(root, steps[i]);

@@ -297,6 +297,12 @@ static bool is_variant(const hf_family *f, const json_t *doc) {
     return same;
 }
 
+static void list_families(str *out) {
+    for (int i = 0; hf_family_at(i); i++)
+        if (hf_family_at(i) == hf_family_of(hf_family_at(i)->model_type))
+            str_add(out, "%s%s", i ? ", " : "", hf_family_at(i)->model_type);
+}
+
 static err find_family(hf_reader *r) {
     const char *type = json_string_value(json_object_get(r->doc, "model_type"));
     if (!type)
@@ -307,9 +313,7 @@ static err find_family(hf_reader *r) {
             r->family = hf_family_at(i);
     if (r->family) return OK;
     str known = { 0 };
-    for (int i = 0; hf_family_at(i); i++)
-        if (hf_family_at(i) == hf_family_of(hf_family_at(i)->model_type))
-            str_add(&known, "%s%s", i ? ", " : "", hf_family_at(i)->model_type);
+    list_families(&known);
     err e = err_hint(ERR("%s: models of type \"%s\" are not supported", r->path, type),
                      "import a model of type %s", known.text);
     str_free(&known);
@@ -380,11 +384,12 @@ static bool is_free(const hf_family *family, const model_fact *f) {
     return (f->flags & FACT_OF_ANY_ROPE) && family->theta_key;
 }
 
-static bool has_activation(const hf_family *family, mlp_kind mlp) {
-    if (!family->act_key) return false;
-    for (size_t i = 0; i < COUNT_OF(activations); i++)
-        if (activations[i].gated == family->gated && activations[i].ours == mlp) return true;
-    return false;
+/* @return the family's name of an activation; NULL: it has none. */
+static const char *activation_name(const hf_family *family, mlp_kind mlp) {
+    for (size_t i = 0; family->act_key && i < COUNT_OF(activations); i++)
+        if (activations[i].gated == family->gated && activations[i].ours == mlp)
+            return activations[i].theirs;
+    return NULL;
 }
 
 /* Resolves the value of a fact: an expert_dim of 0 is the width of the dense layers, an attention_scale of 0 that of
@@ -427,7 +432,7 @@ static int list_misfits(const hf_family *family, const model_config *c, str *out
                       : k   ? default_value(c, k, k->absent)
                             : f->fallback;
         bool activation = f->at == offsetof(model_config, mlp);
-        if (activation && has_activation(family, c->mlp)) continue;
+        if (activation && activation_name(family, c->mlp)) continue;
         if (activation && family->act_key) want = family->gated ? MLP_SWIGLU : MLP_GELU_TANH;
         if (resolve_value(c, f, got) == resolve_value(c, f, want)) continue;
         str_add(out, "%s%s=%s; this one has %s", n++ ? ", and " : "", f->name,
@@ -478,17 +483,6 @@ static const hf_family *nearest_family(const model_config *c, const char *type, 
     return best;
 }
 
-static err unknown_family(const char *name) {
-    str names = { 0 };
-    for (int i = 0; hf_family_at(i); i++)
-        if (hf_family_at(i) == hf_family_of(hf_family_at(i)->model_type))
-            str_add(&names, "%s%s", i ? ", " : "", hf_family_at(i)->model_type);
-    err e = err_hint(ERR_USAGE("--family: \"%s\" is not a family that we write", name),
-                     "use one of %s", names.text);
-    str_free(&names);
-    return e;
-}
-
 err hf_family_for(const model_config *trained, const char *wanted, const hf_family **family) {
     str why = { 0 };
     err e = OK;
@@ -497,7 +491,12 @@ err hf_family_for(const model_config *trained, const char *wanted, const hf_fami
     if (wanted) {
         *family = nearest_family(c, wanted, &why);
         str_free(&why);
-        return *family ? check_fits(*family, c) : unknown_family(wanted);
+        if (*family) return check_fits(*family, c);
+        list_families(&why);
+        e = err_hint(ERR_USAGE("--family: \"%s\" is not a family that we write", wanted),
+                     "use one of %s", why.text);
+        str_free(&why);
+        return e;
     }
     *family = nearest_family(c, NULL, &why);
     if (why.len)
@@ -533,23 +532,12 @@ static json_t *json_of(const model_config *c, const hf_key *k) {
     return v == 0 && k->null == HF_ZERO ? json_null() : json_integer((json_int_t)v);
 }
 
-/* Whether the key has the value of another fact, and this one does not matter to the model. */
-static bool is_held(const json_t *object, const model_config *c, const hf_key *k) {
-    return hf_member(object, k->theirs) && !model_fact_applies(fact_of(k), c);
-}
-
 void hf_write_keys(json_t *object, const model_config *c, const hf_key *keys, int n) {
-    for (int i = 0; i < n; i++)
-        if (keys[i].use != HF_IMPLIED && keys[i].use != HF_ZEROS && !is_held(object, c, &keys[i]))
+    for (int i = 0; i < n; i++) {
+        if (keys[i].use == HF_IMPLIED || keys[i].use == HF_ZEROS) continue;
+        /* it may have the value of another fact, while this one does not matter to the model */
+        if (!hf_member(object, keys[i].theirs) || model_fact_applies(fact_of(&keys[i]), c))
             hf_set_member(object, keys[i].theirs, json_of(c, &keys[i]));
-}
-
-static void write_activation(json_t *doc, const hf_family *family, const model_config *c) {
-    if (!family->act_key) return;
-    for (size_t i = 0; i < COUNT_OF(activations); i++) {
-        if (activations[i].gated != family->gated || activations[i].ours != c->mlp) continue;
-        json_object_set_new(doc, family->act_key, json_string(activations[i].theirs));
-        return;
     }
 }
 
@@ -581,7 +569,8 @@ err hf_export_config(const char *folder, const hf_family *family, const model_co
         json_object_set_new(doc, family->when[i].theirs,
                             json_loads(family->when[i].json, JSON_DECODE_ANY, NULL));
     if (family->dense_key) json_object_set_new(doc, family->dense_key, json_integer(c->layers));
-    write_activation(doc, family, c);
+    const char *activation = activation_name(family, c->mlp);
+    if (activation) json_object_set_new(doc, family->act_key, json_string(activation));
     hf_write_rope(doc, family, c);
     hf_write_layers(doc, family, c);
     if (tokens.others) json_object_update(doc, (json_t *)(uintptr_t)tokens.others);

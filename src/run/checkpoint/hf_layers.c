@@ -131,20 +131,15 @@ static err read_scaling(const hf_reader *r, json_t *rope, const hf_rope_type *ty
     return read_mscale(r, rope);
 }
 
-static bool is_rope_key(const char *key) {
-    static const char *const known[] = { "rope_type",      "type",
-                                         "rope_theta",     "partial_rotary_factor",
-                                         "mscale_all_dim", "mscale" };
-    for (size_t i = 0; i < COUNT_OF(known); i++)
-        if (!strcmp(known[i], key)) return true;
-    return false;
-}
-
 static err check_rope_keys(const hf_reader *r, json_t *rope, const hf_rope_type *type) {
     const char *key;
     json_t *v;
+    static const char *const known[] = { "rope_type",      "type",
+                                         "rope_theta",     "partial_rotary_factor",
+                                         "mscale_all_dim", "mscale" };
     json_object_foreach(rope, key, v) {
-        bool is_known = is_rope_key(key);
+        bool is_known = false;
+        for (size_t i = 0; i < COUNT_OF(known); i++) is_known |= !strcmp(known[i], key);
         for (int i = 0; type && i < type->n_keys; i++)
             is_known |= !strcmp(type->keys[i].theirs, key);
         if (json_is_object(v))

@@ -480,20 +480,18 @@ struct hf_tensors {
     hf_getter get;
 };
 
-/* Reads the values of a parameter of the full model: zeros where ours lacks it. */
-static err get_param_values(hf_tensors *x, int i) {
-    const model_param *p = model_param_at(x->full, i);
-    int own = model_find_param(x->m, p->name);
-    if (own >= 0) return x->get.get(x->get.ctx, own, x->ours);
-    BUG_IF(!str_ends(p->name, ".b")); /* the family's config has refused all other differences */
-    memset(x->ours, 0, (size_t)(p->dim[0] * p->dim[1]) * sizeof(float));
-    return OK;
-}
-
 err hf_tensors_read(hf_tensors *x, int i, const float **values) {
-    for (int p = x->first_part[i]; p >= 0; p = x->part[p].next) {
-        TRY(get_param_values(x, x->part[p].param));
-        write_layout(&x->part[p].l, x->get.gradients, x->ours, x->theirs);
+    for (int k = x->first_part[i]; k >= 0; k = x->part[k].next) {
+        const model_param *p = model_param_at(x->full, x->part[k].param);
+        int own = model_find_param(x->m, p->name);
+        if (own >= 0) {
+            TRY(x->get.get(x->get.ctx, own, x->ours));
+        } else {
+            /* the family's config has refused all other differences */
+            BUG_IF(!str_ends(p->name, ".b"));
+            memset(x->ours, 0, (size_t)(p->dim[0] * p->dim[1]) * sizeof(float));
+        }
+        write_layout(&x->part[k].l, x->get.gradients, x->ours, x->theirs);
     }
     *values = x->theirs;
     return OK;

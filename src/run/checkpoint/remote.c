@@ -338,9 +338,6 @@ err ckpt_upload_newest(const char *run_dir, const char *url, ckpt_kind kind, ckp
 }
 
 /* ---- downloading ----------------------------------------------------------------------------------------------- */
-/* Whether a name from a store is inside the folder. */
-static bool is_file_name(const char *name) { return *name && name[0] != '.' && !strchr(name, '/'); }
-
 static err download_files(store *s, const char *url, const char *folder) {
     store_list l;
     TRY(store_list_folder(s, url, &l));
@@ -349,7 +346,7 @@ static err download_files(store *s, const char *url, const char *folder) {
                            "`ingot ckpt ls` lists those of a run in the store");
     for (int i = 0; i < l.n && !e; i++) {
         const char *name = l.at[i].name;
-        if (!is_file_name(name)) continue;
+        if (!*name || name[0] == '.' || strchr(name, '/')) continue; /* not inside the folder */
         e = store_get_file(s, l.at[i].url, PATH_IN(folder, name));
     }
     store_list_free(&l);

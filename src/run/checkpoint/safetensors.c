@@ -292,14 +292,6 @@ static err load_index(st_file *f) {
     return e;
 }
 
-static err load_single(st_file *f) {
-    const st_shard *s;
-    TRY(add_shard(f, f->path, &s));
-    f->tensors = s->tensors;
-    f->n = s->n;
-    return OK;
-}
-
 /* ---- what the header offers -------------------------------------------------------------- */
 
 static err find_file(st_file *f, const char *path) {
@@ -317,9 +309,16 @@ static err find_file(st_file *f, const char *path) {
 err st_open(const char *path, st_file **out) {
     err e = OK;
     st_file *f = mem_alloc(sizeof *f);
+    const st_shard *s;
     f->mem = arena_new();
     TRY_CLEAN(find_file(f, path));
-    TRY_CLEAN(str_ends(f->path, ".index.json") ? load_index(f) : load_single(f));
+    if (str_ends(f->path, ".index.json")) {
+        TRY_CLEAN(load_index(f));
+    } else {
+        TRY_CLEAN(add_shard(f, f->path, &s));
+        f->tensors = s->tensors;
+        f->n = s->n;
+    }
     *out = f;
     return OK;
 cleanup:

@@ -208,14 +208,6 @@ static err copy_to_spare(ckpt_saver *v) {
     return OK;
 }
 
-static err finish_copies(ckpt_saver *v) {
-    for (int i = 0; i < v->n && !v->on_spare; i++)
-        if (is_saved(v, &v->hold[i]) && !v->copy[i].values)
-            TRY(plan_wait(v->x->plan, &v->copy[i].ticket, &v->copy[i].bytes));
-    v->copied = true;
-    return OK;
-}
-
 /* Pinned memory is kept for the next save: pinning takes longer than the copy. */
 static void drop_copies(ckpt_saver *v, bool all) {
     for (int i = 0; i < v->n; i++) {
@@ -426,7 +418,11 @@ static err make_folder(ckpt_saver *v) {
 }
 
 static err begin_writing(ckpt_saver *v, bool inline_) {
-    err e = inline_ ? OK : finish_copies(v);
+    err e = OK;
+    for (int i = 0; i < v->n && !inline_ && !v->on_spare && !e; i++)
+        if (is_saved(v, &v->hold[i]) && !v->copy[i].values)
+            e = plan_wait(v->x->plan, &v->copy[i].ticket, &v->copy[i].bytes);
+    v->copied = !inline_ && !e;
     set_phase(v, WRITING);
     if (e) {
         v->error = e;

@@ -281,22 +281,17 @@ static void add_spans(monitor *m, const monitor_step *s) {
     n->machine_steps++;
 }
 
-static void end_spans(monitor *m) {
-    monitor_state *n = &m->now;
-    if (n->plateau.n == PLATEAU_STEPS) {
-        n->before = span_value(&n->plateau);
-        n->plateau = (span_mean){ 0 };
-    }
-    if (n->machine_steps % m->s.bottleneck == 0) n->mfu = n->comm = n->data = (span_mean){ 0 };
-}
-
 static void end_step(monitor *m, const monitor_step *s) {
     monitor_state *n = &m->now;
     window_stats w;
     double limit = spike_limit(m, &w);
     push_value(&n->loss, m->s.window, s->loss, limit);
     push_value(&n->norm, m->s.window, s->grad_norm, explosion_limit(m, s->max_norm));
-    end_spans(m);
+    if (n->plateau.n == PLATEAU_STEPS) {
+        n->before = span_value(&n->plateau);
+        n->plateau = (span_mean){ 0 };
+    }
+    if (n->machine_steps % m->s.bottleneck == 0) n->mfu = n->comm = n->data = (span_mean){ 0 };
 }
 
 double monitor_skip_norm(const monitor *m, double max_norm) {

@@ -111,19 +111,18 @@ static err read_alert_list(const char *option, const char *text, monitor_setting
     return OK;
 }
 
-static bool cannot_be_ignored(monitor_id i) {
-    return i == MONITOR_nonfinite || i == MONITOR_save_failed || i == MONITOR_upload_failed ||
-           i == MONITOR_log_failed || i == MONITOR_folder_gone;
-}
-
 err monitor_settings_read(monitor_preset preset, const char *thresholds, const char *policies,
                           monitor_settings *out) {
     monitor_settings s = { 0 };
     for (int i = 0; i < MONITOR_ALERTS; i++) {
         s.threshold[i] = monitor_table[i].threshold[preset];
         s.policy[i] = monitor_table[i].policy;
-        s.off[i] = preset == MONITOR_OFF && !cannot_be_ignored((monitor_id)i);
+        s.off[i] = preset == MONITOR_OFF;
     }
+    static const monitor_id always[] = { MONITOR_nonfinite, MONITOR_save_failed,
+                                         MONITOR_upload_failed, MONITOR_log_failed,
+                                         MONITOR_folder_gone };
+    for (size_t i = 0; i < COUNT_OF(always); i++) s.off[always[i]] = false;
 #define PRESET(key, loose, normal, strict, ...)                                                    \
     s.key = (const double[])BY_PRESET(loose, normal, strict)[preset];
 #include "monitor/monitor.def"
@@ -134,12 +133,19 @@ err monitor_settings_read(monitor_preset preset, const char *thresholds, const c
 }
 
 /* ---- messages ------------------------------------------------------------------------------------ */
-void monitor_describe(const monitor_settings *s, const monitor_alert *a, str *out) {
-    const char *meaning = monitor_table[a->id].meaning, *at = strstr(meaning, "%g");
+/* Appends a row's meaning, with `threshold` where it has a %g. */
+static void add_meaning(str *out, const monitor_row *r, const char *threshold) {
+    const char *at = strstr(r->meaning, "%g");
     if (at)
-        str_add(out, "%.*s%g%s", (int)(at - meaning), meaning, s->threshold[a->id], at + 2);
+        str_add(out, "%.*s%s%s", (int)(at - r->meaning), r->meaning, threshold, at + 2);
     else
-        str_add(out, "%s", meaning);
+        str_add(out, "%s", r->meaning);
+}
+
+void monitor_describe(const monitor_settings *s, const monitor_alert *a, str *out) {
+    char threshold[32];
+    snprintf(threshold, sizeof threshold, "%g", s->threshold[a->id]);
+    add_meaning(out, &monitor_table[a->id], threshold);
     if (monitor_table[a->id].threshold[MONITOR_NORMAL] > 0 || !isfinite(a->value))
         str_add(out, ": %.4g", a->value);
     if (isfinite(a->limit) && a->limit > 0 && a->limit != s->threshold[a->id])
@@ -148,14 +154,6 @@ void monitor_describe(const monitor_settings *s, const monitor_alert *a, str *ou
 }
 
 /* ---- docs --------------------------------------------------------------------------------------- */
-static void add_meaning(str *out, const monitor_row *r) {
-    const char *at = strstr(r->meaning, "%g");
-    if (at)
-        str_add(out, "%.*s**t**%s", (int)(at - r->meaning), r->meaning, at + 2);
-    else
-        str_add(out, "%s", r->meaning);
-}
-
 void monitor_docs(str *out) {
     str_add(
         out,
@@ -163,7 +161,7 @@ void monitor_docs(str *out) {
     for (int i = 0; i < MONITOR_ALERTS; i++) {
         const monitor_row *r = &monitor_table[i];
         str_add(out, "| `%s`%s | ", r->name, r->level == MONITOR_NOTE ? " (note)" : "");
-        add_meaning(out, r);
+        add_meaning(out, r, "**t**");
         if (r->threshold[MONITOR_NORMAL] > 0)
             str_add(out, " | %g, %g, %g", r->threshold[MONITOR_LOOSE], r->threshold[MONITOR_NORMAL],
                     r->threshold[MONITOR_STRICT]);

@@ -19,15 +19,12 @@ err train_device(const config *c, int local_rank, const op_backend **out) {
     return ops_open(&choice, out);
 }
 
-static int pipeline_chunks(const config *c) {
+static pipeline pipeline_of(const config *c) {
     int kind = c->parallelism.pipeline_parallel_schedule;
     bool interleaved = pipeline_schedule_traits[kind] & PIPE_TAKES_CHUNKS;
     int asked = (int)c->parallelism.pipeline_parallel_chunks;
-    return asked > 0 ? asked : interleaved && c->parallelism.pipeline_parallel_degree > 1 ? 2 : 1;
-}
-
-static pipeline pipeline_of(const config *c) {
-    pipeline p = { .chunks = pipeline_chunks(c),
+    int usual = interleaved && c->parallelism.pipeline_parallel_degree > 1 ? 2 : 1;
+    pipeline p = { .chunks = asked > 0 ? asked : usual,
                    .kind = c->parallelism.pipeline_parallel_schedule,
                    .first_less = (int)c->parallelism.pipeline_parallel_first_stage_less_layers,
                    .last_less = (int)c->parallelism.pipeline_parallel_last_stage_less_layers };
@@ -66,16 +63,10 @@ static dtype wire_dtype(cfg_wire t) {
     BUG("not a dtype");
 }
 
-static dtype master_dtype(cfg_master t) {
-    switch (t) {
-    case CFG_MASTER_FP32: return DT_F32;
-    case CFG_MASTER_BF16: return DT_BF16;
-    }
-    BUG("not a dtype");
-}
-
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
     enum { LEAST_CHUNK_ROWS = 256 };
+    CHOICE_DECIDED(cfg_master, 2);
+    bool narrow = c->optimizer.master == CFG_MASTER_BF16;
     int chunks = (int)c->parallelism.tensor_parallel_chunks;
     return (model_layout){ .dt = compute_dtype(c->precision.dtype, ops),
                            .sequence_parallel = c->parallelism.sequence_parallel,
@@ -93,7 +84,7 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
                            .bucket_bytes = c->parallelism.bucket_cap_mb << 20,
                            .gather_wire = wire_dtype(c->parallelism.gather_dtype),
                            .reduce_wire = wire_dtype(c->parallelism.reduce_dtype),
-                           .master = master_dtype(c->optimizer.master),
+                           .master = narrow ? DT_BF16 : DT_F32,
                            .modules = c->precision.modules,
                            .fp8 = c->precision.fp8,
                            .fp8_skip = c->precision.fp8_skip,
@@ -142,9 +133,8 @@ static int keep_every(const config *c, int layers) {
     BUG("not a mode of recompute");
 }
 
-err train_recompute(const config *c, chain *t) {
+void train_recompute(const config *c, chain *t) {
     double part = c->activation_checkpoint.part;
     t->keep_every = keep_every(c, t->layers);
     t->keep_last = t->layers - (int)lround(part * t->layers);
-    return OK;
 }

@@ -42,16 +42,6 @@ static void keep_extremes(trainer *t, int layer, const float *count, double sum)
     most[t->mc.layers] = 1;
 }
 
-/* Of a pipeline each stage knows its own layers. */
-static err share_extremes(trainer *t) {
-    double *v = t->alerts.expert;
-    int n = t->mc.layers;
-    TRY(ranks_sum_stages(t, v, 3 * n));
-    for (int l = 0; l < n; l++)
-        if (!(v[2 * n + l] > 0)) v[l] = v[n + l] = NAN; /* a layer without experts */
-    return OK;
-}
-
 err expert_load_measure(trainer *t, observe_step *s) {
     expert_load *load = t->last.load;
     int layers = t->mc.layers, experts = t->mc.experts;
@@ -81,7 +71,11 @@ err expert_load_measure(trainer *t, observe_step *s) {
     s->expert_drop = all[layers + 1] / MAX(all[layers], 1);
     free(count);
     free(all);
-    return e ? e : share_extremes(t);
+    double *v = t->alerts.expert; /* of a pipeline each stage knows its own layers */
+    if (!e) e = ranks_sum_stages(t, v, 3 * layers);
+    for (int l = 0; l < layers && !e; l++)
+        if (!(v[2 * layers + l] > 0)) v[l] = v[layers + l] = NAN; /* a layer without experts */
+    return e;
 }
 
 void expert_load_free(trainer *t) {

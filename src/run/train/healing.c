@@ -124,10 +124,7 @@ static err load_checkpoint(trainer *t) {
     t->state = state;
     t->x.scaled = false;
     TRY_CLEAN(alerts_load_state(t, run));
-    bool fp16 = model_lay(t->m)->dt == DT_F16;
-    exec_state_set(&t->x, &(step_state){ .loss_scale = fp16 ? (float)state.scaler.scale : 0,
-                                         .count = state.updates,
-                                         .good = state.scaler.good_steps });
+    trainer_restore_step_state(t);
 cleanup:
     free(path);
     json_decref(run);

@@ -249,10 +249,6 @@ static double tokens_in(const trainer *t, int64_t steps) {
 static double batch_ratio(const trainer *t) {
     return (double)t->len.ramp.full / (double)t->cfg->optimizer.lr_scaling_base_batch;
 }
-static double length_scale(const trainer *t) {
-    double base = (double)t->cfg->optimizer.lr_base_tokens, tokens = tokens_in(t, t->len.steps);
-    return base > 0 && tokens > base ? cbrt(base / tokens) : 1;
-}
 static double batch_scale(const trainer *t) {
     switch ((cfg_lr_scaling)t->cfg->optimizer.lr_scaling) {
     case CFG_LR_PLAIN: return 1;
@@ -261,7 +257,10 @@ static double batch_scale(const trainer *t) {
     }
     BUG("not a scaling of the learning rate");
 }
-static double lr_scale(const trainer *t) { return batch_scale(t) * length_scale(t); }
+static double lr_scale(const trainer *t) {
+    double base = (double)t->cfg->optimizer.lr_base_tokens, tokens = tokens_in(t, t->len.steps);
+    return batch_scale(t) * (base > 0 && tokens > base ? cbrt(base / tokens) : 1);
+}
 
 /* ---- everything else --------------------------------------------------------------------- */
 static err set_schedule(trainer *t, const cfg_scale *s) {

@@ -89,26 +89,22 @@ static err print_timetable(const pipeline *p, int micros, str *out) {
     return OK;
 }
 
-/* Lists what each rank runs, gathers and reduces, in order. */
-static err print_instructions(const chain *c, int ranks, int micros, str *out) {
-    for (int r = 0; r < ranks; r++) TRY(chain_print_steps(c, r, micros, out));
-    str_add(
-        out,
-        "\nF3 is the forward pass of block 3, B3 its backward pass%s. U3 starts to gather what the "
-        "last update\nleft of it in slices, u3 waits for that; G3 and g3 do so for parameters that "
-        "are stored in slices,\nR3 and r3 for gradients that are reduced to slices. N x ( ... ) "
-        "repeats microbatches.\n",
-        pipeline_splits_backward(&c->pipe) ? ", W3 its weights" : "");
-    return OK;
-}
-
 static err print_schedule(const train_outline *o, str *out) {
     pipeline p = o->train->pipe;
     p.ranks = MAX(1, p.ranks);
     if (p.ranks > 1) TRY(print_timetable(&p, (int)o->micros, out));
     if (p.ranks > 1 && model_lay(o->m)->zero == 0) return OK; /* the timetable shows all of it */
     if (p.ranks > 1) str_add(out, "\n");
-    return print_instructions(o->train, p.ranks, (int)o->micros, out);
+    /* what each rank runs, gathers and reduces, in order */
+    for (int r = 0; r < p.ranks; r++) TRY(chain_print_steps(o->train, r, (int)o->micros, out));
+    str_add(
+        out,
+        "\nF3 is the forward pass of block 3, B3 its backward pass%s. U3 starts to gather what the "
+        "last update\nleft of it in slices, u3 waits for that; G3 and g3 do so for parameters that "
+        "are stored in slices,\nR3 and r3 for gradients that are reduced to slices. N x ( ... ) "
+        "repeats microbatches.\n",
+        pipeline_splits_backward(&p) ? ", W3 its weights" : "");
+    return OK;
 }
 
 err train_timetable(const config *c, int ranks, str *out) {

@@ -29,21 +29,15 @@ static void find_sets(const trainer *t, held_sets *out) {
     }
 }
 
-/* Counts the ranks that hold the same elements as rank r, and those whose values are bit-identical. */
-static void count_peers(const replica *all, int n, int r, int *peers, int *equal) {
-    *peers = *equal = 0;
-    for (int i = 0; i < n; i++) {
-        bool same = all[i].held == all[r].held;
-        *peers += same;
-        *equal += same && all[i].bytes == all[r].bytes;
-    }
-}
-
 int replicas_judge(const replica *all, int n, bool *bad) {
     int found = 0;
     for (int r = 0; r < n; r++) {
-        int peers, equal;
-        count_peers(all, n, r, &peers, &equal);
+        int peers = 0, equal = 0; /* that hold the same elements; with bit-identical values */
+        for (int i = 0; i < n; i++) {
+            bool same = all[i].held == all[r].held;
+            peers += same;
+            equal += same && all[i].bytes == all[r].bytes;
+        }
         bad[r] = equal < peers && 2 * equal <= peers;
         found += bad[r];
     }
@@ -85,13 +79,6 @@ static err flip_weight(trainer *t) {
     return OK;
 }
 
-/* Ranks that have nothing of the set count as replicas of each other, all alike. */
-static replica replica_in_set(const held_sets *h, axis_set axes) {
-    for (int k = 0; k < MOST_SETS; k++)
-        if (h->axes[k] == axes) return h->of[k];
-    return (replica){ 0, 0 };
-}
-
 /* Compares what the ranks hold of each set that one of them has: all ranks come to the same result. @param bad [n] */
 static int compare_sets(const held_sets *all, int n, bool *bad) {
     replica *of = mem_alloc((size_t)n * sizeof *of);
@@ -105,7 +92,11 @@ static int compare_sets(const held_sets *all, int n, bool *bad) {
         BUG_IF(k == MOST_SETS);
         if (!axes || seen[k] == axes) continue;
         seen[k] = axes;
-        for (int r = 0; r < n; r++) of[r] = replica_in_set(&all[r], axes);
+        for (int r = 0; r < n; r++) {
+            of[r] = (replica){ 0, 0 }; /* ranks that have nothing of the set are all alike */
+            for (k = 0; k < MOST_SETS; k++)
+                if (all[r].axes[k] == axes) of[r] = all[r].of[k];
+        }
         sum += replicas_judge(of, n, found);
         for (int r = 0; r < n; r++) bad[r] |= found[r];
     }

@@ -149,13 +149,6 @@ static void ranks_line(const trainer *t) {
     str_free(&text);
 }
 
-static void recipe_line(const trainer *t) {
-    str text = { 0 };
-    recipe_describe(t, &text);
-    if (text.len) print_field(t, "recipe", "%s", text.text);
-    str_free(&text);
-}
-
 void trainer_describe_groups(const trainer *t) {
     int n;
     const optim_group *g = optim_groups(t->o, &n);
@@ -181,6 +174,7 @@ void trainer_describe_groups(const trainer *t) {
 
 void trainer_describe(const trainer *t) {
     char a[32], b[32], active[64] = "";
+    str recipe = { 0 };
     if (!t->opt->quiet) puts(t->dir);
     log_line(t->dir);
     if (t->mc.experts)
@@ -192,7 +186,9 @@ void trainer_describe(const trainer *t) {
     data_lines(t);
     batch_lines(t);
     ranks_line(t);
-    recipe_line(t);
+    recipe_describe(t, &recipe);
+    if (recipe.len) print_field(t, "recipe", "%s", recipe.text);
+    str_free(&recipe);
     trainer_describe_groups(t);
     print_field(t, "compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
                 pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");

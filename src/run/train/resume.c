@@ -21,13 +21,6 @@
 #include "io/io.h"
 
 /* ---- what is kept ------------------------------------------------------------------------ */
-static json_t *source_json(const run_source *s) {
-    char hash[17];
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)data_hash(s->data));
-    return json_pack("{s:o, s:I, s:s}", "name", io_json_string(s->name, strlen(s->name)), "tokens",
-                     (json_int_t)data_source_info(s->data)->tokens, "hash", hash);
-}
-
 /* Whether an option is compared by its text. */
 static bool is_compared(int option) {
     cfg_resume on_resume = config_option_resume(option);
@@ -47,22 +40,21 @@ json_t *resume_snapshot(const trainer *t) {
     }
     config_free(&used);
     str_free(&text);
-    for (int i = 0; i < t->data.n_sources; i++)
-        json_array_append_new(sources, source_json(&t->data.sources[i]));
+    for (int i = 0; i < t->data.n_sources; i++) {
+        const run_source *s = &t->data.sources[i];
+        char hash[17];
+        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)data_hash(s->data));
+        json_array_append_new(sources, json_pack("{s:o, s:I, s:s}", "name",
+                                                 io_json_string(s->name, strlen(s->name)), "tokens",
+                                                 (json_int_t)data_source_info(s->data)->tokens,
+                                                 "hash", hash));
+    }
     json_t *run = json_pack("{s:o, s:o}", "options", options, "sources", sources);
     BUG_IF(!run);
     return run;
 }
 
 /* ---- comparing --------------------------------------------------------------------------- */
-static err refuse_change(const trainer *t, const char *name, const char *was, const char *now) {
-    return err_hint(
-        ERR("%s was trained with %s = %s, but the config has %s", t->dir, name, was, now),
-        "restore that setting, choose another run.dir, pass --fresh to start over, or allow the "
-        "change with --checkpoint.allow_changes=%s",
-        name);
-}
-
 static void note_change(trainer *t, const char *name, const char *was, const char *now) {
     str_add(&t->changes, "%s%s: %s -> %s", t->changes.len ? "\n" : "", name, *was ? was : "(empty)",
             *now ? now : "(empty)");
@@ -82,7 +74,12 @@ static err judge_change(trainer *t, int option, const char *was, const char *now
     bool rules = changes_rules(name, was, now);
     bool allowed = (config_option_resume(option) == CFG_RESUME_NOTED && !rules) ||
                    config_list_names(t->cfg->checkpoint.allow_changes, option);
-    if (!allowed) return refuse_change(t, name, was, now);
+    if (!allowed)
+        return err_hint(
+            ERR("%s was trained with %s = %s, but the config has %s", t->dir, name, was, now),
+            "restore that setting, choose another run.dir, pass --fresh to start over, or allow "
+            "the change with --checkpoint.allow_changes=%s",
+            name);
     note_change(t, name, was, now);
     if (rules) t->new_optimizer = true;
     return OK;

@@ -89,6 +89,15 @@ static err end_unsaved(const trainer *t, err e) {
     return out;
 }
 
+/* Raises an alert about an error, each time anew. @param e freed. */
+static err raise_error(trainer *t, monitor_id id, const char *what, err e) {
+    const char *remedy = *err_remedy(e) ? err_remedy(e) : NULL;
+    monitor_clear(t->alerts.m, id);
+    err raised = alerts_raise(t, id, NAN, what, remedy);
+    err_free(e);
+    return raised;
+}
+
 /* @param e of the save: freed. */
 static err report_failed(trainer *t, err e) {
     run_saves *s = &t->saves;
@@ -114,11 +123,8 @@ static err report_failed(trainer *t, err e) {
         log_warn("step %lld: %s. %s", (long long)t->state.step, what.text, err_remedy(e));
         log_mute_thread(true);
     }
-    monitor_clear(t->alerts.m, MONITOR_save_failed); /* each one is an alert */
-    err raised =
-        alerts_raise(t, MONITOR_save_failed, NAN, what.text, *err_remedy(e) ? err_remedy(e) : NULL);
+    err raised = raise_error(t, MONITOR_save_failed, what.text, e);
     str_free(&what);
-    err_free(e);
     return raised;
 }
 
@@ -136,21 +142,12 @@ err saving_upload_last(trainer *t) {
     return t->saves.uploader ? ckpt_uploader_finish(t->saves.uploader) : OK;
 }
 
-/* @param e of the upload: freed. */
-static err report_upload_failed(trainer *t, err e) {
-    monitor_clear(t->alerts.m, MONITOR_upload_failed); /* each one is an alert */
-    err raised = alerts_raise(t, MONITOR_upload_failed, NAN, err_message(e),
-                              *err_remedy(e) ? err_remedy(e) : NULL);
-    err_free(e);
-    return raised;
-}
-
 static err poll_uploads(trainer *t) {
     ckpt_upload done;
     err failed;
     if (!t->saves.uploader) return OK;
     bool completed = ckpt_uploader_poll(t->saves.uploader, &done, &failed);
-    if (failed) TRY(report_upload_failed(t, failed));
+    if (failed) TRY(raise_error(t, MONITOR_upload_failed, err_message(failed), failed));
     if (!completed) return OK;
     return observe_event(
         t->log, done.kind == CKPT_FULL ? "upload" : "upload_weights", done.step,
@@ -175,14 +172,6 @@ err saving_finish_uploads(trainer *t) {
 }
 
 /* ---- saving -------------------------------------------------------------------------------- */
-/* Nothing is written where the run's folder is not: a mount point without its disk is another's. */
-static err check_reach(const trainer *t) {
-    if (t->folder.state != FOLDER_AWAY) return OK;
-    return err_hint(
-        ERR("%s is out of reach: step %lld cannot be saved", t->dir, (long long)t->state.step),
-        "mount its disk again, or move the folder back");
-}
-
 /* Begins a save, after the one in flight. @return an error of either. */
 static err begin_save(trainer *t, ckpt_kind kind, bool wait) {
     if (!t->saves.saver) t->saves.saver = ckpt_saver_new(t->dir, t->m, &t->x, t->o);
@@ -191,7 +180,10 @@ static err begin_save(trainer *t, ckpt_kind kind, bool wait) {
     double from = time_now();
     TRY(ckpt_saver_wait(v, &report));
     if (report.completed) TRY(report_completed(t, &report));
-    TRY(check_reach(t));
+    if (t->folder.state == FOLDER_AWAY) /* a mount point without its disk is another's */
+        return err_hint(
+            ERR("%s is out of reach: step %lld cannot be saved", t->dir, (long long)t->state.step),
+            "mount its disk again, or move the folder back");
     ckpt_state state = t->state;
     state.saves += kind == CKPT_FULL;
     state.held_out_loss = t->val_loss;

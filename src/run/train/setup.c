@@ -69,7 +69,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     TRY(optim_new(&s, t->m, t->p, &t->o));
     TRY(trainer_check_decay(t));
     TRY(model_record(t->m, PROG_TRAIN, t->len.rows * t->len.seq, t->len.seq, &t->train));
-    TRY(train_recompute(c, &t->train));
+    train_recompute(c, &t->train);
     t->train.micros = (int)t->len.micros;
     t->train.end_list = optim_ends(t->o, &t->train.ends);
     if (l.keeps_half_grad) TRY(optim_record_half(t->o, &t->train));
@@ -129,16 +129,20 @@ static double published_peak(const trainer *t) {
     return peak;
 }
 
+void trainer_restore_step_state(trainer *t) {
+    bool fp16 = model_lay(t->m)->dt == DT_F16;
+    exec_state_set(&t->x, &(step_state){ .loss_scale = fp16 ? (float)t->state.scaler.scale : 0,
+                                         .count = t->state.updates,
+                                         .good = t->state.scaler.good_steps });
+}
+
 static err load_state(trainer *t) {
     t->peak.published = published_peak(t);
     t->state.bytes = datasets_are_bytes(t);
     t->state.tokenizer = datasets_tokenizer_hash(t);
     if (t->new_optimizer) t->state.updates = 0;
     TRY(start_load(t));
-    bool fp16 = model_lay(t->m)->dt == DT_F16;
-    exec_state_set(&t->x, &(step_state){ .loss_scale = fp16 ? (float)t->state.scaler.scale : 0,
-                                         .count = t->state.updates,
-                                         .good = t->state.scaler.good_steps });
+    trainer_restore_step_state(t);
     return datasets_begin(t);
 }
 
@@ -196,18 +200,13 @@ err trainer_open_log(trainer *t) {
     return observe_open(&o, &t->log);
 }
 
-/* Keeps what the run prints, also that of earlier processes: a terminal or a scheduler may not. */
-static err open_text_log(trainer *t) {
-    const char *path = PATH_IN(t->dir, "train.log");
-    t->text_log = fopen(path, "ae");
-    err e = t->text_log ? OK : ERR("cannot write %s: %s", path, strerror(errno));
-    log_keep(t->text_log);
-    return e;
-}
-
 err trainer_begin(trainer *t) {
     TRY(folder_begin(&t->folder, t->opt->fresh));
-    TRY(open_text_log(t));
+    /* keeps what the run prints, also that of earlier processes: a terminal or a scheduler may not */
+    const char *path = PATH_IN(t->dir, "train.log");
+    t->text_log = fopen(path, "ae");
+    if (!t->text_log) return ERR("cannot write %s: %s", path, strerror(errno));
+    log_keep(t->text_log);
     if (t->start.resume) TRY(ckpt_supersede_newer(t->dir, t->state.step, CKPT_DAMAGED));
     TRY(datasets_save_tokenizer(t));
     TRY(trainer_write_config(t));

@@ -19,6 +19,8 @@ err trainer_open_log(trainer *t) MUST_USE;
 err trainer_check_decay(const trainer *t) MUST_USE;
 /* Takes the folder over: from here on it holds this run. */
 err trainer_begin(trainer *t) MUST_USE;
+/* Sets the device's step state to that of a checkpoint, t->state. */
+void trainer_restore_step_state(trainer *t);
 void trainer_free(trainer *t);
 /* Returns the config with every choice made. @param used freed by config_free; borrows from t. */
 void trainer_used_config(const trainer *t, config *used);

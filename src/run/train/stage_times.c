@@ -134,13 +134,6 @@ static void align_stage(const timetable *s, float *at, int stage) {
     free(passed);
 }
 
-/* Moves the times of all stages to where the first task of any begins. */
-static void count_from_first(float *at, int n) {
-    float first = at[0];
-    for (int i = 0; i < n; i++) first = MIN(first, at[i]);
-    for (int i = 0; i < n; i++) at[i] -= first;
-}
-
 /* A task that computes nothing begins and ends where the one before it ended. */
 static void place_own_times(const run_stage_times *w, const timetable *s, int stage, float *at) {
     double last = w->own.n ? w->own.of[0].at[0] : 0;
@@ -173,8 +166,10 @@ err stage_times_after_step(trainer *t) {
     err e = comm_merge(t->x.comm, at, (size_t)n * sizeof *at);
     if (!e && is_first_rank(t)) {
         str text = { 0 };
+        float first = INFINITY; /* of the tasks of all stages */
         for (int r = 1; r < s.p.ranks; r++) align_stage(&s, at, r);
-        count_from_first(at, n);
+        for (int i = 0; i < n; i++) first = MIN(first, at[i]);
+        for (int i = 0; i < n; i++) at[i] -= first;
         describe_tasks(&s, at, t->state.step, true, &text);
         write_tasks(t, &text);
         str_free(&text);

@@ -96,23 +96,19 @@ static err train_threads(const config *c, const train_options *o) {
 /* ---- ranks as processes ----------------------------------------------------------------------
  * A rank that fails ends with its error, and whatever started the job then ends the others. Those whose error
  * only follows from it defer to the first, and report theirs if nothing ends them. */
-static err check_same(comm_job *j, const config *c) {
-    str text = { 0 };
-    err e = comm_job_compare_program(j);
-    if (!e) config_print(c, &text);
-    if (!e) e = comm_job_compare(j, "config", text.text);
-    str_free(&text);
-    return e;
-}
-
 static err train_process(comm_job *j, const config *c, const train_options *o, trainer *t) {
     mesh m;
+    str text = { 0 };
     int n = comm_job_ranks(j);
     if (o->ranks && o->ranks != n)
         return err_hint(ERR_USAGE("--ranks %d, but this is one of %d processes that train together",
                                   o->ranks, n),
                         "leave --ranks out: each process is a rank");
-    TRY(check_same(j, c));
+    TRY(comm_job_compare_program(j));
+    config_print(c, &text);
+    err e = comm_job_compare(j, "config", text.text);
+    str_free(&text);
+    TRY(e);
     TRY(ranks_mesh(c, n, &m));
     *t = (trainer){ .cfg = c, .opt = o, .mesh = mesh_as(&m, comm_job_rank(j)) };
     TRY(comm_processes(j, &m, c->comm.timeout_seconds, c->comm.shared_memory, &t->x.comm));

@@ -11,16 +11,6 @@
 #include "prog/trace.h"
 
 /* ---- microbatches ------------------------------------------------------------------------ */
-/* Sums by sequence, in the order in which the step's were consumed. */
-static void keep_row_losses(trainer *t, int micro) {
-    int64_t unit = trainer_micro_rows(t), first = micro * unit + ranks_rows_index(t) * t->len.rows;
-    double *to = t->alerts.row_loss + first;
-    for (int64_t row = 0; row < t->len.rows; row++) {
-        to[row] = 0;
-        for (int64_t i = 0; i < t->len.seq; i++) to[row] += t->losses[row * t->len.seq + i];
-    }
-}
-
 static err read_pending_losses(trainer *t) {
     pending_losses *f = &t->pending;
     if (!f->open) return OK;
@@ -32,7 +22,13 @@ static err read_pending_losses(trainer *t) {
     memset(t->losses, 0, (size_t)all * sizeof *t->losses);
     TRY(plan_take(t->p, &f->losses, mine));
     for (int64_t i = 0; i < own; i++) t->losses[model_token_index(t->m, pl, all, i)] = mine[i];
-    keep_row_losses(t, f->micro);
+    /* sums by sequence, in the order in which the step's were consumed */
+    double *sum =
+        t->alerts.row_loss + f->micro * trainer_micro_rows(t) + ranks_rows_index(t) * t->len.rows;
+    for (int64_t row = 0; row < t->len.rows; row++) {
+        sum[row] = 0;
+        for (int64_t i = 0; i < t->len.seq; i++) sum[row] += t->losses[row * t->len.seq + i];
+    }
     t->last.loss_sum += datasets_add_losses(t, f, t->losses);
     return OK;
 }
@@ -154,15 +150,6 @@ static err take_losses(void *ctx, int micro) {
     return OK;
 }
 
-/* A step that is still in flight when the next one fails is finished first: nothing else would do it,
- * and its error, if it has one, came first. */
-static err finish_before_error(trainer *t, err (*finish)(trainer *t), err e) {
-    err before = t->last.open ? finish(t) : OK;
-    if (!before) return e;
-    err_free(e);
-    return before;
-}
-
 /* @return the tokens of the last step that was queued. */
 static int64_t trainer_step_tokens(const trainer *t) {
     return t->last.micros * trainer_micro_rows(t) * t->len.seq;
@@ -192,14 +179,6 @@ static_assert(2 * STEP_MARKS <= MARKS_OF_STEPS, "two steps are in flight");
 static void mark_step(const queueing *u, int which) {
     const op_backend *b = u->t->ops;
     if (b->device) b->device->mark(b->context, QUEUE_COMPUTE, u->q.marks + which);
-}
-
-/* Work that was queued before the step's result is complete by now: nothing is waited for. */
-static void read_step_marks(const trainer *t, observe_step *s) {
-    const device_table *d = t->ops->device;
-    int first = t->last.marks;
-    s->compute_s = d->seconds_between(t->ops->context, first, first + MARK_COMPUTED);
-    s->optim_s = d->seconds_between(t->ops->context, first + MARK_COMPUTED, first + MARK_UPDATED);
 }
 
 /* Whether the update is to be left out, or above which norm; the step before is known by now. A loss has to
@@ -282,7 +261,11 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
         err_free(e);
         return OK;
     }
-    if (e) e = finish_before_error(t, finish, err_trail(e, __FILE__, __LINE__));
+    if (e) { /* a step still in flight is finished first: nothing else would do it, and its error came first */
+        err earlier = t->last.open ? finish(t) : OK;
+        if (earlier) err_free(e);
+        e = earlier ? earlier : err_trail(e, __FILE__, __LINE__);
+    }
     if (t->alerts.interrupts) err_free(e), e = OK; /* the alert came first */
     if (t->alerts.interrupts || e) return e;
     q->overlap = ranks_overlap(t);
@@ -323,10 +306,14 @@ static void measure_step_speed(trainer *t, double tokens, observe_step *s) {
     double full = model_flops(&t->mc, t->len.seq, false),
            causal = model_flops(&t->mc, t->len.seq, true);
     s->data_s = q->data_s;
-    if (t->ops->device)
-        read_step_marks(t, s);
-    else
-        s->compute_s = q->compute_s, s->optim_s = q->optim_s;
+    s->compute_s = q->compute_s;
+    s->optim_s = q->optim_s;
+    const device_table *d = t->ops->device;
+    if (d) { /* work queued before the step's result is complete by now: nothing is waited for */
+        int computed = q->marks + MARK_COMPUTED;
+        s->compute_s = d->seconds_between(t->ops->context, q->marks, computed);
+        s->optim_s = d->seconds_between(t->ops->context, computed, q->marks + MARK_UPDATED);
+    }
     s->tok_s = tokens / s->step_s;
     s->samples_s = s->tok_s / (double)t->len.seq;
     double per_rank = s->tok_s / mesh_world(&t->mesh);

@@ -126,23 +126,14 @@ static void count_moved(const trainer *t, straggler_watch *w, rank_moved *list) 
     w->n_before = n;
 }
 
-static void name_collective(const rank_moved *m, char *to, size_t n) {
-    size_t at = 0;
-    for (int a = 0; a <= AX_COUNT && at < n; a++)
-        if (m->axes & AXIS(a))
-            at += (size_t)snprintf(to + at, n - at, "%s%s", at ? "+" : "", mesh_axis_name[a]);
-    if (!m->axes)
-        snprintf(to, n, "other");
-    else if (at < n)
-        snprintf(to + at, n - at, ":%s", move_name((move_kind)m->kind));
-}
-
 /* Adds what a rank moved to the means over all ranks. */
 static void merge_moved(straggler_watch *w, const rank_moved *m, int ranks) {
-    char name[sizeof w->comm->name];
+    char name[sizeof w->comm->name] = "other", axes[64];
     int at = 0;
     if (!(m->bytes > 0)) return;
-    name_collective(m, name, sizeof name);
+    if (m->axes)
+        snprintf(name, sizeof name, "%s:%s", axes_str(axes, sizeof axes, m->axes),
+                 move_name((move_kind)m->kind));
     while (at < w->n_comm && strcmp(w->comm[at].name, name) != 0) at++;
     if (at == w->n_comm) {
         w->comm = mem_reserve(w->comm, &w->comm_cap, w->n_comm++, sizeof *w->comm);

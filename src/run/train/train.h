@@ -92,6 +92,6 @@ optim_settings train_optim(const config *c, const op_backend *ops, const model_l
  * error */
 err train_settle(const config *c, const model_config *mc, config *out) MUST_USE;
 /* Sets which of a chain's blocks are recomputed. */
-err train_recompute(const config *c, chain *t) MUST_USE;
+void train_recompute(const config *c, chain *t);
 
 #endif

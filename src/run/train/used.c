@@ -12,12 +12,6 @@ static void set_batch(cfg_amount *to, int64_t sequences) {
     *to = (cfg_amount){ (double)sequences, CFG_SEQUENCES };
 }
 
-static const char *used_tokenizer(const trainer *t, arena *memory) {
-    bool copied = t->data.tokenizer && !datasets_are_bytes(t);
-    if (strcmp(t->cfg->data.tokenizer, "auto") != 0) return t->cfg->data.tokenizer;
-    return copied ? arena_printf(memory, "%s/tokenizer.json", t->dir) : "bytes";
-}
-
 void trainer_used_config(const trainer *t, config *used) {
     config_copy(used, t->cfg);
     model_to_config(&t->mc, used);
@@ -26,7 +20,10 @@ void trainer_used_config(const trainer *t, config *used) {
     used->device.kind = t->ops->device ? OPS_CUDA : OPS_CPU;
     dtype dt = model_lay(t->m)->dt;
     used->precision.dtype = dt == DT_BF16 ? CFG_BF16 : dt == DT_F16 ? CFG_FP16 : CFG_FP32;
-    used->data.tokenizer = used_tokenizer(t, used->memory);
+    bool copied = t->data.tokenizer && !datasets_are_bytes(t);
+    if (!strcmp(used->data.tokenizer, "auto"))
+        used->data.tokenizer =
+            copied ? arena_printf(used->memory, "%s/tokenizer.json", t->dir) : "bytes";
     set_batch(&used->training.local_batch_size, t->len.rows);
     set_batch(&used->training.global_batch_size, t->len.ramp.full);
     set_batch(&used->training.batch_ramp_start, t->len.ramp.start);

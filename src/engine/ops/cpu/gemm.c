@@ -130,23 +130,18 @@ static gemm_job gemm_job_of(const gemm *g) {
     return p;
 }
 
-/* @return an estimate of the time of blocks of m x n, in multiplications of tiles: as many rounds as the
- * busiest thread has tasks, each of which also packs its panels. */
-static double block_cost(const gemm_job *p, int64_t m, int64_t n, int threads) {
-    int64_t tasks = ceil_div(p->mc, m) * ceil_div(p->nc, n);
-    double tiles = (double)(m / p->kernel->mr) * (double)(n / p->kernel->nr);
-    double packing =
-        OWN_A_COST * (double)(m / p->kernel->mr) + OWN_B_COST * (double)(n / p->kernel->nr);
-    return (double)ceil_div(tasks, threads) * (tiles + packing);
-}
-
-/* The best blocks for tasks that pack both operands: no larger than the ones there is scratch for. */
+/* The best blocks for tasks that pack both operands: no larger than the ones there is scratch for. The time of blocks of
+ * m x n is estimated in multiplications of tiles: as many rounds as the busiest thread has tasks, each of which also
+ * packs its panels. */
 static void choose_own_blocks(gemm_job *p, int threads) {
     int64_t mr = p->kernel->mr, nr = p->kernel->nr, most_m = p->block_m, most_n = p->block_n;
     double best = -1;
     for (int64_t m = mr; m <= most_m; m += mr)
         for (int64_t n = nr; n <= most_n; n += nr) {
-            double cost = block_cost(p, m, n, threads);
+            int64_t tasks = ceil_div(p->mc, m) * ceil_div(p->nc, n);
+            double down = (double)(m / mr), across = (double)(n / nr);
+            double each = down * across + (OWN_A_COST * down + OWN_B_COST * across);
+            double cost = (double)ceil_div(tasks, threads) * each;
             if (best >= 0 && cost >= best) continue;
             best = cost;
             p->block_m = m;
@@ -374,15 +369,6 @@ static void tiles_task(void *ctx, int64_t task, int worker) {
     if (kn->leave) kn->leave();
 }
 
-static void run_strip(gemm_job *p, pool *pl) {
-    for (p->k0 = 0; p->k0 < p->g->k; p->k0 += p->kc) {
-        p->kn = MIN(p->kc, p->g->k - p->k0);
-        p->k_pad = round_up(p->kn, p->kernel->ku);
-        if (!p->task_packs_b) pack_strip(p, pl, p->n0 > 0 && p->kc >= p->g->k);
-        pool_run(pl, ceil_div(p->mn, p->block_m) * ceil_div(p->nn, p->block_n), tiles_task, p);
-    }
-}
-
 void CPU(gemm_run)(const gemm *g, pool *pl, void *workspace, size_t workspace_bytes) {
     if (g->m <= 0 || g->n <= 0) return;
     BUG_IF(g->k <= 0 || workspace_bytes < CPU(gemm_workspace)(g, pool_size(pl)));
@@ -400,6 +386,12 @@ void CPU(gemm_run)(const gemm *g, pool *pl, void *workspace, size_t workspace_by
         for (p.n0 = 0; p.n0 < g->n; p.n0 += p.nc) {
             p.mn = MIN(p.mc, g->m - p.m0);
             p.nn = MIN(p.nc, g->n - p.n0);
-            run_strip(&p, pl);
+            for (p.k0 = 0; p.k0 < g->k; p.k0 += p.kc) {
+                p.kn = MIN(p.kc, g->k - p.k0);
+                p.k_pad = round_up(p.kn, p.kernel->ku);
+                if (!p.task_packs_b) pack_strip(&p, pl, p.n0 > 0 && p.kc >= g->k);
+                int64_t blocks = ceil_div(p.mn, p.block_m) * ceil_div(p.nn, p.block_n);
+                pool_run(pl, blocks, tiles_task, &p);
+            }
         }
 }

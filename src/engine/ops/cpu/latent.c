@@ -38,35 +38,33 @@ typedef struct latent_job {
     bool back;
 } latent_job;
 
-static void expand_row(const latent_job *j, int64_t row) {
+/* Moves n elements of a part to q|k|v; backward, from there. */
+static void move_columns(const latent_job *j, const tensor *part, int64_t at, int64_t in_qkv,
+                         int64_t n) {
+    if (j->back)
+        elems_copy(j->qkv, in_qkv, part, at, n);
+    else
+        elems_copy(part, at, j->qkv, in_qkv, n);
+}
+
+/* The gradient of the shared key is the sum over the heads. */
+static void move_row(const latent_job *j, int64_t row) {
     const latent_shape *s = &j->s;
     int64_t at = row * 3 * s->heads * s->dim, qk = s->rot + s->plain;
     for (int64_t h = 0; h < s->heads; h++) {
         int64_t q = at + h * s->dim, k = q + s->heads * s->dim, v = k + s->heads * s->dim;
         int64_t own = (row * s->heads + h) * (s->plain + s->value);
-        elems_copy(j->q, (row * s->heads + h) * qk, j->qkv, q, qk);
+        move_columns(j, j->q, (row * s->heads + h) * qk, q, qk);
+        move_columns(j, j->kv, own, k + s->rot, s->plain);
+        move_columns(j, j->kv, own + s->plain, v, s->value);
+        if (j->back) continue;
         elems_copy(j->rot, row * s->rot, j->qkv, k, s->rot);
-        elems_copy(j->kv, own, j->qkv, k + s->rot, s->plain);
-        elems_copy(j->kv, own + s->plain, j->qkv, v, s->value);
         elems_clear(j->qkv, q + qk, s->dim - qk);
         elems_clear(j->qkv, k + qk, s->dim - qk);
         elems_clear(j->qkv, v + s->value, s->dim - s->value);
     }
-}
-
-/* The gradient of the shared key is the sum over the heads. */
-static void collect_row(const latent_job *j, int64_t row) {
-    const latent_shape *s = &j->s;
-    int64_t at = row * 3 * s->heads * s->dim, qk = s->rot + s->plain;
-    for (int64_t h = 0; h < s->heads; h++) {
-        int64_t q = at + h * s->dim, k = q + s->heads * s->dim, v = k + s->heads * s->dim;
-        int64_t own = (row * s->heads + h) * (s->plain + s->value);
-        elems_copy(j->qkv, q, j->q, (row * s->heads + h) * qk, qk);
-        elems_copy(j->qkv, k + s->rot, j->kv, own, s->plain);
-        elems_copy(j->qkv, v, j->kv, own + s->plain, s->value);
-    }
     float sum[BLOCK], tmp[BLOCK];
-    for (int64_t e = 0; e < s->rot; e += BLOCK) {
+    for (int64_t e = 0; j->back && e < s->rot; e += BLOCK) {
         int64_t m = MIN(BLOCK, s->rot - e);
         memset(sum, 0, sizeof sum);
         for (int64_t h = 0; h < s->heads; h++) {
@@ -80,7 +78,7 @@ static void collect_row(const latent_job *j, int64_t row) {
 static void latent_task(void *ctx, int64_t i, int worker) {
     const latent_job *j = ctx;
     span rows = span_of(i, rows_per_task(j->qkv->dim[1]), j->s.n);
-    for (int64_t row = rows.lo; row < rows.hi; row++) (j->back ? collect_row : expand_row)(j, row);
+    for (int64_t row = rows.lo; row < rows.hi; row++) move_row(j, row);
 }
 
 static void CPU(latent_qkv)(const op_call *c) {

@@ -7,12 +7,6 @@
 
 static bool reads_fp8(const op_call *c) { return dt_is_fp8(c->in[0].dt); }
 
-/* @return the factor that turns the GEMM of the stored fp8 values into real values. */
-static float fp8_factor(const op_call *c) {
-    const float *a = c->in[3].data, *b = c->in[4].data; /* rows, ops/fp8.h */
-    return a[FP8_UNSCALE] * b[FP8_UNSCALE]; /* 0, for a tensor of zeros: gemm reads it as 1 */
-}
-
 /* x[N,K], w[M,K] -> y[N,M] */
 static gemm forward_gemm(const op_call *c) {
     gemm g = CPU(gemm_of)(&c->in[0], false, &c->in[1], true, &c->out[0]);
@@ -24,26 +18,25 @@ static gemm forward_gemm(const op_call *c) {
     return g;
 }
 
-/* dy[N,M], x[N,K] -> += dw[M,K]; in fp8 both are stored transposed */
-static gemm backward_w_gemm(const op_call *c) {
-    gemm g = CPU(gemm_of)(&c->in[0], !reads_fp8(c), &c->in[1], reads_fp8(c), &c->out[0]);
-    g.accumulate = c->accumulate & 1;
-    return g;
-}
-
 static gemm gemm_of_op(const op_call *c) {
+    gemm g;
     switch (c->op) {
     case OP_LINEAR_BWD_X:
     case OP_LINEAR_BWD_X_GELU: /* dy[N,M], w[M,K] -> dx[N,K]; in fp8 w is stored transposed */
         return CPU(gemm_of)(&c->in[0], false, &c->in[1], reads_fp8(c), &c->out[0]);
-    case OP_LINEAR_BWD_W: return backward_w_gemm(c);
+    case OP_LINEAR_BWD_W: /* dy[N,M], x[N,K] -> += dw[M,K]; in fp8 both are stored transposed */
+        g = CPU(gemm_of)(&c->in[0], !reads_fp8(c), &c->in[1], reads_fp8(c), &c->out[0]);
+        g.accumulate = c->accumulate & 1;
+        return g;
     default: return forward_gemm(c);
     }
 }
 
 static void run_gemm(const op_call *c) {
     gemm g = gemm_of_op(c);
-    if (reads_fp8(c)) g.alpha = fp8_factor(c);
+    const float *a = c->in[3].data, *b = c->in[4].data; /* rows, ops/fp8.h */
+    /* from stored values to real ones; 0, for a tensor of zeros: gemm reads it as 1 */
+    if (reads_fp8(c)) g.alpha = a[FP8_UNSCALE] * b[FP8_UNSCALE];
     CPU(gemm_run)(&g, c->run->pool, c->run->workspace, c->run->workspace_bytes);
 }
 

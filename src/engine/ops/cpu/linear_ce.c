@@ -205,13 +205,6 @@ typedef struct row_slopes {
 
 static double log_of_sum(const row_stats *r) { return log(r->sum) + r->max; }
 
-/* @param v of the whole vocabulary */
-static float row_loss(const op_call *c, const row_stats *r, int64_t v) {
-    double smoothing = (double)c->attr.ce.smoothing, z = log_of_sum(r);
-    double loss = z - r->at_target + (double)c->attr.ce.z_loss * z * z;
-    return (float)(loss + smoothing * (r->at_target - r->logits / (double)v));
-}
-
 /* top1 is the last result of both ops. */
 static void store_top1(const op_call *c, int loss, int64_t at, bool is) {
     float *top1 = c->out[loss ? 2 : 3].data;
@@ -220,7 +213,10 @@ static void store_top1(const op_call *c, int loss, int64_t at, bool is) {
 
 /* @param loss the index of that result @param v of the whole vocabulary */
 static void store_row(const op_call *c, int loss, int64_t at, const row_stats *r, int64_t v) {
-    ((float *)c->out[loss].data)[at] = row_loss(c, r, v);
+    double smoothing = (double)c->attr.ce.smoothing, z = log_of_sum(r);
+    double own = z - r->at_target + (double)c->attr.ce.z_loss * z * z;
+    own += smoothing * (r->at_target - r->logits / (double)v);
+    ((float *)c->out[loss].data)[at] = (float)own;
     store_top1(c, loss, at, r->at_target >= r->max);
 }
 
@@ -333,14 +329,6 @@ static void find_targets(ce_job *s) {
     }
 }
 
-static void gather_with_targets(const ce_job *s) {
-    const tensor *h = &s->h;
-    size_t bytes = (size_t)s->d * dt_size(h->dt);
-    for (int64_t i = 0; i < s->count; i++)
-        memcpy(s->gathered + (size_t)i * bytes,
-               (const char *)h->data + (size_t)s->row[s->from + i] * bytes, bytes);
-}
-
 /* Quantizes an operand by its own maximum. @return the factor that turns what is stored into real values */
 static float quantize_by_maximum(const op_call *of, const tensor *x, const tensor *q) {
     float row[FP8_ROW] = { 0 };
@@ -366,9 +354,12 @@ static void CPU(linear_ce)(const op_call *c) {
     s.z = (float *)align_up((uintptr_t)c->run->workspace, 64);
     if (c->attr.ce.fp8) quantize_operands(&s);
     if (!has_gradients(c)) find_targets(&s);
+    size_t bytes = (size_t)s.d * dt_size(s.h.dt);
     for (s.from = 0; s.from < s.n; s.from += s.rows) {
         s.count = MIN(s.rows, s.n - s.from);
-        if (s.row) gather_with_targets(&s);
+        for (int64_t i = 0; s.row && i < s.count; i++) /* only rows that have a target */
+            memcpy(s.gathered + (size_t)i * bytes,
+                   (const char *)s.h.data + (size_t)s.row[s.from + i] * bytes, bytes);
         run_loss_gemm(&s, logits_gemm(&s));
         pool_run(c->run->pool, s.count, loss_row_task, &s);
         if (c->out[1].data) run_loss_gemm(&s, grad_h_gemm(&s));

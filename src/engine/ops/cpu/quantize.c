@@ -68,25 +68,21 @@ typedef struct quantize_job {
     float scale;
 } quantize_job;
 
-static void quantize_row(const quantize_job *j, dtype dt, int64_t at, int64_t cols, uint8_t *out) {
-    float tmp[BLOCK], scaled[BLOCK];
-    const float *x = elems_get(j->x, at, cols, tmp);
-    for (int64_t k = 0; k < cols; k++) scaled[k] = isfinite(x[k]) ? x[k] * j->scale : NAN;
-    dt_from_f32(dt, scaled, out, cols);
-}
-
 /* A task has ROWS rows: a column of them is contiguous in the transpose. */
 static void quantize_task(void *ctx, int64_t i, int worker) {
     const quantize_job *j = ctx;
     const tensor *q = j->q, *qt = j->qt;
     int64_t n = j->x->dim[0], width = j->x->dim[1];
     span rows = span_of(i, ROWS, n);
+    float tmp[BLOCK], scaled[BLOCK];
     uint8_t bytes[ROWS][BLOCK];
     for (int64_t col = 0; col < width; col += BLOCK) {
         int64_t cols = MIN(BLOCK, width - col);
         for (int64_t r = rows.lo; r < rows.hi; r++) {
             uint8_t *line = bytes[r - rows.lo];
-            quantize_row(j, q->data ? q->dt : qt->dt, r * width + col, cols, line);
+            const float *x = elems_get(j->x, r * width + col, cols, tmp);
+            for (int64_t k = 0; k < cols; k++) scaled[k] = isfinite(x[k]) ? x[k] * j->scale : NAN;
+            dt_from_f32(q->data ? q->dt : qt->dt, scaled, line, cols);
             if (q->data) memcpy((uint8_t *)q->data + r * width + col, line, (size_t)cols);
         }
         if (!qt->data) continue;
@@ -112,19 +108,16 @@ static void norm_row_task(void *ctx, int64_t i, int worker) {
         for (int64_t k = 0; k < m; k++) j->to[at + k] = v[k] * by;
     }
 }
-static void scale_rows(const op_call *c, const tensor *to) {
-    scale_job j = { c, to->data };
-    pool_run(c->run->pool, to->dim[0], norm_row_task, &j);
-}
 
 static void compute_x(const op_call *c, const tensor *x) {
     op_call by = { .attr = c->attr, .in = { c->in[0], c->in[2] }, .out = { *x }, .run = c->run };
+    scale_job rows = { c, x->data };
     switch (c->op) {
     case OP_QUANTIZE_SWIGLU: CPU(swiglu)(&by); break;
     case OP_QUANTIZE_SWIGLU_BWD: CPU(swiglu_bwd)(&by); break;
     case OP_QUANTIZE_GELU: CPU(gelu)(&by); break;
     case OP_QUANTIZE_GELU_BWD: CPU(gelu_bwd)(&by); break;
-    case OP_QUANTIZE_NORM: scale_rows(c, x); break;
+    case OP_QUANTIZE_NORM: pool_run(c->run->pool, x->dim[0], norm_row_task, &rows); break;
     default: BUG("not a fused quantize op");
     }
 }

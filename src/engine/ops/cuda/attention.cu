@@ -180,12 +180,8 @@ static void launch_attend(const op_call *c, const att &a, const att_before &befo
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
     dim3 grid(a.set == QUERIES ? set_blocks(a, a.n) : (unsigned)ceil_div(a.n, a.set),
               (unsigned)a.q);
-    if (a.drop.id)
-        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend_tiles<true>, a, before, mixed(*o),
-               lse);
-    else
-        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend_tiles<false>, a, before,
-               mixed(*o), lse);
+    auto kernel = a.drop.id ? attend_tiles<true> : attend_tiles<false>;
+    LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, kernel, a, before, mixed(*o), lse);
 }
 
 static void set_dropout(att *a, const op_call *c, const tensor *id, const tensor *key_id) {
@@ -469,22 +465,16 @@ static __global__ void grad_keys(att a, mixed dout, const float *lse, const floa
     FOR_EACH_SET(a, first, a.n_keys) grad_key_set<DROPS>(a, dout, lse, rowdot, dkv, first);
 }
 
-template <bool DROPS>
-static void launch_grad_as(const op_call *c, const att &a, const att_grad &g) {
-    size_t shared = (size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
-    dim3 queries(set_blocks(a, a.n), (unsigned)a.q), keys(set_blocks(a, a.n_keys), (unsigned)a.kv);
-    LAUNCH(cuda_of(c), { queries, WARPS * WARP, shared }, grad_queries<DROPS>, a, g.dout, g.o,
-           g.lse, g.dq, g.add, g.rowdot);
-    LAUNCH(cuda_of(c), { keys, WARPS * WARP, shared }, grad_keys<DROPS>, a, g.dout, g.lse,
-           (const float *)g.rowdot, g.dkv);
-}
-
 static void launch_grad(const op_call *c, const att &a, const att_grad &g) {
     if (attention_grad_by_hopper(c, &a, &g) || attention_grad_by_mma(c, a, g)) return;
-    if (a.drop.id)
-        launch_grad_as<true>(c, a, g);
-    else
-        launch_grad_as<false>(c, a, g);
+    size_t shared = (size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
+    dim3 queries(set_blocks(a, a.n), (unsigned)a.q), keys(set_blocks(a, a.n_keys), (unsigned)a.kv);
+    auto of_queries = a.drop.id ? grad_queries<true> : grad_queries<false>;
+    auto of_keys = a.drop.id ? grad_keys<true> : grad_keys<false>;
+    LAUNCH(cuda_of(c), { queries, WARPS * WARP, shared }, of_queries, a, g.dout, g.o, g.lse, g.dq,
+           g.add, g.rowdot);
+    LAUNCH(cuda_of(c), { keys, WARPS * WARP, shared }, of_keys, a, g.dout, g.lse,
+           (const float *)g.rowdot, g.dkv);
 }
 
 static size_t rowdot_bytes(const op_call *c) {

@@ -106,14 +106,6 @@ typedef struct stopwatch {
     cudaEvent_t from, to;
 } stopwatch;
 
-/* @return seconds between the two events; 0 when the calls between them failed. */
-static double seconds_of(const stopwatch *w) {
-    float ms = 0;
-    if (cudaEventSynchronize(w->to) != cudaSuccess) return 0;
-    if (cudaEventElapsedTime(&ms, w->from, w->to) != cudaSuccess) return 0;
-    return ms * 1e-3;
-}
-
 /* @return bytes per second of a copy, the best of some rounds, since whatever else runs only ever slows
  * it down; NaN when an address is NULL. */
 static double device_copy_rate(const stopwatch *w, void *to, const void *from, size_t bytes) {
@@ -123,8 +115,11 @@ static double device_copy_rate(const stopwatch *w, void *to, const void *from, s
         cudaEventRecord(w->from, w->stream);
         if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, w->stream) != cudaSuccess) break;
         cudaEventRecord(w->to, w->stream);
-        double seconds = seconds_of(w);
-        if (seconds > 0) best = fmax((double)bytes / seconds, isnan(best) ? 0 : best);
+        float ms = 0; /* stays 0 where the copy failed */
+        if (cudaEventSynchronize(w->to) != cudaSuccess ||
+            cudaEventElapsedTime(&ms, w->from, w->to) != cudaSuccess || !(ms > 0))
+            continue;
+        best = fmax((double)bytes / (ms * 1e-3), isnan(best) ? 0 : best);
     }
     return best;
 }

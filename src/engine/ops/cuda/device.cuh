@@ -62,24 +62,6 @@ __device__ __forceinline__ void write8(float *p, const float v[8]) {
     ((float4 *)p)[0] = make_float4(v[0], v[1], v[2], v[3]);
     ((float4 *)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
-__device__ __forceinline__ void write8(bf16 *p, const float v[8]) {
-    pack16 a;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        __nv_bfloat162 h = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
-        a.w[i] = *(const uint32_t *)&h;
-    }
-    *(pack16 *)p = a;
-}
-__device__ __forceinline__ void write8(half *p, const float v[8]) {
-    pack16 a;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        half2 h = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
-        a.w[i] = *(const uint32_t *)&h;
-    }
-    *(pack16 *)p = a;
-}
 
 /* Two elements of the type of the first argument, in one word. */
 __device__ __forceinline__ uint32_t pack_two(bf16, float x, float y) {
@@ -89,6 +71,12 @@ __device__ __forceinline__ uint32_t pack_two(bf16, float x, float y) {
 __device__ __forceinline__ uint32_t pack_two(half, float x, float y) {
     half2 v = __floats2half2_rn(x, y);
     return *(const uint32_t *)&v;
+}
+template <class T> __device__ __forceinline__ void write8(T *p, const float v[8]) {
+    pack16 a;
+#pragma unroll
+    for (int i = 0; i < 4; i++) a.w[i] = pack_two(T(), v[2 * i], v[2 * i + 1]);
+    *(pack16 *)p = a;
 }
 
 __device__ __forceinline__ float read1(const void *p, int dt, int64_t i) {
@@ -252,6 +240,16 @@ __device__ __forceinline__ float warp_max(float v) {
 #pragma unroll
     for (int o = WARP / 2; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
     return v;
+}
+/* @return the sum over the block's THREADS_ threads in fp64, to each of them. @param smem [THREADS_] */
+template <int THREADS_> static __device__ double block_sum_f64(double v, double *smem) {
+    smem[threadIdx.x] = v;
+    __syncthreads();
+    for (int o = THREADS_ / 2; o; o >>= 1) {
+        if (threadIdx.x < o) smem[threadIdx.x] += smem[threadIdx.x + o];
+        __syncthreads();
+    }
+    return smem[0];
 }
 /* @return the sum over all threads of the block, to each of them. `smem` holds a float per warp and may
  * be reused by the next call. */

@@ -47,17 +47,16 @@ err cuda_gemm_cache_new(const cuda_device *d, struct cuda_gemm_cache **out) {
 
 size_t cuda_gemm_version(void) { return cublasLtGetVersion(); }
 
-static void tuned_gemm_free(tuned_gemm *t) {
-    if (t->a) cublasLtMatrixLayoutDestroy(t->a);
-    if (t->b) cublasLtMatrixLayoutDestroy(t->b);
-    if (t->c) cublasLtMatrixLayoutDestroy(t->c);
-    if (t->op) cublasLtMatmulDescDestroy(t->op);
-    free(t);
-}
-
 void cuda_gemm_cache_free(struct cuda_gemm_cache *cache) {
     if (!cache) return;
-    for (int i = 0; i < cache->n; i++) tuned_gemm_free(cache->gemm[i]);
+    for (int i = 0; i < cache->n; i++) {
+        tuned_gemm *t = cache->gemm[i];
+        if (t->a) cublasLtMatrixLayoutDestroy(t->a);
+        if (t->b) cublasLtMatrixLayoutDestroy(t->b);
+        if (t->c) cublasLtMatrixLayoutDestroy(t->c);
+        if (t->op) cublasLtMatmulDescDestroy(t->op);
+        free(t);
+    }
     free(cache->gemm);
     gemm_cache_file_close(cache->file);
     cublasLtDestroy(cache->blas);

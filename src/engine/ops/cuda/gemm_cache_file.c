@@ -92,15 +92,6 @@ static bool parse_entry(const char *text, gemm_cache_entry *out) {
     return true;
 }
 
-static void parse_file(struct gemm_cache_file *f, char *text) {
-    char *rest = NULL, *line = strtok_r(text, "\n", &rest);
-    if (!line || strcmp(line, HEADER)) return;
-    while ((line = strtok_r(NULL, "\n", &rest))) {
-        gemm_cache_entry e;
-        if (parse_entry(line, &e)) set_entry(f, &e);
-    }
-}
-
 static void print_file(const struct gemm_cache_file *f, str *out) {
     str_add(out, "%s\n", HEADER);
     for (int i = 0; i < f->n; i++) {
@@ -125,9 +116,13 @@ struct gemm_cache_file *gemm_cache_file_open(int device) {
     str_add(&path, "%s/gemm-%s-%zu.txt", folder, p.name, cublasLtGetVersion());
     f->path = path.text;
     free(folder);
-    char *text = NULL;
+    char *text = NULL, *rest = NULL;
+    gemm_cache_entry entry;
     err e = io_read(f->path, MAX_FILE_BYTES, &text, NULL);
-    if (!e) parse_file(f, text);
+    char *line = e ? NULL : strtok_r(text, "\n", &rest);
+    bool known = line && !strcmp(line, HEADER);
+    while (known && (line = strtok_r(NULL, "\n", &rest)))
+        if (parse_entry(line, &entry)) set_entry(f, &entry);
     err_free(e);
     free(text);
     return f;

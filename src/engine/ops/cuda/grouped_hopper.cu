@@ -413,10 +413,9 @@ template <form F> static bool run_grouped(const op_call *c) {
     g.n = (int)out->dim[1];
     g.depth = (int)rows->dim[1];
     launch_shape s = { (unsigned)cuda_of(c)->device->sms / PAIR * PAIR, THREADS, SHARED_BYTES };
-    if (rows->dt == DT_BF16)
-        LAUNCH(cuda_of(c), s, multiply_groups_hopper<bf16, F>, g);
-    else
-        LAUNCH(cuda_of(c), s, multiply_groups_hopper<half, F>, g);
+    auto kernel =
+        rows->dt == DT_BF16 ? multiply_groups_hopper<bf16, F> : multiply_groups_hopper<half, F>;
+    LAUNCH(cuda_of(c), s, kernel, g);
     return true;
 }
 

@@ -36,21 +36,21 @@ static size_t pair_bytes(const tensor *a, const tensor *b) {
     return a->dt == b->dt || dt_is_fp8(a->dt) ? 0 : fp32_bytes(a) + fp32_bytes(b);
 }
 
-/* @return t converted to fp32, in scratch. */
-static tensor convert_to_fp32(cuda_context *x, const tensor *t, scratch *mem) {
-    tensor wide = *t;
-    wide.dt = DT_F32;
-    wide.data = scratch_alloc(mem, tensor_bytes(&wide));
-    cuda_convert(x, t, &wide);
-    return wide;
+/* @return t converted, in scratch. */
+static tensor convert_to(cuda_context *x, const tensor *t, dtype dt, scratch *mem) {
+    tensor as = *t;
+    as.dt = dt;
+    as.data = scratch_alloc(mem, tensor_bytes(&as));
+    cuda_convert(x, t, &as);
+    return as;
 }
 
 /* @return the GEMM c = op(a) op(b). Operands of different types are both converted to fp32. */
 static cuda_gemm gemm_of(cuda_context *x, tensor a, bool ta, tensor b, bool tb, const tensor *c,
                          scratch *mem) {
     if (a.dt != b.dt && !dt_is_fp8(a.dt)) {
-        a = convert_to_fp32(x, &a, mem);
-        b = convert_to_fp32(x, &b, mem);
+        a = convert_to(x, &a, DT_F32, mem);
+        b = convert_to(x, &b, DT_F32, mem);
     }
     return (cuda_gemm){ .m = c->dim[0],
                         .n = c->dim[1],
@@ -102,8 +102,7 @@ static void gemm_into(const op_call *c, cuda_gemm g, const tensor *to, scratch *
     }
     tensor wide = *to;
     wide.dt = DT_F32;
-    wide.data = scratch_alloc(mem, tensor_bytes(&wide));
-    g.c = wide.data;
+    g.c = wide.data = scratch_alloc(mem, tensor_bytes(&wide));
     g.ct = DT_F32;
     require_gemm(c, &g);
     cuda_convert(cuda_of(c), &wide, to);
@@ -138,16 +137,6 @@ static cuda_gemm op_gemm(const op_call *c, bool ta, bool tb, scratch *mem) {
     return g;
 }
 
-/* @return the bias in the type of the result, which is what the fused epilogue reads. */
-static tensor bias_as(cuda_context *x, const tensor *bias, dtype dt, scratch *mem) {
-    tensor b = *bias;
-    if (!bias->data || bias->dt == dt) return b;
-    b.dt = dt;
-    b.data = scratch_alloc(mem, tensor_bytes(&b));
-    cuda_convert(x, bias, &b);
-    return b;
-}
-
 static void cuda_linear(const op_call *c) {
     cuda_context *x = cuda_of(c);
     bool gelu = c->op == OP_LINEAR_GELU;
@@ -159,7 +148,8 @@ static void cuda_linear(const op_call *c) {
     bool can_fuse =
         writes_result(&g) && (!gelu || (fused.gelu && g.at != DT_F32 && pre->dt == y->dt));
     if (can_fuse && (bias->data || gelu)) {
-        tensor b = bias_as(x, bias, g.ct, &mem);
+        tensor b = *bias; /* the fused epilogue reads it in the type of the result */
+        if (b.data && b.dt != g.ct) b = convert_to(x, bias, g.ct, &mem);
         fused.bias = b.data;
         fused.bias_t = b.dt;
         if (try_gemm(c, &fused)) return;
@@ -310,27 +300,18 @@ static void quantize_whole(const op_call *of, const tensor *x, float *row, const
 }
 
 /* @return the GEMM c = a b^T of operands in fp8. */
-static cuda_gemm fp8_gemm(const tensor *a, const float *a_row, const tensor *b, const float *b_row,
-                          const tensor *c) {
-    return (cuda_gemm){ .m = c->dim[0],
-                        .n = c->dim[1],
-                        .k = a->dim[1],
-                        .a = a->data,
-                        .b = b->data,
-                        .c = c->data,
-                        .at = a->dt,
-                        .bt = b->dt,
-                        .ct = c->dt,
-                        .lda = a->dim[1],
-                        .ldb = b->dim[1],
-                        .ldc = c->dim[1],
-                        .tb = true,
-                        .scale_a = a_row + FP8_UNSCALE,
-                        .scale_b = b_row + FP8_UNSCALE,
-                        .fast = FP8_FAST_BACKWARD };
+static cuda_gemm fp8_gemm(cuda_context *x, const tensor *a, const float *a_row, const tensor *b,
+                          const float *b_row, const tensor *c) {
+    cuda_gemm g = gemm_of(x, *a, false, *b, true, c, NULL);
+    g.scale_a = a_row + FP8_UNSCALE;
+    g.scale_b = b_row + FP8_UNSCALE;
+    g.fast = FP8_FAST_BACKWARD;
+    g.exact = false;
+    return g;
 }
 
 static void cuda_linear_ce_fp8(const op_call *c) {
+    cuda_context *x = cuda_of(c);
     ce_shape s = ce_shape_of(c);
     scratch mem = scratch_of(c);
     ce_fp8 f = ce_fp8_alloc(&s, &mem);
@@ -342,7 +323,7 @@ static void cuda_linear_ce_fp8(const op_call *c) {
         int64_t count = MIN(s.rows, s.n - from);
         tensor h = row_range(&f.h, from, count), dh = row_range(&c->out[1], from, count);
         tensor zc = tensor_of(z, s.zt, 2, (int64_t[]){ count, s.v });
-        cuda_gemm g = fp8_gemm(&h, f.h_row, &f.w, f.w_row, &zc);
+        cuda_gemm g = fp8_gemm(x, &h, f.h_row, &f.w, f.w_row, &zc);
         g.ldc = s.stride;
         g.fast = FP8_FAST_FORWARD;
         require_gemm(c, &g);
@@ -351,15 +332,15 @@ static void cuda_linear_ce_fp8(const op_call *c) {
             &(cuda_softmax){ c, z, s.zt, from, count, s.v, s.stride, grad, f.dz.data, f.dz_row });
         tensor dz = row_range(&f.dz, 0, count);
         if (dh_wanted) {
-            g = fp8_gemm(&dz, f.dz_row, &f.wt, f.w_row, &dh);
+            g = fp8_gemm(x, &dz, f.dz_row, &f.wt, f.w_row, &dh);
             require_gemm(c, &g);
         }
         if (dw_wanted) {
             tensor ht = f.ht; /* dzt replaces the logits, which nothing reads any more */
             tensor dzt = tensor_of(z, DT_E5M2, 2, (int64_t[]){ s.v, count });
-            cuda_transpose_fp8(cuda_of(c), &dz, &dzt);
+            cuda_transpose_fp8(x, &dz, &dzt);
             ht.data = (char *)ht.data + from;
-            g = fp8_gemm(&dzt, f.dz_row, &ht, f.h_row, &c->out[2]);
+            g = fp8_gemm(x, &dzt, f.dz_row, &ht, f.h_row, &c->out[2]);
             g.accumulate = from > 0 || (c->accumulate & 4);
             require_gemm(c, &g);
         }
@@ -376,8 +357,8 @@ static void cuda_linear_ce(const op_call *c) {
     scratch mem = scratch_of(c);
     tensor h = c->in[0], w = c->in[1];
     if (h.dt != w.dt) {
-        h = convert_to_fp32(x, &h, &mem);
-        w = convert_to_fp32(x, &w, &mem);
+        h = convert_to(x, &h, DT_F32, &mem);
+        w = convert_to(x, &w, DT_F32, &mem);
     }
     columns part[2];
     int parts = split_columns(c, &s, part);

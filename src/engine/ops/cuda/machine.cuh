@@ -62,27 +62,16 @@ MULTIPLY_16X8X16(__nv_bfloat16, "bf16")
 MULTIPLY_16X8X16(__half, "f16")
 
 /* ---- approximate functions, correct to a few units in the last place ------------------------------ */
-static __device__ __forceinline__ float exp2_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-static __device__ __forceinline__ float rcp_approx(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-/* Correct to 11 bits. */
-static __device__ __forceinline__ float tanh_approx(float x) {
-    float y;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+#define APPROXIMATION(name, instruction)                                                           \
+    static __device__ __forceinline__ float name(float x) {                                        \
+        float y;                                                                                   \
+        asm(instruction ".f32 %0, %1;" : "=f"(y) : "f"(x));                                        \
+        return y;                                                                                  \
+    }
+APPROXIMATION(exp2_approx, "ex2.approx.ftz")
+APPROXIMATION(rcp_approx, "rcp.approx.ftz")
+APPROXIMATION(tanh_approx, "tanh.approx") /* correct to 11 bits */
 /* Correct to two units in the last place, which no weight update shows; the exact form is a call. */
-static __device__ __forceinline__ float sqrt_approx(float x) {
-    float y;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+APPROXIMATION(sqrt_approx, "sqrt.approx")
 
 #endif

@@ -65,13 +65,10 @@ static size_t slot_part_bytes(const op_call *c, int k) {
     if (!passes_through_slot(c, k)) return 0;
     return align_up(piece_bytes(&c->out[k], MIN((int64_t)PIECE, tensor_count(&c->in[0]))), 256);
 }
-static size_t slot_bytes(const op_call *c) {
-    size_t sum = 0;
-    for (int k = 0; k < OP_MAX_OUT; k++) sum += slot_part_bytes(c, k);
-    return sum;
-}
 size_t cuda_offload_workspace(const op_backend *b, const op_call *c, int threads) {
-    return SLOTS * slot_bytes(c);
+    size_t slot = 0;
+    for (int k = 0; k < OP_MAX_OUT; k++) slot += slot_part_bytes(c, k);
+    return SLOTS * slot;
 }
 
 /* Divides the whole workspace, not what this call needs: all calls of a queue have the same

@@ -250,13 +250,9 @@ extern "C" bool cuda_batch_gemm_hopper(cuda_context *x, const cuda_batch_gemm *c
     g.batch = (int)c->to.dim[0];
     g.m = (int)c->to.dim[1], g.n = (int)c->to.dim[2], g.depth = (int)c->a.dim[2];
     launch_shape s = { (unsigned)x->device->sms / PAIR * PAIR, THREADS, SHARED_BYTES };
-    if (c->symmetric && c->a.dt == DT_BF16)
-        LAUNCH(x, s, multiply_batch_hopper<bf16, true>, g);
-    else if (c->symmetric)
-        LAUNCH(x, s, multiply_batch_hopper<half, true>, g);
-    else if (c->a.dt == DT_BF16)
-        LAUNCH(x, s, multiply_batch_hopper<bf16, false>, g);
-    else
-        LAUNCH(x, s, multiply_batch_hopper<half, false>, g);
+    bool bf = c->a.dt == DT_BF16;
+    auto symmetric = bf ? multiply_batch_hopper<bf16, true> : multiply_batch_hopper<half, true>;
+    auto plain = bf ? multiply_batch_hopper<bf16, false> : multiply_batch_hopper<half, false>;
+    LAUNCH(x, s, c->symmetric ? symmetric : plain, g);
     return true;
 }

@@ -4,16 +4,6 @@
 
 enum { THREADS = 512, LOADS = 4, TILE = THREADS * LOADS * 4 };
 
-static __device__ double block_sum_f64(double v, double *smem) {
-    smem[threadIdx.x] = v;
-    __syncthreads();
-    for (int o = THREADS / 2; o; o >>= 1) {
-        if (threadIdx.x < o) smem[threadIdx.x] += smem[threadIdx.x + o];
-        __syncthreads();
-    }
-    return smem[0];
-}
-
 static __device__ __forceinline__ double sum_of_squares(float4 v) {
     double x = v.x, y = v.y, z = v.z, w = v.w;
     return (x * x + y * y) + (z * z + w * w);
@@ -39,7 +29,7 @@ static __global__ void __launch_bounds__(THREADS)
             }
         }
     }
-    sum = block_sum_f64(sum, smem);
+    sum = block_sum_f64<THREADS>(sum, smem);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
@@ -47,7 +37,7 @@ static __global__ void __launch_bounds__(THREADS)
 static __global__ void sum_partial_squares(const double *partial, int n, float by, float *out,
                                            bool accumulate) {
     __shared__ double smem[THREADS];
-    double sum = block_sum_f64(threadIdx.x < n ? partial[threadIdx.x] : 0, smem) * by;
+    double sum = block_sum_f64<THREADS>(threadIdx.x < n ? partial[threadIdx.x] : 0, smem) * by;
     if (threadIdx.x) return;
     if (accumulate) sum += (double)out[0] + out[1];
     out[0] = (float)sum;

@@ -32,18 +32,6 @@ static __device__ float beta2_of(const step_block *s, float &rest) {
     return (float)(1 - power);
 }
 
-/* Sums a double over the block into partial[block]. */
-static __device__ void store_partial_sum(double *partial, double v) {
-    __shared__ double smem[THREADS];
-    smem[threadIdx.x] = v;
-    __syncthreads();
-    for (int o = THREADS / 2; o; o >>= 1) {
-        if (threadIdx.x < o) smem[threadIdx.x] += smem[threadIdx.x + o];
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) partial[blockIdx.x] = smem[0];
-}
-
 /* ---- Adafactor: ops/cpu/update_adafactor.c has the formulas -------------------------------------- */
 /* A block per row at a time. */
 static __global__ void factor_row_sums(const float *g, float *sum, matrix_slice m, float eps,
@@ -126,7 +114,9 @@ static __global__ void factor_moments(float *row_sum, float *col_sum, float *row
         cols[i] = b2 * cols[i] + rest * (col_sum[i] / r);
         col_sum[i] = 1 / sqrtf(cols[i]);
     }
-    store_partial_sum(partial, total); /* the block is the first */
+    __shared__ double doubles[THREADS];
+    total = block_sum_f64<THREADS>(total, doubles);
+    if (threadIdx.x == 0) partial[blockIdx.x] = total; /* the block is the first */
     __syncthreads();
     float mean = (float)(partial[0] / r);
     for (int64_t i = threadIdx.x; i < r; i += THREADS) row_sum[i] = 1 / sqrtf(rows[i] / mean);

@@ -37,20 +37,6 @@ static void enter_amx(void) { _tile_loadconfig(&full_tiles); }
 
 static void leave_amx(void) { _tile_release(); }
 
-static inline void store_sums(float *c, int64_t ldc) {
-    _tile_stored(0, c, ldc * 4);
-    _tile_stored(1, c + 16, ldc * 4);
-    _tile_stored(2, c + 16 * ldc, ldc * 4);
-    _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
-}
-
-static inline void load_sums(const float *c, int64_t ldc) {
-    _tile_loadd(0, c, ldc * 4);
-    _tile_loadd(1, c + 16, ldc * 4);
-    _tile_loadd(2, c + 16 * ldc, ldc * 4);
-    _tile_loadd(3, c + 16 * ldc + 16, ldc * 4);
-}
-
 static inline void zero_sums(void) {
     _tile_zero(0);
     _tile_zero(1);
@@ -61,10 +47,14 @@ static inline void zero_sums(void) {
 /* Rows of A are `row` bytes apart, steps of K `step` bytes. */
 static inline void multiply_amx_tile(int64_t k, const char *a, size_t row, size_t step,
                                      const char *b, float *c, int64_t ldc, bool add) {
-    if (add)
-        load_sums(c, ldc);
-    else
+    if (add) {
+        _tile_loadd(0, c, ldc * 4);
+        _tile_loadd(1, c + 16, ldc * 4);
+        _tile_loadd(2, c + 16 * ldc, ldc * 4);
+        _tile_loadd(3, c + 16 * ldc + 16, ldc * 4);
+    } else {
         zero_sums();
+    }
     for (; k > 0; k -= STEP, a += step, b += NR * STEP * 2) {
         _tile_loadd(4, a, row);
         _tile_loadd(5, b, NR * 4);
@@ -76,7 +66,10 @@ static inline void multiply_amx_tile(int64_t k, const char *a, size_t row, size_
         _tile_loadd(4, a, row);
         _tile_dpbf16ps(1, 4, 5);
     }
-    store_sums(c, ldc);
+    _tile_stored(0, c, ldc * 4);
+    _tile_stored(1, c + 16, ldc * 4);
+    _tile_stored(2, c + 16 * ldc, ldc * 4);
+    _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
 }
 
 static void multiply_register_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
