@@ -40,6 +40,9 @@ err cli_parse_config(const cli_spec *s, int argc, char **argv, struct config *c,
 /* Prints the table as help text. */
 void cli_print_args(const cli_spec *s);
 
+/* @return the columns of standard output, at most 160; `otherwise` where it is not a terminal, or narrower than `least`. */
+int cli_width(int least, int otherwise);
+
 /* Ends a process that hangs where nothing can be unwound. */
 void cli_exit_stalled(void);
 

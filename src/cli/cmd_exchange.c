@@ -34,10 +34,6 @@ static void report_written(const char *verb, const model *m, const hf_family *f,
 }
 
 /* ---- import ------------------------------------------------------------------------------- */
-static err copy_if_there(const char *from, const char *to, const char *name) {
-    return io_has(from, name) ? io_copy(PATH_IN(from, name), PATH_IN(to, name)) : OK;
-}
-
 /* Whether a tokenizer is the built-in one, whose ids are bytes: what exports of byte models hold. One
  * that cannot be opened is not, and is reported by what needs it. */
 static bool is_bytes(const char *path) {
@@ -56,7 +52,8 @@ static err import_tokenizer(const char *from, const char *run, ckpt_state *s) {
     s->bytes = io_has(from, "tokenizer.json") && is_bytes(PATH_IN(from, "tokenizer.json"));
     s->prefixed = true; /* as its tokenizer does it */
     TRY(io_make_dirs(run));
-    if (!s->bytes) TRY(copy_if_there(from, run, "tokenizer.json"));
+    if (!s->bytes && io_has(from, "tokenizer.json"))
+        TRY(io_copy(PATH_IN(from, "tokenizer.json"), PATH_IN(run, "tokenizer.json")));
     return hf_keep_files(from, run);
 }
 

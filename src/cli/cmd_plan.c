@@ -126,9 +126,7 @@ const char *show_rounded(double v) {
 }
 
 void plan_print_json(json_t *doc) {
-    json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
-    printf("\n");
-    json_decref(doc);
+    io_json_print(stdout, doc, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

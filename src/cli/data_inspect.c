@@ -76,9 +76,7 @@ json_t *look_info_json(const data_info *info, int shards) {
 }
 
 err look_print_json(json_t *o) {
-    json_dumpf(o, stdout, JSON_INDENT(2));
-    printf("\n");
-    json_decref(o);
+    io_json_print(stdout, o, JSON_INDENT(2));
     if (fflush(stdout) != 0) return ERR("cannot write to standard output: %s", strerror(errno));
     return OK;
 }

@@ -50,13 +50,6 @@ static err open_run(const char *option, const char *path, const mix_file *m, ser
     return OK;
 }
 
-/* @return the row of a step, from `row` on; rows ascend by steps. */
-static int64_t advance_to_step(const series *s, double step, int64_t row) {
-    const series_column *steps = series_find(s, "step");
-    while (row < series_rows(s) && series_in_row(steps, row) < step) row++;
-    return row;
-}
-
 /* Multiplies the weights by exp(rate x excess) and puts a little of equal shares to them. */
 static void update_weights(reweighing *w, const double *excess, const reweigh_args *a) {
     double sum = 0, most = 0;
@@ -77,7 +70,9 @@ static err reweigh_all(reweighing *w, const reweigh_args *a) {
     for (int64_t row = 0, other = 0; row < series_rows(w->proxy); row++) {
         double step = series_in_row(steps, row);
         bool all = true;
-        other = advance_to_step(w->reference, step, other);
+        while (other < series_rows(w->reference) && /* rows ascend by steps */
+               series_in_row(series_find(w->reference, "step"), other) < step)
+            other++;
         if (other == series_rows(w->reference)) break;
         if (series_in_row(series_find(w->reference, "step"), other) != step) continue;
         for (int i = 0; i < w->mix.n && all; i++) {
@@ -152,9 +147,7 @@ static void print_reweighed(const reweighing *w, const reweigh_args *a) {
                                 json_pack("{s:f, s:f, s:f}", "before", w->before[i], "excess_loss",
                                           w->excess[i], "weight", w->mean[i]));
         json_t *doc = json_pack("{s:I, s:o}", "steps", (json_int_t)w->steps, "sources", all);
-        json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        printf("\n");
-        json_decref(doc);
+        io_json_print(stdout, doc, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         return;
     }
     printf("%lld steps\n  %-30s %9s %12s %9s\n", (long long)w->steps, "source", "before",

@@ -106,12 +106,6 @@ static json_t *sum_sources(const data_source *s) {
 
 /* ---- telling ------------------------------------------------------------------------------------ */
 
-static void print_bar(int64_t n, int64_t most) {
-    int full = most ? (int)((double)n / (double)most * BAR + 0.5) : 0;
-    for (int i = 0; i < MAX(full, n > 0); i++) putchar('#');
-    putchar('\n');
-}
-
 static void print_lengths(const token_stats *t) {
     int64_t most = 0;
     int first = class_of(t->shortest), last = class_of(t->longest);
@@ -122,7 +116,9 @@ static void print_lengths(const token_stats *t) {
     for (int k = first; k <= last; k++) {
         printf("%12lld to %-12lld %12lld  ", 1LL << k, (1LL << (k + 1)) - 1,
                (long long)t->length[k]);
-        print_bar(t->length[k], most);
+        int full = most ? (int)((double)t->length[k] / (double)most * BAR + 0.5) : 0;
+        for (int i = 0; i < MAX(full, t->length[k] > 0); i++) putchar('#');
+        putchar('\n');
     }
 }
 
