@@ -31,8 +31,8 @@ static const cli_arg args[] = {
       "with --cluster: how long GEMMs run (default 2); less tests less memory and disk too, and "
       "with --calibrate times fewer steps" },
 };
-const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate | --cluster]", args,
-                                   (int)COUNT_OF(args), 0 };
+const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate | --cluster]", CLI_ARGS(args),
+                                   0 };
 
 /* ---- findings ---------------------------------------------------------------------------------- */
 typedef struct cpu_findings {

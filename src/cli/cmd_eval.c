@@ -43,7 +43,7 @@ static const cli_arg args[] = {
 };
 const cli_spec cmd_eval_spec = { "eval",
                                  "MODEL [--data FILE,...] [--tasks [NAME=]FILE,...] [options]",
-                                 args, (int)COUNT_OF(args), 1 };
+                                 CLI_ARGS(args), 1 };
 
 /* ---- progress: a line that is rewritten on a terminal, a line every few seconds elsewhere -------- */
 typedef struct shown_progress {

@@ -24,8 +24,8 @@ static const cli_arg export_args[] = {
       "split the weights into files of at most N bytes" },
 };
 static const cli_spec import_spec = { "import", "HF_FOLDER RUN", NULL, 0, 2 };
-const cli_spec cmd_export_spec = { "export", "RUN FOLDER|FILE.gguf [options]", export_args,
-                                   (int)COUNT_OF(export_args), 2 };
+const cli_spec cmd_export_spec = { "export", "RUN FOLDER|FILE.gguf [options]",
+                                   CLI_ARGS(export_args), 2 };
 
 static void report_written(const char *verb, const model *m, const hf_family *f, const char *to) {
     char n[32];

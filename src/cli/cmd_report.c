@@ -19,9 +19,7 @@ static const cli_arg args[] = {
     { "assert-equal-loss", ARG_REAL, AT(tolerance), "X",
       "fail unless the losses of all runs agree to within a fraction X in every step" },
 };
-const cli_spec cmd_report_spec = {
-    "report", "RUN... [options]", args, (int)COUNT_OF(args), 1, true
-};
+const cli_spec cmd_report_spec = { "report", "RUN... [options]", CLI_ARGS(args), 1, true };
 
 static err write_report_file(const run_report *const *runs, int n, report_format format,
                              const char *path) {

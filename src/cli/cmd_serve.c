@@ -36,9 +36,8 @@ static const cli_arg args[] = {
       "with --generate: auto, cpu or cuda (default auto: the GPU if there is one)" },
     { "device.index", ARG_COUNT, AT(index), "N", "with --generate: index of the GPU, from 0" },
 };
-const cli_spec cmd_serve_spec = { "serve", "[RUN...] [CONFIG.yaml...] [options]",
-                                  args,    (int)COUNT_OF(args),
-                                  0,       true };
+const cli_spec cmd_serve_spec = { "serve", "[RUN...] [CONFIG.yaml...] [options]", CLI_ARGS(args), 0,
+                                  true };
 
 /* Runs are folders; a file is a config to plan. Moves the runs to the front. @return how many there are. */
 static int sort_out_runs(char **words, int n) {

@@ -27,8 +27,7 @@ static const cli_arg args[] = {
     { "dry-run", ARG_FLAG, AT(dry), "", "print the commands instead of running them" },
 };
 const cli_spec cmd_sweep_spec = { "sweep", "NAME|FILE.yaml [--section.key=value ...] [options]",
-                                  args,    (int)COUNT_OF(args),
-                                  0,       true };
+                                  CLI_ARGS(args), 0, true };
 
 /* ---- the comparison -------------------------------------------------------------------------------- */
 static err print_comparison(const sweep *s, const char *dir, run_report *const *runs, int n) {

@@ -104,7 +104,7 @@ static const cli_arg args[] = {
       "treat the line \"stop\" on standard input as a SIGUSR1; launchers use it" },
 };
 const cli_spec cmd_train_spec = { "train", "[CONFIG.yaml] [--section.key=value ...] [options]",
-                                  args, (int)COUNT_OF(args), 0 };
+                                  CLI_ARGS(args), 0 };
 
 err cli_read_train(int argc, char **argv, config *c, train_options *o, train_flags *f) {
     train_own_args a = { 0 };

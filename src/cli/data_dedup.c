@@ -378,7 +378,7 @@ const cli_subcommand data_dedup = {
     .summary =
         "remove copies and near copies of documents, repeated paragraphs, or repeated substrings",
     .run_rank = run_dedup_rank,
-    .spec = { "data dedup", "[options] INPUT...", args, (int)COUNT_OF(args), 1, true },
+    .spec = { "data dedup", "[options] INPUT...", CLI_ARGS(args), 1, true },
     .help =
         "By default words are compared in lower case, without accents and punctuation; numbers\n"
         "count, so reports that differ only in figures are not copies.\n"

@@ -329,7 +329,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_explain = {
     .summary = "which rule of which transform dropped or changed a document",
     .run = run_explain,
-    .spec = { "data explain", "DOCUMENT FOLDER", args, (int)COUNT_OF(args), 2, false },
+    .spec = { "data explain", "DOCUMENT FOLDER", CLI_ARGS(args), 2, false },
     .help =
         "DOCUMENT is an id or a URL; FOLDER what the last transform wrote. The transforms before it are found\n"
         "by the state.json of each folder. What a filter dropped is judged again, by the options that\n"

@@ -46,8 +46,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_export_command = {
     .summary = "write tokens as files of Megatron, llm.c, nanoGPT or Hugging Face datasets",
     .run = run_export,
-    .spec = { "data export", "SOURCE --to FORMAT --out PATH [options]", args, (int)COUNT_OF(args),
-              1, false },
+    .spec = { "data export", "SOURCE --to FORMAT --out PATH [options]", CLI_ARGS(args), 1, false },
     .help =
         "SOURCE is a folder of shards or any token file that ingot reads. Documents are not cut.\n"
         "\n"

@@ -208,7 +208,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_inspect = {
     .summary = "describe token files or a text, and show some of it",
     .run = run,
-    .spec = { "data inspect", "PATH [options]", args, (int)COUNT_OF(args), 1, false },
+    .spec = { "data inspect", "PATH [options]", CLI_ARGS(args), 1, false },
     .help =
         "PATH is a folder of shards, a .tok file, llm.c or nanoGPT .bin, Megatron .bin and .idx,\n"
         "JSON lines or a text.\n"

@@ -211,8 +211,8 @@ static const cli_arg args[] = {
 const cli_subcommand data_reweigh = {
     .summary = "weights of a mix from the losses of two small runs (DoReMi)",
     .run = run_reweigh,
-    .spec = { "data reweigh", "MIX.yaml --run RUN --reference RUN [options]", args,
-              (int)COUNT_OF(args), 1, false },
+    .spec = { "data reweigh", "MIX.yaml --run RUN --reference RUN [options]", CLI_ARGS(args), 1,
+              false },
     .help =
         "Sources on which the run is further above the reference get more weight: at every step that both\n"
         "logged, a weight is multiplied by exp(rate x excess loss); the result is the mean over the steps.\n"

@@ -244,7 +244,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_stats = {
     .summary = "count documents, tokens, sources and lengths",
     .run = run,
-    .spec = { "data stats", "PATH [options]", args, (int)COUNT_OF(args), 1, false },
+    .spec = { "data stats", "PATH [options]", CLI_ARGS(args), 1, false },
     .help = "Reads every token of a folder of shards, a token file or a text.\n"
             "\n"
             "Example\n"

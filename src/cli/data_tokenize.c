@@ -189,8 +189,8 @@ static const cli_arg args[] = {
 const cli_subcommand data_tokenize = {
     .summary = "turn documents into shards of tokens",
     .run_rank = run_tokenize_rank,
-    .spec = { "data tokenize", "INPUT... -t TOKENIZER --out FOLDER [options]", args,
-              (int)COUNT_OF(args), 1, true },
+    .spec = { "data tokenize", "INPUT... -t TOKENIZER --out FOLDER [options]", CLI_ARGS(args), 1,
+              true },
     .help =
         "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or\n"
         "compressed. Without -t, tokens are bytes.\n"

@@ -203,8 +203,7 @@ static const cli_arg args[] = {
 const cli_subcommand tokenizer_train = {
     .summary = "learn a BPE or Unigram tokenizer from text",
     .run = run,
-    .spec = { "tokenizer train", "INPUT... --out FILE [options]", args, (int)COUNT_OF(args), 1,
-              true },
+    .spec = { "tokenizer train", "INPUT... --out FILE [options]", CLI_ARGS(args), 1, true },
     .help =
         "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or compressed.\n"
         "The file is a tokenizer.json that Hugging Face's library loads. The vocabulary and merges of\n"
