@@ -311,10 +311,7 @@ static err run_explain(const cli_subcommand *self, int argc, char **argv) {
             ERR("no document with the id or URL \"%s\" in %s, nor in what it was made from", x.name,
                 words[1]),
             "`ingot data inspect` shows documents with their ids");
-    if (!e && a.json) {
-        json_dumpf(x.steps, stdout, JSON_INDENT(2));
-        printf("\n");
-    }
+    if (!e && a.json) io_json_print(stdout, json_incref(x.steps), JSON_INDENT(2));
     for (size_t i = 0; i < json_array_size(x.steps) && !e && !a.json; i++)
         print_step(json_array_get(x.steps, i));
     json_decref(x.steps);

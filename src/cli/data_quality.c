@@ -1,5 +1,6 @@
 /* ingot data quality train, data language train: a classifier of documents from labelled ones. */
 #include "cli/data_common.h"
+#include "io/io.h"
 #include "curate/curate.h"
 
 #include <stdlib.h>
@@ -27,9 +28,7 @@ static void print_quality_json(const char *out, const quality_report *r) {
                           "words", (json_int_t)r->words, "held_out", (json_int_t)r->held_out,
                           "correct", (json_int_t)r->correct, "labels", labels);
     BUG_IF(!o);
-    json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(o);
+    io_json_print(stdout, o, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
 
 static void print_quality_report(const char *out, const quality_report *r) {

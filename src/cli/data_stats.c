@@ -217,11 +217,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     look_text l = { 0 };
     err e = OK;
     TRY(cli_parse(&self->spec, argc, argv, &a, &a.input));
-    raw_dtype dtype = RAW_GUESS;
-    if (a.dtype) TRY(raw_dtype_parse(a.dtype, &dtype));
-    TRY(data_open_paths(&a.input, 1, &(data_options){ .held_out = a.held_out, .raw_dtype = dtype },
-                        &s));
-    if (!s) return ERR("%s: nothing was held out there", a.input);
+    TRY(look_open(a.input, a.dtype, a.held_out, &s));
     TRY_CLEAN(look_text_open(s, a.tokenizer, &l));
     TRY_CLEAN(print_stats(&a, s, &l));
 cleanup:

@@ -27,9 +27,7 @@ static void print_tokenize_json(const char *out, const tokenize_report *r) {
         (json_int_t)r->empty, "excluded", (json_int_t)r->excluded, "seconds", r->seconds,
         "peak_memory_bytes", (json_int_t)r->peak_memory);
     BUG_IF(!o);
-    json_dumpf(o, stdout, JSON_INDENT(2));
-    printf("\n");
-    json_decref(o);
+    io_json_print(stdout, o, JSON_INDENT(2));
 }
 
 static void print_tokenize_report(const char *out, const tokenize_report *r) {

@@ -354,14 +354,14 @@ static err finish_olmo(convert_source *s) {
     const char *strategy = convert_take(s, "distributed_strategy"),
                *load = convert_take(s, "load_path");
     bool tokens = convert_is(s, "scheduler.units", "tokens");
+    const char *unit = tokens ? "tokens" : "";
     const char *z_loss = convert_take(s, "auxiliary_loss_multiplier");
     if (z_loss && convert_true(s, "softmax_auxiliary_loss"))
         TRY(convert_set(s, "auxiliary_loss_multiplier", "training.z_loss", z_loss));
     else if (z_loss)
         convert_leave_out(s, "auxiliary_loss_multiplier", z_loss);
     TRY(set_olmo_model(s));
-    TRY(convert_set_amount(s, "scheduler.t_warmup", "lr_scheduler.warmup", warmup,
-                           tokens ? "tokens" : ""));
+    TRY(convert_set_amount(s, "scheduler.t_warmup", "lr_scheduler.warmup", warmup, unit));
     TRY(set_duration(s, "max_duration"));
     if (!isnan(most)) {
         cfg_amount run = s->c->training.steps;
@@ -369,13 +369,10 @@ static err finish_olmo(convert_source *s) {
             convert_refuse(s, "scheduler.t_max", convert_take(s, "scheduler.t_max"),
                            "max_duration is in another unit");
         else if (most < run.value)
-            TRY(convert_set_amount(s, "scheduler.t_max", "lr_scheduler.length", most,
-                                   tokens ? "tokens" : ""));
+            TRY(convert_set_amount(s, "scheduler.t_max", "lr_scheduler.length", most, unit));
         else if (most > run.value) {
-            TRY(convert_set_amount(s, "max_duration", "training.stop", run.value,
-                                   tokens ? "tokens" : ""));
-            TRY(convert_set_amount(s, "scheduler.t_max", "training.steps", most,
-                                   tokens ? "tokens" : ""));
+            TRY(convert_set_amount(s, "max_duration", "training.stop", run.value, unit));
+            TRY(convert_set_amount(s, "scheduler.t_max", "training.steps", most, unit));
         }
     }
     TRY(convert_set_number(s, "stop_at", "training.stop", convert_take_number(s, "stop_at")));
