@@ -87,7 +87,7 @@ static const struct status_number {
     NUMBER(flops_per_token, REAL, NAN),
 };
 
-static double number_of(const run_status *s, const struct status_number *n) {
+static double known_number(const run_status *s, const struct status_number *n) {
     const char *at = (const char *)s + n->offset;
     double v = n->kind < REAL ? (double)*(const int64_t *)at : *(const double *)at;
     return (n->kind == COUNT_NULLED || n->kind == REAL_NULLED) && v <= n->none ? NAN : v;
@@ -96,14 +96,14 @@ static double number_of(const run_status *s, const struct status_number *n) {
 double status_number(const run_status *s, const char *key) {
     size_t i = 0;
     while (strcmp(numbers[i].key, key) != 0) BUG_IF(++i == COUNT_OF(numbers));
-    return number_of(s, &numbers[i]);
+    return known_number(s, &numbers[i]);
 }
 
 json_t *status_json(const run_status *s) {
     json_t *o = json_object(), *alerts = json_array();
     json_object_set_new(o, "state", json_string(run_state_names[s->state]));
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
-        double v = number_of(s, &numbers[i]);
+        double v = known_number(s, &numbers[i]);
         bool whole = isfinite(v) && v == floor(v) && fabs(v) < 9e15;
         json_object_set_new(o, numbers[i].key,
                             whole ? json_integer((json_int_t)v) : io_json_number(v));
