@@ -66,15 +66,14 @@ static void update_weights(reweighing *w, const double *excess, const reweigh_ar
 
 static err reweigh_all(reweighing *w, const reweigh_args *a) {
     double *excess = mem_alloc((size_t)w->mix.n * sizeof *excess);
-    const series_column *steps = series_find(w->proxy, "step");
+    const series_column *steps = series_find(w->proxy, "step"),
+                        *others = series_find(w->reference, "step");
     for (int64_t row = 0, other = 0; row < series_rows(w->proxy); row++) {
         double step = series_in_row(steps, row);
         bool all = true;
-        while (other < series_rows(w->reference) && /* rows ascend by steps */
-               series_in_row(series_find(w->reference, "step"), other) < step)
-            other++;
+        while (other < series_rows(w->reference) && series_in_row(others, other) < step) other++;
         if (other == series_rows(w->reference)) break;
-        if (series_in_row(series_find(w->reference, "step"), other) != step) continue;
+        if (series_in_row(others, other) != step) continue;
         for (int i = 0; i < w->mix.n && all; i++) {
             const char *name = w->mix.entries[i].name;
             double loss = series_in_row(loss_column(w->proxy, name), row);
