@@ -20,7 +20,8 @@ static err read_run(const plan_args *a, const plan_machine *m, const scaling_poi
     TRY(read_or("failures", a->failures, 0.01, &r->failures_per_node_day));
     TRY(read_or("restart", a->restart, 600, &r->restart_s));
     TRY(read_or("repair", a->repair, 86400, &r->repair_s));
-    double broken = r->nodes * r->failures_per_node_day * r->repair_s / 86400; /* at a time */
+    /* Spares are enough for the nodes that are in repair at a time, and three deviations more. */
+    double broken = r->nodes * r->failures_per_node_day * r->repair_s / 86400;
     TRY(read_or("spares", a->spares, fmax(1, round(broken + 3 * sqrt(broken))), &r->spares));
     return read_or("checkpoint-time", a->checkpoint_time,
                    fmax(5, checkpoint / (r->nodes * m->gpu->disk)), &r->checkpoint_s);

@@ -87,17 +87,13 @@ static void count_element(filter_worker *w, text_span s, element_repeats *r) {
     r->chars += utf8_length(s.at, s.len);
 }
 
-static int64_t count_line_feeds(text_span text) {
-    int64_t n = 0;
-    for (size_t i = 0; i < text.len; i++) n += text.at[i] == '\n';
-    return n;
-}
-
 static element_repeats count_text_parts(filter_worker *w, text_span text, size_t least) {
     element_repeats r = { 0 };
     text_span part;
     bool done = false;
-    seen_clear(&w->seen, count_line_feeds(text) + 1);
+    int64_t lines = 1;
+    for (size_t i = 0; i < text.len; i++) lines += text.at[i] == '\n';
+    seen_clear(&w->seen, lines);
     while (next_part(&text, least, &done, &part)) count_element(w, part, &r);
     return r;
 }
