@@ -125,7 +125,7 @@ static err run_diff(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand ckpt_diff = {
     .summary = "compare the tensors of two checkpoints",
     .run = run_diff,
-    .spec = { "ckpt diff", "RUN RUN [--json]", ckpt_flag_args, (int)COUNT_OF(ckpt_flag_args), 2 },
+    .spec = { "ckpt diff", "RUN RUN [--json]", CLI_ARGS(ckpt_flag_args), 2 },
     .help =
         "Each RUN is a run folder, whose newest complete checkpoint is used, or a checkpoint\n"
         "inside one, or the URL of either in an object store (s3://bucket/run), which is downloaded to\n"

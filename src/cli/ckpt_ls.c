@@ -72,7 +72,7 @@ static err run_ls(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand ckpt_ls = {
     .summary = "list the checkpoints of a run",
     .run = run_ls,
-    .spec = { "ckpt ls", "RUN [--json]", ckpt_flag_args, (int)COUNT_OF(ckpt_flag_args), 1 },
+    .spec = { "ckpt ls", "RUN [--json]", CLI_ARGS(ckpt_flag_args), 1 },
     .help =
         "RUN is a run folder or a checkpoint inside one, or the URL of either in an object store\n"
         "(s3://bucket/run). Manifests are read, tensors are not:\n"

@@ -38,7 +38,7 @@ static err run_reshard(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand ckpt_reshard_one = {
     .summary = "rewrite a checkpoint as another number of files",
     .run = run_reshard,
-    .spec = { "ckpt reshard", "RUN FOLDER [options]", args, (int)COUNT_OF(args), 2 },
+    .spec = { "ckpt reshard", "RUN FOLDER [options]", CLI_ARGS(args), 2 },
     .help =
         "RUN is a run folder, whose newest complete checkpoint is used, or a checkpoint inside\n"
         "one, or the URL of either in an object store (s3://bucket/run), which is downloaded to TMPDIR.\n"

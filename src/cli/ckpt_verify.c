@@ -55,7 +55,7 @@ static err run_verify(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand ckpt_verify_all = {
     .summary = "compare every byte of checkpoints with its checksum",
     .run = run_verify,
-    .spec = { "ckpt verify", "RUN [--json]", ckpt_flag_args, (int)COUNT_OF(ckpt_flag_args), 1 },
+    .spec = { "ckpt verify", "RUN [--json]", CLI_ARGS(ckpt_flag_args), 1 },
     .help =
         "RUN is a run folder, all of whose checkpoints are verified, or a checkpoint inside one, or the\n"
         "URL of either in an object store (s3://bucket/run), whose checkpoints are downloaded to TMPDIR\n"

@@ -27,6 +27,7 @@ typedef struct cli_spec {
     int inputs; /* arguments that are not options: how many must be given */
     bool many;  /* ... and more may be */
 } cli_spec;
+#define CLI_ARGS(table) (table), (int)COUNT_OF(table) /* the members args and n_args */
 /* Reads argv (without the command's name) into the struct at `into`, and the arguments that are not
  * options into `input` [spec.inputs], borrowed. "-" alone is a word: standard input. */
 err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char **input) MUST_USE;
@@ -39,6 +40,9 @@ err cli_parse_config(const cli_spec *s, int argc, char **argv, struct config *c,
                      void *into) MUST_USE;
 /* Prints the table as help text. */
 void cli_print_args(const cli_spec *s);
+
+/* @return the columns of standard output, at most 160; `otherwise` where it is not a terminal, or narrower than `least`. */
+int cli_width(int least, int otherwise);
 
 /* Ends a process that hangs where nothing can be unwound. */
 void cli_exit_stalled(void);

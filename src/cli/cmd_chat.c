@@ -31,7 +31,7 @@ static const cli_arg args[] = {
       "auto, cpu or cuda (default auto: the GPU if there is one)" },
     { "device.index", ARG_COUNT, AT(index), "N", "index of the GPU, from 0" },
 };
-const cli_spec cmd_chat_spec = { "chat", "MODEL [options]", args, (int)COUNT_OF(args), 1 };
+const cli_spec cmd_chat_spec = { "chat", "MODEL [options]", CLI_ARGS(args), 1 };
 
 typedef struct conversation {
     generation *d;

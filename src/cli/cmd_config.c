@@ -100,7 +100,7 @@ static const cli_arg args[] = {
     { "findings", ARG_FLAG, offsetof(config_args, findings), "", "what a report looks for" },
 };
 const cli_spec cmd_config_spec = { "config", "[CONFIG.yaml] [--section.key=value ...] [options]",
-                                   args, (int)COUNT_OF(args), 0 };
+                                   CLI_ARGS(args), 0 };
 
 /* Checks options without an effect on this model; one that is loaded from elsewhere is known when the run begins. */
 static err check_model(const config *c) {

@@ -31,8 +31,8 @@ static const cli_arg args[] = {
       "with --cluster: how long GEMMs run (default 2); less tests less memory and disk too, and "
       "with --calibrate times fewer steps" },
 };
-const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate | --cluster]", args,
-                                   (int)COUNT_OF(args), 0 };
+const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate | --cluster]", CLI_ARGS(args),
+                                   0 };
 
 /* ---- findings ---------------------------------------------------------------------------------- */
 typedef struct cpu_findings {
@@ -221,9 +221,10 @@ static err print_findings_json(const cpu_findings *f, int gpus, err why) {
         f->isa, "copy_bytes_s", io_json_number(f->copy), "fp32_flops", io_json_number(f->fp32),
         "bf16_flops", io_json_number(f->bf16), "gpus", list);
     if (why) json_object_set_new(o, "no_gpu", json_string(err_message(why)));
-    if (!e) json_dumpf(o, stdout, JSON_INDENT(2));
-    if (!e) printf("\n");
-    json_decref(o);
+    if (!e)
+        io_json_print(stdout, o, JSON_INDENT(2));
+    else
+        json_decref(o);
     return e;
 }
 

@@ -43,7 +43,7 @@ static const cli_arg args[] = {
 };
 const cli_spec cmd_eval_spec = { "eval",
                                  "MODEL [--data FILE,...] [--tasks [NAME=]FILE,...] [options]",
-                                 args, (int)COUNT_OF(args), 1 };
+                                 CLI_ARGS(args), 1 };
 
 /* ---- progress: a line that is rewritten on a terminal, a line every few seconds elsewhere -------- */
 typedef struct shown_progress {
@@ -409,17 +409,6 @@ static err eval_own_data(eval_run *r) {
 }
 
 /* ---- one model ------------------------------------------------------------------------------------- */
-static err need_tokenizer(const eval_args *a, const weights *w, const tokenizer *t) {
-    if (t || (!a->tasks && !a->core && !a->rolling)) return OK;
-    return err_hint(ERR("%s has no tokenizer: questions cannot be read", w->path),
-                    "put the tokenizer.json it was trained with into its folder");
-}
-
-static err print_json(eval_run *r) {
-    io_json_print(stdout, json_incref(r->result), JSON_COMPACT | JSON_REAL_PRECISION(9));
-    return fflush(stdout) ? ERR("cannot write: %s", strerror(errno)) : OK;
-}
-
 static err eval_weights(const eval_args *a, const char *path, FILE *details, weights *w,
                         generation *gen) {
     tokenizer *tok = NULL;
@@ -429,7 +418,9 @@ static err eval_weights(const eval_args *a, const char *path, FILE *details, wei
                          (json_int_t)w->state.updates, "data", "tasks");
     err e = OK;
     TRY_CLEAN(weights_tokenizer(w, &tok));
-    TRY_CLEAN(need_tokenizer(a, w, tok));
+    if (!tok && (a->tasks || a->core || a->rolling))
+        TRY_CLEAN(err_hint(ERR("%s has no tokenizer: questions cannot be read", w->path),
+                           "put the tokenizer.json it was trained with into its folder"));
     r.tok = tok;
     if (!a->json)
         printf("%s: %s parameters, step %lld\n", path,
@@ -441,7 +432,10 @@ static err eval_weights(const eval_args *a, const char *path, FILE *details, wei
     TRY_CLEAN(for_each(a->tasks, eval_one_task, &r));
     if (a->core) TRY_CLEAN(eval_core(&r));
     if (!a->data && !a->tasks && !a->core) TRY_CLEAN(eval_own_data(&r));
-    if (a->json) e = print_json(&r);
+    if (a->json) {
+        io_json_print(stdout, json_incref(r.result), JSON_COMPACT | JSON_REAL_PRECISION(9));
+        if (fflush(stdout)) e = ERR("cannot write: %s", strerror(errno));
+    }
 cleanup:
     json_decref(r.result);
     tokenizer_free(tok);

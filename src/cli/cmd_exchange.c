@@ -24,8 +24,8 @@ static const cli_arg export_args[] = {
       "split the weights into files of at most N bytes" },
 };
 static const cli_spec import_spec = { "import", "HF_FOLDER RUN", NULL, 0, 2 };
-const cli_spec cmd_export_spec = { "export", "RUN FOLDER|FILE.gguf [options]", export_args,
-                                   (int)COUNT_OF(export_args), 2 };
+const cli_spec cmd_export_spec = { "export", "RUN FOLDER|FILE.gguf [options]",
+                                   CLI_ARGS(export_args), 2 };
 
 static void report_written(const char *verb, const model *m, const hf_family *f, const char *to) {
     char n[32];
@@ -34,10 +34,6 @@ static void report_written(const char *verb, const model *m, const hf_family *f,
 }
 
 /* ---- import ------------------------------------------------------------------------------- */
-static err copy_if_there(const char *from, const char *to, const char *name) {
-    return io_has(from, name) ? io_copy(PATH_IN(from, name), PATH_IN(to, name)) : OK;
-}
-
 /* Whether a tokenizer is the built-in one, whose ids are bytes: what exports of byte models hold. One
  * that cannot be opened is not, and is reported by what needs it. */
 static bool is_bytes(const char *path) {
@@ -56,7 +52,8 @@ static err import_tokenizer(const char *from, const char *run, ckpt_state *s) {
     s->bytes = io_has(from, "tokenizer.json") && is_bytes(PATH_IN(from, "tokenizer.json"));
     s->prefixed = true; /* as its tokenizer does it */
     TRY(io_make_dirs(run));
-    if (!s->bytes) TRY(copy_if_there(from, run, "tokenizer.json"));
+    if (!s->bytes && io_has(from, "tokenizer.json"))
+        TRY(io_copy(PATH_IN(from, "tokenizer.json"), PATH_IN(run, "tokenizer.json")));
     return hf_keep_files(from, run);
 }
 

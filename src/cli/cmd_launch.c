@@ -35,9 +35,8 @@ static const cli_arg args[] = {
     { "name", ARG_TEXT, AT(name), "NAME", "with --emit: name of the job (default ingot)" },
     { "dry-run", ARG_FLAG, AT(dry_run), NULL, "print the command that would start them" },
 };
-const cli_spec cmd_launch_spec = { "launch", "-n N [options] -- train|data ...",
-                                   args,     (int)COUNT_OF(args),
-                                   1,        true };
+const cli_spec cmd_launch_spec = { "launch", "-n N [options] -- train|data ...", CLI_ARGS(args), 1,
+                                   true };
 
 /* ---- what is asked for ------------------------------------------------------------------------ */
 static err settle_counts(launch_args *a, launch_hosts *h) {

@@ -15,9 +15,8 @@ static const cli_arg args[] = {
     { "out", ARG_TEXT, offsetof(manual_args, out), "FOLDER",
       "write all pages and completions, laid out as below /usr/share" },
 };
-const cli_spec cmd_manual_spec = { "manual", "[COMMAND [SUBCOMMAND]] [options]",
-                                   args,     (int)COUNT_OF(args),
-                                   0,        true };
+const cli_spec cmd_manual_spec = { "manual", "[COMMAND [SUBCOMMAND]] [options]", CLI_ARGS(args), 0,
+                                   true };
 
 int manual_entries(manual_entry *out) {
     int n = 0;

@@ -69,8 +69,8 @@ static const cli_arg args[] = {
       "--search: write the config with the best layout, for ingot train" },
     { "json", ARG_FLAG, offsetof(plan_args, json), "", "print JSON" },
 };
-const cli_spec cmd_plan_spec = { "plan", "[CONFIG.yaml] [--section.key=value ...] [options]", args,
-                                 (int)COUNT_OF(args), 0 };
+const cli_spec cmd_plan_spec = { "plan", "[CONFIG.yaml] [--section.key=value ...] [options]",
+                                 CLI_ARGS(args), 0 };
 
 static const cli_subcommand *const members[] = { &plan_fit, &plan_hardware, &plan_recipe };
 const cli_family plan_family = { "plan", members, (int)COUNT_OF(members) };
@@ -126,9 +126,7 @@ const char *show_rounded(double v) {
 }
 
 void plan_print_json(json_t *doc) {
-    json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
-    printf("\n");
-    json_decref(doc);
+    io_json_print(stdout, doc, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

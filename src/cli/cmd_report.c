@@ -1,7 +1,5 @@
 /* ingot report: how a run went, and how runs compare. */
 #include <stdlib.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
 #include "io/io.h"
@@ -21,15 +19,7 @@ static const cli_arg args[] = {
     { "assert-equal-loss", ARG_REAL, AT(tolerance), "X",
       "fail unless the losses of all runs agree to within a fraction X in every step" },
 };
-const cli_spec cmd_report_spec = {
-    "report", "RUN... [options]", args, (int)COUNT_OF(args), 1, true
-};
-
-static int report_width(void) {
-    struct winsize size;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 40) return 80;
-    return MIN(size.ws_col, 160);
-}
+const cli_spec cmd_report_spec = { "report", "RUN... [options]", CLI_ARGS(args), 1, true };
 
 static err write_report_file(const run_report *const *runs, int n, report_format format,
                              const char *path) {
@@ -54,7 +44,7 @@ static err put_out(const report_args *a, const run_report *const *runs, int n) {
         return ERR("the path of a run is not UTF-8");
     if (a->json || a->html || a->markdown || a->tolerance >= 0) return OK;
     str text = { 0 };
-    report_write(runs, n, REPORT_TEXT, report_width(), &text);
+    report_write(runs, n, REPORT_TEXT, cli_width(40, 80), &text);
     fputs(text.text, stdout);
     str_free(&text);
     return OK;

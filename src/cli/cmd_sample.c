@@ -45,8 +45,7 @@ static const cli_arg args[] = {
       "auto, cpu or cuda (default auto: the GPU if there is one)" },
     { "device.index", ARG_COUNT, AT(index), "N", "index of the GPU, from 0" },
 };
-const cli_spec cmd_sample_spec = { "sample", "RUN [--prompt TEXT] [options]", args,
-                                   (int)COUNT_OF(args), 1 };
+const cli_spec cmd_sample_spec = { "sample", "RUN [--prompt TEXT] [options]", CLI_ARGS(args), 1 };
 
 /* ---- prompts ----------------------------------------------------------------------------- */
 static err read_ids(const char *text, int64_t vocab, token_ids *out) {

@@ -36,9 +36,8 @@ static const cli_arg args[] = {
       "with --generate: auto, cpu or cuda (default auto: the GPU if there is one)" },
     { "device.index", ARG_COUNT, AT(index), "N", "with --generate: index of the GPU, from 0" },
 };
-const cli_spec cmd_serve_spec = { "serve", "[RUN...] [CONFIG.yaml...] [options]",
-                                  args,    (int)COUNT_OF(args),
-                                  0,       true };
+const cli_spec cmd_serve_spec = { "serve", "[RUN...] [CONFIG.yaml...] [options]", CLI_ARGS(args), 0,
+                                  true };
 
 /* Runs are folders; a file is a config to plan. Moves the runs to the front. @return how many there are. */
 static int sort_out_runs(char **words, int n) {
@@ -52,16 +51,14 @@ static int sort_out_runs(char **words, int n) {
     return runs;
 }
 
-static err offer_config(planning_page *p, const char *path) {
-    if (access(path, R_OK) != 0)
-        return err_hint(ERR("%s is neither a folder nor a file", path),
-                        "give the folder of a run, such as runs/tiny, or a config to plan");
-    return planning_page_add(p, path, path);
-}
-
 /* Configs, and those of the runs as far as they can be read. @param n words; the first `runs` are runs */
 static err offer_configs(planning_page *p, char **words, int runs, int n) {
-    for (int i = runs; i < n; i++) TRY(offer_config(p, words[i]));
+    for (int i = runs; i < n; i++) {
+        if (access(words[i], R_OK) != 0)
+            return err_hint(ERR("%s is neither a folder nor a file", words[i]),
+                            "give the folder of a run, such as runs/tiny, or a config to plan");
+        TRY(planning_page_add(p, words[i], words[i]));
+    }
     for (int i = 0; i < runs; i++) {
         const char *path = PATH_IN(words[i], "config.yaml");
         err_free(access(path, R_OK) == 0 ? planning_page_add(p, words[i], path) : OK);

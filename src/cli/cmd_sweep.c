@@ -11,8 +11,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "cli/cli.h"
 #include "cli/sweep.h"
@@ -29,20 +27,13 @@ static const cli_arg args[] = {
     { "dry-run", ARG_FLAG, AT(dry), "", "print the commands instead of running them" },
 };
 const cli_spec cmd_sweep_spec = { "sweep", "NAME|FILE.yaml [--section.key=value ...] [options]",
-                                  args,    (int)COUNT_OF(args),
-                                  0,       true };
+                                  CLI_ARGS(args), 0, true };
 
 /* ---- the comparison -------------------------------------------------------------------------------- */
-static int comparison_width(void) {
-    struct winsize size;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 60) return 100;
-    return MIN(size.ws_col, 160);
-}
-
 static err print_comparison(const sweep *s, const char *dir, run_report *const *runs, int n) {
     const run_report *const *list = (const run_report *const *)runs;
     str text = { 0 }, page = { 0 };
-    report_compare(list, n, REPORT_TEXT, comparison_width(), &text);
+    report_compare(list, n, REPORT_TEXT, cli_width(60, 100), &text);
     fputs(text.text, stdout);
     report_write(list, n, REPORT_HTML, 100, &page);
     const char *path = PATH_IN(dir, "report.html");

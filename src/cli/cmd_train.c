@@ -20,14 +20,6 @@ static void ask_stop(int signal_number) {
     if (signal_number != SIGUSR1) signal(signal_number, SIG_DFL);
 }
 
-static void catch_stop_signals(void) {
-    signal(SIGINT, ask_stop);
-    signal(SIGTERM, ask_stop); /* these two: the machine is wanted back */
-    signal(SIGUSR1, ask_stop);
-    if (signal(SIGHUP, ask_stop) == SIG_IGN) signal(SIGHUP, SIG_IGN); /* nohup */
-    signal(SIGPIPE, SIG_IGN); /* `| head` ends the progress, not the run */
-}
-
 /* ---- --stop-on-stdin: how a launcher reaches a rank on another host --------------------------------- */
 /* Reads without the C library's buffers: a process that exits would wait for the lock of the stream. */
 static void *await_stop_line(void *unused) {
@@ -112,7 +104,7 @@ static const cli_arg args[] = {
       "treat the line \"stop\" on standard input as a SIGUSR1; launchers use it" },
 };
 const cli_spec cmd_train_spec = { "train", "[CONFIG.yaml] [--section.key=value ...] [options]",
-                                  args, (int)COUNT_OF(args), 0 };
+                                  CLI_ARGS(args), 0 };
 
 err cli_read_train(int argc, char **argv, config *c, train_options *o, train_flags *f) {
     train_own_args a = { 0 };
@@ -150,7 +142,11 @@ err cmd_train(int argc, char **argv) {
     if (!e && (f.print_config || f.dump_schedule)) {
         e = print_instead(&c, &o, &f);
     } else if (!e) {
-        catch_stop_signals();
+        signal(SIGINT, ask_stop);
+        signal(SIGTERM, ask_stop); /* these two: the machine is wanted back */
+        signal(SIGUSR1, ask_stop);
+        if (signal(SIGHUP, ask_stop) == SIG_IGN) signal(SIGHUP, SIG_IGN); /* nohup */
+        signal(SIGPIPE, SIG_IGN); /* `| head` ends the progress, not the run */
         if (f.stop_on_stdin) e = watch_stdin();
         if (!e) e = train_run(&c, &o);
         if (!e && stopped_by)

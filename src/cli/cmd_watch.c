@@ -23,7 +23,7 @@ static const cli_arg args[] = {
     { "seconds", ARG_REAL, offsetof(watch_args, seconds), "S",
       "time between two looks (default 1)" },
 };
-const cli_spec cmd_watch_spec = { "watch", "RUN [--seconds S]", args, (int)COUNT_OF(args), 1 };
+const cli_spec cmd_watch_spec = { "watch", "RUN [--seconds S]", CLI_ARGS(args), 1 };
 
 /* ---- the terminal ------------------------------------------------------------------------------------ */
 static struct termios before; /* as it was */

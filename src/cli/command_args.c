@@ -3,6 +3,7 @@
 #include "cli/data_common.h"
 
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "config/config.h"
@@ -106,6 +107,12 @@ err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char *
 
 void cli_exit_stalled(void) { _exit(EXIT_HUNG); }
 
+int cli_width(int least, int otherwise) {
+    struct winsize size;
+    bool wide = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= least;
+    return wide ? MIN(size.ws_col, 160) : otherwise;
+}
+
 err cli_parse_config(const cli_spec *s, int argc, char **argv, config *c, void *into) {
     enum { MOST = 16, LONGEST = 32 };
     config_flag flags[MOST];
@@ -144,13 +151,6 @@ void cli_print_family(const cli_family *f) {
     printf("\nRun \"ingot %s SUBCOMMAND --help\" for details on one.\n", f->command);
 }
 
-static void print_sub_help(const cli_subcommand *s) {
-    printf("ingot %s: %s\n\nusage: ingot %s %s\n\n", s->spec.command, s->summary, s->spec.command,
-           s->spec.usage);
-    cli_print_args(&s->spec);
-    if (s->help) printf("\n%s", s->help);
-}
-
 static err unknown_sub(const cli_family *f, const char *name) {
     err e = ERR_USAGE("unknown subcommand \"%s %s\"", f->command, name);
     const char *near = NULL;
@@ -175,7 +175,10 @@ err cli_run_family(const cli_family *f, int argc, char **argv) {
     if (!s) return unknown_sub(f, argv[1]);
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
-        print_sub_help(s);
+        printf("ingot %s: %s\n\nusage: ingot %s %s\n\n", s->spec.command, s->summary,
+               s->spec.command, s->spec.usage);
+        cli_print_args(&s->spec);
+        if (s->help) printf("\n%s", s->help);
         return OK;
     }
     return (s->run_rank ? data_run_on_ranks : s->run)(s, argc - 2, argv + 2);

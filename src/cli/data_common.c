@@ -1,6 +1,7 @@
 /* Options shared by the data commands: see data_common.h. */
 #include "cli/data_common.h"
 #include "comm/comm.h"
+#include "io/io.h"
 #include "store/store.h"
 
 #include <string.h>
@@ -155,7 +156,5 @@ void data_common_print(const data_common *c, const text_transform *s,
     }
     json_t *all = text_transform_json(s, r);
     if (found) json_object_set_new(all, "found", found);
-    json_dumpf(all, to, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    fputc('\n', to);
-    json_decref(all);
+    io_json_print(to, all, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }

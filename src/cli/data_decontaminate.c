@@ -135,8 +135,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_decontaminate = {
     .summary = "remove the texts of evaluations from documents",
     .run_rank = run_decontaminate_rank,
-    .spec = { "data decontaminate", "[options] --against FILES INPUT...", args, (int)COUNT_OF(args),
-              1, true },
+    .spec = { "data decontaminate", "[options] --against FILES INPUT...", CLI_ARGS(args), 1, true },
     .help =
         "Words are compared in lower case, without accents and punctuation. Each string of a\n"
         "reference is searched for separately. The pieces of a document that remain are joined by\n"

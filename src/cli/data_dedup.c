@@ -241,12 +241,6 @@ static err open_against(const dedup_args *a, char **paths, int n, dedup_inputs *
     return e;
 }
 
-static err open_dedup_inputs(const dedup_args *a, char **paths, int n, dedup_inputs *d) {
-    TRY(data_common_open(&a->common, paths, n, &d->in));
-    d->all = d->in;
-    return a->against ? open_against(a, paths, n, d) : OK;
-}
-
 static err run_substring(const dedup_args *a, substring_options *o, const dedup_inputs *d) {
     FILE *to = data_common_to(&a->common);
     text_transform_options so = data_common_transform(&a->common, o->pass.threads);
@@ -338,7 +332,9 @@ static err run_dedup_rank(const cli_subcommand *self, int argc, char **argv, con
     TRY(dedup_options_of(&a, &o));
     TRY(data_common_fit(&a.common, o.pass.memory, WORKER_PER_BYTE, &o.pass.threads));
     data_common_pass(&a.common, &o.pass);
-    TRY_CLEAN(open_dedup_inputs(&a, argv, n, &in));
+    TRY_CLEAN(data_common_open(&a.common, argv, n, &in.in));
+    in.all = in.in;
+    if (a.against) TRY_CLEAN(open_against(&a, argv, n, &in));
     TRY_CLEAN((int)o.method == METHOD_SUBSTRING ? find_substrings(&a, &o, &in)
                                                 : run_dedup_transform(&a, &o, &in));
 cleanup:
@@ -382,7 +378,7 @@ const cli_subcommand data_dedup = {
     .summary =
         "remove copies and near copies of documents, repeated paragraphs, or repeated substrings",
     .run_rank = run_dedup_rank,
-    .spec = { "data dedup", "[options] INPUT...", args, (int)COUNT_OF(args), 1, true },
+    .spec = { "data dedup", "[options] INPUT...", CLI_ARGS(args), 1, true },
     .help =
         "By default words are compared in lower case, without accents and punctuation; numbers\n"
         "count, so reports that differ only in figures are not copies.\n"

@@ -311,10 +311,7 @@ static err run_explain(const cli_subcommand *self, int argc, char **argv) {
             ERR("no document with the id or URL \"%s\" in %s, nor in what it was made from", x.name,
                 words[1]),
             "`ingot data inspect` shows documents with their ids");
-    if (!e && a.json) {
-        json_dumpf(x.steps, stdout, JSON_INDENT(2));
-        printf("\n");
-    }
+    if (!e && a.json) io_json_print(stdout, json_incref(x.steps), JSON_INDENT(2));
     for (size_t i = 0; i < json_array_size(x.steps) && !e && !a.json; i++)
         print_step(json_array_get(x.steps, i));
     json_decref(x.steps);
@@ -329,7 +326,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_explain = {
     .summary = "which rule of which transform dropped or changed a document",
     .run = run_explain,
-    .spec = { "data explain", "DOCUMENT FOLDER", args, (int)COUNT_OF(args), 2, false },
+    .spec = { "data explain", "DOCUMENT FOLDER", CLI_ARGS(args), 2, false },
     .help =
         "DOCUMENT is an id or a URL; FOLDER what the last transform wrote. The transforms before it are found\n"
         "by the state.json of each folder. What a filter dropped is judged again, by the options that\n"

@@ -1,6 +1,5 @@
 /* ingot data export: tokens as the files that other systems train on. */
-#include "cli/cli.h"
-#include "shards/data.h"
+#include "cli/data_look.h"
 
 #include <stdio.h>
 
@@ -12,16 +11,12 @@ typedef struct export_args {
 
 static err run_export(const cli_subcommand *self, int argc, char **argv) {
     export_args a = { 0 };
-    raw_dtype dtype = RAW_GUESS;
     data_source *s = NULL;
     TRY(cli_parse(&self->spec, argc, argv, &a, &a.input));
     if (!a.to || !a.out)
         return err_hint(ERR_USAGE("--%s: nothing is given", a.to ? "out" : "to"), "ingot %s %s",
                         self->spec.command, self->spec.usage);
-    if (a.dtype) TRY(raw_dtype_parse(a.dtype, &dtype));
-    TRY(data_open_paths(&a.input, 1, &(data_options){ .held_out = a.held_out, .raw_dtype = dtype },
-                        &s));
-    if (!s) return ERR("%s: nothing was held out there", a.input);
+    TRY(look_open(a.input, a.dtype, a.held_out, &s));
     const data_export_options o = { .format = a.to, .out = a.out, .shard_tokens = a.shard };
     err e = data_export(s, &o);
     const data_info *info = data_source_info(s);
@@ -46,8 +41,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_export_command = {
     .summary = "write tokens as files of Megatron, llm.c, nanoGPT or Hugging Face datasets",
     .run = run_export,
-    .spec = { "data export", "SOURCE --to FORMAT --out PATH [options]", args, (int)COUNT_OF(args),
-              1, false },
+    .spec = { "data export", "SOURCE --to FORMAT --out PATH [options]", CLI_ARGS(args), 1, false },
     .help =
         "SOURCE is a folder of shards or any token file that ingot reads. Documents are not cut.\n"
         "\n"

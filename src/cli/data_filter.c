@@ -151,7 +151,7 @@ err data_filter_explain(const json_t *options, const text_doc *d, json_t **out) 
 const cli_subcommand data_filter = {
     .summary = "keep the documents that are worth training on",
     .run_rank = run_filter_rank,
-    .spec = { "data filter", "INPUT... [options]", args, (int)COUNT_OF(args), 1, true },
+    .spec = { "data filter", "INPUT... [options]", CLI_ARGS(args), 1, true },
     .help =
         "A document passes the URL lists, the language model, the rule sets, the bad words and the\n"
         "masks, in this order; the first rule that fails drops it. A rule has the name of the\n"

@@ -27,6 +27,13 @@ err look_text_open(const data_source *s, const char *path, look_text *out) {
                     "give the one that was used with --tokenizer");
 }
 
+err look_open(const char *path, const char *dtype, bool held_out, data_source **out) {
+    data_options o = { .held_out = held_out, .raw_dtype = RAW_GUESS };
+    if (dtype) TRY(raw_dtype_parse(dtype, &o.raw_dtype));
+    TRY(data_open_paths(&path, 1, &o, out));
+    return *out ? OK : ERR("%s: nothing was held out there", path);
+}
+
 /* Appends tokens [r.from, r.to) of the source. */
 static void look_text_add(const look_text *l, const data_source *s, data_range r, str *out) {
     err e = data_hold(s, r.from, r.to - r.from);
@@ -76,9 +83,7 @@ json_t *look_info_json(const data_info *info, int shards) {
 }
 
 err look_print_json(json_t *o) {
-    json_dumpf(o, stdout, JSON_INDENT(2));
-    printf("\n");
-    json_decref(o);
+    io_json_print(stdout, o, JSON_INDENT(2));
     if (fflush(stdout) != 0) return ERR("cannot write to standard output: %s", strerror(errno));
     return OK;
 }
@@ -172,12 +177,8 @@ static err print_inspection(const inspect_args *a, data_source *s, const look_te
 static err inspect_source(const inspect_args *a) {
     data_source *s = NULL;
     look_text l = { 0 };
-    raw_dtype dtype = RAW_GUESS;
     err e = OK;
-    if (a->dtype) TRY(raw_dtype_parse(a->dtype, &dtype));
-    TRY_CLEAN(data_open_paths(&a->input, 1,
-                              &(data_options){ .held_out = a->held_out, .raw_dtype = dtype }, &s));
-    if (!s) return ERR("%s: nothing was held out there", a->input);
+    TRY_CLEAN(look_open(a->input, a->dtype, a->held_out, &s));
     if (a->verify) TRY_CLEAN(data_verify(s));
     TRY_CLEAN(look_text_open(s, a->tokenizer, &l));
     TRY_CLEAN(print_inspection(a, s, &l));
@@ -210,7 +211,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_inspect = {
     .summary = "describe token files or a text, and show some of it",
     .run = run,
-    .spec = { "data inspect", "PATH [options]", args, (int)COUNT_OF(args), 1, false },
+    .spec = { "data inspect", "PATH [options]", CLI_ARGS(args), 1, false },
     .help =
         "PATH is a folder of shards, a .tok file, llm.c or nanoGPT .bin, Megatron .bin and .idx,\n"
         "JSON lines or a text.\n"

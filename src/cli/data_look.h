@@ -1,4 +1,4 @@
-/* Shared by `ingot data inspect` and `ingot data stats`. */
+/* Shared by `ingot data inspect`, `stats` and `export`. */
 #ifndef INGOT_CLI_DATA_LOOK_H
 #define INGOT_CLI_DATA_LOOK_H
 
@@ -7,6 +7,10 @@
 #include "cli/cli.h"
 #include "shards/data.h"
 #include "tokenizer/tokenizer.h"
+
+/* Opens token files or a text. @param dtype of the ids of a raw .bin file; NULL: guessed. @param held_out the part that is held
+ * out: an error where there is none. */
+err look_open(const char *path, const char *dtype, bool held_out, data_source **out) MUST_USE;
 
 /* Ids as text: by a tokenizer, as bytes, or as numbers when nothing better is known. */
 typedef struct look_text {

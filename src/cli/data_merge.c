@@ -42,7 +42,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_merge = {
     .summary = "put many small files together, in few parts",
     .run_rank = run_merge_rank,
-    .spec = { "data merge", "INPUT... --out FOLDER [options]", args, (int)COUNT_OF(args), 1, true },
+    .spec = { "data merge", "INPUT... --out FOLDER [options]", CLI_ARGS(args), 1, true },
     .help =
         "All documents, in the order of the inputs. The size counts what is on the disk, compressed or\n"
         "not. A file that is larger is a part of its own; a plain one is split first (--part).\n"

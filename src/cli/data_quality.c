@@ -1,5 +1,6 @@
 /* ingot data quality train, data language train: a classifier of documents from labelled ones. */
 #include "cli/data_common.h"
+#include "io/io.h"
 #include "curate/curate.h"
 
 #include <stdlib.h>
@@ -27,9 +28,7 @@ static void print_quality_json(const char *out, const quality_report *r) {
                           "words", (json_int_t)r->words, "held_out", (json_int_t)r->held_out,
                           "correct", (json_int_t)r->correct, "labels", labels);
     BUG_IF(!o);
-    json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-    printf("\n");
-    json_decref(o);
+    io_json_print(stdout, o, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }
 
 static void print_quality_report(const char *out, const quality_report *r) {
@@ -156,8 +155,7 @@ static const cli_arg language_args[] = {
 const cli_subcommand data_quality = {
     .summary = "train a classifier for `data filter --quality`",
     .run = run_quality,
-    .spec = { "data quality", "train INPUT... --out MODEL.bin [options]", args, (int)COUNT_OF(args),
-              2, true },
+    .spec = { "data quality", "train INPUT... --out MODEL.bin [options]", CLI_ARGS(args), 2, true },
     .help =
         "Documents with a label each, such as good and bad, become a fastText model. LABEL=PATH gives\n"
         "all documents of a file or folder one label. The report\n"
@@ -174,8 +172,8 @@ const cli_subcommand data_quality = {
 const cli_subcommand data_language = {
     .summary = "train a language model for `data filter --language-model`",
     .run = run_language,
-    .spec = { "data language", "train INPUT... --out MODEL.ftz [options]", language_args,
-              (int)COUNT_OF(language_args), 2, true },
+    .spec = { "data language", "train INPUT... --out MODEL.ftz [options]", CLI_ARGS(language_args),
+              2, true },
     .help =
         "Documents with the code of their language each become a fastText model of n-grams of\n"
         "characters, quantized to about 9 bytes per bucket. The report has the share of the held-out\n"

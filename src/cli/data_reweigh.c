@@ -50,13 +50,6 @@ static err open_run(const char *option, const char *path, const mix_file *m, ser
     return OK;
 }
 
-/* @return the row of a step, from `row` on; rows ascend by steps. */
-static int64_t advance_to_step(const series *s, double step, int64_t row) {
-    const series_column *steps = series_find(s, "step");
-    while (row < series_rows(s) && series_in_row(steps, row) < step) row++;
-    return row;
-}
-
 /* Multiplies the weights by exp(rate x excess) and puts a little of equal shares to them. */
 static void update_weights(reweighing *w, const double *excess, const reweigh_args *a) {
     double sum = 0, most = 0;
@@ -73,13 +66,14 @@ static void update_weights(reweighing *w, const double *excess, const reweigh_ar
 
 static err reweigh_all(reweighing *w, const reweigh_args *a) {
     double *excess = mem_alloc((size_t)w->mix.n * sizeof *excess);
-    const series_column *steps = series_find(w->proxy, "step");
+    const series_column *steps = series_find(w->proxy, "step"),
+                        *others = series_find(w->reference, "step");
     for (int64_t row = 0, other = 0; row < series_rows(w->proxy); row++) {
         double step = series_in_row(steps, row);
         bool all = true;
-        other = advance_to_step(w->reference, step, other);
+        while (other < series_rows(w->reference) && series_in_row(others, other) < step) other++;
         if (other == series_rows(w->reference)) break;
-        if (series_in_row(series_find(w->reference, "step"), other) != step) continue;
+        if (series_in_row(others, other) != step) continue;
         for (int i = 0; i < w->mix.n && all; i++) {
             const char *name = w->mix.entries[i].name;
             double loss = series_in_row(loss_column(w->proxy, name), row);
@@ -152,9 +146,7 @@ static void print_reweighed(const reweighing *w, const reweigh_args *a) {
                                 json_pack("{s:f, s:f, s:f}", "before", w->before[i], "excess_loss",
                                           w->excess[i], "weight", w->mean[i]));
         json_t *doc = json_pack("{s:I, s:o}", "steps", (json_int_t)w->steps, "sources", all);
-        json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        printf("\n");
-        json_decref(doc);
+        io_json_print(stdout, doc, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
         return;
     }
     printf("%lld steps\n  %-30s %9s %12s %9s\n", (long long)w->steps, "source", "before",
@@ -218,8 +210,8 @@ static const cli_arg args[] = {
 const cli_subcommand data_reweigh = {
     .summary = "weights of a mix from the losses of two small runs (DoReMi)",
     .run = run_reweigh,
-    .spec = { "data reweigh", "MIX.yaml --run RUN --reference RUN [options]", args,
-              (int)COUNT_OF(args), 1, false },
+    .spec = { "data reweigh", "MIX.yaml --run RUN --reference RUN [options]", CLI_ARGS(args), 1,
+              false },
     .help =
         "Sources on which the run is further above the reference get more weight: at every step that both\n"
         "logged, a weight is multiplied by exp(rate x excess loss); the result is the mean over the steps.\n"

@@ -109,8 +109,8 @@ static const cli_arg args[] = {
 const cli_subcommand data_sample = {
     .summary = "keep a random sample of documents",
     .run_rank = run_sample_rank,
-    .spec = { "data sample", "INPUT... --share F|--count N|--bytes N|--tokens N [options]", args,
-              (int)COUNT_OF(args), 1, true },
+    .spec = { "data sample", "INPUT... --share F|--count N|--bytes N|--tokens N [options]",
+              CLI_ARGS(args), 1, true },
     .help =
         "Documents stay in their order. A share is chosen by the texts alone, in one pass: the same\n"
         "text is in every sample or in none. The others read the input twice, and take documents at\n"

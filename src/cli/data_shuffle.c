@@ -63,8 +63,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_shuffle = {
     .summary = "put all documents into random order",
     .run_rank = run_shuffle_rank,
-    .spec = { "data shuffle", "INPUT... --out FOLDER [options]", args, (int)COUNT_OF(args), 1,
-              true },
+    .spec = { "data shuffle", "INPUT... --out FOLDER [options]", CLI_ARGS(args), 1, true },
     .help =
         "Over all inputs, in bounded memory: documents are first written to spill files by random keys,\n"
         "which need as much disk space as the text, and then sorted one part at a time.\n"

@@ -55,8 +55,8 @@ static const cli_arg args[] = {
 const cli_subcommand data_split_command = {
     .summary = "divide documents among several folders",
     .run_rank = run_split_rank,
-    .spec = { "data split", "INPUT... --into A=F,B=F --out FOLDER [options]", args,
-              (int)COUNT_OF(args), 1, true },
+    .spec = { "data split", "INPUT... --into A=F,B=F --out FOLDER [options]", CLI_ARGS(args), 1,
+              true },
     .help =
         "Every output is a folder in --out. By shares, the text alone decides, so copies of a text are\n"
         "on the same side. Documents that belong to no output are dropped and counted.\n"

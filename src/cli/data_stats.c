@@ -106,12 +106,6 @@ static json_t *sum_sources(const data_source *s) {
 
 /* ---- telling ------------------------------------------------------------------------------------ */
 
-static void print_bar(int64_t n, int64_t most) {
-    int full = most ? (int)((double)n / (double)most * BAR + 0.5) : 0;
-    for (int i = 0; i < MAX(full, n > 0); i++) putchar('#');
-    putchar('\n');
-}
-
 static void print_lengths(const token_stats *t) {
     int64_t most = 0;
     int first = class_of(t->shortest), last = class_of(t->longest);
@@ -122,7 +116,9 @@ static void print_lengths(const token_stats *t) {
     for (int k = first; k <= last; k++) {
         printf("%12lld to %-12lld %12lld  ", 1LL << k, (1LL << (k + 1)) - 1,
                (long long)t->length[k]);
-        print_bar(t->length[k], most);
+        int full = most ? (int)((double)t->length[k] / (double)most * BAR + 0.5) : 0;
+        for (int i = 0; i < MAX(full, t->length[k] > 0); i++) putchar('#');
+        putchar('\n');
     }
 }
 
@@ -221,11 +217,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     look_text l = { 0 };
     err e = OK;
     TRY(cli_parse(&self->spec, argc, argv, &a, &a.input));
-    raw_dtype dtype = RAW_GUESS;
-    if (a.dtype) TRY(raw_dtype_parse(a.dtype, &dtype));
-    TRY(data_open_paths(&a.input, 1, &(data_options){ .held_out = a.held_out, .raw_dtype = dtype },
-                        &s));
-    if (!s) return ERR("%s: nothing was held out there", a.input);
+    TRY(look_open(a.input, a.dtype, a.held_out, &s));
     TRY_CLEAN(look_text_open(s, a.tokenizer, &l));
     TRY_CLEAN(print_stats(&a, s, &l));
 cleanup:
@@ -248,7 +240,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_stats = {
     .summary = "count documents, tokens, sources and lengths",
     .run = run,
-    .spec = { "data stats", "PATH [options]", args, (int)COUNT_OF(args), 1, false },
+    .spec = { "data stats", "PATH [options]", CLI_ARGS(args), 1, false },
     .help = "Reads every token of a folder of shards, a token file or a text.\n"
             "\n"
             "Example\n"

@@ -102,7 +102,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_synth = {
     .summary = "generate short English stories and articles",
     .run = run,
-    .spec = { "data synth", "[options]", args, (int)COUNT_OF(args), 0, false },
+    .spec = { "data synth", "[options]", CLI_ARGS(args), 0, false },
     .help = "Example\n"
             "  ingot data synth --bytes 10M --out stories.txt\n",
 };

@@ -27,9 +27,7 @@ static void print_tokenize_json(const char *out, const tokenize_report *r) {
         (json_int_t)r->empty, "excluded", (json_int_t)r->excluded, "seconds", r->seconds,
         "peak_memory_bytes", (json_int_t)r->peak_memory);
     BUG_IF(!o);
-    json_dumpf(o, stdout, JSON_INDENT(2));
-    printf("\n");
-    json_decref(o);
+    io_json_print(stdout, o, JSON_INDENT(2));
 }
 
 static void print_tokenize_report(const char *out, const tokenize_report *r) {
@@ -189,8 +187,8 @@ static const cli_arg args[] = {
 const cli_subcommand data_tokenize = {
     .summary = "turn documents into shards of tokens",
     .run_rank = run_tokenize_rank,
-    .spec = { "data tokenize", "INPUT... -t TOKENIZER --out FOLDER [options]", args,
-              (int)COUNT_OF(args), 1, true },
+    .spec = { "data tokenize", "INPUT... -t TOKENIZER --out FOLDER [options]", CLI_ARGS(args), 1,
+              true },
     .help =
         "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or\n"
         "compressed. Without -t, tokens are bytes.\n"

@@ -308,12 +308,6 @@ static err test_all(examination *x) {
     return e;
 }
 
-/* NCCL takes no two ranks of a host on one GPU, unless NCCL_HOSTID makes them hosts of their own, as tests do. */
-static bool has_own_gpu(const examination *x) {
-    int local = comm_local_rank(x->c);
-    return x->gpu && local >= 0 && (local < ops_cuda_count() || getenv("NCCL_HOSTID"));
-}
-
 /* All-reduces by each algorithm that can be chosen, also checked. */
 static err time_algorithms(examination *x) {
     double before = x->f.all_reduce;
@@ -332,7 +326,9 @@ static err time_algorithms(examination *x) {
 
 /* Once more between GPUs, where every rank has one to itself. */
 static err test_gpu_links(examination *x) {
-    double own = has_own_gpu(x);
+    int local = comm_local_rank(x->c);
+    /* NCCL takes no two ranks of a host on one GPU, unless NCCL_HOSTID makes them hosts of their own, as tests do. */
+    double own = x->gpu && local >= 0 && (local < ops_cuda_count() || getenv("NCCL_HOSTID"));
     comm *between = NULL;
     TRY(comm_total(x->c, &own, 1));
     if (x->n == 1 || own < x->n) return OK;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cli/launch.h"
+#include "io/io.h"
 
 /* ---- words ---------------------------------------------------------------------------------------- */
 /* Appends a word, quoted for the shell. */
@@ -33,23 +34,6 @@ void launch_quote_command(char *const *word, int n, str *out) {
         if (i) str_add(out, " ");
         shell_quote(out, word[i]);
     }
-}
-
-/* A YAML string, which JSON's are. */
-static void json_quote(str *s, const char *text) {
-    str_add(s, "\"");
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            str_add(s, "\\%c", c);
-        else if (c == '\n')
-            str_add(s, "\\n");
-        else if (c < ' ')
-            str_add(s, "\\u%04x", c);
-        else
-            str_add(s, "%c", c);
-    }
-    str_add(s, "\"");
 }
 
 /* ---- the command that the file starts ---------------------------------------------------------------- */
@@ -116,11 +100,11 @@ static void add_containers(str *s, const launch_args *a, int indent, const char 
         str_add(s, "%*sterminationGracePeriodSeconds: 120 # the run saves meanwhile\n", indent, "");
     str_add(s, "%*scontainers:\n%*s- name: ingot\n%*simage: ", indent, "", indent + 2, "",
             indent + 4, "");
-    json_quote(s, a->image);
+    io_json_quote(s, a->image); /* JSON's strings are YAML's too */
     str_add(s, "\n");
     if (!command) return;
     str_add(s, "%*scommand: [\"/bin/sh\", \"-c\", ", indent + 4, "");
-    json_quote(s, command);
+    io_json_quote(s, command);
     str_add(s, "]\n");
 }
 

@@ -22,13 +22,6 @@
 #include "io/io.h"
 #include "util/wait.h"
 
-static void catch_signals(void) {
-    struct sigaction action = { .sa_handler =
-                                    wait_note_signal }; /* without SA_RESTART: poll returns */
-    for (size_t i = 0; i < LAUNCH_CAUGHT; i++) sigaction(launch_caught[i], &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
-}
-
 /* ---- checkpoints: whether an attempt left a new one ------------------------------------------------ */
 typedef struct newest_checkpoint {
     bool exists;
@@ -243,7 +236,10 @@ err launch_supervise(const launch_job *j) {
     launch_history history = { 0 };
     bool fresh = j->fresh;
     err e = OK;
-    catch_signals();
+    struct sigaction action = { .sa_handler = wait_note_signal };
+    for (size_t i = 0; i < LAUNCH_CAUGHT; i++) /* without SA_RESTART: poll returns */
+        sigaction(launch_caught[i], &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     if (j->test) TRY(test_ranks(j));
     for (bool again = true; again && !e;) {

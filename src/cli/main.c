@@ -452,13 +452,6 @@ static void name_truncated_file(int signal_number, siginfo_t *info, void *contex
     _exit(EXIT_ERROR);
 }
 
-static void catch_file_signals(void) {
-    struct sigaction bus = { .sa_sigaction = name_truncated_file, .sa_flags = SA_SIGINFO };
-    sigaction(SIGBUS, &bus, NULL);
-    /* A file beyond the size limit is then an error of the write, not the end of the process. */
-    signal(SIGXFSZ, SIG_IGN);
-}
-
 /* Output is written when its buffer is flushed, so a full disk may show only now. A reader
  * that has gone away, as `head` does, has what it wants. */
 static err check_output(void) {
@@ -474,7 +467,10 @@ static err check_output(void) {
 
 int main(int argc, char **argv) {
     open_standard_files();
-    catch_file_signals();
+    struct sigaction bus = { .sa_sigaction = name_truncated_file, .sa_flags = SA_SIGINFO };
+    sigaction(SIGBUS, &bus, NULL);
+    /* A file beyond the size limit is then an error of the write, not the end of the process. */
+    signal(SIGXFSZ, SIG_IGN);
     cli_catch_interrupt();
     bool debug = false;
     err e = take_common_options(&argc, argv, &debug);

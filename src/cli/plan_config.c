@@ -16,12 +16,6 @@ typedef struct config_plan {
 } config_plan;
 
 /* ---- setting up -------------------------------------------------------------------------------- */
-/* For another machine's accelerator: our CPU lays the programs out, in the type it would run in. */
-static err use_accelerator(config_plan *p) {
-    p->limit_of = p->m.gpu->title;
-    return plan_target_accelerator(p->m.gpu, &p->c, &p->on, &p->limit);
-}
-
 static err use_this_machine(config_plan *p) {
     TRY(train_device(&p->c, 0, &p->on.ops));
     p->on.device = p->on.ops->device != NULL;
@@ -341,7 +335,12 @@ static err report_loss(const plan_args *a, const config_plan *p, json_t *doc) {
 static err report_config(const plan_args *a, config_plan *p) {
     bool fits = true;
     json_t *doc = NULL;
-    TRY(p->m.gpu ? use_accelerator(p) : use_this_machine(p));
+    if (p->m.gpu) { /* our CPU lays the programs out, in the type the accelerator would run in */
+        p->limit_of = p->m.gpu->title;
+        TRY(plan_target_accelerator(p->m.gpu, &p->c, &p->on, &p->limit));
+    } else {
+        TRY(use_this_machine(p));
+    }
     if (a->as && !p->m.gpu)
         return err_hint(ERR_USAGE("--as: nothing is simulated without --gpu"), "--gpu h100");
     if (a->as) TRY(other_system_find(a->as, &p->on.as));

@@ -151,7 +151,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand plan_hardware = {
     .summary = "show the catalogue of accelerators and prices",
     .run = run,
-    .spec = { "plan hardware", "[NAME...] [options]", args, (int)COUNT_OF(args), 0, true },
+    .spec = { "plan hardware", "[NAME...] [options]", CLI_ARGS(args), 0, true },
     .help =
         "The catalogue is part of the program. A file of the same form as configs/hardware.yaml adds to\n"
         "it or replaces entries.\n"

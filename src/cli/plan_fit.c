@@ -150,7 +150,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand plan_fit = {
     .summary = "fit a scaling law to finished runs",
     .run = run,
-    .spec = { "plan fit", "RUN... [options]", args, (int)COUNT_OF(args), 1, true },
+    .spec = { "plan fit", "RUN... [options]", CLI_ARGS(args), 1, true },
     .help =
         "Each RUN is a run folder, whose last held-out loss counts, or a .csv file with the columns\n"
         "params, tokens and loss. At least five runs of three sizes and three lengths are needed;\n"

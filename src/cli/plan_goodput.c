@@ -12,12 +12,6 @@ static err read_or(const char *name, const char *text, double otherwise, double 
     return OK;
 }
 
-/* Enough for the nodes that are in repair at a time, and three deviations more. */
-static double default_spares(const goodput_run *r) {
-    double broken = r->nodes * r->failures_per_node_day * r->repair_s / 86400;
-    return fmax(1, round(broken + 3 * sqrt(broken)));
-}
-
 static err read_run(const plan_args *a, const plan_machine *m, const scaling_point *p,
                     double checkpoint, goodput_run *r) {
     if (isnan(checkpoint)) checkpoint = 12 * p->params; /* fp32 weights and two moments */
@@ -26,7 +20,9 @@ static err read_run(const plan_args *a, const plan_machine *m, const scaling_poi
     TRY(read_or("failures", a->failures, 0.01, &r->failures_per_node_day));
     TRY(read_or("restart", a->restart, 600, &r->restart_s));
     TRY(read_or("repair", a->repair, 86400, &r->repair_s));
-    TRY(read_or("spares", a->spares, default_spares(r), &r->spares));
+    /* Spares are enough for the nodes that are in repair at a time, and three deviations more. */
+    double broken = r->nodes * r->failures_per_node_day * r->repair_s / 86400;
+    TRY(read_or("spares", a->spares, fmax(1, round(broken + 3 * sqrt(broken))), &r->spares));
     return read_or("checkpoint-time", a->checkpoint_time,
                    fmax(5, checkpoint / (r->nodes * m->gpu->disk)), &r->checkpoint_s);
 }

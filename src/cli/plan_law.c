@@ -24,13 +24,6 @@ static err read_query(const plan_args *a, law_query *out) {
     return a->law ? law_choose(a->law, &out->own, &out->chosen) : OK;
 }
 
-static void print_law_row(const scaling_law *l, const scaling_point *p, bool marked) {
-    printf("%c %-13s %10s %10s %10.1f %12s %8s %8.3f %9.2fx\n", marked ? '*' : ' ', l->name,
-           show_count(p->params), show_count(p->tokens), p->tokens / p->params,
-           show_flops(p->compute), show_rounded(p->compute / PF_DAY), p->loss,
-           law_times_optimal(l, p));
-}
-
 /* A law that cannot reach the loss has no row. */
 static void report_law_rows(const law_query *l, json_t *list) {
     if (!list)
@@ -48,7 +41,10 @@ static void report_law_rows(const law_query *l, json_t *list) {
         if (list)
             json_array_append_new(list, law_point_json(law, &p));
         else
-            print_law_row(law, &p, law == l->chosen);
+            printf("%c %-13s %10s %10s %10.1f %12s %8s %8.3f %9.2fx\n",
+                   law == l->chosen ? '*' : ' ', law->name, show_count(p.params),
+                   show_count(p.tokens), p.tokens / p.params, show_flops(p.compute),
+                   show_rounded(p.compute / PF_DAY), p.loss, law_times_optimal(law, &p));
     }
 }
 
@@ -72,13 +68,6 @@ static err report_lifetime(const law_query *l, const scaling_point *trained, jso
     return OK;
 }
 
-static void print_repeats(const law_query *l, const scaling_point *p) {
-    if (!(p->tokens > l->q.unique)) return;
-    printf(
-        "\n%.1f epochs over %s unique tokens are worth %s fresh ones (Muennighoff et al. 2023).\n",
-        p->tokens / l->q.unique, show_count(l->q.unique), show_count(p->effective_tokens));
-}
-
 static err report_query(const plan_args *a, const law_query *l) {
     scaling_point chosen;
     plan_machine m;
@@ -95,7 +84,11 @@ static err report_query(const plan_args *a, const law_query *l) {
     if (a->json) list = json_array();
     report_law_rows(l, list);
     if (list) doc = json_pack("{s:s, s:o}", "chosen", l->chosen->name, "laws", list);
-    if (!a->json) print_repeats(l, &chosen);
+    if (!a->json && chosen.tokens > l->q.unique)
+        printf("\n%.1f epochs over %s unique tokens are worth %s fresh ones (Muennighoff et al. "
+               "2023).\n",
+               chosen.tokens / l->q.unique, show_count(l->q.unique),
+               show_count(chosen.effective_tokens));
     if (!e && !isnan(l->inference)) e = report_lifetime(l, &chosen, doc);
     if (!e) plan_report_cost(&m, &chosen, doc);
     if (!e) plan_report_failures(&f, &m, doc);

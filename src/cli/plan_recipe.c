@@ -56,7 +56,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
 const cli_subcommand plan_recipe = {
     .summary = "published training runs as configs, with their sources",
     .run = run,
-    .spec = { "plan recipe", "[NAME] [--scale tiny]", args, (int)COUNT_OF(args), 0, true },
+    .spec = { "plan recipe", "[NAME] [--scale tiny]", CLI_ARGS(args), 0, true },
     .help = "Without a name, lists the recipes, each with what a config cannot express.\n"
             "\n"
             "Examples\n"

@@ -118,12 +118,6 @@ static const serve_route generate_routes[] = {
 };
 
 /* ---- generation: the main thread ----------------------------------------------------------------------- */
-static bool signal_came(generate_server *v) {
-    struct pollfd in = { .fd = v->signals, .events = POLLIN };
-    v->ends = v->ends || poll(&in, 1, 0) > 0;
-    return v->ends;
-}
-
 static bool send_event(job_choice *c, const char *text, size_t n, const char *finish) {
     str event = { 0 };
     completion_event(&c->job->a, c->index, text, n, c->first, finish, &event);
@@ -135,7 +129,9 @@ static bool send_event(job_choice *c, const char *text, size_t n, const char *fi
 
 static bool take_choice_text(void *ctx, const char *text, size_t n) {
     job_choice *c = ctx;
-    if (signal_came(c->job->v)) return false;
+    generate_server *v = c->job->v;
+    v->ends = v->ends || poll(&(struct pollfd){ .fd = v->signals, .events = POLLIN }, 1, 0) > 0;
+    if (v->ends) return false;
     if (c->job->r.stream) return send_event(c, text, n, NULL);
     str_add_bytes(&c->text, text, n);
     return serve_stream_is_open(c->job->to);

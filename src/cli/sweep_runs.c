@@ -250,13 +250,6 @@ static err end_part(run_queue *q, int slot, int status, int *failed, int *out) {
     return mark_done(q->s, r, q->a->dir, q->stop);
 }
 
-static void remove_run(int *which, int *n, int run) {
-    int kept = 0;
-    for (int i = 0; i < *n; i++)
-        if (which[i] != run) which[kept++] = which[i];
-    *n = kept;
-}
-
 /* Starts runs until all slots are in use. @param next of which[], the first that has not been started */
 static err fill_slots(run_queue *q, const int *which, int n, int *next) {
     while (*next < n && q->active < q->a->parallel && !wait_first_signal()) {
@@ -284,7 +277,10 @@ err sweep_train(const sweep *s, const sweep_args *a, int *which, int *n, int64_t
         e = wait_for_part(q, &slot, &status);
         if (e || slot < 0) continue;
         e = end_part(q, slot, status, failed, &ended);
-        if (!e && ended <= -2) remove_run(which, n, -2 - ended);
+        int kept = 0; /* of which[], without a run that is to be removed */
+        for (int i = 0; i < *n && !e; i++)
+            if (ended > -2 || which[i] != -2 - ended) which[kept++] = which[i];
+        if (!e) *n = kept;
         if (!e) e = fill_slots(q, all, total, &next);
     }
     free(all);

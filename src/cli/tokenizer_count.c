@@ -108,7 +108,7 @@ static const cli_arg args[] = {
 const cli_subcommand tokenizer_count = {
     .summary = "count the tokens of a corpus",
     .run = run,
-    .spec = { "tokenizer count", "INPUT... -t FILE [options]", args, (int)COUNT_OF(args), 1, true },
+    .spec = { "tokenizer count", "INPUT... -t FILE [options]", CLI_ARGS(args), 1, true },
     .help =
         "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or compressed.\n"
         "Tokens that the tokenizer puts around every document count; the end-of-document token that\n"

@@ -64,7 +64,7 @@ static const cli_arg args[] = {
 const cli_subcommand tokenizer_decode_ids = {
     .summary = "turn ids on standard input back into text",
     .run = run,
-    .spec = { "tokenizer decode", "-t FILE [options] < IDS", args, (int)COUNT_OF(args), 0, false },
+    .spec = { "tokenizer decode", "-t FILE [options] < IDS", CLI_ARGS(args), 0, false },
     .help = "Example\n"
             "  ingot tokenizer decode -t tokenizer.json < notes.ids > notes.txt\n",
 };

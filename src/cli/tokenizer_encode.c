@@ -89,8 +89,7 @@ static const cli_arg args[] = {
 const cli_subcommand tokenizer_encode = {
     .summary = "turn standard input into ids",
     .run = run,
-    .spec = { "tokenizer encode", "-t FILE [--ids] [options] < TEXT", args, (int)COUNT_OF(args), 0,
-              false },
+    .spec = { "tokenizer encode", "-t FILE [--ids] [options] < TEXT", CLI_ARGS(args), 0, false },
     .help =
         "Without --ids each id is shown with its text, one per line. As in Hugging Face's encode, BOS and\n"
         "EOS are added where the tokenizer's post-processor adds them; --bare leaves them out.\n"

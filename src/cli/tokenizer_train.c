@@ -44,14 +44,6 @@ static err refuse_option(const char *option, const char *model) {
     return err_hint(ERR_USAGE("--%s: %s", option, model), "omit --%s, or see --help", option);
 }
 
-static err read_metaspace(const char *name, metaspace_prepend *out) {
-    for (int i = METASPACE_ALWAYS; name && i <= METASPACE_NEVER; i++)
-        if (strcmp(metaspace_name((metaspace_prepend)i), name) == 0) *out = (metaspace_prepend)i;
-    if (name && *out == METASPACE_OFF)
-        return ERR_USAGE("--metaspace: expected always, first or never; got \"%s\"", name);
-    return OK;
-}
-
 /* A model over characters needs a token for those it does not know: the first of the special ones. */
 static err put_unknown_first(names *special) {
     static const char unknown[] = "<unk>";
@@ -78,7 +70,11 @@ static err check_model_options(const train_args *a, const tokenizer_options *o) 
 }
 
 static err choose_model(train_args *a, names *special, tokenizer_options *o) {
-    TRY(read_metaspace(a->metaspace, &o->metaspace));
+    for (int i = METASPACE_ALWAYS; a->metaspace && i <= METASPACE_NEVER; i++)
+        if (strcmp(metaspace_name((metaspace_prepend)i), a->metaspace) == 0)
+            o->metaspace = (metaspace_prepend)i;
+    if (a->metaspace && o->metaspace == METASPACE_OFF)
+        return ERR_USAGE("--metaspace: expected always, first or never; got \"%s\"", a->metaspace);
     if (strcmp(a->model, "unigram") == 0)
         o->model = TRAIN_UNIGRAM;
     else if (strcmp(a->model, "bpe") != 0)
@@ -101,13 +97,6 @@ static err check_affix(const char *option, const char *token, const names *speci
         if (strcmp(special->at[i], token) == 0) return OK;
     return err_hint(ERR_USAGE("--%s: \"%s\" is not one of the special tokens", option, token),
                     "list it in --special");
-}
-
-static void set_affixes(const train_args *a, tokenizer *t) {
-    token_affixes affixes = { 0 };
-    if (a->bos) affixes.prefix[affixes.n_prefix++] = tokenizer_find(t, a->bos, strlen(a->bos));
-    if (a->eos) affixes.suffix[affixes.n_suffix++] = tokenizer_find(t, a->eos, strlen(a->eos));
-    if (a->bos || a->eos) tokenizer_set_affixes(t, &affixes);
 }
 
 /* ---- the command ----------------------------------------------------------------------------------- */
@@ -143,7 +132,10 @@ static err train_tokenizer(const train_args *a, const tokenizer_options *o,
     TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
     TRY_CLEAN(text_inputs_check_output(in, a->common.out));
     TRY_CLEAN(tokenizer_learn(in, o, &t));
-    set_affixes(a, t);
+    token_affixes affixes = { 0 };
+    if (a->bos) affixes.prefix[affixes.n_prefix++] = tokenizer_find(t, a->bos, strlen(a->bos));
+    if (a->eos) affixes.suffix[affixes.n_suffix++] = tokenizer_find(t, a->eos, strlen(a->eos));
+    if (a->bos || a->eos) tokenizer_set_affixes(t, &affixes);
     TRY_CLEAN(tokenizer_save(t, a->common.out));
     print_result(a, t, time_now() - begin);
 cleanup:
@@ -211,8 +203,7 @@ static const cli_arg args[] = {
 const cli_subcommand tokenizer_train = {
     .summary = "learn a BPE or Unigram tokenizer from text",
     .run = run,
-    .spec = { "tokenizer train", "INPUT... --out FILE [options]", args, (int)COUNT_OF(args), 1,
-              true },
+    .spec = { "tokenizer train", "INPUT... --out FILE [options]", CLI_ARGS(args), 1, true },
     .help =
         "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or compressed.\n"
         "The file is a tokenizer.json that Hugging Face's library loads. The vocabulary and merges of\n"

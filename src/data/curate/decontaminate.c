@@ -189,14 +189,6 @@ static err total_grams(decontaminate *d, bool removed) {
     return OK;
 }
 
-static err total_documents(decontaminate *d) {
-    double n[] = { (double)d->summary.documents, (double)d->summary.ignored };
-    TRY(comm_total(d->o.pass.comm, n, 2));
-    d->summary.documents = (int64_t)n[0];
-    d->summary.ignored = (int64_t)n[1];
-    return OK;
-}
-
 /* An n-gram that occurs in several reference files counts for each of them. */
 static void count_found(decontaminate *d) {
     refs *r = d->refs;
@@ -222,15 +214,6 @@ static void warn_unsearched(decontaminate *d) {
                 d->refs->sentence ? d->refs->sentence : d->refs->shortest,
                 "--fields chooses the members that matter, --sentence a lower limit");
     }
-}
-
-static void warn_ignored(const decontaminate *d) {
-    if (d->summary.ignored && comm_rank(d->o.pass.comm) == 0)
-        log_warn(
-            "%lld documents keep n-grams of the references that are in more than %d documents, "
-            "without half of a reference text beside them; --report lists them, --common 0 "
-            "removes them",
-            (long long)d->summary.ignored, d->o.common);
 }
 
 static void warn_silent(decontaminate *d) {
@@ -365,10 +348,18 @@ static err count_matches(decontaminate *d) {
     TRY(total_grams(d, false));
     TRY(decontaminate_for_each(d, count_hit_document, d));
     TRY(total_grams(d, true));
-    TRY(total_documents(d));
+    double n[] = { (double)d->summary.documents, (double)d->summary.ignored };
+    TRY(comm_total(d->o.pass.comm, n, 2));
+    d->summary.documents = (int64_t)n[0];
+    d->summary.ignored = (int64_t)n[1];
     count_found(d);
     warn_unsearched(d);
-    warn_ignored(d);
+    if (d->summary.ignored && comm_rank(d->o.pass.comm) == 0)
+        log_warn(
+            "%lld documents keep n-grams of the references that are in more than %d documents, "
+            "without half of a reference text beside them; --report lists them, --common 0 "
+            "removes them",
+            (long long)d->summary.ignored, d->o.common);
     warn_silent(d);
     return OK;
 }

@@ -127,13 +127,6 @@ static void add_last_gram(refs *r, const window *w, uint64_t sum, int words, uin
     add_gram(r, gram_key(sum, words), text, window_word(w, words), window_word(w, 1));
 }
 
-static size_t count_ref_words(const refs *r, text_span text) {
-    normalized_word chunk[CHUNK];
-    size_t at = 0, n = 0, got;
-    while ((got = normalizer_next_words(r->words, text, &at, chunk, CHUNK)) > 0) n += got;
-    return n;
-}
-
 static void index_text(refs *r, uint32_t text) {
     normalized_word chunk[CHUNK];
     window w = window_new(r);
@@ -167,7 +160,10 @@ static err check_memory(const refs *r) {
 }
 
 static err add_ref_text(refs *r, int line, const char *member, const char *bytes, size_t n) {
-    size_t words = count_ref_words(r, (text_span){ bytes, n });
+    normalized_word chunk[CHUNK];
+    size_t at = 0, words = 0, got;
+    while ((got = normalizer_next_words(r->words, (text_span){ bytes, n }, &at, chunk, CHUNK)) > 0)
+        words += got;
     bool sentence = words < (size_t)r->shortest;
     if (sentence && (!r->sentence || words < (size_t)r->sentence)) {
         r->files[r->n_files - 1].unsearched += words > 0;

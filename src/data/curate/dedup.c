@@ -394,13 +394,6 @@ static uint64_t key_settings(const dedup_options *o) {
     return hash_bytes(facts, sizeof facts, 0);
 }
 
-/* Hashes what the spill files depend on. */
-static uint64_t spill_settings(const dedup *d) {
-    uint64_t facts[] = { key_settings(&d->o), d->o.pass.report != NULL,
-                         d->index ? key_index_hash(d->index) : 0 };
-    return hash_bytes(facts, sizeof facts, text_inputs_hash(d->in));
-}
-
 static dedup *dedup_new(const dedup_options *o, text_inputs *in) {
     dedup *d = mem_alloc(sizeof *d);
     d->o = *o;
@@ -478,7 +471,9 @@ err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
     dedup *d = dedup_new(o, in);
     err e = OK;
     if (o->index) TRY_CLEAN(key_index_open(o->index, key_settings(o), &d->index));
-    d->settings = spill_settings(d);
+    uint64_t facts[] = { key_settings(o), o->pass.report != NULL,
+                         d->index ? key_index_hash(d->index) : 0 };
+    d->settings = hash_bytes(facts, sizeof facts, text_inputs_hash(in));
     d->reading.reading = "dedup, first pass";
     d->reading.transform = dedup_transform(d);
     d->reading.sections = SECTION_COUNT;

@@ -29,15 +29,6 @@ typedef struct gathering {
     int64_t written; /* members written of the current cluster */
 } gathering;
 
-static void find_shared(gathering *g) {
-    const uint32_t *kept = g->d->cluster.parent;
-    for (uint32_t i = 0; i < g->d->cluster.n; i++) {
-        if (kept[i] == i) continue;
-        g->shared[i / 8] |= (uint8_t)(1 << i % 8);
-        g->shared[kept[i] / 8] |= (uint8_t)(1 << kept[i] % 8);
-    }
-}
-
 /* ---- one cluster ----------------------------------------------------------------------------- */
 
 static err cluster_begin(gathering *g, uint32_t kept) {
@@ -160,7 +151,12 @@ err dedup_report_write(const dedup *d) {
     uint32_t n = d->cluster.n;
     TRY(io_writer_open(d->o.pass.report, &g.out));
     g.shared = mem_alloc((size_t)n / 8 + 1);
-    find_shared(&g);
+    const uint32_t *kept = d->cluster.parent;
+    for (uint32_t i = 0; i < n; i++) {
+        if (kept[i] == i) continue;
+        g.shared[i / 8] |= (uint8_t)(1 << i % 8);
+        g.shared[kept[i] / 8] |= (uint8_t)(1 << kept[i] % 8);
+    }
     err e = OK;
     while (g.low < n && !e) {
         g.high = n;

@@ -312,15 +312,8 @@ bool judgment_fails(judgment *j, int rule, double value) {
     return true;
 }
 
-static int likeliest_label(const language_model *m, const float *p) {
-    int best = 0;
-    for (int i = 1; i < language_count(m); i++)
-        if (p[i] > p[best]) best = i;
-    return best;
-}
-
 static void see_language(judgment *j, const float *p) {
-    int best = likeliest_label(j->f->model, p);
+    int best = filter_likeliest(p, language_count(j->f->model));
     j->language_known = true;
     j->label = p[best] >= 0.5f ? best : -1;
 }

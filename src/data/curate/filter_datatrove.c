@@ -87,17 +87,13 @@ static void count_element(filter_worker *w, text_span s, element_repeats *r) {
     r->chars += utf8_length(s.at, s.len);
 }
 
-static int64_t count_line_feeds(text_span text) {
-    int64_t n = 0;
-    for (size_t i = 0; i < text.len; i++) n += text.at[i] == '\n';
-    return n;
-}
-
 static element_repeats count_text_parts(filter_worker *w, text_span text, size_t least) {
     element_repeats r = { 0 };
     text_span part;
     bool done = false;
-    seen_clear(&w->seen, count_line_feeds(text) + 1);
+    int64_t lines = 1;
+    for (size_t i = 0; i < text.len; i++) lines += text.at[i] == '\n';
+    seen_clear(&w->seen, lines);
     while (next_part(&text, least, &done, &part)) count_element(w, part, &r);
     return r;
 }
@@ -283,10 +279,6 @@ static int64_t add_without_citations(text_span line, str *out) {
     return removed;
 }
 
-static bool ends_line(text_span line) {
-    return line.len && strchr(".?!\"'", line.at[line.len - 1]) && !ends_in(line, "...");
-}
-
 static void measure_words(text_span line, int64_t *words, int64_t *longest) {
     *words = *longest = 0;
     for (size_t at = python_spaces_end(line, 0), end; at < line.len;
@@ -306,7 +298,8 @@ static int judge_c4_line(judgment *j, const c4_rules *rules, text_span line, tex
     int found[C4_FOUND_KINDS] = { 0 };
     measure_words(line, &words, &longest);
     if ((double)longest > j->f->o.setting[SETTING_c4_word_length]) return COUNTER_line_length;
-    if (rules->punctuated && !ends_line(clean)) return COUNTER_line_end;
+    bool ends = clean.len && strchr(".?!\"'", clean.at[clean.len - 1]) && !ends_in(clean, "...");
+    if (rules->punctuated && !ends) return COUNTER_line_end;
     if ((double)words < j->f->o.setting[rules->line_words]) return COUNTER_line_words;
     c4_find_phrases(clean, found);
     c->lorem_ipsum += found[C4_LOREM_IPSUM];

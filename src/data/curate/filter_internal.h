@@ -195,6 +195,8 @@ bool filter_quality(judgment *j);
 /* Adds a condition of --where. */
 err filter_take_condition(filter *f, const char *text) MUST_USE;
 void filter_conditions_free(filter *f);
+/* @return the first of the largest of n probabilities. */
+int filter_likeliest(const float *p, int n);
 /* Writes the likeliest label and its probability onto the document, if that is wanted. */
 void filter_annotate(judgment *j, const char *name, const language_model *m, const float *p);
 bool filter_pii(judgment *j);

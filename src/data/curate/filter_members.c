@@ -87,7 +87,7 @@ bool filter_where(judgment *j) {
 
 /* ---- scores ----------------------------------------------------------------------------------------- */
 
-static int likeliest(const float *p, int n) {
+int filter_likeliest(const float *p, int n) {
     int best = 0;
     for (int i = 1; i < n; i++)
         if (p[i] > p[best]) best = i;
@@ -97,7 +97,7 @@ static int likeliest(const float *p, int n) {
 void filter_annotate(judgment *j, const char *name, const language_model *m, const float *p) {
     str *out = &j->w->members;
     if (!j->f->o.annotate) return;
-    int best = likeliest(p, language_count(m));
+    int best = filter_likeliest(p, language_count(m));
     const char *label = language_name(m, best);
     str_add(out, ", \"%s\": ", name);
     text_json_string(label, strlen(label), out);

@@ -72,12 +72,6 @@ static line_counts count_lines(const scan *s, double few) {
     return c;
 }
 
-static int count_bits(unsigned v) {
-    int n = 0;
-    for (; v; v &= v - 1) n++;
-    return n;
-}
-
 bool filter_gopher_quality(judgment *j) {
     const scan *s = judgment_scan(j);
     double words = (double)s->words, solid = (double)s->solid_words;
@@ -94,7 +88,7 @@ bool filter_gopher_quality(judgment *j) {
     return judgment_fails(j, FILTER_gopher_bullets, safe_ratio((double)c.bullets, lines)) ||
            judgment_fails(j, FILTER_gopher_line_ellipses, safe_ratio((double)c.ellipses, lines)) ||
            judgment_fails(j, FILTER_gopher_letters, safe_ratio((double)s->letter_words, words)) ||
-           judgment_fails(j, FILTER_gopher_stop_words, count_bits(s->stop_words));
+           judgment_fails(j, FILTER_gopher_stop_words, __builtin_popcount(s->stop_words));
 }
 
 bool filter_fineweb(judgment *j) {

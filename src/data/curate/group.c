@@ -155,12 +155,6 @@ static void run_partition_task(void *ctx, int64_t partition, int worker) {
     g->errors[partition] = group_partition(g, &g->workers[worker], (int)partition);
 }
 
-static size_t slots_for(size_t bytes) {
-    size_t n = 16;
-    while (n * 2 * sizeof(key_slot) <= bytes) n *= 2;
-    return n;
-}
-
 static err group_alone(group_state *g, pool *p) {
     err e = OK;
     g->errors = mem_alloc(GROUP_PARTITIONS * sizeof *g->errors);
@@ -255,23 +249,18 @@ static void read_records_for_rank(void *ctx, int64_t rank, int worker) {
     x->send_rows[rank] = (int32_t)n;
 }
 
-/* Packs the rows for all ranks, back to back. @return how many. */
-static int64_t pack_sent_rows(exchange *x) {
-    int64_t at = 0;
-    for (int r = 0; r < x->ranks; r++) {
-        memmove(x->send + at, x->send + r * x->chunk, (size_t)x->send_rows[r] * sizeof *x->send);
-        at += x->send_rows[r];
-    }
-    return at;
-}
-
 static err move_rows(exchange *x) {
     comm_move rows = { .axes = mesh_axes(comm_mesh(x->c)),
                        .kind = MOVE_ROWS,
                        .send_rows = x->send_rows,
                        .recv_rows = x->received_rows,
                        .name = "keys" };
-    int64_t n = pack_sent_rows(x), dims[2] = { MAX(n, (int64_t)1), sizeof(key_record) };
+    int64_t n = 0; /* rows for all ranks, packed back to back */
+    for (int r = 0; r < x->ranks; r++) {
+        memmove(x->send + n, x->send + r * x->chunk, (size_t)x->send_rows[r] * sizeof *x->send);
+        n += x->send_rows[r];
+    }
+    int64_t dims[2] = { MAX(n, (int64_t)1), sizeof(key_record) };
     tensor in = tensor_of(x->send, DT_U8, 2, dims);
     dims[0] = x->ranks * x->chunk;
     tensor out = tensor_of(x->received, DT_U8, 2, dims);
@@ -289,15 +278,6 @@ static void add_received(void *ctx, int64_t table, int worker) {
     for (int64_t i = 0; i < n && !w->full; i++)
         if (x->received[i].key >> 56 == mine)
             w->full = !group_record(x->g, w, x->received[i].key, x->received[i].item);
-}
-
-static err read_and_move(exchange *x) {
-    pool_run(x->p, x->ranks, read_records_for_rank, x);
-    for (int r = 0; r < x->ranks; r++)
-        if (x->cursors[r].error) return x->cursors[r].error;
-    TRY(move_rows(x));
-    pool_run(x->p, x->tables, add_received, x);
-    return OK;
 }
 
 /* Records of a partition on all ranks. */
@@ -332,7 +312,12 @@ static err group_range(exchange *x) {
     }
     memset(x->cursors, 0, (size_t)x->ranks * sizeof *x->cursors);
     err e = OK;
-    for (int64_t i = count_exchanges(x); i > 0 && !e; i--) e = read_and_move(x);
+    for (int64_t i = count_exchanges(x); i > 0 && !e; i--) {
+        pool_run(x->p, x->ranks, read_records_for_rank, x);
+        for (int r = 0; r < x->ranks && !e; r++) e = x->cursors[r].error;
+        if (!e) e = move_rows(x);
+        if (!e) pool_run(x->p, x->tables, add_received, x);
+    }
     for (int r = 0; r < x->ranks; r++) spill_reader_close(&x->cursors[r].from);
     return e;
 }
@@ -375,13 +360,6 @@ static err exchange_facts(exchange *x, int threads, int64_t chunk) {
     return OK;
 }
 
-/* @return records to each rank in one exchange: the buffers take an eighth of the memory, at most 64 MiB. */
-static int64_t chunk_for(size_t memory, int ranks) {
-    enum { MOST = 32 << 20, LEAST = 256 };
-    size_t buffer = MIN(memory / 16, (size_t)MOST);
-    return MAX((int64_t)(buffer / sizeof(key_record) / (size_t)ranks), (int64_t)LEAST);
-}
-
 static err group_on_ranks(group_state *g, pool *p, int64_t chunk) {
     comm *c = g->job->comm;
     int ranks = comm_world(c);
@@ -413,13 +391,17 @@ cleanup:
 /* ---- the whole ------------------------------------------------------------------------------- */
 err group_run(const group_job *job) {
     int ranks = comm_world(job->comm);
-    int64_t chunk = chunk_for(job->memory, ranks);
+    /* Records to each rank in one exchange: the buffers take an eighth of the memory, at most 64 MiB. */
+    enum { MOST_BUFFER = 32 << 20, LEAST_CHUNK = 256 };
+    size_t buffer = MIN(job->memory / 16, (size_t)MOST_BUFFER);
+    int64_t chunk =
+        MAX((int64_t)(buffer / sizeof(key_record) / (size_t)ranks), (int64_t)LEAST_CHUNK);
     size_t buffers = ranks > 1 ? 2 * (size_t)(ranks * chunk) * sizeof(key_record) : 0;
     pool *p = pool_new(job->threads);
     int threads = pool_size(p);
-    group_state g = { .job = job,
-                      .max_slots =
-                          slots_for((job->memory - MIN(buffers, job->memory)) / (size_t)threads) };
+    size_t each = (job->memory - MIN(buffers, job->memory)) / (size_t)threads;
+    group_state g = { .job = job, .max_slots = 16 };
+    while (g.max_slots * 2 * sizeof(key_slot) <= each) g.max_slots *= 2;
     size_t table = g.max_slots * sizeof(key_slot);
     g.workers = mem_alloc((size_t)threads * sizeof *g.workers);
     pthread_mutex_init(&g.lock, NULL);

@@ -8,20 +8,16 @@
 #include <stdlib.h>
 
 /* ---- splits ---------------------------------------------------------------------------------- */
-static input_splits divide_input(const text_inputs *in) {
-    size_t n = (size_t)text_segments(in) + 1;
-    input_splits s = { .first = mem_alloc(n * sizeof *s.first),
-                       .bytes = mem_alloc(n * sizeof *s.bytes) };
-    s.n = text_segments_divide(in, s.first, s.bytes);
-    return s;
-}
-
 static const char *spill_name(const split_job *j) {
     return j->files ? j->files : j->transform.name;
 }
 
 split_job split_job_new(const pass_options *o, text_inputs *in) {
-    split_job j = { .o = *o, .in = in, .splits = divide_input(in) };
+    split_job j = { .o = *o, .in = in };
+    size_t n = (size_t)text_segments(in) + 1;
+    j.splits.first = mem_alloc(n * sizeof *j.splits.first);
+    j.splits.bytes = mem_alloc(n * sizeof *j.splits.bytes);
+    j.splits.n = text_segments_divide(in, j.splits.first, j.splits.bytes);
     j.spills = mem_alloc((size_t)j.splits.n * sizeof *j.spills + 1);
     return j;
 }
@@ -97,23 +93,18 @@ static err run_split(void *ctx, int split, text_progress *p) {
     return open_split(j, split, SPILL_IN(j->o.work, spill_name(j), split), p);
 }
 
-static err refuse_own_work(const split_job *j) {
-    return err_hint(ERR_USAGE("--work: of %s every rank reads the spill files of all %d ranks",
-                              j->transform.name, comm_world(j->o.comm)),
-                    "name a folder that all hosts see, or run on one rank");
-}
-
-static err lock_work(split_job *j) {
-    if (!j->o.own_work) return text_lock_folder(j->o.comm, j->o.work, &j->lock);
-    return comm_agree(j->o.comm, text_lock_folder(NULL, j->o.work, &j->lock));
-}
-
 err split_job_run(split_job *j) {
     bool first = comm_rank(j->o.comm) == 0;
     err wrong = first ? check_inputs_reread(j) : OK; /* by rank 0 before any rank reads */
     TRY(comm_agree(j->o.comm, first && !wrong ? check_outputs(j) : wrong));
-    if (j->o.own_work && j->shares_spills) return refuse_own_work(j);
-    if (!j->locked) TRY(lock_work(j));
+    if (j->o.own_work && j->shares_spills)
+        return err_hint(ERR_USAGE("--work: of %s every rank reads the spill files of all %d ranks",
+                                  j->transform.name, comm_world(j->o.comm)),
+                        "name a folder that all hosts see, or run on one rank");
+    if (!j->locked && j->o.own_work)
+        TRY(comm_agree(j->o.comm, text_lock_folder(NULL, j->o.work, &j->lock)));
+    else if (!j->locked)
+        TRY(text_lock_folder(j->o.comm, j->o.work, &j->lock));
     bool clear = clears_work(j) && j->o.fresh;
     TRY(comm_agree(j->o.comm, clear ? spill_clear(j->o.work, spill_name(j)) : OK));
     text_tasks tasks = { .comm = j->o.comm,

@@ -80,14 +80,6 @@ static void read_model_settings(model_reader *r, language_model *m) {
 
 /* ---- the dictionary -------------------------------------------------------------------------- */
 
-static void index_word(language_model *m, int32_t index) {
-    uint32_t h = (uint32_t)FT_HASH_SEED;
-    for (uint32_t i = 0; i < m->word[index].len; i++) h = ft_hash(h, m->word[index].text[i]);
-    uint32_t i = h & m->word_mask;
-    while (m->word_table[i] >= 0) i = (i + 1) & m->word_mask;
-    m->word_table[i] = index;
-}
-
 int32_t ft_find_word(const language_model *m, const char *text, size_t len, uint32_t hash) {
     for (uint32_t i = hash & m->word_mask; m->word_table[i] >= 0; i = (i + 1) & m->word_mask) {
         const ft_word *w = &m->word[m->word_table[i]];
@@ -102,7 +94,13 @@ void ft_index_words(language_model *m) {
     size_t bytes = ((size_t)m->word_mask + 1) * sizeof *m->word_table;
     m->word_table = mem_alloc(bytes);
     memset(m->word_table, 0xFF, bytes);
-    for (int32_t i = 0; i < m->words; i++) index_word(m, i);
+    for (int32_t index = 0; index < m->words; index++) {
+        uint32_t h = (uint32_t)FT_HASH_SEED;
+        for (uint32_t i = 0; i < m->word[index].len; i++) h = ft_hash(h, m->word[index].text[i]);
+        uint32_t at = h & m->word_mask;
+        while (m->word_table[at] >= 0) at = (at + 1) & m->word_mask;
+        m->word_table[at] = index;
+    }
 }
 
 static void read_word(model_reader *r, ft_word *w, int64_t *count, int8_t *type) {

@@ -123,13 +123,6 @@ static void chain_phrase(phrase_list *l, uint32_t number) {
     l->first.slots[i] = number;
 }
 
-static void note_lengths(phrase_list *l) {
-    bool has[MAX_PHRASE_BYTES] = { 0 };
-    for (int i = 0; i < l->n; i++) has[l->entries[i].len] = true;
-    for (int n = 0; n < MAX_PHRASE_BYTES; n++)
-        if (has[n]) l->lengths[l->n_lengths++] = n;
-}
-
 static void build_tables(phrase_list *l) {
     int lines = l->n;
     l->n = 0;
@@ -143,7 +136,10 @@ static void build_tables(phrase_list *l) {
         *slot = (uint32_t)l->n;
         chain_phrase(l, (uint32_t)l->n);
     }
-    note_lengths(l);
+    bool has[MAX_PHRASE_BYTES] = { 0 };
+    for (int i = 0; i < l->n; i++) has[l->entries[i].len] = true;
+    for (int n = 0; n < MAX_PHRASE_BYTES; n++)
+        if (has[n]) l->lengths[l->n_lengths++] = n;
     l->hash = hash_bytes(l->text.text, l->text.len, (uint64_t)l->n);
 }
 

@@ -44,17 +44,13 @@ typedef struct pack_reader {
     text_counts read; /* of the split */
 } pack_reader;
 
-static uint64_t shuffle_key(const shuffle *s, int segment, int64_t number) {
-    uint64_t facts[] = { s->o.seed, (uint64_t)segment, (uint64_t)number };
-    return hash_bytes(facts, sizeof facts, 0);
-}
-
 static err pack_block(void *ctx, int worker, const text_block *b, void *result) {
     shuffle *s = ((pack_reader *)ctx)->s;
     str *out = result;
     for (int i = 0; i < b->n; i++) {
         const text_doc *d = &b->docs[i];
-        spilled_head head = { shuffle_key(s, b->segment, d->number), 0, (uint32_t)d->text.len };
+        uint64_t facts[] = { s->o.seed, (uint64_t)b->segment, (uint64_t)d->number };
+        spilled_head head = { hash_bytes(facts, sizeof facts, 0), 0, (uint32_t)d->text.len };
         size_t at = out->len;
         str_add_bytes(out, &head, sizeof head);
         TRY(text_packer_add(s->packers[worker], d, out));
@@ -230,14 +226,6 @@ text_transform shuffle_transform(shuffle *s) {
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
-static err pack_and_plan(shuffle *s) {
-    TRY(split_job_run(&s->reading));
-    TRY(split_job_open_others(&s->reading));
-    TRY(total_read(s));
-    plan_ranges(s);
-    return OK;
-}
-
 err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) {
     BUG_IF(o->pass.threads < 1 || !o->pass.work || !o->pass.to);
     uint64_t facts[] = { SPILL_VERSION, o->seed,
@@ -260,12 +248,16 @@ err shuffle_new(const shuffle_options *o, text_inputs *in, shuffle **out) {
     s->reading.settings = hash_bytes(&s->hash, sizeof s->hash, text_inputs_hash(in));
     s->reading.ctx = s;
     s->reading.make = pack_split;
-    if (!e) e = pack_and_plan(s);
-    if (e)
+    if (!e) e = split_job_run(&s->reading);
+    if (!e) e = split_job_open_others(&s->reading);
+    if (!e) e = total_read(s);
+    if (e) {
         shuffle_free(s);
-    else
-        *out = s;
-    return e;
+        return e;
+    }
+    plan_ranges(s);
+    *out = s;
+    return OK;
 }
 
 err shuffle_finish(shuffle *s) { return split_job_finish(&s->reading); }

@@ -114,19 +114,15 @@ char *spill_path(char to[IO_PATH_BYTES], const char *folder, const char *name, i
     return to;
 }
 
-/* Includes temporary files of killed runs. */
-static bool is_spill(const char *file, const char *name) {
-    size_t n = strlen(name);
-    return str_starts(file, name) && file[n] == '-' && strstr(file, ".spill");
-}
-
 err spill_clear(const char *folder, const char *name) {
     if (!io_is_dir(folder)) return OK;
     char **files = NULL;
     int n = 0, left = 0;
     TRY(io_list(folder, &files, &n));
-    for (int i = 0; i < n; i++) {
-        if (!is_spill(files[i], name) || unlink(PATH_IN(folder, files[i])) != 0) left++;
+    for (int i = 0; i < n; i++) { /* temporary files of killed runs too */
+        bool ours = str_starts(files[i], name) && files[i][strlen(name)] == '-' &&
+                    strstr(files[i], ".spill");
+        if (!ours || unlink(PATH_IN(folder, files[i])) != 0) left++;
     }
     io_list_free(files, n);
     if (left == 0 && rmdir(folder) != 0)

@@ -407,14 +407,6 @@ static void init_phase(substring *s, int phase) {
     p->reading.make = phase == PHASE_ANCHORS ? read_anchors : read_windows;
 }
 
-static void count_repeated(substring *s) {
-    const substring_phase *p = &s->phase[PHASE_WINDOWS];
-    for (size_t i = 0; i < p->repeated_bytes; i++)
-        s->summary.windows += __builtin_popcount(p->repeated[i]);
-    s->summary.documents = (int64_t)p->first_doc[s->segments];
-    s->summary.candidates = (int64_t)p->first_item[s->segments];
-}
-
 err substring_find(const substring_options *o, text_inputs *in, substring **out) {
     BUG_IF(o->pass.threads < 1 || !o->pass.work || o->length < 2);
     substring *s = mem_alloc(sizeof *s);
@@ -434,7 +426,11 @@ err substring_find(const substring_options *o, text_inputs *in, substring **out)
     }
     for (int i = 0; i < PHASES; i++) init_phase(s, i);
     for (int i = 0; i < PHASES; i++) TRY_CLEAN(run_phase(s, i));
-    count_repeated(s);
+    const substring_phase *p = &s->phase[PHASE_WINDOWS];
+    for (size_t i = 0; i < p->repeated_bytes; i++)
+        s->summary.windows += __builtin_popcount(p->repeated[i]);
+    s->summary.documents = (int64_t)p->first_doc[s->segments];
+    s->summary.candidates = (int64_t)p->first_item[s->segments];
     *out = s;
     s = NULL;
 cleanup:

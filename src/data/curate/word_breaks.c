@@ -161,16 +161,6 @@ static void see_character(break_context *c, const break_point *p) {
     c->indicators = p->class == WB_REGIONAL_INDICATOR ? c->indicators + 1 : 0;
 }
 
-/* The end of the run of characters of dictionary scripts, with their marks, that begins at i. */
-static size_t dictionary_run(const break_point *p, size_t n, size_t i) {
-    while (i < n && (p[i].dictionary || is_skipped(p[i].class))) i++;
-    return i;
-}
-
-static uint32_t point_offset(const word_breaks *b, size_t points, size_t i, size_t n) {
-    return i < points ? b->points[i].at : (uint32_t)n;
-}
-
 /* Marks where Hangul is cut although the rules join it. @param syllables of Hangul in the word so far. */
 static bool cuts_hangul(const break_point *p, size_t i, size_t syllables) {
     if (is_skipped(p[i].class)) return false;
@@ -192,8 +182,9 @@ size_t word_breaks_split(word_breaks *b, const char *chunk, size_t n, bool pairs
         syllables += p[i].hangul;
         if (b->dictionary && p[i].dictionary) {
             if (p[i].at > begin) bytes[words++] = p[i].at - begin;
-            size_t end = dictionary_run(p, points, i);
-            uint32_t to = point_offset(b, points, end, n);
+            size_t end = i; /* of the characters of dictionary scripts, with their marks */
+            while (end < points && (p[end].dictionary || is_skipped(p[end].class))) end++;
+            uint32_t to = end < points ? p[end].at : (uint32_t)n;
             words += dictionary_breaks_split(b->dictionary, chunk + p[i].at, to - p[i].at,
                                              bytes + words);
             c = (break_context){ .before = -1, .last = WB_OTHER };

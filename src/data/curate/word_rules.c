@@ -274,12 +274,6 @@ static bool is_letters(const char *s, size_t n) {
     return true;
 }
 
-static const uint32_t *recall_chunk(word_scratch *s, const cached_chunk *c, size_t *words) {
-    for (int i = 0; i < c->n; i++) s->bytes[i] = c->bytes[i];
-    *words = c->n;
-    return s->bytes;
-}
-
 static void remember_chunk(cached_chunk *c, const word_rules *w, const word_scratch *s,
                            const char *chunk, size_t n, size_t words) {
     if (words > CACHE_WORDS) return;
@@ -300,8 +294,11 @@ const uint32_t *word_rules_split(const word_rules *w, word_scratch *s, const cha
     cached_chunk *c = NULL;
     if (n <= CACHE_CHUNK) {
         c = &s->cache[word_hash(chunk, n) & (CACHE_SLOTS - 1)];
-        if (c->len == n && c->rules == w->number && same_bytes(c->text, chunk, n))
-            return recall_chunk(s, c, words);
+        if (c->len == n && c->rules == w->number && same_bytes(c->text, chunk, n)) {
+            for (int i = 0; i < c->n; i++) s->bytes[i] = c->bytes[i];
+            *words = c->n;
+            return s->bytes;
+        }
     }
     reserve_word_tokens(s, n);
     *words = w->breaks ? word_breaks_split(s->breaks, chunk, n, w->pairs, s->bytes)

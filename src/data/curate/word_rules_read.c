@@ -7,13 +7,6 @@
 
 enum { MAX_FILE_BYTES = 16 << 20, MAX_EXCEPTIONS = 1 << 20 };
 
-static err compile_member(const json_t *doc, const char *path, pattern_kind kind, const char *name,
-                          pcre2_code **out) {
-    const char *text;
-    TRY(io_json_text(doc, path, name, &text));
-    return word_rules_compile(text, kind, path, name, out);
-}
-
 /* @return what is wrong with an exception, or NULL. */
 static const char *read_exception(const char *text, const json_t *lengths, word_exception *out) {
     size_t n = strlen(text), sum = 0, tokens = json_array_size(lengths);
@@ -84,7 +77,9 @@ static err read_rules(word_rules *w, const json_t *doc, const char *path) {
     };
     for (size_t i = 0; i < COUNT_OF(patterns); i++) {
         pattern_kind kind = patterns[i].kind;
-        TRY(compile_member(doc, path, kind, patterns[i].name, &w->pattern[kind]));
+        const char *name = patterns[i].name, *text;
+        TRY(io_json_text(doc, path, name, &text));
+        TRY(word_rules_compile(text, kind, path, name, &w->pattern[kind]));
     }
     TRY(read_exceptions(w, doc, path));
     TRY(read_ranges(w, doc, path, "punctuation", &w->punctuation));

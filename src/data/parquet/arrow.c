@@ -367,19 +367,15 @@ static err read_footer(parquet_file *f) {
     return read_blocks(f, &batches, end);
 }
 
-static void list_batches(parquet_file *f) {
+err arrow_read_metadata(parquet_file *f, bool is_stream) {
+    f->arrow = mem_alloc(sizeof *f->arrow);
+    TRY(is_stream ? read_messages(f) : read_footer(f));
     const arrow_file *a = f->arrow;
     f->groups = arena_alloc(f->memory, ((size_t)a->n_batches + 1) * sizeof *f->groups);
     f->n_groups = a->n_batches;
     for (int i = 0; i < a->n_batches; i++)
         f->groups[i] =
             (row_group){ .n_rows = a->batches[i].rows, .bytes = a->batches[i].body_bytes };
-}
-
-err arrow_read_metadata(parquet_file *f, bool is_stream) {
-    f->arrow = mem_alloc(sizeof *f->arrow);
-    TRY(is_stream ? read_messages(f) : read_footer(f));
-    list_batches(f);
     return OK;
 }
 

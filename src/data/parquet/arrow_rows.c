@@ -364,13 +364,6 @@ static const char *clear_missing(const arrow_page *p, size_t rows, parquet_value
     return NULL;
 }
 
-/* Views of rows without a value may be anything; other views that point nowhere are an error. */
-static const char *check_views(const parquet_value *v, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (parquet_is_lost(&v[i])) return "a view is outside its buffer";
-    return NULL;
-}
-
 static const char *decode_parts(arrow_page *p, const str *raw, str *plain, size_t rows,
                                 parquet_value *out) {
     static const char *(*const decode[])(const arrow_page *, size_t, parquet_value *) = {
@@ -381,7 +374,10 @@ static const char *decode_parts(arrow_page *p, const str *raw, str *plain, size_
     const char *wrong = decompress_parts(p, raw, plain);
     if (!wrong) wrong = decode[p->layout](p, rows, out);
     if (!wrong) wrong = clear_missing(p, rows, out);
-    return wrong || p->layout != LAYOUT_VIEWS ? wrong : check_views(out, rows);
+    /* Views of rows without a value may be anything; other views that point nowhere are an error. */
+    for (size_t i = 0; i < rows && !wrong && p->layout == LAYOUT_VIEWS; i++)
+        if (parquet_is_lost(&out[i])) wrong = "a view is outside its buffer";
+    return wrong;
 }
 
 err arrow_decode(parquet_pages *p) {

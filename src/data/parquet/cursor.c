@@ -71,13 +71,6 @@ bool parquet_is_too_large(const parquet_file *f, size_t bytes, char *why, size_t
     return bytes > most;
 }
 
-static err check_page_size(const parquet_cursor *c, const parquet_page *h) {
-    char why[128];
-    size_t bytes = (size_t)MAX(h->plain_bytes, h->raw_bytes);
-    if (!parquet_is_too_large(c->f, bytes, why, sizeof why)) return OK;
-    return err_hint(cursor_error(c, why), PARQUET_TOO_LARGE "pages");
-}
-
 /* Reads the header at the cursor and consumes it. */
 static err read_page_header(parquet_cursor *c, parquet_page *h) {
     size_t want = HEADER_BYTES;
@@ -96,7 +89,11 @@ static err read_page_header(parquet_cursor *c, parquet_page *h) {
         want *= 4;
     }
     const char *wrong = check_page_header(c, h);
-    return wrong ? cursor_error(c, wrong) : check_page_size(c, h);
+    if (wrong) return cursor_error(c, wrong);
+    char why[128];
+    size_t bytes = (size_t)MAX(h->plain_bytes, h->raw_bytes);
+    if (!parquet_is_too_large(c->f, bytes, why, sizeof why)) return OK;
+    return err_hint(cursor_error(c, why), PARQUET_TOO_LARGE "pages");
 }
 
 /* Reads the n bytes of a page and consumes them: what the window has, and the rest from the file. After a

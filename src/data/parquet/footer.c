@@ -242,14 +242,6 @@ static void walk_schema(schema_walk *w, const schema_node *above) {
     for (int32_t i = 0; i < s->n_children && !w->wrong; i++) walk_schema(w, &here);
 }
 
-static const char *take_schema(parquet_file *f, const file_metadata *m) {
-    schema_walk w = { .f = f, .elements = m->schema.items, .n = m->schema.n };
-    f->leaves = arena_alloc(f->memory, ((size_t)m->schema.n + 1) * sizeof *f->leaves);
-    walk_schema(&w, &(schema_node){ 0 });
-    if (w.wrong) return w.wrong;
-    return w.at == w.n ? NULL : "the schema is damaged";
-}
-
 /* ---- row groups ------------------------------------------------------------------------------ */
 static const char *check_group(const parquet_file *f, row_group *g) {
     const column_chunk *k = g->chunks.items;
@@ -323,7 +315,10 @@ static err read_metadata(parquet_file *f) {
     free(bytes);
     TRY(e);
     if (m.encrypted) return refuse_encrypted(f);
-    const char *wrong = take_schema(f, &m);
+    schema_walk w = { .f = f, .elements = m.schema.items, .n = m.schema.n };
+    f->leaves = arena_alloc(f->memory, ((size_t)m.schema.n + 1) * sizeof *f->leaves);
+    walk_schema(&w, &(schema_node){ 0 });
+    const char *wrong = w.wrong || w.at == w.n ? w.wrong : "the schema is damaged";
     if (!wrong) wrong = take_groups(f, &m);
     return wrong ? refuse_damaged(f, wrong) : OK;
 }

@@ -227,21 +227,16 @@ static bool read_thrift_member(thrift_reader *t, const thrift_member *m, int wir
     }
 }
 
-static const thrift_member *find_member(const thrift_layout *l, int64_t id) {
-    for (int i = 0; i < l->n; i++)
-        if (l->members[i].id == id) return &l->members[i];
-    return NULL;
-}
-
 bool thrift_read(thrift_reader *t, const thrift_layout *l, void *out) {
     if (t->depth == MOST_DEPTH) return thrift_fault(t, "the metadata is nested too deeply");
     t->depth++;
     int64_t id = 0;
     bool fine = true;
     for (int wire; fine && next_thrift_field(t, &id, &wire);) {
-        const thrift_member *m = find_member(l, id);
-        fine = m ? read_thrift_member(t, m, wire, (char *)out + m->offset)
-                 : skip_field(t, wire, false);
+        const thrift_member *m = l->members, *end = m + l->n;
+        while (m < end && m->id != id) m++;
+        fine = m < end ? read_thrift_member(t, m, wire, (char *)out + m->offset)
+                       : skip_field(t, wire, false);
     }
     t->depth--;
     return fine && !t->wrong;

@@ -245,12 +245,6 @@ static void release_chunk(chunk_cache *c, int64_t i) {
     if (--x->held == 0 && x->state == READY) list_add(c, &c->recent, i, true);
 }
 
-/* The error of a fetch, for each who waits for it. */
-static err copy_failure(const chunk_cache *c) {
-    return err_hint(ERR("%s", c->failed ? err_message(c->failed) : "a chunk could not be fetched"),
-                    "%s", c->failed ? err_remedy(c->failed) : "try again");
-}
-
 err chunk_cache_hold(chunk_cache *c, int shard, int64_t from, int64_t to) {
     int64_t first, last;
     err e = OK;
@@ -260,7 +254,10 @@ err chunk_cache_hold(chunk_cache *c, int shard, int64_t from, int64_t to) {
     for (int64_t i = first; i <= last && !e; i++) {
         while (c->at[i].state != READY && c->at[i].state != FAILED)
             pthread_cond_wait(&c->changed, &c->lock);
-        if (c->at[i].state == FAILED) e = copy_failure(c);
+        if (c->at[i].state == FAILED) /* the error of the fetch, for each who waits for it */
+            e = err_hint(
+                ERR("%s", c->failed ? err_message(c->failed) : "a chunk could not be fetched"),
+                "%s", c->failed ? err_remedy(c->failed) : "try again");
     }
     for (int64_t i = first; i <= last && e; i++) release_chunk(c, i);
     pthread_mutex_unlock(&c->lock);

@@ -201,13 +201,6 @@ static void request_windows(const loader *l, int64_t from, int64_t to) {
         }
 }
 
-static err exhausted_error(const loader *l, int64_t consumed) {
-    return err_hint(ERR("the data ends after %lld windows: every source has been through its "
-                        "epochs, and the step after window %lld needs more",
-                        (long long)loader_total(l), (long long)consumed),
-                    "train for fewer steps, or raise `epochs` in the mix file");
-}
-
 /* Makes the microbatch that begins after `consumed` windows, in step `s`. */
 static err make_batch(const loader *l, int64_t consumed, const step *s, row_maker *m,
                       data_batch *b) {
@@ -245,7 +238,11 @@ static void produce_batch(loader *l, row_maker *m) {
     l->making++;
     err e = OK;
     bool first = consumed == s.begin;
-    if (!l->o.evaluation && s.begin + s.size > loader_total(l)) e = exhausted_error(l, s.begin);
+    if (!l->o.evaluation && s.begin + s.size > loader_total(l))
+        e = err_hint(ERR("the data ends after %lld windows: every source has been through its "
+                         "epochs, and the step after window %lld needs more",
+                         (long long)loader_total(l), (long long)s.begin),
+                     "train for fewer steps, or raise `epochs` in the mix file");
     pthread_mutex_unlock(&l->lock);
     request_windows(l, from, to);
     if (!e && first && !batch_is_step(l, &s)) e = count_step_targets(l, &s, m, &s.valid);

@@ -213,12 +213,6 @@ static err apply_preset(const mix_reader *r) {
 }
 
 /* ---- phases ------------------------------------------------------------------------------------ */
-static int entry_by_name(const mix_file *m, const char *name) {
-    for (int i = 0; i < m->n; i++)
-        if (strcmp(m->entries[i].name, name) == 0) return i;
-    return -1;
-}
-
 /* { web: 0.3, books: 0.7 } */
 static err read_phase_weights(const mix_reader *r, const yaml_node_t *n, mix_phase *s) {
     if (n->type != YAML_MAPPING_NODE)
@@ -228,8 +222,9 @@ static err read_phase_weights(const mix_reader *r, const yaml_node_t *n, mix_pha
     for (yaml_node_pair_t *p = n->data.mapping.pairs.start; p < n->data.mapping.pairs.top; p++) {
         const char *name = NULL;
         TRY(read_mix_text(r, node_at(r, p->key), "weights", &name));
-        int i = entry_by_name(r->m, name);
-        if (i < 0)
+        int i = 0;
+        while (i < r->m->n && strcmp(r->m->entries[i].name, name) != 0) i++;
+        if (i == r->m->n)
             return err_hint(
                 ERR("%s:%d: weights: no source is called \"%.40s\"", r->path, mix_line(n), name),
                 "list it in sources, before phases");

@@ -204,12 +204,6 @@ static void insert_piece(packed *h, int n, packed_piece piece) {
     h->pieces[n] = piece;
 }
 
-static bool has_bin(const uint16_t *bin, int n, uint16_t b) {
-    int found = 0;
-    for (int i = 0; i < n; i++) found |= bin[i] == b;
-    return found;
-}
-
 static const packed_piece *aligned_window(const packing *p, const window_group *g, int64_t w,
                                           packed *held, int *n) {
     int64_t last = p->groups[p->n].document - 1, document = g->document;
@@ -238,8 +232,9 @@ const packed_piece *packing_window(const packing *p, int64_t w, packed *held, in
     const uint16_t *bin = p->bin + (g->document - p->first);
     int documents = (int)(g[1].document - g->document);
     for (int i = 0; i < documents; i += STRIDE) {
-        int to = MIN(documents, i + STRIDE);
-        if (!has_bin(bin + i, to - i, (uint16_t)b)) continue;
+        int to = MIN(documents, i + STRIDE), found = 0;
+        for (int k = i; k < to; k++) found |= bin[k] == (uint16_t)b; /* without a branch */
+        if (!found) continue;
         for (int k = i; k < to; k++) {
             if (bin[k] != b) continue;
             data_range r = clip_document(p, g->document + k);

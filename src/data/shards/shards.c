@@ -43,23 +43,16 @@ err shards_list(const char *index, const json_t *doc, bool held_out, json_t **li
     return io_json_array(doc, index, held_out ? "validation" : "train", list);
 }
 
-static err open_listed(data_source *s, const char *folder, const char *index, const json_t *doc,
-                       bool held_out) {
-    json_t *list;
-    TRY(shards_list(index, doc, held_out, &list));
-    for (size_t i = 0; i < json_array_size(list); i++)
-        TRY(open_shard(s, folder, index, json_array_get(list, i)));
-    return OK;
-}
-
 bool shards_are_in(const char *path) { return io_is_dir(path) && io_has(path, SHARDS_INDEX); }
 
 err shards_open(data_source *s, const char *folder, bool held_out) {
     char *index = io_join(folder, SHARDS_INDEX), *own = io_join(folder, SHARDS_TOKENIZER);
-    json_t *doc = NULL;
+    json_t *doc = NULL, *list;
     err e = OK;
     TRY_CLEAN(io_json_read(index, &doc));
-    TRY_CLEAN(open_listed(s, folder, index, doc, held_out));
+    TRY_CLEAN(shards_list(index, doc, held_out, &list));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        TRY_CLEAN(open_shard(s, folder, index, json_array_get(list, i)));
     if (!s->tokenizer && io_exists(own)) {
         s->tokenizer = own;
         s->info.tokenizer_path = own;

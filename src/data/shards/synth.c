@@ -141,11 +141,6 @@ static bool takes_an(const char *word) {
     return *word && strchr("aeiouAEIOU", *word) && strncmp(word, "use", 3) != 0;
 }
 
-/* Blanks that an empty choice left behind: before another, or at the end of a paragraph. */
-static bool is_stray(char c, char next) {
-    return c == ' ' && (next == ' ' || next == '\n' || next == 0);
-}
-
 /* Copies raw text, starting sentences and quotations with a capital. A question or exclamation
  * inside quotation marks does not end the sentence around it: `Why?` asked Tom. */
 static void finish_text(const str *raw, str *out) {
@@ -153,7 +148,8 @@ static void finish_text(const str *raw, str *out) {
     for (size_t i = 0; i < raw->len; i++) {
         const char *p = raw->text + i;
         char c = *p, before = i ? p[-1] : ' ';
-        if (is_stray(c, p[1])) continue;
+        /* Blanks that an empty choice left behind: before another, or at the end of a paragraph. */
+        if (c == ' ' && (p[1] == ' ' || p[1] == '\n' || p[1] == 0)) continue;
         if (c == '`') {
             bool opens = before == ' ' || before == '\n';
             capital = opens || before == '.';

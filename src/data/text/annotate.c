@@ -31,22 +31,6 @@ static json_t *object_of_members(text_span members, str *scratch) {
 /* Placeholder for the text while its line is parsed; it is found again, since no text has a NUL. */
 #define MARK "\\u0000text"
 
-static json_t *line_without_text(const text_doc *d, str *scratch) {
-    scratch->len = 0;
-    str_add_bytes(scratch, d->line.at, d->value[0]);
-    str_add(scratch, "\"" MARK "\"");
-    str_add_bytes(scratch, d->line.at + d->value[1], d->line.len - d->value[1]);
-    return json_loadb(scratch->text, scratch->len, JSON_ALLOW_NUL, NULL);
-}
-
-/* Appends members to the object that `out` ends in. */
-static void add_at_end(text_span members, str *out) {
-    while (out->text[out->len - 1] != '}') out->len--;
-    out->len--;
-    str_add_bytes(out, members.at, members.len);
-    str_add_bytes(out, "}", 1);
-}
-
 /* Writes the line without the members of these names. */
 static void rewrite_line(const text_doc *d, json_t *line, json_t *names, str *out, text_doc *made) {
     const char *name;
@@ -65,14 +49,20 @@ static void rewrite_line(const text_doc *d, json_t *line, json_t *names, str *ou
 
 static void annotate_line(const text_doc *d, text_span members, json_t *added, str scratch[2],
                           text_doc *made) {
-    str *out = &scratch[1];
-    json_t *line = line_without_text(d, &scratch[0]);
-    out->len = 0;
+    str *rest = &scratch[0], *out = &scratch[1];
+    rest->len = out->len = 0;
+    str_add_bytes(rest, d->line.at, d->value[0]);
+    str_add(rest, "\"" MARK "\"");
+    str_add_bytes(rest, d->line.at + d->value[1], d->line.len - d->value[1]);
+    json_t *line = json_loadb(rest->text, rest->len, JSON_ALLOW_NUL, NULL);
     if (line && has_one_of(line, added))
         rewrite_line(d, line, added, out, made);
     else
         str_add_bytes(out, d->line.at, d->line.len);
-    add_at_end(members, out);
+    while (out->text[out->len - 1] != '}') out->len--;
+    out->len--;
+    str_add_bytes(out, members.at, members.len);
+    str_add_bytes(out, "}", 1);
     made->line = (text_span){ out->text, out->len };
     json_decref(line);
 }

@@ -39,16 +39,12 @@ static const magic magics[] = {
     { "\xFE\xFF", 2, 0, "UTF-16 text", "convert it: iconv -f UTF-16 -t UTF-8 IN > OUT" },
 };
 
-/* Control characters that text does not use. */
-static bool is_binary_byte(unsigned char c) {
-    return c < 0x20 && !(c >= '\b' && c <= '\r') && c != 0x1B;
-}
-
 /* More than one byte in fifty. Random bytes have five, UTF-16 of most languages has many more; a
  * text with a few stray control characters has fewer. */
 static bool looks_binary(const char *head, size_t n) {
     size_t odd = 0;
-    for (size_t i = 0; i < n; i++) odd += is_binary_byte((unsigned char)head[i]);
+    for (const unsigned char *c = (const unsigned char *)head, *end = c + n; c < end; c++)
+        odd += *c < 0x20 && !(*c >= '\b' && *c <= '\r') && *c != 0x1B; /* not used by text */
     return odd > 3 && odd * 50 > n;
 }
 

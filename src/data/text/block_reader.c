@@ -218,19 +218,15 @@ static void take_head(block_reader *r, raw_block *b, size_t end) {
     b->head = (text_span){ r->head.text, r->head.len };
 }
 
-/* The only block of a file that cannot be read: it has no records. */
-static err damaged_block(block_reader *r, raw_block *b) {
-    b->damage = strdup(r->damage);
-    b->lost_bytes = r->file_bytes;
-    b->raw_bytes = r->file_bytes;
-    r->done = true;
-    return OK;
-}
-
 err block_reader_next(block_reader *r, raw_block *b, bool *more) {
     *more = !r->done;
     if (r->done) return OK;
-    if (r->damage) return damaged_block(r, b);
+    if (r->damage) { /* the only block of a file that cannot be read: it has no records */
+        b->damage = strdup(r->damage);
+        b->lost_bytes = b->raw_bytes = r->file_bytes;
+        r->done = true;
+        return OK;
+    }
     if (r->format->reader) {
         err e = r->format->reader->next(r, b, more);
         r->done = e || !*more;

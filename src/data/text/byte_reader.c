@@ -100,13 +100,6 @@ static err copy_uncompressed(byte_reader *s, char *to, size_t n, size_t *got) {
     return e;
 }
 
-static void begin_frame(byte_reader *s) {
-    const decoder *d = s->codec->decode;
-    s->frame_at = s->from + byte_reader_consumed(s);
-    s->frame_bytes = d->frame_bytes ? d->frame_bytes(s->input + s->at, s->len - s->at) : 0;
-    s->frame_left = s->frame_bytes;
-}
-
 /* Decompresses up to n bytes of one frame. *ended: it is complete. Both are 0 at the end of the file. */
 static err decompress_frame(byte_reader *s, char *to, size_t n, size_t *got, bool *ended) {
     *got = 0;
@@ -122,7 +115,12 @@ static err decompress_frame(byte_reader *s, char *to, size_t n, size_t *got, boo
             if (!s->began) note_truncation(s);
             return OK;
         }
-        if (!s->inside) begin_frame(s);
+        if (!s->inside) {
+            const decoder *d = s->codec->decode;
+            s->frame_at = s->from + byte_reader_consumed(s);
+            s->frame_bytes = d->frame_bytes ? d->frame_bytes(s->input + s->at, s->len - s->at) : 0;
+            s->frame_left = s->frame_bytes;
+        }
         codec_step step = {
             s->input + s->at, s->len - s->at, to + *got, n - *got, !s->inside, false
         };
@@ -193,14 +191,6 @@ static err hold_frame(byte_reader *s) {
     return s->again ? check_frame(s) : OK;
 }
 
-/* A pipe cannot be read twice, so bytes of a long frame are passed on before its checksum is known. */
-static err damaged_pipe(const byte_reader *s) {
-    return err_hint(
-        ERR("%s is damaged: %s; documents before that may be damaged too, and were used",
-            strcmp(s->path, "-") == 0 ? "standard input" : s->path, s->damage.text),
-        "save it to a file, and pass that: damaged parts of files are skipped");
-}
-
 static err read_checked(byte_reader *s, char *to, size_t n, size_t *got) {
     while (*got < n) {
         size_t now = MIN(n - *got, s->held.len - s->held_at);
@@ -212,7 +202,13 @@ static err read_checked(byte_reader *s, char *to, size_t n, size_t *got) {
             break;
         } else if (s->trusted) {
             TRY(decompress_frame(s, to + *got, n - *got, &now, &ended));
-            if (s->damage.len && !s->truncated && !s->again) return damaged_pipe(s);
+            /* A pipe cannot be read twice, so bytes of a long frame are passed on before its checksum is known. */
+            if (s->damage.len && !s->truncated && !s->again)
+                return err_hint(
+                    ERR("%s is damaged: %s; documents before that may be damaged too, and were "
+                        "used",
+                        strcmp(s->path, "-") == 0 ? "standard input" : s->path, s->damage.text),
+                    "save it to a file, and pass that: damaged parts of files are skipped");
             s->trusted = !ended;
             if (!now && !ended) break;
         } else {

@@ -71,12 +71,6 @@ static err sum_reports(const parts *p, card_sums *s) {
     return OK;
 }
 
-static void free_sums(card_sums *s) {
-    json_t *all[] = { s->read,    s->kept,     s->dropped,   s->counters,
-                      s->sources, s->licenses, s->unreadable };
-    for (size_t i = 0; i < COUNT_OF(all); i++) json_decref(all[i]);
-}
-
 /* ---- inputs ---------------------------------------------------------------------------------- */
 json_t *text_inputs_json(const text_inputs *in) {
     json_t *list = json_array();
@@ -220,6 +214,7 @@ err card_text(const parts *p, str *out) {
     err e = sum_reports(p, &s);
     if (!e) e = add_card_head(p->files, p->transform->name, p->given, p->in, out);
     if (!e) add_sums(&s, out);
-    free_sums(&s);
+    json_t *all[] = { s.read, s.kept, s.dropped, s.counters, s.sources, s.licenses, s.unreadable };
+    for (size_t i = 0; i < COUNT_OF(all); i++) json_decref(all[i]);
     return e;
 }

@@ -75,10 +75,6 @@ typedef struct csv_row {
     int n, capacity;
 } csv_row;
 
-static void add_csv_field(csv_row *r, text_span field) {
-    LIST_ADD(r->fields, r->n, r->capacity) = field;
-}
-
 /* @return the text of a field without its quotes. What follows a closing quote belongs to the text. */
 static text_span unquote_field(parser *p, text_span field) {
     if (!field.len || field.at[0] != '"') return field;
@@ -108,7 +104,8 @@ static void split_row(parser *p, text_span row, char separator, csv_row *out) {
             end = used ? at + used : row.len;
         }
         while (end < row.len && row.at[end] != separator) end++;
-        add_csv_field(out, unquote_field(p, (text_span){ row.at + at, end - at }));
+        LIST_ADD(out->fields, out->n, out->capacity) =
+            unquote_field(p, (text_span){ row.at + at, end - at });
         at = end + 1;
     }
 }
@@ -120,19 +117,15 @@ typedef struct csv_header {
     int text; /* column; -1: there is none */
 } csv_header;
 
-static int csv_field(const text_inputs *in, text_span name) {
-    for (int i = 0; i < in->n_wants; i++)
-        if (span_is(name, in->wants[i].path)) return in->wants[i].result;
-    return FIELDS;
-}
-
 static void read_csv_header(parser *p, text_span head, char separator, csv_header *h) {
     if (head.len >= 3 && memcmp(head.at, "\xEF\xBB\xBF", 3) == 0) head.at += 3, head.len -= 3;
     split_row(p, head, separator, &h->names);
     h->field = mem_alloc((size_t)h->names.n * sizeof *h->field);
     h->text = -1;
     for (int i = 0; i < h->names.n; i++) {
-        h->field[i] = csv_field(p->in, h->names.fields[i]);
+        const json_want *w = p->in->wants, *end = w + p->in->n_wants;
+        while (w < end && !span_is(h->names.fields[i], w->path)) w++;
+        h->field[i] = w < end ? w->result : FIELDS;
         if (h->field[i] == FIELD_TEXT) h->text = i;
     }
     if (h->text < 0 && h->names.n == 1 && !p->in->text_named) h->text = 0;

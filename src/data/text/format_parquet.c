@@ -324,14 +324,6 @@ static void close_row_group(row_reader *r) {
     r->group++;
 }
 
-static err begin_group(row_reader *r) {
-    const parquet_input *p = r->input;
-    TRY(parquet_cursor_open(p->file, r->group, p->text, &r->text));
-    for (int i = 0; i < p->n_side; i++)
-        TRY(parquet_cursor_open(p->file, r->group, p->side[i].column, &r->side[i].cursor));
-    return OK;
-}
-
 static void add_side(row_block *b, int side, side_page *page) {
     atomic_fetch_add(&page->refs, 1);
     LIST_ADD(b->sides, b->n_sides, b->sides_capacity) = (row_side){ side, page };
@@ -371,11 +363,16 @@ static err cover_rows(row_reader *r, int side, row_block *b) {
 }
 
 static err read_rows(row_reader *r, size_t bytes, row_block *b, bool *more) {
+    const parquet_input *p = r->input;
     release_sides(b);
     *more = true;
-    if (!r->text) TRY(begin_group(r));
+    if (!r->text) {
+        TRY(parquet_cursor_open(p->file, r->group, p->text, &r->text));
+        for (int i = 0; i < p->n_side; i++)
+            TRY(parquet_cursor_open(p->file, r->group, p->side[i].column, &r->side[i].cursor));
+    }
     TRY(parquet_cursor_next(r->text, bytes, &b->text, more));
-    for (int i = 0; i < r->input->n_side && *more; i++) TRY(cover_rows(r, i, b));
+    for (int i = 0; i < p->n_side && *more; i++) TRY(cover_rows(r, i, b));
     return OK;
 }
 
@@ -532,14 +529,8 @@ static bool add_column_member(parser *p, const side_column *c, parquet_kind kind
 }
 
 /* ---- documents ------------------------------------------------------------------------------- */
-/* Where a worker is in the side pages of a block: for each column, the page of the current row. */
-static const parquet_value *side_value(const row_block *b, int *at, int64_t row) {
-    while (row >= side_page_end(b->sides[*at].page)) ++*at;
-    const parquet_pages *p = &b->sides[*at].page->pages;
-    return &p->values[row - p->first_row];
-}
-
-/* Fills in fields and other members from the side columns. */
+/* Fills in fields and other members from the side columns. @param at where the worker is in the side pages of the block: for
+ * each column, the page of the current row */
 static bool add_sides(parser *p, const row_block *b, int *at, int64_t row, text_doc *d,
                       bool *repaired) {
     text_span *const field[FIELDS] = { [FIELD_ID] = &d->id,
@@ -550,7 +541,9 @@ static bool add_sides(parser *p, const row_block *b, int *at, int64_t row, text_
     for (int i = 0; i < b->input->n_side; i++) {
         const side_column *c = &b->input->side[i];
         parquet_kind kind = parquet_column_at(b->input->file, c->column)->kind;
-        const parquet_value *v = side_value(b, &at[i], row);
+        while (row >= side_page_end(b->sides[at[i]].page)) at[i]++;
+        const parquet_pages *page = &b->sides[at[i]].page->pages;
+        const parquet_value *v = &page->values[row - page->first_row];
         if (!(c->field == FIELDS ? add_column_member(p, c, kind, v, repaired)
                                  : field_text(p, kind, v, field[c->field], repaired)))
             return false;

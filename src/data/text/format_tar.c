@@ -227,12 +227,6 @@ static void add_sample(parser *p, const tar_sample *s) {
     }
 }
 
-static void take_sample_file(parser *p, const tar_entry *e, tar_sample *s) {
-    for (size_t i = 0; i < COUNT_OF(part_kinds); i++)
-        if (str_ends(e->name, part_kinds[i].ending)) s->part[part_kinds[i].kind] = e->content;
-    if (!s->key.at) s->key = spool_copy(&p->strings, e->name, sample_key(e->name));
-}
-
 static void parse_tar_block(parser *p, const raw_block *b) {
     const char *from = b->bytes.text;
     size_t n = b->bytes.len;
@@ -260,7 +254,9 @@ static void parse_tar_block(parser *p, const raw_block *b) {
         if (!parser_check_length(p, e.content.len, offset)) continue;
         if (!inside) s = (tar_sample){ .offset = offset }, first = e;
         inside = true;
-        take_sample_file(p, &e, &s);
+        for (size_t i = 0; i < COUNT_OF(part_kinds); i++)
+            if (str_ends(e.name, part_kinds[i].ending)) s.part[part_kinds[i].kind] = e.content;
+        if (!s.key.at) s.key = spool_copy(&p->strings, e.name, sample_key(e.name));
     }
     if (inside) add_sample(p, &s);
 }

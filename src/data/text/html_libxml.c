@@ -285,16 +285,12 @@ static bool is_dropped(const page *p, const xmlNode *e, role r) {
     return (class && has_hint(class, p->trusting)) || (id && has_hint(id, p->trusting));
 }
 
-static bool is_main(const xmlNode *e, role r) {
-    const char *said = find_attribute(e, "role");
-    return r == MAIN || (said && strcmp(said, "main") == 0);
-}
-
 static void count_nesting(page *p, const xmlNode *e, role r, int by) {
     p->links += r == LINK ? by : 0;
     p->code += r == CODE ? by : 0;
     p->headings += r == HEADING ? by : 0;
-    p->mains += is_main(e, r) ? by : 0;
+    const char *said = find_attribute(e, "role");
+    p->mains += r == MAIN || (said && strcmp(said, "main") == 0) ? by : 0;
 }
 
 static bool enter_collect(page *p, xmlNode *e) {

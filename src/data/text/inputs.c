@@ -61,13 +61,6 @@ static err read_head(const char *path, text_compression compression, file_head *
     return e;
 }
 
-/* Detects the zeros that a file system leaves of a file that was being written when the machine lost power. */
-static bool is_zeros(const file_head *head) {
-    size_t i = 0;
-    while (i < head->n && head->bytes[i] == 0) i++;
-    return head->n >= 16 && i == head->n;
-}
-
 /* Detects the compression and the format of a regular file. */
 static err detect_format(text_inputs *in, input_file *f) {
     text_compression named;
@@ -87,7 +80,10 @@ static err detect_format(text_inputs *in, input_file *f) {
         return inputs_skip_file(in,
                                 "it begins neither as a Parquet file, with PAR1, nor as an Arrow "
                                 "file or stream, with ARROW1 or FF FF FF FF");
-    if (is_zeros(&head)) {
+    /* A file system leaves zeros of a file that was being written when the machine lost power. */
+    size_t zeros = 0;
+    while (zeros < head.n && head.bytes[zeros] == 0) zeros++;
+    if (head.n >= 16 && zeros == head.n) {
         f->format = f->format ? f->format : &format_text;
         return inputs_skip_file(in, "it begins with zeros");
     }
@@ -178,13 +174,6 @@ static err add_folder_file(text_inputs *in, const char *folder, const char *path
     return OK;
 }
 
-static err add_folder_entry(text_inputs *in, const char *folder, const char *path, const char *name,
-                            const char *given, const ancestor *here) {
-    if (name[0] == '.' || name[0] == '_') return OK;
-    if (io_is_dir(path)) return add_folder(in, path, given, here);
-    return add_folder_file(in, folder, path, name, given, NULL);
-}
-
 static err add_folder(text_inputs *in, const char *path, const char *given, const ancestor *up) {
     struct stat st;
     char **names = NULL;
@@ -197,7 +186,10 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
     TRY(io_list(path, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
-        e = add_folder_entry(in, path, PATH_IN(path, names[i]), names[i], given, &here);
+        const char *entry = PATH_IN(path, names[i]);
+        if (names[i][0] == '.' || names[i][0] == '_') continue;
+        e = io_is_dir(entry) ? add_folder(in, entry, given, &here)
+                             : add_folder_file(in, path, entry, names[i], given, NULL);
     }
     io_list_free(names, n);
     return e;

@@ -313,12 +313,6 @@ static bool skip_value(json_scanner *s, const paths *here) {
     return fine;
 }
 
-static bool is_wanted(const json_want *wants, int n_wants, text_span name) {
-    for (int i = 0; i < n_wants; i++)
-        if (span_is(name, wants[i].path)) return true;
-    return false;
-}
-
 void json_add_others(const char *line, size_t n, const json_want *wants, int n_wants, str *out) {
     static const paths none = { 0 };
     json_scanner s = { line, line + n, NULL, 0, NULL, line };
@@ -332,7 +326,9 @@ void json_add_others(const char *line, size_t n, const json_want *wants, int n_w
         json_skip_space(&s);
         s.p++; /* the colon */
         if (!skip_value(&s, &none)) return;
-        if (!is_wanted(wants, n_wants, name)) {
+        int i = 0;
+        while (i < n_wants && !span_is(name, wants[i].path)) i++;
+        if (i == n_wants) {
             str_add(out, ", ");
             str_add_bytes(out, begin, (size_t)(s.p - begin));
         }

@@ -54,12 +54,6 @@ static void compress_chunk(void *ctx, int64_t i, int worker) {
     compressor_run(j->run->workers[worker].kept, &c->bytes);
 }
 
-static size_t chunk_length(const text_span *docs, size_t n, size_t most) {
-    size_t bytes = 0, i = 0;
-    while (i < n && bytes < most) bytes += docs[i++].len;
-    return i;
-}
-
 static err write_packed_lines(transform_run *run, const text_span *docs, size_t n) {
     enum { CHUNKS_PER_THREAD = 4 };
     int most = run->threads * CHUNKS_PER_THREAD;
@@ -69,9 +63,9 @@ static err write_packed_lines(transform_run *run, const text_span *docs, size_t 
     for (size_t at = 0; at < n && !e;) {
         int chunks = 0;
         for (; chunks < most && at < n; chunks++) {
-            size_t take = chunk_length(docs + at, n - at, run->in->o.block_bytes);
-            j.chunks[chunks] = (packed_chunk){ .first = at, .n = take };
-            at += take;
+            size_t first = at, bytes = 0;
+            while (at < n && bytes < run->in->o.block_bytes) bytes += docs[at++].len;
+            j.chunks[chunks] = (packed_chunk){ .first = first, .n = at - first };
         }
         pool_run(p, chunks, compress_chunk, &j);
         for (int i = 0; i < chunks; i++) {

@@ -95,12 +95,6 @@ static const char *input_name(const pipeline_run *r) {
     return strcmp(path, "-") == 0 ? "standard input" : path;
 }
 
-static void warn_damage(const char *path, const raw_block *b) {
-    char lost[32];
-    log_warn("%s is damaged: %s; the rest of it, at least %s, is lost", path, b->damage,
-             str_bytes(lost, sizeof lost, (double)b->lost_bytes));
-}
-
 /* Handles records that could not be read: an error with --strict, otherwise counted for the
  * warning at the end. */
 static err handle_bad_records(pipeline_run *r, pipeline_worker *w) {
@@ -115,7 +109,10 @@ static err handle_bad_records(pipeline_run *r, pipeline_worker *w) {
         return err_hint(
             ERR("%s is damaged: %s", path, w->raw.damage),
             "get the file again; without --strict, `ingot data` commands use what can be read");
-    if (w->raw.damage && !r->in->segments[r->segment].warned) warn_damage(path, &w->raw);
+    char lost[32];
+    if (w->raw.damage && !r->in->segments[r->segment].warned)
+        log_warn("%s is damaged: %s; the rest of it, at least %s, is lost", path, w->raw.damage,
+                 str_bytes(lost, sizeof lost, (double)w->raw.lost_bytes));
     bad_records_merge(&r->bad, &bad);
     w->parser.counts.unreadable += bad.n + (w->raw.damage != NULL);
     if (w->raw.damage) w->parser.counts.lost_bytes += w->raw.lost_bytes;
@@ -158,12 +155,6 @@ static void run_worker(void *ctx, int64_t unused, int index) {
     parser_free(&w.parser);
 }
 
-static void warn_bad_records(const pipeline_run *r) {
-    if (!r->bad.n) return;
-    log_warn("%s: %lld record%s could not be read; the first, at byte %lld: %s", input_name(r),
-             (long long)r->bad.n, r->bad.n == 1 ? "" : "s", (long long)r->bad.offset, r->bad.why);
-}
-
 int text_thread_count(int threads) { return threads > 0 ? threads : thread_cores(); }
 
 /* A pipe can be read only once; a second read would silently find nothing. */
@@ -193,7 +184,10 @@ err text_pipeline_run(text_inputs *in, int segment, const text_pipeline *f, int 
         pthread_mutex_destroy(&r.turn_lock);
         pthread_mutex_destroy(&r.read_lock);
         e = r.first;
-        if (!e && !in->segments[segment].warned) warn_bad_records(&r);
+        if (!e && !in->segments[segment].warned && r.bad.n)
+            log_warn("%s: %lld record%s could not be read; the first, at byte %lld: %s",
+                     input_name(&r), (long long)r.bad.n, r.bad.n == 1 ? "" : "s",
+                     (long long)r.bad.offset, r.bad.why);
         if (!e) in->segments[segment].warned = true;
     }
     block_reader_close(&r.from);

@@ -93,15 +93,6 @@ static const struct {
     { ".parquet", "parquet", COMPRESSION_PARQUET },
 };
 
-/* Refuses a folder called, for instance, out.txt, which is certainly a misunderstanding. */
-static err refuse_name(const char *path) {
-    text_compression compression;
-    if (!format_of_path(path, &compression) && compression == COMPRESSION_NONE) return OK;
-    return err_hint(
-        ERR("%s: documents are written as JSON lines or Parquet", path),
-        "give a name that ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet, or a folder");
-}
-
 err sink_init(sink *s, const char *path, const char *compress) {
     *s = (sink){ .path = path, .target = { .columns = doc_columns, .n_columns = DOC_COLUMNS } };
     if (!path) return OK;
@@ -119,7 +110,13 @@ err sink_init(sink *s, const char *path, const char *compress) {
     if (!known)
         return err_hint(ERR("unknown compression \"%s\"", compress),
                         "use zst, gz, none or parquet");
-    return s->kind == SINK_FOLDER ? refuse_name(path) : OK;
+    text_compression ending;
+    if (s->kind != SINK_FOLDER || (!format_of_path(path, &ending) && ending == COMPRESSION_NONE))
+        return OK;
+    /* A folder called, for instance, out.txt is certainly a misunderstanding. */
+    return err_hint(
+        ERR("%s: documents are written as JSON lines or Parquet", path),
+        "give a name that ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet, or a folder");
 }
 
 char *sink_part_path(char to[IO_PATH_BYTES], const sink *s, int segment) {

@@ -201,13 +201,6 @@ static err run_into_folder(transform_run *run, const text_transform_options *o) 
     return comm_agree(run->comm, first ? parts_close(run->folder) : OK);
 }
 
-static err run_into_one_file(transform_run *run, const text_transform_options *o) {
-    TRY(run_transform_parts(run, o->quiet ? NULL : run->transform->name));
-    TRY(text_counts_check(&run->report->read, run->transform->name));
-    TRY(sink_finish(&run->dropped));
-    return sink_finish(run->out);
-}
-
 static parts parts_of(const transform_run *run, const text_inputs *in,
                       const text_transform_options *o) {
     return (parts){ .transform = run->transform,
@@ -223,7 +216,12 @@ static parts parts_of(const transform_run *run, const text_inputs *in,
 
 static err run_all(transform_run *run, const text_transform_options *o) {
     text_lock *lock = NULL;
-    if (run->out->kind != SINK_FOLDER) return run_into_one_file(run, o);
+    if (run->out->kind != SINK_FOLDER) {
+        TRY(run_transform_parts(run, o->quiet ? NULL : run->transform->name));
+        TRY(text_counts_check(&run->report->read, run->transform->name));
+        TRY(sink_finish(&run->dropped));
+        return sink_finish(run->out);
+    }
     parts p = parts_of(run, run->in, o);
     run->folder = &p;
     run->whole = mem_alloc((size_t)run->n_parts * sizeof *run->whole + 1);

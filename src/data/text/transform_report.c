@@ -241,13 +241,6 @@ static void print_report_row(const report_table *t, const char *name, int64_t do
     fputc('\n', t->to);
 }
 
-static int widest_name(const text_transform *s) {
-    int width = (int)strlen("excluded by source or license");
-    for (int i = 0; i < s->n_rules; i++) width = MAX(width, (int)strlen(s->rules[i]) + 2);
-    for (int i = 0; i < s->n_counters; i++) width = MAX(width, (int)strlen(s->counters[i]));
-    return width;
-}
-
 #define SKIP_ROW(id, what) { what, c->skipped[TEXT_SKIP_##id] },
 static void print_reading(const report_table *t, const text_counts *c) {
     const struct {
@@ -294,7 +287,9 @@ static void print_run(const text_transform_report *r, FILE *to) {
 }
 
 void text_transform_print(const text_transform *s, const text_transform_report *r, FILE *to) {
-    report_table t = { to, MAX(widest_name(s), 30), (double)r->read.documents };
+    report_table t = { to, 30, (double)r->read.documents };
+    for (int i = 0; i < s->n_rules; i++) t.width = MAX(t.width, (int)strlen(s->rules[i]) + 2);
+    for (int i = 0; i < s->n_counters; i++) t.width = MAX(t.width, (int)strlen(s->counters[i]));
     fprintf(to, "%s\n  %-*s %12s %9s %12s\n", s->name, t.width, "", "documents", "share", "text");
     print_report_row(&t, "read", r->read.documents, r->read.bytes);
     print_reading(&t, &r->read);

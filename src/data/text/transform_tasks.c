@@ -83,14 +83,6 @@ static void queues_free(task_queue *q, int ranks) {
     free(q);
 }
 
-/* @return the rank with the most to spare; -1: none has any. */
-static int find_busiest(const task_queue *q, int ranks) {
-    int most = -1;
-    for (int r = 0; r < ranks; r++)
-        if (q[r].n > q[r].limit && (most < 0 || q[r].left > q[most].left)) most = r;
-    return most;
-}
-
 /* A rank sends this at a beat. */
 typedef enum { WORKING, WAITING, FINISHED, FAILED } work_state;
 typedef struct rank_beat {
@@ -99,7 +91,9 @@ typedef struct rank_beat {
 
 /* Takes the last task of the rank that has the most to spare. @return false: none has any. */
 static bool take_task(const text_tasks *t, task_queue *q, int ranks, int to) {
-    int from = find_busiest(q, ranks);
+    int from = -1;
+    for (int r = 0; r < ranks; r++)
+        if (q[r].n > q[r].limit && (from < 0 || q[r].left > q[from].left)) from = r;
     if (from < 0) return false;
     int task = q[from].tasks[--q[from].n];
     q[from].left -= t->bytes[task] + 1;
@@ -265,15 +259,11 @@ err text_other_rank_failed(const comm *c) {
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
-static err run_counted_task(const text_tasks *t, int task, text_progress *p) {
-    int64_t until = atomic_load(&p->done) + t->bytes[task];
-    TRY(t->run(t->ctx, task, p));
-    return t->bytes[task] > 0 ? text_progress_add(p, until - atomic_load(&p->done)) : OK;
-}
-
 static err run_task(const text_tasks *t, int task, text_progress *p) {
     double began = time_now(), slow = fault_slows(FAULT_TASK, comm_rank(t->comm));
-    TRY(run_counted_task(t, task, p));
+    int64_t until = atomic_load(&p->done) + t->bytes[task];
+    TRY(t->run(t->ctx, task, p));
+    if (t->bytes[task] > 0) TRY(text_progress_add(p, until - atomic_load(&p->done)));
     if (slow > 0) {
         double more = (time_now() - began) * slow;
         nanosleep(&(struct timespec){ (time_t)more, (long)((more - (double)(time_t)more) * 1e9) },

@@ -164,13 +164,6 @@ static void merge_calls(call_log *t) {
     t->n = kept;
 }
 
-static err take_step(calibration_run *r, int64_t seq, int step) {
-    set_random_batch(r, seq, step);
-    r->x.step.loss_grad = 1.0f / (float)r->n;
-    TRY(exec_chain(&r->x, r->train_id, 0, 1));
-    return optim_step(r->o, &r->x, 1e-4, 1);
-}
-
 /* Takes steps of all models in turn, `rounds` times, so that a machine whose speed drifts does not slow one model's calls alone. The
  * first of each model's steps in a round is not timed: it finds the other models' data in the caches. */
 static err time_models(calibration_run *runs, int n, int rounds, call_log *calls) {
@@ -179,7 +172,10 @@ static err time_models(calibration_run *runs, int n, int rounds, call_log *calls
         calibration_run *r = &runs[i % n];
         for (int timed = 0; timed < 2; timed++) {
             r->x.probe.timer = timed ? &timer : NULL;
-            TRY(take_step(r, calibration_models[i % n].seq, i / n * 2 + timed));
+            set_random_batch(r, calibration_models[i % n].seq, i / n * 2 + timed);
+            r->x.step.loss_grad = 1.0f / (float)r->n;
+            TRY(exec_chain(&r->x, r->train_id, 0, 1));
+            TRY(optim_step(r->o, &r->x, 1e-4, 1));
         }
     }
     return OK;

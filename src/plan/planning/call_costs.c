@@ -140,13 +140,6 @@ void call_cost_print(const call_cost *c, str *out) {
     str_add(out, "%s}", c->n ? "]" : "");
 }
 
-static err find_measured_op(const char *where, const char *name, op_code *out) {
-    for (*out = OP_NONE + 1; *out < OP_COUNT; ++*out)
-        if (!strcmp(op_name(*out), name)) return OK;
-    return err_hint(ERR("%s: calls: unknown op \"%.40s\"", where, name),
-                    "write the file again: ingot doctor --calibrate");
-}
-
 /* Reads dims, MFLOP, KB, thousands of exponentials, us. */
 static err read_measured_call(const json_t *list, const char *where, measured_call *out) {
     enum { NUMBERS = CALL_DIMS + CALL_TERMS };
@@ -175,7 +168,11 @@ static err read_call_cost(const json_t *o, const char *where, call_cost *out) {
     json_t *list = NULL;
     TRY(io_json_text(o, where, "op", &op));
     TRY(io_json_text(o, where, "type", &type));
-    TRY(find_measured_op(where, op, &out->op));
+    out->op = OP_NONE + 1;
+    while (out->op < OP_COUNT && strcmp(op_name(out->op), op) != 0) out->op++;
+    if (out->op == OP_COUNT)
+        return err_hint(ERR("%s: calls: unknown op \"%.40s\"", where, op),
+                        "write the file again: ingot doctor --calibrate");
     out->type = dt_from_name(type);
     if (out->type == DT_NONE)
         return err_hint(ERR("%s: calls: unknown type \"%.20s\"", where, type), "fp32 or bf16");

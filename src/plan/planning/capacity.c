@@ -131,14 +131,10 @@ err capacity_of(const config *cfg, const run_target *on, capacity *out) {
     return OK;
 }
 
-/* The most memory that a process which trains on the CPU, with all ranks as its threads, has resident. */
-static double capacity_process_bytes(const capacity *c) {
-    static const double program = 15e6; /* code, libraries, stacks of threads, the loader */
-    return c->of_all_ranks + program;
-}
-
 double capacity_needed(const run_target *on, const capacity *c) {
-    return on->device ? c->total : capacity_process_bytes(c);
+    static const double program = 15e6; /* code, libraries, stacks of threads, the loader */
+    /* A process that trains on the CPU has all ranks as its threads. */
+    return on->device ? c->total : c->of_all_ranks + program;
 }
 
 /* ---- what makes it fit ------------------------------------------------------------------------- */

@@ -118,14 +118,6 @@ static void add_line(str *lines, int *n, const char *key, const char *value, con
     *n += 1;
 }
 
-/* Marks a key, or each entry of a list, as dealt with. */
-static void close_pairs(convert_source *s, const char *key) {
-    size_t n = strlen(key);
-    for (int i = 0; i < s->n; i++)
-        if (!strncmp(s->at[i].key, key, n) && (!s->at[i].key[n] || s->at[i].key[n] == '.'))
-            s->at[i].refused = true;
-}
-
 static bool is_allowed(const convert_source *s, const char *key) {
     const char *list = s->options->allow ? s->options->allow : "";
     for (size_t len; *list; list += len + (list[len] == ',')) {
@@ -151,7 +143,10 @@ void convert_refuse(convert_source *s, const char *key, const char *value, const
         str_add(&s->lost, "%s%s", s->n_lost ? "," : "", key);
         s->n_lost++;
     }
-    close_pairs(s, key);
+    size_t n = strlen(key); /* the key, or each entry of a list, is dealt with */
+    for (int i = 0; i < s->n; i++)
+        if (!strncmp(s->at[i].key, key, n) && (!s->at[i].key[n] || s->at[i].key[n] == '.'))
+            s->at[i].refused = true;
 }
 
 void convert_leave_out(convert_source *s, const char *key, const char *value) {
@@ -183,12 +178,16 @@ err convert_set(convert_source *s, const char *key, const char *option, const ch
     return named;
 }
 
-err convert_set_number(convert_source *s, const char *key, const char *option, double value,
+err convert_set_amount(convert_source *s, const char *key, const char *option, double value,
                        const char *unit) {
     char text[64];
     if (isnan(value)) return OK;
     snprintf(text, sizeof text, "%.10g%s%s", value, *unit ? " " : "", unit);
     return convert_set(s, key, option, text);
+}
+
+err convert_set_number(convert_source *s, const char *key, const char *option, double value) {
+    return convert_set_amount(s, key, option, value, "");
 }
 
 err convert_default(convert_source *s, const char *option, const char *value) {
@@ -460,15 +459,6 @@ static void add_note(str *notes, const convert_source *s, int n, const char *wha
         str_add(notes, "%s: %d %s %s:\n%s", s->name, n, n > 1 ? "keys" : "key", what, lines->text);
 }
 
-static void print_notes(const convert_source *s, str *notes) {
-    add_note(notes, s, s->n_autos, "left to the defaults here", &s->autos);
-    add_note(notes, s, s->n_allowed, "left out by --allow", &s->allowed);
-    add_note(notes, s, s->n_left_out, "left out without an effect on the result", &s->left_out);
-    add_note(notes, s, s->n_differs, "to look at", &s->differs);
-    str_add(notes, "%s: %d converted, %d left out\n", s->name, s->n_converted,
-            s->n_autos + s->n_allowed + s->n_left_out);
-}
-
 /* Whatever else is wrong with a file whose keys have no counterpart, these are why. */
 static err convert_keys(convert_source *s) {
     err e = OK;
@@ -523,7 +513,12 @@ err convert_config(const char *text, size_t len, const char *name, const convert
             str_add(out, "# The vocabulary is the tokenizer's: set model.vocab_size.\n");
         print_options(&c, describes ? &m : NULL, !preset, &body);
         str_add(out, "%s", body.text ? body.text : "");
-        print_notes(&s, notes);
+        add_note(notes, &s, s.n_autos, "left to the defaults here", &s.autos);
+        add_note(notes, &s, s.n_allowed, "left out by --allow", &s.allowed);
+        add_note(notes, &s, s.n_left_out, "left out without an effect on the result", &s.left_out);
+        add_note(notes, &s, s.n_differs, "to look at", &s.differs);
+        str_add(notes, "%s: %d converted, %d left out\n", name, s.n_converted,
+                s.n_autos + s.n_allowed + s.n_left_out);
         str_free(&body);
     }
     free_source(&s);

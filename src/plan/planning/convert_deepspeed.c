@@ -8,7 +8,7 @@
 static err convert_scale_power(convert_source *s, double otherwise) {
     const char *key = "fp16.initial_scale_power";
     return convert_set_number(s, key, "precision.loss_scale",
-                              exp2(convert_number_or(s, key, otherwise)), "");
+                              exp2(convert_number_or(s, key, otherwise)));
 }
 
 /* DeepSpeed's place of the optimizer state and parameters. */
@@ -18,7 +18,7 @@ static err convert_offload(convert_source *s) {
     bool has_ratio = foreign_find(s->system->table, ratio_key, NULL) == FOREIGN_READ;
     if (convert_is(s, key, "cpu"))
         return convert_set_number(s, key, "optimizer.offload",
-                                  has_ratio ? convert_number_or(s, ratio_key, 1) : 1, "");
+                                  has_ratio ? convert_number_or(s, ratio_key, 1) : 1);
     if (has_ratio) convert_leave_out_given(s, ratio_key);
     return convert_choice(s, key, "optimizer.offload", "none=0", NULL); /* an NVMe has no place */
 }
@@ -47,7 +47,7 @@ static err set_optimizer(convert_source *s) {
         TRY(convert_choice(s, "optimizer.type", "optimizer.name",
                            momentum > 0 ? "SGD=momentum,Lion=lion" : "SGD=sgd,Lion=lion", NULL));
     if (sgd)
-        TRY(convert_set_number(s, "optimizer.params.momentum", "optimizer.momentum", momentum, ""));
+        TRY(convert_set_number(s, "optimizer.params.momentum", "optimizer.momentum", momentum));
     if (momentum > 0)
         TRY(convert_set(s, "optimizer.params.nesterov", "optimizer.nesterov",
                         convert_true(s, "optimizer.params.nesterov") ? "true" : "false"));
@@ -86,10 +86,10 @@ static err set_scheduler(convert_source *s) {
             convert_refuse(s, zero[i], convert_take(s, zero[i]), "here it is 0");
     bool cosine = !strcmp(type, "WarmupCosineLR");
     if (!cosine && !convert_auto(s, max_lr))
-        TRY(convert_set_number(s, max_lr, "optimizer.lr", convert_number_or(s, max_lr, 1e-3), ""));
+        TRY(convert_set_number(s, max_lr, "optimizer.lr", convert_number_or(s, max_lr, 1e-3)));
     convert_leave_out_given(s, cosine ? max_lr : least);
     return convert_set_number(s, least, "lr_scheduler.min_lr_factor",
-                              cosine ? convert_number_or(s, least, 1e-4) : 0, "");
+                              cosine ? convert_number_or(s, least, 1e-4) : 0);
 }
 
 static const batch_keys batch = { "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
@@ -147,7 +147,7 @@ static err set_neox_experts(convert_source *s) {
     bool any = convert_take_number(s, rows[0].key) > 1;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         double value = convert_number_or(s, rows[i].key, rows[i].otherwise);
-        if (any) TRY(convert_set_number(s, rows[i].key, rows[i].option, value, ""));
+        if (any) TRY(convert_set_number(s, rows[i].key, rows[i].option, value));
         if (!any) convert_leave_out_given(s, rows[i].key);
     }
     if (any) return convert_set(s, rows[0].key, "model.capacity_factor", "0"); /* dropless */
@@ -193,14 +193,14 @@ static err set_neox_model(convert_source *s) {
                        convert_take_number(s, "num_kv_heads"), neox_ffn(s, dim, swiglu)));
     TRY(convert_vocab(s, convert_take_number(s, "padded_vocab_size"),
                       (isnan(to) ? 128 : to) * (tp > 1 ? tp : 1)));
-    TRY(convert_set_number(s, "hidden_dropout", "model.dropout", dropout, ""));
-    TRY(convert_set_number(s, "hidden_dropout", "model.embedding_dropout", dropout, ""));
+    TRY(convert_set_number(s, "hidden_dropout", "model.dropout", dropout));
+    TRY(convert_set_number(s, "hidden_dropout", "model.embedding_dropout", dropout));
     const char *used = rms ? "rms_norm_epsilon" : "layernorm_epsilon",
                *other = rms ? "layernorm_epsilon" : "rms_norm_epsilon";
     double eps = convert_number_or(s, used, rms ? 1e-8 : 1e-5);
     convert_leave_out_given(s, other);
-    TRY(convert_set_number(s, used, "model.norm_eps", eps, ""));
-    TRY(convert_set_number(s, "sliding_window_width", "model.sliding_window", window, ""));
+    TRY(convert_set_number(s, used, "model.norm_eps", eps));
+    TRY(convert_set_number(s, "sliding_window_width", "model.sliding_window", window));
     TRY(convert_set(s, "use_qk_layernorm", "model.qk_norm",
                     convert_true(s, "use_qk_layernorm") ? "head" : "none"));
     TRY(set_biases(s));
@@ -213,10 +213,10 @@ static err set_neox_optimizer(convert_source *s) {
     bool adam = !type || !strcmp(type, "Adam") || !strcmp(type, "adam");
     double momentum = convert_take_number(s, "optimizer.params.momentum"),
            lr = convert_take_number(s, "lr");
-    TRY(convert_set_number(s, "lr", "optimizer.lr", lr, ""));
+    TRY(convert_set_number(s, "lr", "optimizer.lr", lr));
     if (adam && convert_true(s, "use_bnb_optimizer"))
         return convert_set(s, "use_bnb_optimizer", "optimizer.name", "adam8bit");
-    TRY(convert_set_number(s, "optimizer.params.momentum", "optimizer.momentum", momentum, ""));
+    TRY(convert_set_number(s, "optimizer.params.momentum", "optimizer.momentum", momentum));
     if (momentum > 0) TRY(convert_default(s, "optimizer.nesterov", "false"));
     return convert_choice(
         s, key, "optimizer.name",
@@ -235,10 +235,10 @@ static err set_neox_length(convert_source *s) {
            lr = convert_take_number(s, "optimizer.params.lr");
     if (isnan(decay) && !isnan(part)) decay = floor(iters * part);
     if (isnan(iters))
-        TRY(convert_set_number(s, "train_epochs", "training.steps", epochs, "epochs"));
+        TRY(convert_set_amount(s, "train_epochs", "training.steps", epochs, "epochs"));
     else
         TRY(convert_length(s, "lr_decay_iters", iters, decay, 1, ""));
-    TRY(convert_set_number(
+    TRY(convert_set_amount(
         s, "warmup", "lr_scheduler.warmup",
         100 * (isnan(warmup) ? 0.01 : warmup) * convert_schedule_part(iters, decay), "%"));
     return convert_min_lr(s, "min_lr", isnan(lr) ? convert_take_number(s, "lr") : lr);
@@ -251,8 +251,7 @@ static err set_neox_saves(convert_source *s) {
     if (scale) convert_leave_out(s, "checkpoint_scale", scale);
     if (scale && !strcmp(scale, "log"))
         every = NAN; /* steps 1, 2, 4, ...: here at fixed distances */
-    return convert_set_number(s, "checkpoint_factor", "checkpoint.every", isnan(every) ? 0 : every,
-                              "");
+    return convert_set_number(s, "checkpoint_factor", "checkpoint.every", isnan(every) ? 0 : every);
 }
 
 err finish_neox(convert_source *s) {
@@ -265,7 +264,7 @@ err finish_neox(convert_source *s) {
     if (!s->ranks) s->ranks = world > 0 ? (int64_t)world : all > 0 ? (int64_t)all : 0;
     if (!s->ranks && each > 0 && nodes > 0) s->ranks = (int64_t)(each * nodes);
     TRY(convert_set_number(s, "pipe_parallel_size", "parallelism.pipeline_parallel_degree",
-                           pp > 1 ? pp : 1, ""));
+                           pp > 1 ? pp : 1));
     TRY(set_neox_model(s));
     TRY(set_neox_optimizer(s));
     TRY(set_neox_length(s));

@@ -54,7 +54,9 @@ bool convert_is(convert_source *s, const char *key, const char *value);
 bool convert_true(convert_source *s, const char *key); /* true or True */
 err convert_set(convert_source *s, const char *key, const char *option, const char *value) MUST_USE;
 /* NaN sets nothing. @param unit "tokens", "%" or "" */
-err convert_set_number(convert_source *s, const char *key, const char *option, double value,
+err convert_set_number(convert_source *s, const char *key, const char *option,
+                       double value) MUST_USE;
+err convert_set_amount(convert_source *s, const char *key, const char *option, double value,
                        const char *unit) MUST_USE;
 /* The same where no key has set the option: a default of the source. */
 err convert_default(convert_source *s, const char *option, const char *value) MUST_USE;

@@ -20,8 +20,7 @@ static err set_chunks(convert_source *s) {
     if (!(chunks > 1)) return OK;
     TRY(convert_set(s, "virtual stages", "parallelism.pipeline_parallel_schedule",
                     "Interleaved1F1B"));
-    return convert_set_number(s, "virtual stages", "parallelism.pipeline_parallel_chunks", chunks,
-                              "");
+    return convert_set_number(s, "virtual stages", "parallelism.pipeline_parallel_chunks", chunks);
 }
 
 static err set_activation(convert_source *s) {
@@ -59,8 +58,8 @@ static err set_shape(convert_source *s) {
     else
         TRY(convert_vocab(s, convert_take_number(s, "vocab_size"),
                           (isnan(to) ? 128 : to) * (tp > 1 ? tp : 1)));
-    TRY(convert_set_number(s, "hidden_dropout", "model.dropout", dropout, ""));
-    TRY(convert_set_number(s, "hidden_dropout", "model.embedding_dropout", dropout, ""));
+    TRY(convert_set_number(s, "hidden_dropout", "model.dropout", dropout));
+    TRY(convert_set_number(s, "hidden_dropout", "model.embedding_dropout", dropout));
     if (convert_true(s, "use_rotary_position_embeddings"))
         TRY(convert_set(s, "use_rotary_position_embeddings", "model.positions", "rope"));
     if (convert_true(s, "no_position_embedding")) { /* the learned ones */
@@ -75,7 +74,7 @@ static err set_shape(convert_source *s) {
     } else if (convert_true(s, "use_rope_scaling")) {
         double factor = convert_number_or(s, "rope_scaling_factor", 8);
         TRY(convert_set(s, "use_rope_scaling", "model.rope_scaling", "llama3"));
-        TRY(convert_set_number(s, "rope_scaling_factor", "model.rope_scaling_factor", factor, ""));
+        TRY(convert_set_number(s, "rope_scaling_factor", "model.rope_scaling_factor", factor));
     } else
         convert_leave_out_given(s, "rope_scaling_factor");
     const char *window = convert_take(s, "window_size"); /* "4096,0" or "(4096, 0)" */
@@ -85,7 +84,7 @@ static err set_shape(convert_source *s) {
     left = strtod(window + strspn(window, "([ "), &end);
     right = strtod(end + strspn(end, ", "), &end);
     if (right != 0 || left < 0) convert_refuse(s, "window_size", window, "");
-    TRY(convert_set_number(s, "window_size", "model.sliding_window", left + 1, ""));
+    TRY(convert_set_number(s, "window_size", "model.sliding_window", left + 1));
     return set_activation(s);
 }
 
@@ -104,7 +103,7 @@ static err set_megatron_experts(convert_source *s) {
     if (shared > 0 && fmod(shared, each) != 0)
         convert_refuse(s, keys[0], convert_take(s, keys[0]), "not a multiple of an expert's width");
     else
-        TRY(convert_set_number(s, keys[0], "model.shared_experts", shared / each, ""));
+        TRY(convert_set_number(s, keys[0], "model.shared_experts", shared / each));
     /* Only a balance within sequences is computed here; over a batch it is another loss. */
     double factor = convert_take_number(s, keys[1]);
     if (factor > 0 && balance && strcmp(balance, "seq_aux_loss") != 0 && strcmp(balance, "none"))
@@ -114,10 +113,8 @@ static err set_megatron_experts(convert_source *s) {
             s,
             "moe_router_load_balancing_type = aux_loss: the balance loss here is within a sequence");
     bool off = balance && !strcmp(balance, "none");
-    TRY(convert_set_number(s, keys[1], "model.balance_loss", isnan(factor) || off ? 0 : factor,
-                           ""));
-    TRY(convert_set_number(s, keys[3], "model.moe_layer_step", convert_take_number(s, keys[3]),
-                           ""));
+    TRY(convert_set_number(s, keys[1], "model.balance_loss", isnan(factor) || off ? 0 : factor));
+    TRY(convert_set_number(s, keys[3], "model.moe_layer_step", convert_take_number(s, keys[3])));
     /* softmax over the chosen experts is the normalized softmax over all */
     return convert_set(s, keys[4], "model.router_normalize",
                        convert_true(s, keys[4]) ? "false" : "true");
@@ -144,14 +141,14 @@ static err set_megatron_schedule(convert_source *s) {
     else
         TRY(convert_length(s, "lr_decay_iters", iters, decay, 1, ""));
     if (isnan(fraction) && !isnan(old)) fraction = old / 100;
-    TRY(convert_set_number(s, "lr_warmup_fraction", "lr_scheduler.warmup",
+    TRY(convert_set_amount(s, "lr_warmup_fraction", "lr_scheduler.warmup",
                            100 * fraction * convert_schedule_part(length, decay), "%"));
-    TRY(convert_set_number(s, "lr_warmup_samples", "lr_scheduler.warmup",
+    TRY(convert_set_amount(s, "lr_warmup_samples", "lr_scheduler.warmup",
                            seq * convert_take_number(s, "lr_warmup_samples"), "tokens"));
     TRY(convert_set_number(s, "lr_warmup_iters", "lr_scheduler.warmup",
-                           convert_take_number(s, "lr_warmup_iters"), ""));
+                           convert_take_number(s, "lr_warmup_iters")));
     TRY(convert_default(s, "lr_scheduler.warmup", "0"));
-    TRY(convert_set_number(s, "lr_wsd_decay_samples", "lr_scheduler.decay", seq * wsd, "tokens"));
+    TRY(convert_set_amount(s, "lr_wsd_decay_samples", "lr_scheduler.decay", seq * wsd, "tokens"));
     return convert_min_lr(s, "min_lr", convert_take_number(s, "lr"));
 }
 
@@ -166,9 +163,9 @@ static err set_megatron_batch(convert_source *s) {
     char *end = NULL;
     if (!ramp) return OK;
     double start = strtod(ramp, &end), increment = strtod(end, &end);
-    TRY(convert_set_number(s, "rampup_batch_size", "training.batch_ramp_start", start, ""));
-    TRY(convert_set_number(s, "rampup_batch_size", "training.batch_ramp_increment", increment, ""));
-    return convert_set_number(s, "rampup_batch_size", "training.batch_ramp",
+    TRY(convert_set_number(s, "rampup_batch_size", "training.batch_ramp_start", start));
+    TRY(convert_set_number(s, "rampup_batch_size", "training.batch_ramp_increment", increment));
+    return convert_set_amount(s, "rampup_batch_size", "training.batch_ramp",
                               strtod(end, NULL) * seq, "tokens");
 }
 
@@ -191,7 +188,7 @@ static err set_sharding(convert_source *s) {
         convert_leave_out_all(s, with_fsdp, COUNT_OF(with_fsdp));
     const char *part = "optimizer_offload_fraction";
     if (convert_true(s, "optimizer_cpu_offload"))
-        return convert_set_number(s, part, "optimizer.offload", convert_number_or(s, part, 1), "");
+        return convert_set_number(s, part, "optimizer.offload", convert_number_or(s, part, 1));
     convert_leave_out_given(s, part);
     return OK;
 }

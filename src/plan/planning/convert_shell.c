@@ -326,15 +326,6 @@ static void read_command(shell *sh) {
     }
 }
 
-static void read_script(shell *sh) {
-    while (*sh->at) {
-        if (isspace((unsigned char)*sh->at) || strchr(";&|(){}", *sh->at))
-            sh->at++;
-        else if (!read_keyword(sh) && !read_assignment(sh))
-            read_command(sh);
-    }
-}
-
 /* ---- the command -------------------------------------------------------------------------------------- */
 static bool runs_script(const char *line) {
     const char *py = strstr(line, ".py");
@@ -399,23 +390,6 @@ static double launcher_number(const char *launcher, const char *name) {
     return number_parse_real(word, &v) && v >= 1 ? v : 0;
 }
 
-static void set_ranks(convert_source *s, const char *launcher) {
-    double each = MAX(launcher_number(launcher, "--nproc_per_node"),
-                      launcher_number(launcher, "--nproc-per-node"));
-    double nodes = strstr(launcher, "--nnodes") ? launcher_number(launcher, "--nnodes") : 1;
-    if (!s->ranks) s->ranks = (int64_t)(each * nodes);
-    if (!s->ranks) s->ranks = (int64_t)launcher_number(launcher, " -np");
-}
-
-/* Only pretrain_gpt.py trains a causal language model. */
-static void check_program(convert_source *s, const char *word) {
-    const char *slash = strrchr(word, '/');
-    const char *name = slash ? slash + 1 : word;
-    if (!str_starts(name, "pretrain_gpt"))
-        convert_refuse(s, name, "the program it runs",
-                       "only pretrain_gpt.py trains a causal language model");
-}
-
 /* Options under a condition: none of them may change the result. */
 static void add_maybe(convert_source *s, char *words) {
     int first = s->n;
@@ -449,16 +423,29 @@ err convert_read_script(convert_source *s, const char *text) {
     char *copy = shell_copy(text, strlen(text));
     clean_script(copy);
     sh.at = copy;
-    read_script(&sh);
+    while (*sh.at) {
+        if (isspace((unsigned char)*sh.at) || strchr(";&|(){}", *sh.at))
+            sh.at++;
+        else if (!read_keyword(&sh) && !read_assignment(&sh))
+            read_command(&sh);
+    }
     char *words = find_training_command(&sh), *from = words,
          *py = words ? strstr(words, ".py") : NULL;
     while (py && py[3] && py[3] != ' ') py = strstr(py + 1, ".py");
     if (py) {
         char after = py[3];
         py[3] = '\0'; /* the launcher's part alone */
-        const char *program = strrchr(words, ' ');
-        check_program(s, program ? program + 1 : words);
-        set_ranks(s, words);
+        const char *program = strrchr(words, ' '), *slash;
+        program = program ? program + 1 : words;
+        if ((slash = strrchr(program, '/'))) program = slash + 1;
+        if (!str_starts(program, "pretrain_gpt"))
+            convert_refuse(s, program, "the program it runs",
+                           "only pretrain_gpt.py trains a causal language model");
+        double each = MAX(launcher_number(words, "--nproc_per_node"),
+                          launcher_number(words, "--nproc-per-node"));
+        double nodes = strstr(words, "--nnodes") ? launcher_number(words, "--nnodes") : 1;
+        if (!s->ranks) s->ranks = (int64_t)(each * nodes);
+        if (!s->ranks) s->ranks = (int64_t)launcher_number(words, " -np");
         py[3] = after;
         from = py + 3;
     }

@@ -9,31 +9,30 @@
 err convert_min_lr(convert_source *s, const char *key, double lr) {
     double least = convert_take_number(s, key);
     if (isnan(least)) return convert_default(s, "lr_scheduler.min_lr_factor", "0");
-    return lr > 0 ? convert_set_number(s, key, "lr_scheduler.min_lr_factor", least / lr, "") : OK;
+    return lr > 0 ? convert_set_number(s, key, "lr_scheduler.min_lr_factor", least / lr) : OK;
 }
 
 err convert_widths(convert_source *s, double dim, double heads, double head_dim, double kv_heads,
                    double ffn) {
     if (isnan(head_dim) && heads > 0) head_dim = dim / heads;
-    TRY(convert_set_number(s, "head width", "model.head_dim", head_dim, ""));
+    TRY(convert_set_number(s, "head width", "model.head_dim", head_dim));
     TRY(convert_set_number(s, "key/value heads", "model.kv_heads",
-                           isnan(kv_heads) ? heads : kv_heads, ""));
-    return convert_set_number(s, "feed-forward width", "model.ffn_dim", isnan(ffn) ? 4 * dim : ffn,
-                              "");
+                           isnan(kv_heads) ? heads : kv_heads));
+    return convert_set_number(s, "feed-forward width", "model.ffn_dim", isnan(ffn) ? 4 * dim : ffn);
 }
 
 err convert_vocab(convert_source *s, double vocab, double multiple) {
     return convert_set_number(s, "vocab_size", "model.vocab_size",
-                              ceil(vocab / multiple) * multiple, "");
+                              ceil(vocab / multiple) * multiple);
 }
 
 err convert_length(convert_source *s, const char *key, double steps, double decay, double per_step,
                    const char *unit) {
     if (isnan(decay)) decay = steps;
     if (decay < steps)
-        TRY(convert_set_number(s, key, "lr_scheduler.length", decay * per_step, unit));
-    TRY(convert_set_number(s, key, "training.steps", MAX(decay, steps) * per_step, unit));
-    return decay > steps ? convert_set_number(s, key, "training.stop", steps * per_step, unit) : OK;
+        TRY(convert_set_amount(s, key, "lr_scheduler.length", decay * per_step, unit));
+    TRY(convert_set_amount(s, key, "training.steps", MAX(decay, steps) * per_step, unit));
+    return decay > steps ? convert_set_amount(s, key, "training.stop", steps * per_step, unit) : OK;
 }
 
 double convert_schedule_part(double steps, double decay) {
@@ -83,11 +82,11 @@ err convert_batch(convert_source *s, const batch_keys *k, double micro, double s
                             "%.10g data-parallel ranks",
                             s->name, global, micro, groups),
                         "--ranks with the number that it is for");
-    TRY(convert_set_number(s, k->micro, "training.local_batch_size", micro, ""));
+    TRY(convert_set_number(s, k->micro, "training.local_batch_size", micro));
     if (s->ranks && isnan(global)) global = micro * groups; /* one microbatch per rank */
     TRY(convert_set_number(s, k->global ? k->global : k->times, "training.global_batch_size",
-                           global, ""));
-    return convert_set_number(s, "--ranks", "parallelism.data_parallel_shard_degree", groups, "");
+                           global));
+    return convert_set_number(s, "--ranks", "parallelism.data_parallel_shard_degree", groups);
 }
 
 err convert_data(convert_source *s, const char *key, const char *option) {
@@ -129,7 +128,7 @@ err convert_split(convert_source *s, const char *otherwise) {
         convert_refuse(s, "split", text, "shares of training, validation and test");
         return OK;
     }
-    return convert_set_number(s, "split", "data.validation_fraction", part[1] / sum, "");
+    return convert_set_number(s, "split", "data.validation_fraction", part[1] / sum);
 }
 
 void convert_load(convert_source *s) {
@@ -176,7 +175,7 @@ static err set_titan_schedule(convert_source *s) {
     TRY(convert_length(s, "lr_scheduler.total_steps", steps, total, 1, ""));
     if (ratio > 0 && ratio < 1) {
         TRY(convert_set(s, "lr_scheduler.decay_ratio", "lr_scheduler.name", "wsd"));
-        TRY(convert_set_number(s, "lr_scheduler.decay_ratio", "lr_scheduler.decay",
+        TRY(convert_set_amount(s, "lr_scheduler.decay_ratio", "lr_scheduler.decay",
                                100 * ratio * convert_schedule_part(steps, total), "%"));
         return convert_choice(s, "lr_scheduler.decay_type", "lr_scheduler.decay_type",
                               "linear=linear,cosine=cosine,sqrt=sqrt", "linear");
@@ -263,7 +262,7 @@ static err set_titan_intervals(convert_source *s) {
         TRY(convert_set(s, enable, "checkpoint.weights_every", "0"));
         convert_leave_out_given(s, "checkpoint.interval");
     } else
-        TRY(convert_set_number(s, "checkpoint.interval", "checkpoint.every", interval,
+        TRY(convert_set_amount(s, "checkpoint.interval", "checkpoint.every", interval,
                                seconds ? "s" : ""));
     if (!checks) {
         static const char *const keys[] = { "validation.freq", "validation.steps",
@@ -272,9 +271,9 @@ static err set_titan_intervals(convert_source *s) {
         return convert_set(s, check, "validation.every", "0");
     }
     convert_leave_out_given(s, "validation.local_batch_size");
-    TRY(convert_set_number(s, "validation.freq", "validation.every", freq, ""));
+    TRY(convert_set_number(s, "validation.freq", "validation.every", freq));
     return convert_set_number(s, "validation.steps", "validation.batches",
-                              batches > 0 ? batches : 0, "");
+                              batches > 0 ? batches : 0);
 }
 
 /* convert_systems.c */
@@ -305,7 +304,7 @@ static err finish_torchtitan(convert_source *s) {
                        (double)c->parallelism.context_parallel_degree *
                        (double)c->parallelism.data_parallel_replicate_degree;
         TRY(convert_set_number(s, "--ranks", "parallelism.data_parallel_shard_degree",
-                               (double)s->ranks / split, ""));
+                               (double)s->ranks / split));
     }
     return convert_default(s, "data.documents", "false");
 }
@@ -321,7 +320,7 @@ static err set_duration(convert_source *s, const char *key) {
     double v = text ? strtod(text, &end) : 10000;
     for (size_t i = 0; i < COUNT_OF(units); i++)
         if (!strcmp(text ? end : "", units[i][0]))
-            return convert_set_number(s, key, "training.steps", v, units[i][1]);
+            return convert_set_amount(s, key, "training.steps", v, units[i][1]);
     convert_refuse(s, key, text, "a number of steps, or with ba, T or ep");
     return OK;
 }
@@ -344,10 +343,9 @@ static err set_olmo_model(convert_source *s) {
     TRY(convert_set_number(s, "model.embedding_size", "model.vocab_size",
                            !isnan(rows)                 ? rows
                            : vocab > 0 && vocab > 50304 ? vocab
-                                                        : 50304,
-                           ""));
-    TRY(convert_set_number(s, "model.max_sequence_length", "model.max_seq_len", seq, ""));
-    return convert_set_number(s, "model.max_sequence_length", "training.seq_len", seq, "");
+                                                        : 50304));
+    TRY(convert_set_number(s, "model.max_sequence_length", "model.max_seq_len", seq));
+    return convert_set_number(s, "model.max_sequence_length", "training.seq_len", seq);
 }
 
 static err finish_olmo(convert_source *s) {
@@ -356,14 +354,14 @@ static err finish_olmo(convert_source *s) {
     const char *strategy = convert_take(s, "distributed_strategy"),
                *load = convert_take(s, "load_path");
     bool tokens = convert_is(s, "scheduler.units", "tokens");
+    const char *unit = tokens ? "tokens" : "";
     const char *z_loss = convert_take(s, "auxiliary_loss_multiplier");
     if (z_loss && convert_true(s, "softmax_auxiliary_loss"))
         TRY(convert_set(s, "auxiliary_loss_multiplier", "training.z_loss", z_loss));
     else if (z_loss)
         convert_leave_out(s, "auxiliary_loss_multiplier", z_loss);
     TRY(set_olmo_model(s));
-    TRY(convert_set_number(s, "scheduler.t_warmup", "lr_scheduler.warmup", warmup,
-                           tokens ? "tokens" : ""));
+    TRY(convert_set_amount(s, "scheduler.t_warmup", "lr_scheduler.warmup", warmup, unit));
     TRY(set_duration(s, "max_duration"));
     if (!isnan(most)) {
         cfg_amount run = s->c->training.steps;
@@ -371,18 +369,14 @@ static err finish_olmo(convert_source *s) {
             convert_refuse(s, "scheduler.t_max", convert_take(s, "scheduler.t_max"),
                            "max_duration is in another unit");
         else if (most < run.value)
-            TRY(convert_set_number(s, "scheduler.t_max", "lr_scheduler.length", most,
-                                   tokens ? "tokens" : ""));
+            TRY(convert_set_amount(s, "scheduler.t_max", "lr_scheduler.length", most, unit));
         else if (most > run.value) {
-            TRY(convert_set_number(s, "max_duration", "training.stop", run.value,
-                                   tokens ? "tokens" : ""));
-            TRY(convert_set_number(s, "scheduler.t_max", "training.steps", most,
-                                   tokens ? "tokens" : ""));
+            TRY(convert_set_amount(s, "max_duration", "training.stop", run.value, unit));
+            TRY(convert_set_amount(s, "scheduler.t_max", "training.steps", most, unit));
         }
     }
-    TRY(convert_set_number(s, "stop_at", "training.stop", convert_take_number(s, "stop_at"), ""));
-    TRY(convert_set_number(s, "stop_after", "training.stop", convert_take_number(s, "stop_after"),
-                           ""));
+    TRY(convert_set_number(s, "stop_at", "training.stop", convert_take_number(s, "stop_at")));
+    TRY(convert_set_number(s, "stop_after", "training.stop", convert_take_number(s, "stop_after")));
     if (strategy && strcmp(strategy, "fsdp") != 0)
         TRY(convert_choice(s, "distributed_strategy", "parallelism.zero_stage", "ddp=0,single=0",
                            NULL));
@@ -402,7 +396,7 @@ static err finish_olmo(convert_source *s) {
         convert_note(
             s, "optimizer.decay_embeddings = false: here embeddings decay as other matrices do");
     return convert_set_number(s, "ranks", "parallelism.data_parallel_shard_degree",
-                              s->ranks ? (double)s->ranks : NAN, "");
+                              s->ranks ? (double)s->ranks : NAN);
 }
 
 /* ---- Hugging Face's TrainingArguments -------------------------------------------------------------- */
@@ -428,15 +422,15 @@ static err set_hf_schedule(convert_source *s) {
                        "linear"));
     if (!isnan(least)) rate = least / convert_number_or(s, "learning_rate", 5e-5);
     TRY(convert_set_number(s, "lr_scheduler_kwargs", "lr_scheduler.min_lr_factor",
-                           isnan(rate) ? 0 : rate, ""));
+                           isnan(rate) ? 0 : rate));
     if (type && !strcmp(type, "constant")) { /* without a warm-up, whatever the others say */
         if (ratio > 0) convert_leave_out_given(s, "warmup_ratio");
         if (warmup > 0) convert_leave_out_given(s, "warmup_steps");
         return convert_set(s, "lr_scheduler_type", "lr_scheduler.warmup", "0");
     }
     if (warmup > 0 && warmup < 1) ratio = warmup, warmup = 0;
-    if (warmup > 0) return convert_set_number(s, "warmup_steps", "lr_scheduler.warmup", warmup, "");
-    return convert_set_number(s, "warmup_ratio", "lr_scheduler.warmup", ratio > 0 ? 100 * ratio : 0,
+    if (warmup > 0) return convert_set_number(s, "warmup_steps", "lr_scheduler.warmup", warmup);
+    return convert_set_amount(s, "warmup_ratio", "lr_scheduler.warmup", ratio > 0 ? 100 * ratio : 0,
                               ratio > 0 ? "%" : "");
 }
 
@@ -455,7 +449,7 @@ static err set_hf_interval(convert_source *s, const char *strategy_key, const ch
         return OK;
     }
     if (isnan(steps)) steps = otherwise;
-    return convert_set_number(s, steps_key, option, steps < 1 ? 100 * steps : steps,
+    return convert_set_amount(s, steps_key, option, steps < 1 ? 100 * steps : steps,
                               steps < 1 ? "%" : "");
 }
 
@@ -489,10 +483,10 @@ static err finish_hf(convert_source *s) {
            every = convert_number_or(s, "logging_steps", 500);
     const char *fsdp = convert_take(s, "fsdp");
     if (steps > 0) {
-        TRY(convert_set_number(s, "max_steps", "training.steps", steps, ""));
+        TRY(convert_set_number(s, "max_steps", "training.steps", steps));
         convert_leave_out_given(s, "num_train_epochs");
     } else
-        TRY(convert_set_number(s, "num_train_epochs", "training.steps", epochs, "epochs"));
+        TRY(convert_set_amount(s, "num_train_epochs", "training.steps", epochs, "epochs"));
     TRY(set_hf_schedule(s));
     TRY(set_hf_interval(s, "save_strategy", "steps", "save_steps", 500, "checkpoint.every"));
     const char *eval = convert_take(s, "eval_strategy") ? "eval_strategy" : "evaluation_strategy";

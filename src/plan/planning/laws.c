@@ -97,12 +97,6 @@ static double frontier_params(const scaling_law *l, double d) {
     return pow(l->alpha * l->a * pow(d, l->beta) / (l->beta * l->b), 1 / l->alpha);
 }
 
-/* The frontier is a power law, D = k N^s, so C = 6 k N^(1 + s). */
-static double frontier_params_of_compute(const scaling_law *l, double c) {
-    double slope = l->slope > 0 ? l->slope : l->alpha / l->beta;
-    return pow(c / (6 * frontier_tokens(l, 1)), 1 / (1 + slope));
-}
-
 enum { ROUNDS = 100 };
 /* Where f changes its sign in [low, high], which are positive; f(low) and f(high) differ in sign. */
 static double find_root(double (*f)(const void *ctx, double x), const void *ctx, double low,
@@ -154,7 +148,9 @@ static double loss_on_budget(const void *ctx, double n) {
 
 /* The best split of a budget. Where data runs out it is no longer the frontier's. */
 static double params_for_compute(const scaling_law *l, double c, double unique) {
-    double n = frontier_params_of_compute(l, c);
+    /* the frontier is a power law, D = k N^s, so C = 6 k N^(1 + s) */
+    double slope = l->slope > 0 ? l->slope : l->alpha / l->beta;
+    double n = pow(c / (6 * frontier_tokens(l, 1)), 1 / (1 + slope));
     if (!(c / (6 * n) > unique)) return n;
     return find_minimum(loss_on_budget, &(problem){ .law = l, .given = c, .unique = unique },
                         n / 1e6, n * 1e6);

@@ -157,13 +157,6 @@ static err lay_out_stages(page_layout *l) {
     return OK;
 }
 
-static err simulate_layout(page_layout *l) {
-    int stages = mesh_size(&l->batch.layout, AX_PP);
-    l->tasks = stage_tasks_new(stages, l->chunks, (int)MIN(l->batch.micros, MOST_MICROS));
-    sim_watch watch = { stage_tasks_event, l->tasks };
-    return step_simulate(&l->c, &l->on, l->on.gpu, &watch, &l->step);
-}
-
 /* ---- the answer ------------------------------------------------------------------------------------ */
 static json_t *mesh_json(const mesh *m) {
     json_t *axes = json_object();
@@ -257,7 +250,12 @@ static err compute_layout(planning_page *p, const serve_request *r, const char *
     config_init(&l.c);
     err e = read_layout_query(p, r, text, n, &l);
     if (!e) e = lay_out_stages(&l);
-    if (!e) e = simulate_layout(&l);
+    if (!e) {
+        l.tasks = stage_tasks_new(mesh_size(&l.batch.layout, AX_PP), l.chunks,
+                                  (int)MIN(l.batch.micros, MOST_MICROS));
+        sim_watch watch = { stage_tasks_event, l.tasks };
+        e = step_simulate(&l.c, &l.on, l.on.gpu, &watch, &l.step);
+    }
     if (!e) e = describe_layout(p, serve_query(r, "config"), &l, body);
     stage_tasks_free(l.tasks);
     json_decref(l.stages);
@@ -282,19 +280,6 @@ static void write_key(const serve_request *r, const char *text, str *key) {
     str_add(key, "\n%s", text);
 }
 
-static const char *find_cached(const planning_page *p, const char *key) {
-    for (int i = 0; i < PAGE_CACHED; i++)
-        if (p->cache[i].key && !strcmp(p->cache[i].key, key)) return p->cache[i].body;
-    return NULL;
-}
-
-static void keep_answer(planning_page *p, const char *key, const str *body) {
-    page_cached *slot = &p->cache[p->next++ % PAGE_CACHED];
-    free(slot->key);
-    free(slot->body);
-    *slot = (page_cached){ strdup(key), strdup(body->text) };
-}
-
 err page_answer_layout(planning_page *p, const serve_request *r, str *body) {
     char *text = NULL;
     size_t n = 0;
@@ -306,14 +291,21 @@ err page_answer_layout(planning_page *p, const serve_request *r, str *body) {
                         "gpu=h100; /api/plan/choices lists them");
     TRY(read_offered_config(p, serve_query(r, "config"), &text, &n));
     write_key(r, text, &key);
-    const char *known = find_cached(p, key.text);
     err e = OK;
-    if (known) {
-        str_add(body, "%s", known);
+    int i = 0;
+    while (i < PAGE_CACHED && (!p->cache[i].key || strcmp(p->cache[i].key, key.text))) i++;
+    if (i < PAGE_CACHED) {
+        str_add(body, "%s", p->cache[i].body);
     } else {
         p->computed++;
         e = compute_layout(p, r, text, n, body);
-        if (!e) keep_answer(p, key.text, body);
+        page_cached *slot = &p->cache[p->next % PAGE_CACHED];
+        if (!e) {
+            p->next++;
+            free(slot->key);
+            free(slot->body);
+            *slot = (page_cached){ strdup(key.text), strdup(body->text) };
+        }
     }
     str_free(&key);
     free(text);

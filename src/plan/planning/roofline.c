@@ -109,19 +109,16 @@ static double attention_seconds(const cost_model *k, const op_call *c, op_cost c
            (rate * saturation_of(keys, e->keys) * saturation_of(c->attr.heads.dim, e->head));
 }
 
-/* A GEMM's fill and drain take a constant time, which is more of it the faster the unit is: half of the rate is lost at
- * dims that grow with the cube root of the unit's. */
-static double half_rate_dim(const cost_model *k, dtype dt) {
-    static const double hopper_bf16 = 989.4e12;
-    return plan_constants.gemm_half * cbrt(k->gpu->peak[unit_for(k, dt)] / hopper_bf16);
-}
-
 /* The type that the call's GEMMs multiply: the loss quantizes its operands itself. */
 static dtype gemm_type(const op_call *c) { return c->attr.ce.fp8 ? DT_E4M3 : c->in[0].dt; }
 
 /* Share of the large GEMMs' rate at which the call's operations run. */
 static double compute_share(const cost_model *k, const op_call *c, op_cost cost) {
-    double half = half_rate_dim(k, gemm_type(c));
+    static const double hopper_bf16 = 989.4e12;
+    /* A GEMM's fill and drain take a constant time, which is more of it the faster the unit is: half of the rate is lost at
+     * dims that grow with the cube root of the unit's. */
+    double half =
+        plan_constants.gemm_half * cbrt(k->gpu->peak[unit_for(k, gemm_type(c))] / hopper_bf16);
     const tensor *in = c->in, *out = c->out;
     switch (cost) {
     case COST_GROUPED: {

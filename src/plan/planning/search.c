@@ -456,16 +456,6 @@ static double score_of(const searcher *s, const layout_choice *c, double tokens_
     return s->o->for_cost ? tokens_per_second / choice_ranks(c) : tokens_per_second;
 }
 
-/* How many bytes the rank needs that needs most. */
-static void estimate_memory(const searcher *s, const layer_prices *p, const stage_sums *stages,
-                            layout_choice *c) {
-    for (int stage = 0; stage < c->pp; stage++) {
-        double bytes = estimate_bytes(s, p, c, &stages[stage], stage);
-        if (bytes > c->bytes) c->fullest = stage;
-        c->bytes = MAX(c->bytes, bytes);
-    }
-}
-
 static bool same_sums(const stage_sums *a, const stage_sums *b) {
     return a->forward == b->forward && a->backward == b->backward && a->params == b->params &&
            a->saved == b->saved && a->layers == b->layers;
@@ -503,23 +493,23 @@ static void estimate_speed(const searcher *s, const layer_prices *p, const stage
 /* ---- the candidates ------------------------------------------------------------------------------ */
 SORT_ORDER(by_score, layout_choice, FALLING(score));
 
-static void keep_candidate(searcher *s, const layout_choice *c) {
-    if (s->n == MOST_CANDIDATES) {
-        sort_array(s->list, (size_t)s->n, sizeof *s->list, by_score);
-        s->n = KEPT_CANDIDATES;
-    }
-    LIST_ADD(s->list, s->n, s->cap) = *c;
-}
-
 /* @return the estimate's bytes. */
 static double consider_choice(searcher *s, const layer_prices *p, const stage_sums *stages,
                               layout_choice c) {
     s->considered++;
-    estimate_memory(s, p, stages, &c);
+    for (int stage = 0; stage < c.pp; stage++) { /* the rank that needs most */
+        double bytes = estimate_bytes(s, p, &c, &stages[stage], stage);
+        if (bytes > c.bytes) c.fullest = stage;
+        c.bytes = MAX(c.bytes, bytes);
+    }
     if (c.bytes > 1.10 * s->o->limit)
         return c.bytes; /* the layout itself decides about what is near */
     estimate_speed(s, p, stages, &c);
-    keep_candidate(s, &c);
+    if (s->n == MOST_CANDIDATES) {
+        sort_array(s->list, (size_t)s->n, sizeof *s->list, by_score);
+        s->n = KEPT_CANDIDATES;
+    }
+    LIST_ADD(s->list, s->n, s->cap) = c;
     return c.bytes;
 }
 

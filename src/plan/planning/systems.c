@@ -158,13 +158,6 @@ double other_system_spares(const other_system *as, const model_config *mc, const
     return spared;
 }
 
-/* Ours has buffers of messages for each microbatch in flight. */
-static void reuse_message_buffers(const train_outline *o, const prog_price *b, capacity *c) {
-    c->memory[MEMORY_COMMUNICATION] -=
-        fmin(c->memory[MEMORY_COMMUNICATION], (double)plan_bytes(o->p, "pipeline"));
-    c->memory[MEMORY_COMMUNICATION] += 4 * b->residual;
-}
-
 /* Saved bytes of the stage's blocks for one microbatch: ours, or those that the system keeps. */
 static double stage_saved(const other_system *as, const train_outline *o, int stage, bool spared) {
     const model_layout *lay = model_lay(o->m);
@@ -214,7 +207,11 @@ void other_system_memory(const other_system *as, const train_outline *o, int sta
     int stages = mesh_stages(&lay->mesh), tp = mesh_size(&lay->mesh, AX_TP);
     /* microbatches that a stage has slots for, without recompute of blocks */
     double held = (double)plan_bytes(o->p, "saved") / stage_saved(NULL, o, stage, false);
-    if (stages > 1) reuse_message_buffers(o, &b, c);
+    if (stages > 1) { /* ours has buffers of messages for each microbatch in flight */
+        double *messages = &c->memory[MEMORY_COMMUNICATION];
+        *messages -= fmin(*messages, (double)plan_bytes(o->p, "pipeline"));
+        *messages += 4 * b.residual;
+    }
     if (o->train->keep_every && as->keeps & KEEPS_INPUT_SHARDS)
         c->memory[MEMORY_ACTIVATIONS] -= (double)plan_bytes(o->p, "block inputs") * (1 - 1.0 / tp);
     if (o->train->keep_every)

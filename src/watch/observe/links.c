@@ -15,14 +15,6 @@ static const char *const counters[] = {
     "class/infiniband/*/ports/*/counters/local_link_integrity_errors",
 };
 
-static double read_counter(const char *path) {
-    double n = 0;
-    FILE *f = fopen(path, "r");
-    if (f && fscanf(f, "%lf", &n) != 1) n = 0;
-    if (f) fclose(f);
-    return n;
-}
-
 double link_errors(const char *sys) {
     double sum = 0;
     size_t found = 0;
@@ -31,8 +23,12 @@ double link_errors(const char *sys) {
         glob_t files = { 0 };
         str_add(&pattern, "%s/%s", sys ? sys : "/sys", counters[i]);
         if (glob(pattern.text, 0, NULL, &files) == 0)
-            for (size_t k = 0; k < files.gl_pathc; k++, found++)
-                sum += read_counter(files.gl_pathv[k]);
+            for (size_t k = 0; k < files.gl_pathc; k++, found++) {
+                double n = 0;
+                FILE *file = fopen(files.gl_pathv[k], "r");
+                if (file && fscanf(file, "%lf", &n) == 1) sum += n;
+                if (file) fclose(file);
+            }
         globfree(&files);
         str_free(&pattern);
     }

@@ -251,8 +251,7 @@ static void append_line(observe *o, line_log *l, const str *line) {
         return;
     }
     if (l->kept.len > MOST_KEPT) l->kept.len -= line->len; /* what came first stays */
-    err_free(o->failed);
-    o->failed = e;
+    note_failure(o, e);
 }
 
 err observe_take_failure(observe *o) {
@@ -268,28 +267,18 @@ void observe_take_folder(observe *o) {
     o->folder.inode = st.st_ino;
 }
 
-/* Errors of links since the run began, where there are any; looked at now and then. */
-static void read_links(observe *o, observe_step *s) {
-    enum { EVERY_S = 10 };
-    if (time_now() - o->links_at > EVERY_S) {
+err observe_log(observe *o, observe_step *s) {
+    enum { LINKS_EVERY_S = 10 };
+    if (!o) return OK;
+    str line = { 0 };
+    s->perplexity = exp(s->loss);
+    s->val_ppl = exp(s->val_loss);
+    if (o->gpu) nvml_read(o->gpu, s);
+    if (time_now() - o->links_at > LINKS_EVERY_S) {
         o->links_now = link_errors(o->sys);
         o->links_at = time_now();
     }
     if (o->links_now > o->links_began) s->link_errors = o->links_now - o->links_began;
-}
-
-/* Fills in metrics that follow from others, or are read from the machine. */
-static void complete_step(observe *o, observe_step *s) {
-    s->perplexity = exp(s->loss);
-    s->val_ppl = exp(s->val_loss);
-    if (o->gpu) nvml_read(o->gpu, s);
-    read_links(o, s);
-}
-
-err observe_log(observe *o, observe_step *s) {
-    if (!o) return OK;
-    str line = { 0 };
-    complete_step(o, s);
     step_as_json(s, &line);
     append_line(o, &o->metrics, &line);
     /* Points of TensorBoard are not kept after a failure: metrics.jsonl has them too. */

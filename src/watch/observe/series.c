@@ -511,6 +511,11 @@ double series_step(const series *s, const series_column *c, int64_t i) {
     return series_value(series_find(s, "step"), series_row(c, i));
 }
 
+double series_last(const series *s, const char *name) {
+    const series_column *c = series_find(s, name);
+    return c && c->n ? series_value(c, c->n - 1) : NAN;
+}
+
 /* @return the first value of a row at or after `row`. */
 static int64_t first_from_row(const series_column *c, int64_t row) {
     int64_t low = 0, high = c->n;

@@ -50,6 +50,7 @@ int series_columns(const series *s);
 const series_column *series_at(const series *s, int i);
 const series_column *series_find(const series *s, const char *name); /* NULL: there is none */
 double series_value(const series_column *c, int64_t i); /* of several rows: their mean */
+double series_last(const series *s, const char *name);  /* NaN: there is none */
 /* @return the row, and the step, of the i-th value of a column. */
 int64_t series_row(const series_column *c, int64_t i);
 double series_step(const series *s, const series_column *c, int64_t i);

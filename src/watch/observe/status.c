@@ -63,27 +63,47 @@ static void name_machine(char *out, size_t capacity) {
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------------- */
+/* The numbers of a status. NULLED: `none` means that it is not known, which is null in JSON. */
+static const struct status_number {
+    const char *key;
+    size_t offset;
+    enum { COUNT, COUNT_NULLED, REAL, REAL_NULLED } kind; /* an int64_t, or a double */
+    double none;                                          /* where a file has no such number */
+} numbers[] = {
+#define NUMBER(name, kind, none)                                                                   \
+    { #name, offsetof(run_status, name), kind, none }
+    NUMBER(step, COUNT, 0),
+    NUMBER(steps, COUNT_NULLED, 0),
+    NUMBER(tokens, REAL, NAN),
+    NUMBER(total_tokens, REAL, NAN),
+    NUMBER(eta_s, REAL, NAN),
+    NUMBER(checkpoint, COUNT_NULLED, -1),
+    NUMBER(restarts, COUNT, 0),
+    NUMBER(rollbacks, COUNT, 0),
+    NUMBER(alerts, COUNT, 0),
+    NUMBER(began, REAL_NULLED, 0),
+    NUMBER(updated, REAL_NULLED, 0),
+    NUMBER(step_s, REAL, NAN),
+    NUMBER(flops_per_token, REAL, NAN),
+};
+
+static double known_number(const run_status *s, const struct status_number *n) {
+    const char *at = (const char *)s + n->offset;
+    double v = n->kind < REAL ? (double)*(const int64_t *)at : *(const double *)at;
+    return (n->kind == COUNT_NULLED || n->kind == REAL_NULLED) && v <= n->none ? NAN : v;
+}
+
+double status_number(const run_status *s, const char *key) {
+    size_t i = 0;
+    while (strcmp(numbers[i].key, key) != 0) BUG_IF(++i == COUNT_OF(numbers));
+    return known_number(s, &numbers[i]);
+}
+
 json_t *status_json(const run_status *s) {
     json_t *o = json_object(), *alerts = json_array();
-    const struct {
-        const char *key;
-        double v;
-    } numbers[] = { { "step", (double)s->step },
-                    { "steps", s->steps ? (double)s->steps : NAN },
-                    { "tokens", s->tokens },
-                    { "total_tokens", s->total_tokens },
-                    { "eta_s", s->eta_s },
-                    { "checkpoint", s->checkpoint >= 0 ? (double)s->checkpoint : NAN },
-                    { "restarts", (double)s->restarts },
-                    { "rollbacks", (double)s->rollbacks },
-                    { "alerts", (double)s->alerts },
-                    { "began", s->began ? s->began : NAN },
-                    { "updated", s->updated ? s->updated : NAN },
-                    { "step_s", s->step_s },
-                    { "flops_per_token", s->flops_per_token } };
     json_object_set_new(o, "state", json_string(run_state_names[s->state]));
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
-        double v = numbers[i].v;
+        double v = known_number(s, &numbers[i]);
         bool whole = isfinite(v) && v == floor(v) && fabs(v) < 9e15;
         json_object_set_new(o, numbers[i].key,
                             whole ? json_integer((json_int_t)v) : io_json_number(v));
@@ -122,19 +142,13 @@ static void read_status_json(const json_t *o, run_status *s) {
     const char *state = text_at(o, "state");
     for (int i = 0; i < RUN_STATE_COUNT; i++)
         if (!strcmp(state, run_state_names[i])) s->state = (run_state)i;
-    s->step = stored_count(o, "step", 0);
-    s->steps = stored_count(o, "steps", 0);
-    s->tokens = number_at(o, "tokens", NAN);
-    s->total_tokens = number_at(o, "total_tokens", NAN);
-    s->eta_s = number_at(o, "eta_s", NAN);
-    s->checkpoint = stored_count(o, "checkpoint", -1);
-    s->restarts = stored_count(o, "restarts", 0);
-    s->rollbacks = stored_count(o, "rollbacks", 0);
-    s->alerts = stored_count(o, "alerts", 0);
-    s->began = number_at(o, "began", 0);
-    s->updated = number_at(o, "updated", 0);
-    s->step_s = number_at(o, "step_s", NAN);
-    s->flops_per_token = number_at(o, "flops_per_token", NAN);
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+        char *at = (char *)s + numbers[i].offset;
+        if (numbers[i].kind < REAL)
+            *(int64_t *)at = stored_count(o, numbers[i].key, (int64_t)numbers[i].none);
+        else
+            *(double *)at = number_at(o, numbers[i].key, numbers[i].none);
+    }
     s->pid = stored_count(o, "pid", 0);
     s->pid_began = stored_count(o, "pid_began", 0);
     FIT_TEXT(s->cause, text_at(o, "cause"));
@@ -153,24 +167,30 @@ static void read_status_json(const json_t *o, run_status *s) {
     }
 }
 
-json_t *status_tail(const char *dir, const char *name, int64_t most) {
-    char *path = io_join(dir, name), *text = mem_alloc((size_t)most + 1), *next = NULL;
-    json_t *list = json_array();
+char *status_file_tail(const char *dir, const char *name, int64_t most) {
+    char *text = mem_alloc((size_t)most + 1);
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int fd = open(PATH_IN(dir, name), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
         int64_t from = MAX(0, (int64_t)st.st_size - most);
         ssize_t n = pread(fd, text, (size_t)most, (off_t)from);
         text[n > 0 ? n : 0] = '\0';
+        char *line = from ? strchr(text, '\n') : NULL;
+        if (line) memmove(text, line + 1, strlen(line + 1) + 1);
     }
     if (fd >= 0) close(fd);
+    return text;
+}
+
+json_t *status_tail(const char *dir, const char *name, int64_t most) {
+    char *text = status_file_tail(dir, name, most), *next = NULL;
+    json_t *list = json_array();
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
         json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
         if (json_is_object(o)) json_array_append(list, o);
         json_decref(o);
     }
     free(text);
-    free(path);
     return list;
 }
 
@@ -325,11 +345,6 @@ static void derive_status(const char *dir, run_status *s) {
     json_decref(events);
 }
 
-static double last_of(const series *all, const char *name) {
-    const series_column *c = series_find(all, name);
-    return c && c->n ? series_value(c, c->n - 1) : NAN;
-}
-
 void status_read(const char *dir, const series *all, run_status *out) {
     bool there = read_status_file(dir, out);
     if (there)
@@ -337,8 +352,8 @@ void status_read(const char *dir, const series *all, run_status *out) {
     else
         derive_status(dir, out);
     if (!all || !series_rows(all)) return;
-    double step = last_of(all, "step"), tokens = last_of(all, "tokens"),
-           time = last_of(all, "time");
+    double step = series_last(all, "step"), tokens = series_last(all, "tokens"),
+           time = series_last(all, "time");
     if (step > (double)out->step) { /* status.json is written once per second */
         out->step = (int64_t)step;
         if (isfinite(tokens)) out->tokens = tokens;

@@ -62,6 +62,8 @@ run_status status_none(void);
 void status_read(const char *dir, const series *all, run_status *out);
 /* @return what status.json holds, but for the process, and `ingot report --json` prints: owned. */
 json_t *status_json(const run_status *s);
+/* @return the number that status_json has under `key`; NaN: it is not known. */
+double status_number(const run_status *s, const char *key);
 /* Appends "running: step 30 of 100 (30 %), 1.2 M of 4 M tokens, 3 min left". */
 void status_line(const run_status *s, str *out);
 
@@ -75,6 +77,8 @@ bool status_take_event(run_status *s, const json_t *event);
 err status_write(const char *dir, const run_status *s) MUST_USE;
 
 /* ---- lines of JSON ---------------------------------------------------------------------------- */
+/* @return the last `most` bytes of DIR/name, from a line's beginning on; owned; "" when it cannot be read. */
+char *status_file_tail(const char *dir, const char *name, int64_t most);
 /* @return the objects in the last `most` bytes of DIR/name, an array: owned; lines that are not whole are left out. */
 json_t *status_tail(const char *dir, const char *name, int64_t most);
 

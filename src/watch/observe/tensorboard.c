@@ -243,15 +243,6 @@ static void add_hparams(tb_writer *w, const json_t *hparams) {
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */
-static void add_session_start(tb_writer *w, int64_t step) {
-    str session = { 0 };
-    begin_event(w, step);
-    add_int(&session, 1, 1); /* START */
-    move_message(&w->event, EVENT_SESSION, &session);
-    end_event(w);
-    str_free(&session);
-}
-
 /* Begins the next file. */
 static err next_file(tb_writer *w) {
     if (w->fd >= 0) close(w->fd);
@@ -342,7 +333,12 @@ err tb_open(const observe_options *o, tb_writer **out) {
     TRY_CLEAN(io_make_dirs(w->dir));
     TRY_CLEAN(truncate_event_files(w, o->first_step));
     TRY_CLEAN(next_file(w));
-    if (o->first_step > 0) add_session_start(w, o->first_step);
+    if (o->first_step > 0) {
+        begin_event(w, o->first_step);
+        add_int(&w->inner, 1, 1); /* START */
+        move_message(&w->event, EVENT_SESSION, &w->inner);
+        end_event(w);
+    }
     if (o->hparams) add_hparams(w, o->hparams);
     if (w->record.len) TRY_CLEAN(write_records(w));
     *out = w;

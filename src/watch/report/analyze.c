@@ -8,22 +8,29 @@
 
 /* ---- statistics ----------------------------------------------------------------------------- */
 double report_quantile(const series_column *c, int64_t row, double q) {
+    return report_quantile_between(c, row, INT64_MAX, q);
+}
+
+double report_quantile_between(const series_column *c, int64_t from, int64_t to, double q) {
     if (!c || !c->n) return NAN;
     double *v = mem_alloc((size_t)c->n * sizeof *v);
     int64_t n = 0;
-    for (int64_t i = 0; i < c->n; i++)
-        if (series_row(c, i) >= row && isfinite(series_value(c, i))) v[n++] = series_value(c, i);
+    for (int64_t i = 0; i < c->n; i++) {
+        int64_t row = series_row(c, i);
+        if (row >= from && row < to && isfinite(series_value(c, i))) v[n++] = series_value(c, i);
+    }
     sort_array(v, (size_t)n, sizeof *v, compare_doubles);
     double result = n ? v[(int64_t)(q * (double)(n - 1) + 0.5)] : NAN;
     free(v);
     return result;
 }
 
-static double sum_of(const series *s, const char *name) {
-    const series_column *c = series_find(s, name);
+double report_sum(const run_report *r, const char *name, double from) {
+    const series_column *c = series_find(r->all, name);
     double sum = 0;
     for (int64_t i = 0; c && i < c->n; i++)
-        if (isfinite(series_value(c, i))) sum += series_value(c, i);
+        if (series_row(c, i) >= (int64_t)(from * (double)r->rows) && isfinite(series_value(c, i)))
+            sum += series_value(c, i);
     return sum;
 }
 
@@ -95,7 +102,6 @@ static void find_phases(run_report *r) {
 /* ---- the rest -------------------------------------------------------------------------------- */
 static void measure_loss(run_report *r) {
     const series_column *loss = series_find(r->all, "loss"), *step = series_find(r->all, "step");
-    const series_column *val = series_find(r->all, "val_loss");
     find_windows(r, loss, step);
     find_phases(r);
     for (int64_t i = 0; i < loss->n; i++) r->not_finite += !isfinite(series_value(loss, i));
@@ -103,8 +109,8 @@ static void measure_loss(run_report *r) {
     r->diverged = !isfinite(r->last_loss) || !isfinite(series_value(loss, loss->n - 1)) ||
                   r->last_loss > r->best_loss + REPORT_DIVERGED * fabs(r->best_loss) + error;
     r->end_loss = series_value(loss, loss->n - 1);
-    r->last_val = val ? series_value(val, val->n - 1) : NAN;
-    r->best_val = report_quantile(val, 0, 0);
+    r->last_val = series_last(r->all, "val_loss");
+    r->best_val = report_quantile(series_find(r->all, "val_loss"), 0, 0);
 }
 
 static void add_stall(run_report *r, run_stall s) {
@@ -152,13 +158,13 @@ static void measure_run_speed(run_report *r) {
     r->grad_norm = report_quantile(series_find(s, "grad_norm"), row, 0.5);
     r->step_s = report_quantile(step, row, 0.5);
     r->energy_kwh = report_energy(s);
-    r->seconds.step = sum_of(s, "step_s");
-    r->seconds.data = sum_of(s, "data_s");
-    r->seconds.compute = sum_of(s, "compute_s");
-    r->seconds.optim = sum_of(s, "optim_s");
-    r->seconds.eval = sum_of(s, "eval_s");
-    r->seconds.sample = sum_of(s, "sample_s");
-    r->seconds.ckpt = sum_of(s, "ckpt_s");
+    r->seconds.step = report_sum(r, "step_s", 0);
+    r->seconds.data = report_sum(r, "data_s", 0);
+    r->seconds.compute = report_sum(r, "compute_s", 0);
+    r->seconds.optim = report_sum(r, "optim_s", 0);
+    r->seconds.eval = report_sum(r, "eval_s", 0);
+    r->seconds.sample = report_sum(r, "sample_s", 0);
+    r->seconds.ckpt = report_sum(r, "ckpt_s", 0);
     for (int64_t i = 0; step && i < step->n; i++) {
         double seconds = series_value(step, i);
         if (series_row(step, i) < WARM_UP || !(seconds > REPORT_STALL * r->step_s)) continue;

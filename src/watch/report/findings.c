@@ -12,30 +12,11 @@
 /* ---- parts of a run ---------------------------------------------------------------------------- */
 /* @return the median of a column over rows [from, to) of the run, as parts of 1. NaN: no value there. */
 static double median_between(const run_report *r, const series_column *c, double from, double to) {
-    if (!c) return NAN;
-    double *v = mem_alloc((size_t)MAX(c->n, 1) * sizeof *v);
-    int64_t n = 0, first = (int64_t)(from * (double)r->rows), end = (int64_t)(to * (double)r->rows);
-    for (int64_t i = 0; i < c->n; i++) {
-        int64_t row = series_row(c, i);
-        if (row >= first && row < end && isfinite(series_value(c, i))) v[n++] = series_value(c, i);
-    }
-    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
-    double result = n ? v[n / 2] : NAN;
-    free(v);
-    return result;
+    return report_quantile_between(c, (int64_t)(from * (double)r->rows),
+                                   (int64_t)(to * (double)r->rows), 0.5);
 }
 static double column_median(const run_report *r, const char *name, double from, double to) {
     return median_between(r, series_find(r->all, name), from, to);
-}
-
-/* Sums a column over rows from a part of the run on. */
-static double sum_from(const run_report *r, const char *name, double from) {
-    const series_column *c = series_find(r->all, name);
-    double sum = 0;
-    for (int64_t i = 0; c && i < c->n; i++)
-        if (series_row(c, i) >= (int64_t)(from * (double)r->rows) && isfinite(series_value(c, i)))
-            sum += series_value(c, i);
-    return sum;
 }
 
 /* @return the share of a column's values in [low, high], from a part of the run on. NaN: no values. */
@@ -65,9 +46,13 @@ static const series_column *largest_of(const run_report *r, const char *prefix, 
     return found;
 }
 
-static double step_of_row(const run_report *r, int64_t row) {
-    return series_value(series_find(r->all, "step"), MIN(row, r->rows - 1));
-}
+/* A finding whose evidence is one number: it holds where `value` is more than `limit`, and shows `shown` in `text`. */
+#define FINDS_ABOVE(name, value, limit, text, shown)                                               \
+    static bool finds_##name(const run_report *r, str *s) {                                        \
+        double v = (value);                                                                        \
+        if (v > (limit)) str_add(s, text, shown);                                                  \
+        return v > (limit);                                                                        \
+    }
 
 /* ---- how it ended -------------------------------------------------------------------------------- */
 static bool finds_died(const run_report *r, str *s) {
@@ -190,12 +175,8 @@ static bool finds_overfits(const run_report *r, str *s) {
     return true;
 }
 
-static bool finds_repeated_data(const run_report *r, str *s) {
-    double epochs = series_in_row(series_find(r->all, "epoch"), r->rows - 1);
-    if (!(epochs > 4)) return false;
-    str_add(s, "the data was read %.1f times", epochs);
-    return true;
-}
+FINDS_ABOVE(repeated_data, series_in_row(series_find(r->all, "epoch"), r->rows - 1), 4,
+            "the data was read %.1f times", v)
 
 /* ---- the update ---------------------------------------------------------------------------------- */
 static bool finds_rate_too_low(const run_report *r, str *s) {
@@ -206,20 +187,11 @@ static bool finds_rate_too_low(const run_report *r, str *s) {
     return true;
 }
 
-static bool finds_rate_too_high(const run_report *r, str *s) {
-    double ratio = column_median(r, "update_ratio", 0.1, 0.6);
-    if (!(ratio > 0.05)) return false;
-    str_add(s, "an update changes the weights by %.1e of their norm, where 1e-4 to 1e-2 is usual",
-            ratio);
-    return true;
-}
+FINDS_ABOVE(rate_too_high, column_median(r, "update_ratio", 0.1, 0.6), 0.05,
+            "an update changes the weights by %.1e of their norm, where 1e-4 to 1e-2 is usual", v)
 
-static bool finds_rate_is_zero(const run_report *r, str *s) {
-    double share = share_within(r, "lr", 0, 0, 0);
-    if (!(share > 0.1)) return false;
-    str_add(s, "the learning rate is 0 in %.0f %% of the steps", 100 * share);
-    return true;
-}
+FINDS_ABOVE(rate_is_zero, share_within(r, "lr", 0, 0, 0), 0.1,
+            "the learning rate is 0 in %.0f %% of the steps", 100 * v)
 
 static bool finds_always_clipped(const run_report *r, str *s) {
     double share = share_within(r, "clipped", 0.1, 0, 0.999);
@@ -285,7 +257,7 @@ static bool finds_activations_grow(const run_report *r, str *s) {
 
 static bool finds_skipped_updates(const run_report *r, str *s) {
     const series_column *c = series_find(r->all, "skipped");
-    double skipped = sum_from(r, "skipped", 0.1);
+    double skipped = report_sum(r, "skipped", 0.1);
     if (!c || !(skipped > 0.02 * 0.9 * (double)r->rows) || skipped < 3) return false;
     str_add(
         s,
@@ -313,22 +285,14 @@ static bool finds_fp8_saturated(const run_report *r, str *s) {
 }
 
 /* ---- experts and data ---------------------------------------------------------------------------- */
-static bool finds_experts_unbalanced(const run_report *r, str *s) {
-    double load = column_median(r, "expert_load", 0.5, 1);
-    if (!(load > 4)) return false;
-    str_add(s, "the most loaded expert gets %.1f times its even share", load);
-    return true;
-}
+FINDS_ABOVE(experts_unbalanced, column_median(r, "expert_load", 0.5, 1), 4,
+            "the most loaded expert gets %.1f times its even share", v)
 
-static bool finds_experts_drop(const run_report *r, str *s) {
-    double drop = column_median(r, "expert_drop", 0.5, 1);
-    if (!(drop > 0.1)) return false;
-    str_add(s, "%.0f %% of the choices of experts are dropped", 100 * drop);
-    return true;
-}
+FINDS_ABOVE(experts_drop, column_median(r, "expert_drop", 0.5, 1), 0.1,
+            "%.0f %% of the choices of experts are dropped", 100 * v)
 
 static bool finds_rejected_sequences(const run_report *r, str *s) {
-    double rejected = sum_from(r, "rejected", 0),
+    double rejected = report_sum(r, "rejected", 0),
            all = series_in_row(series_find(r->all, "windows"), r->rows - 1);
     if (!(rejected > 0.01 * all)) return false;
     str_add(s, "the guard rejected %.0f sequences, %.1f %% of them", rejected,
@@ -400,16 +364,12 @@ static bool finds_throughput_fell(const run_report *r, str *s) {
     int from = PARTS - 1;
     while (from > first && speed[from - 1] < (best + last) / 2) from--;
     str_add(s, "%.3g tokens per second at the end, %.3g at best; it fell around step %.0f", last,
-            best, step_of_row(r, r->rows * from / PARTS));
+            best, series_value(series_find(r->all, "step"), r->rows * from / PARTS));
     return true;
 }
 
-static bool finds_data_stall(const run_report *r, str *s) {
-    double share = sum_from(r, "data_s", 0.1) / sum_from(r, "step_s", 0.1);
-    if (!(share > 0.05)) return false;
-    str_add(s, "%.0f %% of the step time was spent waiting for data", 100 * share);
-    return true;
-}
+FINDS_ABOVE(data_stall, report_sum(r, "data_s", 0.1) / report_sum(r, "step_s", 0.1), 0.05,
+            "%.0f %% of the step time was spent waiting for data", 100 * v)
 
 static double all_seconds(const run_report *r) {
     return r->seconds.step + r->seconds.eval + r->seconds.sample + r->seconds.ckpt;
@@ -422,19 +382,11 @@ static bool finds_stalls(const run_report *r, str *s) {
     return true;
 }
 
-static bool finds_checkpoint_time(const run_report *r, str *s) {
-    double share = r->seconds.ckpt / all_seconds(r);
-    if (!(share > 0.05)) return false;
-    str_add(s, "%.0f %% of the time went into checkpoints", 100 * share);
-    return true;
-}
+FINDS_ABOVE(checkpoint_time, r->seconds.ckpt / all_seconds(r), 0.05,
+            "%.0f %% of the time went into checkpoints", 100 * v)
 
-static bool finds_evaluation_time(const run_report *r, str *s) {
-    double share = (r->seconds.eval + r->seconds.sample) / all_seconds(r);
-    if (!(share > 0.1)) return false;
-    str_add(s, "%.0f %% of the time went into validation and samples", 100 * share);
-    return true;
-}
+FINDS_ABOVE(evaluation_time, (r->seconds.eval + r->seconds.sample) / all_seconds(r), 0.1,
+            "%.0f %% of the time went into validation and samples", 100 * v)
 
 static bool finds_communication(const run_report *r, str *s) {
     double shown =
@@ -446,12 +398,8 @@ static bool finds_communication(const run_report *r, str *s) {
     return true;
 }
 
-static bool finds_pipeline_bubble(const run_report *r, str *s) {
-    double bubble = column_median(r, "bubble", 0.1, 1);
-    if (!(bubble > 0.3)) return false;
-    str_add(s, "the pipeline's ranks wait for %.0f %% of the step time", 100 * bubble);
-    return true;
-}
+FINDS_ABOVE(pipeline_bubble, column_median(r, "bubble", 0.1, 1), 0.3,
+            "the pipeline's ranks wait for %.0f %% of the step time", 100 * v)
 
 /* Grows in each third of the run, and by a fifth in all; the first tenth fills caches. */
 static bool grows(const run_report *r, const char *name, double *from, double *to) {
@@ -476,12 +424,8 @@ static bool finds_memory_grows(const run_report *r, str *s) {
     return false;
 }
 
-static bool finds_gpu_throttled(const run_report *r, str *s) {
-    double share = share_within(r, "gpu_throttled", 0.1, 1, 1);
-    if (!(share > 0.2)) return false;
-    str_add(s, "clocks were held down in %.0f %% of the steps", 100 * share);
-    return true;
-}
+FINDS_ABOVE(gpu_throttled, share_within(r, "gpu_throttled", 0.1, 1, 1), 0.2,
+            "clocks were held down in %.0f %% of the steps", 100 * v)
 
 static bool finds_gpu_idle(const run_report *r, str *s) {
     double busy = column_median(r, "gpu_util", 0.1, 1);

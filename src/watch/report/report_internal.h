@@ -4,8 +4,11 @@
 #include "report/report.h"
 
 /* ---- analyze.c, spikes.c, findings.c -------------------------------------------------------------------- */
-/* @return the quantile `q` of the column's finite values, from `row` on; NaN: none. */
+/* @return the quantile `q` of the column's finite values, from `row` on, or of rows [from, to); NaN: none. */
 double report_quantile(const series_column *c, int64_t row, double q);
+double report_quantile_between(const series_column *c, int64_t from, int64_t to, double q);
+/* @return the sum of a column's finite values, from a part of the run on. */
+double report_sum(const run_report *r, const char *name, double from);
 /* @return the standard deviation of the noise from one value of rows [from, to) to the next: a trend does not count. */
 double report_noise(const series_column *c, int64_t from, int64_t to);
 void report_find_spikes(run_report *r);

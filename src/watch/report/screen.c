@@ -72,11 +72,6 @@ static screen_line begin_screen_line(const run_screen *s, str *out, const char *
 static void end_screen_line(const screen_line *l) { str_add(l->out, "\n"); }
 
 /* ---- values ----------------------------------------------------------------------------------------- */
-static double last_value(const run_screen *s, const char *name) {
-    const series_column *c = series_find(s->all, name);
-    return c && c->n ? series_value(c, c->n - 1) : NAN;
-}
-
 /* @return the mean of the last values, at most `most` of them. */
 static double recent_mean(const run_screen *s, const char *name, int64_t most) {
     const series_column *c = series_find(s->all, name);
@@ -120,17 +115,17 @@ static int draw_cause(const run_screen *s, str *out) {
 
 static void draw_headline(const run_screen *s, str *out) {
     char a[32];
-    double val = last_value(s, "val_loss"), mfu = last_value(s, "mfu"),
-           time = last_value(s, "time");
+    double val = series_last(s->all, "val_loss"), mfu = series_last(s->all, "mfu"),
+           time = series_last(s->all, "time");
     screen_line l = begin_screen_line(s, out, NULL);
     if (!series_rows(s->all)) {
         add_text(&l, "no steps yet");
         end_screen_line(&l);
         return;
     }
-    add_text(&l, "loss %.4f", last_value(s, "loss"));
+    add_text(&l, "loss %.4f", series_last(s->all, "loss"));
     if (isfinite(val)) add_text(&l, "  held-out %.4f", val);
-    add_text(&l, "  lr %.2e", last_value(s, "lr"));
+    add_text(&l, "  lr %.2e", series_last(s->all, "lr"));
     add_text(&l, "  %s tok/s", str_count(a, sizeof a, recent_mean(s, "tok_s", 20)));
     if (isfinite(mfu)) add_text(&l, "  MFU %.1f %%", 100 * recent_mean(s, "mfu", 20));
     if (s->status->state == RUN_RUNNING && s->now - time > 30) {
@@ -147,19 +142,16 @@ typedef struct dot_grid {
     int rows, columns, across, down; /* characters; dots in one */
 } dot_grid;
 
-static void set_dot(const dot_grid *g, int x, int y) {
-    static const unsigned char braille[4][2] = { { 1, 8 }, { 2, 16 }, { 4, 32 }, { 64, 128 } };
-    int at = y / g->down * g->columns + x / g->across;
-    g->bits[at] |= g->across == 2 ? braille[y % 4][x % 2] : 1;
-}
-
 static void plot_points(const dot_grid *g, const series_point *p, int n, double low, double high) {
+    static const unsigned char braille[4][2] = { { 1, 8 }, { 2, 16 }, { 4, 32 }, { 64, 128 } };
     int wide = g->columns * g->across, tall = g->rows * g->down;
     for (int i = 0; i < n; i++) {
         if (!p[i].n) continue;
         int x = n > 1 ? (int)((int64_t)i * (wide - 1) / (n - 1)) : 0;
         int y = (int)((high - p[i].mean) / (high - low) * (tall - 1) + 0.5);
-        set_dot(g, x, MAX(0, MIN(tall - 1, y)));
+        y = MAX(0, MIN(tall - 1, y));
+        g->bits[y / g->down * g->columns + x / g->across] |=
+            g->across == 2 ? braille[y % 4][x % 2] : 1;
     }
 }
 
@@ -250,7 +242,7 @@ static int count_ranks(const run_screen *s) {
 static double rank_ratio(const run_screen *s, int rank) {
     char name[48];
     snprintf(name, sizeof name, "ranks.ratio.%d", rank);
-    return last_value(s, name);
+    return series_last(s->all, name);
 }
 
 /* Draws a character per rank: as fast as the others, slower, a straggler. @return lines drawn. */
@@ -279,22 +271,18 @@ static void draw_slowest(const run_screen *s, int ranks, str *out) {
     snprintf(wait, sizeof wait, "ranks.wait_s.%d", slowest);
     screen_line l = begin_screen_line(s, out, "");
     add_text(&l, "slowest: rank %d, %.2f of the median; computes %.4g s and waits %.4g s per step",
-             slowest, rank_ratio(s, slowest), last_value(s, busy), last_value(s, wait));
+             slowest, rank_ratio(s, slowest), series_last(s->all, busy), series_last(s->all, wait));
     end_screen_line(&l);
 }
 
 /* ---- alerts ------------------------------------------------------------------------------------------- */
-static bool is_alert(const json_t *e) {
-    const char *kind = json_string_value(json_object_get(e, "event"));
-    return kind && (!strcmp(kind, "alert") || !strcmp(kind, "failure"));
-}
-
 /* Draws the last alerts, newest first. @return lines drawn. */
 static int draw_alerts(const run_screen *s, int most, str *out) {
     int drawn = 0;
     for (size_t i = json_array_size(s->events); i-- > 0 && drawn < most;) {
         const json_t *e = json_array_get(s->events, i);
-        if (!is_alert(e)) continue;
+        const char *kind = json_string_value(json_object_get(e, "event"));
+        if (!kind || (strcmp(kind, "alert") && strcmp(kind, "failure"))) continue;
         const char *name = json_string_value(json_object_get(e, "alert"));
         const char *text = json_string_value(json_object_get(e, "message"));
         screen_line l = begin_screen_line(s, out, drawn++ ? "" : "alerts");

@@ -9,7 +9,7 @@
 /* ---- a table under construction --------------------------------------------------------------- */
 typedef struct cells {
     char **text;
-    int n, capacity;
+    int n, capacity, columns;
 } cells;
 
 static void add_cell(cells *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
@@ -26,8 +26,17 @@ static void add_number_cell(cells *c, const char *fmt, double v) {
     if (isfinite(v)) snprintf(text, sizeof text, fmt, v); // NOLINT: one of ours
     add_cell(c, "%s", text);
 }
-static void put_table(doc *d, cells *c, int columns) {
-    doc_table(d, c->text, c->n / columns, columns);
+/* Begins a table with its heading, of `columns` texts. */
+static cells begin_table(int columns, ...) {
+    cells c = { .columns = columns };
+    va_list args;
+    va_start(args, columns);
+    for (int i = 0; i < columns; i++) add_cell(&c, "%s", va_arg(args, const char *));
+    va_end(args);
+    return c;
+}
+static void put_table(doc *d, cells *c) {
+    doc_table(d, c->text, c->n / c->columns, c->columns);
     for (int i = 0; i < c->n; i++) free(c->text[i]);
     free(c->text);
     *c = (cells){ 0 };
@@ -134,19 +143,17 @@ static double all_source_tokens(const run_report *r) {
 
 static void write_mix(doc *d, const run_report *r) {
     double sum = all_source_tokens(r);
-    cells c = { 0 };
     trained_source s;
     char a[32];
     if (!(sum > 0)) return;
-    const char *head[] = { "source", "tokens trained", "share", "last loss" };
-    for (int i = 0; i < 4; i++) add_cell(&c, "%s", head[i]);
+    cells c = begin_table(4, "source", "tokens trained", "share", "last loss");
     for (int at = 0; next_source(r, &at, &s);) {
         add_cell(&c, "%s", s.name);
         add_cell(&c, "%s", str_count(a, sizeof a, s.tokens));
         add_number_cell(&c, "%.2f %%", 100 * s.tokens / sum);
         add_number_cell(&c, "%.4f", s.loss);
     }
-    put_table(d, &c, 4);
+    put_table(d, &c);
 }
 
 static json_t *mix_json(const run_report *r) {
@@ -162,14 +169,12 @@ static json_t *mix_json(const run_report *r) {
 }
 
 static void write_phases(doc *d, const run_report *r) {
-    cells c = { 0 };
     if (!r->phases) {
         doc_line(d, "too short for phases: they take %d steps",
                  REPORT_LEAST_WINDOW + REPORT_LEAST_WINDOW / 2);
         return;
     }
-    const char *head[] = { "phase", "from step", "to step", "improvement" };
-    for (int i = 0; i < 4; i++) add_cell(&c, "%s", head[i]);
+    cells c = begin_table(4, "phase", "from step", "to step", "improvement");
     int first = MAX(0, r->phases - 3 * REPORT_LISTED);
     if (first) doc_line(d, "the last %d of %d phases", 3 * REPORT_LISTED, r->phases);
     for (int i = first; i < r->phases; i++) {
@@ -179,19 +184,17 @@ static void write_phases(doc *d, const run_report *r) {
         add_cell(&c, "%.0f", p->to);
         add_number_cell(&c, "%.2f %%", 100 * p->gain);
     }
-    put_table(d, &c, 4);
+    put_table(d, &c);
 }
 
 static void write_spikes(doc *d, const run_report *r) {
-    cells c = { 0 };
     int n = (int)MIN(r->spikes, REPORT_LISTED);
     if (!n) {
         doc_line(d, "no spike");
         return;
     }
     doc_line(d, "%lld spikes%s", (long long)r->spikes, r->spikes > n ? "; the highest:" : ":");
-    const char *head[] = { "step", "loss", "mean", "deviations", "sequences", "beside it" };
-    for (int i = 0; i < 6; i++) add_cell(&c, "%s", head[i]);
+    cells c = begin_table(6, "step", "loss", "mean", "deviations", "sequences", "beside it");
     for (int i = 0; i < n; i++) {
         const loss_spike *s = &r->spike[i];
         add_cell(&c, "%.0f", s->step);
@@ -204,7 +207,7 @@ static void write_spikes(doc *d, const run_report *r) {
             add_cell(&c, "-");
         add_cell(&c, "%s", s->cause);
     }
-    put_table(d, &c, 6);
+    put_table(d, &c);
 }
 
 static void write_speed(doc *d, const run_report *r) {
@@ -225,17 +228,14 @@ static void write_speed(doc *d, const run_report *r) {
         { "checkpoints", r->seconds.ckpt }
     };
     double whole = r->seconds.step + r->seconds.eval + r->seconds.sample + r->seconds.ckpt;
-    cells c = { 0 };
-    add_cell(&c, "time");
-    add_cell(&c, "sum");
-    add_cell(&c, "share");
+    cells c = begin_table(3, "time", "sum", "share");
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         if (!(parts[i].seconds > 0)) continue;
         add_cell(&c, "%s", parts[i].name);
         add_cell(&c, "%s", str_duration(a, sizeof a, parts[i].seconds));
         add_cell(&c, "%.1f %%", 100 * parts[i].seconds / whole);
     }
-    put_table(d, &c, 3);
+    put_table(d, &c);
     doc_line(d, "cost so far: %.3g device hours", whole / 3600);
     if (isfinite(r->energy_kwh))
         doc_line(d, "energy of the GPU of rank 0: %.3g kWh", r->energy_kwh);
@@ -247,16 +247,13 @@ static void write_stalls(doc *d, const run_report *r) {
     doc_line(d, "%lld stalls (a step of over %dx the median), %.1f s in all%s",
              (long long)r->stalls, REPORT_STALL, r->stalled_s,
              r->stalls > n ? "; the longest:" : ":");
-    cells c = { 0 };
-    add_cell(&c, "step");
-    add_cell(&c, "seconds");
-    add_cell(&c, "of it waiting for data");
+    cells c = begin_table(3, "step", "seconds", "of it waiting for data");
     for (int i = 0; i < n; i++) {
         add_cell(&c, "%.0f", r->stall[i].step);
         add_cell(&c, "%.3f", r->stall[i].seconds);
         add_number_cell(&c, "%.3f", r->stall[i].data_seconds);
     }
-    put_table(d, &c, 3);
+    put_table(d, &c);
 }
 
 static void write_run(doc *d, const run_report *r) {
@@ -319,14 +316,12 @@ int report_best(const run_report *const *runs, int n, double *tokens, double *lo
 }
 
 static void write_comparison(doc *d, const run_report *const *runs, int n) {
-    const char *head[] = { "run",   "steps", "tokens", "loss", "held-out",
-                           "tok/s", "MFU",   "spikes", "time" };
-    cells c = { 0 };
+    cells c = begin_table(9, "run", "steps", "tokens", "loss", "held-out", "tok/s", "MFU", "spikes",
+                          "time");
     char a[32];
     double at = NAN, loss = NAN;
     int best = report_best(runs, n, &at, &loss);
     doc_heading(d, "Side by side");
-    for (size_t i = 0; i < COUNT_OF(head); i++) add_cell(&c, "%s", head[i]);
     for (int i = 0; i < n; i++) {
         const run_report *r = runs[i];
         add_cell(&c, "%s%s", r->dir, i == best ? " (best)" : "");
@@ -339,7 +334,7 @@ static void write_comparison(doc *d, const run_report *const *runs, int n) {
         add_cell(&c, "%lld", (long long)r->spikes);
         add_cell(&c, "%s", str_duration(a, sizeof a, r->seconds.step));
     }
-    put_table(d, &c, (int)COUNT_OF(head));
+    put_table(d, &c);
     if (best >= 0 && n > 1)
         doc_line(d, "best: %s, %s %.4f at %s tokens", runs[best]->dir,
                  isfinite(runs[best]->last_val) ? "held-out loss" : "loss", loss,

@@ -1,5 +1,4 @@
 /* From a request to an answer. */
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,19 +86,16 @@ static void answer_runs(const served_site *site, const serve_request *r, serve_a
     for (int i = 0; i < site->n_runs; i++) {
         if (!refresh_run(&site->runs[i], out)) continue;
         const series *s = site->runs[i].all;
-        const series_column *step = series_find(s, "step");
-        const series_column *when = series_find(s, "time");
-        double last = step && step->n ? series_value(step, step->n - 1) : 0;
-        double time = when && when->n ? series_value(when, when->n - 1) : 0;
+        double last = series_last(s, "step"), time = series_last(s, "time");
         run_status status;
         status_read(site->runs[i].dir, s, &status);
         json_array_append_new(
-            list,
-            json_pack("{s:o, s:I, s:f, s:f, s:o, s:I, s:o, s:o}", "name",
-                      io_json_string(site->runs[i].name, strlen(site->runs[i].name)), "rows",
-                      (json_int_t)series_rows(s), "step", last, "time", time, "status",
-                      status_json(&status), "events", (json_int_t)event_bytes(&site->runs[i]),
-                      "energy_kwh", io_json_number(report_energy(s)), "metrics", columns_json(s)));
+            list, json_pack("{s:o, s:I, s:f, s:f, s:o, s:I, s:o, s:o}", "name",
+                            io_json_string(site->runs[i].name, strlen(site->runs[i].name)), "rows",
+                            (json_int_t)series_rows(s), "step", isnan(last) ? 0 : last, "time",
+                            isnan(time) ? 0 : time, "status", status_json(&status), "events",
+                            (json_int_t)event_bytes(&site->runs[i]), "energy_kwh",
+                            io_json_number(report_energy(s)), "metrics", columns_json(s)));
     }
     for (int i = 0; i < METRICS; i++)
         json_object_set_new(about, metric_table[i].key,
@@ -156,27 +152,11 @@ static void answer_csv(const served_site *site, const serve_request *r, serve_an
     err_free(e);
 }
 
-/* @return the last `most` bytes of a file of the run, from a line's beginning on; owned; "" when it cannot be read. */
-static char *read_file_tail(const served_run *run, const char *name, int64_t most) {
-    struct stat st;
-    int fd = open(PATH_IN(run->dir, name), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    char *text = mem_alloc((size_t)most + 1);
-    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
-        int64_t from = MAX(0, (int64_t)st.st_size - most);
-        ssize_t got = pread(fd, text, (size_t)most, (off_t)from);
-        text[got > 0 ? got : 0] = '\0';
-        char *line = from ? strchr(text, '\n') : NULL;
-        if (line) memmove(text, line + 1, strlen(line + 1) + 1);
-    }
-    if (fd >= 0) close(fd);
-    return text;
-}
-
 /* Appends the objects among the last lines of a file to an array. @param edit NULL, or changes an object and decides whether
  * it is listed. One line is parsed at a time: the tree of all of them would take ten times the memory of the text. */
 static void add_events(const served_run *run, const char *name, bool (*edit)(json_t *o), str *out) {
     enum { TAIL = 1 << 18 };
-    char *text = read_file_tail(run, name, TAIL), *next = NULL;
+    char *text = status_file_tail(run->dir, name, TAIL), *next = NULL;
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
         json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
         if (json_is_object(o) && (!edit || edit(o))) {
@@ -286,7 +266,7 @@ static void answer_timetable(const served_site *site, const serve_request *r, se
     enum { MOST = 4 << 20 };
     served_run *run = requested_run(site, r, out);
     if (!run) return;
-    char *text = read_file_tail(run, OBSERVE_TIMETABLE, MOST);
+    char *text = status_file_tail(run->dir, OBSERVE_TIMETABLE, MOST);
     json_t *doc = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     put_json(out, json_is_object(doc) ? json_incref(doc) : json_null());
     json_decref(doc);
@@ -298,7 +278,7 @@ static void answer_config(const served_site *site, const serve_request *r, serve
     enum { MOST = 1 << 20 };
     served_run *run = requested_run(site, r, out);
     if (!run) return;
-    char *text = read_file_tail(run, "config.yaml", MOST), *next = NULL;
+    char *text = status_file_tail(run->dir, "config.yaml", MOST), *next = NULL;
     out->type = "text/plain; charset=utf-8";
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
         if (!config_line_is_secret(line)) str_add(&out->body, "%s\n", line);

@@ -74,40 +74,27 @@ static void add_items(str *out, int which, const str *name, const served_run *ru
 }
 
 /* ---- how far runs are ------------------------------------------------------------------------- */
-static double known(double v, bool is) { return is ? v : NAN; }
-
-static double status_figure(const run_status *s, int which) {
-    const double figures[] = { known((double)s->steps, s->steps > 0),
-                               s->total_tokens,
-                               s->eta_s,
-                               known((double)s->checkpoint, s->checkpoint >= 0),
-                               (double)s->restarts,
-                               (double)s->rollbacks,
-                               (double)s->alerts,
-                               known(s->began, s->began > 0),
-                               known(s->updated, s->updated > 0) };
-    return figures[which];
-}
-
 static void add_status(served_run *const *runs, int n, str *out) {
     static const struct {
-        const char *name, *help;
-    } rows[] = { { "steps", "Steps of the whole run" },
-                 { "planned_tokens", "Tokens of the whole run" },
-                 { "eta_seconds", "Seconds until the run is done" },
-                 { "checkpoint_step", "Step of the last full checkpoint" },
-                 { "restarts", "How often the run was started again" },
-                 { "rollbacks", "How often the run went back to a checkpoint" },
-                 { "alerts", "Alerts so far" },
-                 { "start_time_seconds", "When the run began (Unix time)" },
-                 { "last_step_time_seconds", "When the run last reported (Unix time)" } };
+        const char *name, *key, *help; /* key: in status.json */
+    } rows[] = {
+        { "steps", "steps", "Steps of the whole run" },
+        { "planned_tokens", "total_tokens", "Tokens of the whole run" },
+        { "eta_seconds", "eta_s", "Seconds until the run is done" },
+        { "checkpoint_step", "checkpoint", "Step of the last full checkpoint" },
+        { "restarts", "restarts", "How often the run was started again" },
+        { "rollbacks", "rollbacks", "How often the run went back to a checkpoint" },
+        { "alerts", "alerts", "Alerts so far" },
+        { "start_time_seconds", "began", "When the run began (Unix time)" },
+        { "last_step_time_seconds", "updated", "When the run last reported (Unix time)" },
+    };
     run_status *s = mem_alloc((size_t)MAX(n, 1) * sizeof *s);
     for (int k = 0; k < n; k++) status_read(runs[k]->dir, runs[k]->all, &s[k]);
     for (int i = 0; i < (int)COUNT_OF(rows) && n; i++) {
         str_add(out, "# HELP ingot_run_%s %s\n# TYPE ingot_run_%s gauge\n", rows[i].name,
                 rows[i].help, rows[i].name);
         for (int k = 0; k < n; k++) {
-            double v = status_figure(&s[k], i);
+            double v = status_number(&s[k], rows[i].key);
             if (!isfinite(v)) continue;
             str_add(out, "ingot_run_%s{", rows[i].name);
             add_label(out, "run", runs[k]->name);

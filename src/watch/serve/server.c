@@ -267,13 +267,16 @@ static void close_slot(http_connection *s) {
     *s = (http_connection){ .fd = -1 };
 }
 
+/* Closes a connection whose peer has gone. @param n result of recv or send @return whether bytes were moved */
+static bool has_moved(http_connection *s, ssize_t n) {
+    bool later = n < 0 && (errno == EAGAIN || errno == EINTR);
+    if (n <= 0 && !later) close_slot(s);
+    return n > 0;
+}
+
 static void read_request(serve *v, http_connection *s) {
     ssize_t n = recv(s->fd, s->in + s->got, sizeof s->in - s->got, 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n <= 0) {
-        close_slot(s);
-        return;
-    }
+    if (!has_moved(s, n)) return;
     s->got += (size_t)n;
     for (size_t i = 0; i < s->got; i++) {
         if (s->in[i] != '\n') continue;
@@ -289,11 +292,7 @@ static void read_request(serve *v, http_connection *s) {
 static void read_body(serve *v, http_connection *s) {
     char piece[16384];
     ssize_t n = recv(s->fd, piece, MIN(sizeof piece, s->length - s->body.len), 0);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n <= 0) {
-        close_slot(s);
-        return;
-    }
+    if (!has_moved(s, n)) return;
     str_add_bytes(&s->body, piece, (size_t)n);
     if (s->body.len >= s->length) take_body(v, s);
 }
@@ -345,11 +344,7 @@ static void put_next_part(http_connection *s) {
 
 static void write_answer(http_connection *s) {
     ssize_t n = send(s->fd, s->out.text + s->sent, s->out.len - s->sent, MSG_NOSIGNAL);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n <= 0) {
-        close_slot(s);
-        return;
-    }
+    if (!has_moved(s, n)) return;
     s->sent += (size_t)n;
     double now = time_now();
     s->deadline = fmin(now + PROGRESS, s->since + WHOLE);
@@ -361,12 +356,6 @@ static void write_answer(http_connection *s) {
     shutdown(s->fd, SHUT_WR); /* closing at once could lose what the peer has not read yet */
     s->state = CLOSING;
     s->deadline = now + LINGER;
-}
-
-static void drain_input(http_connection *s) {
-    char rest[4096];
-    ssize_t n = recv(s->fd, rest, sizeof rest, 0);
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) close_slot(s);
 }
 
 static void accept_one(serve *v) {
@@ -398,6 +387,7 @@ static int expire_connections(serve *v, bool crowded) {
 }
 
 static void serve_slot(serve *v, http_connection *s, short events) {
+    char rest[4096]; /* of no interest */
     if (events & (POLLERR | POLLNVAL))
         close_slot(s);
     else if (s->state == READING)
@@ -409,7 +399,7 @@ static void serve_slot(serve *v, http_connection *s, short events) {
     else if (s->state == WRITING && events & (POLLOUT | POLLHUP))
         write_answer(s);
     else if (s->state == CLOSING || s->state == HELD || s->state == STREAMING)
-        drain_input(s);
+        has_moved(s, recv(s->fd, rest, sizeof rest, 0));
 }
 
 /* Reads the pipe: streams that have something to send, or the end. */
