@@ -94,7 +94,7 @@ typedef struct data_job {
     const json_t *given; /* as in data_common */
 } data_job;
 err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv) MUST_USE;
-/* Lists the inputs, which must be the same on all ranks. */
+/* Lists the inputs, which must be the same on all ranks. *out is set only on success. */
 err data_common_open(const data_common *c, char **paths, int n, text_inputs **out) MUST_USE;
 /* @return whether this rank prints the report. */
 bool data_common_prints(const data_common *c);
