@@ -90,6 +90,12 @@ err data_common_check(data_common *c) {
     return OK;
 }
 
+err data_common_check_held_out(double fraction) {
+    if (fraction < 1) return OK;
+    return err_hint(ERR_USAGE("--held-out: 1 leaves nothing to train on"),
+                    "write the part to hold out, such as 0.005");
+}
+
 err data_common_refuse_dropped(const data_common *c, const char *command) {
     if (!c->dropped) return OK;
     return err_hint(ERR_USAGE("--dropped has no effect: data %s drops no documents", command),

@@ -85,6 +85,8 @@ typedef struct data_common {
 
 /* Validates what the parser cannot, and fills in `in`. */
 err data_common_check(data_common *c) MUST_USE;
+/* An error if --held-out leaves nothing to train on. */
+err data_common_check_held_out(double fraction) MUST_USE;
 /* An error if --dropped is given to a command that drops nothing. */
 err data_common_refuse_dropped(const data_common *c, const char *command) MUST_USE;
 /* Runs a command on every rank of the job that this process was started in: by mpirun, srun, or with torchrun's

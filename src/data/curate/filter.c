@@ -59,6 +59,20 @@ static err hint_near(err e, const char *near, const char *all) {
     return err_hint(e, "%s", all);
 }
 
+static bool is_listed(const char *list, const char *name, size_t n) {
+    for (const char *at = list; at && *at; at += strcspn(at, ", "), at += strspn(at, ", "))
+        if (strcspn(at, ", ") == n && strncmp(at, name, n) == 0) return true;
+    return false;
+}
+
+bool filter_splits_words(const filter_options *o) {
+    const char *names = o->sets ? o->sets : FILTER_DEFAULT_SETS;
+    for (size_t i = 0; i < COUNT_OF(sets); i++)
+        if (sets[i].step != filter_basic && is_listed(names, sets[i].name, strlen(sets[i].name)))
+            return true;
+    return false;
+}
+
 static bool has_step(const filter *f, filter_step step) {
     for (int i = 0; i < f->n_steps; i++)
         if (f->steps[i] == step) return true;
@@ -169,7 +183,7 @@ static err open_lists(filter *f) {
  * words, if --words leaves that to it. */
 static err open_language(filter *f) {
     const filter_options *o = &f->o;
-    bool words = !o->words || strcmp(o->words, "auto") == 0;
+    bool words = filter_splits_words(o) && (!o->words || strcmp(o->words, "auto") == 0);
     f->by_language = o->languages || o->language_model;
     if (!f->by_language && !words && !(o->annotate && !o->quality)) return OK;
     if (o->language_model)
@@ -209,13 +223,7 @@ static void hash_options(filter *f) {
         if (o->mask[i]) f->hash = hash_bytes(o->mask[i], strlen(o->mask[i]), f->hash + (uint64_t)i);
 }
 
-/* ---- numbers without an effect --------------------------------------------------------------- */
-static bool is_listed(const char *list, const char *name, size_t n) {
-    for (const char *at = list; at && *at; at += strcspn(at, ", "), at += strspn(at, ", "))
-        if (strcspn(at, ", ") == n && strncmp(at, name, n) == 0) return true;
-    return false;
-}
-
+/* ---- options without an effect --------------------------------------------------------------- */
 static bool is_used(const filter_options *o, const char *by) {
     const struct {
         const char *name, *given;
@@ -248,6 +256,9 @@ static err refuse_unused(const filter_options *o, const filter_rule *r, double v
 }
 
 err filter_check(const filter_options *o) {
+    if (o->words && !filter_splits_words(o))
+        return err_hint(ERR_USAGE("--words has no effect: no rule set splits text into words"),
+                        "name a rule set other than basic in --rules, or leave the option out");
     for (int i = 0; i < FILTER_RULE_COUNT; i++)
         TRY(refuse_unused(o, &filter_rules[i], o->limit[i]));
     for (int i = 0; i < FILTER_SETTING_COUNT; i++)

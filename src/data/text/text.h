@@ -28,6 +28,8 @@ typedef struct text_span {
     size_t len;
 } text_span;
 bool text_spans_equal(text_span a, text_span b);
+/* @return the span without white space at either end. */
+text_span span_trim(text_span s);
 /* Characters other than ASCII letters stay as they are. */
 static inline char lower_ascii(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
 
