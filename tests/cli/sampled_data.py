@@ -86,7 +86,7 @@ class Case:
     def start(self, args, env, ranks, must):
         head = [program] if ranks == 1 else [program, 'launch', '-n', str(ranks), '--restart-delay', '0.1', '--']
         self.log.append(' '.join([env.get('INGOT_FAULT', '')] + head[1:] + args))
-        done = subprocess.run(head + args, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        done = subprocess.run(head + args, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
         killed = done.returncode in (-9, 137)
         if done.returncode and (must or not ('INGOT_FAULT' in env and (killed or ranks > 1))):
             self.fail(f'exit {done.returncode}: {done.stdout.decode()}')
