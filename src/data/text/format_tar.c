@@ -99,16 +99,18 @@ static bool read_tar_entry(const char *p, size_t n, tar_entry *e, bool *damaged)
     return true;
 }
 
-static const char *last_part(const char *name) {
+static const char *last_name_part(const char *name) {
     const char *slash = strrchr(name, '/');
     return slash ? slash + 1 : name;
 }
 
-static bool is_hidden_entry(const tar_entry *e) { return !e->zeros && *last_part(e->name) == '.'; }
+static bool is_hidden_entry(const tar_entry *e) {
+    return !e->zeros && *last_name_part(e->name) == '.';
+}
 
 /* @return bytes of the name up to the first dot of its last part: what the files of a sample share. */
 static size_t sample_key(const char *name) {
-    const char *last = last_part(name);
+    const char *last = last_name_part(name);
     return (size_t)(last - name) + strcspn(last, ".");
 }
 
