@@ -30,6 +30,8 @@ static err check_choice(const char *option, const char *value, const char *const
     return e;
 }
 
+static const char *const file_endings[] = { ".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", NULL };
+
 static bool ends_in_one_of(const char *path, const char *const *endings) {
     for (; *endings; endings++)
         if (str_ends(path, *endings)) return true;
@@ -38,11 +40,9 @@ static bool ends_in_one_of(const char *path, const char *const *endings) {
 
 /* States what a rerun of the command does; printed on Ctrl-C. */
 static const char *rerun_text(const char *out) {
-    static const char *const documents[] = { ".jsonl",   ".jsonl.gz", ".jsonl.zst",
-                                             ".parquet", ".tok",      NULL };
     static const char *const models[] = { ".json", ".bin", ".ftz", NULL };
     if (ends_in_one_of(out, models)) return "stopped by Ctrl-C; nothing was written";
-    if (strcmp(out, "-") == 0 || ends_in_one_of(out, documents))
+    if (strcmp(out, "-") == 0 || str_ends(out, ".tok") || ends_in_one_of(out, file_endings))
         return "stopped by Ctrl-C; the same command starts over: with a folder as --out it would "
                "continue";
     return "stopped by Ctrl-C; the same command continues where it was stopped";
@@ -67,6 +67,10 @@ err data_common_check(data_common *c) {
     if (c->out) cli_on_interrupt(rerun_text(c->out));
     TRY(check_choice("invalid", c->invalid, invalid, 2));
     TRY(check_choice("compress", c->compress, compress, 4));
+    if (c->compress &&
+        (!c->out || strcmp(c->out, "-") == 0 || ends_in_one_of(c->out, file_endings)))
+        return err_hint(ERR_USAGE("--compress has no effect: it is for the parts of a folder"),
+                        "the name of a file says how it is compressed, such as clean.jsonl.gz");
     if (c->in.format && !text_format_exists(c->in.format))
         return ERR_USAGE("--format: \"%s\" is not " TEXT_FORMATS, c->in.format);
     c->in.invalid = c->invalid && strcmp(c->invalid, "refuse") == 0 ? TEXT_REFUSE : TEXT_REPAIR;
@@ -85,6 +89,12 @@ err data_common_check(data_common *c) {
     c->in.document_bytes = (size_t)c->longest;
     if (c->memory) c->in.page_bytes = (size_t)c->longest * 2 + BLOCK;
     return OK;
+}
+
+err data_common_check_held_out(double fraction) {
+    if (fraction < 1) return OK;
+    return err_hint(ERR_USAGE("--held-out: 1 leaves nothing to train on"),
+                    "write the part to hold out, such as 0.005");
 }
 
 err data_common_refuse_dropped(const data_common *c, const char *command) {

@@ -85,6 +85,8 @@ typedef struct data_common {
 
 /* Validates what the parser cannot, and fills in `in`. */
 err data_common_check(data_common *c) MUST_USE;
+/* An error if --held-out leaves nothing to train on. */
+err data_common_check_held_out(double fraction) MUST_USE;
 /* An error if --dropped is given to a command that drops nothing. */
 err data_common_refuse_dropped(const data_common *c, const char *command) MUST_USE;
 /* Runs a command on every rank of the job that this process was started in: by mpirun, srun, or with torchrun's
@@ -94,7 +96,7 @@ typedef struct data_job {
     const json_t *given; /* as in data_common */
 } data_job;
 err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv) MUST_USE;
-/* Lists the inputs, which must be the same on all ranks. */
+/* Lists the inputs, which must be the same on all ranks. *out is set only on success. */
 err data_common_open(const data_common *c, char **paths, int n, text_inputs **out) MUST_USE;
 /* @return whether this rank prints the report. */
 bool data_common_prints(const data_common *c);

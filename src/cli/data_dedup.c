@@ -49,6 +49,17 @@ static err check_keep(const dedup_args *a, int method, int keep) {
     return OK;
 }
 
+/* @param of bits of the methods that use the option. */
+static err refuse_option_of_others(const char *option, int of, int method) {
+    str list = { 0 };
+    for (int i = 0; i < METHODS; i++)
+        if (of >> i & 1) str_add(&list, "%s%s", list.len ? " or " : "", methods[i]);
+    err e =
+        ERR_USAGE("--%s: applies to --method %s, not to %s", option, list.text, methods[method]);
+    str_free(&list);
+    return e;
+}
+
 /* Refuses options that the chosen method does not use. */
 static err check_method(const dedup_args *a, int method, int keep) {
     enum { NEAR = 1 << DEDUP_NEAR, EXACT = 1 << DEDUP_EXACT, PARAGRAPH = 1 << DEDUP_PARAGRAPH };
@@ -79,8 +90,7 @@ static err check_method(const dedup_args *a, int method, int keep) {
     };
     for (size_t i = 0; i < COUNT_OF(options); i++)
         if (options[i].given && !(options[i].of >> method & 1))
-            return ERR_USAGE("--%s: applies to --method %s, not to %s", options[i].name,
-                             methods[__builtin_ctz((unsigned)options[i].of)], methods[method]);
+            return refuse_option_of_others(options[i].name, options[i].of, method);
     if (method == DEDUP_PARAGRAPH && a->ngram == NOT_GIVEN &&
         (a->stride != NOT_GIVEN || a->overlap >= 0))
         return err_hint(ERR_USAGE("--stride and --overlap: apply to n-grams of paragraphs"),

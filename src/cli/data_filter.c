@@ -15,6 +15,11 @@ typedef struct filter_args {
 static err refuse_nothing_kept(const text_transform *s, const text_inputs *in,
                                const text_transform_report *r) {
     int worst = 0;
+    if (!r->kept && r->read.excluded && !r->read.documents)
+        return err_hint(ERR("filter: nothing is kept: all %lld documents are excluded by their "
+                            "sources or licenses",
+                            (long long)r->read.excluded),
+                        "see --sources, --not-sources, --licenses and --not-licenses");
     if (r->kept || !r->read.documents) return OK;
     for (int i = 1; i < s->n_rules; i++)
         if (r->dropped[i] > r->dropped[worst]) worst = i;
@@ -56,6 +61,7 @@ static err run_filter_rank(const cli_subcommand *self, int argc, char **argv, co
     int n = 0;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
+    TRY(filter_check(&a.filter));
     return run_filter_transform(&a, argv, n);
 }
 
@@ -63,9 +69,9 @@ static err run_filter_rank(const cli_subcommand *self, int argc, char **argv, co
 #define LEAST      "at least"
 #define MOST       "at most"
 /* clang-format off */
-#define RULE_ARG(id, name, limit_, direction, what) \
+#define RULE_ARG(id, name, limit_, direction, what, of) \
     { name, ARG_REAL, AT(limit[FILTER_##id]), "N", direction " (default " #limit_ "): " what },
-#define SETTING_ARG(id, name, value, what) \
+#define SETTING_ARG(id, name, value, what, of) \
     { name, ARG_REAL, AT(setting[SETTING_##id]), "N", what " (default " #value ")" },
 #define MASK_ARG(id, name, mask_) \
     { "mask-" name, ARG_TEXT, AT(mask[PII_##id]), "TEXT", "replacement text (default " mask_ ")" },

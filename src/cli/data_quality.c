@@ -68,6 +68,7 @@ static err check_quality(const quality_args *a, const char *command, char **argv
     if (!a->common.out || !str_ends(a->common.out, end))
         return err_hint(ERR_USAGE("--out: needs a file, ending in %s, to write the model to", end),
                         "for example --out model%s", end);
+    TRY(data_common_check_held_out(o->held_out));
     TRY(check_range("dim", o->dim, 1, 1024));
     TRY(check_range("ngrams", o->ngrams, 1, 5));
     TRY(check_range("max-chars", o->max_chars, 0, 16));

@@ -123,11 +123,13 @@ static err compare_inputs(const text_inputs *in, comm *c) {
 }
 
 err data_common_open(const data_common *c, char **paths, int n, text_inputs **out) {
-    err e = comm_agree(c->comm, text_inputs_open((const char *const *)paths, n, &c->in, out));
-    if (!e) e = compare_inputs(*out, c->comm);
-    if (!e) return OK;
-    text_inputs_close(*out);
-    *out = NULL;
+    text_inputs *in = NULL;
+    err e = comm_agree(c->comm, text_inputs_open((const char *const *)paths, n, &c->in, &in));
+    if (!e) e = compare_inputs(in, c->comm);
+    if (e)
+        text_inputs_close(in);
+    else
+        *out = in;
     return e;
 }
 

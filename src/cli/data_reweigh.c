@@ -6,6 +6,7 @@
  * and the result is their mean over the steps. Everything follows from the two metrics.jsonl alone. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/cli.h"
 #include "io/io.h"
@@ -160,7 +161,7 @@ static err reweigh(const reweigh_args *a, reweighing *w) {
     size_t bytes = (size_t)w->mix.n * sizeof *w->before;
     if (w->mix.n < 2) return ERR("a mix of one source has no weights to change");
     if (w->mix.n_phases)
-        return err_hint(ERR("the mix has transforms"), "reweigh one without, and add them again");
+        return err_hint(ERR("the mix has phases"), "reweigh one without, and add them again");
     TRY(open_run("run", a->run, &w->mix, &w->proxy));
     TRY(open_run("reference", a->reference, &w->mix, &w->reference));
     w->before = mem_alloc(bytes);
@@ -183,6 +184,9 @@ static err run_reweigh(const cli_subcommand *self, int argc, char **argv) {
         return err_hint(ERR_USAGE("--run and --reference: two runs are compared"), "ingot %s %s",
                         self->spec.command, self->spec.usage);
     if (a.out && !mix_file_is(a.out)) return ERR_USAGE("--out: a mix file ends in .yaml");
+    if (a.out && strcmp(a.out, path) == 0)
+        return err_hint(ERR_USAGE("--out: %s is the mix that is read", path),
+                        "give the new mix a name of its own");
     TRY(mix_file_read(path, &w.mix));
     err e = reweigh(&a, &w);
     series_free(w.proxy);

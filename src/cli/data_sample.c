@@ -16,7 +16,7 @@ enum { SAMPLE_FIXED = 8 << 20, SAMPLE_TOKENIZER = 64 << 20, SAMPLE_PER_BYTE = 8 
 static err check_sample_args(const sampling_args *a) {
     int given = (a->share > 0) + (a->count > 0) + (a->bytes > 0) + (a->tokens > 0);
     if (given != 1)
-        return err_hint(ERR_USAGE("%s of --share, --count, --bytes and --tokens is given",
+        return err_hint(ERR_USAGE("%s of --share, --count, --bytes and --tokens is above 0",
                                   given ? "more than one" : "none"),
                         "say how much is wanted, as in --share 0.1 or --count 100000");
     if (a->share > 0 && a->per)

@@ -9,6 +9,15 @@ typedef struct divide_args {
 
 enum { SPLIT_PER_BYTE = 4 };
 
+static err refuse_nothing_kept_by_split(const divide_args *a, const text_transform_report *r) {
+    if (r->kept || !r->read.documents) return OK;
+    err e = ERR("split: nothing is kept: all %lld documents are in no output",
+                (long long)r->read.documents);
+    return a->by ? err_hint(e, "--into lists values of the member \"%s\", and \"rest\" for others",
+                            a->by)
+                 : err_hint(e, "raise the shares of --into");
+}
+
 static err run_split_transform(const divide_args *a, char **paths, int n) {
     divide_options o = { .into = a->into, .by = a->by, .seed = (uint64_t)a->seed };
     text_transform_report report = { 0 };
@@ -22,6 +31,7 @@ static err run_split_transform(const divide_args *a, char **paths, int n) {
     text_transform_options so = data_common_transform(&a->common, o.threads);
     TRY_CLEAN(text_transform_run(&transform, in, &so, &report));
     data_common_print(&a->common, &transform, &report, NULL);
+    e = refuse_nothing_kept_by_split(a, &report);
 cleanup:
     text_transform_report_free(&report);
     text_inputs_close(in);

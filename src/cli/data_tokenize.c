@@ -152,9 +152,7 @@ static err run_tokenize_rank(const cli_subcommand *self, int argc, char **argv,
     if (!a.common.out)
         return err_hint(ERR_USAGE("--out: needs a folder for the shards, or a file ending in .tok"),
                         "ingot %s %s", self->spec.command, self->spec.usage);
-    if (a.held_out >= 1)
-        return err_hint(ERR_USAGE("--held-out: 1 leaves nothing to train on"),
-                        "write the part to hold out, such as 0.005");
+    TRY(data_common_check_held_out(a.held_out));
     static const char *const files[] = { ".bin", ".idx", ".npy", ".jsonl", ".txt", ".gz", ".zst" };
     for (size_t i = 0; i < COUNT_OF(files); i++)
         if (str_ends(a.common.out, files[i]))

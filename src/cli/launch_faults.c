@@ -5,6 +5,7 @@
  *     a rank       error: rank 3 (host-b): CAUSE                                      NAMED
  *                  ... has waited 600 s in ... for rank 1 (host-a), which ...         CULPRIT: rank 1
  *                  ...; it hangs in rank 3 (host-b), which waits for nobody           CULPRIT: rank 3
+ *                  ... ends because another rank failed                                CAUSE
  *                  ... : rank 2 (host-a) has ended, or holds other weights ...        CULPRIT: rank 2
  *     doctor       error: ... sent wrong values: rank 2 (host-a): memory is wrong     CULPRIT: rank 2
  *     mpirun       mpirun noticed that process rank 2 with PID 5 on node H exited on signal 9 (Killed).
@@ -93,7 +94,8 @@ static void read_rank_error(launch_fault *f, const char *line) {
     if (!cause) return;
     snprintf(named.cause, sizeof named.cause, "%s", cause);
     bool other = read_culprit(cause, &named);
-    if (!clear_if_less_certain(f, other ? CULPRIT : NAMED)) return;
+    bool echo = strstr(cause, "because another rank failed") != NULL; /* that one says why */
+    if (!clear_if_less_certain(f, other ? CULPRIT : echo ? CAUSE : NAMED)) return;
     named.certainty = f->certainty;
     *f = named;
 }

@@ -153,7 +153,7 @@ static bool blames_host(const launch_outcome *o) {
     return o->status != EXIT_ERROR || o->fault.unreachable;
 }
 
-static err give_up(const records *r, const char *why) {
+static err give_up(const launch_job *j, const records *r, const char *why) {
     const attempt_record *last = &r->at[r->n - 1];
     const launch_fault *f = &last->outcome.fault;
     char status[32], where[96] = "";
@@ -164,14 +164,19 @@ static err give_up(const records *r, const char *why) {
     if (r->n > 1) print_records(r);
     err e = ERR("the job ended with %s%s%s%s; not started again: %s", status, where,
                 *f->cause ? ": " : "", f->cause, why);
-    e = err_hint(
-        e,
-        last->step >= 0
-            ? "the same command continues from step %lld; `ingot launch ... -- doctor "
-              "--cluster` tests the hosts"
-            : "no checkpoint has been saved yet; `ingot launch ... -- doctor --cluster` tests "
-              "the hosts",
-        (long long)last->step);
+    if (!j->run_dir)
+        e = err_hint(e, blames_host(&last->outcome) && last->outcome.status != EXIT_USAGE
+                            ? "`ingot launch ... -- doctor --cluster` tests the hosts"
+                            : "the rank's own error is above, with what to try");
+    else
+        e = err_hint(
+            e,
+            last->step >= 0
+                ? "the same command continues from step %lld; `ingot launch ... -- doctor "
+                  "--cluster` tests the hosts"
+                : "no checkpoint has been saved yet; `ingot launch ... -- doctor --cluster` tests "
+                  "the hosts",
+            (long long)last->step);
     return err_exit(e, (exit_code)code);
 }
 
@@ -219,15 +224,20 @@ static err test_ranks(const launch_job *j) {
 }
 
 /* The run was asked to end. @return what it ended with. */
-static err end_on_signal(const attempt_record *r) {
+static err end_on_signal(const launch_job *j, const attempt_record *r) {
     /* a second signal ends ranks at once, with the same status as Ctrl-C has after a save */
     bool saved = r->outcome.status == EXIT_DONE || r->outcome.status == EXIT_PREEMPTED ||
                  (r->outcome.status == EXIT_INTERRUPTED && wait_signal_count() == 1);
+    exit_code code = wait_first_signal() == SIGINT ? EXIT_INTERRUPTED : EXIT_PREEMPTED;
+    if (!j->run_dir)
+        return err_exit(
+            err_hint(ERR("stopped by a signal"),
+                     "the same command starts again; a data command keeps what is complete"),
+            code);
     if (!saved)
         return err_hint(ERR("stopped by a signal before the run was saved"),
                         "the same command continues from its last checkpoint");
-    return err_exit(ERR("saved, and stopped by a signal"),
-                    wait_first_signal() == SIGINT ? EXIT_INTERRUPTED : EXIT_PREEMPTED);
+    return err_exit(ERR("saved, and stopped by a signal"), code);
 }
 
 enum { FAILURES_BETWEEN_TESTS = 2 };
@@ -250,7 +260,7 @@ err launch_supervise(const launch_job *j) {
         e = run_attempt(j, all.n, fresh, r);
         if (e || (!wait_signal_count() && r->outcome.status == EXIT_DONE)) break;
         if (wait_signal_count()) {
-            e = end_on_signal(r);
+            e = end_on_signal(j, r);
             break;
         }
         if (r->outcome.progress) fresh = false; /* from here on it continues what it began */
@@ -258,7 +268,7 @@ err launch_supervise(const launch_job *j) {
         if (j->only_lost && !blames_host(&r->outcome)) limits.restarts = 0;
         again = launch_may_restart(&limits, &history, &r->outcome, &why, &delay);
         if (!again) {
-            e = give_up(&all, why);
+            e = give_up(j, &all, why);
             break;
         }
         if (blames_host(&r->outcome)) leave_out_host(j, &r->outcome.fault);
@@ -269,7 +279,7 @@ err launch_supervise(const launch_job *j) {
                  *r->outcome.fault.host ? r->outcome.fault.host : "host not known",
                  *r->outcome.fault.cause ? r->outcome.fault.cause : "cause not known", delay);
         wait_seconds(delay);
-        if (wait_signal_count()) e = end_on_signal(r);
+        if (wait_signal_count()) e = end_on_signal(j, r);
         if (!e && j->test && history.failures % FAILURES_BETWEEN_TESTS == 0) e = test_ranks(j);
         again = !wait_signal_count();
     }

@@ -490,7 +490,7 @@ static void test_wrong_options(void **state) {
 }
 
 /* A row of FILTER_RULES that no step judges would be an option without an effect: with a limit that nothing meets,
- * each rule of the table drops a document that all others keep. */
+ * each rule of the table drops a document that all others keep. Where no step judges it, its option is refused. */
 static void test_every_rule_is_judged(void **state) {
     static const char *const sets[] = { "gopher-repetition", "gopher-quality", "c4",
                                         "c4-paper",          "fineweb",        "basic" };
@@ -505,18 +505,24 @@ static void test_every_rule_is_judged(void **state) {
     }
     for (int rule = 0; rule < FILTER_RULE_COUNT; rule++) {
         bool judged = false;
-        for (size_t k = 0; k < COUNT_OF(sets) && !judged; k++) {
+        for (size_t k = 0; k < COUNT_OF(sets); k++) {
             filter_options o = filter_defaults();
             o.sets = sets[k];
             o.bad_words = o.url_domains = o.url_words = list;
             o.language_model = o.quality = model;
             o.keep = "en";
             o.where = "score>=0.5";
+            o.limit[rule] += 1;
+            err refused = filter_check(&o);
             for (int i = 0; i < FILTER_RULE_COUNT; i++)
                 o.limit[i] =
                     (filter_rules[i].direction == FILTER_LEAST) == (i == rule) ? 1e300 : -1e300;
             verdict got = judge(&o, text.text, "http://example.org/");
-            judged = got.rule == rule;
+            if ((got.rule == rule) != !refused)
+                fail_msg("%s is %s with %s", filter_rules[rule].name,
+                         refused ? "refused" : "accepted", sets[k]);
+            err_free(refused);
+            judged = judged || got.rule == rule;
             if (got.rule != rule && got.rule != TEXT_KEEP)
                 fail_msg("%s drops what nothing but %s should", filter_rules[got.rule].name,
                          filter_rules[rule].name);

@@ -32,6 +32,11 @@ static void rank_errors_name_rank_host_and_cause(void **state) {
     assert_fault(READ("error: 2 of 4 ranks computed, stored or sent wrong values: rank 2 (host-b): "
                       "memory is wrong; rank 3 (host-c): GEMM is wrong"),
                  2, "host-b", "memory is wrong");
+    /* One that ends because of another is not the one to name, in whatever order they print. */
+    const char *echo = "error: rank 1 (b): rank 1 ends because another rank failed",
+               *own = "error: rank 0 (a): --out: 2 ranks need a folder";
+    assert_fault(READ(echo, own), 0, "a", "--out: 2 ranks need a folder");
+    assert_fault(READ(own, echo), 0, "a", "--out: 2 ranks need a folder");
 }
 
 static void who_is_awaited_is_the_culprit(void **state) {

@@ -236,6 +236,18 @@ static void no_character_is_cut(void **state) {
     assert_texts(p, "out", want, 2);
 }
 
+/* A document of which nothing but line ends is left has no text. */
+static void white_space_alone_is_no_document(void **state) {
+    test_folder *p = *state;
+    folder_write(p, "a.jsonl",
+                 "{\"id\":\"0\",\"text\":\"first twenty bytes..\\n\\nother twenty bytes..\"}\n"
+                 "{\"id\":\"1\",\"text\":\"first twenty bytes..\"}\n"
+                 "{\"id\":\"2\",\"text\":\"new: other twenty bytes..\"}\n");
+    assert_ok(run_substring(p, &(substring_options){ .length = 20 }, NULL, "a.jsonl", "out"));
+    char *want[] = { NULL, NULL, "new: " };
+    assert_texts(p, "out", want, 3);
+}
+
 static void an_earlier_corpus_is_compared_and_not_written(void **state) {
     test_folder *p = *state;
     corpus c = { 0 }, later = { 0 };
@@ -485,6 +497,7 @@ int main(void) {
         IN_PLACE(repeats_are_those_of_brute_force),
         IN_PLACE(tokens_are_symbols_like_bytes),
         IN_PLACE(no_character_is_cut),
+        IN_PLACE(white_space_alone_is_no_document),
         IN_PLACE(an_earlier_corpus_is_compared_and_not_written),
         IN_PLACE(little_memory_and_threads_change_nothing),
         IN_PLACE(killed_runs_find_the_same),

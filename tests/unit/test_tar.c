@@ -46,6 +46,60 @@ static void samples_are_read_from_archives_of_every_format(void **state) {
     }
 }
 
+static void put_octal(char *to, int digits, size_t value) {
+    for (int i = digits - 1; i >= 0; i--, value >>= 3) to[i] = (char)('0' + (value & 7));
+}
+
+/* Appends an entry: 'x' is a pax header, '0' a file. */
+static void add_entry(str *tar, char type, const char *name, const char *content) {
+    char head[512] = { 0 };
+    unsigned sum = 8 * ' ';
+    size_t n = strlen(content);
+    snprintf(head, 100, "%s", name);
+    put_octal(head + 124, 11, n);
+    head[156] = type;
+    memcpy(head + 257, "ustar\00000", 8);
+    for (size_t i = 0; i < sizeof head; i++) sum += (unsigned char)head[i];
+    put_octal(head + 148, 6, sum);
+    str_add_bytes(tar, head, sizeof head);
+    str_add_bytes(tar, content, n);
+    str_add_bytes(tar, (char[512]){ 0 }, -n % 512);
+}
+
+/* Names of many folders are whole, so that they keep their endings. What macOS adds before each file is no document. */
+static void long_names_are_whole_and_hidden_files_passed_over(void **state) {
+    str tar = { 0 }, name = { 0 }, path = { 0 };
+    while (name.len < 3000) str_add(&name, "a-folder/");
+    for (int i = 0; i < 2; i++) {
+        path.len = 0;
+        str_add(&path, "path=%s%d.txt\n", name.text, i);
+        str line = { 0 };
+        str_add(&line, "%zu %s", path.len + 5, path.text);
+        add_entry(&tar, 'x', "pax", line.text);
+        add_entry(&tar, '0', "cut", i ? "second" : "first");
+        str_free(&line);
+    }
+    add_entry(&tar, '0', "d/._e.txt", "not a text");
+    add_entry(&tar, '0', "d/e.txt", "third");
+    add_entry(&tar, '0', "d/._e.json", "{\"text\": \"not a document\"}");
+    add_entry(&tar, '0', "d/e.json", "{\"url\": \"u\"}");
+    static const size_t blocks[] = { 1, 700, 0 };
+    for (size_t i = 0; i < COUNT_OF(blocks); i++) {
+        seen s;
+        assert_ok(read_one(folder_write_bytes(*state, "l.tar", tar.text, tar.len),
+                           &(text_input_options){ .block_bytes = blocks[i] }, 1, &s));
+        assert_int_equal(s.counts.documents, 3);
+        assert_int_equal(s.counts.unreadable, 0);
+        assert_non_null(strstr(s.all.text, "[0|first|a-folder/"));
+        assert_non_null(strstr(s.all.text, "[1|second|a-folder/"));
+        assert_non_null(strstr(s.all.text, "[2|third|d/e|u|"));
+        seen_free(&s);
+    }
+    str_free(&tar);
+    str_free(&name);
+    str_free(&path);
+}
+
 static err keep_sample(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
     return OK;
 }
@@ -142,6 +196,7 @@ static void datasets_of_the_hub_are_folders(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(samples_are_read_from_archives_of_every_format),
+        TEST(long_names_are_whole_and_hidden_files_passed_over),
         TEST(members_of_samples_are_written),
         TEST(damaged_archives_are_read_as_far_as_possible),
         TEST(datasets_of_the_hub_are_folders),

@@ -2,6 +2,7 @@
  * an error or a counted skip, never a crash and never silence. */
 #include "support/text.h"
 
+#include "text/decompress.h"
 #include "text/json_scan_internal.h"
 
 static const text_input_options plain = { 0 };
@@ -171,6 +172,34 @@ static void warc_records_are_read(void **state) {
     assert_non_null(strstr(s.all.text, "[1|Text that\nsomebody else has made of it.\n|urn:uuid:"));
     assert_non_null(strstr(s.all.text, "|http://a/"));
     seen_free(&s);
+    str_free(&w);
+}
+
+/* Bodies that a crawler has decoded, or that it has not, with the same headers. */
+static void bodies_are_decoded_unless_they_are(void **state) {
+    static const char head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n";
+    str w = { 0 }, message = { 0 };
+    add_record(&w, "response", "application/http",
+               "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\n\r\nab");
+    add_record(
+        &w, "response", "application/http",
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\nfine");
+    add_record(&w, "response", "application/http",
+               "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Encoding: br\r\n\r\n<x>");
+    int documents = 3;
+    if (text_codec_of(COMPRESSION_BROTLI)->decode->open) {
+        str_add(&message, "%sContent-Encoding: br\r\n\r\n", head);
+        str_add_bytes(&message, "\x0b\x02\x80hello\x03", 9);
+        str_add(
+            &w,
+            "WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: %zu\r\n\r\n",
+            message.len);
+        str_add_bytes(&w, message.text, message.len);
+        str_add(&w, "\r\n\r\n");
+        documents++;
+    }
+    assert_warc(*state, w.text, w.len, documents, 0);
+    str_free(&message);
     str_free(&w);
 }
 
@@ -403,6 +432,7 @@ int main(void) {
         TEST(files_with_flipped_bits),
         TEST(what_is_readable_is_used),
         TEST(warc_records_are_read),
+        TEST(bodies_are_decoded_unless_they_are),
         TEST(warc_records_that_lie),
         TEST(long_warc_records_are_skipped),
         cmocka_unit_test(scanning_agrees_with_jansson),

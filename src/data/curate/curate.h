@@ -27,60 +27,60 @@
  */
 
 /* Every rule that can drop a document: X(id, option and name in reports, limit, LEAST or MOST,
- * what is measured). LEAST drops a document that measures less than the limit, MOST one that
+ * what is measured, the rule sets or options that use it). LEAST drops a document that measures less than the limit, MOST one that
  * measures more. A rule has the name of the option that sets its limit, so the report shows
  * which option to change. */
 /* clang-format off */
 #define FILTER_RULES(X)                                                                             \
-    X(url_domains, "url-domain-count", 0, MOST, "domains of --url-domains that contain the host")   \
-    X(url_words, "url-word-count", 0, MOST, "words of --url-words and parts of --url-parts in the URL") \
-    X(language, "language-threshold", 0.65, LEAST, "probability of the languages of --language")    \
-    X(repeat_paragraphs, "repeat-paragraphs", 0.30, MOST, "fraction of paragraphs that repeat an earlier one")     \
-    X(repeat_paragraph_chars, "repeat-paragraph-chars", 0.20, MOST, "fraction of characters in them")   \
-    X(repeat_lines, "repeat-lines", 0.30, MOST, "fraction of non-blank lines that repeat an earlier one")        \
-    X(repeat_line_chars, "repeat-line-chars", 0.20, MOST, "fraction of characters in them")             \
-    X(top_2gram, "top-2gram-chars", 0.20, MOST, "fraction of characters in the most frequent 2-gram of words") \
-    X(top_3gram, "top-3gram-chars", 0.18, MOST, "... 3-gram")                                  \
-    X(top_4gram, "top-4gram-chars", 0.16, MOST, "... 4-gram")                                   \
-    X(repeat_5gram, "repeat-5gram-chars", 0.15, MOST, "fraction of characters in repeated 5-grams of words") \
-    X(repeat_6gram, "repeat-6gram-chars", 0.14, MOST, "... 6-grams")                              \
-    X(repeat_7gram, "repeat-7gram-chars", 0.13, MOST, "... 7-grams")                            \
-    X(repeat_8gram, "repeat-8gram-chars", 0.12, MOST, "... 8-grams")                            \
-    X(repeat_9gram, "repeat-9gram-chars", 0.11, MOST, "... 9-grams")                             \
-    X(repeat_10gram, "repeat-10gram-chars", 0.10, MOST, "... 10-grams")                            \
-    X(gopher_min_words, "gopher-min-words", 50, LEAST, "words with a letter or a digit")              \
-    X(gopher_max_words, "gopher-max-words", 100000, MOST, "the same")                               \
-    X(gopher_min_length, "gopher-min-word-length", 3, LEAST, "their mean length")                   \
-    X(gopher_max_length, "gopher-max-word-length", 10, MOST, "the same")                            \
-    X(gopher_hashes, "gopher-hashes", 0.1, MOST, "# per word")                                      \
-    X(gopher_ellipses, "gopher-ellipses", 0.1, MOST, "ellipses per word")                           \
-    X(gopher_bullets, "gopher-bullet-lines", 0.9, MOST, "fraction of lines that begin with a bullet or -") \
-    X(gopher_line_ellipses, "gopher-ellipsis-lines", 0.3, MOST, "fraction of lines that end in an ellipsis") \
-    X(gopher_letters, "gopher-letter-words", 0.8, LEAST, "fraction of words with a letter")             \
-    X(gopher_stop_words, "gopher-stop-words", 2, LEAST, "number of these words that occur: the be to of and that have with") \
-    X(c4_lorem_ipsum, "c4-lorem-ipsum", 0, MOST, "mentions of lorem ipsum")                         \
-    X(c4_braces, "c4-braces", 0, MOST, "lines with {")                                              \
-    X(c4_sentences, "c4-sentences", 5, LEAST, "sentences in the lines left")                        \
-    X(c4_paper_sentences, "c4-paper-sentences", 3, LEAST, "the same, of c4-paper")                  \
-    X(fineweb_ends, "fineweb-line-ends", 0.12, LEAST, "fraction of non-blank lines that end a sentence") \
-    X(fineweb_short, "fineweb-short-lines", 0.67, MOST, "fraction of non-blank lines that are short")          \
-    X(fineweb_repeats, "fineweb-repeat-chars", 0.01, MOST, "fraction of characters in repeated lines")  \
-    X(fineweb_newlines, "fineweb-newlines", 0.3, MOST, "line ends per word")                        \
-    X(basic_min_words, "basic-min-words", 50, LEAST, "words")                                       \
-    X(basic_max_words, "basic-max-words", 100000, MOST, "words")                                    \
-    X(basic_length, "basic-word-length", 3, LEAST, "mean length of words")                          \
-    X(basic_symbols, "basic-symbols", 0.1, MOST, "# and ellipses per word")                         \
-    X(basic_letters, "basic-letters", 0.7, LEAST, "fraction of characters that are letters or their marks")   \
-    X(where, "where-count", 0, MOST, "conditions of --where that the document does not meet")       \
-    X(quality, "quality-threshold", 0.5, LEAST, "probability of the labels of --keep")              \
-    X(bad_words, "bad-word-count", 0, MOST, "occurrences of words and phrases of --bad-words")
+    X(url_domains, "url-domain-count", 0, MOST, "domains of --url-domains that contain the host", "--url-domains") \
+    X(url_words, "url-word-count", 0, MOST, "words of --url-words and parts of --url-parts in the URL", "--url-words, --url-parts") \
+    X(language, "language-threshold", 0.65, LEAST, "probability of the languages of --language", "--language, --language-model") \
+    X(repeat_paragraphs, "repeat-paragraphs", 0.30, MOST, "fraction of paragraphs that repeat an earlier one", "gopher-repetition") \
+    X(repeat_paragraph_chars, "repeat-paragraph-chars", 0.20, MOST, "fraction of characters in them", "gopher-repetition") \
+    X(repeat_lines, "repeat-lines", 0.30, MOST, "fraction of non-blank lines that repeat an earlier one", "gopher-repetition") \
+    X(repeat_line_chars, "repeat-line-chars", 0.20, MOST, "fraction of characters in them", "gopher-repetition") \
+    X(top_2gram, "top-2gram-chars", 0.20, MOST, "fraction of characters in the most frequent 2-gram of words", "gopher-repetition") \
+    X(top_3gram, "top-3gram-chars", 0.18, MOST, "... 3-gram", "gopher-repetition") \
+    X(top_4gram, "top-4gram-chars", 0.16, MOST, "... 4-gram", "gopher-repetition") \
+    X(repeat_5gram, "repeat-5gram-chars", 0.15, MOST, "fraction of characters in repeated 5-grams of words", "gopher-repetition") \
+    X(repeat_6gram, "repeat-6gram-chars", 0.14, MOST, "... 6-grams", "gopher-repetition") \
+    X(repeat_7gram, "repeat-7gram-chars", 0.13, MOST, "... 7-grams", "gopher-repetition") \
+    X(repeat_8gram, "repeat-8gram-chars", 0.12, MOST, "... 8-grams", "gopher-repetition") \
+    X(repeat_9gram, "repeat-9gram-chars", 0.11, MOST, "... 9-grams", "gopher-repetition") \
+    X(repeat_10gram, "repeat-10gram-chars", 0.10, MOST, "... 10-grams", "gopher-repetition") \
+    X(gopher_min_words, "gopher-min-words", 50, LEAST, "words with a letter or a digit", "gopher-quality") \
+    X(gopher_max_words, "gopher-max-words", 100000, MOST, "the same", "gopher-quality") \
+    X(gopher_min_length, "gopher-min-word-length", 3, LEAST, "their mean length", "gopher-quality") \
+    X(gopher_max_length, "gopher-max-word-length", 10, MOST, "the same", "gopher-quality") \
+    X(gopher_hashes, "gopher-hashes", 0.1, MOST, "# per word", "gopher-quality") \
+    X(gopher_ellipses, "gopher-ellipses", 0.1, MOST, "ellipses per word", "gopher-quality") \
+    X(gopher_bullets, "gopher-bullet-lines", 0.9, MOST, "fraction of lines that begin with a bullet or -", "gopher-quality") \
+    X(gopher_line_ellipses, "gopher-ellipsis-lines", 0.3, MOST, "fraction of lines that end in an ellipsis", "gopher-quality") \
+    X(gopher_letters, "gopher-letter-words", 0.8, LEAST, "fraction of words with a letter", "gopher-quality") \
+    X(gopher_stop_words, "gopher-stop-words", 2, LEAST, "number of these words that occur: the be to of and that have with", "gopher-quality") \
+    X(c4_lorem_ipsum, "c4-lorem-ipsum", 0, MOST, "mentions of lorem ipsum", "c4, c4-no-punct, c4-paper") \
+    X(c4_braces, "c4-braces", 0, MOST, "lines with {", "c4, c4-no-punct, c4-paper") \
+    X(c4_sentences, "c4-sentences", 5, LEAST, "sentences in the lines left", "c4, c4-no-punct") \
+    X(c4_paper_sentences, "c4-paper-sentences", 3, LEAST, "the same, of c4-paper", "c4-paper") \
+    X(fineweb_ends, "fineweb-line-ends", 0.12, LEAST, "fraction of non-blank lines that end a sentence", "fineweb") \
+    X(fineweb_short, "fineweb-short-lines", 0.67, MOST, "fraction of non-blank lines that are short", "fineweb") \
+    X(fineweb_repeats, "fineweb-repeat-chars", 0.01, MOST, "fraction of characters in repeated lines", "fineweb") \
+    X(fineweb_newlines, "fineweb-newlines", 0.3, MOST, "line ends per word", "fineweb") \
+    X(basic_min_words, "basic-min-words", 50, LEAST, "words", "basic") \
+    X(basic_max_words, "basic-max-words", 100000, MOST, "words", "basic") \
+    X(basic_length, "basic-word-length", 3, LEAST, "mean length of words", "basic") \
+    X(basic_symbols, "basic-symbols", 0.1, MOST, "# and ellipses per word", "basic") \
+    X(basic_letters, "basic-letters", 0.7, LEAST, "fraction of characters that are letters or their marks", "basic") \
+    X(where, "where-count", 0, MOST, "conditions of --where that the document does not meet", "--where") \
+    X(quality, "quality-threshold", 0.5, LEAST, "probability of the labels of --keep", "--keep") \
+    X(bad_words, "bad-word-count", 0, MOST, "occurrences of words and phrases of --bad-words", "--bad-words")
 
-/* Other numbers that rules use: X(id, option, value, help). */
+/* Other numbers that rules use: X(id, option, value, help, the rule sets that use it). */
 #define FILTER_SETTINGS(X)                                                                          \
-    X(c4_line_words, "c4-line-words", 3, "c4: remove lines with fewer words")                         \
-    X(c4_paper_line_words, "c4-paper-line-words", 5, "c4-paper: the same")                           \
-    X(c4_word_length, "c4-word-length", 1000, "c4: remove lines with a longer word")                   \
-    X(short_line, "fineweb-short-line", 30, "fineweb: a line of at most this many characters is short")
+    X(c4_line_words, "c4-line-words", 3, "c4: remove lines with fewer words", "c4, c4-no-punct") \
+    X(c4_paper_line_words, "c4-paper-line-words", 5, "c4-paper: the same", "c4-paper") \
+    X(c4_word_length, "c4-word-length", 1000, "c4: remove lines with a longer word", "c4, c4-no-punct, c4-paper") \
+    X(short_line, "fineweb-short-line", 30, "fineweb: a line of at most this many characters is short", "fineweb")
 
 /* Changes that filters make in documents they keep, and other counts: X(id, name). */
 #define FILTER_COUNTERS(X)                                                                          \
@@ -111,6 +111,7 @@ typedef struct filter_rule {
     const char *name;
     double limit;
     filter_direction direction;
+    const char *of; /* the rule sets or options that use it, separated by ", " */
 } filter_rule;
 extern const filter_rule filter_rules[FILTER_RULE_COUNT];
 
@@ -257,6 +258,8 @@ typedef struct filter_options {
     "gopher-repetition, gopher-quality, c4, c4-no-punct, c4-paper, fineweb, basic"
 
 filter_options filter_defaults(void);
+/* An error if a limit, a setting or a mask is not the default and nothing would use it. */
+err filter_check(const filter_options *o) MUST_USE;
 typedef struct filter filter;
 /* @param workers number of threads that judge concurrently. */
 err filter_new(const filter_options *o, int workers, filter **out) MUST_USE;

@@ -344,11 +344,10 @@ static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *
         return input_has_changed(d->in, segment);
     v->count[0] += removed;
     v->count[1] += (int64_t)(doc->text.len - out->len);
-    if (out->len == 0) {
-        v->rule = 0;
-        v->value = (double)removed;
-    }
     v->text = (text_span){ out->text, out->len };
+    if (span_trim(v->text).len > 0) return OK;
+    v->rule = 0;
+    v->value = (double)removed;
     return OK;
 }
 

@@ -18,7 +18,8 @@ struct divide {
 static const char *const rules[] = { "in no output" };
 
 static bool is_folder_name(const char *name) {
-    return *name && *name != '.' && *name != '_' && !strchr(name, '/');
+    return *name && *name != '.' && *name != '_' && !strchr(name, '/') &&
+           !text_output_has_name(name);
 }
 
 static err add_output(divide *d, char *entry, double *sum) {

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RULE_ROW(id, name, limit, direction, what) { name, limit, FILTER_##direction },
+#define RULE_ROW(id, name, limit, direction, what, of) { name, limit, FILTER_##direction, of },
 const filter_rule filter_rules[FILTER_RULE_COUNT] = { FILTER_RULES(RULE_ROW) };
 #define RULE_NAME(id, name, ...) name,
 static const char *const rule_names[] = { FILTER_RULES(RULE_NAME) };
 #define COUNTER_NAME(id, name) name,
 static const char *const counter_names[] = { FILTER_COUNTERS(COUNTER_NAME) };
-#define SETTING_VALUE(id, name, value, help) value,
-static const double settings[] = { FILTER_SETTINGS(SETTING_VALUE) };
+#define SETTING_ROW(id, name, value, help, of) { name, value, FILTER_MOST, of },
+static const filter_rule settings[] = { FILTER_SETTINGS(SETTING_ROW) };
 #define PII_NAME(id, name, mask) name,
 static const char *const pii_names[] = { PII_KINDS(PII_NAME) };
 #define PII_MASK(id, name, mask) mask,
@@ -36,7 +36,7 @@ static const struct {
 filter_options filter_defaults(void) {
     filter_options o = { 0 };
     for (int i = 0; i < FILTER_RULE_COUNT; i++) o.limit[i] = filter_rules[i].limit;
-    memcpy(o.setting, settings, sizeof o.setting);
+    for (int i = 0; i < FILTER_SETTING_COUNT; i++) o.setting[i] = settings[i].limit;
     memcpy(o.mask, pii_masks, sizeof o.mask);
     return o;
 }
@@ -57,6 +57,20 @@ static err for_names(const char *list, err (*take)(filter *f, const char *name),
 static err hint_near(err e, const char *near, const char *all) {
     if (near) return err_hint(e, "did you mean %s?", near);
     return err_hint(e, "%s", all);
+}
+
+static bool is_listed(const char *list, const char *name, size_t n) {
+    for (const char *at = list; at && *at; at += strcspn(at, ", "), at += strspn(at, ", "))
+        if (strcspn(at, ", ") == n && strncmp(at, name, n) == 0) return true;
+    return false;
+}
+
+bool filter_splits_words(const filter_options *o) {
+    const char *names = o->sets ? o->sets : FILTER_DEFAULT_SETS;
+    for (size_t i = 0; i < COUNT_OF(sets); i++)
+        if (sets[i].step != filter_basic && is_listed(names, sets[i].name, strlen(sets[i].name)))
+            return true;
+    return false;
 }
 
 static bool has_step(const filter *f, filter_step step) {
@@ -169,7 +183,7 @@ static err open_lists(filter *f) {
  * words, if --words leaves that to it. */
 static err open_language(filter *f) {
     const filter_options *o = &f->o;
-    bool words = !o->words || strcmp(o->words, "auto") == 0;
+    bool words = filter_splits_words(o) && (!o->words || strcmp(o->words, "auto") == 0);
     f->by_language = o->languages || o->language_model;
     if (!f->by_language && !words && !(o->annotate && !o->quality)) return OK;
     if (o->language_model)
@@ -209,6 +223,55 @@ static void hash_options(filter *f) {
         if (o->mask[i]) f->hash = hash_bytes(o->mask[i], strlen(o->mask[i]), f->hash + (uint64_t)i);
 }
 
+/* ---- options without an effect --------------------------------------------------------------- */
+static bool is_used(const filter_options *o, const char *by) {
+    const struct {
+        const char *name, *given;
+    } options[] = {
+        { "--url-domains", o->url_domains },
+        { "--url-words", o->url_words },
+        { "--url-parts", o->url_parts },
+        { "--language", o->languages },
+        { "--where", o->where },
+        { "--language-model", o->language_model },
+        { "--keep", o->keep },
+        { "--bad-words", o->bad_words },
+    };
+    const char *names = o->sets ? o->sets : FILTER_DEFAULT_SETS;
+    for (size_t n; *by; by += n, by += strspn(by, ", ")) {
+        n = strcspn(by, ", ");
+        for (size_t i = 0; i < COUNT_OF(options); i++)
+            if (options[i].given && is_listed(options[i].name, by, n)) return true;
+        if (is_listed(names, by, n)) return true;
+    }
+    return false;
+}
+
+/* Refuses a number that is not the default and that nothing compares with. */
+static err refuse_unused(const filter_options *o, const filter_rule *r, double value) {
+    if (value == r->limit || is_used(o, r->of)) return OK;
+    return err_hint(ERR_USAGE("--%s has no effect: it is a number of %s", r->name, r->of),
+                    *r->of == '-' ? "give that option too, or leave this one out"
+                                  : "name the rule set in --rules, or leave the option out");
+}
+
+err filter_check(const filter_options *o) {
+    if (o->words && !filter_splits_words(o))
+        return err_hint(ERR_USAGE("--words has no effect: no rule set splits text into words"),
+                        "name a rule set other than basic in --rules, or leave the option out");
+    for (int i = 0; i < FILTER_RULE_COUNT; i++)
+        TRY(refuse_unused(o, &filter_rules[i], o->limit[i]));
+    for (int i = 0; i < FILTER_SETTING_COUNT; i++)
+        TRY(refuse_unused(o, &settings[i], o->setting[i]));
+    for (int i = 0; i < PII_KIND_COUNT; i++)
+        if (strcmp(o->mask[i], pii_masks[i]) != 0 &&
+            !is_listed(o->pii, pii_names[i], strlen(pii_names[i])))
+            return err_hint(
+                ERR_USAGE("--mask-%s has no effect: %s is not masked", pii_names[i], pii_names[i]),
+                "add --pii %s, or leave the option out", pii_names[i]);
+    return OK;
+}
+
 static err choose_steps(filter *f) {
     const filter_options *o = &f->o;
     if (o->where) TRY(for_names(o->where, filter_take_condition, f));
@@ -216,6 +279,8 @@ static err choose_steps(filter *f) {
     if (f->url_domains || f->url_words || f->url_parts) f->steps[f->n_steps++] = filter_url;
     if (f->by_language || (o->annotate && f->model)) f->steps[f->n_steps++] = filter_language;
     const char *names = o->sets ? o->sets : FILTER_DEFAULT_SETS;
+    if (!*names)
+        return err_hint(ERR_USAGE("--rules: no rule set is named"), "--rules none uses none");
     if (strcmp(names, "none") != 0) TRY(for_names(names, take_set, f));
     if (f->bad_words) f->steps[f->n_steps++] = filter_bad_words;
     if (f->n_quality) f->steps[f->n_steps++] = filter_quality;

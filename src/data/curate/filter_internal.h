@@ -135,6 +135,8 @@ const scan *judgment_scan(judgment *j);
 int judgment_label(judgment *j);
 /* @return the rules by which the document is split into words; filter_words.c. */
 const word_rules *judgment_words(judgment *j);
+/* Whether any rule set splits text by the rules of a language: all but basic do. */
+bool filter_splits_words(const filter_options *o);
 err filter_open_words(filter *f) MUST_USE;
 void filter_words_free(filter *f);
 /* @return whether a measured value fails a rule; if so the verdict records it. */

@@ -32,7 +32,7 @@ static err read_words_file(filter *f, const char *path) {
 err filter_open_words(filter *f) {
     const char *words = f->o.words ? f->o.words : "auto";
     f->datatrove = strcmp(words, "space") != 0;
-    if (!f->datatrove) return OK;
+    if (!f->datatrove || !filter_splits_words(&f->o)) return OK;
     f->tables = word_tables_new();
     uint64_t hash = word_tables_hash();
     f->hash = hash_bytes(&hash, sizeof hash, f->hash);

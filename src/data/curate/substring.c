@@ -372,7 +372,7 @@ static err judge_substrings(void *ctx, int worker, int segment, const text_doc *
     v->count[0] += r.removed;
     v->count[1] += (int64_t)(doc->text.len - r.out->len);
     v->text = (text_span){ r.out->text, r.out->len };
-    if (r.out->len > 0) return OK;
+    if (span_trim(v->text).len > 0) return OK;
     v->rule = 0;
     v->value = (double)r.removed;
     return OK;

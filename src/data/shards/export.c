@@ -135,14 +135,26 @@ static err export_llmc_file(const data_source *s, const char *path, int64_t from
     return end_file(w, e);
 }
 
+static char *llmc_path(const data_export_options *o, int i) {
+    char number[32];
+    snprintf(number, sizeof number, "_%06d.bin", i);
+    return export_path(o->out, number);
+}
+
+/* Files of another export would be read as if they belonged to this one. */
+static err refuse_other_export(const char *path) {
+    return err_hint(ERR("%s is not of this export, and would be read with it", path),
+                    "remove it, or choose another --out");
+}
+
 static err export_llmc(const data_source *s, const data_export_options *o) {
     token_shards p = plan_shards(s, o->shard_tokens ? o->shard_tokens : SHARD_TOKENS);
     int width = fits_uint16(s, UINT16_IDS) ? 2 : 4;
-    err e = OK;
+    char *next = llmc_path(o, p.n);
+    err e = io_exists(next) ? refuse_other_export(next) : OK;
+    free(next);
     for (int i = 0; i < p.n && !e; i++) {
-        char number[32];
-        snprintf(number, sizeof number, "_%06d.bin", i);
-        char *path = export_path(o->out, number);
+        char *path = llmc_path(o, i);
         e = export_llmc_file(s, path, data_document(s, p.first_doc[i]).from,
                              data_document(s, p.first_doc[i + 1] - 1).to, width);
         free(path);
@@ -219,14 +231,41 @@ static err write_json_file(const char *folder, const char *name, json_t *doc) {
     return e;
 }
 
+enum { ARROW_NAME = 64 };
+static void arrow_name(char *name, int i, int n) {
+    snprintf(name, ARROW_NAME, "data-%05d-of-%05d.arrow", i, n);
+}
+
+/* The folder may have what this export writes, from when it was interrupted, and nothing else. */
+static err check_arrow_folder(const char *folder, int files) {
+    char **names = NULL, ours[ARROW_NAME];
+    int n = 0, number = 0;
+    TRY(io_make_dirs(folder));
+    TRY(io_list(folder, &names, &n));
+    err e = OK;
+    for (int i = 0; i < n && !e; i++) {
+        bool known = str_ends(names[i], ".tmp") || strcmp(names[i], "dataset_info.json") == 0 ||
+                     (strcmp(names[i], "state.json") == 0 &&
+                      io_exists(PATH_IN(folder, "dataset_info.json")));
+        if (!known && sscanf(names[i], "data-%d-of-", &number) == 1 && number >= 0 &&
+            number < files) {
+            arrow_name(ours, number, files);
+            known = strcmp(names[i], ours) == 0;
+        }
+        if (!known) e = refuse_other_export(PATH_IN(folder, names[i]));
+    }
+    io_list_free(names, n);
+    return e;
+}
+
 static err export_arrow(const data_source *s, const data_export_options *o) {
     token_shards p = plan_shards(s, o->shard_tokens ? o->shard_tokens : SHARD_TOKENS);
     json_t *files = json_array();
     char fingerprint[20];
-    err e = io_make_dirs(o->out);
+    err e = check_arrow_folder(o->out, p.n);
     for (int i = 0; i < p.n && !e; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "data-%05d-of-%05d.arrow", i, p.n);
+        char name[ARROW_NAME];
+        arrow_name(name, i, p.n);
         e = export_arrow_file(s, PATH_IN(o->out, name), p.first_doc[i], p.first_doc[i + 1]);
         json_array_append_new(files, json_pack("{ss}", "filename", name));
     }

@@ -6,7 +6,8 @@
  *     pages.jsonl                              a document for each line
  *
  * The text of a sample is its .txt, .text, .md or .html; else the member of its .json. A sample without any of them is
- * counted as unreadable. Names may be long (GNU) or extended (pax); links, folders and sparse files are passed over.
+ * counted as unreadable. Names may be long (GNU) or extended (pax). Links, folders, sparse files and files whose names begin
+ * with a dot, such as the ._NAME of macOS before each NAME, are passed over.
  *
  *     header of 512 bytes: name[100] ... size[12] at 124, checksum[8] at 148, type at 156, "ustar" at 257, prefix[155] at 345
  *     content, padded to 512; two blocks of zeros end the archive */
@@ -15,7 +16,7 @@
 #include "text/html.h"
 #include "text/inputs_internal.h"
 
-enum { TAR_BLOCK = 512, TAR_NAME = 256, SAMPLE_OVERHEAD = 1 << 20 };
+enum { TAR_BLOCK = 512, TAR_NAME = 4096 /* PATH_MAX */, SAMPLE_OVERHEAD = 1 << 20 };
 
 typedef struct tar_entry {
     char name[TAR_NAME]; /* cut if it is longer */
@@ -98,9 +99,18 @@ static bool read_tar_entry(const char *p, size_t n, tar_entry *e, bool *damaged)
     return true;
 }
 
+static const char *last_name_part(const char *name) {
+    const char *slash = strrchr(name, '/');
+    return slash ? slash + 1 : name;
+}
+
+static bool is_hidden_entry(const tar_entry *e) {
+    return !e->zeros && *last_name_part(e->name) == '.';
+}
+
 /* @return bytes of the name up to the first dot of its last part: what the files of a sample share. */
 static size_t sample_key(const char *name) {
-    const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
+    const char *last = last_name_part(name);
     return (size_t)(last - name) + strcspn(last, ".");
 }
 
@@ -114,7 +124,7 @@ static size_t last_sample_end(const char *p, size_t n) {
     size_t at = 0, end = 0;
     bool damaged, inside = false;
     while (read_tar_entry(p + at, n - at, &e, &damaged)) {
-        if (inside && !e.zeros && same_sample(&first, &e)) {
+        if (is_hidden_entry(&e) || (inside && !e.zeros && same_sample(&first, &e))) {
             at += (size_t)e.length;
             continue;
         }
@@ -236,6 +246,10 @@ static void parse_tar_block(parser *p, const raw_block *b) {
     for (size_t at = 0; at < n;) {
         bool damaged, whole = read_tar_entry(from + at, n - at, &e, &damaged);
         int64_t offset = b->offset + (int64_t)at;
+        if (whole && is_hidden_entry(&e)) {
+            at += (size_t)e.length;
+            continue;
+        }
         if (inside && (!whole || e.zeros || !same_sample(&first, &e))) {
             add_sample(p, &s);
             inside = false;

@@ -1,8 +1,10 @@
 /* The part of HTTP that responses in WARC files need: headers, chunked transfer, compressed
- * bodies. */
+ * bodies. Some crawlers decode a body and leave the headers as they were, so a body that is not what they state is taken
+ * as it is, if that can be told. */
 #include <string.h>
 #include <zlib.h>
 
+#include "text/decompress.h"
 #include "text/http_internal.h"
 #include "text/span_internal.h"
 
@@ -60,6 +62,14 @@ void http_split_media_type(text_span value, http_body *out) {
 }
 
 /* ---- bodies ---------------------------------------------------------------------------------- */
+/* Whether a body begins with the size of a chunk. */
+static bool is_chunked(text_span body) {
+    text_span line = next_line(&body);
+    size_t digits = 0;
+    while (digits < line.len && hex_digit(line.at[digits]) >= 0) digits++;
+    return digits > 0 && digits < line.len && strchr("; \r\n", line.at[digits]) != NULL;
+}
+
 /* Joins the chunks of a body. A truncated body yields the chunks that are there. */
 static text_span join_chunks(text_span body, str *made) {
     size_t from = made->len;
@@ -78,39 +88,73 @@ static text_span join_chunks(text_span body, str *made) {
                             : (text_span){ "", 0 };
 }
 
-/* Decompresses gzip or zlib data, at most `most` bytes. @return false if nothing comes out. */
-static bool inflate_body(text_span body, size_t most, str *made, text_span *out) {
+/* Decompresses gzip or zlib data, at most `most` bytes. */
+static void inflate_body(text_span body, size_t most, str *plain) {
     z_stream z = { 0 };
-    str plain = { 0 };
     BUG_IF(inflateInit2(&z, 15 + 32) != Z_OK);
     z.next_in = (unsigned char *)(uintptr_t)body.at;
     z.avail_in = (uInt)MIN(body.len, (size_t)UINT32_MAX);
-    for (int rc = Z_OK; rc == Z_OK && plain.len < most;) {
-        size_t space = MIN(most - plain.len, (size_t)64 << 10);
-        str_reserve(&plain, space);
-        z.next_out = (unsigned char *)plain.text + plain.len;
+    for (int rc = Z_OK; rc == Z_OK && plain->len < most;) {
+        size_t space = MIN(most - plain->len, (size_t)64 << 10);
+        str_reserve(plain, space);
+        z.next_out = (unsigned char *)plain->text + plain->len;
         z.avail_out = (uInt)space;
         rc = inflate(&z, Z_NO_FLUSH);
-        plain.len += space - z.avail_out;
+        plain->len += space - z.avail_out;
     }
     inflateEnd(&z);
+}
+
+/* The same with a decoder of files. */
+static void decompress_body(const decoder *d, text_span body, size_t most, str *plain) {
+    codec_step s = { .in = body.at, .in_left = body.len, .begins = true };
+    void *state = d->open();
+    for (bool more = true; more && !s.ended && plain->len < most; s.begins = false) {
+        size_t space = MIN(most - plain->len, (size_t)64 << 10);
+        str_reserve(plain, space);
+        s.out = plain->text + plain->len;
+        s.out_left = space;
+        more = d->run(state, &s) == NULL && s.out_left < space;
+        plain->len += space - s.out_left;
+    }
+    d->close(state);
+}
+
+/* Whether a body begins with a tag, as a page does that is not compressed. */
+static bool is_markup(text_span body) {
+    body = span_trim(body);
+    char c = body.len > 1 && body.at[0] == '<' ? body.at[1] : 0;
+    return c == '!' || c == '?' || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+/* @return why the body cannot be used; NULL: it can. */
+static const char *decompress_by_name(text_span name, size_t most, str *made, text_span *body) {
+    bool gzip = span_is_nocase(name, "gzip") || span_is_nocase(name, "x-gzip");
+    const decoder *d = span_is_nocase(name, "br")     ? text_codec_of(COMPRESSION_BROTLI)->decode
+                       : span_is_nocase(name, "zstd") ? text_codec_of(COMPRESSION_ZSTD)->decode
+                                                      : NULL;
+    bool known = gzip || span_is_nocase(name, "deflate") || (d && d->open);
+    str plain = { 0 };
+    bool packed = !gzip || (body->len >= 2 && memcmp(body->at, "\x1f\x8b", 2) == 0);
+    if (!packed || is_markup(*body)) return NULL;
+    if (!known) return "a body with an unknown content encoding";
+    if (d)
+        decompress_body(d, *body, most, &plain);
+    else
+        inflate_body(*body, most, &plain);
     made->len = 0; /* the joined chunks are no longer needed */
     str_add_bytes(made, plain.text, plain.len);
     str_free(&plain);
-    *out = (text_span){ made->text, made->len };
-    return made->len > 0;
+    *body = (text_span){ made->text, made->len };
+    return made->len ? NULL : "a body that cannot be decompressed";
 }
 
 static void decode_body(text_span head, size_t most, str *made, http_body *b) {
-    if (span_is_nocase(header_value(head, "transfer-encoding"), "chunked"))
-        b->bytes = join_chunks(b->bytes, made);
     text_span compression = header_value(head, "content-encoding");
-    if (compression.len == 0 || span_is_nocase(compression, "identity")) return;
-    if (!span_is_nocase(compression, "gzip") && !span_is_nocase(compression, "x-gzip") &&
-        !span_is_nocase(compression, "deflate"))
-        b->wrong = "a body with an unknown content encoding";
-    else if (!inflate_body(b->bytes, most, made, &b->bytes))
-        b->wrong = "a body that cannot be decompressed";
+    if (span_is_nocase(header_value(head, "transfer-encoding"), "chunked") && is_chunked(b->bytes))
+        b->bytes = join_chunks(b->bytes, made);
+    if (compression.len && !span_is_nocase(compression, "identity"))
+        b->wrong = decompress_by_name(compression, most, made, &b->bytes);
 }
 
 http_body http_parse(text_span message, size_t most, str *made) {

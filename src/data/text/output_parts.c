@@ -137,6 +137,10 @@ static bool is_part(const char *name) {
     return digits >= 6 && name[5 + digits] == '.';
 }
 
+bool text_output_has_name(const char *name) {
+    return is_part(name) || strcmp(name, CARD_NAME) == 0 || strcmp(name, STATE_NAME) == 0;
+}
+
 /* A killed run leaves such a file of the card or the state. */
 static bool is_left_over(const char *name) {
     return str_ends(name, ".tmp") &&

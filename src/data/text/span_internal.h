@@ -13,8 +13,6 @@ static inline text_span text_span_of(const char *s) {
 bool span_is(text_span s, const char *word);
 /* Ignores the case of ASCII letters. */
 bool span_is_nocase(text_span s, const char *word);
-/* @return the span without white space at either end. */
-text_span span_trim(text_span s);
 typedef struct spool_piece spool_piece;
 typedef struct spool {
     spool_piece *head; /* the newest */

@@ -28,6 +28,8 @@ typedef struct text_span {
     size_t len;
 } text_span;
 bool text_spans_equal(text_span a, text_span b);
+/* @return the span without white space at either end. */
+text_span span_trim(text_span s);
 /* Characters other than ASCII letters stay as they are. */
 static inline char lower_ascii(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
 
@@ -304,6 +306,8 @@ struct json_t *text_transform_json(const text_transform *s, const text_transform
 void text_transform_report_free(text_transform_report *r);
 
 #define CARD_NAME "card.yaml"
+/* @return whether transforms write files of this name to an output folder, so that nothing else may have it. */
+bool text_output_has_name(const char *name);
 /* Writes card.yaml, which records how a folder was made, for a folder that is not one of documents.
  * @param options as in text_transform_options. @param sections an object of objects, each of names and numbers or strings. */
 err text_card_write(const char *folder, const char *transform, const struct json_t *options,
