@@ -22,12 +22,6 @@
 
 static void set_bit(uint64_t *set, uint64_t i) { set[i >> 6] |= (uint64_t)1 << (i & 63); }
 
-static void add_prefix(adjacency *a, const char *left, char r1, char r2) {
-    const char right[2] = { r1, r2 };
-    uint64_t key = adjacency_bytes(left, 3) << 16 | adjacency_bytes(right, 2);
-    set_bit(a->prefix, adjacency_hash(key, a->prefix_shift));
-}
-
 /* Enters the boundary at k of a token, if it is one of those between three bytes each. */
 static void add_boundary(adjacency *a, const char *t, size_t n, size_t k) {
     size_t before = MIN(k, 3), after = MIN(n - k, 3);
@@ -36,19 +30,18 @@ static void add_boundary(adjacency *a, const char *t, size_t n, size_t k) {
         return;
     for (size_t i = 1; i < after; i++)
         if (!is_follow(t[k + i])) return;
-    const char *left = t + k - before, *right = t + k;
-    if (before == 3) set_bit(a->left, three_bytes_number(left));
+    uint32_t left = before == 3 ? three_bytes_number(t + k - 3) : t[k - 1] & 63u;
+    if (before == 3) set_bit(a->left, left);
     if (before == 3 && after == 3) {
-        uint64_t key = adjacency_bytes(left, 3) << 24 | adjacency_bytes(right, 3);
-        set_bit(a->whole, adjacency_hash(key, a->whole_shift));
+        set_bit(a->whole, adjacency_hash(left, three_bytes_number(t + k), a->whole_shift));
         return;
     }
-    for (int c = 0x80; c < 0xC0; c++) { /* every r2 that it may be */
-        char r2 = after == 1 ? (char)c : right[1];
+    for (uint32_t c = 0; c < 64; c++) { /* every r2 that it may be */
+        uint32_t r2 = after == 1 ? c : t[k + 1] & 63u, two = (t[k] & 15u) << 6 | r2;
         if (before == 3)
-            add_prefix(a, left, right[0], r2);
+            set_bit(a->prefix, adjacency_hash(left, two, a->prefix_shift));
         else
-            set_bit(a->suffix, adjacency_index(t[k - 1], right[0], r2));
+            set_bit(a->suffix, adjacency_index(left, two << 6));
         if (after > 1) break;
     }
 }
@@ -59,10 +52,10 @@ static void keep_whole(adjacency *a, text_span t) {
     enum { NEIGHBORS = 1 << 10, LASTS = 1 << 6 }; /* first two bytes, last bytes of a character */
     if (t.len < 3) return;
     const char *last = t.at + t.len - 3;
-    for (uint64_t l3 = 0; l3 < LASTS && is_three_bytes(t.at); l3++)
-        set_bit(a->suffix, adjacency_index((char)l3, t.at[0], t.at[1]));
-    for (uint64_t r = 0; r < NEIGHBORS && is_three_bytes(last); r++)
-        set_bit(a->suffix, adjacency_index(last[2], 0, 0) | r);
+    for (uint32_t l3 = 0; l3 < LASTS && is_three_bytes(t.at); l3++)
+        set_bit(a->suffix, adjacency_index(l3, three_bytes_number(t.at)));
+    for (uint32_t r = 0; r < NEIGHBORS && is_three_bytes(last); r++)
+        set_bit(a->suffix, adjacency_index(three_bytes_number(last), r << 6));
 }
 
 static void add_tokens(adjacency *a, const bpe *b) {

@@ -3,6 +3,7 @@
 #define INGOT_TOKENIZER_ADJACENCY_INTERNAL_H
 
 #include "tokenizer/bpe_internal.h"
+#include "tokenizer/chars_internal.h"
 
 typedef struct adjacency {
     uint64_t *whole, *prefix, *suffix; /* sets of bits; NULL: pieces are never split */
@@ -13,43 +14,26 @@ enum { ADJACENCY_SUFFIX_BITS = 1 << 16, ADJACENCY_CHARS = 1 << 16 };
 void adjacency_build(const bpe *b, adjacency *a);
 void adjacency_free(adjacency *a);
 
-/* Whether a character of three bytes is at p. */
-static inline bool is_three_bytes(const char *p) {
-    return ((uint8_t)p[0] & 0xF0) == 0xE0 && ((uint8_t)p[1] & 0xC0) == 0x80 &&
-           ((uint8_t)p[2] & 0xC0) == 0x80;
+/* Of two characters' numbers, the right one without its last byte for `prefix`. */
+static inline uint64_t adjacency_hash(uint64_t left, uint32_t right, int shift) {
+    return (left << 16 | right) * 0x9E3779B97F4A7C15u >> shift;
 }
 
-/* The number of such a character: its code point, if the text is not broken. */
-static inline uint32_t three_bytes_number(const char *p) {
-    return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-}
-
-static inline uint64_t adjacency_bytes(const char *p, int n) {
-    uint64_t x = 0;
-    for (int i = 0; i < n; i++) x = x << 8 | (uint8_t)p[i];
-    return x;
-}
-
-static inline uint64_t adjacency_hash(uint64_t key, int shift) {
-    return (key * 0x9E3779B97F4A7C15u ^ key >> 24) * 0xD6E8FEB86659FD93u >> shift;
-}
-
-static inline uint64_t adjacency_index(char l3, char r1, char r2) {
-    return (uint64_t)(l3 & 63) << 10 | (uint64_t)(r1 & 15) << 6 | (uint64_t)(r2 & 63);
+/* Of the last byte of a character and the first two of the next one, as their numbers have them. */
+static inline uint64_t adjacency_index(uint32_t left, uint32_t right) {
+    return (left & 63) << 10 | right >> 6;
 }
 
 static inline uint64_t adjacency_has(const uint64_t *set, uint64_t bit) {
     return set[bit >> 6] >> (bit & 63) & 1;
 }
 
-/* Whether some token may cover the boundary between two characters of three bytes. @param at where the
- * second begins. */
-static inline bool adjacency_covers(const adjacency *a, const char *at) {
-    if (adjacency_has(a->suffix, adjacency_index(at[-1], at[0], at[1]))) return true;
-    if (!adjacency_has(a->left, three_bytes_number(at - 3))) return false;
-    uint64_t left = adjacency_bytes(at - 3, 3), right = adjacency_bytes(at, 3);
-    return adjacency_has(a->whole, adjacency_hash(left << 24 | right, a->whole_shift)) ||
-           adjacency_has(a->prefix, adjacency_hash(left << 16 | right >> 8, a->prefix_shift));
+/* Whether some token may cover the boundary between two characters of three bytes, which have these numbers. */
+static inline bool adjacency_covers(const adjacency *a, uint32_t left, uint32_t right) {
+    if (adjacency_has(a->suffix, adjacency_index(left, right))) return true;
+    if (!adjacency_has(a->left, left)) return false;
+    return adjacency_has(a->whole, adjacency_hash(left, right, a->whole_shift)) ||
+           adjacency_has(a->prefix, adjacency_hash(left, right >> 6, a->prefix_shift));
 }
 
 /* @return the end of the part of a piece that begins at `from`: the first boundary that no token covers, or
@@ -57,9 +41,11 @@ static inline bool adjacency_covers(const adjacency *a, const char *at) {
 static inline size_t adjacency_part_end(const adjacency *a, const char *text, size_t from,
                                         size_t end) {
     bool three = false; /* the character before i has three bytes */
-    for (size_t i = from; i + 3 <= end;) {
+    uint32_t left = 0, right = 0;
+    for (size_t i = from; i + 3 <= end; left = right) {
         bool here = is_three_bytes(text + i);
-        if (three && here && !adjacency_covers(a, text + i)) return i;
+        if (here) right = three_bytes_number(text + i);
+        if (three && here && !adjacency_covers(a, left, right)) return i;
         three = here;
         i += here ? 3 : 1;
     }

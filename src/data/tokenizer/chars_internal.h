@@ -7,6 +7,17 @@
 /* The code point at p, which has n > 0 bytes. @return its bytes; 1 and U+FFFD for a broken byte. */
 int char_decode_any(const char *p, size_t n, uint32_t *cp);
 
+/* Whether a character of three bytes is at p. */
+static inline bool is_three_bytes(const char *p) {
+    uint32_t bytes = (uint8_t)p[0] | (uint32_t)(uint8_t)p[1] << 8 | (uint32_t)(uint8_t)p[2] << 16;
+    return (bytes & 0xC0C0F0) == 0x8080E0;
+}
+
+/* The number of such a character: its code point, if the text is not broken. */
+static inline uint32_t three_bytes_number(const char *p) {
+    return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+}
+
 /* The same, fast for what is common. */
 static inline int char_decode(const char *p, size_t n, uint32_t *cp) {
     const uint8_t *s = (const uint8_t *)p;

@@ -159,6 +159,28 @@ static inline int prepare_pieces(const encoder *e, const char *text, size_t n, s
     return i;
 }
 
+/* Prepares the characters of three bytes that follow `from` and are parts of their own, up to a part that is not or
+ * the end of the piece. @return how many. */
+static inline int prepare_chars(const adjacency *a, const char *text, size_t *from, size_t end,
+                                int most, lookup *restrict at) {
+    size_t begin = *from;
+    int n = 0;
+    if (begin + ONE_CHAR > end || !is_three_bytes(text + begin)) return 0;
+    for (uint32_t here = three_bytes_number(text + begin), next = 0; n < most; here = next) {
+        size_t after = begin + ONE_CHAR;
+        if (after < end) {
+            if (after + ONE_CHAR > end || !is_three_bytes(text + after)) break;
+            next = three_bytes_number(text + after);
+            if (adjacency_covers(a, here, next)) break;
+        }
+        at[n++] = (lookup){ { here, 0 }, NULL, ONE_CHAR };
+        begin = after;
+        if (begin == end) break;
+    }
+    *from = begin;
+    return n;
+}
+
 /* @return how many pieces and parts. @param bytes they have in all. */
 static int prepare_text(const encoder *e, const char *text, size_t n, size_t from, scanned *s,
                         lookup *at, size_t *bytes) {
@@ -179,12 +201,9 @@ static int prepare_text(const encoder *e, const char *text, size_t n, size_t fro
         s->next += plain;
         size_t end = plain < left ? s->ends[s->next] : from;
         for (; from < end && count < BATCH; count++) {
+            count += prepare_chars(&e->t->adjacency, text, &from, end, BATCH - count, at + count);
+            if (from == end || count == BATCH) break;
             size_t part = adjacency_part_end(&e->t->adjacency, text, from, end), len = part - from;
-            if (len == ONE_CHAR && is_three_bytes(text + from)) {
-                at[count] = (lookup){ { three_bytes_number(text + from), 0 }, NULL, len };
-                from = part;
-                continue;
-            }
             cache_key key = piece_key(text + from, len, n - from);
             at[count] = (lookup){ key, cache_set(&e->cache, key), len };
             __builtin_prefetch(at[count].set);

@@ -20,7 +20,7 @@ enum {
     SURE = 61, /* beginnings below are certain: a contraction looks 3 bytes ahead */
 };
 /* Classes as the block sees them: of no bit, others. */
-enum { LETTERS = 1, NUMBERS = 2, SPACES = 4, BLANK = 8, NOT_ASCII = 16 };
+enum { LETTERS = LETTER, NUMBERS = NUMBER, SPACES = SPACE, BLANK = 8, NOT_ASCII = 16 };
 
 /* Loops run over whole blocks, which is what compilers make vectors of: the first and the last
  * byte have neighbors whose class does not matter. */
@@ -41,24 +41,21 @@ static void classify_block(const uint8_t *restrict s, class_block *restrict b) {
     }
 }
 
-/* Gives the bytes of each character that is not ASCII its class. @return false: one is white space,
- * whose bytes the rules above would take apart. */
-static bool classify_high(const char *s, size_t n, class_block *b) {
-    for (size_t i = 0; i < BLOCK;) {
-        if (!(b->class[1 + i] & NOT_ASCII)) {
-            i++;
-            continue;
-        }
+/* Gives the bytes of each character that is not ASCII its class. @param high a bit for each byte of these.
+ * @return false: one is white space, whose bytes the rules above would take apart. */
+static bool classify_high(const char *s, size_t n, uint64_t high, class_block *b) {
+    while (high) {
+        size_t i = (size_t)__builtin_ctzll(high);
         int len;
         unsigned class = class_at(s, n, i, &len);
         if (class & SPACE) return false;
-        uint8_t mine = class & LETTER ? LETTERS : class & NUMBER ? NUMBERS : 0;
-        if (len == 3) { /* of a known length, a few stores */
+        uint8_t mine = class & (LETTERS | NUMBERS);
+        if (len == 3) /* of a known length, a few stores */
             memset(&b->class[1 + i], mine, 3);
-            i += 3;
-            continue;
-        }
-        for (size_t end = MIN(i + (size_t)len, BLOCK); i < end; i++) b->class[1 + i] = mine;
+        else
+            for (size_t end = MIN(i + (size_t)len, BLOCK), k = i; k < end; k++)
+                b->class[1 + k] = mine;
+        high &= (UINT64_MAX - 1) << i << (len - 1); /* a character has up to 4 bytes */
     }
     return true;
 }
@@ -71,6 +68,17 @@ static void find_beginnings(const uint8_t *restrict s, class_block *restrict b) 
         uint8_t begins = here & SPACES ? lone : changed;
         b->begins[i] = (uint8_t)(begins | (s[i] == '\'' ? 2 : 0));
     }
+}
+
+/* The highest bits of 64 bytes as a word. */
+static uint64_t gather_high(const uint8_t *bytes) {
+    static const uint64_t ones = 0x0101010101010101u, gather = 0x0102040810204080u;
+    uint64_t high = 0, eight;
+    for (int i = 0; i < 8; i++) {
+        memcpy(&eight, bytes + 8 * i, 8);
+        high |= ((eight >> 7 & ones) * gather >> 56) << 8 * i;
+    }
+    return high;
 }
 
 /* Bits 0 and 1 of 64 bytes as two words. */
@@ -111,7 +119,7 @@ static bool piece_starts(const char *text, size_t n, bool inside, class_block *b
         memcpy(&eight, s + i, 8);
         any |= eight;
     }
-    if ((any & 0x8080808080808080u) && !classify_high(text, n, b)) return false;
+    if ((any & 0x8080808080808080u) && !classify_high(text, n, gather_high(s), b)) return false;
     find_beginnings(s, b);
     uint64_t begins = gather_bits(b->begins, &apostrophes) | !inside;
     for (uint64_t left = begins & apostrophes & sure; left; left &= left - 1) {
