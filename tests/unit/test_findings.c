@@ -93,6 +93,9 @@ PLANT(plateau) {
 }
 PLANT(slow_rank) { l->ratio[2] *= 1.5; }
 PLANT(slow_rank_at_times) { l->ratio[1] *= i % 100 < 40 ? 2 : 1; }
+PLANT(uneven_ranks) {
+    for (int k = 0; k < RANKS; k++) l->ratio[k] *= (i / 10 + k) % 5 < 2 ? 1.6 : 1;
+}
 PLANT(slow_rank_late) { l->ratio[3] *= 3 * i > n ? 1.3 : 1; }
 PLANT(halved) {
     if (2 * i > n) l->step_s *= 2, l->tok_s /= 2;
@@ -245,6 +248,7 @@ static const run runs[] = {
     { "restarted once", "", 1000, plant_nothing, RESUME, ATTEMPT ENDED },
     { "failed, then continued", "", 1000, plant_nothing, DIED RESUME },
     { "memory of longer sequences", "", 1000, plant_memory_by_steps },
+    { "ranks that are slow in turns", "", 1000, plant_uneven_ranks },
     { "finished", "", 1000, plant_nothing, .status = STATUS("finished") },
     /* planted */
     { "died", "died", 1000, plant_nothing, DIED },

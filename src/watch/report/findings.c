@@ -73,6 +73,19 @@ static const series_column *largest_of(const run_report *r, const char *prefix, 
     return largest_quantile_of(r, prefix, 0.5, largest);
 }
 
+/* @return the median over the columns of their quantiles over the last half. NaN: fewer than `least` columns */
+static double middle_quantile_of(const run_report *r, const char *prefix, double q, int least) {
+    double v[1024];
+    int n = 0;
+    for (int i = 0; i < series_columns(r->all) && n < 1024; i++) {
+        const series_column *c = series_at(r->all, i);
+        if (str_starts(c->name, prefix) && !str_ends(c->name, ".other"))
+            v[n++] = quantile_between(r, c, 0.5, 1, q);
+    }
+    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
+    return n >= least ? v[(n - 1) / 2] : NAN;
+}
+
 static double step_of_row(const run_report *r, int64_t row) {
     return series_value(series_find(r->all, "step"), MIN(row, r->rows - 1));
 }
@@ -259,22 +272,9 @@ static bool finds_gradient_vanished(const run_report *r, str *s) {
     return true;
 }
 
-/* @return the median over the columns of their medians over the last half. */
-static double median_block(const run_report *r, const char *prefix) {
-    double v[1024];
-    int n = 0;
-    for (int i = 0; i < series_columns(r->all) && n < 1024; i++) {
-        const series_column *c = series_at(r->all, i);
-        if (str_starts(c->name, prefix) && !str_ends(c->name, ".other"))
-            v[n++] = median_between(r, c, 0.5, 1);
-    }
-    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
-    return n > 2 ? v[n / 2] : NAN;
-}
-
 static bool finds_uneven_blocks(const run_report *r, str *s) {
     static const char prefix[] = "blocks.grad_norm.";
-    double largest, middle = median_block(r, prefix);
+    double largest, middle = middle_quantile_of(r, prefix, 0.5, 3);
     const series_column *c = largest_of(r, prefix, &largest);
     if (!c || str_ends(c->name, ".other") || !(largest > 10 * middle)) return false;
     str_add(s, "the gradient norm of block %s is %.0f times that of the median block",
@@ -372,7 +372,7 @@ static bool finds_batch_too_large(const run_report *r, str *s) {
 }
 
 /* ---- time -------------------------------------------------------------------------------------- */
-/* Of a rank that is slow now and then, as beside another process, the median shows nothing. */
+/* Of a rank that is slow now and then, as beside another process, the median shows nothing. Where all are, the machine is. */
 static bool finds_slow_rank(const run_report *r, str *s) {
     static const char prefix[] = "ranks.ratio.";
     double ratio, often;
@@ -381,7 +381,7 @@ static bool finds_slow_rank(const run_report *r, str *s) {
     if (c && ratio > 1.15)
         str_add(s, "rank %s computes for %.2f times the median of the ranks with the same work",
                 c->name + strlen(prefix), ratio);
-    else if (d && often > 1.3)
+    else if (d && often > 1.3 * fmax(1, middle_quantile_of(r, prefix, 0.75, 2)))
         str_add(s,
                 "rank %s computes for %.2f times the median of the ranks with the same work, or "
                 "longer, in a quarter of the steps since the middle of the run",
