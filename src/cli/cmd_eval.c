@@ -485,7 +485,14 @@ cleanup:
     return e;
 }
 
+static err check_list(const char *option, const char *list) {
+    if (!list || list[strspn(list, ",")]) return OK;
+    return err_hint(ERR_USAGE("--%s: names no file", option), "give one, or leave the option out");
+}
+
 static err check_args(const eval_args *a, dtype *dt) {
+    TRY(check_list("data", a->data));
+    TRY(check_list("tasks", a->tasks));
     if (a->shots_from && !a->shots)
         return err_hint(ERR_USAGE("--shots-from: needs --shots"), "give both");
     if (a->shots && !a->tasks) return ERR_USAGE("--shots: needs --tasks");

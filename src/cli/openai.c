@@ -138,7 +138,7 @@ static bool read_prompt_field(json_t *v, int64_t vocab, completion_request *out,
     if (fine) return true;
     return refuse_field(
         why, "prompt",
-        "prompt: expected a text, token ids below %lld, or a list of at most %d of them",
+        "prompt: expected a text, token ids below %lld, or a list of at most %d of them; none of them empty",
         (long long)vocab, COMPLETION_PROMPTS);
 }
 
@@ -171,7 +171,8 @@ bool completion_parse(bool chat, const char *body, size_t n, int64_t vocab, comp
     out->doc = json_loadb(body, n, JSON_REJECT_DUPLICATES, &at);
     bool fine = json_is_object(out->doc);
     if (!fine)
-        refuse_field(why, NULL, "the body is not a JSON object: %.150s", out->doc ? "" : at.text);
+        refuse_field(why, NULL, "the body is not a JSON object: %.150s",
+                     out->doc ? "it is another value" : at.text);
     fine = fine && read_fields(out->doc, out, why) &&
            read_stop_texts(json_object_get(out->doc, "stop"), out, why) &&
            (chat ? read_messages_field(json_object_get(out->doc, "messages"), out, why)

@@ -28,6 +28,7 @@ typedef struct run {
     void (*plant)(line *l, int i, int n);
     const char *events, *launches; /* more lines of these files */
     double noise;                  /* of a loss; 0: 0.02 */
+    const char *status;            /* what status.json holds */
 } run;
 
 /* Step i of n of a healthy run on four ranks, validated twenty times. */
@@ -91,6 +92,10 @@ PLANT(plateau) {
     if (3 * i > n) l->loss += 5 * (pow(1 + 133.3, -0.3) - pow(1 + 400.0 * i / n, -0.3));
 }
 PLANT(slow_rank) { l->ratio[2] *= 1.5; }
+PLANT(slow_rank_at_times) { l->ratio[1] *= i % 100 < 40 ? 2 : 1; }
+PLANT(uneven_ranks) {
+    for (int k = 0; k < RANKS; k++) l->ratio[k] *= (i / 10 + k) % 5 < 2 ? 1.6 : 1;
+}
 PLANT(slow_rank_late) { l->ratio[3] *= 3 * i > n ? 1.3 : 1; }
 PLANT(halved) {
     if (2 * i > n) l->step_s *= 2, l->tok_s /= 2;
@@ -102,6 +107,10 @@ PLANT(spike_with_alert) {
 }
 PLANT(spike_without_alert) {
     if (i == n * 2 / 3) l->loss += 2;
+}
+PLANT(spike_that_lasts) {
+    int k = i - n / 2;
+    if (k >= 0 && k < 30) l->loss += k < 3 ? k + 1 : 3 * exp(-(k - 3) / 6.0);
 }
 PLANT(spikes) {
     if (i % (n / 12) == n / 24 && i > n / 6) l->loss += 1.5, l->is_spike = 1;
@@ -121,6 +130,7 @@ PLANT(nan_within) {
 }
 PLANT(data_stall) { l->data_s = 0.2 * l->step_s; }
 PLANT(memory_leak) { l->host_mem *= 1 + (double)i / n; }
+PLANT(late_memory_leak) { l->host_mem *= 1 + 1.5 * fmax(0, (double)i / n - 0.5); }
 PLANT(gpu_memory_leak) { l->gpu_mem *= 1 + 0.5 * i / n; }
 PLANT(overfitting) { l->val_loss *= 1 + 0.4 * after(i, n, 0.5); }
 PLANT(mild_overfitting) { l->val_loss += 0.3 * after(i, n, 0.4) + 0.6 * (double)i / n - 0.24; }
@@ -174,6 +184,7 @@ PLANT(rollback) {}
 
 /* and of healthy runs, what they may do */
 PLANT(lightly_clipped) { l->grad_norm *= 3, l->clipped = fmin(1, 1 / l->grad_norm); }
+PLANT(memory_by_steps) { l->host_mem *= 4 * i > 3 * n ? 2 : 5 * i > 2 * n ? 1.5 : 1; }
 PLANT(nothing) {}
 PLANT(ramp) { l->batch = 4 * i < n ? 2 : 8, l->tok_s *= 4 * i < n ? 1.6 : 1; }
 PLANT(curriculum) { l->seq_len = 3 * i < n ? 64 : 256, l->tok_s *= 3 * i < n ? 2 : 1; }
@@ -211,6 +222,12 @@ PLANT(few_stalls) {
 #define ATTEMPT "{\"attempt\":1,\"time\":1,\"status\":79,\"rank\":3,\"cause\":\"lost rank 3\"}\n"
 #define ENDED   "{\"attempt\":2,\"time\":2,\"status\":0,\"rank\":-1,\"cause\":\"\"}\n"
 
+/* Of a process on a machine that has been silent for long. */
+#define STATUS(state)                                                                              \
+    "{\"state\":\"" state                                                                          \
+    "\",\"step\":1000,\"steps\":2000,\"checkpoint\":900,\"updated\":1000,\"step_s\":0.1,"          \
+    "\"pid\":7,\"pid_began\":7,\"host\":\"node7\",\"machine\":\"another\"}"
+
 static const run runs[] = {
     /* healthy: nothing is found */
     { "healthy at 60 steps", "", 60, plant_nothing },
@@ -230,8 +247,12 @@ static const run runs[] = {
     { "one long step", "", 1000, plant_few_stalls },
     { "restarted once", "", 1000, plant_nothing, RESUME, ATTEMPT ENDED },
     { "failed, then continued", "", 1000, plant_nothing, DIED RESUME },
+    { "memory of longer sequences", "", 1000, plant_memory_by_steps },
+    { "ranks that are slow in turns", "", 1000, plant_uneven_ranks },
+    { "finished", "", 1000, plant_nothing, .status = STATUS("finished") },
     /* planted */
     { "died", "died", 1000, plant_nothing, DIED },
+    { "killed", "died", 1000, plant_nothing, .status = STATUS("running") },
     { "died after rollbacks", "died rollbacks", 1000, plant_rollback,
       ROLLBACK ROLLBACK ROLLBACK DIED },
     { "restarts", "restarts", 1000, plant_nothing, RESUME, ATTEMPT ATTEMPT ATTEMPT ENDED },
@@ -242,6 +263,7 @@ static const run runs[] = {
     { "divergence in the last tenth", "diverged", 1000, plant_fast_divergence },
     { "spike with an alert", "spikes", 1000, plant_spike_with_alert },
     { "spike without alerts", "spikes", 1000, plant_spike_without_alert },
+    { "spike that lasts, without alerts", "spikes", 2000, plant_spike_that_lasts },
     { "many spikes", "spikes", 2400, plant_spikes },
     { "spikes of one document", "spikes", 2400, plant_spikes,
       SPIKE_AT(501) SPIKE_AT(701) SPIKE_AT(901) SPIKE_AT(1101) SPIKE_AT(1301) SPIKE_AT(1501)
@@ -270,6 +292,7 @@ static const run runs[] = {
     { "too large a batch", "batch_too_large", 1000, plant_large_batch },
     { "slow rank", "slow_rank", 1000, plant_slow_rank },
     { "slow rank since a third", "slow_rank", 1000, plant_slow_rank_late },
+    { "slow rank at times", "slow_rank", 1000, plant_slow_rank_at_times },
     { "halved throughput", "throughput_fell", 1000, plant_halved },
     { "slower and slower", "throughput_fell", 1000, plant_slower_and_slower },
     { "data stall", "data_stall", 1000, plant_data_stall },
@@ -279,6 +302,7 @@ static const run runs[] = {
     { "communication", "communication", 1000, plant_communication },
     { "pipeline bubble", "pipeline_bubble", 1000, plant_bubble },
     { "memory growth", "memory_grows", 1000, plant_memory_leak },
+    { "memory growth since half", "memory_grows", 1000, plant_late_memory_leak },
     { "GPU memory growth", "memory_grows", 1000, plant_gpu_memory_leak },
     { "throttled GPU", "gpu_throttled", 1000, plant_throttled },
     { "idle GPU", "gpu_idle", 1000, plant_idle_gpu },
@@ -359,6 +383,7 @@ static run_report *report_on(test_folder *f, const run *r, int seed) {
     folder_write(f, "metrics.jsonl", text.text);
     folder_write(f, "events.jsonl", r->events ? r->events : "");
     folder_write(f, "launch.jsonl", r->launches ? r->launches : "");
+    folder_write(f, "status.json", r->status ? r->status : "");
     str_free(&text);
     run_report *report = NULL;
     assert_ok(report_read(in_folder(f, "."), &report));
@@ -415,6 +440,9 @@ static void evidence_names_the_place(void **state) {
                   { "one wild block", "block 3" },
                   { "halved throughput", "around step 501" },
                   { "died after rollbacks", "nonfinite again" },
+                  { "killed", "no sign of life from node7" },
+                  { "spike that lasts, without alerts", "at step 1003" },
+                  { "slow rank at times", "a quarter of the steps" },
                   { "restarts", "lost rank 3" } };
     for (size_t c = 0; c < COUNT_OF(cases); c++)
         for (size_t i = 0; i < COUNT_OF(runs); i++) {

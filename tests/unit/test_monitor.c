@@ -170,7 +170,7 @@ static void a_plateau_is_noted(void **state) {
 }
 
 static void what_is_not_finite(void **state) {
-    static const double bad[] = { NAN, INFINITY };
+    const double bad[] = { NAN, copysign(NAN, -1), INFINITY };
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         for (int in_norm = 0; in_norm < 2; in_norm++) {
             watch w = watch_new(MONITOR_NORMAL, "", "");
@@ -180,6 +180,10 @@ static void what_is_not_finite(void **state) {
             const monitor_alert *a = find(&w, MONITOR_nonfinite);
             assert_non_null(a);
             assert_int_equal(a->policy, MONITOR_STOP);
+            str text = { 0 };
+            monitor_describe(monitor_settings_of(w.m), a, &text);
+            assert_non_null(strstr(text.text, isnan(bad[i]) ? "skipped: NaN" : "skipped: inf"));
+            str_free(&text);
             monitor_free(w.m);
         }
 }

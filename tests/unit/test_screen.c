@@ -121,6 +121,27 @@ static void how_it_ended_is_shown(void **state) {
     assert_non_null(strstr(text.text, "rank 3 ran out of memory; halve the batch"));
     assert_null(strstr(text.text, " ago")); /* it is over, not late */
     str_free(&text);
+    /* what is longer than the screen is wide continues below */
+    status = (run_status){ .state = RUN_DIED,
+                           .step = 200,
+                           .steps = 800,
+                           .tokens = 2000,
+                           .total_tokens = 8000,
+                           .checkpoint = 150,
+                           .restarts = 2,
+                           .alerts = 3 };
+    snprintf(status.cause, sizeof status.cause,
+             "process 1234 was killed or ended without a message");
+    snprintf(status.remedy, sizeof status.remedy,
+             "train.log has its last lines; the same command continues from the last checkpoint");
+    text = draw_screen((run_screen){ "runs/a", all, none, &status, 9e9, 80, 24, false, true });
+    static const char *const parts[] = {
+        "\n               last checkpoint: step 150, 2 restarts, 3 alerts\n",
+        "continues from the\n               last checkpoint\n"
+    };
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        if (!strstr(text.text, parts[i])) fail_msg("no \"%s\" in\n%s", parts[i], text.text);
+    str_free(&text);
     json_decref(none);
     series_free(all);
 }

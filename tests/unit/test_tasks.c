@@ -125,6 +125,37 @@ static void shared_beginnings_change_no_likelihood(void **state) {
     close_judge(&j);
 }
 
+/* A large batch beside a generator, whose programs take fewer tokens: an input that only they read is not written past its end. */
+static void a_batch_writes_no_input_of_smaller_programs(void **state) {
+    enum { BIG = 512 * LONG_SEQ };
+    model_config c = small_llama();
+    model_layout l = { .dt = DT_F32 };
+    judge j = { .on = { .rows = 512, .seq = LONG_SEQ } };
+    generator g;
+    assert_ok(model_new(&c, &l, &j.m));
+    j.x.comm = comm_self();
+    j.x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(j.m, j.x.plan, false);
+    assert_ok(generator_plan(j.m, j.x.plan, 16, 1, &g));
+    assert_ok(score_plan(j.m, j.x.plan, true, &j.on));
+    assert_ok(plan_commit(j.x.plan));
+    int32_t *zero = mem_alloc(BIG * sizeof *zero), *start = mem_alloc(BIG * sizeof *start),
+            *targets = mem_alloc(BIG * sizeof *targets),
+            *ranges = mem_alloc(2 * MODEL_RANGES * BIG * sizeof *ranges);
+    int64_t *ids = mem_alloc(BIG * sizeof *ids);
+    for (int i = 0; i < BIG; i++) ids[i] = start[i] = i, targets[i] = DATA_NO_TARGET;
+    model_set_batch(
+        j.m, j.x.plan,
+        &(model_batch){ zero, targets, zero, start, ids, BIG, .ranges = ranges, .previous = zero });
+    assert_memory_equal(plan_input(j.x.plan, "targets", 0), targets, BIG * sizeof *targets);
+    free(zero);
+    free(start);
+    free(targets);
+    free(ranges);
+    free(ids);
+    close_judge(&j);
+}
+
 /* A batch has less padding than the difference of two chains, or than the request that did not fit: requests of drawn lengths and
  * numbers, which have nothing in common, so that each takes its own tokens. */
 typedef struct batch_check {
@@ -560,6 +591,7 @@ int main(void) {
         cmocka_unit_test(formats_are_recognized),
         cmocka_unit_test(examples_come_before_questions),
         cmocka_unit_test(every_task_is_shown_as_defined),
+        cmocka_unit_test(a_batch_writes_no_input_of_smaller_programs),
         cmocka_unit_test(tasks_are_recognized),
         cmocka_unit_test(generated_answers_are_compared),
         cmocka_unit_test(python_draws_the_same_numbers),

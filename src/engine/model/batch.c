@@ -121,6 +121,7 @@ static void put_tokens(const model *m, plan *p, const char *name, int slot, cons
     size_t size = dt_size(in.dt);
     char *to = plan_input(p, name, slot);
     int64_t own = n / mesh_span(&m->l.mesh, shared);
+    if ((size_t)own * size > in.bytes) return; /* only programs of fewer tokens read it */
     for (int64_t i = 0; i < own;) {
         token_run run = run_at(m, shared, n, i);
         plan_put(p, to + (size_t)i * size, (const char *)from + (size_t)run.from * size,

@@ -89,7 +89,7 @@ void plan_add_input(plan *p, const prog_val *v, int layers) {
         char name[REGION_NAME];
         snprintf(name, sizeof name, ".%s", v->name);
         at = plan_region(p, name, 0);
-        p->region[at].input = (input_info){ v->dt, v->pl };
+        p->region[at].input = (input_info){ .dt = v->dt, .pl = v->pl };
     }
     /* one input, one part of it; rows are divided before */
     axis_set differs = placement_axes(p->region[at].input.pl, PL_S) ^ placement_axes(v->pl, PL_S);
@@ -98,7 +98,7 @@ void plan_add_input(plan *p, const prog_val *v, int layers) {
     bool one = v->shared || (v->per_layer && !v->per_micro);
     size_t slots = one ? 1 : (size_t)p->input_slots;
     size_t stride = MAX(p->region[at].stride, slots > 1 ? align_up(bytes, INPUT_ALIGN) : bytes);
-    p->region[at].stride = stride;
+    p->region[at].stride = p->region[at].input.bytes = stride;
     p->region[at].bytes = MAX(p->region[at].bytes, stride * slots);
 }
 

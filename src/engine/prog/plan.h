@@ -144,6 +144,7 @@ void *plan_input(const plan *p, const char *name, int slot);
 typedef struct input_info {
     dtype dt;
     placement pl; /* as programs recorded it: which part of it this rank holds */
+    size_t bytes; /* of a slot */
 } input_info;
 /* @return false when no program has it. */
 bool plan_input_info(const plan *p, const char *name, input_info *out);

@@ -146,7 +146,9 @@ void monitor_describe(const monitor_settings *s, const monitor_alert *a, str *ou
     char threshold[32];
     snprintf(threshold, sizeof threshold, "%g", s->threshold[a->id]);
     add_meaning(out, &monitor_table[a->id], threshold);
-    if (monitor_table[a->id].threshold[MONITOR_NORMAL] > 0 || !isfinite(a->value))
+    if (isnan(a->value)) /* its sign means nothing */
+        str_add(out, ": NaN");
+    else if (monitor_table[a->id].threshold[MONITOR_NORMAL] > 0 || isinf(a->value))
         str_add(out, ": %.4g", a->value);
     if (isfinite(a->limit) && a->limit > 0 && a->limit != s->threshold[a->id])
         str_add(out, " (limit %.4g)", a->limit);

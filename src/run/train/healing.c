@@ -61,11 +61,12 @@ err healing_stop(const trainer *t) {
 static err stop_not_finite(const trainer *t, const monitor_alert *a) {
     const run_alerts *r = &t->alerts;
     return err_exit(
-        err_hint(ERR("step %lld: the %s is %g%s%s", (long long)a->step,
-                     isfinite(t->state.loss) ? "gradient norm" : "loss", a->value,
-                     r->op.len ? "; " : "", r->op.len ? r->op.text : ""),
+        err_hint(ERR("step %lld: the %s is %s%s%s", (long long)a->step,
+                     isfinite(t->state.loss) ? "gradient norm" : "loss",
+                     isnan(a->value) ? "NaN" : "infinite", r->op.len ? "; " : "",
+                     r->op.len ? r->op.text : ""),
                  "lower optimizer.lr or lengthen lr_scheduler.warmup; alerts.policy=nonfinite=skip "
-                 "leaves such steps out, =rollback goes back. The last checkpoint is intact"),
+                 "leaves such steps out, =rollback goes back"),
         EXIT_ALERT);
 }
 

@@ -10,10 +10,14 @@
 #include "report_internal.h"
 
 /* ---- parts of a run ---------------------------------------------------------------------------- */
-/* @return the median of a column over rows [from, to) of the run, as parts of 1. NaN: no value there. */
-static double median_between(const run_report *r, const series_column *c, double from, double to) {
+/* @return a quantile of a column over rows [from, to) of the run, as parts of 1. NaN: no value there. */
+static double quantile_between(const run_report *r, const series_column *c, double from, double to,
+                               double q) {
     return report_quantile_between(c, (int64_t)(from * (double)r->rows),
-                                   (int64_t)(to * (double)r->rows), 0.5);
+                                   (int64_t)(to * (double)r->rows), q);
+}
+static double median_between(const run_report *r, const series_column *c, double from, double to) {
+    return quantile_between(r, c, from, to, 0.5);
 }
 static double column_median(const run_report *r, const char *name, double from, double to) {
     return median_between(r, series_find(r->all, name), from, to);
@@ -33,17 +37,34 @@ static double share_within(const run_report *r, const char *name, double from, d
     return n ? (double)inside / (double)n : NAN;
 }
 
-/* The column whose median over the last half is largest, among those named PREFIX + a name. */
-static const series_column *largest_of(const run_report *r, const char *prefix, double *largest) {
+/* The column whose quantile over the last half is largest, among those named PREFIX + a name. */
+static const series_column *largest_quantile_of(const run_report *r, const char *prefix, double q,
+                                                double *largest) {
     const series_column *found = NULL;
     *largest = -INFINITY;
     for (int i = 0; i < series_columns(r->all); i++) {
         const series_column *c = series_at(r->all, i);
         if (!str_starts(c->name, prefix)) continue;
-        double v = median_between(r, c, 0.5, 1);
+        double v = quantile_between(r, c, 0.5, 1, q);
         if (v > *largest) *largest = v, found = c;
     }
     return found;
+}
+static const series_column *largest_of(const run_report *r, const char *prefix, double *largest) {
+    return largest_quantile_of(r, prefix, 0.5, largest);
+}
+
+/* @return the median over the columns of their quantiles over the last half. NaN: fewer than `least` columns */
+static double middle_quantile_of(const run_report *r, const char *prefix, double q, int least) {
+    double v[1024];
+    int n = 0;
+    for (int i = 0; i < series_columns(r->all) && n < 1024; i++) {
+        const series_column *c = series_at(r->all, i);
+        if (str_starts(c->name, prefix) && !str_ends(c->name, ".other"))
+            v[n++] = quantile_between(r, c, 0.5, 1, q);
+    }
+    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
+    return n >= least ? v[(n - 1) / 2] : NAN;
 }
 
 /* A finding whose evidence is one number: it holds where `value` is more than `limit`, and shows `shown` in `text`. */
@@ -56,9 +77,11 @@ static const series_column *largest_of(const run_report *r, const char *prefix, 
 
 /* ---- how it ended -------------------------------------------------------------------------------- */
 static bool finds_died(const run_report *r, str *s) {
-    if (!*r->events.failure) return false;
-    str_add(s, "the run ended at step %.0f: %s", r->events.failure_step, r->events.failure);
-    return true;
+    if (*r->events.failure)
+        str_add(s, "the run ended at step %.0f: %s", r->events.failure_step, r->events.failure);
+    else if (r->status.state == RUN_DIED) /* it was killed, and could not say so */
+        str_add(s, "the run ended at step %lld: %s", (long long)r->status.step, r->status.cause);
+    return s->len > 0;
 }
 
 static bool finds_restarts(const run_report *r, str *s) {
@@ -221,22 +244,9 @@ static bool finds_gradient_vanished(const run_report *r, str *s) {
     return true;
 }
 
-/* @return the median over the columns of their medians over the last half. */
-static double median_block(const run_report *r, const char *prefix) {
-    double v[1024];
-    int n = 0;
-    for (int i = 0; i < series_columns(r->all) && n < 1024; i++) {
-        const series_column *c = series_at(r->all, i);
-        if (str_starts(c->name, prefix) && !str_ends(c->name, ".other"))
-            v[n++] = median_between(r, c, 0.5, 1);
-    }
-    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
-    return n > 2 ? v[n / 2] : NAN;
-}
-
 static bool finds_uneven_blocks(const run_report *r, str *s) {
     static const char prefix[] = "blocks.grad_norm.";
-    double largest, middle = median_block(r, prefix);
+    double largest, middle = middle_quantile_of(r, prefix, 0.5, 3);
     const series_column *c = largest_of(r, prefix, &largest);
     if (!c || str_ends(c->name, ".other") || !(largest > 10 * middle)) return false;
     str_add(s, "the gradient norm of block %s is %.0f times that of the median block",
@@ -326,14 +336,21 @@ static bool finds_batch_too_large(const run_report *r, str *s) {
 }
 
 /* ---- time -------------------------------------------------------------------------------------- */
+/* Of a rank that is slow now and then, as beside another process, the median shows nothing. Where all are, the machine is. */
 static bool finds_slow_rank(const run_report *r, str *s) {
     static const char prefix[] = "ranks.ratio.";
-    double ratio;
-    const series_column *c = largest_of(r, prefix, &ratio);
-    if (!c || !(ratio > 1.15)) return false;
-    str_add(s, "rank %s computes for %.2f times the median of the ranks with the same work",
-            c->name + strlen(prefix), ratio);
-    return true;
+    double ratio, often;
+    const series_column *c = largest_of(r, prefix, &ratio),
+                        *d = largest_quantile_of(r, prefix, 0.75, &often);
+    if (c && ratio > 1.15)
+        str_add(s, "rank %s computes for %.2f times the median of the ranks with the same work",
+                c->name + strlen(prefix), ratio);
+    else if (d && often > 1.3 * fmax(1, middle_quantile_of(r, prefix, 0.75, 2)))
+        str_add(s,
+                "rank %s computes for %.2f times the median of the ranks with the same work, or "
+                "longer, in a quarter of the steps since the middle of the run",
+                d->name + strlen(prefix), often);
+    return s->len > 0;
 }
 
 /* Whether a row has as many sequences and as long ones as the last: a ramp or a curriculum changes the speed. */
@@ -401,14 +418,16 @@ static bool finds_communication(const run_report *r, str *s) {
 FINDS_ABOVE(pipeline_bubble, column_median(r, "bubble", 0.1, 1), 0.3,
             "the pipeline's ranks wait for %.0f %% of the step time", 100 * v)
 
-/* Grows in each third of the run, and by a fifth in all; the first tenth fills caches. */
+/* Grows through the second half of the run, from eighth to eighth, and by a fifth in all; the first tenth fills caches. */
 static bool grows(const run_report *r, const char *name, double *from, double *to) {
-    double part[4];
-    for (int i = 0; i < 4; i++)
-        part[i] = column_median(r, name, 0.1 + 0.225 * i, 0.1 + 0.225 * (i + 1));
-    *from = part[0], *to = part[3];
-    return part[1] > 1.02 * part[0] && part[2] > 1.02 * part[1] && part[3] > 1.02 * part[2] &&
-           *to > 1.2 * *from;
+    enum { PARTS = 8 };
+    double part[PARTS];
+    bool always = true;
+    for (int i = 0; i < PARTS; i++)
+        part[i] = column_median(r, name, 0.1 + 0.9 * i / PARTS, 0.1 + 0.9 * (i + 1) / PARTS);
+    for (int i = PARTS / 2; i < PARTS; i++) always &= part[i] > 1.01 * part[i - 1];
+    *from = part[0], *to = part[PARTS - 1];
+    return always && *to > 1.2 * *from;
 }
 
 static bool finds_memory_grows(const run_report *r, str *s) {

@@ -8,8 +8,8 @@
  *     ranks          0 ....#...                                                             ranks
  *     alerts         step 900: loss_spike ...                                               alerts
  *
- * Lines are made one by one, each cut to the width in columns, not bytes; a screen that is too low loses the
- * second curve first, then ranks, then the breakdown. */
+ * Lines are made one by one, each cut to the width in columns, not bytes; the state, its cause and alerts continue below where the
+ * screen is high enough. A screen that is too low loses the second curve first, then ranks, then the breakdown. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +71,36 @@ static screen_line begin_screen_line(const run_screen *s, str *out, const char *
 
 static void end_screen_line(const screen_line *l) { str_add(l->out, "\n"); }
 
+/* @return the bytes of a text that fit into `columns`, to the end of a part or a word. 0: there is no such end */
+static int fitting_part(const char *text, int columns) {
+    int word = 0, part = 0;
+    for (int i = 1; i <= columns; i++) {
+        if (text[i] != ' ') continue;
+        word = i;
+        if (strchr(",;", text[i - 1])) part = i;
+    }
+    return 2 * part > columns ? part : word;
+}
+
+/* Text that continues in up to `most` lines below. @return how many it took */
+static int add_wrapped(screen_line *l, const char *color, const char *text, int most) {
+    int more = 0;
+    add_color(l, color);
+    for (; more < most && (int)strlen(text) > l->s->width - l->columns; more++) {
+        int n = fitting_part(text, l->s->width - l->columns);
+        if (n == 0) break;
+        add_text(l, "%.*s", n, text);
+        add_color(l, no_color);
+        end_screen_line(l);
+        *l = begin_screen_line(l->s, l->out, "");
+        add_color(l, color);
+        text += n + 1;
+    }
+    add_columns(l, text);
+    add_color(l, no_color);
+    return more;
+}
+
 /* ---- values ----------------------------------------------------------------------------------------- */
 /* @return the mean of the last values, at most `most` of them. */
 static double recent_mean(const run_screen *s, const char *name, int64_t most) {
@@ -82,7 +112,8 @@ static double recent_mean(const run_screen *s, const char *name, int64_t most) {
     return n ? sum / (double)n : NAN;
 }
 
-static void draw_status(const run_screen *s, str *out) {
+/* @param most lines below the first @return lines drawn below it */
+static int draw_status(const run_screen *s, int most, str *out) {
     static const char *const colors[RUN_STATE_COUNT] = { [RUN_UNKNOWN] = dim_text,
                                                          [RUN_RUNNING] = green,
                                                          [RUN_FINISHED] = green,
@@ -93,24 +124,23 @@ static void draw_status(const run_screen *s, str *out) {
     add_color(&l, bold);
     add_text(&l, "%s  ", s->name);
     add_color(&l, no_color);
-    add_color(&l, colors[s->status->state]);
     status_line(s->status, &text);
-    add_columns(&l, text.text);
-    add_color(&l, no_color);
+    int more = add_wrapped(&l, colors[s->status->state], text.text, most);
     end_screen_line(&l);
     str_free(&text);
+    return more;
 }
 
-/* @return lines drawn. */
-static int draw_cause(const run_screen *s, str *out) {
+/* @return lines drawn, at most `most`. */
+static int draw_cause(const run_screen *s, int most, str *out) {
     if (!*s->status->cause) return 0;
     screen_line l = begin_screen_line(s, out, run_state_names[s->status->state]);
-    add_color(&l, red);
-    add_columns(&l, s->status->cause);
-    add_color(&l, no_color);
-    if (*s->status->remedy) add_text(&l, "; %s", s->status->remedy);
+    str text = { 0 };
+    str_add(&text, *s->status->remedy ? "%s; %s" : "%s", s->status->cause, s->status->remedy);
+    int more = add_wrapped(&l, red, text.text, most - 1);
     end_screen_line(&l);
-    return 1;
+    str_free(&text);
+    return 1 + more;
 }
 
 static void draw_headline(const run_screen *s, str *out) {
@@ -285,14 +315,14 @@ static int draw_alerts(const run_screen *s, int most, str *out) {
         if (!kind || (strcmp(kind, "alert") && strcmp(kind, "failure"))) continue;
         const char *name = json_string_value(json_object_get(e, "alert"));
         const char *text = json_string_value(json_object_get(e, "message"));
-        screen_line l = begin_screen_line(s, out, drawn++ ? "" : "alerts");
-        add_color(&l, red);
-        add_text(&l, "step %lld: %s: ", (long long)json_integer_value(json_object_get(e, "step")),
-                 name ? name : "failure");
-        add_columns(&l, text ? text : "");
-        add_color(&l, no_color);
         const char *remedy = json_string_value(json_object_get(e, "remedy"));
-        if (remedy) add_columns(&l, "; "), add_columns(&l, remedy);
+        str all = { 0 };
+        screen_line l = begin_screen_line(s, out, drawn++ ? "" : "alerts");
+        str_add(&all, "step %lld: %s: %s%s%s",
+                (long long)json_integer_value(json_object_get(e, "step")), name ? name : "failure",
+                text ? text : "", remedy ? "; " : "", remedy ? remedy : "");
+        drawn += add_wrapped(&l, red, all.text, MIN(1, most - drawn));
+        str_free(&all);
         end_screen_line(&l);
     }
     if (drawn || !most) return drawn;
@@ -306,9 +336,9 @@ static int draw_alerts(const run_screen *s, int most, str *out) {
 void report_draw_screen(const run_screen *s, str *out) {
     int ranks = count_ranks(s), left = s->height - 1; /* lines below the first */
     size_t from = out->len;
-    draw_status(s, out);
+    left -= draw_status(s, left >= 8 ? 2 : 0, out);
     if (left > 0) draw_headline(s, out), left--;
-    if (left >= 5) left -= draw_cause(s, out);
+    if (left >= 5) left -= draw_cause(s, left >= 12 ? 4 : 1, out);
     bool breakdown = left >= 4, has_ranks = ranks > 0 && left >= 8;
     int rank_lines = has_ranks ? MIN(3, (ranks - 1) / MAX(1, s->width - LABEL - 6) + 1) : 0;
     int alerts = left >= 6 ? MIN(4, 1 + left / 10) : 0;

@@ -75,26 +75,43 @@ static void measure_before(const series_column *loss, int64_t i, double *mean, d
     *deviation = n ? sqrt(fmax(squares / (double)n - *mean * *mean, 0)) : NAN;
 }
 
-/* Whether a loss is a spike although the run raised no alert, which a preset or a threshold may have turned off. Judges
- * by more than the alert does: a run that had alerts on has decided already. */
-static bool stands_out(const series_column *loss, int64_t i, double mean, double deviation) {
-    double v = series_value(loss, i), next = i + 1 < loss->n ? series_value(loss, i + 1) : NAN;
-    return i >= 50 && v > mean + 8 * deviation && v > 1.15 * mean && next < (v + mean) / 2;
+/* Finds a spike that begins at a loss although the run raised no alert, which a preset or a threshold may have turned off. Judges by
+ * more than the alert does: a run that had alerts on has decided already. A spike may last, but falls to half of its height again;
+ * else the loss has diverged. @return the first loss after it, or i: none begins here */
+static int64_t spike_end(const series_column *loss, int64_t i, double mean, double deviation,
+                         int64_t *peak) {
+    enum { LONGEST = 1000, LEAST = 20 };
+    int64_t end = MIN(loss->n, i + 1 + MIN((int64_t)LONGEST, MAX((int64_t)LEAST, loss->n / 50)));
+    double v = series_value(loss, i);
+    *peak = i;
+    if (i < 50 || !(v > mean + 8 * deviation) || !(v > 1.15 * mean)) return i;
+    for (int64_t k = i + 1; k < end; k++) {
+        double at = series_value(loss, k);
+        if (at < (series_value(loss, *peak) + mean) / 2) return k;
+        if (at > series_value(loss, *peak)) *peak = k;
+    }
+    return i;
 }
 
 /* The run decides what a spike is (the alert loss_spike) and notes it with each step. */
 void report_find_spikes(run_report *r) {
     const series_column *loss = series_find(r->all, "loss"), *data = series_find(r->all, "windows");
     const series_column *spike = series_find(r->all, "is_spike");
-    for (int64_t i = 0; i < loss->n; i++) {
-        double v = series_value(loss, i), mean, deviation;
-        int64_t row = series_row(loss, i);
-        if (!isfinite(v)) continue;
+    for (int64_t i = 0, next; i < loss->n; i = next) {
+        double mean, deviation;
+        int64_t at = i;
+        next = i + 1;
+        if (!isfinite(series_value(loss, i))) continue;
         measure_before(loss, i, &mean, &deviation);
-        if (!(series_in_row(spike, row) > 0) && !stands_out(loss, i, mean, deviation)) continue;
+        if (!(series_in_row(spike, series_row(loss, i)) > 0)) {
+            int64_t end = spike_end(loss, i, mean, deviation, &at);
+            if (end == i) continue;
+            next = end;
+        }
+        int64_t row = series_row(loss, at);
         add_spike(r,
-                  (loss_spike){ .step = series_step(r->all, loss, i),
-                                .loss = v,
+                  (loss_spike){ .step = series_step(r->all, loss, at),
+                                .loss = series_value(loss, at),
                                 .mean = mean,
                                 .deviation = deviation,
                                 .document = -1,
