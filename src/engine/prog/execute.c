@@ -198,7 +198,7 @@ static void call_parts(exec *x, const op_call *c, int n, const instance *in, con
     if (x->probe.trace) {
         int at = trace_call_begin(x->probe.trace, c);
         ops_run_group(x->plan->backend, c, n);
-        trace_call_end(x->probe.trace, at, c, in, o, micro);
+        trace_call_end(x->probe.trace, at, c, n, in, o, micro);
     } else if (x->probe.timer) {
         timed_calls(x, c, n);
     } else {
