@@ -167,7 +167,7 @@ int chain_slot_owner(const chain *c, int rank, int chunk) {
     return chunk;
 }
 
-/* Values that programs of the chain carry: those from 0 on. */
+/* @return how many values programs of the chain carry: those from 0 on. */
 static int carried_values(const chain *c) {
     int n = 0;
     for (int i = 0; i < CARRIES; i++) {
@@ -178,7 +178,7 @@ static int carried_values(const chain *c) {
     return n;
 }
 
-/* Of a slot: the values and, in training, behind them their gradients. */
+/* @return the bytes of a slot: of the values and, in training, of their gradients behind them. */
 static size_t carried_bytes(const chain_plan *k) {
     return k->res_bytes * (size_t)carried_values(&k->c) * (is_training(k) ? 2 : 1);
 }
@@ -411,7 +411,7 @@ static char *carried_in_slot(const plan *p, const chain_plan *k, const chunk_pla
            (size_t)i * k->res_bytes;
 }
 
-/* NULL for a gradient that no program has left yet: none behind this one reads the value. */
+/* @return NULL for a gradient that no program has left yet: none behind this one reads the value. */
 static char *carried_at(const spot *s, val v) {
     const prog *g = s->in->p;
     int next = s->u->k.from + s->index; /* the first block, or the last program, behind it */

@@ -595,7 +595,7 @@ static err run_step_list(const chain_run *r, int only, exec_tape *micro, exec_ta
     return OK;
 }
 
-/* After a step: whether all rows of fp8 that are in use will have a scale in the next one. A tensor of zeros sets none,
+/* Finds after a step whether all rows of fp8 that are in use will have a scale in the next one. A tensor of zeros sets none,
  * such as the gradients behind a matrix that starts at zero. Ranks share the rows, so that all find the same. */
 static err find_scaled(exec *x, const chain_plan *k) {
     if (!k->c.end || x->scaled) return OK;
