@@ -41,8 +41,7 @@ static void memory_line(const trainer *t) {
     str_add(&text, "%s", str_bytes(size, sizeof size, (double)plan_bytes(p, NULL)));
     for (size_t g = 0; g < COUNT_OF(groups); g++) {
         size_t sum = 0;
-        for (int k = 0; groups[g].regions[k]; k++)
-            sum += plan_bytes(p, groups[g].regions[k]);
+        for (int k = 0; groups[g].regions[k]; k++) sum += plan_bytes(p, groups[g].regions[k]);
         str_add(&text, "%s %s %s", g ? "," : ":", groups[g].label,
                 str_bytes(size, sizeof size, (double)sum));
     }
