@@ -97,8 +97,6 @@ static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) 
     c->layer_scalars = draw(key, at, 4) == 0;
     c->backout = draw(key, at, 4) == 0;
     c->smear = draw(key, at, 4) == 0;
-    c->weightless_norms = draw(key, at, 3) == 0;
-    c->embedding_norm = draw(key, at, 3) == 0;
     fill_rope_lists(c);
     model_config_normalize(c); /* facts that do not matter to this model are left out */
     assert_ok(model_check(c));
