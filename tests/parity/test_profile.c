@@ -2,6 +2,8 @@
  * into the plan; and neither changes what is trained. */
 #include "support/train.h"
 
+#include <math.h>
+
 static void profile(test_folder *f, const char *name, int ranks, bool memory, settings own) {
     settings common = { SETTINGS_OF_ONE("2"),
                         "training.steps",
@@ -150,12 +152,13 @@ static void all_ranks_are_in_one_trace(void **state) {
 }
 
 /* ---- memory -------------------------------------------------------------------------------------- */
-/* Live bytes never exceed the planned ones, and nothing saved is live before the first op of a step. */
-static void check_memory(test_folder *f, const char *name, int ranks) {
+/* Live bytes never exceed the planned ones, and nothing saved is live before the first op of a step.
+ * @return the most bytes that are live between programs */
+static double check_memory(test_folder *f, const char *name, int ranks) {
     char path[64];
     snprintf(path, sizeof path, "%s/profile/memory.json", name);
     json_t *events = read_events(f, path), *steps = logged_steps(f, name);
-    double planned = logged_number(steps, 0, "plan_mem"), most = 0, saved = 0;
+    double planned = logged_number(steps, 0, "plan_mem"), most = 0, saved = 0, passed = 0;
     int moments = 0, seen_ranks = 0;
     for (size_t i = 0; i < json_array_size(events); i++) {
         const json_t *e = json_array_get(events, i), *args = json_object_get(e, "args");
@@ -167,6 +170,7 @@ static void check_memory(test_folder *f, const char *name, int ranks) {
         json_object_foreach((json_t *)(uintptr_t)args, key, v) sum += json_number_value(v);
         if (moments++ == 0) assert_true(number_of(args, "saved for backward") < planned / 4);
         saved = MAX(saved, number_of(args, "saved for backward"));
+        passed = MAX(passed, number_of(args, "residual"));
         most = MAX(most, sum);
     }
     assert_true(moments > 20 && saved > 0);
@@ -174,6 +178,39 @@ static void check_memory(test_folder *f, const char *name, int ranks) {
     assert_int_equal(seen_ranks, ranks);
     json_decref(events);
     json_decref(steps);
+    return passed;
+}
+
+/* @return the bytes of the plan that the log's line on memory has in none of its groups */
+static double unlisted_bytes(test_folder *f, const char *name) {
+    char path[64], unit;
+    double bytes = 0, value;
+    int n = 0;
+    snprintf(path, sizeof path, "%s/train.log", name);
+    char *text = folder_read(f, path);
+    size_t at = 0;
+    while (text[at] && !str_starts(text + at, "  memory ")) at++;
+    for (; text[at] && text[at] != '\n'; at++) {
+        if (sscanf(text + at, " %lf %ciB", &value, &unit) != 2) continue;
+        bytes += (n++ ? -value : value) * (unit == 'K' ? 1 << 10 : 1 << 20);
+        at += strcspn(text + at, "B,;:");
+    }
+    assert_int_equal(n, 6);
+    free(text);
+    return bytes;
+}
+
+/* Values that programs carry are live between them, and listed with the activations. */
+static void carried_values_are_counted(void **state) {
+    test_folder *f = *state;
+    profile(f, "plain", 1, true,
+            (settings){ "training.local_batch_size", "4", "training.seq_len", "128" });
+    profile(f, "carrying", 1, true,
+            (settings){ "training.local_batch_size", "4", "training.seq_len", "128",
+                        "model.layer_scalars", "true", "model.backout", "true" });
+    assert_true(check_memory(f, "carrying", 1) > check_memory(f, "plain", 1));
+    double more = unlisted_bytes(f, "carrying") - unlisted_bytes(f, "plain");
+    if (!(fabs(more) < 64 << 10)) fail_msg("%.0f bytes more are not listed", more);
 }
 
 static void memory_fits_into_the_plan(void **state) {
@@ -198,6 +235,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(one_rank_is_traced, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(all_ranks_are_in_one_trace, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(memory_fits_into_the_plan, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(carried_values_are_counted, folder_setup, folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,6 +34,39 @@ static void carried_values_do_not_depend_on_the_layout(void **state) {
     agrees_everywhere(*state, own, NULL, 0);
 }
 
+/* Stages of GPipe send all microbatches on before the first comes back, and with each the values that it carries: more messages
+ * than may be under way at a time. */
+static void stages_send_any_number_of_microbatches(void **state) {
+    test_folder *f = *state;
+    static const char *const carries[] = { "false", "true" };
+    for (size_t k = 0; k < COUNT_OF(carries); k++) {
+        settings common = { SETTINGS_FOR_RANKS("4"),
+                            "training.global_batch_size",
+                            "40",
+                            "training.local_batch_size",
+                            "1",
+                            "model.layer_scalars",
+                            carries[k],
+                            "model.backout",
+                            carries[k] };
+        settings stages = { "parallelism.pipeline_parallel_degree", "2",
+                            "parallelism.pipeline_parallel_schedule", "GPipe" };
+        char one[8], many[8];
+        snprintf(one, sizeof one, "one%zu", k);
+        snprintf(many, sizeof many, "many%zu", k);
+        assert_ok(run_on_ranks(f, one, common, (settings){ NULL }, 1));
+        assert_ok(run_on_ranks(f, many, common, stages, 2));
+        json_t *x = logged_steps(f, one), *y = logged_steps(f, many);
+        assert_int_equal(json_array_size(x), json_array_size(y));
+        for (size_t i = 0; i < json_array_size(x); i++) {
+            double a = logged_number(x, i, "loss"), b = logged_number(y, i, "loss");
+            if (!(fabs(a - b) <= 1e-5 * a)) fail_msg("step %zu: %.8g, one rank %.8g", i, b, a);
+        }
+        json_decref(x);
+        json_decref(y);
+    }
+}
+
 static void a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout(void **state) {
     agrees_everywhere(*state,
                       (settings){ "training.batch_ramp_start", "4", "training.batch_ramp", "50%",
@@ -210,6 +243,7 @@ int main(void) {
         T(every_layout_logs_the_same_losses),
         T(dropout_clipping_and_recompute_do_not_depend_on_the_layout),
         T(carried_values_do_not_depend_on_the_layout),
+        T(stages_send_any_number_of_microbatches),
         T(a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout),
         T(a_staged_batch_of_aligned_documents_does_not_depend_on_the_layout),
         T(lengths_in_tokens_and_time_do_not_depend_on_the_layout),

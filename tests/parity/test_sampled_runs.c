@@ -165,10 +165,17 @@ static int draw_facts(rng_key key, uint64_t *at, bool experts, const char *group
     static const struct {
         const char *name, *value;
     } facts[] = {
-        { "model.value_embedding_step", "2" }, { "model.weightless_norms", "true" },
-        { "model.embedding_norm", "true" },    { "model.logit_softcap", "4" },
-        { "model.sliding_window", "9" },       { "model.full_attention_step", "3" },
-        { "model.init", "uniform" },           { "model.activation", "relu2" },
+        { "model.value_embedding_step", "2" },
+        { "model.weightless_norms", "true" },
+        { "model.embedding_norm", "true" },
+        { "model.logit_softcap", "4" },
+        { "model.sliding_window", "9" },
+        { "model.full_attention_step", "3" },
+        { "model.init", "uniform" },
+        { "model.activation", "relu2" },
+        { "model.layer_scalars", "true" },
+        { "model.backout", "true" },
+        { "model.smear", "true" },
     };
     int n = 0;
     bool window = false;

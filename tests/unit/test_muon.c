@@ -4,6 +4,7 @@
 #include "support/optim.h"
 
 #include "prog/prog_internal.h"
+#include "prog/trace.h"
 
 static const double LR = 0.02;
 
@@ -246,8 +247,68 @@ static void a_group_orthogonalizes_each_matrix_once(void **state) {
     }
 }
 
+/* ---- groups ------------------------------------------------------------------------------------ */
+static int largest_group;
+/* Runs the last call of a group first: their order must not matter. */
+static void run_backward(const op_call *c, int n) {
+    largest_group = MAX(largest_group, n);
+    while (n > 0) call_on_cpu(&c[--n]);
+}
+
+typedef struct update_sums {
+    uint64_t weights; /* a hash of all */
+    op_work work;     /* of the calls, as a trace has them */
+} update_sums;
+static void hash_weight(void *ctx, const element *e) {
+    update_sums *s = ctx;
+    s->weights = hash_bytes(e->p, sizeof *e->p, s->weights);
+}
+
+static update_sums update_with(const op_backend *b) {
+    model_config c = small_llama();
+    comm *end = comm_self();
+    optim_fixture r = { 0 };
+    optim_settings s = settings_of(OPTIM_MUON);
+    update_sums sums = { 0 };
+    trace_row *rows;
+    s.muon_beta2 = 0.9;
+    assert_ok(model_new(&c, &(model_layout){ .dt = DT_F32 }, &r.m));
+    r.p = plan_new(&model_lay(r.m)->mesh, b, 1);
+    model_reserve(r.m, r.p, true);
+    assert_ok(optim_new(&s, r.m, r.p, &r.o));
+    assert_ok(plan_commit(r.p));
+    model_init(r.m, r.p, 42);
+    r.x = (exec){ .plan = r.p, .comm = end };
+    fill_gradients(&r, 0);
+    exec_trace *t = trace_begin(&r.x);
+    assert_ok(optim_step(r.o, &r.x, LR, 1));
+    assert_ok(trace_end(t));
+    for (int i = 0, n = trace_rows(t, &rows); i < n; i++)
+        sums.work.bytes += rows[i].work.bytes, sums.work.flops += rows[i].work.flops;
+    each_element(&r, hash_weight, &sums);
+    free(rows);
+    trace_free(t);
+    fixture_free(&r);
+    comm_free(end);
+    return sums;
+}
+
+/* Calls that run together change the same weights, and a trace counts the work of all of them. */
+static void groups_of_calls_do_what_single_ones_do(void **state) {
+    static watched_kernels kernels;
+    op_backend grouping = backend_copied(&kernels);
+    for (int i = OP_NONE + 1; i < OP_COUNT; i++)
+        if (op_flags((op_code)i) & OPF_UPDATE) kernels.own[i].run_group = run_backward;
+    update_sums single = update_with(ops_cpu(OPS_ISA_BEST)), grouped = update_with(&grouping);
+    assert_true(largest_group > 4);
+    assert_true(single.weights == grouped.weights);
+    assert_true(single.work.bytes > 0 && single.work.bytes == grouped.work.bytes);
+    assert_true(single.work.flops == grouped.work.flops);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(groups_of_calls_do_what_single_ones_do),
         cmocka_unit_test(each_option_is_what_its_paper_states),
         cmocka_unit_test(rows_without_gradients_stay_finite),
         cmocka_unit_test(a_group_orthogonalizes_each_matrix_once),

@@ -18,6 +18,7 @@ static void open_judge_of(judge *j, bool shares, int64_t rows, int64_t seq) {
     model_layout l = { .dt = DT_F32 };
     c.vocab = VOCAB;
     c.smear = true; /* reads the token before, which is not always in the row before */
+    c.layer_scalars = c.backout = true;
     *j = (judge){ 0 };
     assert_ok(model_new(&c, &l, &j->m));
     j->x.comm = comm_self();
@@ -191,6 +192,21 @@ static void batches_have_little_padding(void **state) {
         assert_int_equal(b.done, n);
     }
     close_judge(&j);
+}
+
+/* Chains of a last batch use memory of the chain of whole batches. */
+static void smaller_chains_take_no_memory(void **state) {
+    static const char *const regions[] = { "residual", "carried" };
+    judge one, all;
+    open_judge_of(&one, false, 32, 64);
+    open_judge_of(&all, true, 32, 64);
+    assert_int_equal(all.on.tails, SCORE_TAILS);
+    for (size_t i = 0; i < COUNT_OF(regions); i++) {
+        assert_true(plan_bytes(one.x.plan, regions[i]) > 0);
+        assert_int_equal(plan_bytes(all.x.plan, regions[i]), plan_bytes(one.x.plan, regions[i]));
+    }
+    close_judge(&one);
+    close_judge(&all);
 }
 
 /* A beginning that all questions have is computed once per batch. */
@@ -582,6 +598,7 @@ int main(void) {
         cmocka_unit_test(likelihoods_follow_the_chain_rule),
         cmocka_unit_test(shared_beginnings_change_no_likelihood),
         cmocka_unit_test(batches_have_little_padding),
+        cmocka_unit_test(smaller_chains_take_no_memory),
         cmocka_unit_test(common_beginnings_take_fewer_batches),
         cmocka_unit_test(long_texts_lose_their_beginning),
         cmocka_unit_test_setup_teardown(core_texts_begin_with_a_token, folder_setup,

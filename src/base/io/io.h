@@ -66,7 +66,7 @@ err io_append(int fd, const char *path, const void *bytes, size_t n) MUST_USE;
  * folders by a path refuses them. */
 err io_refuse_url(const char *path) MUST_USE;
 char *io_join(const char *folder, const char *name); /* "folder/name", owned (free) */
-/* "folder/name" until the end of the block. One that is too long for the buffer stays too long for the system. */
+/* PATH_IN yields "folder/name" until the end of the block. A path that is cut to the buffer is still too long for the system. */
 enum { IO_PATH_BYTES = 4096 + 64 };
 #define PATH_IN(folder, name) io_join_into((char[IO_PATH_BYTES]){ 0 }, folder, name)
 char *io_join_into(char to[IO_PATH_BYTES], const char *folder, const char *name);

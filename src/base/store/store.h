@@ -26,7 +26,7 @@
 
 /* @return whether a path names objects: "s3://bucket" or "s3://bucket/key". */
 bool store_is_url(const char *path);
-/* "url/name" until the end of the block, and owned (free). Stores take keys of 1024 bytes: what does not fit is refused. */
+/* URL_IN yields "url/name" until the end of the block, store_join an owned one (free). Stores refuse what does not fit: keys have 1024 bytes. */
 enum { STORE_URL_BYTES = 2048 };
 #define URL_IN(url, name) store_join_into((char[STORE_URL_BYTES]){ 0 }, url, name)
 char *store_join_into(char to[STORE_URL_BYTES], const char *url, const char *name);

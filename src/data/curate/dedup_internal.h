@@ -88,7 +88,7 @@ err spill_create(const char *path, int sections, uint64_t settings, spill_writer
 err spill_write(spill_writer *w, int section, const void *bytes, size_t n) MUST_USE;
 err spill_commit(spill_writer *w) MUST_USE; /* frees it, on an error too */
 void spill_abort(spill_writer *w);          /* takes NULL */
-/* "FOLDER/NAME-000012.spill" until the end of the block. */
+/* Yields "FOLDER/NAME-000012.spill", which lasts until the end of the block. */
 #define SPILL_IN(folder, name, number) spill_path((char[IO_PATH_BYTES]){ 0 }, folder, name, number)
 char *spill_path(char to[IO_PATH_BYTES], const char *folder, const char *name, int number);
 /* Removes the spill files of that name, and the folder if it is then empty. */

@@ -257,7 +257,7 @@ static void sum_word(const language_model *m, language_scratch *r, const char *w
     if (!r->listing) add_gathered(m, r, r->sum);
 }
 
-/* @return where the sum of a word is kept, on its way into the caches; NULL: it is not kept. */
+/* Prefetches the sum of a word. @return where it is kept; NULL: it is not kept. */
 static cached_word *find_cached_sum(const language_scratch *r, const char *w, size_t len) {
     enum { LINE = 64 };
     if (!r->cache || r->listing || len > CACHED_WORD) return NULL;
@@ -314,7 +314,7 @@ static size_t find_word_end(text_span text, size_t at) {
 static void embed_text(const language_model *m, language_scratch *r, text_span text) {
     memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
     r->rows = r->words = r->listed = 0;
-    /* Words by the dozen: the sums of all are asked for before the first is used. */
+    /* Takes sixteen words at a time: the sums of all are prefetched before the first is used. */
     struct {
         text_span word;
         cached_word *cached;

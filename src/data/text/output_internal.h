@@ -33,7 +33,7 @@ typedef struct sink {
 } sink;
 /* @param compress method for the parts of a folder. */
 err sink_init(sink *s, const char *path, const char *compress) MUST_USE;
-/* The path of a part, and below of its report, until the end of the block. */
+/* Yields the path of a part, and REPORT_IN below that of its report, until the end of the block. */
 #define PART_IN(s, segment) sink_part_path((char[IO_PATH_BYTES]){ 0 }, s, segment)
 char *sink_part_path(char to[IO_PATH_BYTES], const sink *s, int segment);
 err sink_begin_part(sink *s, int segment) MUST_USE;

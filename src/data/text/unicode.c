@@ -86,7 +86,7 @@ size_t utf8_valid(const char *text, size_t n) {
     for (size_t blocks_from = 3; i < n;) {
         if (i >= blocks_from && n - i > BLOCK) {
             i = valid_blocks(p, n, i);
-            blocks_from = i + BLOCK; /* where a block is refused, the reason is found */
+            blocks_from = i + BLOCK; /* a block that is refused is decoded by character */
         }
         int got = character_length(p + i, n - i);
         if (got < 0) return i;

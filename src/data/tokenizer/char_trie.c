@@ -72,7 +72,7 @@ static void number_chars(char_trie *t, const trie_key *keys, int32_t n) {
 
 /* ---- nodes ------------------------------------------------------------------------------------------- */
 
-/* A node that has still to get its children: keys[low, high) agree in their first `depth` bytes. */
+/* A node whose children are still to be added: keys[low, high) agree in their first `depth` bytes. */
 typedef struct char_task {
     uint32_t node;
     int32_t low, high;
@@ -90,7 +90,8 @@ typedef struct char_builder {
     char_task *tasks;
     char_child *children; /* of the node at hand */
     int n, cap, n_children, children_cap;
-    uint32_t from, end; /* where the search for free entries begins; none after is taken */
+    uint32_t from,
+        end; /* where the search for free entries begins, and from where on all are free */
 } char_builder;
 
 static void push_char_task(char_builder *b, char_task task) {
@@ -119,27 +120,27 @@ static bool has_free_entries(const char_builder *b, uint32_t base) {
     return true;
 }
 
-/* @return a base at which the entries of all children are free: the first that is found in a few tries, else
- * beyond all that are taken. */
+/* @return a base at which the entries of all children are free: the first that is found in a number of tries, else beyond
+ * all that are taken. The next search then begins where this one gave up: children far apart, as of a vocabulary of
+ * random pairs, hardly fit between others, and all searches together would take time that grows with its square. */
 static uint32_t find_char_base(char_builder *b) {
     enum {
-        TRIES = 32,
-        CROWDED = 64
-    }; /* entries passed in vain, after which the next search begins there */
+        TRIES = 1024,
+        CROWDED = 64 /* entries passed in vain, after which the next search begins there */
+    };
     uint32_t least = UINT32_MAX, passed = 0;
     for (int i = 0; i < b->n_children; i++) least = MIN(least, b->children[i].symbol);
     uint32_t at = MAX(b->from, least + 1);
     for (int tries = 0; tries < TRIES && at < b->end; at++, passed++) {
         if (b->t->at[at].parent == CHAR_TRIE_FREE && ++tries) {
             reserve_nodes(b->t, at - least);
-            if (has_free_entries(b, at - least)) break;
+            if (has_free_entries(b, at - least)) return at - least;
         }
-        if (passed == CROWDED) b->from = MAX(b->from, at);
+        if (passed == CROWDED && tries < CROWDED / 2) b->from = MAX(b->from, at);
     }
-    for (;; at++) {
-        reserve_nodes(b->t, at - least);
-        if (has_free_entries(b, at - least)) return at - least;
-    }
+    if (at < b->end) b->from = at, at = b->end;
+    reserve_nodes(b->t, at - least);
+    return at - least;
 }
 
 /* Groups the keys of a task by their next character, after those that end here: of equals, the last one counts.

@@ -41,7 +41,7 @@ void unigram_float_build(unigram *u, const unigram_parts *p, const trie_key *key
     f->largest = (float)largest;
 }
 
-/* Not a number compares as false. */
+/* A NaN compares as false. */
 bool unigram_float_is_near(const unigram_float *f, const unigram_work *w, size_t n) {
     return fabsf(w->carried) + (float)(n + 1) * f->largest < LARGEST;
 }

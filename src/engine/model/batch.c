@@ -201,7 +201,7 @@ static void put_previous(const model *m, plan *p, const model_batch *b, const ch
         int64_t n = MIN(own - at, (int64_t)PIECE);
         for (int64_t i = 0; i < n; i++) {
             int64_t token = run_at(m, shared, b->n, at + i).from;
-            BUG_IF(token == 0 && b->pos[token] != 0); /* the caller has it */
+            BUG_IF(token == 0 && b->pos[token] != 0); /* then the caller passes `previous` */
             piece[i] = b->tokens[token - (b->pos[token] != 0)];
         }
         plan_put(p, to + at, piece, (size_t)n * sizeof *piece);

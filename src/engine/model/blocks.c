@@ -504,7 +504,7 @@ static val embed_tokens(builder *b, token_fact which) {
 }
 
 /* Adds a share of the previous token's embedding. Where the row before is not that token's, or another rank has it, the
- * embedding of previous tokens is computed beside. */
+ * embedding of previous tokens is computed too. */
 static val with_previous(builder *b, val x) {
     bool in_order = b->mode != PROG_DECODE && !b->shares && !residual_token_axes(b, AS_RESIDUAL);
     val prev = in_order ? VAL_NONE : embed_tokens(b, TOKEN_PREVIOUS);

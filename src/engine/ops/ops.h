@@ -201,7 +201,7 @@ typedef struct op_impl {
     /* Bytes a call of these shapes needs with this many threads; data pointers are not read. NULL: 0. */
     size_t (*workspace)(const op_backend *b, const op_call *c, int threads);
     attr_set attrs; /* those it honors; others are refused when they are set */
-    /* Runs n calls that touch different memory and share a `run`, whose workspace has ops_group_workspace of them, in
+    /* Runs n calls that touch different memory and share a `run`, whose workspace has a part for each (ops_group_workspace), in
      * as few launches as it can, with the results of single calls; NULL: one by one. */
     void (*run_group)(const op_call *c, int n);
 } op_impl;

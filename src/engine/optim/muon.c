@@ -229,7 +229,7 @@ static void record_pack(const optimizer *o, prog *p, const muon_list *l, muon_ro
 static const muon_entry *round_entry(const muon_list *l, const muon_round *r) {
     return &l->entry[r->here < 0 ? r->first : r->here];
 }
-/* By the shape, which the matrices of a round share. */
+/* @return the op that unpacks a matrix: it depends on the shape, which the matrices of a round share. */
 static op_code unpack_op(const optimizer *o, const muon_entry *e) {
     op_code keeps = o->param[e->param].r->keeps[1];
     return keeps ? keeps : OP_MUON_UNPACK;
@@ -358,7 +358,8 @@ static void update_sliced(const optimizer *o, prog *p, const bucket_layers *b, m
     int me = mesh_index(&o->mesh, b->axes);
     val mine = prog_scratch(p, 2, (int64_t[]){ b->slices, b->view[0].count },
                             placement_on(b->axes, PLACE_S(1)));
-    if (!each_range(o, p, b, mine, false)) record_zero(p, mine); /* sent without a matrix in it */
+    if (!each_range(o, p, b, mine, false))
+        record_zero(p, mine); /* it is sent without a matrix in it */
     val bucket = rec_moved(p, mine, b->axes, PLACE_S(0));
     if (me < b->n) list_layer(o, p, &b->view[me], bucket, l);
     record_orthogonal(o, p, l);

@@ -283,7 +283,7 @@ static void bwd_mix(bwd_step *s) {
     prog_op f = *s->o, o;
     bwd_step named = { s->p, &f, s->sig };
     int kept = op_find(s->sig.out, s->sig.outs, "kept");
-    BUG_IF(f.out[kept] != VAL_NONE);          /* the value stays in place */
+    BUG_IF(f.out[kept] != VAL_NONE);          /* the value is kept in place */
     BUG_IF(grad_of(s, f.out[R]) != VAL_NONE); /* only the op itself reads the sum */
     if (f.out[R] == VAL_NONE) f.out[R] = f.in[X];
     f.out[kept] = f.in[PAST];

@@ -166,7 +166,7 @@ int chain_slot_owner(const chain *c, int rank, int chunk) {
     return chunk;
 }
 
-/* Values that programs of the chain carry: those from 0 on. */
+/* @return how many values programs of the chain carry: those from 0 on. */
 static int carried_values(const chain *c) {
     int n = 0;
     for (int i = 0; i < CARRIES; i++) {
@@ -177,12 +177,28 @@ static int carried_values(const chain *c) {
     return n;
 }
 
-/* Of a slot: the values and, in training, behind them their gradients. */
+/* @return the bytes of a slot: of the values and, in training, of their gradients behind them. */
 static size_t carried_bytes(const chain_plan *k) {
     return k->res_bytes * (size_t)carried_values(&k->c) * (is_training(k) ? 2 : 1);
 }
 
+/* Chains that evaluate run one after the other and leave nothing in these regions: all have those of the first one.
+ * @param first its region; -1: there is none. @return the region. */
+static int eval_region(plan *p, int first, const char *name, size_t bytes) {
+    if (first < 0) return plan_region(p, name, bytes);
+    p->region[first].bytes = MAX(p->region[first].bytes, bytes);
+    return first;
+}
+
+/* @return the first chain of the plan that evaluates, where k does too and without a pipeline; NULL: k has regions of its own. */
+static const chain_plan *first_eval(const plan *p, const chain_plan *k) {
+    for (int i = 0; i < p->chains && k->c.first->mode == PROG_EVAL && !is_pipeline(k); i++)
+        if (p->chain[i].c.first->mode == PROG_EVAL) return &p->chain[i] == k ? NULL : &p->chain[i];
+    return NULL;
+}
+
 static void add_regions(plan *p, const chain_plan *k, chunk_plan *u) {
+    const chain_plan *first = first_eval(p, k);
     size_t n = (size_t)u->slots, segments = (size_t)chunk_segments(&k->c, &u->k);
     if (is_training(k)) {
         u->slot_bytes = slot_saved_bytes(&k->c, &u->k);
@@ -192,7 +208,9 @@ static void add_regions(plan *p, const chain_plan *k, chunk_plan *u) {
                 plan_region(p, "block inputs", n * block_input_bytes(k->c.block[0]) * segments);
     }
     if (is_pipeline(k)) u->passed = plan_region(p, "pipeline", n * passed_bytes(k, &u->k));
-    if (carried_bytes(k)) u->carried = plan_region(p, "carried", n * carried_bytes(k));
+    if (carried_bytes(k))
+        u->carried =
+            eval_region(p, first ? first->chunk->carried : -1, "carried", n * carried_bytes(k));
 }
 
 /* @param owner of its slots: itself, or a chunk that was added before. */
@@ -321,7 +339,8 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     int states = (c->layers + 1) * block->set.buckets;
     while (p->params_cap < states)
         p->params = mem_reserve(p->params, &p->params_cap, p->params_cap, sizeof *p->params);
-    k->residual = plan_region(p, "residual", 2 * each);
+    const chain_plan *first = first_eval(p, k);
+    k->residual = eval_region(p, first ? first->residual : -1, "residual", 2 * each);
     k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->result]));
     if (c->last->top1 != VAL_NONE)
         k->top1 = plan_region(p, "top1", val_bytes(&c->last->val[c->last->top1]));
@@ -387,7 +406,7 @@ static char *carried_in_slot(const plan *p, const chain_plan *k, const chunk_pla
            (size_t)i * k->res_bytes;
 }
 
-/* NULL for a gradient that no program has left yet: none behind this one reads the value. */
+/* @return NULL for a gradient that no program has left yet: none behind this one reads the value. */
 static char *carried_at(const spot *s, val v) {
     const prog *g = s->in->p;
     int next = s->u->k.from + s->index; /* the first block, or the last program, behind it */

@@ -18,8 +18,9 @@ step_block *exec_step_at(exec *x);
 /* task_times.c: called before and after every list that is part of a task. */
 void task_times_note(exec *x, const instr *i, bool ends);
 int trace_call_begin(exec_trace *t, const op_call *c);
-void trace_call_end(exec_trace *t, int at, const op_call *c, const instance *in, const prog_op *o,
-                    int micro);
+/* @param c, n the calls, which ran together; in, o what the first is a part of */
+void trace_call_end(exec_trace *t, int at, const op_call *c, int n, const instance *in,
+                    const prog_op *o, int micro);
 int trace_instr_begin(exec_trace *t);
 void trace_instr_end(exec_trace *t, int at, const instr *i, const instance *in, int micro);
 /* The call of an op in an instance; addr NULL gives shapes without data. */

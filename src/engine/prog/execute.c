@@ -198,7 +198,7 @@ static void call_parts(exec *x, const op_call *c, int n, const instance *in, con
     if (x->probe.trace) {
         int at = trace_call_begin(x->probe.trace, c);
         ops_run_group(x->plan->backend, c, n);
-        trace_call_end(x->probe.trace, at, c, in, o, micro);
+        trace_call_end(x->probe.trace, at, c, n, in, o, micro);
     } else if (x->probe.timer) {
         timed_calls(x, c, n);
     } else {
@@ -588,7 +588,7 @@ static err run_step_list(const chain_run *r, int only, exec_tape *micro, exec_ta
     return OK;
 }
 
-/* After a step: whether all rows of fp8 that are in use will have a scale in the next one. A tensor of zeros sets none,
+/* Finds after a step whether all rows of fp8 that are in use will have a scale in the next one. A tensor of zeros sets none,
  * such as the gradients behind a matrix that starts at zero. Ranks share the rows, so that all find the same. */
 static err find_scaled(exec *x, const chain_plan *k) {
     if (!k->c.end || x->scaled) return OK;

@@ -23,6 +23,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- chunks ------------------------------------------------------------------------------ */
 static bool reads_residual(const prog *p, const prog_op *o) {
@@ -191,6 +192,14 @@ typedef struct slot_user {
     slot_set *from;
 } slot_user;
 
+/* The most messages that a rank sends at a time, carried values counted beside the residual: ends of a communicator hold as
+ * many (COMM_MAX_OPEN). GPipe would otherwise send those of all microbatches before it waits for one. */
+enum { MOST_SENDING = 32 };
+typedef struct sent_from {
+    int chunk, slot;
+    stage_pass what;
+} sent_from;
+
 typedef struct maker {
     const chain *c;
     step_list *out;
@@ -199,6 +208,8 @@ typedef struct maker {
     slot_set set[MAX_CHUNKS]; /* of the chunks that own them */
     slot_set input_set;
     slot_user chunk[MAX_CHUNKS], inputs;
+    sent_from sending[MOST_SENDING]; /* what is being sent, the oldest first */
+    int n_sending;
 } maker;
 
 static void take_slot(slot_user *u, int micro, int *most) {
@@ -238,15 +249,44 @@ static uint8_t *sending_chunk(maker *m, stage_pass what, int slot) {
 
 static int slot_now(const maker *m) { return m->chunk[m->task.chunk].of[m->task.micro]; }
 
+static bool is_sent_from(const maker *m, const sent_from *f, stage_pass what, int slot) {
+    return m->chunk[f->chunk].from == m->chunk[m->task.chunk].from && f->what == what &&
+           f->slot == slot;
+}
+
+/* Notes that a message is being sent, or has been. */
+static void note_sending(maker *m, bool sends, stage_pass what, int slot) {
+    int at = 0;
+    while (!sends && !is_sent_from(m, &m->sending[at], what, slot)) at++;
+    if (sends)
+        m->sending[m->n_sending++] = (sent_from){ m->task.chunk, slot, what };
+    else
+        memmove(&m->sending[at], &m->sending[at + 1],
+                (size_t)(--m->n_sending - at) * sizeof *m->sending);
+}
+
 static void add_pass(maker *m, instr_kind kind, stage_pass what, int slot) {
     add_instr(m, kind, 0);
     instr *i = &m->out->list[m->out->n - 1];
     i->pass = what;
     i->slot = slot;
     if (kind == DO_RECV) return;
+    note_sending(m, kind == DO_SEND, what, slot);
     uint8_t *sending = sending_chunk(m, what, slot);
     if (kind == DO_SENT) i->chunk = *sending - 1;
     *sending = kind == DO_SEND ? (uint8_t)(i->chunk + 1) : 0;
+}
+
+/* Waits for the oldest message first where as many are being sent as there may be. */
+static void add_send(maker *m, stage_pass what, int slot) {
+    int most = MOST_SENDING / (is_carrying(m->c) ? 1 + CARRIES : 1), chunk = m->task.chunk;
+    if (m->n_sending >= most) {
+        sent_from oldest = m->sending[0];
+        m->task.chunk = oldest.chunk;
+        add_pass(m, DO_SENT, oldest.what, oldest.slot);
+        m->task.chunk = chunk;
+    }
+    add_pass(m, DO_SEND, what, slot);
 }
 
 /* Memory that is being sent from is not written to. */
@@ -272,7 +312,7 @@ static void add_forward(maker *m) {
     bool pipelined = m->c->pipe.ranks > 1; /* else its losses are read when it has ended */
     if (m->k.last && pipelined && m->c->first->mode != PROG_DECODE) add_instr(m, DO_LOSS, 0);
     finish_sending(m, PASS_RESIDUAL, slot_now(m));
-    if (!m->k.last) add_pass(m, DO_SEND, PASS_RESIDUAL, slot_now(m));
+    if (!m->k.last) add_send(m, PASS_RESIDUAL, slot_now(m));
 }
 
 static void add_backward(maker *m) {
@@ -292,7 +332,7 @@ static void add_backward(maker *m) {
     if (m->k.first)
         add_instr(m, DO_BWD, 0);
     else
-        add_pass(m, DO_SEND, PASS_GRADIENT, slot_now(m));
+        add_send(m, PASS_GRADIENT, slot_now(m));
 }
 
 static void add_pipeline_task(maker *m, const pipeline_task *t, int rank) {

@@ -42,7 +42,8 @@ static live_kind kind_of(val_class c) {
     case VC_TEMP: return LIVE_TEMP;
     case VC_SAVED:
     case VC_BLOCK_INPUT: return LIVE_SAVED;
-    case VC_BOUNDARY: return LIVE_PASSED;
+    case VC_BOUNDARY:
+    case VC_CARRIED: return LIVE_PASSED;
     case VC_GATHERED: return LIVE_GATHERED;
     case VC_WHOLE_GRAD: return LIVE_GRADS;
     default: return LIVE_KINDS;
@@ -152,6 +153,19 @@ static void sum_lives(timeline *t, int64_t (*change)[LIVE_KINDS]) {
     }
 }
 
+<<<<<<< HEAD
+=======
+/* Regions whose values have lives. */
+static bool is_dynamic(const char *name) {
+    static const char *const names[] = { "saved",    "block inputs", "residual", "carried",
+                                         "temp",     "work",         "gathered", "whole grads",
+                                         "pipeline", "result",       "top1" };
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (!strcmp(names[i], name)) return true;
+    return false;
+}
+
+>>>>>>> review
 err timeline_make(plan *p, int which, int micros, timeline *out) {
     chain_plan *k = &p->chain[which];
     const step_list *l;

@@ -16,7 +16,7 @@
 typedef enum {
     LIVE_TEMP,     /* within a list of a program */
     LIVE_SAVED,    /* for backward, with block inputs */
-    LIVE_PASSED,   /* the residual and its gradient, between programs */
+    LIVE_PASSED,   /* the residual, values that programs carry, and their gradients */
     LIVE_GATHERED, /* parameters that are stored in slices */
     LIVE_GRADS,    /* gradients on their way to slices */
     LIVE_WORK,     /* workspace of the op */

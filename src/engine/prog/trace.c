@@ -27,6 +27,7 @@ typedef struct trace_event {
     double from, to; /* seconds since the trace began */
     int mark[2];     /* of a device, until trace_end */
     op_code op;      /* EVENT_CALL */
+    int calls;       /* that ran together */
     const prog *p;   /* NULL: outside programs */
     const prog_op *o;
     int layer, micro;
@@ -88,12 +89,16 @@ int trace_call_begin(exec_trace *t, const op_call *c) {
     return begin_trace_event(t, EVENT_CALL, c->run ? c->run->queue : QUEUE_COMPUTE);
 }
 
-void trace_call_end(exec_trace *t, int at, const op_call *c, const instance *in, const prog_op *o,
-                    int micro) {
+void trace_call_end(exec_trace *t, int at, const op_call *c, int n, const instance *in,
+                    const prog_op *o, int micro) {
     trace_event *e = &t->event[at];
     set_time(t, e, 1);
     e->op = c->op;
-    e->work = ops_work(c);
+    e->calls = n;
+    for (int i = 0; i < n; i++) {
+        op_work w = ops_work(&c[i]);
+        e->work.flops += w.flops, e->work.bytes += w.bytes, e->work.exps += w.exps;
+    }
     if (o) {
         e->p = in->p;
         e->o = o;
@@ -367,7 +372,7 @@ int trace_rows(const exec_trace *t, trace_row **out) {
                 rows[at].file = source_name(e->o->site.file),
                 rows[at].function = e->o->site.function, rows[at].line = e->o->site.line;
         }
-        rows[at].calls++;
+        rows[at].calls += e->calls;
         rows[at].seconds += e->to - e->from;
         rows[at].work.flops += e->work.flops;
         rows[at].work.bytes += e->work.bytes;

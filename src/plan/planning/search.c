@@ -119,7 +119,8 @@ static void count_experts(const searcher *s, layer_prices *p, const model *m) {
     }
 }
 
-/* @return the bytes of carried values and their gradients, of a microbatch: of a kind of blocks that leave any there is one. */
+/* @return the bytes of carried values and their gradients, of a microbatch. Of a kind of block that leaves a value the model has
+ * one. */
 static double carried_bytes_of(const layer_prices *p) {
     double carried = p->first.carried;
     for (int i = 0; i < CHAIN_KINDS; i++) carried += p->block[i].carried;

@@ -172,7 +172,7 @@ const void *holding_data(const model *m, const plan *p, const optimizer *o, cons
 /* ---- folders.c: the folders of a run's steps ---------------------------------------------------- */
 extern const char *const ckpt_root_names[CKPT_KINDS]; /* "checkpoints", "weights" */
 #define ROOT_IN(run_dir, kind) PATH_IN(run_dir, ckpt_root_names[kind])
-/* "ROOT/PREFIXstep-00000012SUFFIX" until the end of the block, and owned (free). */
+/* Both yield "ROOT/PREFIXstep-00000012SUFFIX": STEP_IN until the end of the block, step_path owned (free). */
 #define STEP_IN(root, prefix, step, suffix)                                                        \
     step_path_into((char[IO_PATH_BYTES]){ 0 }, root, prefix, step, suffix)
 char *step_path_into(char to[IO_PATH_BYTES], const char *root, const char *prefix, int64_t step,

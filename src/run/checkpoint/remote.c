@@ -32,7 +32,7 @@ typedef struct remote_folder {
     int64_t step, copy;
 } remote_folder;
 
-/* Its URL, until the end of the block. */
+/* Yields its URL, which lasts until the end of the block. */
 #define FOLDER_IN(root, folder) folder_join_into((char[IO_PATH_BYTES]){ 0 }, root, folder)
 static char *folder_join_into(char to[IO_PATH_BYTES], const char *root, remote_folder f) {
     char copy[32] = "";

@@ -17,7 +17,7 @@
 #include "prog/trace.h"
 
 /* ---- a file of all ranks' events ------------------------------------------------------------------- */
-/* A path in the run's folder of profiles, until the end of the block. */
+/* Yields a path in the run's folder of profiles, which lasts until the end of the block. */
 #define PROFILE_IN(t, ...) profile_path((char[IO_PATH_BYTES]){ 0 }, t, __VA_ARGS__)
 static char *profile_path(char to[IO_PATH_BYTES], const trainer *t, const char *fmt, ...)
     PRINTF_LIKE(3, 4);

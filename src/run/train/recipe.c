@@ -42,7 +42,7 @@ static const struct {
 typedef struct adam_group {
     const char *match;
     double lr, beta1, beta2, decay;
-    int base_width; /* from which on rates fall with the width; 0: they do not */
+    int base_width; /* above it rates fall with the width; 0: they do not */
     bool (*applies)(const model_config *c);
 } adam_group;
 static bool has_values(const model_config *c) { return c->value_step > 0; }

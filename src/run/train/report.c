@@ -28,21 +28,20 @@ static void print_field(const trainer *t, const char *label, const char *fmt, ..
 static void memory_line(const trainer *t) {
     const plan *p = t->p;
     static const struct {
-        const char *label, *regions[5];
+        const char *label, *regions[7]; /* a NULL follows the last */
     } groups[] = {
         { "weights", { "params", "copies" } },
         { "gradients", { "grads" } },
         { "optimizer", { "optimizer" } },
-        { "activations", { "saved", "block inputs", "residual", "result", "top1" } },
-        { "workspace", { "temp", "work", "gathered", "whole grads" } },
+        { "activations", { "saved", "block inputs", "residual", "carried", "result", "top1" } },
+        { "workspace", { "temp", "work", "gathered", "whole grads", "pipeline" } },
     };
     char size[32];
     str text = { 0 };
     str_add(&text, "%s", str_bytes(size, sizeof size, (double)plan_bytes(p, NULL)));
     for (size_t g = 0; g < COUNT_OF(groups); g++) {
         size_t sum = 0;
-        for (int k = 0; k < 4 && groups[g].regions[k]; k++)
-            sum += plan_bytes(p, groups[g].regions[k]);
+        for (int k = 0; groups[g].regions[k]; k++) sum += plan_bytes(p, groups[g].regions[k]);
         str_add(&text, "%s %s %s", g ? "," : ":", groups[g].label,
                 str_bytes(size, sizeof size, (double)sum));
     }

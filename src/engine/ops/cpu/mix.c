@@ -12,7 +12,7 @@ enum { MIX_RUNS = 128 };
 
 static float factor_of(const tensor *t) { return t->data ? *(const float *)t->data : 1; }
 
-/* Elements [at, at + m) of x + delta, rounded to the type of r where that is wanted. @param tmp two blocks */
+/* @return elements [at, at + m) of x + delta, rounded to the type of r and stored there where r is wanted. @param tmp two blocks */
 static const float *mix_sum(const op_call *c, int64_t at, int64_t m, float *tmp) {
     const tensor *xt = &c->in[0], *dt = &c->in[1], *rt = &c->out[0];
     const float *x = elems_get(xt, at, m, tmp);
@@ -53,7 +53,7 @@ static void CPU(mix)(const op_call *c) {
     pool_run(c->run->pool, ceil_div(n, bandwidth_task(n, c->run->pool)), mix_task, (void *)c);
 }
 
-/* by dy, added to a gradient so far. */
+/* Writes by dy plus the gradient so far, which may be absent. */
 static void put_gradient(const tensor *so_far, const tensor *to, int64_t at, int64_t m,
                          const float *dy, float by) {
     float s_tmp[BLOCK], out_tmp[BLOCK];

@@ -41,7 +41,7 @@ static void *row_pointer(const tensor *t, int64_t row, int64_t d) {
     return t->data ? (char *)t->data + (size_t)(row * d) * dt_size(t->dt) : NULL;
 }
 
-/* m of the unit at k, rounded to its type: stored, and in registers. */
+/* Computes the unit of m at k, rounded to its type: stores it, and leaves it in registers. */
 LOOP_INLINE void mix_unit(dtype t, const mix_job *j, const void *r, const void *past, void *to,
                           int64_t k, vf m[UNIT_VECS]) {
     vf p[UNIT_VECS];
@@ -133,7 +133,7 @@ LOOP_INLINE void backward_units(dtype t, const mix_job *j, int64_t row, void *m,
 }
 
 /* ---- any mixture of types ---------------------------------------------------------------------- */
-/* m = a r + b past, rounded to type dt: by both passes alike. @param tmp where it is rounded */
+/* Computes m = a r + b past, rounded to type dt, for either pass. @param tmp where it is rounded */
 static void mix_row_values(const mix_job *j, const float *r, const float *past, dtype dt, float *m,
                            float *tmp) {
     float a = j->a, b = j->b;
@@ -144,7 +144,7 @@ static void mix_row_values(const mix_job *j, const float *r, const float *past, 
     CPU(to_f32)(dt, tmp, m, j->d);
 }
 
-/* Row `row` of x + delta, rounded to the type of r and stored where that is wanted. */
+/* @return row `row` of x + delta, rounded to the type of r and stored there where r is wanted. */
 static const float *sum_row(const mix_job *j, int64_t row, float *tmp, float *other) {
     const tensor *xt = &j->c->in[0], *dt = &j->c->in[1], *rt = &j->c->out[0];
     const float *x = CPU(row_get)(xt, row, j->d, tmp);

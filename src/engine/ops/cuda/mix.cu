@@ -6,7 +6,7 @@
 
 enum { THREADS = 256, BLOCKS = CUDA_PARTIALS };
 
-/* Tensors as one row, so that only its end may not be a multiple of eight. */
+/* Views a tensor as one row, so that only its end may not be a multiple of eight. */
 static tensor as_one_row(const tensor *t) {
     int64_t n = tensor_count(t);
     return t->data ? tensor_of(t->data, t->dt, 1, &n) : tensor{};

@@ -49,7 +49,7 @@ static __device__ __forceinline__ void fetch_row(typename A::raw to[V], const A 
     }
 }
 
-/* a r + b past, rounded: by both passes alike. */
+/* @return a r + b past, rounded, in either pass. */
 template <class A>
 static __device__ __forceinline__ float mixed_value(const A &as, float a, float r, float b,
                                                     float past) {

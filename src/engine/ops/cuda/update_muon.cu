@@ -112,7 +112,7 @@ typedef struct muon_group {
     void *packed[OPS_GROUP];
     float *u[OPS_GROUP], *moment[OPS_GROUP];
 } muon_group;
-/* The lines of this block's matrix. */
+/* @return the lines of this block's matrix. */
 static __device__ __forceinline__ muon_lines own_lines(muon_lines lines, const muon_group &group) {
     lines.sum += blockIdx.y * lines.each;
     lines.moment = group.moment[blockIdx.y];
@@ -393,7 +393,7 @@ static packing_call packing_call_of(const op_call *c) {
     return { packs ? &c->in[0] : &c->out[0], packs ? &c->out[0] : &c->in[0],
              packs ? NULL : (float *)c->out[1].data };
 }
-/* The type of the packed matrix, if its rows are read by eights. */
+/* @return the type of the packed matrix, if its rows are read by eights. */
 static dtype packed_type(const op_call *c) {
     const tensor *x = packing_call_of(c).x;
     return common_type(x->dim[1], &x, 1);
