@@ -73,8 +73,9 @@ typedef enum {
 move_kind move_of(place from, place to);
 const char *move_name(move_kind k);
 
-/* Channels of messages: 0 .. COMM_CHANNELS - 1. */
-enum { COMM_CHANNELS = 16 };
+/* Channels of messages: 0 .. COMM_CHANNELS - 1. A rank has at most COMM_MAX_OPEN messages that are being sent, and as many
+ * that it waits for. */
+enum { COMM_CHANNELS = 16, COMM_MAX_OPEN = 32 };
 
 typedef struct comm_move {
     axis_set axes;

@@ -15,7 +15,7 @@
 #include "comm/comm.h"
 #include "util/wait.h"
 
-enum { COMM_SETS = AXES_TP_REP + 1, COMM_MAX_RANKS = 1024, COMM_NAME = 48, COMM_MAX_OPEN = 32 };
+enum { COMM_SETS = AXES_TP_REP + 1, COMM_MAX_RANKS = 1024, COMM_NAME = 48 };
 enum { COMM_BLOCK = 1024 }; /* elements that are reduced at a time */
 
 typedef struct comm_backend {

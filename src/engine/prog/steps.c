@@ -192,9 +192,6 @@ typedef struct slot_user {
     slot_set *from;
 } slot_user;
 
-/* The most messages that a rank sends at a time, carried values counted beside the residual: ends of a communicator hold as
- * many (COMM_MAX_OPEN). GPipe would otherwise send those of all microbatches before it waits for one. */
-enum { MOST_SENDING = 32 };
 typedef struct sent_from {
     int chunk, slot;
     stage_pass what;
@@ -208,7 +205,7 @@ typedef struct maker {
     slot_set set[MAX_CHUNKS]; /* of the chunks that own them */
     slot_set input_set;
     slot_user chunk[MAX_CHUNKS], inputs;
-    sent_from sending[MOST_SENDING]; /* what is being sent, the oldest first */
+    sent_from sending[COMM_MAX_OPEN]; /* what is being sent, the oldest first */
     int n_sending;
 } maker;
 
@@ -277,9 +274,10 @@ static void add_pass(maker *m, instr_kind kind, stage_pass what, int slot) {
     *sending = kind == DO_SEND ? (uint8_t)(i->chunk + 1) : 0;
 }
 
-/* Waits for the oldest message first where as many are being sent as there may be. */
+/* Waits for the oldest message first where as many are being sent as there may be, carried values counted beside the
+ * residual: GPipe would otherwise send those of all microbatches before it waits for one. */
 static void add_send(maker *m, stage_pass what, int slot) {
-    int most = MOST_SENDING / (is_carrying(m->c) ? 1 + CARRIES : 1), chunk = m->task.chunk;
+    int most = COMM_MAX_OPEN / (is_carrying(m->c) ? 1 + CARRIES : 1), chunk = m->task.chunk;
     if (m->n_sending >= most) {
         sent_from oldest = m->sending[0];
         m->task.chunk = oldest.chunk;

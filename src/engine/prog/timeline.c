@@ -153,19 +153,6 @@ static void sum_lives(timeline *t, int64_t (*change)[LIVE_KINDS]) {
     }
 }
 
-<<<<<<< HEAD
-=======
-/* Regions whose values have lives. */
-static bool is_dynamic(const char *name) {
-    static const char *const names[] = { "saved",    "block inputs", "residual", "carried",
-                                         "temp",     "work",         "gathered", "whole grads",
-                                         "pipeline", "result",       "top1" };
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (!strcmp(names[i], name)) return true;
-    return false;
-}
-
->>>>>>> review
 err timeline_make(plan *p, int which, int micros, timeline *out) {
     chain_plan *k = &p->chain[which];
     const step_list *l;
@@ -178,8 +165,9 @@ err timeline_make(plan *p, int which, int micros, timeline *out) {
     int64_t(*change)[LIVE_KINDS] = mem_alloc((size_t)(out->n + 1) * sizeof *change);
     find_lives(&y, change);
     sum_lives(out, change);
-    static const char *const lives[] = { "saved",    "block inputs", "residual", "temp",   "work",
-                                         "gathered", "whole grads",  "pipeline", "result", "top1" };
+    static const char *const lives[] = { "saved",    "block inputs", "residual", "carried",
+                                         "temp",     "work",         "gathered", "whole grads",
+                                         "pipeline", "result",       "top1" };
     for (int i = 0; i < p->regions; i++) {
         bool fixed = !p->region[i].host;
         for (size_t n = 0; n < COUNT_OF(lives); n++) fixed &= !!strcmp(lives[n], p->region[i].name);
