@@ -27,7 +27,8 @@ extern const op_backend CPU(backend);
 const op_backend CPU(backend) = {
     .name = CPU_STRING(CPU_ISA),
     .bf16_gemm = CPU_BF16_GEMM,
-    .polar = DT_BF16, /* also where GEMMs in bf16 run as fp32: a plan for a GPU prices what it records */
+    /* also where GEMMs in bf16 run as fp32: a plan for a GPU prices what is recorded */
+    .polar = DT_BF16,
     .impl = kernels,
     .burn = burn_flops,
 };
