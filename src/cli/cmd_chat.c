@@ -34,6 +34,7 @@ static const cli_arg args[] = {
 const cli_spec cmd_chat_spec = { "chat", "MODEL [options]", CLI_ARGS(args), 1 };
 
 typedef struct conversation {
+    const generator *g;
     generation *d;
     const tokenizer *tok;
     chat_format format;
@@ -59,6 +60,7 @@ static err answer_turn(conversation *c) {
     token_ids ids = { 0 };
     c->answer.len = 0;
     err e = chat_prompt(&c->format, c->tok, c->messages, &ids);
+    if (!e) weights_check_prompt(c->g, (int64_t)ids.n);
     if (!e) e = generate_after(c->d, c->tok, ids.at, (int64_t)ids.n, &c->o, print_answer, c, NULL);
     printf("\n");
     if (!e) add_message(c, "assistant", c->answer.text ? c->answer.text : "", c->answer.len);
@@ -102,7 +104,7 @@ static err talk(conversation *c, const char *system) {
 
 static err run_chat(const chat_args *a, weights *w, const generator *g) {
     tokenizer *tok = NULL;
-    conversation c = { .d = generation_new(g, &w->x), .messages = json_array() };
+    conversation c = { .g = g, .d = generation_new(g, &w->x), .messages = json_array() };
     err e = OK;
     TRY_CLEAN(weights_tokenizer(w, &tok));
     if (!tok) {

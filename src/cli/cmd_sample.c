@@ -156,6 +156,7 @@ typedef struct sample_run {
     const sample_args *a;
     const text_list *prompts;
     const tokenizer *tok; /* NULL: ids */
+    const generator *g;
     generation *d;
     sample_options o;
     int64_t vocab, n, next; /* texts, and the first that is not wholly printed */
@@ -236,6 +237,7 @@ static err add_sample_text(void *ctx, int64_t i) {
         TRY(read_ids(r->a->ids, r->vocab, &t->ids));
         to.emit = take_sample_id;
     }
+    if (t->sample == 0) weights_check_prompt(r->g, (int64_t)t->ids.n);
     TRY(generation_add(r->d, r->tok, t->ids.at, (int64_t)t->ids.n, &o, to));
     return print_made(r) ? OK : ERR("cannot write");
 }
@@ -244,7 +246,7 @@ static err run_sample(const sample_args *a, const text_list *prompts, weights *w
                       const generator *g) {
     text_list stops = { 0 };
     tokenizer *tok = NULL;
-    sample_run r = { .a = a, .prompts = prompts, .vocab = model_conf(w->m)->vocab };
+    sample_run r = { .a = a, .prompts = prompts, .g = g, .vocab = model_conf(w->m)->vocab };
     r.o = (sample_options){ .tokens = a->tokens,
                             .temperature = a->greedy ? 0 : a->temperature,
                             .top_k = a->top_k,

@@ -103,3 +103,10 @@ void weights_free(weights *w) {
     pool_free(w->x.pool);
     free(w->path);
 }
+
+void weights_check_prompt(const generator *g, int64_t n) {
+    int64_t unread = n - (g->positions - 1); /* one position is for what follows */
+    if (unread > 0)
+        log_warn("the prompt has %lld tokens, the context %lld: the first %lld are not read",
+                 (long long)n, (long long)g->positions, (long long)unread);
+}

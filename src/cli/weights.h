@@ -37,5 +37,7 @@ err weights_open(const char *run, const ops_choice *on, weights *w) MUST_USE;
 /* The same without memory for the weights: w->m has their names and shapes. */
 err weights_describe(const char *run, weights *w) MUST_USE;
 void weights_free(weights *w); /* takes a zeroed one */
+/* Warns of a prompt that is longer than the context, since its beginning is not read. @param n its tokens */
+void weights_check_prompt(const generator *g, int64_t n);
 
 #endif

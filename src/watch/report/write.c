@@ -90,8 +90,10 @@ static void write_run_status(doc *d, const run_status *s) {
 
 static void write_loss(doc *d, const run_report *r) {
     char a[32];
-    doc_line(d, "steps %.0f to %.0f, %s tokens; resumes: %d", r->first_step, r->last_step,
-             str_count(a, sizeof a, r->tokens), r->events.resumes);
+    bool counted = isfinite(r->tokens); /* a log of another program may have none */
+    doc_line(d, "steps %.0f to %.0f%s%s%s; resumes: %d", r->first_step, r->last_step,
+             counted ? ", " : "", counted ? str_count(a, sizeof a, r->tokens) : "",
+             counted ? " tokens" : "", r->events.resumes);
     doc_line(d, "loss %.4f at first, %.4f at best, %.4f at last (means of %lld steps)%s",
              r->first_loss, r->best_loss, r->last_loss, (long long)r->window_rows,
              r->diverged ? "; it DIVERGED" : "");
