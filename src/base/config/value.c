@@ -287,7 +287,10 @@ static bool parse_value(config *c, const option *o, const char *text, void *at) 
     case OPT_LIST: break; /* set_list */
     case OPT_CHOICE:
         for (int i = 0; i < o->n_choices; i++)
-            if (!strcmp(text, o->choices[i].text)) return *(int *)at = i, true;
+            if (!strcmp(text, o->choices[i].text)) {
+                *(int *)at = i;
+                return true;
+            }
         return false;
     case OPT_AMOUNT: return parse_amount(text, o->units, at);
     }

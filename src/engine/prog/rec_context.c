@@ -28,7 +28,6 @@ axis_set head_axes(const prog *p, val qkv) {
     return axes;
 }
 
-/* tp divides the heads first, cp the heads of a tp rank. */
 int own_heads(prog *p, val x, int heads, const char *of, const char *remedy) {
     if (p->error || x == VAL_NONE) return 0;
     int ranks = mesh_span(&p->m, head_axes(p, x));
@@ -37,6 +36,7 @@ int own_heads(prog *p, val x, int heads, const char *of, const char *remedy) {
     return 0;
 }
 
+/* tp divides the heads first, cp the heads of a tp rank. */
 int head_share(const prog *p, axis_set axes) {
     axis_set rest = axes & ~AXIS(AX_TP);
     return mesh_index(&p->m, axes & AXIS(AX_TP)) * mesh_span(&p->m, rest) + mesh_index(&p->m, rest);

@@ -340,8 +340,8 @@ static void add_pipeline_task(maker *m, const pipeline_task *t, int rank) {
     m->k = chain_chunk(m->c, rank, t->chunk);
     if (t->kind == TASK_FORWARD) add_forward(m);
     if (t->kind == TASK_BACKWARD) add_backward(m);
-    for (int l = m->k.layers; t->kind == TASK_WEIGHTS && l >= !m->k.first; l--)
-        add_instr(m, DO_WEIGHTS, l);
+    if (t->kind == TASK_WEIGHTS)
+        for (int l = m->k.layers; l >= (m->k.first ? 0 : 1); l--) add_instr(m, DO_WEIGHTS, l);
     if (t->kind != last) return;
     give_slot(&m->chunk[t->chunk], t->micro);
     bool done = t->chunk == (m->c->pipe.forward_only ? m->c->pipe.chunks - 1 : 0);
