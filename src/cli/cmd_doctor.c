@@ -149,7 +149,7 @@ static void print_health(int number) {
     print_finding(
         "health", "%.0f uncorrected and %.0f corrected memory errors, %.0f deg C, clocks %s",
         isnan(s.gpu_ecc) ? 0 : s.gpu_ecc, isnan(s.gpu_ecc_corrected) ? 0 : s.gpu_ecc_corrected,
-        s.gpu_temp, s.gpu_throttled > 0 ? "held down by power, heat or hardware" : "free");
+        s.gpu_temp, s.gpu_throttled > 0 ? "held down by heat or hardware" : "free");
 }
 
 static err print_gpu(int number) {

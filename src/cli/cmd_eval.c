@@ -96,6 +96,22 @@ static const char *file_name(const char *path) {
 }
 
 /* ---- texts --------------------------------------------------------------------------------------- */
+/* Refuses text that could only be read as bytes, and files of another tokenizer: their loss would mean nothing. Ids of
+ * unknown origin are taken as they are. */
+static err check_tokens(const eval_run *r, const data_info *d) {
+    const ckpt_state *s = &r->w->state;
+    bool bytes = d->tokenizer == TOKENIZER_BYTES;
+    uint64_t own = s->tokenizer ? s->tokenizer : r->tok ? tokenizer_hash(r->tok) : 0;
+    if (bytes ? s->bytes : d->tokenizer_hash == 0 || d->tokenizer_hash == own) return OK;
+    if (!own && d->vocab == model_conf(r->w->m)->vocab) return OK;
+    if (bytes && !r->tok)
+        return err_hint(ERR("%s has no tokenizer, and %s is text or bytes", r->w->path, d->path),
+                        "put the tokenizer.json it was trained with into its folder, or give a "
+                        "token file");
+    return err_hint(ERR("%s was not tokenized with the tokenizer of %s", d->path, r->w->path),
+                    "give its text, which is tokenized as the model knows it");
+}
+
 static err open_text(const eval_run *r, const char *path, data_source **source, loader **l) {
     char *tok = r->w->state.bytes ? NULL : ckpt_tokenizer_path(r->w->path);
     data_options o = { .vocab_limit = model_conf(r->w->m)->vocab,
@@ -104,6 +120,7 @@ static err open_text(const eval_run *r, const char *path, data_source **source, 
     err e = data_open_paths(&path, 1, &o, source);
     free(tok);
     TRY(e);
+    TRY(check_tokens(r, data_source_info(*source)));
     loader_options lo = { .seq_len = r->w->eval.on.seq,
                           .rows = r->w->eval.on.rows,
                           .vocab_limit = model_conf(r->w->m)->vocab,
@@ -364,6 +381,7 @@ static err eval_own_entry(eval_run *r, const config *c, const mix_entry *m, bool
         e = data_open_paths(m->paths, m->n_paths, &o, &d);
         if (!e) e = data_split(d, c->data.validation_fraction, c->training.seq_len, &part, &rest);
     }
+    if (!e && d) e = check_tokens(r, data_source_info(d));
     if (!e && d) e = eval_own_source(r, m->name, d, rest);
     data_close(d);
     free(tok);

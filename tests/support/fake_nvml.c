@@ -1,10 +1,10 @@
-/* A stand-in for libnvidia-ml.so.1: one GPU. */
+/* A stand-in for libnvidia-ml.so.1: two GPUs, one by its index and one, idle at its power limit, by its UUID. */
 #include <string.h>
 
 typedef struct fake_memory {
     unsigned long long total, free, used;
 } fake_memory;
-static int gpu;
+static int gpu, idle_gpu;
 #define STATUS __attribute__((visibility("default"))) int
 STATUS nvmlInit_v2(void);
 STATUS nvmlShutdown(void);
@@ -28,7 +28,7 @@ STATUS nvmlEventSetWait_v2(void *set, fake_event *out, unsigned milliseconds);
 
 STATUS nvmlInit_v2(void) { return 0; }
 STATUS nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *out) {
-    *out = 0x1 | 0x40; /* idle, and too hot */
+    *out = d == &idle_gpu ? 0x1 | 0x4 : 0x4 | 0x40; /* at the power limit: idle, or too hot */
     return 0;
 }
 static int events_left;
@@ -52,7 +52,7 @@ STATUS nvmlDeviceGetHandleByIndex_v2(unsigned i, void **out) {
     return i == 3 ? 0 : 2;
 }
 STATUS nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
-    *out = &gpu;
+    *out = &idle_gpu;
     return strcmp(uuid, "GPU-abc") ? 2 : 0;
 }
 STATUS nvmlDeviceGetMemoryInfo(void *d, fake_memory *out) {

@@ -296,6 +296,17 @@ static void visible_devices_are_followed(void **state) {
     unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
+static void the_power_limit_is_no_throttling(void **state) {
+    observe_step s = OBSERVE_STEP_NONE;
+    setenv("CUDA_VISIBLE_DEVICES", "GPU-abc", 1);
+    nvml *n = nvml_open(FAKE_NVML, 0);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_non_null(n);
+    nvml_read(n, &s);
+    assert_true(s.gpu_throttled == 0);
+    nvml_close(n);
+}
+
 static void sinks_have_names(void **state) {
     str name = { 0 };
     metric_sink_name(&metric_table[METRIC_set_loss], "web", &name);
@@ -316,6 +327,7 @@ int main(void) {
         cmocka_unit_test(peaks_are_published),
         cmocka_unit_test(gpu_state_is_read),
         cmocka_unit_test(visible_devices_are_followed),
+        cmocka_unit_test(the_power_limit_is_no_throttling),
         cmocka_unit_test(sinks_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

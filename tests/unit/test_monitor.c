@@ -234,7 +234,7 @@ static void gradients_that_explode(void **state) {
     assert_non_null(find(&w, MONITOR_grad_large));
     assert_null(find(&w, MONITOR_grad_explosion)); /* still the same one */
     s = healthy(103);
-    s.grad_norm = 0.05;
+    s.grad_norm = 0.005;
     add(&w, &s);
     assert_non_null(find(&w, MONITOR_grad_small));
     monitor_free(w.m);

@@ -188,7 +188,7 @@ void trainer_describe(const trainer *t) {
     recipe_describe(t, &recipe);
     if (recipe.len) print_field(t, "recipe", "%s", recipe.text);
     str_free(&recipe);
-    trainer_describe_groups(t);
+    if (!trainer_clock_is_open(t)) trainer_describe_groups(t); /* their rates follow the length */
     print_field(t, "compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
                 pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");
     print_field(t, "MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,

@@ -359,7 +359,8 @@ static void measure_step(trainer *t, const step_state *now, observe_step *s) {
     if (q->longest) s->seq_len = (double)q->longest;
     if (t->cfg->data.guard) s->rejected = (double)q->rejected;
     s->total_steps = trainer_clock_is_open(t) ? 0 : t->len.stop;
-    s->eta_s = t->average_s * (double)(t->len.stop - t->state.step);
+    s->eta_s = trainer_clock_is_open(t) ? fmax(0, t->len.clock.budget - t->state.seconds)
+                                        : t->average_s * (double)(t->len.stop - t->state.step);
     if (t->cfg->training.max_norm > 0 && !now->skip)
         s->clipped = optim_clip(now->norm, t->cfg->training.max_norm);
     if (q->small > 0 && isfinite(now->norm) && isfinite(q->small_sq))

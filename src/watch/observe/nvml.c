@@ -13,7 +13,11 @@ typedef struct nvml_utilization {
     unsigned gpu, memory;
 } nvml_utilization;
 enum { TEMPERATURE_GPU = 0, ECC_CORRECTED = 0, ECC_UNCORRECTED = 1, ECC_VOLATILE = 0 };
-enum { EVENT_XID = 0x8, NOT_THROTTLED = 0x1 | 0x2 /* idle, or clocks as set by the user */ };
+enum { EVENT_XID = 0x8 };
+/* Reasons for low clocks that are a fault of the host: a GPU or a board that is too hot, or short of power. A GPU that
+ * computes GEMMs all the time is held at its power limit in every step, which is no fault. */
+enum { HARDWARE_SLOWDOWN = 0x8, HOT = 0x20, HARDWARE_HOT = 0x40, POWER_BRAKE = 0x80 };
+enum { THROTTLED = HARDWARE_SLOWDOWN | HOT | HARDWARE_HOT | POWER_BRAKE };
 typedef struct nvml_event {
     void *gpu;
     unsigned long long type, data;
@@ -113,7 +117,7 @@ static void refresh_sample(nvml *n) {
     n->corrected = counted && errors ? (double)errors : NAN;
     unsigned long long reasons;
     bool known = n->throttle && !n->throttle(n->gpu, &reasons);
-    n->throttled = known ? (reasons & ~(unsigned long long)NOT_THROTTLED) != 0 : NAN;
+    n->throttled = known ? (reasons & THROTTLED) != 0 : NAN;
     nvml_event event;
     while (n->events && n->event_wait(n->events, &event, 0) == 0)
         if (event.type & EVENT_XID) n->xid = (double)event.data;
