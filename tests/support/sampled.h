@@ -48,6 +48,7 @@ static inline void draw_layer_kinds(rng_key key, uint64_t *at, model_config *c) 
     c->temperature_floor = 4;
     c->qknorm = (qknorm_kind)draw(key, at, qknorm_kind_count);
     c->qk_weights = draw(key, at, 3);
+    c->qk_scale = draw(key, at, 3) ? 1 : 1.2;
     c->qk_rope_only = draw(key, at, 2);
     c->sinks = draw(key, at, 3) == 0;
 }
@@ -84,7 +85,8 @@ static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) 
         c->norm_position = NORM_BOTH;
     if (!c->bias) c->qkv_bias = draw(key, at, 2), c->o_bias = draw(key, at, 2);
     if (plain) c->mlp_bias = draw(key, at, 2);
-    if (plain && draw(key, at, 2)) c->mlp = draw(key, at, 2) ? MLP_GEGLU : MLP_GEGLU_ERF;
+    static const mlp_kind activations[] = { MLP_SWIGLU, MLP_GEGLU, MLP_GEGLU_ERF, MLP_RELU2 };
+    if (plain) c->mlp = activations[draw(key, at, COUNT_OF(activations))];
     if (draw(key, at, 4) == 0) c->embedding_scale = 0.5, c->residual_scale = 0.7;
     if (draw(key, at, 4) == 0) c->attention_scale = 0.2, c->logit_scale = 0.7;
     if (draw(key, at, 6) == 0) c->attention_softcap = 2, c->logit_softcap = 3;
@@ -97,6 +99,10 @@ static inline void draw_newer_facts(rng_key key, uint64_t *at, model_config *c) 
     c->layer_scalars = draw(key, at, 4) == 0;
     c->backout = draw(key, at, 4) == 0;
     c->smear = draw(key, at, 4) == 0;
+    c->weightless_norms = draw(key, at, 3) == 0;
+    c->embedding_norm = draw(key, at, 3) == 0;
+    /* or norms of a state's first, small results amplify rounding a thousand times */
+    if (model_has_delta(c) || draw(key, at, 4) == 0) c->norm_eps = 0.01;
     fill_rope_lists(c);
     model_config_normalize(c); /* facts that do not matter to this model are left out */
     assert_ok(model_check(c));
