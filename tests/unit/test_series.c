@@ -210,6 +210,28 @@ static void damage_is_left_out(void **state) {
     assert_int_equal(series_skipped(s), COUNT_OF(bad));
     assert_int_equal(series_rows(s), 2);
     assert_true(value_at(s, "loss", 1) == 2);
+    assert_null(series_find(s, "a")); /* of lines that were left out alone */
+    series_free(s);
+}
+
+/* A key that is there twice, and a byte that ends a C string within one. */
+static void keys_are_one_text(void **state) {
+    static const char zero[] = "{\"step\":2,\"loss\\\0.and.what.follows\":5}\n"
+                               "{\"step\":3,\"loss\0.and.what.follows\":5}\n";
+    test_folder *f = *state;
+    series *s = series_new(f->path);
+    append(f, "{\"step\":1,\"loss\":1,\"step\":9}\n");
+    const char *path = in_folder(f, "metrics.jsonl");
+    int fd;
+    assert_ok(io_append_open(path, &fd));
+    assert_ok(io_append(fd, path, zero, sizeof zero - 1));
+    close(fd);
+    append(f, "{\"step\":4,\"loss\":4}\n");
+    assert_ok(series_update(s));
+    assert_int_equal(series_rows(s), 2);
+    assert_int_equal(series_skipped(s), 2);
+    assert_int_equal(series_columns(s), 2);
+    assert_true(value_at(s, "step", 0) == 1 && value_at(s, "step", 1) == 4);
     series_free(s);
 }
 
@@ -292,11 +314,11 @@ static void points_keep_extremes(void **state) {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(lines_become_columns),     IN_FOLDER(a_resume_is_followed),
-        IN_FOLDER(memory_is_bounded),        IN_FOLDER(damage_is_left_out),
-        IN_FOLDER(numbers_are_exact),        IN_FOLDER(columns_are_bounded),
-        IN_FOLDER(points_keep_extremes),     IN_FOLDER(one_column_is_read_alone),
-        IN_FOLDER(parts_replace_one_another)
+        IN_FOLDER(lines_become_columns),      IN_FOLDER(a_resume_is_followed),
+        IN_FOLDER(memory_is_bounded),         IN_FOLDER(damage_is_left_out),
+        IN_FOLDER(numbers_are_exact),         IN_FOLDER(columns_are_bounded),
+        IN_FOLDER(points_keep_extremes),      IN_FOLDER(one_column_is_read_alone),
+        IN_FOLDER(parts_replace_one_another), IN_FOLDER(keys_are_one_text)
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

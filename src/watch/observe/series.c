@@ -242,8 +242,8 @@ static bool accept_word(scanner *p, const char *word) {
 static bool take_string(scanner *p, const char **text, size_t *n) {
     if (!accept_char(p, '"')) return false;
     *text = p->at;
-    while (p->at < p->end && *p->at != '"') p->at += *p->at == '\\' && p->end - p->at > 1 ? 2 : 1;
-    if (p->at >= p->end) return false;
+    while (*p->at && *p->at != '"') p->at += *p->at == '\\' && p->at[1] ? 2 : 1;
+    if (*p->at != '"') return false; /* a NUL: the line's end, or before it, where none may be */
     *n = (size_t)(p->at - *text);
     p->at++;
     return true;
@@ -359,12 +359,15 @@ static bool take_value(scanner *p, int depth, bool kept) {
 static void read_metrics_line(series *s, const char *line, size_t len) {
     scanner p = { .at = line, .end = line + len, .s = s };
     double step = NAN;
+    int columns = s->columns;
     s->in_line = 0;
     bool whole =
         peek_char(&p) == '{' && take_value(&p, 0, true) && peek_char(&p) == '\0' && p.at == p.end;
-    for (int i = 0; whole && i < s->in_line; i++)
+    /* of a key that is there twice, the first counts */
+    for (int i = s->in_line - 1; whole && i >= 0; i--)
         if (!strcmp(s->column[s->line[i].column].name, "step")) step = s->line[i].value;
     if (!(step > s->last_step) || s->rows == UINT32_MAX) {
+        while (s->columns > columns) free(s->column[--s->columns].name);
         s->skipped++;
         return;
     }
@@ -437,7 +440,6 @@ static err read_chunk(series *s, int fd, bool *more) {
     return OK;
 }
 
-/* Opens the file. @param fd -1: there is none */
 /* Opens the file, and begins anew where it is another one. @param out -1: there is none */
 static err open_metrics(series *s, int *out) {
     struct stat now;

@@ -50,7 +50,7 @@ double report_noise(const series_column *c, int64_t from, int64_t to) {
 }
 
 /* ---- windows and phases ---------------------------------------------------------------------- */
-static void find_windows(run_report *r, const series_column *loss, const series_column *step) {
+static void find_windows(run_report *r, const series_column *loss) {
     int64_t size = MAX(REPORT_LEAST_WINDOW, loss->n / REPORT_WINDOWS);
     r->window_rows = size;
     r->window = mem_alloc((size_t)(loss->n / size + 1) * sizeof *r->window);
@@ -61,8 +61,8 @@ static void find_windows(run_report *r, const series_column *loss, const series_
         for (int64_t i = from; i < to; i++)
             if (isfinite(series_value(loss, i))) sum += series_value(loss, i), n++;
         loss_window *w = &r->window[r->windows];
-        *w = (loss_window){ .from = series_value(step, from),
-                            .to = series_value(step, to - 1),
+        *w = (loss_window){ .from = series_step(r->all, loss, from),
+                            .to = series_step(r->all, loss, to - 1),
                             .mean = n ? sum / (double)n : NAN,
                             .gain = NAN,
                             .error = report_noise(loss, from, to) / sqrt((double)MAX(n, 1)) };
@@ -101,8 +101,8 @@ static void find_phases(run_report *r) {
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 static void measure_loss(run_report *r) {
-    const series_column *loss = series_find(r->all, "loss"), *step = series_find(r->all, "step");
-    find_windows(r, loss, step);
+    const series_column *loss = series_find(r->all, "loss");
+    find_windows(r, loss);
     find_phases(r);
     for (int64_t i = 0; i < loss->n; i++) r->not_finite += !isfinite(series_value(loss, i));
     double error = 4 * sqrt(2) * r->window[r->windows - 1].error;
