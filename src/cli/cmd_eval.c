@@ -486,7 +486,11 @@ static err watch_run(const eval_args *a, const char *run, const ops_choice *on, 
     enum { SECONDS = 5 };
     char *done = NULL;
     err e = OK;
-    log_info("evaluating each new checkpoint of %s, until Ctrl-C", run);
+    bool there = io_exists(run);
+    if (there && !io_is_dir(run))
+        return err_hint(ERR("%s is a file", run), "give the folder of a run, such as runs/tiny");
+    log_info("evaluating each new checkpoint of %s%s, until Ctrl-C", run,
+             there ? "" : ", which does not exist yet");
     for (;; wait_seconds(SECONDS)) {
         char *path = NULL;
         TRY_CLEAN(ckpt_latest(run, &path));
