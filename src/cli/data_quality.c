@@ -74,6 +74,8 @@ static err check_quality(const quality_args *a, const char *command, char **argv
     TRY(check_range("max-chars", o->max_chars, 0, 16));
     TRY(check_range("min-chars", o->min_chars, 0, MAX(o->max_chars, 1)));
     TRY(check_range("epochs", o->epochs, 1, 1000));
+    TRY(check_range("pieces", o->pieces, 0, 1000));
+    TRY(check_range("zero-rows", o->zero_rows, 0, 1 << 20));
     return check_range("buckets", o->buckets, 1, 100000000);
 }
 
@@ -149,6 +151,8 @@ static const cli_arg language_args[] = {
     { "buckets", ARG_COUNT, AT(buckets), "N", "rows that n-grams share, by hash (default 180000)" },
     { "epochs", ARG_COUNT, AT(epochs), "N", "passes over the documents (default 5)" },
     { "rate", ARG_REAL, AT(rate), "X", "learning rate at the beginning; it falls to 0 (default 0.5)" },
+    { "pieces", ARG_COUNT, AT(pieces), "N", "pieces of 1 to 20 words cut from each document in each epoch, for accuracy on short texts (default 2)" },
+    { "zero-rows", ARG_COUNT, AT(zero_rows), "N", "rows of zeros counted in the mean of a text, which lower the probabilities of short texts (default 30)" },
     READ_ARGS,
 };
 /* clang-format on */

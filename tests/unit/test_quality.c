@@ -155,6 +155,71 @@ static void quantized_models_keep_labels(void **state) {
     free(bytes[1]);
 }
 
+/* @return the probability of "good" for a text. */
+static float good_of(const char *path, const char *text) {
+    language_model *m = NULL;
+    assert_ok(language_open(path, &m));
+    language_scratch *s = language_scratch_new(m);
+    int good = strcmp(language_name(m, 0), "good") == 0 ? 0 : 1;
+    float p = language_predict(m, s, span_of(text))[good];
+    language_scratch_free(s);
+    language_close(m);
+    return p;
+}
+
+static const char *train_language(void *folder, const quality_options *o) {
+    quality_report r;
+    text_inputs *in = open_corpus(folder);
+    const char *path = in_folder(folder, "language.ftz");
+    assert_ok(quality_train(&(quality_input){ .in = in }, 1, o, path, &r));
+    text_inputs_close(in);
+    return path;
+}
+
+static double log_odds(float p) { return log((double)p / (1 - (double)p)); }
+
+/* Zero rows count in the mean beside the rows of a text. Without the end of the file, as fastText reads it, they do not. */
+static void zero_rows_lower_probabilities_of_short_texts(void **state) {
+    quality_options o = language_train_defaults();
+    char *bytes = NULL;
+    size_t n;
+    o.quiet = true;
+    o.buckets = 3000;
+    o.pieces = 0;
+    o.zero_rows = 100;
+    write_corpus(*state, 400);
+    const char *path = train_language(*state, &o);
+    assert_ok(io_read(path, 1 << 24, &bytes, &n));
+    folder_write_bytes(*state, "cut.ftz", bytes, n - 8);
+    const char *cut = in_folder(*state, "cut.ftz");
+    /* "</s>", and 3, 4, 3 and 2 n-grams of <the>; < and > alone are not n-grams. */
+    double rows = 1 + 12, ratio = log_odds(good_of(cut, "the")) / log_odds(good_of(path, "the"));
+    assert_true(fabs(ratio / ((rows + 100) / rows) - 1) < 0.01);
+    memset(bytes + n - 4, 0xFF, 4); /* -1 zero rows */
+    folder_write_bytes(*state, "cut.ftz", bytes, n);
+    language_model *m = NULL;
+    assert_error(language_open(cut, &m), "zero rows", "out of range");
+    free(bytes);
+}
+
+/* Documents in which only one word of thirty is known by its label: a model of whole documents alone does not know that word
+ * well enough, one of pieces does. */
+static void pieces_teach_short_texts(void **state) {
+    quality_options o = language_train_defaults();
+    float without, with;
+    o.quiet = true;
+    o.buckets = 3000;
+    o.zero_rows = 0;
+    o.pieces = 0;
+    write_corpus(*state, 400);
+    without = good_of(train_language(*state, &o), "it was the");
+    o.pieces = 4;
+    with = good_of(train_language(*state, &o), "it was the");
+    /* These words are in documents of both labels. */
+    assert_true(fabsf(with - 0.5f) < fabsf(without - 0.5f));
+    assert_true(good_of(in_folder(*state, "language.ftz"), "lemma") > 0.9f);
+}
+
 /* Two files without labels, each with the label of its argument, give what labelled documents give. */
 static void inputs_have_labels(void **state) {
     quality_options o = quality_defaults();
@@ -293,6 +358,8 @@ int main(void) {
         IN_FOLDER(lengths_are_learned),
         cmocka_unit_test_setup_teardown(quantized_models_keep_labels, folder_setup,
                                         folder_teardown),
+        IN_FOLDER(zero_rows_lower_probabilities_of_short_texts),
+        IN_FOLDER(pieces_teach_short_texts),
         IN_FOLDER(inputs_have_labels),
         IN_FOLDER(labels_are_needed),
         IN_FOLDER(documents_are_kept_by_label),

@@ -160,6 +160,8 @@ const float *language_predict(const language_model *m, language_scratch *r, text
 typedef struct quality_options {
     int64_t dim, ngrams, buckets, min_count, max_words, epochs;
     int64_t min_chars, max_chars; /* character n-grams of words; max_chars 0: none */
+    int64_t pieces;               /* of 1 to 20 words, cut from each document in each epoch */
+    int64_t zero_rows;            /* rows of zeros counted in the mean of a text; see language.c */
     bool quantize;                /* write an .ftz file */
     bool rows_from_zero; /* n-grams that no document had do not count; else rows begin at random */
     double rate, held_out; /* held_out: the part of the documents that AUC is measured on */
@@ -190,6 +192,8 @@ static inline quality_options language_train_defaults(void) {
                               .epochs = 5,
                               .rate = 0.5,
                               .held_out = 0.5,
+                              .pieces = 2,
+                              .zero_rows = 30,
                               .quantize = true };
 }
 enum { QUALITY_LABELS = 512 };

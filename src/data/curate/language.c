@@ -241,6 +241,19 @@ static void build_tree(language_model *m) {
     }
 }
 
+/* Reads the number of zero rows, which follows the matrices in a file that this program wrote and which fastText ignores.
+ *
+ * A text's vector is the mean of its rows, so that three n-grams have logits as large as three thousand, and a model that is
+ * right about documents is too sure of words. With z zero rows in the mean of n rows the logits are n / (n + z) of what they
+ * were: less than half for a short word, the same for a page. All logits of a text have the same factor, so the likeliest language
+ * is the one that fastText finds. */
+static void read_zero_rows(model_reader *r, language_model *m) {
+    if (r->left < 2 * sizeof(int32_t) || take_i32(r, "") != FT_ZERO_ROWS_MAGIC) return;
+    m->zero_rows = take_i32(r, "");
+    if (m->zero_rows < 0 || m->zero_rows > FT_MOST_ZERO_ROWS)
+        model_fault(r, "its number of zero rows is out of range");
+}
+
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static void read_language_model(model_reader *r, language_model *m) {
@@ -252,6 +265,7 @@ static void read_language_model(model_reader *r, language_model *m) {
     bool quantized_out = take_u8(r, "its output matrix is missing") != 0;
     read_matrix(r, &m->out, quantized && quantized_out, m->labels, m->dim);
     if (!r->e && m->loss == FT_HIERARCHICAL) build_tree(m);
+    if (!r->e) read_zero_rows(r, m);
 }
 
 /* Reads a model from m's bytes, mapped or borrowed, and takes it over. */

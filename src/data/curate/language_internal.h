@@ -9,6 +9,7 @@
  *     pruned x { i32 bucket, i32 row }
  *     u8 quantized; the input matrix: nwords + buckets rows of dim
  *     u8 quantized; the output matrix: nlabels rows of dim
+ *     i32 FT_ZERO_ROWS_MAGIC, zero rows              ours, and optional: fastText ignores what follows the matrices
  *
  *     dense matrix      i64 rows, columns; f32[rows x columns]
  *     quantized matrix  u8 norms; i64 rows, columns; i32 n; u8 codes[n]; quantizer;
@@ -36,6 +37,8 @@ typedef struct ft_matrix {
 
 typedef enum { FT_HIERARCHICAL = 1, FT_NEGATIVE, FT_SOFTMAX, FT_ONE_VS_ALL } ft_loss;
 
+enum { FT_ZERO_ROWS_MAGIC = 0x7A65726F, FT_MOST_ZERO_ROWS = 1 << 20 };
+
 typedef struct ft_word {
     const char *text; /* in the file, NUL-terminated */
     uint32_t len;
@@ -58,6 +61,7 @@ struct language_model {
     size_t size;
     int32_t dim, word_ngrams, bucket, minn, maxn;
     ft_loss loss;
+    int32_t zero_rows; /* rows of zeros that are counted in the mean of a text */
     int32_t words, labels;
     ft_word *word;       /* [words] */
     int32_t *word_table; /* [word_mask + 1] indices; -1: free */

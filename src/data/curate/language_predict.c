@@ -390,7 +390,7 @@ static const float *predict_hidden(const language_model *m, language_scratch *r)
         [FT_SOFTMAX] = predict_softmax,
         [FT_ONE_VS_ALL] = predict_independent,
     };
-    for (int32_t i = 0; i < m->dim && r->rows; i++) r->hidden[i] /= (float)r->rows;
+    for (int32_t i = 0; i < m->dim && r->rows; i++) r->hidden[i] /= (float)(r->rows + m->zero_rows);
     if (r->rows == 0)
         memset(r->probability, 0, (size_t)m->labels * sizeof *r->probability);
     else

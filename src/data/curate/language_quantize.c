@@ -11,19 +11,22 @@
 
 enum { CENTROIDS = 256, PART = 2, SAMPLE = 40000, ROUNDS = 25 };
 
-static float squared_distance(const float *a, const float *b, int n) {
-    float sum = 0;
-    for (int i = 0; i < n; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
-    return sum;
+/* Transposes centroids, so that distances from all of them are computed side by side. @param columns [n][256]. */
+static void transpose_centroids(const float *centroids, int n, float *columns) {
+    for (int k = 0; k < CENTROIDS; k++)
+        for (int c = 0; c < n; c++) columns[c * CENTROIDS + k] = centroids[k * n + c];
 }
 
-static uint8_t nearest_centroid(const float *centroids, const float *x, int n) {
+static uint8_t nearest_centroid(const float *columns, const float *x, int n) {
+    float distance[CENTROIDS] = { 0 }; /* squared */
     int best = 0;
-    float least = INFINITY;
-    for (int k = 0; k < CENTROIDS; k++) {
-        float d = squared_distance(centroids + k * n, x, n);
-        if (d < least) least = d, best = k;
-    }
+    for (int c = 0; c < n; c++)
+        for (int k = 0; k < CENTROIDS; k++) {
+            float d = columns[c * CENTROIDS + k] - x[c];
+            distance[k] += d * d;
+        }
+    for (int k = 1; k < CENTROIDS; k++)
+        if (distance[k] < distance[best]) best = k;
     return (uint8_t)best;
 }
 
@@ -34,6 +37,7 @@ static void find_centroids(const float *points, int64_t count, int64_t stride, i
     int64_t sampled = MIN(count, SAMPLE);
     double *sum = mem_alloc((size_t)CENTROIDS * (size_t)n * sizeof *sum);
     int64_t members[CENTROIDS];
+    float *columns = mem_alloc((size_t)CENTROIDS * (size_t)n * sizeof *columns);
     rng_key key = rng_key_of(seed, 0);
     int64_t *at = mem_alloc((size_t)sampled * sizeof *at);
     for (int64_t i = 0; i < sampled; i++)
@@ -43,8 +47,9 @@ static void find_centroids(const float *points, int64_t count, int64_t stride, i
     for (int round = 0; round < ROUNDS; round++) {
         memset(sum, 0, (size_t)CENTROIDS * (size_t)n * sizeof *sum);
         memset(members, 0, sizeof members);
+        transpose_centroids(centroids, n, columns);
         for (int64_t i = 0; i < sampled; i++) {
-            int k = nearest_centroid(centroids, points + at[i], n);
+            int k = nearest_centroid(columns, points + at[i], n);
             members[k]++;
             for (int c = 0; c < n; c++) sum[k * n + c] += (double)points[at[i] + c];
         }
@@ -52,6 +57,7 @@ static void find_centroids(const float *points, int64_t count, int64_t stride, i
             for (int c = 0; c < n && members[k]; c++)
                 centroids[k * n + c] = (float)(sum[k * n + c] / (double)members[k]);
     }
+    free(columns);
     free(at);
     free(sum);
 }
@@ -74,14 +80,17 @@ static float *split_norms(const ft_matrix *m, float *norms) {
 static void quantize_parts(const float *rows, ft_matrix *out, uint8_t *codes, float *centroids,
                            uint64_t seed) {
     const ft_quantizer *q = &out->q;
+    float *columns = mem_alloc((size_t)CENTROIDS * (size_t)q->part * sizeof *columns);
     for (int32_t p = 0; p < q->parts; p++) {
         int width = p == q->parts - 1 ? q->last_part : q->part;
         float *from = centroids + (int64_t)p * CENTROIDS * q->part;
         const float *points = rows + (int64_t)p * q->part;
         find_centroids(points, out->rows, out->columns, width, seed + (uint64_t)p, from);
+        transpose_centroids(from, width, columns);
         for (int64_t r = 0; r < out->rows; r++)
-            codes[r * q->parts + p] = nearest_centroid(from, points + r * out->columns, width);
+            codes[r * q->parts + p] = nearest_centroid(columns, points + r * out->columns, width);
     }
+    free(columns);
 }
 
 void ft_quantize(const ft_matrix *m, uint64_t seed, ft_matrix *out, ft_quantized *memory) {

@@ -6,7 +6,10 @@
  *
  * One pass counts words; some documents, by a hash of their text, are held out. Then stochastic gradient
  * descent, one document after another in a new order each epoch, with a rate that falls to 0. One thread, and
- * so the same model every time. */
+ * so the same model every time.
+ *
+ * For languages, each document is followed by some random pieces of it. Documents alone teach a model nothing about short
+ * texts: the mean of a few rows is far from the means that it has seen, and its probabilities are arbitrary there. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +50,8 @@ typedef struct quality_trainer {
     ft_quantized quantized; /* what an .ftz file has instead of `in` */
     char *word_bytes;
     int64_t *word_count;
-    float end_step; /* steps of the row of "</s>", over those of other rows */
+    size_t *starts, cap_starts; /* of the words of a document */
+    float end_step;             /* steps of the row of "</s>", over those of other rows */
 } quality_trainer;
 
 static err find_label(quality_trainer *t, text_span name, int *out) {
@@ -190,6 +194,7 @@ static void make_model(quality_trainer *t) {
                            .bucket =
                                t->o->ngrams > 1 || t->o->max_chars ? (int32_t)t->o->buckets : 0,
                            .loss = FT_SOFTMAX,
+                           .zero_rows = (int32_t)t->o->zero_rows / 2,
                            .words = (int32_t)n,
                            .labels = t->n_labels };
     for (int64_t i = 0; i < n; i++) bytes += words[i].text.len + 1;
@@ -226,27 +231,74 @@ static void make_model(quality_trainer *t) {
 
 /* ---- learning --------------------------------------------------------------------------------------------- */
 
-/* One step on one document. @param grad [dim] scratch. @return the loss. */
-static double learn_document(quality_trainer *t, language_scratch *s, const labelled *d, float rate,
-                             float *grad) {
+/* One step on one text. @param grad [dim] scratch. @return the loss. */
+static double learn_text(quality_trainer *t, language_scratch *s, text_span text, int label,
+                         float rate, float *grad) {
     int64_t n;
-    const int64_t *rows = language_rows(t->m, s, (text_span){ d->text, d->len }, &n);
+    const int64_t *rows = language_rows(t->m, s, text, &n);
     const float *p = language_predict_rows(t->m, s, rows, n);
     const float *hidden = language_hidden(s);
     int32_t dim = t->m->dim;
     if (n == 0) return 0;
-    double loss = -log(MAX((double)p[d->label], 1e-10));
+    double loss = -log(MAX((double)p[label], 1e-10));
     memset(grad, 0, (size_t)dim * sizeof *grad);
     for (int32_t k = 0; k < t->m->labels; k++) {
-        float step = rate * ((k == d->label) - p[k]);
+        float step = rate * ((k == label) - p[k]);
         float *out = t->out + (int64_t)k * dim;
         for (int32_t i = 0; i < dim; i++) grad[i] += step * out[i];
         for (int32_t i = 0; i < dim; i++) out[i] += step * hidden[i];
     }
-    for (int32_t i = 0; i < dim; i++) grad[i] /= (float)n;
+    for (int32_t i = 0; i < dim; i++) grad[i] /= (float)(n + t->m->zero_rows);
     for (int64_t r = 0; r < n; r++) {
         float scale = rows[r] == 0 ? t->end_step : 1;
         for (int32_t i = 0; i < dim; i++) t->in[rows[r] * dim + i] += scale * grad[i];
+    }
+    return loss;
+}
+
+/* Fills t->starts with the offsets of words; of letters, in a text with few spaces. @return their number. */
+static size_t find_starts(quality_trainer *t, const labelled *d) {
+    enum { LONG_WORD = 32 }; /* mean bytes of a word in a text whose words are not separated */
+    size_t n = 0;
+    for (int letters = 0; letters < 2; letters++) {
+        n = 0;
+        for (size_t i = 0; i < d->len; i++) {
+            bool space = is_ft_space(d->text[i]), after = i == 0 || is_ft_space(d->text[i - 1]);
+            bool letter = ((unsigned char)d->text[i] & 0xC0) != 0x80;
+            if (space || !(letters ? letter : after)) continue;
+            if (n == t->cap_starts) {
+                t->cap_starts = MAX(1024, 2 * n);
+                t->starts = mem_grow(t->starts, t->cap_starts * sizeof *t->starts);
+            }
+            t->starts[n++] = i;
+        }
+        if (d->len <= LONG_WORD * n) break;
+    }
+    return n;
+}
+
+/* Cuts a piece of 1 to PIECE words (or letters) at random: its length is uniform on a logarithmic scale. @param starts the
+ * number of entries of t->starts. @param draw a number that no other piece of the document has. */
+static text_span cut_piece(const quality_trainer *t, const labelled *d, size_t starts, rng_key key,
+                           uint64_t draw) {
+    enum { PIECE = 20 };
+    size_t words = (size_t)exp(rng_uniform(key, 2 * draw) * log(PIECE + 1));
+    words = MIN(MAX(words, 1), starts);
+    size_t first = (size_t)rng_below(key, 2 * draw + 1, starts - words + 1);
+    size_t from = t->starts[first], to = first + words < starts ? t->starts[first + words] : d->len;
+    return (text_span){ d->text + from, to - from };
+}
+
+/* Learns from a document, and from pieces of it. */
+static double learn_document(quality_trainer *t, language_scratch *s, int doc, int64_t epoch,
+                             float rate, float *grad) {
+    const labelled *d = &t->docs[doc];
+    double loss = learn_text(t, s, (text_span){ d->text, d->len }, d->label, rate, grad);
+    size_t starts = t->o->pieces ? find_starts(t, d) : 0;
+    rng_key key = rng_key_of(t->o->seed ^ UINT64_C(0x7069656365), (uint64_t)doc);
+    for (int64_t i = 0; i < t->o->pieces && starts; i++) {
+        text_span piece = cut_piece(t, d, starts, key, (uint64_t)(epoch * t->o->pieces + i));
+        learn_text(t, s, piece, d->label, rate, grad);
     }
     return loss;
 }
@@ -265,7 +317,7 @@ static void learn(quality_trainer *t) {
         }
         for (int i = 0; i < t->n_training; i++, done++) {
             float rate = (float)(t->o->rate * (1 - (double)done / (double)all));
-            loss += learn_document(t, s, &t->docs[t->training[i]], rate, grad);
+            loss += learn_document(t, s, t->training[i], epoch, rate, grad);
         }
         if (!t->o->quiet)
             log_info("epoch %lld: loss %.4f", (long long)epoch + 1, loss / t->n_training);
@@ -401,6 +453,10 @@ static err save_model(const quality_trainer *t, const char *path) {
     for (int i = 0; i < t->n_labels; i++) add_entry(&out, t->label[i].name, t->label[i].count, 1);
     (m->in.quantized ? add_quantized_matrix : add_matrix)(&out, &m->in);
     add_matrix(&out, &m->out);
+    if (m->zero_rows) {
+        add_i32(&out, FT_ZERO_ROWS_MAGIC);
+        add_i32(&out, m->zero_rows);
+    }
     err e = io_write(path, out.text, out.len);
     str_free(&out);
     return e;
@@ -418,6 +474,7 @@ static void quality_trainer_free(quality_trainer *t) {
     free(t->out);
     free(t->word_bytes);
     free(t->word_count);
+    free(t->starts);
     ft_quantized_free(&t->quantized);
     language_close(t->m);
 }
@@ -431,6 +488,9 @@ err quality_train(const quality_input *inputs, int n, const quality_options *o, 
     TRY_CLEAN(split_documents(&t));
     make_model(&t);
     learn(&t);
+    /* Half of them while learning: n-grams of texts of another origin say less than those of the training texts, on which the
+     * probabilities are right. */
+    t.m->zero_rows = (int32_t)o->zero_rows;
     if (o->quantize) ft_quantize(&t.m->in, o->seed, &t.m->in, &t.quantized);
     measure(&t, r);
     r->documents = t.n;
