@@ -1,4 +1,4 @@
-/* The walk (bpe_walk.c) and joins from characters on (bpe_join.c) against joining bytes (bpe.c): equal ids for random
+/* The walk by bytes (bpe_walk.c) and by units (bpe_units.c) against joining bytes (bpe.c): equal ids for random
  * merges, most of whose tokens overlap in many ways, and for merges out of order, where there is no walk. */
 #include "support/test.h"
 
@@ -119,10 +119,12 @@ static size_t draw_chars(uint64_t *state, char *piece, size_t most) {
     return n;
 }
 
-/* Tokens begin and end inside characters, at ranks before and after those of the characters. */
-static void characters_may_begin_as_one_symbol(void **state) {
+/* Tokens begin and end inside characters, at ranks before and after those of the characters: some pieces have no encoding
+ * by units. Several at a time. */
+static void units_give_the_ids_of_joining(void **state) {
+    enum { PIECES = 20, BYTES = 80 };
     uint64_t seed = 2;
-    int64_t joins = 0, whole = 0, decided = 0;
+    int64_t joins = 0, encoded = 0, left = 0;
     random_merges *m = mem_alloc(sizeof *m);
     for (int i = 0; i < 200; i++) {
         make_merges(m, &seed, "\xE3\xE4\x81\x82", 4);
@@ -130,27 +132,28 @@ static void characters_may_begin_as_one_symbol(void **state) {
         bpe bytes = t->bpe;
         bpe_work a = { 0 };
         bytes.walk = NULL;
-        for (int k = 0; k < 100 && t->bpe.joins; k++) {
-            char piece[80];
-            size_t n_joined, len = draw_chars(&seed, piece, sizeof piece);
-            const int32_t *joined = bpe_piece(&bytes, &a, piece, len, &n_joined);
-            bpe_job job = { .piece = piece, .len = len };
-            bpe_join_pieces(t->bpe.joins, &job, 1);
-            if (job.n == 0) continue; /* broken characters, or too many symbols */
-            assert_int_equal(job.n, n_joined);
-            assert_memory_equal(job.ids, joined, job.n * sizeof *job.ids);
-            joins += (int64_t)len - (int64_t)job.n;
-        }
-        for (int c = 0; c < 8 && t->bpe.joins; c++) {
-            int32_t symbol =
-                t->bpe.joins->chars[(3 + (c >> 2)) << 12 | (1 + (c >> 1 & 1)) << 6 | (1 + (c & 1))];
-            whole += symbol >= 0;
-            decided += symbol < 0 && symbol != INT32_MIN;
+        for (int k = 0; k < 5 && t->bpe.units; k++) {
+            char text[PIECES][BYTES];
+            int32_t ids[PIECES][BYTES];
+            bpe_job jobs[PIECES];
+            for (int p = 0; p < PIECES; p++)
+                jobs[p] = (bpe_job){ text[p], draw_chars(&seed, text[p], BYTES), 0, ids[p] };
+            bpe_units_pieces(&t->bpe, jobs, PIECES);
+            for (int p = 0; p < PIECES; p++) {
+                size_t n_joined, len = jobs[p].len;
+                const int32_t *joined = bpe_piece(&bytes, &a, text[p], len, &n_joined);
+                left += jobs[p].n == 0;
+                if (jobs[p].n == 0) continue;
+                assert_int_equal(jobs[p].n, n_joined);
+                assert_memory_equal(ids[p], joined, n_joined * sizeof *joined);
+                joins += (int64_t)(len - n_joined);
+                encoded++;
+            }
         }
         bpe_work_free(&a);
         tokenizer_free(t);
     }
-    assert_true(joins > 10000 && whole > 10 && decided > 10);
+    assert_true(joins > 10000 && encoded > 1000 && left > 10);
     free(m);
 }
 
@@ -180,7 +183,7 @@ static void merges_out_of_order_are_joined(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_walk_gives_the_ids_of_joining),
-        cmocka_unit_test(characters_may_begin_as_one_symbol),
+        cmocka_unit_test(units_give_the_ids_of_joining),
         cmocka_unit_test(merges_out_of_order_are_joined),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

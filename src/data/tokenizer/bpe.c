@@ -1,8 +1,8 @@
 /* Byte pair encoding of one piece: begin with its bytes or characters, then join the pair of the
  * lowest rank, the leftmost of equals, until no pair is known. Short pieces, nearly all, are
  * searched from end to end for every join; long ones keep their pairs in a heap, n log n. Where
- * bpe_walk.c applies, it gives the ids of long and non-ASCII pieces faster; so does bpe_join.c for those
- * of a batch. */
+ * bpe_walk.c applies, it gives the ids of long and non-ASCII pieces faster, and bpe_units.c those of most of
+ * these faster still. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,7 +83,7 @@ void bpe_free(bpe *b) {
     free(b->pairs);
     free(b->filter);
     bpe_walk_free(b);
-    bpe_joins_free(b);
+    bpe_units_free(b);
     *b = (bpe){ 0 };
 }
 
@@ -247,7 +247,7 @@ static void reserve_links(bpe_work *w, size_t n) {
 
 const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n, size_t *n_ids) {
     BUG_IF(n >= NOWHERE);
-    reserve_work_ids(w, MAX(n, JOIN_SYMBOLS));
+    reserve_work_ids(w, n);
     int32_t whole = b->whole_first ? bpe_find(b, piece, n) : -1;
     if (whole >= 0) {
         w->ids[0] = whole;
@@ -257,7 +257,9 @@ const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n,
     /* Joins are as fast for short ASCII, and their tables are those that the cache keeps near. */
     bool is_ascii = (signed char)piece[n - 1] >= 0;
     if (b->walk && (!is_ascii || n > SHORT_PIECE)) {
-        *n_ids = bpe_walk_piece(b, w, piece, n);
+        bpe_job job = { .piece = piece, .len = n, .ids = w->ids };
+        if (b->units && n <= BPE_JOB_BYTES) bpe_units_pieces(b, &job, 1);
+        *n_ids = job.n ? job.n : bpe_walk_piece(b, w, piece, n);
         return w->ids;
     }
     size_t begun = b->chars ? begin_chars(b, piece, n, w->ids) : begin_bytes(b, piece, n, w->ids);

@@ -1,5 +1,5 @@
 /* Pieces of text to ids by merges: joined pair by pair (bpe.c), or where the merges allow it walked (bpe_walk.c), or
- * joined from characters on (bpe_join.c). */
+ * walked by characters (bpe_units.c). */
 #ifndef INGOT_TOKENIZER_BPE_INTERNAL_H
 #define INGOT_TOKENIZER_BPE_INTERNAL_H
 
@@ -34,20 +34,22 @@ typedef struct bpe_walk {
     token_trie trie;    /* of those that pieces give */
     walk_char *chars;   /* [65536] by code point, those of three bytes */
 } bpe_walk;
-enum { JOIN_SYMBOLS = 64 }; /* of the longest piece that bpe_join.c encodes */
-/* Merges in order of rank, as bpe_join.c looks them up: a symbol is a byte, or 256 + a merge. */
-typedef struct bpe_joins {
-    uint64_t *slots;   /* [n_slots] left << 44 | right << 24 | merge; owns what follows */
+/* What bpe_units.c searches by. Merges are numbered in order of rank; a symbol is a byte, or 256 + a merge. */
+typedef struct bpe_units {
+    uint64_t *
+        slots; /* [n_slots] left << 44 | right << 24 | merge; owns all tables but nodes and units */
     uint32_t *buckets; /* factor << 16 | a bit for each of its pairs */
-    int32_t *chars;    /* [65536] symbols of characters of three bytes; ~symbol: neighbors decide */
-    uint32_t *limit_before,
-        *limit_after;  /* merges from which on these neighbors join a part of it */
+    bpe_pair *halves;  /* [256 + n] symbols that are joined to a symbol */
     int32_t *ids;      /* [256 + n] of symbols */
     bool ids_in_order; /* those of merges count up */
-    int64_t n;         /* merges */
-    uint32_t n_slots;
-    int bucket_shift;
-} bpe_joins;
+    uint16_t *bounds,
+        *suffix_bounds; /* merge >> bound_shift, at most that of all merges between two characters */
+    uint64_t *nodes;    /* [n_nodes] trie of tokens; owns units */
+    uint64_t *units;    /* [65536] by code point */
+    int64_t n;          /* merges */
+    uint32_t n_slots, n_nodes;
+    int bucket_shift, bounds_shift, bound_shift;
+} bpe_units;
 typedef struct bpe {
     text_span *tokens; /* [n] as bytes, at `bytes`; empty: no such id */
     int64_t n;
@@ -60,7 +62,7 @@ typedef struct bpe {
     uint64_t filter_mask;
     int64_t n_pairs;
     bpe_walk *walk;       /* NULL: pieces are joined, bpe.c */
-    bpe_joins *joins;     /* NULL: as if all pieces had too many symbols */
+    bpe_units *units;     /* NULL: bpe_walk_piece encodes all pieces */
     int32_t byte_id[256]; /* what a byte begins as, or falls back to; -1: none */
     bool chars;           /* symbols begin as characters, not bytes */
     bool whole_first;     /* a piece that is a token is that token */
@@ -95,18 +97,19 @@ void bpe_walk_build(bpe *b);
 void bpe_walk_free(bpe *b);
 /* The ids of a piece of n > 0 bytes, in w->ids, which holds n. @return how many. */
 size_t bpe_walk_piece(const bpe *b, bpe_work *w, const char *piece, size_t n);
-/* Prepares bpe_join_piece, if there is a walk. */
-void bpe_joins_build(bpe *b);
-void bpe_joins_free(bpe *b);
+/* Prepares bpe_units_pieces, if there is a walk. */
+void bpe_units_build(bpe *b);
+void bpe_units_free(bpe *b);
+enum { BPE_JOB_BYTES = 255 };
 /* A piece to be encoded beside others. */
 typedef struct bpe_job {
     const char *piece;
-    size_t len;                /* > 0 */
-    size_t n;                  /* ids; 0: not encoded, bpe_piece has to */
-    int32_t ids[JOIN_SYMBOLS]; /* [n] */
+    size_t len;   /* 1 to BPE_JOB_BYTES */
+    size_t n;     /* ids; 0: bpe_walk_piece has to encode it */
+    int32_t *ids; /* [n], borrowed: holds len */
 } bpe_job;
-/* Encodes pieces that have at most JOIN_SYMBOLS symbols and no broken characters. */
-void bpe_join_pieces(const bpe_joins *j, bpe_job *jobs, size_t n);
+/* Encodes pieces for which there are units. */
+void bpe_units_pieces(const bpe *b, bpe_job *jobs, size_t n);
 
 /* ---- the table of merges, as bpe.c and bpe_walk.c look pairs up ----------------------------------- */
 static const uint64_t PAIR_NONE =

@@ -24,8 +24,10 @@ static inline int char_decode(const char *p, size_t n, uint32_t *cp) {
     if (s[0] < 0x80) return *cp = s[0], 1;
     if (s[0] >= 0xC2 && s[0] < 0xE0 && n > 1 && (s[1] & 0xC0) == 0x80)
         return *cp = (s[0] & 31u) << 6 | (s[1] & 63u), 2;
-    if (s[0] > 0xE0 && s[0] < 0xED && n > 2 && (s[1] & 0xC0) == 0x80 && (s[2] & 0xC0) == 0x80)
-        return *cp = (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u), 3;
+    if (n > 2 && is_three_bytes(p)) {
+        *cp = three_bytes_number(p);
+        if (*cp >= 0x800 && (*cp & 0xF800) != 0xD800) return 3; /* neither overlong nor a surrogate */
+    }
     return char_decode_any(p, n, cp);
 }
 

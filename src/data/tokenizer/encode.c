@@ -18,12 +18,15 @@ typedef struct char_ids {
     uint32_t n; /* 0: not known yet */
 } char_ids;
 
+enum { BATCH = 256 }; /* pieces and parts that are looked up together */
+
 struct encoder {
     const tokenizer *t;
     cache cache;
     char_ids *chars; /* [ADJACENCY_CHARS]; NULL: pieces are never split */
     bpe_work work;
-    bpe_job jobs[32]; /* scratch */
+    bpe_job *jobs; /* [BATCH] scratch; NULL like chars */
+    token_ids job_ids;
     unigram_work path;
     regex_work *regex;
     bool special; /* of the text at hand */
@@ -37,7 +40,10 @@ encoder *encoder_new(const tokenizer *t) {
     e->t = t;
     e->regex = regex_work_new(true);
     cache_init(&e->cache);
-    if (t->adjacency.whole) e->chars = mem_alloc(ADJACENCY_CHARS * sizeof *e->chars);
+    if (t->adjacency.whole) {
+        e->chars = mem_alloc(ADJACENCY_CHARS * sizeof *e->chars);
+        e->jobs = mem_alloc(BATCH * sizeof *e->jobs);
+    }
     return e;
 }
 
@@ -45,6 +51,8 @@ void encoder_free(encoder *e) {
     if (!e) return;
     cache_free(&e->cache);
     free(e->chars);
+    free(e->jobs);
+    token_ids_free(&e->job_ids);
     bpe_work_free(&e->work);
     unigram_work_free(&e->path);
     regex_work_free(e->regex);
@@ -123,10 +131,10 @@ static void add_piece(encoder *e, cache_key key, const char *piece, size_t len) 
 
 /* Pieces by the hundred: their keys first, so that the memory they lead to is on its way when they
  * are looked up. Long pieces of scripts that do not separate words are split further (adjacency.c). */
-enum { BATCH = 256, ONE_CHAR = 3 };
+enum { ONE_CHAR = 3 };
 typedef struct lookup {
-    cache_key key;    /* of a single character, its number */
-    cache_entry *set; /* NULL: it is a single character */
+    cache_key key; /* of a single character, its number; of a part that is not cached, its job's */
+    cache_entry *set; /* NULL: it is a single character, or not cached */
     size_t len;
 } lookup;
 /* Pieces that the scanner found; a piece may be split into more parts than fit in a batch. */
@@ -136,7 +144,7 @@ typedef struct scanned {
     struct {
         const char *text;
         int at;     /* in the batch */
-    } parts[BATCH]; /* those of the batch that bpe_join_pieces may encode */
+    } parts[BATCH]; /* those of the batch that bpe_units_pieces may encode */
     int n_parts;
 } scanned;
 
@@ -181,11 +189,17 @@ static inline int prepare_chars(const adjacency *a, const char *text, size_t *fr
     return n;
 }
 
+/* Whether a part may occur often enough to be cached: it is short, or not of characters of three bytes. */
+static bool is_cached_part(const char *part, size_t len) {
+    enum { MOSTLY_NEW = 25 }; /* bytes from which on other parts are */
+    return len < MOSTLY_NEW || len > BPE_JOB_BYTES || !is_three_bytes(part + len - ONE_CHAR);
+}
+
 /* @return how many pieces and parts. @param bytes they have in all. */
 static int prepare_text(const encoder *e, const char *text, size_t n, size_t from, scanned *s,
                         lookup *at, size_t *bytes) {
     const uint64_t not_ascii = e->t->adjacency.whole ? 0x8080808080808080u : 0;
-    const bool joins = e->t->bpe.joins != NULL;
+    const bool has_units = e->t->bpe.units != NULL;
     size_t begin = from;
     int count = 0;
     s->n_parts = 0;
@@ -204,12 +218,15 @@ static int prepare_text(const encoder *e, const char *text, size_t n, size_t fro
             count += prepare_chars(&e->t->adjacency, text, &from, end, BATCH - count, at + count);
             if (from == end || count == BATCH) break;
             size_t part = adjacency_part_end(&e->t->adjacency, text, from, end), len = part - from;
-            cache_key key = piece_key(text + from, len, n - from);
-            at[count] = (lookup){ key, cache_set(&e->cache, key), len };
-            __builtin_prefetch(at[count].set);
+            at[count] = (lookup){ .len = len };
+            if (!has_units || is_cached_part(text + from, len)) {
+                at[count].key = piece_key(text + from, len, n - from);
+                at[count].set = cache_set(&e->cache, at[count].key);
+                __builtin_prefetch(at[count].set);
+            }
             s->parts[s->n_parts].text = text + from;
             s->parts[s->n_parts].at = count;
-            s->n_parts += joins && len <= CACHE_LONGEST;
+            s->n_parts += has_units && len <= BPE_JOB_BYTES;
             from = part;
         }
         s->next += plain < left && from == end;
@@ -218,27 +235,30 @@ static int prepare_text(const encoder *e, const char *text, size_t n, size_t fro
     return count;
 }
 
-/* Encodes the parts that the cache does not hold, several at a time, and adds them to it. */
-static void fill_cache(encoder *e, const scanned *s, const lookup *at) {
+/* Encodes the parts that the cache does not hold, several at a time, and adds to it those that are to be cached.
+ * @param bytes of the batch. */
+static void encode_parts(encoder *e, const scanned *s, lookup *at, size_t bytes) {
     const bpe *b = &e->t->bpe;
-    for (int i = 0; i < s->n_parts;) {
-        size_t jobs = 0, n;
-        for (; i < s->n_parts && jobs < COUNT_OF(e->jobs); i++) {
-            const lookup *l = &at[s->parts[i].at];
-            const char *part = s->parts[i].text;
-            bool known = l->len > CACHE_SHORT
-                             ? cache_find_long(&e->cache, l->key, part, l->len, &n) != NULL
-                             : cache_find(l->set, l->key) != NULL;
-            if (known || (b->whole_first && bpe_find(b, part, l->len) >= 0)) continue;
-            e->jobs[jobs].piece = part;
-            e->jobs[jobs++].len = l->len;
-        }
-        bpe_join_pieces(b->joins, e->jobs, jobs);
-        for (size_t k = 0; k < jobs; k++) {
-            const bpe_job *job = &e->jobs[k];
-            cache_key key = piece_key(job->piece, job->len, job->len);
-            if (job->n) cache_add(&e->cache, key, job->piece, job->len, job->ids, job->n);
-        }
+    size_t jobs = 0, n;
+    e->job_ids.n = 0;
+    if (s->n_parts) reserve_token_ids(&e->job_ids, bytes);
+    for (int i = 0; i < s->n_parts; i++) {
+        lookup *l = &at[s->parts[i].at];
+        const char *part = s->parts[i].text;
+        if (!l->set)
+            l->key.low = jobs;
+        else if (l->len > CACHE_SHORT ? cache_find_long(&e->cache, l->key, part, l->len, &n) != NULL
+                                      : cache_find(l->set, l->key) != NULL)
+            continue;
+        e->jobs[jobs++] = (bpe_job){ part, l->len, 0, e->job_ids.at + e->job_ids.n };
+        e->job_ids.n += l->len;
+    }
+    bpe_units_pieces(b, e->jobs, jobs);
+    for (size_t k = 0; k < jobs; k++) {
+        const bpe_job *job = &e->jobs[k];
+        if (job->n == 0 || !is_cached_part(job->piece, job->len)) continue;
+        cache_key key = piece_key(job->piece, job->len, job->len);
+        cache_add(&e->cache, key, job->piece, job->len, job->ids, job->n);
     }
 }
 
@@ -252,16 +272,23 @@ static const char_ids *char_ids_of(encoder *e, uint32_t number, const char *text
     return c;
 }
 
+static void add_job(encoder *e, const bpe_job *job) {
+    size_t n = job->n;
+    const int32_t *ids = job->ids;
+    if (n == 0) ids = bpe_piece(&e->t->bpe, &e->work, job->piece, job->len, &n);
+    store_ids(e, ids, n);
+}
+
 static void add_scanned(encoder *e, const char *text, size_t n) {
     lookup at[BATCH];
     scanned found = { .n = 0 };
     for (size_t from = 0, bytes; from < n;) {
         int pieces = prepare_text(e, text, n, from, &found, at, &bytes);
         reserve_token_ids(e->out, bytes);
-        fill_cache(e, &found, at);
+        encode_parts(e, &found, at, bytes);
         int32_t *out = e->out->at + e->out->n;
         for (int i = 0; i < pieces; from += at[i++].len) {
-            if (!at[i].set) {
+            if (!at[i].set && at[i].len == ONE_CHAR) {
                 const char_ids *c = char_ids_of(e, (uint32_t)at[i].key.low, text + from);
                 memcpy(out, c->id, sizeof c->id);
                 out += c->n;
@@ -275,7 +302,10 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
                 continue;
             }
             e->out->n = (size_t)(out - e->out->at);
-            add_piece(e, at[i].key, text + from, at[i].len);
+            if (at[i].set)
+                add_piece(e, at[i].key, text + from, at[i].len);
+            else
+                add_job(e, &e->jobs[at[i].key.low]);
             out = e->out->at + e->out->n;
         }
         e->out->n = (size_t)(out - e->out->at);

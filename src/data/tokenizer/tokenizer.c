@@ -158,7 +158,7 @@ void tokenizer_finish(tokenizer *t, const text_span *decoded) {
     added_set_build(&t->normal, t->added, t->n_added, true);
     t->scan = only_scanner(t);
     bpe_walk_build(&t->bpe);
-    bpe_joins_build(&t->bpe);
+    bpe_units_build(&t->bpe);
     adjacency_build(&t->bpe, &t->adjacency);
     t->eos = tokenizer_find_eos(t);
     t->hash = hash_of(t);
