@@ -257,9 +257,7 @@ const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n,
     /* Joins are as fast for short ASCII, and their tables are those that the cache keeps near. */
     bool is_ascii = (signed char)piece[n - 1] >= 0;
     if (b->walk && (!is_ascii || n > SHORT_PIECE)) {
-        bpe_job job = { .piece = piece, .len = n, .ids = w->ids };
-        if (b->units && n <= BPE_JOB_BYTES) bpe_units_pieces(b, &job, 1);
-        *n_ids = job.n ? job.n : bpe_walk_piece(b, w, piece, n);
+        *n_ids = bpe_walk_piece(b, w, piece, n);
         return w->ids;
     }
     size_t begun = b->chars ? begin_chars(b, piece, n, w->ids) : begin_bytes(b, piece, n, w->ids);
