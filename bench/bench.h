@@ -16,6 +16,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ops/ops.h"
 
@@ -131,6 +132,15 @@ static inline void bench_tensor_free(const bench_target *t, tensor *x) {
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
+
+/* Seconds: CPU time where `p` has one thread, so that other work on a shared machine does not count. @param p NULL: a device
+ * does the work */
+static inline double bench_now(const pool *p) {
+    struct timespec now;
+    if (!p || pool_size(p) > 1) return time_now();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
 
 /* Seconds of `rounds` rounds over n calls whose `run` is set: by a device's events, or the clock. */
 static inline double bench_rounds(const bench_target *t, const op_call *calls, int n, int rounds) {

@@ -1,11 +1,13 @@
 /* How fast text is continued, token by token, and at what share of memory's speed: a step of decoding reads every weight
  * but the token table, and the keys and values of the tokens before.
  *
- *     bench_decode PRESET [TOKENS] [--cuda] [--dtype=fp32|bf16] [--prompt=N] [--sequences=N] [options of a model]
+ *     bench_decode PRESET [TOKENS] [--cuda] [--dtype=fp32|bf16] [--prompt=N] [--sequences=N] [--temperature=X]
+ *                  [options of a model]
  *
  * Weights are random, so that a preset needs no checkpoint. Seconds are those from one step to the next, as `ingot sample`
- * takes them: the logits are copied to the host, which chooses the token. Prints their median over TOKENS (64), the bytes of a step, and the
- * share of the speed at which the same threads, or the GPU, read memory (on a GPU, copy it).
+ * takes them: the logits are copied to the host, which chooses the token, the likeliest unless there is a temperature. Prints their median over
+ * TOKENS (64), the bytes of a step, and the share of the speed at which the same threads, or the GPU, read memory (on a GPU, copy it), which takes
+ * turns with the steps. With one thread, seconds are CPU time.
  */
 #include "bench.h"
 
@@ -14,7 +16,7 @@
 
 typedef struct flags {
     bool cuda;
-    const char *dtype, *prompt, *sequences;
+    const char *dtype, *prompt, *sequences, *temperature;
 } flags;
 
 static int64_t count_of(const char *text, int64_t otherwise, int64_t most) {
@@ -31,7 +33,7 @@ static double weight_bytes(const model_config *c, dtype dt) {
 }
 
 /* ---- the speed of memory ------------------------------------------------------------------- */
-enum { READ_BYTES = 512 << 20, READ_PART = 1 << 20, READS = 5 };
+enum { READ_BYTES = 256 << 20, READ_PART = 1 << 20, READ_EVERY = 8 };
 
 static void read_part(void *ctx, int64_t i, int worker) {
     const uint64_t *at = (const uint64_t *)((const char *)ctx + i * READ_PART);
@@ -44,22 +46,11 @@ static void read_part(void *ctx, int64_t i, int worker) {
     (void)kept;
 }
 
-static double memory_speed(const bench_target *t) {
-    if (t->ops->device) {
-        ops_gpu_speed s;
-        bench_check(ops_cuda_measure(t->ops, &s));
-        return s.copy;
-    }
-    char *memory = bench_map(t, READ_BYTES);
-    double best = INFINITY;
-    memset(memory, 1, READ_BYTES);
-    for (int i = 0; i < READS; i++) {
-        double from = time_now();
-        pool_run(t->pool, READ_BYTES / READ_PART, read_part, memory);
-        best = fmin(best, time_now() - from);
-    }
-    bench_unmap(t, memory, READ_BYTES);
-    return READ_BYTES / best;
+/* @return seconds per byte that the threads read. */
+static double read_seconds(const bench_target *t, char *memory) {
+    double from = bench_now(t->pool);
+    pool_run(t->pool, READ_BYTES / READ_PART, read_part, memory);
+    return (bench_now(t->pool) - from) / READ_BYTES;
 }
 
 /* ---- decoding ------------------------------------------------------------------------------ */
@@ -69,28 +60,51 @@ static bool keep_on(void *ctx, int32_t token) {
     return true;
 }
 
-/* @return the median seconds of a step, in which every sequence gets a token. */
-static double decode(generation *d, const model_config *c, int64_t prompt, int64_t tokens,
-                     int sequences) {
-    sample_options o = { .tokens = tokens + 1, .stop = -1 };
+static void add_sequences(generation *d, const model_config *c, const sample_options *o,
+                          int64_t prompt, int64_t sequences) {
     int32_t *ids = mem_alloc((size_t)prompt * sizeof *ids);
-    double *seconds = mem_alloc((size_t)tokens * sizeof *seconds);
-    for (int s = 0; s < sequences; s++) { /* that have nothing in common */
+    for (int64_t s = 0; s < sequences; s++) { /* that have nothing in common */
         for (int64_t i = 0; i < prompt; i++)
             ids[i] =
                 (int32_t)rng_below(rng_key_of(5, (uint64_t)s), (uint64_t)i, (uint64_t)c->vocab);
-        bench_check(generation_add(d, NULL, ids, prompt, &o, (decode_sink){ .emit = keep_on }));
+        bench_check(generation_add(d, NULL, ids, prompt, o, (decode_sink){ .emit = keep_on }));
     }
+    free(ids);
+}
+
+/* Median seconds. */
+typedef struct decode_speed {
+    double step; /* of a step, in which every sequence gets a token */
+    double read; /* per byte of memory */
+} decode_speed;
+
+/* Steps and reads of memory take turns, so that both see the same machine. */
+static decode_speed decode(generation *d, const bench_target *t, int64_t tokens) {
+    double *steps = mem_alloc((size_t)tokens * sizeof *steps);
+    double *reads = mem_alloc((size_t)tokens * sizeof *reads);
+    char *memory = t->ops->device ? NULL : bench_map(t, READ_BYTES);
+    const pool *clock = t->ops->device ? NULL : t->pool;
+    int n = 0;
+    if (memory) memset(memory, 1, READ_BYTES);
     bench_check(generation_step(d)); /* tunes GEMMs */
     for (int64_t i = 0; i < tokens; i++) {
-        double from = time_now();
+        double from = bench_now(clock);
         bench_check(generation_step(d));
-        seconds[i] = time_now() - from;
+        steps[i] = bench_now(clock) - from;
+        if (memory && i % READ_EVERY == 0) reads[n++] = read_seconds(t, memory);
     }
-    double median = bench_median(seconds, (int)tokens);
-    free(seconds);
-    free(ids);
-    return median;
+    decode_speed speed = { .step = bench_median(steps, (int)tokens) };
+    if (memory) {
+        speed.read = bench_median(reads, n);
+        bench_unmap(t, memory, READ_BYTES);
+    } else {
+        ops_gpu_speed s;
+        bench_check(ops_cuda_measure(t->ops, &s));
+        speed.read = 1 / s.copy;
+    }
+    free(reads);
+    free(steps);
+    return speed;
 }
 
 int main(int argc, char **argv) {
@@ -98,7 +112,8 @@ int main(int argc, char **argv) {
     const config_flag known[] = { { "--cuda", &f.cuda, NULL },
                                   { "--dtype", NULL, &f.dtype },
                                   { "--prompt", NULL, &f.prompt },
-                                  { "--sequences", NULL, &f.sequences } };
+                                  { "--sequences", NULL, &f.sequences },
+                                  { "--temperature", NULL, &f.temperature } };
     if (argc < 2) {
         fprintf(
             stderr,
@@ -134,18 +149,21 @@ int main(int argc, char **argv) {
     bench_check(plan_commit(x.plan));
     model_init(m, x.plan, 1);
     generation *d = generation_new(&g, &x);
-    double seconds = decode(d, &mc, prompt, tokens, (int)sequences);
+    sample_options o = { .tokens = tokens + 2, .stop = -1 };
+    o.temperature = f.temperature ? atof(f.temperature) : 0;
+    add_sequences(d, &mc, &o, prompt, sequences);
+    decode_speed speed = decode(d, &(bench_target){ .ops = ops, .pool = x.pool }, tokens);
 
     double weights = weight_bytes(&mc, dt);
     int64_t row = 2 * mc.layers * mc.kv_heads * mc.head_dim,
             rows = sequences * (prompt + tokens / 2);
     double cache = (double)(rows * row) * (double)dt_size(dt);
-    double speed = memory_speed(&(bench_target){ .ops = ops, .pool = x.pool });
+    double rate = (weights + cache) / speed.step;
     printf(
         "%s %s, %lld sequences after %lld tokens: %.3f ms per step, %.0f tokens/s; %.1f MB of weights and %.1f of keys and values at "
         "%.1f GB/s, %.0f %% of %.1f\n",
-        argv[1], dt_name(dt), (long long)sequences, (long long)prompt, 1e3 * seconds,
-        (double)sequences / seconds, weights / 1e6, cache / 1e6, (weights + cache) / seconds / 1e9,
-        100 * (weights + cache) / seconds / speed, speed / 1e9);
+        argv[1], dt_name(dt), (long long)sequences, (long long)prompt, 1e3 * speed.step,
+        (double)sequences / speed.step, weights / 1e6, cache / 1e6, rate / 1e9,
+        100 * rate * speed.read, 1e-9 / speed.read);
     return 0;
 }

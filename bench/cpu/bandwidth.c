@@ -1,8 +1,13 @@
 /* How close the bandwidth-bound ops come to the speed of memory: the bytes each must move at least
  * (every operand once) over time, as a share of a plain copy on the same threads.
  *
- *     bench_cpu_bandwidth [THREADS [OP [ISA]]]   THREADS 0, the default: one per core;
- *                                                OP: only ops whose names start with it
+ *     bench_cpu_bandwidth [THREADS [OP [ISA [COLUMNS [KIB]]]]]
+ *
+ *     THREADS   0, the default: one per core
+ *     OP        only ops whose names start with it; "": all
+ *     ISA       an instruction set; "", the default: the best one
+ *     COLUMNS   the width of rows, instead of the two shapes
+ *     KIB       of memory that is touched before it repeats: less than a cache holds measures the ops inside it
  *
  * Linear layers of 1 and 4 tokens, as decoding calls them, are a share of a plain read instead: of their weights.
  *
@@ -12,10 +17,8 @@
 #include "bench.h"
 #include "ops/op_table.h"
 
-#include <time.h>
-
 enum { REPEATS = 7 };
-static const size_t FOOTPRINT = (size_t)128 << 20; /* bytes touched before memory repeats */
+static const size_t FOOTPRINT = (size_t)128 << 20; /* most bytes touched before memory repeats */
 
 typedef struct bench_shape {
     int64_t n, d;
@@ -152,14 +155,6 @@ static size_t build_call(const bench_row *r, bench_shape s, dtype act, arena_of 
     return moved;
 }
 
-/* One thread's time on its core, so that others of a shared machine do not count; of several the time that passes. */
-static double seconds_of(const pool *p) {
-    struct timespec t;
-    if (pool_size(p) > 1) return time_now();
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* ---- copy ------------------------------------------------------------------------------------ */
 typedef struct copy_job {
     char *to, *from;
@@ -170,25 +165,27 @@ static void copy_task(void *ctx, int64_t i, int worker) {
     size_t each = 1 << 20, at = (size_t)i * each;
     memcpy(j->to + at, j->from + at, MIN(each, j->bytes - at));
 }
-static double copy_rate(pool *p, char *memory) { /* bytes read plus bytes written, per second */
-    copy_job j = { .to = memory, .from = memory + FOOTPRINT / 2, .bytes = FOOTPRINT / 2 };
-    double t = seconds_of(p);
-    pool_run(p, (int64_t)(j.bytes >> 20), copy_task, &j);
-    return 2 * (double)j.bytes / (seconds_of(p) - t);
+/* @return bytes read plus bytes written, per second, in `footprint` bytes. */
+static double copy_rate(pool *p, char *memory, size_t footprint) {
+    copy_job j = { .to = memory, .from = memory + footprint / 2, .bytes = footprint / 2 };
+    double t = bench_now(p);
+    pool_run(p, ceil_div((int64_t)j.bytes, 1 << 20), copy_task, &j);
+    return 2 * (double)j.bytes / (bench_now(p) - t);
 }
 
 static void read_task(void *ctx, int64_t i, int worker) {
     const copy_job *j = ctx;
     const uint64_t *p = (const uint64_t *)(void *)(j->from + ((size_t)i << 20));
     uint64_t sum = 0;
-    for (size_t k = 0; k < (1 << 20) / sizeof *p; k++) sum += p[k];
+    size_t n = MIN((size_t)1 << 20, j->bytes - ((size_t)i << 20)) / sizeof *p;
+    for (size_t k = 0; k < n; k++) sum += p[k];
     ((volatile uint64_t *)(void *)j->to)[worker * 8] = sum;
 }
-static double read_rate(pool *p, char *memory) {
-    copy_job j = { .to = memory, .from = memory + FOOTPRINT / 2, .bytes = FOOTPRINT / 2 };
-    double t = seconds_of(p);
-    pool_run(p, (int64_t)(j.bytes >> 20), read_task, &j);
-    return (double)j.bytes / (seconds_of(p) - t);
+static double read_rate(pool *p, char *memory, size_t footprint) {
+    copy_job j = { .to = memory, .from = memory + footprint / 2, .bytes = footprint / 2 };
+    double t = bench_now(p);
+    pool_run(p, ceil_div((int64_t)j.bytes, 1 << 20), read_task, &j);
+    return (double)j.bytes / (bench_now(p) - t);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -197,7 +194,7 @@ typedef struct rates {
     double copy, op; /* bytes per second, the best of each */
 } rates;
 static rates measure(const op_backend *b, pool *p, const bench_row *r, bench_shape s, dtype act,
-                     char *memory, size_t size) {
+                     size_t footprint, char *memory, size_t size) {
     static const step_block step = { .loss_grad = 1,
                                      .update = { 1e-4f, 1 },
                                      .now = { .grad_scale = 1, .count = 1 } };
@@ -206,20 +203,20 @@ static rates measure(const op_backend *b, pool *p, const bench_row *r, bench_sha
     op_call calls[MAX_COPIES];
     size_t moved = 0;
     int copies = 0;
-    while (copies < MAX_COPIES && a.used < FOOTPRINT)
+    while (copies < MAX_COPIES && a.used < footprint)
         moved = build_call(r, s, act, &a, &calls[copies++]);
     op_run run = { .pool = p, .step = &step };
     run.workspace_bytes = ops_workspace(b, &calls[0], pool_size(p));
     run.workspace = aligned_alloc(64, align_up(run.workspace_bytes + 64, 64));
     rates best = { 0 };
     for (int i = 0; i < REPEATS; i++) {
-        best.copy = MAX(best.copy, (r->reads ? read_rate : copy_rate)(p, copy_memory));
-        double t = seconds_of(p);
+        best.copy = MAX(best.copy, (r->reads ? read_rate : copy_rate)(p, copy_memory, footprint));
+        double t = bench_now(p);
         for (int k = 0; k < copies; k++) {
             calls[k].run = &run;
             ops_run(b, &calls[k]);
         }
-        best.op = MAX(best.op, (double)moved * copies / (seconds_of(p) - t));
+        best.op = MAX(best.op, (double)moved * copies / (bench_now(p) - t));
     }
     free(run.workspace);
     return best;
@@ -241,7 +238,21 @@ int main(int argc, char **argv) {
                                             { "copy%", 6 } };
     pool *p = pool_new(argc > 1 ? atoi(argv[1]) : 0);
     const char *only = argc > 2 ? argv[2] : "";
-    const op_backend *b = ops_cpu(argc > 3 ? argv[3] : OPS_ISA_BEST);
+    const op_backend *b = ops_cpu(argc > 3 && argv[3][0] ? argv[3] : OPS_ISA_BEST);
+    size_t footprint = argc > 5 ? (size_t)atoll(argv[5]) << 10 : FOOTPRINT;
+    const bench_shape *of = shapes;
+    size_t n_shapes = COUNT_OF(shapes);
+    if (footprint < 1 << 17 || footprint > FOOTPRINT)
+        bench_check(ERR("KIB: expected 128 to %zu", FOOTPRINT >> 10));
+    bench_shape wide = { .d = argc > 4 ? atoll(argv[4]) : 0 };
+    if (argc > 4 && (wide.d < 64 || wide.d > 8192))
+        bench_check(ERR("COLUMNS: expected 64 to 8192"));
+    if (wide.d) {
+        /* four operands of fp32 fit the footprint */
+        wide.n = MAX(1, (int64_t)MIN(footprint, FOOTPRINT / 4) / (16 * wide.d));
+        of = &wide;
+        n_shapes = 1;
+    }
     if (!b) bench_check(ERR("this processor does not have %s", argv[3]));
     size_t size = 2 * FOOTPRINT + ((size_t)512 << 20);
     void *memory;
@@ -249,12 +260,12 @@ int main(int argc, char **argv) {
     memset(memory, 1, size);
     printf("%s, %d threads\n", b->name, pool_size(p));
     bench_table table = bench_table_start(columns, COUNT_OF(columns));
-    for (size_t s = 0; s < COUNT_OF(shapes); s++)
+    for (size_t s = 0; s < n_shapes; s++)
         for (size_t t = 0; t < COUNT_OF(types); t++)
             for (size_t r = 0; r < COUNT_OF(rows); r++)
                 if (!strncmp(rows[r].name, only, strlen(only)))
-                    print_rates(&table, &rows[r], shapes[s], types[t],
-                                measure(b, p, &rows[r], shapes[s], types[t], memory, size));
+                    print_rates(&table, &rows[r], of[s], types[t],
+                                measure(b, p, &rows[r], of[s], types[t], footprint, memory, size));
     mem_unmap(memory, size);
     pool_free(p);
     return 0;

@@ -11,7 +11,46 @@ typedef struct token_candidate {
     int32_t id;
 } token_candidate;
 
-SORT_ORDER(by_probability, token_candidate, FALLING(p) RISING(id));
+/* Whether a is drawn before b. */
+static bool is_likelier(const token_candidate *a, const token_candidate *b) {
+    return a->p != b->p ? a->p > b->p : a->id < b->id;
+}
+
+/* Restores the heap c[0..n), the likeliest first, below element i. */
+static void sift_down(token_candidate *c, int64_t n, int64_t i) {
+    token_candidate moved = c[i];
+    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && is_likelier(&c[child + 1], &c[child])) child++;
+        if (!is_likelier(&c[child], &moved)) break;
+        c[i] = c[child];
+    }
+    c[i] = moved;
+}
+
+/* Draws from the likeliest tokens: a heap, since they are few and sorting a vocabulary takes as long as a small
+ * model's step. @param p [vocab] probabilities times `sum` */
+static int32_t sample_likeliest(const float *p, int64_t vocab, const sample_options *o, double sum,
+                                double u) {
+    token_candidate *c = mem_alloc((size_t)vocab * sizeof *c);
+    for (int64_t i = 0; i < vocab; i++) c[i] = (token_candidate){ p[i], (int32_t)i };
+    for (int64_t i = vocab / 2; i-- > 0;) sift_down(c, vocab, i);
+    int64_t most = o->top_k > 0 ? MIN(vocab, o->top_k) : vocab, left = vocab;
+    double kept = 0, wanted = o->top_p > 0 && o->top_p < 1 ? o->top_p * sum : INFINITY;
+    /* the likeliest are moved behind the heap: c[vocab - 1] is the first */
+    while (vocab - left < most && kept < wanted) {
+        token_candidate next = c[0];
+        kept += next.p;
+        c[0] = c[--left];
+        sift_down(c, left, 0);
+        c[left] = next;
+    }
+    double at = u * kept;
+    int64_t k = vocab - 1;
+    while (k > left && (at -= c[k].p) >= 0) k--;
+    int32_t id = c[k].id;
+    free(c);
+    return id;
+}
 
 int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u) {
     int32_t best = 0;
@@ -24,25 +63,12 @@ int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, doub
         logits[i] = expf((logits[i] - most) / (float)o->temperature);
         sum += logits[i];
     }
-    bool all = (o->top_k <= 0 || o->top_k >= vocab) && (o->top_p <= 0 || o->top_p >= 1);
-    token_candidate *c = mem_alloc((size_t)vocab * sizeof *c);
-    for (int64_t i = 0; i < vocab; i++) c[i] = (token_candidate){ logits[i], (int32_t)i };
-    int64_t n = vocab;
-    if (!all) {
-        sort_array(c, (size_t)vocab, sizeof *c, by_probability);
-        if (o->top_k > 0) n = MIN(n, o->top_k);
-        double kept = 0, wanted = o->top_p > 0 && o->top_p < 1 ? o->top_p * sum : INFINITY;
-        int64_t k = 0;
-        while (k < n && kept < wanted) kept += c[k++].p;
-        n = k;
-        sum = kept;
-    }
+    if ((o->top_k > 0 && o->top_k < vocab) || (o->top_p > 0 && o->top_p < 1))
+        return sample_likeliest(logits, vocab, o, sum, u);
     double at = u * sum;
-    int64_t k = 0;
-    while (k < n - 1 && (at -= c[k].p) >= 0) k++;
-    int32_t id = c[k].id;
-    free(c);
-    return id;
+    int32_t k = 0;
+    while (k < vocab - 1 && (at -= logits[k]) >= 0) k++;
+    return k;
 }
 
 void sample_penalize(float *logits, int64_t vocab, const sample_options *o, const int32_t *context,

@@ -2,6 +2,7 @@
  * consecutive tokens of one sequence (a prompt) use the same tiles as training; single tokens go row by row, as fast as
  * the cache can be read. */
 #include "attention_internal.h"
+#include "bandwidth.h"
 
 #include <string.h>
 
@@ -79,19 +80,32 @@ static void tile_task(void *ctx, int64_t task, int worker) {
 }
 
 /* ---- single tokens, by rows ----------------------------------------------------------------- */
+/* Rows of fp32 or bf16, `stride` elements apart. */
 typedef struct rows {
-    const float *at;
-    int64_t ld;
+    dtype t;
+    const void *at;
+    int64_t stride;
 } rows;
 
-/* Converts rows of the cache to fp32, contiguous: in the cache they are often a power of two apart, and
- * would evict each other from the processor's cache before the next head reads them. */
-static rows load_rows(const tile_src *s, float *buffer) {
+/* Where several heads read the rows, or a type has no loop of its own, they are converted to fp32, contiguous: in the
+ * cache they are often a power of two apart, and would evict each other from the processor's cache before the next
+ * head reads them. */
+static rows load_rows(const tile_src *s, int heads, float *buffer) {
+    if (heads == 1 && (s->dt == DT_F32 || s->dt == DT_BF16))
+        return (rows){ s->dt, s->data, s->stride };
     for (int r = 0; r < s->rows; r++) {
         size_t at = (size_t)(r * s->stride) * dt_size(s->dt);
         CPU(to_f32)(s->dt, (const char *)s->data + at, buffer + (size_t)r * s->cols, s->cols);
     }
-    return (rows){ buffer, s->cols };
+    return (rows){ DT_F32, buffer, s->cols };
+}
+
+/* Rows are short and far apart, which no hardware prefetcher recognizes. */
+static void prefetch_cached(const tile_src *s) {
+    size_t size = dt_size(s->dt), bytes = (size_t)s->cols * size;
+    for (int r = 0; r < s->rows; r++)
+        for (size_t i = 0; i < bytes; i += PREFETCH_LINE)
+            __builtin_prefetch((const char *)s->data + (size_t)(r * s->stride) * size + i, 0, 2);
 }
 
 /* The online softmax of one query over the keys added so far. */
@@ -101,49 +115,69 @@ typedef struct row_state {
     float max, sum;
 } row_state;
 
-enum { BLOCK = 4 * VEC }; /* dims of a head that are kept in registers */
-
-static float dot_vectors(const float *x, const float *y, int n) {
-    vf part[4] = { { 0 } };
-    float sum = 0;
-    int i = 0;
-    for (; i + BLOCK <= n; i += BLOCK) {
-        ATT_UNROLL
-        for (int v = 0; v < 4; v++) part[v] += att_get(x + i + v * VEC) * att_get(y + i + v * VEC);
+/* score[j] = q . row j */
+LOOP_INLINE void score_rows(dtype t, const float *q, rows x, int n, int dim, float *score) {
+    size_t stride = (size_t)x.stride * elem_size(t);
+    const char *row = x.at;
+    for (int j = 0; j < n; j++, row += stride) {
+        vf part[UNIT_VECS] = { { 0 } };
+        int d = 0;
+        for (; d + UNIT <= dim; d += UNIT) {
+            vf a[UNIT_VECS], b[UNIT_VECS];
+            unit_load(DT_F32, q, d, a);
+            unit_load(t, row, d, b);
+            UNIT_EACH part[i] = vec_muladd(a[i], b[i], part[i]);
+        }
+        float sum = vec_total((part[0] + part[1]) + (part[2] + part[3]));
+        for (; d < dim; d++) sum += q[d] * elem_get(t, row, d);
+        score[j] = sum;
     }
-    for (; i < n; i++) sum += x[i] * y[i];
-    vf all = (part[0] + part[1]) + (part[2] + part[3]);
-    for (int v = 0; v < VEC; v++) sum += all[v];
-    return sum;
 }
 
 /* out = out * shrink + sum of weight[j] * row j */
-static void mix_rows(float *out, float shrink, const float *weight, rows x, int n, int dim) {
+LOOP_INLINE void mix_rows(dtype t, float *out, float shrink, const float *weight, rows x, int n,
+                          int dim) {
+    size_t stride = (size_t)x.stride * elem_size(t);
     int d = 0;
-    for (; d + BLOCK <= dim; d += BLOCK) {
-        vf sum[4];
-        ATT_UNROLL
-        for (int v = 0; v < 4; v++) sum[v] = att_get(out + d + v * VEC) * shrink;
-        for (int j = 0; j < n; j++) {
-            const float *row = x.at + j * x.ld + d;
-            ATT_UNROLL
-            for (int v = 0; v < 4; v++) sum[v] += att_get(row + v * VEC) * weight[j];
+    for (; d + UNIT <= dim; d += UNIT) {
+        vf sum[UNIT_VECS];
+        unit_load(DT_F32, out, d, sum);
+        UNIT_EACH sum[i] *= shrink;
+        const char *row = x.at;
+        for (int j = 0; j < n; j++, row += stride) {
+            vf v[UNIT_VECS];
+            unit_load(t, row, d, v);
+            UNIT_EACH sum[i] = vec_muladd(v[i], vec_of(weight[j]), sum[i]);
         }
-        ATT_UNROLL
-        for (int v = 0; v < 4; v++) att_put(out + d + v * VEC, sum[v]);
+        unit_store(DT_F32, out, d, sum);
     }
     for (; d < dim; d++) {
         float sum = out[d] * shrink;
-        for (int j = 0; j < n; j++) sum += weight[j] * x.at[j * x.ld + d];
+        const char *row = x.at;
+        for (int j = 0; j < n; j++, row += stride) sum += weight[j] * elem_get(t, row, d);
         out[d] = sum;
     }
+}
+
+/* The two loops over the rows, for each type that they may have. */
+static void cached_scores(const float *q, rows k, int n, int dim, float *score) {
+    if (k.t == DT_BF16)
+        score_rows(DT_BF16, q, k, n, dim, score);
+    else
+        score_rows(DT_F32, q, k, n, dim, score);
+}
+static void cached_mix(float *out, float shrink, const float *weight, rows v, int n, int dim) {
+    if (v.t == DT_BF16)
+        mix_rows(DT_BF16, out, shrink, weight, v, n, dim);
+    else
+        mix_rows(DT_F32, out, shrink, weight, v, n, dim);
 }
 
 static void row_add(row_state *st, const att_layout *p, rows k, rows v, int keys) {
     int dim = p->dim;
     float s[ATT_TILE], top = st->max, sum = 0;
     vf best = vec_of(ATT_MASKED);
-    for (int j = 0; j < keys; j++) s[j] = dot_vectors(st->q, k.at + j * k.ld, dim);
+    cached_scores(st->q, k, keys, dim, s);
     for (int j = keys; j < ATT_TILE; j++) s[j] = ATT_MASKED;
     vf in = vec_of(1 / (p->cap2 > 0 ? p->cap2 : 1)), out = vec_of(p->cap2);
     for (int j = 0; p->cap2 > 0 && j < keys; j += VEC) {
@@ -155,9 +189,18 @@ static void row_add(row_state *st, const att_layout *p, rows k, rows v, int keys
     for (int j = 0; j < keys; j += VEC) att_put(s + j, att_exp2(att_get(s + j) - top));
     vf shrink = att_exp2(vec_of(st->max - top));
     for (int j = 0; j < keys; j++) sum += s[j];
-    mix_rows(st->out, shrink[0], s, v, keys, dim);
+    cached_mix(st->out, shrink[0], s, v, keys, dim);
     st->sum = st->sum * shrink[0] + sum;
     st->max = top;
+}
+
+/* Keys and values of a kv head, rows [key, key + ATT_TILE) up to `last`: none beyond it. */
+typedef struct row_tile {
+    tile_src k, v;
+} row_tile;
+static row_tile row_tile_at(const cached *a, int64_t key, int64_t last, int kv) {
+    int keys = (int)MAX(0, MIN(ATT_TILE, last + 1 - key));
+    return (row_tile){ cache_src(a, key, kv, false, keys), cache_src(a, key, kv, true, keys) };
 }
 
 /* All query heads of a kv head for one token, so that the cache is read once. */
@@ -180,11 +223,15 @@ static void cached_row_task(void *ctx, int64_t task, int worker) {
         st[h] = (row_state){ q + (size_t)h * dim, out + (size_t)h * dim, ATT_MASKED, 0 };
         if (sink->data) st[h].max = CPU(att_sink_of)(sink, first + h), st[h].sum = 1;
     }
+    row_tile tile = row_tile_at(a, first_row(a, i), last, kv);
     for (int64_t key = first_row(a, i); key <= last; key += ATT_TILE) {
-        int keys = (int)MIN(ATT_TILE, last + 1 - key);
-        tile_src ks = cache_src(a, key, kv, false, keys), vs = cache_src(a, key, kv, true, keys);
-        rows kr = load_rows(&ks, k), vr = load_rows(&vs, v);
+        row_tile next = row_tile_at(a, key + ATT_TILE, last, kv);
+        prefetch_cached(&next.k);
+        prefetch_cached(&next.v);
+        rows kr = load_rows(&tile.k, p->group, k), vr = load_rows(&tile.v, p->group, v);
+        int keys = tile.k.rows;
         for (int h = 0; h < p->group; h++) row_add(&st[h], p, kr, vr, keys);
+        tile = next;
     }
     for (int h = 0; h < p->group; h++)
         for (int d = 0; d < dim; d++) st[h].out[d] /= st[h].sum;

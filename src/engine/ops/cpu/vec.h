@@ -121,7 +121,15 @@ VEC_INLINE vh vec_high_half(vu u) { return __builtin_convertvector(u >> 16, vh);
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 VEC_INLINE vh vec_to_bf16(vf x) { return (vh)vcvt_bf16_f32((float32x4_t)x); }
-#else /* x86 has an instruction too, but it flushes subnormals */
+#elif defined(__AVX512F__) /* has an instruction too, but it flushes subnormals */
+/* The high halves of the result are those of x in bf16. */
+VEC_INLINE vu vec_round_bf16(vf x) {
+    vu u = (vu)x, even = u + 0x7fff + ((u >> 16) & 1);
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
+    return (vu)_mm512_mask_or_epi32((__m512i)even, nan, (__m512i)u, _mm512_set1_epi32(0x400000));
+}
+VEC_INLINE vh vec_to_bf16(vf x) { return vec_high_half(vec_round_bf16(x)); }
+#else
 VEC_INLINE vh vec_to_bf16(vf x) {
     vu u = (vu)x, even = u + 0x7fff + ((u >> 16) & 1), quiet = u | 0x400000, nan = (vu)(x != x);
     return vec_high_half((quiet & nan) | (even & ~nan));
@@ -178,6 +186,14 @@ VEC_INLINE void vec_store2(dtype dt, void *p, int64_t k, const vf x[2]) {
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     if (dt == DT_BF16) {
         vst1q_u16((uint16_t *)p + k, vec_narrow2(x));
+        return;
+    }
+#elif defined(__AVX512BW__)
+    if (dt == DT_BF16) { /* words 1, 3, 5, ... of both */
+        const vu pair = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+        __m512i odd = (__m512i)(pair * 0x40004 + 0x30001);
+        __m512i low = (__m512i)vec_round_bf16(x[0]), high = (__m512i)vec_round_bf16(x[1]);
+        _mm512_storeu_si512((uint16_t *)p + k, _mm512_permutex2var_epi16(low, odd, high));
         return;
     }
 #endif
