@@ -26,7 +26,8 @@ static inline int char_decode(const char *p, size_t n, uint32_t *cp) {
         return *cp = (s[0] & 31u) << 6 | (s[1] & 63u), 2;
     if (n > 2 && is_three_bytes(p)) {
         *cp = three_bytes_number(p);
-        if (*cp >= 0x800 && (*cp & 0xF800) != 0xD800) return 3; /* neither overlong nor a surrogate */
+        if (*cp >= 0x800 && (*cp & 0xF800) != 0xD800)
+            return 3; /* neither overlong nor a surrogate */
     }
     return char_decode_any(p, n, cp);
 }
