@@ -34,7 +34,7 @@ typedef struct bpe_walk {
     token_trie trie;    /* of those that pieces give */
     walk_char *chars;   /* [65536] by code point, those of three bytes */
 } bpe_walk;
-/* What bpe_units.c searches by. Merges are numbered in order of rank; a symbol is a byte, or 256 + a merge. */
+/* Holds the tables of the search in bpe_units.c. Merges are numbered in order of rank; a symbol is a byte, or 256 + a merge. */
 typedef struct bpe_units {
     uint64_t *
         slots; /* [n_slots] left << 44 | right << 24 | merge; owns all tables but nodes and units */
