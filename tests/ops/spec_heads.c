@@ -323,9 +323,13 @@ static void split_reference(op_case *c) {
             *kv++ = c->in[0].v[i];
 }
 
+/* Tokens of each sequence that are in the cache already. variant 1: many */
+static int64_t cached_before(const op_case *c) { return c->shape.variant ? 401 : 17; }
+static int64_t cached_rows(const op_case *c) { return size_of(c, 'N') + cached_before(c) + 3; }
 static void cached_sizes(op_case *c) {
     attention_sizes(c);
-    c->size['P'] = (size_of(c, 'N') + 20) * MAX(1, size_of(c, 's'));
+    c->attr.heads.seq = 0;
+    c->size['P'] = cached_rows(c) * MAX(1, size_of(c, 's'));
     c->size['B'] = 2 * size_of(c, 'k') * size_of(c, 'd');
 }
 /* Scores that the cap bounds: those of queries and keys of unit variance reach it. */
@@ -368,8 +372,8 @@ static void cached_values(op_case *c) {
     int64_t sequences = MAX(1, size_of(c, 's')), n = size_of(c, 'N');
     for (int64_t i = 0; i < n; i++) { /* one sequence, or the next tokens of several */
         int64_t s = i * sequences / n;
-        c->in[2].v[i] = (double)(i + 17 - s * n / sequences);
-        c->in[3].v[i] = (double)(s * (n + 20));
+        c->in[2].v[i] = (double)(i + cached_before(c) - s * n / sequences);
+        c->in[3].v[i] = (double)(s * cached_rows(c));
     }
 }
 static void cached_reference(op_case *c) {
@@ -583,10 +587,11 @@ const op_spec heads_specs[] = {
       .small = { { 3, 4, 2, 1, 40 }, { 17, 12, 3, 1, 30 }, { 70, 64, 2, 2, 130, 9 } },
       .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 } }, .wide_tol = { 1e-5, 4e-5 },
       .wide_half = { 1, 2 }, .wide_mixed = 6e-3 },
-    { .op = OP_ATTENTION_CACHED, .name = "cached attention with capped scores", .letters = "Ndqkw",
+    { .op = OP_ATTENTION_CACHED, .name = "cached attention with capped scores", .letters = "Ndqkws",
       .sizes = capped_cached_sizes, .values = cached_values, .reference = cached_reference, .writes = "cache",
-      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 } },
-      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 41, 64, 4, 2, 11 } }, .wide_tol = { 1e-5 } },
+      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 }, { 4, 96, 4, 1, 0, 2 } },
+      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 41, 64, 4, 2, 11 }, { 2, 128, 8, 2, .variant = 1 } },
+      .wide_tol = { 1e-5 } },
     { .op = OP_ATTENTION, .name = "attention with sinks", .letters = "Ndqkwsl",
       .sizes = sink_sizes, .values = attention_values, .reference = attention_reference, .looser = 2, .cancels = true,
       .small = { { 1, 2, 1, 1 }, { 17, 12, 3, 1, .f = 9 }, { 40, 16, 4, 2, 7, .f = 9 }, { 70, 64, 2, 2, .f = 9 } },
@@ -603,13 +608,14 @@ const op_spec heads_specs[] = {
       .small = { { 3, 4, 2, 1, 40 }, { 17, 12, 3, 1, 30 }, { 70, 64, 2, 2, 130, 9 } },
       .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 } }, .wide_tol = { 1e-5, 4e-5 },
       .wide_half = { 2, 2 }, .wide_mixed = 6e-3 },
-    { .op = OP_ATTENTION_CACHED, .name = "cached attention with sinks", .letters = "Ndqkw",
+    { .op = OP_ATTENTION_CACHED, .name = "cached attention with sinks", .letters = "Ndqkws",
       .sizes = sink_cached_sizes, .values = cached_values, .reference = cached_reference, .writes = "cache",
-      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 }, { 20, 16, 4, 2 } },
-      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 41, 64, 4, 2, 11 } }, .wide_tol = { 1e-5 }, .wide_half = { 2 } },
-    { .op = OP_ATTENTION_CACHED, .name = "cached attention to chunks", .letters = "Ndqkw",
+      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 }, { 20, 16, 4, 2 }, { 2, 72, 8, 1, 0, 2 } },
+      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 41, 64, 4, 2, 11 }, { 2, 128, 8, 2, .variant = 1 } },
+      .wide_tol = { 1e-5 }, .wide_half = { 2 } },
+    { .op = OP_ATTENTION_CACHED, .name = "cached attention to chunks", .letters = "Ndqkws",
       .sizes = chunk_cached_sizes, .values = cached_values, .reference = cached_reference, .writes = "cache",
-      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4 }, { 20, 16, 4, 2 } },
+      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4 }, { 20, 16, 4, 2 }, { 4, 40, 3, 1, 0, 2 } },
       .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 } }, .wide_tol = { 1e-5 } },
     { .op = OP_SCALE_QUERIES, .letters = "Ndqk", .sizes = temper_sizes, .values = temper_values,
       .reference = temper_reference,
@@ -628,9 +634,13 @@ const op_spec heads_specs[] = {
       .shift = 8 },
     { .op = OP_ATTENTION_CACHED, .letters = "Ndqkws", .sizes = cached_sizes,
       .values = cached_values, .reference = cached_reference, .writes = "cache",
-      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 }, { 3, 12, 4, 2, 0, 3 }, { 8, 16, 2, 2, 6, 4 } },
+      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 }, { 3, 12, 4, 2, 0, 3 }, { 8, 16, 2, 2, 6, 4 },
+                 { 1, 64, 8, 1, .variant = 1 }, { 2, 128, 3, 1 }, { 6, 72, 8, 2, 5, 3 }, { 12, 256, 6, 2 },
+                 { 32, 40, 4, 1, 9, 8 } },
       .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 1, 64, 4, 2, 11 }, { 41, 64, 4, 2, 11 }, { 8, 64, 4, 2, 0, 8 },
-                { 40, 64, 4, 2, 11, 4 } },
+                { 40, 64, 4, 2, 11, 4 }, { 1, 128, 8, 2, .variant = 1 }, { 1, 64, 3, 3, .variant = 1 },
+                { 8, 256, 4, 1, 300, 4, .variant = 1 }, { 32, 64, 6, 2, 0, 8, .variant = 1 },
+                { 32, 64, 12, 12, .variant = 1 } },
       .wide_tol = { 1e-5 } },
     { 0 },
 };

@@ -252,7 +252,9 @@ static void cap_logits_reference(op_case *c) {
 #define LINEAR_WIDE                                                                                \
     { 16, 64, 32 }, { 33, 24, 40, .variant = 5 }, { 128, 768, 2304, .variant = 4 }, { 71, 13, 5 },  \
     { 200, 384, 1536, .variant = 4 }, { 33, 64, 40, .variant = 2, .modes = MODE_F32 },             \
-    { 64, 64, 64, .variant = 5, .modes = MODE_BF16 }
+    { 64, 64, 64, .variant = 5, .modes = MODE_BF16 },                                              \
+    /* as many rows as generation has */                                                           \
+    { 1, 768, 2304, .variant = 4 }, { 2, 4096, 30, .variant = 4 }, { 3, 264, 129 }, { 8, 2048, 768 }
 
 /* GEMMs on the CPU round their operands as a GPU does; only the order of sums differs. */
 const op_spec linear_specs[] = {
@@ -265,15 +267,17 @@ const op_spec linear_specs[] = {
                 { 3000, 520, 1000, .variant = 1, .modes = MODE_BF16, .tol = 1e-5 } },
       .wide_modes = MODES_UNIFORM | MODE_BF16_F32, .wide_tol = { 1e-7, 3e-6 }, .shift = 8 },
     { .op = OP_LINEAR, .letters = "NKM", .values = linear_values, .reference = linear_reference,
-      .small = { { 1, 1, 1 }, { 7, 33, 19 }, { 32, 64, 48 }, { 70, 40, 130 } },
+      .small = { { 1, 1, 1 }, { 7, 33, 19 }, { 32, 64, 48 }, { 70, 40, 130 }, { 1, 72, 6 }, { 2, 8, 3 },
+                 { 3, 40, 17 }, { 4, 264, 9 }, { 6, 64, 4 }, { 8, 2312, 5 } },
       .wide = { LINEAR_WIDE }, .wide_tol = { 2e-5 }, .shift = 16 },
     { .op = OP_LINEAR_GELU, .letters = "NKM", .values = linear_values,
       .reference = linear_gelu_reference,
-      .small = { { 1, 1, 1 }, { 7, 33, 19, .variant = 1 }, { 70, 40, 130 } },
+      .small = { { 1, 1, 1 }, { 7, 33, 19, .variant = 1 }, { 70, 40, 130 }, { 1, 72, 6 },
+                 { 2, 8, 3, .variant = 1 }, { 4, 264, 9 }, { 8, 2312, 5 } },
       .wide = { LINEAR_WIDE }, .wide_tol = { 2e-5 }, .shift = 16 },
     /* A square doubles the relative error of what is rounded before it. */
     { .op = OP_LINEAR_GELU, .name = "linear, then squared ReLU", .letters = "NKM", .values = linear_values,
-      .reference = linear_gelu_reference, .small = { { 7, 33, 19, .variant = 8 } },
+      .reference = linear_gelu_reference, .small = { { 7, 33, 19, .variant = 8 }, { 3, 40, 17, .variant = 8 } },
       .wide = { { 33, 24, 40, .variant = 8 }, { 64, 64, 128, .variant = 12 } }, .wide_tol = { 2e-5 },
       .wide_half = { 2 }, .shift = 16 },
     { .op = OP_LINEAR, .name = "gelu_linear", .only = OP_LINEAR_BWD_X_GELU, .letters = "NKM",

@@ -64,6 +64,21 @@ static void temperature_sharpens(void **state) {
     assert_true(fabs(share[1] / share[3] - 0.16 / 0.0625) < 1e-3);
 }
 
+/* Of any number of tokens, many of which are equal; those that are not a number are never chosen. */
+static void greedy_takes_the_first_of_the_likeliest(void **state) {
+    enum { MOST = 1100 };
+    float l[MOST];
+    rng_key key = rng_key_of(3, 0);
+    for (int32_t n = 1; n <= MOST; n++) {
+        int32_t want = 0;
+        for (int32_t i = 0; i < n; i++)
+            l[i] = i % 97 == 5 ? NAN : -(float)rng_below(key, (uint64_t)(n * MOST + i), 300);
+        for (int32_t i = 0; i < n; i++)
+            if (l[i] > l[want]) want = i;
+        assert_int_equal(sample_token(l, n, &(sample_options){ 0 }, 0), want);
+    }
+}
+
 static void equal_tokens_are_kept_by_their_id(void **state) {
     float same[4] = { 1, 1, 1, 1 };
     for (int i = 0; i < 100; i++) {
@@ -94,6 +109,7 @@ int main(void) {
         cmocka_unit_test(top_k_keeps_exactly_k),
         cmocka_unit_test(top_p_keeps_the_fewest_that_hold_it),
         cmocka_unit_test(temperature_sharpens),
+        cmocka_unit_test(greedy_takes_the_first_of_the_likeliest),
         cmocka_unit_test(equal_tokens_are_kept_by_their_id),
         cmocka_unit_test(penalties_lower_what_was_there),
     };

@@ -52,10 +52,25 @@ static int32_t sample_likeliest(const float *p, int64_t vocab, const sample_opti
     return id;
 }
 
+/* @return the first token of the largest logit. Whether a run has a larger one than those before needs no branches, so that
+ * the compiler uses vectors; few runs have one and are searched. */
+static int32_t likeliest_token(const float *logits, int64_t vocab) {
+    enum { RUN = 64 };
+    int64_t best = 0, from = 0;
+    for (; from + RUN <= vocab; from += RUN) {
+        float most = logits[best];
+        int larger = 0;
+        for (int k = 0; k < RUN; k++) larger |= logits[from + k] > most;
+        for (int64_t i = from; larger && i < from + RUN; i++)
+            if (logits[i] > logits[best]) best = i;
+    }
+    for (; from < vocab; from++)
+        if (logits[from] > logits[best]) best = from;
+    return (int32_t)best;
+}
+
 int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[best]) best = i;
+    int32_t best = likeliest_token(logits, vocab);
     if (o->temperature <= 0) return best;
     float most = logits[best];
     double sum = 0;

@@ -43,6 +43,7 @@ struct generation {
     const generator *g;
     exec *x;
     int64_t vocab;
+    device_ticket result; /* the logits of a step, on the host */
     sequence slot[GENERATOR_SLOTS];
 };
 
@@ -83,6 +84,7 @@ generation *generation_new(const generator *g, exec *x) {
 }
 
 void generation_free(generation *d) {
+    if (d) plan_drop(d->x->plan, &d->result);
     for (int i = 0; d && i < d->g->slots; i++) {
         free(d->slot[i].text);
         free(d->slot[i].logits);
@@ -100,14 +102,19 @@ int generation_busy(const generation *d) {
 bool generation_has_slot(const generation *d) { return generation_busy(d) < d->g->slots; }
 
 /* ---- running --------------------------------------------------------------------------------- */
-/* Reads rows of the result, one for each sequence. */
-static err read_logits(generation *d, int which, const int64_t *row, float *const *logits, int n) {
-    tensor all = exec_result(d->x, which); /* columns beyond the vocabulary are padding */
+/* Reads n rows of the result from `row` on, one for each sequence. */
+static err read_logits(generation *d, int which, int64_t row, float *const *logits, int n) {
+    tensor all = exec_result(d->x, which);
+    int64_t cols = all.dim[1]; /* those beyond the vocabulary are padding */
     bool pipelined = mesh_stages(&model_lay(d->g->m)->mesh) > 1,
          here = exec_has_result(d->x, which);
     size_t bytes = (size_t)d->vocab * sizeof(float);
+    const void *rows;
+    plan_fetch(d->x->plan, QUEUE_COMPUTE, &d->result, (const float *)all.data + row * cols,
+               (size_t)(n * cols) * sizeof(float));
+    TRY(plan_wait(d->x->plan, &d->result, &rows));
     for (int i = 0; i < n; i++) {
-        TRY(plan_get(d->x->plan, logits[i], (const float *)all.data + row[i] * all.dim[1], bytes));
+        memcpy(logits[i], (const float *)rows + i * cols, bytes);
         if (!pipelined) continue;
         /* every stage continues from the token that the last one's logits give */
         if (!here) memset(logits[i], 0, bytes);
@@ -136,7 +143,7 @@ static err run_prompt(generation *d, int slot, int64_t from, int64_t end) {
         b.n = n == 1 ? 1 : PREFILL;
         model_set_batch(d->g->m, d->x->plan, &b);
         TRY(exec_chain(d->x, which, 0, 1));
-        if (at + n == end) TRY(read_logits(d, which, &last, &s->logits, 1));
+        if (at + n == end) TRY(read_logits(d, which, last, &s->logits, 1));
     }
     return OK;
 }
@@ -145,7 +152,6 @@ static err run_prompt(generation *d, int slot, int64_t from, int64_t end) {
 static err run_last_tokens(generation *d, const int *slot, int n) {
     int32_t tok[GENERATOR_SLOTS], pos[GENERATOR_SLOTS], start[GENERATOR_SLOTS];
     int32_t previous[GENERATOR_SLOTS];
-    int64_t row[GENERATOR_SLOTS];
     float *logits[GENERATOR_SLOTS];
     const decode_chains *c = generator_chains(d->g, d->slot[slot[0]].at);
     int w = 0;
@@ -157,14 +163,13 @@ static err run_last_tokens(generation *d, const int *slot, int n) {
         previous[i] = s->text[MAX(s->at - 2, 0)];
         pos[i] = (int32_t)(s->at - 1);
         start[i] = (int32_t)(k * d->g->positions);
-        row[i] = i;
         logits[i] = s->logits;
     }
     model_batch b = { .tokens = tok, .pos = pos, .start = start, .previous = previous };
     b.n = 1 << w;
     model_set_batch(d->g->m, d->x->plan, &b);
     TRY(exec_chain(d->x, c->step_id[w], 0, 1));
-    return read_logits(d, c->step_id[w], row, logits, n);
+    return read_logits(d, c->step_id[w], 0, logits, n);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */

@@ -92,6 +92,29 @@ static std::function<void(T...)> emulated(void (*kernel)(T...), dim3 blocks, dim
 }
 #define KERNEL_LAUNCH emulated
 
+/* Kernels run one after another here, but one that is launched early must await those before it, in all of its threads. */
+inline int64_t emulated_awaits;
+EMULATED_INLINE void await_previous() { emulated_awaits++; }
+template <typename... T>
+static std::function<void(T...)> emulated_early(void (*kernel)(T...), dim3 blocks, dim3 threads,
+                                                size_t shared, cudaStream_t stream) {
+    return [=](T... arguments) {
+        emulate_queue(stream, [=] {
+            int64_t all =
+                (int64_t)blocks.x * blocks.y * blocks.z * threads.x * threads.y * threads.z;
+            emulated_awaits = 0;
+            emulate_run(blocks, threads, shared, [=] { kernel(arguments...); });
+            if (emulated_awaits != all) emulate_fault("a thread did not call await_previous");
+        });
+    };
+}
+#define KERNEL_LAUNCH_EARLY emulated_early
+static inline void move_to_l2(const void *p, size_t bytes) {
+    if ((uintptr_t)p % 16 || bytes % 16) emulate_fault("a prefetch is not aligned");
+    (void)((const volatile char *)p)[0], (void)((const volatile char *)p)[bytes - 1];
+}
+static inline bool is_compiled_to_overlap(const void *kernel) { return true; }
+
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emulate_shared()
 static inline void barrier_sync(int which, int threads) { emulate_sync(which, threads); }
 static inline void copy_async(void *to, const void *from) { emulate_copy(to, from); }

@@ -10,6 +10,7 @@ enum { THREADS = 256 };
 template <class A, bool BWD, act_kind ACT>
 static __global__ void __launch_bounds__(THREADS) gelu_map(A x, A dy, A y, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
+    await_previous();
     if (i >= n) return;
     float v[8], d[8];
     x.load(i, n, v);
@@ -25,7 +26,7 @@ static void run_gelu(cuda_context *ctx, act_kind act, const tensor *xt, const te
     tensor x = tensor_of(xt->data, xt->dt, 1, &n), y = tensor_of(yt->data, yt->dt, 1, &n);
     tensor dy = dyt ? tensor_of(dyt->data, dyt->dt, 1, &n) : tensor{};
     const tensor *all[] = { &x, &dy, &y };
-    launch_shape shape = { blocks_for(n, THREADS * EIGHT), THREADS };
+    launch_shape shape = { blocks_for(n, THREADS * EIGHT), THREADS, 0, true };
     WITH_ACT(act, WITH_TYPE(
                       common_type(n, all, 3),
                       if (dy.data) LAUNCH(ctx, shape, gelu_map<A, true, ACT>, A(x), A(dy), A(y), n);
@@ -82,6 +83,7 @@ struct clamped_gate {
 template <class A, class GATE>
 static __global__ void __launch_bounds__(THREADS) gated(A gu, A y, int f, GATE by) {
     int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
+    await_previous();
     for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
         float gate[8], up[8];
         gu.load(g + col, g + f, gate);
@@ -113,8 +115,9 @@ static __global__ void __launch_bounds__(THREADS)
 template <class GATE> static void run_gated(const op_call *c, GATE by) {
     const tensor *gu = &c->in[0], *y = &c->out[0], *all[] = { gu, y };
     int f = (int)y->dim[1];
-    WITH_TYPE(common_type(f, all, 2), LAUNCH(cuda_of(c), { blocks_for(y->dim[0], 1), THREADS },
-                                             gated<A, GATE>, A(*gu, f), A(*y, f), f, by));
+    WITH_TYPE(common_type(f, all, 2),
+              LAUNCH(cuda_of(c), { blocks_for(y->dim[0], 1), THREADS, 0, true }, gated<A, GATE>,
+                     A(*gu, f), A(*y, f), f, by));
 }
 
 template <class GATE> static void run_gated_bwd(const op_call *c, GATE by) {

@@ -19,6 +19,7 @@ static __global__ void __launch_bounds__(THREADS)
     copy_alibi(mixed x, mixed y, const int32_t *pos, alibi_args a) {
     int64_t row = blockIdx.x;
     int heads = a.q + 2 * a.kv, to = a.back ? a.dim : a.wide, from = a.back ? a.wide : a.dim;
+    await_previous();
     for (int e = threadIdx.x; e < heads * to; e += THREADS) {
         int h = e / to, at = e % to, more = at - a.dim;
         float v = 0;
@@ -39,7 +40,7 @@ static void cuda_alibi(const op_call *c) {
     a.wide = alibi_width(a.dim);
     a.first = c->attr.heads.first, a.heads = c->attr.alibi.heads;
     a.max = c->attr.alibi.max, a.scale = c->attr.heads.scale;
-    LAUNCH(cuda_of(c), { (unsigned)c->in[0].dim[0], THREADS }, copy_alibi, mixed(c->in[0]),
+    LAUNCH(cuda_of(c), { (unsigned)c->in[0].dim[0], THREADS, 0, true }, copy_alibi, mixed(c->in[0]),
            mixed(c->out[0]), a.back ? NULL : (const int32_t *)c->in[1].data, a);
 }
 

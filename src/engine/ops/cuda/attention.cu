@@ -1,5 +1,5 @@
 /* Attention by tiles with online softmax, in fp32 arithmetic whatever the operands' type. Used for
- * fp32 runs, for decoding, and for what neither cuDNN (attention_cudnn.c) nor attention_mma.cuh supports. The matrix of scores never exists as a whole.
+ * fp32 runs, and for what cuDNN (attention_cudnn.c), attention_mma.cuh and, in generation, attention_few.cu do not support. The matrix of scores never exists as a whole.
  *
  *     attend         grid: sets of QUERIES tokens x query heads. Tiles of TILE keys and values pass
  *                    through shared memory; lane j of a warp scores key j, then the lanes divide the
@@ -197,6 +197,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     scale_by_sinks(mixed o, float *lse, mixed sink, int first, int64_t n, int heads, int dim) {
     int64_t at = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, i = at / heads;
     int head = (int)(at % heads), lane = threadIdx.x % WARP;
+    await_previous();
     if (i >= n) return;
     float s = read1(sink.p, sink.dt, first + head), keys = lse[head * n + i];
     float top = fmaxf(s, keys), all = top + logf(expf(s - top) + expf(keys - top));
@@ -211,8 +212,8 @@ static void add_sinks(const op_call *c, const tensor *sink, const tensor *o, flo
     int64_t n = o->dim[0];
     int heads = c->attr.heads.q;
     if (!sink->data) return;
-    LAUNCH(cuda_of(c), { blocks_for(n * heads, WARPS), WARPS * WARP }, scale_by_sinks, mixed(*o),
-           lse, mixed(*sink), c->attr.heads.sink_first, n, heads, c->attr.heads.dim);
+    LAUNCH(cuda_of(c), { blocks_for(n * heads, WARPS), WARPS * WARP, 0, true }, scale_by_sinks,
+           mixed(*o), lse, mixed(*sink), c->attr.heads.sink_first, n, heads, c->attr.heads.dim);
 }
 
 /* dsink of a head: a block sums the tokens of its run, a warp one at a time, into a row of the workspace. Grid: (sinks,
@@ -289,9 +290,16 @@ static void cuda_attention_block(const op_call *c) {
 static __global__ void store_keys(att a, void *cache, int cache_t) {
     int64_t row = blockIdx.x;
     int width = 2 * a.kv * a.dim;
+    await_previous();
     for (int c = threadIdx.x; c < width; c += blockDim.x)
         write1(cache, cache_t, last_key(a, row) * width + c,
                read1(a.qkv, a.qkv_t, row * a.stride + a.q * a.dim + c));
+}
+
+/* lse [H, N], which sinks need. */
+static size_t cached_lse_bytes(const op_call *c) {
+    if (!c->in[4].data && !c->attr.heads.sinks) return 0;
+    return align_up((size_t)(c->attr.heads.q * c->in[0].dim[0]) * sizeof(float), 256);
 }
 
 static void cuda_attention_cached(const op_call *c) {
@@ -301,20 +309,21 @@ static void cuda_attention_cached(const op_call *c) {
     a.chunk = c->attr.heads.chunk;
     if (a.n <= FEW_TOKENS) a.set = 1; /* most likely of several sequences, which lie apart */
     const tensor *cache = &c->in[1];
-    LAUNCH(cuda_of(c), { (unsigned)a.n, 128 }, store_keys, a, cache->data, cache->dt);
+    LAUNCH(cuda_of(c), { (unsigned)a.n, 128, 0, true }, store_keys, a, cache->data, cache->dt);
     a.keys = cache->data;
     a.key_t = cache->dt;
     a.key_stride = cache->dim[1];
     a.key_col = 0;
     float *lse = c->in[4].data ? (float *)c->run->workspace : NULL;
-    launch_attend(c, a, att_before(), &c->out[0], lse);
+    if (a.n > FEW_TOKENS ||
+        !attend_few(c, &a, (char *)c->run->workspace + cached_lse_bytes(c), lse))
+        launch_attend(c, a, att_before(), &c->out[0], lse);
     add_sinks(c, &c->in[4], &c->out[0], lse);
 }
 
-/* lse [H, N], which sinks need. */
 static size_t cached_workspace(const op_backend *b, const op_call *c, int threads) {
-    if (!c->in[4].data && !c->attr.heads.sinks) return 0;
-    return (size_t)(c->attr.heads.q * c->in[0].dim[0]) * sizeof(float);
+    bool few = c->in[0].dim[0] <= FEW_TOKENS;
+    return cached_lse_bytes(c) + (few ? attend_few_bytes((const cuda_device *)b->context, c) : 0);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------- */

@@ -35,8 +35,6 @@ enum {
     PAD = 8,             /* elements at the end of a row in shared memory, against bank conflicts */
     STATIC_SHARED = 1024 /* bytes besides, at most */
 };
-#define LOG2E 1.4426950408889634f
-#define LN2   0.6931471805599453f
 
 /* ---- tiles in shared memory ---------------------------------------------------------------------- */
 /* Queues copies of `lines` rows of a head from row `row` on; rows from `end` on are zeros. */

@@ -364,6 +364,7 @@ static err open_device(cuda_device *d, int number) {
     if (status != cudaSuccess)
         return err_hint(ERR("cannot open GPU %d: %s", number, cudaGetErrorString(status)),
                         "nvidia-smi lists the GPUs; --device cpu runs without one");
+    d->overlaps = d->capability >= 9 && cuda_kernels_overlap();
     TRY(cuda_queues_open(d));
     TRY(staging_new(&d->staging));
     TRY(cuda_gemm_cache_new(d, &d->gemm_cache));

@@ -36,6 +36,7 @@ typedef struct cuda_device {
     struct cuda_events *events;         /* queues.c: what queues wait for */
     struct cuda_gemm_cache *gemm_cache; /* gemm.c: cuBLASLt and its tuned GEMMs */
     struct cuda_attention *attention;   /* attention_cudnn.c: cuDNN and its engines; NULL without */
+    bool overlaps;                      /* a kernel may begin before the one before has ended */
     bool deterministic;                 /* results are bit-exact from run to run; slower */
     bool tf32;                          /* fp32 linear layers multiply in tf32 */
     struct cuda_staging *staging;       /* backend.c: memory for copies, and timing events */
@@ -101,6 +102,11 @@ void cuda_gemm_require(cuda_context *x, const cuda_gemm *g, void *workspace);
 /* @return floating-point operations per second of a large GEMM of this type, the best of some runs;
  * NaN when it cannot run. */
 double cuda_measure_gemm_rate(cuda_context *x, dtype dt);
+
+/* linear_few.cu: LINEAR and LINEAR_GELU of few rows. @return false where it does not fit the call, and nothing was done. */
+bool cuda_linear_few(const op_call *c);
+/* linear_few.cu: whether kernels of this build can begin before the one before has ended. */
+bool cuda_kernels_overlap(void);
 
 /* ---- host memory and queues: queues.c, members of device_table ---------------------------------- */
 err cuda_map_host(void *context, size_t bytes, void **out) MUST_USE;

@@ -148,6 +148,7 @@ template <class A>
 static __global__ void __launch_bounds__(THREADS) sigmoid_gate(A x, A gate, A y, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
     float v[8], g[8];
+    await_previous();
     if (i >= n) return;
     x.load(i, n, v);
     gate.load(i, n, g);
@@ -179,8 +180,8 @@ static void cuda_sigmoid_gate(const op_call *c) {
     const tensor *x = &c->in[0], *gate = &c->in[1], *y = &c->out[0], *all[] = { x, gate, y };
     int64_t n = tensor_count(x);
     WITH_TYPE(common_type(n, all, 3),
-              LAUNCH(cuda_of(c), { blocks_for(n, THREADS * EIGHT), THREADS }, sigmoid_gate<A>,
-                     A(*x, n), A(*gate, n), A(*y, n), n));
+              LAUNCH(cuda_of(c), { blocks_for(n, THREADS * EIGHT), THREADS, 0, true },
+                     sigmoid_gate<A>, A(*x, n), A(*gate, n), A(*y, n), n));
 }
 
 static void cuda_sigmoid_gate_bwd(const op_call *c) {

@@ -269,6 +269,8 @@ __device__ __forceinline__ float block_sum(float v, float *smem) {
 typedef struct launch_shape {
     dim3 blocks, threads;
     size_t shared = 0; /* bytes of dynamic shared memory */
+    bool early =
+        false; /* the kernel may begin before the one before it has ended: await_previous */
 } launch_shape;
 
 /* LAUNCH(context, { blocks, threads, shared }, kernel, arguments ...): queues it on the context's stream;
@@ -282,7 +284,10 @@ static void launch_at(const char *file, int line, cuda_context *x, const launch_
     cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (s.shared) /* more than 48 KiB must be requested */
         cuda_ok(x, cudaFuncSetAttribute((const void *)kernel, most, (int)s.shared), file, line);
-    KERNEL_LAUNCH(kernel, s.blocks, s.threads, s.shared, x->stream)(arguments...);
+    if (s.early && x->device->overlaps)
+        KERNEL_LAUNCH_EARLY(kernel, s.blocks, s.threads, s.shared, x->stream)(arguments...);
+    else
+        KERNEL_LAUNCH(kernel, s.blocks, s.threads, s.shared, x->stream)(arguments...);
     cuda_ok(x, cudaGetLastError(), file, line);
 }
 

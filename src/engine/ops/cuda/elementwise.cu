@@ -15,6 +15,7 @@ static tensor flatten_tensor(const tensor *t) {
 template <class A>
 static __global__ void __launch_bounds__(THREADS) add_scaled(A a, A b, A y, int64_t n, float by) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
+    await_previous();
     if (i >= n) return;
     float p[8], q[8];
     a.load(i, n, p);
@@ -33,8 +34,9 @@ static void launch_add(cuda_context *x, const tensor *at, const tensor *bt, cons
     tensor a = flatten_tensor(at), b = flatten_tensor(bt), y = flatten_tensor(yt);
     const tensor *all[] = { &a, &b, &y };
     int64_t n = a.dim[0];
-    WITH_TYPE(common_type(n, all, 3), LAUNCH(x, { blocks_for(n, THREADS * EIGHT), THREADS },
-                                             add_scaled<A>, A(a), A(b), A(y), n, by));
+    WITH_TYPE(common_type(n, all, 3),
+              LAUNCH(x, { blocks_for(n, THREADS * EIGHT), THREADS, 0, true }, add_scaled<A>, A(a),
+                     A(b), A(y), n, by));
 }
 
 static void cuda_add(const op_call *c) {

@@ -38,6 +38,7 @@ template <class A>
 static __global__ void __launch_bounds__(WARPS *WARP)
     gather_rows(const int32_t *tok, A table, A x, int64_t n, int64_t d, table_shard s) {
     enum { U = 4 };
+    await_previous();
     for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP; row < n;
          row += (int64_t)gridDim.x * WARPS) {
         int64_t token = tok[row] - s.first, from = token * d, to = row * d;
@@ -66,7 +67,7 @@ static void cuda_embed(const op_call *c) {
     int64_t n = x->dim[0], d = x->dim[1];
     int blocks = grid_for(cuda_of(c), n, WARPS, PER_SM);
     WITH_TYPE(common_type(d, all, 2),
-              LAUNCH(cuda_of(c), { blocks, WARPS * WARP }, gather_rows<A>,
+              LAUNCH(cuda_of(c), { blocks, WARPS * WARP, 0, true }, gather_rows<A>,
                      (const int32_t *)c->in[0].data, A(*table), A(*x), n, d, shard_of(c, table)));
 }
 

@@ -87,6 +87,7 @@ static __global__ void __launch_bounds__(THREADS)
     copy_head_values(mixed from, mixed to, int heads, int dim, int value, bool back) {
     int64_t row = blockIdx.x;
     int cols = heads * (back ? dim : value);
+    await_previous();
     for (int e = threadIdx.x; e < cols; e += THREADS) {
         int head = e / (back ? dim : value), at = e % (back ? dim : value);
         int64_t in = (row * heads + head) * (back ? value : dim) + at;
@@ -98,8 +99,9 @@ static void cuda_head_values(const op_call *c) {
     bool back = c->op == OP_HEAD_VALUES_BWD;
     int heads = c->attr.heads.q;
     const tensor *wide = back ? &c->out[0] : &c->in[0], *own = back ? &c->in[0] : &c->out[0];
-    LAUNCH(cuda_of(c), { (unsigned)wide->dim[0], THREADS }, copy_head_values, mixed(c->in[0]),
-           mixed(c->out[0]), heads, (int)(wide->dim[1] / heads), (int)(own->dim[1] / heads), back);
+    LAUNCH(cuda_of(c), { (unsigned)wide->dim[0], THREADS, 0, true }, copy_head_values,
+           mixed(c->in[0]), mixed(c->out[0]), heads, (int)(wide->dim[1] / heads),
+           (int)(own->dim[1] / heads), back);
 }
 
 /* ---- the compressed form ----------------------------------------------------------------------- */

@@ -138,6 +138,7 @@ static cuda_gemm op_gemm(const op_call *c, bool ta, bool tb, scratch *mem) {
 }
 
 static void cuda_linear(const op_call *c) {
+    if (cuda_linear_few(c)) return;
     cuda_context *x = cuda_of(c);
     bool gelu = c->op == OP_LINEAR_GELU;
     const tensor *bias = &c->in[2], *y = &c->out[0], *pre = gelu ? &c->out[1] : y;

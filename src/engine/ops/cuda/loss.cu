@@ -369,6 +369,7 @@ template <class A>
 static __global__ void __launch_bounds__(THREADS)
     cap_all(A x, A y, int64_t n, float scale, float cap) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
+    await_previous();
     if (i >= n) return;
     float v[8];
     x.load(i, n, v);
@@ -383,8 +384,8 @@ static void cuda_cap_logits(const op_call *c) {
     tensor y = tensor_of(c->out[0].data, c->out[0].dt, 1, &n);
     const tensor *all[] = { &x, &y };
     WITH_TYPE(common_type(n, all, 2),
-              LAUNCH(cuda_of(c), { blocks_for(n, THREADS * EIGHT), THREADS }, cap_all<A>, A(x),
-                     A(y), n, c->attr.ce.logit_scale, c->attr.ce.cap));
+              LAUNCH(cuda_of(c), { blocks_for(n, THREADS * EIGHT), THREADS, 0, true }, cap_all<A>,
+                     A(x), A(y), n, c->attr.ce.logit_scale, c->attr.ce.cap));
 }
 
 KERNEL(CE_STAT, cuda_ce_stat, NULL, ATTRS_LOSS | ATTRS_VOCAB);

@@ -7,6 +7,46 @@
 /* Launches a kernel: KERNEL_LAUNCH(kernel, blocks, threads, shared bytes, stream)(arguments...). */
 #define KERNEL_LAUNCH(kernel, ...) kernel<<<__VA_ARGS__>>>
 
+/* ---- kernels that overlap ------------------------------------------------------------------------ */
+/* Lets the next kernel begin, if it is launched early, and waits for those before this one to end. Every thread of a kernel that
+ * is launched early calls it once, before it reads what earlier kernels write and before it writes anything. Other kernels have
+ * nothing to wait for. Before compute capability 9.0 kernels do not overlap, and it does nothing. */
+static __device__ __forceinline__ void await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;\n"
+                 "griddepcontrol.wait;" ::
+                     : "memory");
+#endif
+}
+/* Begins to read memory into L2: a hint, which may come before await_previous. Address and size: multiples of 16. */
+static __device__ __forceinline__ void move_to_l2(const void *p, size_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"((unsigned)bytes));
+#endif
+}
+
+/* KERNEL_LAUNCH of a kernel that may begin once all blocks of the one before have called await_previous or have ended. */
+#define KERNEL_LAUNCH_EARLY(kernel, ...) early_launch{ __VA_ARGS__ }.of(kernel)
+struct early_launch {
+    dim3 blocks, threads;
+    size_t shared;
+    cudaStream_t stream;
+    template <typename... T> auto of(void (*kernel)(T...)) const {
+        return [*this, kernel](T... arguments) {
+            cudaLaunchAttribute early = {};
+            early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+            early.val.programmaticStreamSerializationAllowed = 1;
+            cudaLaunchConfig_t config = { blocks, threads, shared, stream, &early, 1 };
+            cudaLaunchKernelEx(&config, kernel, arguments...);
+        };
+    }
+};
+/* Whether a kernel was compiled for GPUs on which kernels overlap. */
+static inline bool is_compiled_to_overlap(const void *kernel) {
+    cudaFuncAttributes a = {};
+    return cudaFuncGetAttributes(&a, kernel) == cudaSuccess && a.ptxVersion >= 90;
+}
+
 /* Declares the dynamic shared memory of the launch as an array. */
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 

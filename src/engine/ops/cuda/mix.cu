@@ -17,6 +17,7 @@ template <class A>
 static __global__ void __launch_bounds__(THREADS)
     mix_past(A x, A delta, A past, const float *a, const float *b, A r, A y, A kept, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
+    await_previous();
     if (i >= n) return;
     float by = a ? *a : 1, with = *b, v[8], p[8];
     x.load(i, n, v);
@@ -40,9 +41,9 @@ static void cuda_mix(const op_call *c) {
     const tensor *all[] = { &x, &delta, &past, &r, &y, &kept };
     int64_t n = x.dim[0];
     WITH_TYPE(common_type(n, all, 6),
-              LAUNCH(cuda_of(c), { blocks_for(n, THREADS * EIGHT), THREADS }, mix_past<A>, A(x),
-                     A(delta), A(past), (const float *)c->in[3].data, (const float *)c->in[4].data,
-                     A(r), A(y), A(kept), n));
+              LAUNCH(cuda_of(c), { blocks_for(n, THREADS * EIGHT), THREADS, 0, true }, mix_past<A>,
+                     A(x), A(delta), A(past), (const float *)c->in[3].data,
+                     (const float *)c->in[4].data, A(r), A(y), A(kept), n));
 }
 
 /* Grid: at most BLOCKS blocks, which loop over the elements. partial: [blocks][2][EIGHT], of which the first of each

@@ -63,6 +63,7 @@ static __global__ void __launch_bounds__(WIDE ? WIDE_THREADS : ROWS *WARP)
     mix_norm_fwd(A x, A delta, A past, A r, A m, A y, A kept, float *stat, mixed_rows s) {
     __shared__ float smem[WARP];
     mix_place<V, WIDE> at;
+    await_previous();
     if (at.row >= s.n) return; /* a whole warp, and no other waits for it */
     const int col = at.col, d = s.d;
     const int64_t base = at.row * d, end = base + d;
@@ -193,9 +194,9 @@ template <class A, int V, bool WIDE> static int launch_mix(const op_call *c, con
     int64_t all = WIDE ? s.n : ceil_div(s.n, ROWS), most = WIDE ? WIDE_BLOCKS : BLOCKS;
     int blocks = (int)(all < most ? all : most);
     if (c->op == OP_MIX_NORM) {
-        LAUNCH(cuda_of(c), { blocks_for(all, 1), threads }, mix_norm_fwd<A, V, WIDE>, A(in[0]),
-               A(in[1]), A(in[2]), A(out[0]), A(out[1]), A(out[2]), A(out[4]), (float *)out[3].data,
-               s);
+        LAUNCH(cuda_of(c), { blocks_for(all, 1), threads, 0, true }, mix_norm_fwd<A, V, WIDE>,
+               A(in[0]), A(in[1]), A(in[2]), A(out[0]), A(out[1]), A(out[2]), A(out[4]),
+               (float *)out[3].data, s);
         return 0;
     }
     LAUNCH(cuda_of(c), { blocks, threads }, mix_norm_bwd<A, V, WIDE>, A(in[0]), A(in[1]), A(in[2]),

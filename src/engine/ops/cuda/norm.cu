@@ -128,6 +128,7 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
     __shared__ float smem[2][WARP];
     int col = first_column<V>(s), group = threadIdx.x / (s.warps * WARP);
     int64_t row = (int64_t)blockIdx.x * s.rows + group;
+    await_previous();
     if (row >= s.n) return; /* all threads of the row leave, and no others wait for them */
     bool grouped = s.groups > 1;
     int64_t base = grouped ? row_offset<true>(s, row) : row_offset<false>(s, row), end = base + s.d;
@@ -196,8 +197,8 @@ static void launch_fwd(const op_call *c, const norm_args &a, const norm_shape &s
     int64_t unit = access_unit(s);
     int threads = s.rows * s.warps * WARP;
     auto kernel = s.rms ? norm_fwd<A, V, true> : norm_fwd<A, V, false>;
-    LAUNCH(cuda_of(c), { blocks_for(s.n, s.rows), threads }, kernel, A(a.x, unit), A(a.delta, unit),
-           W(a.w), W(a.b), A(a.r, unit), A(a.y, unit), a.stat, s);
+    LAUNCH(cuda_of(c), { blocks_for(s.n, s.rows), threads, 0, true }, kernel, A(a.x, unit),
+           A(a.delta, unit), W(a.w), W(a.b), A(a.r, unit), A(a.y, unit), a.stat, s);
 }
 
 template <class A>

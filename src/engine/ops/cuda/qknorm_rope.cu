@@ -119,6 +119,7 @@ static __global__ void __launch_bounds__(THREADS)
                     float *stat, head_rows s) {
     head_sixteen p = sixteen_of(s, first_number(s), 0, s.all);
     float v[2][8], cs[2][8], w[2][8];
+    await_previous();
     load_sixteen(x, p, p.in, p.base, 0, v);
     load_angles(table, pos, s, p, cs);
     if (WEIGHTED) load_head_weights(wq, wk, s, p, w);
@@ -254,8 +255,8 @@ static void cuda_qknorm_rope(const op_call *c) {
     unsigned blocks = blocks_for((int64_t)s.rows * s.all, THREADS >> s.bits);
     WITH_TYPE(eights_type(s, all, 2, pos + 1),
               auto kernel = weighted ? qknorm_rope_fwd<A, true> : qknorm_rope_fwd<A, false>;
-              LAUNCH(cuda_of(c), { blocks, THREADS }, kernel, A(*x, unit), A(*y, unit), wq, wk,
-                     (const int32_t *)pos->data, typename A::fp32(pos[1], unit),
+              LAUNCH(cuda_of(c), { blocks, THREADS, 0, true }, kernel, A(*x, unit), A(*y, unit), wq,
+                     wk, (const int32_t *)pos->data, typename A::fp32(pos[1], unit),
                      (float *)c->out[1].data, s));
 }
 

@@ -36,6 +36,7 @@ static __global__ void __launch_bounds__(THREADS)
     rope(A x, A y, const int32_t *pos, typename A::fp32 table, rope_shape s) {
     int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = e / (unsigned)s.items;
     int item = (int)(e - row * s.items), half = s.rot / 2;
+    await_previous();
     if (row >= s.rows) return;
     if (item >= s.rotations) {
         copy_item(x, y, s, item - s.rotations, row * s.stride);
@@ -87,8 +88,8 @@ static void cuda_rope(const op_call *c) {
     int unit = s.dim % 8 ? s.dim : s.rot / 2; /* accesses start at its multiples */
     const tensor *table[] = { &c->in[2] };
     dtype dt = common_type(unit, table, 1) == DT_F32 ? common_type(unit, all, 2) : DT_NONE;
-    WITH_TYPE(dt, LAUNCH(cuda_of(c), { blocks_for(s.rows * s.items, THREADS), THREADS }, rope<A>,
-                         A(*x, unit), A(*y, unit), (const int32_t *)c->in[1].data,
+    WITH_TYPE(dt, LAUNCH(cuda_of(c), { blocks_for(s.rows * s.items, THREADS), THREADS, 0, true },
+                         rope<A>, A(*x, unit), A(*y, unit), (const int32_t *)c->in[1].data,
                          typename A::fp32(c->in[2], s.rot / 2), s));
 }
 

@@ -31,6 +31,7 @@ static __global__ void __launch_bounds__(THREADS)
                A y, smear_shape s) {
     int lane = threadIdx.x % WARP;
     int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP;
+    await_previous();
     if (row >= s.n) return;
     bool any = smears(pos, row, prev.present(), s);
     float with = lane < s.gate ? w[lane] : 0;
@@ -57,7 +58,7 @@ static void cuda_smear(const op_call *c) {
     const tensor *x = &c->in[0], *prev = &c->in[1], *y = &c->out[0], *all[] = { x, prev, y };
     smear_shape s = smear_shape_of(x, &c->in[3]);
     WITH_TYPE(common_type(s.d, all, 3),
-              LAUNCH(cuda_of(c), { blocks_for(s.n, ROWS), THREADS }, smear_rows<A>, A(*x),
+              LAUNCH(cuda_of(c), { blocks_for(s.n, ROWS), THREADS, 0, true }, smear_rows<A>, A(*x),
                      mixed(*x), A(*prev), (const int32_t *)c->in[2].data,
                      (const float *)c->in[3].data, (const float *)c->in[4].data, A(*y), s));
 }

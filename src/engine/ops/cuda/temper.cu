@@ -12,6 +12,7 @@ static __global__ void __launch_bounds__(THREADS)
     scale_queries(mixed x, mixed y, const int32_t *pos, int64_t cols, int64_t q, int64_t end,
                   float temper, float limit) {
     int64_t row = blockIdx.x;
+    await_previous();
     float by = 1 + temper * log1pf(floorf(((float)pos[row] + 1) / limit));
     for (int64_t i = threadIdx.x; i < end; i += THREADS) {
         float v = read1(x.p, x.dt, row * cols + i);
@@ -22,8 +23,8 @@ static __global__ void __launch_bounds__(THREADS)
 static void cuda_scale_queries(const op_call *c) {
     const tensor *x = &c->in[0], *y = &c->out[0];
     int64_t cols = x->dim[1], q = (int64_t)c->attr.heads.q * c->attr.heads.dim;
-    LAUNCH(cuda_of(c), { blocks_for(x->dim[0], 1), THREADS }, scale_queries, mixed(*x), mixed(*y),
-           (const int32_t *)c->in[1].data, cols, q, x->data == y->data ? q : cols,
+    LAUNCH(cuda_of(c), { blocks_for(x->dim[0], 1), THREADS, 0, true }, scale_queries, mixed(*x),
+           mixed(*y), (const int32_t *)c->in[1].data, cols, q, x->data == y->data ? q : cols,
            c->attr.heads.temper, c->attr.heads.temper_floor);
 }
 

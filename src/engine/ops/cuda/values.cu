@@ -68,6 +68,7 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t first = (int64_t)blockIdx.x * ROWS;
     int rows = (int)(s.n - first < ROWS ? s.n - first : ROWS), kv = s.heads * s.dim,
         eights = (s.dim + 7) / 8;
+    await_previous();
     load_gates(w, s, &m);
     compute_gates(x, s, first, &m);
     for (int i = threadIdx.x; i < rows * s.heads * eights; i += THREADS) {
@@ -199,8 +200,9 @@ static void cuda_add_values(const op_call *c) {
     values_shape s = values_shape_of(c);
     const tensor *qkv = &c->in[0], *ve = &c->in[1], *y = &c->out[0], *all[] = { qkv, ve, y };
     WITH_TYPE(common_type(s.dim, all, 3),
-              LAUNCH(cuda_of(c), { blocks_for(s.n, ROWS), THREADS }, values_fwd<A>, A(*qkv, s.dim),
-                     A(*ve, s.dim), mixed(c->in[2]), mixed(c->in[3]), A(*y, s.dim), s));
+              LAUNCH(cuda_of(c), { blocks_for(s.n, ROWS), THREADS, 0, true }, values_fwd<A>,
+                     A(*qkv, s.dim), A(*ve, s.dim), mixed(c->in[2]), mixed(c->in[3]), A(*y, s.dim),
+                     s));
 }
 
 static void cuda_add_values_bwd(const op_call *c) {
