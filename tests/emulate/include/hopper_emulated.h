@@ -1,5 +1,6 @@
 /* The functions of ops/cuda/hopper.cuh that attention uses, for a CPU: TMA, its barriers, and wgmma. Copies complete as late
- * as barriers allow, so that memory that is read too early holds what it held before; products are computed at once. */
+ * as barriers allow, so that memory that is read too early holds what it held before; products at once, or as late as the
+ * thread waits for them. */
 #ifndef INGOT_EMULATE_HOPPER_H
 #define INGOT_EMULATE_HOPPER_H
 
@@ -12,8 +13,31 @@ enum { GROUP_THREADS = 128, LINE_BYTES = 128, BOX_BYTES = 64 * LINE_BYTES, ALIGN
 static inline uint32_t shared_address(const void *p) {
     return (uint32_t)((const char *)p - (const char *)emulate_shared());
 }
-template <int OTHERS> static void registers_keep_few() {}
-template <int OTHERS> static void registers_take_many() {}
+template <int N> static void registers_keep() {}
+template <int N> static void registers_take() {}
+
+/* ---- products that are not complete --------------------------------------------------------------- */
+/* The products that a thread has begun, and where each of its sets ends. */
+struct emulated_products {
+    std::vector<std::function<void()>> begun;
+    std::vector<size_t> ends;
+    void complete(size_t sets) {
+        if (!sets) return;
+        size_t n = ends[sets - 1];
+        for (size_t i = 0; i < n; i++) begun[i]();
+        begun.erase(begun.begin(), begun.begin() + (ptrdiff_t)n);
+        ends.erase(ends.begin(), ends.begin() + (ptrdiff_t)sets);
+        for (size_t &end : ends) end -= n;
+    }
+};
+inline emulated_products emulated_products_of[1024];
+static inline emulated_products &emulated_products_here() {
+    return emulated_products_of[threadIdx.x];
+}
+static inline void emulated_products_awaited() {
+    for (const emulated_products &p : emulated_products_of)
+        if (!p.begun.empty()) emulate_fault("a block ended before its products");
+}
 
 /* ---- barriers ------------------------------------------------------------------------------------ */
 /* As the 64 bits of a barrier. A phase ends when all have arrived and all bytes have come. */
@@ -24,6 +48,7 @@ struct emulated_barrier {
 /* The parity of the phase is the sign of `arrivals`. */
 static inline emulated_barrier *emulated_barrier_at(uint64_t *b) { return (emulated_barrier *)b; }
 static inline void barrier_init(uint64_t *b, int arrivals) {
+    emulated_products_awaited(); /* of the block before */
     *emulated_barrier_at(b) = { 0, (int16_t)arrivals, (int16_t)arrivals };
 }
 static inline void emulated_barrier_settle(emulated_barrier *e) {
@@ -155,8 +180,15 @@ static inline uint64_t smem_descriptor(const char *p, int wide) {
     return shared_address(p) / 16 | (uint64_t)wide << 32;
 }
 static inline void multiply_begin() {}
-static inline void multiply_commit() {}
-template <int AFTER> static void multiply_wait() {}
+static inline void multiply_commit() {
+    emulated_products &p = emulated_products_here();
+    p.ends.push_back(p.begun.size());
+    if (emulate_draw() % 2) p.complete(p.ends.size());
+}
+template <int AFTER> static void multiply_wait() {
+    emulated_products &p = emulated_products_here();
+    if (p.ends.size() > AFTER) p.complete(p.ends.size() - AFTER);
+}
 
 /* Most of an emulated kernel's time is spent here: optimized, and without AddressSanitizer, whose part emulated_inside
  * does. Addresses are those before they are swizzled. */
@@ -179,8 +211,8 @@ static inline uint32_t emulated_place(int at, int depth, bool across) {
     return (uint32_t)((across ? depth : at) * LINE_BYTES + 2 * (across ? at : depth));
 }
 template <int N, int TA, int TB>
-EMULATED_PRODUCT void emulated_shared(const char *shared, float (&d)[N / 2], uint32_t a, uint32_t b,
-                                      int add, int row, int column) {
+EMULATED_PRODUCT void emulated_shared(const char *shared, float *d, uint32_t a, uint32_t b, int add,
+                                      int row, int column) {
     float left[2][16];
     for (int h = 0; h < 2; h++)
         for (int k = 0; k < 16; k++)
@@ -206,22 +238,27 @@ template <class T, int N> struct shared_product {
         uint32_t left = (uint32_t)a * 16, right = (uint32_t)b * 16;
         emulated_inside(left, left + (TA ? 15 : 63) * LINE_BYTES);
         emulated_inside(right, right + (TB ? 15 : N - 1) * LINE_BYTES);
-        emulated_shared<N, TA, TB>((const char *)emulate_shared(), d, left, right, add, row,
-                                   lane % 4 * 2);
+        float *sums = d;
+        emulated_products_here().begun.push_back([=] {
+            emulated_shared<N, TA, TB>((const char *)emulate_shared(), sums, left, right, add, row,
+                                       lane % 4 * 2);
+        });
     }
 };
 
+struct emulated_rows { /* of a left operand in registers: those of a thread's results */
+    float row[2][16];
+};
 template <int N>
-EMULATED_PRODUCT void emulated_sums(const char *shared, float (&d)[N / 2],
-                                    const float (&left)[2][16], uint32_t b, uint32_t wide,
-                                    int column) {
+EMULATED_PRODUCT void emulated_sums(const char *shared, float *d, const emulated_rows &left,
+                                    uint32_t b, uint32_t wide, int column) {
     for (int n = 0; n < N / 8; n++)
         for (int i = 0; i < 2; i++) {
             uint32_t at = b + (uint32_t)(n / 8) * wide + (uint32_t)(n % 8 * 16 + 2 * (column + i));
             float sum[2] = { 0, 0 };
             for (int k = 0; k < 16; k++) {
                 float right = emulated_operand(shared, at + (uint32_t)(k * LINE_BYTES));
-                sum[0] += left[0][k] * right, sum[1] += left[1][k] * right;
+                sum[0] += left.row[0][k] * right, sum[1] += left.row[1][k] * right;
             }
             d[4 * n + i] += sum[0], d[4 * n + 2 + i] += sum[1];
         }
@@ -231,13 +268,16 @@ template <class T, int N> struct sum_product {
         const uint32_t(*all)[EMULATED_WORDS] = emulate_warp_words(a, 4);
         int lane = (int)threadIdx.x % 32;
         uint32_t from = (uint32_t)b * 16, wide = (uint32_t)(b >> 32);
-        float left[2][16];
+        emulated_rows left;
         for (int h = 0; h < 2; h++)
             for (int k = 0; k < 16; k++)
-                left[h][k] =
+                left.row[h][k] =
                     emulated_half_word<T>(all[lane / 4 * 4 + k % 8 / 2][k / 8 * 2 + h], k % 2);
         emulated_inside(from, from + (N - 1) / 64 * wide + 15 * LINE_BYTES);
-        emulated_sums<N>((const char *)emulate_shared(), d, left, from, wide, lane % 4 * 2);
+        float *sums = d;
+        emulated_products_here().begun.push_back([=] {
+            emulated_sums<N>((const char *)emulate_shared(), sums, left, from, wide, lane % 4 * 2);
+        });
     }
 };
 

@@ -165,12 +165,12 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     stage_ring<S::STAGES_, 2 * S::TILE> ring;
     key_block<S> b = open_key_block<S>(a, memory, bars, &ring, (int)blockIdx.x, (int)blockIdx.y);
     if (threadIdx.x < GROUP_THREADS) {
-        keep_registers<GROUPS>(true);
-        if (threadIdx.x < WARP) copy_key_block<S, DIM>(maps, a, g, b, ring, queries);
+        keep_registers<GROUPS, S::FEW>(true);
+        if (threadIdx.x < COPIERS * WARP) copy_key_block<S, DIM>(maps, a, g, b, ring, queries);
         return;
     }
 
-    keep_registers<GROUPS>(false);
+    keep_registers<GROUPS, S::FEW>(false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
     const char *keys = b.own + group * 2 * S::OWN, *values = keys + S::OWN;
     int64_t first = b.first + 64 * group;

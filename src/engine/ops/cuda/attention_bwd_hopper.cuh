@@ -5,11 +5,12 @@
 
 #include "attention_hopper.cuh"
 
-enum { LINES = 64 }; /* of a tile */
+enum { LINES = 64, COPIERS = LINES / WARP }; /* of a tile; warps that copy it */
 
 template <int DIM> struct backward_sizes {
     enum {
         GROUPS = DIM <= 192 ? 2 : 1,
+        FEW = DIM == 128 ? 24 : 40, /* registers of copying threads */
         STAGES_ = DIM <= 128 ? 3 : 2,
         ROWS_ = 64 * GROUPS,
         OWN = tile_bytes<DIM, 64>(),
@@ -18,53 +19,47 @@ template <int DIM> struct backward_sizes {
     };
 };
 /* ---- keys ---------------------------------------------------------------------------------------- */
-/* A tile of queries: the copying warp writes it before it copies the tile. */
+/* A tile of queries: a copying warp has a line per lane. */
 struct alignas(16) query_tile {
     float lse[LINES]; /* less the logarithm of the scale */
     float dot[LINES];
     int lo[LINES], hi[LINES];
-    uint64_t id[LINES]; /* with dropout: 0 past the last query */
-    int head, row;      /* head -1: the end */
-    bool all_seen;      /* every key of the block by each of its queries */
+    uint64_t id[LINES];     /* with dropout: 0 past the last query */
+    int head, row;          /* head -1: the end */
+    bool all_seen[COPIERS]; /* every key of the block by each query of a warp's lines */
 };
 
-typedef struct query_tile_at {
-    int head;
-    int64_t row;
-} query_tile_at;
+/* What a thread reads about a query of a tile: before the tile's stage is free, so that copying does not wait for memory. */
+typedef struct query_numbers {
+    float lse, dot;
+    int lo, hi, begin; /* begin: the first key that any query from the tile on sees */
+    uint64_t id;
+} query_numbers;
 
-/* The next tile, from `t` on, of queries that see one of the keys up to `last`.
- * @param from the first query that sees one of the block's keys */
-static __device__ __forceinline__ query_tile_at find_tile(const att &a, query_tile_at t,
-                                                          int last_head, int64_t from,
-                                                          int64_t last) {
-    if (t.row < a.n && first_key(a, t.row) <= last) return t;
-    t.row = from;
-    if (++t.head > last_head || from >= a.n || first_key(a, from) > last) t.head = -1;
-    return t;
+static __device__ __forceinline__ query_numbers read_numbers(const att &a, const att_grad &g,
+                                                             int head, int row) {
+    int query = row + (int)threadIdx.x;
+    query_numbers s = { 0, 0, 1, 0, INT32_MAX, 0 };
+    if (row < a.n) s.begin = (int)first_key(a, row);
+    if (query >= a.n) return s;
+    s.lse = g.lse[lse_at(a, head, query)];
+    s.dot = g.rowdot[head * a.n + query];
+    s.lo = (int)first_key(a, query), s.hi = (int)last_key(a, query);
+    if (a.drop.id) s.id = (uint64_t)a.drop.id[query];
+    return s;
 }
 
-/* By the 32 lanes of the copying warp. */
-static __device__ __forceinline__ void write_stats(const att &a, const att_grad &g,
-                                                   query_tile_at at, int64_t first, int64_t last,
-                                                   query_tile *to) {
-    int lane = threadIdx.x % WARP;
-    bool all = true;
-    float by = log2f(a.scale);
-#pragma unroll
-    for (int i = 0; i < LINES / WARP; i++) {
-        int r = lane + i * WARP;
-        int64_t query = at.row + r;
-        bool live = query < a.n;
-        int lo = live ? (int)first_key(a, query) : 1, hi = live ? (int)last_key(a, query) : 0;
-        to->lse[r] = live ? g.lse[lse_at(a, at.head, query)] * LOG2E - by : 0;
-        to->dot[r] = live ? g.rowdot[at.head * a.n + query] : 0;
-        to->lo[r] = lo, to->hi[r] = hi;
-        if (a.drop.id) to->id[r] = live ? (uint64_t)a.drop.id[query] : 0;
-        all = all && lo <= first && hi >= last;
-    }
-    all = __all_sync(~0u, all);
-    if (lane == 0) to->head = at.head, to->row = (int)at.row, to->all_seen = all;
+/* By the copying warps. */
+static __device__ __forceinline__ void write_numbers(const att &a, const query_numbers &s, int head,
+                                                     int row, int first, int last, query_tile *to) {
+    int line = threadIdx.x;
+    to->lse[line] = s.hi < s.lo ? 0 : s.lse * LOG2E - log2f(a.scale);
+    to->dot[line] = s.dot;
+    to->lo[line] = s.lo, to->hi[line] = s.hi;
+    if (a.drop.id) to->id[line] = s.id;
+    bool all = __all_sync(~0u, s.lo <= first && s.hi >= last);
+    if (line % WARP == 0) to->all_seen[line / WARP] = all;
+    if (line == 0) to->head = head, to->row = row;
     __syncwarp();
 }
 
@@ -129,7 +124,7 @@ static __device__ __forceinline__ void soften_keys(const att &a, const query_til
 
 static __device__ __forceinline__ void soften_keys(const att &a, const query_tile &q, int first,
                                                    float (&p)[LINES / 2]) {
-    if (q.all_seen)
+    if (q.all_seen[0] && q.all_seen[1])
         soften_keys<true>(a, q, first, p);
     else
         soften_keys<false>(a, q, first, p);
@@ -188,7 +183,7 @@ static __device__ __forceinline__ key_block<S> open_key_block(const att &a, char
                        first, min(first + S::ROWS_, a.n_keys) - 1 };
     *ring = { b.tiles, bars, bars + S::STAGES_, 0, 0 };
     if (threadIdx.x == 0) {
-        ring->init(S::GROUPS);
+        ring->init(S::GROUPS, COPIERS);
         barrier_init(b.full, 1);
         barriers_ready();
     }
@@ -196,7 +191,7 @@ static __device__ __forceinline__ key_block<S> open_key_block(const att &a, char
     return b;
 }
 
-/* Copies the keys, then every tile of queries that sees one of them, and a tile of head -1: by a warp. */
+/* Copies the keys, then every tile of queries that sees one of them, and a tile of head -1: by the copying warps. */
 template <class S, int DIM, class RING>
 static __device__ __forceinline__ void copy_key_block(const att_maps &maps, const att &a,
                                                       const att_grad &g, const key_block<S> &b,
@@ -211,29 +206,31 @@ static __device__ __forceinline__ void copy_key_block(const att_maps &maps, cons
                                b.full);
         }
     }
-    int64_t from = first_query(a, b.first);
-    query_tile_at at = { b.kv_head * heads, from };
+    int from = (int)first_query(a, b.first), row = from;
+    int head = b.kv_head * heads, end = head + heads;
+    query_numbers numbers = read_numbers(a, g, head, row);
     for (;; ring.next()) {
-        at = find_tile(a, at, b.kv_head * heads + heads - 1, from, b.last);
+        if (numbers.begin > b.last) { /* no query from here on sees the block's keys */
+            if (row == from || ++head == end) break;
+            row = from;
+            numbers = read_numbers(a, g, head, row);
+        }
         ring.wait_empty();
         uint64_t *full = &ring.full[ring.at];
-        if (at.head < 0) {
-            if (threadIdx.x == 0) {
-                queries[ring.at].head = -1;
-                barrier_arrive(full);
-            }
-            return;
-        }
         if (threadIdx.x == 0) {
             barrier_expect_more(full, 2 * S::TILE);
-            copy_tile<DIM, LINES>(ring.stage(), &maps.q, at.head * DIM, (int)at.row, full);
-            copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.dout, at.head * DIM, (int)at.row,
-                                  full);
+            copy_tile<DIM, LINES>(ring.stage(), &maps.q, head * DIM, row, full);
+            copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.dout, head * DIM, row, full);
         }
-        write_stats(a, g, at, b.first, b.last, &queries[ring.at]);
-        if (threadIdx.x == 0) barrier_arrive(full);
-        at.row += LINES;
+        write_numbers(a, numbers, head, row, (int)b.first, (int)b.last, &queries[ring.at]);
+        if (threadIdx.x % WARP == 0) barrier_arrive(full);
+        row += LINES;
+        numbers = read_numbers(a, g, head, row);
     }
+    ring.wait_empty();
+    if (threadIdx.x == 0) queries[ring.at].head = -1;
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) barrier_arrive(&ring.full[ring.at]);
 }
 
 /* Writes one of the gradients of a group's keys, the first of which is `first`; `col`: of the head. */

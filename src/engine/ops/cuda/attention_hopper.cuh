@@ -62,9 +62,9 @@ template <int STAGES_, int BYTES> struct stage_ring {
         release();
         next();
     }
-    __device__ __forceinline__ void init(int groups) const { /* by one thread */
+    __device__ __forceinline__ void init(int groups, int copiers = 1) const { /* by one thread */
         for (int i = 0; i < STAGES_; i++) {
-            barrier_init(&full[i], 1);
+            barrier_init(&full[i], copiers);
             barrier_init(&empty[i], 4 * groups);
         }
     }
@@ -282,13 +282,14 @@ static __device__ __forceinline__ void query_ids(const att &a, const two_rows &t
 }
 
 /* ---- launches ------------------------------------------------------------------------------------ */
-/* Gives registers of the copying warp group to two or three computing ones; with one there are enough for all. */
-template <int GROUPS> static __device__ __forceinline__ void keep_registers(bool copies) {
+/* Gives registers of the copying warp group, all but FEW, to two or three computing ones; with one there are enough for all. */
+template <int GROUPS, int FEW = GROUPS == 2 ? 24 : 32>
+static __device__ __forceinline__ void keep_registers(bool copies) {
     if (GROUPS == 1) return;
     if (copies)
-        registers_keep_few<GROUPS>();
+        registers_keep<FEW>();
     else
-        registers_take_many<GROUPS>();
+        registers_take<((GROUPS + 1) * (GROUPS == 2 ? 168 : 128) - FEW) / GROUPS>();
 }
 
 static inline bool takes_hopper(const op_call *c, const att &a) {

@@ -106,12 +106,12 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     key_block<S> b =
         open_key_block<S>(a, memory, bars, &ring, at / wide, turn * together + at % wide);
     if (threadIdx.x < GROUP_THREADS) {
-        keep_registers<GROUPS>(true);
-        if (threadIdx.x < WARP) copy_key_block<S, DIM>(maps, a, g, b, ring, queries);
+        keep_registers<GROUPS, S::FEW>(true);
+        if (threadIdx.x < COPIERS * WARP) copy_key_block<S, DIM>(maps, a, g, b, ring, queries);
         return;
     }
 
-    keep_registers<GROUPS>(false);
+    keep_registers<GROUPS, S::FEW>(false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0), parity = 0;
     const char *keys = b.own + group * 2 * S::OWN, *values = keys + S::OWN;
     char *scores = b.tiles + S::STAGES_ * 2 * S::TILE,

@@ -373,11 +373,11 @@ static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1
     __syncthreads();
     cluster_sync();
     if (threadIdx.x < GROUP_THREADS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        registers_keep<40>();
         if (threadIdx.x == 0) copy_tiles<F>(g, r, { pair, told, 0, 0 });
         __syncwarp();
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        registers_take<232>();
         multiply_tiles<T, F>(g, r, r.stages + STAGES * STAGE_BYTES);
         __syncwarp();
     }

@@ -305,12 +305,12 @@ template <class T, int N> struct sum_product;
     SUM_PRODUCT(T, type, 256, SUMS16, SUM128, "%128, %129, %130, %131", "%132")
 SUM_PRODUCTS(bf16, "bf16")
 
-/* One warp group needs few registers and leaves the others to the two or three that need many. */
-template <int OTHERS = 2> static __device__ __forceinline__ void registers_keep_few() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(OTHERS == 2 ? 24 : 32));
+/* One warp group needs few registers and leaves the others to those that need many: N of each thread from here on. */
+template <int N> static __device__ __forceinline__ void registers_keep() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
-template <int OTHERS = 2> static __device__ __forceinline__ void registers_take_many() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(OTHERS == 2 ? 240 : 160));
+template <int N> static __device__ __forceinline__ void registers_take() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
 /* ---- the ring -------------------------------------------------------------------------------------- */
