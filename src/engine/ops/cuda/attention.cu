@@ -489,10 +489,11 @@ static void launch_grad(const op_call *c, const att &a, const att_grad &g) {
 static size_t rowdot_bytes(const op_call *c) {
     return align_up((size_t)(c->attr.heads.q * c->in[1].dim[0]) * sizeof(float), 256);
 }
-/* Of dq in fp32, which attention_bwd_hopper.cu sums: for calls with dropout, since cuDNN takes the others. */
+/* Of dq in fp32, which attention_one_pass_hopper.cu sums. */
 static size_t query_sum_bytes(const cuda_device *d, const op_call *c) {
-    bool sums = c->op == OP_ATTENTION_BWD && c->attr.dropout.p > 0 && c->out[0].dt == DT_BF16 &&
-                d->capability == 9 && !d->deterministic && c->attr.heads.dim <= 128;
+    bool sums = c->op == OP_ATTENTION_BWD && !(c->attr.heads.cap > 0) && c->out[0].dt == DT_BF16 &&
+                d->capability == 9 && !d->deterministic && c->attr.heads.dim % 32 == 0 &&
+                c->attr.heads.dim >= 64 && c->attr.heads.dim <= 128; /* 64, 96, 128 */
     return sums ? (size_t)tensor_count(&c->in[0]) * sizeof(float) : 0;
 }
 
@@ -502,8 +503,6 @@ static att_grad att_grad_of(const op_call *c, void *workspace) {
     g.dout = mixed(c->in[0]), g.o = mixed(c->in[2]), g.dq = g.dkv = mixed(c->out[0]);
     g.lse = (const float *)c->in[3].data;
     g.rowdot = (float *)workspace;
-    if (query_sum_bytes(cuda_of(c)->device, c))
-        g.sums = (float *)((char *)workspace + rowdot_bytes(c));
     return g;
 }
 
@@ -511,7 +510,10 @@ extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
     att a = att_of(c, &c->in[1]);
     a.start = (const int32_t *)c->in[4].data;
     set_dropout(&a, c, &c->in[5], &c->in[5]);
-    launch_grad(c, a, att_grad_of(c, c->run->workspace));
+    att_grad g = att_grad_of(c, c->run->workspace);
+    if (query_sum_bytes(cuda_of(c)->device, c))
+        g.sums = (float *)((char *)c->run->workspace + rowdot_bytes(c));
+    launch_grad(c, a, g);
 }
 
 static void cuda_attention_block_bwd(const op_call *c) {
@@ -526,9 +528,11 @@ static void cuda_attention_block_bwd(const op_call *c) {
     launch_grad(c, a, g);
 }
 
+extern "C" size_t cuda_attention_remainder_bytes(const op_call *c) {
+    return c->op == OP_ATTENTION_BWD || c->op == OP_ATTENTION_BLOCK_BWD ? rowdot_bytes(c) : 0;
+}
 extern "C" size_t cuda_attention_tiles_bytes(const cuda_device *d, const op_call *c) {
-    if (c->op != OP_ATTENTION_BWD && c->op != OP_ATTENTION_BLOCK_BWD) return 0;
-    return rowdot_bytes(c) + query_sum_bytes(d, c);
+    return cuda_attention_remainder_bytes(c) + query_sum_bytes(d, c);
 }
 
 /* ---- for cuDNN: the first key of each query, as an index in its row ------------------------------- */

@@ -164,16 +164,17 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
 }
 
 /* ---- before and after one pass ------------------------------------------------------------------- */
+/* Threads are numbered with 32 bits, since divisions of 64 would take longer than the memory. */
 enum { DOT_THREADS = 256, DOT_SHARE = 4 }; /* threads that share a head of a token */
 
 /* rowdot, and zeros where dq is summed: reads do and o once. A thread: an eighth element of every 32 of its head. */
 static __global__ void begin_query_sums_at(att a, att_grad g) {
-    int64_t i = ((int64_t)blockIdx.x * DOT_THREADS + threadIdx.x) / DOT_SHARE;
-    bool live = i < a.n * a.q, zero = (void *)g.sums != g.dq.p || !g.add;
+    uint32_t i = (blockIdx.x * DOT_THREADS + threadIdx.x) / DOT_SHARE, token = i / a.q;
+    bool live = token < a.n, zero = (void *)g.sums != g.dq.p || !g.add;
     float s = 0;
     for (int c = threadIdx.x % DOT_SHARE * EIGHT; live && c < a.dim; c += DOT_SHARE * EIGHT) {
         float x[EIGHT], y[EIGHT], none[EIGHT] = { 0 };
-        int64_t at = i * a.dim + c;
+        int64_t at = (int64_t)i * a.dim + c;
         g.dout.load(at, at + EIGHT, x);
         g.o.load(at, at + EIGHT, y);
 #pragma unroll
@@ -181,15 +182,16 @@ static __global__ void begin_query_sums_at(att a, att_grad g) {
         if (zero) write8(g.sums + at, none);
     }
     s = quad_sum(s);
-    if (live && threadIdx.x % DOT_SHARE == 0) g.rowdot[i % a.q * a.n + i / a.q] = s;
+    if (live && threadIdx.x % DOT_SHARE == 0) g.rowdot[(i - token * a.q) * a.n + token] = s;
 }
 
 /* Rounds the sums of dq: a thread for eight, 32 bytes read and 16 written. */
 static __global__ void write_sums(att a, att_grad g) {
-    int64_t at = ((int64_t)blockIdx.x * DOT_THREADS + threadIdx.x) * EIGHT, wide = a.q * a.dim;
-    if (at >= a.n * wide) return;
+    uint32_t i = blockIdx.x * DOT_THREADS + threadIdx.x, each = a.q * a.dim / EIGHT,
+             token = i / each;
+    if (token >= a.n) return;
     float x[EIGHT], y[EIGHT];
-    int64_t to = at / wide * a.stride + at % wide;
+    int64_t at = (int64_t)i * EIGHT, to = token * a.stride + (i - token * each) * EIGHT;
     read8(g.sums + at, x);
     if (g.add) {
         g.dq.load(to, to + EIGHT, y);
@@ -226,7 +228,7 @@ extern "C" bool attention_grad_in_one_pass(const op_call *c, const att *a, const
     att_maps maps = *given;
     int64_t wide = (int64_t)a->q * a->dim;
     if (g->dq.dt == DT_F32 && a->stride == wide) own.sums = (float *)g->dq.p;
-    if (cuda_of(c)->device->deterministic || !own.sums ||
+    if (cuda_of(c)->device->deterministic || !own.sums || a->n * wide / DOT_SHARE > INT32_MAX ||
         !encode_rows(&maps.dq, own.sums, DT_F32, a->n, wide))
         return false;
     switch (a->dim) {

@@ -323,7 +323,7 @@ static void run_attention_bwd(const op_call *c) {
 
 static size_t attention_workspace(const op_backend *b, const op_call *c, int threads) {
     size_t cudnn = may_use_cudnn(c) ? cuda_attention_cudnn_bytes(b->context, c) : 0;
-    return MAX(cuda_attention_tiles_bytes(b->context, c), cudnn);
+    return cudnn ? cudnn : cuda_attention_tiles_bytes(b->context, c);
 }
 
 KERNEL(ATTENTION, run_attention, attention_workspace,

@@ -130,6 +130,7 @@ void cuda_offload_free(struct cuda_offload *f); /* takes NULL */
 void cuda_attention_tiles(const op_call *c); /* attention.cu */
 void cuda_attention_tiles_bwd(const op_call *c);
 size_t cuda_attention_tiles_bytes(const cuda_device *d, const op_call *c);
+size_t cuda_attention_remainder_bytes(const op_call *c); /* of cuda_attention_remainder alone */
 /* attention_cudnn.c: @return false when cuDNN does not support the call, and nothing was done. */
 bool cuda_attention_cudnn(const op_call *c);
 size_t cuda_attention_cudnn_bytes(const cuda_device *d, const op_call *c);

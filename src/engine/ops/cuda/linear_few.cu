@@ -1,9 +1,9 @@
 /* Linear layers of few tokens: a step of generation. Each weight is read once and multiplied by up to MOST rows, so that the
  * speed of memory is the limit; tensor cores would work on tiles that are mostly empty.
  *
- *     multiply_few     a warp has one or two columns of y, and AHEAD loads of eight weights per lane on their way
+ *     multiply_few     grid: sets of EACH columns of y; a block's threads divide the depth among themselves
  *
- * Warps wait for nothing but their own weights, so that many are on their way from memory at any time. A block's weights are
+ * A thread has eight elements of EACH rows of weights at a time and reads the next ones while it multiplies. A block's weights are
  * contiguous, and begin to move to L2 before the kernel waits for the one before it (machine.cuh). Deterministic; a row's result
  * does not depend on the other rows, nor on how many there are. */
 #include "act.cuh"
@@ -12,7 +12,7 @@ extern "C" {
 #include "ops/op_table.h"
 }
 
-enum { THREADS = 128, WARPS = THREADS / WARP, AHEAD = 8, MOST = 8, NO_ACT = -1 };
+enum { THREADS = 256, WARPS = THREADS / WARP, EACH = 4, MOST = 8, NO_ACT = -1 };
 
 typedef struct few {
     int rows, act; /* act: NO_ACT, or the activation of y, whose argument is stored as `pre` */
@@ -37,42 +37,50 @@ template <int N> static __device__ __forceinline__ float warp_sum_of(float (&v)[
     return v[0];
 }
 
-template <int ROWS> struct few_sizes {
-    enum { EACH = ROWS <= 2 ? 1 : 2, LOADS = AHEAD / EACH, STEP = WARP * EIGHT };
-};
-
-/* A lane's weights of each of a warp's columns from `at` on; columns past the end are the last one, again. */
-template <class A, int EACH>
-static __device__ __forceinline__ void fetch_weights(typename A::raw (&to)[EACH], A w, const few &f,
-                                                     int64_t col, int64_t at) {
-    if (at >= f.depth) return;
+template <class A, int ROWS>
+static __global__ void __launch_bounds__(THREADS) multiply_few(A x, A w, few f) {
+    enum { SUMS = EACH * ROWS };
+    __shared__ float sums[WARPS][SUMS];
+    int64_t col = (int64_t)blockIdx.x * EACH, at = threadIdx.x * EIGHT;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, step = blockDim.x * EIGHT;
+    int64_t from[EACH];
+    typename A::raw next[EACH];
+    float sum[SUMS] = { 0 };
+    if (threadIdx.x == 0)
+        move_to_l2(w.p + col * f.depth, min((int64_t)EACH, f.cols - col) * f.depth * sizeof *w.p);
+    await_previous();
 #pragma unroll
     for (int c = 0; c < EACH; c++) {
-        int64_t from = min(col + c, f.cols - 1) * f.depth;
-        to[c] = w.fetch(from + at, from + f.depth);
+        from[c] = min(col + c, f.cols - 1) * f.depth; /* past the end the last one, again */
+        if (at < f.depth) next[c] = w.fetch(from[c] + at, from[c] + f.depth);
     }
-}
-template <class A, int ROWS, int EACH>
-static __device__ __forceinline__ void multiply_weights(float (&sum)[EACH * ROWS],
-                                                        const typename A::raw (&weights)[EACH], A x,
-                                                        const few &f, int64_t at) {
-    if (at >= f.depth) return;
-    float weight[EACH][EIGHT];
+    while (at < f.depth) {
+        float weight[EACH][EIGHT];
 #pragma unroll
-    for (int c = 0; c < EACH; c++) A::widen(weights[c], weight[c]);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        float v[EIGHT];
-        x.load(min(r, f.rows - 1) * f.depth + at, f.rows * f.depth, v);
+        for (int c = 0; c < EACH; c++) A::widen(next[c], weight[c]);
+        int64_t now = at;
+        at += step;
 #pragma unroll
         for (int c = 0; c < EACH; c++)
+            if (at < f.depth) next[c] = w.fetch(from[c] + at, from[c] + f.depth);
 #pragma unroll
-            for (int k = 0; k < EIGHT; k++) sum[c * ROWS + r] += v[k] * weight[c][k];
+        for (int r = 0; r < ROWS; r++) {
+            float v[EIGHT];
+            x.load(min(r, f.rows - 1) * f.depth + now, f.rows * f.depth, v);
+#pragma unroll
+            for (int c = 0; c < EACH; c++)
+#pragma unroll
+                for (int k = 0; k < EIGHT; k++) sum[c * ROWS + r] += v[k] * weight[c][k];
+        }
     }
-}
-
-static __device__ __forceinline__ void write_few(const few &f, int row, int64_t col, float y) {
-    if (row >= f.rows || col >= f.cols) return;
+    float own = warp_sum_of(sum);
+    if (lane % (WARP / SUMS) == 0) sums[warp][lane * SUMS / WARP] = own;
+    __syncthreads();
+    int i = threadIdx.x, row = i % ROWS;
+    col += i / ROWS;
+    if (i >= SUMS || row >= f.rows || col >= f.cols) return;
+    float y = 0;
+    for (int k = 0; k < (int)(blockDim.x / WARP); k++) y += sums[k][i];
     if (f.bias.present()) y += read1(f.bias.p, f.bias.dt, col);
     int64_t to = row * f.cols + col;
     if (f.act != NO_ACT) {
@@ -83,47 +91,14 @@ static __device__ __forceinline__ void write_few(const few &f, int row, int64_t 
     write1(f.y.p, f.y.dt, to, y);
 }
 
-template <class A, int ROWS>
-static __global__ void __launch_bounds__(THREADS) multiply_few(A x, A w, few f) {
-    typedef few_sizes<ROWS> S;
-    enum { EACH = S::EACH, SUMS = EACH * ROWS };
-    int lane = threadIdx.x % WARP;
-    int64_t first = (int64_t)blockIdx.x * WARPS * EACH, col = first + threadIdx.x / WARP * EACH;
-    typename A::raw weights[S::LOADS][EACH];
-    float sum[SUMS] = { 0 };
-    if (threadIdx.x == 0)
-        move_to_l2(w.p + first * f.depth,
-                   min((int64_t)WARPS * EACH, f.cols - first) * f.depth * sizeof *w.p);
-    await_previous();
-#pragma unroll
-    for (int i = 0; i < S::LOADS; i++)
-        fetch_weights<A, EACH>(weights[i], w, f, col, lane * EIGHT + i * S::STEP);
-    for (int64_t at = lane * EIGHT; at < f.depth; at += S::LOADS * S::STEP)
-#pragma unroll
-        for (int i = 0; i < S::LOADS; i++) {
-            int64_t now = at + i * S::STEP;
-            multiply_weights<A, ROWS, EACH>(sum, weights[i], x, f, now);
-            fetch_weights<A, EACH>(weights[i], w, f, col, now + S::LOADS * S::STEP);
-        }
-    float y = warp_sum_of(sum);
-    int i = lane * SUMS / WARP;
-    if (lane % (WARP / SUMS) == 0) write_few(f, i % ROWS, col + i / ROWS, y);
-}
-
-template <class A, int ROWS> static void launch_few_rows(const op_call *c, const few &f) {
-    unsigned blocks = blocks_for(f.cols, WARPS * few_sizes<ROWS>::EACH);
-    LAUNCH(cuda_of(c), { blocks, THREADS, 0, true }, (multiply_few<A, ROWS>), A(c->in[0]),
-           A(c->in[1]), f);
-}
 template <class A> static void launch_few(const op_call *c, const few &f) {
-    if (f.rows == 1)
-        launch_few_rows<A, 1>(c, f);
-    else if (f.rows == 2)
-        launch_few_rows<A, 2>(c, f);
-    else if (f.rows <= 4)
-        launch_few_rows<A, 4>(c, f);
-    else
-        launch_few_rows<A, 8>(c, f);
+    unsigned blocks = blocks_for(f.cols, EACH);
+    unsigned threads = (unsigned)min((int64_t)THREADS, ceil_div(f.depth, WARP * EIGHT) * WARP);
+    auto kernel = f.rows == 1   ? multiply_few<A, 1>
+                  : f.rows == 2 ? multiply_few<A, 2>
+                  : f.rows <= 4 ? multiply_few<A, 4>
+                                : multiply_few<A, 8>;
+    LAUNCH(cuda_of(c), { blocks, threads, 0, true }, kernel, A(c->in[0]), A(c->in[1]), f);
 }
 
 extern "C" bool cuda_linear_few(const op_call *c) {
