@@ -87,7 +87,7 @@ static void dropout_reference(op_case *c) {
         uint64_t id = (uint64_t)c->in[1].v[i / cols];
         uint32_t word[4], ctr[4] = { c->attr.dropout.site | c->layer << 16, (uint32_t)id,
                                      (uint32_t)(id >> 32), (uint32_t)(i % cols / 4) };
-        philox4x32(c->step.dropout, ctr, word);
+        philox4x32(c->step.dropout, ctr, PHILOX_ROUNDS, word);
         bool kept = (double)word[i % cols % 4] / 4294967296.0 >= p;
         c->out[0].v[i] = kept ? c->in[0].v[i] / (1 - p) : 0;
     }

@@ -198,7 +198,7 @@ static double drop_factor(const op_case *c, int64_t head, uint64_t query, uint64
     uint32_t word[4],
         ctr[4] = { c->attr.dropout.site | c->layer << 16, (uint32_t)query, (uint32_t)(query >> 32),
                    (uint32_t)(head << 21 | (int64_t)(key >> 4 & 0x1fffff)) };
-    philox4x32(c->step.dropout, ctr, word);
+    philox4x32(c->step.dropout, ctr, 7, word);
     uint32_t byte = word[key % 16 / 4] >> (key % 4 * 8) & 0xff;
     return byte < below ? 0 : 1 / (1 - below / 256);
 }

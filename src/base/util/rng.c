@@ -1,13 +1,13 @@
-/* Philox 4x32-10 (Salmon et al., 2011) and what is drawn from it; xxHash for stable hashes. */
+/* Philox 4x32 (Salmon et al., 2011) and what is drawn from it; xxHash for stable hashes. */
 #include "util/util.h"
 
 #include <math.h>
 #include <string.h>
 #include <xxhash.h>
 
-void philox4x32(rng_key key, const uint32_t ctr[4], uint32_t out[4]) {
+void philox4x32(rng_key key, const uint32_t ctr[4], int rounds, uint32_t out[4]) {
     uint32_t c0 = ctr[0], c1 = ctr[1], c2 = ctr[2], c3 = ctr[3], k0 = key.k[0], k1 = key.k[1];
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < rounds; round++) {
         uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
         uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)p1;
@@ -31,7 +31,7 @@ rng_key rng_key_of(uint64_t seed, uint64_t stream) {
 
 static void draw_block(rng_key key, uint64_t block, uint32_t out[4]) {
     uint32_t ctr[4] = { (uint32_t)block, (uint32_t)(block >> 32), 0, 0 };
-    philox4x32(key, ctr, out);
+    philox4x32(key, ctr, PHILOX_ROUNDS, out);
 }
 
 uint32_t rng_u32(rng_key key, uint64_t index) {
@@ -79,7 +79,7 @@ uint64_t rng_below(rng_key key, uint64_t index, uint64_t n) {
     BUG_IF(n == 0);
     for (uint32_t attempt = 0;; attempt++) { /* rejection keeps every value equally likely */
         uint32_t ctr[4] = { (uint32_t)index, (uint32_t)(index >> 32), attempt, 1 }, out[4];
-        philox4x32(key, ctr, out);
+        philox4x32(key, ctr, PHILOX_ROUNDS, out);
         uint64_t x = (uint64_t)out[1] << 32 | out[0], limit = UINT64_MAX - UINT64_MAX % n;
         if (x < limit) return x % n;
     }

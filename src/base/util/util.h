@@ -272,14 +272,17 @@ const char *build_features(bool present);
 double time_now(void); /* seconds, monotonic */
 double time_cpu(void); /* seconds of all threads of this process, the system's included */
 
-/* ---- random numbers: Philox 4x32-10 ------------------------------------------------------
+/* ---- random numbers: Philox 4x32 ---------------------------------------------------------
  * Counter based: the value is a pure function of (key, counter), so any element of any sequence is
  * reached directly, by any rank, in any order. */
 typedef struct rng_key {
     uint32_t k[2];
 } rng_key;
 rng_key rng_key_of(uint64_t seed, uint64_t stream);
-void philox4x32(rng_key key, const uint32_t ctr[4], uint32_t out[4]);
+enum {
+    PHILOX_ROUNDS = 10
+}; /* of all draws but those of attention's dropout (ops/attention_drop.h) */
+void philox4x32(rng_key key, const uint32_t ctr[4], int rounds, uint32_t out[4]);
 uint32_t rng_u32(rng_key key, uint64_t index);
 float rng_uniform(rng_key key, uint64_t index); /* [0, 1) */
 float rng_normal(rng_key key, uint64_t index);  /* mean 0, deviation 1 */

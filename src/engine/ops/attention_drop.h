@@ -7,7 +7,8 @@
  *
  *     philox(step key, { site | layer << 16, query id low, query id high, head << 21 | key id / 16 % 2^21 })
  *
- * zeroed where it is below p 2^8. Ids are those of the tokens in the data, and heads are counted over
+ * after seven rounds, the fewest that pass all of TestU01's tests (Salmon et al., 2011), since there is a block for every
+ * sixteen scores: zeroed where it is below p 2^8. Ids are those of the tokens in the data, and heads are counted over
  * the whole model, so that every layout, forward, recompute and backward draw the same mask. Keys that a
  * query sees are within 2^24 tokens of each other (model.max_seq_len), so that their ids differ in the
  * bits used. The rate is rounded to a multiple of 1/256, from 1/256 to 255/256, as FlashAttention does: drawing is most of
@@ -25,6 +26,7 @@
 #endif
 
 enum { ATTENTION_DROP_KEYS = 16, ATTENTION_DROP_KEY_BITS = 21 }; /* keys that share a counter */
+enum { ATTENTION_DROP_ROUNDS = 7 };
 
 typedef struct attention_drop {
     uint32_t site;     /* with the layer */

@@ -37,7 +37,7 @@ static inline void att_draw_key(att_drawn *d, const att_mask *m, int q0, int64_t
         d->word[2][l] = m->id_high[q0 + l];
         d->word[3][l] = last;
     }
-    philox_lanes(m->key, d->word);
+    philox_lanes(m->key, ATTENTION_DROP_ROUNDS, d->word);
 }
 
 /* @return all ones where the key is kept by VEC queries from `lane` on, else zeros. */

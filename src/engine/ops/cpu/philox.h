@@ -1,10 +1,10 @@
-/* Philox 4x32-10 (util/rng.c) on LANES counters side by side: one after another it would cost more
+/* Philox 4x32 (util/rng.c) on LANES counters side by side: one after another it would cost more
  * than the memory it decides over.
  *
  *     philox_prefix p = philox_prepare(key, (uint32_t[]){ site, id, 0 });
  *     philox_words(&p, 0, word);
  *
- * Counters { head, n } share their first three words, so that part of the first three of the ten
+ * Counters { head, n } share their first three words, so that part of the first three of the
  * rounds is the same for all of them, and done once. philox_lanes takes any LANES counters, word w of
  * counter l as x[w][l], and replaces them with their words. */
 #ifndef INGOT_OPS_CPU_PHILOX_H
@@ -13,7 +13,7 @@
 #include "cpu_internal.h"
 #include "vec.h"
 
-enum { LANES = 16, PHILOX_WORDS = 4 * LANES, PHILOX_ROUNDS = 10 };
+enum { LANES = 16, PHILOX_WORDS = 4 * LANES };
 static const uint32_t PHILOX_M0 = 0xD2511F53u, PHILOX_M1 = 0xCD9E8D57u; /* multipliers of a round */
 static const uint32_t PHILOX_K0 = 0x9E3779B9u,
                       PHILOX_K1 = 0xBB67AE85u; /* added to the key per round */
@@ -135,11 +135,11 @@ VEC_INLINE void philox_save(philox_four c, uint32_t x[4][LANES], int l) {
     vst1q_u32(x[2] + l, c.c2);
     vst1q_u32(x[3] + l, c.c3);
 }
-static inline void philox_lanes(rng_key key, uint32_t x[4][LANES]) {
+static inline void philox_lanes(rng_key key, int rounds, uint32_t x[4][LANES]) {
     philox_four a = philox_load(x, 0), b = philox_load(x, 4), c = philox_load(x, 8),
                 d = philox_load(x, 12);
     uint32x4_t k[2] = { vdupq_n_u32(key.k[0]), vdupq_n_u32(key.k[1]) };
-    VEC_UNROLL for (int i = 0; i < PHILOX_ROUNDS; i++) {
+    VEC_UNROLL for (int i = 0; i < rounds; i++) {
         a = philox_round(a, k);
         b = philox_round(b, k);
         c = philox_round(c, k);
@@ -162,9 +162,9 @@ static inline philox_prefix philox_prepare(rng_key key, const uint32_t head[3]) 
     return (philox_prefix){ key, { head[0], head[1], head[2] } };
 }
 
-static inline void philox_lanes(rng_key key, uint32_t x[4][LANES]) {
+static inline void philox_lanes(rng_key key, int rounds, uint32_t x[4][LANES]) {
     uint32_t k0 = key.k[0], k1 = key.k[1];
-    for (int i = 0; i < PHILOX_ROUNDS; i++, k0 += PHILOX_K0, k1 += PHILOX_K1) {
+    for (int i = 0; i < rounds; i++, k0 += PHILOX_K0, k1 += PHILOX_K1) {
 #pragma omp simd
         for (int l = 0; l < LANES; l++) {
             uint64_t p0 = (uint64_t)PHILOX_M0 * x[0][l], p1 = (uint64_t)PHILOX_M1 * x[2][l];
@@ -187,7 +187,7 @@ static inline void philox_words(const philox_prefix *p, uint32_t first,
         x[2][l] = p->head[2];
         x[3][l] = first + l;
     }
-    philox_lanes(p->key, x);
+    philox_lanes(p->key, PHILOX_ROUNDS, x);
     for (int l = 0; l < LANES; l++)
         for (int w = 0; w < 4; w++) out[4 * l + w] = x[w][l];
 }

@@ -39,10 +39,10 @@ static __device__ __forceinline__ float drop_factor(const att &a, int head, int6
     int64_t key = a.key_id[j];
     int byte = (int)((uint64_t)key % ATTENTION_DROP_KEYS);
     uint32_t word[4];
-    philox(make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]),
-           make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
-                      attention_drop_counter(&a.drop, head, key)),
-           word);
+    philox<ATTENTION_DROP_ROUNDS>(make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]),
+                                  make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
+                                             attention_drop_counter(&a.drop, head, key)),
+                                  word);
     uint32_t own = byte < 4 ? word[0] : byte < 8 ? word[1] : byte < 12 ? word[2] : word[3];
     return (own >> byte % 4 * 8 & 0xff) < a.drop.below ? 0 : a.drop.keep;
 }

@@ -71,10 +71,10 @@ static __device__ __forceinline__ uint32_t keep_bits(const uint32_t (&word)[4], 
 static __device__ __forceinline__ uint32_t draw_sixteen(const att &a, uint2 key, int head,
                                                         uint64_t query, int64_t id) {
     uint32_t word[4];
-    philox(key,
-           make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
-                      attention_drop_counter(&a.drop, head, id)),
-           word);
+    philox<ATTENTION_DROP_ROUNDS>(key,
+                                  make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
+                                             attention_drop_counter(&a.drop, head, id)),
+                                  word);
     return keep_bits(word, a.drop.below);
 }
 
