@@ -36,8 +36,8 @@ typedef struct query_numbers {
     uint64_t id;
 } query_numbers;
 
-static __device__ __forceinline__ query_numbers read_numbers(const att &a, const att_grad &g,
-                                                             int head, int row) {
+static __device__ __forceinline__ query_numbers read_query_numbers(const att &a, const att_grad &g,
+                                                                   int head, int row) {
     int query = row + (int)threadIdx.x;
     query_numbers s = { 0, 0, 1, 0, INT32_MAX, 0 };
     if (row < a.n) s.begin = (int)first_key(a, row);
@@ -50,8 +50,9 @@ static __device__ __forceinline__ query_numbers read_numbers(const att &a, const
 }
 
 /* By the copying warps. */
-static __device__ __forceinline__ void write_numbers(const att &a, const query_numbers &s, int head,
-                                                     int row, int first, int last, query_tile *to) {
+static __device__ __forceinline__ void write_query_numbers(const att &a, const query_numbers &s,
+                                                           int head, int row, int first, int last,
+                                                           query_tile *to) {
     int line = threadIdx.x;
     to->lse[line] = s.hi < s.lo ? 0 : s.lse * LOG2E - log2f(a.scale);
     to->dot[line] = s.dot;
@@ -208,12 +209,12 @@ static __device__ __forceinline__ void copy_key_block(const att_maps &maps, cons
     }
     int from = (int)first_query(a, b.first), row = from;
     int head = b.kv_head * heads, end = head + heads;
-    query_numbers numbers = read_numbers(a, g, head, row);
+    query_numbers numbers = read_query_numbers(a, g, head, row);
     for (;; ring.next()) {
         if (numbers.begin > b.last) { /* no query from here on sees the block's keys */
             if (row == from || ++head == end) break;
             row = from;
-            numbers = read_numbers(a, g, head, row);
+            numbers = read_query_numbers(a, g, head, row);
         }
         ring.wait_empty();
         uint64_t *full = &ring.full[ring.at];
@@ -222,10 +223,10 @@ static __device__ __forceinline__ void copy_key_block(const att_maps &maps, cons
             copy_tile<DIM, LINES>(ring.stage(), &maps.q, head * DIM, row, full);
             copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.dout, head * DIM, row, full);
         }
-        write_numbers(a, numbers, head, row, (int)b.first, (int)b.last, &queries[ring.at]);
+        write_query_numbers(a, numbers, head, row, (int)b.first, (int)b.last, &queries[ring.at]);
         if (threadIdx.x % WARP == 0) barrier_arrive(full);
         row += LINES;
-        numbers = read_numbers(a, g, head, row);
+        numbers = read_query_numbers(a, g, head, row);
     }
     ring.wait_empty();
     if (threadIdx.x == 0) queries[ring.at].head = -1;
