@@ -5,7 +5,13 @@ set(CUDA_LIBRARIES)
 set(NCCL_SOURCE src/base/comm/comm_nccl_none.c)
 if(INGOT_CUDA)
     if(NOT CMAKE_CUDA_ARCHITECTURES)
+        # of Hopper, unless an older GPU is in this machine; later GPUs run either
+        execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader TIMEOUT 20
+            OUTPUT_VARIABLE gpus ERROR_QUIET RESULT_VARIABLE ignored)
         set(CMAKE_CUDA_ARCHITECTURES 90)
+        if("\n${gpus}" MATCHES "\n8\\.")
+            set(CMAKE_CUDA_ARCHITECTURES 80)
+        endif()
     endif()
     enable_language(CUDA)
     find_package(CUDAToolkit 12.4 REQUIRED)

@@ -16,7 +16,8 @@ typedef struct sample_args {
 
 #define AT(member) offsetof(sample_args, member)
 static const cli_arg args[] = {
-    { "prompt", ARG_TEXT, AT(prompt), "TEXT", "beginning of the text (default \"The \")" },
+    { "prompt", ARG_TEXT, AT(prompt), "TEXT",
+      "beginning of the text (default \"The \"); \"\": a new document" },
     { "prompts", ARG_TEXT, AT(prompts), "FILE",
       "a prompt per line, as text or as JSON with \"prompt\"; -: standard input" },
     { "samples", ARG_COUNT, AT(samples), "N",
@@ -108,11 +109,11 @@ static err add_prompt_line(const char *line, size_t n, const char *name, text_li
     }
     doc = json_loadb(line, n, JSON_DECODE_ANY, NULL);
     const json_t *v = json_is_object(doc) ? json_object_get(doc, "prompt") : doc;
-    const char *text = json_string_value(v);
-    bool is_text = text && *text;
-    if (is_text) text_list_add(out, text, json_string_length(v));
-    if (!doc && *line == '"') text_list_add(out, line, n); /* a text that begins with a quote */
-    bool fine = is_text || (!doc && *line == '"');
+    bool bare = !doc && *line == '"', fine = json_is_string(v) || bare;
+    if (bare)
+        text_list_add(out, line, n); /* a text that begins with a quote */
+    else if (fine)
+        text_list_add(out, json_string_value(v), json_string_length(v));
     json_decref(doc);
     if (fine) return OK;
     return err_hint(ERR("%s: expected JSON with a text \"prompt\"; got \"%.*s\"", name,
@@ -229,9 +230,7 @@ static err add_sample_text(void *ctx, int64_t i) {
     o.seed = (uint64_t)(r->a->seed + t->sample);
     if (r->tok) {
         const char *prompt = r->prompts->at[t->prompt];
-        encoder *e = encoder_new(r->tok);
-        encoder_add_prefixed(e, prompt, strlen(prompt), true, &t->ids);
-        encoder_free(e);
+        TRY(prompt_encode(r->tok, prompt, strlen(prompt), &t->ids));
         to.emit_text = take_sample_text;
     } else {
         TRY(read_ids(r->a->ids, r->vocab, &t->ids));
@@ -284,8 +283,6 @@ static err check_generation_args(const sample_args *a) {
             a->ids ? "ids" : "prompts");
     if (a->ids && (a->json || a->stop))
         return ERR_USAGE("--%s: needs text; --ids prints ids", a->json ? "json" : "stop");
-    if (a->prompt && !*a->prompt)
-        return err_hint(ERR_USAGE("--prompt: is empty"), "give the beginning of the text");
     if (!(a->penalty > 0 && a->penalty <= 100))
         return err_hint(
             ERR_USAGE("--repetition-penalty: expected more than 0 and at most 100; got %g",

@@ -133,12 +133,11 @@ static bool read_prompt_field(json_t *v, int64_t vocab, completion_request *out,
     json_t *p;
     size_t i, n = json_array_size(out->prompts);
     bool fine = n >= 1 && n <= COMPLETION_PROMPTS;
-    json_array_foreach(out->prompts, i, p) fine =
-        fine && ((json_is_string(p) && json_string_length(p)) || are_ids(p, vocab));
+    json_array_foreach(out->prompts, i, p) fine = fine && (json_is_string(p) || are_ids(p, vocab));
     if (fine) return true;
     return refuse_field(
         why, "prompt",
-        "prompt: expected a text, token ids below %lld, or a list of at most %d of them; none of them empty",
+        "prompt: expected a text, one or more token ids below %lld, or a list of at most %d of them",
         (long long)vocab, COMPLETION_PROMPTS);
 }
 

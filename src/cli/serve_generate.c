@@ -141,12 +141,8 @@ static bool take_choice_text(void *ctx, const char *text, size_t n) {
 static err prompt_ids(generate_server *v, const generate_job *job, const json_t *prompt,
                       token_ids *out) {
     if (job->r.chat) return chat_prompt(&v->format, v->tok, job->r.messages, out);
-    if (json_is_string(prompt)) {
-        encoder *e = encoder_new(v->tok);
-        encoder_add_prefixed(e, json_string_value(prompt), json_string_length(prompt), true, out);
-        encoder_free(e);
-        return OK;
-    }
+    if (json_is_string(prompt))
+        return prompt_encode(v->tok, json_string_value(prompt), json_string_length(prompt), out);
     const json_t *one;
     size_t i;
     json_array_foreach(prompt, i, one) {

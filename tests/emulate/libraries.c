@@ -86,7 +86,7 @@ err ops_cuda_check(int number) {
     return err_hint(ERR("no GPU number %d: the last one here is number 0", number), "use number 0");
 }
 err ops_cuda_describe(int number, ops_gpu_info *out) {
-    *out = (ops_gpu_info){ .name = "emulated" };
+    *out = (ops_gpu_info){ .name = "emulated", .capability = 90 };
     return OK;
 }
 err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) { return ERR("nothing to measure"); }

@@ -87,12 +87,12 @@ err chat_prompt(const chat_format *f, const tokenizer *tok, json_t *messages, to
     json_object_set_new(vars, "add_generation_prompt", json_true());
     err e = template_render(f->template, vars, &text);
     json_decref(vars);
-    if (!e && !text.len) e = ERR("the chat template makes an empty prompt of these messages");
-    if (!e) {
+    if (!e && text.len) {
         encoder *enc = encoder_new(tok);
         encoder_add(enc, text.text, text.len, true, out); /* the template has the prefix itself */
         encoder_free(enc);
     }
+    if (!e && !out->n) e = ERR("the chat template makes an empty prompt of these messages");
     str_free(&text);
     return e;
 }

@@ -147,14 +147,23 @@ err generate_after(generation *d, const tokenizer *t, const int32_t *prompt, int
     return run_one(d, t, prompt, n, o, &s, out);
 }
 
+err prompt_encode(const tokenizer *t, const char *text, size_t n, token_ids *out) {
+    int32_t eos = tokenizer_eos(t);
+    encoder *e = encoder_new(t);
+    encoder_add_prefixed(e, text, n, true, out);
+    encoder_free(e);
+    if (!out->n && eos >= 0) token_ids_add(out, &eos, 1);
+    if (out->n) return OK;
+    return err_hint(
+        ERR("the prompt has no tokens, and the tokenizer none that begins or ends a document"),
+        "give the beginning of a text, such as \"The \"");
+}
+
 err generate_text(generation *d, const tokenizer *t, const char *prompt, const sample_options *o,
                   bool (*emit)(void *ctx, const char *text, size_t n), void *ctx, generated *out) {
-    encoder *e = encoder_new(t);
     token_ids ids = { 0 };
-    encoder_add_prefixed(e, prompt, strlen(prompt), true, &ids);
-    BUG_IF(ids.n == 0);
-    err failed = generate_after(d, t, ids.at, (int64_t)ids.n, o, emit, ctx, out);
+    err e = prompt_encode(t, prompt, strlen(prompt), &ids);
+    if (!e) e = generate_after(d, t, ids.at, (int64_t)ids.n, o, emit, ctx, out);
     token_ids_free(&ids);
-    encoder_free(e);
-    return failed;
+    return e;
 }

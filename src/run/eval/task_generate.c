@@ -158,9 +158,7 @@ static err add_question(void *ctx, int64_t i) {
     const char *context = run->t->question[i].context;
     a->of = run;
     str_add(&a->text, "%s", "");
-    encoder *enc = encoder_new(run->r->tok);
-    encoder_add_prefixed(enc, context, strlen(context), true, &a->ids);
-    encoder_free(enc);
+    TRY(prompt_encode(run->r->tok, context, strlen(context), &a->ids));
     return generation_add(run->r->gen, run->r->tok, a->ids.at, (int64_t)a->ids.n, &run->o,
                           (decode_sink){ .emit_text = keep_text, .done = judge_answer, .ctx = a });
 }

@@ -35,10 +35,11 @@ static err check_samples(const trainer *t) {
             ERR("sample.every: %s has no tokenizer to decode samples with",
                 t->data.sources[0].name),
             "train on plain text or on shards of `ingot data tokenize`, or set sample.every=0");
-    if (!*t->cfg->sample.prompt)
-        return err_hint(ERR("sample.prompt is empty"),
-                        "give the beginning of a text, such as \"The \"");
-    return OK;
+    const char *prompt = t->cfg->sample.prompt;
+    token_ids ids = { 0 };
+    err e = prompt_encode(t->data.tokenizer, prompt, strlen(prompt), &ids);
+    token_ids_free(&ids);
+    return e;
 }
 
 err trainer_check_decay(const trainer *t) {

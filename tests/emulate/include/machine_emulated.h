@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
@@ -113,7 +114,8 @@ static inline void move_to_l2(const void *p, size_t bytes) {
     if ((uintptr_t)p % 16 || bytes % 16) emulate_fault("a prefetch is not aligned");
     (void)((const volatile char *)p)[0], (void)((const volatile char *)p)[bytes - 1];
 }
-static inline bool is_compiled_to_overlap(const void *kernel) { return true; }
+/* EMULATE_NO_KERNELS: like a GPU for which no kernel was compiled. */
+static inline int compiled_for(const void *kernel) { return getenv("EMULATE_NO_KERNELS") ? 0 : 90; }
 
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emulate_shared()
 static inline void barrier_sync(int which, int threads) { emulate_sync(which, threads); }
@@ -224,8 +226,9 @@ template <typename T> static T atomicAdd(T *p, T more) {
     *p += more;
     return before;
 }
-static inline float4 operator+=(float4 &a, float4 b) {
-    return a = { a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w };
+static inline void atomic_add_four(float *to, float4 v) {
+    if ((uintptr_t)to % 16) emulate_fault("four floats are not aligned");
+    to[0] += v.x, to[1] += v.y, to[2] += v.z, to[3] += v.w;
 }
 template <typename T> static T atomicMax(T *p, T other) {
     T before = *p;

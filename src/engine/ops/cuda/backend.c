@@ -351,6 +351,25 @@ static const op_backend table = {
 
 /* ---- opening and closing ----------------------------------------------------------------------- */
 
+enum { LEAST_CAPABILITY = 80 }; /* in tenths: kernels multiply bf16 and copy asynchronously */
+/* Kernels are compiled for a compute capability and later ones. */
+static err check_compiled_for(cuda_device *d, int number) {
+    ops_gpu_info gpu;
+    int compiled = cuda_compiled_for();
+    d->overlaps = d->capability >= 9 && compiled >= 90;
+    if (compiled) return OK;
+    TRY(ops_cuda_describe(number, &gpu));
+    err e = ERR("GPU %d, %s, has compute capability %d.%d, for which this ingot was not built",
+                number, gpu.name, gpu.capability / 10, gpu.capability % 10);
+    if (gpu.capability < LEAST_CAPABILITY)
+        return err_hint(e, "no build is for less than %d.%d; --device cpu runs without a GPU",
+                        LEAST_CAPABILITY / 10, LEAST_CAPABILITY % 10);
+    return err_hint(
+        e,
+        "build it with -DCMAKE_CUDA_ARCHITECTURES=%d, or leave that out where this GPU is; --device cpu runs without a GPU",
+        gpu.capability);
+}
+
 static err open_device(cuda_device *d, int number) {
     d->number = number;
     cudaError_t status = cudaSetDevice(number);
@@ -364,7 +383,7 @@ static err open_device(cuda_device *d, int number) {
     if (status != cudaSuccess)
         return err_hint(ERR("cannot open GPU %d: %s", number, cudaGetErrorString(status)),
                         "nvidia-smi lists the GPUs; --device cpu runs without one");
-    d->overlaps = d->capability >= 9 && cuda_kernels_overlap();
+    TRY(check_compiled_for(d, number));
     TRY(cuda_queues_open(d));
     TRY(staging_new(&d->staging));
     TRY(cuda_gemm_cache_new(d, &d->gemm_cache));

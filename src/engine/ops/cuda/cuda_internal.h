@@ -105,8 +105,8 @@ double cuda_measure_gemm_rate(cuda_context *x, dtype dt);
 
 /* linear_few.cu: LINEAR and LINEAR_GELU of few rows. @return false where it does not fit the call, and nothing was done. */
 bool cuda_linear_few(const op_call *c);
-/* linear_few.cu: whether kernels of this build can begin before the one before has ended. */
-bool cuda_kernels_overlap(void);
+/* linear_few.cu: @return for which compute capability, in tenths, the kernels were compiled that run on this GPU; 0: none runs. */
+int cuda_compiled_for(void);
 
 /* ---- host memory and queues: queues.c, members of device_table ---------------------------------- */
 err cuda_map_host(void *context, size_t bytes, void **out) MUST_USE;

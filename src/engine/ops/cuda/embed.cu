@@ -117,8 +117,8 @@ static __device__ __forceinline__ void put_token_row(const token_runs &r, int32_
     if (!r.add) return store_partial(r, r.table + token * r.d, col, v);
     float *to = r.table + token * r.d + col;
     if (r.eights && col < r.d) {
-        atomicAdd((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
-        atomicAdd((float4 *)to + 1, make_float4(v[4], v[5], v[6], v[7]));
+        atomic_add_four(to, make_float4(v[0], v[1], v[2], v[3]));
+        atomic_add_four(to + 4, make_float4(v[4], v[5], v[6], v[7]));
     }
     for (int k = 0; k < 8 && !r.eights; k++)
         if (col + k < r.d) atomicAdd(to + k, v[k]);

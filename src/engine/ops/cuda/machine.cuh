@@ -41,10 +41,21 @@ struct early_launch {
         };
     }
 };
-/* Whether a kernel was compiled for GPUs on which kernels overlap. */
-static inline bool is_compiled_to_overlap(const void *kernel) {
+/* @return for which compute capability, in tenths, the code was compiled that a kernel has on this GPU; 0: it has none. */
+static inline int compiled_for(const void *kernel) {
     cudaFuncAttributes a = {};
-    return cudaFuncGetAttributes(&a, kernel) == cudaSuccess && a.ptxVersion >= 90;
+    if (cudaFuncGetAttributes(&a, kernel) == cudaSuccess) return a.ptxVersion;
+    cudaGetLastError(); /* clears it: it is not an error of a later call */
+    return 0;
+}
+
+/* Adds to four floats, at a multiple of 16 bytes. */
+static __device__ __forceinline__ void atomic_add_four(float *to, float4 v) {
+#if __CUDA_ARCH__ >= 900
+    atomicAdd((float4 *)to, v);
+#else
+    atomicAdd(to, v.x), atomicAdd(to + 1, v.y), atomicAdd(to + 2, v.z), atomicAdd(to + 3, v.w);
+#endif
 }
 
 /* Declares the dynamic shared memory of the launch as an array. */
