@@ -1,5 +1,5 @@
 /* The pool: every task once, whatever the number of threads; as many of those as may run. */
-#include "support/test.h"
+#include "support/folder.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -69,8 +69,23 @@ static void memory_that_is_not_free_is_refused(void **state) {
     mem_unmap(p, 1 << 20);
 }
 
+/* Stands before the system's own: files of control groups are those of a folder, with "#" for "/" in their names. */
+static test_folder *groups;
+FILE *fopen(const char *path, const char *mode) {
+    FILE *(*open_file)(const char *, const char *);
+    *(void **)&open_file = dlsym(RTLD_NEXT, "fopen");
+    bool is_group = !strncmp(path, "/sys/fs/cgroup", 14) || !strcmp(path, "/proc/self/cgroup");
+    if (!groups || !is_group) return open_file(path, mode);
+    char name[256];
+    snprintf(name, sizeof name, "%s", path + 1);
+    for (char *at = name; *at; at++)
+        if (*at == '/') *at = '#';
+    return open_file(in_folder(groups, name), mode);
+}
+
 static void only_allowed_cores_are_counted(void **state) {
     cpu_set_t all, one;
+    groups = *state; /* none */
     CPU_ZERO(&one);
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     assert_int_equal(thread_cores(), CPU_COUNT(&all));
@@ -81,12 +96,60 @@ static void only_allowed_cores_are_counted(void **state) {
     assert_int_equal(pool_size(p), 1);
     pool_free(p);
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    groups = NULL;
+}
+
+static int cores_with(const char *name, const char *text) {
+    folder_write(groups, name, text);
+    return thread_cores();
+}
+
+static void cores_are_those_of_the_control_groups(void **state) {
+    groups = *state;
+    int cores = thread_cores();
+    assert_int_equal(cores_with("proc#self#cgroup", "0::/job/step\n"), cores);
+    assert_int_equal(cores_with("sys#fs#cgroup#job#step#cpu.max", "max 100000\n"), cores);
+    assert_int_equal(cores_with("sys#fs#cgroup#job#step#cpu.max", "50000 100000\n"), 1);
+    assert_int_equal(cores_with("sys#fs#cgroup#job#step#cpu.max", "100000000 100000\n"), cores);
+    assert_int_equal(cores_with("sys#fs#cgroup#job#cpu.max", "190000 100000\n"), 1); /* around it */
+    assert_int_equal(cores_with("sys#fs#cgroup#job#cpu.max", "damaged\n"), cores);
+    assert_int_equal(cores_with("sys#fs#cgroup#cpu.max", "100000 100000\n"), 1);
+    /* version 1, in a container: the path is the host's */
+    folder_write(groups, "proc#self#cgroup", "5:memory:/docker/1\n4:cpuacct,cpu:/docker/1\n");
+    folder_write(groups, "sys#fs#cgroup#cpu#cpu.cfs_period_us", "100000\n");
+    assert_int_equal(cores_with("sys#fs#cgroup#cpu#cpu.cfs_quota_us", "-1\n"), cores);
+    assert_int_equal(cores_with("sys#fs#cgroup#cpu#cpu.cfs_quota_us", "150000\n"), 1);
+    groups = NULL;
+}
+
+static void free_memory_is_that_of_the_control_groups(void **state) {
+    groups = *state;
+    folder_write(groups, "proc#self#cgroup", "0::/\n");
+    assert_true(mem_free() > 1 << 20);
+    folder_write(groups, "sys#fs#cgroup#memory.max", "1000000\n");
+    folder_write(groups, "sys#fs#cgroup#memory.current", "700000\n");
+    assert_int_equal(mem_free(), 300000);
+    folder_write(groups, "sys#fs#cgroup#memory.stat", "inactive_file 200000\n");
+    assert_int_equal(mem_free(), 500000);
+    folder_write(groups, "sys#fs#cgroup#memory.current", "1300000\n");
+    assert_int_equal(mem_free(), 0);
+    folder_write(groups, "proc#self#cgroup", "5:memory:/docker/1\n4:cpu,cpuacct:/docker/1\n");
+    folder_write(groups, "sys#fs#cgroup#memory#memory.limit_in_bytes", "1000000\n");
+    folder_write(groups, "sys#fs#cgroup#memory#memory.usage_in_bytes", "700000\n");
+    folder_write(groups, "sys#fs#cgroup#memory#memory.stat", "total_inactive_file 100000\n");
+    assert_int_equal(mem_free(), 400000);
+    groups = NULL;
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_task_runs_once),
-        cmocka_unit_test(only_allowed_cores_are_counted),
+        cmocka_unit_test_setup_teardown(only_allowed_cores_are_counted, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(cores_are_those_of_the_control_groups, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(free_memory_is_that_of_the_control_groups, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test(a_pool_makes_do_with_the_threads_there_are),
         cmocka_unit_test(memory_that_is_not_free_is_refused),
     };

@@ -109,11 +109,23 @@ static void wake_workers(pool *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
+/* A group may have time on more cores than its share adds up to; what is left of a core is left, since threads that wait for
+ * one another wait for the one whose time is used up. */
+static size_t cores_of_share(size_t share, size_t period) {
+    return share == SIZE_MAX || period == SIZE_MAX || !period ? SIZE_MAX : MAX(share / period, 1);
+}
+static size_t cores_of_group(const char *folder) {
+    return MIN(cores_of_share(control_group_number(folder, "cpu.max", 0),
+                              control_group_number(folder, "cpu.max", 1)),
+               cores_of_share(control_group_number(folder, "cpu.cfs_quota_us", 0),
+                              control_group_number(folder, "cpu.cfs_period_us", 0)));
+}
+
 int thread_cores(void) {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
-    return cores > 0 ? (int)cores : 1;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN); /* may be more than a cpu_set_t holds */
+    if (sched_getaffinity(0, sizeof set, &set) == 0) cores = CPU_COUNT(&set);
+    return (int)MIN((size_t)MAX(cores, 1), control_group_least("cpu", cores_of_group));
 }
 
 pool *pool_new(int threads) {

@@ -295,8 +295,15 @@ uint64_t rng_below(rng_key key, uint64_t index, uint64_t n);
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed); /* xxHash64, stable on disk */
 uint64_t hash_str(const char *s);
 
+/* ---- control groups ------------------------------------------------------------------------ */
+/* @return the least of what `of` returns for the control groups of this process, which have this controller ("cpu", "memory"), and for those
+ * around them; SIZE_MAX where there are none. */
+size_t control_group_least(const char *controller, size_t (*of)(const char *folder));
+/* @return number `which` of the line in a control group's file; SIZE_MAX where there is none: no file, no limit. */
+size_t control_group_number(const char *folder, const char *name, int which);
+
 /* ---- threads ----------------------------------------------------------------------------- */
-/* Cores this process may use: fewer than the machine has under taskset or a batch system. */
+/* Cores this process may use: fewer than the machine has under taskset, in a batch job or in a container with a limit. */
 int thread_cores(void);
 /* Blocks the signals that the main thread handles: all but SIGBUS, which a thread raises itself by
  * reading a file that was shortened, and the one of backtrace_write. @param before for pthread_sigmask. */
