@@ -113,6 +113,9 @@ static void parameters_elsewhere_log_the_same_losses(void **state) {
         { 4,
           { "parallelism.zero_stage", "1", "parallelism.pipeline_parallel_degree", "2",
             "activation_checkpoint.mode", "full" } },
+        { 4,
+          { "parallelism.zero_stage", "3", "parallelism.tensor_parallel_degree", "2",
+            "parallelism.fsdp_persistence_threshold", "100" } },
     };
     test_folder *f = *state;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

@@ -126,8 +126,7 @@ static void offload_state(optimizer *o) {
             double own = (double)range_state_bytes(o, s);
             if (s->b.layer != layer) continue;
             if (moved + own / 2 > o->s.offload * all) return;
-            s->attr.update.host_state = o->on_host = true;
-            plan_await_update(o->p, layer);
+            s->attr.update.host_state = true;
             moved += own;
         }
 }
@@ -137,9 +136,17 @@ static void offload_params(optimizer *o) {
     for (int i = 0; i < o->ranges; i++) {
         update_range *s = &o->range[i];
         if (!s->b.host) continue;
-        s->attr.update.host_params = o->on_host = o->params_on_host = true;
-        plan_await_update(o->p, s->b.layer);
+        s->attr.update.host_params = o->params_on_host = true;
     }
+}
+
+/* Decides which layers the next step awaits. It orders the gathers of updated parameters, so it is the same for all ranks,
+ * whichever of them have ranges in host memory. */
+static void await_updates(optimizer *o) {
+    o->on_host = o->s.offload > 0;
+    for (int i = 0; i < model_buckets(o->m); i++) o->on_host |= model_bucket(o->m, i).host;
+    for (int layer = -1; layer < model_conf(o->m)->layers && o->on_host; layer++)
+        plan_await_update(o->p, layer);
 }
 
 static void reserve_states(optimizer *o) {
@@ -177,6 +184,7 @@ err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
     make_ranges(o);
     if (s->offload > 0) offload_state(o);
     offload_params(o);
+    await_updates(o);
     reserve_states(o);
     err e = optim_record(o);
     if (e) {

@@ -276,6 +276,13 @@ static void add_pools(plan *p, chain_plan *k, const step_list *l) {
     p->whole_grad_bytes = MAX(p->whole_grad_bytes, whole_end);
 }
 
+chain plan_chain_as_run(const plan *p, const chain *c) {
+    chain out = *c;
+    out.beside = p->awaits;
+    out.besides = p->awaits_cap;
+    return out;
+}
+
 /* Finds or makes the list for this number of microbatches. */
 static err add_list(const plan *p, chain_plan *k, int micros, step_list **out) {
     for (int i = 0; i < k->lists; i++)
@@ -286,8 +293,7 @@ static err add_list(const plan *p, chain_plan *k, int micros, step_list **out) {
     k->list = mem_reserve(k->list, &k->list_cap, k->lists, sizeof *k->list);
     *out = &k->list[k->lists];
     int rank = mesh_stage(&p->m);
-    k->c.beside = p->awaits;
-    k->c.besides = p->awaits_cap;
+    k->c = plan_chain_as_run(p, &k->c);
     TRY(step_list_make(&k->c, rank, micros, *out));
     k->lists++;
     return step_list_check_slots(&k->c, rank, *out);

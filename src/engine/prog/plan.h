@@ -75,7 +75,7 @@ typedef struct chain {
      * it is one program; else the first one clears what the others, each behind a list, add to. */
     const chain_end *half;
     int halves;
-    /* [besides] by layer + 1, set by plan_chain: updates that run beside the step, whose parameters are gathered no
+    /* [besides] by layer + 1, set by plan_chain_as_run: updates that run beside the step, whose parameters are gathered no
      * earlier than they must. */
     const bool *beside;
     int besides;
@@ -130,6 +130,9 @@ size_t plan_offset(const plan *p, int index);
 /* Declares that work on QUEUE_UPDATE may still be using what a block (-1: the programs outside
  * blocks) reads and writes when a chain begins: the chain waits for event layer + 1 before it. */
 void plan_await_update(plan *p, int layer);
+/* @return a chain with the updates beside the step that it awaits in this plan, which its list depends on; valid until the next
+ * plan_await_update. */
+chain plan_chain_as_run(const plan *p, const chain *c);
 /* Before plan_commit: maps the arena where the ranks of this world reach it, which spares communication a
  * copy. @param c borrowed; outlives the plan. */
 void plan_share(plan *p, comm *c);

@@ -34,7 +34,8 @@ static err play_chains(const mesh *m, const trainer *ranks, int n) {
     err e = OK;
     for (size_t k = 0; k < COUNT_OF(chains) && !e; k++) {
         for (int r = 0; r < n; r++)
-            list[r] = *(const chain *)(const void *)((const char *)&ranks[r] + chains[k]);
+            list[r] =
+                plan_chain_as_run(ranks[r].p, (const void *)((const char *)&ranks[r] + chains[k]));
         if (list[0].first) e = plan_check_ranks(m, list, n);
     }
     free(list);
