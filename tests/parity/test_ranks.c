@@ -75,6 +75,27 @@ static void a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout(voi
                       "batch", 0);
 }
 
+/* Rows whose longest documents differ, so that ranks see different ones. */
+static void the_longest_document_does_not_depend_on_the_layout(void **state) {
+    enum { DOCUMENTS = 300, LONGEST = 16 };
+    test_folder *f = *state;
+    str text = { 0 };
+    rng_key key = rng_key_of(5, 0);
+    for (uint64_t i = 0; i < DOCUMENTS; i++) {
+        uint64_t n = 3 + rng_below(key, 2 * i, LONGEST);
+        for (uint64_t k = 0; k < n; k++)
+            str_add(&text, "%c", (char)('a' + rng_below(key, (i + 1) << 20 | k, 26)));
+        str_add(&text, "\n%s\n", TEXT_SEPARATOR);
+    }
+    const char *path = folder_write(f, "documents.txt", text.text);
+    str_free(&text);
+    agrees_on_some(f,
+                   (settings){ "data.train", path, "data.guard", "false",
+                               "training.seq_curriculum_start", "20", "training.seq_curriculum",
+                               "50%", "validation.every", "0" },
+                   NULL, 0);
+}
+
 static void a_staged_batch_of_aligned_documents_does_not_depend_on_the_layout(void **state) {
     agrees_on_some(*state,
                    (settings){ "training.batch_schedule",
@@ -245,6 +266,7 @@ int main(void) {
         T(carried_values_do_not_depend_on_the_layout),
         T(stages_send_any_number_of_microbatches),
         T(a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout),
+        T(the_longest_document_does_not_depend_on_the_layout),
         T(a_staged_batch_of_aligned_documents_does_not_depend_on_the_layout),
         T(lengths_in_tokens_and_time_do_not_depend_on_the_layout),
         T(interleaved_steps_are_whole_groups),

@@ -160,12 +160,13 @@ err ranks_agree(trainer *t, folder_state *folder) {
 }
 
 /* Sums of a step over the ranks: of losses, where ranks hold those of different tokens, and of counts,
- * where they read different sequences. */
+ * where they read different sequences. Of lengths the greatest counts: each rank has a place of its own in the sums. */
 err ranks_sum_losses(trainer *t) {
     if (world_size(t) == 1) return OK;
     queued_step *q = &t->last;
     enum { OVERLAP = 3, OTHERS = OVERLAP + 2 * OVERLAPS };
-    int n = OTHERS + 2 * t->data.n_sources;
+    int lengths = OTHERS + 2 * t->data.n_sources;
+    int n = lengths + (t->cfg->training.seq_curriculum_start > 0 ? world_size(t) : 0);
     double *sums = mem_alloc((size_t)n * sizeof *sums);
     axis_set losses = placement_axes(exec_result_placement(&t->x, t->train_id), PL_S);
     bool has_losses = speaks_for(t, ~losses), has_rows = speaks_for(t, ~AXES_ROWS);
@@ -177,7 +178,9 @@ err ranks_sum_losses(trainer *t) {
         sums[OTHERS + 2 * i] = has_losses ? t->data.sources[i].sum : 0;
         sums[OTHERS + 1 + 2 * i] = has_rows ? (double)t->data.sources[i].valid : 0;
     }
+    if (n > lengths) sums[lengths + t->mesh.rank] = (double)q->longest;
     err e = comm_total(t->x.comm, sums, n);
+    for (int i = lengths; i < n; i++) q->longest = MAX(q->longest, (int64_t)sums[i]);
     q->loss_sum = sums[0];
     q->rejected = (int64_t)sums[1];
     q->pipeline_wait_s = sums[2];
