@@ -44,8 +44,10 @@ if(INGOT_CUDA)
     set_target_properties(ops_hopper PROPERTIES CUDA_ARCHITECTURES 90a)
     foreach(library ops_cuda ops_hopper)
         target_link_libraries(${library} PRIVATE ingot_ops_headers)
-        target_include_directories(${library} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS}
-            ${CUDNN_INCLUDE})
+        target_include_directories(${library} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+        if(CUDNN_INCLUDE)
+            target_include_directories(${library} SYSTEM PRIVATE ${CUDNN_INCLUDE})
+        endif()
         target_compile_options(${library} PRIVATE
             "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-lineinfo>")
     endforeach()

@@ -97,7 +97,7 @@ static void a_name_decides_the_half(void **state) {
     rows_close(&p);
 }
 
-/* Ours on one H200, as bench/gpu/train measured them: tokens per second. */
+/* Ours on one H200, as bench/gpu/run measured them: tokens per second. */
 static const struct {
     const char *preset, *batch, *seq, *fp8;
     double rate;
