@@ -48,6 +48,8 @@ void alerts_free(trainer *t) {
 json_t *alerts_state(const trainer *t) {
     json_t *state = monitor_save(t->alerts.m);
     json_object_set_new(state, "cool_from", json_integer(t->alerts.cool_from));
+    json_object_set_new(state, "attempts", json_integer(t->alerts.attempts));
+    json_object_set_new(state, "last_alert", json_integer(t->alerts.last_alert));
     return state;
 }
 
@@ -55,6 +57,9 @@ err alerts_load_state(trainer *t, const json_t *run) {
     const json_t *state = json_object_get(run, "monitor");
     TRY(monitor_load(t->alerts.m, state, t->start.path ? t->start.path : t->dir));
     t->alerts.cool_from = json_integer_value(json_object_get(state, "cool_from"));
+    /* Checkpoints of earlier versions lack these two: the next rollback counts as the first. */
+    t->alerts.attempts = json_integer_value(json_object_get(state, "attempts"));
+    t->alerts.last_alert = json_integer_value(json_object_get(state, "last_alert"));
     return OK;
 }
 

@@ -112,6 +112,7 @@ static err load_checkpoint(trainer *t) {
     model_config saved;
     step_state now;
     err e = OK;
+    int64_t attempts = t->alerts.attempts, last_alert = t->alerts.last_alert;
     TRY_CLEAN(exec_state_get(&t->x, &now)); /* waits for all that is queued */
     TRY_CLEAN(ckpt_newest_whole(t->dir, CKPT_FULL, t->x.comm, &path));
     if (!path) {
@@ -125,6 +126,8 @@ static err load_checkpoint(trainer *t) {
     t->state = state;
     t->x.scaled = false;
     TRY_CLEAN(alerts_load_state(t, run));
+    t->alerts.attempts = attempts; /* the checkpoint precedes this rollback */
+    t->alerts.last_alert = last_alert;
     trainer_restore_step_state(t);
 cleanup:
     free(path);
