@@ -10,7 +10,10 @@
  * In the manifest:
  *
  *     "run": { "options": { "optimizer.lr": "0.001", ... },          noted and fixed, as used
- *              "sources": [ { "name", "tokens", "hash" }, ... ] }    of the training data
+ *              "sources": [ { "name", "tokens", "hash", "weight", "epochs", "phases" }, ... ],
+ *              "phases": [ tokens, ... ] }                            of the training data
+ *
+ * The weights, the limits on epochs and the phases are those of the mix file.
  */
 #include "resume_internal.h"
 #include "setup_internal.h"
@@ -27,8 +30,31 @@ static bool is_compared(int option) {
     return on_resume == CFG_RESUME_NOTED || on_resume == CFG_RESUME_FIXED;
 }
 
+static json_t *doubles_json(const double *v, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(list, json_real(v[i]));
+    return list;
+}
+
+static json_t *sources_json(const trainer *t, const run_source *list, int n) {
+    json_t *out = json_array();
+    for (int i = 0; i < n; i++) {
+        const run_source *s = &list[i];
+        char hash[17];
+        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)data_hash(s->data));
+        json_t *o = json_pack("{s:o, s:I, s:s, s:f, s:f, s:o}", "name",
+                              io_json_string(s->name, strlen(s->name)), "tokens",
+                              (json_int_t)data_source_info(s->data)->tokens, "hash", hash, "weight",
+                              s->weight, "epochs", s->epochs, "phases",
+                              doubles_json(s->phase_weights, t->data.n_phases));
+        BUG_IF(!o);
+        json_array_append_new(out, o);
+    }
+    return out;
+}
+
 json_t *resume_snapshot(const trainer *t) {
-    json_t *options = json_object(), *sources = json_array();
+    json_t *options = json_object();
     config used;
     str text = { 0 };
     trainer_used_config(t, &used);
@@ -40,16 +66,9 @@ json_t *resume_snapshot(const trainer *t) {
     }
     config_free(&used);
     str_free(&text);
-    for (int i = 0; i < t->data.n_sources; i++) {
-        const run_source *s = &t->data.sources[i];
-        char hash[17];
-        snprintf(hash, sizeof hash, "%016llx", (unsigned long long)data_hash(s->data));
-        json_array_append_new(sources, json_pack("{s:o, s:I, s:s}", "name",
-                                                 io_json_string(s->name, strlen(s->name)), "tokens",
-                                                 (json_int_t)data_source_info(s->data)->tokens,
-                                                 "hash", hash));
-    }
-    json_t *run = json_pack("{s:o, s:o}", "options", options, "sources", sources);
+    json_t *run = json_pack("{s:o, s:o, s:o}", "options", options, "sources",
+                            sources_json(t, t->data.sources, t->data.n_sources), "phases",
+                            doubles_json(t->data.phases, t->data.n_phases));
     BUG_IF(!run);
     return run;
 }
@@ -167,28 +186,81 @@ static err compare_tokenizers(trainer *t) {
     return judge_change(t, option_named("data.tokenizer"), a, b);
 }
 
+static void describe_numbers(const json_t *list, str *out) {
+    size_t i;
+    const json_t *v;
+    json_array_foreach(list, i, v) str_add(out, "%s%.10g", i ? " " : "", json_number_value(v));
+}
+
+/* @param source NULL: there is none. */
 static void describe_source(const json_t *source, str *out) {
     const char *name = json_string_value(json_object_get(source, "name"));
     const char *hash = json_string_value(json_object_get(source, "hash"));
-    str_add(out, "%s (%lld tokens, %s)", name ? name : "?",
+    double weight = json_number_value(json_object_get(source, "weight"));
+    double epochs = json_number_value(json_object_get(source, "epochs"));
+    const json_t *phases = json_object_get(source, "phases");
+    if (!source) {
+        str_add(out, "nothing");
+        return;
+    }
+    str_add(out, "%s (%lld tokens, %s", name ? name : "?",
             (long long)json_integer_value(json_object_get(source, "tokens")), hash ? hash : "?");
+    if (weight > 0) str_add(out, ", weight %.10g", weight);
+    if (epochs > 0) str_add(out, ", at most %.10g epochs", epochs);
+    if (json_array_size(phases)) str_add(out, ", weights in later phases ");
+    describe_numbers(phases, out);
+    str_add(out, ")");
 }
 
-static void compare_sources(trainer *t, const json_t *was, const json_t *now) {
+/* Names tell the sources of a mix apart; a single source has its path as name, which may move. Keys that earlier
+ * versions did not save are not compared. */
+static bool is_same_source(const json_t *a, const json_t *b, bool is_mix) {
+    static const char *const keys[] = { "hash", "weight", "epochs", "phases" };
+    if (!a || !b) return false;
+    if (is_mix && !json_equal(json_object_get(a, "name"), json_object_get(b, "name"))) return false;
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        const json_t *was = json_object_get(a, keys[i]);
+        if (was && !json_equal(was, json_object_get(b, keys[i]))) return false;
+    }
+    return true;
+}
+
+/* @return whether any source has changed. */
+static bool compare_sources(trainer *t, const char *what, const json_t *was, const json_t *now) {
     size_t n = MAX(json_array_size(was), json_array_size(now));
     bool changed = false;
     for (size_t i = 0; i < n; i++) {
         const json_t *a = json_array_get(was, i), *b = json_array_get(now, i);
-        if (json_equal(json_object_get(a, "hash"), json_object_get(b, "hash"))) continue;
+        if (is_same_source(a, b, n > 1)) continue;
         str x = { 0 }, y = { 0 };
-        a ? describe_source(a, &x) : str_add(&x, "nothing");
-        b ? describe_source(b, &y) : str_add(&y, "nothing");
-        note_change(t, "training data", x.text, y.text);
+        describe_source(a, &x);
+        describe_source(b, &y);
+        note_change(t, what, x.text, y.text);
         changed = true;
         str_free(&x);
         str_free(&y);
     }
-    if (changed)
+    return changed;
+}
+
+/* @return whether the phases of the mix begin elsewhere. */
+static bool compare_phases(trainer *t, const json_t *was, const json_t *now) {
+    if (!was || json_equal(was, now)) return false;
+    str x = { 0 }, y = { 0 };
+    describe_numbers(was, &x);
+    describe_numbers(now, &y);
+    note_change(t, "tokens at which phases of the mix begin", x.len ? x.text : "",
+                y.len ? y.text : "");
+    str_free(&x);
+    str_free(&y);
+    return true;
+}
+
+static void compare_data(trainer *t, const json_t *was, const json_t *now) {
+    bool sources = compare_sources(t, "training data", json_object_get(was, "sources"),
+                                   json_object_get(now, "sources"));
+    bool phases = compare_phases(t, json_object_get(was, "phases"), json_object_get(now, "phases"));
+    if (sources || phases)
         str_add(&t->changes, "\nthe new data continues at sequence %lld, where the old data was",
                 (long long)t->state.windows);
 }
@@ -200,7 +272,6 @@ err resume_compare(trainer *t) {
         return OK;
     }
     TRY(compare_options(t));
-    compare_sources(t, json_object_get(t->start.run, "sources"),
-                    json_object_get(t->run, "sources"));
+    compare_data(t, t->start.run, t->run);
     return OK;
 }
