@@ -11,7 +11,8 @@
  *
  *     "run": { "options": { "optimizer.lr": "0.001", ... },          noted and fixed, as used
  *              "sources": [ { "name", "tokens", "hash", "weight", "epochs", "phases" }, ... ],
- *              "phases": [ tokens, ... ] }                            of the training data
+ *              "phases": [ tokens, ... ],                             of the training data
+ *              "sets": [ as sources, ... ] }                          of the validation data, if the run validates
  *
  * The weights, the limits on epochs and the phases are those of the mix file.
  */
@@ -36,17 +37,16 @@ static json_t *doubles_json(const double *v, int n) {
     return list;
 }
 
-static json_t *sources_json(const trainer *t, const run_source *list, int n) {
+static json_t *sources_json(const run_source *list, int n, int n_phases) {
     json_t *out = json_array();
     for (int i = 0; i < n; i++) {
         const run_source *s = &list[i];
         char hash[17];
         snprintf(hash, sizeof hash, "%016llx", (unsigned long long)data_hash(s->data));
-        json_t *o = json_pack("{s:o, s:I, s:s, s:f, s:f, s:o}", "name",
-                              io_json_string(s->name, strlen(s->name)), "tokens",
-                              (json_int_t)data_source_info(s->data)->tokens, "hash", hash, "weight",
-                              s->weight, "epochs", s->epochs, "phases",
-                              doubles_json(s->phase_weights, t->data.n_phases));
+        json_t *o = json_pack(
+            "{s:o, s:I, s:s, s:f, s:f, s:o}", "name", io_json_string(s->name, strlen(s->name)),
+            "tokens", (json_int_t)data_source_info(s->data)->tokens, "hash", hash, "weight",
+            s->weight, "epochs", s->epochs, "phases", doubles_json(s->phase_weights, n_phases));
         BUG_IF(!o);
         json_array_append_new(out, o);
     }
@@ -66,10 +66,13 @@ json_t *resume_snapshot(const trainer *t) {
     }
     config_free(&used);
     str_free(&text);
+    const run_data *d = &t->data;
     json_t *run = json_pack("{s:o, s:o, s:o}", "options", options, "sources",
-                            sources_json(t, t->data.sources, t->data.n_sources), "phases",
-                            doubles_json(t->data.phases, t->data.n_phases));
+                            sources_json(d->sources, d->n_sources, d->n_phases), "phases",
+                            doubles_json(d->phases, d->n_phases));
     BUG_IF(!run);
+    if (t->len.every.validate.length > 0)
+        json_object_set_new(run, "sets", sources_json(d->sets, d->n_sets, 0));
     return run;
 }
 
@@ -263,6 +266,9 @@ static void compare_data(trainer *t, const json_t *was, const json_t *now) {
     if (sources || phases)
         str_add(&t->changes, "\nthe new data continues at sequence %lld, where the old data was",
                 (long long)t->state.windows);
+    /* Runs without validation, and earlier versions, keep no sets. */
+    const json_t *sets_was = json_object_get(was, "sets"), *sets_now = json_object_get(now, "sets");
+    if (sets_was && sets_now) compare_sources(t, "validation data", sets_was, sets_now);
 }
 
 err resume_compare(trainer *t) {
