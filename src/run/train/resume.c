@@ -90,18 +90,23 @@ static bool changes_rules(const char *name, const char *was, const char *now) {
     return !strcmp(name, "optimizer.name");
 }
 
+/* A new run that branches has no checkpoint that another folder or --fresh would leave behind. */
+static err refuse_change(const trainer *t, const char *name, const char *was, const char *now) {
+    bool branch = t->start.branch;
+    return err_hint(ERR("%s was trained with %s = %s, but the config has %s",
+                        branch ? t->cfg->checkpoint.branch_path : t->dir, name, was, now),
+                    "restore that setting, %sor allow the change with "
+                    "--checkpoint.allow_changes=%s",
+                    branch ? "" : "choose another run.dir, pass --fresh to start over, ", name);
+}
+
 /* @param option index in the table. */
 static err judge_change(trainer *t, int option, const char *was, const char *now) {
     const char *name = config_option_name(option);
     bool rules = changes_rules(name, was, now);
     bool allowed = (config_option_resume(option) == CFG_RESUME_NOTED && !rules) ||
                    config_list_names(t->cfg->checkpoint.allow_changes, option);
-    if (!allowed)
-        return err_hint(
-            ERR("%s was trained with %s = %s, but the config has %s", t->dir, name, was, now),
-            "restore that setting, choose another run.dir, pass --fresh to start over, or allow "
-            "the change with --checkpoint.allow_changes=%s",
-            name);
+    if (!allowed) return refuse_change(t, name, was, now);
     note_change(t, name, was, now);
     if (rules) t->new_optimizer = true;
     return OK;
