@@ -228,7 +228,8 @@ static const char docs_head[] =
     "  an effect.\n"
     "- **On resume** states what happens when a run is resumed with a different value. `free`: the\n"
     "  option does not affect the results. `noted`: the new value takes effect and the change is\n"
-    "  reported. `fixed`: refused unless `checkpoint.allow_changes` names the option or its section.\n";
+    "  reported. `fixed`: refused unless `checkpoint.allow_changes` names the option or its section,\n"
+    "  and always for a model with tensors that the checkpoint lacks or has in other shapes.\n";
 
 /* How presets start, and who states it. */
 static const char initial_weights[] =

@@ -90,14 +90,24 @@ static bool changes_rules(const char *name, const char *was, const char *now) {
     return !strcmp(name, "optimizer.name");
 }
 
-/* A new run that branches has no checkpoint that another folder or --fresh would leave behind. */
-static err refuse_change(const trainer *t, const char *name, const char *was, const char *now) {
+/* A new run that branches has no checkpoint that another folder or --fresh would leave behind.
+ * @param loads whether the checkpoint can be continued with the change. */
+static err refuse_change(const trainer *t, const char *name, const char *was, const char *now,
+                         bool loads) {
     bool branch = t->start.branch;
-    return err_hint(ERR("%s was trained with %s = %s, but the config has %s",
-                        branch ? t->cfg->checkpoint.branch_path : t->dir, name, was, now),
-                    "restore that setting, %sor allow the change with "
-                    "--checkpoint.allow_changes=%s",
-                    branch ? "" : "choose another run.dir, pass --fresh to start over, ", name);
+    const char *anew = branch ? "leave checkpoint.branch_path out"
+                              : "choose another run.dir or pass --fresh to start over";
+    err e = ERR("%s was trained with %s = %s, but the config has %s",
+                branch ? t->cfg->checkpoint.branch_path : t->dir, name, was, now);
+    if (loads)
+        return err_hint(e,
+                        "restore that setting, %s, or allow the change with "
+                        "--checkpoint.allow_changes=%s",
+                        anew, name);
+    return err_hint(e,
+                    "restore that setting, or %s; the change cannot be allowed, since the "
+                    "checkpoint lacks tensors of this model or has them in other shapes",
+                    anew);
 }
 
 /* @param option index in the table. */
@@ -106,7 +116,7 @@ static err judge_change(trainer *t, int option, const char *was, const char *now
     bool rules = changes_rules(name, was, now);
     bool allowed = (config_option_resume(option) == CFG_RESUME_NOTED && !rules) ||
                    config_list_names(t->cfg->checkpoint.allow_changes, option);
-    if (!allowed) return refuse_change(t, name, was, now);
+    if (!allowed) return refuse_change(t, name, was, now, true);
     note_change(t, name, was, now);
     if (rules) t->new_optimizer = true;
     return OK;
@@ -118,15 +128,46 @@ static int option_named(const char *name) {
     BUG("not an option");
 }
 
-static err compare_models(trainer *t) {
+/* Whether a checkpoint of `saved` holds every tensor of model c, which may leave some of them out. */
+static bool holds_tensors_of(const model *saved, const model_config *c) {
+    model *m;
+    err e = model_new(c, &(model_layout){ .dt = DT_F32 }, &m);
+    bool all = !e;
+    for (int i = 0; all && i < model_params(m); i++) {
+        const model_param *p = model_param_at(m, i);
+        int j = model_find_param(saved, p->name);
+        all = j >= 0 && !memcmp(p->dim, model_param_at(saved, j)->dim, sizeof p->dim);
+    }
+    err_free(e);
+    model_free(m);
+    return all;
+}
+
+/* Where the new model does not fit, a fact that does not fit alone either is refused, whatever may change. */
+static err compare_facts(trainer *t, const model *from) {
     const model_config *saved = &t->start.saved;
+    bool fits = holds_tensors_of(from, &t->mc);
     char was[64], now[64];
     for (int i = -1; (i = model_config_diff(&t->mc, saved, i + 1)) >= 0;) {
         const model_fact *f = model_fact_at(i);
-        TRY(judge_change(t, option_named(f->name), model_fact_shown(f, saved, was, sizeof was),
-                         model_fact_shown(f, &t->mc, now, sizeof now)));
+        model_config alone = *saved;
+        model_fact_copy(f, &t->mc, &alone);
+        model_fact_shown(f, saved, was, sizeof was);
+        model_fact_shown(f, &t->mc, now, sizeof now);
+        if (!fits && !holds_tensors_of(from, &alone))
+            return refuse_change(t, f->name, was, now, false);
+        TRY(judge_change(t, option_named(f->name), was, now));
     }
     return OK;
+}
+
+static err compare_models(trainer *t) {
+    model *from;
+    if (model_config_diff(&t->mc, &t->start.saved, 0) < 0) return OK;
+    TRY(model_new(&t->start.saved, &(model_layout){ .dt = DT_F32 }, &from));
+    err e = compare_facts(t, from);
+    model_free(from);
+    return e;
 }
 
 static err compare_seeds(trainer *t) {
