@@ -264,9 +264,11 @@ void completion_done(const completion_answer *a, str *out) {
 }
 
 void completion_error_json(const completion_error *why, const char *type, str *out) {
-    io_json_add(out,
-                json_pack("{s:{s:o, s:s, s:s?, s:n}}", "error", "message",
-                          io_json_string(why->message, strlen(why->message)), "type", type, "param",
-                          *why->param ? why->param : NULL, "code"),
-                JSON_COMPACT);
+    io_json_add(
+        out,
+        json_pack("{s:{s:o, s:s, s:o, s:n}}", "error", "message",
+                  io_json_string(why->message, strlen(why->message)), "type", type, "param",
+                  *why->param ? io_json_string(why->param, strlen(why->param)) : json_null(),
+                  "code"),
+        JSON_COMPACT);
 }

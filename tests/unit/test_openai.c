@@ -83,6 +83,28 @@ static void what_is_not_supported_is_refused(void **state) {
     }
 }
 
+/* A name that is too long for the error is cut, also within a character. */
+static void errors_are_json_whatever_the_field_is_named(void **state) {
+    for (int n = 90; n < 110; n++) {
+        completion_request r;
+        completion_error why;
+        str body = { 0 }, out = { 0 };
+        str_add(&body, "{\"prompt\":\"a\",\"%0*d\xc3\xa9\":1}", n, 0);
+        assert_false(parse(false, body.text, &r, &why));
+        completion_error_json(&why, "invalid_request_error", &out);
+        json_t *doc = json_loads(out.text, 0, NULL), *e = json_object_get(doc, "error");
+        assert_true(str_starts(json_string_value(json_object_get(e, "param")), "000"));
+        assert_true(str_starts(json_string_value(json_object_get(e, "message")), "000"));
+        json_decref(doc);
+        str_free(&out);
+        str_free(&body);
+    }
+    str out = { 0 };
+    completion_error_json(&(completion_error){ .message = "m" }, "t", &out);
+    assert_non_null(strstr(out.text, "\"param\":null"));
+    str_free(&out);
+}
+
 /* Answers hold what clients read. */
 static void answers_have_their_shape(void **state) {
     completion_request r;
@@ -121,6 +143,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fields_are_read),
         cmocka_unit_test(what_is_not_supported_is_refused),
+        cmocka_unit_test(errors_are_json_whatever_the_field_is_named),
         cmocka_unit_test(answers_have_their_shape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
