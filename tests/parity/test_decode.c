@@ -333,14 +333,14 @@ static void repeat_prompts(model_config c) {
     generation *with = generation_new(&g, &x);
     for (int r = 0; r < ROUNDS; r++) {
         sample_options o = {
-            .tokens = 1 + r % 9, .temperature = 1, .seed = (uint64_t)r, .stop = -1
+            .tokens = 1 + r % 9, .temperature = 1, .top_p = 1, .seed = (uint64_t)r, .stop = -1
         };
         assert_ok(generate(with, prompt[r], n[r], &o, take_id, &said[0][r], NULL));
     }
     generation_free(with);
     for (int r = 0; r < ROUNDS; r++) {
         sample_options o = {
-            .tokens = 1 + r % 9, .temperature = 1, .seed = (uint64_t)r, .stop = -1
+            .tokens = 1 + r % 9, .temperature = 1, .top_p = 1, .seed = (uint64_t)r, .stop = -1
         };
         generation *without = generation_new(&g, &x);
         assert_ok(generate(without, prompt[r], n[r], &o, take_id, &said[1][r], NULL));
@@ -418,6 +418,7 @@ static void draw_texts(batch_case *b, int64_t vocab) {
         b->o[r] = (sample_options){ .tokens = (int64_t)rng_below(key, at++, SAID),
                                     .temperature = r % 4 ? 1 : 0,
                                     .top_k = r % 5 ? 0 : 20,
+                                    .top_p = 1,
                                     .repetition_penalty = r % 7 ? 1 : 1.3,
                                     .seed = (uint64_t)(r % 6),
                                     .stop = r % 2 ? -1 : 5 };
@@ -517,7 +518,7 @@ static void generated_text_ends_with_its_document(void **state) {
     end_or_say(m, &x, tokenizer_eos(t), letter);
     size_t written = 0;
     for (uint64_t seed = 0; seed < 8; seed++) {
-        sample_options o = { .tokens = 40, .temperature = 1, .seed = seed };
+        sample_options o = { .tokens = 40, .temperature = 1, .top_p = 1, .seed = seed };
         generation *d = generation_new(&g, &x);
         assert_ok(generate_text(d, t, "The end", &o, count_text, &written, NULL));
         generation_free(d);

@@ -36,19 +36,21 @@ static void check_shares(const sample_options *o, double least) {
 }
 
 static void all_tokens_are_drawn_by_their_probability(void **state) {
-    check_shares(&(sample_options){ .temperature = 1 }, 0);
+    check_shares(&(sample_options){ .temperature = 1, .top_p = 1 }, 0);
     check_shares(&(sample_options){ .temperature = 1, .top_k = VOCAB, .top_p = 1 }, 0);
-    check_shares(&(sample_options){ .temperature = 1, .top_k = 100 }, 0);
+    check_shares(&(sample_options){ .temperature = 1, .top_k = 100, .top_p = 1 }, 0);
 }
 
 static void top_k_keeps_exactly_k(void **state) {
     static const double sorted[VOCAB] = { 0.4, 0.25, 0.15, 0.1, 0.06, 0.04 };
     for (int k = 1; k <= VOCAB; k++)
-        check_shares(&(sample_options){ .temperature = 1, .top_k = k }, sorted[k - 1]);
+        check_shares(&(sample_options){ .temperature = 1, .top_k = k, .top_p = 1 }, sorted[k - 1]);
 }
 
 /* The fewest tokens that hold the probability: the one that reaches it counts. */
 static void top_p_keeps_the_fewest_that_hold_it(void **state) {
+    check_shares(&(sample_options){ .temperature = 1, .top_p = 0 }, 0.4);
+    check_shares(&(sample_options){ .temperature = 1, .top_p = 1e-9 }, 0.4);
     check_shares(&(sample_options){ .temperature = 1, .top_p = 0.3 }, 0.4);
     check_shares(&(sample_options){ .temperature = 1, .top_p = 0.41 }, 0.25);
     check_shares(&(sample_options){ .temperature = 1, .top_p = 0.79 }, 0.15);
@@ -60,7 +62,8 @@ static void temperature_sharpens(void **state) {
     double share[VOCAB];
     draw(&(sample_options){ .temperature = 0 }, share);
     assert_true(share[1] > 0.99999);
-    draw(&(sample_options){ .temperature = 0.5 }, share); /* squares of the probabilities */
+    draw(&(sample_options){ .temperature = 0.5, .top_p = 1 },
+         share); /* squares of the probabilities */
     assert_true(fabs(share[1] / share[3] - 0.16 / 0.0625) < 1e-3);
 }
 
@@ -83,7 +86,8 @@ static void equal_tokens_are_kept_by_their_id(void **state) {
     float same[4] = { 1, 1, 1, 1 };
     for (int i = 0; i < 100; i++) {
         memcpy(same, (float[]){ 1, 1, 1, 1 }, sizeof same);
-        assert_true(sample_token(same, 4, &(sample_options){ .temperature = 1, .top_k = 2 },
+        assert_true(sample_token(same, 4,
+                                 &(sample_options){ .temperature = 1, .top_k = 2, .top_p = 1 },
                                  i / 100.0) < 2);
     }
 }

@@ -8,7 +8,7 @@
  *     TRY(generator_plan(m, p, 1024, 1, &g));              // its own programs and cache
  *     TRY(plan_commit(p));
  *     generation *d = generation_new(&g, &x);
- *     TRY(generate(d, prompt, n, &(sample_options){ .tokens = 200, .temperature = 0.8 }, print_token, NULL, NULL));
+ *     TRY(generate(d, prompt, n, &(sample_options){ .tokens = 200, .temperature = 0.8, .top_p = 1 }, print_token, NULL, NULL));
  *     generation_free(d);
  */
 #ifndef INGOT_EVAL_H
@@ -189,7 +189,7 @@ typedef struct sample_options {
     int64_t tokens;
     double temperature; /* 0: always the likeliest */
     int64_t top_k;      /* 0: all */
-    double top_p;       /* 0 or 1: all */
+    double top_p;       /* 1: all; 0: the likeliest alone, as where it is left out */
     uint64_t seed;
     int32_t stop;         /* end here; -1: never */
     const int32_t *stops; /* [n_stops] further ids to end at; borrowed, as all pointers here */

@@ -35,9 +35,9 @@ static int32_t sample_likeliest(const float *p, int64_t vocab, const sample_opti
     for (int64_t i = 0; i < vocab; i++) c[i] = (token_candidate){ p[i], (int32_t)i };
     for (int64_t i = vocab / 2; i-- > 0;) sift_down(c, vocab, i);
     int64_t most = o->top_k > 0 ? MIN(vocab, o->top_k) : vocab, left = vocab;
-    double kept = 0, wanted = o->top_p > 0 && o->top_p < 1 ? o->top_p * sum : INFINITY;
-    /* the likeliest are moved behind the heap: c[vocab - 1] is the first */
-    while (vocab - left < most && kept < wanted) {
+    double kept = 0, wanted = o->top_p < 1 ? o->top_p * sum : INFINITY;
+    /* the likeliest are moved behind the heap: c[vocab - 1] is the first, and kept whatever top_p is */
+    while (left == vocab || (vocab - left < most && kept < wanted)) {
         token_candidate next = c[0];
         kept += next.p;
         c[0] = c[--left];
@@ -78,7 +78,7 @@ int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, doub
         logits[i] = expf((logits[i] - most) / (float)o->temperature);
         sum += logits[i];
     }
-    if ((o->top_k > 0 && o->top_k < vocab) || (o->top_p > 0 && o->top_p < 1))
+    if ((o->top_k > 0 && o->top_k < vocab) || o->top_p < 1)
         return sample_likeliest(logits, vocab, o, sum, u);
     double at = u * sum;
     int32_t k = 0;
