@@ -60,8 +60,11 @@ static void top_p_keeps_the_fewest_that_hold_it(void **state) {
 
 static void temperature_sharpens(void **state) {
     double share[VOCAB];
-    draw(&(sample_options){ .temperature = 0 }, share);
-    assert_true(share[1] > 0.99999);
+    static const double greedy[] = { 0, 1e-300, 1e-50, 1e-40, 1e-37 };
+    for (size_t i = 0; i < COUNT_OF(greedy); i++) {
+        draw(&(sample_options){ .temperature = greedy[i], .top_p = 1 }, share);
+        assert_true(share[1] > 0.99999);
+    }
     draw(&(sample_options){ .temperature = 0.5, .top_p = 1 },
          share); /* squares of the probabilities */
     assert_true(fabs(share[1] / share[3] - 0.16 / 0.0625) < 1e-3);

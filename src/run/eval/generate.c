@@ -1,6 +1,7 @@
 /* Choosing the next token, and text of one sequence: generation.c runs the model. */
 #include "eval/eval.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +72,7 @@ static int32_t likeliest_token(const float *logits, int64_t vocab) {
 
 int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u) {
     int32_t best = likeliest_token(logits, vocab);
-    if (o->temperature <= 0) return best;
+    if (o->temperature < FLT_MIN) return best; /* one that rounds to 0 would divide 0 by 0 */
     float most = logits[best];
     double sum = 0;
     for (int64_t i = 0; i < vocab; i++) {
