@@ -38,6 +38,10 @@ static err weights_new(const model_config *c, const ops_choice *on, weights *w) 
     enum { EVAL_CONTEXT = 1024 };
     int64_t positions = w->generate.positions;
     TRY(check_positions(c, "--context", positions));
+    if (w->generate.g && positions == 1)
+        return err_hint(
+            ERR_USAGE("--context: at least 2, a token of the prompt and a generated one"),
+            "0 is the model's maximum");
     TRY(check_positions(c, "--seq-len", w->eval.on.seq));
     model_layout l = { .dt = w->dt ? w->dt : DT_F32 };
     TRY(ops_open(on, &w->ops));
