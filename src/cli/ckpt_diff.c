@@ -73,7 +73,7 @@ static void print_diff_json(const diff_job *j) {
         const difference *d = &j->at[i];
         json_t *o = json_pack("{s:s, s:I}", "tensor", d->name, "elements", (json_int_t)d->elements);
         if (d->only_in) {
-            json_object_set_new(o, "only_in", json_string(d->only_in));
+            json_object_set_new(o, "only_in", io_json_string(d->only_in, strlen(d->only_in)));
         } else {
             json_object_set_new(o, "differ", json_integer(d->differ));
             json_object_set_new(o, "largest", io_json_number(d->largest));

@@ -1,5 +1,6 @@
 /* ingot ckpt ls: the checkpoints of a run. */
 #include <math.h>
+#include <string.h>
 
 #include "cli/ckpt_common.h"
 
@@ -24,12 +25,14 @@ static void print_checkpoint(const char *path, const ckpt_info *i, const ckpt_st
 static json_t *loss_json(double value) { return io_json_number(value > 0 ? value : NAN); }
 
 static json_t *line_json(const char *path, const ckpt_info *i, const ckpt_state *s) {
-    return json_pack("{s:I, s:s, s:I, s:I, s:o, s:o, s:i, s:I, s:s, s:s, s:s}", "step",
+    return json_pack("{s:I, s:s, s:I, s:I, s:o, s:o, s:i, s:I, s:o, s:o, s:o}", "step",
                      (json_int_t)s->step, "kind", i->has_states ? "full" : "weights", "tokens",
                      (json_int_t)s->tokens, "bytes", (json_int_t)i->bytes, "loss",
                      loss_json(s->loss), "held_out_loss", loss_json(s->held_out_loss), "files",
-                     i->files, "format", (json_int_t)i->format, "ingot", i->version, "revision",
-                     i->revision, "path", path);
+                     i->files, "format", (json_int_t)i->format, "ingot",
+                     io_json_string(i->version, strlen(i->version)), "revision",
+                     io_json_string(i->revision, strlen(i->revision)), "path",
+                     io_json_string(path, strlen(path)));
 }
 
 /* One that cannot be read is listed with the reason. */
@@ -45,8 +48,9 @@ static void list_one(const ckpt_entry *entry, bool json, json_t *list) {
     else if (!e)
         print_checkpoint(shown, &i, &s);
     else if (json)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s}", "path", shown, "error", err_message(e)));
+        json_array_append_new(
+            list, json_pack("{s:o, s:o}", "path", io_json_string(shown, strlen(shown)), "error",
+                            io_json_string(err_message(e), strlen(err_message(e)))));
     else
         printf("%10lld  unreadable: %s\n", (long long)entry->step, err_message(e));
     err_free(e);

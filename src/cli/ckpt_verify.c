@@ -1,4 +1,6 @@
 /* ingot ckpt verify: compares every byte of checkpoints with its checksum. */
+#include <string.h>
+
 #include "cli/ckpt_common.h"
 
 /* Checkpoints in a store are downloaded one at a time. */
@@ -18,12 +20,14 @@ static bool verify_one(const ckpt_entry *entry, bool json, json_t *list) {
     err e = verify_entry(entry, &size);
     bool whole = !e;
     if (json && whole)
-        json_array_append_new(list, json_pack("{s:s, s:b, s:I, s:i, s:i}", "path", path, "whole", 1,
+        json_array_append_new(list, json_pack("{s:o, s:b, s:I, s:i, s:i}", "path",
+                                              io_json_string(path, strlen(path)), "whole", 1,
                                               "bytes", (json_int_t)size.bytes, "files", size.files,
                                               "tensors", size.tensors));
     else if (json)
         json_array_append_new(
-            list, json_pack("{s:s, s:b, s:s}", "path", path, "whole", 0, "error", err_message(e)));
+            list, json_pack("{s:o, s:b, s:o}", "path", io_json_string(path, strlen(path)), "whole",
+                            0, "error", io_json_string(err_message(e), strlen(err_message(e)))));
     else if (whole)
         printf("%s: whole, %d tensors in %d files, %s\n", path, size.tensors, size.files,
                str_bytes(bytes, sizeof bytes, (double)size.bytes));

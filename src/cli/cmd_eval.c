@@ -129,12 +129,19 @@ static err open_text(const eval_run *r, const char *path, data_source **source, 
     return loader_new(*source, &lo, l);
 }
 
+/* Keeps a result under a file's path; bytes of the path that are not UTF-8 are replaced. */
+static void add_result(const eval_run *r, const char *group, const char *path, json_t *one) {
+    json_t *name = io_json_string(path, strlen(path));
+    json_object_set_new(json_object_get(r->result, group), json_string_value(name), one);
+    json_decref(name);
+}
+
 static void print_text(eval_run *r, const char *path, const eval_text *t) {
     double bits = eval_bits_per_byte(t);
     json_t *one = json_pack("{s:f, s:f, s:I, s:I}", "loss", t->loss, "perplexity", exp(t->loss),
                             "tokens", (json_int_t)t->tokens, "bytes", (json_int_t)t->bytes);
     if (!isnan(bits)) json_object_set_new(one, "bits_per_byte", json_real(bits));
-    json_object_set_new(json_object_get(r->result, "data"), path, one);
+    add_result(r, "data", path, one);
     if (r->a->json) return;
     if (!r->headed)
         printf("%-24s %9s %12s %10s %12s\n", "text", "loss", "perplexity", "bits/byte", "tokens");
@@ -158,12 +165,12 @@ static err eval_one_rolling(eval_run *r, const char *path) {
     TRY(eval_rolling_file(&run, path, &t));
     double words = exp(-t.sum / (double)t.words), bytes = exp(-t.sum / (double)t.bytes);
     double bits = -t.sum / (double)t.bytes / log(2);
-    json_object_set_new(json_object_get(r->result, "data"), path,
-                        json_pack("{s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "word_perplexity",
-                                  words, "byte_perplexity", bytes, "bits_per_byte", bits, "loss",
-                                  -t.sum / (double)t.tokens, "documents", (json_int_t)t.documents,
-                                  "tokens", (json_int_t)t.tokens, "words", (json_int_t)t.words,
-                                  "bytes", (json_int_t)t.bytes));
+    add_result(r, "data", path,
+               json_pack("{s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "word_perplexity", words,
+                         "byte_perplexity", bytes, "bits_per_byte", bits, "loss",
+                         -t.sum / (double)t.tokens, "documents", (json_int_t)t.documents, "tokens",
+                         (json_int_t)t.tokens, "words", (json_int_t)t.words, "bytes",
+                         (json_int_t)t.bytes));
     if (r->a->json) return OK;
     if (!r->headed)
         printf("%-24s %15s %15s %10s %12s\n", "text", "word perplexity", "byte perplexity",
@@ -216,7 +223,7 @@ static void print_task(eval_run *r, const char *path, const task_file *t, const 
     }
     bool greedy = task_type_of(t->row) == TASK_GREEDY;
     if (greedy) json_object_set_new(one, "perplexity", json_real(exp(-s->likelihood)));
-    json_object_set_new(json_object_get(r->result, "tasks"), path, one);
+    add_result(r, "tasks", path, one);
     if (r->a->json) return;
     if (!r->headed)
         printf("%-24s %-14s %15s %15s %10s\n", "task", "format", "acc", "acc_norm", "questions");
@@ -432,8 +439,8 @@ static err eval_weights(const eval_args *a, const char *path, FILE *details, wei
     tokenizer *tok = NULL;
     char n[32];
     eval_run r = { .a = a, .w = w, .gen = gen, .details = details };
-    r.result = json_pack("{s:s, s:I, s:{}, s:{}}", "model", path, "step",
-                         (json_int_t)w->state.updates, "data", "tasks");
+    r.result = json_pack("{s:o, s:I, s:{}, s:{}}", "model", io_json_string(path, strlen(path)),
+                         "step", (json_int_t)w->state.updates, "data", "tasks");
     err e = OK;
     TRY_CLEAN(weights_tokenizer(w, &tok));
     if (!tok && (a->tasks || a->core || a->rolling))

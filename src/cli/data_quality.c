@@ -23,10 +23,11 @@ static void print_quality_json(const char *out, const quality_report *r) {
                               (json_int_t)r->label[i].correct, "auc",
                               r->label[i].auc == r->label[i].auc ? json_real(r->label[i].auc)
                                                                  : json_null()));
-    json_t *o = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "out", out, "documents",
-                          (json_int_t)r->documents, "unlabelled", (json_int_t)r->unlabelled,
-                          "words", (json_int_t)r->words, "held_out", (json_int_t)r->held_out,
-                          "correct", (json_int_t)r->correct, "labels", labels);
+    json_t *o =
+        json_pack("{s:o, s:I, s:I, s:I, s:I, s:I, s:o}", "out", io_json_string(out, strlen(out)),
+                  "documents", (json_int_t)r->documents, "unlabelled", (json_int_t)r->unlabelled,
+                  "words", (json_int_t)r->words, "held_out", (json_int_t)r->held_out, "correct",
+                  (json_int_t)r->correct, "labels", labels);
     BUG_IF(!o);
     io_json_print(stdout, o, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
 }

@@ -18,14 +18,15 @@ enum { BYTES_PER_BYTE = 16, TOKENIZER_BYTES_AT_MOST = 64 << 20 };
 
 static void print_tokenize_json(const char *out, const tokenize_report *r) {
     json_t *o = json_pack(
-        "{s:I, s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}",
-        "prompts", (json_int_t)r->prompts, "out", out, "documents", (json_int_t)r->documents,
-        "tokens", (json_int_t)r->tokens, "held_out_documents", (json_int_t)r->held_out_documents,
-        "held_out_tokens", (json_int_t)r->held_out_tokens, "shards", r->shards, "resumed",
-        r->resumed, "bytes", (json_int_t)r->bytes, "repaired", (json_int_t)r->repaired, "invalid",
-        (json_int_t)r->invalid, "unreadable", (json_int_t)r->unreadable, "empty",
-        (json_int_t)r->empty, "excluded", (json_int_t)r->excluded, "seconds", r->seconds,
-        "peak_memory_bytes", (json_int_t)r->peak_memory);
+        "{s:I, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}",
+        "prompts", (json_int_t)r->prompts, "out", io_json_string(out, strlen(out)), "documents",
+        (json_int_t)r->documents, "tokens", (json_int_t)r->tokens, "held_out_documents",
+        (json_int_t)r->held_out_documents, "held_out_tokens", (json_int_t)r->held_out_tokens,
+        "shards", r->shards, "resumed", r->resumed, "bytes", (json_int_t)r->bytes, "repaired",
+        (json_int_t)r->repaired, "invalid", (json_int_t)r->invalid, "unreadable",
+        (json_int_t)r->unreadable, "empty", (json_int_t)r->empty, "excluded",
+        (json_int_t)r->excluded, "seconds", r->seconds, "peak_memory_bytes",
+        (json_int_t)r->peak_memory);
     BUG_IF(!o);
     io_json_print(stdout, o, JSON_INDENT(2));
 }

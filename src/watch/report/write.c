@@ -412,7 +412,7 @@ static json_t *run_json(const run_report *r) {
                     { "ckpt_s", r->seconds.ckpt },
                     { "energy_kwh", r->energy_kwh },
                     { "resumes", r->events.resumes } };
-    json_object_set_new(o, "run", json_string(r->dir));
+    json_object_set_new(o, "run", io_json_string(r->dir, strlen(r->dir)));
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
         json_object_set_new(o, numbers[i].key, io_json_number(numbers[i].v));
     json_object_set_new(o, "status", status_json(&r->status));
