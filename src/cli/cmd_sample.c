@@ -97,17 +97,23 @@ static void read_stops(const char *text, text_list *out) {
     str_free(&one);
 }
 
+static err refuse_nul(const char *name) {
+    return err_hint(ERR("%s: a text cannot hold U+0000", name), "leave it out, or give --ids");
+}
+
 /* A line is a prompt; a JSON object has it as "prompt", and a JSON string is itself one, so that prompts may have several
  * lines. */
 static err add_prompt_line(const char *line, size_t n, const char *name, text_list *out) {
-    json_t *doc = NULL;
+    json_error_t at;
     while (n && line[n - 1] == '\r') n--;
     if (!n) return OK;
+    if (memchr(line, 0, n)) return refuse_nul(name);
     if (*line != '{' && *line != '"') {
         text_list_add(out, line, n);
         return OK;
     }
-    doc = json_loadb(line, n, JSON_DECODE_ANY, NULL);
+    json_t *doc = json_loadb(line, n, JSON_DECODE_ANY, &at);
+    if (!doc && json_error_code(&at) == json_error_null_character) return refuse_nul(name);
     const json_t *v = json_is_object(doc) ? json_object_get(doc, "prompt") : doc;
     bool bare = !doc && *line == '"', fine = json_is_string(v) || bare;
     if (bare)

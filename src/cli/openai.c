@@ -169,7 +169,10 @@ bool completion_parse(bool chat, const char *body, size_t n, int64_t vocab, comp
                                .stop = -1 };
     out->doc = json_loadb(body, n, JSON_REJECT_DUPLICATES, &at);
     bool fine = json_is_object(out->doc);
-    if (!fine)
+    if (!fine && !out->doc && json_error_code(&at) == json_error_null_character)
+        refuse_field(why, NULL, "a text cannot hold U+0000 (line %d, column %d)", at.line,
+                     at.column);
+    else if (!fine)
         refuse_field(why, NULL, "the body is not a JSON object: %.150s",
                      out->doc ? "it is another value" : at.text);
     fine = fine && read_fields(out->doc, out, why) &&

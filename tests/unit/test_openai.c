@@ -49,6 +49,7 @@ static void what_is_not_supported_is_refused(void **state) {
         { false, "", "not a JSON object" },
         { false, "[]", "not a JSON object: it is another value" },
         { false, "{}", "prompt: expected" },
+        { false, "{\"prompt\":\"x\\u0000y\"}", "a text cannot hold U+0000" },
         { false, "{\"prompt\":[100]}", "ids below 100" },
         { false, "{\"prompt\":[-1]}", "ids below 100" },
         { false, "{\"prompt\":[[]]}", "prompt: expected" },
