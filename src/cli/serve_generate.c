@@ -232,6 +232,20 @@ static void end_choice(void *ctx, const generated *g) {
     if (++job->ended == job->choices) end_job(job->v, job);
 }
 
+/* Writes the prompt before the text of a choice: as it was given, or its ids decoded. An incomplete character at its end is
+ * left to generation, which writes it whole. */
+static void echo_prompt(job_choice *c, const json_t *prompt, const token_ids *ids) {
+    token_decoder decoder = { .t = c->job->v->tok };
+    str text = { 0 };
+    if (json_is_string(prompt))
+        str_add_bytes(&text, json_string_value(prompt), json_string_length(prompt));
+    else
+        for (size_t i = 0; i < ids->n; i++) token_decoder_push(&decoder, ids->at[i], &text);
+    if (text.len) take_choice_text(c, text.text, text.len);
+    str_free(&decoder.text);
+    str_free(&text);
+}
+
 static err add_choice(generate_server *v, generate_job *job) {
     job_choice *c = &job->choice[job->added];
     int64_t number = job->added % job->r.n, which = job->added / job->r.n;
@@ -253,8 +267,7 @@ static err add_choice(generate_server *v, generate_job *job) {
     }
     const json_t *prompt = json_array_get(job->r.prompts, (size_t)which);
     if (job->r.chat && job->r.stream) send_event(c, "", 0, NULL);
-    if (job->r.echo && json_is_string(prompt))
-        take_choice_text(c, json_string_value(prompt), json_string_length(prompt));
+    if (job->r.echo) echo_prompt(c, prompt, ids);
     return generation_add(
         v->d, v->tok, ids->at, (int64_t)ids->n, &o,
         (decode_sink){ .emit_text = take_choice_text, .done = end_choice, .ctx = c });
