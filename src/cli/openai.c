@@ -141,6 +141,33 @@ static bool read_prompt_field(json_t *v, int64_t vocab, completion_request *out,
         (long long)vocab, COMPLETION_PROMPTS);
 }
 
+/* Replaces a content of several text parts by one text, a line per part, since templates expect a text. */
+static bool join_content_parts(json_t *message, completion_error *why) {
+    json_t *part, *content = json_object_get(message, "content");
+    size_t i;
+    str all = { 0 };
+    bool fine = true;
+    if (!json_is_array(content)) return true;
+    json_array_foreach(content, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *text = json_object_get(part, "text");
+        if (!type || strcmp(type, "text") != 0)
+            fine = refuse_field(why, "messages",
+                                "messages: a content part of type %.40s is not supported: expected "
+                                "{\"type\": \"text\", \"text\": ...}",
+                                type ? type : "none");
+        else if (!json_is_string(text))
+            fine = refuse_field(why, "messages", "messages: a content part has no \"text\"");
+        if (!fine) break;
+        if (i) str_add(&all, "\n");
+        str_add_bytes(&all, json_string_value(text), json_string_length(text));
+    }
+    if (fine)
+        json_object_set_new(message, "content", io_json_string(all.text ? all.text : "", all.len));
+    str_free(&all);
+    return fine;
+}
+
 static bool read_messages_field(json_t *v, completion_request *out, completion_error *why) {
     json_t *m;
     size_t i;
@@ -148,12 +175,14 @@ static bool read_messages_field(json_t *v, completion_request *out, completion_e
     json_array_foreach(v, i, m) {
         const json_t *content = json_object_get(m, "content");
         fine = fine && json_is_string(json_object_get(m, "role")) &&
-               (json_is_string(content) || json_is_array(content));
+               (json_is_string(content) || json_array_size(content) > 0);
     }
+    if (!fine)
+        return refuse_field(why, "messages",
+                            "messages: expected a list of {\"role\": ..., \"content\": ...}");
+    json_array_foreach(v, i, m) if (!join_content_parts(m, why)) return false;
     out->messages = v;
-    if (fine) return true;
-    return refuse_field(why, "messages",
-                        "messages: expected a list of {\"role\": ..., \"content\": ...}");
+    return true;
 }
 
 bool completion_parse(bool chat, const char *body, size_t n, int64_t vocab, completion_request *out,

@@ -39,6 +39,14 @@ static void fields_are_read(void **state) {
               &r, &why));
     assert_true(r.o.tokens == 3 && json_array_size(r.messages) == 1);
     completion_free(&r);
+    assert_true(
+        parse(true,
+              "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+              "{\"type\":\"text\",\"text\":\"b\"}]}]}",
+              &r, &why));
+    assert_string_equal(
+        json_string_value(json_object_get(json_array_get(r.messages, 0), "content")), "a\nb");
+    completion_free(&r);
 }
 
 static void what_is_not_supported_is_refused(void **state) {
@@ -70,6 +78,12 @@ static void what_is_not_supported_is_refused(void **state) {
         { true, "{\"prompt\":\"a\"}", "messages: expected" },
         { true, "{\"messages\":[]}", "messages: expected" },
         { true, "{\"messages\":[{\"role\":\"user\"}]}", "messages: expected" },
+        { true, "{\"messages\":[{\"role\":\"user\",\"content\":[]}]}", "messages: expected" },
+        { true, "{\"messages\":[{\"role\":\"user\",\"content\":[1,null]}]}", "part of type none" },
+        { true, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
+          "part of type image_url is not supported" },
+        { true, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]}",
+          "has no \"text\"" },
         { true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}",
           "tools is not supported" },
         { true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"echo\":true}",
