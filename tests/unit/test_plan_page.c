@@ -282,6 +282,14 @@ static void configs_are_offered(void **state) {
                         "own.yaml");
     assert_int_equal(json_array_size(json_object_get(doc, "configs")), 1 + recipe_count());
     json_decref(doc);
+    plan_site odd = open_plan(); /* a name that is not UTF-8 */
+    assert_ok(planning_page_add(odd.p, "own\xff", in_folder(f, "own.yaml")));
+    doc = ask(&odd, "/api/plan/choices", 200);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(doc, "start"), "config")),
+                        "own\xef\xbf\xbd");
+    assert_int_equal(json_array_size(json_object_get(doc, "configs")), 1 + recipe_count());
+    json_decref(doc);
+    planning_page_free(odd.p);
     folder_write(f, "bad.yaml", "trainin:\n  steps: 5\n");
     assert_error(planning_page_add(t.p, "bad.yaml", in_folder(f, "bad.yaml")), "trainin");
     planning_page_free(t.p);

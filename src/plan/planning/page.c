@@ -155,9 +155,12 @@ static json_t *gpus_json(const hardware *h) {
 
 static json_t *configs_json(const planning_page *p) {
     json_t *list = json_array();
-    for (int i = 0; i < p->n_configs; i++)
-        json_array_append_new(
-            list, json_pack("{s:s, s:s}", "name", p->configs[i].name, "note", p->configs[i].path));
+    for (int i = 0; i < p->n_configs; i++) {
+        const page_config *c = &p->configs[i];
+        json_array_append_new(list, json_pack("{s:o, s:o}", "name",
+                                              io_json_string(c->name, strlen(c->name)), "note",
+                                              io_json_string(c->path, strlen(c->path))));
+    }
     for (int i = 0; i < recipe_count(); i++) {
         str source = { 0 };
         recipe_note(i, "source", &source);
@@ -183,7 +186,10 @@ static json_t *inputs_json(void) {
 
 /* Where the page begins: the first config that was given, as it is, or a layout worth looking at. */
 static json_t *start_json(const planning_page *p) {
-    if (p->n_configs) return json_pack("{s:s}", "config", p->configs[0].name);
+    if (p->n_configs) {
+        const char *name = p->configs[0].name;
+        return json_pack("{s:o}", "config", io_json_string(name, strlen(name)));
+    }
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "config", "llama3-8b", "gpus",
                      "64", "tp", "2", "pp", "4", "micros", "16", "sequences", "1", "zero", "1",
                      "recompute", "selective");
