@@ -213,6 +213,25 @@ static void a_damaged_batch_loses_its_rows(void **state) {
     free(b.bytes);
 }
 
+static void a_batch_that_claims_no_rows_is_damaged(void **state) {
+    static const char seven[8] = { 7 };
+    test_folder *f = *state;
+    file_bytes b = read_fixture(FILES "docs-pyarrow-stream.arrow"); /* batches of 7 rows */
+    char *rows = memmem(b.bytes, b.n, seven, sizeof seven);
+    assert_non_null(rows);
+    memset(rows, 0, sizeof seven);
+    const char *path = write_input_bytes(f, "claims.arrow", b.bytes, b.n);
+    seen s;
+    assert_ok(read_one(path, &(text_input_options){ 0 }, 2, &s));
+    assert_int_equal(s.counts.unreadable, 1); /* how many rows it has is not known */
+    assert_true(s.counts.documents >= 26);    /* of the 33 in 40 rows */
+    seen_free(&s);
+    assert_error(read_one(path, &(text_input_options){ .strict = true }, 2, &s), "claims.arrow",
+                 "column \"text\" of record batch 0", "number of rows");
+    seen_free(&s);
+    free(b.bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(arrow_documents_of_every_writer_are_read, text_setup,
@@ -229,6 +248,8 @@ int main(void) {
         cmocka_unit_test(any_byte_of_an_arrow_file_may_be_wrong),
         cmocka_unit_test(any_length_of_an_arrow_file_may_be_left),
         cmocka_unit_test(files_of_the_arrow_fuzzer_are_read),
+        cmocka_unit_test_setup_teardown(a_batch_that_claims_no_rows_is_damaged, text_setup,
+                                        folder_teardown),
         cmocka_unit_test_setup_teardown(a_damaged_batch_loses_its_rows, text_setup,
                                         folder_teardown),
     };

@@ -176,6 +176,7 @@ err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, boo
 
 static err open_chunk(parquet_cursor *c) {
     const parquet_file *f = c->f;
+    if (c->rows == 0) return OK; /* such a row group may be without pages */
     const column_chunk *k = file_chunk(f, c->group, c->column);
     int64_t from = k->data_offset, most = f->data_end;
     if (k->dictionary_offset > 0 && k->dictionary_offset < from) from = k->dictionary_offset;

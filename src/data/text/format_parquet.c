@@ -404,10 +404,6 @@ static err next_row_block(block_reader *from, raw_block *raw, bool *more) {
     raw->raw_bytes = 0;
     const parquet_file *f = r->input->file;
     for (*more = false; r->group < r->end && !*more;) {
-        if (parquet_group_rows(f, r->group) == 0) {
-            r->group++;
-            continue;
-        }
         bool rows = false;
         b->text.first_row = 0;
         err e = read_rows(r, from->in->o.block_bytes, b, &rows);
