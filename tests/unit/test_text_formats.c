@@ -43,6 +43,16 @@ static void wrong_elements_of_arrays_are_counted(void **state) {
         { "[{\"text\":\"a\"}, {\"text\":\"trunc", 1, 1 },
         { "[{\"text\":\"a\"}, {\"text\":tru}]", 1, 1 },
         { "[{\"text\":\"a\"}, {\"a\":1}]", 1, 1 },
+        { "[{\"text\":\"a\"}, 5, null, \"s\", [\"t\", {}], {\"text\":\"b\"}]", 2, 4 },
+        { "[{\"text\":\"a\"}, \"} {\\\" {\", {\"text\":\"b\"}]", 2, 1 },
+        { "[{\"text\":\"a\"} {\"text\":\"b\"}]", 2, 1 },
+        { "[{\"text\":\"a\"} [{\"text\":\"b\"}]]", 1, 1 },
+        { "[{\"text\":\"a\"},{\"text\":\"b\"}", 2, 1 },
+        { "[{\"text\":\"a\"},", 1, 1 },
+        { "[{\"text\":\"a\"}, 17", 1, 1 },
+        { "[{\"text\":\"a\"}] [{\"text\":\"b\"}]\n", 2, 0 },
+        { "[{\"text\":\"a\"}] {\"text\":\"b\"}", 2, 1 },
+        { "[{", 0, 1 },
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++)
         for (size_t block = 1; block < 40; block += 6) {

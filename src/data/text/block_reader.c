@@ -246,6 +246,7 @@ err block_reader_next(block_reader *r, raw_block *b, bool *more) {
     if (!r->at_end) str_add_bytes(&r->carry, b->bytes.text + end, b->bytes.len - end);
     b->bytes.len = end;
     b->raw_bytes = byte_reader_consumed(r->from) - before;
+    b->last = r->at_end && !damage;
     r->done = r->at_end;
     return OK;
 }

@@ -13,6 +13,7 @@ typedef struct raw_block {
     text_span head;     /* borrowed: the file's header, in formats that have one */
     int64_t offset;     /* of the first byte, in the decompressed bytes of the file */
     int64_t raw_bytes;  /* of the file consumed for it */
+    bool last;          /* it ends with its file, which is not damaged */
     bad_records bad;    /* records skipped because they are too long */
     char *damage;       /* owned; why the file ends early here; NULL: it does not */
     int64_t lost_bytes; /* with damage: of the file after it, and of the record it interrupts */
