@@ -309,6 +309,7 @@ static val reduce_in_place(prog *p, val x, axis_set axes, bool scatter, dtype wi
     if (mesh_span(&p->m, axes) == 1) return x;
     val part = val_alias(p, x, 0, v.dt, v.ndim, v.dim, placement_on(axes, PLACE_P));
     val sum = emit_comm(p, part, axes, scatter ? PLACE_S(0) : PLACE_I, when);
+    if (sum == VAL_NONE) return x; /* after an error */
     set_wire(p, wire);
     p->val[sum].cls = VC_ALIAS;
     p->val[sum].base = part;

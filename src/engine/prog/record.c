@@ -370,7 +370,7 @@ void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int bucke
                 at += (int64_t)align_up((size_t)n, PARAM_ALIGN);
             }
         }
-        bucket[b].count =
-            (int64_t)align_up((size_t)at, (size_t)(PARAM_ALIGN * mesh_span(m, bucket[b].slices)));
+        bucket[b].count = (int64_t)align_up((size_t)at, (size_t)PARAM_ALIGN *
+                                                            (size_t)mesh_span(m, bucket[b].slices));
     }
 }
