@@ -71,7 +71,8 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
     if (shards < 0 && ranks % fixed)
         return err_hint(ERR("%d ranks do not divide into groups of %d (%s)", ranks, fixed,
                             degrees_text(text, sizeof text, &m)),
-                        "use a multiple of %d: --ranks %d", fixed, (ranks / fixed + 1) * fixed);
+                        "use a multiple of %d: --ranks %d (of plan: --gpus %d)", fixed,
+                        (ranks / fixed + 1) * fixed, (ranks / fixed + 1) * fixed);
     if (shards < 0) shards = ranks ? ranks / fixed : 1;
     int experts = (int)c->parallelism.expert_parallel_degree;
     if (shards % experts)
@@ -86,7 +87,8 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
     if (ranks && mesh_world(&m) != ranks)
         return err_hint(ERR("%d ranks, but the parallelism section asks for %d (%s)", ranks,
                             mesh_world(&m), degrees_text(text, sizeof text, &m)),
-                        "use --ranks %d, or data_parallel_shard_degree=-1", mesh_world(&m));
+                        "use --ranks %d (of plan: --gpus %d), or data_parallel_shard_degree=-1",
+                        mesh_world(&m), mesh_world(&m));
     *out = m;
     model_config mc;
     TRY(model_from_config(c, &mc));
