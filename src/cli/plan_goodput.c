@@ -32,7 +32,11 @@ static err read_start(const char *text, time_t *out) {
     const char *end = strptime(text, "%Y-%m-%d", &t);
     if (!end || *end)
         return err_hint(ERR_USAGE("--start: \"%.40s\" is not a date", text), "--start 2027-01-15");
-    *out = timegm(&t);
+    struct tm day = t;
+    *out = timegm(&day);
+    if (day.tm_mday != t.tm_mday) /* 30 February became a day of March */
+        return err_hint(ERR_USAGE("--start: \"%.40s\" is not a day of its month", text),
+                        "--start %04d-%02d-%02d", day.tm_year + 1900, day.tm_mon + 1, day.tm_mday);
     return OK;
 }
 
