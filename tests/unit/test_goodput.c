@@ -107,13 +107,27 @@ static void refusals(void **state) {
     r = base;
     r.checkpoint_s = 0;
     assert_error(goodput_simulate(&r, NAN, 10, 1, &g), "--checkpoint-time");
+    r = base;
+    r.work = 1e19;
+    assert_error(goodput_simulate(&r, NAN, 10, 1, &g), "too many to simulate", "years");
+    r = base;
+    assert_error(goodput_simulate(&r, 100 * day, 1 << 30, 1, &g), "the run never ends");
+}
+
+/* Simulating each of that many trials would take weeks. */
+static void long_runs_need_fewer_trials(void **state) {
+    goodput_run r = base;
+    goodput g;
+    r.work = 1e9;
+    assert_ok(goodput_simulate(&r, NAN, 1 << 30, 1, &g));
+    assert_near(g.mean, g.expected, 0.02);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(closed_forms), cmocka_unit_test(simulation_agrees),
         cmocka_unit_test(invariants),   cmocka_unit_test(llama3_in_54_days),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(refusals),     cmocka_unit_test(long_runs_need_fewer_trials),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,6 +99,20 @@ static double simulate_run(trial *t) {
     return INFINITY;
 }
 
+/* @return an estimate of the seconds that simulating one run takes. */
+static double simulation_seconds(const goodput_run *r, double interval) {
+    double mtbf = goodput_mtbf(r), per_failure = 50e-9, per_broken = 1e-9;
+    if (!isfinite(mtbf)) return per_failure;
+    double broken = fmin(r->spares, r->repair_s / mtbf);
+    return goodput_expected(r, interval) / mtbf * (per_failure + broken * per_broken) + per_failure;
+}
+
+/* @return the trials that take these seconds, at most `trials` and at least four: the more failures a run has, the
+ * less its length varies, and the fewer trials it needs. */
+static int affordable_trials(const goodput_run *r, double interval, int trials, double seconds) {
+    return (int)fmax(4, fmin(trials, seconds / simulation_seconds(r, interval)));
+}
+
 static void run_trials(const goodput_run *r, double interval, int trials, uint64_t seed,
                        goodput *out) {
     double *seconds = mem_alloc(sizeof *seconds * (size_t)trials), failures = 0, sum = 0;
@@ -139,6 +153,8 @@ static err check_run(const goodput_run *r) {
     return OK;
 }
 
+static const double longest_simulation = 0.1; /* of one run, seconds */
+
 /* @return the interval of the lowest simulated mean, on a grid around Daly's: the same draws for each. */
 static double best_interval(const goodput_run *r, double daly, uint64_t seed) {
     enum { STEPS = 13, FEW_TRIALS = 200 };
@@ -146,7 +162,8 @@ static double best_interval(const goodput_run *r, double daly, uint64_t seed) {
     for (int i = 0; i < STEPS; i++) {
         goodput g;
         double tau = daly * pow(2, (i - STEPS / 2) / 3.0);
-        run_trials(r, tau, FEW_TRIALS, seed, &g);
+        if (!(simulation_seconds(r, tau) < longest_simulation)) continue;
+        run_trials(r, tau, affordable_trials(r, tau, FEW_TRIALS, 0.05), seed, &g);
         if (!(g.mean < best)) continue;
         best = g.mean;
         at = tau;
@@ -164,10 +181,17 @@ err goodput_simulate(const goodput_run *r, double interval, int trials, uint64_t
                 "%.0f s to restart",
                 g.mtbf, r->checkpoint_s, r->restart_s),
             "save and restart faster, or use fewer nodes");
-    g.simulated = isfinite(g.daly) ? best_interval(r, g.daly, seed) : r->work;
     g.interval = !isnan(interval) ? interval : fmin(g.daly, r->work);
-    run_trials(r, g.interval, trials, seed, &g);
     g.expected = goodput_expected(r, g.interval);
+    if (isfinite(g.mtbf) && !(g.expected < 1000 * r->work))
+        return err_hint(ERR("with a checkpoint every %.0f s the run never ends", g.interval),
+                        "--interval %.0f", g.daly);
+    if (!(simulation_seconds(r, g.interval) < longest_simulation))
+        return err_hint(ERR("the run takes %.3g years and fails %.3g times: too many to simulate",
+                            g.expected / (365.25 * 86400), g.expected / g.mtbf),
+                        "plan a shorter run, or leave out --goodput");
+    g.simulated = isfinite(g.daly) ? best_interval(r, g.daly, seed) : r->work;
+    run_trials(r, g.interval, affordable_trials(r, g.interval, trials, 0.5), seed, &g);
     g.goodput = r->work / g.mean;
     if (!isfinite(g.mean))
         return err_hint(ERR("with a checkpoint every %.0f s the run never ends", g.interval),
