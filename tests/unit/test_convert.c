@@ -76,6 +76,10 @@ static void refusals(void **state) {
         { "torchtitan", "a = 1\na.b = 2\n", "both a table and a value" },
         { "deepspeed", "{\"train_batch_size\": ", "x:1" },
         { "deepspeed", "{\"train_batch_size\": -4}", "train_batch_size" },
+        { "deepspeed",
+          "{\"train_batch_size\": 7, \"train_micro_batch_size_per_gpu\": 2, "
+          "\"gradient_accumulation_steps\": 2}",
+          "on any number of ranks" },
         { "olmo", "model: [1\n", "x:" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {

@@ -44,11 +44,15 @@ static err ranks_of_batch(convert_source *s, double micro, double times, double 
                           double split) {
     if (!(micro > 0) || !(times > 0) || !(global > 0)) return OK;
     double groups = global / micro / times;
-    if (s->ranks ? groups * split != (double)s->ranks : groups != floor(groups))
-        return err_hint(ERR("%s: a batch of %.10g is not %.10g x %.10g on each of %s ranks",
-                            s->name, global, micro, times,
-                            s->ranks ? "these" : "a whole number of"),
-                        "--ranks %.10g", ceil(groups) * split);
+    if (groups != floor(groups))
+        return err_hint(ERR("%s: a batch of %.10g is not %.10g x %.10g on any number of ranks",
+                            s->name, global, micro, times),
+                        "make the batch a multiple of %.10g, such as %.10g", micro * times,
+                        ceil(groups) * micro * times);
+    if (s->ranks && groups * split != (double)s->ranks)
+        return err_hint(ERR("%s: a batch of %.10g is not %.10g x %.10g on each of these ranks",
+                            s->name, global, micro, times),
+                        "--ranks %.10g", groups * split);
     s->ranks = (int64_t)(groups * split);
     return OK;
 }
