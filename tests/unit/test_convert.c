@@ -91,6 +91,17 @@ static void refusals(void **state) {
     assert_error(convert_to("hello", NULL, &out), "not recognized");
 }
 
+/* Whole, the value would have 10 x 2^40 characters. */
+static void a_variable_that_doubles_is_bounded(void **state) {
+    str script = { 0 }, out = { 0 };
+    str_add(&script, "A=aaaaaaaaaa\n");
+    for (int i = 0; i < 40; i++) str_add(&script, "A=$A${A}\n");
+    str_add(&script, "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --lr $A\n");
+    assert_error(convert_to(script.text, "megatron", &out), "lr");
+    str_free(&out);
+    str_free(&script);
+}
+
 static void toml(void **state) {
     json_t *doc = NULL;
     assert_ok(toml_to_json(
@@ -201,6 +212,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(units_and_defaults),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(a_variable_that_doubles_is_bounded),
         cmocka_unit_test(toml),
         cmocka_unit_test(wrong_files_are_named),
         cmocka_unit_test(damaged_files),

@@ -24,6 +24,7 @@ typedef struct shell {
     str commands; /* one per line */
     str options;  /* values of variables that hold options, in order: a script without a command */
     str maybe;    /* options that are appended to a variable under a condition */
+    size_t expanded; /* bytes of values that replaced names */
 } shell;
 
 static char *shell_copy(const char *from, size_t n) {
@@ -79,7 +80,7 @@ static size_t bracket_length(const char *s, char open, char close) {
     return n;
 }
 
-static void expand(const shell *sh, const char *text, size_t len, int nested, str *out);
+static void expand(shell *sh, const char *text, size_t len, int nested, str *out);
 
 /* A whole number, a sum or a product: "$((8 * NNODES / 4))". */
 typedef struct arithmetic {
@@ -154,8 +155,22 @@ static void expand_arithmetic(const shell *sh, const char *text, size_t len, str
     free(copy);
 }
 
+/* Appends a variable's value. Its name stays where the value is not known, and once the values add up to more than
+ * any real script has: one that doubles a variable in each line would fill the memory. */
+static void add_shell_value(shell *sh, const shell_variable *v, const char *name, size_t n,
+                            str *out) {
+    enum { MOST_EXPANDED = 1 << 20 };
+    size_t more = v && !v->conditional ? strlen(v->value) : SIZE_MAX;
+    if (more > MOST_EXPANDED - sh->expanded) {
+        str_add(out, "$%.*s", (int)n, name);
+        return;
+    }
+    sh->expanded += more;
+    str_add(out, "%s", v->value);
+}
+
 /* "${NAME}", "${NAME[@]}", "${NAME:-default}". The script's own arguments, "${@:2}", are none. */
-static void expand_braces(const shell *sh, const char *inner, size_t len, int nested, str *out) {
+static void expand_braces(shell *sh, const char *inner, size_t len, int nested, str *out) {
     size_t n = MIN(name_length(inner), len);
     if (!n) return;
     const shell_variable *v = find_variable(sh, inner, n);
@@ -164,7 +179,7 @@ static void expand_braces(const shell *sh, const char *inner, size_t len, int ne
     bool array = rest_len >= 3 && (!strncmp(rest, "[@]", 3) || !strncmp(rest, "[*]", 3));
     if (array) rest += 3, rest_len -= 3;
     if (v && !v->conditional && (!rest_len || strchr(":-=", *rest)))
-        str_add(out, "%s", v->value);
+        add_shell_value(sh, v, inner, n, out);
     else if (!v && rest_len && strchr(":-=", *rest)) { /* its default */
         size_t skip = 1 + (*rest == ':' && rest_len > 1);
         expand(sh, rest + skip, rest_len - skip, nested + 1, out);
@@ -172,7 +187,7 @@ static void expand_braces(const shell *sh, const char *inner, size_t len, int ne
         str_add(out, "$%.*s", (int)n, inner);
 }
 
-static void expand(const shell *sh, const char *text, size_t len, int nested, str *out) {
+static void expand(shell *sh, const char *text, size_t len, int nested, str *out) {
     for (size_t i = 0; i < len && nested < 16;) {
         const char *s = text + i;
         if (*s == '`') { /* what a command prints */
@@ -195,11 +210,7 @@ static void expand(const shell *sh, const char *text, size_t len, int nested, st
             i = MIN(i + 2 + n + 1, len);
         } else {
             size_t n = MIN(name_length(s + 1), len - i - 1);
-            const shell_variable *v = n ? find_variable(sh, s + 1, n) : NULL;
-            if (v && !v->conditional)
-                str_add(out, "%s", v->value);
-            else if (n)
-                str_add(out, "$%.*s", (int)n, s + 1);
+            if (n) add_shell_value(sh, find_variable(sh, s + 1, n), s + 1, n, out);
             i += 1 + MAX(n, (size_t)(s[1] == '@' || s[1] == '*'));
         }
     }
