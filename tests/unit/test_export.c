@@ -96,6 +96,10 @@ static void nanogpt_files_come_back(void **state) {
     assert_error(data_export(s, &(data_export_options){ .format = "nanogpt", .out = path }),
                  "70000");
     data_close(s);
+    assert_ok(data_open_memory(ids, TOKENS, 0, 7, &s));
+    assert_error(data_export(s, &(data_export_options){ .format = "nanogpt", .out = path }),
+                 "32 bits", "unknown size");
+    data_close(s);
 }
 
 /* ---- Arrow ------------------------------------------------------------------------------------- */

@@ -166,10 +166,16 @@ static err export_llmc(const data_source *s, const data_export_options *o) {
 /* ---- nanoGPT --------------------------------------------------------------------------------- */
 static err export_nanogpt(const data_source *s, const data_export_options *o) {
     io_writer *w = NULL;
-    if (!fits_uint16(s, UINT16_IDS))
-        return err_hint(ERR("%s: nanoGPT's files have ids of 16 bits, and the vocabulary has %lld",
-                            data_source_info(s)->path, (long long)data_source_info(s)->vocab),
-                        "use --to megatron, llm.c or arrow");
+    if (!fits_uint16(s, UINT16_IDS)) {
+        const data_info *info = data_source_info(s);
+        err e = info->vocab ? ERR("%s: nanoGPT's files have ids of 16 bits, and the vocabulary has "
+                                  "%lld",
+                                  info->path, (long long)info->vocab)
+                            : ERR("%s: nanoGPT's files have ids of 16 bits, and these are of 32 "
+                                  "bits, from a vocabulary of unknown size",
+                                  info->path);
+        return err_hint(e, "use --to megatron, llm.c or arrow");
+    }
     if (!str_ends(o->out, ".bin"))
         return err_hint(
             ERR_USAGE("--out: nanoGPT reads files that end in .bin; %s does not", o->out),
