@@ -186,6 +186,21 @@ static void cuts_the_match_and_the_margin(void **state) {
     result_free(&r);
 }
 
+/* A document of white space only would be dropped by whoever reads it. */
+static void blank_pieces_are_too_short(void **state) {
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", reference);
+    decontaminate_options o = against(p, "ref.jsonl");
+    o.margin = 0;
+    o.piece = 0;
+    result r;
+    put_document(p, "in.jsonl", "   which of these nine planets has the most moons   ");
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
+    assert_string_equal(r.text, "");
+    assert_int_equal(r.dropped[0], 1);
+    result_free(&r);
+}
+
 static void many_pieces_drop_the_document(void **state) {
     test_folder *p = *state;
     folder_write(p, "ref.jsonl", reference);
@@ -551,6 +566,7 @@ int main(void) {
         IN_PLACE(plants_are_found_anywhere),
         IN_PLACE(digits_and_letters_count),
         IN_PLACE(cuts_the_match_and_the_margin),
+        IN_PLACE(blank_pieces_are_too_short),
         IN_PLACE(many_pieces_drop_the_document),
         IN_PLACE(questions_in_many_documents_are_removed),
         IN_PLACE(common_ngrams_are_left_alone),

@@ -279,12 +279,13 @@ static err remove_hits(void *ctx, int worker, int segment, const text_doc *doc, 
                end = i < n ? w->removals[i].begin : doc->text.len;
         if (begin == end) continue;
         pieces++;
-        if (utf8_length(doc->text.at + begin, end - begin) < d->o.piece) {
+        text_span piece = { doc->text.at + begin, end - begin };
+        if (span_trim(piece).len == 0 || utf8_length(piece.at, piece.len) < d->o.piece) {
             v->count[COUNT_SHORT]++;
             continue;
         }
         if (w->text.len) str_add_bytes(&w->text, "\n\n", 2);
-        str_add_bytes(&w->text, doc->text.at + begin, end - begin);
+        str_add_bytes(&w->text, piece.at, piece.len);
     }
     v->count[COUNT_REMOVALS] += n;
     if (pieces > d->o.pieces) {
