@@ -230,11 +230,11 @@ const cli_command cli_commands[] = {
       .summary = "import a Hugging Face model as a run",
       .run = cmd_import,
       .help =
-          "Reads config.json, the safetensors (one file or several) and the tokenizer of a gpt2,\n"
-          "gpt_neox, llama, mistral, mixtral, olmo2, qwen2, qwen3 or qwen3_moe model, and writes a\n"
-          "checkpoint to RUN. A model that computes something else is refused; keys of config.json\n"
-          "that ingot does not know are listed. To train it further, start a new run with\n"
-          "--checkpoint.initial_load_path=RUN.\n"
+          "Reads config.json, the safetensors (one file or several) and the tokenizer of a model,\n"
+          "and writes a checkpoint to RUN. docs/exchange.md lists the families, and so does the\n"
+          "error for another one. A model that computes something else is refused; keys of\n"
+          "config.json that ingot does not know are listed. To train it further, start a new run\n"
+          "with --checkpoint.initial_load_path=RUN.\n"
           "\n"
           "Example\n"
           "  ingot import ~/models/Qwen3-0.6B runs/qwen3\n" },
