@@ -208,6 +208,49 @@ static void test_patterns(void **state) {
     assert_error(splitter_new("\xFF", &s), "UTF-8");
 }
 
+/* ---- limits ---------------------------------------------------------------------------------------- */
+
+/* A match of any length is found, also where it needs more than the stack of compiled code. */
+static void test_long_matches(void **state) {
+    enum { N = 300000 };
+    char *text = mem_alloc(N);
+    for (size_t i = 0; i < N; i++) text[i] = "abc"[i % 3];
+    for (int lasting = 0; lasting < 2; lasting++) {
+        regex *re = NULL;
+        regex_work *w = regex_work_new(lasting);
+        size_t start, end;
+        assert_ok(regex_new("(?:a|bc)+", REGEX_ONIGURUMA, &re));
+        assert_true(regex_find(re, w, text, N, 1, &start, &end));
+        assert_int_equal(start, 1);
+        assert_int_equal(end, N);
+        regex_free(re);
+        regex_work_free(w);
+    }
+    free(text);
+}
+
+/* A pattern that tries every division of a text into words is given up, and one warning says so. */
+static void test_given_up(void **state) {
+    static const char text[] =
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!";
+    char *lines = NULL;
+    size_t n_lines = 0, start, end;
+    FILE *kept = open_memstream(&lines, &n_lines);
+    regex *re = NULL;
+    regex_work *w = regex_work_new(true);
+    assert_ok(regex_new("(?:a+)+[bc]", REGEX_ONIGURUMA, &re));
+    log_keep(kept);
+    for (int i = 0; i < 2; i++)
+        assert_false(regex_find(re, w, text, strlen(text), 0, &start, &end));
+    log_keep(NULL);
+    fclose(kept);
+    assert_non_null(strstr(lines, "(?:a+)+[bc] was given up"));
+    assert_ptr_equal(strchr(lines, '\n'), lines + n_lines - 1); /* one line */
+    free(lines);
+    regex_free(re);
+    regex_work_free(w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2),
@@ -217,6 +260,8 @@ int main(void) {
         cmocka_unit_test(test_truncated_characters),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_long_matches),
+        cmocka_unit_test(test_given_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

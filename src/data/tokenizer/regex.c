@@ -2,6 +2,7 @@
  * means to Oniguruma and Rust, whose patterns we are given, so they are written out. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,11 +10,14 @@
 
 struct regex {
     pcre2_code *code;
+    char *pattern;        /* owned, for messages */
+    atomic_flag *gave_up; /* owned: a search was given up, and a warning said so */
 };
 struct regex_work {
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
+    pcre2_match_context *deep; /* limits of matches that do not fit in `stack` */
 };
 
 /* ---- patterns ---------------------------------------------------------------------------------- */
@@ -101,7 +105,8 @@ err regex_new(const char *pattern, regex_flavor flavor, regex **out) {
     }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* where it cannot, the interpreter matches */
     *out = mem_alloc(sizeof **out);
-    (*out)->code = code;
+    **out = (regex){ code, strdup(pattern), mem_alloc(sizeof *(*out)->gave_up) };
+    atomic_flag_clear((*out)->gave_up);
 cleanup:
     str_free(&text);
     return e;
@@ -110,16 +115,22 @@ cleanup:
 void regex_free(regex *r) {
     if (!r) return;
     pcre2_code_free(r->code);
+    free(r->pattern);
+    free(r->gave_up);
     free(r);
 }
 
 /* ---- matching ---------------------------------------------------------------------------------- */
 
+enum { DEEP_KIB = 1 << 20 }; /* of memory for one match on the heap: 1 GiB */
+
 regex_work *regex_work_new(bool lasting) {
     regex_work *w = mem_alloc(sizeof *w);
     w->match = pcre2_match_data_create(1, NULL);
     w->context = pcre2_match_context_create(NULL);
-    BUG_IF(!w->match || !w->context);
+    w->deep = pcre2_match_context_create(NULL);
+    BUG_IF(!w->match || !w->context || !w->deep);
+    pcre2_set_heap_limit(w->deep, DEEP_KIB);
     if (lasting) w->stack = pcre2_jit_stack_create((size_t)32 << 10, (size_t)1 << 20, NULL);
     if (w->stack) pcre2_jit_stack_assign(w->context, NULL, w->stack);
     return w;
@@ -129,17 +140,51 @@ void regex_work_free(regex_work *w) {
     if (!w) return;
     if (w->stack) pcre2_jit_stack_free(w->stack);
     pcre2_match_context_free(w->context);
+    pcre2_match_context_free(w->deep);
     pcre2_match_data_free(w->match);
     free(w);
 }
 
+/* Matches on the heap, at a tenth of the speed, what is too long for the stack of compiled code.
+ * The steps that a match may take grow with the text, so that one pass over it always ends well and
+ * a hostile pattern still fails. The match data is released, as PCRE2 keeps the heap in it. */
+static int find_deep(const regex *r, regex_work *w, const char *text, size_t n, size_t from,
+                     PCRE2_SIZE at[2]) {
+    enum { LEAST_STEPS = 10 * 1000 * 1000, STEPS_PER_BYTE = 16 };
+    pcre2_match_data *match = pcre2_match_data_create(1, NULL);
+    BUG_IF(!match);
+    size_t steps = MAX(LEAST_STEPS, STEPS_PER_BYTE * MIN(n, UINT32_MAX / STEPS_PER_BYTE));
+    pcre2_set_match_limit(w->deep, (uint32_t)steps);
+    int found = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                            match, w->deep);
+    memcpy(at, pcre2_get_ovector_pointer(match), 2 * sizeof *at);
+    pcre2_match_data_free(match);
+    return found;
+}
+
+/* Warns the first time that a search ends early: from there on, ids may differ from the original's. */
+static void warn_given_up(const regex *r, int problem, size_t n, size_t from) {
+    PCRE2_UCHAR why[128];
+    if (atomic_flag_test_and_set(r->gave_up)) return;
+    pcre2_get_error_message(problem, why, sizeof why);
+    log_warn("the tokenizer's pattern %s was given up at byte %zu of a text of %zu bytes: %s; it "
+             "finds nothing in the rest of that text, so ids may differ from the original's; "
+             "simplify the pattern or divide such texts",
+             r->pattern, from, n, (const char *)why);
+}
+
 bool regex_find(const regex *r, regex_work *w, const char *text, size_t n, size_t from,
                 size_t *start, size_t *end) {
+    PCRE2_SIZE deep[2];
+    const PCRE2_SIZE *at = pcre2_get_ovector_pointer(w->match);
     int found =
         pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, w->match, w->context);
-    /* Out of stack or of patience: a pattern that would take forever finds nothing more. */
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
+        found = find_deep(r, w, text, n, from, deep);
+        at = deep;
+    }
+    if (found < 0 && found != PCRE2_ERROR_NOMATCH) warn_given_up(r, found, n, from);
     if (found < 0) return false;
-    const PCRE2_SIZE *at = pcre2_get_ovector_pointer(w->match);
     *start = at[0];
     *end = MAX(at[0], at[1]); /* \K may put the beginning behind the end */
     return true;
