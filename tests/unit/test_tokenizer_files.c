@@ -345,6 +345,31 @@ static void test_splits(void **state) {
     }
 }
 
+#define ADDED_MODEL                                                                                \
+    "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":[{"          \
+    "\"id\":1,\"content\":\"%s\",\"lstrip\":true,\"rstrip\":true,\"single_word\":false,"           \
+    "\"normalized\":false,\"special\":false}]}"
+
+/* White space that one added token took is not another one. */
+static void test_added_spaces(void **state) {
+    static const struct {
+        const char *content, *input;
+        int32_t want[3];
+        size_t n;
+    } cases[] = {
+        { "\\n", "a\n\na", { 0, 1, 0 }, 3 },
+        { " ", "  ", { 1 }, 1 },
+        { " ", "a \n a", { 0, 1, 0 }, 3 },
+        { "x", " x  xa", { 1, 1, 0 }, 3 },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        str text = { 0 };
+        str_add(&text, ADDED_MODEL, cases[i].content);
+        check_edited(*state, text.text, cases[i].input, cases[i].want, cases[i].n);
+        str_free(&text);
+    }
+}
+
 /* ---- damage ------------------------------------------------------------------------------------------ */
 
 /* Opens and, where that works, uses it: neither may crash. @return whether it was refused. */
@@ -405,12 +430,13 @@ static void test_damage(void **state) {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(test_tiktoken),    IN_FOLDER(test_tiktoken_ranks),
-        IN_FOLDER(test_gpt2_folder), IN_FOLDER(test_nothing_there),
-        IN_FOLDER(test_save),        IN_FOLDER(test_from_parts),
-        IN_FOLDER(test_refused),     IN_FOLDER(test_refused_tiktoken),
-        IN_FOLDER(test_llama3),      IN_FOLDER(test_damage),
-        IN_FOLDER(test_models),      IN_FOLDER(test_splits),
+        IN_FOLDER(test_tiktoken),     IN_FOLDER(test_tiktoken_ranks),
+        IN_FOLDER(test_gpt2_folder),  IN_FOLDER(test_nothing_there),
+        IN_FOLDER(test_save),         IN_FOLDER(test_from_parts),
+        IN_FOLDER(test_refused),      IN_FOLDER(test_refused_tiktoken),
+        IN_FOLDER(test_llama3),       IN_FOLDER(test_damage),
+        IN_FOLDER(test_models),       IN_FOLDER(test_splits),
+        IN_FOLDER(test_added_spaces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

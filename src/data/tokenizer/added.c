@@ -76,9 +76,10 @@ static bool stands_alone(const char *text, size_t n, size_t start, size_t end) {
     return end >= n || (char_decode(text + end, n - end, &cp), !is_word(cp));
 }
 
-static size_t skip_space_back(const char *text, size_t at) {
+/* Not before `least`. */
+static size_t skip_space_back(const char *text, size_t at, size_t least) {
     uint32_t cp;
-    for (int len; at > 0; at -= (size_t)len) {
+    for (int len; at > least; at -= (size_t)len) {
         len = char_back(text, at, &cp);
         if (!(unicode_class(cp) & CLASS_SPACE)) break;
     }
@@ -116,7 +117,7 @@ bool added_next(const added_set *s, const char *text, size_t n, size_t *from, bo
         if (!t || (t->special && !special)) continue;
         if (t->single_word && !stands_alone(text, n, start, end)) continue;
         *from = end;
-        if (t->lstrip) start = skip_space_back(text, start);
+        if (t->lstrip) start = MAX(skip_space_back(text, start, out->end), out->end);
         if (t->rstrip) end = skip_spaces_from(text, n, end);
         *out = (added_match){ start, end, t };
         return true;

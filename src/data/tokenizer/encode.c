@@ -474,13 +474,12 @@ typedef void (*segment_fn)(encoder *e, text_span segment, bool first);
 
 static void encode_segments(encoder *e, const added_set *s, text_span text, bool first,
                             segment_fn next) {
-    added_match m;
+    added_match m = { .end = 0 };
     size_t done = 0, from = 0;
     while (added_next(s, text.at, text.len, &from, e->special, &m)) {
         if (m.start > done)
             next(e, (text_span){ text.at + done, m.start - done }, first && done == 0);
-        reserve_token_ids(e->out, 1);
-        store_ids(e, &m.token->id, 1);
+        if (m.start < m.end) token_ids_add(e->out, &m.token->id, 1);
         done = m.end;
     }
     if (done < text.len)

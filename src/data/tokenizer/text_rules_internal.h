@@ -114,10 +114,13 @@ typedef struct added_set {
 void added_set_build(added_set *s, added_token *all, int n, bool normalized);
 
 typedef struct added_match {
-    size_t start, end; /* with the white space it takes, be it part of the match before */
+    /* With the white space it takes. Without lstrip it may begin in the match before; with lstrip it
+     * begins behind that, so that nothing may be left: start >= end. */
+    size_t start, end;
     const added_token *token;
 } added_match;
-/* The next token at or after *from that counts, as Hugging Face looks for it; *from moves on. */
+/* The next token at or after *from that counts, as Hugging Face looks for it; *from moves on.
+ * @param out in: the match before, or zeros. */
 bool added_next(const added_set *s, const char *text, size_t n, size_t *from, bool special,
                 added_match *out);
 
