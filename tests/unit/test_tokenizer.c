@@ -160,11 +160,9 @@ static str decode_whole(const tokenizer *t, const int32_t *ids, size_t n) {
         bool known = ids[i] >= 0 && ids[i] < t->vocab;
         if (known && t->is_special[ids[i]] && !unknown) continue;
         text_span s = unknown ? (text_span){ t->unknown_surface, strlen(t->unknown_surface) }
-                      : known ? t->decoded[ids[i]]
+                      : known ? (first && t->decoded_first ? t->decoded_first : t->decoded)[ids[i]]
                               : (text_span){ "\xEF\xBF\xBD", 3 };
-        for (size_t k = 0; k < s.len; k++)
-            if (unknown || !known || !first || !t->strip_first || s.at[k] != ' ')
-                str_add_bytes(&out, &s.at[k], 1);
+        str_add_bytes(&out, s.at, s.len);
         if (known) first = false;
     }
     return out;
@@ -238,7 +236,6 @@ static void spaces_are_stripped_as_ids_arrive(void **state) {
         size_t n = i < STREAMS ? below(&c, MOST) : LONG;
         t->strip_left = (int)below(&c, 4);
         t->strip_right = (int)below(&c, 4);
-        t->strip_first = below(&c, 2);
         free(t->unknown_surface);
         t->unknown_surface = below(&c, 2) ? strdup(" \xE2\x81\x87 ") : NULL;
         t->bpe.unknown = of['?'];
@@ -249,6 +246,37 @@ static void spaces_are_stripped_as_ids_arrive(void **state) {
     }
     free(ids);
     tokenizer_free(t);
+}
+
+/* As the first token of a text, one loses Metaspace's mark; spaces of its own stay. */
+static void test_first_token(void **state) {
+    static const char model[] =
+        "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"<unk>\",0],"
+        "[\"\u2581\",-1],[\"\u2581a\",-1]]},\"added_tokens\":[{\"id\":3,\"content\":\"[A B]\","
+        "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+        "\"special\":false}],\"decoder\":{\"type\":\"Metaspace\",\"replacement\":\"\u2581\","
+        "\"prepend_scheme\":\"%s\",\"split\":true}}";
+    static const struct {
+        const char *scheme;
+        int32_t ids[3];
+        const char *want;
+    } cases[] = { { "always", { 3, 1, 2 }, "[A B]  a" },
+                  { "always", { 2, 3, 2 }, "a[A B] a" },
+                  { "never", { 2, 3, 2 }, " a[A B] a" } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        str text = { 0 }, out = { 0 };
+        char *path = io_join(*state, "tokenizer.json");
+        str_add(&text, model, cases[i].scheme);
+        write_bytes(path, text.text, text.len);
+        tokenizer *t = open_tokenizer(path, NULL);
+        tokenizer_decode(t, cases[i].ids, 3, true, &out);
+        assert_string_equal(out.text, cases[i].want);
+        decode_by_ids(t, cases[i].ids, 3);
+        tokenizer_free(t);
+        free(path);
+        str_free(&text);
+        str_free(&out);
+    }
 }
 
 /* ---- long pieces ---------------------------------------------------------------------------------- */
@@ -517,6 +545,7 @@ int main(void) {
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(ids_that_arrive_one_by_one_read_as_all_of_them),
         cmocka_unit_test(spaces_are_stripped_as_ids_arrive),
+        cmocka_unit_test_setup_teardown(test_first_token, folder_setup, folder_teardown),
         cmocka_unit_test(test_long_pieces),
         cmocka_unit_test(test_worst_texts),
         cmocka_unit_test(test_cache),

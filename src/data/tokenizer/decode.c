@@ -33,11 +33,9 @@ void decode_id(const tokenizer *t, decode_state *s, int32_t id, bool special, st
         s->held = 0;
         str_add(out, "%s", t->unknown_surface);
     } else if (special || !t->is_special[id]) {
-        text_span span = t->decoded[id];
-        bool strips = t->strip_first && !s->begun;
-        for (size_t i = 0; strips && i < span.len; i++)
-            if (span.at[i] != ' ') decode_bytes(t, s, &span.at[i], 1, out);
-        if (!strips) decode_bytes(t, s, span.at, span.len, out);
+        bool first = t->decoded_first && !s->begun;
+        text_span span = (first ? t->decoded_first : t->decoded)[id];
+        decode_bytes(t, s, span.at, span.len, out);
         s->begun = true;
     }
 }

@@ -9,9 +9,11 @@
 typedef struct decoder_reader {
     tokenizer *t;
     bool byte_level;
-    bool fused;  /* the steps that follow see all tokens joined */
-    str text[2]; /* of all tokens, before and after a step */
-    size_t *at;  /* [vocab + 1] where each lies in text[now] */
+    bool first;         /* tokens are decoded as the first of a text */
+    bool first_differs; /* some step treats the first token of a text in its own way */
+    bool fused;         /* the steps that follow see all tokens joined */
+    str text[2];        /* of all tokens, before and after a step */
+    size_t *at;         /* [vocab + 1] where each lies in text[now] */
     int now;
     regex_work *regex;
 } decoder_reader;
@@ -111,17 +113,17 @@ static err read_strip(const json_t *o, decoder_reader *r) {
 }
 
 static err decode_metaspace(const json_t *o, decoder_reader *r) {
-    replacement rep = { .with = " " };
     const char *mark = NULL, *scheme = json_string_value(json_object_get(o, "prepend_scheme"));
+    bool never = scheme ? strcmp(scheme, "never") == 0
+                        : json_is_false(json_object_get(o, "add_prefix_space"));
+    replacement rep = { .with = r->first && !never ? "" : " " };
     TRY(json_only(o, "Metaspace",
                   "type replacement str_rep add_prefix_space prepend_scheme split"));
     TRY(io_json_text(o, "Metaspace", "replacement", &mark));
     rep.find.literal = strdup(mark);
     each_token(r, replace_text, &rep);
     finder_free(&rep.find);
-    bool never = scheme ? strcmp(scheme, "never") == 0
-                        : json_is_false(json_object_get(o, "add_prefix_space"));
-    r->t->strip_first = !never;
+    r->first_differs |= !never;
     return OK;
 }
 
@@ -178,23 +180,43 @@ static err read_decoder(const json_t *o, decoder_reader *r) {
 
 /* ---- from all texts to what they give ------------------------------------------------------------------ */
 
-err json_decoder(const json_t *o, tokenizer *t, bool byte_level) {
-    decoder_reader r = { .t = t, .byte_level = byte_level, .regex = regex_work_new(true) };
-    text_span *texts = tokenizer_texts(t);
-    r.at = mem_alloc(((size_t)t->vocab + 1) * sizeof *r.at);
-    str_add(&r.text[0], "%s", "");
-    for (int64_t i = 0; i < t->vocab; i++) {
+/* Decodes each of the texts. @param out [vocab] in the reader's memory. */
+static err decode_texts(const json_t *o, decoder_reader *r, const text_span *texts,
+                        text_span *out) {
+    int64_t vocab = r->t->vocab;
+    r->fused = false;
+    r->now = 0;
+    r->text[0].len = 0;
+    str_add(&r->text[0], "%s", "");
+    for (int64_t i = 0; i < vocab; i++) {
         bool missing = texts[i].len == 0;
-        r.at[i] = r.text[0].len;
-        str_add_bytes(&r.text[0], missing ? "\xEF\xBF\xBD" : texts[i].at,
+        r->at[i] = r->text[0].len;
+        str_add_bytes(&r->text[0], missing ? "\xEF\xBF\xBD" : texts[i].at,
                       missing ? 3 : texts[i].len);
     }
-    r.at[t->vocab] = r.text[0].len;
-    err e = read_decoder(o, &r);
-    for (int64_t i = 0; i < t->vocab; i++)
-        texts[i] = (text_span){ r.text[r.now].text + r.at[i], r.at[i + 1] - r.at[i] };
-    if (!e) tokenizer_finish(t, texts);
+    r->at[vocab] = r->text[0].len;
+    TRY(read_decoder(o, r));
+    for (int64_t i = 0; i < vocab; i++)
+        out[i] = (text_span){ r->text[r->now].text + r->at[i], r->at[i + 1] - r->at[i] };
+    return OK;
+}
+
+err json_decoder(const json_t *o, tokenizer *t, bool byte_level) {
+    decoder_reader r = { .t = t, .byte_level = byte_level, .regex = regex_work_new(true) };
+    text_span *texts = tokenizer_texts(t),
+              *decoded = mem_alloc((size_t)(t->vocab + 1) * sizeof *decoded);
+    err e = OK;
+    r.at = mem_alloc(((size_t)t->vocab + 1) * sizeof *r.at);
+    TRY_CLEAN(decode_texts(o, &r, texts, decoded));
+    tokenizer_finish(t, decoded);
+    if (r.first_differs) {
+        r.first = true;
+        TRY_CLEAN(decode_texts(o, &r, texts, decoded));
+        t->decoded_first = spans_copy(decoded, t->vocab, &t->decoded_first_bytes);
+    }
+cleanup:
     free(texts);
+    free(decoded);
     free(r.at);
     str_free(&r.text[0]);
     str_free(&r.text[1]);

@@ -38,6 +38,8 @@ void tokenizer_free(tokenizer *t) {
     free(t->normal.by_match);
     free(t->decoded);
     free(t->decoded_bytes);
+    free(t->decoded_first);
+    free(t->decoded_first_bytes);
     free(t->is_special);
     free(t->unknown_surface);
     free(t->source);

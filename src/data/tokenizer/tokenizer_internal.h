@@ -52,9 +52,11 @@ struct tokenizer {
     int64_t vocab;
     text_span *decoded; /* [vocab] what each id gives, at `decoded_bytes` */
     char *decoded_bytes;
+    /* [vocab] what each id gives as the first of a text, at `decoded_first_bytes`; NULL: the same */
+    text_span *decoded_first;
+    char *decoded_first_bytes;
     bool *is_special;            /* [vocab] */
     int strip_left, strip_right; /* spaces taken from the ends of what is decoded */
-    bool strip_first;            /* the first token loses its spaces */
     char *unknown_surface;       /* owned: what the unknown token gives; NULL: its text */
     token_affixes affixes;
     bool affixes_changed; /* they are not those of `source` */
