@@ -206,6 +206,33 @@ static void test_patterns(void **state) {
     assert_error(splitter_new("[\\W]", &s), "\\W");
     assert_error(splitter_new("\\p{N}{1,3}+", &s), "}+");
     assert_error(splitter_new("\xFF", &s), "UTF-8");
+    assert_error(splitter_new("a{2}?", &s), "{2}?");
+    assert_error(splitter_new("a(?i)b|c", &s), "(?i) inside an alternative");
+    assert_error(splitter_new("(?s).", &s), "options s");
+    assert_error(splitter_new("\\Qa.\\E", &s), "\\Q");
+    assert_error(splitter_new("\\pL+", &s), "\\p");
+    assert_error(splitter_new("(*SKIP)a", &s), "(*");
+}
+
+/* What Oniguruma and PCRE2 read differently, with the pieces that Hugging Face's tokenizers find. */
+static void test_oniguruma(void **state) {
+    check_pieces("\\h+", "g12afx \tb", "g|12af|x \t|b");
+    check_pieces("[\\hx]+", "g12afx \tb", "g|12afx| \t|b");
+    check_pieces("\\H+", "12-x3", "12|-x|3");
+    check_pieces("[\\H]+", "12-x3", "12|-x|3");
+    check_pieces("(?m)a.", "ba\nc", "b|a\n|c");
+    check_pieces("(?m:a.)|b.", "a\nb\n", "a\n|b\n");
+    check_pieces("(?i-m)a.", "A\nab", "A\n|ab");
+    check_pieces("x|(?i)a", "XA", "X|A");
+    check_pieces("a{,2}b", "aaab", "a|aab");
+    check_pieces("\\v", "a\nb\x0b", "a\nb|\x0b");
+    check_pieces("\\w+", "1\u00b2 \u00bd", "1\u00b2| |\u00bd");
+    check_pieces("[\\w]+", "1\u00b2", "1|\u00b2");
+    check_pieces("\\W+", "a \u00b2-\U0001F130", "a| |\u00b2|-|\U0001F130");
+    check_pieces("\\ba", "aa \u0301a a", "a|a \u0301a |a");
+    check_pieces("\\Ba", "a\u0301ab", "a\u0301|a|b");
+    check_pieces("\\p{Han}+", "\u4e2d\u3001\u3005", "\u4e2d|\u3001|\u3005");
+    check_pieces("\\p{^Han}+", "\u4e2d\u3001\u4e2d", "\u4e2d|\u3001|\u4e2d");
 }
 
 /* ---- limits ---------------------------------------------------------------------------------------- */
@@ -260,6 +287,7 @@ int main(void) {
         cmocka_unit_test(test_truncated_characters),
         cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_oniguruma),
         cmocka_unit_test(test_long_matches),
         cmocka_unit_test(test_given_up),
     };

@@ -1,5 +1,6 @@
-/* Regular expressions, on PCRE2 compiled to machine code. What \s and \w mean there is not what it
- * means to Oniguruma and Rust, whose patterns we are given, so they are written out. */
+/* Regular expressions, on PCRE2 compiled to machine code. The patterns we are given are written for
+ * Oniguruma or for Rust, to which some escapes, options and repetitions mean something else. These
+ * are spelled out in terms that PCRE2 reads the same way, or refused. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdatomic.h>
@@ -30,18 +31,41 @@ struct regex_work {
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-"         \
     "\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"        \
     "\\x{3001}-\\x{d7ff}\\x{e000}-\\x{10ffff}"
-/* Letters, marks, digits, connectors; the circled letters are Alphabetic though symbols. */
-#define WORDS "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}"
+/* Letters, marks, digits, connectors, and the symbols that are Alphabetic. */
+#define WORDS                                                                                      \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-"         \
+    "\\x{1f169}\\x{1f170}-\\x{1f189}"
+/* Outside of [ ], Oniguruma has a table of its own for Latin-1, with superscripts and fractions. */
+#define ONIGURUMA_WORDS        WORDS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define RUST_WORDS             WORDS "\\x{200c}\\x{200d}"
+#define WORD_EDGE(words)       "(?:(?<=[" words "])(?![" words "])|(?<![" words "])(?=[" words "]))"
+#define SAME_BOTH_SIDES(words) "(?:(?<=[" words "])(?=[" words "])|(?<![" words "])(?![" words "]))"
+#define HEX_DIGITS             "0-9a-fA-F"
+#define NOT_HEX_DIGITS                                                                             \
+    "\\x{0}-\\x{2f}\\x{3a}-\\x{40}\\x{47}-\\x{60}\\x{67}-\\x{d7ff}\\x{e000}-\\x{10ffff}"
 
+enum { OF_ONIGURUMA = 1 << REGEX_ONIGURUMA, OF_RUST = 1 << REGEX_RUST, OF_BOTH = 3 };
 static const struct {
     char escape;
+    int flavors;
     const char *in_class, *alone; /* NULL: cannot be expressed */
 } spelled_out[] = {
-    { 's', SPACES, "[" SPACES "]" },
-    { 'S', NOT_SPACES, "[^" SPACES "]" },
-    { 'w', WORDS, "[" WORDS "]" },
-    { 'W', NULL, "[^" WORDS "]" },
+    { 's', OF_BOTH, SPACES, "[" SPACES "]" },
+    { 'S', OF_BOTH, NOT_SPACES, "[^" SPACES "]" },
+    { 'w', OF_ONIGURUMA, WORDS, "[" ONIGURUMA_WORDS "]" },
+    { 'W', OF_ONIGURUMA, NULL, "[^" ONIGURUMA_WORDS "]" },
+    { 'b', OF_ONIGURUMA, "\\x{8}", WORD_EDGE(ONIGURUMA_WORDS) },
+    { 'B', OF_ONIGURUMA, NULL, SAME_BOTH_SIDES(ONIGURUMA_WORDS) },
+    { 'w', OF_RUST, RUST_WORDS, "[" RUST_WORDS "]" },
+    { 'W', OF_RUST, NULL, "[^" RUST_WORDS "]" },
+    { 'b', OF_RUST, NULL, WORD_EDGE(RUST_WORDS) },
+    { 'B', OF_RUST, NULL, SAME_BOTH_SIDES(RUST_WORDS) },
+    { 'h', OF_BOTH, HEX_DIGITS, "[" HEX_DIGITS "]" },
+    { 'H', OF_BOTH, NOT_HEX_DIGITS, "[^" HEX_DIGITS "]" },
+    { 'v', OF_BOTH, "\\x{b}", "\\x{b}" }, /* to PCRE2, all that separates lines */
 };
+/* Other escaped letters that mean the same to Oniguruma and PCRE2. */
+static const char same_escapes[] = "dDnrtfaexpPAzZGkKRX";
 
 /* Bytes of the escape at p: \s, or \p{L}. */
 static size_t escape_length(const char *p) {
@@ -49,29 +73,103 @@ static size_t escape_length(const char *p) {
     return close ? (size_t)(close - p) + 1 : 2;
 }
 
+static bool compiles(const char *pattern) {
+    int problem = 0;
+    PCRE2_SIZE at = 0;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                     PCRE2_UTF | PCRE2_UCP, &problem, &at, NULL);
+    pcre2_code_free(code);
+    return code != NULL;
+}
+
+/* Copies \p{Name}. That of a script means the characters of that script, to PCRE2 since 10.40 also
+ * those that several scripts share, unless it is written \p{sc:Name}. */
+static void add_property(const char *p, str *out) {
+    enum { SHORTEST_SCRIPT = 3 };
+    size_t len = escape_length(p), before = strlen("\\p{") + (p[2] == '{' && p[3] == '^');
+    str script = { 0 };
+    if (len > before + SHORTEST_SCRIPT)
+        str_add(&script, "%.*ssc:%.*s", (int)before, p, (int)(len - before), p + before);
+    bool is_script = script.len && compiles(script.text);
+    str_add_bytes(out, is_script ? script.text : p, is_script ? script.len : len);
+    str_free(&script);
+}
+
 /* Copies an escape. @param in_class whether it stands between [ ]. */
-static err spell_escape(const char *pattern, const char *p, bool in_class, str *out) {
+static err spell_escape(const char *pattern, regex_flavor flavor, const char *p, bool in_class,
+                        str *out) {
     for (size_t i = 0; i < COUNT_OF(spelled_out); i++) {
-        if (spelled_out[i].escape != p[1]) continue;
+        if (spelled_out[i].escape != p[1] || !(spelled_out[i].flavors & 1 << flavor)) continue;
         const char *text = in_class ? spelled_out[i].in_class : spelled_out[i].alone;
         if (!text) return ERR("the pattern %s has \\%c inside [ ]", pattern, p[1]);
         str_add(out, "%s", text);
         return OK;
     }
-    str_add_bytes(out, p, escape_length(p));
+    bool property = p[1] == 'p' || p[1] == 'P', letter = (p[1] | 32) >= 'a' && (p[1] | 32) <= 'z';
+    if (flavor == REGEX_ONIGURUMA && letter &&
+        (!strchr(same_escapes, p[1]) || (property && p[2] != '{')))
+        return ERR("the pattern %s has \\%c, which is not supported", pattern, p[1]);
+    if (property)
+        add_property(p, out);
+    else
+        str_add_bytes(out, p, escape_length(p));
+    return OK;
+}
+
+/* Copies what begins a group of options, such as (?i: or (?m), as Oniguruma reads it: m is PCRE2's s,
+ * and options without a group of their own hold for all that follows up to the group's end, as one
+ * group: a(?i)b|c is a(?i:b|c). That is the same in PCRE2 where an alternative begins with them, and
+ * where none follows. @return in *len its length; 0: there is no such group. */
+static err spell_options(const char *pattern, const char *p, size_t *len, str *out) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOQRSTUVWXYZ-";
+    size_t n = str_starts(p, "(?") ? strspn(p + 2, letters) : 0;
+    *len = 0;
+    if (n == 0) return OK;
+    if (strspn(p + 2, "imx-") != n)
+        return ERR("the pattern %s has the options %.*s: only i, m and x are supported", pattern,
+                   (int)n, p + 2);
+    bool escaped = p > pattern + 1 && p[-2] == '\\';
+    bool begins = p == pattern || (strchr("(|", p[-1]) && !escaped);
+    if (p[2 + n] == ')' && !begins && strchr(p, '|'))
+        return ERR("the pattern %s has (?%.*s) inside an alternative, which is not supported; "
+                   "write (?%.*s:...)",
+                   pattern, (int)n, p + 2, (int)n, p + 2);
+    str_add(out, "(?");
+    for (size_t i = 2; i < n + 2; i++) str_add(out, "%c", p[i] == 'm' ? 's' : p[i]);
+    *len = n + 2;
+    return OK;
+}
+
+/* Refuses, outside of [ ], what Oniguruma reads in another way than PCRE2. */
+static err check_oniguruma(const char *pattern, const char *p) {
+    if (str_starts(p, "}+"))
+        return ERR("the pattern %s has }+, which repeats a repetition: not supported", pattern);
+    size_t digits = *p == '{' ? strspn(p + 1, "0123456789") : 0;
+    if (digits && str_starts(p + 1 + digits, "}?"))
+        return ERR("the pattern %s has {%.*s}?, which makes a repetition optional: not supported",
+                   pattern, (int)digits, p + 1);
+    if (str_starts(p, "(*")) return ERR("the pattern %s has (*, which is not supported", pattern);
     return OK;
 }
 
 static err spell_out(const char *pattern, regex_flavor flavor, str *out) {
-    bool in_class = false;
+    bool in_class = false, oniguruma = flavor == REGEX_ONIGURUMA;
     for (const char *p = pattern; *p; p++) {
         if (*p == '\\' && p[1]) {
-            TRY(spell_escape(pattern, p, in_class, out));
+            TRY(spell_escape(pattern, flavor, p, in_class, out));
             p += escape_length(p) - 1;
             continue;
         }
-        if (!in_class && flavor == REGEX_ONIGURUMA && str_starts(p, "}+"))
-            return ERR("the pattern %s has }+, which repeats a repetition: not supported", pattern);
+        if (!in_class && oniguruma) {
+            size_t options;
+            TRY(check_oniguruma(pattern, p));
+            TRY(spell_options(pattern, p, &options, out));
+            p += options;
+            if (str_starts(p, "{,") && strchr("0123456789", p[2]) && p[2]) {
+                str_add(out, "{0");
+                p++;
+            }
+        }
         if (in_class && (*p == '[' || str_starts(p, "&&")))
             return ERR("the pattern %s has a set inside a set, which is not supported", pattern);
         str_add_bytes(out, p, 1);
