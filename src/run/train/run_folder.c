@@ -8,7 +8,10 @@
  *          +--- error before, or found here by the next process (which was killed)
  *
  * Each arrow is a rename, so that a crash leaves one of these states; folder_open continues from any
- * of them. */
+ * of them.
+ *
+ * A folder that no run began in may hold files of its user under the names that a run writes: a config.yaml,
+ * another tokenizer. Such a folder is refused before anything in it changes, with or without --fresh. */
 #include "run_folder_internal.h"
 
 #include <errno.h>
@@ -25,11 +28,13 @@
 
 #define PREVIOUS ".previous"
 #define REMOVED  ".removed"
+#define LOCK     ".lock"
+#define TEXT_LOG "train.log"
 
 /* Files and folders that a run writes into its folder. */
 static const char *const entries[] = { "checkpoints", "weights",         "tb",
                                        "programs",    "config.yaml",     "metrics.jsonl",
-                                       "train.log",   "events.jsonl",    "tokenizer.json",
+                                       TEXT_LOG,      "events.jsonl",    "tokenizer.json",
                                        "profile",     OBSERVE_TIMETABLE, STATUS_FILE };
 
 /* Those, and the files of an imported model. @return NULL past the end */
@@ -68,12 +73,62 @@ static err remove_removed(const run_folder *f) {
 }
 
 static err lock_folder(run_folder *f) {
-    return io_lock_take(PATH_IN(f->path, ".lock"), f->path, &f->lock);
+    return io_lock_take(PATH_IN(f->path, LOCK), f->path, &f->lock);
+}
+
+/* ---- whose files these are ---------------------------------------------------------------------- */
+static bool is_empty(const char *path) {
+    char **names = NULL;
+    int n = 0;
+    int64_t bytes = 0;
+    err e = io_is_dir(path) ? io_list(path, &names, &n) : io_size(path, &bytes);
+    bool empty = !e && n == 0 && bytes == 0;
+    err_free(e);
+    io_list_free(names, n);
+    return empty;
+}
+
+/* Lists the entries that a run would overwrite. A folder prepared for the run is not refused: with a link to
+ * another disk for the checkpoints, or with a scheduler's log, which the run appends to. */
+static void list_overwritten(const char *path, str *out) {
+    const char *name;
+    for (int i = 0; (name = run_entry_at(i)); i++) {
+        if (!io_has(path, name) || !strcmp(name, TEXT_LOG) || is_empty(PATH_IN(path, name)))
+            continue;
+        str_add(out, "%s%s", out->len ? ", " : "", name);
+    }
+}
+
+/* A run signs the lock before it writes anything else. Copies of a run's folder may be without that file. */
+static err find_run(const char *path, bool *found) {
+    char *latest = NULL;
+    *found = (io_has(path, LOCK) && !is_empty(PATH_IN(path, LOCK))) || io_has(path, STATUS_FILE) ||
+             io_is_dir(PATH_IN(path, PREVIOUS));
+    if (*found) return OK;
+    TRY(ckpt_latest(path, &latest));
+    *found = latest != NULL;
+    free(latest);
+    return OK;
+}
+
+static err refuse_files_of_user(const char *path) {
+    bool is_run = false;
+    str names = { 0 };
+    list_overwritten(
+        path, &names); /* before the lock is read: a run that begins meanwhile has signed it */
+    err e = names.len ? find_run(path, &is_run) : OK;
+    if (!e && names.len && !is_run)
+        e = err_hint(ERR("%s is not the folder of a run, and a run would overwrite files in it: %s",
+                         path, names.text),
+                     "choose another run.dir, or move these files elsewhere");
+    str_free(&names);
+    return e;
 }
 
 err folder_open(run_folder *f, const char *path) {
     f->path = strdup(path);
     if (!io_is_dir(path)) return OK; /* made, and locked, when the run begins */
+    TRY(refuse_files_of_user(path));
     TRY(lock_folder(f));
     if (io_is_dir(PATH_IN(path, PREVIOUS))) {
         log_warn("%s: the run that was to replace this one had not taken a step; this one is back",
@@ -108,10 +163,12 @@ err folder_make_locked(run_folder *f) {
 }
 
 err folder_begin(run_folder *f, bool fresh) {
+    bool replaces = false;
     TRY(folder_make_locked(f));
+    if (fresh) TRY(find_run(f->path, &replaces));
     TRY(io_lock_sign(f->lock));
     TRY(ckpt_recover(f->path));
-    if (fresh) TRY(keep_previous_run(f));
+    if (replaces) TRY(keep_previous_run(f));
     f->handle = open(f->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (f->handle >= 0 && stat_folder(f->path, &f->id)) return OK;
     f->handle = MAX(f->handle, 0);
@@ -141,7 +198,7 @@ err folder_drop_previous(run_folder *f) {
 /* Whether .lock at the path names this process as the holder. Reading our own lock file would drop the lock:
  * only asked of another file. */
 static bool has_our_signature(const run_folder *f) {
-    const char *path = PATH_IN(f->path, ".lock"), *ours = io_lock_signature(f->lock);
+    const char *path = PATH_IN(f->path, LOCK), *ours = io_lock_signature(f->lock);
     char *text = NULL;
     err e = io_exists(path) ? io_read(path, 1 << 10, &text, NULL) : OK;
     bool same = !e && text && *ours && strcmp(text, ours) == 0;
