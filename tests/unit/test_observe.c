@@ -117,6 +117,25 @@ static void events_stay(void **state) {
     free(text);
 }
 
+/* A power failure cut off the end of the last event, or its newline alone. */
+static void events_after_a_cut_begin_a_line(void **state) {
+    static const char whole[] = "{\"event\":\"a\"}\n{\"event\":\"b\"}";
+    char path[128], *text = NULL;
+    snprintf(path, sizeof path, "%s/events.jsonl", (char *)*state);
+    for (size_t cut = 0; cut < 5; cut += 4) {
+        observe *o = NULL;
+        assert_ok(io_write(path, whole, strlen(whole) - cut));
+        assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 1 }, &o));
+        assert_ok(observe_event(o, "resume", 1, NULL));
+        observe_close(o);
+        assert_ok(io_read(path, 4096, &text, NULL));
+        assert_true(str_starts(text, "{\"event\":\"a\"}\n{\"event\":\""));
+        assert_non_null(strstr(text, "}\n{\"event\":\"resume\","));
+        assert_int_equal(!cut, strstr(text, "\"b\"") != NULL);
+        free(text);
+    }
+}
+
 static void missing_folder_is_an_error(void **state) {
     observe *o = NULL;
     err e = observe_open(&(observe_options){ .dir = "/nonexistent/run" }, &o);
@@ -252,6 +271,7 @@ int main(void) {
         T(resume_takes_out_later_steps),
         T(resume_after_a_missing_newline),
         T(events_stay),
+        T(events_after_a_cut_begin_a_line),
         T(a_full_disk_delays_lines),
         T(missing_folder_is_an_error),
         T(line_fits_the_width),

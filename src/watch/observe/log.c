@@ -165,6 +165,28 @@ static err drop_later_metrics(observe *o, int64_t first) {
     return e;
 }
 
+/* Ends the last line of the events where a power failure left none of its end: the next event would run into it. Half
+ * a line is dropped, a whole event stays. */
+static err end_last_event(const char *path) {
+    if (!io_exists(path)) return OK;
+    io_mapping m;
+    TRY(io_map(path, &m));
+    const char *text = (const char *)m.data, *newline = text ? memrchr(text, '\n', m.size) : NULL;
+    size_t ended = newline ? (size_t)(newline - text) + 1 : 0, rest = m.size - ended;
+    str kept = { 0 };
+    if (rest) str_add_bytes(&kept, text, ended);
+    json_t *event = rest ? json_loadb(text + ended, rest, 0, NULL) : NULL;
+    if (event) {
+        str_add_bytes(&kept, text + ended, rest);
+        str_add(&kept, "\n");
+    }
+    json_decref(event);
+    io_unmap(&m);
+    err e = rest ? io_write(path, kept.text ? kept.text : "", kept.len) : OK;
+    str_free(&kept);
+    return e;
+}
+
 /* ---- the logs ------------------------------------------------------------------------------ */
 /* The mount point of a disk that was unmounted is another folder. */
 static bool is_own_folder(const observe *o) {
@@ -197,6 +219,7 @@ err observe_open(const observe_options *options, observe **out) {
     observe_take_folder(o);
     TRY_CLEAN(drop_later_metrics(o, options->first_step));
     TRY_CLEAN(io_append_open(o->metrics.path, &o->metrics.fd));
+    TRY_CLEAN(end_last_event(o->events.path));
     TRY_CLEAN(io_append_open(o->events.path, &o->events.fd));
     if (options->tensorboard) TRY_CLEAN(tb_open(options, &o->tb));
     if (options->gpu) o->gpu = nvml_open(options->nvml, options->gpu_index);
