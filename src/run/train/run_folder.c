@@ -29,19 +29,24 @@
 #define PREVIOUS ".previous"
 #define REMOVED  ".removed"
 #define LOCK     ".lock"
-#define TEXT_LOG "train.log"
 
 /* Files and folders that a run writes into its folder. */
-static const char *const entries[] = { "checkpoints", "weights",         "tb",
-                                       "programs",    "config.yaml",     "metrics.jsonl",
-                                       TEXT_LOG,      "events.jsonl",    "tokenizer.json",
-                                       "profile",     OBSERVE_TIMETABLE, STATUS_FILE };
+typedef struct run_entry {
+    const char *name; /* NULL: past the end */
+    bool of_run; /* one that no run wrote is refused; others are folders, or are only appended to */
+} run_entry;
+static const run_entry entries[] = {
+    { "checkpoints", false },    { "weights", false },       { "tb", false },
+    { "programs", false },       { "profile", false },       { "train.log", false },
+    { "config.yaml", true },     { "metrics.jsonl", true },  { "events.jsonl", true },
+    { OBSERVE_TIMETABLE, true }, { "tokenizer.json", true }, { STATUS_FILE, true },
+};
 
-/* Those, and the files of an imported model. @return NULL past the end */
-static const char *run_entry_at(int i) {
+/* Those, and the files of an imported model. */
+static run_entry run_entry_at(int i) {
     const int n = (int)COUNT_OF(entries);
     const hf_kept_file *k = i < n ? NULL : hf_kept_file_at(i - n);
-    return i < n ? entries[i] : k ? k->ours : NULL;
+    return i < n ? entries[i] : (run_entry){ k ? k->ours : NULL, true };
 }
 
 /* Moves an entry of the folder `from` to the folder `to`, over what is there. */
@@ -55,14 +60,16 @@ static err keep_previous_run(run_folder *f) {
     const char *previous = PATH_IN(f->path, PREVIOUS);
     TRY(io_make_dirs(previous));
     f->has_previous = true;
-    for (int i = 0; run_entry_at(i); i++) TRY(move_entry(f, f->path, previous, run_entry_at(i)));
+    for (int i = 0; run_entry_at(i).name; i++)
+        TRY(move_entry(f, f->path, previous, run_entry_at(i).name));
     return OK;
 }
 
 /* Removes everything that the new run wrote, whether or not the earlier one had such a file. */
 static err restore_previous(run_folder *f) {
     const char *previous = PATH_IN(f->path, PREVIOUS);
-    for (int i = 0; run_entry_at(i); i++) TRY(move_entry(f, previous, f->path, run_entry_at(i)));
+    for (int i = 0; run_entry_at(i).name; i++)
+        TRY(move_entry(f, previous, f->path, run_entry_at(i).name));
     TRY(io_remove_tree(f->path, previous));
     f->has_previous = false;
     return OK;
@@ -78,24 +85,20 @@ static err lock_folder(run_folder *f) {
 
 /* ---- whose files these are ---------------------------------------------------------------------- */
 static bool is_empty(const char *path) {
-    char **names = NULL;
-    int n = 0;
     int64_t bytes = 0;
-    err e = io_is_dir(path) ? io_list(path, &names, &n) : io_size(path, &bytes);
-    bool empty = !e && n == 0 && bytes == 0;
+    err e = io_size(path, &bytes);
+    bool empty = !e && bytes == 0;
     err_free(e);
-    io_list_free(names, n);
     return empty;
 }
 
-/* Lists the entries that a run would overwrite. A folder prepared for the run is not refused: with a link to
- * another disk for the checkpoints, or with a scheduler's log, which the run appends to. */
-static void list_overwritten(const char *path, str *out) {
-    const char *name;
-    for (int i = 0; (name = run_entry_at(i)); i++) {
-        if (!io_has(path, name) || !strcmp(name, TEXT_LOG) || is_empty(PATH_IN(path, name)))
-            continue;
-        str_add(out, "%s%s", out->len ? ", " : "", name);
+/* Lists the files that a run would change and may not be those of one. A folder prepared for the run is not refused:
+ * with a folder for the checkpoints, or with a scheduler's log. */
+static void list_changed(const char *path, str *out) {
+    run_entry k;
+    for (int i = 0; (k = run_entry_at(i)).name; i++) {
+        if (!k.of_run || !io_has(path, k.name) || is_empty(PATH_IN(path, k.name))) continue;
+        str_add(out, "%s%s", out->len ? ", " : "", k.name);
     }
 }
 
@@ -114,11 +117,11 @@ static err find_run(const char *path, bool *found) {
 static err refuse_files_of_user(const char *path) {
     bool is_run = false;
     str names = { 0 };
-    list_overwritten(
-        path, &names); /* before the lock is read: a run that begins meanwhile has signed it */
+    list_changed(path,
+                 &names); /* before the lock is read: a run that begins meanwhile has signed it */
     err e = names.len ? find_run(path, &is_run) : OK;
     if (!e && names.len && !is_run)
-        e = err_hint(ERR("%s is not the folder of a run, and a run would overwrite files in it: %s",
+        e = err_hint(ERR("%s is not the folder of a run, and a run would change files in it: %s",
                          path, names.text),
                      "choose another run.dir, or move these files elsewhere");
     str_free(&names);
