@@ -98,8 +98,23 @@ static err raise_error(trainer *t, monitor_id id, const char *what, err e) {
     return raised;
 }
 
-/* @param e of the save: freed. */
-static err report_failed(trainer *t, err e) {
+/* Finds the step after which the next full save is begun: the retry, a regular one before it, or the last step. A
+ * batch that grows meanwhile may bring one that is due in tokens earlier, and one that is due in time cannot be foreseen.
+ * @param polled what is due after this step is not begun yet. */
+static int64_t next_attempt(const trainer *t, bool polled) {
+    const int64_t end = MIN(t->saves.retry_at, t->len.stop), in_step = trainer_step_tokens(t);
+    cadences every = t->len.every;
+    int64_t step = t->state.step + 1, tokens = t->state.tokens + in_step;
+    if (polled && t->last.due.save) return t->state.step;
+    while (step < end && !cadences_due(&every, step, tokens, in_step, 0).save) {
+        step++;
+        tokens += in_step;
+    }
+    return MIN(step, end);
+}
+
+/* @param e of the save: freed. @param polled as in next_attempt. */
+static err report_failed(trainer *t, err e, bool polled) {
     run_saves *s = &t->saves;
     int64_t wait = (int64_t)1 << MIN(s->failures, 6);
     bool ends;
@@ -117,7 +132,7 @@ static err report_failed(trainer *t, err e) {
         str_add(&what, "of step %lld", (long long)s->saved);
     else
         str_add(&what, "none");
-    str_add(&what, ", and it is tried again after step %lld", (long long)s->retry_at);
+    str_add(&what, ", and it is tried again after step %lld", (long long)next_attempt(t, polled));
     if (!is_first_rank(t) && !err_is_echo(e)) { /* the rank that failed reports it */
         log_mute_thread(false);
         log_warn("step %lld: %s. %s", (long long)t->state.step, what.text, err_remedy(e));
@@ -215,7 +230,7 @@ err saving_after_step(trainer *t, const due_events *due) {
     if (!full && !due->weights) return OK;
     if (full && s->saved == t->state.step) return OK;
     err e = begin_save(t, full ? CKPT_FULL : CKPT_WEIGHTS, false);
-    return e ? report_failed(t, e) : OK;
+    return e ? report_failed(t, e, false) : OK;
 }
 
 err saving_poll(trainer *t) {
@@ -223,7 +238,7 @@ err saving_poll(trainer *t) {
     TRY(poll_uploads(t));
     if (!t->saves.saver) return OK;
     err e = ckpt_saver_poll(t->saves.saver, &report);
-    if (e) return report_failed(t, e);
+    if (e) return report_failed(t, e, true);
     return report.completed ? report_completed(t, &report) : OK;
 }
 
@@ -231,7 +246,7 @@ err saving_settle(trainer *t) {
     ckpt_report report;
     if (!t->saves.saver) return OK;
     err e = ckpt_saver_wait(t->saves.saver, &report);
-    if (e) return report_failed(t, e);
+    if (e) return report_failed(t, e, true);
     return report.completed ? report_completed(t, &report) : OK;
 }
 

@@ -150,8 +150,7 @@ static err take_losses(void *ctx, int micro) {
     return OK;
 }
 
-/* @return the tokens of the last step that was queued. */
-static int64_t trainer_step_tokens(const trainer *t) {
+int64_t trainer_step_tokens(const trainer *t) {
     return t->last.micros * trainer_micro_rows(t) * t->len.seq;
 }
 

@@ -49,6 +49,8 @@ err trainer_repeat_step(trainer *t, str *finding) MUST_USE;
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
  * step it calls `finish`, if the previous step is still in flight. */
 err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) MUST_USE;
+/* @return the tokens of the last step that was queued. */
+int64_t trainer_step_tokens(const trainer *t);
 /* Waits for the last step. @return an error when its loss or gradient was not finite and no loss
  * scale can mend it. */
 err trainer_finish_step(trainer *t, observe_step *s) MUST_USE;
