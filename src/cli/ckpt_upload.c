@@ -43,7 +43,7 @@ static err upload_run(const char *run, const char *url) {
         print_upload(&done, url);
         any = true;
     }
-    return any ? OK : err_hint(ERR("%s holds no checkpoint", run), "give a run folder: runs/tiny");
+    return any ? OK : ckpt_missing(run, "give a run folder: runs/tiny");
 }
 
 static err run_upload(const cli_subcommand *self, int argc, char **argv) {

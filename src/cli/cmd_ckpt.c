@@ -43,8 +43,7 @@ static err list_folder(const char *path, ckpt_entries *out) {
     sort_array(out->at, (size_t)out->n, sizeof *out->at, compare_entries);
     if (out->n) return OK;
     ckpt_entries_free(out);
-    return err_hint(ERR("%s holds no checkpoint", path),
-                    "give a run folder, such as runs/tiny, or a checkpoint inside one");
+    return ckpt_missing(path, "give a run folder, such as runs/tiny, or a checkpoint inside one");
 }
 
 /* ---- in an object store --------------------------------------------------------------------------- */

@@ -414,6 +414,11 @@ err ckpt_list(const char *run_dir, ckpt_kind kind, int64_t **steps, int *n) MUST
 /* @return the folder of a step, owned (free). */
 char *ckpt_path(const char *run_dir, ckpt_kind kind, int64_t step);
 char *ckpt_root(const char *run_dir, ckpt_kind kind); /* the folder of this kind, owned (free) */
+/* The folder inside a run's that keeps the run which `train --fresh` replaces, until the new one has taken a step. */
+#define CKPT_PREVIOUS ".previous"
+/* @return the error that a run has no checkpoint. Names where its earlier run is, if it has one.
+ * @param remedy where it has none */
+err ckpt_missing(const char *run_dir, const char *remedy) MUST_USE;
 /* Finds the newest complete checkpoint that a run could continue from. @param path owned (free); NULL when
  * there is none. */
 err ckpt_latest(const char *run_dir, char **path) MUST_USE;

@@ -26,6 +26,17 @@ static err newest_of_any_kind(const char *run, char **path) {
     return ckpt_newest_whole(run, CKPT_FULL, NULL, path);
 }
 
+err ckpt_missing(const char *run_dir, const char *remedy) {
+    if (!io_is_dir(PATH_IN(run_dir, CKPT_PREVIOUS)))
+        return err_hint(ERR("%s holds no checkpoint", run_dir), "%s", remedy);
+    return err_hint(
+        ERR("%s holds no checkpoint: its run was to be replaced, is kept in %s/%s, and the new "
+            "one has not taken a step",
+            run_dir, run_dir, CKPT_PREVIOUS),
+        "give that folder; if the new run was killed, the next `ingot train` there "
+        "restores the earlier one");
+}
+
 err ckpt_find(const char *run, char **path) {
     *path = NULL;
     if (!io_is_dir(run))
@@ -37,8 +48,8 @@ err ckpt_find(const char *run, char **path) {
     }
     TRY(newest_of_any_kind(run, path));
     if (!*path)
-        return err_hint(ERR("%s holds no checkpoint", run),
-                        "train it first (ingot train), or ingot import a Hugging Face folder");
+        return ckpt_missing(run,
+                            "train it first (ingot train), or ingot import a Hugging Face folder");
     return OK;
 }
 

@@ -26,9 +26,8 @@
 #include "observe/observe.h"
 #include "observe/status.h"
 
-#define PREVIOUS ".previous"
-#define REMOVED  ".removed"
-#define LOCK     ".lock"
+#define REMOVED ".removed"
+#define LOCK    ".lock"
 
 /* Files and folders that a run writes into its folder. */
 typedef struct run_entry {
@@ -57,7 +56,7 @@ static err move_entry(const run_folder *f, const char *from, const char *to, con
 }
 
 static err keep_previous_run(run_folder *f) {
-    const char *previous = PATH_IN(f->path, PREVIOUS);
+    const char *previous = PATH_IN(f->path, CKPT_PREVIOUS);
     TRY(io_make_dirs(previous));
     f->has_previous = true;
     for (int i = 0; run_entry_at(i).name; i++)
@@ -67,7 +66,7 @@ static err keep_previous_run(run_folder *f) {
 
 /* Removes everything that the new run wrote, whether or not the earlier one had such a file. */
 static err restore_previous(run_folder *f) {
-    const char *previous = PATH_IN(f->path, PREVIOUS);
+    const char *previous = PATH_IN(f->path, CKPT_PREVIOUS);
     for (int i = 0; run_entry_at(i).name; i++)
         TRY(move_entry(f, previous, f->path, run_entry_at(i).name));
     TRY(io_remove_tree(f->path, previous));
@@ -106,7 +105,7 @@ static void list_changed(const char *path, str *out) {
 static err find_run(const char *path, bool *found) {
     char *latest = NULL;
     *found = (io_has(path, LOCK) && !is_empty(PATH_IN(path, LOCK))) || io_has(path, STATUS_FILE) ||
-             io_is_dir(PATH_IN(path, PREVIOUS));
+             io_is_dir(PATH_IN(path, CKPT_PREVIOUS));
     if (*found) return OK;
     TRY(ckpt_latest(path, &latest));
     *found = latest != NULL;
@@ -133,7 +132,7 @@ err folder_open(run_folder *f, const char *path) {
     if (!io_is_dir(path)) return OK; /* made, and locked, when the run begins */
     TRY(refuse_files_of_user(path));
     TRY(lock_folder(f));
-    if (io_is_dir(PATH_IN(path, PREVIOUS))) {
+    if (io_is_dir(PATH_IN(path, CKPT_PREVIOUS))) {
         log_warn("%s: the run that was to replace this one had not taken a step; this one is back",
                  path);
         TRY(restore_previous(f));
@@ -180,7 +179,7 @@ err folder_begin(run_folder *f, bool fresh) {
 
 err folder_drop_previous(run_folder *f) {
     if (!f->has_previous) return OK;
-    err e = io_rename(PATH_IN(f->path, PREVIOUS), PATH_IN(f->path, REMOVED));
+    err e = io_rename(PATH_IN(f->path, CKPT_PREVIOUS), PATH_IN(f->path, REMOVED));
     TRY(e);
     f->has_previous = false;
     return remove_removed(f);
@@ -249,7 +248,7 @@ folder_state folder_look(run_folder *f) {
 void folder_close(run_folder *f) {
     if (f->handle) close(f->handle);
     err e = f->has_previous ? restore_previous(f) : OK;
-    if (e) log_warn("%s: the earlier run is in %s: %s", f->path, PREVIOUS, err_message(e));
+    if (e) log_warn("%s: the earlier run is in %s: %s", f->path, CKPT_PREVIOUS, err_message(e));
     err_free(e);
     io_lock_free(f->lock);
     free(f->path);
