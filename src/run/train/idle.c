@@ -52,8 +52,22 @@ static err check_ranks(const trainer *t, bool log) {
     return OK;
 }
 
+/* A run that is restarted by the same command may have passed the steps to profile. */
+static err check_profile(const trainer *t, bool log) {
+    const train_options *o = t->opt;
+    if (o->profile_from > t->len.stop && !(t->len.clock.budget > 0))
+        return err_hint(ERR_USAGE("--profile: the run ends after step %lld, before step %lld",
+                                  (long long)t->len.stop, (long long)o->profile_from),
+                        "give steps from 1 to %lld", (long long)t->len.stop);
+    if (log && o->profile_from && o->profile_to <= t->state.step)
+        log_warn("--profile: the run continues after step %lld: none of the steps %lld-%lld runs",
+                 (long long)t->state.step, (long long)o->profile_from, (long long)o->profile_to);
+    return OK;
+}
+
 err trainer_check_idle(const trainer *t) {
     bool log = is_first_rank(t);
+    TRY(check_profile(t, log));
     TRY(model_check_idle(t->cfg, &t->mc, log));
     TRY(check_schedule(t, log));
     TRY(check_growth(t, log));
