@@ -1,19 +1,39 @@
 /* Options that this run leaves without an effect, for reasons that the option table cannot know: the model of the
  * preset or the checkpoint, the length of the run in steps or tokens, the number of ranks. */
+#include "setup_internal.h"
 #include "trainer_internal.h"
 
 #include <stdio.h>
+
+/* A decay that is longer than what the warm-up leaves is cut. Percentages of a few steps are rounded, so that one step
+ * more is not an error; a warm-up that leaves nothing is one of its own. */
+static err check_decay(const trainer *t, const char *unit, bool log) {
+    const schedule *s = &t->len.sched;
+    const int64_t step = t->len.in_tokens ? t->len.ramp.full * t->len.seq : 1;
+    const int64_t needed = s->warmup + s->decay_length;
+    static const char option[] = "lr_scheduler.decay";
+    bool falls_at_end = sched_kind_traits[s->kind] & SCHED_FALLS_AT_END;
+    char needs[128];
+    if (!falls_at_end || needed <= s->end + step || s->warmup > s->end) return OK;
+    if (recipe_decides(t, option)) return OK;
+    snprintf(needs, sizeof needs,
+             "a schedule of at least %lld %s, for the warm-up and the decay; it has %lld",
+             (long long)needed, unit, (long long)s->end);
+    return config_refuse_idle(t->cfg, option, "training.steps", log, needs);
+}
 
 static err check_schedule(const trainer *t, bool log) {
     const config *c = t->cfg;
     char needs[128];
     const char *unit = t->len.in_tokens ? "tokens" : "steps";
-    if (t->len.sched.warmup > t->len.sched.end && !(t->len.clock.budget > 0)) {
+    const bool timed = t->len.clock.budget > 0;
+    if (t->len.sched.warmup > t->len.sched.end && !timed) {
         snprintf(needs, sizeof needs, "a %s longer than the warm-up of %lld %s; it has %lld",
                  t->len.sched.end < t->len.sched.total ? "schedule" : "run",
                  (long long)t->len.sched.warmup, unit, (long long)t->len.sched.end);
         TRY(config_refuse_idle(c, "lr_scheduler.warmup", "training.steps", log, needs));
     }
+    if (!timed) TRY(check_decay(t, unit, log));
     int64_t batch = t->len.ramp.full * t->len.seq;
     if (t->len.in_tokens && t->len.sched.total < batch) {
         snprintf(needs, sizeof needs, "a run of at least one batch, %lld tokens; it has %lld",

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-static const char by[] = "optimizer.recipe=fast";
+static const char by[] = "optimizer.recipe=fast", from_checkpoint[] = "checkpoint";
 
 /* Rates are those of batches of 65,536 tokens: with another batch they are multiplied by the square root of the ratio. */
 enum { BASE_BATCH = 65536 };
@@ -122,6 +122,11 @@ static err check_given(const config *c) {
     return OK;
 }
 
+bool recipe_decides(const trainer *t, const char *name) {
+    const char *where = config_where(t->cfg, name);
+    return t->recipe == CFG_RECIPE_FAST && (!strcmp(where, by) || !strcmp(where, from_checkpoint));
+}
+
 static err choose_settings(const trainer *t, config *c) {
     char batch[32];
     str text = { 0 };
@@ -147,7 +152,7 @@ static err keep_settings(const json_t *saved, config *c) {
     for (int i = 0; i < config_option_count(); i++) {
         const char *name = config_option_name(i);
         const char *text = json_string_value(json_object_get(saved, name));
-        if (text && is_decided(name)) TRY(config_choose(c, name, text, "checkpoint"));
+        if (text && is_decided(name)) TRY(config_choose(c, name, text, from_checkpoint));
     }
     return OK;
 }

@@ -34,6 +34,8 @@ err trainer_write_programs(const trainer *t) MUST_USE;
 
 /* recipe.c: fills in the optimizer and its schedules where the config leaves them open. After trainer_set_batch. */
 err recipe_choose(trainer *t) MUST_USE;
+/* @return whether an option has the value that recipe_choose gave it. */
+bool recipe_decides(const trainer *t, const char *name);
 /* Appends what was chosen, and why. */
 void recipe_describe(const trainer *t, str *out);
 
