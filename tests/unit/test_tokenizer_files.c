@@ -347,8 +347,17 @@ static void test_splits(void **state) {
 
 #define ADDED_MODEL                                                                                \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]},\"added_tokens\":[{"          \
-    "\"id\":1,\"content\":\"%s\",\"lstrip\":true,\"rstrip\":true,\"single_word\":false,"           \
+    "\"id\":1,\"content\":\"%s\",\"lstrip\":%s,\"rstrip\":%s,\"single_word\":%s,"                  \
     "\"normalized\":false,\"special\":false}]}"
+
+static void check_added(const char *folder, const char *content, bool single_word, bool strips,
+                        const char *input, const int32_t *want, size_t n) {
+    str text = { 0 };
+    const char *strip = strips ? "true" : "false";
+    str_add(&text, ADDED_MODEL, content, strip, strip, single_word ? "true" : "false");
+    check_edited(folder, text.text, input, want, n);
+    str_free(&text);
+}
 
 /* White space that one added token took is not another one. */
 static void test_added_spaces(void **state) {
@@ -362,12 +371,24 @@ static void test_added_spaces(void **state) {
         { " ", "a \n a", { 0, 1, 0 }, 3 },
         { "x", " x  xa", { 1, 1, 0 }, 3 },
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        check_added(*state, cases[i].content, false, true, cases[i].input, cases[i].want,
+                    cases[i].n);
+}
+
+/* A token that is a word by itself is not found beside characters of words, framed letters included. */
+static void test_single_words(void **state) {
+    static const int32_t found[] = { 1 };
+    static const char *const beside[] = { "\u24b6", "\U0001F130", "\U0001F150", "\U0001F189",
+                                          "\u0301", "\u200d",     "_" };
+    for (size_t i = 0; i < COUNT_OF(beside); i++) {
         str text = { 0 };
-        str_add(&text, ADDED_MODEL, cases[i].content);
-        check_edited(*state, text.text, cases[i].input, cases[i].want, cases[i].n);
+        str_add(&text, "x%s", beside[i]);
+        check_added(*state, "x", true, false, text.text, found, 0);
         str_free(&text);
     }
+    check_added(*state, "x", true, false, "x\u00b2", found, 1);
+    check_added(*state, "x", true, false, "\U0001F16Ax", found, 1);
 }
 
 /* ---- damage ------------------------------------------------------------------------------------------ */
@@ -436,7 +457,7 @@ int main(void) {
         IN_FOLDER(test_refused),      IN_FOLDER(test_refused_tiktoken),
         IN_FOLDER(test_llama3),       IN_FOLDER(test_damage),
         IN_FOLDER(test_models),       IN_FOLDER(test_splits),
-        IN_FOLDER(test_added_spaces),
+        IN_FOLDER(test_added_spaces), IN_FOLDER(test_single_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,10 +64,17 @@ static const added_token *longest_at(const added_set *s, const char *text, size_
 
 /* ---- around a match ------------------------------------------------------------------------------- */
 
+/* Symbols that are Alphabetic: letters in circles and squares. */
+static bool is_framed_letter(uint32_t cp) {
+    return (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
+           (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189);
+}
+
+/* As \w of Rust's regular expressions, with which Hugging Face looks around added tokens. */
 static bool is_word(uint32_t cp) {
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
     return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC ||
-           cp == 0x200C || cp == 0x200D || (cp >= 0x24B6 && cp <= 0x24E9);
+           cp == 0x200C || cp == 0x200D || is_framed_letter(cp);
 }
 
 static bool stands_alone(const char *text, size_t n, size_t start, size_t end) {
