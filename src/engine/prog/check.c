@@ -133,7 +133,7 @@ static const char *name_of(const trace_entry *e) {
 
 static err disagreement_error(const trace *t, int r, int q) {
     const trace_entry *a = next_of(&t[r]), *b = next_of(&t[q]);
-    return ERR("rank %d is at a %s over %lld elements (%s:%d), but rank %d is at %s (%s:%d): they "
+    return ERR("rank %d is at %s over %lld elements (%s:%d), but rank %d is at %s (%s:%d): they "
                "would wait for each other forever",
                r, name_of(a), (long long)a->elements, a->site.file, a->site.line, q, name_of(b),
                b ? b->site.file : "-", b ? b->site.line : 0);
