@@ -29,8 +29,8 @@ size_t control_group_least(const char *controller, size_t (*of)(const char *fold
     size_t least = SIZE_MAX;
     char line[1024], folder[1152];
     FILE *f = fopen("/proc/self/cgroup", "r");
-    while (f && fgets(line, sizeof line,
-                      f)) { /* number:controllers:path, without controllers in version 2 */
+    /* lines are number:controllers:path, without controllers in version 2 */
+    while (f && fgets(line, sizeof line, f)) {
         char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
         if (!path) continue;
         *path++ = '\0';

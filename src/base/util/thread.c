@@ -109,8 +109,7 @@ static void wake_workers(pool *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A group may have time on more cores than its share adds up to; what is left of a core is left, since threads that wait for
- * one another wait for the one whose time is used up. */
+/* Rounded down: a thread more would use up the group's time, and the others would wait for it. */
 static size_t cores_of_share(size_t share, size_t period) {
     return share == SIZE_MAX || period == SIZE_MAX || !period ? SIZE_MAX : MAX(share / period, 1);
 }

@@ -64,10 +64,10 @@ static const added_token *longest_at(const added_set *s, const char *text, size_
 
 /* ---- around a match ------------------------------------------------------------------------------- */
 
-/* Symbols that are Alphabetic: letters in circles and squares. */
 static bool is_framed_letter(uint32_t cp) {
-    return (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
-           (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189);
+#define HOLDS(first, last) || (cp >= 0x##first && cp <= 0x##last)
+    return false FRAMED_LETTERS(HOLDS);
+#undef HOLDS
 }
 
 /* As \w of Rust's regular expressions, with which Hugging Face looks around added tokens. */

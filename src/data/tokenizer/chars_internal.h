@@ -52,4 +52,8 @@ void alphabet_from_bytes(const char *bytes, size_t n, str *out);
 bool base64_to_bytes(const char *s, size_t n, str *out);
 void base64_from_bytes(const char *bytes, size_t n, str *out);
 
+/* Letters in circles and squares: symbols by their category, but Alphabetic, and so characters of words. */
+#define FRAMED_LETTERS(RANGE)                                                                      \
+    RANGE(24b6, 24e9) RANGE(1f130, 1f149) RANGE(1f150, 1f169) RANGE(1f170, 1f189)
+
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tokenizer/chars_internal.h"
 #include "tokenizer/regex_internal.h"
 
 struct regex {
@@ -32,9 +33,8 @@ struct regex_work {
     "\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}"        \
     "\\x{3001}-\\x{d7ff}\\x{e000}-\\x{10ffff}"
 /* Letters, marks, digits, connectors, and the symbols that are Alphabetic. */
-#define WORDS                                                                                      \
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-"         \
-    "\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define CHARACTER_RANGE(first, last) "\\x{" #first "}-\\x{" #last "}"
+#define WORDS                        "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}" FRAMED_LETTERS(CHARACTER_RANGE)
 /* Outside of [ ], Oniguruma has a table of its own for Latin-1, with superscripts and fractions. */
 #define ONIGURUMA_WORDS        WORDS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define RUST_WORDS             WORDS "\\x{200c}\\x{200d}"

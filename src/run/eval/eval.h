@@ -233,13 +233,13 @@ err generation_step(generation *d) MUST_USE;
 /* Calls add for 0 ... n - 1, each when there is a slot, and ends when all sequences have ended. */
 err generation_run(generation *d, int64_t n, err (*add)(void *ctx, int64_t i), void *ctx) MUST_USE;
 
+/* Appends the ids of a prompt, with special tokens and after the tokenizer's prefix. A prompt without ids, such as an empty
+ * text, becomes the token that ends a document, after which a new one begins. */
+err prompt_encode(const tokenizer *t, const char *text, size_t n, token_ids *out) MUST_USE;
 /* Generates up to `tokens` tokens after the prompt and passes each to emit as it is made; emit returns
  * false to stop. The prompt holds at least one token. The same seed gives the same text. @param out may be NULL */
 err generate(generation *d, const int32_t *prompt, int64_t n, const sample_options *o,
              bool (*emit)(void *ctx, int32_t token), void *ctx, generated *out) MUST_USE;
-/* Appends the ids of a prompt, with special tokens and after the tokenizer's prefix. One of no ids, such as an empty text, becomes the
- * token that ends a document: what follows it begins one. */
-err prompt_encode(const tokenizer *t, const char *text, size_t n, token_ids *out) MUST_USE;
 /* The same in text; emit gets whole characters as they are made. o->stop is
  * not read: the tokenizer's end of a document stops. */
 err generate_text(generation *d, const tokenizer *t, const char *prompt, const sample_options *o,
