@@ -254,7 +254,9 @@ static void cap_logits_reference(op_case *c) {
     { 200, 384, 1536, .variant = 4 }, { 33, 64, 40, .variant = 2, .modes = MODE_F32 },             \
     { 64, 64, 64, .variant = 5, .modes = MODE_BF16 },                                              \
     /* as many rows as generation has */                                                           \
-    { 1, 768, 2304, .variant = 4 }, { 2, 4096, 30, .variant = 4 }, { 3, 264, 129 }, { 8, 2048, 768 }
+    { 1, 768, 2304, .variant = 4 }, { 2, 4096, 30, .variant = 4 }, { 3, 264, 129 }, { 8, 2048, 768 },                \
+    /* and more columns than blocks take at once */                                                \
+    { 1, 2056, 2125, .modes = MODE_BF16, .when = ALWAYS }, { 5, 264, 8500, .modes = MODE_BF16 | MODE_F32 }
 
 /* GEMMs on the CPU round their operands as a GPU does; only the order of sums differs. */
 const op_spec linear_specs[] = {

@@ -80,11 +80,13 @@ struct clamped_gate {
     }
 };
 
+/* Grid: rows x parts of the columns. */
 template <class A, class GATE>
 static __global__ void __launch_bounds__(THREADS) gated(A gu, A y, int f, GATE by) {
     int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
+    int first = (blockIdx.y * THREADS + threadIdx.x) * EIGHT, next = gridDim.y * THREADS * EIGHT;
     await_previous();
-    for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
+    for (int col = first; col < f; col += next) {
         float gate[8], up[8];
         gu.load(g + col, g + f, gate);
         gu.load(u + col, u + f, up);
@@ -115,9 +117,10 @@ static __global__ void __launch_bounds__(THREADS)
 template <class GATE> static void run_gated(const op_call *c, GATE by) {
     const tensor *gu = &c->in[0], *y = &c->out[0], *all[] = { gu, y };
     int f = (int)y->dim[1];
-    WITH_TYPE(common_type(f, all, 2),
-              LAUNCH(cuda_of(c), { blocks_for(y->dim[0], 1), THREADS, 0, true }, gated<A, GATE>,
-                     A(*gu, f), A(*y, f), f, by));
+    bool few = y->dim[0] < cuda_of(c)->device->sms; /* rows: their columns are divided too */
+    dim3 blocks(blocks_for(y->dim[0], 1), few ? blocks_for(f, THREADS * EIGHT) : 1);
+    WITH_TYPE(common_type(f, all, 2), LAUNCH(cuda_of(c), { blocks, THREADS, 0, true },
+                                             gated<A, GATE>, A(*gu, f), A(*y, f), f, by));
 }
 
 template <class GATE> static void run_gated_bwd(const op_call *c, GATE by) {

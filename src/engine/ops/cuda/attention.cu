@@ -286,12 +286,12 @@ static void cuda_attention_block(const op_call *c) {
 }
 
 /* ---- decoding ---------------------------------------------------------------------------------- */
-/* Copies k|v of each token to its row of the cache. Grid: tokens; block: 128 threads over the columns. */
+/* Copies k|v of each token to its row of the cache. Grid: tokens x columns; a thread has one element. */
 static __global__ void store_keys(att a, void *cache, int cache_t) {
     int64_t row = blockIdx.x;
-    int width = 2 * a.kv * a.dim;
+    int width = 2 * a.kv * a.dim, c = blockIdx.y * blockDim.x + threadIdx.x;
     await_previous();
-    for (int c = threadIdx.x; c < width; c += blockDim.x)
+    if (c < width)
         write1(cache, cache_t, last_key(a, row) * width + c,
                read1(a.qkv, a.qkv_t, row * a.stride + a.q * a.dim + c));
 }
@@ -309,7 +309,9 @@ static void cuda_attention_cached(const op_call *c) {
     a.chunk = c->attr.heads.chunk;
     if (a.n <= FEW_TOKENS) a.set = 1; /* most likely of several sequences, which lie apart */
     const tensor *cache = &c->in[1];
-    LAUNCH(cuda_of(c), { (unsigned)a.n, 128, 0, true }, store_keys, a, cache->data, cache->dt);
+    enum { BLOCK = 128 };
+    dim3 elements((unsigned)a.n, blocks_for(cache->dim[1], BLOCK));
+    LAUNCH(cuda_of(c), { elements, BLOCK, 0, true }, store_keys, a, cache->data, cache->dt);
     a.keys = cache->data;
     a.key_t = cache->dt;
     a.key_stride = cache->dim[1];

@@ -42,7 +42,8 @@ struct partial {
 };
 
 template <class A, int LANES, int HEADS>
-static __global__ void __launch_bounds__(THREADS) attend_parts(att a, A cache, part_list p) {
+static __global__ void __launch_bounds__(THREADS)
+    attend_parts(att a, mixed queries, A cache, part_list p) {
     enum { GROUPS = THREADS / LANES };
     __shared__ float merged[WARPS][HEADS][LANES * EIGHT + 2];
     int64_t token = blockIdx.z;
@@ -60,9 +61,10 @@ static __global__ void __launch_bounds__(THREADS) attend_parts(att a, A cache, p
     for (int h = 0; h < HEADS; h++) {
         int head = kv * shared + min(first + h, shared - 1);
         of[h] = { -INFINITY, 0, { 0 } };
+        int64_t at = token * a.stride + head * a.dim + col;
 #pragma unroll
-        for (int k = 0; k < EIGHT; k++)
-            q[h][k] = has ? read1(a.qkv, a.qkv_t, token * a.stride + head * a.dim + col + k) : 0;
+        for (int k = 0; k < EIGHT; k++) q[h][k] = 0;
+        if (has) queries.load(at, at + EIGHT, q[h]);
     }
     for (; from < end; from += GROUPS * AHEAD) {
         typename A::raw keys[AHEAD] = {}, values[AHEAD] = {};
@@ -152,21 +154,18 @@ static __global__ void __launch_bounds__(THREADS)
     int head = blockIdx.x;
     int64_t token = blockIdx.y;
     await_previous();
-    float most = -INFINITY, sum = 0;
-    for (int i = 0; i < p.parts; i++) most = fmaxf(most, part_at(a, p, token, head, i)[0]);
-    for (int i = 0; i < p.parts; i++) {
-        const float *part = part_at(a, p, token, head, i);
-        sum += part[1] * exp2_approx(part[0] - most);
-    }
     for (int c = threadIdx.x; c < a.dim; c += THREADS) {
-        float out = 0;
+        float most = -INFINITY, sum = 0, out = 0;
+#pragma unroll 8
         for (int i = 0; i < p.parts; i++) {
             const float *part = part_at(a, p, token, head, i);
-            out += part[2 + c] * exp2_approx(part[0] - most);
+            float top = fmaxf(most, part[0]), from = top == -INFINITY ? 0 : top;
+            float old = exp2_approx(most - from), by = exp2_approx(part[0] - from);
+            most = top, sum = sum * old + part[1] * by, out = out * old + part[2 + c] * by;
         }
         write1(o.p, o.dt, (token * a.q + head) * a.dim + c, out / sum);
+        if (lse && c == 0) lse[lse_at(a, head, token)] = (most + log2f(sum)) * LN2;
     }
-    if (lse && threadIdx.x == 0) lse[lse_at(a, head, token)] = (most + log2f(sum)) * LN2;
 }
 
 /* ---- launches ------------------------------------------------------------------------------------ */
@@ -194,7 +193,7 @@ static void launch_parts(const op_call *c, const att &a, const part_list &p) {
     auto kernel = shared == 1   ? attend_parts<A, LANES, 1>
                   : shared == 2 ? attend_parts<A, LANES, 2>
                                 : attend_parts<A, LANES, 4>;
-    LAUNCH(cuda_of(c), { grid, THREADS, 0, true }, kernel, a, A(c->in[1]), p);
+    LAUNCH(cuda_of(c), { grid, THREADS, 0, true }, kernel, a, mixed(c->in[0]), A(c->in[1]), p);
 }
 
 extern "C" bool attend_few(const op_call *c, const att *a, void *workspace, float *lse) {

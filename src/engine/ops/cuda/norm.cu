@@ -6,9 +6,10 @@
  * columns, STEP = 256 columns apart, so that a warp reads whole lines.
  *
  * Forward (norm_fwd): x, delta -> r, y; 2 to 4 x N x D elements. Up to 2048 columns a row has one warp
- * and a block FWD_WARPS rows; beyond, a row has several warps and a block of its own. The sum x + delta is
- * rounded to r's type before the statistics are taken, so that y can be recomputed from r. The variance of
- * layer norm is a second sum over the registers, of squared deviations from the mean.
+ * and a block FWD_WARPS rows; beyond, and where there are few rows, a row has several warps and a block
+ * of its own. The sum x + delta is rounded to r's type before the statistics are taken, so that y can be
+ * recomputed from r. The variance of layer norm is a second sum over the registers, of squared deviations
+ * from the mean.
  *
  * Backward (norm_bwd): dy, r, dr -> dx, dw, db; 3 to 4 x N x D elements. A fixed grid of BLOCKS blocks,
  * one per SM of an H200, loops over the rows:
@@ -119,7 +120,7 @@ static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s,
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
-enum { FWD_WARPS = 4, FWD_V = 8 };
+enum { FWD_WARPS = 4, FWD_V = 8, MOST_WARPS = 32 };
 
 /* Grid: n / s.rows blocks; block: s.rows x s.warps warps. */
 template <class A, int V, bool RMS>
@@ -136,12 +137,18 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
     bool rounded = delta.present() || (!A::WHOLE && r.present());
     typename A::raw xs[V], ds[V];
     float v[V][8], sum = 0, mean = 0, by = 1.0f / s.d;
+    float weight[8] = { 1, 1, 1, 1, 1, 1, 1, 1 }, bias[8] = { 0 };
+    enum { EARLY = V == 1 }; /* its weights are read with x: registers are few */
 #pragma unroll
     for (int k = 0; k < V; k++) {
         bool in = col + k * STEP < s.d;
         xs[k] = ds[k] = {};
         if (in) xs[k] = x.fetch(base + col + k * STEP, end);
         if (in && delta.present()) ds[k] = delta.fetch(base + col + k * STEP, end);
+    }
+    if (EARLY && col < s.d) {
+        if (w.present()) w.load(col, s.d, weight);
+        if (!RMS && b.present()) b.load(col, s.d, bias);
     }
 #pragma unroll
     for (int k = 0; k < V; k++) {
@@ -177,9 +184,8 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
 #pragma unroll
     for (int k = 0; k < V; k++) {
         if (col + k * STEP >= s.d) continue;
-        float weight[8] = { 1, 1, 1, 1, 1, 1, 1, 1 }, bias[8] = { 0 };
-        if (w.present()) w.load(col + k * STEP, s.d, weight);
-        if (!RMS && b.present()) b.load(col + k * STEP, s.d, bias);
+        if (!EARLY && w.present()) w.load(col + k * STEP, s.d, weight);
+        if (!EARLY && !RMS && b.present()) b.load(col + k * STEP, s.d, bias);
 #pragma unroll
         for (int i = 0; i < 8; i++) v[k][i] = v[k][i] * scale * weight[i] + bias[i];
         y.store(base + col + k * STEP, end, v[k]);
@@ -203,8 +209,9 @@ static void launch_fwd(const op_call *c, const norm_args &a, const norm_shape &s
 
 template <class A>
 static void launch_fwd_by_width(const op_call *c, const norm_args &a, norm_shape s) {
-    int64_t vectors = ceil_div(s.d, STEP);
-    s.warps = (int)ceil_div(vectors, FWD_V);
+    int64_t vectors = ceil_div(s.d, STEP), most = A::WHOLE ? MOST_WARPS : FWD_V;
+    bool few = s.n <= BLOCKS; /* rows: a thread has as little of one as possible */
+    s.warps = (int)(few ? min(vectors, most) : ceil_div(vectors, FWD_V));
     s.rows = s.warps == 1 ? FWD_WARPS : 1;
     int64_t each = ceil_div(vectors, s.warps);
     if constexpr (A::WHOLE) switch (each) {
