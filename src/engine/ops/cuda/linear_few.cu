@@ -21,21 +21,6 @@ typedef struct few {
     mixed bias, y, pre;
 } few;
 
-/* Sums each of N values over a warp; a lane keeps half of its values at each exchange, with the lane APART from it. @param v a power
- * of two of them, at most WARP. @return the sum of value N * lane / WARP */
-template <int N, int APART = WARP / 2> static __device__ __forceinline__ float warp_sums(float *v) {
-    bool upper = threadIdx.x & APART;
-    if (N == 1) v[0] += __shfl_xor_sync(~0u, v[0], APART);
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-        float sent = upper ? v[i] : v[i + N / 2], kept = upper ? v[i + N / 2] : v[i];
-        v[i] = kept + __shfl_xor_sync(~0u, sent, APART);
-    }
-    enum { LEFT = N == 1 ? 1 : N / 2 };
-    if constexpr (APART > 1) return warp_sums<LEFT, APART / 2>(v);
-    return v[0];
-}
-
 /* Ends y[row, col]. @param sums those of the warps, `apart` from each other */
 static __device__ __forceinline__ void write_few(const few &f, int row, int64_t col,
                                                  const float *sums, int apart) {

@@ -92,17 +92,7 @@ static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s,
                                                 float *smem) {
     enum { SHARE = WARP / C };
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-#pragma unroll
-    for (int half = C / 2, o = WARP / 2; half; half /= 2, o /= 2)
-#pragma unroll
-        for (int i = 0; i < half; i++) {
-            bool upper = lane & o;
-            float sent = upper ? v[i] : v[i + half], kept = upper ? v[i + half] : v[i];
-            v[i] = kept + __shfl_xor_sync(~0u, sent, o);
-        }
-    float sum = v[0];
-#pragma unroll
-    for (int o = SHARE / 2; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+    float sum = warp_sums<C>(v);
     if (s.warps > 1) {
         if (lane % SHARE == 0) smem[warp * C + lane / SHARE] = sum;
         if (ALONE)
