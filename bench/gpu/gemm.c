@@ -1,6 +1,6 @@
 /* How fast the GEMMs of a training step run on a GPU, shape by shape: forward, both gradients, with
  * and without the epilogues fused into them, in bf16 and fp8. Printed are the speed of the algorithm
- * chosen by autotuning and of the one cuBLASLt would take.
+ * chosen by autotuning, of the one cuBLASLt would take, and of our own kernel.
  *
  *     bench_gpu_gemm [--json] [--log] [MODEL ROWS SEQ]
  *
@@ -11,13 +11,13 @@
 #include "model/model.h"
 #include "ops/cuda/cuda_internal.h"
 
-enum { RUNS = 10, SWEEP_BYTES = 96 << 20, PATTERN = 1 << 20 };
+enum { RUNS = 10, SWEEP_BYTES = 96 << 20, PATTERN = 1 << 20, SUMS_BYTES = 128 << 20 };
 #define OPERAND_BYTES ((size_t)5 << 28)
 
-typedef enum { WAY_TUNED, WAY_FIRST, WAYS } way;
+typedef enum { WAY_TUNED, WAY_FIRST, WAYS, WAY_OWN = WAYS } way;
 typedef struct bench {
     op_backend *gpu[WAYS];
-    char *a, *b, *c, *pre, *sweep, *work; /* of the device */
+    char *a, *b, *c, *pre, *sums, *sweep, *work; /* of the device */
     cudaEvent_t from[RUNS], to[RUNS];
     bool json;
     int lines;
@@ -46,18 +46,24 @@ static void fill(char *to, dtype dt) {
 
 /* ---- timing ------------------------------------------------------------------------------------ */
 
-/* @return milliseconds; 0: cuBLASLt has no algorithm for it. */
+static bool run_gemm(bench *b, way w, cuda_context *x, const cuda_gemm *g) {
+    return w == WAY_OWN ? cuda_gemm_hopper(x, g)
+                        : cuda_gemm_run(x, g, b->work, CUDA_GEMM_WORKSPACE);
+}
+
+/* @return milliseconds; 0: there is no algorithm for it. */
 static double time_of(bench *b, way w, const cuda_gemm *g) {
-    cuda_context *x = &((cuda_device *)b->gpu[w]->context)->queue[QUEUE_COMPUTE];
+    const op_backend *gpu = b->gpu[w == WAY_OWN ? WAY_TUNED : w];
+    cuda_context *x = &((cuda_device *)gpu->context)->queue[QUEUE_COMPUTE];
     double ms[RUNS];
-    if (!cuda_gemm_run(x, g, b->work, CUDA_GEMM_WORKSPACE)) return 0;
+    if (!run_gemm(b, w, x, g)) return 0;
     for (int i = 0; i < RUNS; i++) {
         check_cuda(cudaMemsetAsync(b->sweep, 0, SWEEP_BYTES, x->stream));
         check_cuda(cudaEventRecord(b->from[i], x->stream));
-        if (!cuda_gemm_run(x, g, b->work, CUDA_GEMM_WORKSPACE)) return 0;
+        if (!run_gemm(b, w, x, g)) return 0;
         check_cuda(cudaEventRecord(b->to[i], x->stream));
     }
-    bench_check(b->gpu[w]->device->sync(x->device));
+    bench_check(gpu->device->sync(x->device));
     for (int i = 0; i < RUNS; i++) {
         float one;
         check_cuda(cudaEventElapsedTime(&one, b->from[i], b->to[i]));
@@ -78,27 +84,29 @@ static void measure(bench *b, const layer *l, const char *what, cuda_gemm g) {
     g.a = b->a, g.b = b->b, g.c = b->c;
     if (g.gelu || g.dgelu) g.pre = b->pre;
     double tuned = time_of(b, WAY_TUNED, &g), first = time_of(b, WAY_FIRST, &g);
+    double alone = time_of(b, WAY_OWN, &g);
     double flops = 2e-9 * (double)g.m * (double)g.n * (double)g.k;
     double rate = tuned > 0 ? flops / tuned : 0, plain = first > 0 ? flops / first : 0;
+    double own = alone > 0 ? flops / alone : 0;
     if (b->json) {
         printf(
             "%s\n  {\"model\": \"%s\", \"layer\": \"%s\", \"gemm\": \"%s\", \"type\": \"%s\", "
             "\"fast\": %s, \"m\": %lld, \"n\": %lld, \"k\": %lld, \"ms\": %.5f, \"tflops\": %.1f, "
-            "\"untuned_tflops\": %.1f}",
+            "\"untuned_tflops\": %.1f, \"own_tflops\": %.1f}",
             b->lines++ ? "," : "[", l->model, l->name, what, dt_name(g.at),
             g.fast ? "true" : "false", (long long)g.m, (long long)g.n, (long long)g.k, tuned, rate,
-            plain);
+            plain, own);
         return;
     }
     if (!b->lines++)
-        printf("%-11s %-9s %-14s %-10s %20s %8s %8s %8s\n", "model", "layer", "GEMM", "type",
-               "m x n x k", "ms", "TFLOP/s", "untuned");
+        printf("%-11s %-9s %-14s %-10s %20s %8s %8s %8s %8s\n", "model", "layer", "GEMM", "type",
+               "m x n x k", "ms", "TFLOP/s", "untuned", "own");
     char shape[64], type[32];
     snprintf(shape, sizeof shape, "%lldx%lldx%lld", (long long)g.m, (long long)g.n, (long long)g.k);
     snprintf(type, sizeof type, "%s%s", dt_name(g.at), g.fast ? " fast" : "");
     printf("%-11s %-9s %-14s %-10s %20s ", l->model, l->name, what, type, shape);
     if (tuned > 0)
-        printf("%8.4f %8.0f %8.0f\n", tuned, rate, plain);
+        printf("%8.4f %8.0f %8.0f %8.0f\n", tuned, rate, plain, own);
     else
         printf("%8s\n", "none");
     fflush(stdout);
@@ -151,6 +159,10 @@ static void measure_layer(bench *b, const layer *l, cuda_gemm y, cuda_gemm dx, c
     measure(b, l, "dw", dw);
     dw.accumulate = true;
     measure(b, l, "dw add", dw);
+    dw.accumulate = false;
+    dw.sums = (float *)b->sums;
+    dw.partial = b->sums + SUMS_BYTES / 2;
+    if (l->bias && dw.ta) measure(b, l, "dw db", dw);
 }
 
 static void measure_bf16(bench *b, const layer *l) {
@@ -218,6 +230,7 @@ int main(int argc, char **argv) {
     char **operands[] = { &b.a, &b.b, &b.c, &b.pre };
     for (size_t i = 0; i < COUNT_OF(operands); i++)
         check_cuda(cudaMalloc((void **)operands[i], OPERAND_BYTES));
+    check_cuda(cudaMalloc((void **)&b.sums, SUMS_BYTES));
     check_cuda(cudaMalloc((void **)&b.sweep, SWEEP_BYTES));
     check_cuda(cudaMalloc((void **)&b.work, CUDA_GEMM_WORKSPACE));
     for (int i = 0; i < RUNS; i++) {

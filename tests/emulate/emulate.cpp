@@ -1,4 +1,4 @@
-/* Kernels on one core of a CPU. Blocks run one after another. The threads of a block are fibers: one
+/* Kernels on one core of a CPU. Blocks run one after another, those of a cluster together. The threads of a block are fibers: one
  * runs until it must wait for others, at a barrier or to exchange values within its warp, and then the
  * next one runs; on the same stack where the last one has ended. At random, blocks run forwards or
  * backwards, any thread begins, the others follow in either direction, and an asynchronous copy happens at
@@ -20,7 +20,7 @@
 
 #include "switch.h"
 
-enum { WARP = 32, MOST_THREADS = 1024, BARRIERS = 16 };
+enum { WARP = 32, MOST_THREADS = 1024, BARRIERS = 16, MOST_CLUSTER = 2 };
 /* Not a power of two: frames of different threads would compete for the same lines of the cache. */
 enum { STACK_BYTES = (64 << 10) + 17 * 64, STACK_GUARD = 4096 };
 const size_t STACKS_BYTES = (size_t)MOST_THREADS * STACK_BYTES;
@@ -49,6 +49,7 @@ struct copy {
 struct fiber {
     void *place; /* on its stack, while another one runs; NULL: has not begun */
     dim3 thread;
+    int block; /* of the cluster */
     bool done;
     const gate *at; /* waits until it was opened once more; NULL: may run */
     unsigned opened;
@@ -72,12 +73,14 @@ struct {
     int stacks_made, stacks_unused;
     bool entering;
     fiber fibers[MOST_THREADS];
-    int now, threads, live;
+    int now, threads, live; /* threads: of the cluster */
+    int each;               /* threads of a block */
     bool backwards;
-    gate barriers[BARRIERS];
+    gate barriers[MOST_CLUSTER][BARRIERS];
     gate event; /* opens with each */
     warp warps[MOST_THREADS / WARP];
-    char *shared;
+    char *shared[MOST_CLUSTER];
+    dim3 first; /* the cluster's first block */
     const std::function<void()> *thread;
 } gpu;
 
@@ -122,6 +125,12 @@ void enter_block() {
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 }
 
+void become() {
+    threadIdx = self()->thread;
+    blockIdx = gpu.first;
+    blockIdx.x += (unsigned)self()->block;
+}
+
 bool may_run(const fiber *f) { return !f->done && (!f->at || f->at->opened != f->opened); }
 
 /* The next of `count` threads from the first on that may run, after the one that runs now; -1: none. */
@@ -142,7 +151,7 @@ void choose_next() {
     if (next < 0) next = next_of(0, gpu.threads);
     if (next < 0) emulate_fault("threads wait for others that never come");
     gpu.now = next;
-    threadIdx = self()->thread;
+    become();
 }
 
 /* Another thread runs, until this one may again. */
@@ -184,16 +193,20 @@ void wait_at(gate *g, int threads) {
 
 /* Shared memory of every launch is the same, for page faults take longer than most blocks. The kernel may
  * touch no byte more than was asked for. */
-void make_shared(size_t bytes) {
-    static char *whole = (char *)mmap(nullptr, SHARED_GUARD + MOST_SHARED + SHARED_GUARD,
+void make_shared(size_t bytes, int blocks) {
+    const size_t block = MOST_SHARED + SHARED_GUARD;
+    static char *whole = (char *)mmap(nullptr, SHARED_GUARD + MOST_CLUSTER * block,
                                       PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (whole == MAP_FAILED) emulate_fault("no memory for blocks");
-    gpu.shared = whole + SHARED_GUARD;
-    __asan_poison_memory_region(whole, SHARED_GUARD + MOST_SHARED + SHARED_GUARD);
-    __asan_unpoison_memory_region(gpu.shared, bytes);
+    __asan_poison_memory_region(whole, SHARED_GUARD + MOST_CLUSTER * block);
+    for (int i = 0; i < blocks; i++) {
+        gpu.shared[i] = whole + SHARED_GUARD + (size_t)i * block;
+        __asan_unpoison_memory_region(gpu.shared[i], bytes);
+    }
 }
 
-void run_block(size_t shared) {
+/* Runs the blocks of a cluster. */
+void run_cluster(size_t shared, int blocks) {
     int n = gpu.threads;
     gpu.live = n;
     gpu.backwards = emulate_draw() & 1;
@@ -201,14 +214,15 @@ void run_block(size_t shared) {
     for (int i = 0; i < n; i++) {
         fiber *f = &gpu.fibers[i];
         f->place = nullptr;
-        unsigned x = (unsigned)i % blockDim.x, rest = (unsigned)i / blockDim.x;
+        unsigned at = (unsigned)(i % gpu.each), x = at % blockDim.x, rest = at / blockDim.x;
         f->thread = dim3(x, rest % blockDim.y, rest / blockDim.y);
+        f->block = i / gpu.each;
         f->done = false;
         f->at = nullptr;
         f->sets = 0;
     }
-    memset(gpu.shared, 0xff, shared); /* NaN in every type */
-    threadIdx = self()->thread;
+    for (int i = 0; i < blocks; i++) memset(gpu.shared[i], 0xff, shared); /* NaN in every type */
+    become();
     enter_block();
 }
 
@@ -228,12 +242,18 @@ void emulate_fault(const char *what) {
     abort();
 }
 
-void *emulate_shared() { return gpu.shared; }
+void *emulate_shared() { return gpu.shared[self()->block]; }
+int emulate_block() { return self()->block; }
+void *emulate_peer(void *p, int block) {
+    if (block < 0 || block >= gpu.threads / gpu.each)
+        emulate_fault("the cluster has no such block");
+    return gpu.shared[block] + ((char *)p - (char *)emulate_shared());
+}
 
 void emulate_sync(int which, int threads) {
     if (which < 0 || which >= BARRIERS || threads < 0 || threads % WARP)
         emulate_fault("there is no such barrier");
-    wait_at(&gpu.barriers[which], threads ? threads : gpu.threads);
+    wait_at(&gpu.barriers[self()->block][which], threads ? threads : gpu.each);
 }
 
 /* flatten: most of the time is spent on switches within a warp */
@@ -293,21 +313,30 @@ void emulate_await_event() {
     give_way();
 }
 
-void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<void()> &thread) {
+void emulate_cluster_sync() {
+    static gate all;
+    wait_at(&all, gpu.threads);
+}
+
+void emulate_run(dim3 blocks, dim3 threads, size_t shared, unsigned cluster,
+                 const std::function<void()> &thread) {
     uint64_t n = (uint64_t)threads.x * threads.y * threads.z;
     gridDim = blocks, blockDim = threads;
     if (!blocks.x || !blocks.y || !blocks.z || blocks.x > INT32_MAX || blocks.y > MOST_ACROSS ||
-        blocks.z > MOST_ACROSS || n < 1 || n > MOST_THREADS || shared > MOST_SHARED)
+        blocks.z > MOST_ACROSS || n < 1 || n * cluster > MOST_THREADS || shared > MOST_SHARED ||
+        cluster < 1 || cluster > MOST_CLUSTER || blocks.x % cluster || (cluster > 1 && n % WARP))
         emulate_fault("no such launch");
-    gpu.threads = (int)n;
+    gpu.each = (int)n;
+    gpu.threads = (int)(n * cluster);
     gpu.thread = &thread;
-    make_shared(shared);
-    uint64_t all = (uint64_t)blocks.x * blocks.y * blocks.z;
+    make_shared(shared, (int)cluster);
+    unsigned across = blocks.x / cluster;
+    uint64_t all = (uint64_t)across * blocks.y * blocks.z;
     bool backwards = emulate_draw() & 1;
     for (uint64_t k = 0; k < all; k++) {
-        uint64_t i = backwards ? all - 1 - k : k, rest = i / blocks.x;
-        blockIdx = dim3((unsigned)(i % blocks.x), (unsigned)(rest % blocks.y),
-                        (unsigned)(rest / blocks.y));
-        run_block(shared);
+        uint64_t i = backwards ? all - 1 - k : k, rest = i / across;
+        gpu.first = dim3((unsigned)(i % across) * cluster, (unsigned)(rest % blocks.y),
+                         (unsigned)(rest / blocks.y));
+        run_cluster(shared, (int)cluster);
     }
 }

@@ -255,6 +255,8 @@ static void cap_logits_reference(op_case *c) {
     { 64, 64, 64, .variant = 5, .modes = MODE_BF16 },                                              \
     /* as many rows as generation has */                                                           \
     { 1, 768, 2304, .variant = 4 }, { 2, 4096, 30, .variant = 4 }, { 3, 264, 129 }, { 8, 2048, 768 },                \
+    /* several tiles of Hopper's for each cluster, and parts of them */                            \
+    { 300, 520, 776, .variant = 4, .when = ALWAYS }, { 1100, 264, 520, .variant = 0, .when = ALWAYS },                \
     /* and more columns than blocks take at once */                                                \
     { 1, 2056, 2125, .modes = MODE_BF16, .when = ALWAYS }, { 5, 264, 8500, .modes = MODE_BF16 | MODE_F32 }
 

@@ -56,14 +56,19 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 /* ---- emulate.cpp --------------------------------------------------------------------------------- */
 extern dim3 threadIdx, blockIdx, blockDim, gridDim; /* of the thread that is running */
 
-/* Runs a kernel; `thread` is the body that each of its threads executes. */
-void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<void()> &thread);
+/* Runs a kernel; `thread` is the body that each of its threads executes. @param cluster blocks of a cluster, along x */
+void emulate_run(dim3 blocks, dim3 threads, size_t shared, unsigned cluster,
+                 const std::function<void()> &thread);
 /* Queues work on a stream: queues.cpp. */
 void emulate_queue(cudaStream_t s, std::function<void()> work);
 /* Aborts the program: a kernel did something that a GPU does not allow. */
 [[noreturn]] void emulate_fault(const char *what);
 uint32_t emulate_draw(); /* pseudorandom, the same sequence in every run */
 void *emulate_shared();
+int emulate_block(); /* which of its cluster */
+void *emulate_peer(
+    void *p, int block); /* the place in another block's shared memory that is p in this one's */
+void emulate_cluster_sync();
 /* Waits at barrier `which` for `threads` threads of the block; 0: all of them. */
 void emulate_sync(int which, int threads);
 /* @return the values that the 32 lanes of the warp passed; valid until the second next such call. */
@@ -87,8 +92,9 @@ template <typename... T>
 static std::function<void(T...)> emulated(void (*kernel)(T...), dim3 blocks, dim3 threads,
                                           size_t shared, cudaStream_t stream) {
     return [=](T... arguments) {
-        emulate_queue(stream,
-                      [=] { emulate_run(blocks, threads, shared, [=] { kernel(arguments...); }); });
+        emulate_queue(stream, [=] {
+            emulate_run(blocks, threads, shared, 1, [=] { kernel(arguments...); });
+        });
     };
 }
 #define KERNEL_LAUNCH emulated
@@ -104,12 +110,23 @@ static std::function<void(T...)> emulated_early(void (*kernel)(T...), dim3 block
             int64_t all =
                 (int64_t)blocks.x * blocks.y * blocks.z * threads.x * threads.y * threads.z;
             emulated_awaits = 0;
-            emulate_run(blocks, threads, shared, [=] { kernel(arguments...); });
+            emulate_run(blocks, threads, shared, 1, [=] { kernel(arguments...); });
             if (emulated_awaits != all) emulate_fault("a thread did not call await_previous");
         });
     };
 }
 #define KERNEL_LAUNCH_EARLY emulated_early
+template <typename... T>
+static std::function<void(T...)> emulated_clusters(void (*kernel)(T...), dim3 blocks, dim3 threads,
+                                                   size_t shared, cudaStream_t stream,
+                                                   unsigned cluster) {
+    return [=](T... arguments) {
+        emulate_queue(stream, [=] {
+            emulate_run(blocks, threads, shared, cluster, [=] { kernel(arguments...); });
+        });
+    };
+}
+#define KERNEL_LAUNCH_CLUSTERS emulated_clusters
 static inline void move_to_l2(const void *p, size_t bytes) {
     if ((uintptr_t)p % 16 || bytes % 16) emulate_fault("a prefetch is not aligned");
     (void)((const volatile char *)p)[0], (void)((const volatile char *)p)[bytes - 1];

@@ -84,6 +84,11 @@ typedef struct cuda_gemm {
     bool gelu;  /* C = gelu(pre), tanh form, with pre = AB + bias, stored */
     bool dgelu; /* C = gelu'(pre) AB, tanh form, pre read */
     void *pre;  /* [M, N] of type ct, stride ldc */
+    /* The gradient of a bias, from the A of a gradient of weights. */
+    float *
+        sums; /* [M] (+)= the sums of op(A) over K; NULL: not wanted. A is then stored as [K, M] without gaps */
+    bool add_sums; /* to what they hold */
+    void *partial; /* for them: cuda_columns_bytes(M) */
 } cuda_gemm;
 err cuda_gemm_cache_new(const cuda_device *d, struct cuda_gemm_cache **out) MUST_USE;
 void cuda_gemm_cache_free(struct cuda_gemm_cache *cache); /* takes NULL */
@@ -99,6 +104,10 @@ enum { CUDA_GEMM_WORKSPACE = GEMM_WORKSPACE_BYTES };
 /* linear.c: runs a GEMM that has no fallback. That it is not supported becomes the device's fault.
  * @param workspace of CUDA_GEMM_WORKSPACE bytes */
 void cuda_gemm_require(cuda_context *x, const cuda_gemm *g, void *workspace);
+/* gemm_hopper.cu: the same by a kernel of our own. @return false where it does not fit the GEMM or the GPU, and nothing was
+ * done; cuda_gemm_hopper_fits: whether it does. */
+bool cuda_gemm_hopper(cuda_context *x, const cuda_gemm *g);
+bool cuda_gemm_hopper_fits(cuda_context *x, const cuda_gemm *g);
 /* @return floating-point operations per second of a large GEMM of this type, the best of some runs;
  * NaN when it cannot run. */
 double cuda_measure_gemm_rate(cuda_context *x, dtype dt);

@@ -285,6 +285,7 @@ typedef struct launch_shape {
     size_t shared = 0; /* bytes of dynamic shared memory */
     bool early =
         false; /* the kernel may begin before the one before it has ended: await_previous */
+    unsigned cluster = 1; /* blocks that share their memory, of those along x */
 } launch_shape;
 
 /* LAUNCH(context, { blocks, threads, shared }, kernel, arguments ...): queues it on the context's stream;
@@ -298,10 +299,12 @@ static void launch_at(const char *file, int line, cuda_context *x, const launch_
     cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
     if (s.shared) /* more than 48 KiB must be requested */
         cuda_ok(x, cudaFuncSetAttribute((const void *)kernel, most, (int)s.shared), file, line);
-    if (s.early && x->device->overlaps)
+    if (s.cluster > 1)
+        KERNEL_LAUNCH_CLUSTERS(kernel, s.blocks, s.threads, s.shared, x->stream, s.cluster)
+    (arguments...);
+    else if (s.early && x->device->overlaps)
         KERNEL_LAUNCH_EARLY(kernel, s.blocks, s.threads, s.shared, x->stream)(arguments...);
-    else
-        KERNEL_LAUNCH(kernel, s.blocks, s.threads, s.shared, x->stream)(arguments...);
+    else KERNEL_LAUNCH(kernel, s.blocks, s.threads, s.shared, x->stream)(arguments...);
     cuda_ok(x, cudaGetLastError(), file, line);
 }
 

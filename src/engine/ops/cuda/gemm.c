@@ -1,4 +1,4 @@
-/* GEMMs through cuBLASLt.
+/* GEMMs, through cuBLASLt or our own kernel (gemm_hopper.cu), whichever is faster.
  *
  * Choosing an algorithm takes trials; running a GEMM takes one call. So each GEMM is described to
  * cuBLASLt and tuned once, when its key (shape, strides, types, epilogue, alignment: GEMM_KEY) is
@@ -91,6 +91,7 @@ static gemm_key gemm_key_of(const cuda_gemm *g) {
                        .bias = g->bias ? g->bias_t : DT_NONE,
                        .gelu = g->gelu,
                        .dgelu = g->dgelu,
+                       .sums = g->sums != NULL,
                        .align = alignment_of(g) };
 }
 
@@ -151,12 +152,19 @@ static void set_addresses(tuned_gemm *t, const cuda_gemm *g) {
 
 /* ---- running ----------------------------------------------------------------------------------- */
 
-cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t,
-                              const cublasLtMatmulAlgo_t *algo, const cuda_gemm *g, float alpha,
-                              gemm_workspace w) {
-    float beta = g->accumulate ? 1 : 0;
-    return cublasLtMatmul(x->device->gemm_cache->blas, t->op, &alpha, g->b, t->a, g->a, t->b, &beta,
-                          g->c, t->c, g->c, t->c, algo, w.memory, w.bytes, x->stream);
+cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t, const gemm_algo *algo,
+                              const cuda_gemm *g, gemm_workspace w) {
+    float alpha = g->alpha == 0 ? 1 : g->alpha, beta = g->accumulate ? 1 : 0;
+    if (algo->own)
+        return cuda_gemm_hopper(x, g) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    cublasStatus_t status =
+        cublasLtMatmul(x->device->gemm_cache->blas, t->op, &alpha, g->b, t->a, g->a, t->b, &beta,
+                       g->c, t->c, g->c, t->c, &algo->blas, w.memory, w.bytes, x->stream);
+    if (status == CUBLAS_STATUS_SUCCESS && g->sums) {
+        tensor a = tensor_of((void *)g->a, g->at, 2, (int64_t[]){ g->k, g->m });
+        cuda_sum_columns(x, &a, g->sums, g->add_sums, g->partial);
+    }
+    return status;
 }
 
 /* @return the cached entry for this GEMM, described and tuned if it is new. */
@@ -193,7 +201,7 @@ bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t 
         return false;
     }
     set_addresses(t, g);
-    return blas_ok(x, tuned_gemm_run(x, t, &t->algo, g, g->alpha == 0 ? 1 : g->alpha, w), "GEMM");
+    return blas_ok(x, tuned_gemm_run(x, t, &t->algo, g, w), "GEMM");
 }
 
 /* ---- the peak rate ----------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
-/* Chooses the algorithm of a GEMM by timing those that cuBLASLt's heuristic offers. They run on the
- * operands of the call at hand and write its real result, so that tuning needs no memory of its own
+/* Chooses the algorithm of a GEMM by timing those that cuBLASLt's heuristic offers, and our own kernel where it fits. They
+ * run on the operands of the call at hand and write its real result, so that tuning needs no memory of its own
  * and a model that fills the GPU is tuned too.
  *
- *     heuristic -> up to 32 candidates
+ *     heuristic, own kernel -> up to 33 candidates
  *         the cache file names one of them:  taken, without trials
  *         else all run 3 rounds  -> the 4 fastest run 8 more rounds -> the fastest is kept and saved
  *
@@ -21,7 +21,7 @@
 
 #include <stdlib.h>
 
-enum { CANDIDATES = 32, ROUNDS = 3, FINALISTS = 4, FINAL_ROUNDS = 8 };
+enum { OFFERED = 32, CANDIDATES = OFFERED + 1, ROUNDS = 3, FINALISTS = 4, FINAL_ROUNDS = 8 };
 
 /* Where a GEMM accumulates, a trial adds AB times this: too little to change any C that matters, since
  * less than 1e-30 of a gradient is lost in rounding. */
@@ -32,8 +32,9 @@ typedef struct tuning {
     const tuned_gemm *tuned;
     const cuda_gemm *g;
     gemm_workspace workspace;
-    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    gemm_algo found[CANDIDATES];
     int n;
+    float *sums;             /* of trials: sums that are added to must not change */
     int order[CANDIDATES];   /* candidates, fastest first once they are ranked */
     float least[CANDIDATES]; /* milliseconds; 0: not run yet, negative: refuses to run */
     cudaEvent_t from[CANDIDATES], to[CANDIDATES];
@@ -41,11 +42,12 @@ typedef struct tuning {
 
 static void queue_trial(tuning *t, int i) {
     cudaStream_t stream = t->x->stream;
-    float alpha = t->g->accumulate ? TRIAL_ALPHA : t->g->alpha == 0 ? 1 : t->g->alpha;
+    cuda_gemm g = *t->g;
+    if (g.accumulate) g.alpha = TRIAL_ALPHA;
+    if (g.sums) g.sums = t->sums;
     cudaMemsetAsync(t->workspace.memory, 0, t->workspace.bytes, stream);
     cudaEventRecord(t->from[i], stream);
-    if (tuned_gemm_run(t->x, t->tuned, &t->found[i].algo, t->g, alpha, t->workspace) !=
-        CUBLAS_STATUS_SUCCESS) {
+    if (tuned_gemm_run(t->x, t->tuned, &t->found[i], &g, t->workspace) != CUBLAS_STATUS_SUCCESS) {
         cudaGetLastError(); /* clears it: a refused launch is not an error of a later call */
         t->least[i] = -1;
     }
@@ -99,13 +101,25 @@ static int time_candidates(tuning *t) {
     return t->order[0];
 }
 
+/* @return the least time of cuBLASLt's candidates, or of our own kernel, in microseconds; 0: none ran. */
+static double least_us(const tuning *t, bool own) {
+    float least = 0;
+    for (int i = 0; i < t->n; i++)
+        if (t->found[i].own == own && t->least[i] > 0 && (least == 0 || t->least[i] < least))
+            least = t->least[i];
+    return least * 1e3;
+}
+
 static void log_choice(const tuning *t, int best) {
     const gemm_key *k = &t->tuned->key;
-    log_at(LOG_DEBUG,
-           "GEMM %lld x %lld x %lld, %s -> %s: %.1f us with candidate %d of %d, %.1f us with the "
-           "first",
-           (long long)k->m, (long long)k->n, (long long)k->k, dt_name((dtype)k->at),
-           dt_name((dtype)k->ct), t->least[best] * 1e3, best, t->n, t->least[0] * 1e3);
+    log_at(
+        LOG_DEBUG,
+        "GEMM %lld x %lld x %lld, %s -> %s%s%s%s%s: candidate %d of %d; %.1f us by cuBLASLt (%.1f with "
+        "its first), %.1f by our own",
+        (long long)k->m, (long long)k->n, (long long)k->k, dt_name((dtype)k->at),
+        dt_name((dtype)k->ct), k->bias ? ", bias" : "", k->gelu ? ", GELU" : "",
+        k->dgelu ? ", GELU'" : "", k->sums ? ", sums" : "", best, t->n, least_us(t, false),
+        t->least[0] * 1e3, least_us(t, true));
 }
 
 static void find_candidates(tuning *t) {
@@ -120,11 +134,15 @@ static void find_candidates(tuning *t) {
     };
     for (size_t i = 0; i < COUNT_OF(aligned); i++)
         cublasLtMatmulPreferenceSetAttribute(preference, aligned[i], &align, sizeof align);
+    cublasLtMatmulHeuristicResult_t offer[OFFERED];
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         t->x->device->gemm_cache->blas, t->tuned->op, t->tuned->a, t->tuned->b, t->tuned->c,
-        t->tuned->c, preference, CANDIDATES, t->found, &t->n);
+        t->tuned->c, preference, OFFERED, offer, &t->n);
     cublasLtMatmulPreferenceDestroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS) t->n = 0;
+    for (int i = 0; i < t->n; i++) t->found[i] = (gemm_algo){ .blas = offer[i].algo };
+    if (!t->x->device->deterministic && cuda_gemm_hopper_fits(t->x, t->g))
+        t->found[t->n++] = (gemm_algo){ .own = true };
 }
 
 /* Trials run and are waited for; a stream under capture allows neither. */
@@ -137,12 +155,18 @@ static bool may_time(const cuda_context *x) {
 void tuned_gemm_choose(cuda_context *x, tuned_gemm *tuned, const cuda_gemm *g, gemm_workspace w) {
     tuning *t = mem_alloc(sizeof *t);
     *t = (tuning){ .x = x, .tuned = tuned, .g = g, .workspace = w };
+    if (g->sums) { /* they are the end of the workspace */
+        size_t bytes = align_up((size_t)g->m * sizeof(float), 256);
+        BUG_IF(bytes > w.bytes);
+        t->workspace.bytes -= bytes;
+        t->sums = (float *)((char *)w.memory + t->workspace.bytes);
+    }
     find_candidates(t);
     int saved = gemm_cache_file_pick(x->device->gemm_cache->file, &tuned->key, t->found, t->n);
     bool trials = saved < 0 && t->n > 0 && may_time(x);
     int best = trials ? time_candidates(t) : MAX(saved, 0);
     tuned->usable = t->n > 0 && t->least[best] >= 0;
-    if (tuned->usable) tuned->algo = t->found[best].algo;
+    if (tuned->usable) tuned->algo = t->found[best];
     if (tuned->usable && trials) {
         log_choice(t, best);
         gemm_cache_file_save(x->device->gemm_cache->file, &tuned->key, &tuned->algo);

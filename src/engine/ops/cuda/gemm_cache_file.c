@@ -5,7 +5,7 @@
  *     ~/.cache/ingot/gemm-NVIDIA-H200-130100.txt        ($XDG_CACHE_HOME instead of ~/.cache)
  *
  * Its first line is HEADER. Every other line is one GEMM: the numbers of its key (GEMM_KEY), then the
- * settings that identify its algorithm. Lines that do not parse are ignored. A line is never turned
+ * settings that identify its algorithm: OWN and zeros are our own kernel. Lines that do not parse are ignored. A line is never turned
  * into an algorithm: it only selects one of those that cuBLASLt offers now, so that a damaged file
  * cannot make it run anything else. (cuBLASLt's own check of an algorithm divides by zero on some
  * settings.) A file that cannot be read or written is not an error: only a few seconds of trials are
@@ -18,7 +18,7 @@
 
 #include "io/io.h"
 
-#define HEADER "ingot gemm 1"
+#define HEADER "ingot gemm 2"
 enum { MAX_FILE_BYTES = 1 << 20, MAX_ENTRIES = 4096 };
 
 /* Settings that distinguish one algorithm from another, with the size of each in bytes. */
@@ -36,7 +36,10 @@ static const struct {
     { CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2 },
     { CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2 },
 };
-enum { SETTINGS = COUNT_OF(settings) };
+enum {
+    SETTINGS = COUNT_OF(settings),
+    OWN = INT32_MAX /* no algorithm of cuBLASLt has this number */
+};
 
 typedef struct gemm_cache_entry {
     gemm_key key;
@@ -49,12 +52,16 @@ struct gemm_cache_file {
     int n, cap;
 };
 
-static bool read_algo_settings(const cublasLtMatmulAlgo_t *algo, int32_t out[SETTINGS]) {
+static bool read_algo_settings(const gemm_algo *algo, int32_t out[SETTINGS]) {
+    memset(out, 0, SETTINGS * sizeof *out); /* little-endian: two bytes fill the lower half */
+    if (algo->own) {
+        out[0] = OWN;
+        return true;
+    }
     for (int i = 0; i < SETTINGS; i++) {
         size_t written = 0;
-        out[i] = 0; /* little-endian: two bytes fill the lower half */
-        if (cublasLtMatmulAlgoConfigGetAttribute(algo, settings[i].name, &out[i], settings[i].bytes,
-                                                 &written))
+        if (cublasLtMatmulAlgoConfigGetAttribute(&algo->blas, settings[i].name, &out[i],
+                                                 settings[i].bytes, &written))
             return false;
     }
     return true;
@@ -136,18 +143,16 @@ void gemm_cache_file_close(struct gemm_cache_file *f) {
 }
 
 int gemm_cache_file_pick(const struct gemm_cache_file *f, const gemm_key *key,
-                         const cublasLtMatmulHeuristicResult_t *offer, int n) {
+                         const gemm_algo *offer, int n) {
     const gemm_cache_entry *e = f ? find_entry(f, key) : NULL;
     int32_t setting[SETTINGS];
     for (int i = 0; e && i < n; i++)
-        if (read_algo_settings(&offer[i].algo, setting) &&
-            !memcmp(setting, e->setting, sizeof setting))
+        if (read_algo_settings(&offer[i], setting) && !memcmp(setting, e->setting, sizeof setting))
             return i;
     return -1;
 }
 
-void gemm_cache_file_save(struct gemm_cache_file *f, const gemm_key *key,
-                          const cublasLtMatmulAlgo_t *algo) {
+void gemm_cache_file_save(struct gemm_cache_file *f, const gemm_key *key, const gemm_algo *algo) {
     gemm_cache_entry e = { .key = *key };
     if (!f || !read_algo_settings(algo, e.setting)) return;
     set_entry(f, &e);

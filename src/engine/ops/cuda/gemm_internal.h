@@ -1,8 +1,9 @@
 /* Shared by the GEMM files: a GEMM whose algorithm has been chosen, and the key it is found by.
  *
  *     gemm.c             looks a GEMM up by its key and runs it
- *     gemm_autotune.c    chooses its algorithm by timing those that cuBLASLt offers
+ *     gemm_autotune.c    chooses its algorithm by timing those that cuBLASLt offers, and our own kernel
  *     gemm_cache_file.c  keeps the choices from one run to the next
+ *     gemm_hopper.cu     our own kernel
  */
 #ifndef INGOT_OPS_CUDA_GEMM_INTERNAL_H
 #define INGOT_OPS_CUDA_GEMM_INTERNAL_H
@@ -17,7 +18,7 @@
 /* clang-format off */
 #define GEMM_KEY(X)                                                                                \
     X(m) X(n) X(k) X(lda) X(ldb) X(ldc) X(at) X(bt) X(ct) X(ta) X(tb) X(accumulate) X(exact)       \
-    X(fast) X(bias) X(gelu) X(dgelu) X(align)
+    X(fast) X(bias) X(gelu) X(dgelu) X(sums) X(align)
 /* clang-format on */
 #define GEMM_KEY_FIELD(name) int64_t name;
 typedef struct gemm_key {
@@ -26,13 +27,19 @@ typedef struct gemm_key {
 #undef GEMM_KEY_FIELD
 enum { GEMM_KEY_FIELDS = sizeof(gemm_key) / sizeof(int64_t) };
 
+/* An algorithm of cuBLASLt, or our own kernel. */
+typedef struct gemm_algo {
+    bool own;
+    cublasLtMatmulAlgo_t blas;
+} gemm_algo;
+
 /* A GEMM as cuBLASLt knows it, with its algorithm. Owned by the cache. */
 typedef struct tuned_gemm {
     gemm_key key;
-    bool usable; /* false: cuBLASLt has no algorithm for it */
+    bool usable; /* false: there is no algorithm for it */
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulAlgo_t algo;
+    gemm_algo algo;
 } tuned_gemm;
 
 struct cuda_gemm_cache {
@@ -47,10 +54,9 @@ typedef struct gemm_workspace {
     void *memory;
     size_t bytes;
 } gemm_workspace;
-/* Queues C = alpha AB + beta C with this algorithm, as t->op describes it. */
-cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t,
-                              const cublasLtMatmulAlgo_t *algo, const cuda_gemm *g, float alpha,
-                              gemm_workspace w);
+/* Queues C = alpha AB + beta C with this algorithm, as t->op describes it, and the sums of A if they are wanted. */
+cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t, const gemm_algo *algo,
+                              const cuda_gemm *g, gemm_workspace w);
 
 /* ---- gemm_autotune.c ------------------------------------------------------------------------- */
 /* Sets t->algo and t->usable. Afterwards C of g holds what it held before, or values that the GEMM
@@ -63,8 +69,7 @@ struct gemm_cache_file *gemm_cache_file_open(int device);
 void gemm_cache_file_close(struct gemm_cache_file *f);
 /* @return which of these n algorithms the file names as the fastest; -1: none. */
 int gemm_cache_file_pick(const struct gemm_cache_file *f, const gemm_key *key,
-                         const cublasLtMatmulHeuristicResult_t *offer, int n);
-void gemm_cache_file_save(struct gemm_cache_file *f, const gemm_key *key,
-                          const cublasLtMatmulAlgo_t *algo);
+                         const gemm_algo *offer, int n);
+void gemm_cache_file_save(struct gemm_cache_file *f, const gemm_key *key, const gemm_algo *algo);
 
 #endif

@@ -10,20 +10,15 @@
  * and share B: each copies half of it to both. Clusters, one per two SMs, take pair after pair, all groups one
  * after another, as they become free: neighbors, which share operands, are then computed at the same time and read
  * them from memory once. The sizes of groups are read on the device. A block's first warp group copies operands (TMA) into
- * a ring of stages, the other two multiply (wgmma), 64 rows of the tile each:
- *
- *     copier        wait empty[s] -> which tile, copy A, B of 64 deep -> full[s]
- *     multipliers   wait full[s] -> 4 x wgmma m64nNk16 -> empty[s] of both blocks; at the end write the tile
- *
- * A tile is written through shared memory in chunks of 64 lines of 128 bytes, which TMA then stores while the next
- * chunk and the next tile are computed. Only the copier reads the groups: each stage names the tile it belongs to.
+ * a ring of stages, the other two multiply (wgmma), 64 rows of the tile each (hopper_tiles.cuh). A tile is written while
+ * the next one is computed. Only the copier reads the groups: each stage names the tile it belongs to.
  * Rows beyond a group's end are computed from the next group's and not written; beyond the depth of a group
  * (BWD_W, whose depth is rows) the operands are zeroed in shared memory. Rows of no group are a group of depth 0.
  * Deterministic: the order of sums depends on nothing but the group's size, whichever block computes a tile.
  *
  * Operand bytes per tile: 2 depth (128 + 256); B is read from L2 once per pair, and a band of pairs shares
  * its columns in L2. */
-#include "hopper.cuh"
+#include "hopper_tiles.cuh"
 #include "ops/op_table.h"
 
 enum {
@@ -50,12 +45,17 @@ struct group_tile {
     int group; /* the expert; -1: no tiles are left */
     int m, n;  /* first feature down; first row (BACKWARD_W: feature) across, of all groups */
     int width, depth; /* width: how many across exist */
-    int first;        /* BACKWARD_W: the first of the `depth` rows */
+    int first;        /* BACKWARD_W: the first of the `depth` rows; else 0 */
 };
 
 static __host__ __device__ __forceinline__ int round_to(int x, int to) {
     return (x + to - 1) / to * to;
 }
+
+enum {
+    SHARED_BYTES =
+        RING_BYTES + TURNS * (sizeof(uint64_t) + sizeof(int)) + STAGES * sizeof(group_tile)
+};
 
 /* Walks over the pairs of tiles of all groups, then of the rows that belong to none, which become 0, where rows are
  * a dim of the result. */
@@ -77,13 +77,12 @@ template <form F> struct pair_walk {
     }
     __device__ __forceinline__ void begin(const grouped_args &g) {
         before = 0;
-        down = (g.m + PAIR * TILE_M - 1) / (PAIR * TILE_M);
+        down = (g.m + PAIR_M - 1) / PAIR_M;
         enter(g, 0);
     }
     /* Where tile i across begins: the first ones have a step more where they cannot all be equal. */
     __device__ __forceinline__ int edge(int i) const {
-        return F == BACKWARD_W ? i * TILE_N
-                               : (i * (steps / across) + min(i, steps % across)) * STEP_N;
+        return F == BACKWARD_W ? i * TILE_N : step_at(i, across, steps) * STEP_N;
     }
     /* @return this block's tile of pair `at`, which is later than the last. */
     __device__ __forceinline__ group_tile find(const grouped_args &g, int at) {
@@ -93,49 +92,24 @@ template <form F> struct pair_walk {
             if (group + 1 == groups) return { -1 };
             enter(g, group + 1);
         }
-        at -= before;
-        int bands = (across + BAND - 1) / BAND, band = (across + bands - 1) / bands;
-        int left = at / (band * down) * band, in = at % (band * down),
-            wide = min(band, across - left);
-        int column = left + in % wide, n = edge(column), end = F == BACKWARD_W ? g.n : rows;
+        pair_place p = pair_at(at - before, down, across, BAND);
+        int n = edge(p.across), end = F == BACKWARD_W ? g.n : rows;
         group_tile t;
         t.group = group;
-        t.m = in / wide * PAIR * TILE_M + cluster_rank() * TILE_M;
+        t.m = p.down * PAIR_M + cluster_rank() * TILE_M;
         t.n = F == BACKWARD_W ? n : first + n;
-        t.width = min(edge(column + 1), end) - n;
+        t.width = min(edge(p.across + 1), end) - n;
         t.depth = F == BACKWARD_W ? rows : group < g.experts ? g.depth : 0;
-        t.first = first;
+        t.first = F == BACKWARD_W ? first : 0;
         return t;
     }
 };
 
-typedef tile_ring<group_tile> ring;
+struct ring : tile_ring {
+    group_tile *tile; /* of each stage */
+};
 
 /* ---- copying --------------------------------------------------------------------------------------- */
-/* Copies A, and this block's half of B to both blocks. */
-template <form F>
-static __device__ __forceinline__ void copy_stage(const grouped_args &g, const group_tile &t, int k,
-                                                  char *stage, uint64_t *full) {
-    char *b = stage + A_BYTES;
-    int rank = cluster_rank(), boxes = (t.width + 63) / 64;
-    if (F == BACKWARD_W) {
-        barrier_expect(full, A_BYTES + boxes * BOX_BYTES);
-        for (int i = 0; i < TILE_M / 64; i++)
-            copy_box_async(stage + i * BOX_BYTES, &g.a, t.m + 64 * i, t.first + k, 0, full);
-        for (int i = 0; i < boxes; i++) /* half of the depth */
-            copy_box_to_both(b + i * BOX_BYTES + rank * HALF_BYTES, &g.b, t.n + 64 * i,
-                             t.first + k + rank * HALF_LINES, 0, full);
-        return;
-    }
-    int halves = (t.width + HALF_LINES - 1) / HALF_LINES;
-    barrier_expect(full, A_BYTES + halves * HALF_BYTES);
-    for (int i = 0; i < TILE_M / 64; i++)
-        copy_box_async(stage + i * BOX_BYTES, &g.a, F == FORWARD ? k : t.m + 64 * i,
-                       F == FORWARD ? t.m + 64 * i : k, t.group, full);
-    for (int i = rank; i < halves; i += PAIR)
-        copy_box_to_both(b + i * HALF_BYTES, &g.b, k, t.n + i * HALF_LINES, 0, full);
-}
-
 /* The pairs that the cluster takes: the first block takes one and sends its number to both. */
 struct pair_turns {
     int *pair;
@@ -168,7 +142,9 @@ static __device__ void copy_tiles(const grouped_args &g, ring r, pair_turns turn
             barrier_wait(&r.empty[r.at], r.phase ^ 1);
             r.tile[r.at] = t;
             if (t.group >= 0 && t.depth > 0)
-                copy_stage<F>(g, t, k, r.stage(), &r.full[r.at]);
+                copy_stage<F != FORWARD, F == BACKWARD_W>(
+                    r, &g.a, &g.b,
+                    { t.m, t.n, t.first + k, t.width, F == BACKWARD_W ? 0 : t.group, 0 });
             else
                 barrier_expect(&r.full[r.at], 0);
             r.next();
@@ -229,40 +205,7 @@ static __device__ __forceinline__ void multiply_depth(float (&d)[SUMS], ring &r,
     free_stage(r, before);
 }
 
-/* Frees the stages of a tile that this warp group does not multiply: the other one then has the tensor cores to
- * itself. */
-static __device__ void skip_stages(int depth, ring &r) {
-    for (int k = 0; k < depth; k += DEPTH, r.next()) {
-        barrier_wait(&r.full[r.at], r.phase);
-        free_stage(r, r.at);
-    }
-}
-
 /* ---- writing --------------------------------------------------------------------------------------- */
-/* From two columns each of chunks `a` and `b` of eight: four columns, of `a` in even lanes, of `b` in odd
- * ones. */
-static __device__ __forceinline__ float4 four_columns(const float *a, const float *b) {
-    bool odd = threadIdx.x & 1;
-    float x = __shfl_xor_sync(~0u, odd ? a[0] : b[0], 1);
-    float y = __shfl_xor_sync(~0u, odd ? a[1] : b[1], 1);
-    return odd ? float4{ x, y, b[0], b[1] } : float4{ a[0], a[1], x, y };
-}
-
-/* 32 columns of dw as 64 lines of fp32. Odd lines put their two halves in the other order: no two lanes then use
- * the same banks. */
-static __device__ __forceinline__ void put_gradients(char *chunk, const float *d) {
-    int warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP, quad = lane % 4;
-    int piece = 2 * (quad % 2) + quad / 2, odd = lane / 4 % 2;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int line = warp * 16 + lane / 4 + 8 * h;
-        float4 low = four_columns(&d[2 * h], &d[4 + 2 * h]);
-        float4 high = four_columns(&d[8 + 2 * h], &d[12 + 2 * h]);
-        *(float4 *)swizzled(chunk, line, piece + 4 * odd) = odd ? high : low;
-        *(float4 *)swizzled(chunk, line, piece + 4 * !odd) = odd ? low : high;
-    }
-}
-
 /* Copies the lines of a chunk that exist, where TMA would write others too. */
 static __device__ void copy_lines(char *chunk, char *to, int64_t pitch, int lines, int pieces) {
     for (int i = threadIdx.x % GROUP_THREADS; i < lines * 8; i += GROUP_THREADS)
@@ -320,11 +263,9 @@ static __device__ void zero_tile(const grouped_args &g, const group_tile &t, int
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------------ */
-template <class T, form F>
-static __device__ void multiply_tiles(const grouped_args &g, ring r, char *chunks) {
-    /* from one lane, so that the compiler knows it to be one for the warp */
-    int half = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
-    chunks += half * CHUNK_BUFFERS * BOX_BYTES;
+template <class T, form F> static __device__ void multiply_tiles(const grouped_args &g, ring r) {
+    int half = half_of_tile();
+    char *chunks = r.chunks(half);
     for (;;) {
         barrier_wait(&r.full[r.at], r.phase);
         group_tile t = r.tile[r.at];
@@ -332,16 +273,16 @@ static __device__ void multiply_tiles(const grouped_args &g, ring r, char *chunk
         bool beyond = t.m + 64 * half >= g.m;
         if (t.depth == 0 || beyond) {
             barrier_sync(1 + half, GROUP_THREADS); /* all threads know the tile: its stage may go */
-            skip_stages(max(t.depth, 1), r);
+            skip_stages(r, half, max((t.depth + DEPTH - 1) / DEPTH, 1));
             if (!beyond) zero_tile<F>(g, t, half);
             continue;
         }
         float d[SUMS];
-        int depth = __shfl_sync(~0u, t.depth, 0);
+        int depth = uniform(t.depth);
         if constexpr (F == BACKWARD_W) {
             multiply_depth<T, F, TILE_N>(d, r, half, depth); /* its widths are the model's */
         } else {
-            switch (__shfl_sync(~0u, (t.width + STEP_N - 1) / STEP_N, 0)) {
+            switch (uniform((t.width + STEP_N - 1) / STEP_N)) {
 #define CASE(width, sums)                                                                          \
     case width / STEP_N: multiply_depth<T, F, width>(d, r, half, depth); break;
                 FOR_EACH_WIDTH(CASE)
@@ -354,31 +295,20 @@ static __device__ void multiply_tiles(const grouped_args &g, ring r, char *chunk
 }
 
 template <class T, form F>
-static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1)
+static __global__ void __launch_bounds__(THREADS, 1)
     multiply_groups_hopper(const __grid_constant__ grouped_args g) {
     DYNAMIC_SHARED(char, memory);
-    __shared__ uint64_t full[STAGES], empty[STAGES];
-    __shared__ group_tile tile[STAGES];
-    __shared__ uint64_t told[TURNS];
-    __shared__ int pair[TURNS];
-    ring r = { (char *)(((uintptr_t)memory + ALIGN - 1) / ALIGN * ALIGN), full, empty, tile, 0, 0 };
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(&full[i], 1);
-            barrier_init(&empty[i], 2 * PAIR); /* warp groups that multiply */
-        }
-        for (int i = 0; i < TURNS; i++) barrier_init(&told[i], 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-    cluster_sync();
+    ring r = { ring_open(memory, MULTIPLIERS, TURNS) };
+    uint64_t *told = r.end();
+    int *pair = (int *)(told + TURNS);
+    r.tile = (group_tile *)(pair + TURNS);
     if (threadIdx.x < GROUP_THREADS) {
         registers_keep<40>();
         if (threadIdx.x == 0) copy_tiles<F>(g, r, { pair, told, 0, 0 });
         __syncwarp();
     } else {
         registers_take<232>();
-        multiply_tiles<T, F>(g, r, r.stages + STAGES * STAGE_BYTES);
+        multiply_tiles<T, F>(g, r);
         __syncwarp();
     }
     cluster_sync(); /* the other block still copies to this one's memory until it is done */
@@ -413,6 +343,7 @@ template <form F> static bool run_grouped(const op_call *c) {
     g.n = (int)out->dim[1];
     g.depth = (int)rows->dim[1];
     launch_shape s = { (unsigned)cuda_of(c)->device->sms / PAIR * PAIR, THREADS, SHARED_BYTES };
+    s.cluster = PAIR;
     auto kernel =
         rows->dt == DT_BF16 ? multiply_groups_hopper<bf16, F> : multiply_groups_hopper<half, F>;
     LAUNCH(cuda_of(c), s, kernel, g);

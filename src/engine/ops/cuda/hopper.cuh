@@ -1,6 +1,5 @@
-/* Shared by the kernels on Hopper's tensor cores (compute capability 9.0): tiles of 128 x 256 that the two blocks of
- * a cluster compute side by side, the ring of stages in shared memory between the warp group that copies operands
- * (TMA) and the two that multiply (wgmma), and the PTX of both. */
+/* Shared by the kernels on Hopper's tensor cores (compute capability 9.0): the PTX of copies (TMA), of their barriers, of
+ * clusters and of products (wgmma), and tensor maps. tests/emulate replaces this file (hopper_emulated.h). */
 #ifndef INGOT_OPS_CUDA_HOPPER_CUH
 #define INGOT_OPS_CUDA_HOPPER_CUH
 
@@ -9,24 +8,11 @@
 #include "device.cuh"
 
 enum {
-    TILE_M = 128,
-    TILE_N = 256, /* at most */
-    DEPTH = 64,   /* of a stage: 128 bytes, the width of a swizzled line */
-    STAGES = 4,
-    PAIR = 2,            /* blocks of a cluster */
-    GROUP_THREADS = 128, /* a warp group */
-    THREADS = 3 * GROUP_THREADS,
-    LINE_BYTES = DEPTH * 2,
-    HALF_LINES = 32, /* that one block of a pair copies of a box of B */
-    HALF_BYTES = HALF_LINES * LINE_BYTES,
+    GROUP_THREADS = 128,         /* a warp group */
+    LINE_BYTES = 128,            /* the width of a swizzled line */
     BOX_BYTES = 64 * LINE_BYTES, /* 64 lines */
-    A_BYTES = TILE_M * LINE_BYTES,
-    B_BYTES = TILE_N * LINE_BYTES,
-    STAGE_BYTES = A_BYTES + B_BYTES,
-    CHUNK_BUFFERS = 2, /* of each multiplying warp group */
-    ALIGN = 1024,      /* of swizzled shared memory */
-    SHARED_BYTES = ALIGN + STAGES * STAGE_BYTES + 2 * CHUNK_BUFFERS * BOX_BYTES,
-    SUMS = 64 * TILE_N / GROUP_THREADS,
+    ALIGN = 1024,                /* of swizzled shared memory */
+    SUMS = 128,                  /* of a thread: 64 x 256 in a warp group */
 };
 
 /* ---- PTX ------------------------------------------------------------------------------------------- */
@@ -313,57 +299,10 @@ template <int N> static __device__ __forceinline__ void registers_take() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* ---- the ring -------------------------------------------------------------------------------------- */
-template <class TILE> struct tile_ring {
-    char *stages;
-    uint64_t *full, *empty;
-    TILE *tile; /* of each stage */
-    int at, phase;
-    __device__ __forceinline__ char *stage() const { return stages + at * STAGE_BYTES; }
-    __device__ __forceinline__ void next() {
-        if (++at == STAGES) at = 0, phase ^= 1;
-    }
-};
-
-/* The stage is free, for the copiers of both blocks: by one thread of the warp group each. */
-template <class TILE>
-static __device__ __forceinline__ void free_stage(const tile_ring<TILE> &r, int stage) {
-    int to = threadIdx.x % GROUP_THREADS;
-    if (to < PAIR) barrier_arrive_at(&r.empty[stage], to);
-}
-
 /* ---- writing --------------------------------------------------------------------------------------- */
 /* @return the address of the 16 bytes `piece` of a line, as TMA swizzles lines of 128 bytes. */
 static __device__ __forceinline__ char *swizzled(char *chunk, int line, int piece) {
     return chunk + line * LINE_BYTES + ((piece ^ line) & 7) * 16;
-}
-
-/* 64 columns of a warp group's sums as lines of 64 rows.
- * d[4 j + 2 h + i] is row 16 warp + lane / 4 + 8 h, column 8 j + lane % 4 * 2 + i. */
-template <class T>
-static __device__ __forceinline__ void put_transposed(char *chunk, const float *d) {
-    int warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
-    int line = lane / 16 * 8 + lane % 8, piece = warp * 2 + lane / 8 % 2;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-        uint32_t v[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = pack_two(T(), d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
-        store_transposed(swizzled(chunk, line + 8 * j, piece), v);
-    }
-}
-
-/* The same as 64 lines of 64 columns. */
-template <class T> static __device__ __forceinline__ void put_lines(char *chunk, const float *d) {
-    int warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
-    int line = warp * 16 + lane % 16, piece = lane / 16;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-        uint32_t v[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = pack_two(T(), d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
-        store_matrices(swizzled(chunk, line, piece + j), v);
-    }
 }
 
 /* ---- tensor maps ----------------------------------------------------------------------------------- */
@@ -383,23 +322,30 @@ static map_encoder find_encoder() {
     return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? (map_encoder)f : NULL;
 }
 
-/* Describes t as [groups, rows, cols], read or written in boxes of lines of 128 bytes. @return whether the driver
- * can */
-static bool encode_map(CUtensorMap *map, const tensor *t, int64_t groups, int lines) {
+/* Describes t as [groups, rows, cols], read or written in boxes of lines of 128 bytes.
+ * @param stride elements from a row to the next
+ * @return whether the driver can */
+static bool encode_strided(CUtensorMap *map, const tensor *t, int64_t stride, int64_t groups,
+                           int lines) {
     static map_encoder encoder = find_encoder();
     CUtensorMapDataType type = t->dt == DT_BF16  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                : t->dt == DT_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                  : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     cuuint64_t cols = (cuuint64_t)t->dim[1], rows = (cuuint64_t)(t->dim[0] / groups),
                bytes = dt_size(t->dt);
-    cuuint64_t dims[] = { cols, rows, (cuuint64_t)groups },
-               strides[] = { cols * bytes, cols * rows * bytes };
+    cuuint64_t dims[] = { cols, rows, (cuuint64_t)groups }, line = (cuuint64_t)stride * bytes,
+               strides[] = { line, line * rows };
     cuuint32_t box[] = { (cuuint32_t)(LINE_BYTES / bytes), (cuuint32_t)lines, 1 },
                steps[] = { 1, 1, 1 };
     return encoder &&
            encoder(map, type, 3, t->data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/* The same of rows without gaps. */
+static bool encode_map(CUtensorMap *map, const tensor *t, int64_t groups, int lines) {
+    return encode_strided(map, t, t->dim[1], groups, lines);
 }
 
 /* Rows are read in whole lines of 16 bytes. */

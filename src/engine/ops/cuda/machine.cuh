@@ -26,17 +26,25 @@ static __device__ __forceinline__ void move_to_l2(const void *p, size_t bytes) {
 }
 
 /* KERNEL_LAUNCH of a kernel that may begin once all blocks of the one before have called await_previous or have ended. */
-#define KERNEL_LAUNCH_EARLY(kernel, ...) early_launch{ __VA_ARGS__ }.of(kernel)
-struct early_launch {
+#define KERNEL_LAUNCH_EARLY(kernel, ...) special_launch{ __VA_ARGS__ }.of(kernel)
+/* KERNEL_LAUNCH of a kernel whose blocks are in clusters, of as many along x as the last argument says. */
+#define KERNEL_LAUNCH_CLUSTERS KERNEL_LAUNCH_EARLY
+struct special_launch {
     dim3 blocks, threads;
     size_t shared;
     cudaStream_t stream;
+    unsigned cluster = 0; /* 0: begins early */
     template <typename... T> auto of(void (*kernel)(T...)) const {
         return [*this, kernel](T... arguments) {
-            cudaLaunchAttribute early = {};
-            early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-            early.val.programmaticStreamSerializationAllowed = 1;
-            cudaLaunchConfig_t config = { blocks, threads, shared, stream, &early, 1 };
+            cudaLaunchAttribute special = {};
+            if (cluster) {
+                special.id = cudaLaunchAttributeClusterDimension;
+                special.val.clusterDim = { cluster, 1, 1 };
+            } else {
+                special.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+                special.val.programmaticStreamSerializationAllowed = 1;
+            }
+            cudaLaunchConfig_t config = { blocks, threads, shared, stream, &special, 1 };
             cudaLaunchKernelEx(&config, kernel, arguments...);
         };
     }

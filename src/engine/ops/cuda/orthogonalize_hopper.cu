@@ -18,7 +18,7 @@
  * on the others of its batch.
  *
  * Operand bytes per tile: 2 depth (128 + 256); B is read from L2 once per pair. */
-#include "hopper.cuh"
+#include "hopper_tiles.cuh"
 
 struct batch_args {
     CUtensorMap a, b, to;
@@ -35,7 +35,7 @@ struct batch_tile {
 
 /* How many pairs of tiles the matrices have. */
 template <bool SYMMETRIC> static __host__ __device__ int pairs_of(const batch_args &g) {
-    int down = (g.m + PAIR * TILE_M - 1) / (PAIR * TILE_M), across = (g.n + TILE_N - 1) / TILE_N;
+    int down = (g.m + PAIR_M - 1) / PAIR_M, across = (g.n + TILE_N - 1) / TILE_N;
     return SYMMETRIC ? down * (down + 1) / 2 : down * across;
 }
 
@@ -49,40 +49,22 @@ static __device__ __forceinline__ batch_tile tile_at(const batch_args &g, int at
         while (down * (down + 1) / 2 > in) down--;
         across = in - down * (down + 1) / 2;
     } else {
-        int rows = (g.m + PAIR * TILE_M - 1) / (PAIR * TILE_M);
+        int rows = (g.m + PAIR_M - 1) / PAIR_M;
         down = in % rows;
         across = in / rows;
     }
     return { at / each, (down * PAIR + cluster_rank()) * TILE_M, across * TILE_N };
 }
 
-typedef tile_ring<batch_tile> batch_ring;
-
 /* ---- copying: one thread ----------------------------------------------------------------------------- */
 template <bool SYMMETRIC>
-static __device__ __forceinline__ void copy_batch_stage(const batch_args &g, const batch_tile &t,
-                                                        int k, const batch_ring &r) {
-    char *a = r.stage(), *b = a + A_BYTES;
-    uint64_t *full = &r.full[r.at];
-    int rank = cluster_rank();
-    barrier_expect(full, STAGE_BYTES);
-    for (int i = 0; i < TILE_M / 64; i++)
-        copy_box_async(a + i * BOX_BYTES, &g.a, k, t.m + 64 * i, t.z, full);
-    for (int i = rank; SYMMETRIC && i < TILE_N / HALF_LINES; i += PAIR)
-        copy_box_to_both(b + i * HALF_BYTES, &g.b, k, t.n + i * HALF_LINES, t.z, full);
-    for (int i = 0; !SYMMETRIC && i < TILE_N / 64; i++) /* half of the depth */
-        copy_box_to_both(b + i * BOX_BYTES + rank * HALF_BYTES, &g.b, t.n + 64 * i,
-                         k + rank * HALF_LINES, t.z, full);
-}
-
-template <bool SYMMETRIC>
-static __device__ void copy_batch_tiles(const batch_args &g, batch_ring r) {
+static __device__ void copy_batch_tiles(const batch_args &g, tile_ring r) {
     int end = pairs_of<SYMMETRIC>(g) * g.batch;
     for (int at = blockIdx.x / PAIR; at < end; at += gridDim.x / PAIR) {
         batch_tile t = tile_at<SYMMETRIC>(g, at);
         for (int k = 0; k < g.depth; k += DEPTH, r.next()) {
             barrier_wait(&r.empty[r.at], r.phase ^ 1);
-            copy_batch_stage<SYMMETRIC>(g, t, k, r);
+            copy_stage<false, !SYMMETRIC>(r, &g.a, &g.b, { t.m, t.n, k, TILE_N, t.z, t.z });
         }
     }
 }
@@ -90,7 +72,7 @@ static __device__ void copy_batch_tiles(const batch_args &g, batch_ring r) {
 /* ---- multiplying ----------------------------------------------------------------------------------- */
 /* Sums 64 rows of the tile over its depth. @param half which 64 */
 template <class T, int TB>
-static __device__ __forceinline__ void multiply_batch_depth(float (&d)[SUMS], batch_ring &r,
+static __device__ __forceinline__ void multiply_batch_depth(float (&d)[SUMS], tile_ring &r,
                                                             int half, int depth) {
     /* 16 deep: 32 bytes of a line where the depth is contiguous, else 16 lines */
     constexpr int A_STEP = 32 >> 4, B_STEP = (TB ? 16 * LINE_BYTES : 32) >> 4;
@@ -114,13 +96,6 @@ static __device__ __forceinline__ void multiply_batch_depth(float (&d)[SUMS], ba
     free_stage(r, before);
 }
 
-static __device__ __forceinline__ float2 two_of(const bf16 *p) {
-    return __bfloat1622float2(*(const __nv_bfloat162 *)p);
-}
-static __device__ __forceinline__ float2 two_of(const half *p) {
-    return __half22float2(*(const half2 *)p);
-}
-
 /* d = alpha d + beta C + diagonal I, of 64 columns: see put_transposed for which elements a thread has. */
 template <class T>
 static __device__ __forceinline__ void add_to_sums(const batch_args &g, float *d, int z, int m,
@@ -135,7 +110,8 @@ static __device__ __forceinline__ void add_to_sums(const batch_args &g, float *d
             float *v = &d[4 * j + 2 * h];
             int row = m + 8 * h, col = n + 8 * j;
             float2 c = { 0, 0 };
-            if (g.add && row < g.m && col < g.n) c = two_of(add + 8 * h * g.n + 8 * j);
+            if (g.add && row < g.m && col < g.n)
+                c = two_of(T(), *(const uint32_t *)(add + 8 * h * g.n + 8 * j));
             v[0] = g.alpha * v[0] + g.beta * c.x + (row == col ? g.diagonal : 0);
             v[1] = g.alpha * v[1] + g.beta * c.y + (row == col + 1 ? g.diagonal : 0);
         }
@@ -189,11 +165,10 @@ static __device__ void write_batch_tile(const batch_args &g, float (&d)[SUMS], c
 
 /* ---- the kernel ------------------------------------------------------------------------------------ */
 template <class T, bool SYMMETRIC>
-static __device__ void multiply_batch_tiles(const batch_args &g, batch_ring r, char *chunks) {
-    /* from one lane, so that the compiler knows it to be one for the warp */
-    int half = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0), turn = 0;
+static __device__ void multiply_batch_tiles(const batch_args &g, tile_ring r) {
+    int half = half_of_tile(), turn = 0;
+    char *chunks = r.chunks(half);
     int end = pairs_of<SYMMETRIC>(g) * g.batch;
-    chunks += half * CHUNK_BUFFERS * BOX_BYTES;
     for (int at = blockIdx.x / PAIR; at < end; at += gridDim.x / PAIR) {
         float d[SUMS];
         multiply_batch_depth<T, !SYMMETRIC>(d, r, half, g.depth);
@@ -203,29 +178,17 @@ static __device__ void multiply_batch_tiles(const batch_args &g, batch_ring r, c
 }
 
 template <class T, bool SYMMETRIC>
-static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1)
+static __global__ void __launch_bounds__(THREADS, 1)
     multiply_batch_hopper(const __grid_constant__ batch_args g) {
     DYNAMIC_SHARED(char, memory);
-    __shared__ uint64_t full[STAGES], empty[STAGES];
-    batch_ring r = {
-        (char *)(((uintptr_t)memory + ALIGN - 1) / ALIGN * ALIGN), full, empty, NULL, 0, 0
-    };
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) {
-            barrier_init(&full[i], 1);
-            barrier_init(&empty[i], 2 * PAIR); /* warp groups that multiply */
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-    cluster_sync();
+    tile_ring r = ring_open(memory, MULTIPLIERS, 0);
     if (threadIdx.x < GROUP_THREADS) {
         registers_keep<40>();
         if (threadIdx.x == 0) copy_batch_tiles<SYMMETRIC>(g, r);
         __syncwarp();
     } else {
         registers_take<232>();
-        multiply_batch_tiles<T, SYMMETRIC>(g, r, r.stages + STAGES * STAGE_BYTES);
+        multiply_batch_tiles<T, SYMMETRIC>(g, r);
         __syncwarp();
     }
     cluster_sync(); /* the other block still copies to this one's memory until it is done */
@@ -249,7 +212,8 @@ extern "C" bool cuda_batch_gemm_hopper(cuda_context *x, const cuda_batch_gemm *c
     g.alpha = c->alpha, g.beta = c->beta, g.diagonal = c->diagonal;
     g.batch = (int)c->to.dim[0];
     g.m = (int)c->to.dim[1], g.n = (int)c->to.dim[2], g.depth = (int)c->a.dim[2];
-    launch_shape s = { (unsigned)x->device->sms / PAIR * PAIR, THREADS, SHARED_BYTES };
+    launch_shape s = { (unsigned)x->device->sms / PAIR * PAIR, THREADS, RING_BYTES };
+    s.cluster = PAIR;
     bool bf = c->a.dt == DT_BF16;
     auto symmetric = bf ? multiply_batch_hopper<bf16, true> : multiply_batch_hopper<half, true>;
     auto plain = bf ? multiply_batch_hopper<bf16, false> : multiply_batch_hopper<half, false>;
