@@ -201,7 +201,7 @@ static void rows_without_gradients_stay_finite(void **state) {
 static int packed_by(const model_config *c, const model_layout *l, int rank) {
     optim_settings s = settings_of(OPTIM_MUON);
     model_layout own = *l;
-    const prog *list[OPTIM_PROGRAMS];
+    const prog *update;
     model *m;
     optimizer *o;
     int n = 0;
@@ -210,9 +210,8 @@ static int packed_by(const model_config *c, const model_layout *l, int rank) {
     plan *p = plan_new(&own.mesh, counting(), 1);
     model_reserve(m, p, true);
     assert_ok(optim_new(&s, m, p, &o));
-    for (int i = optim_programs(o, list) - 1; i >= 0; i--)
-        for (int k = 0; list[i] && k < list[i]->fwd.n; k++)
-            n += list[i]->fwd.op[k].op == OP_MUON_PACK;
+    for (int i = 0; (update = optim_next_program(o, &i)) != NULL;)
+        for (int k = 0; k < update->fwd.n; k++) n += update->fwd.op[k].op == OP_MUON_PACK;
     optim_free(o);
     plan_free(p);
     model_free(m);

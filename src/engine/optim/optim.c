@@ -232,12 +232,15 @@ const chain_end *optim_ends(const optimizer *o, int *n) {
     return o->end;
 }
 
-int optim_programs(const optimizer *o, const prog **out) {
-    for (int i = 0; i < PROGRAMS; i++) out[i] = o->program[i];
-    return PROGRAMS;
+const prog *optim_next_program(const optimizer *o, int *i) {
+    while (*i < o->ends) {
+        const chain_end *e = &o->end[(*i)++];
+        if (e->p && e->kind != END_HALF) return e->p;
+    }
+    return NULL;
 }
 
-/* ---- a step: the norm, the updates, and beside them those whose state is in host memory ------ */
+/* ---- a step: the norm, the updates, and those that run beside the next step --------------------- */
 void optim_set_factors(optimizer *o, const optim_factors *f) { o->factors = *f; }
 
 err optim_begin(optimizer *o, exec *x, double lr, double max_norm) {

@@ -79,10 +79,9 @@ void optim_set_decay_per_token(optimizer *o, double per_token);
 
 /* Returns the lists that end a training step, for its chain (chain.end_list). @param n their number. @return borrowed */
 const chain_end *optim_ends(const optimizer *o, int *n);
-/* Lists the programs that do not run beside the next step, in their order. @param out [OPTIM_PROGRAMS],
- * borrowed. @return how many. */
-enum { OPTIM_PROGRAMS = 3 };
-int optim_programs(const optimizer *o, const prog **out);
+/* Finds the next program of the update, in their order; what the lists have for half a step is not one.
+ * @param i 0 at first. @return borrowed; NULL: there is none */
+const prog *optim_next_program(const optimizer *o, int *i);
 
 /* State is zero after plan_commit: nothing more to initialize. What else is carried from step to step
  * (the count of updates, the loss scale) is the executor's step_state, set on resume. */

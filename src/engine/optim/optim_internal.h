@@ -85,7 +85,7 @@ typedef struct param_update { /* a parameter, or the slice of it that this rank 
 
 /* A step's programs: `norm` sums the gradient's squares over all ranks, `clip` decides from it and clips by rows,
  * `update` changes the weights. Updates of host memory are a program for each layer, beside the next step. */
-enum { PROGRAM_NORM, PROGRAM_CLIP, PROGRAM_UPDATE, PROGRAMS = OPTIM_PROGRAMS };
+enum { PROGRAM_NORM, PROGRAM_CLIP, PROGRAM_UPDATE, PROGRAMS };
 
 struct optimizer {
     optim_settings s;

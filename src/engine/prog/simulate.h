@@ -86,8 +86,8 @@ typedef struct saved_value {
 } saved_value;
 /* Finds the next saved value of a program. @param i 0 at first. @return false: there is none */
 bool prog_next_saved(const prog *p, int *i, saved_value *out);
-/* Seconds of programs that run on their own, one after another. */
-double sim_programs(const prog *const *list, int n, const mesh *m, const sim_costs *costs);
+/* Seconds of a program that runs on its own; not of updates that the bus from host memory limits. */
+double sim_program(const prog *p, const mesh *m, const sim_costs *costs);
 /* Seconds for a stage to pass a residual on. */
 double sim_message(const chain *c, const mesh *m, const sim_costs *costs);
 

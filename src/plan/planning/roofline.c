@@ -203,8 +203,10 @@ sim_costs cost_model_of(const accelerator *gpu, const config *cfg, const run_tar
 
 /* ---- a step ------------------------------------------------------------------------------------ */
 double update_seconds(const optimizer *o, const mesh *m, const sim_costs *costs) {
-    const prog *list[OPTIM_PROGRAMS];
-    return sim_programs(list, optim_programs(o, list), m, costs);
+    const prog *p;
+    double sum = 0;
+    for (int i = 0; (p = optim_next_program(o, &i)) != NULL;) sum += sim_program(p, m, costs);
+    return sum;
 }
 
 /* @return the seconds to read a step's tokens from the disk of each node. Ranks that share sequences on a node read them once. */

@@ -237,9 +237,9 @@ err trainer_write_programs(const trainer *t) {
         e = write_program_text(folder, all[i].name, &text);
         str_free(&text);
     }
-    const prog *update[OPTIM_PROGRAMS];
+    const prog *update;
     str text = { 0 };
-    for (int i = 0, n = optim_programs(t->o, update); i < n; i++) prog_dump(update[i], &text);
+    for (int i = 0; (update = optim_next_program(t->o, &i)) != NULL;) prog_dump(update, &text);
     if (!e) e = write_program_text(folder, "update.txt", &text);
     str_free(&text);
     return e;
