@@ -16,7 +16,8 @@ err ops_open(const ops_choice *c, const op_backend **out) {
     bool gpu = c->kind == OPS_CUDA || (c->kind == OPS_AUTO && ops_cuda_count() > c->index);
     if (!gpu) return open_cpu(c->isa, out);
     op_backend *b = NULL;
-    int flags = (c->deterministic ? OPS_DETERMINISTIC : 0) | (c->tf32 ? OPS_TF32 : 0);
+    int flags = (c->deterministic ? OPS_DETERMINISTIC : 0) | (c->tf32 ? OPS_TF32 : 0) |
+                (c->updates_yield ? OPS_UPDATES_YIELD : 0);
     TRY(ops_cuda_open(c->index, flags, &b));
     *out = b;
     return OK;

@@ -257,7 +257,8 @@ typedef struct ops_gpu_speed {
 err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) MUST_USE;
 enum {
     OPS_DETERMINISTIC = 1, /* results are bit-exact from run to run; slower */
-    OPS_TF32 = 2           /* fp32 GEMMs on tensor cores, with operands rounded to 10 bits */
+    OPS_TF32 = 2,          /* fp32 GEMMs on tensor cores, with operands rounded to 10 bits */
+    OPS_UPDATES_YIELD = 4  /* calls on QUEUE_UPDATE run on what others leave idle; else first */
 };
 err ops_cuda_open(int number, int flags, op_backend **out) MUST_USE;
 void ops_cuda_close(op_backend *b); /* takes NULL */
@@ -268,6 +269,7 @@ typedef struct ops_choice {
     int index;          /* which GPU, from 0 */
     bool deterministic; /* GPU: as in ops_cuda_open */
     bool tf32;          /* GPU: as in ops_cuda_open */
+    bool updates_yield; /* GPU: as in ops_cuda_open */
     const char *isa;    /* CPU: a name from ops_cpu_isa, or OPS_ISA_BEST */
 } ops_choice;
 err ops_open(const ops_choice *c, const op_backend **out) MUST_USE;

@@ -370,7 +370,7 @@ static err check_compiled_for(cuda_device *d, int number) {
         gpu.capability);
 }
 
-static err open_device(cuda_device *d, int number) {
+static err open_device(cuda_device *d, int number, bool updates_yield) {
     d->number = number;
     cudaError_t status = cudaSetDevice(number);
     if (status == cudaSuccess)
@@ -384,7 +384,7 @@ static err open_device(cuda_device *d, int number) {
         return err_hint(ERR("cannot open GPU %d: %s", number, cudaGetErrorString(status)),
                         "nvidia-smi lists the GPUs; --device cpu runs without one");
     TRY(check_compiled_for(d, number));
-    TRY(cuda_queues_open(d));
+    TRY(cuda_queues_open(d, updates_yield));
     TRY(staging_new(&d->staging));
     TRY(cuda_gemm_cache_new(d, &d->gemm_cache));
     TRY(cuda_attention_new(&d->attention));
@@ -399,7 +399,7 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
     b->context = d;
     d->deterministic = flags & OPS_DETERMINISTIC;
     d->tf32 = flags & OPS_TF32;
-    err e = open_device(d, number);
+    err e = open_device(d, number, flags & OPS_UPDATES_YIELD);
     if (e) {
         ops_cuda_close(b);
         return err_trail(e, __FILE__, __LINE__);
