@@ -133,6 +133,38 @@ static void parameters_elsewhere_log_the_same_losses(void **state) {
     }
 }
 
+/* Updates beside the next step, where ranks gather what others updated, or have other layers. */
+static void updates_beside_the_step_log_the_same_losses(void **state) {
+    static const struct {
+        int ranks;
+        settings own;
+    } cases[] = {
+        { 2, { "parallelism.zero_stage", "0", "precision", "bf16" } },
+        { 2, { "parallelism.zero_stage", "1", "optimizer.name", "adam8bit" } },
+        { 2, { "parallelism.zero_stage", "2", "training.agc", "0.01" } },
+        { 4,
+          { "parallelism.zero_stage", "3", "parallelism.tensor_parallel_degree", "2",
+            "parallelism.fsdp_persistence_threshold", "100", "parallelism.fsdp_prefetch", "2" } },
+        { 4,
+          { "parallelism.zero_stage", "1", "parallelism.pipeline_parallel_degree", "2",
+            "optimizer.name", "muon", "activation_checkpoint.mode", "full" } },
+    };
+    test_folder *f = *state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        settings own = { "training.local_batch_size", "2" };
+        int n = 2;
+        for (int k = 0; cases[i].own[k]; k++) own[n++] = cases[i].own[k];
+        char end[16], beside[16];
+        snprintf(end, sizeof end, "end%zu", i);
+        snprintf(beside, sizeof beside, "beside%zu", i);
+        assert_ok(run_on_ranks(f, end, small, own, cases[i].ranks));
+        own[n++] = "optimizer.overlap";
+        own[n++] = "true";
+        assert_ok(run_on_ranks(f, beside, small, own, cases[i].ranks));
+        same_losses(f, end, beside, 0);
+    }
+}
+
 /* A checkpoint does not depend on where parameters were stored. */
 static void a_run_continues_with_parameters_elsewhere(void **state) {
     test_folder *f = *state;
@@ -165,8 +197,11 @@ static void what_needs_stage_3_is_refused_below(void **state) {
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
-        T(options_of_stage_3_log_the_same_losses),   T(state_elsewhere_logs_the_same_losses),
-        T(parameters_elsewhere_log_the_same_losses), T(a_run_continues_with_parameters_elsewhere),
+        T(options_of_stage_3_log_the_same_losses),
+        T(state_elsewhere_logs_the_same_losses),
+        T(parameters_elsewhere_log_the_same_losses),
+        T(updates_beside_the_step_log_the_same_losses),
+        T(a_run_continues_with_parameters_elsewhere),
         T(what_needs_stage_3_is_refused_below),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
