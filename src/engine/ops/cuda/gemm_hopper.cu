@@ -86,35 +86,6 @@ template <bool TB> static __device__ void copy_dense(const dense_args &g, tile_r
     }
 }
 
-/* ---- multiplying ----------------------------------------------------------------------------------- */
-/* Waits for a stage and queues its products. */
-template <class T, int N, bool TA, bool TB>
-static __device__ __forceinline__ void multiply_stage(float (&d)[SUMS], const tile_ring &r,
-                                                      int half, bool add) {
-    /* 16 deep: 32 bytes of a line where the depth is contiguous, else 16 lines */
-    constexpr int A_STEP = (TA ? 16 * LINE_BYTES : 32) >> 4,
-                  B_STEP = (TB ? 16 * LINE_BYTES : 32) >> 4;
-    barrier_wait(&r.full[r.at], r.phase);
-    uint64_t a = smem_descriptor(r.stage() + half * BOX_BYTES, BOX_BYTES);
-    uint64_t b = smem_descriptor(r.stage() + A_BYTES, BOX_BYTES);
-    multiply_begin();
-#pragma unroll
-    for (int i = 0; i < DEPTH / 16; i++)
-        multiplier<T, N>::template multiply16<TA, TB>(d, a + i * A_STEP, b + i * B_STEP,
-                                                      add || i > 0);
-}
-/* Ends the queue of a stage. Once the stage before has been multiplied, it is free. @param before none: -1 */
-static __device__ __forceinline__ void end_stage(tile_ring &r, int &before) {
-    multiply_wait<1>();
-    if (before >= 0) free_stage(r, before);
-    before = r.at;
-    r.next();
-}
-static __device__ __forceinline__ void end_tile(const tile_ring &r, int before) {
-    multiply_wait<0>();
-    free_stage(r, before);
-}
-
 /* ---- results in 16 bits ----------------------------------------------------------------------------- */
 /* Finishes tiles whose rounded sums a multiplying group holds. */
 template <class T, epilogue E> struct finisher {
@@ -221,7 +192,6 @@ static __device__ void multiply_dense(const dense_args &g, tile_ring r) {
 #pragma unroll
         for (int p = 0; p < PARTS; p++) {
             multiply_stage<T, TILE_N, false, TB>(d, r, half, p > 0);
-            multiply_commit();
             if (last.m >= 0) f.part(g, last, t, &held[p * PART_WORDS], p);
             end_stage(r, before);
         }
@@ -231,7 +201,6 @@ static __device__ void multiply_dense(const dense_args &g, tile_ring r) {
 #pragma unroll 1
         for (int k = PARTS * DEPTH; k < g.depth; k += DEPTH) {
             multiply_stage<T, TILE_N, false, TB>(d, r, half, true);
-            multiply_commit();
             end_stage(r, before);
         }
         end_tile(r, before);
@@ -344,7 +313,6 @@ static __device__ __forceinline__ void multiply_span(float (&d)[SUMS], tile_ring
 #pragma unroll 1
     for (int k = s.from; k < s.to; k++) {
         multiply_stage<T, N, true, true>(d, r, half, k > s.from);
-        multiply_commit();
         end_stage(r, before);
     }
     end_tile(r, before);

@@ -169,40 +169,36 @@ static __device__ void zero_beyond(char *stage, int half, int rows) {
     barrier_sync(1 + half, GROUP_THREADS);
 }
 
+/* Queues the products of a stage of BACKWARD_W, of which `rows` are the group's. */
+template <class T, int N>
+static __device__ __forceinline__ void multiply_rows(float (&d)[SUMS], const ring &r, int half,
+                                                     int rows, bool add) {
+    constexpr int STEP = 16 * LINE_BYTES >> 4; /* 16 lines */
+    barrier_wait(&r.full[r.at], r.phase);
+    if (rows < DEPTH) zero_beyond(r.stage(), half, rows);
+    uint64_t a = smem_descriptor(r.stage() + half * BOX_BYTES, BOX_BYTES);
+    uint64_t b = smem_descriptor(r.stage() + A_BYTES, BOX_BYTES);
+    multiply_begin();
+#pragma unroll 1
+    for (int i = 0; i < min(rows, (int)DEPTH); i += 16, a += STEP, b += STEP)
+        multiplier<T, N>::template multiply16<true, true>(d, a, b, add || i > 0);
+    multiply_commit();
+}
+
 /* Sums 64 rows of the tile over its depth. @param half which 64 */
 template <class T, form F, int N>
 static __device__ __forceinline__ void multiply_depth(float (&d)[SUMS], ring &r, int half,
                                                       int depth) {
-    constexpr int TA = F != FORWARD, TB = F == BACKWARD_W;
-    /* 16 deep: 32 bytes of a line where the depth is contiguous, else 16 lines */
-    constexpr int A_STEP = (TA ? 16 * LINE_BYTES : 32) >> 4,
-                  B_STEP = (TB ? 16 * LINE_BYTES : 32) >> 4;
-    int before = -1; /* the stage whose multiplications are in flight */
+    int before = -1;
 #pragma unroll 1
-    for (int k = 0; k < depth; k += DEPTH, r.next()) {
-        barrier_wait(&r.full[r.at], r.phase);
-        if (F == BACKWARD_W && depth - k < DEPTH) zero_beyond(r.stage(), half, depth - k);
-        uint64_t a = smem_descriptor(r.stage() + half * BOX_BYTES, BOX_BYTES);
-        uint64_t b = smem_descriptor(r.stage() + A_BYTES, BOX_BYTES);
-        multiply_begin();
-        if (F == BACKWARD_W) {
-            int end = min(depth, k + DEPTH);
-#pragma unroll 1
-            for (int i = k; i < end; i += 16, a += A_STEP, b += B_STEP)
-                multiplier<T, N>::template multiply16<TA, TB>(d, a, b, i > 0);
-        } else {
-#pragma unroll
-            for (int i = 0; i < DEPTH / 16; i++)
-                multiplier<T, N>::template multiply16<TA, TB>(d, a + i * A_STEP, b + i * B_STEP,
-                                                              k > 0 || i > 0);
-        }
-        multiply_commit();
-        multiply_wait<1>();
-        if (before >= 0) free_stage(r, before);
-        before = r.at;
+    for (int k = 0; k < depth; k += DEPTH) {
+        if (F == BACKWARD_W)
+            multiply_rows<T, N>(d, r, half, depth - k, k > 0);
+        else
+            multiply_stage<T, N, F != FORWARD, false>(d, r, half, k > 0);
+        end_stage(r, before);
     }
-    multiply_wait<0>();
-    free_stage(r, before);
+    end_tile(r, before);
 }
 
 /* ---- writing --------------------------------------------------------------------------------------- */

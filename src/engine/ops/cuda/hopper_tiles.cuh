@@ -133,6 +133,36 @@ static __device__ __forceinline__ void copy_stage(const tile_ring &r, const CUte
         copy_box_to_both(to + i * HALF_BYTES, b, p.k, p.n + i * HALF_LINES, p.zb, full);
 }
 
+/* ---- multiplying ----------------------------------------------------------------------------------- */
+/* Waits for a stage and queues its products, 64 x N each. TA, TB: see copy_stage. @param add to what d holds */
+template <class T, int N, bool TA, bool TB>
+static __device__ __forceinline__ void multiply_stage(float (&d)[SUMS], const tile_ring &r,
+                                                      int half, bool add) {
+    /* 16 deep: 32 bytes of a line where the depth is contiguous, else 16 lines */
+    constexpr int A_STEP = (TA ? 16 * LINE_BYTES : 32) >> 4,
+                  B_STEP = (TB ? 16 * LINE_BYTES : 32) >> 4;
+    barrier_wait(&r.full[r.at], r.phase);
+    uint64_t a = smem_descriptor(r.stage() + half * BOX_BYTES, BOX_BYTES);
+    uint64_t b = smem_descriptor(r.stage() + A_BYTES, BOX_BYTES);
+    multiply_begin();
+#pragma unroll
+    for (int i = 0; i < DEPTH / 16; i++)
+        multiplier<T, N>::template multiply16<TA, TB>(d, a + i * A_STEP, b + i * B_STEP,
+                                                      add || i > 0);
+    multiply_commit();
+}
+/* Goes on to the next stage. Once the one before has been multiplied, it is free. @param before -1: there is none */
+static __device__ __forceinline__ void end_stage(tile_ring &r, int &before) {
+    multiply_wait<1>();
+    if (before >= 0) free_stage(r, before);
+    before = r.at;
+    r.next();
+}
+static __device__ __forceinline__ void end_tile(const tile_ring &r, int before) {
+    multiply_wait<0>();
+    free_stage(r, before);
+}
+
 /* ---- the order of tiles ---------------------------------------------------------------------------- */
 /* Pair `at` of down x across, in bands of at most `most` tiles across: those of a band share their columns in L2. */
 struct pair_place {

@@ -74,26 +74,13 @@ static __device__ void copy_batch_tiles(const batch_args &g, tile_ring r) {
 template <class T, int TB>
 static __device__ __forceinline__ void multiply_batch_depth(float (&d)[SUMS], tile_ring &r,
                                                             int half, int depth) {
-    /* 16 deep: 32 bytes of a line where the depth is contiguous, else 16 lines */
-    constexpr int A_STEP = 32 >> 4, B_STEP = (TB ? 16 * LINE_BYTES : 32) >> 4;
-    int before = -1; /* the stage whose multiplications are in flight */
+    int before = -1;
 #pragma unroll 1
-    for (int k = 0; k < depth; k += DEPTH, r.next()) {
-        barrier_wait(&r.full[r.at], r.phase);
-        uint64_t a = smem_descriptor(r.stage() + half * BOX_BYTES, BOX_BYTES);
-        uint64_t b = smem_descriptor(r.stage() + A_BYTES, BOX_BYTES);
-        multiply_begin();
-#pragma unroll
-        for (int i = 0; i < DEPTH / 16; i++)
-            multiplier<T, TILE_N>::template multiply16<0, TB>(d, a + i * A_STEP, b + i * B_STEP,
-                                                              k > 0 || i > 0);
-        multiply_commit();
-        multiply_wait<1>();
-        if (before >= 0) free_stage(r, before);
-        before = r.at;
+    for (int k = 0; k < depth; k += DEPTH) {
+        multiply_stage<T, TILE_N, false, TB>(d, r, half, k > 0);
+        end_stage(r, before);
     }
-    multiply_wait<0>();
-    free_stage(r, before);
+    end_tile(r, before);
 }
 
 /* d = alpha d + beta C + diagonal I, of 64 columns: see put_transposed for which elements a thread has. */
