@@ -1,6 +1,32 @@
-/* Attention on Hopper's tensor cores, backward in two passes: attention_hopper.cuh. Both kernels recompute the scores from
- * lse. Deterministic; attention_one_pass_hopper.cu has the faster way, which is not. */
+/* Attention on Hopper's tensor cores, backward in two passes: attention_hopper.cuh.
+ *
+ *     grad_queries_hopper     grid: 128 queries x heads; dq and rowdot. s, dp and dq: three products
+ *     grad_keys_hopper        grid: 128 keys x key heads; dk and dv. s, dp, dv and dk: four products
+ *
+ * Both recompute the scores from lse. Deterministic; attention_one_pass_hopper.cu has the faster way, which is not. The sums of
+ * heads wider than 128 do not fit in the registers of grad_keys_hopper: attention_wide_hopper.cu has another kernel for them.
+ *
+ * The two groups of grad_queries_hopper share tiles of keys and of values, a ring in which the values of a tile come first:
+ *
+ *     dp = do values^T           after dq of the tile before, whose keys are then released; dropout is drawn meanwhile
+ *     s = queries keys^T         then the values are released
+ *     ds = p (dp - rowdot)
+ *     dq += ds keys
+ *
+ * Three slots are enough, which is what heads of 256 have beside 128 queries and do: the next values are copied to the slot of
+ * the keys before, the next keys to that of the values, each while the group computes on. */
 #include "attention_bwd_hopper.cuh"
+
+template <int DIM> struct query_sizes {
+    enum {
+        GROUPS = 2,
+        SLOTS = DIM <= 128 ? 6 : DIM == 192 ? 4 : 3, /* of a tile of keys or values */
+        ROWS_ = 64 * GROUPS,
+        OWN = tile_bytes<DIM, 64>(),
+        TILE = tile_bytes<DIM, LINES>(),
+        SHARED = ALIGN + GROUPS * 2 * OWN + SLOTS * TILE
+    };
+};
 
 /* ---- queries ------------------------------------------------------------------------------------- */
 /* rowdot of the group's 64 queries: two threads each, over do and o. */
@@ -47,19 +73,19 @@ static __device__ __forceinline__ void grad_scores(const att &a, const two_rows 
 }
 
 template <class T, int DIM, bool DROPS>
-static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
+static __global__ void __launch_bounds__((query_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
     grad_queries_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
                         const __grid_constant__ att_grad g) {
-    typedef backward_sizes<DIM> S;
+    typedef query_sizes<DIM> S;
     enum { GROUPS = S::GROUPS };
     DYNAMIC_SHARED(char, memory);
-    __shared__ uint64_t bars[2 * S::STAGES_ + 1];
+    __shared__ uint64_t bars[2 * S::SLOTS + 1];
     __shared__ seen_keys seen[GROUPS + 1], parts[2 * GROUPS];
     __shared__ float dots[GROUPS][64];
-    __shared__ uint32_t sixteens[S::STAGES_][LINES / SIXTEEN]; /* with dropout */
+    __shared__ uint32_t sixteens[S::SLOTS][LINES / SIXTEEN]; /* with dropout */
     char *own = aligned(memory), *tiles = own + GROUPS * 2 * S::OWN;
-    uint64_t *have_queries = &bars[2 * S::STAGES_];
-    stage_ring<S::STAGES_, 2 *S::TILE> ring = { tiles, bars, bars + S::STAGES_, 0, 0 };
+    uint64_t *have_queries = &bars[2 * S::SLOTS];
+    stage_ring<S::SLOTS, S::TILE> ring = { tiles, bars, bars + S::SLOTS, 0, 0 };
     int head = blockIdx.y, kv_head = head / (a.q / a.kv);
     int64_t first = (int64_t)(gridDim.x - 1 - blockIdx.x) * S::ROWS_;
     if (threadIdx.x == 0) {
@@ -85,17 +111,17 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
                                    have_queries);
             }
         }
-        for (int t = 0; t < count; t++, ring.next()) {
+        for (int i = 0; i < 2 * count; i++, ring.next()) {
+            int row = begin + i / 2 * LINES;
             uint64_t *full = &ring.full[ring.at];
             ring.wait_empty();
-            if (DROPS) {
-                write_sixteens<LINES>(a, begin + t * LINES, sixteens[ring.at]);
+            if (DROPS && i % 2) {
+                write_sixteens<LINES>(a, row, sixteens[ring.at]);
                 __syncwarp();
             }
             if (!copies) continue;
-            barrier_expect(full, 2 * S::TILE);
-            copy_tile<DIM, LINES>(ring.stage(), &maps.kv, k, begin + t * LINES, full);
-            copy_tile<DIM, LINES>(ring.stage() + S::TILE, &maps.kv, v, begin + t * LINES, full);
+            barrier_expect(full, S::TILE);
+            copy_tile<DIM, LINES>(ring.stage(), &maps.kv, i % 2 ? k : v, row, full);
         }
         return;
     }
@@ -119,8 +145,8 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
 #pragma unroll
     for (int i = 0; i < DIM / 2; i++) sum[i] = 0;
     barrier_wait(have_queries, 0);
-    for (int at = 0; at < from; at++) ring.skip();
-    stage_ring<S::STAGES_, 2 *S::TILE> before = ring; /* the stage whose keys are multiplied */
+    for (int at = 0; at < 2 * from; at++) ring.skip();
+    stage_ring<S::SLOTS, S::TILE> values = ring, keys = ring; /* of a tile */
     uint32_t p[LINES / 4], kept[2];
     uint64_t query[2];
     uint2 key;
@@ -128,21 +154,26 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     for (int at = from; at < to; at++) {
         float s[LINES / 2], dp[LINES / 2];
         int tile = begin + at * LINES;
+        values = ring;
         ring.wait_full();
-        begin_scores<T, DIM, LINES>(s, queries, ring.stage());
-        begin_scores<T, DIM, LINES>(dp, dout, ring.stage() + S::TILE);
+        begin_scores<T, DIM, LINES>(dp, dout, ring.stage());
+        ring.next();
+        multiply_wait<1>();
+        if (at > from) keys.release();
+        keys = ring;
+        ring.wait_full();
         if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, sixteens[ring.at], kept);
+        begin_scores<T, DIM, LINES>(s, queries, ring.stage());
+        ring.next();
         multiply_wait<0>();
-        if (at > from) before.release();
+        values.release();
         grad_scores<DROPS>(a, t, tile, all_seen<LINES>(own_rows, tile), kept, s, dp, stat, dot);
         pack_scores<T, LINES>(p, s);
-        begin_sums<T, DIM, LINES>(sum, p, ring.stage());
-        before = ring;
-        ring.next();
+        begin_sums<T, DIM, LINES>(sum, p, keys.stage());
     }
     multiply_wait<0>();
-    if (from < to) before.release();
-    for (int at = to; at < count; at++) ring.skip();
+    if (from < to) keys.release();
+    for (int at = 2 * to; at < 2 * count; at++) ring.skip();
 #pragma unroll
     for (int h = 0; h < 2; h++)
 #pragma unroll
@@ -153,12 +184,12 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
 }
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
-template <class T, int DIM, int GRADS, bool DROPS>
+template <class T, int DIM, bool DROPS>
 static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GROUP_THREADS, 1)
     grad_keys_hopper(const __grid_constant__ att_maps maps, const __grid_constant__ att a,
                      const __grid_constant__ att_grad g) {
     typedef backward_sizes<DIM> S;
-    enum { GROUPS = S::GROUPS, OF_DK = GRADS & DK ? DIM : 4, OF_DV = GRADS & DV ? DIM : 4 };
+    enum { GROUPS = S::GROUPS };
     DYNAMIC_SHARED(char, memory);
     __shared__ uint64_t bars[2 * S::STAGES_ + 1];
     __shared__ query_tile queries[S::STAGES_];
@@ -174,11 +205,9 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
     const char *keys = b.own + group * 2 * S::OWN, *values = keys + S::OWN;
     int64_t first = b.first + 64 * group;
-    float dk[OF_DK / 2], dv[OF_DV / 2];
+    float dk[DIM / 2], dv[DIM / 2];
 #pragma unroll
-    for (int i = 0; i < OF_DK / 2; i++) dk[i] = 0;
-#pragma unroll
-    for (int i = 0; i < OF_DV / 2; i++) dv[i] = 0;
+    for (int i = 0; i < DIM / 2; i++) dk[i] = dv[i] = 0;
     key_sixteen sixteen = {};
     uint2 key;
     if (DROPS) sixteen = sixteen_of_warp(a, first), key = drop_key(a);
@@ -192,48 +221,44 @@ static __global__ void __launch_bounds__((backward_sizes<DIM>::GROUPS + 1) * GRO
         float p[LINES / 2], s[LINES / 2];
         uint32_t left[LINES / 4], right[LINES / 4], kept;
         begin_scores<T, DIM, LINES>(p, keys, qs);
-        if (GRADS & DK) begin_scores<T, DIM, LINES>(s, values, ds);
+        begin_scores<T, DIM, LINES>(s, values, ds);
         if (DROPS) kept = draw_columns(a, key, head, q, sixteen);
-        multiply_wait<GRADS & DK ? 1 : 0>();
+        multiply_wait<1>();
         soften_keys(a, q, (int)first, p);
-        if constexpr ((GRADS & DV) != 0) {
-            pack_kept<T, DROPS>(left, p, kept);
-            begin_sums<T, DIM, LINES>(dv, left, ds);
-        }
-        if constexpr ((GRADS & DK) != 0) {
-            multiply_wait<GRADS & DV ? 1 : 0>();
-            grad_keys_scores<DROPS>(a, q, kept, p, s);
-            pack_scores<T, LINES>(right, s);
-            begin_sums<T, DIM, LINES>(dk, right, qs);
-        }
+        pack_kept<T, DROPS>(left, p, kept);
+        begin_sums<T, DIM, LINES>(dv, left, ds);
+        multiply_wait<1>();
+        grad_keys_scores<DROPS>(a, q, kept, p, s);
+        pack_scores<T, LINES>(right, s);
+        begin_sums<T, DIM, LINES>(dk, right, qs);
         multiply_wait<0>();
         ring.release();
     }
     int col = a.key_col + b.kv_head * DIM;
-    if constexpr ((GRADS & DK) != 0) write_key_grads<DIM>(a, g.dkv, first, b.last, col, 1, dk);
-    if constexpr ((GRADS & DV) != 0)
-        write_key_grads<DIM>(a, g.dkv, first, b.last, col + a.kv * DIM, value_factor(a), dv);
+    write_key_grads<DIM>(a, g.dkv, first, b.last, col, 1, dk);
+    write_key_grads<DIM>(a, g.dkv, first, b.last, col + a.kv * DIM, value_factor(a), dv);
 }
 
 /* ---- launches ------------------------------------------------------------------------------------ */
-template <class T, int DIM, int GRADS>
+template <class T, int DIM>
 static void launch_keys(const op_call *c, const att_maps &maps, const att &a, const att_grad &g) {
     typedef backward_sizes<DIM> S;
     dim3 grid((unsigned)ceil_div(a.n_keys, S::ROWS_), (unsigned)a.kv);
-    auto kernel =
-        a.drop.id ? grad_keys_hopper<T, DIM, GRADS, true> : grad_keys_hopper<T, DIM, GRADS, false>;
+    auto kernel = a.drop.id ? grad_keys_hopper<T, DIM, true> : grad_keys_hopper<T, DIM, false>;
     LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, kernel, maps, a, g);
 }
 
 template <class T, int DIM>
 static void launch_two_passes(const op_call *c, const att_maps &maps, const att &a,
                               const att_grad &g) {
-    typedef backward_sizes<DIM> S;
+    typedef query_sizes<DIM> S;
     dim3 grid((unsigned)ceil_div(a.n, S::ROWS_), (unsigned)a.q);
     auto dq = a.drop.id ? grad_queries_hopper<T, DIM, true> : grad_queries_hopper<T, DIM, false>;
     LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, dq, maps, a, g);
-    launch_keys<T, DIM, DIM <= 128 ? DK | DV : DK>(c, maps, a, g);
-    if (DIM > 128) launch_keys<T, DIM, DIM <= 128 ? DK | DV : DV>(c, maps, a, g);
+    if constexpr (DIM > 128)
+        attention_grad_of_wide_keys(c, &a, &g, &maps);
+    else
+        launch_keys<T, DIM>(c, maps, a, g);
 }
 
 extern "C" bool attention_grad_by_hopper(const op_call *c, const att *a, const att_grad *g) {

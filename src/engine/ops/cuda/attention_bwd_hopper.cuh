@@ -1,5 +1,6 @@
-/* Shared by the kernels of attention's backward on Hopper's tensor cores that have a block for 64 keys per computing
- * group (attention_bwd_hopper.cu, attention_one_pass_hopper.cu): tiles of queries, and what becomes of scores. */
+/* Shared by the kernels of attention's backward on Hopper's tensor cores that have a block per 64 or 128 keys
+ * (attention_bwd_hopper.cu, attention_one_pass_hopper.cu, attention_wide_hopper.cu): tiles of queries, and what becomes of
+ * scores. */
 #ifndef INGOT_OPS_CUDA_ATTENTION_BWD_HOPPER_CUH
 #define INGOT_OPS_CUDA_ATTENTION_BWD_HOPPER_CUH
 
@@ -9,13 +10,13 @@ enum { LINES = 64, COPIERS = LINES / WARP }; /* of a tile; warps that copy it */
 
 template <int DIM> struct backward_sizes {
     enum {
-        GROUPS = DIM <= 192 ? 2 : 1,
+        GROUPS = 2,
         FEW = DIM == 128 ? 24 : 40, /* registers of copying threads */
-        STAGES_ = DIM <= 128 ? 3 : 2,
+        STAGES_ = 3,
         ROWS_ = 64 * GROUPS,
         OWN = tile_bytes<DIM, 64>(),
         TILE = tile_bytes<DIM, LINES>(),
-        SHARED = ALIGN + GROUPS * 2 * OWN + STAGES_ * 2 * TILE
+        SHARED = ALIGN + ROWS_ / 64 * 2 * OWN + STAGES_ * 2 * TILE
     };
 };
 /* ---- keys ---------------------------------------------------------------------------------------- */
@@ -167,7 +168,7 @@ static __device__ __forceinline__ void grad_keys_scores(const att &a, const quer
 /* ---- a block of keys ----------------------------------------------------------------------------- */
 /* The keys of a block, and what of shared memory holds them. */
 template <class S> struct key_block {
-    char *own, *tiles; /* keys and values of each group; the stages of the ring */
+    char *own, *tiles; /* 64 keys, their values, the next 64; the stages of the ring */
     uint64_t *full;    /* they have been copied */
     int kv_head;
     int64_t first, last;
@@ -180,7 +181,7 @@ static __device__ __forceinline__ key_block<S> open_key_block(const att &a, char
                                                               int kv_head) {
     char *own = aligned(memory);
     int64_t first = (int64_t)block * S::ROWS_;
-    key_block<S> b = { own,   own + S::GROUPS * 2 * S::OWN,       &bars[2 * S::STAGES_], kv_head,
+    key_block<S> b = { own,   own + S::ROWS_ / 64 * 2 * S::OWN,   &bars[2 * S::STAGES_], kv_head,
                        first, min(first + S::ROWS_, a.n_keys) - 1 };
     *ring = { b.tiles, bars, bars + S::STAGES_, 0, 0 };
     if (threadIdx.x == 0) {
@@ -199,8 +200,8 @@ static __device__ __forceinline__ void copy_key_block(const att_maps &maps, cons
                                                       RING ring, query_tile *queries) {
     int heads = a.q / a.kv, col = a.key_col + b.kv_head * DIM;
     if (threadIdx.x == 0) {
-        barrier_expect(b.full, S::GROUPS * 2 * S::OWN);
-        for (int i = 0; i < S::GROUPS; i++) {
+        barrier_expect(b.full, S::ROWS_ / 64 * 2 * S::OWN);
+        for (int i = 0; i < S::ROWS_ / 64; i++) {
             char *to = b.own + i * 2 * S::OWN;
             copy_tile<DIM, 64>(to, &maps.kv, col, (int)b.first + 64 * i, b.full);
             copy_tile<DIM, 64>(to + S::OWN, &maps.kv, col + a.kv * DIM, (int)b.first + 64 * i,
@@ -234,7 +235,7 @@ static __device__ __forceinline__ void copy_key_block(const att_maps &maps, cons
     if (threadIdx.x % WARP == 0) barrier_arrive(&ring.full[ring.at]);
 }
 
-/* Writes one of the gradients of a group's keys, the first of which is `first`; `col`: of the head. */
+/* Writes one of the gradients of 64 keys, the first of which is `first`; `col`: of the head. */
 template <int DIM>
 static __device__ __forceinline__ void write_key_grads(const att &a, mixed to, int64_t first,
                                                        int64_t last, int col, float by,

@@ -1,12 +1,15 @@
 /* Attention on Hopper's tensor cores (wgmma): what attention_mma.cuh does, faster, for bf16, scores without a cap,
  * and heads of 64, 96, 128, 192 and 256. attention_hopper.cu has the forward kernel, attention_one_pass_hopper.cu
- * the backward, attention_bwd_hopper.cu the two kernels of a deterministic one.
+ * the backward of heads up to 128, attention_bwd_hopper.cu the two kernels of a deterministic one and of wider heads,
+ * attention_wide_hopper.cu the second of these for wider heads.
  *
- * A block has a warp group that copies (TMA) and GROUPS that compute, each with 64 rows of the scores:
+ * A block has a warp group that copies (TMA) and GROUPS that compute, each with 64 rows of the scores (but in
+ * grad_wide_keys_hopper, where both have the same rows):
  *
  *     stays in shared memory        passes through it in tiles, a ring of stages
  *     64 queries (and do) each      keys and values             attend_hopper, grad_queries_hopper
  *     64 keys and values each       queries and do              grad_keys_hopper, grad_all_hopper
+ *     64 keys and values            queries and do              grad_wide_keys_hopper
  *
  * Tiles are lines of 128 bytes, swizzled, a box of 64 columns after another. Scores stay in registers, in the layout of a
  * left operand of the next product, as with mma. Computing warp groups take turns by themselves: while one has its scores
@@ -36,6 +39,9 @@ typedef struct att_maps {
 /* attention_one_pass_hopper.cu: @return false where it does not fit the call, and nothing was done. */
 extern "C" bool attention_grad_in_one_pass(const op_call *c, const att *a, const att_grad *g,
                                            const att_maps *maps);
+/* attention_wide_hopper.cu: dk and dv of heads of 192 and 256; rowdot has been computed. */
+extern "C" void attention_grad_of_wide_keys(const op_call *c, const att *a, const att_grad *g,
+                                            const att_maps *maps);
 
 /* ---- shared memory ------------------------------------------------------------------------------- */
 static __device__ __forceinline__ char *aligned(char *p) {
