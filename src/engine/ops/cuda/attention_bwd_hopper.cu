@@ -1,10 +1,12 @@
 /* Attention on Hopper's tensor cores, backward in two passes: attention_hopper.cuh.
  *
- *     grad_queries_hopper     grid: 128 queries x heads; dq and rowdot. s, dp and dq: three products
- *     grad_keys_hopper        grid: 128 keys x key heads; dk and dv. s, dp, dv and dk: four products
+ *     sum_row_dots            rowdot; for one pass also zeros where dq is summed
+ *     grad_queries_hopper     grid: 128 queries x heads; dq. Three products: s, dp, dq
+ *     grad_keys_hopper        grid: 128 keys x key heads; dk and dv. Four products: s, dp, dv, dk
  *
- * Both recompute the scores from lse. Deterministic; attention_one_pass_hopper.cu has the faster way, which is not. The sums of
- * heads wider than 128 do not fit in the registers of grad_keys_hopper: attention_wide_hopper.cu has another kernel for them.
+ * The latter two recompute the scores from lse. Deterministic; attention_one_pass_hopper.cu has the faster way, which is not.
+ * The sums of heads wider than 128 do not fit in the registers of grad_keys_hopper: attention_wide_hopper.cu has another kernel
+ * for them.
  *
  * The two groups of grad_queries_hopper share tiles of keys and of values, a ring in which the values of a tile come first:
  *
@@ -20,33 +22,38 @@
 template <int DIM> struct query_sizes {
     enum {
         GROUPS = 2,
-        SLOTS = DIM <= 128 ? 6 : DIM == 192 ? 4 : 3, /* of a tile of keys or values */
         ROWS_ = 64 * GROUPS,
         OWN = tile_bytes<DIM, 64>(),
         TILE = tile_bytes<DIM, LINES>(),
+        FIT = ((224 << 10) - GROUPS * 2 * OWN) / TILE,
+        SLOTS = FIT < 6 ? FIT : 6, /* of a tile of keys or values */
         SHARED = ALIGN + GROUPS * 2 * OWN + SLOTS * TILE
     };
 };
 
 /* ---- queries ------------------------------------------------------------------------------------- */
-/* rowdot of the group's 64 queries: two threads each, over do and o. */
-template <int DIM>
-static __device__ void sum_row_dots(const att &a, mixed dout, mixed o, int head, int64_t first,
-                                    float *dots, float *global, int thread) {
-    int r = thread / 2;
+/* rowdot, and zeros where dq is summed: reads do and o once. A thread: an eighth element of every 32 of its head. Threads are
+ * numbered with 32 bits, since divisions of 64 would take longer than the memory. */
+static __global__ void sum_row_dots(att a, att_grad g) {
+    uint32_t i = (blockIdx.x * DOT_THREADS + threadIdx.x) / DOT_SHARE, token = i / a.q;
+    bool live = token < a.n, zero = g.sums && ((void *)g.sums != g.dq.p || !g.add);
     float s = 0;
-    for (int c = thread % 2 * EIGHT; first + r < a.n && c < DIM; c += 2 * EIGHT) {
-        float x[EIGHT], y[EIGHT];
-        int64_t at = ((first + r) * a.q + head) * DIM + c;
-        dout.load(at, at + EIGHT, x);
-        o.load(at, at + EIGHT, y);
+    for (int c = threadIdx.x % DOT_SHARE * EIGHT; live && c < a.dim; c += DOT_SHARE * EIGHT) {
+        float x[EIGHT], y[EIGHT], none[EIGHT] = { 0 };
+        int64_t at = (int64_t)i * a.dim + c;
+        g.dout.load(at, at + EIGHT, x);
+        g.o.load(at, at + EIGHT, y);
 #pragma unroll
         for (int k = 0; k < EIGHT; k++) s += x[k] * y[k];
+        if (zero) write8(g.sums + at, none);
     }
-    s += __shfl_xor_sync(~0u, s, 1);
-    if (thread % 2) return;
-    dots[r] = s;
-    if (first + r < a.n) global[head * a.n + first + r] = s;
+    s = quad_sum(s);
+    if (live && threadIdx.x % DOT_SHARE == 0) g.rowdot[(i - token * a.q) * a.n + token] = s;
+}
+
+extern "C" void attention_row_dots(const op_call *c, const att *a, const att_grad *g) {
+    unsigned blocks = (unsigned)ceil_div(a->n * a->q, DOT_THREADS / DOT_SHARE);
+    LAUNCH(cuda_of(c), { blocks, DOT_THREADS }, sum_row_dots, *a, *g);
 }
 
 /* Scores and do v become the gradient of the scores. */
@@ -79,17 +86,17 @@ static __global__ void __launch_bounds__((query_sizes<DIM>::GROUPS + 1) * GROUP_
     typedef query_sizes<DIM> S;
     enum { GROUPS = S::GROUPS };
     DYNAMIC_SHARED(char, memory);
-    __shared__ uint64_t bars[2 * S::SLOTS + 1];
+    __shared__ uint64_t bars[2 * S::SLOTS + 2];
     __shared__ seen_keys seen[GROUPS + 1], parts[2 * GROUPS];
-    __shared__ float dots[GROUPS][64];
     __shared__ uint32_t sixteens[S::SLOTS][LINES / SIXTEEN]; /* with dropout */
     char *own = aligned(memory), *tiles = own + GROUPS * 2 * S::OWN;
-    uint64_t *have_queries = &bars[2 * S::SLOTS];
+    uint64_t *have_dout = &bars[2 * S::SLOTS], *have_queries = have_dout + 1;
     stage_ring<S::SLOTS, S::TILE> ring = { tiles, bars, bars + S::SLOTS, 0, 0 };
     int head = blockIdx.y, kv_head = head / (a.q / a.kv);
     int64_t first = (int64_t)(gridDim.x - 1 - blockIdx.x) * S::ROWS_;
     if (threadIdx.x == 0) {
         ring.init(GROUPS);
+        barrier_init(have_dout, 1);
         barrier_init(have_queries, 1);
         barriers_ready();
     }
@@ -102,15 +109,6 @@ static __global__ void __launch_bounds__((query_sizes<DIM>::GROUPS + 1) * GROUP_
         if (threadIdx.x >= (DROPS ? WARP : 1)) return;
         bool copies = threadIdx.x == 0;
         int k = a.key_col + kv_head * DIM, v = k + a.kv * DIM;
-        if (copies) {
-            barrier_expect(have_queries, GROUPS * 2 * S::OWN);
-            for (int i = 0; i < GROUPS; i++) {
-                char *to = own + i * 2 * S::OWN;
-                copy_tile<DIM, 64>(to, &maps.q, head * DIM, (int)first + 64 * i, have_queries);
-                copy_tile<DIM, 64>(to + S::OWN, &maps.dout, head * DIM, (int)first + 64 * i,
-                                   have_queries);
-            }
-        }
         for (int i = 0; i < 2 * count; i++, ring.next()) {
             int row = begin + i / 2 * LINES;
             uint64_t *full = &ring.full[ring.at];
@@ -120,6 +118,12 @@ static __global__ void __launch_bounds__((query_sizes<DIM>::GROUPS + 1) * GROUP_
                 __syncwarp();
             }
             if (!copies) continue;
+            if (i < 2) { /* what multiplies the first values, then the first keys */
+                barrier_expect(have_dout + i, GROUPS * S::OWN);
+                for (int j = 0; j < GROUPS; j++)
+                    copy_tile<DIM, 64>(own + (2 * j + 1 - i) * S::OWN, i ? &maps.q : &maps.dout,
+                                       head * DIM, (int)first + 64 * j, have_dout + i);
+            }
             barrier_expect(full, S::TILE);
             copy_tile<DIM, LINES>(ring.stage(), &maps.kv, i % 2 ? k : v, row, full);
         }
@@ -128,23 +132,19 @@ static __global__ void __launch_bounds__((query_sizes<DIM>::GROUPS + 1) * GROUP_
 
     keep_registers<GROUPS>(false);
     int group = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
-    int thread = threadIdx.x % GROUP_THREADS, lane = threadIdx.x % WARP;
+    int lane = threadIdx.x % WARP;
     const char *queries = own + group * 2 * S::OWN, *dout = queries + S::OWN;
     query_group own_rows = query_group_of<LINES>(a, first, group, GROUPS, seen);
     const two_rows &t = own_rows.rows;
     int from = own_rows.from, to = own_rows.to;
-    first = own_rows.first;
-    sum_row_dots<DIM>(a, g.dout, g.o, head, first, dots[group], g.rowdot, thread);
-    barrier_sync(1 + group, GROUP_THREADS);
     float dot[2], stat[2], sum[DIM / 2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        dot[h] = dots[group][thread / WARP * 16 + lane / 4 + 8 * h];
+        dot[h] = t.live[h] ? g.rowdot[head * a.n + t.i[h]] : 0;
         stat[h] = t.live[h] ? g.lse[lse_at(a, head, t.i[h])] * LOG2E : 0;
     }
 #pragma unroll
     for (int i = 0; i < DIM / 2; i++) sum[i] = 0;
-    barrier_wait(have_queries, 0);
     for (int at = 0; at < 2 * from; at++) ring.skip();
     stage_ring<S::SLOTS, S::TILE> values = ring, keys = ring; /* of a tile */
     uint32_t p[LINES / 4], kept[2];
@@ -155,12 +155,14 @@ static __global__ void __launch_bounds__((query_sizes<DIM>::GROUPS + 1) * GROUP_
         float s[LINES / 2], dp[LINES / 2];
         int tile = begin + at * LINES;
         values = ring;
+        barrier_wait(have_dout, 0);
         ring.wait_full();
         begin_scores<T, DIM, LINES>(dp, dout, ring.stage());
         ring.next();
         multiply_wait<1>();
         if (at > from) keys.release();
         keys = ring;
+        barrier_wait(have_queries, 0);
         ring.wait_full();
         if (DROPS) draw_rows<LINES>(a, key, head, t, query, tile, sixteens[ring.at], kept);
         begin_scores<T, DIM, LINES>(s, queries, ring.stage());
@@ -254,6 +256,7 @@ static void launch_two_passes(const op_call *c, const att_maps &maps, const att 
     typedef query_sizes<DIM> S;
     dim3 grid((unsigned)ceil_div(a.n, S::ROWS_), (unsigned)a.q);
     auto dq = a.drop.id ? grad_queries_hopper<T, DIM, true> : grad_queries_hopper<T, DIM, false>;
+    attention_row_dots(c, &a, &g);
     LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, dq, maps, a, g);
     if constexpr (DIM > 128)
         attention_grad_of_wide_keys(c, &a, &g, &maps);
@@ -265,6 +268,7 @@ extern "C" bool attention_grad_by_hopper(const op_call *c, const att *a, const a
     att_maps maps = {};
     int64_t wide = (int64_t)a->q * a->dim;
     if (!takes_hopper(c, *a) || g->dout.dt != a->qkv_t || !in_sixteens(g->dout.p, wide, 0) ||
+        a->n * a->q > INT32_MAX / DOT_SHARE ||
         !encode_rows(&maps.q, a->qkv, a->qkv_t, a->n, a->stride) ||
         !encode_rows(&maps.kv, a->keys, a->key_t, a->n_keys, a->key_stride) ||
         !encode_rows(&maps.dout, g->dout.p, g->dout.dt, a->n, wide))

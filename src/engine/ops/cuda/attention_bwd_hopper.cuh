@@ -7,6 +7,11 @@
 #include "attention_hopper.cuh"
 
 enum { LINES = 64, COPIERS = LINES / WARP }; /* of a tile; warps that copy it */
+/* A block's threads in kernels over elements, and the threads that share a head of a token. */
+enum { DOT_THREADS = 256, DOT_SHARE = 4 };
+
+/* attention_bwd_hopper.cu: g->rowdot, and zeros in g->sums, if there are any that are not added to. */
+extern "C" void attention_row_dots(const op_call *c, const att *a, const att_grad *g);
 
 template <int DIM> struct backward_sizes {
     enum {

@@ -1,6 +1,6 @@
 /* Attention on Hopper's tensor cores, backward in one pass over blocks of 128 keys: attention_hopper.cuh.
  *
- *     begin_query_sums_at     rowdot, and zeros where dq is summed
+ *     sum_row_dots            rowdot, and zeros where dq is summed: attention_bwd_hopper.cu
  *     grad_all_hopper         grid: blocks of keys x key heads; dk and dv, and what it adds to dq
  *     write_sums              dq, where the result is not in fp32
  *
@@ -163,28 +163,7 @@ static __global__ void __launch_bounds__((one_pass_sizes<DIM>::GROUPS + 1) * GRO
     write_key_grads<DIM>(a, g.dkv, first, b.last, col + a.kv * DIM, value_factor(a), dv);
 }
 
-/* ---- before and after one pass ------------------------------------------------------------------- */
-/* Threads are numbered with 32 bits, since divisions of 64 would take longer than the memory. */
-enum { DOT_THREADS = 256, DOT_SHARE = 4 }; /* threads that share a head of a token */
-
-/* rowdot, and zeros where dq is summed: reads do and o once. A thread: an eighth element of every 32 of its head. */
-static __global__ void begin_query_sums_at(att a, att_grad g) {
-    uint32_t i = (blockIdx.x * DOT_THREADS + threadIdx.x) / DOT_SHARE, token = i / a.q;
-    bool live = token < a.n, zero = (void *)g.sums != g.dq.p || !g.add;
-    float s = 0;
-    for (int c = threadIdx.x % DOT_SHARE * EIGHT; live && c < a.dim; c += DOT_SHARE * EIGHT) {
-        float x[EIGHT], y[EIGHT], none[EIGHT] = { 0 };
-        int64_t at = (int64_t)i * a.dim + c;
-        g.dout.load(at, at + EIGHT, x);
-        g.o.load(at, at + EIGHT, y);
-#pragma unroll
-        for (int k = 0; k < EIGHT; k++) s += x[k] * y[k];
-        if (zero) write8(g.sums + at, none);
-    }
-    s = quad_sum(s);
-    if (live && threadIdx.x % DOT_SHARE == 0) g.rowdot[(i - token * a.q) * a.n + token] = s;
-}
-
+/* ---- after one pass ------------------------------------------------------------------------------ */
 /* Rounds the sums of dq: a thread for eight, 32 bytes read and 16 written. */
 static __global__ void write_sums(att a, att_grad g) {
     uint32_t i = blockIdx.x * DOT_THREADS + threadIdx.x, each = a.q * a.dim / EIGHT,
@@ -206,7 +185,6 @@ template <class T, int DIM>
 static void launch_one_pass(const op_call *c, const att_maps &maps, const att &a,
                             const att_grad &g) {
     typedef one_pass_sizes<DIM> S;
-    unsigned blocks = (unsigned)ceil_div(a.n * a.q, DOT_THREADS / DOT_SHARE);
     int64_t keys = ceil_div(a.n_keys, S::ROWS_);
     /* Blocks of early keys have most queries. Where several heads share keys there are few blocks, and these begin first, of
      * as many key heads as occupy the GPU twice. */
@@ -214,7 +192,7 @@ static void launch_one_pass(const op_call *c, const att_maps &maps, const att &a
         a.kv == a.q ? 1 : (int)min((int64_t)a.kv, ceil_div(2 * cuda_of(c)->device->sms, keys));
     dim3 grid((unsigned)(keys * a.kv));
     auto kernel = a.drop.id ? grad_all_hopper<T, DIM, true> : grad_all_hopper<T, DIM, false>;
-    LAUNCH(cuda_of(c), { blocks, DOT_THREADS }, begin_query_sums_at, a, g);
+    attention_row_dots(c, &a, &g);
     LAUNCH(cuda_of(c), { grid, (S::GROUPS + 1) * GROUP_THREADS, S::SHARED }, kernel, maps, a, g,
            together);
     if ((void *)g.sums == g.dq.p) return;
