@@ -70,7 +70,7 @@ static bool is_refused(const cuda_gemm *g) {
 
 bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) {
     if (is_refused(g)) return false;
-    if (!x->device->deterministic && cuda_gemm_hopper(x, g)) return true;
+    if (x->device->own_gemms && cuda_gemm_hopper(x, g)) return true;
     if (g->bias || g->gelu || g->dgelu) return false; /* our own kernels then add them */
     BUG_IF(g->alpha != 0 && g->alpha != 1);
     emulate_call(x->stream, run_gemm, g, sizeof *g);

@@ -137,6 +137,7 @@ extern struct harness {
     int cpus;
     const op_backend *device; /* NULL: the CPU is what is tested */
     bool deterministic;       /* a device's calls are made twice */
+    bool own_gemms;           /* OPS_OWN_GEMMS */
     bool few;                 /* fewer mixtures of types and choices of absent operands */
     uint64_t seed;            /* of wide cases; small ones are the same in every run */
     int64_t most;             /* elements of a wide case; 0: no limit */

@@ -1,10 +1,11 @@
 /* Tests ops, each on the backend chosen: the CPU with every instruction set it has, or a GPU.
  *
- *     test_ops [--device cpu|cuda] [--seed N] [--most ELEMENTS] [--threads N] [--deterministic]
+ *     test_ops [--device cpu|cuda] [--seed N] [--most ELEMENTS] [--threads N] [--deterministic] [--own-gemms]
  *              [--part K/N] [NAME ...]
  *
  * NAME: these ops, with their backward ops; without, all. --seed: of the wide cases. --most: without wide cases of more elements. --threads: of the CPU that a device is compared with. --deterministic: the device's
- * deterministic mode, in which every call is made twice and must be bit-exact. --part: the K-th of N parts of the
+ * deterministic mode, in which every call is made twice and must be bit-exact. --own-gemms: GEMMs by our own kernel wherever it
+ * fits, not by the fastest. --part: the K-th of N parts of the
  * ops, which together are all of them.
  *
  * One line per op; the last line is 'N passed, N failed'. */
@@ -124,7 +125,7 @@ static op_code op_named(const char *name) {
 static void usage(const char *what, const char *argument) {
     fprintf(stderr,
             "test_ops: %s '%s'; usage: test_ops [--device cpu|cuda] [--seed N] [--most ELEMENTS] "
-            "[--threads N] [--few] [--deterministic] [--part K/N] [NAME ...]\n",
+            "[--threads N] [--few] [--deterministic] [--own-gemms] [--part K/N] [NAME ...]\n",
             what, argument);
     exit(2);
 }
@@ -177,6 +178,8 @@ static void parse(settings *s, int argc, char **argv) {
             harness.few = true;
         else if (!strcmp(a, "--deterministic"))
             harness.deterministic = true;
+        else if (!strcmp(a, "--own-gemms"))
+            harness.own_gemms = true;
         else if (a[0] == '-')
             usage("unknown option", a);
         else
@@ -195,7 +198,9 @@ static void open_backends(const settings *s) {
     if (!strcmp(s->device, "cpu")) return;
     op_backend *gpu = NULL;
     harness.pool = pool_new((int)s->threads);
-    err e = ops_cuda_open(0, harness.deterministic ? OPS_DETERMINISTIC : 0, &gpu);
+    int flags =
+        (harness.deterministic ? OPS_DETERMINISTIC : 0) | (harness.own_gemms ? OPS_OWN_GEMMS : 0);
+    err e = ops_cuda_open(0, flags, &gpu);
     if (e) {
         err_print(stderr, e, true);
         exit(2);

@@ -258,7 +258,9 @@ err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) MUST_USE;
 enum {
     OPS_DETERMINISTIC = 1, /* results are bit-exact from run to run; slower */
     OPS_TF32 = 2,          /* fp32 GEMMs on tensor cores, with operands rounded to 10 bits */
-    OPS_UPDATES_YIELD = 4  /* calls on QUEUE_UPDATE run on what others leave idle; else first */
+    OPS_UPDATES_YIELD = 4, /* calls on QUEUE_UPDATE run on what others leave idle; else first */
+    OPS_OWN_GEMMS =
+        8 /* our own kernel, not the fastest, computes every GEMM that fits it: for tests */
 };
 err ops_cuda_open(int number, int flags, op_backend **out) MUST_USE;
 void ops_cuda_close(op_backend *b); /* takes NULL */

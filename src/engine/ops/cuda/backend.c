@@ -399,6 +399,7 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
     b->context = d;
     d->deterministic = flags & OPS_DETERMINISTIC;
     d->tf32 = flags & OPS_TF32;
+    d->own_gemms = flags & OPS_OWN_GEMMS;
     err e = open_device(d, number, flags & OPS_UPDATES_YIELD);
     if (e) {
         ops_cuda_close(b);

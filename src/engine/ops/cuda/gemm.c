@@ -40,7 +40,7 @@ err cuda_gemm_cache_new(const cuda_device *d, struct cuda_gemm_cache **out) {
         free(cache);
         return ERR("cuBLASLt does not start: %s", cublasLtGetStatusString(status));
     }
-    if (!d->deterministic) cache->file = gemm_cache_file_open(d->number);
+    if (!d->deterministic && !d->own_gemms) cache->file = gemm_cache_file_open(d->number);
     *out = cache;
     return OK;
 }
