@@ -2,21 +2,24 @@
  * but the token table, and the keys and values of the tokens before.
  *
  *     bench_decode PRESET [TOKENS] [--cuda] [--dtype=fp32|bf16] [--prompt=N] [--sequences=N] [--temperature=X]
- *                  [options of a model]
+ *                  [--json] [options of a model]
+ *     bench_decode PRESET --gguf=FILE [--dtype=fp32|bf16] [options of a model]
  *
  * Weights are random, so that a preset needs no checkpoint. Seconds are those from one step to the next, as `ingot sample`
  * takes them: the logits are copied to the host, which chooses the token, the likeliest unless there is a temperature. Prints their median over
  * TOKENS (64), the bytes of a step, and the share of the speed at which the same threads, or the GPU, read memory (on a GPU, copy it), which takes
- * turns with the steps. With one thread, seconds are CPU time.
+ * turns with the steps. With one thread, seconds are CPU time. --json: these as a line of JSON. --gguf writes the same
+ * weights as a file of llama.cpp, whose tokens are bytes and unused ids, instead of measuring.
  */
 #include "bench.h"
 
+#include "checkpoint/checkpoint.h"
 #include "eval/eval.h"
 #include "train/train.h"
 
 typedef struct flags {
-    bool cuda;
-    const char *dtype, *prompt, *sequences, *temperature;
+    bool cuda, json;
+    const char *dtype, *prompt, *sequences, *temperature, *gguf;
 } flags;
 
 static int64_t count_of(const char *text, int64_t otherwise, int64_t most) {
@@ -107,9 +110,33 @@ static decode_speed decode(generation *d, const bench_target *t, int64_t tokens)
     return speed;
 }
 
+/* ---- the same weights for llama.cpp -------------------------------------------------------- */
+typedef struct weight_source {
+    const model *m;
+    const plan *p;
+} weight_source;
+
+static err get_weights(void *ctx, int i, float *values) {
+    const weight_source *s = ctx;
+    return model_weights_get(s->m, s->p, i, values);
+}
+
+static void write_gguf(const char *path, const model *m, const plan *p, dtype dt) {
+    weight_source s = { m, p };
+    hf_export x = { .m = m, .get = get_weights, .ctx = &s };
+    tokenizer *bytes;
+    bench_check(tokenizer_open("bytes", NULL, &bytes));
+    x.tok = bytes;
+    bench_check(gguf_family_for(model_conf(m), NULL, &x.family));
+    bench_check(gguf_export_file(path, &x, dt == DT_F32 ? GGUF_F32 : GGUF_BF16));
+    tokenizer_free(bytes);
+}
+
 int main(int argc, char **argv) {
     flags f = { 0 };
     const config_flag known[] = { { "--cuda", &f.cuda, NULL },
+                                  { "--json", &f.json, NULL },
+                                  { "--gguf", NULL, &f.gguf },
                                   { "--dtype", NULL, &f.dtype },
                                   { "--prompt", NULL, &f.prompt },
                                   { "--sequences", NULL, &f.sequences },
@@ -148,6 +175,10 @@ int main(int argc, char **argv) {
     bench_check(generator_plan(m, x.plan, prompt + tokens + 2, (int)sequences, &g));
     bench_check(plan_commit(x.plan));
     model_init(m, x.plan, 1);
+    if (f.gguf) {
+        write_gguf(f.gguf, m, x.plan, dt);
+        return 0;
+    }
     generation *d = generation_new(&g, &x);
     sample_options o = { .tokens = tokens + 2, .stop = -1 };
     o.temperature = f.temperature ? atof(f.temperature) : 0;
@@ -159,6 +190,12 @@ int main(int argc, char **argv) {
             rows = sequences * (prompt + tokens / 2);
     double cache = (double)(rows * row) * (double)dt_size(dt);
     double rate = (weights + cache) / speed.step;
+    if (f.json) {
+        printf("{\"model\": \"%s\", \"dtype\": \"%s\", \"ms\": %.4f, \"gb_s\": %.3f, "
+               "\"read_gb_s\": %.3f}\n",
+               argv[1], dt_name(dt), 1e3 * speed.step, rate / 1e9, 1e-9 / speed.read);
+        return 0;
+    }
     printf(
         "%s %s, %lld sequences after %lld tokens: %.3f ms per step, %.0f tokens/s; %.1f MB of weights and %.1f of keys and values at "
         "%.1f GB/s, %.0f %% of %.1f\n",
