@@ -16,6 +16,8 @@
  *     --memory            prints the planned bytes and by how much the process grew
  *     --json              the result as a line of JSON
  *
+ * On one thread of a CPU, seconds are CPU time, so that other processes count less.
+ *
  * Options of a run are those of model, precision, optimizer, activation_checkpoint and debug:
  * --optimizer=adam8bit, --activation_checkpoint=full, --debug.deterministic. */
 #include "bench.h"
@@ -200,12 +202,13 @@ static void queue_step(run *r) {
 
 /* @return seconds, from a batch in host memory to updated weights. */
 static double one_step(run *r, int step) {
+    const pool *clock = r->ops->device ? NULL : r->x.pool;
     next_batch(r, step);
     wait_for(r);
-    double from = time_now();
+    double from = bench_now(clock);
     queue_step(r);
     wait_for(r);
-    double seconds = time_now() - from;
+    double seconds = bench_now(clock) - from;
     if (r->f.losses) {
         step_state now;
         bench_check(exec_state_get(&r->x, &now));

@@ -2,9 +2,10 @@
  * alone with the kernels' own instructions, the copy bandwidth, and for the shapes of a
  * transformer's step over 1024 tokens the speed and its share of the peak:
  *
- *     bench_cpu_gemm [--isa NAME] [--threads N] [--blas LIBRARY.so]
+ *     bench_cpu_gemm [--isa NAME] [--dtype fp32|bf16] [--threads N] [--blas LIBRARY.so]
  *
- * With --blas, the same fp32 GEMMs by that CBLAS with its own threads, for comparison. */
+ * With one thread, CPU time counts, so that other processes matter less. With --blas, the same fp32 GEMMs by that CBLAS
+ * with its own threads, for comparison. */
 #include "bench.h"
 
 #include <dlfcn.h>
@@ -64,9 +65,9 @@ static double peak_of(const bench *b, const gemm_kernel *kernel) {
     burn_run r = { .kernel = kernel, .rounds = 2000000 };
     double best = 0;
     for (int rep = 0; rep < 5; rep++) {
-        double start = time_now(), done = 0;
+        double start = bench_now(b->pool), done = 0;
         pool_run(b->pool, b->threads, burn_task, &r);
-        double seconds = time_now() - start;
+        double seconds = bench_now(b->pool) - start;
         for (int i = 0; i < b->threads; i++) done += r.done[i];
         best = MAX(best, done / seconds);
     }
@@ -82,9 +83,9 @@ static void copy_task(void *ctx, int64_t i, int worker) {
 static double copy_bandwidth(bench *b) {
     double best = 0;
     for (int rep = 0; rep < 4; rep++) {
-        double start = time_now();
+        double start = bench_now(b->pool);
         pool_run(b->pool, b->threads, copy_task, b);
-        best = MAX(best, 2 * (double)b->bytes / (time_now() - start));
+        best = MAX(best, 2 * (double)b->bytes / (bench_now(b->pool) - start));
     }
     return best;
 }
@@ -131,12 +132,12 @@ static double speed_of(const bench *b, const gemm *g, bool blas) {
     double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k, best = 0;
     int reps = flops > 2e10 ? 3 : 12;
     for (int rep = 0; rep <= reps; rep++) {
-        double start = time_now();
+        double start = bench_now(b->pool);
         if (blas)
             call_blas(b, g);
         else
             b->isa->run(g, b->pool, workspace, bytes);
-        double seconds = time_now() - start;
+        double seconds = bench_now(b->pool) - start;
         if (rep) best = MAX(best, flops / seconds); /* the first one warms up */
     }
     mem_unmap(workspace, bytes);
@@ -165,10 +166,12 @@ static void print_table(bench *b, dtype dt, double peak, bool blas) {
 /* ---- set-up ----------------------------------------------------------------------------------- */
 /* Small bf16 values; pairs of them read as fp32 are finite too. */
 static void fill(const bench *b) {
+    enum { DISTINCT = 1 << 16 };
     rng_key key = rng_key_of(1, 1);
-    for (size_t i = 0; i < b->bytes / 2; i++)
-        ((uint16_t *)b->a)[i] = ((uint16_t *)b->b)[i] =
-            f32_to_bf16(rng_uniform(key, i & 0xffff) - 0.5f);
+    uint16_t *first = b->a, *other = b->b;
+    for (size_t i = 0; i < DISTINCT; i++) first[i] = f32_to_bf16(rng_uniform(key, i) - 0.5f);
+    for (size_t i = DISTINCT; i < b->bytes / 2; i++) first[i] = first[i % DISTINCT];
+    memcpy(other, first, b->bytes);
 }
 
 static sgemm_fn load_blas(const char *path) {
@@ -195,18 +198,22 @@ static const isa *choose_isa(const char *name) {
 }
 
 int main(int argc, char **argv) {
-    const char *name = NULL, *blas = NULL;
+    const char *name = NULL, *blas = NULL, *only = NULL;
     int threads = 0;
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--isa"))
             name = value;
+        else if (!strcmp(argv[i], "--dtype"))
+            only = value;
         else if (!strcmp(argv[i], "--threads"))
             threads = atoi(value);
         else if (!strcmp(argv[i], "--blas"))
             blas = value;
         else {
-            fprintf(stderr, "usage: %s [--isa NAME] [--threads N] [--blas LIBRARY.so]\n", argv[0]);
+            fprintf(stderr,
+                    "usage: %s [--isa NAME] [--dtype NAME] [--threads N] [--blas LIBRARY.so]\n",
+                    argv[0]);
             return 1;
         }
     }
@@ -221,8 +228,9 @@ int main(int argc, char **argv) {
     printf("%s, %d threads: peak fp32 %.1f GFLOP/s, bf16 %.1f GFLOP/s; copy %.1f GB/s\n",
            b.isa->name, b.threads, b.peak[0] * 1e-9, b.peak[1] * 1e-9, copy_bandwidth(&b) * 1e-9);
     fill(&b);
-    print_table(&b, DT_F32, b.peak[0], false);
-    print_table(&b, DT_BF16, b.peak[1], false);
+    bool both = !only, f32 = both || dt_from_name(only) == DT_F32;
+    if (f32) print_table(&b, DT_F32, b.peak[0], false);
+    if (both || !f32) print_table(&b, DT_BF16, b.peak[1], false);
     if (blas) {
         b.sgemm = load_blas(blas);
         print_table(&b, DT_F32, b.peak[0], true);
