@@ -189,8 +189,9 @@ size_t CPU(gemm_workspace_most)(const gemm *g, int threads) {
     int64_t kc = round_up(MIN(g->k, K_RANGE), kn->ku);
     int64_t piece = round_up(kn->kc, kn->ku), block_m = kn->block_m, block_n = kn->block_n;
     size_t thread = (size_t)(block_m * block_n) * sizeof(float) + p.thread_bytes +
-                    (size_t)((block_n + block_m) * piece + block_m * kn->ku) * p.element + 3 * 64;
+                    (size_t)((block_n + block_m) * piece) * p.element + 3 * 64;
     size_t shared = (size_t)((mc + nc) * kc) * p.element + (size_t)(mc * nc) * sizeof(float);
+    if (kn->own_panels) shared = 0;
     size_t row = CPU(gemm_row_workspace)(g, threads);
     return MAX(row, shared + thread * (size_t)threads + 4 * 64);
 }
