@@ -351,11 +351,11 @@ template <class T, int N> struct multiplier {
     }
 };
 /* The widths of multiplier. */
+/* clang-format off */
 #define FOR_EACH_WIDTH(X)                                                                          \
-    X(16, )                                                                                        \
-    X(32, )                                                                                        \
-    X(48, ) X(64, ) X(80, ) X(96, ) X(112, ) X(128, ) X(144, ) X(160, ) X(176, ) X(192, ) X(208, ) \
-        X(224, ) X(240, ) X(256, )
+    X(16, 0) X(32, 0) X(48, 0) X(64, 0) X(80, 0) X(96, 0) X(112, 0) X(128, 0) X(144, 0) X(160, 0)  \
+    X(176, 0) X(192, 0) X(208, 0) X(224, 0) X(240, 0) X(256, 0)
+/* clang-format on */
 
 struct emulated_rows { /* of a left operand in registers: those of a thread's results */
     float row[2][16];

@@ -66,10 +66,10 @@ static __host__ __device__ __forceinline__ int tiles_of(int size, int of) {
 
 /* This block's tile of pair `at`. */
 static __device__ __forceinline__ dense_tile dense_tile_at(const dense_args &g, int at) {
-    pair_place p = pair_at(at, tiles_of(g.m, PAIR_M), tiles_of(g.n, TILE_N), BAND);
+    pair_place p = tile_pair_at(at, tiles_of(g.m, PAIR_M), tiles_of(g.n, TILE_N), BAND);
     return { p.down * PAIR_M + cluster_rank() * TILE_M, p.across * TILE_N };
 }
-static __host__ __device__ __forceinline__ int pairs_of(const dense_args &g) {
+static __host__ __device__ __forceinline__ int dense_pairs(const dense_args &g) {
     return tiles_of(g.m, PAIR_M) * tiles_of(g.n, TILE_N);
 }
 static __device__ __forceinline__ int cluster_at() { return (int)blockIdx.x / PAIR; }
@@ -77,7 +77,7 @@ static __device__ __forceinline__ int clusters() { return (int)gridDim.x / PAIR;
 
 /* By one thread. */
 template <bool TB> static __device__ void copy_dense(const dense_args &g, tile_ring r) {
-    for (int at = cluster_at(); at < pairs_of(g); at += clusters()) {
+    for (int at = cluster_at(); at < dense_pairs(g); at += clusters()) {
         dense_tile t = dense_tile_at(g, at);
         for (int k = 0; k < g.depth; k += DEPTH, r.next()) {
             barrier_wait(&r.empty[r.at], r.phase ^ 1);
@@ -181,7 +181,7 @@ static __device__ void multiply_dense(const dense_args &g, tile_ring r) {
                          threadIdx.x % GROUP_THREADS == 0 };
     uint32_t held[SUMS / 2];
     dense_tile last = { -1, 0 };
-    for (int at = cluster_at(); at < pairs_of(g); at += clusters()) {
+    for (int at = cluster_at(); at < dense_pairs(g); at += clusters()) {
         dense_tile t = dense_tile_at(g, at);
         float d[SUMS];
         int before = -1;
@@ -254,13 +254,13 @@ struct weight_args {
 };
 
 /* What a cluster computes of a pair of tiles. */
-struct span {
+struct tile_span {
     int tile, from, to; /* stages */
 };
-struct span_walk {
+struct tile_span_walk {
     int wave, unit; /* whole tiles behind it; stages of the rest behind it */
 
-    __device__ __forceinline__ bool next(const weight_args &g, span &s) {
+    __device__ __forceinline__ bool next(const weight_args &g, tile_span &s) {
         int stages = tiles_of(g.depth, DEPTH), at = cluster_at(), first = g.waves * clusters();
         if (wave < g.waves) {
             s = { wave++ * clusters() + at, 0, stages };
@@ -282,21 +282,21 @@ struct span_walk {
     }
 };
 
-/* Where a span's tile lies: this block's. */
+/* Where a span's tile is: this block's. */
 struct weight_tile {
     int m, n, width, column;
 };
 static __device__ __forceinline__ weight_tile weight_tile_at(const weight_args &g, int at) {
     int steps = tiles_of(g.n, STEP_N), column = at % g.across;
-    int n = step_at(column, g.across, steps), end = step_at(column + 1, g.across, steps);
+    int n = edge_at(column, g.across, steps), end = edge_at(column + 1, g.across, steps);
     return { at / g.across * PAIR_M + cluster_rank() * TILE_M, n * STEP_N, (end - n) * STEP_N,
              column };
 }
 
 /* By one thread. */
 static __device__ void copy_weights(const weight_args &g, tile_ring r) {
-    span_walk walk = { 0, 0 };
-    span s;
+    tile_span_walk walk = { 0, 0 };
+    tile_span s;
     while (walk.next(g, s)) {
         weight_tile t = weight_tile_at(g, s.tile);
         for (int k = s.from; k < s.to; k++, r.next()) {
@@ -308,7 +308,7 @@ static __device__ void copy_weights(const weight_args &g, tile_ring r) {
 
 template <class T, int N>
 static __device__ __forceinline__ void multiply_span(float (&d)[SUMS], tile_ring &r, int half,
-                                                     const span &s) {
+                                                     const tile_span &s) {
     int before = -1;
 #pragma unroll 1
     for (int k = s.from; k < s.to; k++) {
@@ -349,8 +349,8 @@ static __device__ void write_span(const weight_args &g, const float (&d)[SUMS],
 
 template <class T> static __device__ void multiply_weights(const weight_args &g, tile_ring r) {
     int half = half_of_tile(), turn = 0, stages = tiles_of(g.depth, DEPTH);
-    span_walk walk = { 0, 0 };
-    span s;
+    tile_span_walk walk = { 0, 0 };
+    tile_span s;
     while (walk.next(g, s)) {
         s = { uniform(s.tile), uniform(s.from), uniform(s.to) };
         weight_tile t = weight_tile_at(g, s.tile);
@@ -382,12 +382,12 @@ template <class T> static __device__ void multiply_weights(const weight_args &g,
  * 64 */
 template <class T> static __device__ void sum_columns(const weight_args &g, tile_ring r, int box) {
     int stages = tiles_of(g.depth, DEPTH), lane = threadIdx.x % WARP;
-    span_walk walk = { 0, 0 };
-    span s;
+    tile_span_walk walk = { 0, 0 };
+    tile_span s;
     while (walk.next(g, s)) {
         weight_tile t = weight_tile_at(g, s.tile);
-        int begin = step_at(t.column, g.across, stages),
-            end = step_at(t.column + 1, g.across, stages);
+        int begin = edge_at(t.column, g.across, stages),
+            end = edge_at(t.column + 1, g.across, stages);
         float sums[8] = {};
         for (int k = s.from; k < s.to; k++, r.next()) {
             barrier_wait(&r.full[r.at], r.phase);
@@ -472,12 +472,12 @@ template <class T> static bool run_dense(cuda_context *x, const cuda_gemm *g, bo
                   : g->dgelu ? multiply_dense_hopper<T, true, WITH_SLOPE>
                   : g->tb    ? multiply_dense_hopper<T, false, PLAIN>
                              : multiply_dense_hopper<T, true, PLAIN>;
-    LAUNCH(x, shape_for(x, pairs_of(d), 1, DENSE_BYTES), kernel, d);
+    LAUNCH(x, shape_for(x, dense_pairs(d), 1, DENSE_BYTES), kernel, d);
     return true;
 }
 
 /* Divides tiles among clusters. */
-static void divide(weight_args *w, int clusters) {
+static void divide_tiles(weight_args *w, int clusters) {
     int stages = tiles_of(w->depth, DEPTH), tiles = w->down * w->across;
     w->waves = tiles / clusters;
     w->left = tiles % clusters;
@@ -502,7 +502,7 @@ template <class T> static bool run_weights(cuda_context *x, const cuda_gemm *g, 
     int64_t stages = (int64_t)w.down * w.across * tiles_of(w.depth, DEPTH);
     launch_shape s = shape_for(x, stages, LEAST_STAGES, RING_BYTES);
     int clusters = (int)s.blocks.x / PAIR;
-    divide(&w, clusters);
+    divide_tiles(&w, clusters);
     int64_t first = (int64_t)w.waves * clusters / w.across * PAIR_M;
     if (w.left && !w.add) /* what parts are added to: the rows of the last tiles */
         CUDA_OK(x, cudaMemsetAsync((float *)g->c + first * g->n, 0,
@@ -513,7 +513,7 @@ template <class T> static bool run_weights(cuda_context *x, const cuda_gemm *g, 
     return true;
 }
 
-template <class T> static bool run_gemm(cuda_context *x, const cuda_gemm *g, bool launch) {
+template <class T> static bool run_on_hopper(cuda_context *x, const cuda_gemm *g, bool launch) {
     bool gradient = g->ta && !g->tb && g->ct == DT_F32 && !g->bias && !g->gelu && !g->dgelu;
     if (gradient) return run_weights<T>(x, g, launch);
     return !g->ta && g->ct == g->at && !g->accumulate && !g->sums && run_dense<T>(x, g, launch);
@@ -522,8 +522,8 @@ static bool run_type(cuda_context *x, const cuda_gemm *g, bool launch) {
     if (x->device->capability != 9 || g->at != g->bt || g->m > INT32_MAX || g->n > INT32_MAX ||
         g->k > INT32_MAX)
         return false;
-    return g->at == DT_BF16  ? run_gemm<bf16>(x, g, launch)
-           : g->at == DT_F16 ? run_gemm<half>(x, g, launch)
+    return g->at == DT_BF16  ? run_on_hopper<bf16>(x, g, launch)
+           : g->at == DT_F16 ? run_on_hopper<half>(x, g, launch)
                              : false;
 }
 

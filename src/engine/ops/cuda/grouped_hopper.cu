@@ -82,7 +82,7 @@ template <form F> struct pair_walk {
     }
     /* Where tile i across begins: the first ones have a step more where they cannot all be equal. */
     __device__ __forceinline__ int edge(int i) const {
-        return F == BACKWARD_W ? i * TILE_N : step_at(i, across, steps) * STEP_N;
+        return F == BACKWARD_W ? i * TILE_N : edge_at(i, across, steps) * STEP_N;
     }
     /* @return this block's tile of pair `at`, which is later than the last. */
     __device__ __forceinline__ group_tile find(const grouped_args &g, int at) {
@@ -92,7 +92,7 @@ template <form F> struct pair_walk {
             if (group + 1 == groups) return { -1 };
             enter(g, group + 1);
         }
-        pair_place p = pair_at(at - before, down, across, BAND);
+        pair_place p = tile_pair_at(at - before, down, across, BAND);
         int n = edge(p.across), end = F == BACKWARD_W ? g.n : rows;
         group_tile t;
         t.group = group;
@@ -171,8 +171,8 @@ static __device__ void zero_beyond(char *stage, int half, int rows) {
 
 /* Queues the products of a stage of BACKWARD_W, of which `rows` are the group's. */
 template <class T, int N>
-static __device__ __forceinline__ void multiply_rows(float (&d)[SUMS], const ring &r, int half,
-                                                     int rows, bool add) {
+static __device__ __forceinline__ void multiply_group_rows(float (&d)[SUMS], const ring &r,
+                                                           int half, int rows, bool add) {
     constexpr int STEP = 16 * LINE_BYTES >> 4; /* 16 lines */
     barrier_wait(&r.full[r.at], r.phase);
     if (rows < DEPTH) zero_beyond(r.stage(), half, rows);
@@ -193,7 +193,7 @@ static __device__ __forceinline__ void multiply_depth(float (&d)[SUMS], ring &r,
 #pragma unroll 1
     for (int k = 0; k < depth; k += DEPTH) {
         if (F == BACKWARD_W)
-            multiply_rows<T, N>(d, r, half, depth - k, k > 0);
+            multiply_group_rows<T, N>(d, r, half, depth - k, k > 0);
         else
             multiply_stage<T, N, F != FORWARD, false>(d, r, half, k > 0);
         end_stage(r, before);

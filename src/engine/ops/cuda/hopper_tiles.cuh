@@ -168,14 +168,14 @@ static __device__ __forceinline__ void end_tile(const tile_ring &r, int before) 
 struct pair_place {
     int down, across;
 };
-static __device__ __forceinline__ pair_place pair_at(int at, int down, int across, int most) {
+static __device__ __forceinline__ pair_place tile_pair_at(int at, int down, int across, int most) {
     int bands = (across + most - 1) / most, band = (across + bands - 1) / bands;
     int left = at / (band * down) * band, in = at % (band * down), wide = min(band, across - left);
     return { in / wide, left + in % wide };
 }
 /* Where tile i of `across` begins, which share `steps` steps: the first ones have a step more where they cannot all be
  * equal. */
-static __device__ __forceinline__ int step_at(int i, int across, int steps) {
+static __device__ __forceinline__ int edge_at(int i, int across, int steps) {
     return i * (steps / across) + min(i, steps % across);
 }
 
