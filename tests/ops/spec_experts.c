@@ -458,7 +458,9 @@ const op_spec expert_specs[] = {
                  { 96, 20, 40, 6, .variant = 1 } },
       .wide = { { 64, 64, 32, 4 }, { 128, 96, 160, 8, .variant = 1 }, { 200, 72, 200, 2, .variant = 4 },
                 { 512, 64, 64, 64, .variant = 1 }, { 400, 136, 264, 3, .variant = 1 },
-                { 700, 72, 392, 3 }, { 620, 72, 264, 2, .variant = 4 } },
+                { 700, 72, 392, 3 }, { 620, 72, 264, 2, .variant = 4 },
+                /* so deep that the ring turns several times for a tile that a warp group skips */
+                { 400, 1096, 392, 3, .when = ALWAYS } },
       .wide_tol = { 2e-5 }, .shift = 16 },
     { .op = OP_UPDATE_ROUTER_BIAS, .letters = "n", .values = bias_values, .reference = bias_reference,
       .modes = MODE_F32, .variants = 2, .small = { { 3 }, { 9 }, { 129 } },
