@@ -225,8 +225,8 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[at], "--json")) b.json = true;
         if (!strcmp(argv[at], "--log")) log_set_level(LOG_DEBUG);
     }
-    bench_check(ops_cuda_open(0, 0, &b.gpu[WAY_TUNED]));
-    bench_check(ops_cuda_open(0, true, &b.gpu[WAY_FIRST]));
+    bench_check(ops_cuda_open(0, OPS_OFFER_OWN_GEMMS, &b.gpu[WAY_TUNED]));
+    bench_check(ops_cuda_open(0, OPS_DETERMINISTIC, &b.gpu[WAY_FIRST]));
     char **operands[] = { &b.a, &b.b, &b.c, &b.pre };
     for (size_t i = 0; i < COUNT_OF(operands); i++)
         check_cuda(cudaMalloc((void **)operands[i], OPERAND_BYTES));

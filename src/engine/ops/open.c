@@ -17,7 +17,9 @@ err ops_open(const ops_choice *c, const op_backend **out) {
     if (!gpu) return open_cpu(c->isa, out);
     op_backend *b = NULL;
     int flags = (c->deterministic ? OPS_DETERMINISTIC : 0) | (c->tf32 ? OPS_TF32 : 0) |
-                (c->updates_yield ? OPS_UPDATES_YIELD : 0);
+                (c->updates_yield ? OPS_UPDATES_YIELD : 0) |
+                (ops_gemms_traits[c->gemms] & GEMMS_TIME_OWN ? OPS_OFFER_OWN_GEMMS : 0) |
+                (ops_gemms_traits[c->gemms] & GEMMS_NEED_OWN ? OPS_OWN_GEMMS : 0);
     TRY(ops_cuda_open(c->index, flags, &b));
     *out = b;
     return OK;

@@ -16,6 +16,7 @@ err train_device(const config *c, int local_rank, const op_backend **out) {
                           .deterministic = c->debug.deterministic,
                           .tf32 = c->precision.tf32,
                           .updates_yield = c->optimizer.overlap,
+                          .gemms = c->device.gemms,
                           .isa = *c->debug.isa ? c->debug.isa : OPS_ISA_BEST };
     return ops_open(&choice, out);
 }

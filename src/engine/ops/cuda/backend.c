@@ -400,6 +400,7 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
     d->deterministic = flags & OPS_DETERMINISTIC;
     d->tf32 = flags & OPS_TF32;
     d->own_gemms = flags & OPS_OWN_GEMMS;
+    d->offers_own_gemms = d->own_gemms || (flags & OPS_OFFER_OWN_GEMMS);
     err e = open_device(d, number, flags & OPS_UPDATES_YIELD);
     if (e) {
         ops_cuda_close(b);

@@ -39,7 +39,7 @@ typedef struct cuda_device {
     bool overlaps;                      /* a kernel may begin before the one before has ended */
     bool deterministic;                 /* results are bit-exact from run to run; slower */
     bool tf32;                          /* fp32 linear layers multiply in tf32 */
-    bool own_gemms;                     /* OPS_OWN_GEMMS */
+    bool offers_own_gemms, own_gemms;   /* OPS_OFFER_OWN_GEMMS, OPS_OWN_GEMMS */
     struct cuda_staging *staging;       /* backend.c: memory for copies, and timing events */
     struct cuda_offload *offload;       /* offload.c; NULL until first used */
     err fault;                          /* the first error, until it is returned */

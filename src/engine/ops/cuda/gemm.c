@@ -73,7 +73,7 @@ static int64_t alignment_of(const cuda_gemm *g) {
     return (int64_t)(all & -all);
 }
 
-static gemm_key gemm_key_of(const cuda_gemm *g) {
+static gemm_key gemm_key_of(const cuda_context *x, const cuda_gemm *g) {
     return (gemm_key){ .m = g->m,
                        .n = g->n,
                        .k = g->k,
@@ -92,6 +92,7 @@ static gemm_key gemm_key_of(const cuda_gemm *g) {
                        .gelu = g->gelu,
                        .dgelu = g->dgelu,
                        .sums = g->sums != NULL,
+                       .own = x->device->offers_own_gemms,
                        .align = alignment_of(g) };
 }
 
@@ -170,7 +171,7 @@ cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t, const gemm_a
 /* @return the cached entry for this GEMM, described and tuned if it is new. */
 static tuned_gemm *find_or_tune(cuda_context *x, const cuda_gemm *g, gemm_workspace w) {
     struct cuda_gemm_cache *cache = x->device->gemm_cache;
-    gemm_key key = gemm_key_of(g);
+    gemm_key key = gemm_key_of(x, g);
     for (int i = 0; i < cache->n; i++)
         if (memcmp(&cache->gemm[i]->key, &key, sizeof key) == 0) return cache->gemm[i];
     tuned_gemm *t = mem_alloc(sizeof *t);

@@ -141,7 +141,9 @@ static void find_candidates(tuning *t) {
     cublasLtMatmulPreferenceDestroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS) t->n = 0;
     for (int i = 0; i < t->n; i++) t->found[i] = (gemm_algo){ .blas = offer[i].algo };
-    if (t->x->device->deterministic || !cuda_gemm_hopper_fits(t->x, t->g)) return;
+    if (!t->x->device->offers_own_gemms || t->x->device->deterministic ||
+        !cuda_gemm_hopper_fits(t->x, t->g))
+        return;
     if (t->x->device->own_gemms) t->n = 0;
     t->found[t->n++] = (gemm_algo){ .own = true };
 }

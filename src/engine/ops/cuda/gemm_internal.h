@@ -14,11 +14,12 @@
 
 /* Key by which the algorithm of a GEMM is chosen. All fields have one type, so that keys can be compared
  * as bytes and written as a row of numbers.
+ *   own    whether our own kernel is offered
  *   align  a power of two that divides all addresses, in bytes; at most 256 */
 /* clang-format off */
 #define GEMM_KEY(X)                                                                                \
     X(m) X(n) X(k) X(lda) X(ldb) X(ldc) X(at) X(bt) X(ct) X(ta) X(tb) X(accumulate) X(exact)       \
-    X(fast) X(bias) X(gelu) X(dgelu) X(sums) X(align)
+    X(fast) X(bias) X(gelu) X(dgelu) X(sums) X(own) X(align)
 /* clang-format on */
 #define GEMM_KEY_FIELD(name) int64_t name;
 typedef struct gemm_key {
