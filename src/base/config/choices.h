@@ -76,13 +76,11 @@ enum { FP8_KEEPS_HISTORY = 1 };
     ROW(OPS_AUTO, "auto", 0, "a GPU where the build and the machine have one, else the CPU")       \
     ROW(OPS_CPU, "cpu", 0, "")                                                                     \
     ROW(OPS_CUDA, "cuda", 0, "")
-/* Traits of a choice of GEMMs. */
-enum { GEMMS_TIME_OWN = 1, GEMMS_NEED_OWN = 2 };
 #define OPS_GEMM_KINDS(ROW)                                                                        \
     ROW(OPS_GEMMS_CUBLASLT, "cublaslt", 0, "cuBLASLt's")                                           \
-    ROW(OPS_GEMMS_FASTEST, "fastest", GEMMS_TIME_OWN,                                              \
+    ROW(OPS_GEMMS_FASTEST, "fastest", 0,                                                           \
         "for each shape the faster of cuBLASLt's and, on Hopper in 16 bits, ingot's own")          \
-    ROW(OPS_GEMMS_OWN, "own", GEMMS_TIME_OWN | GEMMS_NEED_OWN, "ingot's own wherever it fits")
+    ROW(OPS_GEMMS_OWN, "own", 0, "ingot's own wherever it fits")
 /* Traits of an optimizer: the settings that its rules read beside optimizer.lr and weight_decay; whether it updates
  * elements of some parameters by themselves, without sums over a parameter. */
 enum {

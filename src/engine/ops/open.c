@@ -11,15 +11,22 @@ static err open_cpu(const char *isa, const op_backend **out) {
     return e;
 }
 
+static int gemm_flags(ops_gemms g) {
+    switch (g) {
+    case OPS_GEMMS_CUBLASLT: break;
+    case OPS_GEMMS_FASTEST: return OPS_OFFER_OWN_GEMMS;
+    case OPS_GEMMS_OWN: return OPS_OWN_GEMMS;
+    }
+    return 0;
+}
+
 err ops_open(const ops_choice *c, const op_backend **out) {
     CHOICE_DECIDED(ops_kind, 3);
     bool gpu = c->kind == OPS_CUDA || (c->kind == OPS_AUTO && ops_cuda_count() > c->index);
     if (!gpu) return open_cpu(c->isa, out);
     op_backend *b = NULL;
     int flags = (c->deterministic ? OPS_DETERMINISTIC : 0) | (c->tf32 ? OPS_TF32 : 0) |
-                (c->updates_yield ? OPS_UPDATES_YIELD : 0) |
-                (ops_gemms_traits[c->gemms] & GEMMS_TIME_OWN ? OPS_OFFER_OWN_GEMMS : 0) |
-                (ops_gemms_traits[c->gemms] & GEMMS_NEED_OWN ? OPS_OWN_GEMMS : 0);
+                (c->updates_yield ? OPS_UPDATES_YIELD : 0) | gemm_flags(c->gemms);
     TRY(ops_cuda_open(c->index, flags, &b));
     *out = b;
     return OK;
