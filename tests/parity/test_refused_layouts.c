@@ -1,4 +1,4 @@
-/* What no layout can run is refused before anything runs: programs that lack a collective, degrees that do not divide a model,
+/* Layouts that cannot run are refused before anything runs: programs that lack a collective, degrees that do not divide a model,
  * ranks that disagree. */
 #include "support/model.h"
 

@@ -126,7 +126,7 @@ template <class F> static void emulated_each(const emulated_box &b, F each) {
 static inline void emulated_check_box(const emulated_box &b, const void *block) {
     if ((b.shared - (const char *)block) % ALIGN) emulate_fault("a box is not aligned");
 }
-/* What is past the tensor is zeros. */
+/* Elements outside the tensor read as zeros. */
 static inline void emulated_copy_box(const emulated_box &b) {
     size_t n = (size_t)b.map.bytes;
     emulated_each(b, [=](const char *from, char *to) {

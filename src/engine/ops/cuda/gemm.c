@@ -1,4 +1,4 @@
-/* GEMMs, through cuBLASLt or our own kernel (gemm_hopper.cu), whichever is faster.
+/* GEMMs through cuBLASLt, or through our own kernel (gemm_hopper.cu) where it is offered and faster.
  *
  * Choosing an algorithm takes trials; running a GEMM takes one call. So each GEMM is described to
  * cuBLASLt and tuned once, when its key (shape, strides, types, epilogue, alignment: GEMM_KEY) is

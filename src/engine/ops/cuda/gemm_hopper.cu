@@ -253,7 +253,7 @@ struct weight_args {
     int down, across; /* pairs of tiles */
 };
 
-/* What a cluster computes of a pair of tiles. */
+/* The stages of a pair of tiles that one cluster computes. */
 struct tile_span {
     int tile, from, to; /* stages */
 };

@@ -1,4 +1,4 @@
-/* What the GEMMs on Hopper's tensor cores share (gemm_hopper.cu, grouped_hopper.cu, orthogonalize_hopper.cu): tiles of
+/* Shared by the GEMMs on Hopper's tensor cores (gemm_hopper.cu, grouped_hopper.cu, orthogonalize_hopper.cu): tiles of
  * 128 x 256 that the two blocks of a cluster compute side by side, and the ring of stages in shared memory between the
  * warp group that copies operands (TMA) and the two that multiply (wgmma), 64 rows of the tile each:
  *
@@ -51,7 +51,7 @@ struct tile_ring {
     __device__ __forceinline__ char *chunks(int half) const {
         return stages + STAGES * STAGE_BYTES + half * CHUNK_BYTES;
     }
-    /* What follows the ring in shared memory. */
+    /* @return the shared memory that follows the ring. */
     __device__ __forceinline__ uint64_t *end() const { return empty + STAGES; }
 };
 
