@@ -11,11 +11,13 @@
  * A panel is mr rows of A or nr columns of B, in the order in which the kernel reads them
  * (kernel/kernel_internal.h). Packing costs one pass over an operand and saves the kernel all strides.
  *
- * With a kernel that is faster than operands arrive from beyond L2 (AMX; own_panels), each task packs the panels
- * that it needs by itself, into the thread's own memory: cache lines that other cores hold cost many times the
- * copy, and no task waits for panels. A panel is packed by every block that reads it, so blocks are as large and
- * as square as L2 and the number of threads allow (choose_own_blocks), and pieces of K short enough for L1. A GEMM
- * with few rows of A goes to gemm_row.c.
+ * Two shortcuts. A kernel with tile_rows (AMX) reads rows of A directly from memory, so that only B is
+ * packed (a_in_place). Where C then has few rows, each task even packs the part of B that it needs by
+ * itself (task_packs_b): blocks are tall, so that no part is packed more than about twice, and no task
+ * waits for panels or writes cache lines that other cores hold, which costs many times the copy itself.
+ * And where A is transposed and the kernel asks for it (the weight gradient on AMX), tasks pack both operands
+ * for themselves (task_packs_a): every part is packed several times, by blocks that are chosen to be few,
+ * but into the thread's own memory. A GEMM with few rows of A goes to gemm_row.c.
  *
  * Deterministic: each element of C is summed over K in one order, however M and N are split, and the
  * split of K depends on K alone, so that the result does not depend on the number of threads. Between
@@ -37,6 +39,9 @@ typedef struct gemm_job {
     const gemm *g;
     const gemm_kernel *kernel;
     gemm_side a, b;
+    bool a_in_place;          /* rows of A are read from memory, not packed */
+    bool task_packs_a;        /* each task packs its own panels of A, and of B */
+    bool task_packs_b;        /* each task packs its own panels of B */
     int64_t mc, nc, kc;       /* size of a strip, of a range of K: whole panels, whole groups */
     int64_t piece;            /* of a range of K */
     int64_t block_m, block_n; /* of a task, whole panels */
@@ -60,26 +65,29 @@ static int64_t equal_part(int64_t total, int64_t most, int64_t unit) {
 /* A packing task is some panels over a part of K: small enough to give every thread a share, wide enough
  * to read whole cache lines of an operand whose rows run across K. */
 enum { PACK_ROWS = 96, PACK_K = 512, PACK_LEAST_K = 64 };
-/* Fetching or packing a panel of A or of B, beside multiplying one tile over the same stretch of K. */
-static const double OWN_A_COST = 1.5, OWN_B_COST = 1.5;
+/* Packing a panel of A or of B, beside multiplying one tile over the same stretch of K. */
+static const double OWN_A_COST = 0.7, OWN_B_COST = 0.3;
 
 /* Rows of A (columns of B) per packing task: whole panels. */
 static int64_t pack_task_rows(int height) { return round_up(PACK_ROWS, height); }
 
-/* Sizes of blocks, strips and pieces. Where tasks pack, C is one strip and K one range. */
+/* Sizes of blocks, strips and pieces. Where tasks pack B, C is one strip and K one range. */
 static void choose_blocks(gemm_job *p) {
     const gemm *g = p->g;
     const gemm_kernel *kernel = p->kernel;
-    bool own = kernel->own_panels;
-    p->block_m = kernel->block_m / kernel->mr * kernel->mr;
-    p->block_n = kernel->block_n / kernel->nr * kernel->nr;
-    p->mc = equal_part(g->m, own ? g->m : STRIP, kernel->mr);
-    p->nc = equal_part(g->n, own ? g->n : STRIP, kernel->nr);
-    p->kc = equal_part(g->k, own ? g->k : K_RANGE, kernel->ku);
-    p->piece = equal_part(p->kc, kernel->kc, kernel->ku);
-    if (!own) return;
-    p->block_m = MIN(p->block_m, p->mc);
-    p->block_n = MIN(p->block_n, p->nc);
+    int64_t whole_steps = g->k / kernel->ku * kernel->ku;
+    p->a_in_place = kernel->tile_rows && !g->ta;
+    p->task_packs_a = kernel->own_k && g->ta;
+    p->task_packs_b = p->task_packs_a || (p->a_in_place && g->m <= 2 * kernel->rows_m);
+    bool column = p->task_packs_b && !p->task_packs_a; /* blocks are one panel of B wide */
+    p->block_m = column ? kernel->rows_m : kernel->block_m / kernel->mr * kernel->mr;
+    p->block_n = column ? kernel->nr : kernel->block_n / kernel->nr * kernel->nr;
+    p->nc = equal_part(g->n, p->task_packs_b ? g->n : STRIP, kernel->nr);
+    p->kc = equal_part(g->k, p->task_packs_b ? g->k : K_RANGE, kernel->ku);
+    bool whole = p->task_packs_a || (p->a_in_place && p->kc >= g->k);
+    p->mc = equal_part(g->m, whole ? g->m : STRIP, kernel->mr);
+    int64_t range = p->a_in_place ? MAX(MIN(whole_steps, p->kc), kernel->ku) : p->kc;
+    p->piece = equal_part(range, p->task_packs_a ? kernel->own_k : kernel->kc, kernel->ku);
 }
 
 static void size_scratch(gemm_job *p) {
@@ -95,10 +103,13 @@ static void size_scratch(gemm_job *p) {
         p->thread_bytes = MAX(p->thread_bytes, MAX(for_a, for_b));
     }
     p->thread_bytes = align_up(p->thread_bytes, 64);
-    if (!kernel->own_panels) return;
+    if (!p->a_in_place && !p->task_packs_a) return;
     p->own_b = p->thread_bytes;
-    p->own_a = p->own_b + (size_t)(p->block_n * p->piece) * p->element;
-    p->thread_bytes = align_up(p->own_a + (size_t)(p->block_m * p->piece) * p->element, 64);
+    p->own_a = p->own_b + (size_t)(p->task_packs_b ? p->block_n * p->piece : 0) * p->element;
+    int64_t last_rows = kernel->mr * p->piece, last_step = p->block_m * kernel->ku;
+    int64_t most = p->task_packs_a ? p->block_m * p->piece : MAX(last_rows, last_step);
+    size_t a_bytes = (size_t)most * p->element;
+    p->thread_bytes = align_up(p->own_a + a_bytes, 64);
 }
 
 static gemm_job gemm_job_of(const gemm *g) {
@@ -111,16 +122,17 @@ static gemm_job gemm_job_of(const gemm *g) {
     bool plain_alpha = g->alpha == 0 || g->alpha == 1;
     p.sums_in_c = g->ct == DT_F32 && !g->bias && !g->gelu && plain_alpha;
     p.partial = p.kc < g->k && (g->ct != DT_F32 || g->gelu);
-    p.a_bytes = kernel->own_panels ? 0 : align_up((size_t)(p.mc * p.kc) * p.element, 64);
-    p.b_bytes = kernel->own_panels ? 0 : align_up((size_t)(p.nc * p.kc) * p.element, 64);
+    p.a_bytes =
+        p.a_in_place || p.task_packs_a ? 0 : align_up((size_t)(p.mc * p.kc) * p.element, 64);
+    p.b_bytes = p.task_packs_b ? 0 : align_up((size_t)(p.nc * p.kc) * p.element, 64);
     p.partial_bytes = p.partial ? align_up((size_t)(p.mc * p.nc) * sizeof(float), 64) : 0;
     size_scratch(&p);
     return p;
 }
 
-/* The best blocks for tasks that pack for themselves: no larger than the ones there is scratch for. The time of blocks of
+/* The best blocks for tasks that pack both operands: no larger than the ones there is scratch for. The time of blocks of
  * m x n is estimated in multiplications of tiles: as many rounds as the busiest thread has tasks, each of which also
- * fetches or packs its panels. */
+ * packs its panels. */
 static void choose_own_blocks(gemm_job *p, int threads) {
     int64_t mr = p->kernel->mr, nr = p->kernel->nr, most_m = p->block_m, most_n = p->block_n;
     double best = -1;
@@ -140,7 +152,7 @@ static void choose_own_blocks(gemm_job *p, int threads) {
 /* Halves blocks until there are enough for the threads to share evenly. */
 static void shrink_blocks(gemm_job *p, int threads) {
     int64_t mr = p->kernel->mr, nr = p->kernel->nr;
-    if (p->kernel->own_panels) {
+    if (p->task_packs_a) {
         choose_own_blocks(p, threads);
         return;
     }
@@ -168,9 +180,10 @@ size_t CPU(gemm_workspace)(const gemm *g, int threads) {
     return p.a_bytes + p.b_bytes + p.partial_bytes + p.thread_bytes * (size_t)threads + 64;
 }
 
-/* Blocks are largest at the most rows of each way to run: by rows, in one strip, as they are. */
+/* Blocks are largest at the most rows of each way to run: by rows, by columns of blocks, in one strip, as they are. */
 size_t CPU(gemm_workspace_rows)(const gemm *g, int threads) {
-    int64_t rows[] = { 1, STRIP, g->m };
+    gemm_job p = gemm_job_of(g);
+    int64_t rows[] = { 1, 2 * p.kernel->rows_m, STRIP, g->m };
     size_t most = 0;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         gemm fewer = *g;
@@ -187,11 +200,11 @@ size_t CPU(gemm_workspace_most)(const gemm *g, int threads) {
     const gemm_kernel *kn = p.kernel;
     int64_t mc = round_up(MIN(g->m, STRIP), kn->mr), nc = round_up(MIN(g->n, STRIP), kn->nr);
     int64_t kc = round_up(MIN(g->k, K_RANGE), kn->ku);
-    int64_t piece = round_up(kn->kc, kn->ku), block_m = kn->block_m, block_n = kn->block_n;
+    int64_t piece = round_up(MAX(kn->kc, kn->own_k), kn->ku);
+    int64_t block_m = MAX(kn->rows_m, kn->block_m), block_n = MAX(kn->nr, kn->block_n);
     size_t thread = (size_t)(block_m * block_n) * sizeof(float) + p.thread_bytes +
-                    (size_t)((block_n + block_m) * piece) * p.element + 3 * 64;
+                    (size_t)((block_n + block_m) * piece + block_m * kn->ku) * p.element + 3 * 64;
     size_t shared = (size_t)((mc + nc) * kc) * p.element + (size_t)(mc * nc) * sizeof(float);
-    if (kn->own_panels) shared = 0;
     size_t row = CPU(gemm_row_workspace)(g, threads);
     return MAX(row, shared + thread * (size_t)threads + 4 * 64);
 }
@@ -239,7 +252,8 @@ static int64_t pack_slice(const gemm_job *p, int64_t blocks, int threads) {
 }
 
 static void pack_strip(gemm_job *p, pool *pl, bool a_is_packed) {
-    int64_t a_blocks = a_is_packed ? 0 : ceil_div(p->mn, pack_task_rows(p->kernel->mr));
+    int64_t a_blocks =
+        a_is_packed || p->a_in_place ? 0 : ceil_div(p->mn, pack_task_rows(p->kernel->mr));
     int64_t blocks = a_blocks + ceil_div(p->nn, pack_task_rows(p->kernel->nr));
     pack_run run = { .p = p, .slice = pack_slice(p, blocks, pool_size(pl)) };
     run.slices = ceil_div(p->kn, run.slice);
@@ -256,32 +270,51 @@ typedef struct gemm_block {
     char *scratch;          /* the thread's */
 } gemm_block;
 
-/* Packs what a task needs for itself. */
+/* @return whether panel i of A can be read from memory: at the edges of A it cannot. */
+static bool is_in_place(const gemm_block *b, int64_t i) {
+    const gemm_job *p = b->p;
+    return p->a_in_place && i + p->kernel->mr <= p->mn && b->k + b->length <= p->kn;
+}
+
+/* Packs what a task needs for itself: B, if no packing task did, and A, all of it or where it cannot be read
+ * in place. */
 static void pack_task_panels(const gemm_block *b, int worker) {
     const gemm_job *p = b->p;
     char *own_b = b->scratch + p->own_b, *own_a = b->scratch + p->own_a;
-    pack_panels(p, false, b->j0, b->j1 - b->j0, b->k, b->length, b->length, own_b, worker);
-    pack_panels(p, true, b->i0, b->i1 - b->i0, b->k, b->length, b->length, own_a, worker);
+    int64_t i = b->i0;
+    while (i < b->i1 && is_in_place(b, i)) i += p->kernel->mr;
+    if (p->task_packs_b)
+        pack_panels(p, false, b->j0, b->j1 - b->j0, b->k, b->length, b->length, own_b, worker);
+    if (i < b->i1) pack_panels(p, true, i, b->i1 - i, b->k, b->length, b->length, own_a, worker);
 }
 
 static const char *a_panel(const gemm_block *b, int64_t i) {
     const gemm_job *p = b->p;
     int64_t shared = i * p->k_pad + b->k * p->kernel->mr;
-    if (!p->kernel->own_panels) return p->pa + (size_t)shared * p->element;
-    return b->scratch + p->own_a + (size_t)((i - b->i0) * b->length) * p->element;
+    if (!p->a_in_place && !p->task_packs_a) return p->pa + (size_t)shared * p->element;
+    /* in place, only the last panel is packed, but for the last step of K */
+    bool all = p->task_packs_a || b->k + b->length > p->kn;
+    return b->scratch + p->own_a + (size_t)(all ? (i - b->i0) * b->length : 0) * p->element;
 }
 
 static const char *b_panel(const gemm_block *b, int64_t j) {
     const gemm_job *p = b->p;
     int64_t shared = j * p->k_pad + b->k * p->kernel->nr;
-    if (!p->kernel->own_panels) return p->pb + (size_t)shared * p->element;
+    if (!p->task_packs_b) return p->pb + (size_t)shared * p->element;
     return b->scratch + p->own_b + (size_t)((j - b->j0) * b->length) * p->element;
 }
 
 /* c (+)= panel i of A times panel j of B, over the piece. */
 static void multiply_panels(const gemm_block *b, int64_t i, int64_t j, float *c, int64_t ldc,
                             bool add) {
-    b->p->kernel->tile(b->length, a_panel(b, i), b_panel(b, j), c, ldc, add);
+    const gemm_job *p = b->p;
+    const gemm_kernel *kn = p->kernel;
+    if (is_in_place(b, i)) {
+        int64_t lda = p->g->lda, at = (p->m0 + i) * lda + p->k0 + b->k;
+        const char *a = (const char *)p->g->a + (size_t)at * p->element;
+        kn->tile_rows(b->length, a, lda, b_panel(b, j), c, ldc, add);
+    } else
+        kn->tile(b->length, a_panel(b, i), b_panel(b, j), c, ldc, add);
 }
 
 /* Adds the piece to one tile. @param sums keeps the tile between pieces; NULL: there is only one piece. */
@@ -307,6 +340,13 @@ static void compute_tile(const gemm_block *b, int64_t i, int64_t j, float *sums)
     if (done && (last || !p->partial)) CPU(gemm_store)(g, &t);
 }
 
+/* @return the length of the piece at k. With A in place, the rest of K that is not a multiple of ku is a
+ * piece of its own. */
+static int64_t piece_length(const gemm_job *p, int64_t k) {
+    int64_t whole = p->a_in_place ? p->kn / p->kernel->ku * p->kernel->ku : p->k_pad;
+    return k < whole ? MIN(p->piece, whole - k) : p->k_pad - k;
+}
+
 static void tiles_task(void *ctx, int64_t task, int worker) {
     const gemm_job *p = ctx;
     const gemm_kernel *kn = p->kernel;
@@ -314,11 +354,11 @@ static void tiles_task(void *ctx, int64_t task, int worker) {
     gemm_block b = { .p = p, .scratch = p->scratch + p->thread_bytes * (size_t)worker };
     b.i0 = task / across * p->block_m, b.i1 = MIN(b.i0 + p->block_m, p->mn);
     b.j0 = task % across * p->block_n, b.j1 = MIN(b.j0 + p->block_n, p->nn);
-    bool several_pieces = p->piece < p->k_pad && !p->partial;
+    bool several_pieces = piece_length(p, 0) < p->k_pad && !p->partial;
     if (kn->enter) kn->enter();
     for (; b.k < p->k_pad; b.k += b.length) {
-        b.length = MIN(p->piece, p->k_pad - b.k);
-        if (kn->own_panels) pack_task_panels(&b, worker);
+        b.length = piece_length(p, b.k);
+        if (p->a_in_place || p->task_packs_a) pack_task_panels(&b, worker);
         float *sums = several_pieces ? (float *)(void *)b.scratch : NULL;
         for (int64_t j = b.j0; j < b.j1; j += kn->nr)
             for (int64_t i = b.i0; i < b.i1; i += kn->mr) {
@@ -349,7 +389,7 @@ void CPU(gemm_run)(const gemm *g, pool *pl, void *workspace, size_t workspace_by
             for (p.k0 = 0; p.k0 < g->k; p.k0 += p.kc) {
                 p.kn = MIN(p.kc, g->k - p.k0);
                 p.k_pad = round_up(p.kn, p.kernel->ku);
-                if (!p.kernel->own_panels) pack_strip(&p, pl, p.n0 > 0 && p.kc >= g->k);
+                if (!p.task_packs_b) pack_strip(&p, pl, p.n0 > 0 && p.kc >= g->k);
                 int64_t blocks = ceil_div(p.mn, p.block_m) * ceil_div(p.nn, p.block_n);
                 pool_run(pl, blocks, tiles_task, &p);
             }

@@ -41,31 +41,12 @@ static inline void transpose4x4(const char *p, size_t stride, char *o, size_t st
     store16(o + 3 * step, (u16x8)__builtin_shufflevector(ab1, cd1, 1, 3));
 }
 
-enum { UNIT_ROWS = 16 };
-/* With registers of 64 bytes, where rows are a multiple of UNIT_ROWS. @return how many units are done. */
-#if WIDE_REGISTERS
-static int64_t wide_units_of(const char *in, size_t stride, int rows, int64_t units, size_t step,
-                             char *out) {
-    int64_t u = 0;
-    if (rows % UNIT_ROWS) return 0;
-    for (; u + UNIT_ROWS <= units; u += UNIT_ROWS)
-        for (int r = 0; r < rows; r += UNIT_ROWS)
-            wide_transpose_units(in + r * stride + u * 4, stride, out + u * step + r * 4, step);
-    return u;
-}
-#else
-static int64_t wide_units_of(const char *in, size_t stride, int rows, int64_t units, size_t step,
-                             char *out) {
-    return 0;
-}
-#endif
-
 static void pack_units4(const char *in, size_t stride, int rows, int64_t units, int height,
                         char *out) {
     int64_t whole = units / 4 * 4;
     int rows4 = rows / 4 * 4;
     size_t step = (size_t)height * 4;
-    for (int64_t u = wide_units_of(in, stride, rows, units, step, out); u < whole; u += 4)
+    for (int64_t u = 0; u < whole; u += 4)
         for (int r = 0; r < rows4; r += 4)
             transpose4x4(in + r * stride + u * 4, stride, out + u * step + r * 4, step);
     copy_units(in, stride, 0, rows4, whole, units, height, out, 4);

@@ -1,5 +1,5 @@
-/* Packing with registers of 64 bytes: of bf16 operands whose K is the slow dimension, as in the weight gradient
- * dw = dy^T x, and of units of 4 bytes where K is contiguous. gemm_pack.c uses it where the instruction set has such
+/* Packing of bf16 operands whose K is the slow dimension, with registers of 64 bytes: the weight gradient
+ * dw = dy^T x packs both operands that way. gemm_pack.c uses it where the instruction set has such
  * registers; it is written in the compiler's vector types, so that tests run it on any machine.
  *
  *     row k     | r0 r1 r2 ...  r31 |  64 bytes          pairs: | r0k r0k+1 | r1k r1k+1 | ...
@@ -105,18 +105,6 @@ WIDE_INLINE void wide_transpose_half(const char *in, size_t stride, int half, ch
 WIDE_INLINE void wide_transpose32(const char *in, size_t stride, char *out) {
     wide_transpose_half(in, stride, 0, out);
     wide_transpose_half(in, stride, 1, out);
-}
-
-/* ---- 16 rows x 16 units of 4 bytes transposed: out[16] of 16 rows each, `step` bytes apart ------------ */
-WIDE_INLINE void wide_transpose_units(const char *in, size_t stride, char *out, size_t step) {
-    u64x8 x[16];
-#pragma GCC unroll 16
-    for (int r = 0; r < 16; r++) x[r] = (u64x8)wide_load(in + (size_t)r * stride);
-#pragma GCC unroll 4
-    for (int r = 0; r < 16; r += 4) transpose_quarters(x + r);
-#pragma GCC unroll 4
-    for (int u = 0; u < 4; u++) /* quarter q holds unit 4 q + u */
-        store_quarters(x[u], x[4 + u], x[8 + u], x[12 + u], out + (size_t)u * step, 4 * step);
 }
 
 #endif /* WIDE_REGISTERS */

@@ -44,10 +44,9 @@ static inline void zero_sums(void) {
     _tile_zero(3);
 }
 
-static void multiply_register_tile(int64_t k, const void *left, const void *right, float *c,
-                                   int64_t ldc, bool add) {
-    enum { HALF = 16 * STEP * 2 }; /* bytes of 16 rows of A */
-    const char *a = left, *b = right;
+/* Rows of A are `row` bytes apart, steps of K `step` bytes. */
+static inline void multiply_amx_tile(int64_t k, const char *a, size_t row, size_t step,
+                                     const char *b, float *c, int64_t ldc, bool add) {
     if (add) {
         _tile_loadd(0, c, ldc * 4);
         _tile_loadd(1, c + 16, ldc * 4);
@@ -56,21 +55,31 @@ static void multiply_register_tile(int64_t k, const void *left, const void *righ
     } else {
         zero_sums();
     }
-    for (; k > 0; k -= STEP, a += MR * STEP * 2, b += NR * STEP * 2) {
-        _tile_loadd(4, a, STEP * 2);
+    for (; k > 0; k -= STEP, a += step, b += NR * STEP * 2) {
+        _tile_loadd(4, a, row);
         _tile_loadd(5, b, NR * 4);
         _tile_dpbf16ps(0, 4, 5);
-        _tile_loadd(4, a + HALF, STEP * 2);
+        _tile_loadd(4, a + 16 * row, row);
         _tile_dpbf16ps(2, 4, 5);
         _tile_loadd(5, b + 64, NR * 4);
         _tile_dpbf16ps(3, 4, 5);
-        _tile_loadd(4, a, STEP * 2);
+        _tile_loadd(4, a, row);
         _tile_dpbf16ps(1, 4, 5);
     }
     _tile_stored(0, c, ldc * 4);
     _tile_stored(1, c + 16, ldc * 4);
     _tile_stored(2, c + 16 * ldc, ldc * 4);
     _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
+}
+
+static void multiply_register_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
+                                   bool add) {
+    multiply_amx_tile(k, a, STEP * 2, MR * STEP * 2, b, c, ldc, add);
+}
+
+static void tile_rows(int64_t k, const void *a, int64_t lda, const void *b, float *c, int64_t ldc,
+                      bool add) {
+    multiply_amx_tile(k, a, (size_t)lda * 2, STEP * 2, b, c, ldc, add);
 }
 
 static double burn_registers(int64_t rounds) {
@@ -94,11 +103,13 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .ga = 32,
                                     .gb = 2,
                                     .ku = 32,
-                                    .kc = 256,
-                                    .block_m = 512,
-                                    .block_n = 512,
+                                    .kc = 1024,
+                                    .block_m = 256,
+                                    .block_n = 256,
                                     .tile = multiply_register_tile,
-                                    .own_panels = true,
+                                    .tile_rows = tile_rows,
+                                    .rows_m = 512,
+                                    .own_k = 512,
                                     .enter = enter_amx,
                                     .leave = leave_amx,
                                     .burn = burn_registers };

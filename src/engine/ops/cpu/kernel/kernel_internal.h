@@ -59,9 +59,13 @@ typedef struct gemm_kernel {
     int block_m, block_n; /* of C for one task: their panels fit L2 */
     /* c[mr, nr] = (add ? c : 0) + a b over k, a multiple of ku. */
     void (*tile)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add);
-    /* Tasks pack the panels that they need by themselves, and those of a block fit L2 with its sums; otherwise all
-     * tasks share panels. */
-    bool own_panels;
+    /* The same with A not packed: K contiguous, its mr rows lda elements apart. NULL: unsupported. */
+    void (*tile_rows)(int64_t k, const void *a, int64_t lda, const void *b, float *c, int64_t ldc,
+                      bool add);
+    int rows_m; /* with tile_rows: rows of C of a task that packs its own panel of B */
+    /* Longest piece of K where A is transposed and tasks pack their own panels of both operands, which fit
+     * L2 with the block of C; 0: panels are shared. */
+    int own_k;
     /* Around the tiles of one task, on the thread that runs them; NULL: nothing to do. */
     void (*enter)(void);
     void (*leave)(void);
