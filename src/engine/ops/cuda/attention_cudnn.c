@@ -12,10 +12,9 @@
  *
  * What sequences a batch holds is expressed in one of three forms (choose_form):
  *
- *     rows        B sequences of T tokens; lse is [B, H, T]
+ *     rows        B sequences of T tokens
  *     first keys  the same with a mask: for each query the first key it attends to, as an index in its
- *                 row. For documents in short rows, where our kernels are not faster (skips_documents).
- *                 Costs as much as no mask
+ *                 row. For documents in short rows. Costs as much as no mask
  *     documents   B slots for documents of at most T tokens, anywhere among the tokens; nothing is
  *                 computed between documents. Their lengths and offsets are found on the device, an
  *                 unused slot has length 0; lse is [N, H]. Also for rows that are not documents, where
@@ -23,13 +22,11 @@
  *                 the last ones, are left to the kernels of attention.cu
  *
  * A sliding window is a mask of its own that engines know, in rows and in documents: what it hides is not
- * computed. Where no engine has it, it becomes part of the first keys (graph_for). Our own kernels are slower
- * with a window too: ring attention's take 0.32 and 0.96 ms, forward and backward, for 32 rows of 2,048 tokens with 6
- * heads of 128 and a window of 512 on an H200, and cuDNN's engines 0.23 and 0.86; 0.27 and 0.79, 0.17 and 0.67 with one
- * of 256.
+ * computed. Where no engine has it, it becomes part of the first keys (graph_for).
  *
- * lse has another layout in each form. Forward and backward choose the same form, and both engines must
- * exist before either is used (graph_for), so that no other code needs to know the layout.
+ * On Hopper our own kernels (attention_hopper.cuh) are faster for some shapes, in one direction or both (own_is_faster). lse
+ * is [H, N] for them and in rows and first keys, so that a direction may choose for itself; with documents forward and
+ * backward choose the same form. Both engines must exist before either is used (graph_for).
  *
  * Determinism: backward adds tiles of dQ in no fixed order, unless debug.deterministic is set. Then the
  * graph selects another engine, which needs memory for all scores of a sequence.
@@ -207,7 +204,9 @@ static desc row_tensor(att_graph *g, int64_t number) { /* [B, H, T, 1] */
     if (number < T_MEMORY && s->by == BY_DOCUMENTS)
         return tensor_at(g, number, F32, DIMS(s->b, s->h, s->t, 1), DIMS(s->h * s->t, 1, s->h, 1),
                          g->mem[T_OFFSET_STATS]);
-    return tensor4_desc(g, number, F32, DIMS(s->b, s->h, s->t, 1), DIMS(s->h * s->t, s->t, 1, 1));
+    bool lse = number == T_STATS; /* [H, N]; what is left is cuDNN's own */
+    return tensor4_desc(g, number, F32, DIMS(s->b, s->h, s->t, 1),
+                        lse ? DIMS(s->t, s->n, 1, 1) : DIMS(s->h * s->t, s->t, 1, 1));
 }
 /* Heads of D columns in rows of `row` elements, as [B, heads, T, D] or transposed [B, heads, D, T]. */
 static desc heads_tensor(att_graph *g, int64_t number, cudnnDataType_t type, int64_t heads,
@@ -534,11 +533,17 @@ void cuda_attention_free(struct cuda_attention *a) {
     free(a);
 }
 
-/* Whether our kernels, which skip other documents, are faster in short rows. On an H200, forward and backward, 0.72 ms (as a
- * block of a ring) instead of 1.12 for 16 rows of 1,024 tokens, documents of 300 and 32 heads of 64. */
-static bool skips_documents(const cuda_device *d, const att_shape *s) {
-    return d->capability == 9 && s->type == DT_BF16 && s->d == 64 && s->t >= LONG_ROW / 2 &&
-           s->t < LONG_ROW;
+/* Whether our own kernels for Hopper are faster for this shape and direction, as measured on an H200 beside cuDNN 9.14
+ * (bench/gpu/attention). Documents of 50 to 2,000 tokens take 0.52 to 1.04 of cuDNN's time in rows of 2,048 and more. */
+static bool own_is_faster(const cuda_device *d, const op_call *c, const att_shape *s) {
+    bool fits = d->capability == 9 && s->type == DT_BF16 &&
+                (s->d == 64 || s->d == 96 || s->d == 128 || s->d == 192 || s->d == 256);
+    if (!fits) return false;
+    if (c->attr.heads.documents) return s->t >= LONG_ROW / 4;
+    if (s->backward && s->d > 128) return s->t >= LONG_ROW / 4;
+    if (c->attr.heads.window > 0 || s->deterministic) return false;
+    if (s->backward) return s->d == 96 && s->t >= 4 * LONG_ROW;
+    return s->t >= (s->d == 64 || s->d == 128 ? 16 : 4) * LONG_ROW;
 }
 
 /* Sets s->by. @param masks engines have a mask for the window. @return false where no form is safe. */
@@ -550,7 +555,6 @@ static bool choose_form(const cuda_device *d, const op_call *c, bool masks, att_
      * infinite in slots (cuDNN 9.14). */
     bool slots = (!window || masks) && !d->deterministic && s->d <= 128;
     if (lengths && !slots) return false;
-    if (documents && (skips_documents(d, s) || (s->t >= LONG_ROW && s->d > 128))) return false;
     if (window && masks) s->window = c->attr.heads.window;
     if (slots && (lengths || (documents && s->t >= LONG_ROW))) {
         s->by = BY_DOCUMENTS;
@@ -598,6 +602,8 @@ static att_graph *graph_for(const cuda_device *d, const op_call *c) {
     for (int masks = c->attr.heads.window > 0; d->attention && masks >= 0; masks--) {
         att_shape s, other;
         if (!cudnn_shape(d, c, masks, &s)) continue;
+        bool alone = s.by != BY_DOCUMENTS || c->attr.heads.documents;
+        if (alone && own_is_faster(d, c, &s)) return NULL;
         other = s;
         other.backward = !s.backward;
         other.deterministic = other.backward && d->deterministic;
