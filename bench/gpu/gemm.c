@@ -11,13 +11,13 @@
 #include "model/model.h"
 #include "ops/cuda/cuda_internal.h"
 
-enum { RUNS = 10, SWEEP_BYTES = 96 << 20, PATTERN = 1 << 20, SUMS_BYTES = 128 << 20 };
+enum { RUNS = 10, SWEEP_BYTES = 96 << 20, PATTERN = 1 << 20 };
 #define OPERAND_BYTES ((size_t)5 << 28)
 
 typedef enum { WAY_TUNED, WAY_FIRST, WAYS, WAY_OWN = WAYS } way;
 typedef struct bench {
     op_backend *gpu[WAYS];
-    char *a, *b, *c, *pre, *sums, *sweep, *work; /* of the device */
+    char *a, *b, *c, *pre, *sweep, *work; /* of the device */
     cudaEvent_t from[RUNS], to[RUNS];
     bool json;
     int lines;
@@ -159,10 +159,6 @@ static void measure_layer(bench *b, const layer *l, cuda_gemm y, cuda_gemm dx, c
     measure(b, l, "dw", dw);
     dw.accumulate = true;
     measure(b, l, "dw add", dw);
-    dw.accumulate = false;
-    dw.sums = (float *)b->sums;
-    dw.partial = b->sums + SUMS_BYTES / 2;
-    if (l->bias && dw.ta) measure(b, l, "dw db", dw);
 }
 
 static void measure_bf16(bench *b, const layer *l) {
@@ -230,7 +226,6 @@ int main(int argc, char **argv) {
     char **operands[] = { &b.a, &b.b, &b.c, &b.pre };
     for (size_t i = 0; i < COUNT_OF(operands); i++)
         check_cuda(cudaMalloc((void **)operands[i], OPERAND_BYTES));
-    check_cuda(cudaMalloc((void **)&b.sums, SUMS_BYTES));
     check_cuda(cudaMalloc((void **)&b.sweep, SWEEP_BYTES));
     check_cuda(cudaMalloc((void **)&b.work, CUDA_GEMM_WORKSPACE));
     for (int i = 0; i < RUNS; i++) {

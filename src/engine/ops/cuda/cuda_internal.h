@@ -85,11 +85,6 @@ typedef struct cuda_gemm {
     bool gelu;  /* C = gelu(pre), tanh form, with pre = AB + bias, stored */
     bool dgelu; /* C = gelu'(pre) AB, tanh form, pre read */
     void *pre;  /* [M, N] of type ct, stride ldc */
-    /* The gradient of a bias, from the A of a gradient of weights. */
-    float *
-        sums; /* [M] (+)= the sums of op(A) over K; NULL: not wanted. A is then stored as [K, M] without gaps */
-    bool add_sums; /* to what they hold */
-    void *partial; /* for them: cuda_columns_bytes(M) */
 } cuda_gemm;
 err cuda_gemm_cache_new(const cuda_device *d, struct cuda_gemm_cache **out) MUST_USE;
 void cuda_gemm_cache_free(struct cuda_gemm_cache *cache); /* takes NULL */

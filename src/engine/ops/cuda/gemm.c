@@ -91,7 +91,6 @@ static gemm_key gemm_key_of(const cuda_context *x, const cuda_gemm *g) {
                        .bias = g->bias ? g->bias_t : DT_NONE,
                        .gelu = g->gelu,
                        .dgelu = g->dgelu,
-                       .sums = g->sums != NULL,
                        .own = x->device->offers_own_gemms,
                        .align = alignment_of(g) };
 }
@@ -158,14 +157,8 @@ cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t, const gemm_a
     float alpha = g->alpha == 0 ? 1 : g->alpha, beta = g->accumulate ? 1 : 0;
     if (algo->own)
         return cuda_gemm_hopper(x, g) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
-    cublasStatus_t status =
-        cublasLtMatmul(x->device->gemm_cache->blas, t->op, &alpha, g->b, t->a, g->a, t->b, &beta,
-                       g->c, t->c, g->c, t->c, &algo->blas, w.memory, w.bytes, x->stream);
-    if (status == CUBLAS_STATUS_SUCCESS && g->sums) {
-        tensor a = tensor_of((void *)g->a, g->at, 2, (int64_t[]){ g->k, g->m });
-        cuda_sum_columns(x, &a, g->sums, g->add_sums, g->partial);
-    }
-    return status;
+    return cublasLtMatmul(x->device->gemm_cache->blas, t->op, &alpha, g->b, t->a, g->a, t->b, &beta,
+                          g->c, t->c, g->c, t->c, &algo->blas, w.memory, w.bytes, x->stream);
 }
 
 /* @return the cached entry for this GEMM, described and tuned if it is new. */

@@ -18,7 +18,7 @@
 
 #include "io/io.h"
 
-#define HEADER "ingot gemm 2"
+#define HEADER "ingot gemm 3"
 enum { MAX_FILE_BYTES = 1 << 20, MAX_ENTRIES = 4096 };
 
 /* Settings that distinguish one algorithm from another, with the size of each in bytes. */

@@ -3,7 +3,7 @@
  *
  *     y  = x w^T   A [m, depth]  B [n, depth]   in 16 bits; + bias; GELU, which stores its argument too
  *     dx = dy w    A [m, depth]  B [depth, n]   in 16 bits; times GELU's slope
- *     dw = dy^T x  A [depth, m]  B [depth, n]   in fp32, stored or added; with the sums of dy, the bias's gradient
+ *     dw = dy^T x  A [depth, m]  B [depth, n]   in fp32, stored or added
  *
  * Blocks are divided as hopper_tiles.cuh says; clusters and tiles are numbered, so that copiers and multipliers find their
  * tiles by counting.
@@ -26,9 +26,8 @@
  *     one cluster a tile, all at the same  | the other clusters, one tile
  *     depth, so that they share operands   | after another
  *
- * Parts of a tile are added in memory (TMA), in any order, to what was there or to zeros; so dw and its sums are not
- * bit-exact from run to run. The columns of dy are summed by two warps that have nothing to copy; of tiles that share rows of dy
- * each has them summed over a part of the depth.
+ * Parts of a tile are added in memory (TMA), in any order, to what was there or to zeros; so dw is not bit-exact from run to
+ * run.
  *
  * Operand bytes per tile: 2 depth (128 + 256); B is read from L2 once per pair. */
 #include "act.cuh"
@@ -224,7 +223,7 @@ template <class T, bool TB, epilogue E>
 static __global__ void __launch_bounds__(THREADS, 1)
     multiply_dense_hopper(const __grid_constant__ dense_args g) {
     DYNAMIC_SHARED(char, memory);
-    tile_ring r = ring_open(memory, MULTIPLIERS, MULTIPLIERS * CHUNK_BUFFERS);
+    tile_ring r = ring_open(memory, MULTIPLIERS * CHUNK_BUFFERS);
     if (threadIdx.x < GROUP_THREADS) {
         registers_keep<24>();
         if (threadIdx.x == 0) copy_dense<TB>(g, r);
@@ -240,7 +239,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
 /* ---- gradients of weights ---------------------------------------------------------------------------- */
 struct weight_args {
     CUtensorMap a, b, to;
-    float *sums; /* NULL: none */
     float alpha;
     bool add; /* to what is there; else parts of tiles alone are added */
     int m, n, depth;
@@ -284,13 +282,12 @@ struct tile_span_walk {
 
 /* Where a span's tile is: this block's. */
 struct weight_tile {
-    int m, n, width, column;
+    int m, n, width;
 };
 static __device__ __forceinline__ weight_tile weight_tile_at(const weight_args &g, int at) {
     int steps = tiles_of(g.n, STEP_N), column = at % g.across;
     int n = edge_at(column, g.across, steps), end = edge_at(column + 1, g.across, steps);
-    return { at / g.across * PAIR_M + cluster_rank() * TILE_M, n * STEP_N, (end - n) * STEP_N,
-             column };
+    return { at / g.across * PAIR_M + cluster_rank() * TILE_M, n * STEP_N, (end - n) * STEP_N };
 }
 
 /* By one thread. */
@@ -378,54 +375,17 @@ template <class T> static __device__ void multiply_weights(const weight_args &g,
     stores_wait();
 }
 
-/* Sums 64 columns of A over the stages of each span that are its tile's turn. By a warp, 8 lanes to a line. @param box which
- * 64 */
-template <class T> static __device__ void sum_columns(const weight_args &g, tile_ring r, int box) {
-    int stages = tiles_of(g.depth, DEPTH), lane = threadIdx.x % WARP;
-    tile_span_walk walk = { 0, 0 };
-    tile_span s;
-    while (walk.next(g, s)) {
-        weight_tile t = weight_tile_at(g, s.tile);
-        int begin = edge_at(t.column, g.across, stages),
-            end = edge_at(t.column + 1, g.across, stages);
-        float sums[8] = {};
-        for (int k = s.from; k < s.to; k++, r.next()) {
-            barrier_wait(&r.full[r.at], r.phase);
-            if (k >= begin && k < end)
-#pragma unroll 4
-                for (int line = lane / 8; line < DEPTH; line += WARP / 8) {
-                    float v[8];
-                    read8((const T *)swizzled(r.stage() + box * BOX_BYTES, line, lane % 8), v);
-#pragma unroll
-                    for (int i = 0; i < 8; i++) sums[i] += v[i];
-                }
-            __syncwarp();
-            free_stage(r, r.at, WARP);
-        }
-        int m = t.m + 64 * box + lane % 8 * 8;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            sums[i] += __shfl_xor_sync(~0u, sums[i], 8);
-            sums[i] += __shfl_xor_sync(~0u, sums[i], 16);
-            if (lane < 8 && m + i < g.m && max(begin, s.from) < min(end, s.to))
-                atomicAdd(g.sums + m + i, g.alpha * sums[i]);
-        }
-    }
-}
-
-template <class T, bool SUMMED>
+template <class T>
 static __global__ void __launch_bounds__(THREADS, 1)
     multiply_weights_hopper(const __grid_constant__ weight_args g) {
     DYNAMIC_SHARED(char, memory);
-    tile_ring r = ring_open(memory, MULTIPLIERS + (SUMMED ? TILE_M / 64 : 0), 0);
+    tile_ring r = ring_open(memory, 0);
     if (threadIdx.x < GROUP_THREADS) {
-        registers_keep<40>();
-        int warp = uniform(threadIdx.x / WARP);
+        registers_keep<24>();
         if (threadIdx.x == 0) copy_weights(g, r);
-        if (SUMMED && warp > 0 && warp <= TILE_M / 64) sum_columns<T>(g, r, warp - 1);
         __syncwarp();
     } else {
-        registers_take<232>();
+        registers_take<240>();
         multiply_weights<T>(g, r);
         __syncwarp();
     }
@@ -494,7 +454,6 @@ template <class T> static bool run_weights(cuda_context *x, const cuda_gemm *g, 
         !encode_matrix(&w.to, g->c, g->ct, g->m, g->n, g->ldc, 64))
         return false;
     if (!launch) return true;
-    w.sums = g->sums;
     w.alpha = g->alpha == 0 ? 1 : g->alpha;
     w.add = g->accumulate;
     w.m = (int)g->m, w.n = (int)g->n, w.depth = (int)g->k;
@@ -507,16 +466,14 @@ template <class T> static bool run_weights(cuda_context *x, const cuda_gemm *g, 
     if (w.left && !w.add) /* what parts are added to: the rows of the last tiles */
         CUDA_OK(x, cudaMemsetAsync((float *)g->c + first * g->n, 0,
                                    (size_t)((g->m - first) * g->n) * 4, x->stream));
-    if (w.sums && !g->add_sums) CUDA_OK(x, cudaMemsetAsync(w.sums, 0, (size_t)g->m * 4, x->stream));
-    auto kernel = w.sums ? multiply_weights_hopper<T, true> : multiply_weights_hopper<T, false>;
-    LAUNCH(x, s, kernel, w);
+    LAUNCH(x, s, multiply_weights_hopper<T>, w);
     return true;
 }
 
 template <class T> static bool run_on_hopper(cuda_context *x, const cuda_gemm *g, bool launch) {
     bool gradient = g->ta && !g->tb && g->ct == DT_F32 && !g->bias && !g->gelu && !g->dgelu;
     if (gradient) return run_weights<T>(x, g, launch);
-    return !g->ta && g->ct == g->at && !g->accumulate && !g->sums && run_dense<T>(x, g, launch);
+    return !g->ta && g->ct == g->at && !g->accumulate && run_dense<T>(x, g, launch);
 }
 static bool run_type(cuda_context *x, const cuda_gemm *g, bool launch) {
     if (x->device->capability != 9 || g->at != g->bt || g->m > INT32_MAX || g->n > INT32_MAX ||

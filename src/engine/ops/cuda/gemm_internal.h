@@ -19,7 +19,7 @@
 /* clang-format off */
 #define GEMM_KEY(X)                                                                                \
     X(m) X(n) X(k) X(lda) X(ldb) X(ldc) X(at) X(bt) X(ct) X(ta) X(tb) X(accumulate) X(exact)       \
-    X(fast) X(bias) X(gelu) X(dgelu) X(sums) X(own) X(align)
+    X(fast) X(bias) X(gelu) X(dgelu) X(own) X(align)
 /* clang-format on */
 #define GEMM_KEY_FIELD(name) int64_t name;
 typedef struct gemm_key {
@@ -55,7 +55,7 @@ typedef struct gemm_workspace {
     void *memory;
     size_t bytes;
 } gemm_workspace;
-/* Queues C = alpha AB + beta C with this algorithm, as t->op describes it, and the sums of A if they are wanted. */
+/* Queues C = alpha AB + beta C with this algorithm, as t->op describes it. */
 cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t, const gemm_algo *algo,
                               const cuda_gemm *g, gemm_workspace w);
 

@@ -294,7 +294,7 @@ template <class T, form F>
 static __global__ void __launch_bounds__(THREADS, 1)
     multiply_groups_hopper(const __grid_constant__ grouped_args g) {
     DYNAMIC_SHARED(char, memory);
-    ring r = { ring_open(memory, MULTIPLIERS, TURNS) };
+    ring r = { ring_open(memory, TURNS) };
     uint64_t *told = r.end();
     int *pair = (int *)(told + TURNS);
     r.tile = (group_tile *)(pair + TURNS);

@@ -56,16 +56,15 @@ struct tile_ring {
 };
 
 /* Lays a ring out in a block's dynamic shared memory of at least RING_BYTES, and has one thread initialize its barriers:
- * those of the ring, and `more` that follow it, each for one arrival. The cluster waits until all are ready.
- * @param readers how many free each stage in a block */
-static __device__ __forceinline__ tile_ring ring_open(char *memory, int readers, int more) {
+ * those of the ring, and `more` that follow it, each for one arrival. The cluster waits until all are ready. */
+static __device__ __forceinline__ tile_ring ring_open(char *memory, int more) {
     char *stages = memory + (ALIGN - shared_address(memory) % ALIGN) % ALIGN;
     uint64_t *full = (uint64_t *)(stages + STAGES * STAGE_BYTES + MULTIPLIERS * CHUNK_BYTES);
     tile_ring r = { stages, full, full + STAGES, 0, 0 };
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(&r.full[i], 1);
-            barrier_init(&r.empty[i], readers * PAIR);
+            barrier_init(&r.empty[i], MULTIPLIERS * PAIR);
         }
         for (int i = 0; i < more; i++) barrier_init(&r.end()[i], 1);
         barriers_ready();
@@ -75,10 +74,9 @@ static __device__ __forceinline__ tile_ring ring_open(char *memory, int readers,
     return r;
 }
 
-/* The stage is free, for the copiers of both blocks: by one thread each of a warp group, or of a warp. */
-static __device__ __forceinline__ void free_stage(const tile_ring &r, int stage,
-                                                  int threads = GROUP_THREADS) {
-    int to = threadIdx.x % threads;
+/* The stage is free, for the copiers of both blocks: by one thread each of a warp group. */
+static __device__ __forceinline__ void free_stage(const tile_ring &r, int stage) {
+    int to = threadIdx.x % GROUP_THREADS;
     if (to < PAIR) barrier_arrive_at(&r.empty[stage], to);
 }
 

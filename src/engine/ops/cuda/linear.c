@@ -187,17 +187,13 @@ static void cuda_linear_bwd_w(const op_call *c) {
     cuda_context *x = cuda_of(c);
     const tensor *dy = &c->in[0], *dw = &c->out[0], *db = &c->out[1];
     scratch mem = scratch_of(c);
-    void *partial = db->data ? scratch_alloc(&mem, cuda_columns_bytes(dy->dim[1])) : NULL;
-    bool add_sums = c->accumulate & 2;
-    if (!dw->data) {
-        cuda_sum_columns(x, dy, db->data, add_sums, partial);
-        return;
+    if (db->data) {
+        void *partial = scratch_alloc(&mem, cuda_columns_bytes(dy->dim[1]));
+        cuda_sum_columns(x, dy, db->data, c->accumulate & 2, partial);
     }
+    if (!dw->data) return;
     cuda_gemm g = op_gemm(c, true, false, &mem);
     g.accumulate = c->accumulate & 1;
-    g.sums = db->data;
-    g.add_sums = add_sums;
-    g.partial = partial;
     require_gemm(c, &g);
 }
 

@@ -168,7 +168,7 @@ template <class T, bool SYMMETRIC>
 static __global__ void __launch_bounds__(THREADS, 1)
     multiply_batch_hopper(const __grid_constant__ batch_args g) {
     DYNAMIC_SHARED(char, memory);
-    tile_ring r = ring_open(memory, MULTIPLIERS, 0);
+    tile_ring r = ring_open(memory, 0);
     if (threadIdx.x < GROUP_THREADS) {
         registers_keep<40>();
         if (threadIdx.x == 0) copy_batch_tiles<SYMMETRIC>(g, r);
