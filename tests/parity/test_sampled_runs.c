@@ -237,9 +237,6 @@ static void try_sampled_run(test_folder *f, uint64_t seed) {
         memcpy(own, l[i].s, sizeof own);
         int k = 0;
         while (own[k]) k++;
-        bool by_element = strcmp(optimizers[which].name, "adafactor") != 0;
-        if (by_element && draw(key, &at, 2))
-            own[k++] = "optimizer.overlap", own[k++] = "true"; /* which a resumed run may change */
         if (i == 0) own[k] = "training.stop", own[k + 1] = "3";
         err e = run_on_ranks(f, "many", common, own, l[i].ranks);
         if (e) fail_msg("%s: %s", what, err_message(e));

@@ -33,7 +33,7 @@ static err run(const char *root, const char *name, bool on_device, settings own)
     config c;
     char *dir = io_join(root, name);
     late.clips_queued = late.clips_run = late.takes = 0;
-    late.ahead = late.beside = late.records = late.replays = late.stopped = 0;
+    late.ahead = late.records = late.replays = late.stopped = 0;
     late.tape = NULL;
     config_init(&c);
     for (size_t i = 0; i < COUNT_OF(common); i++)
@@ -115,8 +115,9 @@ static void check_same_manifests(const char *root, const char *a, const char *b,
     json_decref(y);
 }
 
-static void check_same_tensors(const char *root, const char *a, const char *b, int step) {
+static void check_same_state(const char *root, const char *a, const char *b, int step) {
     static const char *const files[] = { "model.safetensors", "optim.safetensors" };
+    check_same_manifests(root, a, b, step);
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         char file[64];
         size_t n, m;
@@ -126,11 +127,6 @@ static void check_same_tensors(const char *root, const char *a, const char *b, i
         free(x);
         free(y);
     }
-}
-
-static void check_same_state(const char *root, const char *a, const char *b, int step) {
-    check_same_manifests(root, a, b, step);
-    check_same_tensors(root, a, b, step);
 }
 
 static size_t logged(const char *root, const char *name) {
@@ -172,23 +168,6 @@ static settings kinds[] = {
     { "training.offload_params", "true", "optimizer.name", "muon", "training.agc", "0.01" },
 };
 
-/* optimizer.overlap, with all that reads or changes what its updates do. */
-static settings overlapping[] = {
-    { "sample.every", "3" },
-    { "training.local_batch_size", "6", "validation.every", "0", "training.max_norm", "0.1" },
-    { "validation.every", "1", "sample.every", "1", "checkpoint.every", "1", "metrics.detail_every",
-      "1" },
-    { "optimizer.name", "adam8bit", "training.noise_scale", "true", "training.local_batch_size",
-      "1", "activation_checkpoint.mode", "full" },
-    { "precision", "fp16", "precision.loss_scale", "8388608",
-      "precision.loss_scale_growth_interval", "3" },
-    { "precision", "bf16", "optimizer.master", "bf16", "precision.fp8", "delayed" },
-    { "optimizer.name", "muon", "training.agc", "0.01", "optimizer.groups",
-      "[{match: embed, name: adam8bit}, {match: \"l1.*\", name: lion, lr: 1e-3}]" },
-    { "optimizer.name", "adafactor", "optimizer.groups", "[{match: \"l0.*\", name: adam}]" },
-    { "model.experts", "4", "model.router_bias", "true", "model.capacity_factor", "0" },
-};
-
 static int last_of(const settings own) {
     for (int i = 0; i + 1 < MOST_SETTINGS && own[i]; i += 2)
         if (!strcmp(own[i], "training.stop")) return atoi(own[i + 1]);
@@ -210,50 +189,6 @@ static void test_as_waiting(void **state) {
             check_same_steps(*state, a, b);
             check_same_state(*state, a, b, last_of(kinds[i]));
         }
-    }
-}
-
-/* Updates beside the next step leave what those at the end of a step do, on the CPU and on a device. */
-static void test_overlapped_updates(void **state) {
-    for (size_t i = 0; i < COUNT_OF(overlapping); i++) {
-        char end[32], cpu[32], gpu[32];
-        settings own;
-        int n = 0, last = last_of(overlapping[i]);
-        memcpy(own, overlapping[i], sizeof own);
-        snprintf(end, sizeof end, "end-%zu", i);
-        assert_ok(run(*state, end, false, own));
-        while (own[n]) n++;
-        own[n] = "optimizer.overlap", own[n + 1] = "true";
-        snprintf(cpu, sizeof cpu, "beside-cpu-%zu", i);
-        assert_ok(run(*state, cpu, false, own));
-        check_same_steps(*state, end, cpu);
-        check_same_tensors(*state, end, cpu, last);
-        for (int graphs = 0; graphs < 2; graphs++) {
-            if (SANITIZED && graphs != (int)i % 2) continue;
-            snprintf(gpu, sizeof gpu, "beside-gpu-%zu-%d", i, graphs);
-            late.no_graphs = !graphs;
-            assert_ok(run(*state, gpu, true, own));
-            assert_true(late.beside > 0 && (late.replays > 0) == (graphs > 0));
-            check_same_steps(*state, cpu, gpu);
-            check_same_state(*state, cpu, gpu, last);
-        }
-    }
-}
-
-/* A run that stops anywhere continues with the updates elsewhere, and is the same. */
-static void test_overlap_may_change(void **state) {
-    static const char *const overlap[] = { "false", "true" };
-    assert_ok(run(*state, "whole", true, (settings){ NULL }));
-    for (int at = 1; at < 8; at += SANITIZED ? 4 : 2) {
-        char name[32];
-        snprintf(name, sizeof name, "cut-%d", at);
-        for (int k = 0; k < 2; k++) {
-            late.stop_at = k ? 0 : at;
-            const char *now = overlap[(at / 2 + k) % 2];
-            assert_ok(run(*state, name, true, (settings){ "optimizer.overlap", now }));
-        }
-        check_same_steps(*state, "whole", name);
-        check_same_tensors(*state, "whole", name, 8);
     }
 }
 
@@ -432,8 +367,6 @@ static void test_data_ends(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_as_waiting, setup, folder_teardown),
-        cmocka_unit_test_setup_teardown(test_overlapped_updates, setup, folder_teardown),
-        cmocka_unit_test_setup_teardown(test_overlap_may_change, setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_microbatches_add_up, setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_stopped_anywhere, setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_not_finite, setup, folder_teardown),

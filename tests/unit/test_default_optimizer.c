@@ -88,7 +88,7 @@ static void any_option_of_the_optimizer_keeps_the_defaults(void **state) {
         const char *name = config_option_name(i);
         bool schedules = str_starts(name, "lr_scheduler.");
         bool neither = !strcmp(name, "optimizer.recipe") || !strcmp(name, "optimizer.master") ||
-                       !strcmp(name, "optimizer.offload") || !strcmp(name, "optimizer.overlap");
+                       !strcmp(name, "optimizer.offload");
         char rules[32];
         str text = { 0 };
         config c = bare_config();

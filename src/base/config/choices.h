@@ -81,37 +81,26 @@ enum { FP8_KEEPS_HISTORY = 1 };
     ROW(OPS_GEMMS_FASTEST, "fastest", 0,                                                           \
         "for each shape the faster of cuBLASLt's and, on Hopper in 16 bits, ingot's own")          \
     ROW(OPS_GEMMS_OWN, "own", 0, "ingot's own wherever it fits")
-/* Traits of an optimizer: the settings that its rules read beside optimizer.lr and weight_decay; whether it updates
- * elements of some parameters by themselves, without sums over a parameter. */
-enum {
-    OPTIM_READS_BETAS = 1,
-    OPTIM_READS_EPS = 2,
-    OPTIM_READS_MOMENTUM = 4,
-    OPTIM_READS_POLAR = 8,
-    OPTIM_READS_ELEMENTS = 16
-};
+/* Traits of an optimizer: the settings that its rules read beside optimizer.lr and weight_decay. */
+enum { OPTIM_READS_BETAS = 1, OPTIM_READS_EPS = 2, OPTIM_READS_MOMENTUM = 4, OPTIM_READS_POLAR = 8 };
 #define OPTIM_KINDS(ROW)                                                                           \
-    ROW(OPTIM_SGD, "sgd", OPTIM_READS_ELEMENTS, "")                                                \
-    ROW(OPTIM_MOMENTUM, "momentum", OPTIM_READS_ELEMENTS | OPTIM_READS_MOMENTUM,                   \
-        "SGD with momentum")                                                                       \
-    ROW(OPTIM_ADAM, "adam", OPTIM_READS_ELEMENTS | OPTIM_READS_BETAS | OPTIM_READS_EPS,            \
+    ROW(OPTIM_SGD, "sgd", 0, "")                                                                   \
+    ROW(OPTIM_MOMENTUM, "momentum", OPTIM_READS_MOMENTUM, "SGD with momentum")                     \
+    ROW(OPTIM_ADAM, "adam", OPTIM_READS_BETAS | OPTIM_READS_EPS,                                   \
         "weight decay is added to the gradient")                                                   \
-    ROW(OPTIM_ADAMW, "adamw", OPTIM_READS_ELEMENTS | OPTIM_READS_BETAS | OPTIM_READS_EPS,          \
+    ROW(OPTIM_ADAMW, "adamw", OPTIM_READS_BETAS | OPTIM_READS_EPS,                                 \
         "weights decay by themselves")                                                             \
     ROW(OPTIM_ADAFACTOR, "adafactor", 0, "second moments by row and column")                       \
-    ROW(OPTIM_LION, "lion", OPTIM_READS_ELEMENTS | OPTIM_READS_BETAS,                              \
-        "the sign of a first moment")                                                              \
-    ROW(OPTIM_ADAM8BIT, "adam8bit", OPTIM_READS_ELEMENTS | OPTIM_READS_BETAS | OPTIM_READS_EPS,    \
+    ROW(OPTIM_LION, "lion", OPTIM_READS_BETAS, "the sign of a first moment")                       \
+    ROW(OPTIM_ADAM8BIT, "adam8bit", OPTIM_READS_BETAS | OPTIM_READS_EPS,                           \
         "AdamW with moments of 8 bits")                                                            \
     ROW(OPTIM_MUON, "muon",                                                                        \
-        OPTIM_READS_ELEMENTS | OPTIM_READS_MOMENTUM | OPTIM_READS_BETAS | OPTIM_READS_EPS |        \
-            OPTIM_READS_POLAR,                                                                     \
+        OPTIM_READS_MOMENTUM | OPTIM_READS_BETAS | OPTIM_READS_EPS | OPTIM_READS_POLAR,            \
         "orthogonalized momentum for the blocks' matrices, AdamW for the rest")
 #define CFG_RECIPES(ROW)                                                                           \
     ROW(CFG_RECIPE_AUTO, "auto", 0,                                                                \
         "fast for a new run with random weights of less than 4e9 parameters, if nothing else of "  \
-        "this section but master, offload and overlap and nothing of lr_scheduler is given; "      \
-        "else none")                                                                               \
+        "this section but master and offload and nothing of lr_scheduler is given; else none")     \
     ROW(CFG_RECIPE_FAST, "fast", 0,                                                                \
         "Muon, AdamW for tables, head and vectors, and rates that follow width and batch")         \
     ROW(CFG_RECIPE_NONE, "none", 0, "the default that each option has")

@@ -26,7 +26,7 @@ err ops_open(const ops_choice *c, const op_backend **out) {
     if (!gpu) return open_cpu(c->isa, out);
     op_backend *b = NULL;
     int flags = (c->deterministic ? OPS_DETERMINISTIC : 0) | (c->tf32 ? OPS_TF32 : 0) |
-                (c->updates_yield ? OPS_UPDATES_YIELD : 0) | gemm_flags(c->gemms);
+                gemm_flags(c->gemms);
     TRY(ops_cuda_open(c->index, flags, &b));
     *out = b;
     return OK;

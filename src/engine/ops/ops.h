@@ -258,9 +258,8 @@ err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) MUST_USE;
 enum {
     OPS_DETERMINISTIC = 1,   /* results are bit-exact from run to run; slower */
     OPS_TF32 = 2,            /* fp32 GEMMs on tensor cores, with operands rounded to 10 bits */
-    OPS_UPDATES_YIELD = 4,   /* calls on QUEUE_UPDATE run on what others leave idle; else first */
-    OPS_OFFER_OWN_GEMMS = 8, /* autotuning times our own kernel beside cuBLASLt's algorithms */
-    OPS_OWN_GEMMS = 16       /* our own kernel computes every GEMM that fits it */
+    OPS_OFFER_OWN_GEMMS = 4, /* autotuning times our own kernel beside cuBLASLt's algorithms */
+    OPS_OWN_GEMMS = 8        /* our own kernel computes every GEMM that fits it */
 };
 err ops_cuda_open(int number, int flags, op_backend **out) MUST_USE;
 void ops_cuda_close(op_backend *b); /* takes NULL */
@@ -272,7 +271,6 @@ typedef struct ops_choice {
     ops_gemms gemms;    /* GPU */
     bool deterministic; /* GPU: as in ops_cuda_open */
     bool tf32;          /* GPU: as in ops_cuda_open */
-    bool updates_yield; /* GPU: as in ops_cuda_open */
     const char *isa;    /* CPU: a name from ops_cpu_isa, or OPS_ISA_BEST */
 } ops_choice;
 err ops_open(const ops_choice *c, const op_backend **out) MUST_USE;

@@ -140,16 +140,12 @@ static void offload_params(optimizer *o) {
     }
 }
 
-bool updates_beside(const optimizer *o) { return o->on_host || o->overlaps; }
-
 /* Decides which layers the next step awaits. It orders the gathers of updated parameters, so it is the same for all ranks,
- * whichever of them have ranges in host memory or of elementwise updates. */
+ * whichever of them have ranges in host memory. */
 static void await_updates(optimizer *o) {
     o->on_host = o->s.offload > 0;
     for (int i = 0; i < model_buckets(o->m); i++) o->on_host |= model_bucket(o->m, i).host;
-    o->overlaps = o->s.overlap && !o->on_host;
-    for (int layer = o->on_host ? -1 : 0; layer < model_conf(o->m)->layers && updates_beside(o);
-         layer++)
+    for (int layer = -1; layer < model_conf(o->m)->layers && o->on_host; layer++)
         plan_await_update(o->p, layer);
 }
 
@@ -262,7 +258,7 @@ err optim_begin(optimizer *o, exec *x, double lr, double max_norm) {
     x->step.update.rounding =
         x->step.dropout; /* which the next step changes before this one ends */
     /* the last step's updates read the step block, and change state in host memory */
-    if (updates_beside(o)) exec_join(x, QUEUE_COMPUTE, QUEUE_UPDATE);
+    if (o->on_host) exec_join(x, QUEUE_COMPUTE, QUEUE_UPDATE);
     if (o->on_host) exec_join(x, QUEUE_COMPUTE, QUEUE_COPY_OUT);
     exec_step(x);
     return OK;

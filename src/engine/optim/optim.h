@@ -39,8 +39,6 @@ typedef struct optim_settings {
     double agc;        /* adaptive clipping: largest norm of a gradient row relative to its row of
                       * weights; 0: off. Vectors and the head are never clipped this way. */
     double offload;    /* share of the state kept in host memory, where the backend is a device */
-    bool overlap;      /* elementwise updates of layers run beside the next step; not where any of
-                        * them is of host memory */
     int64_t growth_interval; /* fp16: good steps before the loss scale doubles; 0: no loss scale */
     const op_backend *backend;       /* the plan's; NULL: the CPU's best */
     cfg_group group[CFG_MAX_GROUPS]; /* parameters with settings of their own */

@@ -84,7 +84,7 @@ typedef struct param_update { /* a parameter, or the slice of it that this rank 
 } param_update;
 
 /* A step's programs: `norm` sums the gradient's squares over all ranks, `clip` decides from it and clips by rows,
- * `update` changes the weights. Updates that run beside the next step (update_queue) are a program for each layer. */
+ * `update` changes the weights. Updates of host memory are a program for each layer, beside the next step. */
 enum { PROGRAM_NORM, PROGRAM_CLIP, PROGRAM_UPDATE, PROGRAMS };
 
 struct optimizer {
@@ -103,7 +103,6 @@ struct optimizer {
     int ranges;
     bool on_host;        /* some of them have state or parameters in host memory */
     bool params_on_host; /* ... parameters */
-    bool overlaps;       /* none has, and the elementwise ones of layers run beside the next step */
     int sum; /* plan region: square sums, of the gradient and of each block (record_block_norms) */
     axis_set parts;    /* ranks along these hold different parts of some matrix */
     int64_t sum_count; /* rows and columns of all matrices that are summed over */
@@ -150,8 +149,6 @@ bool next_grad_run(const optimizer *o, bool (*chosen)(const void *ctx, int param
 bool has_gradient(const optimizer *o, int param);
 
 /* ---- optim.c ------------------------------------------------------------------------------- */
-/* Whether some updates run beside the next step. */
-bool updates_beside(const optimizer *o);
 /* Whether padding between gradients is zero: gradients kept in slices come through a buffer whose padding may
  * hold anything; else it is zero from the start. */
 bool padding_is_zero(const optimizer *o);

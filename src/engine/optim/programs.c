@@ -140,18 +140,16 @@ static void record_clip(const optimizer *o, prog *p) {
 }
 
 /* ---- updates ------------------------------------------------------------------------------- */
-/* Updates of host memory wait for the bus, so they run beside the next step; with `overlaps` those of layers do too. The
- * next step begins with the parameters outside layers: their updates would hide behind nothing. */
-static device_queue update_queue(const optimizer *o, const update_range *s) {
+/* Updates of host memory wait for the bus, so they run beside the next step. */
+static device_queue queue_of(const update_range *s) {
     bool host = s->attr.update.host_state || s->attr.update.host_params;
-    bool beside = host || (o->overlaps && s->b.layer >= 0);
-    return beside && s->r->kind == BY_ELEMENT ? QUEUE_UPDATE : QUEUE_COMPUTE;
+    return host && s->r->kind == BY_ELEMENT ? QUEUE_UPDATE : QUEUE_COMPUTE;
 }
 
 static void record_range(const optimizer *o, prog *p, const update_range *s) {
     change_request c = change_of(s->r->op);
     c.attr = s->attr;
-    c.queue = update_queue(o, s);
+    c.queue = queue_of(s);
     c.in[0] = record_elements(o, p, s->param, s->b.grad, DT_F32, s->at, s->count);
     record_states(o, p, s->param, &c);
     record_weights(o, p, s, &c);
@@ -168,7 +166,7 @@ void record_weights(const optimizer *o, prog *p, const update_range *s, change_r
 
 static void record_update(const optimizer *o, prog *p) {
     for (int i = 0; i < o->ranges; i++)
-        if (update_queue(o, &o->range[i]) == QUEUE_COMPUTE && o->range[i].r->kind == BY_ELEMENT)
+        if (queue_of(&o->range[i]) == QUEUE_COMPUTE && o->range[i].r->kind == BY_ELEMENT)
             record_range(o, p, &o->range[i]);
     record_directions(o, p);
 }
@@ -186,13 +184,13 @@ static err add_step_end(optimizer *o, end_kind kind, prog *p, int layer) {
     return plan_program(o->p, p, layer, &e->id);
 }
 
-static err record_updates_beside(optimizer *o) {
+static err record_host_updates(optimizer *o) {
     int layers = model_conf(o->m)->layers;
     for (int layer = -1; layer < layers; layer++) {
         prog *p = NULL;
         for (int i = 0; i < o->ranges; i++) {
             const update_range *s = &o->range[i];
-            if (s->b.layer != layer || update_queue(o, s) != QUEUE_UPDATE) continue;
+            if (s->b.layer != layer || queue_of(s) != QUEUE_UPDATE) continue;
             if (!p) p = new_update_program(o, "update beside");
             record_range(o, p, s);
         }
@@ -236,6 +234,6 @@ err optim_record(optimizer *o) {
     TRY(add_step_end(o, END_NORM, o->program[PROGRAM_NORM], -1));
     o->norm = o->end[o->ends - 1].id;
     TRY(add_step_end(o, END_UPDATE, o->program[PROGRAM_CLIP], -1));
-    if (updates_beside(o)) TRY(record_updates_beside(o));
+    if (o->on_host) TRY(record_host_updates(o));
     return add_step_end(o, END_UPDATE, o->program[PROGRAM_UPDATE], -1);
 }

@@ -31,7 +31,7 @@ typedef enum {
     END_DECIDE, /* the caller sets what the update reads (exec_hooks.update) */
     END_NORM,   /* the gradient's norm */
     END_UPDATE,
-    END_BESIDE, /* the update of a layer, beside the next step, which awaits its event */
+    END_BESIDE, /* the update of a layer in host memory, beside the next step, which awaits its event */
     END_HALF /* a part of the norm of the gradient that the first half of a step's microbatches left */
 } end_kind;
 /* A list of a program that accumulates gradients of parameters, which no other list writes. */
@@ -44,8 +44,8 @@ typedef struct chain_end {
     end_kind kind;
     const prog *p; /* NULL: none */
     int id;
-    int layer;   /* END_BESIDE: -1: outside blocks, the first of them */
-    bool stored; /* ... of parameters in host memory: another event follows what is copied back */
+    int layer;       /* END_BESIDE: -1: outside blocks, the first of them */
+    bool stored;     /* ... parameters are there too: another event follows what is copied back */
     grad_list after; /* END_HALF, in a pipeline: the list that it runs behind */
 } chain_end;
 

@@ -15,7 +15,6 @@ err train_device(const config *c, int local_rank, const op_backend **out) {
                           .index = others ? train_gpu(c, local_rank) : (int)c->device.index,
                           .deterministic = c->debug.deterministic,
                           .tf32 = c->precision.tf32,
-                          .updates_yield = c->optimizer.overlap,
                           .gemms = c->device.gemms,
                           .isa = *c->debug.isa ? c->debug.isa : OPS_ISA_BEST };
     return ops_open(&choice, out);
@@ -117,7 +116,6 @@ optim_settings train_optim(const config *c, const op_backend *ops, const model_l
                          .polar = c->optimizer.polar_express ? POLAR_EXPRESS : POLAR_CLASSIC,
                          .agc = c->training.agc,
                          .offload = c->optimizer.offload,
-                         .overlap = c->optimizer.overlap,
                          .growth_interval =
                              l->dt == DT_F16 ? c->precision.loss_scale_growth_interval : 0,
                          .backend = ops };

@@ -87,7 +87,7 @@ static void groups_text(const model_config *c, str *out) {
 /* Whether an option is one that the recipe decides. */
 static bool is_decided(const char *name) {
     static const char *const others[] = { "optimizer.recipe", "optimizer.master",
-                                          "optimizer.offload", "optimizer.overlap" };
+                                          "optimizer.offload" };
     for (size_t i = 0; i < COUNT_OF(others); i++)
         if (!strcmp(name, others[i])) return false;
     return str_starts(name, "optimizer.") || str_starts(name, "lr_scheduler.");

@@ -370,7 +370,7 @@ static err check_compiled_for(cuda_device *d, int number) {
         gpu.capability);
 }
 
-static err open_device(cuda_device *d, int number, bool updates_yield) {
+static err open_device(cuda_device *d, int number) {
     d->number = number;
     cudaError_t status = cudaSetDevice(number);
     if (status == cudaSuccess)
@@ -384,7 +384,7 @@ static err open_device(cuda_device *d, int number, bool updates_yield) {
         return err_hint(ERR("cannot open GPU %d: %s", number, cudaGetErrorString(status)),
                         "nvidia-smi lists the GPUs; --device cpu runs without one");
     TRY(check_compiled_for(d, number));
-    TRY(cuda_queues_open(d, updates_yield));
+    TRY(cuda_queues_open(d));
     TRY(staging_new(&d->staging));
     TRY(cuda_gemm_cache_new(d, &d->gemm_cache));
     TRY(cuda_attention_new(&d->attention));
@@ -401,7 +401,7 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
     d->tf32 = flags & OPS_TF32;
     d->own_gemms = flags & OPS_OWN_GEMMS;
     d->offers_own_gemms = d->own_gemms || (flags & OPS_OFFER_OWN_GEMMS);
-    err e = open_device(d, number, flags & OPS_UPDATES_YIELD);
+    err e = open_device(d, number);
     if (e) {
         ops_cuda_close(b);
         return err_trail(e, __FILE__, __LINE__);

@@ -120,7 +120,7 @@ void cuda_join(void *context, device_queue q, device_queue other);
 void cuda_signal(void *context, device_queue q, int event);
 void cuda_await(void *context, device_queue q, device_queue of, int event);
 void *cuda_native_queue(void *context, device_queue q);
-err cuda_queues_open(cuda_device *d, bool updates_yield) MUST_USE;
+err cuda_queues_open(cuda_device *d) MUST_USE;
 void cuda_queues_close(cuda_device *d); /* also after a cuda_queues_open that failed */
 
 /* ---- state and parameters in host memory: offload.c --------------------------------------------- */

@@ -40,32 +40,15 @@ struct cuda_events {
     } of[QUEUE_COUNT];
 };
 
-/* The priority of a stream decides whose blocks an SM takes next, not whose it runs already.
- *
- * Updates of host memory go first: a piece's kernel is short, and the bus waits for it. Updates of device memory that
- * run beside the next step (updates_yield) go last; that is reasoned, not measured. They are limited by memory: ahead
- * of the forward pass their thousands of blocks would fill the GPU until the last layer's is done, as at the end of a
- * step, and hide nothing. Behind it they take the SMs that the last blocks of a GEMM leave idle, and all of them where
- * the forward pass waits for a layer's update. Their blocks move 60 kB each, so a GEMM waits microseconds for those that
- * run already. A grid limited to some SMs would take these away from kernels that launch a block for each SM, which
- * would then need two rounds.
- *
- * Copies have no blocks; collectives have streams of their own, of the highest priority (comm_nccl.c). */
-static int queue_priority(device_queue q, bool updates_yield, int lowest, int highest) {
-    int above_lowest = MAX(highest, lowest - 1); /* higher priorities are lower numbers */
-    if (updates_yield) return q == QUEUE_COMPUTE ? above_lowest : lowest;
-    return q == QUEUE_UPDATE ? highest : lowest;
-}
-
-err cuda_queues_open(cuda_device *d, bool updates_yield) {
+err cuda_queues_open(cuda_device *d) {
     int lowest = 0, highest = 0;
     d->events = mem_alloc(sizeof *d->events);
     cudaError_t status = cudaDeviceGetStreamPriorityRange(&lowest, &highest);
     for (int q = 0; q < QUEUE_COUNT && status == cudaSuccess; q++) {
+        bool first = q == QUEUE_UPDATE; /* its kernels are short, and the bus waits for them */
         d->queue[q].device = d;
-        status = cudaStreamCreateWithPriority(
-            &d->queue[q].stream, cudaStreamNonBlocking,
-            queue_priority((device_queue)q, updates_yield, lowest, highest));
+        status = cudaStreamCreateWithPriority(&d->queue[q].stream, cudaStreamNonBlocking,
+                                              first ? highest : lowest);
     }
     if (status == cudaSuccess)
         status = cudaEventCreateWithFlags(&d->events->handover, cudaEventDisableTiming);
