@@ -1,6 +1,12 @@
 # shellcheck shell=sh disable=SC2154
 # Four hosts as network namespaces, joined by a bridge, with the addresses $net.1 to $net.4. mpirun reaches them by
-# ./agent HOST COMMAND. The caller sets `tag` (of all names), `net` and `work`, and runs in $work.
+# ./agent HOST COMMAND. The caller sets `tag` (of all names), `net` (free_net) and `work`, and runs in $work.
+# A network of which this machine has no address, as it has after a run that was killed.
+free_net() {
+    n=13
+    while ip -o -4 addr 2> /dev/null | grep -q " 10\.77\.$n\."; do n=$((n + 1)); done
+    echo "10.77.$n"
+}
 make_hosts() {
     ip link add "$tag" type bridge && ip link set "$tag" up || return 1
     for i in 1 2 3 4; do

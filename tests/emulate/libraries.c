@@ -74,10 +74,6 @@ bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t 
     if (g->bias || g->gelu || g->dgelu) return false; /* our own kernels then add them */
     BUG_IF(g->alpha != 0 && g->alpha != 1);
     emulate_call(x->stream, run_gemm, g, sizeof *g);
-    if (g->sums) {
-        tensor a = tensor_of((void *)g->a, g->at, 2, (int64_t[]){ g->k, g->m });
-        cuda_sum_columns(x, &a, g->sums, g->add_sums, g->partial);
-    }
     return true;
 }
 

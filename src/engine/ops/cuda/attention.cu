@@ -311,7 +311,8 @@ static void cuda_attention_cached(const op_call *c) {
     const tensor *cache = &c->in[1];
     enum { BLOCK = 128 };
     dim3 elements((unsigned)a.n, blocks_for(cache->dim[1], BLOCK));
-    LAUNCH(cuda_of(c), { elements, BLOCK, 0, true }, store_keys, a, cache->data, cache->dt);
+    if (!attend_few_stores(c))
+        LAUNCH(cuda_of(c), { elements, BLOCK, 0, true }, store_keys, a, cache->data, cache->dt);
     a.keys = cache->data;
     a.key_t = cache->dt;
     a.key_stride = cache->dim[1];

@@ -1,5 +1,6 @@
 /* Attention of few tokens over a cache: a step of generation. The tokens' own keys and values are in the cache already (store_keys,
- * attention.cu). The keys and values that a token sees are read once for all heads of a set, which share them.
+ * attention.cu), except those of a token alone, which the part that sees them reads from qkv and stores. The keys and values that a
+ * token sees are read once for all heads of a set, which share them.
  *
  *     attend_parts     grid: parts of the keys x sets of HEADS heads x tokens
  *     join_parts       grid: heads x tokens; adds up the parts
@@ -41,9 +42,31 @@ struct partial {
     }
 };
 
+/* Reads eight columns of key and value j. @param own the token's own, which are not in the cache yet; -1: they are */
+template <class A>
+static __device__ __forceinline__ void read_key(const att &a, A qkv, A cache, int64_t j,
+                                                int64_t own, int kv, int col, bool stores,
+                                                typename A::raw &key, typename A::raw &value) {
+    int64_t wide = (int64_t)a.kv * a.dim, at = j * a.key_stride + kv * a.dim + col;
+    if (j != own) {
+        key = cache.fetch(at, at + EIGHT);
+        value = cache.fetch(at + wide, at + wide + EIGHT);
+        return;
+    }
+    int64_t from = (int64_t)(a.q + kv) * a.dim + col;
+    float v[EIGHT];
+    key = qkv.fetch(from, from + EIGHT);
+    value = qkv.fetch(from + wide, from + wide + EIGHT);
+    if (!stores) return;
+    A::widen(key, v);
+    cache.store(at, at + EIGHT, v);
+    A::widen(value, v);
+    cache.store(at + wide, at + wide + EIGHT, v);
+}
+
 template <class A, int LANES, int HEADS>
 static __global__ void __launch_bounds__(THREADS)
-    attend_parts(att a, mixed queries, A cache, part_list p) {
+    attend_parts(att a, mixed queries, A qkv, A cache, bool alone, part_list p) {
     enum { GROUPS = THREADS / LANES };
     __shared__ float merged[WARPS][HEADS][LANES * EIGHT + 2];
     int64_t token = blockIdx.z;
@@ -51,7 +74,7 @@ static __global__ void __launch_bounds__(THREADS)
     int lane = threadIdx.x % LANES, col = lane * EIGHT, group = threadIdx.x / LANES;
     bool has = col < a.dim;
     await_previous();
-    int64_t from = first_key(a, token), end = last_key(a, token) + 1;
+    int64_t from = first_key(a, token), end = last_key(a, token) + 1, own = alone ? end - 1 : -1;
     int64_t each = (end - from + p.parts - 1) / p.parts;
     from += blockIdx.x * each;
     end = min(end, from + each);
@@ -71,10 +94,9 @@ static __global__ void __launch_bounds__(THREADS)
         float score[AHEAD][HEADS];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            int64_t j = from + i * GROUPS + group, at = j * a.key_stride + kv * a.dim + col;
-            if (j >= end || !has) continue;
-            keys[i] = cache.fetch(at, at + EIGHT);
-            values[i] = cache.fetch(at + a.kv * a.dim, at + a.kv * a.dim + EIGHT);
+            int64_t j = from + i * GROUPS + group;
+            if (j < end && has)
+                read_key(a, qkv, cache, j, own, kv, col, first == 0, keys[i], values[i]);
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
@@ -181,6 +203,12 @@ static part_list part_list_of(const cuda_device *d, const op_call *c) {
     return p;
 }
 
+extern "C" bool attend_few_stores(const op_call *c) {
+    const tensor *all[] = { &c->in[0], &c->in[1] };
+    dtype dt = common_type(c->attr.heads.dim, all, 2);
+    return c->in[0].dim[0] == 1 && (dt == DT_F32 || dt == DT_BF16 || dt == DT_F16);
+}
+
 extern "C" size_t attend_few_bytes(const cuda_device *d, const op_call *c) {
     int64_t heads = c->in[0].dim[0] * c->attr.heads.q, each = c->attr.heads.dim + 2;
     return (size_t)(heads * part_list_of(d, c).parts * each) * sizeof(float);
@@ -193,7 +221,8 @@ static void launch_parts(const op_call *c, const att &a, const part_list &p) {
     auto kernel = shared == 1   ? attend_parts<A, LANES, 1>
                   : shared == 2 ? attend_parts<A, LANES, 2>
                                 : attend_parts<A, LANES, 4>;
-    LAUNCH(cuda_of(c), { grid, THREADS, 0, true }, kernel, a, mixed(c->in[0]), A(c->in[1]), p);
+    LAUNCH(cuda_of(c), { grid, THREADS, 0, true }, kernel, a, mixed(c->in[0]), A(c->in[0]),
+           A(c->in[1]), attend_few_stores(c), p);
 }
 
 extern "C" bool attend_few(const op_call *c, const att *a, void *workspace, float *lse) {
