@@ -44,9 +44,9 @@ struct partial {
 
 /* Reads eight columns of key and value j. @param own the token's own, which are not in the cache yet; -1: they are */
 template <class A>
-static __device__ __forceinline__ void read_key(const att &a, A qkv, A cache, int64_t j,
-                                                int64_t own, int kv, int col, bool stores,
-                                                typename A::raw &key, typename A::raw &value) {
+static __device__ __forceinline__ void fetch_key(const att &a, A qkv, A cache, int64_t j,
+                                                 int64_t own, int kv, int col, bool stores,
+                                                 typename A::raw &key, typename A::raw &value) {
     int64_t wide = (int64_t)a.kv * a.dim, at = j * a.key_stride + kv * a.dim + col;
     if (j != own) {
         key = cache.fetch(at, at + EIGHT);
@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < AHEAD; i++) {
             int64_t j = from + i * GROUPS + group;
             if (j < end && has)
-                read_key(a, qkv, cache, j, own, kv, col, first == 0, keys[i], values[i]);
+                fetch_key(a, qkv, cache, j, own, kv, col, first == 0, keys[i], values[i]);
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
