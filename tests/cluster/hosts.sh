@@ -1,6 +1,7 @@
 # shellcheck shell=sh disable=SC2154
 # Four hosts as network namespaces, joined by a bridge, with the addresses $net.1 to $net.4. mpirun reaches them by
 # ./agent HOST COMMAND. The caller sets `tag` (of all names), `net` (free_net) and `work`, and runs in $work.
+
 # A network of which this machine has no address, as it has after a run that was killed.
 free_net() {
     n=13

@@ -20,7 +20,8 @@ typedef struct late_work {
     void *to;
     const void *from;
     char *bytes; /* of a put, owned */
-    size_t n;    /* of an await: so much of queue `of` */
+    size_t
+        n; /* of an await: so much of queue `of`; of a call: so much of the compute queue was queued before */
     device_queue of;
     int event;
 } late_work;
@@ -40,6 +41,7 @@ static struct {
     int forked[QUEUE_COUNT]; /* how much of the compute queue there was when this one joined it */
     bool no_graphs;
     int records, replays, ahead; /* ahead: losses queued behind an update not yet run */
+    int beside; /* calls on another queue that ran behind calls queued after them on the compute queue */
     int clips_queued, clips_run;
     int poison; /* this clip finds a gradient that is not finite; 0: none */
     int broken; /* from this take on the device has a fault; 0: never */
@@ -72,6 +74,7 @@ static void late_do(late_work *w) {
     case LATE_CALL:
         w->call.run = &w->run;
         if (w->call.op == OP_CLIP && ++late.clips_run == late.poison) w->call.in[0].data = nothing;
+        late.beside += w->run.queue != QUEUE_COMPUTE && late.queue[QUEUE_COMPUTE].done > (int)w->n;
         call_on_cpu(&w->call);
     }
 }
@@ -88,6 +91,7 @@ static void late_count(const op_call *c) {
 }
 static void late_call(const op_call *c) {
     late_work *w = late_add(late_queue(c->run->queue), LATE_CALL);
+    w->n = (size_t)late.queue[QUEUE_COMPUTE].n;
     w->call = *c;
     w->run = *c->run;
     if (!late.tape) late_count(c);

@@ -33,7 +33,7 @@ static err run(const char *root, const char *name, bool on_device, settings own)
     config c;
     char *dir = io_join(root, name);
     late.clips_queued = late.clips_run = late.takes = 0;
-    late.ahead = late.records = late.replays = late.stopped = 0;
+    late.ahead = late.beside = late.records = late.replays = late.stopped = 0;
     late.tape = NULL;
     config_init(&c);
     for (size_t i = 0; i < COUNT_OF(common); i++)
@@ -166,7 +166,17 @@ static settings kinds[] = {
     { "training.offload_params", "true", "precision", "bf16", "optimizer.offload", "0.5",
       "activation_checkpoint.mode", "full" },
     { "training.offload_params", "true", "optimizer.name", "muon", "training.agc", "0.01" },
+    { "training.offload_params", "true", "metrics.detail_every", "2", "training.noise_scale",
+      "true", "training.local_batch_size", "1" },
+    { "optimizer.offload", "1", "metrics.detail_every", "2", "activation_checkpoint.mode", "full" },
 };
+
+/* Whether updates run beside the next step. */
+static bool has_updates_beside(const settings own) {
+    for (int i = 0; i + 1 < MOST_SETTINGS && own[i]; i += 2)
+        if (strstr(own[i], "offload")) return true;
+    return false;
+}
 
 static int last_of(const settings own) {
     for (int i = 0; i + 1 < MOST_SETTINGS && own[i]; i += 2)
@@ -186,6 +196,7 @@ static void test_as_waiting(void **state) {
             assert_ok(run(*state, b, true, kinds[i]));
             assert_true(late.records > 0 && (late.replays > 0) == (graphs > 0));
             assert_int_equal(late.ahead > 0, i != 2);
+            assert_int_equal(late.beside > 0, has_updates_beside(kinds[i]));
             check_same_steps(*state, a, b);
             check_same_state(*state, a, b, last_of(kinds[i]));
         }

@@ -236,11 +236,12 @@ static void gemms_of_every_kind_match_the_reference(void **state) {
             }
 }
 
-/* Several strips of C, several stretches of K, and both at once. */
+/* Several strips of C, several stretches of K, and both at once; several blocks of a strip. */
 static void gemms_split_in_strips_match_the_reference(void **state) {
     static const int64_t shape[][3] = {
-        { 2085, 41, 30 },   { 37, 4133, 21 }, { 45, 50, 2083 }, { 2060, 2070, 9 },
-        { 19, 2101, 1300 }, { 1, 70, 900 },   { 45, 50, 4150 }, { 1060, 20, 4150 },
+        { 2085, 41, 30 },  { 37, 4133, 21 },   { 45, 50, 2083 },
+        { 2060, 2070, 9 }, { 19, 2101, 1300 }, { 1, 70, 900 },
+        { 45, 50, 4150 },  { 1060, 20, 4150 }, { 600, 1050, 530 },
     };
     for (size_t i = 0; i < COUNT_OF(shape); i++)
         for (int s = (int)i % 2; s < STORES; s += SANITIZED ? STORES : 2)

@@ -2,6 +2,7 @@
  * back to the bit, weights in bf16, state in the host's memory. */
 #include "support/optim.h"
 #include "ops/op_table.h"
+#include "prog/simulate.h"
 
 /* ---- side by side ---------------------------------------------------------------------------- */
 /* With a bucket for matrices and one for vectors, each is one update, and the norm one call. */
@@ -512,6 +513,12 @@ static void offloading_does_not_wait(void **state) {
         train_on_fake(&c, (const double[]){ 0.2, 0.6, 1 }[i], b, &off, &backend[1]);
         assert_true(asked.far > 0 && asked.most_lates > 0 && !asked.wrong);
         assert_memory_equal(a, b, sizeof a);
+        assert_true(asked.lates > 0);
+        double norms[2][7];
+        /* this one first: a read makes the late calls */
+        assert_ok(optim_block_norms(off.o, &off.x, PARAM_MASTER, norms[1]));
+        assert_ok(optim_block_norms(plain.o, &plain.x, PARAM_MASTER, norms[0]));
+        assert_memory_equal(norms[0], norms[1], sizeof norms[0]);
         check_same_bits(&plain, &off, "offload");
         comm_free(plain.x.comm);
         comm_free(off.x.comm);
@@ -567,6 +574,40 @@ static void offloaded_state_matches_state_on_the_device(void **state) {
         }
 }
 
+/* ---- what the planner counts ---------------------------------------------------------------------- */
+static double bytes_of_call(void *ctx, const char *program, const op_call *c) {
+    return ops_work(c).bytes;
+}
+static double price_nothing(void *ctx, const mesh *m, const comm_move *move, double bytes) {
+    return 0;
+}
+
+static double update_bytes(optim_settings s) {
+    const sim_costs costs = { .call = bytes_of_call, .move = price_nothing };
+    const mesh one = { 0 };
+    model_config c = small_llama();
+    comm *end = comm_self();
+    op_backend backend;
+    optim_fixture r;
+    const prog *p;
+    double sum = 0;
+    make_on_fake(&r, &c, s, end, &backend);
+    for (int i = 0; (p = optim_next_program(r.o, &i)) != NULL;) sum += sim_program(p, &one, &costs);
+    fixture_free(&r);
+    comm_free(end);
+    return sum;
+}
+
+/* The bus limits updates of host memory: their bytes are counted apart. */
+static void updates_of_host_memory_take_no_time_of_the_device(void **state) {
+    for (optim_kind kind = OPTIM_MOMENTUM; kind < OPTIM_MUON; kind++) {
+        optim_settings s = settings_of(kind);
+        double here = update_bytes(s);
+        s.offload = 1;
+        if (kind != OPTIM_ADAFACTOR) assert_true(update_bytes(s) < 0.5 * here);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bucket_is_one_update),
@@ -576,6 +617,7 @@ int main(void) {
         cmocka_unit_test(slices_and_shards_round_as_the_whole),
         cmocka_unit_test(offloaded_state_matches_state_on_the_device),
         cmocka_unit_test(offloading_does_not_wait),
+        cmocka_unit_test(updates_of_host_memory_take_no_time_of_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@ err optim_half_norm(optimizer *o, exec *x, double *norm) {
 err optim_block_norms(optimizer *o, exec *x, param_buffer which, double *norm) {
     int blocks = model_conf(o->m)->layers + 1;
     float *sums = mem_alloc((size_t)blocks * 2 * sizeof *sums);
+    if (o->on_host) exec_join(x, QUEUE_COMPUTE, QUEUE_UPDATE); /* which changes weights */
     err e = exec_program(x, o->block_norm[which]);
     if (!e)
         e = plan_get(o->p, sums, (float *)plan_data(o->p, o->sum) + 2,

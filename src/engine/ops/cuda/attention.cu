@@ -494,9 +494,9 @@ static size_t rowdot_bytes(const op_call *c) {
 }
 /* Of dq in fp32, which attention_one_pass_hopper.cu sums. */
 static size_t query_sum_bytes(const cuda_device *d, const op_call *c) {
-    bool sums = c->op == OP_ATTENTION_BWD && !(c->attr.heads.cap > 0) && c->out[0].dt == DT_BF16 &&
-                d->capability == 9 && !d->deterministic && c->attr.heads.dim % 32 == 0 &&
-                c->attr.heads.dim >= 64 && c->attr.heads.dim <= 128; /* 64, 96, 128 */
+    bool sums = c->op == OP_ATTENTION_BWD && !(c->attr.heads.cap > 0) && !d->deterministic &&
+                cuda_attention_on_hopper(d, c->out[0].dt, c->attr.heads.dim) &&
+                c->attr.heads.dim <= 128;
     return sums ? (size_t)tensor_count(&c->in[0]) * sizeof(float) : 0;
 }
 

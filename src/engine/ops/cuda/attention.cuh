@@ -101,8 +101,8 @@ typedef enum { DK = 1, DV = 2 } key_grads;
 extern "C" bool attend_by_hopper(const op_call *c, const att *a, const att_before *before,
                                  const tensor *o, float *lse);
 extern "C" bool attention_grad_by_hopper(const op_call *c, const att *a, const att_grad *g);
-/* attention_few.cu: attention over a cache that has the tokens' own keys, unless it stores them. @return false where it does not fit
- * the call, and nothing was done. @param lse [q, n]; NULL: not wanted */
+/* attention_few.cu: attention over a cache that has the tokens' own keys, unless it stores them (attend_few_stores). @return false
+ * where it does not fit the call, and nothing was done. @param lse [q, n]; NULL: not wanted */
 extern "C" bool attend_few(const op_call *c, const att *a, void *workspace, float *lse);
 extern "C" bool attend_few_stores(const op_call *c);
 extern "C" size_t attend_few_bytes(const cuda_device *d, const op_call *c);

@@ -534,16 +534,15 @@ void cuda_attention_free(struct cuda_attention *a) {
 }
 
 /* Whether our own kernels for Hopper are faster for this shape and direction, as measured on an H200 beside cuDNN 9.14
- * (bench/gpu/attention). Documents of 50 to 2,000 tokens take 0.52 to 1.04 of cuDNN's time in rows of 2,048 and more. */
+ * (bench/gpu/attention). Documents of 50 to 2,000 tokens take 0.56 to 1.06 of cuDNN's time in rows of 2,048 and more. */
 static bool own_is_faster(const cuda_device *d, const op_call *c, const att_shape *s) {
-    bool fits = d->capability == 9 && s->type == DT_BF16 &&
-                (s->d == 64 || s->d == 96 || s->d == 128 || s->d == 192 || s->d == 256);
-    if (!fits) return false;
-    if (c->attr.heads.documents) return s->t >= LONG_ROW / 4;
-    if (s->backward && s->d > 128) return s->t >= LONG_ROW / 4;
+    if (!cuda_attention_on_hopper(d, (dtype)s->type, s->d)) return false;
+    if (c->attr.heads.documents) return s->t >= 512;
+    if (s->by == BY_DOCUMENTS) return false; /* lse is [N, H]: both directions run on cuDNN */
+    if (s->backward && s->d > 128) return s->t >= 512;
     if (c->attr.heads.window > 0 || s->deterministic) return false;
-    if (s->backward) return s->d == 96 && s->t >= 4 * LONG_ROW;
-    return s->t >= (s->d == 64 || s->d == 128 ? 16 : 4) * LONG_ROW;
+    if (s->backward) return s->d == 96 && s->t >= 8192;
+    return s->t >= (s->d == 64 || s->d == 128 ? 32768 : 8192);
 }
 
 /* Sets s->by. @param masks engines have a mask for the window. @return false where no form is safe. */
@@ -602,8 +601,7 @@ static att_graph *graph_for(const cuda_device *d, const op_call *c) {
     for (int masks = c->attr.heads.window > 0; d->attention && masks >= 0; masks--) {
         att_shape s, other;
         if (!cudnn_shape(d, c, masks, &s)) continue;
-        bool alone = s.by != BY_DOCUMENTS || c->attr.heads.documents;
-        if (alone && own_is_faster(d, c, &s)) return NULL;
+        if (own_is_faster(d, c, &s)) return NULL;
         other = s;
         other.backward = !s.backward;
         other.deterministic = other.backward && d->deterministic;

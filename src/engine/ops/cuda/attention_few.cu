@@ -203,10 +203,11 @@ static part_list part_list_of(const cuda_device *d, const op_call *c) {
     return p;
 }
 
+static bool is_read_by_eights(dtype dt) { return dt == DT_F32 || dt == DT_BF16 || dt == DT_F16; }
+
 extern "C" bool attend_few_stores(const op_call *c) {
     const tensor *all[] = { &c->in[0], &c->in[1] };
-    dtype dt = common_type(c->attr.heads.dim, all, 2);
-    return c->in[0].dim[0] == 1 && (dt == DT_F32 || dt == DT_BF16 || dt == DT_F16);
+    return c->in[0].dim[0] == 1 && is_read_by_eights(common_type(c->attr.heads.dim, all, 2));
 }
 
 extern "C" size_t attend_few_bytes(const cuda_device *d, const op_call *c) {
@@ -228,7 +229,7 @@ static void launch_parts(const op_call *c, const att &a, const part_list &p) {
 extern "C" bool attend_few(const op_call *c, const att *a, void *workspace, float *lse) {
     const tensor *cache[] = { &c->in[1] };
     dtype dt = common_type(a->dim, cache, 1);
-    if (dt != DT_F32 && dt != DT_BF16 && dt != DT_F16) return false;
+    if (!is_read_by_eights(dt)) return false;
     part_list p = part_list_of(cuda_of(c)->device, c);
     p.at = (float *)workspace;
     WITH_ONE_TYPE(dt, if (a->dim <= 64) launch_parts<A, 8>(c, *a, p);

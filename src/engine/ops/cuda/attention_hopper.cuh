@@ -299,9 +299,8 @@ static __device__ __forceinline__ void keep_registers(bool copies) {
 }
 
 static inline bool takes_hopper(const op_call *c, const att &a) {
-    return cuda_of(c)->device->capability == 9 && !a.pos && !a.from && !(a.cap > 0) &&
-           a.qkv_t == DT_BF16 && a.key_t == DT_BF16 &&
-           (a.dim == 64 || a.dim == 96 || a.dim == 128 || a.dim == 192 || a.dim == 256) &&
+    return cuda_attention_on_hopper(cuda_of(c)->device, (dtype)a.qkv_t, a.dim) &&
+           a.key_t == a.qkv_t && !a.pos && !a.from && !(a.cap > 0) &&
            in_sixteens(a.qkv, a.stride, 0) && in_sixteens(a.keys, a.key_stride, a.key_col) &&
            a.n < INT32_MAX && a.n_keys < INT32_MAX;
 }

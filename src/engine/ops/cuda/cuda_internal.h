@@ -132,6 +132,11 @@ size_t cuda_offload_workspace(const op_backend *b, const op_call *c, int threads
 void cuda_offload_free(struct cuda_offload *f); /* takes NULL */
 
 /* ---- kernels, by file ------------------------------------------------------------------------ */
+/* Whether attention_hopper.cuh has kernels for this GPU, type and width of heads. */
+static inline bool cuda_attention_on_hopper(const cuda_device *d, dtype dt, int64_t dim) {
+    return d->capability == 9 && dt == DT_BF16 &&
+           (dim == 64 || dim == 96 || dim == 128 || dim == 192 || dim == 256);
+}
 void cuda_attention_tiles(const op_call *c); /* attention.cu */
 void cuda_attention_tiles_bwd(const op_call *c);
 size_t cuda_attention_tiles_bytes(const cuda_device *d, const op_call *c);
